@@ -1,0 +1,199 @@
+//! The four checksums, and the hash of names.
+//!
+//! Owns [`ChecksumType`] and [`Checksum`]. Sums are called directly, one `match` a call, never
+//! through a trait object. Sources: `fs/btrfs/fs.c` (`btrfs_csums`), `Documentation/filesystems/btrfs`
+//! and the "Checksumming" page of the Btrfs documentation.
+
+use crate::error::Incompatible;
+
+/// Bytes that every block reserves for its checksum.
+pub const CHECKSUM_SIZE: usize = 32;
+
+/// An algorithm (`enum btrfs_csum_type`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum ChecksumType {
+    /// CRC-32C, 4 bytes.
+    Crc32c = 0,
+    /// xxHash, 64 bits, seed 0, 8 bytes.
+    XxHash64 = 1,
+    /// SHA-256, 32 bytes.
+    Sha256 = 2,
+    /// BLAKE2b with a 256-bit digest, 32 bytes.
+    Blake2b = 3,
+}
+
+impl ChecksumType {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::Crc32c, Self::XxHash64, Self::Sha256, Self::Blake2b];
+
+    /// The algorithm of the superblock's number.
+    ///
+    /// # Errors
+    /// [`Incompatible::ChecksumType`] for a number with no meaning.
+    pub fn from_raw(raw: u16) -> Result<Self, Incompatible> {
+        Self::ALL.get(usize::from(raw)).copied().ok_or(Incompatible::ChecksumType(raw))
+    }
+
+    /// Bytes of one sum, 4 to 32.
+    #[inline]
+    pub const fn size(self) -> usize {
+        match self {
+            Self::Crc32c => 4,
+            Self::XxHash64 => 8,
+            Self::Sha256 | Self::Blake2b => 32,
+        }
+    }
+
+    /// The name that `mkfs.btrfs --csum` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Crc32c => "crc32c",
+            Self::XxHash64 => "xxhash64",
+            Self::Sha256 => "sha256",
+            Self::Blake2b => "blake2",
+        }
+    }
+
+    /// The sum of `bytes`.
+    #[inline]
+    pub fn compute(self, bytes: &[u8]) -> Checksum {
+        let mut sum = [0; CHECKSUM_SIZE];
+        match self {
+            Self::Crc32c => sum[..4].copy_from_slice(&crc32c::crc32c(bytes).to_le_bytes()),
+            Self::XxHash64 => {
+                let hash = xxhash_rust::xxh64::xxh64(bytes, 0);
+                sum[..8].copy_from_slice(&hash.to_le_bytes());
+            }
+            Self::Sha256 => {
+                use sha2::Digest;
+                sum.copy_from_slice(&sha2::Sha256::digest(bytes));
+            }
+            Self::Blake2b => {
+                let hash = blake2b_simd::Params::new().hash_length(32).hash(bytes);
+                sum.copy_from_slice(hash.as_bytes());
+            }
+        }
+        Checksum { bytes: sum, size: self.size() as u8 }
+    }
+
+    /// The sum stored at the start of `bytes`, which must hold [`ChecksumType::size`] bytes.
+    #[inline]
+    pub fn stored(self, bytes: &[u8]) -> Checksum {
+        let mut sum = [0; CHECKSUM_SIZE];
+        sum[..self.size()].copy_from_slice(&bytes[..self.size()]);
+        Checksum { bytes: sum, size: self.size() as u8 }
+    }
+
+    /// Whether `stored` (at least [`ChecksumType::size`] bytes) is the sum of `bytes`.
+    #[inline]
+    pub fn verify(self, bytes: &[u8], stored: &[u8]) -> bool {
+        self.compute(bytes).as_bytes() == &stored[..self.size()]
+    }
+}
+
+impl std::fmt::Display for ChecksumType {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// A sum of up to 32 bytes.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Checksum {
+    bytes: [u8; CHECKSUM_SIZE],
+    size: u8,
+}
+
+impl Checksum {
+    /// The sum, as long as its algorithm makes it.
+    #[inline]
+    pub fn as_bytes(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.size)]
+    }
+
+    /// The sum padded with zeros, as blocks hold it.
+    #[inline]
+    pub fn padded(&self) -> &[u8; CHECKSUM_SIZE] {
+        &self.bytes
+    }
+}
+
+impl std::fmt::Display for Checksum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("0x")?;
+        self.as_bytes().iter().try_for_each(|byte| write!(f, "{byte:02x}"))
+    }
+}
+
+impl std::fmt::Debug for Checksum {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        std::fmt::Display::fmt(self, f)
+    }
+}
+
+/// The raw CRC-32C register update that the kernel's `crc32c(seed, data)` computes: no inversion
+/// before or after.
+#[inline]
+pub fn crc32c_raw(seed: u32, bytes: &[u8]) -> u32 {
+    !crc32c::crc32c_append(!seed, bytes)
+}
+
+/// The hash of a name in a directory item's or an xattr's key (`btrfs_name_hash`).
+#[inline]
+pub fn name_hash(name: &[u8]) -> u64 {
+    u64::from(crc32c_raw(!1, name))
+}
+
+/// The hash in an extended inode reference's key (`btrfs_extref_hash`).
+#[inline]
+pub fn extref_hash(parent: u64, name: &[u8]) -> u64 {
+    u64::from(crc32c_raw(parent as u32, name))
+}
+
+/// The hash that orders an extent's inline data references, and the offset of a keyed one
+/// (`hash_extent_data_ref`).
+#[inline]
+pub fn extent_data_ref_hash(root: u64, objectid: u64, offset: u64) -> u64 {
+    let high = crc32c_raw(!0, &root.to_le_bytes());
+    let low = crc32c_raw(crc32c_raw(!0, &objectid.to_le_bytes()), &offset.to_le_bytes());
+    (u64::from(high) << 31) ^ u64::from(low)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_sums() {
+        let text = b"123456789";
+        assert_eq!(ChecksumType::Crc32c.compute(text).as_bytes(), 0xe306_9283_u32.to_le_bytes());
+        assert_eq!(ChecksumType::XxHash64.compute(text).as_bytes(), 0x8cb8_41db_40e6_ae83_u64.to_le_bytes());
+        assert_eq!(
+            ChecksumType::Sha256.compute(b"abc").to_string(),
+            "0xba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad"
+        );
+        assert_eq!(
+            ChecksumType::Blake2b.compute(b"abc").to_string(),
+            "0xbddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319"
+        );
+    }
+
+    #[test]
+    fn known_name_hashes() {
+        // Read off a kernel-made file system: the root tree's entry of the default subvolume.
+        assert_eq!(name_hash(b"default"), 2_378_154_706);
+    }
+
+    #[test]
+    fn verify_takes_longer_storage() {
+        let sum = ChecksumType::Crc32c.compute(b"x");
+        assert!(ChecksumType::Crc32c.verify(b"x", sum.padded()));
+        assert!(!ChecksumType::Crc32c.verify(b"y", sum.padded()));
+    }
+
+    #[test]
+    fn unknown_type_is_refused() {
+        assert_eq!(ChecksumType::from_raw(4), Err(Incompatible::ChecksumType(4)));
+    }
+}

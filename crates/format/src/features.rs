@@ -1,0 +1,139 @@
+//! Feature bits of the superblock (`include/uapi/linux/btrfs.h`).
+//!
+//! Owns [`IncompatFeatures`], [`CompatRoFeatures`] and [`SuperblockFlags`]. Unknown incompat bits
+//! forbid mounting, unknown compat_ro bits forbid writing.
+
+macro_rules! on_disk_flags {
+    ($($name:ident),*) => { $(
+        impl $crate::disk::OnDisk for $name {
+            type Disk = zerocopy::little_endian::U64;
+            fn from_disk(disk: &zerocopy::little_endian::U64) -> Self {
+                Self::from_bits_retain(disk.get())
+            }
+            fn to_disk(&self) -> zerocopy::little_endian::U64 {
+                zerocopy::little_endian::U64::new(self.bits())
+            }
+        }
+    )* };
+}
+pub(crate) use on_disk_flags;
+
+bitflags::bitflags! {
+    /// Features that a reader must know.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct IncompatFeatures: u64 {
+        /// Back references of mixed kinds (all file systems since 2009).
+        const MIXED_BACKREF = 1 << 0;
+        /// A default subvolume other than the top level was once set.
+        const DEFAULT_SUBVOL = 1 << 1;
+        /// Block groups hold both data and metadata.
+        const MIXED_GROUPS = 1 << 2;
+        /// Some extent is compressed with LZO.
+        const COMPRESS_LZO = 1 << 3;
+        /// Some extent is compressed with zstd.
+        const COMPRESS_ZSTD = 1 << 4;
+        /// Metadata blocks larger than a page.
+        const BIG_METADATA = 1 << 5;
+        /// Extended inode references.
+        const EXTENDED_IREF = 1 << 6;
+        /// RAID5 or RAID6 block groups.
+        const RAID56 = 1 << 7;
+        /// Tree blocks are METADATA_ITEMs with their level in the key.
+        const SKINNY_METADATA = 1 << 8;
+        /// Holes need no file extent item.
+        const NO_HOLES = 1 << 9;
+        /// Tree blocks carry another UUID than the one that users see.
+        const METADATA_UUID = 1 << 10;
+        /// RAID1C3 or RAID1C4 block groups.
+        const RAID1C34 = 1 << 11;
+        /// Zoned mode.
+        const ZONED = 1 << 12;
+        /// The second version of the extent tree (experimental, never finished).
+        const EXTENT_TREE_V2 = 1 << 13;
+        /// The RAID stripe tree.
+        const RAID_STRIPE_TREE = 1 << 14;
+        /// Simple quotas.
+        const SIMPLE_QUOTA = 1 << 16;
+        const _ = !0;
+    }
+
+    /// Features that only a writer must know.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct CompatRoFeatures: u64 {
+        /// There is a free-space tree.
+        const FREE_SPACE_TREE = 1 << 0;
+        /// The free-space tree can be believed.
+        const FREE_SPACE_TREE_VALID = 1 << 1;
+        /// Some file has fs-verity data.
+        const VERITY = 1 << 2;
+        /// Block groups have a tree of their own.
+        const BLOCK_GROUP_TREE = 1 << 3;
+        const _ = !0;
+    }
+
+    /// The superblock's flags (also those in node headers share the lower two).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct SuperblockFlags: u64 {
+        /// Written out (node headers).
+        const WRITTEN = 1 << 0;
+        /// Under relocation (node headers).
+        const RELOC = 1 << 1;
+        /// The kernel met an error.
+        const ERROR = 1 << 2;
+        /// A seed device: read-only, others build on it.
+        const SEEDING = 1 << 32;
+        /// A metadata dump (`btrfs-image`): no data.
+        const METADUMP = 1 << 33;
+        /// A metadata dump, version 2.
+        const METADUMP_V2 = 1 << 34;
+        /// `btrfstune` was interrupted while changing the UUID.
+        const CHANGING_FSID = 1 << 35;
+        /// The same for the metadata UUID.
+        const CHANGING_FSID_V2 = 1 << 36;
+        /// `btrfstune` was interrupted while converting to a block-group tree.
+        const CHANGING_BG_TREE = 1 << 38;
+        /// `btrfstune` was interrupted while changing data checksums.
+        const CHANGING_DATA_CSUM = 1 << 39;
+        /// `btrfstune` was interrupted while changing metadata checksums.
+        const CHANGING_META_CSUM = 1 << 40;
+        const _ = !0;
+    }
+}
+
+on_disk_flags!(IncompatFeatures, CompatRoFeatures, SuperblockFlags);
+
+impl IncompatFeatures {
+    /// What this code reads. ZONED, EXTENT_TREE_V2 and RAID_STRIPE_TREE are known but not read; a 6.18
+    /// kernel built without its experimental features refuses the latter two as well.
+    pub const SUPPORTED: Self = Self::MIXED_BACKREF
+        .union(Self::DEFAULT_SUBVOL)
+        .union(Self::MIXED_GROUPS)
+        .union(Self::COMPRESS_LZO)
+        .union(Self::COMPRESS_ZSTD)
+        .union(Self::BIG_METADATA)
+        .union(Self::EXTENDED_IREF)
+        .union(Self::RAID56)
+        .union(Self::SKINNY_METADATA)
+        .union(Self::NO_HOLES)
+        .union(Self::METADATA_UUID)
+        .union(Self::RAID1C34)
+        .union(Self::SIMPLE_QUOTA);
+
+    /// The bits that no version of this code knows how to read.
+    pub const fn unsupported(self) -> u64 {
+        self.bits() & !Self::SUPPORTED.bits()
+    }
+}
+
+impl CompatRoFeatures {
+    /// What this code could write without harm.
+    pub const SUPPORTED: Self = Self::FREE_SPACE_TREE
+        .union(Self::FREE_SPACE_TREE_VALID)
+        .union(Self::VERITY)
+        .union(Self::BLOCK_GROUP_TREE);
+
+    /// The bits that forbid writing.
+    pub const fn unsupported(self) -> u64 {
+        self.bits() & !Self::SUPPORTED.bits()
+    }
+}

@@ -1,0 +1,8 @@
+//! The items that leaves hold, one file for each kind.
+//!
+//! Every structure has a `parse` and a `to_bytes` that invert one another; what the values may be
+//! is checked by `validate` functions, which [`crate::tree_check`] calls for a whole leaf.
+
+pub mod block_group;
+pub mod chunk;
+pub mod device;
