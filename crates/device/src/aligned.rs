@@ -1,0 +1,60 @@
+//! `AlignedBuffer`: memory at an address that direct I/O accepts.
+//!
+//! Invariant: the bytes it shows begin at a multiple of its alignment. It is a `Vec` with room to
+//! spare and a start inside it, so it needs no unsafe code; the vector never moves its content
+//! after construction.
+
+use std::ops::{Deref, DerefMut};
+
+/// Zeroed bytes whose address is a multiple of `alignment`.
+#[derive(Debug)]
+pub struct AlignedBuffer {
+    bytes: Vec<u8>,
+    start: usize,
+    length: usize,
+}
+
+impl AlignedBuffer {
+    /// `length` zeroed bytes at a multiple of `alignment`.
+    ///
+    /// # Panics
+    /// Where `alignment` is not a power of two.
+    pub fn new(length: usize, alignment: usize) -> Self {
+        assert!(alignment.is_power_of_two(), "alignment {alignment} is not a power of two");
+        let bytes = vec![0; length + alignment - 1];
+        let start = bytes.as_ptr().addr().next_multiple_of(alignment) - bytes.as_ptr().addr();
+        Self { bytes, start, length }
+    }
+}
+
+impl Deref for AlignedBuffer {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.bytes[self.start..self.start + self.length]
+    }
+}
+
+impl DerefMut for AlignedBuffer {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        &mut self.bytes[self.start..self.start + self.length]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn is_aligned_and_of_the_asked_length() {
+        for alignment in [1, 2, 512, 4096, 65536] {
+            for length in [0, 1, 511, 4096, 10_000] {
+                let mut buffer = AlignedBuffer::new(length, alignment);
+                assert_eq!(buffer.len(), length);
+                assert!(buffer.as_ptr().addr().is_multiple_of(alignment));
+                buffer.fill(7);
+                assert!(buffer.iter().all(|byte| *byte == 7));
+            }
+        }
+    }
+}

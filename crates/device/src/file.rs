@@ -1,0 +1,495 @@
+//! `FileDevice`: a regular file or a block device on the host.
+//!
+//! Owns the open file, and with it the lock. Invariants:
+//! - A write never makes a file longer.
+//! - With direct I/O the size is rounded down to the alignment, so that every byte can be reached
+//!   by an aligned request; an unaligned write reads, changes and writes whole blocks.
+//!
+//! Locks: `unaligned` (direct I/O only): aligned writes share it, an unaligned write holds it
+//! alone, for otherwise its read-change-write could undo a neighbour's write. Nothing else is taken
+//! under it.
+//!
+//! Kernel counterpart: block/fops.c, and mm/filemap.c for files.
+
+use crate::aligned::AlignedBuffer;
+use crate::device::{Access, Advice, Device, check_read, check_write, past_end, read_only};
+use crate::open::Backing;
+pub use crate::open::OpenOptions;
+use papilio_format::PhysicalAddress;
+use parking_lot::RwLock;
+use rustix::fs::FallocateFlags;
+use rustix::io::{Errno, ReadWriteFlags};
+use std::cell::RefCell;
+use std::fs::File;
+use std::io::{self, IoSlice};
+use std::num::NonZeroU64;
+use std::os::unix::fs::FileExt;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes that one step of an unaligned direct request moves.
+const BOUNCE_SIZE: usize = 256 * 1024;
+
+thread_local! {
+    /// The aligned memory through which this thread's unaligned direct requests go.
+    static BOUNCE: RefCell<Option<AlignedBuffer>> = const { RefCell::new(None) };
+}
+
+/// A regular file or block device. Opened by [`OpenOptions::open`].
+#[derive(Debug)]
+pub struct FileDevice {
+    file: File,
+    name: String,
+    access: Access,
+    backing: Backing,
+    /// 1 where the host's page cache is used.
+    alignment: usize,
+    #[allow(dead_code, reason = "batches take plain calls until the ring is there")]
+    ring: bool,
+    /// The size when last measured, so that a write need not ask each time.
+    known_size: AtomicU64,
+    unaligned: RwLock<()>,
+}
+
+impl FileDevice {
+    pub(crate) fn from_parts(
+        file: File,
+        name: String,
+        access: Access,
+        backing: Backing,
+        alignment: usize,
+        ring: bool,
+    ) -> Self {
+        let known_size = AtomicU64::new(0);
+        Self { file, name, access, backing, alignment, ring, known_size, unaligned: RwLock::new(()) }
+    }
+
+    /// Opens with the defaults of [`OpenOptions`].
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open(path: impl AsRef<std::path::Path>, access: Access) -> Result<Self, crate::error::OpenError> {
+        OpenOptions::new(access).open(path)
+    }
+
+    /// Whether it is a block device, and not a file.
+    pub fn is_block_device(&self) -> bool {
+        self.backing == Backing::BlockDevice
+    }
+
+    /// Makes a regular file longer (with zeros) or shorter.
+    ///
+    /// # Errors
+    /// `Unsupported` for a block device, `ReadOnlyFilesystem`, or what the host says.
+    pub fn resize(&self, size: u64) -> io::Result<()> {
+        if self.access == Access::ReadOnly {
+            return Err(read_only());
+        }
+        if self.is_block_device() {
+            return Err(io::Error::new(
+                io::ErrorKind::Unsupported,
+                "a block device has the size that it has",
+            ));
+        }
+        self.file.set_len(size)?;
+        self.measure().map(drop)
+    }
+
+    /// Asks the host for the size, in bytes.
+    pub(crate) fn measure(&self) -> io::Result<u64> {
+        let size = match self.backing {
+            Backing::RegularFile => self.file.metadata()?.len(),
+            // The file position is not used by anything here.
+            Backing::BlockDevice => rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?,
+        };
+        let size = size - size % self.alignment as u64;
+        self.known_size.store(size, Ordering::Relaxed);
+        Ok(size)
+    }
+
+    /// Runs a range check against the known size, and against a fresh one before failing.
+    fn check(&self, check: impl Fn(u64) -> io::Result<()>) -> io::Result<()> {
+        check(self.known_size.load(Ordering::Relaxed)).or_else(|_| check(self.measure()?))
+    }
+
+    fn is_direct(&self) -> bool {
+        self.alignment > 1
+    }
+
+    /// Whether a request can go to the host as it is.
+    fn is_aligned(&self, address: *const u8, length: usize, offset: PhysicalAddress) -> bool {
+        let mask = self.alignment - 1;
+        (address.addr() | length | offset.get() as usize) & mask == 0
+    }
+
+    /// Calls `step(buffer, at, done)` for each run of whole blocks that covers the range: `buffer`
+    /// is aligned memory for the blocks from `at`; `done` is what earlier steps took of the range.
+    fn in_blocks(
+        &self,
+        offset: PhysicalAddress,
+        length: usize,
+        mut step: impl FnMut(&mut [u8], u64, usize) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let block = self.alignment as u64;
+        let room = BOUNCE_SIZE.max(self.alignment);
+        BOUNCE.with_borrow_mut(|slot| {
+            let usable = |buffer: &AlignedBuffer| {
+                buffer.len() >= room && buffer.as_ptr().addr().is_multiple_of(self.alignment)
+            };
+            let bounce = match slot.take().filter(usable) {
+                Some(buffer) => slot.insert(buffer),
+                None => slot.insert(AlignedBuffer::new(room, self.alignment)),
+            };
+            let mut done = 0;
+            while done < length {
+                let from = offset.get() + done as u64;
+                let at = from - from % block;
+                let end = (offset.get() + length as u64).next_multiple_of(block).min(at + room as u64);
+                step(&mut bounce[..(end - at) as usize], at, done)?;
+                done = length.min((end - offset.get()) as usize);
+            }
+            Ok(())
+        })
+    }
+
+    fn read_unaligned(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        self.in_blocks(offset, buffer.len(), |blocks, at, done| {
+            self.file.read_exact_at(blocks, at)?;
+            let skip = (offset.get() + done as u64 - at) as usize;
+            let length = (blocks.len() - skip).min(buffer.len() - done);
+            buffer[done..done + length].copy_from_slice(&blocks[skip..skip + length]);
+            Ok(())
+        })
+    }
+
+    fn write_unaligned(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        let _alone = self.unaligned.write();
+        self.in_blocks(offset, buffer.len(), |blocks, at, done| {
+            let skip = (offset.get() + done as u64 - at) as usize;
+            let length = (blocks.len() - skip).min(buffer.len() - done);
+            let (first, last) = (self.alignment, blocks.len() - self.alignment);
+            if skip > 0 {
+                self.file.read_exact_at(&mut blocks[..first], at)?;
+            }
+            if skip + length < blocks.len() && (last > 0 || skip == 0) {
+                self.file.read_exact_at(&mut blocks[last..], at + last as u64)?;
+            }
+            blocks[skip..skip + length].copy_from_slice(&buffer[done..done + length]);
+            self.file.write_all_at(blocks, at)
+        })
+    }
+
+    /// One durable write by the host's own means; `Ok(false)` where it has none.
+    fn write_dsync(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<bool> {
+        let mut done = 0;
+        while done < buffer.len() {
+            let rest = [IoSlice::new(&buffer[done..])];
+            let at = offset.get() + done as u64;
+            match rustix::io::pwritev2(&self.file, &rest, at, ReadWriteFlags::DSYNC) {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(count) => done += count,
+                Err(Errno::INTR) => {}
+                Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::INVAL) => return Ok(false),
+                Err(errno) => return Err(errno.into()),
+            }
+        }
+        Ok(true)
+    }
+}
+
+impl Device for FileDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.measure().unwrap_or_else(|_| self.known_size.load(Ordering::Relaxed))
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn alignment(&self) -> usize {
+        self.alignment
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        self.check(|size| check_read(size, offset, buffer.len()))?;
+        let length = buffer.len();
+        let result = if self.is_aligned(buffer.as_ptr(), length, offset) {
+            self.file.read_exact_at(buffer, offset.get())
+        } else {
+            self.read_unaligned(buffer, offset)
+        };
+        // Someone cut the file since it was measured.
+        result.map_err(|error| match error.kind() {
+            io::ErrorKind::UnexpectedEof => {
+                past_end(error.kind(), "read", self.size(), offset, length as u64)
+            }
+            _ => error,
+        })
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        self.check(|size| check_write(self.access, size, offset, buffer.len() as u64))?;
+        if !self.is_direct() {
+            return self.file.write_all_at(buffer, offset.get());
+        }
+        if !self.is_aligned(buffer.as_ptr(), buffer.len(), offset) {
+            return self.write_unaligned(buffer, offset);
+        }
+        let _shared = self.unaligned.read();
+        self.file.write_all_at(buffer, offset.get())
+    }
+
+    fn write_fua(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        if self.is_aligned(buffer.as_ptr(), buffer.len(), offset) {
+            self.check(|size| check_write(self.access, size, offset, buffer.len() as u64))?;
+            let _shared = self.is_direct().then(|| self.unaligned.read());
+            if self.write_dsync(buffer, offset)? {
+                return Ok(());
+            }
+        }
+        self.write_at(buffer, offset)?;
+        self.flush()
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        match self.access {
+            Access::ReadWrite => self.file.sync_data(),
+            Access::ReadOnly => Err(read_only()),
+        }
+    }
+
+    /// A hole in a file (reads as zeros); BLKDISCARD on a block device (reads as anything). The
+    /// part of the range that makes whole sectors is discarded, the rest is left.
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
+        self.check(|size| check_write(self.access, size, offset, length))?;
+        let unsupported = |errno| match errno {
+            Errno::OPNOTSUPP | Errno::NOSYS => io::Error::from(io::ErrorKind::Unsupported),
+            _ => io::Error::from(errno),
+        };
+        if length == 0 {
+            return Ok(());
+        }
+        match self.backing {
+            Backing::RegularFile => {
+                let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+                rustix::fs::fallocate(&self.file, flags, offset.get(), length).map_err(unsupported)
+            }
+            Backing::BlockDevice => {
+                let sector = u64::from(rustix::fs::ioctl_blksszget(&self.file)?.max(512));
+                let start = offset.get().next_multiple_of(sector);
+                let end = offset.get() + length;
+                let end = end - end % sector;
+                if start >= end {
+                    return Ok(());
+                }
+                block_discard(&self.file, start, end - start).map_err(unsupported)
+            }
+        }
+    }
+
+    fn advise(&self, offset: PhysicalAddress, length: u64, advice: Advice) {
+        let advice = match advice {
+            Advice::Sequential => rustix::fs::Advice::Sequential,
+            Advice::Random => rustix::fs::Advice::Random,
+            Advice::WillNeed => rustix::fs::Advice::WillNeed,
+            Advice::DontNeed => rustix::fs::Advice::DontNeed,
+        };
+        // To the host a length of 0 means "to the end".
+        if let Some(length) = NonZeroU64::new(length) {
+            // A hint that is not taken changes nothing.
+            let _ = rustix::fs::fadvise(&self.file, offset.get(), Some(length), advice);
+        }
+    }
+}
+
+/// ioctl BLKDISCARD (include/uapi/linux/fs.h) on whole sectors.
+fn block_discard(file: &File, start: u64, length: u64) -> rustix::io::Result<()> {
+    const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
+    // SAFETY: BLKDISCARD reads two u64 (start and length) through its argument, which is what the
+    // setter passes; it writes nothing to our memory. `file` is an open block device.
+    unsafe {
+        let request = rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, length]);
+        rustix::ioctl::ioctl(file, request)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MemoryDevice;
+    use std::path::Path;
+
+    fn options(direct: bool) -> OpenOptions {
+        OpenOptions::new(Access::ReadWrite).direct(direct)
+    }
+
+    fn image(size: u64) -> tempfile::NamedTempFile {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(size).unwrap();
+        image
+    }
+
+    /// A direct device, or `None`, said aloud, where the temp folder's file system has none.
+    fn direct(path: &Path) -> Option<FileDevice> {
+        match options(true).open(path) {
+            Ok(device) => Some(device),
+            Err(error) if std::env::var_os("PAPILIO_REQUIRE_ALL").is_none_or(|value| value != "1") => {
+                eprintln!("SKIPPED direct I/O: {error}");
+                None
+            }
+            Err(error) => panic!("direct I/O is required: {error}"),
+        }
+    }
+
+    /// The same mixed requests against `device` and a memory device read alike.
+    pub(crate) fn exercise(device: &dyn Device) {
+        let size = device.size();
+        let model = MemoryDevice::new(size);
+        device.write_at(&vec![0; size as usize], PhysicalAddress(0)).unwrap();
+        let mut seed = 1u64;
+        let mut random = |bound: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (seed >> 33) % bound
+        };
+        for round in 0..200u64 {
+            let length = match round % 4 {
+                0 => 1 + random(5000),
+                1 => 4096 * (1 + random(4)),
+                2 => 1 + random(600_000),
+                _ => 512,
+            };
+            let mut offset = random(size - length);
+            if round % 3 == 0 {
+                offset -= offset % 4096;
+            }
+            let data: Vec<u8> = (0..length).map(|at| (at * 7 + round) as u8).collect();
+            for target in [device, &model as &dyn Device] {
+                match round % 5 {
+                    0 => target.write_fua(&data, PhysicalAddress(offset)).unwrap(),
+                    _ => target.write_at(&data, PhysicalAddress(offset)).unwrap(),
+                }
+            }
+            let from = offset.saturating_sub(random(9000));
+            let span = (length + random(9000)).min(size - from) as usize;
+            let (mut ours, mut theirs) = (vec![1; span], vec![2; span]);
+            device.read_at(&mut ours, PhysicalAddress(from)).unwrap();
+            model.read_at(&mut theirs, PhysicalAddress(from)).unwrap();
+            assert!(ours == theirs, "round {round}");
+        }
+        device.flush().unwrap();
+        let (mut ours, mut theirs) = (vec![1; size as usize], vec![2; size as usize]);
+        device.read_at(&mut ours, PhysicalAddress(0)).unwrap();
+        model.read_at(&mut theirs, PhysicalAddress(0)).unwrap();
+        assert!(ours == theirs);
+    }
+
+    #[test]
+    fn buffered_and_direct_hold_what_was_written() {
+        let image = image(2 << 20);
+        exercise(&options(false).open(image.path()).unwrap());
+        if let Some(device) = direct(image.path()) {
+            assert!(device.alignment() >= 512);
+            exercise(&device);
+        }
+    }
+
+    #[test]
+    fn unaligned_direct_writes_do_not_undo_their_neighbours() {
+        let image = image(64 * 1024);
+        let Some(device) = direct(image.path()) else { return };
+        std::thread::scope(|scope| {
+            for thread in 0..8u64 {
+                let device = &device;
+                scope.spawn(move || {
+                    for at in (thread * 100..64 * 1024 - 100).step_by(800) {
+                        device.write_at(&[thread as u8 + 1; 100], PhysicalAddress(at)).unwrap();
+                    }
+                });
+            }
+        });
+        let mut content = vec![0; 64 * 1024];
+        device.read_at(&mut content, PhysicalAddress(0)).unwrap();
+        for (at, byte) in content[..64 * 1024 - 800].iter().enumerate() {
+            assert_eq!(*byte as usize, at % 800 / 100 + 1, "at {at}");
+        }
+    }
+
+    #[test]
+    fn the_end_is_the_end() {
+        let image = image(10_000);
+        let device = options(false).open(image.path()).unwrap();
+        let error = device.write_at(&[1; 2], PhysicalAddress(9_999)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        let error = device.read_at(&mut [0; 2], PhysicalAddress(9_999)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        assert!(error.to_string().contains("10000"), "{error}");
+        assert_eq!(device.size(), 10_000);
+
+        // Cut and grown behind the device's back.
+        image.as_file().set_len(5_000).unwrap();
+        let error = device.read_at(&mut [0; 2], PhysicalAddress(9_000)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        image.as_file().set_len(20_000).unwrap();
+        device.write_at(&[1], PhysicalAddress(19_999)).unwrap();
+
+        device.resize(30_000).unwrap();
+        assert_eq!(device.size(), 30_000);
+        drop(device);
+        if let Some(device) = direct(image.path()) {
+            assert_eq!(device.size() % device.alignment() as u64, 0);
+            assert!(device.size() <= 30_000 && device.size() > 25_000);
+        }
+    }
+
+    #[test]
+    fn reading_only_changes_nothing() {
+        let image = image(4096);
+        let device = FileDevice::open(image.path(), Access::ReadOnly).unwrap();
+        for result in [
+            device.write_at(&[1], PhysicalAddress(0)),
+            device.write_fua(&[1], PhysicalAddress(0)),
+            device.flush(),
+            device.discard(PhysicalAddress(0), 1),
+            device.resize(1),
+        ] {
+            assert_eq!(result.unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+        }
+    }
+
+    #[test]
+    fn a_discarded_range_is_a_hole() {
+        use std::os::unix::fs::MetadataExt;
+        let image = image(1 << 20);
+        let device = options(false).open(image.path()).unwrap();
+        device.write_at(&vec![1; 1 << 20], PhysicalAddress(0)).unwrap();
+        device.flush().unwrap();
+        let before = image.as_file().metadata().unwrap().blocks();
+        match device.discard(PhysicalAddress(4096), 900 * 1024) {
+            Err(error) if error.kind() == io::ErrorKind::Unsupported => return,
+            result => result.unwrap(),
+        }
+        device.discard(PhysicalAddress(0), 0).unwrap();
+        let mut content = vec![9; 1 << 20];
+        device.read_at(&mut content, PhysicalAddress(0)).unwrap();
+        let end = 4096 + 900 * 1024;
+        assert!(content[..4096].iter().chain(&content[end..]).all(|byte| *byte == 1));
+        assert!(content[4096..end].iter().all(|byte| *byte == 0));
+        assert!(image.as_file().metadata().unwrap().blocks() < before);
+        assert!(device.discard(PhysicalAddress(4096), 1 << 20).is_err());
+    }
+
+    #[test]
+    fn advice_is_harmless() {
+        let image = image(8192);
+        let device = options(false).open(image.path()).unwrap();
+        for advice in [Advice::Sequential, Advice::Random, Advice::WillNeed, Advice::DontNeed] {
+            device.advise(PhysicalAddress(0), 8192, advice);
+            device.advise(PhysicalAddress(u64::MAX), 0, advice);
+            device.advise(PhysicalAddress(u64::MAX), u64::MAX, advice);
+        }
+        device.read_at(&mut [0; 8192], PhysicalAddress(0)).unwrap();
+    }
+}

@@ -1,0 +1,341 @@
+//! `MemoryDevice`: a sparse device in memory, with snapshots that share what is alike.
+//!
+//! Owns chunks of 64 KiB, made at the first write to them; what was never written reads as zeros.
+//! A chunk is an `Arc`: a snapshot copies only the tables, and a write copies a chunk that a
+//! snapshot also holds.
+//!
+//! Locks: the chunks are dealt to shards by number, each with a lock. Reads and writes hold one
+//! shard at a time; a snapshot holds all, taken in order. So a single request is not atomic against
+//! others that overlap it, as on a disk.
+
+use crate::device::{Access, Device, check_read, check_write};
+use papilio_format::PhysicalAddress;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::fs::File;
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Bytes in a chunk.
+const CHUNK_SIZE: usize = 64 * 1024;
+const SHARD_COUNT: usize = 32;
+
+type Chunks = HashMap<u64, Arc<[u8]>>;
+
+/// A sparse device in memory. Flushes are no-ops; nothing outlives the process.
+pub struct MemoryDevice {
+    name: String,
+    size: AtomicU64,
+    access: Access,
+    shards: Box<[RwLock<Chunks>]>,
+}
+
+impl MemoryDevice {
+    /// A writable device of `size` bytes, all zero.
+    pub fn new(size: u64) -> Self {
+        Self::from_tables(size, (0..SHARD_COUNT).map(|_| Chunks::new()).collect())
+    }
+
+    fn from_tables(size: u64, tables: Vec<Chunks>) -> Self {
+        let shards = tables.into_iter().map(RwLock::new).collect();
+        Self { name: "memory".to_owned(), size: AtomicU64::new(size), access: Access::ReadWrite, shards }
+    }
+
+    /// The device under another name in messages.
+    pub fn with_name(mut self, name: impl Into<String>) -> Self {
+        self.name = name.into();
+        self
+    }
+
+    /// The device with writes refused or allowed.
+    pub fn with_access(mut self, access: Access) -> Self {
+        self.access = access;
+        self
+    }
+
+    /// Reads a whole image file; holes in it stay holes.
+    ///
+    /// # Errors
+    /// What the host says.
+    pub fn from_image(path: &Path) -> io::Result<Self> {
+        let file = File::open(path)?;
+        let size = file.metadata()?.len();
+        let device = Self::new(size);
+        let mut buffer = vec![0; CHUNK_SIZE];
+        let mut offset = 0;
+        while let Some(data) = seek_data(&file, offset)?.filter(|data| *data < size) {
+            let start = data - data % CHUNK_SIZE as u64;
+            let length = (size - start).min(CHUNK_SIZE as u64) as usize;
+            file.read_exact_at(&mut buffer[..length], start)?;
+            device.write_at(&buffer[..length], PhysicalAddress(start))?;
+            offset = start + length as u64;
+        }
+        Ok(device)
+    }
+
+    /// Writes the content to a file, which is made or replaced; what was never written is a hole.
+    ///
+    /// # Errors
+    /// What the host says; the file may be partly written then.
+    pub fn write_image(&self, path: &Path) -> io::Result<()> {
+        let snapshot = self.snapshot();
+        let file = File::create(path)?;
+        let size = snapshot.size();
+        file.set_len(size)?;
+        for shard in &snapshot.shards {
+            for (number, chunk) in shard.read().iter() {
+                let start = number * CHUNK_SIZE as u64;
+                let length = size.saturating_sub(start).min(CHUNK_SIZE as u64) as usize;
+                file.write_all_at(&chunk[..length], start)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// A device with the same content, from one moment; later writes to either are not seen by the
+    /// other. Costs a table entry a chunk, and no copy of data until one is written.
+    pub fn snapshot(&self) -> Self {
+        let held: Vec<_> = self.shards.iter().map(|shard| shard.read()).collect();
+        let tables = held.iter().map(|shard| (**shard).clone()).collect();
+        let mut snapshot = Self::from_tables(self.size.load(Ordering::Acquire), tables);
+        snapshot.name.clone_from(&self.name);
+        snapshot.access = self.access;
+        snapshot
+    }
+
+    /// Bytes of memory that hold data (shared chunks counted in each device that has them).
+    pub fn resident(&self) -> u64 {
+        self.shards.iter().map(|shard| shard.read().len() as u64 * CHUNK_SIZE as u64).sum()
+    }
+
+    /// Grows or shrinks the device. What is cut off is gone: growing again shows zeros.
+    pub fn resize(&self, size: u64) {
+        let mut held: Vec<_> = self.shards.iter().map(|shard| shard.write()).collect();
+        self.size.store(size, Ordering::Release);
+        let (last, used) = (size / CHUNK_SIZE as u64, (size % CHUNK_SIZE as u64) as usize);
+        for shard in &mut held {
+            shard.retain(|number, _| *number < last || (*number == last && used > 0));
+            if let Some(chunk) = shard.get_mut(&last) {
+                Arc::make_mut(chunk)[used..].fill(0);
+            }
+        }
+    }
+
+    fn shard(&self, chunk: u64) -> &RwLock<Chunks> {
+        &self.shards[(chunk % SHARD_COUNT as u64) as usize]
+    }
+
+    fn zero(&self, piece: &Piece) {
+        let mut shard = self.shard(piece.chunk).write();
+        if piece.length == CHUNK_SIZE {
+            shard.remove(&piece.chunk);
+        } else if let Some(chunk) = shard.get_mut(&piece.chunk) {
+            Arc::make_mut(chunk)[piece.start..piece.start + piece.length].fill(0);
+        }
+    }
+}
+
+/// The part of a range that lies in one chunk.
+struct Piece {
+    chunk: u64,
+    start: usize,
+    length: usize,
+}
+
+/// Cuts a range, already checked against the size, at chunk borders.
+fn pieces(offset: PhysicalAddress, length: u64) -> impl Iterator<Item = Piece> {
+    let (mut at, end) = (offset.get(), offset.get() + length);
+    std::iter::from_fn(move || {
+        if at == end {
+            return None;
+        }
+        let start = (at % CHUNK_SIZE as u64) as usize;
+        let length = (end - at).min((CHUNK_SIZE - start) as u64) as usize;
+        let piece = Piece { chunk: at / CHUNK_SIZE as u64, start, length };
+        at += length as u64;
+        Some(piece)
+    })
+}
+
+/// The next offset at or after `offset` that holds data; `None` where there is none.
+fn seek_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
+    match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
+        Ok(data) => Ok(Some(data)),
+        Err(rustix::io::Errno::NXIO) => Ok(None),
+        Err(errno) => Err(errno.into()),
+    }
+}
+
+impl Device for MemoryDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.size.load(Ordering::Acquire)
+    }
+
+    fn access(&self) -> Access {
+        self.access
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        check_read(self.size(), offset, buffer.len())?;
+        let mut rest = buffer;
+        for piece in pieces(offset, rest.len() as u64) {
+            let (part, tail) = rest.split_at_mut(piece.length);
+            match self.shard(piece.chunk).read().get(&piece.chunk) {
+                Some(chunk) => part.copy_from_slice(&chunk[piece.start..piece.start + piece.length]),
+                None => part.fill(0),
+            }
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        check_write(self.access, self.size(), offset, buffer.len() as u64)?;
+        let mut rest = buffer;
+        for piece in pieces(offset, buffer.len() as u64) {
+            let (part, tail) = rest.split_at(piece.length);
+            let mut shard = self.shard(piece.chunk).write();
+            let chunk = shard.entry(piece.chunk).or_insert_with(|| Arc::from(vec![0; CHUNK_SIZE]));
+            Arc::make_mut(chunk)[piece.start..piece.start + piece.length].copy_from_slice(part);
+            rest = tail;
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        check_write(self.access, 0, PhysicalAddress(0), 0)
+    }
+
+    /// The range reads as zeros afterwards. Takes time by the chunks that exist, not by `length`.
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
+        check_write(self.access, self.size(), offset, length)?;
+        let end = offset.get() + length;
+        let whole = offset.get().div_ceil(CHUNK_SIZE as u64)..end / CHUNK_SIZE as u64;
+        if whole.is_empty() {
+            pieces(offset, length).for_each(|piece| self.zero(&piece));
+            return Ok(());
+        }
+        for shard in &self.shards {
+            shard.write().retain(|number, _| !whole.contains(number));
+        }
+        let head = whole.start * CHUNK_SIZE as u64 - offset.get();
+        let tail = whole.end * CHUNK_SIZE as u64;
+        pieces(offset, head).for_each(|piece| self.zero(&piece));
+        pieces(PhysicalAddress(tail), end - tail).for_each(|piece| self.zero(&piece));
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for MemoryDevice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("MemoryDevice")
+            .field("name", &self.name)
+            .field("size", &self.size())
+            .field("access", &self.access)
+            .field("resident", &self.resident())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(device: &MemoryDevice, offset: u64, length: usize) -> Vec<u8> {
+        let mut buffer = vec![0xee; length];
+        device.read_at(&mut buffer, PhysicalAddress(offset)).unwrap();
+        buffer
+    }
+
+    #[test]
+    fn huge_and_sparse() {
+        let device = MemoryDevice::new(10 << 40);
+        let border = (5 << 40) - 3;
+        device.write_at(b"across", PhysicalAddress(border)).unwrap();
+        assert_eq!(read(&device, border - 1, 8), b"\0across\0");
+        assert_eq!(read(&device, 0, 100), [0; 100]);
+        assert_eq!(device.resident(), 2 * CHUNK_SIZE as u64);
+        device.discard(PhysicalAddress(0), 10 << 40).unwrap();
+        assert_eq!(device.resident(), 0);
+        assert_eq!(read(&device, border, 6), [0; 6]);
+    }
+
+    #[test]
+    fn discard_keeps_what_lies_beside() {
+        let device = MemoryDevice::new(1 << 20);
+        let content = vec![1; 1 << 20];
+        for (start, length) in
+            [(10, 20), (65_530, 10), (100, 200_000), (65_536, 65_536), (5, 0), (0, 1 << 20)]
+        {
+            device.write_at(&content, PhysicalAddress(0)).unwrap();
+            device.discard(PhysicalAddress(start as u64), length as u64).unwrap();
+            let mut expected = content.clone();
+            expected[start..start + length].fill(0);
+            assert_eq!(read(&device, 0, 1 << 20), expected, "{start}+{length}");
+        }
+    }
+
+    #[test]
+    fn a_snapshot_is_apart() {
+        let device = MemoryDevice::new(1 << 20);
+        device.write_at(b"old", PhysicalAddress(7)).unwrap();
+        let snapshot = device.snapshot();
+        device.write_at(b"new", PhysicalAddress(7)).unwrap();
+        assert_eq!(read(&snapshot, 7, 3), b"old");
+        snapshot.write_at(b"own", PhysicalAddress(7)).unwrap();
+        assert_eq!(read(&device, 7, 3), b"new");
+        assert_eq!(read(&snapshot, 7, 3), b"own");
+    }
+
+    #[test]
+    fn ends_and_access_are_kept() {
+        let device = MemoryDevice::new(100);
+        let error = device.read_at(&mut [0; 2], PhysicalAddress(99)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
+        let error = device.write_at(&[0; 2], PhysicalAddress(99)).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidInput);
+        let device = device.with_access(Access::ReadOnly);
+        for result in [
+            device.write_at(&[0], PhysicalAddress(0)),
+            device.flush(),
+            device.discard(PhysicalAddress(0), 1),
+            device.write_fua(&[0], PhysicalAddress(0)),
+        ] {
+            assert_eq!(result.unwrap_err().kind(), io::ErrorKind::ReadOnlyFilesystem);
+        }
+    }
+
+    #[test]
+    fn what_a_resize_cut_off_is_gone() {
+        let device = MemoryDevice::new(200_000);
+        device.write_at(&[1; 200_000], PhysicalAddress(0)).unwrap();
+        device.resize(70_000);
+        device.resize(200_000);
+        let content = read(&device, 0, 200_000);
+        assert!(content[..70_000].iter().all(|byte| *byte == 1));
+        assert!(content[70_000..].iter().all(|byte| *byte == 0));
+    }
+
+    #[test]
+    fn an_image_comes_back() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        let device = MemoryDevice::new((1 << 30) + 5);
+        device.write_at(b"first", PhysicalAddress(70_000)).unwrap();
+        device.write_at(b"last!", PhysicalAddress(1 << 30)).unwrap();
+        device.write_image(&path).unwrap();
+        assert_eq!(std::fs::metadata(&path).unwrap().len(), (1 << 30) + 5);
+        let again = MemoryDevice::from_image(&path).unwrap();
+        assert_eq!(again.size(), device.size());
+        assert_eq!(read(&again, 70_000, 5), b"first");
+        assert_eq!(read(&again, 1 << 30, 5), b"last!");
+        assert!(again.resident() <= 4 * CHUNK_SIZE as u64, "{} bytes", again.resident());
+    }
+}

@@ -1,0 +1,230 @@
+//! `OpenOptions`: opening a path as a [`FileDevice`], or saying plainly why not.
+//!
+//! Order of the steps: open without blocking (a FIFO must not hang us), look at the type, lock,
+//! look whether the kernel has the image mounted, measure. The lock comes before anything is read,
+//! so what is read afterwards is not another writer's half-done work.
+
+use crate::device::Access;
+use crate::error::{OpenError, OpenErrorKind};
+use crate::file::FileDevice;
+use crate::lock;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::io::Errno;
+use std::fs::File;
+use std::path::Path;
+
+/// The alignment taken for direct I/O where the host doesn't say: a page and a 4Kn sector.
+const FALLBACK_ALIGNMENT: usize = 4096;
+
+/// Whether a device is a file or a block device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Backing {
+    RegularFile,
+    BlockDevice,
+}
+
+/// How to open a file or block device.
+#[derive(Clone, Debug)]
+pub struct OpenOptions {
+    access: Access,
+    direct: bool,
+    lock: bool,
+    ring: bool,
+}
+
+impl OpenOptions {
+    /// Buffered, locked, with io_uring for batches.
+    pub fn new(access: Access) -> Self {
+        Self { access, direct: false, lock: true, ring: true }
+    }
+
+    /// Whether to go past the host's page cache (`O_DIRECT`). Requests that are not aligned to
+    /// [`alignment`](crate::Device::alignment) are copied through an aligned buffer.
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.direct = direct;
+        self
+    }
+
+    /// Whether to lock the file (the default): exclusively for writing, shared for reading. Without
+    /// it, a reader may look at an image that another process writes, and sees it torn.
+    pub fn lock(mut self, lock: bool) -> Self {
+        self.lock = lock;
+        self
+    }
+
+    /// Whether batches may use io_uring (the default), where the host has it.
+    pub fn ring(mut self, ring: bool) -> Self {
+        self.ring = ring;
+        self
+    }
+
+    /// Opens a regular file or a block device; symbolic links are followed.
+    ///
+    /// # Errors
+    /// [`OpenError`] with the path and the cause.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<FileDevice, OpenError> {
+        let path = path.as_ref();
+        self.open_inner(path).map_err(|kind| OpenError::new(path, kind))
+    }
+
+    fn open_inner(&self, path: &Path) -> Result<FileDevice, OpenErrorKind> {
+        let flags = self.flags();
+        let file = match rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::empty()) {
+            Ok(fd) => File::from(fd),
+            Err(errno) => return Err(self.classify(path, errno)),
+        };
+        let backing = backing(&file)?;
+        // Needed only for the open itself; io_uring would answer EAGAIN instead of waiting.
+        rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT).map_err(io_kind)?;
+        if self.lock {
+            lock::acquire(&file, self.access)?;
+        }
+        let alignment = if self.direct { direct_alignment(&file, backing) } else { 1 };
+        let name = path.display().to_string();
+        let device = FileDevice::from_parts(file, name, self.access, backing, alignment, self.ring);
+        match device.measure() {
+            Ok(0) => Err(OpenErrorKind::Empty),
+            Ok(_) => Ok(device),
+            Err(error) => Err(OpenErrorKind::Io(error)),
+        }
+    }
+
+    fn flags(&self) -> OFlags {
+        let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
+        // On a block device O_EXCL claims it, and fails where it is mounted or claimed; on a file
+        // it means nothing without O_CREAT.
+        flags |= match self.access {
+            Access::ReadOnly => OFlags::RDONLY,
+            Access::ReadWrite => OFlags::RDWR | OFlags::EXCL,
+        };
+        if self.direct {
+            flags |= OFlags::DIRECT;
+        }
+        flags
+    }
+
+    fn classify(&self, path: &Path, errno: Errno) -> OpenErrorKind {
+        match errno {
+            Errno::NOENT | Errno::NOTDIR => OpenErrorKind::NotFound,
+            Errno::ACCESS | Errno::PERM => OpenErrorKind::PermissionDenied,
+            Errno::ISDIR => OpenErrorKind::IsDirectory,
+            Errno::BUSY => OpenErrorKind::InUseByKernel,
+            Errno::TXTBSY => OpenErrorKind::TextBusy,
+            Errno::ROFS => OpenErrorKind::ReadOnlyMedium,
+            // A directory, FIFO or socket can fail for O_DIRECT or for being what it is; the type
+            // is the better answer.
+            Errno::INVAL | Errno::NXIO => match rustix::fs::stat(path).map(|stat| file_type(stat.st_mode)) {
+                Ok(Err(kind)) => kind,
+                _ if self.direct && errno == Errno::INVAL => OpenErrorKind::DirectUnsupported,
+                _ => io_kind(errno),
+            },
+            _ => io_kind(errno),
+        }
+    }
+}
+
+fn io_kind(errno: Errno) -> OpenErrorKind {
+    OpenErrorKind::Io(errno.into())
+}
+
+fn backing(file: &File) -> Result<Backing, OpenErrorKind> {
+    let stat = rustix::fs::fstat(file).map_err(io_kind)?;
+    file_type(stat.st_mode)
+}
+
+fn file_type(mode: u32) -> Result<Backing, OpenErrorKind> {
+    match FileType::from_raw_mode(mode) {
+        FileType::RegularFile => Ok(Backing::RegularFile),
+        FileType::BlockDevice => Ok(Backing::BlockDevice),
+        FileType::Directory => Err(OpenErrorKind::IsDirectory),
+        FileType::CharacterDevice => Err(OpenErrorKind::UnsupportedFileType("character device")),
+        FileType::Fifo => Err(OpenErrorKind::UnsupportedFileType("FIFO")),
+        FileType::Socket => Err(OpenErrorKind::UnsupportedFileType("socket")),
+        _ => Err(OpenErrorKind::UnsupportedFileType("special file")),
+    }
+}
+
+/// What direct I/O on `file` asks of offsets, lengths and memory: one number that satisfies all.
+fn direct_alignment(file: &File, backing: Backing) -> usize {
+    // STATX_DIOALIGN tells both since Linux 6.1, but not on every file system.
+    let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
+        .ok()
+        .filter(|stat| stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
+        .map(|stat| stat.stx_dio_offset_align.max(stat.stx_dio_mem_align));
+    let sector = || match backing {
+        Backing::BlockDevice => rustix::fs::ioctl_blksszget(file).ok(),
+        Backing::RegularFile => None,
+    };
+    told.filter(|alignment| *alignment > 0)
+        .or_else(sector)
+        .map(|alignment| alignment as usize)
+        .filter(|alignment| alignment.is_power_of_two() && *alignment <= 1 << 20)
+        .map_or(FALLBACK_ALIGNMENT, |alignment| alignment.max(512))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::device::Device;
+
+    fn open(path: &Path, access: Access) -> Result<FileDevice, OpenErrorKind> {
+        OpenOptions::new(access).open(path).map_err(|error| {
+            assert_eq!(error.path, path);
+            error.kind
+        })
+    }
+
+    #[test]
+    fn what_is_no_image_is_named() {
+        let folder = tempfile::tempdir().unwrap();
+        let at = |name: &str| folder.path().join(name);
+        let fifo = at("fifo");
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::from(0o600), 0).unwrap();
+        let _listener = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
+        File::create(at("empty")).unwrap();
+        for access in [Access::ReadOnly, Access::ReadWrite] {
+            assert!(matches!(open(folder.path(), access), Err(OpenErrorKind::IsDirectory)));
+            assert!(matches!(open(&at("none"), access), Err(OpenErrorKind::NotFound)));
+            assert!(matches!(open(&at("empty/below"), access), Err(OpenErrorKind::NotFound)));
+            assert!(matches!(open(&at("empty"), access), Err(OpenErrorKind::Empty)));
+            assert!(matches!(open(&fifo, access), Err(OpenErrorKind::UnsupportedFileType("FIFO"))));
+            assert!(matches!(open(&at("socket"), access), Err(OpenErrorKind::UnsupportedFileType("socket"))));
+            assert!(matches!(
+                open(Path::new("/dev/null"), access),
+                Err(OpenErrorKind::UnsupportedFileType("character device"))
+            ));
+        }
+        let direct = OpenOptions::new(Access::ReadOnly).direct(true).open(folder.path());
+        assert!(matches!(direct.unwrap_err().kind, OpenErrorKind::IsDirectory));
+        let message = open(folder.path(), Access::ReadOnly).unwrap_err().to_string();
+        assert_eq!(message, "it is a directory, not an image or a block device");
+    }
+
+    #[test]
+    fn a_running_program_is_not_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let program = folder.path().join("sleep");
+        std::fs::copy("/bin/sleep", &program).unwrap();
+        let mut child = std::process::Command::new(&program).arg("60").spawn().unwrap();
+        let result = open(&program, Access::ReadWrite);
+        child.kill().unwrap();
+        child.wait().unwrap();
+        assert!(matches!(result, Err(OpenErrorKind::TextBusy)), "{result:?}");
+    }
+
+    #[test]
+    fn two_opens_share_or_exclude() {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        image.as_file().set_len(4096).unwrap();
+        let in_use = |access| matches!(open(image.path(), access), Err(OpenErrorKind::InUseByProcess));
+        let reader = open(image.path(), Access::ReadOnly).unwrap();
+        assert!(!in_use(Access::ReadOnly));
+        assert!(in_use(Access::ReadWrite));
+        drop(reader);
+        let writer = open(image.path(), Access::ReadWrite).unwrap();
+        assert!(in_use(Access::ReadOnly));
+        assert!(in_use(Access::ReadWrite));
+        let unlocked = OpenOptions::new(Access::ReadOnly).lock(false).open(image.path()).unwrap();
+        assert_eq!((unlocked.size(), writer.size()), (4096, 4096));
+    }
+}
