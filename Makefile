@@ -1,0 +1,29 @@
+# The main jobs. Each installs what it needs (scripts/setup.sh) and works from a clean clone.
+.DEFAULT_GOAL := help
+.PHONY: help setup build test demo fuzz tidy ci
+
+CARGO ?= cargo
+
+help: ## show this
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
+
+setup: ## install what is missing (apt packages, as root)
+	@bash scripts/setup.sh
+
+build: setup ## build the papilio command: target/release/papilio
+	$(CARGO) build --release --locked -p papilio-cli
+
+test: setup ## run all tests; those that need root, loop devices or the kernel's Btrfs say so when skipped
+	$(CARGO) test --workspace --locked
+
+demo: setup ## copy a tree out of a file system that the kernel made, and verify it
+	@bash scripts/demo.sh
+
+fuzz: setup ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
+	@bash scripts/fuzz.sh
+
+tidy: ## check layers, dead files, long functions, headers
+	$(CARGO) xtask tidy
+
+ci: ## what every change must pass
+	@bash .ci/run

@@ -1,0 +1,55 @@
+#!/usr/bin/env bash
+# Installs what building and testing Papilio needs beside a Rust toolchain.
+#
+# Asks apt only for what is missing, and only as root; otherwise names what is missing. A C compiler
+# and zstd are needed by all; the rest serves tests and the demo, which do less without it. With
+# PAPILIO_REQUIRE_ALL=1 anything missing is a failure.
+set -euo pipefail
+
+PATH=$PATH:/usr/sbin:/sbin
+
+# command, Debian package, "needed" or "tests"
+wanted='
+cc build-essential needed
+make make needed
+pkg-config pkg-config needed
+zstd zstd needed
+mkfs.btrfs btrfs-progs tests
+losetup mount tests
+mount mount tests
+getfattr attr tests
+getfacl acl tests
+fusermount3 fuse3 tests
+'
+
+say() { printf 'setup: %s\n' "$*"; }
+
+if ! command -v cargo >/dev/null; then
+    say "cargo is missing: install Rust 1.95 or newer (https://rustup.rs), then run this again" >&2
+    exit 1
+fi
+
+packages=()
+essential=0
+while read -r command package kind; do
+    [ -n "$command" ] || continue
+    command -v "$command" >/dev/null && continue
+    case " ${packages[*]-} " in *" $package "*) ;; *) packages+=("$package") ;; esac
+    [ "$kind" = needed ] && essential=1
+done <<<"$wanted"
+
+if [ "${#packages[@]}" -eq 0 ]; then
+    exit 0
+fi
+if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
+    say "installing ${packages[*]}"
+    export DEBIAN_FRONTEND=noninteractive
+    apt-get update -qq </dev/null >/dev/null
+    apt-get install -y -qq --no-install-recommends "${packages[@]}" </dev/null >/dev/null
+    exit 0
+fi
+say "missing: ${packages[*]} (Debian's names). As root: apt-get install ${packages[*]}" >&2
+if [ "$essential" -eq 1 ] || [ "${PAPILIO_REQUIRE_ALL:-0}" = 1 ]; then
+    exit 1
+fi
+say "going on without: the tests that need them say that they were skipped" >&2

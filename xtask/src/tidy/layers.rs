@@ -1,0 +1,395 @@
+//! The layers inside `crates/papilio`: a module imports only from those below it.
+//!
+//! Owns the layer map. Looked at are `use` trees, paths in code and in attributes, and the tokens of
+//! macros; `crate::`, `self::` and `super::` are resolved, and a name that `lib.rs` re-exports counts
+//! as the module it comes from. `lib.rs` itself stands above all. Tests beside the code are held to
+//! the same rule; those that need a layer above belong in `tests/`.
+
+use super::Finding;
+use super::sources::{Module, SourceFile, Sources};
+use super::tokens;
+use std::collections::{BTreeMap, BTreeSet};
+use syn::spanned::Spanned;
+use syn::visit::Visit;
+
+/// The crate that has layers.
+const ROOT: &str = "crates/papilio/src/lib.rs";
+/// Its top-level modules, from the top to the bottom.
+const LAYERS: [&str; 11] = [
+    "fs",
+    "maintenance",
+    "subvolume",
+    "namespace",
+    "fsync_log",
+    "data",
+    "items",
+    "transaction",
+    "space",
+    "btree",
+    "volume",
+];
+/// Below all of them, for everyone to import.
+const COMMON: [&str; 2] = ["options", "errors"];
+
+/// Checks the layered crate; nothing is found where there is none.
+pub fn check(sources: &Sources) -> Vec<Finding> {
+    let Some(root) = sources.file(ROOT) else { return Vec::new() };
+    let exports = Exports::of(root);
+    let mut findings = unknown_modules(root);
+    for module in sources.modules().filter(|module| module.root == ROOT) {
+        if let Some(own) = module.names.first().and_then(|name| rank(name))
+            && let Some(file) = sources.file(&module.file)
+        {
+            findings.extend(check_module(module, own, file, &exports));
+        }
+    }
+    findings
+}
+
+/// 0 is the top.
+fn rank(module: &str) -> Option<usize> {
+    match LAYERS.iter().position(|layer| *layer == module) {
+        None if COMMON.contains(&module) => Some(LAYERS.len()),
+        found => found,
+    }
+}
+
+fn unknown_modules(root: &SourceFile) -> Vec<Finding> {
+    let mut findings = Vec::new();
+    for item in &root.syntax.items {
+        if let syn::Item::Mod(module) = item {
+            let name = module.ident.to_string();
+            let is_test = module.attrs.iter().any(is_cfg_test);
+            if rank(&name).is_none() && !is_test {
+                let message =
+                    format!("module `{name}` has no layer: give it one in xtask/src/tidy/layers.rs");
+                findings.push(Finding::new(&root.path, module.span().start().line, message));
+            }
+        }
+    }
+    findings
+}
+
+fn is_cfg_test(attribute: &syn::Attribute) -> bool {
+    attribute.path().is_ident("cfg")
+        && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
+}
+
+/// What `lib.rs` offers under a name of its own.
+#[derive(Default)]
+struct Exports {
+    /// Re-exported name to the top-level module it is from.
+    from: BTreeMap<String, String>,
+    /// Modules of which everything is re-exported.
+    globs: Vec<String>,
+    /// What `lib.rs` defines itself.
+    own: BTreeSet<String>,
+}
+
+impl Exports {
+    fn of(root: &SourceFile) -> Self {
+        let mut exports = Self::default();
+        for item in &root.syntax.items {
+            if let syn::Item::Use(item) = item {
+                flatten(&item.tree, &mut Vec::new(), &mut |import| exports.add(import));
+            } else if let Some(name) = item_name(item) {
+                exports.own.insert(name);
+            }
+        }
+        exports
+    }
+
+    fn add(&mut self, import: &Import) {
+        let inside = match import.segments.first().map(String::as_str) {
+            Some("crate" | "self") => &import.segments[1..],
+            _ => &import.segments[..],
+        };
+        let Some(module) = inside.first().filter(|name| rank(name).is_some()) else { return };
+        match &import.name {
+            None => self.globs.push(module.clone()),
+            Some(name) => drop(self.from.insert(name.clone(), module.clone())),
+        }
+    }
+
+    /// The module that `crate::name` is from, if it can be told.
+    fn module_of<'a>(&'a self, name: &'a str) -> Option<&'a str> {
+        if rank(name).is_some() {
+            return Some(name);
+        }
+        if let Some(module) = self.from.get(name) {
+            return Some(module);
+        }
+        if self.own.contains(name) {
+            return None;
+        }
+        // It can be from any of the globs; the highest is the one to fear.
+        self.globs.iter().min_by_key(|module| rank(module)).map(String::as_str)
+    }
+}
+
+fn item_name(item: &syn::Item) -> Option<String> {
+    let ident = match item {
+        syn::Item::Const(item) => &item.ident,
+        syn::Item::Enum(item) => &item.ident,
+        syn::Item::Fn(item) => &item.sig.ident,
+        syn::Item::Macro(item) => item.ident.as_ref()?,
+        syn::Item::Mod(item) => &item.ident,
+        syn::Item::Static(item) => &item.ident,
+        syn::Item::Struct(item) => &item.ident,
+        syn::Item::Trait(item) => &item.ident,
+        syn::Item::Type(item) => &item.ident,
+        syn::Item::Union(item) => &item.ident,
+        _ => return None,
+    };
+    Some(ident.to_string())
+}
+
+/// One leaf of a `use` tree.
+struct Import {
+    segments: Vec<String>,
+    /// The name that it is given; `None` for a glob.
+    name: Option<String>,
+    line: usize,
+}
+
+fn flatten(tree: &syn::UseTree, prefix: &mut Vec<String>, take: &mut impl FnMut(&Import)) {
+    let mut leaf = |last: Option<&syn::Ident>, name: Option<&syn::Ident>, line| {
+        let mut segments = prefix.clone();
+        segments.extend(last.map(ToString::to_string).filter(|last| last != "self" || prefix.is_empty()));
+        let name = name.map(ToString::to_string);
+        take(&Import { segments, name, line });
+    };
+    match tree {
+        syn::UseTree::Path(path) => {
+            prefix.push(path.ident.to_string());
+            flatten(&path.tree, prefix, take);
+            prefix.pop();
+        }
+        syn::UseTree::Name(name) => leaf(Some(&name.ident), Some(&name.ident), name.span().start().line),
+        syn::UseTree::Rename(rename) => {
+            leaf(Some(&rename.ident), Some(&rename.rename), rename.span().start().line);
+        }
+        syn::UseTree::Glob(glob) => leaf(None, None, glob.span().start().line),
+        syn::UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, prefix, take)),
+    }
+}
+
+fn check_module(module: &Module, own: usize, file: &SourceFile, exports: &Exports) -> Vec<Finding> {
+    let mut visitor = Paths { names: module.names.clone(), found: Vec::new() };
+    visitor.visit_file(&file.syntax);
+    let own_name = &module.names[0];
+    let mut findings = Vec::new();
+    for (absolute, line) in visitor.found {
+        let Some(first) = absolute.first() else {
+            let message = format!("`{own_name}` takes the crate's root whole, which hides the layers");
+            findings.push(Finding::new(&file.path, line, message));
+            continue;
+        };
+        let Some(target) = exports.module_of(first) else { continue };
+        if rank(target).is_some_and(|target| target < own) {
+            let message =
+                format!("`{own_name}` imports `crate::{}`: `{target}` lies above it", absolute.join("::"));
+            findings.push(Finding::new(&file.path, line, message));
+        }
+    }
+    findings
+}
+
+/// Collects paths within the crate, made absolute; an empty one is the crate's root itself.
+struct Paths {
+    /// The module that is open.
+    names: Vec<String>,
+    found: Vec<(Vec<String>, usize)>,
+}
+
+impl Paths {
+    fn add(&mut self, segments: &[String], line: usize) {
+        let mut absolute = match segments.first().map(String::as_str) {
+            Some("crate") => Vec::new(),
+            Some("self" | "super") => self.names.clone(),
+            _ => return,
+        };
+        for segment in segments {
+            match segment.as_str() {
+                "crate" | "self" => {}
+                "super" => drop(absolute.pop()),
+                name => absolute.push(name.to_owned()),
+            }
+        }
+        self.found.push((absolute, line));
+    }
+
+    fn add_tokens(&mut self, stream: proc_macro2::TokenStream) {
+        for path in tokens::paths(stream) {
+            // A lone `self` is a value, a lone `crate` or `super` a visibility.
+            if path.segments.len() > 1 {
+                self.add(&path.segments, path.line);
+            }
+        }
+    }
+}
+
+impl<'ast> Visit<'ast> for Paths {
+    fn visit_item_mod(&mut self, item: &'ast syn::ItemMod) {
+        self.names.push(item.ident.to_string());
+        syn::visit::visit_item_mod(self, item);
+        self.names.pop();
+    }
+
+    fn visit_item_use(&mut self, item: &'ast syn::ItemUse) {
+        let mut imports = Vec::new();
+        flatten(&item.tree, &mut Vec::new(), &mut |import| {
+            imports.push((import.segments.clone(), import.line))
+        });
+        for (segments, line) in imports {
+            self.add(&segments, line);
+        }
+    }
+
+    fn visit_path(&mut self, path: &'ast syn::Path) {
+        if path.segments.len() > 1 {
+            let segments: Vec<String> =
+                path.segments.iter().map(|segment| segment.ident.to_string()).collect();
+            self.add(&segments, path.span().start().line);
+        }
+        syn::visit::visit_path(self, path);
+    }
+
+    fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
+        // `pub(in crate::fs)` names an ancestor; it imports nothing.
+    }
+
+    fn visit_macro(&mut self, call: &'ast syn::Macro) {
+        syn::visit::visit_macro(self, call);
+        self.add_tokens(call.tokens.clone());
+    }
+
+    fn visit_meta_list(&mut self, list: &'ast syn::MetaList) {
+        self.add_tokens(list.tokens.clone());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::sources::tests::sources;
+    use super::*;
+
+    const MANIFEST: (&str, &str) = ("crates/papilio/Cargo.toml", "[package]\nname = \"papilio\"\n");
+    const LIB: &str = "mod fs; mod space; mod btree; mod volume; mod errors;\n\
+                       pub use fs::{File, inner::Dir as Directory}; pub use errors::Error; fn helper() {}";
+
+    /// Findings, with `btree` made of `text` in `btree/cursor.rs`.
+    fn found_below(lib: &str, text: &str) -> Vec<String> {
+        let sources = sources(&[
+            MANIFEST,
+            (ROOT, lib),
+            ("crates/papilio/src/fs.rs", "use crate::{btree, space::Group}; use crate::File;"),
+            ("crates/papilio/src/space.rs", ""),
+            ("crates/papilio/src/btree/mod.rs", "mod cursor;"),
+            ("crates/papilio/src/btree/cursor.rs", text),
+            ("crates/papilio/src/volume.rs", ""),
+            ("crates/papilio/src/errors.rs", ""),
+        ]);
+        check(&sources).iter().map(ToString::to_string).collect()
+    }
+
+    fn found(text: &str) -> Vec<String> {
+        found_below(LIB, text)
+    }
+
+    const PLACE: &str = "crates/papilio/src/btree/cursor.rs";
+
+    #[test]
+    fn downward_and_sideways_imports_pass() {
+        for text in [
+            "use crate::volume::ChunkMap; use crate::{errors, volume::{self, Map}};",
+            "use super::node; use super::super::volume; use self::inner::x;",
+            "use std::fs::File; use papilio_format::space; fn fs() { fs::read(); }",
+            "fn f() { crate::helper(); crate::Error::new(); assert!(crate::volume::x()); }",
+            "pub(crate) struct A; pub(super) struct B; pub(in crate::btree) struct C;",
+            "mod tests { use super::*; use super::super::*; }",
+            "impl A { fn f(self) -> u8 { vec![self].len() } } macro_rules! m { () => { pub(crate) fn f() {} } }",
+            "// use crate::fs;\nconst A: &str = \"crate::fs::x\";",
+        ] {
+            assert_eq!(found(text), Vec::<String>::new(), "{text}");
+        }
+    }
+
+    #[test]
+    fn upward_imports_are_found() {
+        for text in [
+            "use crate::fs;",
+            "use crate::fs::File;",
+            "use crate::{volume, space::{Group, b::c}};",
+            "use super::super::fs::File;",
+            "mod tests { use super::super::super::fs::File; }",
+            "fn f() { crate::fs::open(); }",
+            "fn f(x: &crate::space::Group<u8>) {}",
+            "fn f() { let x: Vec<crate::fs::File>; }",
+            "fn f() { assert_eq!(crate::fs::count(), 1); }",
+            "fn f() { vec![super::super::fs::count()]; }",
+            "macro_rules! m { () => { $crate::fs::x() } }",
+            "fn f() { inner!(use crate::{volume, fs::File};) }",
+            "#[error(fmt = crate::fs::print)] struct A;",
+            "#[cfg(test)] mod tests { use crate::fs::File; }",
+            "use crate::File;",
+            "use crate::Directory;",
+            "fn f(x: crate::File) {}",
+        ] {
+            assert!(!found(text).is_empty(), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_finding_names_place_and_layers() {
+        let expected = format!("{PLACE}:3: `btree` imports `crate::fs::File`: `fs` lies above it");
+        assert_eq!(found("\nuse crate::{\n    fs::File,\n    volume::Map,\n};"), [expected]);
+    }
+
+    #[test]
+    fn the_root_is_not_taken_whole() {
+        for text in ["use crate::*;", "use crate as c;", "use super::super::*;", "use crate::{self as c};"] {
+            let whole = format!("{PLACE}:1: `btree` takes the crate's root whole, which hides the layers");
+            assert_eq!(found(text), [whole], "{text}");
+        }
+    }
+
+    #[test]
+    fn a_glob_export_is_as_high_as_its_module() {
+        let lib = "mod fs; mod space; mod btree; mod volume; mod errors; pub use fs::*; pub use volume::*;";
+        assert_eq!(found_below(lib, "use crate::Anything;").len(), 1);
+        let lib = "mod fs; mod space; mod btree; mod volume; mod errors; pub use volume::*;";
+        assert_eq!(found_below(lib, "use crate::Anything;"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn common_modules_import_no_layer() {
+        let lib = "mod fs; mod errors;";
+        let sources = sources(&[
+            MANIFEST,
+            (ROOT, lib),
+            ("crates/papilio/src/fs.rs", ""),
+            ("crates/papilio/src/errors.rs", "use crate::fs::File;"),
+        ]);
+        assert_eq!(check(&sources).len(), 1);
+    }
+
+    #[test]
+    fn a_module_without_a_layer_is_found() {
+        let lib = "mod fs;\nmod util;\n#[cfg(test)]\nmod tests {}";
+        let sources = sources(&[MANIFEST, (ROOT, lib), ("crates/papilio/src/fs.rs", "")]);
+        let found: Vec<String> = check(&sources).iter().map(ToString::to_string).collect();
+        assert_eq!(found.len(), 1, "{found:?}");
+        assert!(found[0].starts_with(&format!("{ROOT}:2: module `util` has no layer")), "{found:?}");
+    }
+
+    #[test]
+    fn other_crates_have_no_layers() {
+        let sources = sources(&[
+            ("crates/cli/Cargo.toml", "[package]\nname = \"papilio-cli\"\n"),
+            ("crates/cli/src/main.rs", "mod btree; mod util;"),
+            ("crates/cli/src/btree.rs", "use crate::fs::x;"),
+        ]);
+        assert_eq!(check(&sources), []);
+    }
+}

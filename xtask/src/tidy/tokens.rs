@@ -1,0 +1,139 @@
+//! Macro arguments, which the parser leaves as tokens.
+//!
+//! Owns the walk over tokens that finds macro calls and `crate::`, `super::` and `self::` paths in
+//! them, so that a macro hides neither from the other checks.
+
+use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
+
+/// A path found in tokens.
+#[derive(Debug, PartialEq, Eq)]
+pub struct TokenPath {
+    /// Its segments; only paths that start with `crate`, `super` or `self` are collected.
+    pub segments: Vec<String>,
+    /// Line, from 1.
+    pub line: usize,
+}
+
+/// Every path in `tokens` that starts with `crate`, `super` or `self`; a group is spread
+/// (`crate::{a, b::c}` is two).
+pub fn paths(tokens: TokenStream) -> Vec<TokenPath> {
+    let trees: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut found = Vec::new();
+    let mut position = 0;
+    while position < trees.len() {
+        match &trees[position] {
+            TokenTree::Ident(ident) if ["crate", "super", "self"].iter().any(|word| ident == word) => {
+                position = path_at(&trees, position, &[], &mut found);
+            }
+            TokenTree::Group(group) => {
+                found.extend(paths(group.stream()));
+                position += 1;
+            }
+            _ => position += 1,
+        }
+    }
+    found
+}
+
+/// Collects the path that starts at `start`, below `prefix`; gives the position after it.
+fn path_at(trees: &[TokenTree], start: usize, prefix: &[String], found: &mut Vec<TokenPath>) -> usize {
+    let line = trees[start].span().start().line;
+    let mut segments = prefix.to_vec();
+    let mut position = start;
+    loop {
+        match trees.get(position) {
+            Some(TokenTree::Ident(ident)) => segments.push(ident.to_string()),
+            Some(TokenTree::Group(group)) if group.delimiter() == Delimiter::Brace => {
+                spread(group.stream(), &segments, found);
+                return position + 1;
+            }
+            _ => break,
+        }
+        position += 1;
+        if !is_separator(trees, position) {
+            break;
+        }
+        position += 2;
+    }
+    found.push(TokenPath { segments, line });
+    position
+}
+
+/// Collects what a brace group of a `use` tree names, below `prefix`.
+fn spread(tokens: TokenStream, prefix: &[String], found: &mut Vec<TokenPath>) {
+    let trees: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut expects_path = true;
+    let mut position = 0;
+    while position < trees.len() {
+        if expects_path && matches!(trees[position], TokenTree::Ident(_)) {
+            position = path_at(&trees, position, prefix, found);
+            expects_path = false;
+        } else {
+            expects_path = matches!(&trees[position], TokenTree::Punct(punct) if punct.as_char() == ',');
+            position += 1;
+        }
+    }
+}
+
+fn is_separator(trees: &[TokenTree], position: usize) -> bool {
+    let colon = |offset: usize| match trees.get(position + offset) {
+        Some(TokenTree::Punct(punct)) if punct.as_char() == ':' => Some(punct.spacing()),
+        _ => None,
+    };
+    colon(0) == Some(Spacing::Joint) && colon(1).is_some()
+}
+
+/// Every `name!` in `tokens`: name and line.
+pub fn macro_calls(tokens: TokenStream) -> Vec<(String, usize)> {
+    let trees: Vec<TokenTree> = tokens.into_iter().collect();
+    let mut found = Vec::new();
+    for (position, tree) in trees.iter().enumerate() {
+        match tree {
+            TokenTree::Group(group) => found.extend(macro_calls(group.stream())),
+            TokenTree::Ident(ident) => {
+                // `a != b` has a joint `!`.
+                let called = matches!(
+                    trees.get(position + 1),
+                    Some(TokenTree::Punct(punct)) if punct.as_char() == '!' && punct.spacing() == Spacing::Alone
+                );
+                if called {
+                    found.push((ident.to_string(), ident.span().start().line));
+                }
+            }
+            _ => {}
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn found(text: &str) -> Vec<String> {
+        let tokens: TokenStream = text.parse().expect("tokens");
+        paths(tokens).into_iter().map(|path| format!("{}@{}", path.segments.join("::"), path.line)).collect()
+    }
+
+    #[test]
+    fn paths_are_found_in_groups_and_use_trees() {
+        assert_eq!(found("x, crate::fs::y(1)"), ["crate::fs::y@1"]);
+        assert_eq!(found("{ [ $crate::a ] }\n super::super::b"), ["crate::a@1", "super::super::b@2"]);
+        assert_eq!(
+            found("use crate::{a::{b, c as d}, e};"),
+            ["crate::a::b@1", "crate::a::c@1", "crate::e@1"]
+        );
+    }
+
+    #[test]
+    fn other_paths_are_not() {
+        assert_eq!(found("fs::x, std::fs::y, \"crate::fs\", 'a': b"), Vec::<String>::new());
+    }
+
+    #[test]
+    fn calls_are_told_from_comparisons() {
+        let tokens: TokenStream = "f(a!(), { b![1] }); c != d; !e".parse().expect("tokens");
+        let names: Vec<String> = macro_calls(tokens).into_iter().map(|call| call.0).collect();
+        assert_eq!(names, ["a", "b"]);
+    }
+}
