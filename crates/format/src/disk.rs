@@ -7,7 +7,7 @@
 //! the same bytes. Whether the values make sense is the validators' business, not the parser's.
 
 use crate::error::Corrupt;
-use zerocopy::little_endian::{U16, U32, U64};
+use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A memory type with a fixed-size form on disk.
@@ -37,7 +37,7 @@ macro_rules! integer {
         }
     )* };
 }
-integer!(u16 => U16, u32 => U32, u64 => U64);
+integer!(u16 => U16, u32 => U32, u64 => U64, i64 => I64);
 
 impl OnDisk for u8 {
     type Disk = u8;

@@ -134,7 +134,7 @@ impl<'a> Node<'a> {
         if node.level == 0 {
             crate::tree_check::check_leaf(node, &header, geometry)?;
         } else {
-            crate::tree_check::check_internal(node, &header, geometry)?;
+            crate::tree_check::check_internal(node, &header)?;
         }
         Ok(node)
     }

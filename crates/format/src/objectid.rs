@@ -65,10 +65,11 @@ pub const DEV_ITEMS: u64 = 1;
 /// Where an empty directory entry in place of a lost subvolume points (`BTRFS_EMPTY_SUBVOL_DIR_OBJECTID`).
 pub const EMPTY_SUBVOL_DIR: InodeNumber = InodeNumber(2);
 
-/// Whether a tree is a subvolume: one that holds inodes and that a user can see.
+/// Whether a tree is a subvolume: one that holds inodes and that a user can see. As the kernel's
+/// `btrfs_is_fstree`: the top 16 bits are a quota group's level and 0 in a subvolume's id.
 #[inline]
 pub const fn is_subvolume(tree: TreeId) -> bool {
-    tree.0 == FS_TREE.0 || (tree.0 >= FIRST_FREE && tree.0 <= LAST_FREE)
+    tree.0 == FS_TREE.0 || (tree.0 >= FIRST_FREE && tree.0 < 1 << 48)
 }
 
 /// Whether a tree holds inodes and file extents: subvolumes, and the trees of relocation and logging.

@@ -5,4 +5,15 @@
 
 pub mod block_group;
 pub mod chunk;
+pub mod csum;
 pub mod device;
+pub mod dir_item;
+pub mod dir_log;
+pub mod file_extent;
+pub mod inode;
+pub mod inode_ref;
+pub mod orphan;
+pub mod packed;
+pub mod root;
+pub mod root_ref;
+pub mod verity;

@@ -1,0 +1,112 @@
+//! Data checksums: the sums of consecutive sectors of the logical address space.
+//!
+//! Owns the view [`CsumItem`]. Sources: `fs/btrfs/file-item.c`, `check_csum_item`
+//! (`fs/btrfs/tree-checker.c`).
+
+use crate::checksum::{Checksum, ChecksumType};
+use crate::error::Corrupt;
+use crate::key::{ItemType, Key};
+use crate::objectid;
+use crate::superblock::Geometry;
+use crate::tree_check::ItemContext;
+use crate::units::LogicalAddress;
+
+/// The sums of one item: key (EXTENT_CSUM, EXTENT_CSUM, address of the first sector).
+#[derive(Clone, Copy, Debug)]
+pub struct CsumItem<'a> {
+    start: LogicalAddress,
+    sums: &'a [u8],
+    checksum_type: ChecksumType,
+    sector_size: u32,
+}
+
+impl<'a> CsumItem<'a> {
+    /// Views the item of a key.
+    ///
+    /// # Errors
+    /// A size that is no whole number of sums, an unaligned address, or a range past the address space.
+    pub fn parse(key: &Key, data: &'a [u8], geometry: &Geometry) -> Result<Self, Corrupt> {
+        let bad = |field, value, why| Err(Corrupt::field("checksum item", field, value, why));
+        let item = Self {
+            start: LogicalAddress(key.offset),
+            sums: data,
+            checksum_type: geometry.checksum_type,
+            sector_size: geometry.sector_size,
+        };
+        if !item.start.is_aligned(geometry.sector_size.into()) {
+            return bad("key.offset", key.offset, "not a multiple of the sector size");
+        }
+        if !data.len().is_multiple_of(geometry.checksum_type.size()) {
+            return bad("size", data.len() as u64, "not a multiple of the checksum's size");
+        }
+        if item.start.checked_add(item.length()).is_none() {
+            return bad("key.offset", key.offset, "reaches past the address space");
+        }
+        Ok(item)
+    }
+
+    /// The key of an item whose first sector is at `start`.
+    pub const fn key(start: LogicalAddress) -> Key {
+        Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, start.0)
+    }
+
+    /// The first sector's address.
+    pub const fn start(&self) -> LogicalAddress {
+        self.start
+    }
+
+    /// Sectors that have a sum here.
+    pub const fn sectors(&self) -> usize {
+        self.sums.len() / self.checksum_type.size()
+    }
+
+    /// Bytes of the address space that the sums cover.
+    pub const fn length(&self) -> u64 {
+        self.sectors() as u64 * self.sector_size as u64
+    }
+
+    /// The address after the last sector.
+    pub const fn end(&self) -> LogicalAddress {
+        // Cannot overflow: `parse` refuses such an item.
+        LogicalAddress(self.start.0 + self.length())
+    }
+
+    /// All sums, one behind the other.
+    pub const fn as_bytes(&self) -> &'a [u8] {
+        self.sums
+    }
+
+    /// The bytes of the sums of `count` sectors from the one that holds `address` on, or fewer where
+    /// the item ends; `None` where it does not reach `address`.
+    pub fn sums_from(&self, address: LogicalAddress, count: usize) -> Option<&'a [u8]> {
+        let sector =
+            usize::try_from(address.checked_since(self.start)? / u64::from(self.sector_size)).ok()?;
+        if sector >= self.sectors() {
+            return None;
+        }
+        let size = self.checksum_type.size();
+        let end = sector.saturating_add(count).min(self.sectors());
+        Some(&self.sums[sector * size..end * size])
+    }
+
+    /// The sum of the sector that holds `address`, or `None` where it is not in this item.
+    pub fn sum_at(&self, address: LogicalAddress) -> Option<Checksum> {
+        Some(self.checksum_type.stored(self.sums_from(address, 1)?))
+    }
+}
+
+/// The checks of `check_csum_item`.
+pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
+    let bad = |field, value, why| Err(Corrupt::field("checksum item", field, value, why));
+    if context.key.objectid != objectid::EXTENT_CSUM {
+        return bad("key.objectid", context.key.objectid, "not EXTENT_CSUM");
+    }
+    let item = CsumItem::parse(&context.key, context.data, context.geometry)?;
+    if let Some((key, data)) = context.previous
+        && key.item_type == ItemType::EXTENT_CSUM
+        && CsumItem::parse(&key, data, context.geometry)?.end() > item.start()
+    {
+        return bad("key.offset", context.key.offset, "overlaps the item before it");
+    }
+    Ok(())
+}

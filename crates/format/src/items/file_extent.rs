@@ -1,0 +1,282 @@
+//! File extents: where a file's bytes are.
+//!
+//! Owns [`FileExtentItem`] and [`Compression`]. An extent lies inline in the leaf, or it is a part of
+//! an extent on disk, written or preallocated. Sources: `struct btrfs_file_extent_item`
+//! (`include/uapi/linux/btrfs_tree.h`), `check_extent_data_item` (`fs/btrfs/tree-checker.c`).
+
+use crate::disk::disk_struct;
+use crate::error::{Corrupt, Incompatible};
+use crate::items::inode;
+use crate::key::{ItemType, Key};
+use crate::tree_check::ItemContext;
+use crate::units::{FileOffset, Generation, InodeNumber, LogicalAddress};
+
+/// Most bytes that one compressed extent holds uncompressed (`BTRFS_MAX_UNCOMPRESSED`).
+pub const MAX_UNCOMPRESSED: u64 = 128 << 10;
+
+/// How an extent's bytes are compressed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[repr(u8)]
+#[allow(missing_docs)]
+pub enum Compression {
+    None = 0,
+    Zlib = 1,
+    Lzo = 2,
+    Zstd = 3,
+}
+
+impl Compression {
+    /// All of them, in the order of their numbers.
+    pub const ALL: [Self; 4] = [Self::None, Self::Zlib, Self::Lzo, Self::Zstd];
+
+    /// The algorithm of a number.
+    ///
+    /// # Errors
+    /// [`Incompatible::Compression`] for a number with no meaning.
+    pub fn from_raw(raw: u8) -> Result<Self, Incompatible> {
+        Self::ALL.get(usize::from(raw)).copied().ok_or(Incompatible::Compression(raw))
+    }
+
+    /// The name that the mount option takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::None => "none",
+            Self::Zlib => "zlib",
+            Self::Lzo => "lzo",
+            Self::Zstd => "zstd",
+        }
+    }
+}
+
+impl std::fmt::Display for Compression {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+disk_struct! {
+    /// What every file extent starts with.
+    pub struct FileExtentHeader as FileExtentHeaderDisk = 21 {
+        /// The transaction that created the extent.
+        pub generation: Generation,
+        /// Bytes of the extent on disk, or of the inline data, once uncompressed.
+        pub ram_bytes: u64,
+        /// See [`Compression`].
+        pub compression: u8,
+        /// 0.
+        pub encryption: u8,
+        /// Reserved.
+        pub other_encoding: u16,
+        /// 0 inline, 1 regular, 2 preallocated.
+        pub extent_type: u8,
+    }
+}
+
+disk_struct! {
+    /// A part of an extent on disk.
+    pub struct ExtentPart as ExtentPartDisk = 32 {
+        /// Where the extent on disk starts; 0 for a hole.
+        pub disk_address: LogicalAddress,
+        /// Bytes of the extent on disk, as compressed; 0 for a hole.
+        pub disk_length: u64,
+        /// Where the part starts in the extent, in bytes of uncompressed data.
+        pub offset: u64,
+        /// Bytes of the part, and of the file, uncompressed.
+        pub length: u64,
+    }
+}
+
+impl ExtentPart {
+    /// Whether the bytes are zeros that nothing on disk stands for.
+    #[inline]
+    pub const fn is_hole(&self) -> bool {
+        self.disk_address.0 == 0
+    }
+}
+
+/// Where an extent's bytes are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FileExtentContent<'a> {
+    /// Here, compressed if so.
+    Inline(&'a [u8]),
+    /// On disk, or nowhere in a hole.
+    Regular(ExtentPart),
+    /// Reserved on disk; they read as zeros.
+    Prealloc(ExtentPart),
+}
+
+/// One file extent: key (inode, EXTENT_DATA, offset in the file).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FileExtentItem<'a> {
+    /// The transaction that created the extent.
+    pub generation: Generation,
+    /// Bytes of the extent on disk, or of the inline data, once uncompressed. For an uncompressed
+    /// extent on disk do not rely on it: kernels wrote wrong values, and none reads it.
+    pub ram_bytes: u64,
+    /// How the bytes are compressed.
+    pub compression: Compression,
+    /// Reserved, 0.
+    pub other_encoding: u16,
+    /// Where they are.
+    pub content: FileExtentContent<'a>,
+}
+
+const WHAT: &str = "file extent";
+
+impl<'a> FileExtentItem<'a> {
+    /// Bytes before the data of an inline extent.
+    pub const INLINE_DATA_START: usize = FileExtentHeader::SIZE;
+    /// Bytes of an extent that is not inline.
+    pub const SIZE: usize = FileExtentHeader::SIZE + ExtentPart::SIZE;
+
+    /// Decodes an item.
+    ///
+    /// # Errors
+    /// An unknown type, compression or encryption, a wrong size, inline data that is not as long as
+    /// it should be, or sums that leave 64 bits. Compressed extents of more than 128 KiB of data,
+    /// which nothing ever wrote, are refused too, so that no reader allocates more.
+    pub fn parse(data: &'a [u8]) -> Result<Self, Corrupt> {
+        let bad = |field, value, why| Err(Corrupt::field(WHAT, field, value, why));
+        let (header, rest) = FileExtentHeader::parse_prefix(data)?;
+        let Ok(compression) = Compression::from_raw(header.compression) else {
+            return bad("compression", header.compression.into(), "unknown");
+        };
+        if header.encryption != 0 {
+            return bad("encryption", header.encryption.into(), "unknown");
+        }
+        if compression != Compression::None && header.ram_bytes > MAX_UNCOMPRESSED {
+            return bad("ram_bytes", header.ram_bytes, "more than a compressed extent holds");
+        }
+        let content = match header.extent_type {
+            0 => {
+                if compression == Compression::None && header.ram_bytes != rest.len() as u64 {
+                    return bad("ram_bytes", header.ram_bytes, "not the bytes of inline data");
+                }
+                FileExtentContent::Inline(rest)
+            }
+            1 => FileExtentContent::Regular(Self::parse_part(data.len(), rest)?),
+            2 => FileExtentContent::Prealloc(Self::parse_part(data.len(), rest)?),
+            other => return bad("extent_type", other.into(), "unknown"),
+        };
+        Ok(Self {
+            generation: header.generation,
+            ram_bytes: header.ram_bytes,
+            compression,
+            other_encoding: header.other_encoding,
+            content,
+        })
+    }
+
+    fn parse_part(item_size: usize, bytes: &[u8]) -> Result<ExtentPart, Corrupt> {
+        let bad = |field, value, why| Err(Corrupt::field(WHAT, field, value, why));
+        if item_size != Self::SIZE {
+            return Err(Corrupt::WrongSize { what: WHAT, expected: Self::SIZE, found: item_size });
+        }
+        let part = ExtentPart::parse(bytes)?;
+        if part.disk_address.checked_add(part.disk_length).is_none() {
+            return bad("disk_length", part.disk_length, "reaches past the address space");
+        }
+        if part.offset.checked_add(part.length).is_none() {
+            return bad("length", part.length, "offset and length leave 64 bits");
+        }
+        Ok(part)
+    }
+
+    /// Encodes the item.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let header = FileExtentHeader {
+            generation: self.generation,
+            ram_bytes: self.ram_bytes,
+            compression: self.compression as u8,
+            encryption: 0,
+            other_encoding: self.other_encoding,
+            extent_type: match self.content {
+                FileExtentContent::Inline(_) => 0,
+                FileExtentContent::Regular(_) => 1,
+                FileExtentContent::Prealloc(_) => 2,
+            },
+        };
+        let mut bytes = Vec::with_capacity(self.size_on_disk());
+        bytes.extend_from_slice(&header.to_bytes());
+        match &self.content {
+            FileExtentContent::Inline(data) => bytes.extend_from_slice(data),
+            FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) => {
+                bytes.extend_from_slice(&part.to_bytes());
+            }
+        }
+        bytes
+    }
+
+    /// Bytes of the item on disk.
+    pub const fn size_on_disk(&self) -> usize {
+        match self.content {
+            FileExtentContent::Inline(data) => Self::INLINE_DATA_START + data.len(),
+            _ => Self::SIZE,
+        }
+    }
+
+    /// Bytes of the file that the extent stands for; an inline extent's are not a multiple of the
+    /// sector size.
+    pub const fn length(&self) -> u64 {
+        match self.content {
+            FileExtentContent::Inline(_) => self.ram_bytes,
+            FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) => part.length,
+        }
+    }
+
+    /// The offset in the file where the extent ends, rounded up to whole sectors for an inline one;
+    /// `None` past 64 bits.
+    pub fn end(&self, start: FileOffset, sector_size: u32) -> Option<FileOffset> {
+        let end = start.0.checked_add(self.length())?;
+        match self.content {
+            FileExtentContent::Inline(_) => end.checked_next_multiple_of(sector_size.into()),
+            _ => Some(end),
+        }
+        .map(FileOffset)
+    }
+}
+
+/// The key of an extent.
+pub const fn file_extent_key(inode: InodeNumber, offset: FileOffset) -> Key {
+    Key::new(inode.0, ItemType::EXTENT_DATA, offset.0)
+}
+
+/// The checks of `check_extent_data_item`.
+///
+/// As the kernel, it says nothing about `ram_bytes` of uncompressed extents (old kernels wrote wrong
+/// ones) and about the length of inline data (old tools made it longer than a sector).
+pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
+    let bad = |field, value, why| Err(Corrupt::field(WHAT, field, value, why));
+    let start = FileOffset(context.key.offset);
+    let sector_size = context.geometry.sector_size;
+    context.check_sector_aligned(WHAT, "key.offset", start.0)?;
+    inode::validate_follows_inode(context)?;
+    let extent = FileExtentItem::parse(context.data)?;
+    match extent.content {
+        FileExtentContent::Inline(_) => {
+            if start.0 != 0 {
+                return bad("key.offset", start.0, "inline data is at the start of a file");
+            }
+            return Ok(());
+        }
+        FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) => {
+            context.check_sector_aligned(WHAT, "ram_bytes", extent.ram_bytes)?;
+            context.check_sector_aligned(WHAT, "disk_address", part.disk_address.0)?;
+            context.check_sector_aligned(WHAT, "disk_length", part.disk_length)?;
+            context.check_sector_aligned(WHAT, "offset", part.offset)?;
+            context.check_sector_aligned(WHAT, "length", part.length)?;
+        }
+    }
+    if extent.end(start, sector_size).is_none() {
+        return bad("length", extent.length(), "reaches past the largest offset");
+    }
+    if let Some((key, data)) = context.previous
+        && (key.objectid, key.item_type) == (context.key.objectid, ItemType::EXTENT_DATA)
+    {
+        let previous_end = FileExtentItem::parse(data)?.end(FileOffset(key.offset), sector_size);
+        if previous_end.is_none_or(|end| end > start) {
+            return bad("key.offset", start.0, "overlaps the extent before it");
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,295 @@
+//! Inodes: what `stat` shows of a file, but its name.
+//!
+//! Owns [`InodeItem`], [`InodeFlags`], [`FileKind`] and [`Timespec`]. Sources:
+//! `struct btrfs_inode_item` (`include/uapi/linux/btrfs_tree.h`), `check_inode_item` and
+//! `check_inode_key` (`fs/btrfs/tree-checker.c`).
+
+use crate::disk::disk_struct;
+use crate::error::Corrupt;
+use crate::features::on_disk_flags;
+use crate::items::dir_item::FileType;
+use crate::key::{ItemType, Key};
+use crate::objectid;
+use crate::tree_check::ItemContext;
+use crate::units::Generation;
+
+disk_struct! {
+    /// A moment, in seconds and nanoseconds since 1970-01-01 UTC.
+    #[derive(Default, PartialOrd, Ord, Hash)]
+    pub struct Timespec as TimespecDisk = 12 {
+        /// Whole seconds, negative before 1970.
+        pub seconds: i64,
+        /// Nanoseconds on top, below 1,000,000,000 where the file system is sane (the kernel does not
+        /// check it).
+        pub nanoseconds: u32,
+    }
+}
+
+bitflags::bitflags! {
+    /// An inode's flags. The low 32 bits must all be known to read the inode, the high 32 bits
+    /// (`ro_flags`) only to write it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct InodeFlags: u64 {
+        /// Data has no checksums.
+        const NODATASUM = 1 << 0;
+        /// Data is overwritten in place.
+        const NODATACOW = 1 << 1;
+        /// Read-only (unused by users).
+        const READONLY = 1 << 2;
+        /// Data is never compressed.
+        const NOCOMPRESS = 1 << 3;
+        /// The file was preallocated.
+        const PREALLOC = 1 << 4;
+        /// Writes are synchronous.
+        const SYNC = 1 << 5;
+        /// The file cannot be changed.
+        const IMMUTABLE = 1 << 6;
+        /// The file can only be appended to.
+        const APPEND = 1 << 7;
+        /// `dump` passes it over.
+        const NODUMP = 1 << 8;
+        /// Reading does not change the access time.
+        const NOATIME = 1 << 9;
+        /// Changes of the directory are synchronous.
+        const DIRSYNC = 1 << 10;
+        /// Data is compressed when written.
+        const COMPRESS = 1 << 11;
+        /// The inode inside a root item has been initialised.
+        const ROOT_ITEM_INIT = 1 << 31;
+        /// The file has fs-verity data; a `ro_flags` bit.
+        const VERITY = 1 << 32;
+        const _ = !0;
+    }
+}
+on_disk_flags!(InodeFlags);
+
+impl InodeFlags {
+    /// The bits that a reader knows, all of the low 32.
+    pub const KNOWN: Self = Self::NODATASUM
+        .union(Self::NODATACOW)
+        .union(Self::READONLY)
+        .union(Self::NOCOMPRESS)
+        .union(Self::PREALLOC)
+        .union(Self::SYNC)
+        .union(Self::IMMUTABLE)
+        .union(Self::APPEND)
+        .union(Self::NODUMP)
+        .union(Self::NOATIME)
+        .union(Self::DIRSYNC)
+        .union(Self::COMPRESS)
+        .union(Self::ROOT_ITEM_INIT);
+    /// The bits among the high 32 that a writer knows.
+    pub const KNOWN_RO: Self = Self::VERITY;
+
+    /// Low bits with no known meaning: the inode cannot be read.
+    pub const fn unknown(self) -> u64 {
+        self.bits() & 0xffff_ffff & !Self::KNOWN.bits()
+    }
+
+    /// High bits with no known meaning: the inode can be read but must not be changed.
+    pub const fn unknown_ro(self) -> u64 {
+        self.bits() & !0xffff_ffff & !Self::KNOWN_RO.bits()
+    }
+}
+
+/// The bits of a mode that hold the kind of file.
+pub const MODE_KIND_MASK: u32 = 0o170_000;
+/// The bits of a mode that `chmod` changes.
+pub const MODE_PERMISSION_MASK: u32 = 0o7_777;
+
+/// The kind of file that an inode's mode names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[allow(missing_docs)]
+pub enum FileKind {
+    Regular,
+    Directory,
+    Symlink,
+    CharacterDevice,
+    BlockDevice,
+    Fifo,
+    Socket,
+}
+
+impl FileKind {
+    /// All of them.
+    pub const ALL: [Self; 7] = [
+        Self::Regular,
+        Self::Directory,
+        Self::Symlink,
+        Self::CharacterDevice,
+        Self::BlockDevice,
+        Self::Fifo,
+        Self::Socket,
+    ];
+
+    /// The kind in a mode (`S_IFMT`), or `None` where it names none.
+    pub const fn from_mode(mode: u32) -> Option<Self> {
+        Some(match mode & MODE_KIND_MASK {
+            0o100_000 => Self::Regular,
+            0o040_000 => Self::Directory,
+            0o120_000 => Self::Symlink,
+            0o020_000 => Self::CharacterDevice,
+            0o060_000 => Self::BlockDevice,
+            0o010_000 => Self::Fifo,
+            0o140_000 => Self::Socket,
+            _ => return None,
+        })
+    }
+
+    /// The bits in a mode.
+    pub const fn mode_bits(self) -> u32 {
+        match self {
+            Self::Regular => 0o100_000,
+            Self::Directory => 0o040_000,
+            Self::Symlink => 0o120_000,
+            Self::CharacterDevice => 0o020_000,
+            Self::BlockDevice => 0o060_000,
+            Self::Fifo => 0o010_000,
+            Self::Socket => 0o140_000,
+        }
+    }
+
+    /// What directory entries say of such a file.
+    pub const fn file_type(self) -> FileType {
+        match self {
+            Self::Regular => FileType::Regular,
+            Self::Directory => FileType::Directory,
+            Self::Symlink => FileType::Symlink,
+            Self::CharacterDevice => FileType::CharacterDevice,
+            Self::BlockDevice => FileType::BlockDevice,
+            Self::Fifo => FileType::Fifo,
+            Self::Socket => FileType::Socket,
+        }
+    }
+}
+
+disk_struct! {
+    /// One inode: key (inode number, INODE_ITEM, 0).
+    pub struct InodeItem as InodeItemDisk = 160 {
+        /// The transaction that created the inode.
+        pub generation: Generation,
+        /// The transaction that last changed it.
+        pub transid: Generation,
+        /// Bytes of a file; for a directory, twice the bytes of the names in it.
+        pub size: u64,
+        /// Bytes of disk space that the extents take, uncompressed and without holes.
+        pub nbytes: u64,
+        /// A hint for allocation, unused; in free-space cache inodes, the block group.
+        pub block_group: u64,
+        /// Names that the inode has; a directory has 1.
+        pub nlink: u32,
+        /// Owner.
+        pub uid: u32,
+        /// Group.
+        pub gid: u32,
+        /// Kind and permissions, as `st_mode`.
+        pub mode: u32,
+        /// Device number of a device file, as the kernel's `dev_t`: see [`InodeItem::device_number`].
+        pub rdev: u64,
+        /// Flags.
+        pub flags: InodeFlags,
+        /// Number of changes (NFS change attribute).
+        pub sequence: u64,
+        /// Zero.
+        pub reserved: [u64; 4],
+        /// Last read.
+        pub atime: Timespec,
+        /// Last change of the inode.
+        pub ctime: Timespec,
+        /// Last change of the content.
+        pub mtime: Timespec,
+        /// Creation.
+        pub otime: Timespec,
+    }
+}
+
+impl InodeItem {
+    /// The kind of file, or `None` where the mode names none (in a root item's inode only: a leaf's
+    /// were checked).
+    pub const fn kind(&self) -> Option<FileKind> {
+        FileKind::from_mode(self.mode)
+    }
+
+    /// The mode without the kind.
+    pub const fn permissions(&self) -> u32 {
+        self.mode & MODE_PERMISSION_MASK
+    }
+
+    /// Major and minor device number: 12 and 20 bits, as the kernel packs its internal `dev_t`.
+    pub const fn device_number(&self) -> (u32, u32) {
+        let packed = self.rdev as u32;
+        (packed >> 20, packed & 0xf_ffff)
+    }
+
+    /// `rdev` of a major (below 4,096) and a minor (below 1,048,576) device number.
+    pub const fn pack_device_number(major: u32, minor: u32) -> u64 {
+        ((major as u64 & 0xfff) << 20) | (minor as u64 & 0xf_ffff)
+    }
+}
+
+/// The checks of `check_inode_item`.
+pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
+    let bad = |field, value, why| Err(Corrupt::field("inode", field, value, why));
+    validate_key("inode", &context.key)?;
+    let inode = InodeItem::parse(context.data)?;
+    context.check_generation("inode", "generation", inode.generation)?;
+    context.check_generation("inode", "transid", inode.transid)?;
+    if inode.mode & !(MODE_KIND_MASK | MODE_PERMISSION_MASK) != 0 {
+        return bad("mode", inode.mode.into(), "unknown bits");
+    }
+    let Some(kind) = inode.kind() else {
+        return bad("mode", inode.mode.into(), "names no kind of file");
+    };
+    // The kernel leaves sizes alone because a directory's may be wrong for an old bug's sake. A file
+    // beyond the largest offset (2^63 - 1) has never been writable.
+    if kind == FileKind::Regular && i64::try_from(inode.size).is_err() {
+        return bad("size", inode.size, "larger than any file");
+    }
+    if kind == FileKind::Directory && inode.nlink > 1 {
+        return bad("nlink", inode.nlink.into(), "a directory has one name");
+    }
+    // Unknown bits of the high half do not forbid reading; a writer has to ask for them.
+    if inode.flags.unknown() != 0 {
+        return bad("flags", inode.flags.bits(), "unknown bits");
+    }
+    Ok(())
+}
+
+/// The checks of `check_inode_key`, for the key of an inode or one that points there.
+pub(crate) fn validate_key(what: &'static str, key: &Key) -> Result<(), Corrupt> {
+    let known = match key.objectid {
+        objectid::FIRST_FREE..=objectid::LAST_FREE => true,
+        // The root tree's directory, and the inode number cache that kernels before 5.11 kept.
+        other => other == objectid::ROOT_TREE_DIR || other == objectid::FREE_INO,
+    };
+    if !known {
+        return Err(Corrupt::field(what, "key.objectid", key.objectid, "no inode number"));
+    }
+    if key.offset != 0 {
+        return Err(Corrupt::field(what, "key.offset", key.offset, "an inode's key ends in 0"));
+    }
+    Ok(())
+}
+
+/// The check of `check_prev_ino`: in a subvolume, what belongs to an inode follows the inode's item or
+/// another item of the same inode, unless it starts a leaf.
+pub(crate) fn validate_follows_inode(context: &ItemContext<'_>) -> Result<(), Corrupt> {
+    // Log trees hold parts of inodes.
+    if !objectid::is_subvolume(context.owner) {
+        return Ok(());
+    }
+    match context.previous {
+        Some((previous, _)) if previous.objectid != context.key.objectid => Err(Corrupt::field(
+            "inode",
+            "key.objectid",
+            context.key.objectid,
+            "an item without the inode it belongs to",
+        )),
+        _ => Ok(()),
+    }
+}
+
+/// The key of an inode's item.
+pub const fn inode_key(inode: crate::units::InodeNumber) -> Key {
+    Key::new(inode.0, ItemType::INODE_ITEM, 0)
+}

@@ -1,0 +1,170 @@
+//! Back references from an inode to its names.
+//!
+//! Owns [`InodeRef`] and [`InodeExtref`]. An INODE_REF's key names the parent directory, and the item
+//! holds all names in it; names that no longer fit there are in INODE_EXTREFs, whose keys hold a hash
+//! of parent and name. Sources: `struct btrfs_inode_ref`, `struct btrfs_inode_extref`
+//! (`include/uapi/linux/btrfs_tree.h`), `check_inode_ref`, `check_inode_extref`
+//! (`fs/btrfs/tree-checker.c`).
+
+use crate::checksum::extref_hash;
+use crate::disk::disk_struct;
+use crate::error::Corrupt;
+use crate::items::dir_item::NAME_MAX;
+use crate::items::inode;
+use crate::items::packed::{PackedEntries, PackedEntry, take};
+use crate::key::{ItemType, Key};
+use crate::tree_check::ItemContext;
+use crate::units::InodeNumber;
+
+disk_struct! {
+    /// The fixed part of a reference.
+    pub struct InodeRefHeader as InodeRefHeaderDisk = 10 {
+        /// Index of the name in its directory: the offset of the DIR_INDEX key.
+        pub index: u64,
+        /// Bytes of the name.
+        pub name_length: u16,
+    }
+}
+
+disk_struct! {
+    /// The fixed part of an extended reference.
+    pub struct InodeExtrefHeader as InodeExtrefHeaderDisk = 18 {
+        /// The directory that holds the name.
+        pub parent: InodeNumber,
+        /// Index of the name in it.
+        pub index: u64,
+        /// Bytes of the name.
+        pub name_length: u16,
+    }
+}
+
+/// One name of an inode: key (inode, INODE_REF, directory). A subvolume's root directory names
+/// itself `..`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeRef<'a> {
+    /// Index of the name in its directory.
+    pub index: u64,
+    /// The name, 1 to 255 bytes.
+    pub name: &'a [u8],
+}
+
+/// One name of an inode: key (inode, INODE_EXTREF, hash of directory and name).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InodeExtref<'a> {
+    /// The directory that holds the name.
+    pub parent: InodeNumber,
+    /// Index of the name in it.
+    pub index: u64,
+    /// The name, 1 to 255 bytes.
+    pub name: &'a [u8],
+}
+
+/// The names of one INODE_REF.
+pub type InodeRefs<'a> = PackedEntries<'a, InodeRef<'a>>;
+/// The names of one INODE_EXTREF.
+pub type InodeExtrefs<'a> = PackedEntries<'a, InodeExtref<'a>>;
+
+/// Splits a name off, which must have 1 to 255 bytes.
+pub(crate) fn take_name<'a>(
+    what: &'static str,
+    bytes: &'a [u8],
+    length: u16,
+) -> Result<(&'a [u8], &'a [u8]), Corrupt> {
+    if !(1..=NAME_MAX).contains(&length.into()) {
+        return Err(Corrupt::field(what, "name_length", length.into(), "not 1 to 255"));
+    }
+    take(what, bytes, length.into())
+}
+
+impl<'a> PackedEntry<'a> for InodeRef<'a> {
+    const WHAT: &'static str = "inode reference";
+
+    fn parse_prefix(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Corrupt> {
+        let (header, rest) = InodeRefHeader::parse_prefix(bytes)?;
+        let (name, rest) = take_name(Self::WHAT, rest, header.name_length)?;
+        Ok((Self { index: header.index, name }, rest))
+    }
+}
+
+impl<'a> PackedEntry<'a> for InodeExtref<'a> {
+    const WHAT: &'static str = "extended inode reference";
+
+    fn parse_prefix(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Corrupt> {
+        let (header, rest) = InodeExtrefHeader::parse_prefix(bytes)?;
+        let (name, rest) = take_name(Self::WHAT, rest, header.name_length)?;
+        Ok((Self { parent: header.parent, index: header.index, name }, rest))
+    }
+}
+
+impl InodeRef<'_> {
+    /// Bytes of the reference on disk.
+    pub const fn size_on_disk(&self) -> usize {
+        InodeRefHeader::SIZE + self.name.len()
+    }
+
+    /// Encodes the reference behind what `bytes` already holds.
+    ///
+    /// # Panics
+    /// With a name of more than 65,535 bytes.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        let name_length = self.name.len().try_into().expect("a name has at most 255 bytes");
+        bytes.extend_from_slice(&InodeRefHeader { index: self.index, name_length }.to_bytes());
+        bytes.extend_from_slice(self.name);
+    }
+
+    /// Encodes the reference alone.
+    ///
+    /// # Panics
+    /// As [`InodeRef::append_to`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.size_on_disk());
+        self.append_to(&mut bytes);
+        bytes
+    }
+}
+
+impl InodeExtref<'_> {
+    /// Bytes of the reference on disk.
+    pub const fn size_on_disk(&self) -> usize {
+        InodeExtrefHeader::SIZE + self.name.len()
+    }
+
+    /// The key under which `inode` holds this reference.
+    pub fn key(&self, inode: InodeNumber) -> Key {
+        Key::new(inode.0, ItemType::INODE_EXTREF, extref_hash(self.parent.0, self.name))
+    }
+
+    /// Encodes the reference behind what `bytes` already holds.
+    ///
+    /// # Panics
+    /// With a name of more than 65,535 bytes.
+    pub fn append_to(&self, bytes: &mut Vec<u8>) {
+        let name_length = self.name.len().try_into().expect("a name has at most 255 bytes");
+        let header = InodeExtrefHeader { parent: self.parent, index: self.index, name_length };
+        bytes.extend_from_slice(&header.to_bytes());
+        bytes.extend_from_slice(self.name);
+    }
+
+    /// Encodes the reference alone.
+    ///
+    /// # Panics
+    /// As [`InodeExtref::append_to`].
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.size_on_disk());
+        self.append_to(&mut bytes);
+        bytes
+    }
+}
+
+/// The checks of `check_inode_ref`. The kernel lets names past 255 bytes through; no directory entry
+/// could match one.
+pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
+    inode::validate_follows_inode(context)?;
+    InodeRefs::parse(context.data).map(drop)
+}
+
+/// The checks of `check_inode_extref`.
+pub(crate) fn validate_extref(context: &ItemContext<'_>) -> Result<(), Corrupt> {
+    inode::validate_follows_inode(context)?;
+    InodeExtrefs::parse(context.data).map(drop)
+}

@@ -1,0 +1,207 @@
+//! Tree roots: the root tree's items, one for each tree.
+//!
+//! Owns [`RootItem`] and [`RootFlags`]. Sources: `struct btrfs_root_item`
+//! (`include/uapi/linux/btrfs_tree.h`), `btrfs_read_root_item` (`fs/btrfs/root-tree.c`),
+//! `check_root_item` and `check_root_key` (`fs/btrfs/tree-checker.c`).
+
+use crate::disk::disk_struct;
+use crate::error::Corrupt;
+use crate::features::on_disk_flags;
+use crate::items::inode::{InodeItem, Timespec};
+use crate::key::{ItemType, Key};
+use crate::objectid;
+use crate::superblock::MAX_LEVEL;
+use crate::tree_check::ItemContext;
+use crate::units::{Generation, InodeNumber, LogicalAddress, TreeId};
+use uuid::Uuid;
+
+bitflags::bitflags! {
+    /// A subvolume's flags.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
+    pub struct RootFlags: u64 {
+        /// Read-only.
+        const RDONLY = 1 << 0;
+        /// Deleted; what remains is being cleaned up.
+        const DEAD = 1 << 48;
+        const _ = !0;
+    }
+}
+on_disk_flags!(RootFlags);
+
+disk_struct! {
+    /// All fields of a root item, without the rule by which the later ones are believed.
+    pub struct RawRootItem as RawRootItemDisk = 439 {
+        /// An inode of old, of which only flags are used.
+        pub inode: InodeItem,
+        /// The transaction that last wrote the root block.
+        pub generation: Generation,
+        /// Inode number of the tree's root directory, 256 in a subvolume and 0 elsewhere.
+        pub root_dirid: InodeNumber,
+        /// The root block.
+        pub address: LogicalAddress,
+        /// Unused.
+        pub byte_limit: u64,
+        /// Bytes of tree blocks in use.
+        pub bytes_used: u64,
+        /// The transaction of the last snapshot of this tree.
+        pub last_snapshot: Generation,
+        /// Flags.
+        pub flags: RootFlags,
+        /// 1, or 0 once deleted.
+        pub refs: u32,
+        /// How far deletion has come.
+        pub drop_progress: Key,
+        /// Level of `drop_progress`.
+        pub drop_level: u8,
+        /// Level of the root block.
+        pub level: u8,
+        /// `generation` again, where everything from here on is valid.
+        pub generation_v2: Generation,
+        /// The subvolume's UUID.
+        pub uuid: Uuid,
+        /// UUID of the subvolume that this is a snapshot of, or nil.
+        pub parent_uuid: Uuid,
+        /// UUID of the subvolume that was sent and received as this one, or nil.
+        pub received_uuid: Uuid,
+        /// The transaction of the last change.
+        pub ctransid: Generation,
+        /// The transaction of the creation.
+        pub otransid: Generation,
+        /// The sender's transaction, where received.
+        pub stransid: Generation,
+        /// The transaction in which it was received.
+        pub rtransid: Generation,
+        /// Last change.
+        pub ctime: Timespec,
+        /// Creation.
+        pub otime: Timespec,
+        /// The sender's time, where received.
+        pub stime: Timespec,
+        /// When it was received.
+        pub rtime: Timespec,
+        /// Zero.
+        pub reserved: [u64; 8],
+    }
+}
+
+/// Bytes of a root item of before Linux 3.6, which ends before `generation_v2`.
+pub const LEGACY_SIZE: usize = 239;
+
+/// One tree's root: key (tree, ROOT_ITEM, 0, or the transaction of its creation for a snapshot).
+///
+/// Fields from `generation_v2` on hold zeros where the item is of the old, shorter form or was last
+/// written by a kernel that did not know them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootItem(RawRootItem);
+
+impl std::ops::Deref for RootItem {
+    type Target = RawRootItem;
+
+    fn deref(&self) -> &RawRootItem {
+        &self.0
+    }
+}
+
+impl RootItem {
+    /// A root item of these fields; those from `generation_v2` on are believed.
+    pub fn new(mut raw: RawRootItem) -> Self {
+        raw.generation_v2 = raw.generation;
+        Self(raw)
+    }
+
+    /// Decodes an item of either size.
+    ///
+    /// # Errors
+    /// [`Corrupt::WrongSize`] for any other size.
+    pub fn parse(bytes: &[u8]) -> Result<Self, Corrupt> {
+        let mut padded = [0; RawRootItem::SIZE];
+        match bytes.len() {
+            RawRootItem::SIZE | LEGACY_SIZE => padded[..bytes.len()].copy_from_slice(bytes),
+            found => {
+                return Err(Corrupt::WrongSize { what: "root item", expected: RawRootItem::SIZE, found });
+            }
+        }
+        let raw = RawRootItem::parse(&padded)?;
+        if raw.generation_v2 == raw.generation {
+            return Ok(Self(raw));
+        }
+        // An old kernel wrote the item since: it left the later fields as they were, and they are stale.
+        padded[LEGACY_SIZE..].fill(0);
+        Ok(Self(RawRootItem::parse(&padded)?))
+    }
+
+    /// Encodes the item in its present form, with the later fields marked as valid.
+    pub fn to_bytes(&self) -> [u8; RawRootItem::SIZE] {
+        Self::new(self.0).0.to_bytes()
+    }
+
+    /// The fields, to change them.
+    pub const fn into_raw(self) -> RawRootItem {
+        self.0
+    }
+
+    /// Whether the subvolume is read-only.
+    pub const fn is_read_only(&self) -> bool {
+        self.0.flags.contains(RootFlags::RDONLY)
+    }
+
+    /// Whether the subvolume was deleted and only waits to be cleaned up.
+    pub const fn is_dead(&self) -> bool {
+        self.0.refs == 0 || self.0.flags.contains(RootFlags::DEAD)
+    }
+}
+
+const WHAT: &str = "root item";
+
+/// The checks of `check_root_item`.
+pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
+    let bad = |field, value, why| Err(Corrupt::field(WHAT, field, value, why));
+    validate_key(&context.key)?;
+    let root = RootItem::parse(context.data)?;
+    context.check_generation(WHAT, "generation", root.generation)?;
+    // A later generation_v2 would have been taken for a stale one, so look at the bytes.
+    if let Ok(raw) = RawRootItem::parse(context.data) {
+        context.check_generation(WHAT, "generation_v2", raw.generation_v2)?;
+    }
+    context.check_generation(WHAT, "last_snapshot", root.last_snapshot)?;
+    context.check_sector_aligned(WHAT, "address", root.address.0)?;
+    if root.level >= MAX_LEVEL {
+        return bad("level", root.level.into(), "not below 8");
+    }
+    if root.drop_level >= MAX_LEVEL {
+        return bad("drop_level", root.drop_level.into(), "not below 8");
+    }
+    // Deletion goes by leaves below an internal node, and keeps its place there.
+    if root.drop_progress.objectid != 0 && root.drop_level == 0 {
+        return bad("drop_level", 0, "deletion under way is above level 0");
+    }
+    let known = RootFlags::RDONLY.union(RootFlags::DEAD);
+    if root.flags.bits() & !known.bits() != 0 {
+        return bad("flags", root.flags.bits(), "unknown bits");
+    }
+    Ok(())
+}
+
+/// The checks of `check_root_key` on a root item's own key.
+fn validate_key(key: &Key) -> Result<(), Corrupt> {
+    if key.objectid == 0 {
+        return Err(Corrupt::field(WHAT, "key.objectid", 0, "no such tree"));
+    }
+    if key.objectid == objectid::TREE_RELOC.0 && !objectid::is_subvolume(TreeId(key.offset)) {
+        return Err(Corrupt::field(WHAT, "key.offset", key.offset, "only subvolumes have relocation trees"));
+    }
+    Ok(())
+}
+
+/// The checks of `check_root_key` on a key in a directory entry.
+pub(crate) fn validate_location(key: &Key) -> Result<(), Corrupt> {
+    if !objectid::is_subvolume(TreeId(key.objectid)) {
+        return Err(Corrupt::field("directory entry", "location.objectid", key.objectid, "no subvolume"));
+    }
+    Ok(())
+}
+
+/// The smallest key of a tree's root item; a snapshot's ends in the transaction of its creation.
+pub const fn root_key(tree: TreeId) -> Key {
+    Key::new(tree.0, ItemType::ROOT_ITEM, 0)
+}

@@ -1,0 +1,83 @@
+//! References between subvolumes: which directory entry names which subvolume.
+//!
+//! Owns [`RootRef`]. ROOT_REF goes from the parent (key (parent, ROOT_REF, child)), ROOT_BACKREF from
+//! the child (key (child, ROOT_BACKREF, parent)); both hold the same. Sources:
+//! `struct btrfs_root_ref` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/root-tree.c`.
+
+use crate::disk::disk_struct;
+use crate::error::Corrupt;
+use crate::items::inode_ref::take_name;
+use crate::key::{ItemType, Key};
+use crate::tree_check::ItemContext;
+use crate::units::{InodeNumber, TreeId};
+
+disk_struct! {
+    /// The fixed part of a reference.
+    pub struct RootRefHeader as RootRefHeaderDisk = 18 {
+        /// The directory that holds the entry, in the parent.
+        pub directory: InodeNumber,
+        /// The entry's index: the offset of its DIR_INDEX key.
+        pub sequence: u64,
+        /// Bytes of the name.
+        pub name_length: u16,
+    }
+}
+
+/// One subvolume's entry in another's directory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RootRef<'a> {
+    /// The directory that holds the entry, in the parent.
+    pub directory: InodeNumber,
+    /// The entry's index.
+    pub sequence: u64,
+    /// The entry's name, 1 to 255 bytes.
+    pub name: &'a [u8],
+}
+
+impl<'a> RootRef<'a> {
+    /// Decodes an item.
+    ///
+    /// # Errors
+    /// A name that is not 1 to 255 bytes long or does not end with the item.
+    pub fn parse(data: &'a [u8]) -> Result<Self, Corrupt> {
+        const WHAT: &str = "root reference";
+        let (header, rest) = RootRefHeader::parse_prefix(data)?;
+        let (name, rest) = take_name(WHAT, rest, header.name_length)?;
+        if !rest.is_empty() {
+            let expected = data.len() - rest.len();
+            return Err(Corrupt::WrongSize { what: WHAT, expected, found: data.len() });
+        }
+        Ok(Self { directory: header.directory, sequence: header.sequence, name })
+    }
+
+    /// Encodes the item.
+    ///
+    /// # Panics
+    /// With a name of more than 65,535 bytes.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let header = RootRefHeader {
+            directory: self.directory,
+            sequence: self.sequence,
+            name_length: self.name.len().try_into().expect("a name has at most 255 bytes"),
+        };
+        let mut bytes = Vec::with_capacity(RootRefHeader::SIZE + self.name.len());
+        bytes.extend_from_slice(&header.to_bytes());
+        bytes.extend_from_slice(self.name);
+        bytes
+    }
+}
+
+/// The key of the reference from a parent to a child.
+pub const fn root_ref_key(parent: TreeId, child: TreeId) -> Key {
+    Key::new(parent.0, ItemType::ROOT_REF, child.0)
+}
+
+/// The key of the reference from a child to its parent.
+pub const fn root_backref_key(child: TreeId, parent: TreeId) -> Key {
+    Key::new(child.0, ItemType::ROOT_BACKREF, parent.0)
+}
+
+/// That the item is one reference. A 6.18 kernel does not check it; later ones do.
+pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
+    RootRef::parse(context.data).map(drop)
+}
