@@ -12,9 +12,12 @@
 //! Kernel counterpart: block/fops.c, and mm/filemap.c for files.
 
 use crate::aligned::AlignedBuffer;
-use crate::device::{Access, Advice, Device, check_read, check_write, past_end, read_only};
+use crate::device::{
+    Access, Advice, Device, ReadRequest, WriteRequest, check_read, check_write, past_end, read_only,
+};
 use crate::open::Backing;
 pub use crate::open::OpenOptions;
+use crate::uring;
 use papilio_format::PhysicalAddress;
 use parking_lot::RwLock;
 use rustix::fs::FallocateFlags;
@@ -28,6 +31,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that one step of an unaligned direct request moves.
 const BOUNCE_SIZE: usize = 256 * 1024;
+
+/// A batch of fewer requests is not worth a ring's two system calls and bookkeeping.
+const MIN_RING_BATCH: usize = 4;
 
 thread_local! {
     /// The aligned memory through which this thread's unaligned direct requests go.
@@ -43,7 +49,7 @@ pub struct FileDevice {
     backing: Backing,
     /// 1 where the host's page cache is used.
     alignment: usize,
-    #[allow(dead_code, reason = "batches take plain calls until the ring is there")]
+    /// Whether batches may use io_uring.
     ring: bool,
     /// The size when last measured, so that a write need not ask each time.
     known_size: AtomicU64,
@@ -178,6 +184,14 @@ impl FileDevice {
         })
     }
 
+    /// Whether the ring may carry a request on a device of `size` bytes.
+    fn fits_ring(&self, size: u64, buffer: &[u8], offset: PhysicalAddress) -> bool {
+        let end = offset.checked_add(buffer.len() as u64);
+        !buffer.is_empty()
+            && end.is_some_and(|end| end.get() <= size)
+            && self.is_aligned(buffer.as_ptr(), buffer.len(), offset)
+    }
+
     /// One durable write by the host's own means; `Ok(false)` where it has none.
     fn write_dsync(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<bool> {
         let mut done = 0;
@@ -230,6 +244,21 @@ impl Device for FileDevice {
         })
     }
 
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        let plain =
+            |request: &mut ReadRequest<'_>| request.result = self.read_at(request.buffer, request.offset);
+        if !self.ring || requests.len() < MIN_RING_BATCH {
+            return requests.iter_mut().for_each(plain);
+        }
+        let size = self.known_size.load(Ordering::Relaxed);
+        uring::run(
+            &self.file,
+            requests,
+            |request| self.fits_ring(size, request.buffer, request.offset),
+            plain,
+        );
+    }
+
     fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
         self.check(|size| check_write(self.access, size, offset, buffer.len() as u64))?;
         if !self.is_direct() {
@@ -240,6 +269,24 @@ impl Device for FileDevice {
         }
         let _shared = self.unaligned.read();
         self.file.write_all_at(buffer, offset.get())
+    }
+
+    /// Over io_uring for direct I/O only: a buffered write is a copy into the page cache, which the
+    /// ring does no faster, and on some file systems hands to a worker thread one by one.
+    fn write_many(&self, requests: &mut [WriteRequest<'_>]) {
+        let size = self.known_size.load(Ordering::Relaxed);
+        let eligible = |request: &WriteRequest<'_>| self.fits_ring(size, request.buffer, request.offset);
+        let ring = self.ring && self.is_direct() && self.access == Access::ReadWrite;
+        if !ring || requests.len() < MIN_RING_BATCH || !requests.iter().all(eligible) {
+            for request in requests {
+                request.result = self.write_at(request.buffer, request.offset);
+            }
+            return;
+        }
+        let _shared = self.unaligned.read();
+        uring::run(&self.file, requests, eligible, |request| {
+            request.result = self.file.write_all_at(request.buffer, request.offset.get());
+        });
     }
 
     fn write_fua(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {

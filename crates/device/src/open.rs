@@ -8,6 +8,7 @@ use crate::device::Access;
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::lock;
+use crate::loop_use;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::File;
@@ -45,8 +46,9 @@ impl OpenOptions {
         self
     }
 
-    /// Whether to lock the file (the default): exclusively for writing, shared for reading. Without
-    /// it, a reader may look at an image that another process writes, and sees it torn.
+    /// Whether to lock the file (the default): exclusively for writing, shared for reading; for
+    /// writing also that no mounted loop device stands on it. Without it, a reader may look at an
+    /// image that another process writes, and sees it torn.
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
         self
@@ -78,6 +80,12 @@ impl OpenOptions {
         rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT).map_err(io_kind)?;
         if self.lock {
             lock::acquire(&file, self.access)?;
+            if self.access == Access::ReadWrite
+                && backing == Backing::RegularFile
+                && let Some(device) = loop_use::claimed_through(&file)
+            {
+                return Err(OpenErrorKind::InUseByLoop(device.display().to_string()));
+            }
         }
         let alignment = if self.direct { direct_alignment(&file, backing) } else { 1 };
         let name = path.display().to_string();

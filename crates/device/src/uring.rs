@@ -1,0 +1,468 @@
+//! io_uring: many reads or writes of one file in flight at once.
+//!
+//! Owns one ring per thread, made at the thread's first batch and closed with the thread. Where the
+//! host has none (ENOSYS, or EPERM under a seccomp filter or `kernel.io_uring_disabled`), the caller's
+//! plain path does everything, for good on that thread.
+//!
+//! Invariants:
+//! - No request outlives the call: [`Batch`] waits for every submitted one before it goes, on errors
+//!   and panics too, because the kernel writes into buffers that are only borrowed.
+//! - A ring that failed, which may hold entries that the kernel did not take, is closed, which
+//!   forgets them; its thread makes do without from then on.
+//! - A ring is used by the process that made it: a child of `fork` leaks its parent's and makes its
+//!   own.
+//!
+//! Locks: none; a ring belongs to its thread. Kernel counterpart: io_uring/rw.c.
+
+use crate::device::{ReadRequest, WriteRequest};
+use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
+use rustix::io::Errno;
+use std::cell::RefCell;
+use std::fs::File;
+use std::io;
+use std::os::fd::AsRawFd;
+use std::time::Duration;
+
+/// Requests in flight at most.
+const DEPTH: u32 = 128;
+
+/// The most that one entry transfers; the kernel cuts at MAX_RW_COUNT, just under 2 GiB.
+const MAX_TRANSFER: usize = 1 << 30;
+
+thread_local! {
+    static RING: RefCell<Slot> = const { RefCell::new(Slot::Unmade) };
+}
+
+enum Slot {
+    Unmade,
+    Ready {
+        ring: IoUring,
+        process: u32,
+    },
+    /// There is no io_uring here.
+    Unavailable,
+}
+
+impl Slot {
+    /// Takes this thread's ring out, made if need be. Who took it puts it back when nothing is left
+    /// in it; else, as on a panic, it is closed and the next batch makes another.
+    fn take(&mut self) -> Option<IoUring> {
+        match std::mem::replace(self, Slot::Unmade) {
+            Slot::Ready { ring, process } if process == std::process::id() => return Some(ring),
+            // Inherited by fork: its memory isn't mapped here (MADV_DONTFORK), so it can't be
+            // closed in the usual way; the mappings' addresses may even have new owners.
+            Slot::Ready { ring, .. } => std::mem::forget(ring),
+            Slot::Unmade => {}
+            Slot::Unavailable => {
+                *self = Slot::Unavailable;
+                return None;
+            }
+        }
+        let made = make_ring();
+        if made.is_err() {
+            *self = Slot::Unavailable;
+        }
+        made.ok()
+    }
+}
+
+fn make_ring() -> io::Result<IoUring> {
+    let mut builder = IoUring::builder();
+    builder.dontfork();
+    // Fewer interrupts since Linux 5.19 and 6.0; without them the ring works alike.
+    // (DEFER_TASKRUN is not for us: waiting for completions must work even if io_uring_enter fails.)
+    builder.clone().setup_coop_taskrun().setup_single_issuer().build(DEPTH).or_else(|_| builder.build(DEPTH))
+}
+
+/// A request that the ring can carry.
+pub(crate) trait Transfer {
+    /// Its entry; holds a raw pointer into the request's buffer.
+    fn entry(&mut self, file: types::Fd) -> squeue::Entry;
+    fn length(&self) -> usize;
+    fn set_result(&mut self, result: io::Result<()>);
+}
+
+impl Transfer for ReadRequest<'_> {
+    fn entry(&mut self, file: types::Fd) -> squeue::Entry {
+        let length = self.buffer.len().min(MAX_TRANSFER) as u32;
+        opcode::Read::new(file, self.buffer.as_mut_ptr(), length).offset(self.offset.get()).build()
+    }
+
+    fn length(&self) -> usize {
+        self.buffer.len()
+    }
+
+    fn set_result(&mut self, result: io::Result<()>) {
+        self.result = result;
+    }
+}
+
+impl Transfer for WriteRequest<'_> {
+    fn entry(&mut self, file: types::Fd) -> squeue::Entry {
+        let length = self.buffer.len().min(MAX_TRANSFER) as u32;
+        opcode::Write::new(file, self.buffer.as_ptr(), length).offset(self.offset.get()).build()
+    }
+
+    fn length(&self) -> usize {
+        self.buffer.len()
+    }
+
+    fn set_result(&mut self, result: io::Result<()>) {
+        self.result = result;
+    }
+}
+
+/// Carries out all `requests`, through the ring where `eligible` says so and the ring can, and by
+/// `plain` otherwise. `plain` also redoes what the ring did only in part.
+pub(crate) fn run<R: Transfer>(
+    file: &File,
+    requests: &mut [R],
+    eligible: impl Fn(&R) -> bool,
+    mut plain: impl FnMut(&mut R),
+) {
+    // Not borrowed during the batch, so that `plain` may do as it likes. A thread that ends has no
+    // ring any more.
+    let ring = RING.try_with(|slot| slot.borrow_mut().take()).ok().flatten();
+    let done = ring.map_or(0, |mut ring| {
+        let outcome = run_on(&mut ring, file, requests, &eligible, &mut plain);
+        let after = match outcome {
+            Ok(_) => Slot::Ready { ring, process: std::process::id() },
+            Err(_) => Slot::Unavailable,
+        };
+        // Where it fails, the ring is closed.
+        let _ = RING.try_with(|slot| slot.replace(after));
+        outcome.unwrap_or_else(|done| done)
+    });
+    // Nothing is in flight any more. `done` is the first request that was not carried out; an
+    // ineligible one after it runs a second time, which changes nothing.
+    requests[done..].iter_mut().for_each(plain);
+}
+
+/// `Ok` with the number of requests when all are done; `Err` with the first that is not done when
+/// the ring failed, after which it must not be used again.
+fn run_on<R: Transfer>(
+    ring: &mut IoUring,
+    file: &File,
+    requests: &mut [R],
+    eligible: &impl Fn(&R) -> bool,
+    plain: &mut impl FnMut(&mut R),
+) -> Result<usize, usize> {
+    let target = types::Fd(file.as_raw_fd());
+    let mut batch = Batch { ring, pushed: 0, reaped: 0 };
+    let mut next = 0;
+    loop {
+        while next < requests.len() && batch.pushed - batch.reaped < DEPTH as usize {
+            let request = &mut requests[next];
+            if eligible(request) {
+                let entry = request.entry(target).user_data(next as u64);
+                // SAFETY: the buffer is borrowed by `requests` for the whole call, nothing here
+                // touches it until its completion was reaped, and `batch` does not let this
+                // function end, by return or by panic, before the kernel is done with it. `file`
+                // stays open as long.
+                if unsafe { batch.ring.submission().push(&entry) }.is_err() {
+                    break;
+                }
+                batch.pushed += 1;
+            } else {
+                plain(request);
+            }
+            next += 1;
+        }
+        if batch.pushed == batch.reaped && next == requests.len() {
+            return Ok(next);
+        }
+        let submitted = batch.submit_and_wait();
+        while let Some((index, outcome)) = batch.reap() {
+            finish(&mut requests[index], outcome, plain);
+        }
+        if submitted.is_err() {
+            let queued = batch.queued();
+            while batch.in_kernel() > 0 {
+                batch.wait();
+                while let Some((index, outcome)) = batch.reap() {
+                    finish(&mut requests[index], outcome, plain);
+                }
+            }
+            return Err(first_of_last(&requests[..next], queued, eligible));
+        }
+    }
+}
+
+/// The index from which on `count` eligible requests lie: the ring takes entries in order, so
+/// those that it did not take are the last.
+fn first_of_last<R>(requests: &[R], count: usize, eligible: &impl Fn(&R) -> bool) -> usize {
+    let mut left = count;
+    let mut index = requests.len();
+    while left > 0 && index > 0 {
+        index -= 1;
+        left -= usize::from(eligible(&requests[index]));
+    }
+    index
+}
+
+/// Stores the outcome of one entry, or does the request again by plain calls.
+fn finish<R: Transfer>(request: &mut R, outcome: i32, plain: &mut impl FnMut(&mut R)) {
+    match usize::try_from(outcome) {
+        Ok(count) if count == request.length() => request.set_result(Ok(())),
+        // Short, which a plain call goes on from or explains.
+        Ok(_) => plain(request),
+        Err(_) => match Errno::from_raw_os_error(outcome.saturating_neg()) {
+            // Not the device's word, but the ring's: an operation that this kernel or file system
+            // has not (before Linux 5.6), or one that was interrupted.
+            Errno::AGAIN | Errno::INTR | Errno::CANCELED | Errno::INVAL | Errno::OPNOTSUPP => plain(request),
+            errno => request.set_result(Err(errno.into())),
+        },
+    }
+}
+
+/// The entries of one call. Dropping it waits until the kernel holds none of them.
+struct Batch<'a> {
+    ring: &'a mut IoUring,
+    pushed: usize,
+    reaped: usize,
+}
+
+impl Batch<'_> {
+    /// Entries that the kernel has not taken yet.
+    fn queued(&mut self) -> usize {
+        self.ring.submission().len()
+    }
+
+    /// Entries that the kernel works on, or whose completion waits to be reaped.
+    fn in_kernel(&mut self) -> usize {
+        self.pushed - self.reaped - self.queued()
+    }
+
+    /// Hands over what is queued and waits for one completion.
+    fn submit_and_wait(&mut self) -> io::Result<()> {
+        match self.ring.submit_and_wait(1) {
+            Ok(_) => Ok(()),
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
+            // Out of memory, or the completion queue is full: helped by reaping, if there is anything.
+            Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
+                Some(Errno::AGAIN | Errno::BUSY) if self.in_kernel() > 0 => {
+                    self.wait();
+                    Ok(())
+                }
+                _ => Err(error),
+            },
+        }
+    }
+
+    /// Waits for a completion and submits nothing. May return early.
+    fn wait(&mut self) {
+        // SAFETY: submits nothing (the count is 0) and passes no argument, so no memory is shared
+        // with the kernel beyond the ring's own.
+        let entered = unsafe { self.ring.submitter().enter::<()>(0, 1, EnterFlags::GETEVENTS.bits(), None) };
+        if entered.is_err() {
+            // Completions arrive in the shared memory all the same.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// One completion: the request's index and the outcome, a count or a negative errno.
+    fn reap(&mut self) -> Option<(usize, i32)> {
+        let completion = self.ring.completion().next()?;
+        self.reaped += 1;
+        Some((completion.user_data() as usize, completion.result()))
+    }
+}
+
+impl Drop for Batch<'_> {
+    fn drop(&mut self) {
+        while self.in_kernel() > 0 {
+            if self.reap().is_none() {
+                self.wait();
+            }
+        }
+    }
+}
+
+/// Whether this thread has a ring, so that tests know what they test.
+#[cfg(test)]
+pub(crate) fn available() -> bool {
+    RING.with_borrow_mut(|slot| {
+        let ring = slot.take();
+        let available = ring.is_some();
+        if let Some(ring) = ring {
+            *slot = Slot::Ready { ring, process: std::process::id() };
+        }
+        available
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Access, AlignedBuffer, Device, FileDevice, OpenOptions, PhysicalAddress};
+    use std::os::unix::fs::FileExt;
+
+    const SIZE: usize = 4 << 20;
+
+    /// An image whose every 8 bytes hold their own offset.
+    fn image() -> tempfile::NamedTempFile {
+        let image = tempfile::NamedTempFile::new().unwrap();
+        let content: Vec<u8> = (0..SIZE as u64).step_by(8).flat_map(u64::to_le_bytes).collect();
+        image.as_file().write_all_at(&content, 0).unwrap();
+        image
+    }
+
+    /// Says so where there is no ring, and fails where there must be.
+    fn ring_or_skip() -> bool {
+        if available() {
+            return true;
+        }
+        let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
+        assert!(!required, "io_uring is required");
+        eprintln!("SKIPPED io_uring: the host has none");
+        false
+    }
+
+    /// Buffered, and direct where the temp folder's file system has that.
+    fn devices(path: &std::path::Path) -> Vec<FileDevice> {
+        let open = |direct| OpenOptions::new(Access::ReadWrite).lock(false).direct(direct).open(path);
+        let mut devices = vec![open(false).unwrap()];
+        devices.extend(open(true).inspect_err(|error| eprintln!("SKIPPED direct I/O: {error}")));
+        devices
+    }
+
+    #[test]
+    fn batches_read_what_plain_calls_read() {
+        ring_or_skip();
+        let image = image();
+        for device in devices(image.path()) {
+            // Aligned and not, empty, past the end, and more than the ring is deep.
+            let offset = |at: usize| match at {
+                _ if at % 25 == 3 => SIZE - 4096,
+                _ if at.is_multiple_of(5) => (at * 7919 * 512) % (SIZE - 65536) + 100,
+                _ => (at * 7919 * 512) % (SIZE - 65536),
+            };
+            let length = |at: usize| [4096, 512, 0, 65536, 777][at % 5];
+            let mut buffers: Vec<_> = (0..700).map(|at| AlignedBuffer::new(length(at), 4096)).collect();
+            let mut requests: Vec<_> = buffers
+                .iter_mut()
+                .enumerate()
+                .map(|(at, buffer)| ReadRequest::new(PhysicalAddress(offset(at) as u64), buffer))
+                .collect();
+            device.read_many(&mut requests);
+            let mut failed = 0;
+            for request in &requests {
+                let mut expected = vec![0; request.buffer.len()];
+                let plain = device.read_at(&mut expected, request.offset);
+                assert_eq!(
+                    request.result.as_ref().map_err(|e| e.kind()),
+                    plain.as_ref().map_err(|e| e.kind())
+                );
+                match plain {
+                    Ok(()) => assert!(*request.buffer == expected[..]),
+                    Err(_) => failed += 1,
+                }
+            }
+            assert_eq!(failed, 28);
+        }
+    }
+
+    #[test]
+    fn batches_write_what_they_were_given() {
+        ring_or_skip();
+        for round in 0..2 {
+            let image = image();
+            let Some(device) = devices(image.path()).into_iter().nth(round) else { continue };
+            let blocks: Vec<_> = (0..512usize)
+                .map(|at| {
+                    let mut block = AlignedBuffer::new(4096, 4096);
+                    block.fill((at * 3 + round) as u8);
+                    block
+                })
+                .collect();
+            let mut requests: Vec<_> = blocks
+                .iter()
+                .enumerate()
+                .map(|(at, block)| WriteRequest::new(PhysicalAddress((at * 8192) as u64), block))
+                .collect();
+            device.write_many(&mut requests);
+            assert!(requests.iter().all(|request| request.result.is_ok()));
+            for (at, block) in blocks.iter().enumerate() {
+                let mut found = vec![0; 8192];
+                device.read_at(&mut found, PhysicalAddress((at * 8192) as u64)).unwrap();
+                assert!(found[..4096] == **block, "block {at}");
+                let beside = (at as u64 * 8192 + 4096).to_le_bytes();
+                assert_eq!(found[4096..4104], beside, "beside block {at}");
+            }
+            // One past the end fails alone.
+            let mut requests: Vec<_> = (0..8)
+                .map(|at| WriteRequest::new(PhysicalAddress(at * (SIZE as u64 / 7)), &blocks[0]))
+                .collect();
+            requests.iter_mut().for_each(|request| request.offset.0 -= request.offset.0 % 4096);
+            requests[7].offset = PhysicalAddress(SIZE as u64);
+            device.write_many(&mut requests);
+            let outcomes: Vec<_> = requests.iter().map(|request| request.result.is_ok()).collect();
+            assert_eq!(outcomes, [true, true, true, true, true, true, true, false]);
+        }
+    }
+
+    #[test]
+    fn the_ring_itself_carries_them() {
+        if !ring_or_skip() {
+            return;
+        }
+        let image = image();
+        let mut buffers = vec![[0u8; 4096]; 300];
+        let mut requests: Vec<_> = buffers
+            .iter_mut()
+            .enumerate()
+            .map(|(at, buffer)| ReadRequest::new(PhysicalAddress(at as u64 * 4096), buffer))
+            .collect();
+        let mut redone = 0;
+        run(image.as_file(), &mut requests, |_| true, |_| redone += 1);
+        assert_eq!(redone, 0);
+        assert!(requests.iter().all(|request| request.result.is_ok()));
+        for (at, buffer) in buffers.iter().enumerate() {
+            assert_eq!(buffer[..8], (at as u64 * 4096).to_le_bytes());
+        }
+    }
+
+    #[test]
+    fn a_panic_leaves_nothing_in_flight() {
+        if !ring_or_skip() {
+            return;
+        }
+        let image = image();
+        let mut buffers = vec![[0u8; 4096]; 100];
+        let mut requests: Vec<_> = buffers
+            .iter_mut()
+            .enumerate()
+            .map(|(at, buffer)| ReadRequest::new(PhysicalAddress(at as u64 * 4096), buffer))
+            .collect();
+        // The last goes the plain way, and dies there while the others are queued or in flight.
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            run(
+                image.as_file(),
+                &mut requests,
+                |request| request.offset.0 < 99 * 4096,
+                |_| panic!("planted"),
+            );
+        }));
+        assert!(caught.is_err());
+        // Queued entries point into buffers that may be gone: no later batch may submit them.
+        let inherited = RING.with_borrow(|slot| matches!(slot, Slot::Ready { .. }));
+        assert!(!inherited);
+        // And the thread's next batch is not confused by the last one's.
+        batches_read_what_plain_calls_read();
+    }
+
+    #[test]
+    fn an_error_of_the_file_is_the_request_s() {
+        if !ring_or_skip() {
+            return;
+        }
+        let image = image();
+        let read_only = File::open(image.path()).unwrap();
+        let mut requests: Vec<_> =
+            (0..10).map(|at| WriteRequest::new(PhysicalAddress(at * 512), &[1; 512])).collect();
+        run(&read_only, &mut requests, |_| true, |_| unreachable!("EBADF is final"));
+        for request in requests {
+            assert_eq!(request.result.unwrap_err().raw_os_error(), Some(Errno::BADF.raw_os_error()));
+        }
+    }
+}
