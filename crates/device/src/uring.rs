@@ -36,7 +36,7 @@ thread_local! {
 enum Slot {
     Unmade,
     Ready {
-        ring: IoUring,
+        ring: Box<IoUring>,
         process: u32,
     },
     /// There is no io_uring here.
@@ -46,7 +46,7 @@ enum Slot {
 impl Slot {
     /// Takes this thread's ring out, made if need be. Who took it puts it back when nothing is left
     /// in it; else, as on a panic, it is closed and the next batch makes another.
-    fn take(&mut self) -> Option<IoUring> {
+    fn take(&mut self) -> Option<Box<IoUring>> {
         match std::mem::replace(self, Slot::Unmade) {
             Slot::Ready { ring, process } if process == std::process::id() => return Some(ring),
             // Inherited by fork: its memory isn't mapped here (MADV_DONTFORK), so it can't be
@@ -62,7 +62,7 @@ impl Slot {
         if made.is_err() {
             *self = Slot::Unavailable;
         }
-        made.ok()
+        made.ok().map(Box::new)
     }
 }
 
