@@ -146,3 +146,199 @@ fn check_item(context: &ItemContext<'_>) -> Result<(), Corrupt> {
         _ => extent::check_item(context),
     }
 }
+
+/// What the tests of the validators share.
+#[cfg(test)]
+pub(crate) mod test_support {
+    use super::*;
+    use crate::checksum::ChecksumType;
+    use crate::features::{CompatRoFeatures, IncompatFeatures};
+
+    /// 16 KiB nodes, 4 KiB sectors, CRC-32C, last transaction 100.
+    pub fn geometry() -> Geometry {
+        Geometry {
+            node_size: 16384,
+            sector_size: 4096,
+            checksum_type: ChecksumType::Crc32c,
+            incompat: IncompatFeatures::SUPPORTED,
+            compat_ro: CompatRoFeatures::SUPPORTED,
+            metadata_uuid: uuid::Uuid::from_u128(7),
+            generation: Generation(100),
+        }
+    }
+
+    /// Checks one item of the top-level subvolume, alone in its leaf.
+    pub fn check(key: Key, data: &[u8]) -> Result<(), Corrupt> {
+        check_in(objectid::FS_TREE, None, key, data)
+    }
+
+    /// Checks one item of a tree, behind another or first.
+    pub fn check_in(
+        owner: TreeId,
+        previous: Option<(Key, &[u8])>,
+        key: Key,
+        data: &[u8],
+    ) -> Result<(), Corrupt> {
+        check_item(&ItemContext { key, data, previous, owner, geometry: &geometry() })
+    }
+
+    /// The field that a fault is about; `size` for one of the whole item's size.
+    pub fn fault(result: Result<(), Corrupt>) -> &'static str {
+        match result.expect_err("a fault") {
+            Corrupt::Field { field, .. } => field,
+            Corrupt::WrongSize { .. } | Corrupt::TooShort { .. } => "size",
+            other => panic!("unexpected kind of fault: {other}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::test_support::{check_in, geometry};
+    use super::*;
+    use crate::checksum::CHECKSUM_SIZE;
+    use crate::node::{ItemHeader, KeyPointer, NodeExpectation};
+    use crate::units::LogicalAddress;
+    use proptest::prelude::*;
+
+    const ADDRESS: LogicalAddress = LogicalAddress(1 << 20);
+
+    fn header(owner: TreeId, level: u8) -> NodeHeader {
+        NodeHeader {
+            csum: [0; CHECKSUM_SIZE],
+            fsid: geometry().metadata_uuid,
+            address: ADDRESS,
+            flags: HEADER_FLAG_WRITTEN | 1 << 56,
+            chunk_tree_uuid: uuid::Uuid::nil(),
+            generation: Generation(90),
+            owner,
+            item_count: 0,
+            level,
+        }
+    }
+
+    fn seal(header: &NodeHeader, bytes: &mut [u8]) {
+        bytes[..NodeHeader::SIZE].copy_from_slice(&header.to_bytes());
+        let sum = geometry().checksum_type.compute(&bytes[CHECKSUM_SIZE..]);
+        bytes[..CHECKSUM_SIZE].copy_from_slice(sum.padded());
+    }
+
+    fn check_block(bytes: &[u8]) -> Result<(), Corrupt> {
+        Node::check(bytes, &NodeExpectation::at(ADDRESS), &geometry()).map(drop)
+    }
+
+    fn leaf(mut header: NodeHeader, items: &[(Key, &[u8])]) -> Vec<u8> {
+        let mut bytes = vec![0; geometry().node_size as usize];
+        let mut end = bytes.len() - NodeHeader::SIZE;
+        for (slot, (key, data)) in items.iter().enumerate() {
+            end -= data.len();
+            let item = ItemHeader { key: *key, offset: end as u32, size: data.len() as u32 };
+            let at = NodeHeader::SIZE + slot * ItemHeader::SIZE;
+            bytes[at..at + ItemHeader::SIZE].copy_from_slice(&item.to_bytes());
+            bytes[NodeHeader::SIZE + end..][..data.len()].copy_from_slice(data);
+        }
+        header.item_count = items.len() as u32;
+        seal(&header, &mut bytes);
+        bytes
+    }
+
+    #[test]
+    fn a_bad_item_is_named_with_its_slot() {
+        let good = (Key::new(257, ItemType::ORPHAN_ITEM, 0), &[][..]);
+        let bad = (Key::new(257, ItemType::EXTENT_DATA, 1), &[0; 53][..]);
+        assert_eq!(check_block(&leaf(header(objectid::FS_TREE, 0), &[good])), Ok(()));
+        match check_block(&leaf(header(objectid::FS_TREE, 0), &[good, bad])) {
+            Err(Corrupt::Item { slot: 1, key, .. }) => assert_eq!(key, bad.0),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn only_some_trees_may_be_empty() {
+        for owner in [
+            objectid::ROOT_TREE,
+            objectid::EXTENT_TREE,
+            objectid::CHUNK_TREE,
+            objectid::DEV_TREE,
+            objectid::FS_TREE,
+            objectid::DATA_RELOC_TREE,
+            TreeId(0),
+        ] {
+            let mut header = header(owner, 0);
+            assert!(matches!(check_block(&leaf(header, &[])), Err(Corrupt::Field { field: "owner", .. })));
+            header.flags |= HEADER_FLAG_RELOC;
+            assert_eq!(check_block(&leaf(header, &[])), Ok(()));
+        }
+        assert_eq!(check_block(&leaf(header(objectid::CSUM_TREE, 0), &[])), Ok(()));
+    }
+
+    #[test]
+    fn a_block_must_be_marked_as_written() {
+        let mut header = header(objectid::CSUM_TREE, 0);
+        header.flags &= !HEADER_FLAG_WRITTEN;
+        assert!(matches!(check_block(&leaf(header, &[])), Err(Corrupt::Field { field: "flags", .. })));
+    }
+
+    #[test]
+    fn a_child_is_no_newer_than_its_parent() {
+        let block = |generation| {
+            let mut bytes = vec![0; geometry().node_size as usize];
+            let pointer = KeyPointer { key: Key::MIN, address: LogicalAddress(4096), generation };
+            bytes[NodeHeader::SIZE..][..KeyPointer::SIZE].copy_from_slice(&pointer.to_bytes());
+            seal(&NodeHeader { item_count: 1, ..header(objectid::FS_TREE, 1) }, &mut bytes);
+            bytes
+        };
+        assert_eq!(check_block(&block(Generation(90))), Ok(()));
+        assert!(matches!(check_block(&block(Generation(91))), Err(Corrupt::Item { slot: 0, .. })));
+        let mut empty = vec![0; geometry().node_size as usize];
+        seal(&header(objectid::FS_TREE, 1), &mut empty);
+        assert!(matches!(check_block(&empty), Err(Corrupt::Field { field: "item_count", .. })));
+    }
+
+    fn any_key() -> impl Strategy<Value = Key> {
+        (
+            any::<u64>(),
+            any::<u8>(),
+            prop_oneof![any::<u64>(), Just(0), Just(1), (0u64..64).prop_map(|n| n << 12)],
+        )
+            .prop_map(|(objectid, item_type, offset)| Key::new(objectid, ItemType(item_type), offset))
+    }
+
+    fn any_data() -> impl Strategy<Value = Vec<u8>> {
+        // Small values and the sizes of real items get further than noise.
+        let byte = prop_oneof![3 => Just(0u8), 2 => 0u8..10, 1 => any::<u8>()];
+        let size = prop_oneof![
+            Just(8usize),
+            Just(24),
+            Just(25),
+            Just(53),
+            Just(160),
+            Just(239),
+            Just(439),
+            0usize..600
+        ];
+        size.prop_flat_map(move |size| prop::collection::vec(byte.clone(), size))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(4096))]
+        #[test]
+        fn no_bytes_panic(
+            key in any_key(),
+            data in any_data(),
+            previous in prop::option::of((any_key(), any_data())),
+            same_type in any::<bool>(),
+            owner in prop_oneof![Just(1u64), Just(2), Just(5), Just(7), any::<u64>()],
+        ) {
+            let previous = previous.as_ref().map(|(previous, data)| {
+                let mut previous = *previous;
+                if same_type {
+                    previous.item_type = key.item_type;
+                    previous.objectid = key.objectid;
+                }
+                (previous, &data[..])
+            });
+            let _ = check_in(TreeId(owner), previous, key, &data);
+        }
+    }
+}

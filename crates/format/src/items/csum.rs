@@ -110,3 +110,39 @@ pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree_check::test_support::{check, check_in, fault, geometry};
+
+    #[test]
+    fn sums_are_found_by_address() {
+        let data: Vec<u8> = (0..12).collect();
+        let start = LogicalAddress(1 << 20);
+        let item = CsumItem::parse(&CsumItem::key(start), &data, &geometry()).unwrap();
+        assert_eq!((item.sectors(), item.length()), (3, 12288));
+        assert_eq!(item.end(), LogicalAddress((1 << 20) + 12288));
+        let at = |offset: u64| item.sum_at(LogicalAddress(start.0 + offset));
+        assert_eq!(at(0).unwrap().as_bytes(), [0, 1, 2, 3]);
+        assert_eq!(at(8191).unwrap().as_bytes(), [4, 5, 6, 7]);
+        assert_eq!(at(12288), None);
+        assert_eq!(item.sum_at(LogicalAddress(start.0 - 1)), None);
+        let from = |offset: u64, count| item.sums_from(LogicalAddress(start.0 + offset), count);
+        assert_eq!(from(4096, usize::MAX), Some(&data[4..]));
+        assert_eq!(from(4096, 1), Some(&data[4..8]));
+    }
+
+    #[test]
+    fn each_check_fires() {
+        let at = |address| CsumItem::key(LogicalAddress(address));
+        assert_eq!(check(at(4096), &[0; 8]), Ok(()));
+        assert_eq!(fault(check(at(4097), &[0; 8])), "key.offset");
+        assert_eq!(fault(check(at(4096), &[0; 9])), "size");
+        assert_eq!(fault(check(Key::new(1, ItemType::EXTENT_CSUM, 4096), &[0; 8])), "key.objectid");
+        assert_eq!(fault(check(at(u64::MAX - 4095), &[0; 8])), "key.offset");
+        let previous = Some((at(4096), &[0; 8][..]));
+        assert_eq!(check_in(objectid::CSUM_TREE, previous, at(12288), &[0; 4]), Ok(()));
+        assert_eq!(fault(check_in(objectid::CSUM_TREE, previous, at(8192), &[0; 4])), "key.offset");
+    }
+}

@@ -244,3 +244,145 @@ fn validate_entry(context: &ItemContext<'_>, entry: &DirEntry<'_>) -> Result<(),
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objectid;
+    use crate::tree_check::test_support::{check, fault};
+    use proptest::prelude::*;
+
+    const DIRECTORY: InodeNumber = InodeNumber(256);
+
+    fn file<'a>(name: &'a [u8]) -> DirEntry<'a> {
+        DirEntry {
+            location: Key::new(257, ItemType::INODE_ITEM, 0),
+            transid: Generation(9),
+            file_type: FileType::Regular,
+            encrypted: false,
+            name,
+            data: &[],
+        }
+    }
+
+    fn xattr<'a>(name: &'a [u8], data: &'a [u8]) -> DirEntry<'a> {
+        DirEntry { location: Key::MIN, file_type: FileType::Xattr, data, ..file(name) }
+    }
+
+    fn check_entry(entry: DirEntry<'_>) -> Result<(), Corrupt> {
+        check(dir_item_key(DIRECTORY, entry.name), &entry.to_bytes())
+    }
+
+    fn check_xattr(entry: DirEntry<'_>) -> Result<(), Corrupt> {
+        check(xattr_key(DIRECTORY, entry.name), &entry.to_bytes())
+    }
+
+    proptest! {
+        #[test]
+        fn entries_round_trip(
+            entries in prop::collection::vec(
+                (
+                    any::<(u64, u8, u64, u64)>(),
+                    0usize..8,
+                    any::<bool>(),
+                    prop::collection::vec(any::<u8>(), 1..=255),
+                    prop::collection::vec(any::<u8>(), 0..400),
+                ),
+                1..6,
+            ),
+        ) {
+            let entries: Vec<_> = entries.iter().map(|(numbers, file_type, encrypted, name, data)| {
+                let file_type = FileType::ALL[*file_type];
+                DirEntry {
+                    location: Key::new(numbers.0, ItemType(numbers.1), numbers.2),
+                    transid: Generation(numbers.3),
+                    file_type,
+                    encrypted: *encrypted,
+                    name,
+                    data: if file_type == FileType::Xattr { data } else { &[] },
+                }
+            }).collect();
+            let mut bytes = Vec::new();
+            for entry in &entries {
+                let before = bytes.len();
+                entry.append_to(&mut bytes);
+                prop_assert_eq!(bytes.len() - before, entry.size_on_disk());
+            }
+            let parsed: Vec<_> = DirEntries::parse(&bytes).unwrap().collect();
+            prop_assert_eq!(&parsed, &entries);
+            // Cut anywhere but between entries, it is no list of entries any more.
+            let last = entries.last().unwrap().size_on_disk();
+            prop_assert!(DirEntries::parse(&bytes[..bytes.len() - 1]).is_err());
+            prop_assert!(entries.len() == 1 || DirEntries::parse(&bytes[..bytes.len() - last]).is_ok());
+        }
+
+        #[test]
+        fn what_parses_serialises_to_the_same(bytes in prop::collection::vec(0u8..40, 30..90)) {
+            if let Ok(entries) = DirEntries::parse(&bytes) {
+                let mut again = Vec::new();
+                entries.for_each(|entry| entry.append_to(&mut again));
+                prop_assert_eq!(again, bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn good_entries_pass() {
+        assert_eq!(check_entry(file(b"name")), Ok(()));
+        assert_eq!(check_entry(file(&[b'x'; 255])), Ok(()));
+        assert_eq!(check(Key::new(256, ItemType::DIR_INDEX, 2), &file(b"name").to_bytes()), Ok(()));
+        assert_eq!(check_xattr(xattr(b"user.a/b", b"")), Ok(()));
+        assert_eq!(check_xattr(xattr(b"user.a", &[1; 5000])), Ok(()));
+        let location = Key::new(258, ItemType::ROOT_ITEM, u64::MAX);
+        assert_eq!(check_entry(DirEntry { location, ..file(b"subvolume") }), Ok(()));
+        assert_eq!(check_entry(DirEntry { encrypted: true, ..file(b"a/\0") }), Ok(()));
+    }
+
+    #[test]
+    fn each_check_fires() {
+        let name = &b"name"[..];
+        let key = dir_item_key(DIRECTORY, name);
+        assert_eq!(fault(check(key, &[])), "size");
+        let good = file(name).to_bytes();
+        assert_eq!(fault(check(key, &good[..29])), "size");
+        assert_eq!(fault(check(key, &good[..33])), "size");
+        let with = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            bytes
+        };
+        assert_eq!(fault(check(key, &with(29, 0))), "file_type");
+        assert_eq!(fault(check(key, &with(29, 9))), "file_type");
+        assert_eq!(fault(check(key, &with(29, 8))), "file_type");
+        assert_eq!(fault(check(key, &with(25, 1))), "data_length");
+        assert_eq!(fault(check(key, &with(27, 0))), "name_length");
+        assert_eq!(fault(check(key, &with(28, 1))), "name_length");
+        assert_eq!(fault(check(key, &with(30, b'N'))), "name hash");
+        let index = Key::new(256, ItemType::DIR_INDEX, 2);
+        assert_eq!(check(index, &with(30, b'N')), Ok(()));
+        assert_eq!(fault(check(xattr_key(DIRECTORY, name), &good)), "file_type");
+    }
+
+    #[test]
+    fn locations_are_checked() {
+        let at = |location| check_entry(DirEntry { location, ..file(b"name") });
+        assert_eq!(fault(at(Key::new(257, ItemType::EXTENT_DATA, 0))), "location.item_type");
+        assert_eq!(fault(at(Key::MIN)), "location.item_type");
+        assert_eq!(fault(at(Key::new(255, ItemType::INODE_ITEM, 0))), "key.objectid");
+        assert_eq!(fault(at(Key::new(257, ItemType::INODE_ITEM, 1))), "key.offset");
+        assert_eq!(fault(at(Key::new(0, ItemType::ROOT_ITEM, 0))), "location.objectid");
+        assert_eq!(fault(at(Key::new(objectid::CSUM_TREE.0, ItemType::ROOT_ITEM, 0))), "location.objectid");
+        let location = Key::new(257, ItemType::INODE_ITEM, 0);
+        assert_eq!(fault(check_xattr(DirEntry { location, ..xattr(b"user.a", b"1") })), "location.objectid");
+    }
+
+    #[test]
+    fn names_are_file_names() {
+        for name in [&b"."[..], b"..", b"a/b", b"/", b"a\0", b"../../etc/passwd"] {
+            assert!(!is_file_name(name));
+            assert_eq!(fault(check_entry(file(name))), "name_length");
+        }
+        assert!(!is_file_name(b"") && !is_file_name(&[b'x'; 256]));
+        assert!(is_file_name(b"...") && is_file_name(b"\xff\n"));
+    }
+}

@@ -23,3 +23,23 @@ pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{ItemType, Key};
+    use crate::tree_check::test_support::{check, fault};
+
+    #[test]
+    fn items_round_trip() {
+        crate::disk::assert_round_trip::<DirLogItem>();
+    }
+
+    #[test]
+    fn each_check_fires() {
+        let key = Key::new(256, ItemType::DIR_LOG_INDEX, 5);
+        assert_eq!(check(key, &DirLogItem { end: 5 }.to_bytes()), Ok(()));
+        assert_eq!(fault(check(key, &DirLogItem { end: 4 }.to_bytes())), "end");
+        assert_eq!(fault(check(key, &[0xff; 7])), "size");
+    }
+}

@@ -280,3 +280,146 @@ pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::objectid;
+    use crate::tree_check::test_support::{check, check_in, fault};
+    use proptest::prelude::*;
+
+    const INODE: InodeNumber = InodeNumber(257);
+    const PART: ExtentPart =
+        ExtentPart { disk_address: LogicalAddress(1 << 20), disk_length: 8192, offset: 0, length: 8192 };
+
+    fn regular(part: ExtentPart) -> FileExtentItem<'static> {
+        FileExtentItem {
+            generation: Generation(9),
+            ram_bytes: 8192,
+            compression: Compression::None,
+            other_encoding: 0,
+            content: FileExtentContent::Regular(part),
+        }
+    }
+
+    fn inline(data: &[u8]) -> FileExtentItem<'_> {
+        let content = FileExtentContent::Inline(data);
+        FileExtentItem { ram_bytes: data.len() as u64, content, ..regular(PART) }
+    }
+
+    fn key(offset: u64) -> Key {
+        file_extent_key(INODE, FileOffset(offset))
+    }
+
+    proptest! {
+        #[test]
+        fn extents_round_trip(
+            kind in 0u8..3,
+            compression in 0usize..4,
+            numbers in any::<(u64, u64, u16)>(),
+            part in any::<(u32, u32, u32, u32)>(),
+            data in prop::collection::vec(any::<u8>(), 0..300),
+        ) {
+            let compression = Compression::ALL[compression];
+            let part = ExtentPart {
+                disk_address: LogicalAddress(part.0.into()),
+                disk_length: part.1.into(),
+                offset: part.2.into(),
+                length: part.3.into(),
+            };
+            let content = match kind {
+                0 => FileExtentContent::Inline(&data),
+                1 => FileExtentContent::Regular(part),
+                _ => FileExtentContent::Prealloc(part),
+            };
+            let ram_bytes = match (kind, compression) {
+                (0, Compression::None) => data.len() as u64,
+                (_, Compression::None) => numbers.1,
+                _ => numbers.1 % (MAX_UNCOMPRESSED + 1),
+            };
+            let generation = Generation(numbers.0);
+            let item = FileExtentItem { generation, ram_bytes, compression, other_encoding: numbers.2, content };
+            let bytes = item.to_bytes();
+            prop_assert_eq!(bytes.len(), item.size_on_disk());
+            prop_assert_eq!(FileExtentItem::parse(&bytes), Ok(item));
+        }
+
+        #[test]
+        fn what_parses_serialises_to_the_same(
+            mut bytes in prop::collection::vec(any::<u8>(), 53),
+            compression in 0u8..5, extent_type in 0u8..4, high in 0u8..2,
+        ) {
+            bytes[16] = compression;
+            bytes[17] = 0;
+            bytes[20] = extent_type;
+            // High bytes of zero, so that sums mostly stay within 64 bits.
+            [15, 28, 36, 44, 52].into_iter().for_each(|at| bytes[at] &= high);
+            if let Ok(item) = FileExtentItem::parse(&bytes) {
+                prop_assert_eq!(item.to_bytes(), bytes);
+            }
+        }
+    }
+
+    #[test]
+    fn good_extents_pass() {
+        assert_eq!(check(key(4096), &regular(PART).to_bytes()), Ok(()));
+        assert_eq!(check(key(0), &inline(b"hello").to_bytes()), Ok(()));
+        assert_eq!(check(key(0), &inline(b"").to_bytes()), Ok(()));
+        let compressed = FileExtentItem { compression: Compression::Zstd, ram_bytes: 4000, ..inline(b"zz") };
+        assert_eq!(check(key(0), &compressed.to_bytes()), Ok(()));
+        assert_eq!(compressed.end(FileOffset(0), 4096), Some(FileOffset(4096)));
+        // Old kernels wrote such ram_bytes.
+        assert_eq!(check(key(0), &FileExtentItem { ram_bytes: 4096, ..regular(PART) }.to_bytes()), Ok(()));
+        let hole = ExtentPart { disk_address: LogicalAddress(0), disk_length: 0, ..PART };
+        assert!(hole.is_hole());
+        assert_eq!(check(key(0), &regular(hole).to_bytes()), Ok(()));
+    }
+
+    #[test]
+    fn each_check_of_the_header_fires() {
+        let good = regular(PART).to_bytes();
+        let with = |at: usize, value: u8| {
+            let mut bytes = good.clone();
+            bytes[at] = value;
+            bytes
+        };
+        assert_eq!(fault(check(key(0), &good[..20])), "size");
+        assert_eq!(fault(check(key(0), &good[..52])), "size");
+        assert_eq!(fault(check(key(1), &good)), "key.offset");
+        assert_eq!(fault(check(key(0), &with(16, 4))), "compression");
+        assert_eq!(fault(check(key(0), &with(17, 1))), "encryption");
+        assert_eq!(fault(check(key(0), &with(20, 3))), "extent_type");
+        assert_eq!(fault(check(key(0), &with(20, 0))), "ram_bytes");
+        assert_eq!(fault(check(key(4096), &inline(b"hello").to_bytes())), "key.offset");
+        let huge = FileExtentItem { compression: Compression::Zlib, ram_bytes: 132 << 10, ..regular(PART) };
+        assert_eq!(fault(check(key(0), &huge.to_bytes())), "ram_bytes");
+    }
+
+    #[test]
+    fn each_check_of_the_part_fires() {
+        let at = |offset, part| check(key(offset), &regular(part).to_bytes());
+        assert_eq!(fault(at(0, ExtentPart { disk_address: LogicalAddress(1), ..PART })), "disk_address");
+        assert_eq!(fault(at(0, ExtentPart { disk_length: 1, ..PART })), "disk_length");
+        assert_eq!(fault(at(0, ExtentPart { offset: 1, ..PART })), "offset");
+        assert_eq!(fault(at(0, ExtentPart { length: 1, ..PART })), "length");
+        let odd = FileExtentItem { ram_bytes: 1, ..regular(PART) };
+        assert_eq!(fault(check(key(0), &odd.to_bytes())), "ram_bytes");
+        let last = u64::MAX - 4095;
+        assert_eq!(fault(at(0, ExtentPart { disk_address: LogicalAddress(last), ..PART })), "disk_length");
+        assert_eq!(fault(at(0, ExtentPart { offset: last, ..PART })), "length");
+        assert_eq!(fault(at(last, PART)), "length");
+    }
+
+    #[test]
+    fn extents_do_not_overlap() {
+        let data = regular(PART).to_bytes();
+        let after = |previous: &[u8], offset| {
+            check_in(objectid::FS_TREE, Some((key(0), previous)), key(offset), &data)
+        };
+        assert_eq!(after(&data, 8192), Ok(()));
+        assert_eq!(fault(after(&data, 4096)), "key.offset");
+        // Inline data counts as whole sectors.
+        assert_eq!(after(&inline(b"x").to_bytes(), 4096), Ok(()));
+        assert_eq!(fault(after(&inline(&[0; 4097]).to_bytes(), 4096)), "key.offset");
+    }
+}

@@ -293,3 +293,79 @@ pub(crate) fn validate_follows_inode(context: &ItemContext<'_>) -> Result<(), Co
 pub const fn inode_key(inode: crate::units::InodeNumber) -> Key {
     Key::new(inode.0, ItemType::INODE_ITEM, 0)
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::tree_check::test_support::{check, check_in, fault};
+    use crate::units::InodeNumber;
+
+    /// A regular file's inode without content.
+    pub(crate) fn sample() -> InodeItem {
+        InodeItem {
+            generation: Generation(9),
+            transid: Generation(10),
+            nlink: 1,
+            mode: 0o100_644,
+            ..InodeItem::parse(&[0; InodeItem::SIZE]).unwrap()
+        }
+    }
+
+    fn check_sample(inode: InodeItem) -> Result<(), Corrupt> {
+        check(inode_key(InodeNumber(257)), &inode.to_bytes())
+    }
+
+    #[test]
+    fn structures_round_trip() {
+        crate::disk::assert_round_trip::<Timespec>();
+        crate::disk::assert_round_trip::<InodeItem>();
+    }
+
+    #[test]
+    fn each_check_fires() {
+        assert_eq!(check_sample(sample()), Ok(()));
+        assert_eq!(fault(check(inode_key(InodeNumber(257)), &[0; 159])), "size");
+        assert_eq!(fault(check(inode_key(InodeNumber(255)), &sample().to_bytes())), "key.objectid");
+        assert_eq!(check(inode_key(InodeNumber(6)), &sample().to_bytes()), Ok(()));
+        assert_eq!(fault(check(Key::new(257, ItemType::INODE_ITEM, 1), &sample().to_bytes())), "key.offset");
+        // One ahead of the last commit is a log tree's.
+        assert_eq!(check_sample(InodeItem { generation: Generation(101), ..sample() }), Ok(()));
+        assert_eq!(fault(check_sample(InodeItem { generation: Generation(102), ..sample() })), "generation");
+        assert_eq!(fault(check_sample(InodeItem { transid: Generation(102), ..sample() })), "transid");
+        assert_eq!(fault(check_sample(InodeItem { mode: 0o1_100_644, ..sample() })), "mode");
+        assert_eq!(fault(check_sample(InodeItem { mode: 0o644, ..sample() })), "mode");
+        assert_eq!(fault(check_sample(InodeItem { mode: 0o110_644, ..sample() })), "mode");
+        assert_eq!(fault(check_sample(InodeItem { size: 1 << 63, ..sample() })), "size");
+        let directory = InodeItem { mode: 0o040_755, size: u64::MAX, ..sample() };
+        assert_eq!(check_sample(directory), Ok(()));
+        assert_eq!(fault(check_sample(InodeItem { nlink: 2, ..directory })), "nlink");
+        let flags = InodeFlags::from_bits_retain(1 << 12);
+        assert_eq!(fault(check_sample(InodeItem { flags, ..sample() })), "flags");
+        let flags = InodeFlags::from_bits_retain(1 << 40);
+        assert_eq!(check_sample(InodeItem { flags, ..sample() }), Ok(()));
+        assert_eq!(flags.unknown_ro(), 1 << 40);
+        assert_eq!(InodeFlags::VERITY.unknown_ro(), 0);
+    }
+
+    #[test]
+    fn items_follow_their_inode() {
+        let data = crate::items::inode_ref::InodeRef { index: 2, name: b"a" }.to_bytes();
+        let key = Key::new(258, ItemType::INODE_REF, 256);
+        let other = (inode_key(InodeNumber(257)), &[][..]);
+        let own = (inode_key(InodeNumber(258)), &[][..]);
+        assert_eq!(fault(check_in(objectid::FS_TREE, Some(other), key, &data)), "key.objectid");
+        assert_eq!(check_in(objectid::FS_TREE, Some(own), key, &data), Ok(()));
+        assert_eq!(check_in(objectid::TREE_LOG, Some(other), key, &data), Ok(()));
+    }
+
+    #[test]
+    fn modes_and_devices_invert() {
+        for kind in FileKind::ALL {
+            assert_eq!(FileKind::from_mode(kind.mode_bits() | 0o4755), Some(kind));
+            assert_eq!(kind.file_type().kind(), Some(kind));
+        }
+        assert_eq!(FileKind::from_mode(0o755), None);
+        let rdev = InodeItem::pack_device_number(259, 70_000);
+        assert_eq!(InodeItem { rdev, ..sample() }.device_number(), (259, 70_000));
+    }
+}

@@ -168,3 +168,53 @@ pub(crate) fn validate_extref(context: &ItemContext<'_>) -> Result<(), Corrupt> 
     inode::validate_follows_inode(context)?;
     InodeExtrefs::parse(context.data).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree_check::test_support::{check, fault};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn references_round_trip(
+            names in prop::collection::vec(
+                (any::<u64>(), any::<u64>(), prop::collection::vec(any::<u8>(), 1..=255)), 1..6),
+        ) {
+            let refs: Vec<_> = names.iter().map(|(index, _, name)| InodeRef { index: *index, name }).collect();
+            let mut bytes = Vec::new();
+            refs.iter().for_each(|reference| reference.append_to(&mut bytes));
+            prop_assert_eq!(bytes.len(), refs.iter().map(InodeRef::size_on_disk).sum::<usize>());
+            prop_assert_eq!(InodeRefs::parse(&bytes).unwrap().collect::<Vec<_>>(), refs);
+            prop_assert!(InodeRefs::parse(&bytes[..bytes.len() - 1]).is_err());
+
+            let refs: Vec<_> = names.iter().map(|(index, parent, name)| {
+                InodeExtref { parent: InodeNumber(*parent), index: *index, name }
+            }).collect();
+            let mut bytes = Vec::new();
+            refs.iter().for_each(|reference| reference.append_to(&mut bytes));
+            prop_assert_eq!(bytes.len(), refs.iter().map(InodeExtref::size_on_disk).sum::<usize>());
+            prop_assert_eq!(InodeExtrefs::parse(&bytes).unwrap().collect::<Vec<_>>(), refs);
+            prop_assert!(InodeExtrefs::parse(&bytes[..bytes.len() - 1]).is_err());
+        }
+    }
+
+    #[test]
+    fn each_check_fires() {
+        for (item_type, header) in [(ItemType::INODE_REF, 10), (ItemType::INODE_EXTREF, 18)] {
+            let key = Key::new(257, item_type, 256);
+            let item = |length: u16, name: usize| {
+                let mut bytes = vec![0; header - 2];
+                bytes.extend_from_slice(&length.to_le_bytes());
+                bytes.resize(header + name, b'x');
+                bytes
+            };
+            assert_eq!(check(key, &item(255, 255)), Ok(()));
+            assert_eq!(fault(check(key, &[])), "size");
+            assert_eq!(fault(check(key, &item(5, 4))), "size");
+            assert_eq!(fault(check(key, &item(4, 5))), "size");
+            assert_eq!(fault(check(key, &item(0, 0))), "name_length");
+            assert_eq!(fault(check(key, &item(256, 256))), "name_length");
+        }
+    }
+}

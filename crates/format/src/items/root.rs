@@ -205,3 +205,73 @@ pub(crate) fn validate_location(key: &Key) -> Result<(), Corrupt> {
 pub const fn root_key(tree: TreeId) -> Key {
     Key::new(tree.0, ItemType::ROOT_ITEM, 0)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree_check::test_support::{check, fault};
+
+    fn sample() -> RawRootItem {
+        RawRootItem {
+            generation: Generation(90),
+            generation_v2: Generation(90),
+            address: LogicalAddress(1 << 20),
+            refs: 1,
+            uuid: Uuid::from_u128(5),
+            ..RawRootItem::parse(&[0; RawRootItem::SIZE]).unwrap()
+        }
+    }
+
+    fn check_sample(raw: RawRootItem) -> Result<(), Corrupt> {
+        check(root_key(TreeId(256)), &raw.to_bytes())
+    }
+
+    #[test]
+    fn fields_round_trip() {
+        crate::disk::assert_round_trip::<RawRootItem>();
+        let item = RootItem::new(sample());
+        assert_eq!(RootItem::parse(&item.to_bytes()), Ok(item));
+    }
+
+    #[test]
+    fn old_items_have_no_later_fields() {
+        let bytes = sample().to_bytes();
+        let legacy = RootItem::parse(&bytes[..LEGACY_SIZE]).unwrap();
+        assert_eq!((legacy.address, legacy.uuid), (sample().address, Uuid::nil()));
+        // Written by an old kernel after a new one: the UUID is stale.
+        let stale = RawRootItem { generation: Generation(91), ..sample() };
+        assert_eq!(RootItem::parse(&stale.to_bytes()).unwrap().uuid, Uuid::nil());
+        assert_eq!(RootItem::parse(&bytes).unwrap().uuid, Uuid::from_u128(5));
+        // Written again, it is of the present form.
+        let again = RootItem::parse(&legacy.to_bytes()).unwrap();
+        assert_eq!(again.generation_v2, again.generation);
+    }
+
+    #[test]
+    fn each_check_fires() {
+        let bytes = sample().to_bytes();
+        assert_eq!(check_sample(sample()), Ok(()));
+        assert_eq!(check(root_key(TreeId(256)), &bytes[..LEGACY_SIZE]), Ok(()));
+        assert_eq!(fault(check(root_key(TreeId(256)), &bytes[..LEGACY_SIZE + 1])), "size");
+        assert_eq!(fault(check(root_key(TreeId(0)), &bytes)), "key.objectid");
+        let reloc = |tree| Key::new(objectid::TREE_RELOC.0, ItemType::ROOT_ITEM, tree);
+        assert_eq!(check(reloc(256), &bytes), Ok(()));
+        assert_eq!(fault(check(reloc(7), &bytes)), "key.offset");
+        let late = Generation(102);
+        assert_eq!(fault(check_sample(RawRootItem { generation: late, ..sample() })), "generation");
+        assert_eq!(fault(check_sample(RawRootItem { generation_v2: late, ..sample() })), "generation_v2");
+        assert_eq!(fault(check_sample(RawRootItem { last_snapshot: late, ..sample() })), "last_snapshot");
+        assert_eq!(fault(check_sample(RawRootItem { address: LogicalAddress(1), ..sample() })), "address");
+        assert_eq!(fault(check_sample(RawRootItem { level: 8, ..sample() })), "level");
+        assert_eq!(fault(check_sample(RawRootItem { drop_level: 8, ..sample() })), "drop_level");
+        let drop_progress = Key::first_of(257);
+        assert_eq!(fault(check_sample(RawRootItem { drop_progress, ..sample() })), "drop_level");
+        let dropping = RawRootItem { drop_progress, drop_level: 1, refs: 0, ..sample() };
+        assert_eq!(check_sample(dropping), Ok(()));
+        assert!(RootItem::new(dropping).is_dead());
+        let flags = RootFlags::from_bits_retain(2);
+        assert_eq!(fault(check_sample(RawRootItem { flags, ..sample() })), "flags");
+        let flags = RootFlags::RDONLY | RootFlags::DEAD;
+        assert_eq!(check_sample(RawRootItem { flags, ..sample() }), Ok(()));
+    }
+}

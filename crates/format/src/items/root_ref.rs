@@ -81,3 +81,35 @@ pub const fn root_backref_key(child: TreeId, parent: TreeId) -> Key {
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     RootRef::parse(context.data).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::tree_check::test_support::{check, fault};
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn references_round_trip(numbers in any::<(u64, u64)>(), name in prop::collection::vec(any::<u8>(), 1..=255)) {
+            let reference = RootRef { directory: InodeNumber(numbers.0), sequence: numbers.1, name: &name };
+            let bytes = reference.to_bytes();
+            prop_assert_eq!(RootRef::parse(&bytes), Ok(reference));
+        }
+    }
+
+    #[test]
+    fn each_check_fires() {
+        let good = RootRef { directory: InodeNumber(256), sequence: 2, name: b"name" }.to_bytes();
+        for key in [root_ref_key(TreeId(5), TreeId(256)), root_backref_key(TreeId(256), TreeId(5))] {
+            assert_eq!(check(key, &good), Ok(()));
+            assert_eq!(fault(check(key, &good[..17])), "size");
+            assert_eq!(fault(check(key, &good[..21])), "size");
+            assert_eq!(fault(check(key, &[&good[..], b"x"].concat())), "size");
+            assert_eq!(fault(check(key, &[0; 18])), "name_length");
+            let mut long = good.clone();
+            long[17] = 1;
+            long.resize(600, b'x');
+            assert_eq!(fault(check(key, &long)), "name_length");
+        }
+    }
+}

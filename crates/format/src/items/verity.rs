@@ -36,3 +36,27 @@ pub(crate) fn validate_descriptor(context: &ItemContext<'_>) -> Result<(), Corru
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::key::{ItemType, Key};
+    use crate::tree_check::test_support::{check, fault};
+
+    #[test]
+    fn items_round_trip() {
+        crate::disk::assert_round_trip::<VerityDescriptorItem>();
+    }
+
+    #[test]
+    fn each_check_fires() {
+        let key = |offset| Key::new(257, ItemType::VERITY_DESC_ITEM, offset);
+        let good = VerityDescriptorItem { size: 256, reserved: [0; 2], encryption: 0 };
+        assert_eq!(check(key(0), &good.to_bytes()), Ok(()));
+        assert_eq!(check(key(1), b"any bytes"), Ok(()));
+        assert_eq!(fault(check(key(0), &[0; 24])), "size");
+        assert_eq!(fault(check(key(0), &VerityDescriptorItem { size: 1 << 31, ..good }.to_bytes())), "size");
+        let reserved = [0, 1];
+        assert_eq!(fault(check(key(0), &VerityDescriptorItem { reserved, ..good }.to_bytes())), "reserved");
+    }
+}
