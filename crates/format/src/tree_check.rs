@@ -7,7 +7,7 @@
 //! Invariant: a validator believes nothing but what its context says. Key order and item bounds were
 //! checked before; items of lower slots have been validated, items of higher slots have not.
 
-mod extent;
+pub(crate) mod extent;
 
 use crate::error::Corrupt;
 use crate::items::{csum, dir_item, dir_log, file_extent, inode, inode_ref, root, root_ref, verity};

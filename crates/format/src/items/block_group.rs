@@ -4,7 +4,11 @@
 //! (`include/uapi/linux/btrfs_tree.h`), `check_block_group_item` (`fs/btrfs/tree-checker.c`).
 
 use crate::disk::disk_struct;
-use crate::features::on_disk_flags;
+use crate::error::Corrupt;
+use crate::features::{IncompatFeatures, on_disk_flags};
+use crate::key::Key;
+use crate::objectid;
+use crate::superblock::Geometry;
 
 bitflags::bitflags! {
     /// What a chunk holds and how it is spread over devices.
@@ -60,5 +64,76 @@ disk_struct! {
         pub chunk_objectid: u64,
         /// The chunk's flags.
         pub flags: BlockGroupFlags,
+    }
+}
+
+impl BlockGroupItem {
+    /// The checks of `check_block_group_item`, given the item's key. The kernel leaves alignment to
+    /// the allocator; so does this.
+    ///
+    /// # Errors
+    /// The first field that the format forbids.
+    pub fn validate(&self, key: &Key, geometry: &Geometry) -> Result<(), Corrupt> {
+        let bad = |field, value, why| Err(Corrupt::field("block group", field, value, why));
+        if key.offset == 0 {
+            return bad("length", 0, "at least 1");
+        }
+        if key.objectid.checked_add(key.offset).is_none() {
+            return bad("length", key.offset, "reaches past the address space");
+        }
+        // With EXTENT_TREE_V2 it is the number of a global root instead.
+        if !geometry.incompat.contains(IncompatFeatures::EXTENT_TREE_V2)
+            && self.chunk_objectid != objectid::FIRST_CHUNK_TREE
+        {
+            return bad("chunk_objectid", self.chunk_objectid, "not 256");
+        }
+        if self.used > key.offset {
+            return bad("used", self.used, "more than its length");
+        }
+        if self.flags.intersection(BlockGroupFlags::PROFILE_MASK).bits().count_ones() > 1 {
+            return bad("flags", self.flags.bits(), "more than one profile");
+        }
+        let mixed = BlockGroupFlags::DATA.union(BlockGroupFlags::METADATA);
+        match self.flags.intersection(BlockGroupFlags::TYPE_MASK) {
+            BlockGroupFlags::DATA | BlockGroupFlags::METADATA | BlockGroupFlags::SYSTEM => Ok(()),
+            kind if kind == mixed => Ok(()),
+            _ => bad("flags", self.flags.bits(), "not one of data, metadata and system"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::items::test_support::{assert_fault, geometry};
+    use crate::key::ItemType;
+
+    const KEY: Key = Key::new(1 << 20, ItemType::BLOCK_GROUP_ITEM, 1 << 20);
+    const GOOD: BlockGroupItem =
+        BlockGroupItem { used: 1 << 20, chunk_objectid: 256, flags: BlockGroupFlags::METADATA };
+
+    #[test]
+    fn items_round_trip() {
+        crate::disk::assert_round_trip::<BlockGroupItem>();
+    }
+
+    #[test]
+    fn faults_are_found() {
+        let mut geometry = geometry();
+        geometry.incompat.remove(IncompatFeatures::EXTENT_TREE_V2);
+        GOOD.validate(&KEY, &geometry).unwrap();
+        let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA | BlockGroupFlags::DUP;
+        BlockGroupItem { flags: mixed, ..GOOD }.validate(&KEY, &geometry).unwrap();
+
+        let with = |item: BlockGroupItem, key: Key, why| assert_fault(item.validate(&key, &geometry), why);
+        with(GOOD, Key { offset: 0, ..KEY }, "at least 1");
+        with(GOOD, Key { offset: u64::MAX, ..KEY }, "past the address space");
+        with(BlockGroupItem { chunk_objectid: 255, ..GOOD }, KEY, "not 256");
+        with(BlockGroupItem { used: (1 << 20) + 1, ..GOOD }, KEY, "more than its length");
+        let two = BlockGroupFlags::DATA | BlockGroupFlags::RAID1 | BlockGroupFlags::DUP;
+        with(BlockGroupItem { flags: two, ..GOOD }, KEY, "more than one profile");
+        for kind in [BlockGroupFlags::empty(), BlockGroupFlags::DATA | BlockGroupFlags::SYSTEM] {
+            with(BlockGroupItem { flags: kind, ..GOOD }, KEY, "not one of data, metadata and system");
+        }
     }
 }

@@ -1,10 +1,16 @@
 //! Devices: their items, the ranges of them in use, and their statistics.
 //!
-//! Owns [`DeviceItem`]. Sources: `struct btrfs_dev_item` (`include/uapi/linux/btrfs_tree.h`),
-//! `check_dev_item` (`fs/btrfs/tree-checker.c`).
+//! Owns [`DeviceItem`] (chunk tree), [`DeviceExtent`] and [`DeviceStats`] (device tree). Sources:
+//! `struct btrfs_dev_item`, `btrfs_dev_extent`, `btrfs_dev_stats_item`
+//! (`include/uapi/linux/btrfs_tree.h`), `check_dev_item`, `check_dev_extent_item`
+//! (`fs/btrfs/tree-checker.c`).
 
 use crate::disk::disk_struct;
-use crate::units::{DeviceId, Generation};
+use crate::error::Corrupt;
+use crate::key::Key;
+use crate::objectid;
+use crate::superblock::Geometry;
+use crate::units::{DeviceId, Generation, LogicalAddress, TreeId};
 use uuid::Uuid;
 
 disk_struct! {
@@ -38,5 +44,235 @@ disk_struct! {
         pub uuid: Uuid,
         /// UUID of the file system that the device belongs to.
         pub fsid: Uuid,
+    }
+}
+
+impl DeviceItem {
+    /// The checks of `check_dev_item`, given the item's key. The size of a device that is being
+    /// removed may be 0.
+    ///
+    /// # Errors
+    /// The first field that the format forbids.
+    pub fn validate(&self, key: &Key) -> Result<(), Corrupt> {
+        let bad = |field, value, why| Err(Corrupt::field("device item", field, value, why));
+        if key.objectid != objectid::DEV_ITEMS {
+            return bad("object id", key.objectid, "not 1");
+        }
+        if self.devid.0 != key.offset {
+            return bad("devid", self.devid.0, "not the key's offset");
+        }
+        if self.bytes_used > self.total_bytes {
+            return bad("bytes_used", self.bytes_used, "more than the device has");
+        }
+        Ok(())
+    }
+}
+
+disk_struct! {
+    /// A range of a device that a stripe of a chunk uses: key (device id, DEV_EXTENT, physical start).
+    pub struct DeviceExtent as DeviceExtentDisk = 48 {
+        /// Always 3, the chunk tree.
+        pub chunk_tree: TreeId,
+        /// Always 256, the object id of chunks.
+        pub chunk_objectid: u64,
+        /// Logical start of the chunk.
+        pub chunk_offset: LogicalAddress,
+        /// Bytes on the device.
+        pub length: u64,
+        /// UUID of the chunk tree.
+        pub chunk_tree_uuid: Uuid,
+    }
+}
+
+impl DeviceExtent {
+    /// The checks of `check_dev_extent_item`, given the item's key and the device extent right
+    /// before it in the leaf.
+    ///
+    /// # Errors
+    /// The first field that the format forbids.
+    pub fn validate(
+        &self,
+        key: &Key,
+        previous: Option<(&Key, &Self)>,
+        geometry: &Geometry,
+    ) -> Result<(), Corrupt> {
+        let bad = |field, value, why| Err(Corrupt::field("device extent", field, value, why));
+        let sector_size = u64::from(geometry.sector_size);
+        if self.chunk_tree != objectid::CHUNK_TREE {
+            return bad("chunk_tree", self.chunk_tree.0, "not 3");
+        }
+        if self.chunk_objectid != objectid::FIRST_CHUNK_TREE {
+            return bad("chunk_objectid", self.chunk_objectid, "not 256");
+        }
+        if !key.offset.is_multiple_of(sector_size) {
+            return bad("physical start", key.offset, "not a multiple of the sector size");
+        }
+        if !self.chunk_offset.is_aligned(sector_size) {
+            return bad("chunk_offset", self.chunk_offset.0, "not a multiple of the sector size");
+        }
+        if self.length == 0 || !self.length.is_multiple_of(sector_size) {
+            return bad("length", self.length, "not a positive multiple of the sector size");
+        }
+        if key.offset.checked_add(self.length).is_none() {
+            return bad("length", self.length, "reaches past any device");
+        }
+        if let Some((before, extent)) = previous
+            && before.objectid == key.objectid
+            && before.offset.checked_add(extent.length).is_none_or(|end| end > key.offset)
+        {
+            return bad("physical start", key.offset, "the device extent before it reaches into it");
+        }
+        Ok(())
+    }
+}
+
+/// Error counters of a device: key (DEV_STATS, PERSISTENT_ITEM, device id). An older kernel may
+/// have written fewer of them, a newer one more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DeviceStats<'a> {
+    bytes: &'a [u8],
+}
+
+/// What a counter of [`DeviceStats`] counts; the number is its index (`enum btrfs_dev_stat_values`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum DeviceStat {
+    /// Writes that failed.
+    WriteErrors = 0,
+    /// Reads that failed.
+    ReadErrors = 1,
+    /// Flushes that failed.
+    FlushErrors = 2,
+    /// Blocks with a wrong checksum or header.
+    CorruptionErrors = 3,
+    /// Tree blocks of another generation than expected: lost writes.
+    GenerationErrors = 4,
+}
+
+impl DeviceStat {
+    /// All that a 6.18 kernel writes, in order.
+    pub const ALL: [Self; 5] = [
+        Self::WriteErrors,
+        Self::ReadErrors,
+        Self::FlushErrors,
+        Self::CorruptionErrors,
+        Self::GenerationErrors,
+    ];
+
+    /// The name that `btrfs device stats` prints.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::WriteErrors => "write_io_errs",
+            Self::ReadErrors => "read_io_errs",
+            Self::FlushErrors => "flush_io_errs",
+            Self::CorruptionErrors => "corruption_errs",
+            Self::GenerationErrors => "generation_errs",
+        }
+    }
+}
+
+impl<'a> DeviceStats<'a> {
+    /// Decodes the counters.
+    ///
+    /// # Errors
+    /// A size that is not a multiple of 8.
+    pub fn parse(bytes: &'a [u8]) -> Result<Self, Corrupt> {
+        if !bytes.len().is_multiple_of(8) {
+            let size = bytes.len() as u64;
+            return Err(Corrupt::field("device statistics", "size", size, "not a multiple of 8"));
+        }
+        Ok(Self { bytes })
+    }
+
+    /// The counters, in the order of [`DeviceStat::ALL`].
+    pub fn values(&self) -> impl ExactSizeIterator<Item = u64> + 'a {
+        self.bytes.chunks_exact(8).map(|value| u64::from_le_bytes(value.try_into().expect("8 bytes")))
+    }
+
+    /// One counter; 0 where the item is too short to hold it.
+    pub fn get(&self, stat: DeviceStat) -> u64 {
+        self.values().nth(stat as usize).unwrap_or(0)
+    }
+
+    /// Encodes counters.
+    pub fn encode(values: &[u64]) -> Vec<u8> {
+        values.iter().flat_map(|value| value.to_le_bytes()).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::items::test_support::{assert_fault, geometry};
+    use crate::key::ItemType;
+    use proptest::prelude::*;
+
+    fn extent(length: u64) -> DeviceExtent {
+        DeviceExtent {
+            chunk_tree: objectid::CHUNK_TREE,
+            chunk_objectid: 256,
+            chunk_offset: LogicalAddress(1 << 30),
+            length,
+            chunk_tree_uuid: Uuid::nil(),
+        }
+    }
+
+    #[test]
+    fn items_round_trip() {
+        crate::disk::assert_round_trip::<DeviceItem>();
+        crate::disk::assert_round_trip::<DeviceExtent>();
+    }
+
+    #[test]
+    fn faults_of_device_items_are_found() {
+        let key = Key::new(1, ItemType::DEV_ITEM, 3);
+        let mut item = DeviceItem::parse(&[0; 98]).unwrap();
+        item.devid = DeviceId(3);
+        (item.total_bytes, item.bytes_used) = (10, 10);
+        item.validate(&key).unwrap();
+        assert_fault(item.validate(&Key { objectid: 2, ..key }), "not 1");
+        assert_fault(item.validate(&Key { offset: 2, ..key }), "not the key's offset");
+        item.bytes_used = 11;
+        assert_fault(item.validate(&key), "more than the device has");
+    }
+
+    #[test]
+    fn faults_of_device_extents_are_found() {
+        let geometry = geometry();
+        let key = Key::new(1, ItemType::DEV_EXTENT, 1 << 20);
+        let good = extent(1 << 20);
+        good.validate(&key, None, &geometry).unwrap();
+        let with = |extent: DeviceExtent, why| assert_fault(extent.validate(&key, None, &geometry), why);
+        with(DeviceExtent { chunk_tree: TreeId(2), ..good }, "not 3");
+        with(DeviceExtent { chunk_objectid: 1, ..good }, "not 256");
+        with(DeviceExtent { chunk_offset: LogicalAddress(1), ..good }, "chunk_offset");
+        with(extent(4095), "positive multiple");
+        with(extent(0), "positive multiple");
+        with(extent(0u64.wrapping_sub(4096)), "past any device");
+        let off = Key { offset: 1, ..key };
+        assert_fault(good.validate(&off, None, &geometry), "physical start");
+
+        let before = Key { offset: 0, ..key };
+        good.validate(&key, Some((&before, &good)), &geometry).unwrap();
+        let long = extent((1 << 20) + 4096);
+        assert_fault(good.validate(&key, Some((&before, &long)), &geometry), "reaches into it");
+        let other = Key { objectid: 0, ..before };
+        good.validate(&key, Some((&other, &long)), &geometry).unwrap();
+    }
+
+    #[test]
+    fn statistics_may_be_short() {
+        let bytes = DeviceStats::encode(&[1, 2]);
+        let stats = DeviceStats::parse(&bytes).unwrap();
+        assert_eq!(DeviceStat::ALL.map(|stat| stats.get(stat)), [1, 2, 0, 0, 0]);
+        assert_fault(DeviceStats::parse(&[0; 39]), "multiple of 8");
+    }
+
+    proptest! {
+        #[test]
+        fn statistics_round_trip(values in prop::collection::vec(any::<u64>(), 0..9)) {
+            let bytes = DeviceStats::encode(&values);
+            let parsed: Vec<_> = DeviceStats::parse(&bytes).unwrap().values().collect();
+            prop_assert_eq!(parsed, values);
+        }
     }
 }
