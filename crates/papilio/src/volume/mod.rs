@@ -1,0 +1,1 @@
+//! Volumes: logical addresses to places on devices, whatever the profile.
