@@ -328,7 +328,7 @@ fn check_identity(
 
 /// `btrfs_check_eb_owner`: subvolumes share blocks among themselves, and relocation trees with
 /// everything; every other tree's blocks are its own.
-fn owner_allowed(walked: TreeId, owner: TreeId) -> bool {
+pub fn owner_allowed(walked: TreeId, owner: TreeId) -> bool {
     if walked == objectid::TREE_RELOC || owner == objectid::TREE_RELOC || walked == owner {
         return true;
     }

@@ -3,6 +3,7 @@
 
 #![forbid(unsafe_code)]
 
+mod btree;
 mod errors;
 mod options;
 mod volume;

@@ -1,0 +1,167 @@
+//! The node cache: tree blocks by address, within a byte limit.
+//!
+//! Owns [`NodeCache`]: shards, each a map and a clock hand (second-chance eviction). Invariants: a
+//! shard never holds more bytes than its share of the limit, but for one block; evicting a block
+//! only drops the cache's reference, so that readers keep what they hold.
+//!
+//! Locks: one shard's `RwLock` at a time, never while reading a device.
+
+use crate::btree::TreeBlock;
+use papilio_format::LogicalAddress;
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const SHARDS: usize = 16;
+
+struct Entry {
+    block: Arc<TreeBlock>,
+    used: AtomicBool,
+}
+
+#[derive(Default)]
+struct Shard {
+    entries: HashMap<LogicalAddress, Entry>,
+    /// The clock: addresses in the order of insertion; `hand` points at the next candidate.
+    clock: Vec<LogicalAddress>,
+    hand: usize,
+    bytes: usize,
+}
+
+/// Blocks by logical address.
+pub(crate) struct NodeCache {
+    shards: Box<[RwLock<Shard>]>,
+    shard_limit: usize,
+    hits: AtomicU64,
+    misses: AtomicU64,
+}
+
+impl NodeCache {
+    /// A cache of at most `limit` bytes of blocks.
+    pub(crate) fn new(limit: usize) -> Self {
+        Self {
+            shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
+            shard_limit: limit / SHARDS,
+            hits: AtomicU64::new(0),
+            misses: AtomicU64::new(0),
+        }
+    }
+
+    fn shard(&self, address: LogicalAddress) -> &RwLock<Shard> {
+        // Blocks are 4K or 16K apart: the multiplication spreads either over the shards.
+        let hash = (address.0 >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
+        &self.shards[hash as usize % SHARDS]
+    }
+
+    /// The block at `address`, if it is here.
+    pub(crate) fn get(&self, address: LogicalAddress) -> Option<Arc<TreeBlock>> {
+        let shard = self.shard(address).read();
+        match shard.entries.get(&address) {
+            Some(entry) => {
+                entry.used.store(true, Ordering::Relaxed);
+                self.hits.fetch_add(1, Ordering::Relaxed);
+                Some(Arc::clone(&entry.block))
+            }
+            None => {
+                self.misses.fetch_add(1, Ordering::Relaxed);
+                None
+            }
+        }
+    }
+
+    /// Whether the block is here, without counting as a use.
+    pub(crate) fn contains(&self, address: LogicalAddress) -> bool {
+        self.shard(address).read().entries.contains_key(&address)
+    }
+
+    /// Keeps a block, evicting others to stay within the limit.
+    pub(crate) fn insert(&self, block: Arc<TreeBlock>) {
+        let address = block.address();
+        let size = block.bytes().len();
+        let mut shard = self.shard(address).write();
+        if shard.entries.contains_key(&address) {
+            return;
+        }
+        while shard.bytes + size > self.shard_limit && shard.evict_one() {}
+        shard.bytes += size;
+        shard.clock.push(address);
+        shard.entries.insert(address, Entry { block, used: AtomicBool::new(false) });
+    }
+
+    /// Drops everything.
+    pub(crate) fn clear(&self) {
+        for shard in &self.shards {
+            *shard.write() = Shard::default();
+        }
+    }
+
+    /// Bytes of blocks held.
+    pub(crate) fn bytes(&self) -> usize {
+        self.shards.iter().map(|shard| shard.read().bytes).sum()
+    }
+
+    /// Look-ups that found their block, and those that did not.
+    pub(crate) fn hits_and_misses(&self) -> (u64, u64) {
+        (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
+    }
+}
+
+impl std::fmt::Debug for NodeCache {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodeCache").field("bytes", &self.bytes()).finish_non_exhaustive()
+    }
+}
+
+impl Shard {
+    /// Evicts the first block that was not used since the hand last passed it; false if empty.
+    fn evict_one(&mut self) -> bool {
+        while !self.clock.is_empty() {
+            if self.hand >= self.clock.len() {
+                self.hand = 0;
+            }
+            let address = self.clock[self.hand];
+            let entry = &self.entries[&address];
+            if entry.used.swap(false, Ordering::Relaxed) {
+                self.hand += 1;
+                continue;
+            }
+            self.bytes -= entry.block.bytes().len();
+            self.entries.remove(&address);
+            self.clock.swap_remove(self.hand);
+            return true;
+        }
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::btree::forest::tests::leaf;
+
+    #[test]
+    fn stays_within_its_limit_and_keeps_what_is_used() {
+        let limit = SHARDS * 4 * 4096;
+        let cache = NodeCache::new(limit);
+        let favourite = LogicalAddress(4096);
+        cache.insert(Arc::new(leaf(favourite)));
+        for index in 2..1000u64 {
+            assert!(cache.get(favourite).is_some(), "evicted before block {index}");
+            cache.insert(Arc::new(leaf(LogicalAddress(index * 4096))));
+            assert!(cache.bytes() <= limit);
+        }
+        cache.clear();
+        assert_eq!(cache.bytes(), 0);
+        assert!(!cache.contains(favourite));
+    }
+
+    #[test]
+    fn a_limit_of_nothing_holds_one_block_a_shard() {
+        let cache = NodeCache::new(0);
+        for index in 1..100u64 {
+            cache.insert(Arc::new(leaf(LogicalAddress(index * 4096))));
+        }
+        assert!(cache.bytes() <= SHARDS * 4096);
+    }
+}

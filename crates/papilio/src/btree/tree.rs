@@ -1,0 +1,159 @@
+//! A tree: an id, a root, and the searches that start there.
+//!
+//! Owns [`Tree`], [`RootPointer`] and [`Item`]. A `Tree` is a value: cloning it is cheap, and a clone
+//! goes on seeing the root it was made with.
+
+use crate::btree::{Cursor, Forest, TreeBlock};
+use crate::errors::Result;
+use papilio_format::{Generation, Key, LogicalAddress, NodeExpectation, TreeId};
+use std::ops::RangeInclusive;
+use std::sync::Arc;
+
+/// Where a tree's root lies, and what it must look like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RootPointer {
+    pub(crate) address: LogicalAddress,
+    pub(crate) level: u8,
+    /// `None` where the pointer's holder does not record it (log trees' roots in old kernels).
+    pub(crate) generation: Option<Generation>,
+}
+
+/// One tree as of one root.
+#[derive(Clone, Debug)]
+pub(crate) struct Tree {
+    forest: Arc<Forest>,
+    id: TreeId,
+    root: RootPointer,
+}
+
+impl Tree {
+    pub(super) fn new(forest: Arc<Forest>, id: TreeId, root: RootPointer) -> Self {
+        Self { forest, id, root }
+    }
+
+    /// Its id.
+    pub(crate) fn id(&self) -> TreeId {
+        self.id
+    }
+
+    /// Its root.
+    pub(crate) fn root(&self) -> RootPointer {
+        self.root
+    }
+
+    /// The forest it stands in.
+    pub(crate) fn forest(&self) -> &Arc<Forest> {
+        &self.forest
+    }
+
+    /// The root's block.
+    ///
+    /// # Errors
+    /// [`crate::Error::TreeBlock`].
+    pub(crate) fn root_block(&self) -> Result<Arc<TreeBlock>> {
+        let expected = NodeExpectation {
+            level: Some(self.root.level),
+            generation: self.root.generation,
+            owner: Some(self.id),
+            ..NodeExpectation::at(self.root.address)
+        };
+        self.forest.block(self.id, &expected)
+    }
+
+    /// A cursor on the first item whose key is `key` or larger.
+    ///
+    /// # Errors
+    /// A block on the way that cannot be read.
+    pub(crate) fn seek(&self, key: &Key) -> Result<Cursor<'_>> {
+        let mut cursor = Cursor::new(self);
+        cursor.seek(key)?;
+        Ok(cursor)
+    }
+
+    /// The item with exactly this key.
+    ///
+    /// # Errors
+    /// A block on the way that cannot be read.
+    pub(crate) fn get(&self, key: &Key) -> Result<Option<Item>> {
+        let cursor = self.seek(key)?;
+        Ok(cursor.item().filter(|item| item.key == *key))
+    }
+
+    /// The last item whose key is `key` or smaller.
+    ///
+    /// # Errors
+    /// A block on the way that cannot be read.
+    pub(crate) fn last_up_to(&self, key: &Key) -> Result<Option<Item>> {
+        let mut cursor = self.seek(key)?;
+        if cursor.key() == Some(*key) {
+            return Ok(cursor.item());
+        }
+        cursor.step_back()?;
+        Ok(cursor.item())
+    }
+
+    /// The items with keys in `range`, ascending.
+    pub(crate) fn range(&self, range: RangeInclusive<Key>) -> Range<'_> {
+        Range { cursor: Cursor::new(self), next: Some(*range.start()), last: *range.end() }
+    }
+
+    /// All items.
+    pub(crate) fn items(&self) -> Range<'_> {
+        self.range(Key::MIN..=Key::MAX)
+    }
+}
+
+/// An item, which keeps its leaf alive.
+#[derive(Clone, Debug)]
+pub(crate) struct Item {
+    /// Its key.
+    pub(crate) key: Key,
+    leaf: Arc<TreeBlock>,
+    slot: usize,
+}
+
+impl Item {
+    pub(super) fn new(leaf: Arc<TreeBlock>, slot: usize) -> Self {
+        Self { key: leaf.view().key(slot), leaf, slot }
+    }
+
+    /// Its bytes.
+    #[inline]
+    pub(crate) fn data(&self) -> &[u8] {
+        self.leaf.view().item(self.slot)
+    }
+
+    /// The leaf it lies in.
+    pub(crate) fn leaf(&self) -> &Arc<TreeBlock> {
+        &self.leaf
+    }
+
+    /// Its slot there.
+    pub(crate) fn slot(&self) -> usize {
+        self.slot
+    }
+}
+
+/// An iterator over items; it ends after the first error.
+pub(crate) struct Range<'a> {
+    cursor: Cursor<'a>,
+    /// Where to seek, before the first item.
+    next: Option<Key>,
+    last: Key,
+}
+
+impl Iterator for Range<'_> {
+    type Item = Result<Item>;
+
+    fn next(&mut self) -> Option<Result<Item>> {
+        let moved = match self.next.take() {
+            Some(key) => self.cursor.seek(&key),
+            None => self.cursor.step(),
+        };
+        if let Err(error) = moved {
+            self.cursor.clear();
+            return Some(Err(error));
+        }
+        self.cursor.item().filter(|item| item.key <= self.last).map(Ok)
+    }
+}
