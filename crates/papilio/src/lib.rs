@@ -5,9 +5,18 @@
 
 mod btree;
 mod errors;
+mod fs;
+mod items;
+mod namespace;
 mod options;
+mod subvolume;
 mod volume;
 
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
+pub use fs::{DirEntry, Entries, File, FileReader, FileSystem, Inode, Metadata, Walk, WalkEntry};
+pub use items::dir::EntryTarget;
+pub use items::xattr::Xattr;
 pub use options::{OpenOptions, SubvolumeChoice};
 pub use papilio_format as format;
+pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
+pub use subvolume::Subvolume;

@@ -13,4 +13,4 @@ mod tree;
 pub(crate) use block::TreeBlock;
 pub(crate) use cursor::Cursor;
 pub(crate) use forest::{CacheStatistics, Forest};
-pub(crate) use tree::{Item, RootPointer, Tree};
+pub(crate) use tree::{Item, Range, RootPointer, Tree};

@@ -1,0 +1,156 @@
+//! One inode, as callers see it.
+//!
+//! Owns [`Inode`], a value that keeps its file system open and shows the inode as it was when the
+//! handle was made.
+
+use crate::errors::{Error, PathError, Result};
+use crate::fs::{DirEntry, Entries, File, FileSystem, Metadata};
+use crate::items::inode::for_each_name;
+use crate::items::xattr::{self, Xattr};
+use crate::namespace::{Handle, symlink_target};
+use papilio_format::items::inode::FileKind;
+use papilio_format::{InodeNumber, TreeId};
+
+/// An inode of an open file system.
+#[derive(Clone, Debug)]
+pub struct Inode {
+    fs: FileSystem,
+    handle: Handle,
+    metadata: Metadata,
+}
+
+impl Inode {
+    pub(crate) fn new(fs: FileSystem, handle: Handle) -> Self {
+        let metadata = Metadata {
+            tree: handle.tree().id(),
+            number: handle.number,
+            kind: handle.kind(),
+            item: handle.item,
+        };
+        Self { fs, handle, metadata }
+    }
+
+    /// The file system that it belongs to.
+    pub fn file_system(&self) -> &FileSystem {
+        &self.fs
+    }
+
+    pub(crate) fn handle(&self) -> &Handle {
+        &self.handle
+    }
+
+    /// The subvolume that it lies in.
+    pub fn tree(&self) -> TreeId {
+        self.metadata.tree
+    }
+
+    /// Its number, unique in its subvolume.
+    pub fn number(&self) -> InodeNumber {
+        self.handle.number
+    }
+
+    /// What `stat` shows of it.
+    pub fn metadata(&self) -> &Metadata {
+        &self.metadata
+    }
+
+    /// The kind of file.
+    pub fn kind(&self) -> FileKind {
+        self.metadata.kind
+    }
+
+    /// Whether this is the root directory of a subvolume.
+    pub fn is_subvolume_root(&self) -> bool {
+        self.handle.number == self.handle.subvolume.root_directory()
+    }
+
+    /// Whether this is the empty directory that the kernel shows where a snapshot has the name of a
+    /// subvolume that stayed with the original. It has no times of its own.
+    pub fn is_subvolume_stub(&self) -> bool {
+        self.handle.is_stub()
+    }
+
+    /// The entry `name` of this directory; not a path.
+    ///
+    /// # Errors
+    /// [`PathError::NotADirectory`], [`PathError::NameTooLong`], or a tree block that cannot be read.
+    pub fn lookup(&self, name: &[u8]) -> Result<Option<Inode>> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        let child = self.handle.child(&self.fs.mounted.trees, name)?;
+        Ok(child.map(|handle| self.fs.wrap(handle)))
+    }
+
+    /// The entries of this directory, in the order of their creation, without `.` and `..`.
+    ///
+    /// # Errors
+    /// [`PathError::NotADirectory`].
+    pub fn entries(&self) -> Result<Entries> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        Ok(Entries::new(self.clone()))
+    }
+
+    /// The target of this symbolic link.
+    ///
+    /// # Errors
+    /// [`PathError::NotASymlink`], or a tree block that cannot be read.
+    pub fn read_link(&self) -> Result<Vec<u8>> {
+        symlink_target(&self.handle)
+    }
+
+    /// All extended attributes, ACLs among them, in no particular order.
+    ///
+    /// # Errors
+    /// A tree block that cannot be read.
+    pub fn xattrs(&self) -> Result<Vec<Xattr>> {
+        xattr::list(self.handle.tree(), self.handle.number)
+    }
+
+    /// The value of one extended attribute.
+    ///
+    /// # Errors
+    /// A tree block that cannot be read.
+    pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
+        xattr::get(self.handle.tree(), self.handle.number, name)
+    }
+
+    /// The names of this inode in its subvolume: directory and name.
+    ///
+    /// # Errors
+    /// A tree block that cannot be read.
+    pub fn names(&self) -> Result<Vec<(InodeNumber, Vec<u8>)>> {
+        let mut names = Vec::new();
+        for_each_name(self.handle.tree(), self.handle.number, |name| {
+            names.push((name.parent, name.name));
+            true
+        })?;
+        Ok(names)
+    }
+
+    /// Opens this regular file.
+    ///
+    /// # Errors
+    /// [`PathError::IsADirectory`] or [`PathError::NotAFile`].
+    pub fn open(&self) -> Result<File> {
+        match self.kind() {
+            FileKind::Regular => File::new(self.clone()),
+            FileKind::Directory => Err(self.path_error(PathError::IsADirectory)),
+            _ => Err(self.path_error(PathError::NotAFile)),
+        }
+    }
+
+    /// The inode that an entry of this directory names.
+    pub(super) fn entry_inode(&self, entry: &DirEntry) -> Result<Inode> {
+        let trees = &self.fs.mounted.trees;
+        let handle = self.handle.target(trees, entry.name(), entry.target())?;
+        Ok(self.fs.wrap(handle))
+    }
+
+    fn must_be(&self, kind: FileKind, otherwise: PathError) -> Result<()> {
+        if self.kind() == kind { Ok(()) } else { Err(self.path_error(otherwise)) }
+    }
+
+    fn path_error(&self, kind: PathError) -> Error {
+        let path = format!("subvolume {}, inode {}", self.tree(), self.number());
+        Error::path(path.as_bytes(), kind)
+    }
+}

@@ -1,0 +1,184 @@
+//! Mounting: from devices to trees.
+//!
+//! Owns [`Mounted`] and the order of the steps: superblocks, system chunks, chunk tree (devices and
+//! chunks), root tree, the subvolume that paths start from. Kernel counterpart: `open_ctree`,
+//! `init_tree_roots` (`fs/btrfs/disk-io.c`), `btrfs_read_chunk_tree` (`fs/btrfs/volumes.c`).
+
+use crate::btree::{Forest, RootPointer, Tree};
+use crate::errors::{Error, PathError, Result};
+use crate::items::dir;
+use crate::items::item_error;
+use crate::items::trees::Trees;
+use crate::namespace::{Handle, Place, resolve};
+use crate::options::{OpenOptions, SubvolumeChoice};
+use crate::volume::Volume;
+use papilio_device::{Device, FileDevice};
+use papilio_format::items::chunk::ChunkItem;
+use papilio_format::items::device::DeviceItem;
+use papilio_format::superblock::RootBackup;
+use papilio_format::{InodeNumber, ItemType, LogicalAddress, Superblock, TreeId, objectid};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Everything that an open file system is made of.
+#[derive(Debug)]
+pub(crate) struct Mounted {
+    pub(crate) trees: Trees,
+    pub(crate) verify_data: bool,
+    pub(crate) root: Handle,
+    /// Whether the trees are those of a backup root.
+    pub(crate) used_backup_root: bool,
+}
+
+/// Where a mount's two first trees lie.
+#[derive(Clone, Copy)]
+struct Roots {
+    root: RootPointer,
+    chunk_root: RootPointer,
+}
+
+impl Mounted {
+    /// Opens the device or image at `path` and those that the options name.
+    pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
+        let paths = std::iter::once(path).chain(options.devices.iter().map(|path| path.as_path()));
+        let devices = paths
+            .map(|path| Ok(Arc::new(FileDevice::open_read_only(path)?) as Arc<dyn Device>))
+            .collect::<Result<Vec<_>>>()?;
+        Self::from_devices(devices, options)
+    }
+
+    /// Mounts what lies on the devices.
+    pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
+        let volume = Arc::new(Volume::open(devices, options)?);
+        let current = Roots::current(volume.superblock());
+        let first_error = match Self::with_roots(&volume, current, options) {
+            Ok(trees) => return Self::finish(trees, options, false),
+            Err(error) if options.use_backup_root => error,
+            Err(error) => return Err(error),
+        };
+        let mut backups = volume.superblock().raw.super_roots;
+        backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_generation));
+        for backup in backups.iter().filter(|backup| backup.tree_root.0 != 0) {
+            let roots = Roots::backup(backup);
+            match Self::with_roots(&volume, roots, options) {
+                Ok(trees) => {
+                    tracing::warn!(
+                        "{first_error}; using the roots of generation {} instead",
+                        backup.tree_root_generation
+                    );
+                    return Self::finish(trees, options, true);
+                }
+                Err(error) => tracing::warn!("backup root {}: {error}", backup.tree_root_generation),
+            }
+        }
+        Err(first_error)
+    }
+
+    /// Reads the chunk tree and opens the root tree; proves that the top-level subvolume can be
+    /// reached.
+    fn with_roots(volume: &Arc<Volume>, roots: Roots, options: &OpenOptions) -> Result<Trees> {
+        let forest = Forest::new(Arc::clone(volume), options.node_cache_bytes);
+        let trees = Trees::new(&forest, roots.root, roots.chunk_root);
+        read_chunk_tree(volume, trees.chunk_tree())?;
+        trees.root_tree().root_block()?;
+        trees.get(objectid::FS_TREE, "the top-level subvolume")?.tree.root_block()?;
+        Ok(trees)
+    }
+
+    fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result<Self> {
+        let root = choose_root(&trees, &options.subvolume)?;
+        Ok(Self { trees, verify_data: options.verify_data, root, used_backup_root })
+    }
+
+    /// The volume below.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        self.trees.forest().volume()
+    }
+}
+
+impl Roots {
+    fn current(superblock: &Superblock) -> Self {
+        let raw = &superblock.raw;
+        Self {
+            root: RootPointer {
+                address: raw.root,
+                level: raw.root_level,
+                generation: Some(raw.generation),
+            },
+            chunk_root: RootPointer {
+                address: raw.chunk_root,
+                level: raw.chunk_root_level,
+                generation: Some(raw.chunk_root_generation),
+            },
+        }
+    }
+
+    fn backup(backup: &RootBackup) -> Self {
+        Self {
+            root: RootPointer {
+                address: backup.tree_root,
+                level: backup.tree_root_level,
+                generation: Some(backup.tree_root_generation),
+            },
+            chunk_root: RootPointer {
+                address: backup.chunk_root,
+                level: backup.chunk_root_level,
+                generation: Some(backup.chunk_root_generation),
+            },
+        }
+    }
+}
+
+/// Installs the devices and chunks of the chunk tree.
+fn read_chunk_tree(volume: &Volume, tree: &Tree) -> Result<()> {
+    let mut devices = Vec::new();
+    let mut chunks = Vec::new();
+    for item in tree.items() {
+        let item = item?;
+        let fault = |reason| item_error(tree, &item, reason);
+        match item.key.item_type {
+            ItemType::DEV_ITEM => devices.push(DeviceItem::parse(item.data()).map_err(fault)?),
+            ItemType::CHUNK_ITEM => {
+                let chunk = ChunkItem::parse(item.data()).map_err(fault)?;
+                chunks.push((LogicalAddress(item.key.offset), chunk));
+            }
+            _ => {}
+        }
+    }
+    volume.install_chunks(chunks)?;
+    volume.install_devices(devices)
+}
+
+/// The directory that paths start from.
+fn choose_root(trees: &Trees, choice: &SubvolumeChoice) -> Result<Handle> {
+    let top = subvolume_root(trees, objectid::FS_TREE)?;
+    match choice {
+        SubvolumeChoice::TopLevel => Ok(top),
+        SubvolumeChoice::Id(id) => subvolume_root(trees, *id),
+        SubvolumeChoice::Default => subvolume_root(trees, default_subvolume(trees)?),
+        SubvolumeChoice::Path(path) => {
+            let found = resolve(trees, &top, path, true)?;
+            if found.number != found.subvolume.root_directory() {
+                return Err(Error::path(path, PathError::NoSubvolume));
+            }
+            Ok(found)
+        }
+    }
+}
+
+/// The root directory of a subvolume.
+pub(crate) fn subvolume_root(trees: &Trees, id: TreeId) -> Result<Handle> {
+    let subvolume = trees.subvolume(id)?;
+    let inode = subvolume.root_directory();
+    Handle::open(trees, Place { tree: id, inode })
+}
+
+/// The subvolume that a mount without options shows: the entry "default" of the root tree's
+/// directory, or the top level where there is none.
+pub(crate) fn default_subvolume(trees: &Trees) -> Result<TreeId> {
+    let directory = InodeNumber(objectid::ROOT_TREE_DIR);
+    Ok(match dir::look_up(trees.root_tree(), directory, b"default")? {
+        Some(dir::Found { target: dir::EntryTarget::Subvolume(id), .. }) => id,
+        _ => objectid::FS_TREE,
+    })
+}

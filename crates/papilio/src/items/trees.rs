@@ -1,0 +1,132 @@
+//! The trees of a file system: from an id to a tree, by way of the root tree.
+//!
+//! Owns [`Trees`] and [`OpenTree`]. Invariant: every tree handed out was found in the same root tree,
+//! so that all of them show one committed state. Kernel counterparts: `btrfs_read_tree_root`,
+//! `btrfs_get_fs_root` (`fs/btrfs/disk-io.c`), `btrfs_find_root` (`fs/btrfs/root-tree.c`).
+//!
+//! Locks: the map of open trees, for one look-up or insertion at a time.
+
+use crate::btree::{Forest, RootPointer, Tree};
+use crate::errors::{Error, PathError, Result};
+use crate::items::item_error;
+use papilio_format::items::root::RootItem;
+use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Open trees kept at most; beyond that, a tree is looked up each time.
+const KEPT_TREES: usize = 4096;
+
+/// A tree with its root item.
+#[derive(Debug)]
+pub(crate) struct OpenTree {
+    /// The tree.
+    pub(crate) tree: Tree,
+    /// Its root item.
+    pub(crate) item: RootItem,
+    /// The offset of the root item's key: for a snapshot, the transaction that made it.
+    pub(crate) key_offset: u64,
+}
+
+impl OpenTree {
+    /// The inode of a subvolume's root directory.
+    pub(crate) fn root_directory(&self) -> InodeNumber {
+        match self.item.root_dirid {
+            // Root items of before 2010 leave it at 0.
+            InodeNumber(0) => objectid::FIRST_INODE,
+            number => number,
+        }
+    }
+}
+
+/// All trees as of one root tree.
+#[derive(Debug)]
+pub(crate) struct Trees {
+    root_tree: Tree,
+    chunk_tree: Tree,
+    open: RwLock<HashMap<TreeId, Arc<OpenTree>>>,
+}
+
+impl Trees {
+    /// The trees that `root` and `chunk_root` lead to.
+    pub(crate) fn new(forest: &Arc<Forest>, root: RootPointer, chunk_root: RootPointer) -> Self {
+        Self {
+            root_tree: forest.tree(objectid::ROOT_TREE, root),
+            chunk_tree: forest.tree(objectid::CHUNK_TREE, chunk_root),
+            open: RwLock::default(),
+        }
+    }
+
+    /// The tree of roots.
+    pub(crate) fn root_tree(&self) -> &Tree {
+        &self.root_tree
+    }
+
+    /// The tree of chunks and devices.
+    pub(crate) fn chunk_tree(&self) -> &Tree {
+        &self.chunk_tree
+    }
+
+    /// The forest below.
+    pub(crate) fn forest(&self) -> &Arc<Forest> {
+        self.root_tree.forest()
+    }
+
+    /// The tree `id`, or `None` where the root tree has none.
+    ///
+    /// # Errors
+    /// A block on the way that cannot be read, or a root item that cannot be.
+    pub(crate) fn find(&self, id: TreeId) -> Result<Option<Arc<OpenTree>>> {
+        if let Some(open) = self.open.read().get(&id) {
+            return Ok(Some(Arc::clone(open)));
+        }
+        let Some(open) = self.look_up(id)?.map(Arc::new) else { return Ok(None) };
+        let mut kept = self.open.write();
+        if kept.len() < KEPT_TREES {
+            kept.insert(id, Arc::clone(&open));
+        }
+        Ok(Some(open))
+    }
+
+    /// The last root item of `id`: a key's offset tells snapshots' generations apart.
+    fn look_up(&self, id: TreeId) -> Result<Option<OpenTree>> {
+        let last = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
+        let Some(item) = self.root_tree.last_up_to(&last)? else { return Ok(None) };
+        if item.key.objectid != id.0 || item.key.item_type != ItemType::ROOT_ITEM {
+            return Ok(None);
+        }
+        let root = RootItem::parse(item.data()).map_err(|reason| item_error(&self.root_tree, &item, reason))?;
+        let tree = self.forest().tree(id, root_pointer(&root));
+        Ok(Some(OpenTree { tree, item: root, key_offset: item.key.offset }))
+    }
+
+    /// A tree that the file system cannot do without.
+    ///
+    /// # Errors
+    /// As [`Trees::find`], and [`Error::MissingItem`] where there is none.
+    pub(crate) fn get(&self, id: TreeId, what: &'static str) -> Result<Arc<OpenTree>> {
+        self.find(id)?.ok_or(Error::MissingItem {
+            tree: objectid::ROOT_TREE,
+            key: Key::new(id.0, ItemType::ROOT_ITEM, 0),
+            what,
+        })
+    }
+
+    /// A subvolume, unless it is being deleted.
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`] where there is none.
+    pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<OpenTree>> {
+        let missing = || Error::path(format!("subvolume {id}").as_bytes(), PathError::NoSubvolume);
+        if !objectid::is_subvolume(id) {
+            return Err(missing());
+        }
+        self.find(id)?.filter(|open| open.item.refs > 0).ok_or_else(missing)
+    }
+}
+
+/// Where a root item says that its tree's root lies.
+pub(crate) fn root_pointer(item: &RootItem) -> RootPointer {
+    RootPointer { address: item.address, level: item.level, generation: Some(item.generation) }
+}

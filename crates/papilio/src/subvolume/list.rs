@@ -1,0 +1,190 @@
+//! The list of subvolumes.
+//!
+//! Owns [`Subvolume`] and how its path is found: from the subvolume's back reference to the directory
+//! that holds it, up to that subvolume's root, and on from there. Kernel counterparts:
+//! `btrfs_ioctl_get_subvol_info`, `btrfs_search_path_in_tree` (`fs/btrfs/ioctl.c`).
+
+use crate::errors::{Error, PathError, Result};
+use crate::items::inode::first_name;
+use crate::items::item_error;
+use crate::items::trees::{OpenTree, Trees};
+use papilio_format::items::inode::Timespec;
+use papilio_format::items::root::RootFlags;
+use papilio_format::items::root_ref::RootRef;
+use papilio_format::{Generation, InodeNumber, ItemType, Key, TreeId, Uuid, objectid};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Directories or subvolumes above one another at most; deeper is a loop.
+const DEPTH_LIMIT: usize = 4096;
+
+/// One subvolume or snapshot.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Subvolume {
+    /// Its id.
+    pub id: TreeId,
+    /// The subvolume whose directory holds it; `None` for the top level and for one that is being
+    /// deleted.
+    pub parent: Option<TreeId>,
+    /// The directory in the parent that holds it.
+    pub directory: Option<InodeNumber>,
+    /// Its name there; empty for the top level.
+    pub name: Vec<u8>,
+    /// Its path from the top level, without a leading slash; empty for the top level, and `None`
+    /// where it has none or the path cannot be found.
+    pub path: Option<Vec<u8>>,
+    /// Its UUID; nil for the top level of old file systems.
+    pub uuid: Uuid,
+    /// The UUID of the subvolume that it is a snapshot of, or nil.
+    pub parent_uuid: Uuid,
+    /// The UUID that it had where it was sent from, or nil.
+    pub received_uuid: Uuid,
+    /// The transaction that last changed its tree.
+    pub generation: Generation,
+    /// The transaction that created it.
+    pub created: Generation,
+    /// The transaction that last changed an inode in it.
+    pub changed: Generation,
+    /// The sender's transaction, for a received one.
+    pub sent: Generation,
+    /// The transaction that received it.
+    pub received: Generation,
+    /// When it was created.
+    pub creation_time: Timespec,
+    /// When it was last changed.
+    pub change_time: Timespec,
+    /// When it was sent.
+    pub send_time: Timespec,
+    /// When it was received.
+    pub receive_time: Timespec,
+    /// Flags: read-only, or being deleted.
+    pub flags: RootFlags,
+    /// 0 while it is being deleted.
+    pub refs: u32,
+}
+
+impl Subvolume {
+    /// Whether it is read-only.
+    pub fn is_read_only(&self) -> bool {
+        self.flags.contains(RootFlags::RDONLY)
+    }
+
+    /// Whether it was made as a snapshot of another.
+    pub fn is_snapshot(&self) -> bool {
+        !self.parent_uuid.is_nil()
+    }
+
+    /// Whether it is being deleted: it has no path any more, but still takes space.
+    pub fn is_being_deleted(&self) -> bool {
+        self.refs == 0
+    }
+}
+
+/// A subvolume's back reference.
+#[derive(Clone)]
+struct Parent {
+    tree: TreeId,
+    directory: InodeNumber,
+    name: Vec<u8>,
+}
+
+/// All subvolumes, the top level first, then by id.
+///
+/// # Errors
+/// A tree block or item that cannot be read.
+pub(crate) fn list(trees: &Trees) -> Result<Vec<Subvolume>> {
+    let root_tree = trees.root_tree();
+    let mut parents: HashMap<TreeId, Parent> = HashMap::new();
+    let mut ids = Vec::new();
+    for item in root_tree.range(Key::first_of(objectid::FS_TREE.0)..=Key::last_of(objectid::LAST_FREE)) {
+        let item = item?;
+        let id = TreeId(item.key.objectid);
+        if !objectid::is_subvolume(id) {
+            continue;
+        }
+        if item.key.item_type == ItemType::ROOT_ITEM && ids.last() != Some(&id) {
+            ids.push(id);
+        } else if item.key.item_type == ItemType::ROOT_BACKREF {
+            let reference =
+                RootRef::parse(item.data()).map_err(|reason| item_error(root_tree, &item, reason))?;
+            let parent = Parent {
+                tree: TreeId(item.key.offset),
+                directory: reference.directory,
+                name: reference.name.to_vec(),
+            };
+            parents.insert(id, parent);
+        }
+    }
+    ids.into_iter()
+        .map(|id| {
+            let open = trees.get(id, "a subvolume's root")?;
+            Ok(describe(trees, &open, &parents))
+        })
+        .collect()
+}
+
+/// One subvolume by id.
+///
+/// # Errors
+/// [`PathError::NoSubvolume`], or a tree block or item that cannot be read.
+pub(crate) fn show(trees: &Trees, id: TreeId) -> Result<Subvolume> {
+    let missing = || Error::path(format!("subvolume {id}").as_bytes(), PathError::NoSubvolume);
+    list(trees)?.into_iter().find(|subvolume| subvolume.id == id).ok_or_else(missing)
+}
+
+fn describe(trees: &Trees, open: &Arc<OpenTree>, parents: &HashMap<TreeId, Parent>) -> Subvolume {
+    let item = &open.item;
+    let id = open.tree.id();
+    let parent = parents.get(&id);
+    let path = match id {
+        objectid::FS_TREE => Some(Vec::new()),
+        _ => path_of(trees, id, parents).ok().flatten(),
+    };
+    Subvolume {
+        id,
+        parent: parent.map(|parent| parent.tree),
+        directory: parent.map(|parent| parent.directory),
+        name: parent.map(|parent| parent.name.clone()).unwrap_or_default(),
+        path,
+        uuid: item.uuid,
+        parent_uuid: item.parent_uuid,
+        received_uuid: item.received_uuid,
+        generation: item.generation,
+        created: item.otransid,
+        changed: item.ctransid,
+        sent: item.stransid,
+        received: item.rtransid,
+        creation_time: item.otime,
+        change_time: item.ctime,
+        send_time: item.stime,
+        receive_time: item.rtime,
+        flags: item.flags,
+        refs: item.refs,
+    }
+}
+
+/// The path from the top level, or `None` where it leads nowhere.
+fn path_of(trees: &Trees, id: TreeId, parents: &HashMap<TreeId, Parent>) -> Result<Option<Vec<u8>>> {
+    let mut names = Vec::new();
+    let mut current = id;
+    while current != objectid::FS_TREE {
+        let Some(parent) = parents.get(&current) else { return Ok(None) };
+        names.push(parent.name.clone());
+        let Some(above) = trees.find(parent.tree)? else { return Ok(None) };
+        let mut directory = parent.directory;
+        while directory != above.root_directory() {
+            let Some(name) = first_name(&above.tree, directory)? else { return Ok(None) };
+            names.push(name.name);
+            directory = name.parent;
+            if names.len() > DEPTH_LIMIT {
+                return Ok(None);
+            }
+        }
+        current = parent.tree;
+        if names.len() > DEPTH_LIMIT {
+            return Ok(None);
+        }
+    }
+    names.reverse();
+    Ok(Some(names.join(&b'/')))
+}
