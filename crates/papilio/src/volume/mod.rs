@@ -1,1 +1,25 @@
 //! Volumes: logical addresses to places on devices, whatever the profile.
+//!
+//! [`chunk_map`] knows which chunk covers an address, [`mapping`] where in the chunk's stripes a
+//! range lies, [`devices`] which device a stripe is on, [`parity`] and [`rebuild`] how RAID5 and
+//! RAID6 get back what is lost. [`superblocks`] brings the devices together; [`volume`] holds all
+//! of it and [`read`] reads.
+
+pub(crate) mod chunk_map;
+pub(crate) mod devices;
+mod mapping;
+mod parity;
+pub(crate) mod read;
+mod rebuild;
+pub(crate) mod superblocks;
+#[cfg(test)]
+mod testing;
+#[cfg(test)]
+mod tests;
+#[allow(clippy::module_inception)]
+mod volume;
+
+pub(crate) use chunk_map::{Chunk, ChunkMap};
+pub(crate) use devices::{DeviceSlot, DeviceTable};
+pub(crate) use read::LogicalRead;
+pub(crate) use volume::Volume;

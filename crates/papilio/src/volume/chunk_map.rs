@@ -1,0 +1,235 @@
+//! The chunk map: which chunk covers a logical address.
+//!
+//! Owns [`Chunk`], the in-memory form of a chunk item, and [`ChunkMap`], an immutable snapshot of
+//! all chunks that are known. A larger map is a new snapshot, so readers never wait.
+//!
+//! Invariants: chunks ascend and do not overlap; the arithmetic of every chunk (its end, and the
+//! last physical byte of every stripe) fits 64 bits, so that mapping an address inside a chunk
+//! cannot overflow; a RAID6 chunk has at most 255 data stripes, as many as GF(2^8) can tell apart.
+//!
+//! Takes no lock. Kernel counterpart: `struct btrfs_chunk_map` and `fs_info->mapping_tree`
+//! (`fs/btrfs/volumes.c`).
+
+use crate::{Error, Result};
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::{ChunkItem, RaidProfile, STRIPE_LENGTH, Stripe};
+use papilio_format::{Corrupt, Key, LogicalAddress, objectid};
+use std::sync::Arc;
+
+/// As many data stripes as the powers of the generator of GF(2^8) can tell apart.
+const RAID6_DATA_STRIPES_MAX: usize = 255;
+
+/// One chunk: a range of logical addresses and the stripes behind it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Chunk {
+    start: LogicalAddress,
+    length: u64,
+    flags: BlockGroupFlags,
+    profile: RaidProfile,
+    stripes: Box<[Stripe]>,
+}
+
+impl Chunk {
+    /// Takes over an item that [`ChunkItem::validate`] accepted.
+    ///
+    /// # Errors
+    /// What the map relies on and the item breaks.
+    pub(crate) fn new(start: LogicalAddress, item: &ChunkItem) -> Result<Self, Corrupt> {
+        let bad = |field, value, why| Err(Corrupt::field("chunk", field, value, why));
+        let profile = item.profile()?;
+        let stripes = item.stripes.len();
+        if !profile.accepts_stripes(stripes) {
+            return bad("num_stripes", stripes as u64, "not what its profile allows");
+        }
+        if profile == RaidProfile::Raid6 && profile.data_stripes(stripes) > RAID6_DATA_STRIPES_MAX {
+            return bad("num_stripes", stripes as u64, "more than the 257 that RAID6 can have");
+        }
+        if item.length == 0 || start.checked_add(item.length).is_none() {
+            return bad("length", item.length, "empty, or reaches past the address space");
+        }
+        let data_stripes = profile.data_stripes(stripes) as u64;
+        // One element more than the length says: the last row is read whole by a rebuild.
+        let stripe_bytes = (item.length / data_stripes).checked_add(2 * STRIPE_LENGTH);
+        for stripe in &item.stripes {
+            if stripe_bytes.and_then(|bytes| stripe.offset.checked_add(bytes)).is_none() {
+                return bad("stripe offset", stripe.offset.0, "reaches past the address space");
+            }
+        }
+        Ok(Self {
+            start,
+            length: item.length,
+            flags: item.flags,
+            profile,
+            stripes: item.stripes.clone().into_boxed_slice(),
+        })
+    }
+
+    /// The first logical address.
+    #[inline]
+    pub(crate) fn start(&self) -> LogicalAddress {
+        self.start
+    }
+
+    /// Bytes of logical address space.
+    #[inline]
+    pub(crate) fn length(&self) -> u64 {
+        self.length
+    }
+
+    /// The first logical address behind the chunk.
+    #[inline]
+    pub(crate) fn end(&self) -> LogicalAddress {
+        LogicalAddress(self.start.0 + self.length)
+    }
+
+    /// What it holds and how.
+    pub(crate) fn flags(&self) -> BlockGroupFlags {
+        self.flags
+    }
+
+    /// How it is spread.
+    #[inline]
+    pub(crate) fn profile(&self) -> RaidProfile {
+        self.profile
+    }
+
+    /// The stripes, in the order that the profile gives a meaning.
+    #[inline]
+    pub(crate) fn stripes(&self) -> &[Stripe] {
+        &self.stripes
+    }
+}
+
+/// An immutable snapshot of the chunks that are known, ascending by address.
+#[derive(Debug, Default)]
+pub(crate) struct ChunkMap {
+    chunks: Vec<Arc<Chunk>>,
+}
+
+impl ChunkMap {
+    /// The chunk that covers `logical`.
+    #[inline]
+    pub(crate) fn find(&self, logical: LogicalAddress) -> Option<&Arc<Chunk>> {
+        let after = self.chunks.partition_point(|chunk| chunk.start <= logical);
+        let chunk = self.chunks.get(after.checked_sub(1)?)?;
+        (logical < chunk.end()).then_some(chunk)
+    }
+
+    /// The chunk that covers `logical`, or the error that says that none does.
+    #[inline]
+    pub(crate) fn require(&self, logical: LogicalAddress, length: u64) -> Result<&Arc<Chunk>> {
+        self.find(logical).ok_or(Error::Unmapped { logical, length })
+    }
+
+    /// All chunks, ascending.
+    pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Chunk>> {
+        self.chunks.iter()
+    }
+
+    /// How many there are.
+    pub(crate) fn len(&self) -> usize {
+        self.chunks.len()
+    }
+
+    /// This map with further chunks. A chunk that is there already may come again as long as it
+    /// says the same: the system chunks stand both in the superblock and in the chunk tree.
+    ///
+    /// # Errors
+    /// A chunk that breaks the map's invariants, overlaps another, or contradicts one of the same
+    /// address.
+    pub(crate) fn with(&self, items: impl IntoIterator<Item = (LogicalAddress, ChunkItem)>) -> Result<Self> {
+        let mut chunks = self.chunks.clone();
+        for (start, item) in items {
+            let chunk = Chunk::new(start, &item).map_err(|reason| chunk_error(start, reason))?;
+            chunks.push(Arc::new(chunk));
+        }
+        // Stable, so that of two equal chunks the known one stays.
+        chunks.sort_by_key(|chunk| chunk.start);
+        chunks.dedup_by(|later, earlier| later == earlier);
+        for pair in chunks.windows(2) {
+            if pair[0].start == pair[1].start {
+                return Err(overlap(&pair[1], "contradicts another item of the same chunk"));
+            }
+            if pair[1].start < pair[0].end() {
+                return Err(overlap(&pair[1], "overlaps the chunk before it"));
+            }
+        }
+        Ok(Self { chunks })
+    }
+}
+
+fn overlap(chunk: &Chunk, why: &'static str) -> Error {
+    chunk_error(chunk.start, Corrupt::field("chunk", "logical", chunk.start.0, why))
+}
+
+/// An error about the chunk item at `start`.
+fn chunk_error(start: LogicalAddress, reason: Corrupt) -> Error {
+    let key = Key {
+        objectid: objectid::FIRST_CHUNK_TREE,
+        item_type: papilio_format::ItemType::CHUNK_ITEM,
+        offset: start.0,
+    };
+    Error::Item { tree: objectid::CHUNK_TREE, key, reason }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::chunk_item;
+    use super::*;
+
+    fn single(length: u64) -> ChunkItem {
+        chunk_item(RaidProfile::Single, 1, length)
+    }
+
+    fn map(chunks: &[(u64, u64)]) -> Result<ChunkMap> {
+        let items = chunks.iter().map(|&(start, length)| (LogicalAddress(start), single(length)));
+        ChunkMap::default().with(items)
+    }
+
+    #[test]
+    fn an_address_finds_its_chunk() {
+        let map = map(&[(8 << 20, 4 << 20), (1 << 20, 2 << 20), (3 << 20, 1 << 20)]).unwrap();
+        let starts: Vec<_> = map.iter().map(|chunk| chunk.start().0 >> 20).collect();
+        assert_eq!(starts, [1, 3, 8]);
+        let find = |address| map.find(LogicalAddress(address)).map(|chunk| chunk.start().0 >> 20);
+        assert_eq!(find(0), None);
+        assert_eq!(find((1 << 20) - 1), None);
+        assert_eq!(find(1 << 20), Some(1));
+        assert_eq!(find((3 << 20) - 1), Some(1));
+        assert_eq!(find(3 << 20), Some(3));
+        assert_eq!(find(4 << 20), None);
+        assert_eq!(find((12 << 20) - 1), Some(8));
+        assert_eq!(find(12 << 20), None);
+        assert_eq!(find(u64::MAX), None);
+        assert!(matches!(map.require(LogicalAddress(0), 7), Err(Error::Unmapped { length: 7, .. })));
+    }
+
+    #[test]
+    fn overlaps_and_contradictions_are_refused() {
+        assert!(map(&[(0, 2 << 20), (1 << 20, 1 << 20)]).is_err());
+        assert!(map(&[(0, 2 << 20), (0, 1 << 20)]).is_err());
+        assert_eq!(map(&[(0, 2 << 20), (0, 2 << 20)]).unwrap().len(), 1);
+
+        let known = map(&[(0, 1 << 20)]).unwrap();
+        let mut elsewhere = single(1 << 20);
+        elsewhere.stripes[0].offset.0 += 4096;
+        let error = known.with([(LogicalAddress(0), elsewhere)]).unwrap_err();
+        assert!(error.to_string().contains("contradicts"), "{error}");
+        assert_eq!(known.with([(LogicalAddress(0), single(1 << 20))]).unwrap().len(), 1);
+    }
+
+    #[test]
+    fn what_would_overflow_is_refused() {
+        let mut item = single(1 << 20);
+        item.stripes[0].offset.0 = u64::MAX - (1 << 20);
+        assert!(Chunk::new(LogicalAddress(0), &item).is_err());
+        assert!(Chunk::new(LogicalAddress(u64::MAX - 4096), &single(1 << 20)).is_err());
+        assert!(Chunk::new(LogicalAddress(0), &single(0)).is_err());
+        let wide = |stripes| Chunk::new(LogicalAddress(0), &chunk_item(RaidProfile::Raid6, stripes, 1 << 30));
+        assert!(wide(257).is_ok());
+        assert!(wide(258).is_err());
+        let mut none = single(1 << 20);
+        none.stripes.clear();
+        assert!(Chunk::new(LogicalAddress(0), &none).is_err());
+    }
+}

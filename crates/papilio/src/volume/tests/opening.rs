@@ -1,0 +1,155 @@
+//! Opening volumes, good and bad.
+
+use super::super::superblocks::read_superblock;
+use super::super::testing::{CHUNK_START, TestVolume, content, device_uuid, write_superblock};
+use super::super::volume::Volume;
+use crate::{Error, ErrorKind, OpenOptions};
+use papilio_device::{Device, MemoryDevice};
+use papilio_format::features::{IncompatFeatures, SuperblockFlags};
+use papilio_format::items::chunk::RaidProfile;
+use papilio_format::superblock::superblock_offset;
+use papilio_format::{DeviceId, Generation, PhysicalAddress, Superblock, Uuid};
+use std::sync::Arc;
+
+fn devices(test: &TestVolume) -> Vec<Arc<dyn Device>> {
+    test.devices.iter().map(|device| device.clone() as Arc<dyn Device>).collect()
+}
+
+fn open(test: &TestVolume) -> crate::Result<Volume> {
+    Volume::open(devices(test), &OpenOptions::new())
+}
+
+#[test]
+fn no_devices_and_no_btrfs() {
+    let error = Volume::open(Vec::new(), &OpenOptions::new()).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Invalid);
+    for size in [0, 4096, 1 << 20] {
+        let device = Arc::new(MemoryDevice::new(size));
+        let error = Volume::open(vec![device], &OpenOptions::new()).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::NotBtrfs, "{error}");
+    }
+}
+
+#[test]
+fn a_truncated_device_is_refused_unless_degraded() {
+    let test = TestVolume::new(RaidProfile::Single, 1);
+    let full = test.devices[0].size();
+    test.devices[0].resize(full - 4096);
+    let error = open(&test).unwrap_err();
+    assert!(
+        matches!(error, Error::Truncated { need, have, .. } if need == full && have == full - 4096),
+        "{error}"
+    );
+    let volume = Volume::open(devices(&test), &OpenOptions::new().degraded(true)).unwrap();
+    let mut buffer = [0; 4096];
+    volume.read(CHUNK_START, &mut buffer).unwrap();
+    assert_eq!(buffer[..], content(CHUNK_START, 4096));
+}
+
+#[test]
+fn unknown_incompat_bits_are_refused() {
+    let mut test = TestVolume::new(RaidProfile::Single, 1);
+    test.superblocks[0].incompat_flags |= IncompatFeatures::from_bits_retain(1 << 50);
+    write_superblock(&*test.devices[0], &test.superblocks[0]);
+    assert_eq!(open(&test).unwrap_err().kind(), ErrorKind::Incompatible);
+}
+
+#[test]
+fn another_superblock_copy_is_read_only_when_chosen() {
+    let test = TestVolume::new(RaidProfile::Single, 1);
+    let device = &test.devices[0];
+    device.resize(65 << 20);
+    let place = superblock_offset(1);
+    let superblock = Superblock::parse_unverified(&test.superblocks[0].to_bytes()).unwrap();
+    device.write_at(&superblock.to_bytes(place), place).unwrap();
+    device.write_at(&[0; 4096], superblock_offset(0)).unwrap();
+
+    let error = open(&test).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotBtrfs);
+    assert!(error.to_string().ends_with("(copy 1 is good and can be chosen)"), "{error}");
+    let chosen = OpenOptions::new().superblock_mirror(1);
+    assert_eq!(Volume::open(devices(&test), &chosen).unwrap().superblock().raw.bytenr, place);
+    assert!(read_superblock(&**device, 2).is_err(), "beyond the device");
+    assert_eq!(read_superblock(&**device, 3).unwrap_err().kind(), ErrorKind::Invalid);
+}
+
+#[test]
+fn devices_that_do_not_belong_together() {
+    let mut test = TestVolume::new(RaidProfile::Raid1, 2);
+    let good = test.superblocks[1];
+
+    test.superblocks[1].fsid = Uuid::from_u128(1);
+    test.superblocks[1].dev_item.fsid = Uuid::from_u128(1);
+    write_superblock(&*test.devices[1], &test.superblocks[1]);
+    let error = open(&test).unwrap_err();
+    assert!(matches!(&error, Error::DeviceMismatch { device, .. } if device == "device-2"), "{error}");
+
+    test.superblocks[1] = good;
+    test.superblocks[1].dev_item.devid = DeviceId(1);
+    write_superblock(&*test.devices[1], &test.superblocks[1]);
+    let error = open(&test).unwrap_err();
+    assert!(error.to_string().contains("device-1 is device 1 as well"), "{error}");
+
+    // The right devid with another UUID is another device.
+    test.superblocks[1] = good;
+    test.superblocks[1].dev_item.uuid = Uuid::from_u128(2);
+    write_superblock(&*test.devices[1], &test.superblocks[1]);
+    let error = open(&test).unwrap_err();
+    assert!(
+        matches!(error, Error::DeviceMissing { devid: DeviceId(2), uuid } if uuid == device_uuid(2)),
+        "{error}"
+    );
+}
+
+#[test]
+fn the_newest_superblock_wins_and_a_stale_device_is_read_last() {
+    let mut test = TestVolume::new(RaidProfile::Raid1, 2);
+    test.superblocks[1].generation = Generation(12);
+    write_superblock(&*test.devices[1], &test.superblocks[1]);
+    // What the stale device missed.
+    test.devices[0].write_at(&[0xee; 4096], PhysicalAddress(1 << 20)).unwrap();
+    let volume = test.open(0, false).unwrap();
+    assert_eq!(volume.superblock().raw.generation, Generation(12));
+    assert_eq!(volume.geometry().generation, Generation(12));
+    let stale: Vec<_> = volume.devices().iter().map(|slot| slot.stale).collect();
+    assert_eq!(stale, [true, false]);
+    let mut buffer = [0; 4096];
+    volume.read(CHUNK_START, &mut buffer).unwrap();
+    assert_eq!(buffer[..], content(CHUNK_START, 4096));
+    volume.read_copy(CHUNK_START, &mut buffer, 0).unwrap();
+    assert_eq!(buffer, [0xee; 4096]);
+    // Alone it is as good as any, and the other one is missing.
+    assert!(test.open(0b10, true).is_ok());
+}
+
+#[test]
+fn a_seed_and_what_grew_on_it() {
+    let mut test = TestVolume::new(RaidProfile::Raid1, 2);
+    let seed_fsid = Uuid::from_u128(0x5eed);
+    test.superblocks[0].flags |= SuperblockFlags::SEEDING;
+    test.superblocks[0].fsid = seed_fsid;
+    test.superblocks[0].dev_item.fsid = seed_fsid;
+    // A seed's generation may be anything.
+    test.superblocks[0].generation = Generation(90);
+    write_superblock(&*test.devices[0], &test.superblocks[0]);
+    let volume = test.open(0, false).unwrap();
+    assert_eq!(volume.superblock().raw.fsid, test.superblocks[1].fsid);
+    assert_eq!(volume.superblock().raw.generation, Generation(9));
+    let mut buffer = [0; 4096];
+    for copy in 0..2 {
+        volume.read_copy(CHUNK_START, &mut buffer, copy).unwrap();
+        assert_eq!(buffer[..], content(CHUNK_START, 4096));
+    }
+}
+
+#[test]
+fn chunks_that_contradict_the_system_array() {
+    let test = TestVolume::new(RaidProfile::Raid1, 2);
+    let volume = open(&test).unwrap();
+    let mut chunk = test.data_chunk.clone();
+    chunk.0 = CHUNK_START;
+    assert!(volume.install_chunks([chunk]).is_err());
+    assert_eq!(volume.chunk_map().len(), 1, "all or nothing");
+    volume.install_chunks([test.data_chunk.clone()]).unwrap();
+    assert_eq!(volume.chunk_map().len(), 2);
+}

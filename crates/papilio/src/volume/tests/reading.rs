@@ -1,0 +1,277 @@
+//! Reading memory volumes of every profile, whole, degraded, failing and corrupt.
+
+use super::super::read::LogicalRead;
+use super::super::testing::{CHUNK_START, TestVolume, byte_at, content};
+use super::super::volume::Volume;
+use crate::Error;
+use papilio_device::{Device, MemoryDevice};
+use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
+use papilio_format::{LogicalAddress, PhysicalAddress};
+
+/// Every profile with the numbers of stripes that make a difference.
+const LAYOUTS: [(RaidProfile, usize); 19] = [
+    (RaidProfile::Single, 1),
+    (RaidProfile::Dup, 2),
+    (RaidProfile::Raid0, 1),
+    (RaidProfile::Raid0, 2),
+    (RaidProfile::Raid0, 3),
+    (RaidProfile::Raid1, 2),
+    (RaidProfile::Raid1c3, 3),
+    (RaidProfile::Raid1c4, 4),
+    (RaidProfile::Raid10, 2),
+    (RaidProfile::Raid10, 4),
+    (RaidProfile::Raid10, 6),
+    (RaidProfile::Raid5, 2),
+    (RaidProfile::Raid5, 3),
+    (RaidProfile::Raid5, 4),
+    (RaidProfile::Raid5, 5),
+    (RaidProfile::Raid6, 3),
+    (RaidProfile::Raid6, 4),
+    (RaidProfile::Raid6, 5),
+    (RaidProfile::Raid6, 6),
+];
+
+/// Whether the bytes of both chunks survive the loss of the devices in `missing`.
+fn survives(profile: RaidProfile, stripes: usize, missing: u32) -> bool {
+    let lost = missing.count_ones() as usize;
+    match profile {
+        RaidProfile::Single | RaidProfile::Dup | RaidProfile::Raid0 => lost == 0,
+        RaidProfile::Raid1 | RaidProfile::Raid1c3 | RaidProfile::Raid1c4 => lost < stripes,
+        RaidProfile::Raid5 => lost <= 1,
+        RaidProfile::Raid6 => lost <= 2,
+        RaidProfile::Raid10 => {
+            // Pairs of the system chunk, and of the data chunk, which begins at the second device.
+            let whole = |a: usize, b: usize| missing & (1 << a) == 0 || missing & (1 << b) == 0;
+            (0..stripes)
+                .step_by(2)
+                .all(|first| whole(first, first + 1) && whole(first + 1, (first + 2) % stripes))
+        }
+    }
+}
+
+#[track_caller]
+fn assert_content(logical: LogicalAddress, bytes: &[u8], what: &str) {
+    let wrong = bytes.iter().enumerate().position(|(i, &byte)| byte != byte_at(logical.0 + i as u64));
+    assert_eq!(wrong, None, "{what}: offset of the first wrong byte from {logical}");
+}
+
+fn assert_reads_all(test: &TestVolume, volume: &Volume, what: &str) {
+    let (start, length) = test.range();
+    let mut buffer = vec![0; length];
+    volume.read(start, &mut buffer).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_content(start, &buffer, what);
+}
+
+#[test]
+fn every_copy_of_every_profile_reads_alike() {
+    for (profile, stripes) in LAYOUTS {
+        let test = TestVolume::new(profile, stripes);
+        let volume = test.open(0, false).unwrap();
+        assert_reads_all(&test, &volume, profile.name());
+        let (start, length) = test.range();
+        let copies = volume.copies(start).unwrap();
+        let mut buffer = vec![0; length];
+        for copy in 0..copies {
+            buffer.fill(0);
+            volume.read_copy(start, &mut buffer, copy).unwrap();
+            assert_content(start, &buffer, &format!("{profile} on {stripes}, copy {copy}"));
+        }
+        assert!(volume.read_copy(start, &mut buffer, copies).is_err());
+    }
+}
+
+#[test]
+fn ranges_of_any_place_and_length() {
+    for (profile, stripes) in LAYOUTS {
+        let test = TestVolume::new(profile, stripes);
+        let volume = test.open(0, false).unwrap();
+        let (start, length) = test.range();
+        let mut seed = 88172645463325252u64;
+        let mut random = |below: usize| {
+            seed ^= seed << 13;
+            seed ^= seed >> 7;
+            seed ^= seed << 17;
+            (seed % below as u64) as usize
+        };
+        let ranges: Vec<_> = (0..40)
+            .map(|_| {
+                let offset = random(length);
+                (LogicalAddress(start.0 + offset as u64), random((length - offset).min(200_000)) + 1)
+            })
+            .map(|(from, size)| (from, size.min((start.0 + length as u64 - from.0) as usize)))
+            .collect();
+        let mut buffers: Vec<_> = ranges.iter().map(|&(_, size)| vec![0; size]).collect();
+        for (&(from, _), buffer) in ranges.iter().zip(&mut buffers) {
+            volume.read(from, buffer).unwrap();
+            assert_content(from, buffer, profile.name());
+            buffer.fill(0);
+        }
+        let mut requests: Vec<_> = ranges
+            .iter()
+            .zip(&mut buffers)
+            .map(|(&(from, _), buffer)| LogicalRead::new(from, buffer))
+            .collect();
+        volume.read_many(&mut requests);
+        for request in &requests {
+            assert!(request.result.is_ok(), "{profile}: {:?}", request.result);
+            assert_content(request.logical, request.buffer, profile.name());
+        }
+    }
+}
+
+#[test]
+fn every_losable_combination_of_missing_devices() {
+    for (profile, stripes) in LAYOUTS {
+        let test = TestVolume::new(profile, stripes);
+        let all = (1u32 << test.devices.len()) - 1;
+        for missing in 1..all {
+            let what = format!("{profile} on {stripes} without {missing:#b}");
+            let error = test.open(missing, false).unwrap_err();
+            assert!(matches!(error, Error::DeviceMissing { .. }), "{what}: {error}");
+            match test.open(missing, true) {
+                Ok(volume) => {
+                    assert!(survives(profile, stripes, missing), "{what}: opened");
+                    assert_reads_all(&test, &volume, &what);
+                    let lost = volume.devices().iter().filter(|slot| slot.is_missing()).count();
+                    assert_eq!(lost, missing.count_ones() as usize);
+                }
+                Err(error) => {
+                    assert!(!survives(profile, stripes, missing), "{what}: {error}");
+                    assert!(matches!(error, Error::TooManyMissing { .. }), "{what}: {error}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn every_losable_combination_of_failing_devices() {
+    for (profile, stripes) in LAYOUTS {
+        let test = TestVolume::new(profile, stripes);
+        let volume = test.open(0, false).unwrap();
+        for failing in 1..1u32 << test.devices.len() {
+            let what = format!("{profile} on {stripes}, failing {failing:#b}");
+            let is_failing = |index: usize| failing & (1 << index) != 0;
+            let failed: Vec<_> = (0..test.devices.len())
+                .filter(|&index| is_failing(index))
+                .map(|index| (&*test.devices[index], test.devices[index].snapshot()))
+                .collect();
+            // A device that ends before its stripes begin fails to read them.
+            failed.iter().for_each(|(device, _)| device.resize(128 << 10));
+            let (start, length) = test.range();
+            let mut buffer = vec![0; length];
+            match volume.read(start, &mut buffer) {
+                Ok(()) => {
+                    assert!(survives(profile, stripes, failing), "{what}: read");
+                    assert_content(start, &buffer, &what);
+                }
+                Err(error) => {
+                    assert!(!survives(profile, stripes, failing), "{what}: {error}");
+                    assert!(matches!(error, Error::Device { operation: "read", .. }), "{what}: {error}");
+                }
+            }
+            failed.iter().for_each(|(device, snapshot)| restore(device, snapshot));
+        }
+    }
+}
+
+/// Gives a device back what it held.
+fn restore(device: &MemoryDevice, snapshot: &MemoryDevice) {
+    let mut bytes = vec![0; snapshot.size() as usize];
+    snapshot.read_at(&mut bytes, PhysicalAddress(0)).unwrap();
+    device.resize(snapshot.size());
+    device.write_at(&bytes, PhysicalAddress(0)).unwrap();
+}
+
+/// Overwrites what a copy of an element holds, wherever that is.
+fn corrupt(test: &TestVolume, volume: &Volume, logical: LogicalAddress) {
+    let (name, place) = volume.place_of(logical, 0).expect("copy 0 has a place");
+    let device = test.devices.iter().find(|device| device.name() == name).unwrap();
+    device.write_at(&[0xee; 4096], place).unwrap();
+}
+
+#[test]
+fn raid6_gets_back_a_bad_block_although_another_is_bad_too() {
+    let test = TestVolume::new(RaidProfile::Raid6, 6);
+    let volume = test.open(0, false).unwrap();
+    let row = 4 * STRIPE_LENGTH;
+    for target in 0..4 {
+        for other in (0..4).filter(|&other| other != target) {
+            // Each pair in a place of its own.
+            let within = (target * 4 + other) * 4096;
+            let at = |column: u64| LogicalAddress(CHUNK_START.0 + row + column * STRIPE_LENGTH + within);
+            corrupt(&test, &volume, at(target));
+            corrupt(&test, &volume, at(other));
+            let expected = content(at(target), 4096);
+            let good: Vec<usize> = (0..volume.copies(at(target)).unwrap())
+                .filter(|&copy| {
+                    let mut buffer = [0; 4096];
+                    volume.read_copy(at(target), &mut buffer, copy).unwrap();
+                    buffer[..] == expected
+                })
+                .collect();
+            assert_eq!(good.len(), 1, "just the way that takes both as bad: {good:?}");
+            assert!(good[0] >= 3);
+        }
+    }
+}
+
+#[test]
+fn a_bad_parity_is_left_out_by_the_other_ways() {
+    let test = TestVolume::new(RaidProfile::Raid6, 4);
+    let volume = test.open(0, false).unwrap();
+    // Row 0: D0 D1 P Q on devices 1 to 4. Bad are D0 and P.
+    corrupt(&test, &volume, CHUNK_START);
+    let p_place = PhysicalAddress((1 << 20) + 2 * (640 << 10));
+    test.devices[2].write_at(&[0xee; 4096], p_place).unwrap();
+    let mut buffer = [0; 4096];
+    let good: Vec<usize> = (0..4)
+        .filter(|&copy| {
+            volume.read_copy(CHUNK_START, &mut buffer, copy).unwrap();
+            buffer[..] == content(CHUNK_START, 4096)
+        })
+        .collect();
+    assert_eq!(good, [2], "only Q gives the right bytes");
+}
+
+#[test]
+fn a_given_copy_is_read_and_no_other() {
+    let test = TestVolume::new(RaidProfile::Raid1, 2);
+    let volume = test.open(0b10, true).unwrap();
+    let mut buffer = [0; 4096];
+    // The data chunk's first stripe is on device 2.
+    for (start, missing_copy) in [(CHUNK_START, 1), (test.data_chunk.0, 0)] {
+        let error = volume.read_copy(start, &mut buffer, missing_copy).unwrap_err();
+        assert!(matches!(error, Error::DeviceMissing { devid, .. } if devid.0 == 2), "{error}");
+        assert_eq!(volume.place_of(start, missing_copy), None);
+        volume.read_copy(start, &mut buffer, 1 - missing_copy).unwrap();
+        assert_content(start, &buffer, "the copy that is there");
+        let (name, _) = volume.place_of(start, 1 - missing_copy).unwrap();
+        assert_eq!(name, "device-1");
+    }
+    assert_eq!(volume.place_of(CHUNK_START, 2), None);
+}
+
+#[test]
+fn outside_of_all_chunks() {
+    let test = TestVolume::new(RaidProfile::Raid0, 2);
+    let volume = test.open(0, false).unwrap();
+    let (start, length) = test.range();
+    let end = LogicalAddress(start.0 + length as u64);
+    let mut buffer = [0; 8192];
+    for logical in [LogicalAddress(0), LogicalAddress(start.0 - 1), end, LogicalAddress(u64::MAX)] {
+        let error = volume.read(logical, &mut buffer).unwrap_err();
+        assert!(matches!(error, Error::Unmapped { .. }), "{error}");
+        assert!(volume.copies(logical).is_err());
+        assert!(volume.read_copy(logical, &mut buffer, 0).is_err());
+    }
+    // Half in, half out: an error, and the neighbour in the batch is not hurt.
+    let (mut a, mut b) = ([0; 8192], [0; 8192]);
+    let mut requests =
+        [LogicalRead::new(LogicalAddress(end.0 - 4096), &mut a), LogicalRead::new(start, &mut b)];
+    volume.read_many(&mut requests);
+    let [half, whole] = &requests;
+    assert!(matches!(half.result, Err(Error::Unmapped { logical, .. }) if logical == end));
+    assert!(whole.result.is_ok());
+    assert_content(start, whole.buffer, "the neighbour");
+}
