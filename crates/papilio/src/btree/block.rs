@@ -3,9 +3,7 @@
 //! Owns [`TreeBlock`]. Invariant: the bytes passed `Node::check` and never change, so that any
 //! thread may hold a view of them. Kernel counterpart: `struct extent_buffer`.
 
-use papilio_format::{
-    Corrupt, Generation, Geometry, Key, LogicalAddress, Node, NodeExpectation, TreeId,
-};
+use papilio_format::{Corrupt, Generation, Geometry, Key, LogicalAddress, Node, NodeExpectation, TreeId};
 
 /// A checked tree block.
 #[derive(Debug)]

@@ -12,7 +12,7 @@ use crate::items::trees::Trees;
 use crate::namespace::{Handle, Place, resolve};
 use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::volume::Volume;
-use papilio_device::{Device, FileDevice};
+use papilio_device::{Access, Device, FileDevice};
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::RootBackup;
@@ -42,7 +42,7 @@ impl Mounted {
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
         let paths = std::iter::once(path).chain(options.devices.iter().map(|path| path.as_path()));
         let devices = paths
-            .map(|path| Ok(Arc::new(FileDevice::open_read_only(path)?) as Arc<dyn Device>))
+            .map(|path| Ok(Arc::new(FileDevice::open(path, Access::ReadOnly)?) as Arc<dyn Device>))
             .collect::<Result<Vec<_>>>()?;
         Self::from_devices(devices, options)
     }
@@ -100,11 +100,7 @@ impl Roots {
     fn current(superblock: &Superblock) -> Self {
         let raw = &superblock.raw;
         Self {
-            root: RootPointer {
-                address: raw.root,
-                level: raw.root_level,
-                generation: Some(raw.generation),
-            },
+            root: RootPointer { address: raw.root, level: raw.root_level, generation: Some(raw.generation) },
             chunk_root: RootPointer {
                 address: raw.chunk_root,
                 level: raw.chunk_root_level,

@@ -96,7 +96,8 @@ impl Trees {
         if item.key.objectid != id.0 || item.key.item_type != ItemType::ROOT_ITEM {
             return Ok(None);
         }
-        let root = RootItem::parse(item.data()).map_err(|reason| item_error(&self.root_tree, &item, reason))?;
+        let root =
+            RootItem::parse(item.data()).map_err(|reason| item_error(&self.root_tree, &item, reason))?;
         let tree = self.forest().tree(id, root_pointer(&root));
         Ok(Some(OpenTree { tree, item: root, key_offset: item.key.offset }))
     }

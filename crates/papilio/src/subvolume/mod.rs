@@ -2,5 +2,5 @@
 
 mod list;
 
-pub(crate) use list::{list, show};
 pub use list::Subvolume;
+pub(crate) use list::{list, show};
