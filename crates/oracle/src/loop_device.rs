@@ -1,0 +1,73 @@
+//! Loop devices: an image file as the block device that the kernel mounts.
+//!
+//! A device is attached with "autoclear" and held open, so that it goes away with the process that
+//! made it, however that ends. Kernel counterpart: `drivers/block/loop.c`.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+
+use crate::sys;
+
+/// An image attached to a loop device, until dropped.
+#[derive(Debug)]
+pub struct LoopDevice {
+    path: PathBuf,
+    file: File,
+}
+
+impl LoopDevice {
+    /// Attaches `image`.
+    ///
+    /// # Errors
+    /// The image cannot be opened, or there is no free loop device.
+    pub fn attach(image: &Path, read_only: bool) -> anyhow::Result<Self> {
+        let backing = File::options()
+            .read(true)
+            .write(!read_only)
+            .open(image)
+            .with_context(|| image.display().to_string())?;
+        // Others take free devices too: between asking for one and taking it, it may be gone.
+        for _ in 0..64 {
+            let number = sys::free_loop_device().context("/dev/loop-control")?;
+            let path = PathBuf::from(format!("/dev/loop{number}"));
+            let file = open_device(&path, read_only).with_context(|| path.display().to_string())?;
+            match sys::configure_loop_device(&file, &backing, read_only) {
+                Ok(()) => return Ok(Self { path, file }),
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
+                Err(error) => return Err(error).context(path.display().to_string()),
+            }
+        }
+        bail!("no free loop device for {}", image.display())
+    }
+
+    /// The device's node.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+}
+
+/// Opens a device whose node udev may be about to make.
+fn open_device(path: &Path, read_only: bool) -> io::Result<File> {
+    let open = || File::options().read(true).write(!read_only).open(path);
+    for _ in 0..20 {
+        match open() {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                std::thread::sleep(std::time::Duration::from_millis(10));
+            }
+            result => return result,
+        }
+    }
+    open()
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        // The kernel remembers each Btrfs device that it saw; one that is still mounted stays known,
+        // and the device detaches itself when the mount ends.
+        let _ = sys::forget_device(&self.path);
+        let _ = sys::clear_loop_device(&self.file);
+    }
+}

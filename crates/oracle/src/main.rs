@@ -1,0 +1,146 @@
+//! `papilio-oracle`: makes file systems with the kernel, for benches and long runs.
+
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, bail};
+use clap::{Parser, Subcommand};
+use papilio_oracle::{
+    CompareOptions, HostTree, ImageSet, Manifest, ManifestOptions, Need, Scratch, TreeSpec, compare, matrix,
+    preset, scratch,
+};
+
+/// File systems made, written and read by the kernel's Btrfs.
+#[derive(Parser)]
+#[command(version)]
+struct Arguments {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Make and fill a file system: OUT/PRESET-0.img, -1.img and so on
+    Make {
+        /// The shape, one of those that `list` names, or `all`
+        #[arg(long, default_value = "default")]
+        preset: String,
+        /// About how many files
+        #[arg(long, default_value_t = 300)]
+        files: u64,
+        /// About how many bytes of content
+        #[arg(long, default_value_t = 16 << 20)]
+        bytes: u64,
+        /// Where the random choices come from
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Run `btrfs check` on the result
+        #[arg(long)]
+        check: bool,
+        /// A folder, made if it is not there
+        out: PathBuf,
+    },
+    /// List the shapes
+    List,
+    /// Mount images (one a device) and walk them: counts, or every entry
+    Walk {
+        /// Print every entry
+        #[arg(long)]
+        verbose: bool,
+        /// The images of one file system
+        #[arg(required = true)]
+        images: Vec<PathBuf>,
+    },
+    /// Compare two folders of the host
+    Compare {
+        /// Compare what a copy keeps, not inode numbers and change times
+        #[arg(long)]
+        copy: bool,
+        /// One
+        left: PathBuf,
+        /// The other
+        right: PathBuf,
+    },
+    /// Remove what killed runs left behind
+    Clean,
+}
+
+fn main() -> anyhow::Result<()> {
+    match Arguments::parse().command {
+        Command::Make { preset, files, bytes, seed, check, out } => {
+            let spec = TreeSpec { files, bytes, seed, ..TreeSpec::default() };
+            make(&preset, spec, check, &out)
+        }
+        Command::List => {
+            for preset in matrix() {
+                println!("{:24} {} device(s)", preset.name, preset.spec.devices);
+            }
+            Ok(())
+        }
+        Command::Walk { verbose, images } => walk(images, verbose),
+        Command::Compare { copy, left, right } => {
+            let options = if copy { CompareOptions::COPY } else { CompareOptions::SAME_IMAGE };
+            let report = compare(&HostTree::new(left), &HostTree::new(right), &options);
+            println!("{report}");
+            if report.is_equal() { Ok(()) } else { bail!("the trees differ") }
+        }
+        Command::Clean => {
+            scratch::clean_leftovers().iter().for_each(|path| println!("removed {}", path.display()));
+            Ok(())
+        }
+    }
+}
+
+fn needs() -> anyhow::Result<()> {
+    match Need::KERNEL_MOUNT.iter().find_map(|need| need.missing()) {
+        Some(why) => bail!(why),
+        None => Ok(()),
+    }
+}
+
+fn make(name: &str, tree: TreeSpec, check: bool, out: &Path) -> anyhow::Result<()> {
+    needs()?;
+    std::fs::create_dir_all(out).with_context(|| out.display().to_string())?;
+    let scratch = Scratch::new(0)?;
+    let chosen = match name {
+        "all" => matrix().into_iter().map(|preset| (preset.name, preset.spec)).collect(),
+        _ => {
+            let spec = preset(name).with_context(|| format!("no preset '{name}': see `list`"))?;
+            vec![(name.to_owned(), spec)]
+        }
+    };
+    for (name, spec) in chosen {
+        let spec = spec.sized_for(tree.bytes);
+        let free = scratch::free_space(out)?;
+        let needed = tree.bytes.saturating_mul(spec.copies());
+        if free < needed {
+            bail!("{}: {free} bytes free, about {needed} needed", out.display());
+        }
+        let images = spec.make_in(&scratch, out, &name)?;
+        let mounted = images.mount()?;
+        let start = std::time::Instant::now();
+        let done = tree.populate(mounted.path()).with_context(|| name.clone())?;
+        mounted.unmount()?;
+        let seconds = start.elapsed().as_secs_f64();
+        println!("{name}: {} entries, {} bytes in {seconds:.1} s", done.entries, done.bytes);
+        if check && images.checkable() {
+            images.btrfs_check()?;
+            println!("{name}: btrfs check is clean");
+        }
+    }
+    Ok(())
+}
+
+fn walk(images: Vec<PathBuf>, verbose: bool) -> anyhow::Result<()> {
+    needs()?;
+    let scratch = Scratch::new(0)?;
+    let mounted = ImageSet::open(&scratch, images).mount_read_only()?;
+    let manifest = Manifest::read(&HostTree::new(mounted.path()), ManifestOptions::default())?;
+    if verbose {
+        for (path, entry) in &manifest.entries {
+            let m = &entry.metadata;
+            println!("{path:?} {:?} {:o} {}:{} {} {}", m.kind, m.mode, m.uid, m.gid, m.nlink, m.size);
+        }
+    }
+    println!("{} entries, {} bytes", manifest.entries.len(), manifest.bytes());
+    Ok(())
+}

@@ -1,0 +1,108 @@
+//! What a test needs of the machine.
+//!
+//! A test that cannot run says so on the real standard error (the test harness captures `eprintln!`
+//! of tests that pass). With `PAPILIO_REQUIRE_ALL=1` it fails instead, so that a full run cannot
+//! quietly become an empty one.
+
+use std::ffi::OsStr;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+/// One thing that a test may need.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Need {
+    /// Effective user 0.
+    Root,
+    /// Loop devices that this process may configure.
+    Loop,
+    /// A kernel with Btrfs in it or as a module.
+    KernelBtrfs,
+    /// A program on the PATH, or in the sbin folders.
+    Command(&'static str),
+}
+
+impl Need {
+    /// What making and mounting a file system takes.
+    pub const KERNEL_MOUNT: &'static [Self] =
+        &[Self::Root, Self::Loop, Self::KernelBtrfs, Self::Command("mkfs.btrfs")];
+
+    /// Why the need is not met, or `None` when it is.
+    pub fn missing(self) -> Option<String> {
+        match self {
+            Self::Root => (!rustix::process::geteuid().is_root()).then(|| "needs root".to_owned()),
+            Self::Loop => std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/loop-control")
+                .err()
+                .map(|e| format!("needs loop devices: /dev/loop-control: {e}")),
+            Self::KernelBtrfs => (!kernel_has_btrfs()).then(|| "needs a kernel with Btrfs".to_owned()),
+            Self::Command(name) => find_command(name).is_none().then(|| format!("needs the command {name}")),
+        }
+    }
+}
+
+/// Proof that all needs of a test are met.
+#[derive(Debug)]
+#[must_use = "a test that ignores what it lacks runs where it cannot"]
+pub struct Met(());
+
+/// Checks `needs`; on the first that is not met prints `skipped: TEST: why` and returns `None`.
+///
+/// # Panics
+/// Instead of returning `None`, when the environment holds `PAPILIO_REQUIRE_ALL=1`.
+pub fn require(needs: &[Need]) -> Option<Met> {
+    let Some(why) = needs.iter().find_map(|need| need.missing()) else {
+        return Some(Met(()));
+    };
+    let thread = std::thread::current();
+    let name = thread.name().unwrap_or("unnamed");
+    let all = std::env::var_os("PAPILIO_REQUIRE_ALL");
+    assert!(all.as_deref() != Some(OsStr::new("1")), "PAPILIO_REQUIRE_ALL=1, but {name} {why}");
+    // A closed standard error must not fail the test that it would have told about.
+    let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
+    None
+}
+
+/// Where a program is, looking in the PATH and then in the folders that root's PATH has.
+pub fn find_command(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    std::env::split_paths(&path)
+        .chain(["/usr/sbin", "/sbin", "/usr/local/sbin"].map(PathBuf::from))
+        .map(|folder| folder.join(name))
+        .find(|candidate| candidate.is_file())
+}
+
+fn kernel_has_btrfs() -> bool {
+    let listed = || {
+        std::fs::read_to_string("/proc/filesystems")
+            .is_ok_and(|list| list.lines().any(|line| line.split_whitespace().last() == Some("btrfs")))
+    };
+    listed() || Path::new("/sys/fs/btrfs").exists() || (load_module() && listed())
+}
+
+fn load_module() -> bool {
+    find_command("modprobe").is_some_and(|modprobe| {
+        std::process::Command::new(modprobe)
+            .args(["-q", "btrfs"])
+            .status()
+            .is_ok_and(|status| status.success())
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_missing_command_is_named() {
+        let why = Need::Command("no-such-program-anywhere").missing().unwrap();
+        assert!(why.contains("no-such-program-anywhere"));
+        assert_eq!(Need::Command("sh").missing(), None);
+    }
+
+    #[test]
+    fn nothing_needed_is_always_met() {
+        assert!(require(&[]).is_some());
+    }
+}

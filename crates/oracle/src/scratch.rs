@@ -1,0 +1,318 @@
+//! Temporary folders that take everything in them away again: files, mounts and loop devices.
+//!
+//! A folder is called `papilio-PID-START-RANDOM`, after the process that made it and the moment that
+//! process started, and holds a file `lock` that the process keeps locked. A run that was killed
+//! leaves its folder; the next run that makes one takes away those whose process is gone *and* whose
+//! lock is free. Nothing else is ever touched.
+
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Once};
+
+use anyhow::{Context, bail};
+use rustix::mount::UnmountFlags;
+
+use crate::sys;
+
+const PREFIX: &str = "papilio-";
+const LOCK_FILE: &str = "lock";
+/// Never fill a file system to the last byte: other programs live there too.
+const MARGIN: u64 = 256 << 20;
+
+/// A temporary folder. Clones share it; the last one gone removes it.
+#[derive(Clone, Debug)]
+pub struct Scratch {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    path: PathBuf,
+    _lock: File,
+    next: std::sync::atomic::AtomicU64,
+}
+
+impl Scratch {
+    /// A folder with room for `needed` bytes: in memory (`/dev/shm`) where there is plenty, else
+    /// under the system's temporary folder.
+    ///
+    /// # Errors
+    /// No place has the room, or the folder cannot be made.
+    pub fn new(needed: u64) -> anyhow::Result<Self> {
+        let memory = Path::new("/dev/shm");
+        // What lies in memory is lost to the page cache, so take at most a quarter of what is free.
+        if memory.is_dir() && free_space(memory)? / 4 >= needed && available_memory() / 4 >= needed {
+            return Self::under(memory, needed);
+        }
+        Self::under(&std::env::temp_dir(), needed)
+    }
+
+    /// A folder under `parent`, which must have room for `needed` bytes.
+    ///
+    /// # Errors
+    /// Too little room, or the folder cannot be made.
+    pub fn under(parent: &Path, needed: u64) -> anyhow::Result<Self> {
+        clean_leftovers_once();
+        let free = free_space(parent)?;
+        if free < needed.saturating_add(MARGIN) {
+            bail!("{}: {free} bytes free, {needed} needed", parent.display());
+        }
+        let pid = std::process::id();
+        let start = start_time(pid).context("/proc shows no start time of this process")?;
+        let folder = tempfile::Builder::new()
+            .prefix(&format!("{PREFIX}{pid}-{start}-"))
+            .tempdir_in(parent)
+            .with_context(|| format!("a folder under {}", parent.display()))?;
+        let lock = File::create_new(folder.path().join(LOCK_FILE))?;
+        lock.lock()?;
+        let path = folder.keep().canonicalize()?;
+        Ok(Self { inner: Arc::new(Inner { path, _lock: lock, next: 0.into() }) })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.inner.path
+    }
+
+    /// A path in the folder that was not given before.
+    pub fn unique(&self, stem: &str) -> PathBuf {
+        let number = self.inner.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
+        self.inner.path.join(format!("{stem}-{number}"))
+    }
+
+    /// A new sparse file of `size` bytes in the folder.
+    ///
+    /// # Errors
+    /// The file cannot be made.
+    pub fn image(&self, stem: &str, size: u64) -> io::Result<PathBuf> {
+        let path = self.unique(stem);
+        create_image(&path, size)?;
+        Ok(path)
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Err(error) = remove(&self.path) {
+            eprintln!("{}: not removed: {error:#}", self.path.display());
+        }
+    }
+}
+
+/// Creates a sparse file of `size` bytes; one that is there is an error.
+///
+/// # Errors
+/// The file system's.
+pub fn create_image(path: &Path, size: u64) -> io::Result<()> {
+    File::create_new(path)?.set_len(size)
+}
+
+/// Bytes free to this user on the file system that holds `path`.
+///
+/// # Errors
+/// The file system's.
+pub fn free_space(path: &Path) -> io::Result<u64> {
+    let stat = rustix::fs::statvfs(path)?;
+    Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
+}
+
+/// Removes what killed runs left under `/dev/shm` and the temporary folder; gives what it removed.
+pub fn clean_leftovers() -> Vec<PathBuf> {
+    let mut removed = Vec::new();
+    for parent in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
+        let Ok(entries) = std::fs::read_dir(&parent) else { continue };
+        for entry in entries.flatten() {
+            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) || !is_orphan(&entry.file_name()) {
+                continue;
+            }
+            match remove_leftover(&entry.path()) {
+                Ok(true) => removed.push(entry.path()),
+                Ok(false) => {}
+                Err(error) => eprintln!("{}: not removed: {error:#}", entry.path().display()),
+            }
+        }
+    }
+    removed
+}
+
+fn clean_leftovers_once() {
+    static ONCE: Once = Once::new();
+    ONCE.call_once(|| drop(clean_leftovers()));
+}
+
+/// Whether a name is one of ours, and its process is gone.
+fn is_orphan(name: &OsStr) -> bool {
+    let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { return false };
+    let mut parts = rest.splitn(3, '-');
+    let (Some(pid), Some(start), Some(_random)) = (parts.next(), parts.next(), parts.next()) else {
+        return false;
+    };
+    match (pid.parse::<u32>(), start.parse::<u64>()) {
+        (Ok(pid), Ok(start)) => start_time(pid) != Some(start),
+        _ => false,
+    }
+}
+
+/// Removes an orphan, unless its lock is held (its process may be one of another pid namespace).
+fn remove_leftover(path: &Path) -> anyhow::Result<bool> {
+    match File::open(path.join(LOCK_FILE)) {
+        Ok(lock) => match lock.try_lock() {
+            Ok(()) => remove(path).map(|()| true),
+            Err(std::fs::TryLockError::WouldBlock) => Ok(false),
+            Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
+        },
+        // Killed between making the folder and locking it, or another run is removing it now.
+        Err(error) if error.kind() == io::ErrorKind::NotFound => remove(path).map(|()| true),
+        Err(error) => Err(error.into()),
+    }
+}
+
+/// Unmounts all under `path`, detaches loop devices whose file lies there, and removes the folder.
+fn remove(path: &Path) -> anyhow::Result<()> {
+    for point in mounts_under(path)?.iter().rev() {
+        unmount(point)?;
+    }
+    // A folder that something is still mounted in is kept: removing it would delete the mounted files.
+    if let Some(still) = mounts_under(path)?.first() {
+        bail!("{} is still mounted", still.display());
+    }
+    detach_loops_under(path);
+    match std::fs::remove_dir_all(path) {
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error.into()),
+        _ => Ok(()),
+    }
+}
+
+/// Unmounts `point`, waiting a little for those who use it, lazily as the last resort.
+///
+/// # Errors
+/// The kernel's; what is not mounted is none.
+pub fn unmount(point: &Path) -> io::Result<()> {
+    for attempt in 0..8 {
+        match rustix::mount::unmount(point, UnmountFlags::empty()) {
+            Err(rustix::io::Errno::BUSY) => {
+                std::thread::sleep(std::time::Duration::from_millis(10 << attempt));
+            }
+            Ok(()) | Err(rustix::io::Errno::INVAL | rustix::io::Errno::NOENT) => return Ok(()),
+            Err(error) => return Err(error.into()),
+        }
+    }
+    Ok(rustix::mount::unmount(point, UnmountFlags::DETACH)?)
+}
+
+/// Mount points at or below `path`, a parent before its children.
+fn mounts_under(path: &Path) -> io::Result<Vec<PathBuf>> {
+    let table = std::fs::read("/proc/self/mountinfo")?;
+    Ok(table
+        .split(|&byte| byte == b'\n')
+        .filter_map(|line| line.split(|&byte| byte == b' ').nth(4))
+        .map(unescape)
+        .filter(|point| point.starts_with(path))
+        .collect())
+}
+
+/// Undoes the `\040` of /proc's tables.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = (first == b'\\' && tail.len() >= 3)
+            .then(|| std::str::from_utf8(&tail[..3]).ok())
+            .flatten()
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(octal.unwrap_or(first));
+        rest = if octal.is_some() { &tail[3..] } else { tail };
+    }
+    std::ffi::OsString::from_vec(bytes).into()
+}
+
+fn detach_loops_under(path: &Path) {
+    let Ok(devices) = std::fs::read_dir("/sys/block") else { return };
+    for device in devices.flatten().filter(|d| d.file_name().as_bytes().starts_with(b"loop")) {
+        let Ok(backing) = std::fs::read_to_string(device.path().join("loop/backing_file")) else {
+            continue;
+        };
+        if Path::new(backing.trim_end()).starts_with(path) {
+            let node = Path::new("/dev").join(device.file_name());
+            let _ = sys::forget_device(&node);
+            // It may have detached itself since; and a device that stays is seen by the next run.
+            let _ = File::open(&node).and_then(|file| sys::clear_loop_device(&file));
+        }
+    }
+}
+
+/// When a process started, in clock ticks since boot; `None` when there is no such process.
+fn start_time(pid: u32) -> Option<u64> {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
+    // The command's name may hold spaces and parentheses; field 22 is the 20th after it.
+    stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
+}
+
+fn available_memory() -> u64 {
+    let info = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    info.lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))
+        .and_then(|rest| rest.split_whitespace().next()?.parse::<u64>().ok())
+        .map_or(0, |kib| kib << 10)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn goes_away_when_dropped_and_on_panic() {
+        let scratch = Scratch::new(0).unwrap();
+        let path = scratch.path().to_owned();
+        scratch.image("image", 1 << 20).unwrap();
+        let second = scratch.clone();
+        drop(scratch);
+        assert!(path.is_dir());
+        let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(move || {
+            let _held = second;
+            std::panic::resume_unwind(Box::new("on purpose"));
+        }));
+        assert!(caught.is_err());
+        assert!(!path.exists());
+    }
+
+    #[test]
+    fn only_our_names_of_dead_processes_are_orphans() {
+        let me = std::process::id();
+        let start = start_time(me).unwrap();
+        assert!(!is_orphan(OsStr::new(&format!("papilio-{me}-{start}-abc"))));
+        assert!(is_orphan(OsStr::new(&format!("papilio-{me}-{}-abc", start + 1))));
+        for name in ["papilio-", "papilio-x-1-abc", "papilio-1", "papilio-999999999-1", "other-1-1-a"] {
+            assert!(!is_orphan(OsStr::new(name)), "{name}");
+        }
+    }
+
+    #[test]
+    fn a_leftover_is_removed_unless_locked() {
+        let parent = Scratch::new(0).unwrap();
+        let folder = parent.path().join("papilio-4294967294-1-abc");
+        std::fs::create_dir(&folder).unwrap();
+        let lock = File::create_new(folder.join(LOCK_FILE)).unwrap();
+        lock.lock().unwrap();
+        assert!(is_orphan(folder.file_name().unwrap()));
+        assert!(!remove_leftover(&folder).unwrap());
+        assert!(folder.exists());
+        drop(lock);
+        assert!(remove_leftover(&folder).unwrap());
+        assert!(!folder.exists());
+    }
+
+    #[test]
+    fn escapes_of_the_mount_table() {
+        assert_eq!(unescape(br"/a\040b\134c"), Path::new(r"/a b\c"));
+        assert_eq!(unescape(br"/plain\"), Path::new(r"/plain\"));
+    }
+
+    #[test]
+    fn too_little_room_is_an_error() {
+        assert!(Scratch::under(Path::new("/dev/shm"), u64::MAX).is_err());
+    }
+}
