@@ -133,6 +133,14 @@ pub enum Error {
         /// Copies tried.
         copies: usize,
     },
+    /// File data that should have a checksum and has none, so that nothing vouches for it.
+    #[error("{place}: data at logical address {logical}: its checksum is missing")]
+    MissingChecksum {
+        /// The file and offset.
+        place: FilePlace,
+        /// The sector.
+        logical: LogicalAddress,
+    },
     /// File data whose compressed form cannot be decoded.
     #[error("{place}: {reason}")]
     Decompress {

@@ -5,6 +5,7 @@
 #![allow(dead_code, unused_imports)] // REMOVE once all layers have landed
 
 mod btree;
+mod data;
 mod errors;
 mod fs;
 mod items;
@@ -13,8 +14,9 @@ mod options;
 mod subvolume;
 mod volume;
 
+pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
-pub use fs::{DirEntry, Entries, FileSystem, Inode, Metadata, Walk, WalkEntry};
+pub use fs::{DirEntry, Entries, File, FileReader, FileSystem, Inode, Metadata, Walk, WalkEntry};
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;
 pub use options::{OpenOptions, SubvolumeChoice};

@@ -4,7 +4,7 @@
 
 use crate::errors::{Error, PathError, Result};
 use crate::fs::mount::{Mounted, default_subvolume, subvolume_root};
-use crate::fs::{Entries, Inode, Metadata, Walk};
+use crate::fs::{Entries, File, Inode, Metadata, Walk};
 use crate::namespace::{Handle, Place, resolve};
 use crate::options::OpenOptions;
 use crate::subvolume::{self, Subvolume};
@@ -25,6 +25,8 @@ use std::sync::Arc;
 ///     let entry = entry?;
 ///     println!("{}", String::from_utf8_lossy(entry.name()));
 /// }
+/// let hosts = fs.read("/etc/hosts")?;
+/// # let _ = hosts;
 /// # Ok(())
 /// # }
 /// ```
@@ -172,6 +174,24 @@ impl FileSystem {
     pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Entries> {
         let path = path.as_ref();
         self.inode(path)?.entries().map_err(|error| name_path(error, path))
+    }
+
+    /// Opens the regular file at `path`.
+    ///
+    /// # Errors
+    /// [`PathError::IsADirectory`], [`PathError::NotAFile`], or as [`FileSystem::inode`].
+    pub fn open_file(&self, path: impl AsRef<[u8]>) -> Result<File> {
+        let path = path.as_ref();
+        self.inode(path)?.open().map_err(|error| name_path(error, path))
+    }
+
+    /// The whole content of the regular file at `path`. Memory grows with what is really there: a
+    /// size that the device cannot hold is met by zeros read in steps, not by one allocation.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_file`], or data that no copy holds with the right checksum.
+    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+        self.open_file(path)?.read_all()
     }
 
     /// The target of the symbolic link at `path`.

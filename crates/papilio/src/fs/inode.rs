@@ -4,7 +4,7 @@
 //! handle was made.
 
 use crate::errors::{Error, PathError, Result};
-use crate::fs::{DirEntry, Entries, FileSystem, Metadata};
+use crate::fs::{DirEntry, Entries, File, FileSystem, Metadata};
 use crate::items::inode::for_each_name;
 use crate::items::xattr::{self, Xattr};
 use crate::namespace::{Handle, symlink_target};
@@ -124,6 +124,18 @@ impl Inode {
             true
         })?;
         Ok(names)
+    }
+
+    /// Opens this regular file.
+    ///
+    /// # Errors
+    /// [`PathError::IsADirectory`] or [`PathError::NotAFile`].
+    pub fn open(&self) -> Result<File> {
+        match self.kind() {
+            FileKind::Regular => Ok(File::new(self.clone())),
+            FileKind::Directory => Err(self.path_error(PathError::IsADirectory)),
+            _ => Err(self.path_error(PathError::NotAFile)),
+        }
     }
 
     /// The inode that an entry of this directory names.

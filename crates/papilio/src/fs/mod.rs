@@ -1,6 +1,7 @@
 //! The public API: a file system, its inodes, files and directories.
 
 mod dir;
+mod file;
 mod file_system;
 mod inode;
 mod metadata;
@@ -8,6 +9,7 @@ mod mount;
 mod walk;
 
 pub use dir::{DirEntry, Entries};
+pub use file::{File, FileReader};
 pub use file_system::FileSystem;
 pub use inode::Inode;
 pub use metadata::Metadata;

@@ -5,6 +5,7 @@
 //! `init_tree_roots` (`fs/btrfs/disk-io.c`), `btrfs_read_chunk_tree` (`fs/btrfs/volumes.c`).
 
 use crate::btree::{Forest, RootPointer, Tree};
+use crate::data::ReadContext;
 use crate::errors::{Error, PathError, Result};
 use crate::items::dir;
 use crate::items::item_error;
@@ -24,7 +25,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct Mounted {
     pub(crate) trees: Trees,
-    pub(crate) verify_data: bool,
+    pub(crate) reader: ReadContext,
     pub(crate) root: Handle,
     /// Whether the trees are those of a backup root.
     pub(crate) used_backup_root: bool,
@@ -87,7 +88,11 @@ impl Mounted {
 
     fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result<Self> {
         let root = choose_root(&trees, &options.subvolume)?;
-        Ok(Self { trees, verify_data: options.verify_data, root, used_backup_root })
+        // Without a checksum tree only files that have no checksums can be read.
+        let checksums = trees.find(objectid::CSUM_TREE)?.map(|open| open.tree.clone());
+        let volume = Arc::clone(trees.forest().volume());
+        let reader = ReadContext::new(volume, checksums, options.verify_data);
+        Ok(Self { trees, reader, root, used_backup_root })
     }
 
     /// The volume below.

@@ -1,0 +1,249 @@
+//! The extents of a file: where each of its bytes is.
+//!
+//! Owns [`FileExtents`], which walks a file's extent items in order and fills the gaps with holes, so
+//! that what it yields covers a range without gap or overlap. Invariants: extents ascend and touch;
+//! each ends at a sector boundary; a part of an extent on disk lies inside it. A step allocates
+//! nothing. Locks: none. Kernel counterpart: `btrfs_get_extent` (`fs/btrfs/inode.c`),
+//! `btrfs_extent_item_to_extent_map` (`fs/btrfs/file-item.c`).
+
+use crate::btree::{Cursor, Item, Tree};
+use crate::data::compress::MAX_COMPRESSED;
+use crate::errors::{Error, Result};
+use papilio_format::items::file_extent::{
+    Compression, ExtentPart, FileExtentContent, FileExtentItem, file_extent_key,
+};
+use papilio_format::{Corrupt, FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId};
+
+/// One stretch of a file.
+#[derive(Clone, Debug)]
+pub(crate) struct Extent {
+    /// Its first byte.
+    pub(crate) start: FileOffset,
+    /// The byte after its last, at a sector boundary.
+    pub(crate) end: FileOffset,
+    /// What stands there.
+    pub(crate) kind: ExtentKind,
+}
+
+/// What stands for a stretch of a file.
+#[derive(Clone, Debug)]
+pub(crate) enum ExtentKind {
+    /// Nothing: it reads as zeros.
+    Hole,
+    /// Bytes in the leaf.
+    Inline(InlineExtent),
+    /// Bytes on disk.
+    Regular(DiskExtent),
+    /// Room on disk whose bytes read as zeros.
+    Prealloc(DiskExtent),
+}
+
+/// Bytes in a leaf.
+#[derive(Clone, Debug)]
+pub(crate) struct InlineExtent {
+    item: Item,
+    /// How they are compressed.
+    pub(crate) compression: Compression,
+    /// Bytes of the file, uncompressed; zeros follow up to the extent's end.
+    pub(crate) ram_bytes: u64,
+}
+
+impl InlineExtent {
+    /// The bytes as stored.
+    pub(crate) fn data(&self) -> &[u8] {
+        &self.item.data()[FileExtentItem::INLINE_DATA_START..]
+    }
+}
+
+/// A part of an extent on disk.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DiskExtent {
+    /// Where the extent starts.
+    pub(crate) disk_address: LogicalAddress,
+    /// Its bytes on disk.
+    pub(crate) disk_length: u64,
+    /// Its bytes uncompressed; meaningless where it is not compressed.
+    pub(crate) ram_bytes: u64,
+    /// Where the stretch starts in it, in bytes of uncompressed data.
+    pub(crate) offset: u64,
+    /// How it is compressed.
+    pub(crate) compression: Compression,
+    /// The transaction that created it.
+    pub(crate) generation: Generation,
+}
+
+impl DiskExtent {
+    fn advanced(self, bytes: u64) -> Self {
+        // Cannot overflow: `checked` proved that the whole part lies inside the extent.
+        Self { offset: self.offset + bytes, ..self }
+    }
+
+    /// A part that lies inside its extent, or what is wrong with it.
+    fn checked(extent: &FileExtentItem<'_>, part: ExtentPart) -> Result<Self, Corrupt> {
+        let bad = |field, value, why| Err(Corrupt::field("file extent", field, value, why));
+        let compressed = extent.compression != Compression::None;
+        let whole = if compressed { extent.ram_bytes } else { part.disk_length };
+        if part.offset.checked_add(part.length).is_none_or(|end| end > whole) {
+            return bad("length", part.length, "the part reaches past its extent");
+        }
+        if compressed && part.disk_length > MAX_COMPRESSED {
+            return bad("disk_length", part.disk_length, "more than a compressed extent has");
+        }
+        Ok(Self {
+            disk_address: part.disk_address,
+            disk_length: part.disk_length,
+            ram_bytes: extent.ram_bytes,
+            offset: part.offset,
+            compression: extent.compression,
+            generation: extent.generation,
+        })
+    }
+}
+
+/// The extents of a file, in order. An iterator; it ends after the first error.
+pub(crate) struct FileExtents<'a> {
+    cursor: Cursor<'a>,
+    tree: TreeId,
+    inode: InodeNumber,
+    sector_size: u32,
+    /// Where the next extent starts.
+    next: u64,
+    /// Where to stop.
+    end: u64,
+    sought: bool,
+    /// Whether the first extent comes from its own start on.
+    whole: bool,
+}
+
+impl<'a> FileExtents<'a> {
+    /// The extents that cover `start` to `end`. The first starts at `start`; the last may end
+    /// behind `end`, at the next sector boundary if it is a hole.
+    pub(crate) fn new(
+        tree: &'a Tree,
+        inode: InodeNumber,
+        sector_size: u32,
+        start: FileOffset,
+        end: FileOffset,
+    ) -> Self {
+        Self {
+            cursor: Cursor::new(tree),
+            tree: tree.id(),
+            inode,
+            sector_size,
+            next: start.0,
+            end: end.0,
+            sought: false,
+            whole: false,
+        }
+    }
+
+    /// As [`FileExtents::new`], but an extent that holds `start` comes whole.
+    pub(crate) fn whole(
+        tree: &'a Tree,
+        inode: InodeNumber,
+        sector_size: u32,
+        start: FileOffset,
+        end: FileOffset,
+    ) -> Self {
+        Self { whole: true, ..Self::new(tree, inode, sector_size, start, end) }
+    }
+
+    /// Goes to the item that holds `next`, or to the first behind it.
+    fn seek(&mut self) -> Result<()> {
+        let key = file_extent_key(self.inode, FileOffset(self.next));
+        self.cursor.seek(&key)?;
+        if self.cursor.key() == Some(key) {
+            return Ok(());
+        }
+        self.cursor.step_back()?;
+        // What comes before may be no extent of this file; then it is the next again.
+        if self.extent_start().is_none() {
+            if self.cursor.key().is_some() {
+                self.cursor.step()?;
+            } else {
+                self.cursor.seek(&key)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The offset of the extent item here, if it is one of this file.
+    fn extent_start(&self) -> Option<u64> {
+        let Key { objectid, item_type, offset } = self.cursor.key()?;
+        (objectid == self.inode.0 && item_type == ItemType::EXTENT_DATA).then_some(offset)
+    }
+
+    fn step(&mut self) -> Result<Option<Extent>> {
+        if self.next >= self.end {
+            return Ok(None);
+        }
+        if !std::mem::replace(&mut self.sought, true) {
+            self.seek()?;
+        }
+        while let Some(start) = self.extent_start() {
+            if start > self.next {
+                return Ok(Some(self.hole_to(start)));
+            }
+            if let Some(extent) = self.extent_here(start)? {
+                self.next = extent.end.0;
+                return Ok(Some(extent));
+            }
+            self.cursor.step()?;
+        }
+        Ok(Some(self.hole_to(u64::MAX)))
+    }
+
+    fn hole_to(&mut self, end: u64) -> Extent {
+        let last = self.end.checked_next_multiple_of(self.sector_size.into()).unwrap_or(u64::MAX);
+        self.whole = false;
+        let start = FileOffset(std::mem::replace(&mut self.next, end.min(last)));
+        Extent { start, end: FileOffset(self.next), kind: ExtentKind::Hole }
+    }
+
+    /// The rest from `next` on of the extent here, which starts at `start`; `None` where it ends
+    /// before.
+    fn extent_here(&mut self, start: u64) -> Result<Option<Extent>> {
+        let (tree, key) = (self.tree, file_extent_key(self.inode, FileOffset(start)));
+        let fault = |reason| Error::Item { tree, key, reason };
+        let data = self.cursor.data().expect("the cursor is at an item");
+        let extent = FileExtentItem::parse(data).map_err(fault)?;
+        let end = extent.end(FileOffset(start), self.sector_size).ok_or_else(|| {
+            fault(Corrupt::field("file extent", "length", extent.length(), "leaves 64 bits"))
+        })?;
+        if end.0 <= self.next {
+            return Ok(None);
+        }
+        // Extents do not overlap, but for bytes that lie: only the first may start before `next`.
+        let from = if std::mem::take(&mut self.whole) { start } else { self.next };
+        let skipped = from - start;
+        let part =
+            |part| DiskExtent::checked(&extent, part).map(|disk| disk.advanced(skipped)).map_err(fault);
+        let kind = match extent.content {
+            FileExtentContent::Inline(_) => ExtentKind::Inline(InlineExtent {
+                item: self.cursor.item().expect("the cursor is at an item"),
+                compression: extent.compression,
+                ram_bytes: extent.ram_bytes,
+            }),
+            FileExtentContent::Regular(on_disk) | FileExtentContent::Prealloc(on_disk)
+                if on_disk.is_hole() =>
+            {
+                ExtentKind::Hole
+            }
+            FileExtentContent::Regular(on_disk) => ExtentKind::Regular(part(on_disk)?),
+            FileExtentContent::Prealloc(on_disk) => ExtentKind::Prealloc(part(on_disk)?),
+        };
+        Ok(Some(Extent { start: FileOffset(from), end, kind }))
+    }
+}
+
+impl Iterator for FileExtents<'_> {
+    type Item = Result<Extent>;
+
+    fn next(&mut self) -> Option<Result<Extent>> {
+        let step = self.step();
+        if step.is_err() {
+            self.end = 0;
+        }
+        step.transpose()
+    }
+}

@@ -1,0 +1,17 @@
+//! File data: where it is, whether it is what was written, and what it was before compression.
+//!
+//! Everything here reads through a committed tree's root and holds no lock.
+
+mod checksum;
+mod compress;
+mod extent_map;
+mod fiemap;
+mod read;
+mod seek;
+
+pub(crate) use checksum::{DataSums, SectorFault};
+pub(crate) use extent_map::{DiskExtent, Extent, ExtentKind, FileExtents};
+pub use fiemap::FiemapExtent;
+pub(crate) use fiemap::fiemap;
+pub(crate) use read::{FileData, ReadContext};
+pub(crate) use seek::{Whence, seek};

@@ -1,0 +1,464 @@
+//! Reading file data.
+//!
+//! Owns [`ReadContext`], [`FileData`] and each thread's scratch. A request is cut along the extents
+//! into reads, which go to the devices together; then each is verified, repaired from other copies
+//! where it is bad, and brought to the caller's buffer: whole sectors of uncompressed extents were
+//! read there in the first place, everything else passes through the scratch. Nothing that failed
+//! its checksum is ever handed out.
+//!
+//! Memory: a thread's scratch is [`ARENA`] bytes and one uncompressed extent, taken once; a request
+//! allocates nothing more. Locks: none. Kernel counterparts: `btrfs_readahead` (`fs/btrfs/extent_io.c`),
+//! `btrfs_submit_bbio`, `btrfs_check_read_bio` (`fs/btrfs/bio.c`), `btrfs_submit_compressed_read`
+//! (`fs/btrfs/compression.c`).
+
+use crate::btree::Tree;
+use crate::data::checksum::{DataSums, SectorFault};
+use crate::data::compress::{DecompressError, MAX_UNCOMPRESSED, decompress};
+use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents, InlineExtent};
+use crate::errors::{Error, FilePlace, Result};
+use crate::volume::{LogicalRead, Volume};
+use arrayvec::ArrayVec;
+use papilio_format::items::file_extent::Compression;
+use papilio_format::items::inode::InodeFlags;
+use papilio_format::{FileOffset, InodeNumber, LogicalAddress};
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+/// Reads that go to the devices together.
+const BATCH: usize = 32;
+/// Reads that one extent needs at most: its first sector, its middle, its last sector.
+const READS_PER_EXTENT: usize = 3;
+/// Bytes of scratch for what isn't read straight into the caller's buffer. The largest need of one
+/// extent is 128 KiB: a compressed extent, or two sectors of 64 KiB.
+const ARENA: usize = 1 << 20;
+
+/// What reading data needs besides the file: made once for an open file system.
+#[derive(Debug)]
+pub(crate) struct ReadContext {
+    /// Tells the extents of one file system from those of another in the threads' caches.
+    id: u64,
+    volume: Arc<Volume>,
+    checksum_tree: Option<Tree>,
+    verify: bool,
+}
+
+/// A file whose data is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FileData<'a> {
+    /// Its subvolume.
+    pub(crate) tree: &'a Tree,
+    /// Its number.
+    pub(crate) inode: InodeNumber,
+    /// Its flags; without checksums, nothing is verified.
+    pub(crate) flags: InodeFlags,
+    /// Its bytes.
+    pub(crate) size: u64,
+}
+
+impl FileData<'_> {
+    fn place(&self, offset: u64) -> FilePlace {
+        FilePlace { tree: self.tree.id(), inode: self.inode, offset: FileOffset(offset) }
+    }
+}
+
+/// What a thread keeps between requests.
+#[derive(Default)]
+struct Scratch {
+    arena: Vec<u8>,
+    last: LastExtent,
+}
+
+/// The last extent that a thread decompressed, so that small sequential reads do so once.
+#[derive(Default)]
+struct LastExtent {
+    key: Option<(u64, DiskExtent)>,
+    bytes: Vec<u8>,
+}
+
+thread_local! {
+    static SCRATCH: RefCell<Scratch> = RefCell::default();
+}
+
+/// Where the bytes of one read belong.
+enum Destination<'b> {
+    /// They are there.
+    Direct,
+    /// Those from `skip` on go to `target`.
+    Copy { target: &'b mut [u8], skip: usize },
+    /// Those from `skip` on of what they decompress to go to `target`.
+    Decompress { target: &'b mut [u8], skip: usize, extent: DiskExtent },
+}
+
+/// One read of a batch, beside its `LogicalRead`.
+struct Piece<'b> {
+    /// The file offset of its first byte, for errors.
+    offset: u64,
+    destination: Destination<'b>,
+}
+
+/// The reads that go to the devices together.
+struct Batch<'b> {
+    reads: ArrayVec<LogicalRead<'b>, BATCH>,
+    pieces: ArrayVec<Piece<'b>, BATCH>,
+    arena: &'b mut [u8],
+}
+
+impl ReadContext {
+    /// Reads from `volume`; data is verified against `checksum_tree` if `verify` says so. Where that
+    /// tree is absent, all data that should have sums then counts as having lost them.
+    pub(crate) fn new(volume: Arc<Volume>, checksum_tree: Option<Tree>, verify: bool) -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(0);
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), volume, checksum_tree, verify }
+    }
+
+    /// Fills `buffer` with the file's bytes from `offset` on, as many as there are up to the end of
+    /// the file, and says how many. Offset and length need no alignment.
+    ///
+    /// # Errors
+    /// Tree blocks that cannot be read, extents that make no sense, [`Error::DataChecksum`] or
+    /// [`Error::MissingChecksum`] where no copy is good, [`Error::Decompress`], or a device's error.
+    /// The buffer's content is then undefined.
+    pub(crate) fn read(&self, file: &FileData<'_>, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        let left = file.size.saturating_sub(offset.0);
+        let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
+        if length == 0 {
+            return Ok(0);
+        }
+        // The scratch is taken out, not borrowed: nothing here can then find it borrowed already.
+        let mut scratch = SCRATCH.take();
+        let mut request = Request::new(self, file);
+        let result = request.run(offset.0, &mut buffer[..length], &mut scratch);
+        SCRATCH.set(scratch);
+        result.map(|()| length)
+    }
+}
+
+/// A request on its way.
+struct Request<'a> {
+    context: &'a ReadContext,
+    file: &'a FileData<'a>,
+    sector_size: usize,
+    /// `None` where nothing is verified.
+    sums: Option<Sums<'a>>,
+}
+
+/// The sums that data is held against.
+enum Sums<'a> {
+    Tree(DataSums<'a>),
+    /// There should be some, but the tree is not there.
+    Lost,
+}
+
+impl<'a> Request<'a> {
+    fn new(context: &'a ReadContext, file: &'a FileData<'a>) -> Self {
+        let geometry = context.volume.geometry();
+        let verified = context.verify && !file.flags.contains(InodeFlags::NODATASUM);
+        let sums = verified.then(|| match &context.checksum_tree {
+            Some(tree) => Sums::Tree(DataSums::new(tree, geometry)),
+            None => Sums::Lost,
+        });
+        Self { context, file, sector_size: geometry.sector_size as usize, sums }
+    }
+
+    fn run(&mut self, offset: u64, buffer: &mut [u8], scratch: &mut Scratch) -> Result<()> {
+        let end = offset + buffer.len() as u64;
+        let sector_size = self.sector_size as u32;
+        let mut extents = FileExtents::new(
+            self.file.tree,
+            self.file.inode,
+            sector_size,
+            FileOffset(offset),
+            FileOffset(end),
+        );
+        let mut rest = buffer;
+        let mut carried: Option<Extent> = None;
+        while !rest.is_empty() {
+            let mut batch = Batch::new(&mut scratch.arena);
+            while !rest.is_empty() {
+                let extent = match carried.take() {
+                    Some(extent) => extent,
+                    None => extents.next().expect("extents cover the whole range")?,
+                };
+                if let ExtentKind::Regular(disk) = &extent.kind
+                    && !batch.has_room(disk, self.sector_size)
+                {
+                    carried = Some(extent);
+                    break;
+                }
+                let wanted = (extent.end.0.min(end) - extent.start.0) as usize;
+                let (target, after) = std::mem::take(&mut rest).split_at_mut(wanted);
+                rest = after;
+                self.plan(&extent, target, &mut batch, &mut scratch.last)?;
+            }
+            self.finish(batch, &mut scratch.last)?;
+        }
+        Ok(())
+    }
+
+    /// Fills `target` with the start of `extent`, or puts the reads that will into the batch.
+    fn plan<'b>(
+        &self,
+        extent: &Extent,
+        target: &'b mut [u8],
+        batch: &mut Batch<'b>,
+        last: &mut LastExtent,
+    ) -> Result<()> {
+        match &extent.kind {
+            ExtentKind::Hole | ExtentKind::Prealloc(_) => target.fill(0),
+            ExtentKind::Inline(inline) => self.read_inline(extent.start.0, inline, target, last)?,
+            ExtentKind::Regular(disk) if disk.compression == Compression::None => {
+                batch.add_plain(extent.start.0, disk, target, self.sector_size);
+            }
+            ExtentKind::Regular(disk) => {
+                let whole = DiskExtent { offset: 0, ..*disk };
+                let skip = disk.offset as usize;
+                if last.key == Some((self.context.id, whole)) {
+                    target.copy_from_slice(&last.bytes[skip..][..target.len()]);
+                } else {
+                    batch.add_compressed(extent.start.0, whole, skip, target);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Inline data, which its leaf's checksum has vouched for; `offset` counts from its start, which
+    /// is the file's.
+    fn read_inline(
+        &self,
+        offset: u64,
+        inline: &InlineExtent,
+        target: &mut [u8],
+        last: &mut LastExtent,
+    ) -> Result<()> {
+        let stored = inline.data();
+        let copy = |bytes: &[u8], target: &mut [u8]| {
+            let bytes = usize::try_from(offset).ok().and_then(|skip| bytes.get(skip..)).unwrap_or(&[]);
+            let filled = bytes.len().min(target.len());
+            target[..filled].copy_from_slice(&bytes[..filled]);
+            target[filled..].fill(0);
+        };
+        if inline.compression == Compression::None {
+            copy(stored, target);
+            return Ok(());
+        }
+        let fault = |error| self.decompress_error(offset, error);
+        let sector_size = self.sector_size as u32;
+        if offset == 0 {
+            let length = target.len().min(inline.ram_bytes as usize);
+            target[length..].fill(0);
+            return decompress(inline.compression, stored, &mut target[..length], sector_size).map_err(fault);
+        }
+        let bytes = last.forget(inline.ram_bytes);
+        decompress(inline.compression, stored, bytes, sector_size).map_err(fault)?;
+        copy(bytes, target);
+        Ok(())
+    }
+
+    /// Reads, verifies, and brings everything to where it belongs.
+    fn finish(&mut self, mut batch: Batch<'_>, last: &mut LastExtent) -> Result<()> {
+        match &mut batch.reads[..] {
+            [] => return Ok(()),
+            [read] => read.result = self.context.volume.read(read.logical, read.buffer),
+            reads => self.context.volume.read_many(reads),
+        }
+        for (read, piece) in batch.reads.into_iter().zip(batch.pieces) {
+            let LogicalRead { logical, buffer, result } = read;
+            self.check(logical, buffer, result, piece.offset)?;
+            match piece.destination {
+                Destination::Direct => {}
+                Destination::Copy { target, skip } => {
+                    target.copy_from_slice(&buffer[skip..][..target.len()]);
+                }
+                Destination::Decompress { target, skip, extent } => self
+                    .decompress_to(buffer, target, skip, extent, piece.offset, last)
+                    .map_err(|error| self.decompress_error(piece.offset, error))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn decompress_to(
+        &self,
+        input: &[u8],
+        target: &mut [u8],
+        skip: usize,
+        extent: DiskExtent,
+        offset: u64,
+        last: &mut LastExtent,
+    ) -> Result<(), DecompressError> {
+        let sector_size = self.sector_size as u32;
+        // Where nobody can want the rest next, the caller's buffer is as good a place as any.
+        let wanted_whole =
+            target.len() as u64 == extent.ram_bytes || offset + target.len() as u64 == self.file.size;
+        if skip == 0 && wanted_whole {
+            return decompress(extent.compression, input, target, sector_size);
+        }
+        let bytes = last.forget(extent.ram_bytes);
+        decompress(extent.compression, input, bytes, sector_size)?;
+        target.copy_from_slice(&bytes[skip..][..target.len()]);
+        last.key = Some((self.context.id, extent));
+        Ok(())
+    }
+
+    fn decompress_error(&self, offset: u64, error: DecompressError) -> Error {
+        Error::Decompress { place: self.file.place(offset), reason: error.to_string() }
+    }
+
+    /// Verifies whole sectors that were read with `result`, and replaces the bad ones by those of
+    /// other copies.
+    fn check(
+        &mut self,
+        logical: LogicalAddress,
+        data: &mut [u8],
+        result: Result<()>,
+        offset: u64,
+    ) -> Result<()> {
+        let sector_size = self.sector_size;
+        let mut checked = 0;
+        // A read that failed says nothing about which of its sectors did: each is read again.
+        let unread = result.is_err();
+        while checked < data.len() {
+            let at = LogicalAddress(logical.0 + checked as u64);
+            let rest = &mut data[checked..];
+            let sector = if unread {
+                0
+            } else {
+                match self.first_fault(at, rest)? {
+                    None => return Ok(()),
+                    Some((sector, SectorFault::Mismatch)) => sector,
+                    Some((sector, SectorFault::NoSum)) => {
+                        let skipped = (checked + sector * sector_size) as u64;
+                        return Err(Error::MissingChecksum {
+                            place: self.file.place(offset + skipped),
+                            logical: LogicalAddress(logical.0 + skipped),
+                        });
+                    }
+                }
+            };
+            let bad = LogicalAddress(at.0 + (sector * sector_size) as u64);
+            let place = offset + (bad.0 - logical.0);
+            self.repair(bad, &mut rest[sector * sector_size..][..sector_size], place)?;
+            checked += (sector + 1) * sector_size;
+        }
+        Ok(())
+    }
+
+    fn first_fault(&mut self, logical: LogicalAddress, data: &[u8]) -> Result<Option<(usize, SectorFault)>> {
+        match &mut self.sums {
+            None => Ok(None),
+            Some(Sums::Lost) => Ok(Some((0, SectorFault::NoSum))),
+            Some(Sums::Tree(sums)) => sums.first_fault(logical, data),
+        }
+    }
+
+    /// Fills one sector from the first copy that is good.
+    fn repair(&mut self, logical: LogicalAddress, sector: &mut [u8], offset: u64) -> Result<()> {
+        let volume = &self.context.volume;
+        if self.sums.is_none() {
+            return volume.read(logical, sector);
+        }
+        let copies = volume.copies(logical)?;
+        let mut error = None;
+        for copy in 0..copies {
+            match self.context.volume.read_copy(logical, sector, copy) {
+                Err(failure) => error = error.or(Some(failure)),
+                Ok(()) => match self.first_fault(logical, sector)? {
+                    Some((_, SectorFault::Mismatch)) => {}
+                    Some((_, SectorFault::NoSum)) => {
+                        return Err(Error::MissingChecksum { place: self.file.place(offset), logical });
+                    }
+                    None => {
+                        tracing::warn!("{}: read from copy {copy}", self.file.place(offset));
+                        return Ok(());
+                    }
+                },
+            }
+        }
+        match error {
+            Some(error) if copies == 1 => Err(error),
+            _ => Err(Error::DataChecksum { place: self.file.place(offset), logical, copies }),
+        }
+    }
+}
+
+impl LastExtent {
+    /// Room for `length` bytes; what was remembered is not any more.
+    fn forget(&mut self, length: u64) -> &mut [u8] {
+        assert!(length <= MAX_UNCOMPRESSED, "the parser refuses larger extents");
+        self.key = None;
+        self.bytes.resize(length as usize, 0);
+        &mut self.bytes
+    }
+}
+
+impl<'b> Batch<'b> {
+    fn new(arena: &'b mut Vec<u8>) -> Self {
+        arena.resize(ARENA, 0);
+        Self { reads: ArrayVec::new(), pieces: ArrayVec::new(), arena }
+    }
+
+    /// Whether the reads of one more extent fit.
+    fn has_room(&self, extent: &DiskExtent, sector_size: usize) -> bool {
+        let scratch = match extent.compression {
+            Compression::None => 2 * sector_size,
+            _ => extent.disk_length as usize,
+        };
+        self.reads.remaining_capacity() >= READS_PER_EXTENT && self.arena.len() >= scratch
+    }
+
+    fn take_arena(&mut self, length: usize) -> &'b mut [u8] {
+        let (taken, rest) = std::mem::take(&mut self.arena).split_at_mut(length);
+        self.arena = rest;
+        taken
+    }
+
+    fn push(&mut self, logical: LogicalAddress, buffer: &'b mut [u8], offset: u64, to: Destination<'b>) {
+        self.reads.push(LogicalRead::new(logical, buffer));
+        self.pieces.push(Piece { offset, destination: to });
+    }
+
+    /// Reads the part of an uncompressed extent that stands for the file from `offset` on.
+    fn add_plain(&mut self, offset: u64, extent: &DiskExtent, target: &'b mut [u8], sector_size: usize) {
+        // No sum here overflows: the part lies inside its extent, and that inside the address space.
+        let at = extent.disk_address.0 + extent.offset;
+        let head = (at % sector_size as u64) as usize;
+        let span = (head + target.len()).next_multiple_of(sector_size);
+        if head == 0 && target.len().is_multiple_of(sector_size) {
+            return self.push(LogicalAddress(at), target, offset, Destination::Direct);
+        }
+        if span <= 2 * sector_size {
+            return self.add_bounced(offset, at, target, sector_size);
+        }
+        let first = if head == 0 { 0 } else { sector_size - head };
+        let middle = (target.len() - first) / sector_size * sector_size;
+        let (first_target, target) = target.split_at_mut(first);
+        let (middle_target, last_target) = target.split_at_mut(middle);
+        if first > 0 {
+            self.add_bounced(offset, at, first_target, sector_size);
+        }
+        let (offset, at) = (offset + first as u64, at + first as u64);
+        if middle > 0 {
+            self.push(LogicalAddress(at), middle_target, offset, Destination::Direct);
+        }
+        if !last_target.is_empty() {
+            self.add_bounced(offset + middle as u64, at + middle as u64, last_target, sector_size);
+        }
+    }
+
+    /// Reads the sectors around `target`'s bytes into the scratch.
+    fn add_bounced(&mut self, offset: u64, at: u64, target: &'b mut [u8], sector_size: usize) {
+        let skip = (at % sector_size as u64) as usize;
+        let buffer = self.take_arena((skip + target.len()).next_multiple_of(sector_size));
+        let start = LogicalAddress(at - skip as u64);
+        self.push(start, buffer, offset - skip as u64, Destination::Copy { target, skip });
+    }
+
+    /// Reads the whole of a compressed extent.
+    fn add_compressed(&mut self, offset: u64, extent: DiskExtent, skip: usize, target: &'b mut [u8]) {
+        let buffer = self.take_arena(extent.disk_length as usize);
+        let to = Destination::Decompress { target, skip, extent };
+        self.push(extent.disk_address, buffer, offset, to);
+    }
+}

@@ -1,0 +1,50 @@
+//! Where data and holes are, as `lseek` with SEEK_DATA and SEEK_HOLE tells.
+//!
+//! Preallocated room counts as a hole, and the end of the file as one that is always there. Locks:
+//! none. Kernel counterpart: `find_desired_extent` (`fs/btrfs/file.c`).
+
+use crate::btree::Tree;
+use crate::data::extent_map::{ExtentKind, FileExtents};
+use crate::errors::Result;
+use papilio_format::{FileOffset, InodeNumber};
+
+/// What to look for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Whence {
+    /// Bytes that something stands for.
+    Data,
+    /// Bytes that read as zeros because nothing was written there.
+    Hole,
+}
+
+/// The first offset from `offset` on where there is data, or a hole, in a file of `size` bytes.
+/// `None` is ENXIO: `offset` is at or behind the end, or no data follows.
+///
+/// # Errors
+/// A tree block or an extent that cannot be read.
+pub(crate) fn seek(
+    tree: &Tree,
+    inode: InodeNumber,
+    size: u64,
+    sector_size: u32,
+    offset: FileOffset,
+    whence: Whence,
+) -> Result<Option<FileOffset>> {
+    if offset.0 >= size {
+        return Ok(None);
+    }
+    for extent in FileExtents::new(tree, inode, sector_size, offset, FileOffset(size)) {
+        let extent = extent?;
+        let found = match extent.kind {
+            ExtentKind::Hole | ExtentKind::Prealloc(_) => Whence::Hole,
+            ExtentKind::Inline(_) | ExtentKind::Regular(_) => Whence::Data,
+        };
+        if found == whence {
+            return Ok(Some(extent.start));
+        }
+    }
+    Ok(match whence {
+        Whence::Data => None,
+        Whence::Hole => Some(FileOffset(size)),
+    })
+}

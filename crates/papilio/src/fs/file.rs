@@ -1,0 +1,198 @@
+//! Regular files, as callers see them.
+//!
+//! Owns [`File`], which any number of threads may read at once, and [`FileReader`], which adds a
+//! position for `std::io`.
+
+use crate::data::{self, FiemapExtent, FileData, Whence};
+use crate::errors::{Error, PathError, Result};
+use crate::fs::{Inode, Metadata};
+use papilio_format::FileOffset;
+use std::io;
+
+/// Bytes read at once when a whole file is asked for.
+const STEP: usize = 1 << 20;
+
+/// An open regular file.
+///
+/// ```no_run
+/// # fn main() -> papilio::Result<()> {
+/// let fs = papilio::FileSystem::open("backup.img")?;
+/// let file = fs.open_file("/var/log/syslog")?;
+/// let mut first = [0; 4096];
+/// let read = file.read_at(&mut first, 0)?;
+/// assert!(read <= 4096);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct File {
+    inode: Inode,
+}
+
+impl File {
+    /// `inode` is a regular file's.
+    pub(super) fn new(inode: Inode) -> Self {
+        Self { inode }
+    }
+
+    /// Its inode.
+    pub fn inode(&self) -> &Inode {
+        &self.inode
+    }
+
+    /// What `stat` shows of it.
+    pub fn metadata(&self) -> &Metadata {
+        self.inode.metadata()
+    }
+
+    /// Its size in bytes.
+    pub fn len(&self) -> u64 {
+        self.metadata().size()
+    }
+
+    /// Whether its size is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Reads from byte `offset` on, and returns how many bytes were read: fewer than fit only at the
+    /// end of the file. Holes and preallocated ranges read as zeros. Every byte was compared with
+    /// its checksum, unless the file has none or the options said not to.
+    ///
+    /// # Errors
+    /// [`Error::DataChecksum`] where no copy is good; a device's error; an extent that makes no
+    /// sense.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let handle = self.inode.handle();
+        let file = FileData {
+            tree: handle.tree(),
+            inode: handle.number,
+            flags: handle.item.flags,
+            size: handle.item.size,
+        };
+        self.inode.file_system().mounted.reader.read(&file, FileOffset(offset), buffer)
+    }
+
+    /// The first byte at or after `offset` that holds data (`SEEK_DATA`); `None` if only a hole
+    /// follows. Preallocated ranges are holes.
+    ///
+    /// # Errors
+    /// [`PathError::BeyondEnd`] from the end of the file on; a tree block that cannot be read.
+    pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
+        self.check_within(offset)?;
+        self.seek(offset, Whence::Data)
+    }
+
+    /// The first byte at or after `offset` that lies in a hole (`SEEK_HOLE`); the end of the file is
+    /// one.
+    ///
+    /// # Errors
+    /// As [`File::seek_data`].
+    pub fn seek_hole(&self, offset: u64) -> Result<u64> {
+        self.check_within(offset)?;
+        Ok(self.seek(offset, Whence::Hole)?.unwrap_or(self.len()))
+    }
+
+    /// The extents as `FIEMAP` reports them, in order, from the one that holds byte `offset` on.
+    /// Whether others refer to an extent ([`FiemapExtent::SHARED`]) is not looked up.
+    ///
+    /// # Errors
+    /// A tree block or an extent that cannot be read.
+    pub fn fiemap(&self, offset: u64) -> Result<Vec<FiemapExtent>> {
+        let handle = self.inode.handle();
+        let mut extents = Vec::new();
+        data::fiemap(
+            handle.tree(),
+            handle.number,
+            self.sector_size(),
+            FileOffset(offset),
+            |_| Ok(false),
+            |extent| {
+                extents.push(extent);
+                true
+            },
+        )?;
+        Ok(extents)
+    }
+
+    /// The whole content. Memory grows as bytes are read, never by the size that the inode claims.
+    ///
+    /// # Errors
+    /// As [`File::read_at`].
+    pub fn read_all(&self) -> Result<Vec<u8>> {
+        let mut content = Vec::new();
+        loop {
+            let start = content.len();
+            let step = STEP.min(usize::try_from(self.len() - start as u64).unwrap_or(STEP));
+            if step == 0 {
+                return Ok(content);
+            }
+            content.try_reserve(step).map_err(|_| {
+                Error::Invalid(format!("inode {}: its content does not fit in memory", self.inode.number()))
+            })?;
+            content.resize(start + step, 0);
+            let read = self.read_at(&mut content[start..], start as u64)?;
+            content.truncate(start + read);
+            if read == 0 {
+                return Ok(content);
+            }
+        }
+    }
+
+    /// A reader with a position, for `std::io`.
+    pub fn reader(&self) -> FileReader {
+        FileReader { file: self.clone(), position: 0 }
+    }
+
+    fn seek(&self, offset: u64, whence: Whence) -> Result<Option<u64>> {
+        let handle = self.inode.handle();
+        let sector_size = self.sector_size();
+        let size = self.len();
+        let found = data::seek(handle.tree(), handle.number, size, sector_size, FileOffset(offset), whence)?;
+        Ok(found.map(FileOffset::get))
+    }
+
+    fn sector_size(&self) -> u32 {
+        self.inode.file_system().superblock().raw.sector_size
+    }
+
+    fn check_within(&self, offset: u64) -> Result<()> {
+        if offset < self.len() {
+            return Ok(());
+        }
+        let path = format!("subvolume {}, inode {}, offset {offset}", self.inode.tree(), self.inode.number());
+        Err(Error::path(path.as_bytes(), PathError::BeyondEnd))
+    }
+}
+
+/// A [`File`] with a position.
+#[derive(Clone, Debug)]
+pub struct FileReader {
+    file: File,
+    position: u64,
+}
+
+impl io::Read for FileReader {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let read = self.file.read_at(buffer, self.position).map_err(io::Error::other)?;
+        self.position += read as u64;
+        Ok(read)
+    }
+}
+
+impl io::Seek for FileReader {
+    fn seek(&mut self, target: io::SeekFrom) -> io::Result<u64> {
+        let (base, offset) = match target {
+            io::SeekFrom::Start(offset) => {
+                self.position = offset;
+                return Ok(offset);
+            }
+            io::SeekFrom::End(offset) => (self.file.len(), offset),
+            io::SeekFrom::Current(offset) => (self.position, offset),
+        };
+        self.position = base.checked_add_signed(offset).ok_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "seek before the start or past 2^64")
+        })?;
+        Ok(self.position)
+    }
+}
