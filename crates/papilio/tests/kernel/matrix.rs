@@ -1,0 +1,69 @@
+//! Each preset of the oracle once: made, filled and unmounted by the kernel, then read by both.
+
+use crate::bridge::Papilio;
+use papilio::{FileSystem, OpenOptions};
+use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Report, Scratch, TreeSpec, compare, require};
+use std::path::PathBuf;
+use std::time::Instant;
+
+/// The presets of a run without wishes: every feature once, each in seconds.
+const DEFAULT_PRESETS: &str = "default,sha256,blake2,xxhash,zlib,lzo,zstd,nodatasum,no-inline,dup,node-4k,\
+                               node-64k,mixed,without-no-holes,without-extref,v1-cache,oldest,quota,simple-quota";
+
+/// How much to write, which the environment may raise.
+pub fn tree_spec() -> TreeSpec {
+    let number = |name, default| match std::env::var(name) {
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Err(_) => default,
+    };
+    TreeSpec {
+        files: number("PAPILIO_ORACLE_FILES", 200),
+        bytes: number("PAPILIO_ORACLE_BYTES", 12 << 20),
+        ..TreeSpec::default()
+    }
+}
+
+/// Opens the images of a file system, all of them or, with `degraded`, some.
+pub fn open(images: &[PathBuf], degraded: bool) -> papilio::Result<FileSystem> {
+    let others = &images[1..];
+    let options = others.iter().fold(OpenOptions::new(), |options, path| options.device(path));
+    FileSystem::open_with(&images[0], &options.degraded(degraded))
+}
+
+/// Everything that both sides know.
+pub fn compare_with_kernel(images: &ImageSet) -> Report {
+    let mounted = images.mount_read_only().expect("the kernel mounts it");
+    let fs = open(images.paths(), false).expect("Papilio opens it");
+    compare(&HostTree::new(mounted.path()), &Papilio(fs), &CompareOptions::SAME_IMAGE)
+}
+
+#[test]
+fn every_preset_reads_as_the_kernel_reads_it() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let wanted = std::env::var("PAPILIO_ORACLE_PRESETS").unwrap_or_else(|_| DEFAULT_PRESETS.to_owned());
+    let tree = tree_spec();
+    for name in wanted.split(',').filter(|name| !name.is_empty()) {
+        let spec = papilio_oracle::preset(name).unwrap_or_else(|| panic!("no preset '{name}'"));
+        let scratch = Scratch::new(tree.bytes * 2 + (64 << 20)).unwrap();
+        let images = spec.sized_for(tree.bytes).make(&scratch).unwrap();
+        let mounted = images.mount().unwrap();
+        let start = Instant::now();
+        let written = tree.populate(mounted.path()).unwrap();
+        mounted.unmount().unwrap();
+        let populated = start.elapsed();
+        let start = Instant::now();
+        let report = compare_with_kernel(&images);
+        println!(
+            "{name:20} {} entries, {} bytes compared, {} differences; written in {:.1} s, compared in {:.1} s",
+            report.entries,
+            report.bytes,
+            report.total,
+            populated.as_secs_f32(),
+            start.elapsed().as_secs_f32()
+        );
+        assert!(report.is_equal(), "{name}: {report}");
+        assert!(report.entries >= written.entries, "{name}: {report}");
+    }
+}

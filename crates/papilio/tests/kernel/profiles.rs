@@ -1,0 +1,101 @@
+//! Each RAID profile, with all devices and with every set of devices lost that it tolerates.
+//!
+//! One file system is filled once; the kernel's balance then converts it from profile to profile, so
+//! that relocated trees are read as well.
+
+use crate::bridge::Papilio;
+use crate::matrix::{compare_with_kernel, open, tree_spec};
+use papilio::ErrorKind;
+use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
+use std::path::PathBuf;
+use std::process::Command;
+
+/// Profile, and how many devices it may lose.
+const PROFILES: [(&str, usize); 7] =
+    [("raid0", 0), ("raid1", 1), ("raid1c3", 2), ("raid1c4", 3), ("raid10", 1), ("raid5", 1), ("raid6", 2)];
+
+#[test]
+fn every_profile_reads_without_the_devices_it_may_lose() {
+    let needs = [Need::Command("btrfs")];
+    if require(Need::KERNEL_MOUNT).is_none() || require(&needs).is_none() {
+        return;
+    }
+    let tree = tree_spec();
+    let scratch = Scratch::new(tree.bytes * 5 + (256 << 20)).unwrap();
+    let spec = FileSystemSpec {
+        devices: 5,
+        data_profile: Some("single".to_owned()),
+        metadata_profile: Some("raid1".to_owned()),
+        ..FileSystemSpec::default()
+    };
+    let images = spec.sized_for(tree.bytes).make(&scratch).unwrap();
+    let mounted = images.mount().unwrap();
+    let written = tree.populate(mounted.path()).unwrap();
+    mounted.unmount().unwrap();
+    let report = compare_with_kernel(&images);
+    assert!(report.is_equal() && report.entries >= written.entries, "single: {report}");
+
+    for (profile, tolerated) in PROFILES {
+        convert(&images, profile);
+        let report = compare_with_kernel(&images);
+        println!("{profile:8} all devices: {} entries, {} bytes", report.entries, report.bytes);
+        assert!(report.is_equal() && report.entries >= written.entries, "{profile}: {report}");
+        without_devices(&images, profile, tolerated);
+    }
+}
+
+/// Has the kernel rewrite everything in another profile.
+fn convert(images: &ImageSet, profile: &str) {
+    let mounted = images.mount().unwrap();
+    let output = Command::new("btrfs")
+        .args(["balance", "start", "--force"])
+        .args([format!("-dconvert={profile}"), format!("-mconvert={profile}")])
+        .arg(mounted.path())
+        .output()
+        .unwrap();
+    assert!(output.status.success(), "{profile}: {}", String::from_utf8_lossy(&output.stderr));
+    mounted.unmount().unwrap();
+}
+
+/// Compares with each set of `tolerated` devices lost, and sees one more refused.
+fn without_devices(images: &ImageSet, profile: &str, tolerated: usize) {
+    let mounted = images.mount_read_only().unwrap();
+    let kernel = HostTree::new(mounted.path());
+    let all = images.paths();
+    let sets = subsets(all, all.len() - tolerated);
+    // In the long run, reading everything once a set would take hours: the first and the last will do.
+    let sets: Vec<_> = if tree_spec().bytes > (1 << 30) {
+        vec![sets[0].clone(), sets[sets.len() - 1].clone()]
+    } else {
+        sets
+    };
+    if tolerated > 0 {
+        for present in &sets {
+            let fs = open(present, true).unwrap_or_else(|error| panic!("{profile}, {present:?}: {error}"));
+            let report = compare(&kernel, &Papilio(fs), &CompareOptions::SAME_IMAGE);
+            assert!(report.is_equal() && report.entries > 100, "{profile}, {present:?}: {report}");
+            let refused = open(present, false).err().expect("a missing device is not passed over in silence");
+            assert_eq!(refused.kind(), ErrorKind::MissingDevice, "{refused}");
+        }
+        println!("{profile:8} {} sets of {tolerated} devices lost", sets.len());
+    }
+    let too_few = &subsets(all, all.len() - tolerated - 1)[0];
+    if let Ok(fs) = open(too_few, true) {
+        // Chunks on the devices that are left may all be whole; reading everything must not be.
+        let report = compare(&kernel, &Papilio(fs), &CompareOptions::SAME_IMAGE);
+        assert!(!report.is_equal(), "{profile}: read whole with too few devices");
+    }
+}
+
+/// All sets of `size` of the paths, in order.
+fn subsets(paths: &[PathBuf], size: usize) -> Vec<Vec<PathBuf>> {
+    if size == 0 {
+        return vec![Vec::new()];
+    }
+    let Some((first, rest)) = paths.split_first() else { return Vec::new() };
+    let with_first = subsets(rest, size - 1).into_iter().map(|mut set| {
+        set.insert(0, first.clone());
+        set
+    });
+    with_first.chain(subsets(rest, size)).collect()
+}
