@@ -120,7 +120,7 @@ impl<'a> DataSums<'a> {
             return Ok(());
         }
         self.cursor.step_back()?;
-        if !self.item()?.is_some_and(|item| address < item.end()) {
+        if self.item()?.is_none_or(|item| item.end() <= address) {
             if self.cursor.key().is_some() {
                 self.cursor.step()?;
             } else {

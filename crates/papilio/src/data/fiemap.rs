@@ -16,7 +16,8 @@ use papilio_format::{FileOffset, InodeNumber, LogicalAddress};
 pub struct FiemapExtent {
     /// Where it starts in the file.
     pub start: FileOffset,
-    /// Where it starts in the file system's address space; 0 for inline data.
+    /// Where it starts in the file system's address space; where the whole extent starts, if it is
+    /// compressed; 0 for inline data.
     pub address: LogicalAddress,
     /// Bytes of the file, a multiple of the sector size.
     pub length: u64,
@@ -44,8 +45,10 @@ impl FiemapExtent {
         let mut on_disk = |disk: &DiskExtent, flags| -> Result<_> {
             let shared = if shared(disk)? { Self::SHARED } else { 0 };
             let flags = flags | shared | encoded(disk.compression);
-            // Cannot overflow where the chunk map knows the extent; where not, any number is wrong.
-            Ok((LogicalAddress(disk.disk_address.0.wrapping_add(disk.offset)), flags))
+            // A part of a compressed extent has no place of its own on disk.
+            let offset = if disk.compression == Compression::None { disk.offset } else { 0 };
+            // No overflow: the part lies inside its extent, and that inside the address space.
+            Ok((LogicalAddress(disk.disk_address.0 + offset), flags))
         };
         let (address, flags) = match &extent.kind {
             ExtentKind::Hole => return Ok(None),

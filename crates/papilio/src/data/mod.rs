@@ -15,3 +15,6 @@ pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;
 pub(crate) use read::{FileData, ReadContext};
 pub(crate) use seek::{Whence, seek};
+
+#[cfg(test)]
+mod tests;

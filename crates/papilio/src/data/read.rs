@@ -139,26 +139,18 @@ struct Request<'a> {
     context: &'a ReadContext,
     file: &'a FileData<'a>,
     sector_size: usize,
-    /// `None` where nothing is verified.
-    sums: Option<Sums<'a>>,
-}
-
-/// The sums that data is held against.
-enum Sums<'a> {
-    Tree(DataSums<'a>),
-    /// There should be some, but the tree is not there.
-    Lost,
+    verified: bool,
+    /// Where the sums are; absent where nothing is verified, or the tree is not there.
+    sums: Option<DataSums<'a>>,
 }
 
 impl<'a> Request<'a> {
     fn new(context: &'a ReadContext, file: &'a FileData<'a>) -> Self {
         let geometry = context.volume.geometry();
         let verified = context.verify && !file.flags.contains(InodeFlags::NODATASUM);
-        let sums = verified.then(|| match &context.checksum_tree {
-            Some(tree) => Sums::Tree(DataSums::new(tree, geometry)),
-            None => Sums::Lost,
-        });
-        Self { context, file, sector_size: geometry.sector_size as usize, sums }
+        let tree = context.checksum_tree.as_ref().filter(|_| verified);
+        let sums = tree.map(|tree| DataSums::new(tree, geometry));
+        Self { context, file, sector_size: geometry.sector_size as usize, verified, sums }
     }
 
     fn run(&mut self, offset: u64, buffer: &mut [u8], scratch: &mut Scratch) -> Result<()> {
@@ -347,16 +339,15 @@ impl<'a> Request<'a> {
 
     fn first_fault(&mut self, logical: LogicalAddress, data: &[u8]) -> Result<Option<(usize, SectorFault)>> {
         match &mut self.sums {
-            None => Ok(None),
-            Some(Sums::Lost) => Ok(Some((0, SectorFault::NoSum))),
-            Some(Sums::Tree(sums)) => sums.first_fault(logical, data),
+            Some(sums) => sums.first_fault(logical, data),
+            None => Ok(self.verified.then_some((0, SectorFault::NoSum))),
         }
     }
 
     /// Fills one sector from the first copy that is good.
     fn repair(&mut self, logical: LogicalAddress, sector: &mut [u8], offset: u64) -> Result<()> {
         let volume = &self.context.volume;
-        if self.sums.is_none() {
+        if !self.verified {
             return volume.read(logical, sector);
         }
         let copies = volume.copies(logical)?;
