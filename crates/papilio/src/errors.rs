@@ -29,7 +29,7 @@ pub enum Error {
         /// Which copy.
         offset: PhysicalAddress,
         /// What is wrong with it.
-        reason: SuperblockError,
+        reason: Box<SuperblockError>,
         /// The other copies on the same device that are good, and could be chosen.
         good_copies: Vec<usize>,
     },
@@ -269,12 +269,14 @@ impl Error {
     /// The class of this error.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Error::Superblock {
-                reason: SuperblockError::Corrupt(Corrupt::Magic { .. } | Corrupt::TooShort { .. }),
-                ..
-            } => ErrorKind::NotBtrfs,
-            Error::Superblock { reason: SuperblockError::Incompatible(_), .. }
-            | Error::Incompatible { .. } => ErrorKind::Incompatible,
+            Error::Superblock { reason, .. } => match **reason {
+                SuperblockError::Corrupt(Corrupt::Magic { .. } | Corrupt::TooShort { .. }) => {
+                    ErrorKind::NotBtrfs
+                }
+                SuperblockError::Incompatible(_) => ErrorKind::Incompatible,
+                SuperblockError::Corrupt(_) => ErrorKind::Io,
+            },
+            Error::Incompatible { .. } => ErrorKind::Incompatible,
             Error::Path { kind, .. } => ErrorKind::Path(*kind),
             Error::Invalid(_) | Error::DeviceMismatch { .. } => ErrorKind::Invalid,
             Error::Open(_) | Error::Host { .. } => ErrorKind::Host,

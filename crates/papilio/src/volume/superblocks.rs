@@ -43,7 +43,7 @@ fn read_copy(device: &dyn Device, mirror: usize) -> Result<Superblock> {
     let bad = |reason| Error::Superblock {
         device: device.name().to_owned(),
         offset,
-        reason,
+        reason: Box::new(reason),
         good_copies: Vec::new(),
     };
     let end = offset.0 + SUPERBLOCK_SIZE as u64;
