@@ -98,7 +98,7 @@ fn without_devices(images: &ImageSet, profile: &str, tolerated: usize) {
             let fs = open(present, true).unwrap_or_else(|error| panic!("{profile}, {present:?}: {error}"));
             let report = compare(&kernel, &Papilio(fs), &CompareOptions::SAME_IMAGE);
             assert!(report.is_equal() && report.entries > 100, "{profile}, {present:?}: {report}");
-            let refused = open(present, false).err().expect("a missing device is not passed over in silence");
+            let refused = open(present, false).expect_err("a missing device is not passed over in silence");
             assert_eq!(refused.kind(), ErrorKind::MissingDevice, "{refused}");
         }
         println!("{profile:8} {} sets of {tolerated} devices lost", sets.len());
