@@ -1,5 +1,6 @@
 //! Tests of whole volumes: [`reading`] with everything there, with devices lost and with devices
-//! that fail, and [`opening`] good and bad ones.
+//! that fail, [`opening`] good and bad ones, and [`kernel`], on what mkfs and the kernel wrote.
 
+mod kernel;
 mod opening;
 mod reading;

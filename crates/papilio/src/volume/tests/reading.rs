@@ -3,10 +3,11 @@
 use super::super::read::LogicalRead;
 use super::super::testing::{CHUNK_START, TestVolume, byte_at, content};
 use super::super::volume::Volume;
-use crate::Error;
-use papilio_device::{Device, MemoryDevice};
+use crate::{Error, OpenOptions};
+use papilio_device::{Device, FaultDevice, MemoryDevice};
 use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
 use papilio_format::{LogicalAddress, PhysicalAddress};
+use std::sync::Arc;
 
 /// Every profile with the numbers of stripes that make a difference.
 const LAYOUTS: [(RaidProfile, usize); 19] = [
@@ -171,6 +172,39 @@ fn every_losable_combination_of_failing_devices() {
                 }
             }
             failed.iter().for_each(|(device, snapshot)| restore(device, snapshot));
+        }
+    }
+}
+
+#[test]
+fn a_bad_range_of_each_device_is_read_from_elsewhere() {
+    for (profile, stripes) in LAYOUTS {
+        let test = TestVolume::new(profile, stripes);
+        for failing in 0..test.devices.len() {
+            // Within the device's stripe of the system chunk.
+            let stripe = (1 << 20) + failing as u64 * (640 << 10);
+            let bad = PhysicalAddress(stripe + (100 << 10))..PhysicalAddress(stripe + (300 << 10));
+            let fault = Arc::new(FaultDevice::new(test.devices[failing].clone()));
+            fault.fail_reads(bad.clone());
+            let devices = test.devices.iter().enumerate().map(|(index, device)| match index {
+                _ if index == failing => fault.clone() as Arc<dyn Device>,
+                _ => device.clone() as Arc<dyn Device>,
+            });
+            let volume = Volume::open(devices.collect(), &OpenOptions::new()).unwrap();
+            volume.install_chunks([test.data_chunk.clone()]).unwrap();
+            let (start, length) = test.range();
+            let mut buffer = vec![0; length];
+            let result = volume.read(start, &mut buffer);
+            let what = format!("{profile} on {stripes}, bad sectors on device {}", failing + 1);
+            if profile == RaidProfile::Dup || profile.tolerated_failures() > 0 {
+                result.unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_content(start, &buffer, &what);
+            } else {
+                let Err(Error::Device { offset, length, .. }) = result else {
+                    panic!("{what}: {result:?}");
+                };
+                assert!(offset < bad.end && offset.0 + length as u64 > bad.start.0, "{what}: at {offset}");
+            }
         }
     }
 }
