@@ -1,0 +1,106 @@
+//! A real file system in memory, and where its checksummed blocks lie.
+//!
+//! Owns [`BaseImage`]. Invariant: [`BaseImage::blocks`] names every superblock copy and every tree
+//! block of the image, superseded ones among them, whose checksum is right.
+
+use papilio_device::{Device, MemoryDevice};
+use papilio_format::node::NodeHeader;
+use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
+use papilio_format::{ChecksumType, PhysicalAddress, Superblock};
+use std::io::Read;
+
+/// Bytes in front of what a block's checksum covers.
+const CHECKSUM_FIELD: usize = 32;
+/// Unit in which an image is loaded, so that empty parts stay unallocated.
+const STEP: usize = 64 << 10;
+
+/// A block with a checksum of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Block {
+    pub(crate) offset: PhysicalAddress,
+    pub(crate) size: usize,
+}
+
+/// A file system to be changed.
+#[derive(Debug)]
+pub struct BaseImage {
+    device: MemoryDevice,
+    blocks: Vec<Block>,
+    checksum: ChecksumType,
+}
+
+impl BaseImage {
+    /// Loads an image compressed with zstd.
+    ///
+    /// # Panics
+    /// Unless it holds a Btrfs with a good first superblock: images come from the repository.
+    pub fn load(compressed: &[u8]) -> Self {
+        let mut decoder = zstd::stream::read::Decoder::new(compressed).expect("a zstd frame");
+        let mut pieces = Vec::new();
+        let mut size = 0;
+        loop {
+            let mut piece = Vec::with_capacity(STEP);
+            let read = (&mut decoder).take(STEP as u64).read_to_end(&mut piece).expect("a whole frame");
+            if read == 0 {
+                break;
+            }
+            if piece.iter().any(|&byte| byte != 0) {
+                pieces.push((size, piece));
+            }
+            size += read as u64;
+        }
+        let device = MemoryDevice::new(size);
+        for (offset, piece) in pieces.iter() {
+            device.write_at(piece, PhysicalAddress(*offset)).expect("memory holds it");
+        }
+        let superblock = first_superblock(&device);
+        let blocks = find_blocks(&superblock, size, &pieces);
+        Self { device, blocks, checksum: superblock.checksum_type() }
+    }
+
+    /// A copy to change; what is not changed is shared.
+    pub fn copy(&self) -> MemoryDevice {
+        self.device.snapshot()
+    }
+
+    /// The blocks that have checksums.
+    pub(crate) fn blocks(&self) -> &[Block] {
+        &self.blocks
+    }
+
+    /// Makes a block's checksum right again.
+    pub(crate) fn repair(&self, bytes: &mut [u8]) {
+        let sum = self.checksum.compute(&bytes[CHECKSUM_FIELD..]);
+        bytes[..CHECKSUM_FIELD].copy_from_slice(sum.padded());
+    }
+}
+
+fn first_superblock(device: &MemoryDevice) -> Superblock {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    let place = superblock_offset(0);
+    device.read_at(&mut bytes, place).expect("larger than a superblock");
+    Superblock::parse(&bytes, place).expect("a good superblock")
+}
+
+fn find_blocks(superblock: &Superblock, size: u64, pieces: &[(u64, Vec<u8>)]) -> Vec<Block> {
+    let mut blocks: Vec<_> = (0..SUPERBLOCK_MIRRORS)
+        .map(superblock_offset)
+        .filter(|offset| offset.0 + SUPERBLOCK_SIZE as u64 <= size)
+        .map(|offset| Block { offset, size: SUPERBLOCK_SIZE })
+        .collect();
+    let geometry = superblock.geometry();
+    let (node_size, sector_size) = (geometry.node_size as usize, geometry.sector_size as usize);
+    for (start, piece) in pieces {
+        for offset in (0..piece.len()).step_by(sector_size) {
+            // Blocks are aligned to their size, which divides the step.
+            let Some(block) = piece.get(offset..offset + node_size) else { continue };
+            let Ok((header, _)) = NodeHeader::parse_prefix(block) else { continue };
+            let sum = geometry.checksum_type;
+            if header.fsid == geometry.metadata_uuid && sum.verify(&block[CHECKSUM_FIELD..], block) {
+                let offset = PhysicalAddress(start + offset as u64);
+                blocks.push(Block { offset, size: node_size });
+            }
+        }
+    }
+    blocks
+}

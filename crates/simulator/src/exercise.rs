@@ -1,0 +1,93 @@
+//! Everything that a reader can ask of a file system, asked of one that may be hostile.
+//!
+//! Owns [`exercise`]. Errors are welcome answers; panics, hangs and memory without bound are not, and
+//! whoever runs this watches for them. The bounds below only keep one run short.
+
+use papilio::{FileKind, FileSystem, Inode, OpenOptions};
+use papilio_device::{Device, MemoryDevice};
+use std::sync::Arc;
+
+/// Entries visited at most.
+const ENTRIES: usize = 4_000;
+/// Bytes read of one file, from its start and again from its end.
+const BYTES: usize = 256 << 10;
+/// Extents and segments of one file looked at.
+const STEPS: usize = 1_000;
+
+/// What a run met.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Summary {
+    /// Whether it mounted.
+    pub mounted: bool,
+    /// Entries visited.
+    pub entries: usize,
+    /// Bytes read.
+    pub bytes: usize,
+    /// Errors met.
+    pub errors: usize,
+}
+
+/// Opens what lies on `device` and asks for everything.
+pub fn exercise(device: MemoryDevice) -> Summary {
+    let mut summary = Summary::default();
+    let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+    let options = OpenOptions::new().use_backup_root(true).degraded(true).node_cache_bytes(8 << 20);
+    let Ok(fs) = FileSystem::from_devices(devices, &options) else {
+        summary.errors += 1;
+        return summary;
+    };
+    summary.mounted = true;
+    summary.errors += usize::from(fs.subvolumes().is_err());
+    summary.errors += usize::from(fs.default_subvolume().is_err());
+    let Ok(walk) = fs.walk("/") else {
+        summary.errors += 1;
+        return summary;
+    };
+    for entry in walk.take(ENTRIES) {
+        match entry {
+            Ok(entry) => visit(&fs, &entry.path, &entry.inode, &mut summary),
+            Err(_) => summary.errors += 1,
+        }
+    }
+    summary
+}
+
+fn visit(fs: &FileSystem, path: &[u8], inode: &Inode, summary: &mut Summary) {
+    summary.entries += 1;
+    let mut note = |failed: bool| summary.errors += usize::from(failed);
+    note(inode.xattrs().is_err());
+    note(inode.names().is_err());
+    note(inode.xattr(b"user.colour").is_err());
+    note(fs.inode(path).is_err());
+    match inode.kind() {
+        FileKind::Symlink => note(inode.read_link().is_err()),
+        FileKind::Directory => note(inode.lookup(b"f1").is_err()),
+        FileKind::Regular => read_file(inode, summary),
+        _ => {}
+    }
+}
+
+fn read_file(inode: &Inode, summary: &mut Summary) {
+    let Ok(file) = inode.open() else {
+        summary.errors += 1;
+        return;
+    };
+    let mut buffer = vec![0; BYTES];
+    for start in [0, file.len().saturating_sub(BYTES as u64), file.len() / 2 + 1] {
+        match file.read_at(&mut buffer, start) {
+            Ok(read) => summary.bytes += read,
+            Err(_) => summary.errors += 1,
+        }
+    }
+    let mut offset = 0;
+    for _ in 0..STEPS {
+        let Ok(Some(start)) = file.seek_data(offset) else { break };
+        let Ok(end) = file.seek_hole(start) else { break };
+        assert!(start >= offset && end > start, "seeks go forward: {offset}, {start}, {end}");
+        offset = end;
+        if offset >= file.len() {
+            break;
+        }
+    }
+    summary.errors += usize::from(file.fiemap(0).is_err());
+}

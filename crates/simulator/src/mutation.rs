@@ -1,0 +1,92 @@
+//! Changes to an image: a few bytes of any checksummed block, chosen by whoever calls.
+//!
+//! Owns [`mutate`] and how bytes become changes, so that a fuzzer's corpus and a seed mean the same.
+
+use crate::BaseImage;
+use papilio_device::{Device, MemoryDevice};
+
+/// Bytes that describe one change.
+const CHANGE: usize = 16;
+/// Changes of one image at most.
+const LIMIT: usize = 32;
+
+/// Numbers that programs stumble over.
+const EDGES: [u64; 12] = [
+    0,
+    1,
+    255,
+    256,
+    4096,
+    u16::MAX as u64,
+    u32::MAX as u64,
+    1 << 31,
+    1 << 48,
+    i64::MAX as u64,
+    u64::MAX - 4095,
+    u64::MAX,
+];
+
+/// A copy of `base` with the changes that `plan` describes, 16 bytes each: which block (4), where in it
+/// (4, taken modulo), how (1), three bytes that choose an edge value or a width, and a value (4). The checksums of
+/// changed blocks are right.
+pub fn mutate(base: &BaseImage, plan: &[u8]) -> MemoryDevice {
+    let device = base.copy();
+    for change in plan.chunks_exact(CHANGE).take(LIMIT) {
+        apply(base, &device, change);
+    }
+    device
+}
+
+fn number(bytes: &[u8]) -> usize {
+    u32::from_le_bytes(bytes.try_into().expect("four bytes")) as usize
+}
+
+fn apply(base: &BaseImage, device: &MemoryDevice, change: &[u8]) {
+    let blocks = base.blocks();
+    let block = blocks[number(&change[0..4]) % blocks.len()];
+    let mut bytes = vec![0; block.size];
+    device.read_at(&mut bytes, block.offset).expect("the block was there when the image was loaded");
+    let place = place_in(&bytes, number(&change[4..8]), change[9]);
+    let value = number(&change[12..16]) as u64;
+    let width = 1usize << (change[10] % 4);
+    let end = (place + width).min(bytes.len());
+    let target = &mut bytes[place..end];
+    match change[8] % 6 {
+        0 => target[0] ^= 1 << (value % 8),
+        1 => target[0] = value as u8,
+        2 => set(target, EDGES[usize::from(change[11]) % EDGES.len()]),
+        3 => {
+            let old = get(target);
+            set(target, old.wrapping_add((value % 33).wrapping_sub(16)));
+        }
+        4 => set(target, value),
+        _ => {
+            // A piece of the block itself, elsewhere: plausible bytes in the wrong place.
+            let from = number(&change[12..16]) % (bytes.len() - 32);
+            let piece = bytes[from..from + 32].to_vec();
+            let end = (place + 32).min(bytes.len());
+            bytes[place..end].copy_from_slice(&piece[..end - place]);
+        }
+    }
+    base.repair(&mut bytes);
+    device.write_at(&bytes, block.offset).expect("the block fits where it was");
+}
+
+/// A place in the block; most of the time one that is not empty, where a change means something.
+fn place_in(bytes: &[u8], wish: usize, how: u8) -> usize {
+    let place = wish % bytes.len();
+    if how.is_multiple_of(8) {
+        return place;
+    }
+    (place..bytes.len()).chain(0..place).find(|&at| bytes[at] != 0).unwrap_or(place)
+}
+
+fn get(bytes: &[u8]) -> u64 {
+    let mut value = [0; 8];
+    value[..bytes.len()].copy_from_slice(bytes);
+    u64::from_le_bytes(value)
+}
+
+fn set(bytes: &mut [u8], value: u64) {
+    bytes.copy_from_slice(&value.to_le_bytes()[..bytes.len()]);
+}

@@ -1,0 +1,61 @@
+//! Seeded changes to real file systems: whatever the bytes say, an answer or an error.
+
+use papilio_simulator::{BaseImage, exercise, mutate};
+use std::panic::AssertUnwindSafe;
+use std::time::{Duration, Instant};
+
+const IMAGES: [&[u8]; 2] = [
+    include_bytes!("../../../tests/fixtures/fuzz-default.img.zst"),
+    include_bytes!("../../../tests/fixtures/fuzz-mixed.img.zst"),
+];
+
+/// A generator good enough for choosing bytes (splitmix64).
+struct Random(u64);
+
+impl Random {
+    fn next(&mut self) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut mixed = self.0;
+        mixed = (mixed ^ (mixed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        mixed ^ (mixed >> 31)
+    }
+
+    fn bytes(&mut self, count: usize) -> Vec<u8> {
+        (0..count).map(|_| self.next() as u8).collect()
+    }
+}
+
+#[test]
+fn the_images_themselves_are_whole() {
+    for image in IMAGES {
+        let base = BaseImage::load(image);
+        let summary = exercise(mutate(&base, &[]));
+        assert!(summary.mounted, "{summary:?}");
+        assert_eq!(summary.errors, 0, "{summary:?}");
+        assert!(summary.entries > 60 && summary.bytes > 100_000, "{summary:?}");
+    }
+}
+
+#[test]
+fn changed_bytes_give_errors_not_panics() {
+    let runs: u64 = match std::env::var("PAPILIO_MUTATIONS") {
+        Ok(text) => text.parse().expect("PAPILIO_MUTATIONS is a number"),
+        Err(_) => 150,
+    };
+    let bases = IMAGES.map(BaseImage::load);
+    let mut seen_errors = 0;
+    for seed in 0..runs {
+        let mut random = Random(seed);
+        let changes = 1 + (random.next() % 6) as usize;
+        let plan = random.bytes(changes * 16);
+        let base = &bases[(seed % 2) as usize];
+        let start = Instant::now();
+        let caught = std::panic::catch_unwind(AssertUnwindSafe(|| exercise(mutate(base, &plan))));
+        let summary = caught.unwrap_or_else(|_| panic!("seed {seed} panicked"));
+        assert!(start.elapsed() < Duration::from_secs(60), "seed {seed} took {:?}", start.elapsed());
+        seen_errors += usize::from(summary.errors > 0);
+    }
+    // Superseded blocks are changed too, which nobody reads; the others must be noticed.
+    assert!(seen_errors > 0, "no change was noticed");
+}
