@@ -13,7 +13,7 @@ pub(crate) mod read;
 mod rebuild;
 pub(crate) mod superblocks;
 #[cfg(test)]
-mod testing;
+pub(crate) mod testing;
 #[cfg(test)]
 mod tests;
 #[allow(clippy::module_inception)]
