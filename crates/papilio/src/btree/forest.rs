@@ -8,7 +8,7 @@
 
 use crate::btree::cache::NodeCache;
 use crate::btree::{RootPointer, Tree, TreeBlock};
-use crate::errors::{BlockFault, Error, Result};
+use crate::errors::{BlockFault, Error, ErrorKind, Result};
 use crate::volume::{LogicalRead, Volume};
 use papilio_format::{LogicalAddress, NodeExpectation, TreeId};
 use std::sync::Arc;
@@ -84,7 +84,8 @@ impl Forest {
         for copy in 0..copies {
             match self.read_copy(expected, copy) {
                 Ok(block) => {
-                    if let Some(fault) = first {
+                    // A device that is known to be missing is no news at every block.
+                    if let Some(fault) = first.filter(|fault| !is_missing(fault)) {
                         self.bad_copies.fetch_add(1, Ordering::Relaxed);
                         tracing::warn!(
                             "tree {tree}, block {address}: copy {copy} read instead of the first: {fault}"
@@ -151,6 +152,10 @@ impl Forest {
 
 fn read_fault(error: Error) -> BlockFault {
     BlockFault::Read(Box::new(error))
+}
+
+fn is_missing(fault: &BlockFault) -> bool {
+    matches!(fault, BlockFault::Read(error) if error.kind() == ErrorKind::MissingDevice)
 }
 
 pub(crate) fn block_error(tree: TreeId, address: LogicalAddress, copies: usize, reason: BlockFault) -> Error {
