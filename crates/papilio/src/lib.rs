@@ -9,6 +9,7 @@ mod data;
 mod errors;
 mod fs;
 mod items;
+mod maintenance;
 mod namespace;
 mod options;
 mod subvolume;
@@ -16,9 +17,15 @@ mod volume;
 
 pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
-pub use fs::{DirEntry, Entries, File, FileReader, FileSystem, Inode, Metadata, Walk, WalkEntry};
+pub use fs::{
+    DirEntry, Entries, File, FileReader, FileSystem, Inode, Metadata, Walk, WalkEntry, check, check_devices,
+};
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;
+pub use maintenance::check::{
+    CheckOptions, CheckProgress, CheckReport, CheckStage, CheckStatistics, Finding, FindingKind, Place,
+    Severity,
+};
 pub use options::{OpenOptions, SubvolumeChoice};
 pub use papilio_format as format;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};

@@ -1,5 +1,6 @@
 //! The public API: a file system, its inodes, files and directories.
 
+mod check;
 mod dir;
 mod file;
 mod file_system;
@@ -8,6 +9,7 @@ mod metadata;
 mod mount;
 mod walk;
 
+pub use check::{check, check_devices};
 pub use dir::{DirEntry, Entries};
 pub use file::{File, FileReader};
 pub use file_system::FileSystem;

@@ -1,0 +1,159 @@
+//! Block groups against chunks, and against the extents in them.
+//!
+//! Owns [`BlockGroups`]. A chunk and its block group have one start, length and flags; a block
+//! group's used bytes are the sum of its extents, the superblock's are the sum of the block groups'.
+//! Kernel counterparts: `read_one_block_group`, `check_chunk_block_group_mappings`
+//! (`fs/btrfs/block-group.c`).
+
+use super::references::Extent;
+use super::report::{FindingKind, Findings, Place};
+use super::walker::Visit;
+use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
+use papilio_format::items::chunk::ChunkItem;
+use papilio_format::{ItemType, LogicalAddress, TreeId};
+
+/// One block group.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct BlockGroup {
+    pub(super) start: u64,
+    pub(super) length: u64,
+    used: u64,
+    flags: BlockGroupFlags,
+    /// Sum of its extents.
+    counted: u64,
+}
+
+impl BlockGroup {
+    pub(super) fn end(&self) -> u64 {
+        // Cannot overflow: the tree checker refuses such an item.
+        self.start.saturating_add(self.length)
+    }
+}
+
+/// All block groups.
+#[derive(Debug, Default)]
+pub(super) struct BlockGroups {
+    pub(super) groups: Vec<BlockGroup>,
+}
+
+impl BlockGroups {
+    /// Takes in the block groups of a leaf.
+    pub(super) fn read_leaf(&mut self, visit: &Visit<'_>) {
+        let view = visit.block.view();
+        for slot in 0..view.len() {
+            let key = view.key(slot);
+            if key.item_type != ItemType::BLOCK_GROUP_ITEM {
+                continue;
+            }
+            if let Ok(item) = BlockGroupItem::parse(view.item(slot)) {
+                let (start, length) = (key.objectid, key.offset);
+                let BlockGroupItem { used, flags, .. } = item;
+                self.groups.push(BlockGroup { start, length, used, flags, counted: 0 });
+            }
+        }
+    }
+
+    /// The block group that an address lies in.
+    pub(super) fn find(&mut self, address: u64) -> Option<&mut BlockGroup> {
+        let after = self.groups.partition_point(|group| group.start <= address);
+        let group = self.groups.get_mut(after.checked_sub(1)?)?;
+        (address < group.end()).then_some(group)
+    }
+
+    /// All were read.
+    pub(super) fn sort(&mut self) {
+        self.groups.sort_by_key(|group| group.start);
+    }
+
+    /// Compares with the chunks, which ascend.
+    pub(super) fn compare_chunks(
+        &self,
+        holder: TreeId,
+        chunks: &[(LogicalAddress, ChunkItem)],
+        complete: bool,
+        findings: &mut Findings,
+    ) {
+        for (start, chunk) in chunks {
+            let found = self.groups.binary_search_by_key(&start.0, |group| group.start);
+            let place = Place { address: Some(*start), ..Place::tree(holder) };
+            match found.ok().map(|index| &self.groups[index]) {
+                None if complete => findings.add(
+                    FindingKind::BlockGroupMissing,
+                    place,
+                    format_args!("the chunk of {} bytes has no block group", chunk.length),
+                ),
+                Some(group) if group.length != chunk.length || group.flags != chunk.flags => findings.add(
+                    FindingKind::BlockGroupDiffers,
+                    place,
+                    format_args!(
+                        "block group of {} bytes, flags {:#x}; its chunk has {} bytes, flags {:#x}",
+                        group.length,
+                        group.flags.bits(),
+                        chunk.length,
+                        chunk.flags.bits()
+                    ),
+                ),
+                _ => {}
+            }
+        }
+    }
+
+    /// Reports block groups that no chunk is behind.
+    pub(super) fn find_chunkless(
+        &self,
+        holder: TreeId,
+        chunks: &[(LogicalAddress, ChunkItem)],
+        findings: &mut Findings,
+    ) {
+        for group in &self.groups {
+            if chunks.binary_search_by_key(&group.start, |(start, _)| start.0).is_err() {
+                let place = Place { address: Some(LogicalAddress(group.start)), ..Place::tree(holder) };
+                let message = format_args!("the block group of {} bytes has no chunk", group.length);
+                findings.add(FindingKind::ChunkMissing, place, message);
+            }
+        }
+    }
+
+    /// Adds up the extents of each block group, and checks that each lies in one of its kind.
+    pub(super) fn count_extents(&mut self, extents: &[Extent], complete: bool, findings: &mut Findings) {
+        for extent in extents {
+            let place = || Place::extent(extent.start);
+            let Some(group) = self.find(extent.start).filter(|group| extent.end() <= group.end()) else {
+                if complete {
+                    let length = extent.length;
+                    let message = format_args!("{length} bytes that no block group holds");
+                    findings.add(FindingKind::ExtentOutside, place(), message);
+                }
+                continue;
+            };
+            group.counted = group.counted.saturating_add(extent.length);
+            let allowed = if extent.is_data() {
+                BlockGroupFlags::DATA
+            } else {
+                BlockGroupFlags::METADATA.union(BlockGroupFlags::SYSTEM)
+            };
+            if !group.flags.intersects(allowed) {
+                let (what, start) = (if extent.is_data() { "data" } else { "a tree block" }, group.start);
+                let message = format_args!("{what} in the block group at {start}, which is not for that");
+                findings.add(FindingKind::ExtentGroup, place(), message);
+            }
+        }
+    }
+
+    /// Compares the used bytes: of each block group, and of all with the superblock.
+    pub(super) fn compare_used(&self, holder: TreeId, superblock: u64, findings: &mut Findings) {
+        for group in self.groups.iter().filter(|group| group.used != group.counted) {
+            let (used, counted) = (group.used, group.counted);
+            let place = Place { address: Some(LogicalAddress(group.start)), ..Place::tree(holder) };
+            let message =
+                format_args!("the block group says {used} bytes are used, its extents are {counted}");
+            findings.add(FindingKind::BlockGroupUsed, place, message);
+        }
+        let total = self.groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.counted));
+        if total != superblock {
+            let message =
+                format_args!("the superblock says {superblock} bytes are used, all extents are {total}");
+            findings.add(FindingKind::SuperblockBytesUsed, Place::default(), message);
+        }
+    }
+}

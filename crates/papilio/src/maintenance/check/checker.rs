@@ -1,0 +1,448 @@
+//! The order of a check: what is read first, and what can be compared with what.
+//!
+//! Owns [`Checker`]. Invariant: a comparison that takes something for missing is made only where the
+//! tree that should have it was read whole; what is left out for that reason is a finding of its own.
+
+use super::block_groups::BlockGroups;
+use super::csums::{self, Csums};
+use super::devices::Devices;
+use super::free_space::FreeSpace;
+use super::inodes::{Context, Inodes};
+use super::options::{CheckOptions, CheckStage};
+use super::references::{Complete, References};
+use super::report::{CheckReport, CheckStatistics, FindingKind, Findings, Place};
+use super::roots::{Root, Roots};
+use super::space_cache::SpaceCaches;
+use super::superblocks;
+use super::walker::{Visit, Walk, Walker};
+use crate::btree::{Forest, RootPointer};
+use crate::errors::{Error, Result};
+use crate::volume::Volume;
+use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
+use papilio_format::items::inode::FileKind;
+use papilio_format::items::root::RootItem;
+use papilio_format::superblock::RawSuperblock;
+use papilio_format::{Geometry, ItemType, TreeId, objectid};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Blocks between two reports of progress.
+const PROGRESS_BLOCKS: u64 = 256;
+
+/// Checks the file system on a volume of which the system chunks are known.
+///
+/// # Errors
+/// Devices that are missing or truncated, as for opening the file system. Everything else is a
+/// finding.
+pub(crate) fn check(volume: &Arc<Volume>, cache_bytes: usize, options: &CheckOptions) -> Result<CheckReport> {
+    let forest = Forest::new(Arc::clone(volume), cache_bytes);
+    let mut checker = Checker::new(&forest, options);
+    checker.read_chunk_tree()?;
+    superblocks::check_copies(volume, &mut checker.findings);
+    checker.read_root_tree();
+    checker.read_space_trees();
+    checker.read_other_trees();
+    checker.read_subvolumes();
+    checker.read_log();
+    checker.compare();
+    if options.data_csum {
+        checker.verify_data();
+    }
+    Ok(checker.finish())
+}
+
+/// Which trees were read whole.
+#[derive(Debug, Default)]
+struct Whole {
+    trees: BTreeSet<TreeId>,
+    /// No tree that refers to extents has a part that could not be read.
+    all: bool,
+}
+
+impl Whole {
+    fn has(&self, tree: TreeId) -> bool {
+        self.trees.contains(&tree)
+    }
+}
+
+struct Checker<'a> {
+    forest: &'a Forest,
+    options: &'a CheckOptions,
+    geometry: Geometry,
+    superblock: RawSuperblock,
+    walker: Walker<'a>,
+    findings: Findings,
+    statistics: CheckStatistics,
+    whole: Whole,
+    references: References,
+    block_groups: BlockGroups,
+    devices: Devices,
+    free_space: FreeSpace,
+    csums: Csums,
+    roots: Roots,
+    caches: SpaceCaches,
+}
+
+impl<'a> Checker<'a> {
+    fn new(forest: &'a Forest, options: &'a CheckOptions) -> Self {
+        let geometry = *forest.volume().geometry();
+        Self {
+            forest,
+            options,
+            geometry,
+            superblock: forest.volume().superblock().raw,
+            walker: Walker::new(forest),
+            findings: Findings::new(options.max_findings),
+            statistics: CheckStatistics::default(),
+            whole: Whole { trees: BTreeSet::new(), all: true },
+            references: References::new(geometry),
+            block_groups: BlockGroups::default(),
+            devices: Devices::default(),
+            free_space: FreeSpace::default(),
+            csums: Csums::default(),
+            roots: Roots::default(),
+            caches: SpaceCaches::default(),
+        }
+    }
+
+    /// Walks a tree, counts its blocks and the references that they make, and hands each leaf to
+    /// `leaf` with what the checker collects.
+    fn walk(&mut self, walk: &Walk, mut leaf: impl FnMut(&mut Collected<'_>, &Visit<'_>)) -> bool {
+        self.references.meet_root(walk.tree, walk.root.address);
+        self.statistics.trees += 1;
+        let mut collected = Collected {
+            references: &mut self.references,
+            block_groups: &mut self.block_groups,
+            devices: &mut self.devices,
+            free_space: &mut self.free_space,
+            csums: &mut self.csums,
+            roots: &mut self.roots,
+            caches: &mut self.caches,
+        };
+        let (statistics, options) = (&mut self.statistics, self.options);
+        let node_size = u64::from(self.geometry.node_size);
+        let whole = self.walker.walk(walk, &mut self.findings, |visit, findings| {
+            if visit.first {
+                statistics.blocks += 1;
+                statistics.metadata_bytes += node_size;
+                if statistics.blocks.is_multiple_of(PROGRESS_BLOCKS) {
+                    options.report(CheckStage::Trees, statistics.blocks, None);
+                }
+                collected.references.meet_block(visit, findings);
+            }
+            if visit.block.level() == 0 {
+                leaf(&mut collected, visit);
+            }
+        });
+        self.whole.all &= whole;
+        if whole {
+            self.whole.trees.insert(walk.tree);
+        }
+        whole
+    }
+
+    /// Chunks and devices; without them nothing else can be read.
+    fn read_chunk_tree(&mut self) -> Result<()> {
+        let root = RootPointer {
+            address: self.superblock.chunk_root,
+            level: self.superblock.chunk_root_level,
+            generation: Some(self.superblock.chunk_root_generation),
+        };
+        let walk = Walk::of(objectid::CHUNK_TREE, root);
+        self.walk(&walk, |collected, visit| collected.devices.read_chunk_leaf(visit));
+        self.devices.sort();
+        let volume = self.forest.volume();
+        if volume.install_chunks(self.devices.chunks.iter().cloned()).is_err() {
+            // One by one, so that a bad one does not hide the others.
+            for chunk in &self.devices.chunks {
+                if let Err(error) = volume.install_chunks([chunk.clone()]) {
+                    give_up_without_devices(&error)?;
+                    let place = Place { address: Some(chunk.0), ..Place::tree(objectid::CHUNK_TREE) };
+                    self.findings.add(FindingKind::ChunkInvalid, place, format_args!("{error}"));
+                }
+            }
+        }
+        volume.install_devices(self.devices.items.iter().copied())?;
+        if self.whole.has(objectid::CHUNK_TREE) {
+            superblocks::compare_chunk_tree(volume.superblock(), &self.devices, &mut self.findings);
+        }
+        Ok(())
+    }
+
+    fn read_root_tree(&mut self) {
+        let root = RootPointer {
+            address: self.superblock.root,
+            level: self.superblock.root_level,
+            generation: Some(self.superblock.generation),
+        };
+        let walk = Walk::of(objectid::ROOT_TREE, root);
+        self.walk(&walk, |collected, visit| {
+            collected.roots.read_leaf(visit);
+            collected.caches.read_leaf(visit);
+        });
+        if self.whole.has(objectid::ROOT_TREE) {
+            self.roots.check_required(&self.geometry, &mut self.findings);
+        }
+    }
+
+    /// The tree that holds the block groups.
+    fn block_group_tree(&self) -> TreeId {
+        if self.geometry.compat_ro.contains(CompatRoFeatures::BLOCK_GROUP_TREE) {
+            objectid::BLOCK_GROUP_TREE
+        } else {
+            objectid::EXTENT_TREE
+        }
+    }
+
+    /// Extents first, as what they say of a block decides which references it makes.
+    fn read_space_trees(&mut self) {
+        if let Some(walk) = self.roots.find(objectid::EXTENT_TREE).map(Root::walk) {
+            self.walk(&walk, |collected, visit| {
+                collected.references.read_extent_leaf(visit);
+                collected.block_groups.read_leaf(visit);
+            });
+        }
+        self.references.extents_known();
+        if let Some(walk) = self.roots.find(objectid::BLOCK_GROUP_TREE).map(Root::walk) {
+            self.walk(&walk, |collected, visit| collected.block_groups.read_leaf(visit));
+        }
+        self.block_groups.sort();
+        if let Some(walk) = self.roots.find(objectid::DEV_TREE).map(Root::walk) {
+            self.walk(&walk, |collected, visit| collected.devices.read_device_leaf(visit));
+        }
+    }
+
+    fn read_other_trees(&mut self) {
+        let done = [objectid::EXTENT_TREE, objectid::BLOCK_GROUP_TREE, objectid::DEV_TREE];
+        let others = self.roots.roots.iter();
+        let others = others.filter(|root| !done.contains(&root.id) && !objectid::is_fs_tree(root.id));
+        let others: Vec<(TreeId, Walk)> = others.map(|root| (root.id, root.walk())).collect();
+        let geometry = self.geometry;
+        for (id, walk) in others {
+            // Not the walk's own collector, which the walk itself holds.
+            let mut found = Findings::new(self.options.max_findings);
+            self.walk(&walk, |collected, visit| match id {
+                objectid::CSUM_TREE => collected.csums.read_leaf(visit, &geometry, &mut found),
+                objectid::FREE_SPACE_TREE => collected.free_space.read_leaf(visit, &geometry, &mut found),
+                objectid::UUID_TREE => collected.roots.read_uuid_leaf(visit),
+                _ => {}
+            });
+            self.findings.absorb(found);
+            if id == objectid::QUOTA_TREE {
+                self.findings.note("quotas: structure checked, numbers not");
+            }
+            if id == objectid::RAID_STRIPE_TREE {
+                self.findings.note("RAID stripe tree: structure checked, stripes not");
+            }
+        }
+        self.statistics.csum_bytes = self.csums.bytes();
+    }
+
+    /// Subvolumes, and the trees of relocation, which share blocks with them.
+    fn read_subvolumes(&mut self) {
+        let trees: Vec<Root> =
+            self.roots.roots.iter().filter(|root| objectid::is_fs_tree(root.id)).cloned().collect();
+        for root in trees {
+            if !objectid::is_subvolume(root.id) || root.item.refs == 0 {
+                self.walk(&root.walk(), |_, _| {});
+                if root.item.refs == 0 {
+                    let id = root.id;
+                    self.findings
+                        .note(format!("subvolume {id} is being deleted: its files were not checked"));
+                }
+                continue;
+            }
+            self.statistics.subvolumes += 1;
+            self.read_subvolume(&root);
+        }
+    }
+
+    fn read_subvolume(&mut self, root: &Root) {
+        let csums = self.whole.has(objectid::CSUM_TREE).then(|| std::mem::take(&mut self.csums));
+        let geometry = self.geometry;
+        let context = Context {
+            geometry: &geometry,
+            no_holes: geometry.incompat.contains(IncompatFeatures::NO_HOLES),
+            csums: csums.as_ref(),
+        };
+        let directory = match root.item.root_dirid.0 {
+            // Root items of before 2010 leave it at 0.
+            0 => objectid::FIRST_INODE.0,
+            number => number,
+        };
+        let mut inodes = Inodes::new(context, root.id, directory, self.options.max_findings);
+        let whole = self.walk(&root.walk(), |_, visit| inodes.read_leaf(visit));
+        let (names, mut entries, found) = inodes.finish();
+        self.csums = csums.unwrap_or_else(|| std::mem::take(&mut self.csums));
+        self.statistics.inodes += names.inodes.len() as u64;
+        let files = names.inodes.iter().filter(|inode| inode.kind == Some(FileKind::Regular));
+        self.statistics.files += files.count() as u64;
+        if whole {
+            self.findings.absorb(found);
+            self.roots.check_entries(root.id, &mut entries, &mut self.findings);
+        } else {
+            self.not_checked(root.id, "files and directories");
+        }
+    }
+
+    /// Something that a broken tree leaves unchecked.
+    fn not_checked(&mut self, tree: TreeId, what: &str) {
+        let message = format_args!("{what}: not checked, as the tree could not be read whole");
+        self.findings.add(FindingKind::NotChecked, Place::tree(tree), message);
+    }
+
+    /// The log of fsyncs: its structure only. Its blocks have no extent items: a mount replays and
+    /// forgets it.
+    fn read_log(&mut self) {
+        if self.superblock.log_root.0 == 0 {
+            return;
+        }
+        self.findings.note("a log of fsyncs is there: its structure was checked, what it holds was not");
+        // Apart from the blocks of the file system, which the log's must not be confused with.
+        let mut walker = Walker::new(self.forest);
+        let root = RootPointer {
+            address: self.superblock.log_root,
+            level: self.superblock.log_root_level,
+            generation: None,
+        };
+        let mut logs = Vec::new();
+        walker.walk(&Walk::of(objectid::TREE_LOG, root), &mut self.findings, |visit, _| {
+            let view = visit.block.view();
+            for slot in (0..view.len()).filter(|_| visit.block.level() == 0) {
+                if view.key(slot).item_type == ItemType::ROOT_ITEM {
+                    logs.extend(RootItem::parse(view.item(slot)).ok());
+                }
+            }
+        });
+        self.statistics.trees += 1 + logs.len() as u64;
+        for log in logs {
+            let root =
+                RootPointer { address: log.address, level: log.level, generation: Some(log.generation) };
+            walker.walk(&Walk::of(objectid::TREE_LOG, root), &mut self.findings, |_, _| {});
+        }
+    }
+
+    /// What the trees say of each other.
+    fn compare(&mut self) {
+        self.options.report(CheckStage::Space, 0, None);
+        let has = |tree| self.whole.has(tree);
+        let holder = self.block_group_tree();
+        let (extent_tree, groups) = (has(objectid::EXTENT_TREE), has(holder));
+        let (chunk_tree, device_tree) = (has(objectid::CHUNK_TREE), has(objectid::DEV_TREE));
+        let (root_tree, csum_tree) = (has(objectid::ROOT_TREE), has(objectid::CSUM_TREE));
+        let findings = &mut self.findings;
+
+        let complete = Complete { extent_tree, referrers: self.whole.all };
+        self.references.compare(&self.walker.seen, complete, findings);
+        self.block_groups.compare_chunks(holder, &self.devices.chunks, groups, findings);
+        if chunk_tree {
+            self.block_groups.find_chunkless(holder, &self.devices.chunks, findings);
+        }
+        self.devices.compare(chunk_tree, device_tree, findings);
+        self.block_groups.count_extents(&self.references.extents, groups, findings);
+        if extent_tree && groups {
+            self.block_groups.compare_used(holder, self.superblock.bytes_used, findings);
+        }
+        if extent_tree && csum_tree {
+            self.csums.compare_extents(&self.references, findings);
+        }
+        if root_tree {
+            self.roots.check_references(findings);
+        }
+        self.caches.check(self.forest.volume(), &self.roots.caches, findings);
+        self.compare_free_space();
+        self.report_unread();
+        if self.whole.has(objectid::UUID_TREE) && root_tree {
+            self.roots.check_uuids(self.forest.volume().superblock(), &mut self.findings);
+        }
+        for extent in self.references.extents.iter().filter(|extent| extent.is_data()) {
+            self.statistics.data_extents += 1;
+            self.statistics.data_bytes = self.statistics.data_bytes.saturating_add(extent.length);
+        }
+    }
+
+    fn compare_free_space(&mut self) {
+        let valid = CompatRoFeatures::FREE_SPACE_TREE.union(CompatRoFeatures::FREE_SPACE_TREE_VALID);
+        if !self.geometry.compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE) {
+            return;
+        }
+        if !self.geometry.compat_ro.contains(valid) {
+            return self.findings.note("the free-space tree is not valid and will be rebuilt: not checked");
+        }
+        let needed = [objectid::FREE_SPACE_TREE, objectid::EXTENT_TREE, self.block_group_tree()];
+        if needed.into_iter().all(|tree| self.whole.has(tree)) {
+            self.free_space.compare(&self.block_groups, &self.references.extents, &mut self.findings);
+        }
+    }
+
+    /// Says what the comparisons above left out.
+    fn report_unread(&mut self) {
+        let uses = [
+            (objectid::ROOT_TREE, "what refers to extents, references between subvolumes"),
+            (objectid::CHUNK_TREE, "block groups and device extents without a chunk"),
+            (objectid::EXTENT_TREE, "missing extents and back references, used bytes, free space"),
+            (objectid::BLOCK_GROUP_TREE, "block groups, used bytes, free space"),
+            (objectid::DEV_TREE, "missing device extents, used bytes of devices"),
+            (objectid::CSUM_TREE, "whether data has checksums"),
+            (objectid::FREE_SPACE_TREE, "free space"),
+            (objectid::UUID_TREE, "UUIDs of subvolumes"),
+        ];
+        for (tree, what) in uses {
+            let own = [objectid::ROOT_TREE, objectid::CHUNK_TREE].contains(&tree);
+            if (own || self.roots.find(tree).is_some()) && !self.whole.has(tree) {
+                self.not_checked(tree, what);
+            }
+        }
+        if self.walker.missing_copies > 0 {
+            let count = self.walker.missing_copies;
+            self.findings.note(format!("{count} copies of tree blocks are on missing devices: not checked"));
+        }
+    }
+
+    /// Reads all data that has checksums.
+    fn verify_data(&mut self) {
+        let Some(walk) = self.roots.find(objectid::CSUM_TREE).map(Root::walk) else { return };
+        let (options, total) = (self.options, self.statistics.csum_bytes);
+        let (mut done, mut read) = (0, 0);
+        let mut found = Findings::new(self.options.max_findings);
+        let mut silent = Findings::new(0);
+        let forest = self.forest;
+        Walker::new(forest).walk(&walk, &mut silent, |visit, _| {
+            if visit.block.level() == 0 {
+                read += csums::verify_data(forest, visit, &mut found, |bytes| {
+                    done += bytes;
+                    options.report(CheckStage::Data, done, Some(total));
+                });
+            }
+        });
+        self.statistics.data_bytes_read = read;
+        self.findings.absorb(found);
+    }
+
+    fn finish(self) -> CheckReport {
+        self.options.report(CheckStage::Trees, self.statistics.blocks, Some(self.statistics.blocks));
+        self.findings.into_report(self.statistics)
+    }
+}
+
+/// What a walk hands to the visitor of its leaves.
+struct Collected<'a> {
+    references: &'a mut References,
+    block_groups: &'a mut BlockGroups,
+    devices: &'a mut Devices,
+    free_space: &'a mut FreeSpace,
+    csums: &'a mut Csums,
+    roots: &'a mut Roots,
+    caches: &'a mut SpaceCaches,
+}
+
+/// Without the devices that it takes, a check is as impossible as a mount.
+fn give_up_without_devices(error: &Error) -> Result<()> {
+    match error {
+        Error::DeviceMissing { devid, uuid } => Err(Error::DeviceMissing { devid: *devid, uuid: *uuid }),
+        Error::TooManyMissing { logical, missing, tolerated } => {
+            Err(Error::TooManyMissing { logical: *logical, missing: *missing, tolerated: *tolerated })
+        }
+        _ => Ok(()),
+    }
+}

@@ -1,0 +1,174 @@
+//! Data checksums: what they cover, and whether the data is what they say.
+//!
+//! Owns [`Csums`], the ranges that have checksums, and [`verify_data`]. Kernel counterparts:
+//! `btrfs_lookup_csums_list` (`fs/btrfs/file-item.c`), `scrub_verify_one_sector` (`fs/btrfs/scrub.c`).
+
+use super::references::References;
+use super::report::{FindingKind, Findings, Place};
+use super::walker::{Visit, ways_to_read};
+use crate::btree::Forest;
+use crate::errors::Error;
+use papilio_format::items::csum::CsumItem;
+use papilio_format::{Geometry, ItemType, Key, LogicalAddress, objectid};
+
+/// Most bytes read at once.
+const READ_SIZE: usize = 1 << 20;
+
+/// The ranges that have checksums, ascending, neighbours joined.
+#[derive(Debug, Default)]
+pub(super) struct Csums {
+    ranges: Vec<(u64, u64)>,
+}
+
+impl Csums {
+    /// Takes in a leaf of the checksum tree; leaves come in order.
+    pub(super) fn read_leaf(&mut self, visit: &Visit<'_>, geometry: &Geometry, findings: &mut Findings) {
+        let view = visit.block.view();
+        for slot in 0..view.len() {
+            let key = view.key(slot);
+            if key.item_type != ItemType::EXTENT_CSUM {
+                continue;
+            }
+            let Ok(item) = CsumItem::parse(&key, view.item(slot), geometry) else { continue };
+            let (start, end) = (item.start().0, item.end().0);
+            match self.ranges.last_mut() {
+                Some(last) if last.1 == start => last.1 = end,
+                Some(last) if last.1 > start => {
+                    let message = format_args!("the item before it reaches to {}", last.1);
+                    findings.add(FindingKind::CsumOverlap, place(start), message);
+                    last.1 = last.1.max(end);
+                }
+                _ => self.ranges.push((start, end)),
+            }
+        }
+    }
+
+    /// Bytes of data that have checksums.
+    pub(super) fn bytes(&self) -> u64 {
+        self.ranges.iter().fold(0, |sum, (start, end)| sum.saturating_add(end - start))
+    }
+
+    /// How many bytes of a range have checksums.
+    pub(super) fn covered(&self, start: u64, end: u64) -> u64 {
+        let first = self.ranges.partition_point(|range| range.1 <= start);
+        let inside = self.ranges[first..].iter().take_while(|range| range.0 < end);
+        inside.fold(0, |sum, range| sum + (range.1.min(end) - range.0.max(start)))
+    }
+
+    /// Finds checksums of what is no data.
+    pub(super) fn compare_extents(&self, references: &References, findings: &mut Findings) {
+        let data = || references.extents.iter().filter(|extent| extent.is_data());
+        let mut extents = data().peekable();
+        for &(start, end) in &self.ranges {
+            let mut at = start;
+            while at < end {
+                while extents.next_if(|extent| extent.end() <= at).is_some() {}
+                let (from, to) = match extents.peek() {
+                    Some(extent) if extent.start < end => (extent.start.max(at), extent.end().min(end)),
+                    _ => (end, end),
+                };
+                if from > at {
+                    let message = format_args!("checksums of {} bytes that are no data extent", from - at);
+                    findings.add(FindingKind::CsumWithoutExtent, place(at), message);
+                }
+                at = to.max(from);
+            }
+        }
+    }
+}
+
+fn place(start: u64) -> Place {
+    Place { address: Some(LogicalAddress(start)), ..csum_tree_item(start) }
+}
+
+fn csum_tree_item(start: u64) -> Place {
+    let key = Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, start);
+    Place::item(objectid::CSUM_TREE, key)
+}
+
+/// Reads the data of a leaf of checksums, every copy of it, and compares. Returns the bytes read.
+pub(super) fn verify_data(
+    forest: &Forest,
+    leaf: &Visit<'_>,
+    findings: &mut Findings,
+    mut progress: impl FnMut(u64),
+) -> u64 {
+    let geometry = forest.volume().geometry();
+    let view = leaf.block.view();
+    let mut buffer = Vec::new();
+    let mut read = 0;
+    for slot in 0..view.len() {
+        let key = view.key(slot);
+        if key.item_type != ItemType::EXTENT_CSUM {
+            continue;
+        }
+        let Ok(item) = CsumItem::parse(&key, view.item(slot), geometry) else { continue };
+        let sector = geometry.sector_size as usize;
+        let sum_size = geometry.checksum_type.size();
+        let mut start = item.start().0;
+        let mut sums = item.as_bytes();
+        while !sums.is_empty() {
+            // An item may go on into the next chunk, which has other copies.
+            let chunks = forest.volume().chunk_map();
+            let room =
+                chunks.find(LogicalAddress(start)).map_or(sector as u64, |chunk| chunk.end().0 - start);
+            let most = (room / sector as u64).clamp(1, (READ_SIZE / sector) as u64) as usize;
+            let (run, rest) = sums.split_at(sums.len().min(most * sum_size));
+            sums = rest;
+            buffer.resize(run.len() / sum_size * sector, 0);
+            read += verify_range(forest, start, run, &mut buffer, findings);
+            start += buffer.len() as u64;
+            progress(buffer.len() as u64);
+        }
+    }
+    read
+}
+
+/// Verifies one run of sectors, by all ways to read it.
+fn verify_range(forest: &Forest, start: u64, sums: &[u8], buffer: &mut [u8], findings: &mut Findings) -> u64 {
+    let geometry = forest.volume().geometry();
+    let ways = match ways_to_read(forest, LogicalAddress(start)) {
+        Ok(ways) => ways,
+        Err(error) => {
+            findings.add(FindingKind::Unmapped, place(start), format_args!("{error}"));
+            return 0;
+        }
+    };
+    let sectors = sums.len() / geometry.checksum_type.size();
+    let mut bad = vec![0u8; sectors];
+    let mut tried = 0u8;
+    let mut read = 0;
+    let mut faults: Vec<(usize, usize)> = Vec::new();
+    for copy in 0..ways {
+        match forest.volume().read_copy(LogicalAddress(start), buffer, copy) {
+            Ok(()) => {}
+            Err(Error::DeviceMissing { .. }) => continue,
+            Err(error) => {
+                findings.add(FindingKind::DataRead, place(start), format_args!("copy {copy}: {error}"));
+                continue;
+            }
+        }
+        tried += 1;
+        read += buffer.len() as u64;
+        let sectors = buffer.chunks_exact(geometry.sector_size as usize);
+        let sums = sums.chunks_exact(geometry.checksum_type.size());
+        for (index, (sector, sum)) in sectors.zip(sums).enumerate() {
+            if !geometry.checksum_type.verify(sector, sum) {
+                bad[index] = bad[index].saturating_add(1);
+                faults.push((index, copy));
+            }
+        }
+    }
+    let mut told = vec![false; bad.len()];
+    for (index, copy) in faults {
+        let address = LogicalAddress(start + index as u64 * u64::from(geometry.sector_size));
+        let place = Place::extent(address.0).on(forest.volume().place_of(address, copy));
+        if bad[index] < tried {
+            findings.add(FindingKind::DataCopy, place, format_args!("copy {copy}: checksum mismatch"));
+        } else if !std::mem::replace(&mut told[index], true) {
+            let message = format_args!("checksum mismatch (copies tried: {tried})");
+            findings.add(FindingKind::DataChecksum, place, message);
+        }
+    }
+    read
+}

@@ -1,0 +1,234 @@
+//! The free-space tree against the extents: each block group's free space is what its extents leave.
+//!
+//! Owns [`FreeSpace`]. Kernel counterparts: `load_free_space_tree`, `populate_free_space_tree`
+//! (`fs/btrfs/free-space-tree.c`). The places of superblocks are free as far as the tree knows.
+
+use super::block_groups::BlockGroups;
+use super::references::Extent;
+use super::report::{FindingKind, Findings, Place};
+use super::walker::Visit;
+use papilio_format::items::free_space::{FreeSpaceBitmap, FreeSpaceFlags, FreeSpaceInfo};
+use papilio_format::{Geometry, ItemType, Key, LogicalAddress, objectid};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Range {
+    start: u64,
+    end: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Info {
+    key: Key,
+    count: u32,
+    bitmaps: bool,
+    /// Free ranges that follow.
+    ranges: u64,
+    misplaced: bool,
+}
+
+/// What the free-space tree says.
+#[derive(Debug, Default)]
+pub(super) struct FreeSpace {
+    infos: Vec<Info>,
+    /// Ascending, unless the tree is damaged.
+    ranges: Vec<Range>,
+}
+
+impl FreeSpace {
+    /// Takes in a leaf of the tree; leaves come in order.
+    pub(super) fn read_leaf(&mut self, visit: &Visit<'_>, geometry: &Geometry, findings: &mut Findings) {
+        let view = visit.block.view();
+        for slot in 0..view.len() {
+            let (key, data) = (view.key(slot), view.item(slot));
+            match key.item_type {
+                ItemType::FREE_SPACE_INFO => {
+                    if let Ok(FreeSpaceInfo { extent_count: count, flags }) = FreeSpaceInfo::parse(data) {
+                        let bitmaps = flags.contains(FreeSpaceFlags::USING_BITMAPS);
+                        self.infos.push(Info { key, count, bitmaps, ranges: 0, misplaced: false });
+                    }
+                }
+                ItemType::FREE_SPACE_EXTENT => {
+                    self.place_item(&key, false, findings);
+                    self.add(key.objectid, key.objectid.saturating_add(key.offset), false);
+                }
+                ItemType::FREE_SPACE_BITMAP => {
+                    self.place_item(&key, true, findings);
+                    let Ok(bitmap) = FreeSpaceBitmap::parse(&key, data, geometry) else { continue };
+                    let sector = u64::from(geometry.sector_size);
+                    for run in bitmap.free_runs() {
+                        let start = bitmap.start().0.saturating_add(run.start.saturating_mul(sector));
+                        self.add(start, start.saturating_add(run.length.saturating_mul(sector)), true);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Checks that an item belongs to the block group before it, and is of its form.
+    fn place_item(&mut self, key: &Key, bitmap: bool, findings: &mut Findings) {
+        let place = || Place::item(objectid::FREE_SPACE_TREE, *key);
+        let end = key.objectid.saturating_add(key.offset);
+        let Some(info) = self.infos.last_mut().filter(|info| {
+            key.objectid >= info.key.objectid && end <= info.key.objectid.saturating_add(info.key.offset)
+        }) else {
+            let message = format_args!("free space that belongs to no block group's item");
+            return findings.add(FindingKind::FreeSpaceItem, place(), message);
+        };
+        if info.bitmaps != bitmap && !info.misplaced {
+            info.misplaced = true;
+            let message = format_args!("its block group keeps free space in the other form");
+            findings.add(FindingKind::FreeSpaceItem, place(), message);
+        }
+    }
+
+    /// Adds a free range; one that goes on from bitmap to bitmap is one.
+    fn add(&mut self, start: u64, end: u64, join: bool) {
+        let Some(info) = self.infos.last_mut() else { return };
+        if let Some(last) = self.ranges.last_mut()
+            && join
+            && info.ranges > 0
+            && last.end == start
+        {
+            last.end = end;
+            return;
+        }
+        info.ranges += 1;
+        self.ranges.push(Range { start, end });
+    }
+
+    /// Compares with the extents, which ascend.
+    pub(super) fn compare(&self, groups: &BlockGroups, extents: &[Extent], findings: &mut Findings) {
+        for info in &self.infos {
+            self.check_count(info, findings);
+        }
+        let mut ranges = self.ranges.clone();
+        ranges.sort_by_key(|range| range.start);
+        for group in &groups.groups {
+            let info = self.infos.binary_search_by_key(&group.start, |info| info.key.objectid);
+            let whole = |index: usize| self.infos[index].key.offset == group.length;
+            if !info.is_ok_and(whole) {
+                findings.add(
+                    FindingKind::FreeSpaceInfoMissing,
+                    Place { address: Some(LogicalAddress(group.start)), ..free_space_tree() },
+                    format_args!("the block group of {} bytes has no free-space item", group.length),
+                );
+                continue;
+            }
+            let first = extents.partition_point(|extent| extent.end() <= group.start);
+            let used = extents[first..].iter().take_while(|extent| extent.start < group.end());
+            let free = complement(group.start, group.end(), used);
+            let first = ranges.partition_point(|range| range.end <= group.start);
+            let count = ranges[first..].iter().take_while(|range| range.start < group.end()).count();
+            compare_ranges(&free, &ranges[first..first + count], findings);
+        }
+        let gone = |info: &&Info| {
+            groups.groups.binary_search_by_key(&info.key.objectid, |group| group.start).is_err()
+        };
+        let stale = self.infos.iter().filter(gone).count();
+        if stale > 0 {
+            // mkfs.btrfs before 6.3 does not remove those of its temporary block groups; the kernel
+            // looks at none that it does not know.
+            findings.note(format!("the free-space tree has {stale} block groups that no longer exist"));
+        }
+    }
+
+    fn check_count(&self, info: &Info, findings: &mut Findings) {
+        if u64::from(info.count) != info.ranges {
+            findings.add(
+                FindingKind::FreeSpaceCount,
+                Place::item(objectid::FREE_SPACE_TREE, info.key),
+                format_args!("the item counts {} free ranges, there are {}", info.count, info.ranges),
+            );
+        }
+    }
+}
+
+fn free_space_tree() -> Place {
+    Place::tree(objectid::FREE_SPACE_TREE)
+}
+
+/// What the extents leave of a block group.
+fn complement<'a>(start: u64, end: u64, used: impl Iterator<Item = &'a Extent>) -> Vec<Range> {
+    let mut free = Vec::new();
+    let mut at = start;
+    for extent in used {
+        if extent.start > at {
+            free.push(Range { start: at, end: extent.start });
+        }
+        at = at.max(extent.end());
+    }
+    if at < end {
+        free.push(Range { start: at, end });
+    }
+    free
+}
+
+/// Reports what is in one list of ascending ranges and not in the other.
+fn compare_ranges(free: &[Range], stored: &[Range], findings: &mut Findings) {
+    for missing in subtract(free, stored) {
+        let (start, end) = (missing.start, missing.end);
+        findings.add(
+            FindingKind::FreeSpaceLost,
+            Place { address: Some(LogicalAddress(start)), ..free_space_tree() },
+            format_args!("{} bytes are free, the free-space tree does not have them", end - start),
+        );
+    }
+    for extra in subtract(stored, free) {
+        let (start, end) = (extra.start, extra.end);
+        findings.add(
+            FindingKind::FreeSpaceUsed,
+            Place { address: Some(LogicalAddress(start)), ..free_space_tree() },
+            format_args!("{} bytes are in use, the free-space tree calls them free", end - start),
+        );
+    }
+}
+
+/// The parts of `from` that no range of `what` covers; both ascend.
+fn subtract(from: &[Range], what: &[Range]) -> Vec<Range> {
+    let mut rest = Vec::new();
+    let mut index = 0;
+    for range in from {
+        let mut at = range.start;
+        while index < what.len() && what[index].end <= at {
+            index += 1;
+        }
+        let mut next = index;
+        while next < what.len() && what[next].start < range.end {
+            if what[next].start > at {
+                rest.push(Range { start: at, end: what[next].start });
+            }
+            at = at.max(what[next].end);
+            next += 1;
+        }
+        if at < range.end {
+            rest.push(Range { start: at, end: range.end });
+        }
+    }
+    rest
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ranges(list: &[(u64, u64)]) -> Vec<Range> {
+        list.iter().map(|&(start, end)| Range { start, end }).collect()
+    }
+
+    #[test]
+    fn subtraction_of_ranges() {
+        type List = &'static [(u64, u64)];
+        let cases: [(List, List, List); 6] = [
+            (&[(0, 10)], &[], &[(0, 10)]),
+            (&[(0, 10)], &[(0, 10)], &[]),
+            (&[(0, 10)], &[(2, 3), (5, 7)], &[(0, 2), (3, 5), (7, 10)]),
+            (&[(0, 10), (20, 30)], &[(5, 25)], &[(0, 5), (25, 30)]),
+            (&[(0, 10), (20, 30)], &[(0, 40)], &[]),
+            (&[(5, 6)], &[(0, 1), (7, 9)], &[(5, 6)]),
+        ];
+        for (from, what, expected) in cases {
+            assert_eq!(subtract(&ranges(from), &ranges(what)), ranges(expected), "{from:?} - {what:?}");
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! The inodes of one subvolume: each by itself, as its items come by.
+//!
+//! Owns [`Inodes`], which is given the leaves of a subvolume in order and finishes an inode when its
+//! last item has passed: items without an inode, file extents and their checksums, directory sizes,
+//! entries by name against entries by index. What concerns several inodes is kept as small records
+//! for [`super::names`]. Kernel counterparts: `fs/btrfs/inode.c`, `fs/btrfs/dir-item.c`.
+
+use super::csums::Csums;
+use super::names::{ANY_INDEX, Entry, InodeRecord, NameRef, Names};
+use super::report::{FindingKind, Findings, Place};
+use super::roots::SubvolumeEntry;
+use super::walker::Visit;
+use papilio_format::items::dir_item::{DirEntries, FileType};
+use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
+use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem};
+use papilio_format::items::inode_ref::{InodeExtrefs, InodeRefs};
+use papilio_format::{Geometry, ItemType, Key, TreeId, objectid};
+use std::hash::{DefaultHasher, Hasher};
+
+/// What all subvolumes' checks share.
+#[derive(Clone, Copy)]
+pub(super) struct Context<'a> {
+    pub(super) geometry: &'a Geometry,
+    /// Holes need no file extent.
+    pub(super) no_holes: bool,
+    /// `None` where the checksum tree could not be read whole.
+    pub(super) csums: Option<&'a Csums>,
+}
+
+/// The check of one subvolume.
+pub(super) struct Inodes<'a> {
+    context: Context<'a>,
+    tree: TreeId,
+    current: Option<Current>,
+    names: Names,
+    subvolumes: Vec<SubvolumeEntry>,
+    /// Its own, as what is found in a tree with holes is not believed.
+    findings: Findings,
+}
+
+/// A directory's entry, by name or by index.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Listed {
+    name: u64,
+    target: u64,
+    is_subvolume: bool,
+    file_type: FileType,
+    key_offset: u64,
+}
+
+impl Listed {
+    fn same(&self, other: &Self) -> bool {
+        (self.name, self.target, self.is_subvolume, self.file_type)
+            == (other.name, other.target, other.is_subvolume, other.file_type)
+    }
+}
+
+/// The inode whose items are passing.
+struct Current {
+    number: u64,
+    item: Option<InodeItem>,
+    first_key: Key,
+    items: Vec<Listed>,
+    indexes: Vec<Listed>,
+    name_bytes: u64,
+    extents: Extents,
+}
+
+/// What the file extents of an inode add up to.
+#[derive(Default)]
+struct Extents {
+    count: u64,
+    /// Of the last one, rounded up to sectors.
+    end: u64,
+    /// The first hole without an item.
+    gap: Option<u64>,
+    bytes: u64,
+    inline: Option<(u64, Compression)>,
+    without_csum: u64,
+    odd_csum: u64,
+    beyond_end: Option<u64>,
+}
+
+/// 64 bits that stand for a name; two names of one directory that share them are as good as none.
+pub(super) fn name_of(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name);
+    hasher.finish()
+}
+
+impl<'a> Inodes<'a> {
+    pub(super) fn new(context: Context<'a>, tree: TreeId, root_directory: u64, limit: usize) -> Self {
+        Self {
+            context,
+            tree,
+            current: None,
+            names: Names::new(tree, root_directory),
+            subvolumes: Vec::new(),
+            findings: Findings::new(limit),
+        }
+    }
+
+    /// Takes in the next leaf.
+    pub(super) fn read_leaf(&mut self, visit: &Visit<'_>) {
+        let view = visit.block.view();
+        for slot in 0..view.len() {
+            let (key, data) = (view.key(slot), view.item(slot));
+            if key.item_type == ItemType::ORPHAN_ITEM && key.objectid == objectid::ORPHAN {
+                self.names.orphans.push(key.offset);
+            }
+            if !(objectid::FIRST_FREE..=objectid::LAST_FREE).contains(&key.objectid) {
+                continue;
+            }
+            if self.current.as_ref().is_none_or(|current| current.number != key.objectid) {
+                self.finish_inode();
+                self.current = Some(Current::new(key));
+            }
+            self.read_item(&key, data);
+        }
+    }
+
+    fn read_item(&mut self, key: &Key, data: &[u8]) {
+        let current = self.current.as_mut().expect("an item's inode is current");
+        match key.item_type {
+            ItemType::INODE_ITEM => current.item = InodeItem::parse(data).ok(),
+            ItemType::INODE_REF => {
+                for found in InodeRefs::parse(data).into_iter().flatten() {
+                    let name = name_of(found.name);
+                    let (inode, directory, index) = (key.objectid, key.offset, found.index);
+                    self.names.refs.push(NameRef { inode, directory, name, index });
+                }
+            }
+            ItemType::INODE_EXTREF => {
+                for found in InodeExtrefs::parse(data).into_iter().flatten() {
+                    let name = name_of(found.name);
+                    let (inode, directory, index) = (key.objectid, found.parent.0, found.index);
+                    self.names.refs.push(NameRef { inode, directory, name, index });
+                }
+            }
+            ItemType::DIR_ITEM | ItemType::DIR_INDEX => self.read_entries(key, data),
+            ItemType::EXTENT_DATA => {
+                if let Ok(extent) = FileExtentItem::parse(data) {
+                    let place = Place { key: Some(*key), ..Place::inode(self.tree, key.objectid) };
+                    current.read_extent(key, &extent, &self.context, place, &mut self.findings);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn read_entries(&mut self, key: &Key, data: &[u8]) {
+        let current = self.current.as_mut().expect("an item's inode is current");
+        let by_index = key.item_type == ItemType::DIR_INDEX;
+        for entry in DirEntries::parse(data).into_iter().flatten() {
+            current.name_bytes = current.name_bytes.saturating_add(entry.name.len() as u64);
+            let is_subvolume = entry.location.item_type == ItemType::ROOT_ITEM;
+            let listed = Listed {
+                name: name_of(entry.name),
+                target: entry.location.objectid,
+                is_subvolume,
+                file_type: entry.file_type,
+                key_offset: key.offset,
+            };
+            if by_index { &mut current.indexes } else { &mut current.items }.push(listed);
+            if is_subvolume {
+                self.subvolumes.push(SubvolumeEntry {
+                    child: entry.location.objectid,
+                    directory: key.objectid,
+                    index: if by_index { key.offset } else { 0 },
+                    name: entry.name.into(),
+                });
+            }
+        }
+    }
+
+    fn finish_inode(&mut self) {
+        let Some(mut current) = self.current.take() else { return };
+        let place = Place::inode(self.tree, current.number);
+        let Some(item) = current.item else {
+            let place = Place { key: Some(current.first_key), ..place };
+            let message = format_args!("items of an inode that has no inode item");
+            return self.findings.add(FindingKind::InodeMissing, place, message);
+        };
+        let kind = item.kind();
+        self.names.inodes.push(InodeRecord { number: current.number, nlink: item.nlink, kind });
+        current.compare_entries(self.tree, &mut self.names, &mut self.findings);
+        if kind == Some(FileKind::Directory) {
+            if item.size != current.name_bytes {
+                let (size, bytes) = (item.size, current.name_bytes);
+                let message = format_args!("its size is {size}, its entries' names have {bytes} bytes");
+                self.findings.add(FindingKind::DirectorySize, place.clone(), message);
+            }
+        } else if !current.items.is_empty() || !current.indexes.is_empty() {
+            let message = format_args!("directory entries in what is no directory");
+            self.findings.add(FindingKind::NotADirectory, place.clone(), message);
+        }
+        current.extents.check(&item, &self.context, &place, &mut self.findings);
+    }
+
+    /// The last leaf was read: compares names, and hands over what was found.
+    pub(super) fn finish(mut self) -> (Names, Vec<SubvolumeEntry>, Findings) {
+        self.finish_inode();
+        self.names.check(&mut self.findings);
+        (self.names, self.subvolumes, self.findings)
+    }
+}
+
+impl Current {
+    fn new(first_key: Key) -> Self {
+        Self {
+            number: first_key.objectid,
+            item: None,
+            first_key,
+            items: Vec::new(),
+            indexes: Vec::new(),
+            name_bytes: 0,
+            extents: Extents::default(),
+        }
+    }
+
+    /// Entries by name against entries by index; what is in either goes to the names.
+    fn compare_entries(&mut self, tree: TreeId, names: &mut Names, findings: &mut Findings) {
+        let directory = self.number;
+        self.items.sort_unstable();
+        self.indexes.sort_unstable();
+        let place = |item_type, offset| {
+            let key = Key::new(directory, item_type, offset);
+            Place { key: Some(key), ..Place::inode(tree, directory) }
+        };
+        for pair in self.items.windows(2).filter(|pair| pair[0].name == pair[1].name) {
+            let place = place(ItemType::DIR_ITEM, pair[1].key_offset);
+            findings.add(FindingKind::DirEntryDuplicate, place, format_args!("two entries of one name"));
+        }
+        let mut add = |listed: &Listed, index: u64| {
+            if !listed.is_subvolume {
+                let Listed { name, target, file_type, .. } = *listed;
+                names.entries.push(Entry { target, directory, name, index, file_type });
+            }
+        };
+        let (mut items, mut indexes) = (self.items.iter().peekable(), self.indexes.iter().peekable());
+        loop {
+            let order = |listed: &Listed| (listed.name, listed.target, listed.is_subvolume, listed.file_type);
+            match (items.peek(), indexes.peek()) {
+                (None, None) => return,
+                (Some(item), Some(index)) if item.same(index) => {
+                    add(index, index.key_offset);
+                    items.next();
+                    indexes.next();
+                }
+                (Some(item), index) if index.is_none_or(|index| order(item) < order(index)) => {
+                    let place = place(ItemType::DIR_ITEM, item.key_offset);
+                    let message = format_args!("no entry by index for the entry of {}", item.target);
+                    findings.add(FindingKind::DirIndexMissing, place, message);
+                    add(item, ANY_INDEX);
+                    items.next();
+                }
+                (_, Some(index)) => {
+                    let place = place(ItemType::DIR_INDEX, index.key_offset);
+                    let message = format_args!("no entry by name for the entry of {}", index.target);
+                    findings.add(FindingKind::DirItemMissing, place, message);
+                    add(index, index.key_offset);
+                    indexes.next();
+                }
+                (Some(_), None) => unreachable!("taken by the arm for items without an index"),
+            }
+        }
+    }
+
+    fn read_extent(
+        &mut self,
+        key: &Key,
+        extent: &FileExtentItem<'_>,
+        context: &Context<'_>,
+        place: Place,
+        findings: &mut Findings,
+    ) {
+        let extents = &mut self.extents;
+        extents.count += 1;
+        if key.offset < extents.end {
+            let message = format_args!("the file extent before it reaches to {}", extents.end);
+            findings.add(FindingKind::FileExtentOverlap, place.clone(), message);
+        } else if key.offset > extents.end && extents.gap.is_none() {
+            extents.gap = Some(extents.end);
+        }
+        let sector = u64::from(context.geometry.sector_size);
+        let end = extent.end(papilio_format::FileOffset(key.offset), context.geometry.sector_size);
+        extents.end = extents.end.max(end.map_or(u64::MAX, |end| end.0));
+        match extent.content {
+            FileExtentContent::Inline(_) => {
+                extents.bytes = extents.bytes.saturating_add(extent.ram_bytes);
+                extents.inline = Some((extent.ram_bytes, extent.compression));
+            }
+            FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) if !part.is_hole() => {
+                extents.bytes = extents.bytes.saturating_add(part.length);
+                let compressed = extent.compression != Compression::None;
+                let room = if compressed { extent.ram_bytes } else { part.disk_length };
+                if part.offset.saturating_add(part.length) > room {
+                    let (offset, length) = (part.offset, part.length);
+                    let message =
+                        format_args!("{length} bytes from {offset} on, of an extent of {room} bytes");
+                    findings.add(FindingKind::FileExtentBounds, place, message);
+                }
+                if let (FileExtentContent::Regular(_), Some(item)) = (extent.content, &self.item) {
+                    extents.check_csums(&part, compressed, item, context);
+                    let last = item.size.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
+                    if key.offset >= last && extents.beyond_end.is_none() {
+                        extents.beyond_end = Some(key.offset);
+                    }
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+impl Extents {
+    /// Counts the bytes of a part whose checksums are not as the inode's flags say. Of an extent that
+    /// is used in parts, the parts that nothing refers to any more do not matter.
+    fn check_csums(&mut self, part: &ExtentPart, compressed: bool, item: &InodeItem, context: &Context<'_>) {
+        let Some(csums) = context.csums else { return };
+        let (start, length) = if compressed {
+            (part.disk_address.0, part.disk_length)
+        } else {
+            (part.disk_address.0.saturating_add(part.offset), part.length)
+        };
+        let covered = csums.covered(start, start.saturating_add(length));
+        if item.flags.contains(InodeFlags::NODATASUM) {
+            self.odd_csum = self.odd_csum.saturating_add(covered);
+        } else {
+            self.without_csum = self.without_csum.saturating_add(length.saturating_sub(covered));
+        }
+    }
+
+    /// Checks the sums against the inode.
+    fn check(&self, item: &InodeItem, context: &Context<'_>, place: &Place, findings: &mut Findings) {
+        let kind = item.kind();
+        let mut add = |kind, message: std::fmt::Arguments<'_>| findings.add(kind, place.clone(), message);
+        match kind {
+            Some(FileKind::Regular) => {}
+            Some(FileKind::Symlink) => {
+                if self.count != 1 || self.inline != Some((item.size, Compression::None)) {
+                    let size = item.size;
+                    add(FindingKind::SymlinkTarget, format_args!("no inline extent of its {size} bytes"));
+                }
+            }
+            _ if self.count > 0 => {
+                return add(
+                    FindingKind::FileExtentUnexpected,
+                    format_args!("file extents of what is no file"),
+                );
+            }
+            _ => return,
+        }
+        // What is being deleted or truncated is not in order, and will not be again.
+        if item.nlink > 0 && item.nbytes != self.bytes {
+            let (nbytes, bytes) = (item.nbytes, self.bytes);
+            add(
+                FindingKind::FileBytes,
+                format_args!("the inode says {nbytes} bytes, its extents are {bytes}"),
+            );
+        }
+        if !context.no_holes && item.nlink > 0 && kind == Some(FileKind::Regular) {
+            let gap = self.gap.unwrap_or(self.end);
+            if gap < item.size {
+                add(FindingKind::FileExtentHole, format_args!("a hole at {gap} without a file extent"));
+            }
+        }
+        if let Some(offset) = self.beyond_end {
+            let size = item.size;
+            add(FindingKind::FileExtentBeyondEnd, format_args!("data at {offset}, the size is {size}"));
+        }
+        if self.without_csum > 0 {
+            let bytes = self.without_csum;
+            add(FindingKind::CsumMissing, format_args!("{bytes} bytes of data have no checksums"));
+        }
+        if self.odd_csum > 0 {
+            let bytes = self.odd_csum;
+            add(FindingKind::CsumUnexpected, format_args!("NODATASUM, but {bytes} bytes have checksums"));
+        }
+    }
+}

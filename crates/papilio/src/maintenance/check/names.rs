@@ -1,0 +1,221 @@
+//! Names across a subvolume: directory entries against the references of inodes.
+//!
+//! Owns [`Names`], flat vectors of small records that are sorted and merged once the subvolume was
+//! read. Each entry has a reference in the inode that it names and the other way round; an inode's
+//! link count is the number of its references; one without any is an orphan. Kernel counterpart:
+//! `btrfs_add_link` (`fs/btrfs/inode.c`).
+
+use super::inodes::name_of;
+use super::report::{FindingKind, Findings, Place};
+use papilio_format::items::dir_item::FileType;
+use papilio_format::items::inode::FileKind;
+use papilio_format::items::orphan::orphan_key;
+use papilio_format::{ItemType, Key, TreeId};
+
+/// The index of an entry that has none.
+pub(super) const ANY_INDEX: u64 = u64::MAX;
+
+/// One inode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InodeRecord {
+    pub(super) number: u64,
+    pub(super) nlink: u32,
+    pub(super) kind: Option<FileKind>,
+}
+
+/// One directory entry of an inode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) target: u64,
+    pub(super) directory: u64,
+    /// See [`name_of`].
+    pub(super) name: u64,
+    pub(super) index: u64,
+    pub(super) file_type: FileType,
+}
+
+impl Entry {
+    fn order(&self) -> (u64, u64, u64) {
+        (self.target, self.directory, self.name)
+    }
+}
+
+/// One reference of an inode to a name.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NameRef {
+    pub(super) inode: u64,
+    pub(super) directory: u64,
+    pub(super) name: u64,
+    pub(super) index: u64,
+}
+
+impl NameRef {
+    fn order(&self) -> (u64, u64, u64) {
+        (self.inode, self.directory, self.name)
+    }
+}
+
+/// All names of a subvolume.
+#[derive(Debug)]
+pub(super) struct Names {
+    tree: TreeId,
+    root_directory: u64,
+    /// Ascending, as they lie in the tree.
+    pub(super) inodes: Vec<InodeRecord>,
+    pub(super) entries: Vec<Entry>,
+    pub(super) refs: Vec<NameRef>,
+    pub(super) orphans: Vec<u64>,
+}
+
+impl Names {
+    pub(super) fn new(tree: TreeId, root_directory: u64) -> Self {
+        let (inodes, entries, refs, orphans) = Default::default();
+        Self { tree, root_directory, inodes, entries, refs, orphans }
+    }
+
+    fn inode(&self, number: u64) -> Option<&InodeRecord> {
+        let index = self.inodes.binary_search_by_key(&number, |inode| inode.number).ok()?;
+        Some(&self.inodes[index])
+    }
+
+    /// Compares everything.
+    pub(super) fn check(&mut self, findings: &mut Findings) {
+        self.inodes.sort_by_key(|inode| inode.number);
+        self.entries.sort_unstable_by_key(Entry::order);
+        self.refs.sort_unstable_by_key(NameRef::order);
+        self.orphans.sort_unstable();
+        let is_directory = |inode: &InodeRecord| inode.kind == Some(FileKind::Directory);
+        if !self.inode(self.root_directory).is_some_and(is_directory) {
+            let place = Place::inode(self.tree, self.root_directory);
+            findings.add(FindingKind::RootDirectoryMissing, place, format_args!("no root directory"));
+        }
+        self.compare_entries(findings);
+        self.check_link_counts(findings);
+        for number in &self.orphans {
+            if self.inode(*number).is_none() {
+                let place = Place::item(self.tree, orphan_key(*number));
+                findings.add(FindingKind::OrphanStale, place, format_args!("the inode does not exist"));
+            }
+        }
+        self.find_cycles(findings);
+    }
+
+    fn compare_entries(&self, findings: &mut Findings) {
+        let (mut entries, mut refs) = (self.entries.iter().peekable(), self.refs.iter().peekable());
+        loop {
+            match (entries.peek(), refs.peek()) {
+                (None, None) => return,
+                (Some(entry), Some(found)) if entry.order() == found.order() => {
+                    self.check_entry(entry, findings);
+                    if entry.index != ANY_INDEX && entry.index != found.index {
+                        let index = found.index;
+                        let message = format_args!("inode {} says that its index is {index}", entry.target);
+                        findings.add(FindingKind::InodeRefMissing, self.entry_place(entry), message);
+                    }
+                    entries.next();
+                    refs.next();
+                }
+                (Some(entry), found) if found.is_none_or(|found| entry.order() < found.order()) => {
+                    if self.check_entry(entry, findings) {
+                        let message = format_args!("inode {} has no reference to this name", entry.target);
+                        findings.add(FindingKind::InodeRefMissing, self.entry_place(entry), message);
+                    }
+                    entries.next();
+                }
+                _ => {
+                    let Some(found) = refs.next() else { return };
+                    self.report_ref(found, findings);
+                }
+            }
+        }
+    }
+
+    fn report_ref(&self, found: &NameRef, findings: &mut Findings) {
+        let NameRef { inode, directory, name, index } = *found;
+        // The root directory names itself.
+        let root = self.root_directory;
+        if inode == root && directory == root && name == name_of(b"..") {
+            return;
+        }
+        let place = Place::inode(self.tree, inode);
+        let message = format_args!("directory {directory} has no entry of it with index {index}");
+        findings.add(FindingKind::DirEntryMissing, place, message);
+    }
+
+    fn entry_place(&self, entry: &Entry) -> Place {
+        let key = Key::new(entry.directory, ItemType::DIR_INDEX, entry.index);
+        Place { key: (entry.index != ANY_INDEX).then_some(key), ..Place::inode(self.tree, entry.directory) }
+    }
+
+    /// Whether the inode that an entry names exists; its kind must be the entry's.
+    fn check_entry(&self, entry: &Entry, findings: &mut Findings) -> bool {
+        let Some(inode) = self.inode(entry.target) else {
+            let message = format_args!("an entry of inode {}, which does not exist", entry.target);
+            findings.add(FindingKind::DirEntryDangling, self.entry_place(entry), message);
+            return false;
+        };
+        if entry.file_type.kind() != inode.kind {
+            let (says, is) = (entry.file_type, inode.kind);
+            let message = format_args!("inode {} is {is:?}, the entry says {says:?}", entry.target);
+            findings.add(FindingKind::DirEntryType, self.entry_place(entry), message);
+        }
+        true
+    }
+
+    fn check_link_counts(&self, findings: &mut Findings) {
+        let mut refs = &self.refs[..];
+        for inode in &self.inodes {
+            let number = inode.number;
+            let skip = refs.partition_point(|found| found.inode < number);
+            refs = &refs[skip..];
+            let count = refs.partition_point(|found| found.inode == number) as u64;
+            let place = || Place::inode(self.tree, number);
+            let nlink = inode.nlink;
+            if u64::from(nlink) != count {
+                let message = format_args!("its link count is {nlink}, it has {count} names");
+                findings.add(FindingKind::LinkCount, place(), message);
+            } else if nlink == 0 && self.orphans.binary_search(&number).is_err() {
+                let message = format_args!("it has no name and is not listed as an orphan");
+                findings.add(FindingKind::OrphanMissing, place(), message);
+            }
+        }
+    }
+
+    /// Finds directories that contain themselves: each has a name, but no path leads there.
+    fn find_cycles(&self, findings: &mut Findings) {
+        const UNKNOWN: u32 = 0;
+        const DONE: u32 = u32::MAX;
+        let mut state = vec![UNKNOWN; self.inodes.len()];
+        let mut path = Vec::new();
+        for (round, inode) in self.inodes.iter().enumerate() {
+            // Rounds are numbers that tell this climb's directories from earlier ones'.
+            let round = (round as u32).wrapping_add(1).clamp(1, DONE - 1);
+            let mut number = inode.number;
+            if inode.kind != Some(FileKind::Directory) {
+                continue;
+            }
+            path.clear();
+            while number != self.root_directory
+                && let Ok(index) = self.inodes.binary_search_by_key(&number, |inode| inode.number)
+            {
+                if state[index] == DONE {
+                    break;
+                }
+                if state[index] == round {
+                    let place = Place::inode(self.tree, number);
+                    let message = format_args!("the directory is inside itself");
+                    findings.add(FindingKind::DirectoryUnreachable, place, message);
+                    break;
+                }
+                state[index] = round;
+                path.push(index);
+                let first = self.entries.partition_point(|entry| entry.target < number);
+                match self.entries.get(first) {
+                    Some(entry) if entry.target == number => number = entry.directory,
+                    _ => break,
+                }
+            }
+            path.iter().for_each(|index| state[*index] = DONE);
+        }
+    }
+}

@@ -1,0 +1,443 @@
+//! Back references, both ways: what refers to each extent, and what the extent tree says refers to it.
+//!
+//! Owns [`References`]: the extents and back references of the extent tree, and the references that
+//! the walk over all trees met, as flat vectors of fixed-size records that are sorted and merged at
+//! the end. Memory grows with the references that are on disk, by about their own size.
+//!
+//! Who a back reference names depends on the block that refers, not on the path that leads there: a
+//! block whose extent has FULL_BACKREF is named itself (as parent), any other by its owner (as root).
+//! So each block counts once, however many snapshots share it. Kernel counterparts:
+//! `__btrfs_mod_ref` (`fs/btrfs/extent-tree.c`), `update_ref_for_cow` (`fs/btrfs/ctree.c`).
+
+use super::report::{FindingKind, Findings, Place};
+use super::walker::{Seen, Visit};
+use papilio_format::items::back_ref::{BackRef, KeyedRefs};
+use papilio_format::items::extent::{ExtentFlags, ExtentItem};
+use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
+use papilio_format::{FileOffset, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
+use std::collections::HashMap;
+use std::fmt;
+
+/// One extent of the extent tree.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Extent {
+    pub(super) start: u64,
+    pub(super) length: u64,
+    refs: u64,
+    generation: u64,
+    flags: ExtentFlags,
+    /// Of a tree block.
+    level: u8,
+}
+
+impl Extent {
+    pub(super) fn end(&self) -> u64 {
+        // Cannot overflow: the tree checker refuses such an item.
+        self.start.saturating_add(self.length)
+    }
+
+    pub(super) fn is_data(&self) -> bool {
+        self.flags.contains(ExtentFlags::DATA)
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Holder {
+    Tree { root: u64 },
+    SharedTree { parent: u64 },
+    Data { root: u64, inode: u64, offset: u64 },
+    SharedData { parent: u64 },
+}
+
+impl fmt::Display for Holder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match *self {
+            Self::Tree { root } => write!(f, "tree {}", objectid::Objectid(root)),
+            Self::SharedTree { parent } | Self::SharedData { parent } => write!(f, "block {parent}"),
+            Self::Data { root, inode, offset } => {
+                let root = objectid::Objectid(root);
+                write!(f, "tree {root}, inode {inode}, offset {}", offset as i64)
+            }
+        }
+    }
+}
+
+/// References of one holder to one extent.
+#[derive(Clone, Copy, Debug)]
+struct Reference {
+    extent: u64,
+    holder: Holder,
+    count: u64,
+}
+
+impl Reference {
+    fn order(&self) -> (u64, Holder) {
+        (self.extent, self.holder)
+    }
+}
+
+/// Which of the trees could be read whole, so that what is absent there is missing.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Complete {
+    pub(super) extent_tree: bool,
+    /// All trees that refer to extents.
+    pub(super) referrers: bool,
+}
+
+/// Both sides of all references.
+#[derive(Debug)]
+pub(super) struct References {
+    geometry: Geometry,
+    pub(super) extents: Vec<Extent>,
+    stored: Vec<Reference>,
+    met: Vec<Reference>,
+}
+
+impl References {
+    pub(super) fn new(geometry: Geometry) -> Self {
+        Self { geometry, extents: Vec::new(), stored: Vec::new(), met: Vec::new() }
+    }
+
+    /// Takes in a leaf of the extent tree. Items were validated when the block was read.
+    pub(super) fn read_extent_leaf(&mut self, visit: &Visit<'_>) {
+        let view = visit.block.view();
+        for slot in 0..view.len() {
+            let (key, data) = (view.key(slot), view.item(slot));
+            match key.item_type {
+                ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => self.read_extent(&key, data),
+                ItemType::TREE_BLOCK_REF
+                | ItemType::SHARED_BLOCK_REF
+                | ItemType::EXTENT_DATA_REF
+                | ItemType::SHARED_DATA_REF => {
+                    for reference in KeyedRefs::parse(&key, data).into_iter().flatten() {
+                        self.store(key.objectid, &reference);
+                    }
+                }
+                _ => {}
+            }
+        }
+    }
+
+    fn read_extent(&mut self, key: &Key, data: &[u8]) {
+        let Ok(item) = ExtentItem::parse(key.item_type, data) else { return };
+        let skinny = key.item_type == ItemType::METADATA_ITEM;
+        let level = match item.tree_block {
+            Some(info) => info.level,
+            None if skinny => key.offset as u8,
+            None => 0,
+        };
+        self.extents.push(Extent {
+            start: key.objectid,
+            length: if skinny { self.geometry.node_size.into() } else { key.offset },
+            refs: item.header.refs,
+            generation: item.header.generation.0,
+            flags: item.header.flags,
+            level,
+        });
+        for reference in item.inline_refs().map_while(Result::ok) {
+            self.store(key.objectid, &reference);
+        }
+    }
+
+    fn store(&mut self, extent: u64, reference: &BackRef) {
+        let holder = match *reference {
+            // Says whom simple quotas charge; it is no reference.
+            BackRef::Owner { .. } => return,
+            BackRef::TreeBlock { root } => Holder::Tree { root: root.0 },
+            BackRef::SharedBlock { parent } => Holder::SharedTree { parent: parent.0 },
+            BackRef::SharedData { parent, .. } => Holder::SharedData { parent: parent.0 },
+            BackRef::Data { root, inode, offset, .. } => {
+                Holder::Data { root: root.0, inode: inode.0, offset: offset.0 }
+            }
+        };
+        self.stored.push(Reference { extent, holder, count: reference.count().into() });
+    }
+
+    /// The extent tree was walked: from here on extents can be looked up.
+    pub(super) fn extents_known(&mut self) {
+        // They ascend already, unless the tree is damaged.
+        self.extents.sort_by_key(|extent| extent.start);
+    }
+
+    /// The extent that starts at an address.
+    pub(super) fn extent_at(&self, start: u64) -> Option<&Extent> {
+        let index = self.extents.binary_search_by_key(&start, |extent| extent.start).ok()?;
+        Some(&self.extents[index])
+    }
+
+    /// Whether a range lies within one data extent.
+    pub(super) fn is_data(&self, start: u64, end: u64) -> bool {
+        let after = self.extents.partition_point(|extent| extent.start <= start);
+        let extent = after.checked_sub(1).map(|index| &self.extents[index]);
+        extent.is_some_and(|extent| extent.is_data() && end <= extent.end())
+    }
+
+    /// Counts the reference that a tree's root item is. A relocation tree's root names itself.
+    pub(super) fn meet_root(&mut self, tree: TreeId, root: LogicalAddress) {
+        let holder = if tree == objectid::TREE_RELOC {
+            Holder::SharedTree { parent: root.0 }
+        } else {
+            Holder::Tree { root: tree.0 }
+        };
+        self.meet(root.0, holder);
+    }
+
+    fn meet(&mut self, extent: u64, holder: Holder) {
+        if let Some(last) = self.met.last_mut()
+            && last.order() == (extent, holder)
+        {
+            last.count += 1;
+            return;
+        }
+        self.met.push(Reference { extent, holder, count: 1 });
+    }
+
+    /// Counts the references that a block makes, at its first visit.
+    pub(super) fn meet_block(&mut self, visit: &Visit<'_>, findings: &mut Findings) {
+        let block = visit.block;
+        let parent = block.address().0;
+        let root = block.owner().0;
+        // Only trees of files share blocks, and those are walked after the extent tree.
+        let full = objectid::is_fs_tree(block.owner())
+            && self.extent_at(parent).is_some_and(|extent| extent.flags.contains(ExtentFlags::FULL_BACKREF));
+        let view = block.view();
+        if block.level() > 0 {
+            let holder = if full { Holder::SharedTree { parent } } else { Holder::Tree { root } };
+            for slot in visit.live.clone() {
+                self.meet(view.child(slot).address.0, holder);
+            }
+            return;
+        }
+        for slot in 0..view.len() {
+            let key = view.key(slot);
+            if key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let Ok(item) = FileExtentItem::parse(view.item(slot)) else { continue };
+            let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = item.content else {
+                continue;
+            };
+            if part.is_hole() {
+                continue;
+            }
+            let start = part.disk_address.0;
+            let holder = if full {
+                Holder::SharedData { parent }
+            } else {
+                let (InodeNumber(inode), FileOffset(offset)) =
+                    (InodeNumber(key.objectid), FileOffset(key.offset.wrapping_sub(part.offset)));
+                Holder::Data { root, inode, offset }
+            };
+            if let Some(extent) = self.extent_at(start)
+                && extent.length != part.disk_length
+            {
+                findings.add(
+                    FindingKind::ExtentLength,
+                    Place { address: Some(part.disk_address), ..Place::item(visit.tree, key) },
+                    format_args!(
+                        "the file extent says {} bytes, the extent item {}",
+                        part.disk_length, extent.length
+                    ),
+                );
+            }
+            self.meet(start, holder);
+        }
+    }
+
+    /// Compares both sides, and each extent with the tree block that is there.
+    pub(super) fn compare(
+        &mut self,
+        seen: &HashMap<LogicalAddress, Seen>,
+        complete: Complete,
+        findings: &mut Findings,
+    ) {
+        merge_equal(&mut self.met);
+        merge_equal(&mut self.stored);
+        self.check_overlaps(findings);
+        let (mut met, mut stored) = (&self.met[..], &self.stored[..]);
+        for extent in &self.extents {
+            report_missing_extents(take_before(&mut met, extent.start), complete, findings);
+            report_orphans(take_before(&mut stored, extent.start), complete, findings);
+            let met = take_at(&mut met, extent.start);
+            let stored = take_at(&mut stored, extent.start);
+            compare_extent(extent, met, stored, complete, findings);
+            if let Some(block) = seen.get(&LogicalAddress(extent.start)) {
+                compare_block(extent, block, findings);
+            }
+        }
+        report_missing_extents(met, complete, findings);
+        report_orphans(stored, complete, findings);
+    }
+
+    fn check_overlaps(&self, findings: &mut Findings) {
+        for pair in self.extents.windows(2) {
+            if pair[1].start < pair[0].end() {
+                let (start, end) = (pair[0].start, pair[0].end());
+                findings.add(
+                    FindingKind::ExtentOverlap,
+                    Place::extent(pair[1].start),
+                    format_args!("the extent at {start} reaches to {end}"),
+                );
+            }
+        }
+    }
+}
+
+/// Sorts, and adds up the counts of references that are alike.
+fn merge_equal(references: &mut Vec<Reference>) {
+    references.sort_unstable_by_key(Reference::order);
+    references.dedup_by(|later, earlier| {
+        let same = later.order() == earlier.order();
+        if same {
+            earlier.count = earlier.count.saturating_add(later.count);
+        }
+        same
+    });
+}
+
+/// Splits off what concerns extents before `start`.
+fn take_before<'a>(rest: &mut &'a [Reference], start: u64) -> &'a [Reference] {
+    let count = rest.iter().take_while(|reference| reference.extent < start).count();
+    let (before, after) = rest.split_at(count);
+    *rest = after;
+    before
+}
+
+/// Splits off what concerns the extent at `start`.
+fn take_at<'a>(rest: &mut &'a [Reference], start: u64) -> &'a [Reference] {
+    let count = rest.iter().take_while(|reference| reference.extent == start).count();
+    let (at, after) = rest.split_at(count);
+    *rest = after;
+    at
+}
+
+fn report_missing_extents(met: &[Reference], complete: Complete, findings: &mut Findings) {
+    if !complete.extent_tree {
+        return;
+    }
+    for group in met.chunk_by(|a, b| a.extent == b.extent) {
+        let holder = group[0].holder;
+        let others = group.len() - 1;
+        findings.add(
+            FindingKind::ExtentMissing,
+            Place::extent(group[0].extent),
+            format_args!("no extent item, but {holder} and {others} others refer to it"),
+        );
+    }
+}
+
+fn report_orphans(stored: &[Reference], complete: Complete, findings: &mut Findings) {
+    if !complete.extent_tree {
+        return;
+    }
+    for reference in stored {
+        findings.add(
+            FindingKind::BackRefOrphan,
+            Place::extent(reference.extent),
+            format_args!("a back reference from {}, but no extent item", reference.holder),
+        );
+    }
+}
+
+fn compare_extent(
+    extent: &Extent,
+    met: &[Reference],
+    stored: &[Reference],
+    complete: Complete,
+    findings: &mut Findings,
+) {
+    let place = || Place::extent(extent.start);
+    let sum = stored.iter().fold(0u64, |sum, reference| sum.saturating_add(reference.count));
+    if sum != extent.refs && (complete.extent_tree || sum > extent.refs) {
+        let refs = extent.refs;
+        findings.add(
+            FindingKind::ExtentRefCount,
+            place(),
+            format_args!("the extent item counts {refs} references, its back references are {sum}"),
+        );
+    }
+    if met.is_empty() {
+        if complete.referrers {
+            let what = if extent.is_data() { "data" } else { "tree block" };
+            let length = extent.length;
+            findings.add(
+                FindingKind::ExtentUnreferenced,
+                place(),
+                format_args!("{what} of {length} bytes that nothing refers to"),
+            );
+        }
+        return;
+    }
+    let (mut left, mut right) = (met.iter().peekable(), stored.iter().peekable());
+    loop {
+        let order = match (left.peek(), right.peek()) {
+            (None, None) => return,
+            (Some(_), None) => std::cmp::Ordering::Less,
+            (None, Some(_)) => std::cmp::Ordering::Greater,
+            (Some(met), Some(stored)) => met.holder.cmp(&stored.holder),
+        };
+        match order {
+            std::cmp::Ordering::Less => {
+                let Reference { holder, count, .. } = left.next().expect("it was peeked");
+                if complete.extent_tree {
+                    findings.add(
+                        FindingKind::BackRefMissing,
+                        place(),
+                        format_args!("{holder} refers to it {count} times without a back reference"),
+                    );
+                }
+            }
+            std::cmp::Ordering::Greater => {
+                let Reference { holder, count, .. } = right.next().expect("it was peeked");
+                if complete.referrers {
+                    findings.add(
+                        FindingKind::BackRefExtra,
+                        place(),
+                        format_args!("a back reference to {holder} ({count}), which does not refer to it"),
+                    );
+                }
+            }
+            std::cmp::Ordering::Equal => {
+                let met = left.next().expect("it was peeked");
+                let stored = right.next().expect("it was peeked").count;
+                let trusted = if met.count > stored { complete.extent_tree } else { complete.referrers };
+                if met.count != stored && trusted {
+                    let Reference { holder, count, .. } = met;
+                    findings.add(
+                        FindingKind::BackRefCount,
+                        place(),
+                        format_args!("{holder} refers to it {count} times, the back reference says {stored}"),
+                    );
+                }
+            }
+        }
+    }
+}
+
+fn compare_block(extent: &Extent, block: &Seen, findings: &mut Findings) {
+    let place = Place::block(block.owner, LogicalAddress(extent.start));
+    if extent.is_data() {
+        let kind = FindingKind::ExtentContent;
+        return findings.add(kind, place, format_args!("a tree block, but the extent item says data"));
+    }
+    if block.broken {
+        return;
+    }
+    let (level, generation) = (block.level, block.generation);
+    if extent.level != level {
+        let stored = extent.level;
+        findings.add(
+            FindingKind::ExtentLevel,
+            place.clone(),
+            format_args!("the block has level {level}, the extent item says {stored}"),
+        );
+    }
+    if extent.generation != generation {
+        let stored = extent.generation;
+        findings.add(
+            FindingKind::ExtentGeneration,
+            place,
+            format_args!("the block has generation {generation}, the extent item says {stored}"),
+        );
+    }
+}

@@ -1,0 +1,507 @@
+//! What a check found: findings, each with its kind and place, and statistics.
+//!
+//! Owns [`Finding`], [`FindingKind`], [`Severity`], [`Place`], [`CheckReport`] and the collector
+//! [`Findings`]. Invariant: the collector keeps at most as many findings as the options allow and
+//! counts the others, so that a hostile image costs no memory by its faults.
+
+use papilio_format::objectid::Objectid;
+use papilio_format::{InodeNumber, Key, LogicalAddress, PhysicalAddress, TreeId};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// How bad a finding is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Severity {
+    /// Odd or out of date, but nothing is lost or contradicts.
+    Warning,
+    /// The file system is damaged.
+    Error,
+}
+
+impl fmt::Display for Severity {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(match self {
+            Self::Warning => "warning",
+            Self::Error => "error",
+        })
+    }
+}
+
+macro_rules! finding_kinds {
+    ($($(#[doc = $doc:literal])+ $name:ident $text:literal $severity:ident;)*) => {
+        /// Kinds of faults: one for each rule that a check tests.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+        #[non_exhaustive]
+        pub enum FindingKind {
+            $($(#[doc = $doc])+ $name,)*
+        }
+
+        impl FindingKind {
+            /// All of them.
+            pub const ALL: &'static [Self] = &[$(Self::$name),*];
+
+            /// A short name that stays the same between versions.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$name => $text,)*
+                }
+            }
+
+            /// How bad a finding of this kind is.
+            pub const fn severity(self) -> Severity {
+                match self {
+                    $(Self::$name => Severity::$severity,)*
+                }
+            }
+        }
+    };
+}
+
+finding_kinds! {
+    /// No copy of a tree block can be read.
+    BlockRead "block-read" Error;
+    /// No copy of a tree block has the right checksum.
+    BlockChecksum "block-checksum" Error;
+    /// A tree block of another address or file system.
+    BlockIdentity "block-identity" Error;
+    /// A tree block of another generation than its parent says.
+    BlockGeneration "block-generation" Error;
+    /// A tree block of another level than its parent says.
+    BlockLevel "block-level" Error;
+    /// A tree block that belongs to another tree.
+    BlockOwner "block-owner" Error;
+    /// A tree block whose header or item table is wrong.
+    BlockStructure "block-structure" Error;
+    /// Keys of a tree block that do not ascend.
+    KeyOrder "key-order" Error;
+    /// Keys of a tree block at or past its parent's next key.
+    KeyBounds "key-bounds" Error;
+    /// A tree block whose first key is not the one that its parent names.
+    FirstKey "first-key" Error;
+    /// An item whose own fields break the format.
+    ItemInvalid "item-invalid" Error;
+    /// One copy of a tree block is bad, another is good.
+    BlockCopy "block-copy" Error;
+    /// A tree block that is its own ancestor.
+    TreeLoop "tree-loop" Error;
+    /// A tree block that two trees hold which may not share any, or one tree twice.
+    BlockShared "block-shared" Error;
+    /// An address in no chunk.
+    Unmapped "unmapped" Error;
+
+    /// Something in use without an extent item.
+    ExtentMissing "extent-missing" Error;
+    /// An extent that nothing refers to.
+    ExtentUnreferenced "extent-unreferenced" Error;
+    /// A reference without its back reference.
+    BackRefMissing "back-ref-missing" Error;
+    /// A back reference to what does not refer to the extent.
+    BackRefExtra "back-ref-extra" Error;
+    /// A back reference with a wrong count.
+    BackRefCount "back-ref-count" Error;
+    /// A back reference of an extent that has no item.
+    BackRefOrphan "back-ref-orphan" Error;
+    /// An extent whose count is not the sum of its back references.
+    ExtentRefCount "extent-ref-count" Error;
+    /// An extent item that gives its tree block another level.
+    ExtentLevel "extent-level" Error;
+    /// An extent item that gives its tree block another generation.
+    ExtentGeneration "extent-generation" Error;
+    /// A file extent that gives its extent another length.
+    ExtentLength "extent-length" Error;
+    /// An extent that overlaps another.
+    ExtentOverlap "extent-overlap" Error;
+    /// Data where the extent item says tree block, or the other way round.
+    ExtentContent "extent-content" Error;
+    /// An extent that lies in no block group.
+    ExtentOutside "extent-outside" Error;
+    /// An extent in a block group that is not for its kind.
+    ExtentGroup "extent-group" Error;
+
+    /// A chunk without a block group.
+    BlockGroupMissing "block-group-missing" Error;
+    /// A block group without a chunk.
+    ChunkMissing "chunk-missing" Error;
+    /// A block group of another length or other flags than its chunk.
+    BlockGroupDiffers "block-group-differs" Error;
+    /// A block group whose used bytes are not the sum of its extents.
+    BlockGroupUsed "block-group-used" Error;
+    /// The superblock's used bytes are not the sum of the block groups'.
+    SuperblockBytesUsed "superblock-bytes-used" Error;
+    /// Chunks that overlap or cannot be mapped.
+    ChunkInvalid "chunk-invalid" Error;
+
+    /// A chunk's stripe without a device extent.
+    DeviceExtentMissing "device-extent-missing" Error;
+    /// A device extent that no chunk has.
+    DeviceExtentExtra "device-extent-extra" Error;
+    /// Device extents that overlap.
+    DeviceExtentOverlap "device-extent-overlap" Error;
+    /// A device extent past the device's end.
+    DeviceExtentBounds "device-extent-bounds" Error;
+    /// A device whose used bytes are not the sum of its device extents.
+    DeviceBytesUsed "device-bytes-used" Error;
+    /// A device that is named but has no item.
+    DeviceItemMissing "device-item-missing" Error;
+    /// A device whose superblock says otherwise than its item.
+    DeviceItemDiffers "device-item-differs" Error;
+
+    /// A block group without its free-space item.
+    FreeSpaceInfoMissing "free-space-info-missing" Error;
+    /// Free space that the free-space tree does not have.
+    FreeSpaceLost "free-space-lost" Error;
+    /// Used space that the free-space tree calls free.
+    FreeSpaceUsed "free-space-used" Error;
+    /// A wrong number of free extents.
+    FreeSpaceCount "free-space-count" Error;
+    /// A free-space item outside every block group, or of the wrong form.
+    FreeSpaceItem "free-space-item" Error;
+    /// A v1 free-space cache whose content is bad; readers ignore it.
+    FreeSpaceCache "free-space-cache" Warning;
+
+    /// Items of an inode that has no inode item.
+    InodeMissing "inode-missing" Error;
+    /// A link count that is not the number of names.
+    LinkCount "link-count" Error;
+    /// A name without the inode's reference to it.
+    InodeRefMissing "inode-ref-missing" Error;
+    /// An inode's reference to a name that does not exist.
+    DirEntryMissing "dir-entry-missing" Error;
+    /// An index entry without the entry by name.
+    DirItemMissing "dir-item-missing" Error;
+    /// An entry by name without the index entry.
+    DirIndexMissing "dir-index-missing" Error;
+    /// A name of an inode that does not exist.
+    DirEntryDangling "dir-entry-dangling" Error;
+    /// An entry whose file type is not that of the inode.
+    DirEntryType "dir-entry-type" Error;
+    /// Two entries of one name in one directory.
+    DirEntryDuplicate "dir-entry-duplicate" Error;
+    /// Entries in what is no directory.
+    NotADirectory "not-a-directory" Error;
+    /// A directory's size that is not twice the bytes of its names.
+    DirectorySize "directory-size" Error;
+    /// A directory that no path leads to.
+    DirectoryUnreachable "directory-unreachable" Error;
+    /// A subvolume without its root directory.
+    RootDirectoryMissing "root-directory-missing" Error;
+    /// Bytes of an inode that are not the sum of its extents.
+    FileBytes "file-bytes" Error;
+    /// File extents that overlap.
+    FileExtentOverlap "file-extent-overlap" Error;
+    /// A hole without a file extent item, where the file system needs one.
+    FileExtentHole "file-extent-hole" Error;
+    /// A file extent that reaches past the extent it is a part of.
+    FileExtentBounds "file-extent-bounds" Error;
+    /// Written data past the file's end.
+    FileExtentBeyondEnd "file-extent-beyond-end" Warning;
+    /// File extents of what cannot have any.
+    FileExtentUnexpected "file-extent-unexpected" Error;
+    /// A symbolic link whose target is not one inline extent of its size.
+    SymlinkTarget "symlink-target" Error;
+    /// An inode without a name that is not listed as an orphan.
+    OrphanMissing "orphan-missing" Error;
+    /// An orphan item of nothing.
+    OrphanStale "orphan-stale" Warning;
+
+    /// Data without checksums that should have them.
+    CsumMissing "csum-missing" Error;
+    /// Checksums of data that should have none.
+    CsumUnexpected "csum-unexpected" Error;
+    /// Checksum items that overlap.
+    CsumOverlap "csum-overlap" Error;
+    /// Checksums of what is no data extent.
+    CsumWithoutExtent "csum-without-extent" Error;
+    /// Data that no copy holds with the right checksum.
+    DataChecksum "data-checksum" Error;
+    /// One copy of data is bad, another is good.
+    DataCopy "data-copy" Error;
+    /// Data that cannot be read.
+    DataRead "data-read" Error;
+
+    /// A tree that must be there is not.
+    RootMissing "root-missing" Error;
+    /// A subvolume's reference to its parent without the parent's to it.
+    RootRefMissing "root-ref-missing" Error;
+    /// A parent's reference to a subvolume without the subvolume's to it.
+    RootBackrefMissing "root-backref-missing" Error;
+    /// References of parent and subvolume that say different things.
+    RootRefDiffers "root-ref-differs" Error;
+    /// A parent's reference to a subvolume without the directory entry.
+    RootRefEntry "root-ref-entry" Error;
+    /// A subvolume whose count is not the number of references to it.
+    RootRefCount "root-ref-count" Error;
+    /// A deleted subvolume that is not listed as an orphan.
+    RootOrphanMissing "root-orphan-missing" Error;
+    /// The default subvolume does not exist.
+    DefaultSubvolume "default-subvolume" Error;
+    /// The UUID tree and the subvolumes disagree; the kernel rebuilds it.
+    UuidTree "uuid-tree" Warning;
+
+    /// A copy of a superblock that is bad or out of date.
+    SuperblockCopy "superblock-copy" Error;
+    /// The superblock's system chunks are not those of the chunk tree.
+    SuperblockChunks "superblock-chunks" Error;
+    /// The superblock's sizes or counts are not those of the devices.
+    SuperblockDevices "superblock-devices" Warning;
+
+    /// Something could not be checked because of another finding.
+    NotChecked "not-checked" Warning;
+}
+
+impl fmt::Display for FindingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// Where something was found; what does not apply is `None`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Place {
+    /// The tree.
+    pub tree: Option<TreeId>,
+    /// The tree block, or the extent.
+    pub address: Option<LogicalAddress>,
+    /// The item's key.
+    pub key: Option<Key>,
+    /// The inode.
+    pub inode: Option<InodeNumber>,
+    /// The device or image.
+    pub device: Option<String>,
+    /// The offset on it.
+    pub offset: Option<PhysicalAddress>,
+}
+
+impl Place {
+    /// A tree.
+    pub(super) fn tree(tree: TreeId) -> Self {
+        Self { tree: Some(tree), ..Self::default() }
+    }
+
+    /// A block of a tree.
+    pub(super) fn block(tree: TreeId, address: LogicalAddress) -> Self {
+        Self { address: Some(address), ..Self::tree(tree) }
+    }
+
+    /// An item of a tree.
+    pub(super) fn item(tree: TreeId, key: Key) -> Self {
+        Self { key: Some(key), ..Self::tree(tree) }
+    }
+
+    /// An inode of a subvolume.
+    pub(super) fn inode(tree: TreeId, inode: u64) -> Self {
+        Self { inode: Some(InodeNumber(inode)), ..Self::tree(tree) }
+    }
+
+    /// An extent.
+    pub(super) fn extent(address: u64) -> Self {
+        Self { address: Some(LogicalAddress(address)), ..Self::default() }
+    }
+
+    /// A device.
+    pub(super) fn device(name: &str, offset: Option<PhysicalAddress>) -> Self {
+        Self { device: Some(name.to_owned()), offset, ..Self::default() }
+    }
+
+    /// The same with the place of one copy.
+    pub(super) fn on(mut self, place: Option<(String, PhysicalAddress)>) -> Self {
+        (self.device, self.offset) = place.unzip();
+        self
+    }
+}
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        let mut part = |text: fmt::Arguments<'_>| {
+            write!(f, "{separator}{text}")?;
+            separator = ", ";
+            Ok(())
+        };
+        if let Some(tree) = self.tree {
+            part(format_args!("tree {}", Objectid(tree.0)))?;
+        }
+        if let Some(inode) = self.inode {
+            part(format_args!("inode {inode}"))?;
+        }
+        if let Some(address) = self.address {
+            part(format_args!("logical address {address}"))?;
+        }
+        if let Some(key) = self.key {
+            part(format_args!("item {key}"))?;
+        }
+        if let Some(device) = &self.device {
+            part(format_args!("{device}"))?;
+        }
+        if let Some(offset) = self.offset {
+            part(format_args!("offset {offset}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// One fault.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Finding {
+    /// Which rule is broken.
+    pub kind: FindingKind,
+    /// How bad it is.
+    pub severity: Severity,
+    /// Where.
+    pub place: Place,
+    /// What is wrong, in one line.
+    pub message: String,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}: ", self.severity, self.kind)?;
+        match self.place.to_string() {
+            place if place.is_empty() => f.write_str(&self.message),
+            place => write!(f, "{place}: {}", self.message),
+        }
+    }
+}
+
+/// What a check has seen.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CheckStatistics {
+    /// Trees walked, log trees among them.
+    pub trees: u64,
+    /// Distinct tree blocks, those of log trees not counted.
+    pub blocks: u64,
+    /// Bytes of those blocks, one copy of each.
+    pub metadata_bytes: u64,
+    /// Data extents in the extent tree.
+    pub data_extents: u64,
+    /// Bytes of those, one copy of each.
+    pub data_bytes: u64,
+    /// Subvolumes and snapshots that are not being deleted.
+    pub subvolumes: u64,
+    /// Inodes in them, each counted in every snapshot that has it.
+    pub inodes: u64,
+    /// Regular files among them.
+    pub files: u64,
+    /// Bytes of data that have checksums.
+    pub csum_bytes: u64,
+    /// Bytes of data read and compared with their checksums, each copy counted.
+    pub data_bytes_read: u64,
+}
+
+/// The outcome of a check.
+#[derive(Clone, Debug, Default)]
+pub struct CheckReport {
+    /// The faults, as many as the options let be kept.
+    pub findings: Vec<Finding>,
+    /// How many there are of each kind, kept or not.
+    pub counts: BTreeMap<FindingKind, u64>,
+    /// What is no fault but worth knowing, and what was not checked.
+    pub notes: Vec<String>,
+    /// What was seen.
+    pub statistics: CheckStatistics,
+}
+
+impl CheckReport {
+    /// Errors, kept or not.
+    pub fn errors(&self) -> u64 {
+        self.count(Severity::Error)
+    }
+
+    /// Warnings, kept or not.
+    pub fn warnings(&self) -> u64 {
+        self.count(Severity::Warning)
+    }
+
+    fn count(&self, severity: Severity) -> u64 {
+        let of_severity = self.counts.iter().filter(|(kind, _)| kind.severity() == severity);
+        of_severity.map(|(_, count)| count).sum()
+    }
+
+    /// Whether there is no error.
+    pub fn is_clean(&self) -> bool {
+        self.errors() == 0
+    }
+
+    /// Findings that were counted but not kept.
+    pub fn dropped(&self) -> u64 {
+        self.counts.values().sum::<u64>() - self.findings.len() as u64
+    }
+}
+
+/// Collects findings, within a limit.
+#[derive(Debug)]
+pub(super) struct Findings {
+    kept: Vec<Finding>,
+    limit: usize,
+    counts: BTreeMap<FindingKind, u64>,
+    pub(super) notes: Vec<String>,
+}
+
+impl Findings {
+    pub(super) fn new(limit: usize) -> Self {
+        Self { kept: Vec::new(), limit, counts: BTreeMap::new(), notes: Vec::new() }
+    }
+
+    /// Adds a finding; one past the limit is only counted, but the first of each kind is kept.
+    pub(super) fn add(&mut self, kind: FindingKind, place: Place, message: fmt::Arguments<'_>) {
+        let count = self.counts.entry(kind).or_default();
+        *count += 1;
+        if self.kept.len() < self.limit || *count == 1 {
+            let message = message.to_string();
+            self.kept.push(Finding { kind, severity: kind.severity(), place, message });
+        }
+    }
+
+    /// Takes over what another collector has.
+    pub(super) fn absorb(&mut self, other: Self) {
+        for (kind, count) in other.counts {
+            *self.counts.entry(kind).or_default() += count;
+        }
+        for finding in other.kept {
+            if self.kept.len() < self.limit || self.kept.iter().all(|kept| kept.kind != finding.kind) {
+                self.kept.push(finding);
+            }
+        }
+        self.notes.extend(other.notes);
+    }
+
+    /// How many are kept at most.
+    pub(super) fn limit(&self) -> usize {
+        self.limit
+    }
+
+    /// Something worth knowing that is no fault.
+    pub(super) fn note(&mut self, text: impl Into<String>) {
+        self.notes.push(text.into());
+    }
+
+    pub(super) fn into_report(self, statistics: CheckStatistics) -> CheckReport {
+        CheckReport { findings: self.kept, counts: self.counts, notes: self.notes, statistics }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn findings_past_the_limit_are_counted() {
+        let mut findings = Findings::new(2);
+        for number in 0..5u64 {
+            findings.add(FindingKind::LinkCount, Place::inode(TreeId(5), number), format_args!("wrong"));
+        }
+        findings.add(FindingKind::UuidTree, Place::default(), format_args!("odd"));
+        let report = findings.into_report(CheckStatistics::default());
+        assert_eq!(report.findings.len(), 3, "two, and the first of the other kind");
+        assert_eq!((report.errors(), report.warnings(), report.dropped()), (5, 1, 3));
+        let text = report.findings[0].to_string();
+        assert_eq!(text, "error: link-count: tree FS_TREE, inode 0: wrong");
+        assert_eq!(report.findings[2].to_string(), "warning: uuid-tree: odd");
+    }
+
+    #[test]
+    fn names_are_unique() {
+        let names: std::collections::BTreeSet<_> = FindingKind::ALL.iter().map(|kind| kind.name()).collect();
+        assert_eq!(names.len(), FindingKind::ALL.len());
+    }
+}

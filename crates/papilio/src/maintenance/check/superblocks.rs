@@ -1,0 +1,122 @@
+//! The copies of the superblock on all devices.
+//!
+//! Owns the comparison of superblock copies with each other, with the chunk tree and with the device
+//! items. Kernel counterparts: `btrfs_read_disk_super`, `write_dev_supers` (`fs/btrfs/disk-io.c`).
+
+use super::devices::Devices;
+use super::report::{FindingKind, Findings, Place};
+use crate::volume::{DeviceSlot, Volume};
+use papilio_device::Device;
+use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
+use papilio_format::{PhysicalAddress, Superblock};
+
+/// Reads and compares all copies on all devices that are there.
+pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
+    let main = volume.superblock();
+    for slot in volume.devices().iter() {
+        let Some(device) = slot.device.as_deref() else {
+            let item = &slot.item;
+            findings.note(format!(
+                "device {} ({}) is missing: its copies were not checked",
+                item.devid, item.uuid
+            ));
+            continue;
+        };
+        if slot.item.fsid != main.metadata_uuid() {
+            findings.note(format!("{}: a seed device: its superblock was not checked", device.name()));
+            continue;
+        }
+        check_device(device, slot, main, findings);
+    }
+    let raw = &main.raw;
+    let backed_up = raw.super_roots.iter().any(|backup| backup.tree_root == raw.root);
+    if !backed_up && raw.super_roots.iter().any(|backup| backup.tree_root.0 != 0) {
+        findings.note("none of the superblock's backup roots is the current root");
+    }
+}
+
+fn check_device(device: &dyn Device, slot: &DeviceSlot, main: &Superblock, findings: &mut Findings) {
+    for mirror in 0..SUPERBLOCK_MIRRORS {
+        let offset = superblock_offset(mirror);
+        let end = offset.0 + SUPERBLOCK_SIZE as u64;
+        // As the kernel: a copy is written where it lies wholly before the device's end.
+        if end >= slot.item.total_bytes.min(device.size()) {
+            continue;
+        }
+        let place = Place::device(device.name(), Some(offset));
+        match read(device, offset) {
+            Ok(copy) if copy.raw.generation != main.raw.generation => {
+                let (found, newest) = (copy.raw.generation, main.raw.generation);
+                let message = format_args!("copy {mirror} has generation {found}, the newest is {newest}");
+                findings.add(FindingKind::SuperblockCopy, place, message);
+            }
+            Ok(copy) => check_copy(&copy, slot, main, mirror, place, findings),
+            Err(reason) => {
+                findings.add(FindingKind::SuperblockCopy, place, format_args!("copy {mirror}: {reason}"));
+            }
+        }
+    }
+}
+
+fn read(device: &dyn Device, offset: PhysicalAddress) -> Result<Superblock, String> {
+    let mut bytes = [0; SUPERBLOCK_SIZE];
+    device.read_at(&mut bytes, offset).map_err(|error| error.to_string())?;
+    Superblock::parse(&bytes, offset).map_err(|reason| reason.to_string())
+}
+
+/// Copies of one generation differ in their place, and from device to device in the device's item.
+fn check_copy(
+    copy: &Superblock,
+    slot: &DeviceSlot,
+    main: &Superblock,
+    mirror: usize,
+    place: Place,
+    findings: &mut Findings,
+) {
+    let mut raw = copy.raw;
+    (raw.csum, raw.bytenr, raw.dev_item) = (main.raw.csum, main.raw.bytenr, main.raw.dev_item);
+    if raw != main.raw {
+        let message = format_args!("copy {mirror} differs from the superblock in use");
+        findings.add(FindingKind::SuperblockCopy, place.clone(), message);
+    }
+    let (own, item) = (&copy.raw.dev_item, &slot.item);
+    let facts = |item: &papilio_format::items::device::DeviceItem| {
+        (item.devid, item.uuid, item.total_bytes, item.bytes_used)
+    };
+    if slot.in_chunk_tree && facts(own) != facts(item) {
+        let message = format_args!(
+            "copy {mirror} describes device {} with {} of {} bytes used, its item says device {} with {} of {}",
+            own.devid, own.bytes_used, own.total_bytes, item.devid, item.bytes_used, item.total_bytes
+        );
+        findings.add(FindingKind::DeviceItemDiffers, place, message);
+    }
+}
+
+/// Compares what the superblock repeats of the chunk tree.
+pub(super) fn compare_chunk_tree(main: &Superblock, devices: &Devices, findings: &mut Findings) {
+    for (start, chunk) in main.system_chunks().unwrap_or_default() {
+        let place = Place { address: Some(start), ..Place::default() };
+        match devices.chunks.binary_search_by_key(&start, |(start, _)| *start) {
+            Err(_) => {
+                let message = format_args!("a system chunk that the chunk tree does not have");
+                findings.add(FindingKind::SuperblockChunks, place, message);
+            }
+            Ok(index) if devices.chunks[index].1 != chunk => {
+                let message = format_args!("a system chunk that differs from the chunk tree's");
+                findings.add(FindingKind::SuperblockChunks, place, message);
+            }
+            Ok(_) => {}
+        }
+    }
+    let raw = &main.raw;
+    let total = devices.items.iter().fold(0u64, |sum, item| sum.saturating_add(item.total_bytes));
+    if total != raw.total_bytes {
+        let message = format_args!("the superblock says {} bytes, all devices have {total}", raw.total_bytes);
+        findings.add(FindingKind::SuperblockDevices, Place::default(), message);
+    }
+    let count = devices.items.len() as u64;
+    if count != raw.num_devices {
+        let message = format_args!("the superblock counts {} devices, there are {count}", raw.num_devices);
+        findings.add(FindingKind::SuperblockDevices, Place::default(), message);
+    }
+}

@@ -1,0 +1,329 @@
+//! The walker: every block of every tree once, whatever is broken on the way.
+//!
+//! Owns [`Walker`], which reads all copies of each block, compares the block with what its parent
+//! says, and remembers the blocks it has seen. Invariants: a block is verified once, by address; a
+//! block that cannot be used is a finding, and the walk goes on beside it; the path from the root
+//! loses a level each step, so that any walk ends. A cursor does not do here, because it ends at the
+//! first bad block. Kernel counterpart: none; `check_block` and `run_next_block` of `btrfs check`.
+
+use super::report::{FindingKind, Findings, Place};
+use crate::btree::{Forest, RootPointer, TreeBlock};
+use crate::errors::{BlockFault, Error};
+use papilio_format::node::KeyPointer;
+use papilio_format::{Corrupt, Key, LogicalAddress, NodeExpectation, TreeId, objectid};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// What is kept of each block.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Seen {
+    pub(super) owner: TreeId,
+    pub(super) generation: u64,
+    pub(super) level: u8,
+    /// No copy could be used: only the pointer to it is known.
+    pub(super) broken: bool,
+}
+
+/// How far the deletion of a subvolume has come: everything before the key, at that level, is gone.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct DropProgress {
+    pub(super) level: u8,
+    pub(super) key: Key,
+}
+
+/// A tree to walk.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Walk {
+    pub(super) tree: TreeId,
+    pub(super) root: RootPointer,
+    pub(super) drop: Option<DropProgress>,
+    /// Also visit what another tree's walk has verified already.
+    pub(super) shared: bool,
+}
+
+impl Walk {
+    /// All of a tree, whose blocks are its own.
+    pub(super) fn of(tree: TreeId, root: RootPointer) -> Self {
+        Self { tree, root, drop: None, shared: false }
+    }
+}
+
+/// One block, as a visitor gets it.
+pub(super) struct Visit<'a> {
+    pub(super) tree: TreeId,
+    pub(super) block: &'a TreeBlock,
+    /// Not seen in any walk before.
+    pub(super) first: bool,
+    /// The children that belong to the tree: all, but where a deletion is under way.
+    pub(super) live: std::ops::Range<usize>,
+}
+
+struct Frame {
+    block: Arc<TreeBlock>,
+    first: bool,
+    slot: usize,
+    end: usize,
+    bound: Option<Key>,
+}
+
+/// Walks trees and remembers their blocks.
+pub(super) struct Walker<'a> {
+    forest: &'a Forest,
+    pub(super) seen: HashMap<LogicalAddress, Seen>,
+    /// Copies that could not be tried for lack of their device.
+    pub(super) missing_copies: u64,
+}
+
+/// What reading all copies of a block gave.
+struct Copies {
+    good: Option<TreeBlock>,
+    /// Valid by itself, but not what the parent says.
+    other: Option<(usize, TreeBlock, Corrupt)>,
+    faults: Vec<(usize, BlockFault)>,
+}
+
+impl<'a> Walker<'a> {
+    pub(super) fn new(forest: &'a Forest) -> Self {
+        Self { forest, seen: HashMap::new(), missing_copies: 0 }
+    }
+
+    /// Walks a tree from left to right and calls `visit` with each of its blocks, parents before
+    /// children. False if any part of it could not be visited.
+    pub(super) fn walk(
+        &mut self,
+        walk: &Walk,
+        findings: &mut Findings,
+        mut visit: impl FnMut(&Visit<'_>, &mut Findings),
+    ) -> bool {
+        let expected = NodeExpectation {
+            level: Some(walk.root.level),
+            generation: walk.root.generation,
+            owner: Some(walk.tree),
+            ..NodeExpectation::at(walk.root.address)
+        };
+        let mut complete = true;
+        let mut path: Vec<Frame> = Vec::new();
+        let mut next = Some((expected, None, true));
+        loop {
+            if let Some((expected, bound, report)) = next.take() {
+                match self.enter(walk, &expected, bound, report, &path, findings) {
+                    Some((block, first)) => {
+                        let live = live_children(walk.drop, &block);
+                        visit(&Visit { tree: walk.tree, block: &block, first, live: live.clone() }, findings);
+                        if block.level() > 0 {
+                            path.push(Frame { block, first, slot: live.start, end: live.end, bound });
+                        }
+                    }
+                    None => complete = false,
+                }
+            }
+            let Some(frame) = path.last_mut() else { return complete };
+            if frame.slot == frame.end {
+                path.pop();
+                continue;
+            }
+            let view = frame.block.view();
+            let slot = frame.slot;
+            frame.slot += 1;
+            let bound = if slot + 1 < view.len() { Some(view.key(slot + 1)) } else { frame.bound };
+            let KeyPointer { key, address, generation } = view.child(slot);
+            let expected = NodeExpectation {
+                level: Some(frame.block.level() - 1),
+                generation: Some(generation),
+                owner: Some(walk.tree),
+                first_key: Some(key),
+                ..NodeExpectation::at(address)
+            };
+            next = Some((expected, bound, frame.first));
+        }
+    }
+
+    /// The block that `expected` names, if it can be used, and whether it is new. What is wrong with
+    /// a pointer is reported for the first visit of the block that holds it.
+    fn enter(
+        &mut self,
+        walk: &Walk,
+        expected: &NodeExpectation,
+        bound: Option<Key>,
+        report: bool,
+        path: &[Frame],
+        findings: &mut Findings,
+    ) -> Option<(Arc<TreeBlock>, bool)> {
+        let address = expected.address;
+        let place = Place::block(walk.tree, address);
+        if path.iter().any(|frame| frame.block.address() == address) {
+            findings.add(FindingKind::TreeLoop, place, format_args!("the block is its own ancestor"));
+            return None;
+        }
+        let mut silent = Findings::new(0);
+        let findings = if report { findings } else { &mut silent };
+        let (block, first) = match self.seen.get(&address).copied() {
+            None => (self.read(walk.tree, expected, findings)?, true),
+            Some(seen) if seen.broken => return None,
+            Some(seen) if !walk.shared || !objectid::is_fs_tree(seen.owner) => {
+                let owner = objectid::Objectid(seen.owner.0);
+                findings.add(
+                    FindingKind::BlockShared,
+                    place,
+                    format_args!("the block is part of tree {owner} already"),
+                );
+                return None;
+            }
+            Some(_) => {
+                let block = self.forest.block(walk.tree, &NodeExpectation::at(address)).ok()?;
+                if let Err(reason) = block.meets(expected) {
+                    findings.add(kind_of(&reason), place.clone(), format_args!("{reason}"));
+                }
+                (block, false)
+            }
+        };
+        if expected.level.is_some_and(|level| level != block.level()) {
+            return None;
+        }
+        if block.view().is_empty() && !path.is_empty() {
+            findings.add(FindingKind::BlockStructure, place, format_args!("an empty block below a root"));
+            return None;
+        }
+        if let Err(reason) = block.stays_below(bound) {
+            findings.add(FindingKind::KeyBounds, place, format_args!("{reason}"));
+            return None;
+        }
+        Some((block, first))
+    }
+
+    /// Reads a block for the first time, all copies of it.
+    fn read(
+        &mut self,
+        tree: TreeId,
+        expected: &NodeExpectation,
+        findings: &mut Findings,
+    ) -> Option<Arc<TreeBlock>> {
+        let address = expected.address;
+        let record = |block: &TreeBlock| Seen {
+            owner: block.owner(),
+            generation: block.generation().0,
+            level: block.level(),
+            broken: false,
+        };
+        let place = Place::block(tree, address);
+        let mut copies = self.read_copies(expected);
+        let chosen = match (copies.good.take(), copies.other.take()) {
+            (Some(good), _) => Some(good),
+            (None, Some((_, block, reason))) => {
+                findings.add(kind_of(&reason), place.clone(), format_args!("{reason}"));
+                Some(block)
+            }
+            (None, None) => None,
+        };
+        let Some(block) = chosen else {
+            self.report_unusable(&place, &copies.faults, findings);
+            let level = expected.level.unwrap_or_default();
+            let generation = expected.generation.unwrap_or_default().0;
+            self.seen.insert(address, Seen { owner: tree, generation, level, broken: true });
+            return None;
+        };
+        for (copy, fault) in &copies.faults {
+            let place = place.clone().on(self.forest.volume().place_of(address, *copy));
+            findings.add(FindingKind::BlockCopy, place, format_args!("copy {copy}: {fault}"));
+        }
+        self.seen.insert(address, record(&block));
+        Some(Arc::new(block))
+    }
+
+    fn report_unusable(&self, place: &Place, faults: &[(usize, BlockFault)], findings: &mut Findings) {
+        let Some((copy, fault)) = faults.first() else {
+            let reason = "all devices that hold it are missing";
+            return findings.add(FindingKind::BlockRead, place.clone(), format_args!("{reason}"));
+        };
+        let kind = match fault {
+            BlockFault::Corrupt(reason) => kind_of(reason),
+            BlockFault::Read(error) if matches!(**error, Error::Unmapped { .. }) => FindingKind::Unmapped,
+            BlockFault::Read(_) => FindingKind::BlockRead,
+            BlockFault::Loop => FindingKind::TreeLoop,
+        };
+        let address = place.address.expect("the place of a block");
+        let place = place.clone().on(self.forest.volume().place_of(address, *copy));
+        let count = faults.len();
+        findings.add(kind, place, format_args!("{fault} (copies tried: {count})"));
+    }
+
+    /// Reads every copy and what parity gives; a copy whose device is missing is no fault.
+    fn read_copies(&mut self, expected: &NodeExpectation) -> Copies {
+        let plain = NodeExpectation::at(expected.address);
+        let mut copies = Copies { good: None, other: None, faults: Vec::new() };
+        let ways = match ways_to_read(self.forest, expected.address) {
+            Ok(ways) => ways,
+            Err(error) => {
+                copies.faults.push((0, BlockFault::Read(Box::new(error))));
+                return copies;
+            }
+        };
+        for copy in 0..ways {
+            match self.forest.read_copy(&plain, copy) {
+                Ok(block) => match block.meets(expected) {
+                    Ok(()) => copies.good = copies.good.or(Some(block)),
+                    Err(reason) if copies.other.is_none() => copies.other = Some((copy, block, reason)),
+                    Err(reason) => copies.faults.push((copy, reason.into())),
+                },
+                Err(BlockFault::Read(error)) if matches!(*error, Error::DeviceMissing { .. }) => {
+                    self.missing_copies += 1;
+                }
+                Err(fault) => copies.faults.push((copy, fault)),
+            }
+        }
+        match &copies.other {
+            // A stale copy beside a good one.
+            Some((copy, _, reason)) if copies.good.is_some() => {
+                copies.faults.push((*copy, reason.clone().into()));
+            }
+            // Copies that are alike have the same fault, which is told once.
+            Some((_, _, reason)) => {
+                let told = reason.to_string();
+                copies.faults.retain(|(_, fault)| fault.to_string() != told);
+            }
+            None => {}
+        }
+        copies
+    }
+}
+
+/// The ways of reading that a check compares: every copy; with parity, the block itself and what
+/// each kind of parity gives.
+pub(super) fn ways_to_read(forest: &Forest, address: LogicalAddress) -> Result<usize, Error> {
+    let chunks = forest.volume().chunk_map();
+    let chunk = chunks.require(address, 1)?;
+    Ok(match chunk.profile().parity() {
+        0 => chunk.copies(),
+        parity => chunk.copies().min(1 + parity),
+    })
+}
+
+/// The children that a deletion under way has not dropped: as `btrfs_drop_snapshot` keeps its place,
+/// what lies left of the key is gone down to that level, and everything below it is there.
+fn live_children(drop: Option<DropProgress>, block: &TreeBlock) -> std::ops::Range<usize> {
+    let view = block.view();
+    let Some(drop) = drop.filter(|drop| block.level() >= drop.level && block.level() > 0) else {
+        return 0..view.len();
+    };
+    let after = match view.search(&drop.key) {
+        Ok(slot) => slot,
+        Err(slot) if block.level() > drop.level => slot.saturating_sub(1),
+        Err(slot) => slot,
+    };
+    after..view.len()
+}
+
+/// The kind of finding that a fault of a block is.
+fn kind_of(reason: &Corrupt) -> FindingKind {
+    match reason {
+        Corrupt::Checksum { .. } => FindingKind::BlockChecksum,
+        Corrupt::NodeIdentity { field: "generation", .. } => FindingKind::BlockGeneration,
+        Corrupt::NodeIdentity { field: "level", .. } => FindingKind::BlockLevel,
+        Corrupt::NodeIdentity { field: "owner", .. } => FindingKind::BlockOwner,
+        Corrupt::NodeIdentity { .. } | Corrupt::NodeFsid { .. } => FindingKind::BlockIdentity,
+        Corrupt::FirstKey { .. } => FindingKind::FirstKey,
+        Corrupt::KeyOrder { .. } => FindingKind::KeyOrder,
+        Corrupt::Item { .. } => FindingKind::ItemInvalid,
+        _ => FindingKind::BlockStructure,
+    }
+}

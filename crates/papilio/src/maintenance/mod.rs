@@ -1,0 +1,3 @@
+//! Jobs on a whole file system.
+
+pub(crate) mod check;
