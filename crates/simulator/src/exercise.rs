@@ -3,7 +3,7 @@
 //! Owns [`exercise`]. Errors are welcome answers; panics, hangs and memory without bound are not, and
 //! whoever runs this watches for them. The bounds below only keep one run short.
 
-use papilio::{FileKind, FileSystem, Inode, OpenOptions};
+use papilio::{CheckOptions, FileKind, FileSystem, Inode, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
 use std::sync::Arc;
 
@@ -25,6 +25,8 @@ pub struct Summary {
     pub bytes: usize,
     /// Errors met.
     pub errors: usize,
+    /// Findings of the check; 1 where it could not begin.
+    pub findings: usize,
 }
 
 /// Opens what lies on `device` and asks for everything.
@@ -32,6 +34,8 @@ pub fn exercise(device: MemoryDevice) -> Summary {
     let mut summary = Summary::default();
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
     let options = OpenOptions::new().use_backup_root(true).degraded(true).node_cache_bytes(8 << 20);
+    let checked = papilio::check_devices(devices.clone(), &options, &CheckOptions::new().data_csum(true));
+    summary.findings = checked.map_or(1, |report| report.findings.len());
     let Ok(fs) = FileSystem::from_devices(devices, &options) else {
         summary.errors += 1;
         return summary;

@@ -2,7 +2,7 @@
 //! that the kernel's balance has relocated.
 
 use crate::bridge::Papilio;
-use crate::matrix::{compare_with_kernel, open, tree_spec};
+use crate::matrix::{assert_check_clean, compare_with_kernel, open, tree_spec};
 use papilio::ErrorKind;
 use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
 use std::path::PathBuf;
@@ -42,6 +42,7 @@ fn one_profile(profile: &str, tolerated: usize) {
     let report = compare_with_kernel(&images);
     println!("{profile:8} all devices: {} entries, {} bytes", report.entries, report.bytes);
     assert!(report.is_equal() && report.entries >= written.entries, "{profile}: {report}");
+    assert_check_clean(profile, images.paths());
     without_devices(&images, profile, tolerated);
 }
 
@@ -66,6 +67,7 @@ fn relocated_trees_read_as_before() {
     convert(&images, "raid5");
     let report = compare_with_kernel(&images);
     assert!(report.is_equal() && report.entries >= written.entries, "{report}");
+    assert_check_clean("relocated", images.paths());
 }
 
 /// Has the kernel rewrite everything in another profile.
