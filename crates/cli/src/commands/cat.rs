@@ -1,0 +1,75 @@
+//! `papilio cat`: the bytes of files. Large files are read and verified on a second thread while
+//! the first writes.
+
+use crate::context::{Context, for_each_operand};
+use crate::output::Output;
+use crate::path::ImagePath;
+use papilio::{FileKind, PathError};
+use std::ffi::OsString;
+use std::sync::mpsc::sync_channel;
+
+/// Bytes that are read at once.
+const CHUNK: usize = 1 << 20;
+
+/// Write the content of files to standard output
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The files
+    #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::FilePath)]
+    files: Vec<OsString>,
+}
+
+impl Args {
+    /// Writes the files in their order.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let mut output = Output::new()?;
+        for_each_operand(context, &self.files, |path| cat(context, &mut output, &path))?;
+        Ok(output.finish()?)
+    }
+}
+
+fn cat(context: &Context, output: &mut Output, path: &ImagePath) -> anyhow::Result<()> {
+    let inode = context.inode(path, true)?;
+    match inode.metadata().kind() {
+        FileKind::Regular => {}
+        FileKind::Directory => anyhow::bail!("{path}: {}", PathError::IsADirectory),
+        _ => anyhow::bail!("{path}: {}", PathError::NotAFile),
+    }
+    let file = inode.open().map_err(|error| context.at(path, &error))?;
+    let length = file.len();
+    let read = |offset: u64, mut chunk: Vec<u8>| {
+        let wanted = usize::try_from(length - offset).map_or(CHUNK, |left| left.min(CHUNK));
+        chunk.resize(wanted, 0);
+        file.read_at(&mut chunk, offset).map(|got| {
+            chunk.truncate(got);
+            chunk
+        })
+    };
+    if length <= CHUNK as u64 {
+        let content = read(0, Vec::new()).map_err(|error| context.at(path, &error))?;
+        return Ok(output.bytes(&content)?);
+    }
+    std::thread::scope(|scope| {
+        let (filled, chunks) = sync_channel(4);
+        let (spent, spares) = std::sync::mpsc::channel::<Vec<u8>>();
+        scope.spawn(move || {
+            let mut offset = 0;
+            while offset < length {
+                let chunk = read(offset, spares.try_recv().unwrap_or_default());
+                let got = chunk.as_ref().map_or(0, Vec::len) as u64;
+                // The other end hangs up when it cannot write any more.
+                if filled.send(chunk).is_err() || got == 0 {
+                    return;
+                }
+                offset += got;
+            }
+        });
+        for chunk in chunks {
+            let chunk = chunk.map_err(|error| context.at(path, &error))?;
+            output.bytes(&chunk)?;
+            // The reader may be done already.
+            let _ = spent.send(chunk);
+        }
+        Ok(())
+    })
+}

@@ -1,0 +1,269 @@
+//! `papilio cp`: which source goes where, by cp(1)'s own rules; the copying is [`crate::copy`]'s.
+
+use crate::UsageError;
+use crate::context::{Context, create_host_file};
+use crate::copy;
+use crate::copy::host::{HostOptions, HostSink, Place};
+use crate::copy::progress::Progress;
+use crate::copy::source::{Source, SourceOptions, refuse_without_recursion};
+use crate::copy::tar::TarSink;
+use crate::path::{ImagePath, Operand};
+use papilio::FileKind;
+use std::collections::HashMap;
+use std::ffi::OsString;
+use std::io::{BufWriter, IsTerminal, Write};
+use std::os::fd::AsFd;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Copy files and directories out of a file system
+///
+/// The rules are cp(1)'s: into DEST if that is a directory, else as DEST; IMAGE:/dir/. means the
+/// content of a directory. Without -r and -a, symbolic links are followed and directories left out.
+/// Holes stay holes. What exists at the destination is replaced; below DEST, links of the host are
+/// never followed. Copying into a file system is not supported yet.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The sources, then the destination (a host path) unless -t or --to-tar names it
+    #[arg(value_name = "IMAGE:/PATH... [DEST]", required = true)]
+    #[arg(value_hint = clap::ValueHint::AnyPath)]
+    paths: Vec<OsString>,
+    /// Copy directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// As -r, and keep owners (if root), modes, times, extended attributes, ACLs and hard links
+    #[arg(short, long)]
+    archive: bool,
+    /// Leave alone what exists
+    #[arg(short, long, conflicts_with = "to_tar")]
+    no_clobber: bool,
+    /// Stay in the subvolume of each source
+    #[arg(short = 'x', long)]
+    one_file_system: bool,
+    /// Copy into this directory
+    #[arg(short, long, value_name = "DIR", conflicts_with = "to_tar")]
+    #[arg(value_hint = clap::ValueHint::DirPath)]
+    target_directory: Option<PathBuf>,
+    /// Copy as DEST even if that is a directory
+    #[arg(short = 'T', long, conflicts_with_all = ["target_directory", "to_tar"])]
+    no_target_directory: bool,
+    /// Write a tar archive instead, with all that -a keeps; `-` is standard output
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    to_tar: Option<PathBuf>,
+    /// No progress bar (there is none anyway where standard error is no terminal)
+    #[arg(long)]
+    no_progress: bool,
+}
+
+impl Args {
+    /// Copies.
+    pub fn run(mut self, context: &Context) -> anyhow::Result<()> {
+        self.recursive |= self.archive || self.to_tar.is_some();
+        let destination = match (&self.target_directory, &self.to_tar) {
+            (None, None) => self.paths.pop(),
+            (directory, _) => directory.clone().map(PathBuf::into_os_string),
+        };
+        if self.paths.is_empty() {
+            let missing = "cp: a source and a destination are needed; the destination is missing";
+            return Err(UsageError::new(missing).into());
+        }
+        let destination = destination.map(|path| host_path(&path)).transpose()?;
+        let wanted = self.image_paths()?;
+        let kept = self.archive || self.to_tar.is_some();
+        let options = SourceOptions {
+            recursive: self.recursive,
+            one_subvolume: self.one_file_system,
+            links: kept,
+            xattrs: kept,
+            segments: self.to_tar.is_some(),
+        };
+        let shown = !self.no_progress && context.verbosity == 0 && std::io::stderr().is_terminal();
+        let progress = Progress::new(shown);
+        context.set_progress(progress.bar());
+        let copied = match (destination, &self.to_tar) {
+            (_, Some(archive)) => self.to_tar(context, wanted, options, archive, &progress),
+            (Some(destination), None) => self.to_host(context, wanted, options, &destination, &progress),
+            (None, None) => Ok(()),
+        };
+        context.set_progress(None);
+        if let Some(bar) = progress.bar() {
+            bar.finish_and_clear();
+        }
+        copied
+    }
+
+    fn image_paths(&self) -> Result<Vec<ImagePath>, UsageError> {
+        let path = |argument: &OsString| match Operand::parse(argument) {
+            Operand::Image(path) => Ok(path),
+            Operand::Host(path) => Err(UsageError::new(format_args!(
+                "{}: a path of the host; a source is IMAGE:/path",
+                path.display()
+            ))),
+        };
+        self.paths.iter().map(path).collect()
+    }
+
+    /// The sources that can be copied; the others are reported.
+    fn sources(&self, context: &Context, wanted: Vec<ImagePath>) -> anyhow::Result<Vec<Source>> {
+        let mut sources = Vec::new();
+        for path in wanted {
+            let inode = match context.inode(&path, !self.recursive) {
+                Ok(inode) => inode,
+                Err(error) => {
+                    context.error(format_args!("{error:#}"));
+                    continue;
+                }
+            };
+            match refuse_without_recursion(&path, &inode) {
+                Some(refusal) if !self.recursive => context.error(refusal),
+                _ => sources.push(Source { path, inode }),
+            }
+        }
+        Ok(sources)
+    }
+
+    fn to_tar(
+        &self,
+        context: &Context,
+        wanted: Vec<ImagePath>,
+        options: SourceOptions,
+        archive: &Path,
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
+        let sources = self.sources(context, wanted)?;
+        let verbose = context.verbosity > 0;
+        let file = if archive == Path::new("-") {
+            let stdout = std::io::stdout();
+            if stdout.is_terminal() {
+                anyhow::bail!("refusing to write an archive to a terminal; redirect it");
+            }
+            stdout.as_fd().try_clone_to_owned()?.into()
+        } else if sources.is_empty() {
+            // An existing archive isn't emptied for nothing.
+            return Ok(());
+        } else {
+            create_host_file(archive)?
+        };
+        let writer: Box<dyn Write> = Box::new(BufWriter::with_capacity(1 << 20, file));
+        let name = archive.display().to_string();
+        let paths = sources.iter().map(|source| source.path.clone()).collect();
+        let mut sink = TarSink::new(context, writer, name, paths, verbose);
+        copy::run(context, sources, options, &mut sink, progress)?;
+        sink.finish()
+    }
+
+    fn to_host(
+        &self,
+        context: &Context,
+        wanted: Vec<ImagePath>,
+        options: SourceOptions,
+        destination: &Path,
+        progress: &Progress,
+    ) -> anyhow::Result<()> {
+        let kind = copy::host::host_kind(destination);
+        let directory = kind.is_some_and(|kind| kind.is_dir());
+        let into = directory && !self.no_target_directory;
+        if !into && (self.target_directory.is_some() || wanted.len() > 1) {
+            anyhow::bail!("{}: not a directory", destination.display());
+        }
+        let mut placed = Placed::default();
+        let mut sources = Vec::new();
+        for source in self.sources(context, wanted)? {
+            let place = match into {
+                true => placed.inside(&source, destination),
+                false => self.as_destination(&source, destination),
+            };
+            match place {
+                Ok(place) => sources.push((source, place)),
+                Err(refusal) => context.error(refusal),
+            }
+        }
+        let options_of_host = HostOptions {
+            archive: self.archive,
+            no_clobber: self.no_clobber,
+            verbose: context.verbosity > 0,
+        };
+        let places = sources.iter().map(|(source, place)| (source.path.clone(), place.clone())).collect();
+        let sources = sources.into_iter().map(|(source, _)| source).collect();
+        let mut sink = HostSink::new(context, options_of_host, places);
+        let copied = copy::run(context, sources, options, &mut sink, progress);
+        sink.finish();
+        copied
+    }
+
+    /// The place of the only source where the destination is its new name.
+    fn as_destination(&self, source: &Source, destination: &Path) -> Result<Place, String> {
+        let shown = destination.display();
+        let is_directory = source.inode.metadata().kind() == FileKind::Directory;
+        let slash = destination.as_os_str().as_bytes().ends_with(b"/");
+        match copy::host::host_kind(destination) {
+            Some(kind) if kind.is_dir() && is_directory => Ok(Place::Content(destination.to_path_buf())),
+            Some(kind) if kind.is_dir() => {
+                Err(format!("{shown}: a directory is there, which is not overwritten"))
+            }
+            Some(_) if is_directory => {
+                Err(format!("{shown}: is no directory, and is not overwritten with one"))
+            }
+            Some(kind) if kind.is_file() => {
+                // Links in the user's own name are followed.
+                let real = destination.canonicalize().map_err(|e| format!("{shown}: {e}"))?;
+                named(&real, true)
+            }
+            Some(_) => Ok(Place::Stream(destination.to_path_buf())),
+            None if destination.symlink_metadata().is_ok() => {
+                Err(format!("{shown}: a symbolic link to nothing; not written through"))
+            }
+            None if slash && !is_directory => Err(format!("{shown}: not a directory")),
+            None => named(destination, false),
+        }
+    }
+}
+
+fn host_path(destination: &std::ffi::OsStr) -> anyhow::Result<PathBuf> {
+    match Operand::parse(destination) {
+        Operand::Host(destination) => Ok(destination),
+        Operand::Image(path) => {
+            anyhow::bail!("{path}: copying into a file system is not supported yet")
+        }
+    }
+}
+
+fn named(path: &Path, in_place: bool) -> Result<Place, String> {
+    let Some(name) = path.file_name() else {
+        return Err(format!("{}: no such file or directory", path.display()));
+    };
+    let parent = match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_path_buf(),
+        _ => PathBuf::from("."),
+    };
+    Ok(Place::Named { parent, name: name.as_bytes().to_vec(), in_place })
+}
+
+/// What goes into a directory: no source may overwrite what another one has just become.
+#[derive(Default)]
+struct Placed {
+    taken: HashMap<Vec<u8>, FileKind>,
+}
+
+impl Placed {
+    fn inside(&mut self, source: &Source, directory: &Path) -> Result<Place, String> {
+        let Some(name) = source.path.base_name() else {
+            return Ok(Place::Content(directory.to_path_buf()));
+        };
+        let kind = source.inode.metadata().kind();
+        let directories = kind == FileKind::Directory;
+        match self.taken.insert(name.to_vec(), kind) {
+            Some(FileKind::Directory) if directories => {}
+            None => {}
+            Some(_) => {
+                return Err(format!(
+                    "{}: not copied over {}, which was just made",
+                    source.path,
+                    directory.join(std::ffi::OsStr::from_bytes(name)).display()
+                ));
+            }
+        }
+        let parent = directory.to_path_buf();
+        Ok(Place::Named { parent, name: name.to_vec(), in_place: false })
+    }
+}

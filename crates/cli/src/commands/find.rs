@@ -1,0 +1,207 @@
+//! `papilio find`: the walk and the output of find(1); the tests are in [`tests`].
+
+mod tests;
+
+use crate::context::{Context, describe, for_each_operand};
+use crate::output::{JsonArray, Output, disk_bytes, is_device, json_bytes, json_inode, mode_letters};
+use crate::path::ImagePath;
+use crate::time;
+use papilio::{DirEntry, FileKind, Inode};
+use std::collections::HashSet;
+use std::ffi::OsString;
+use tests::{Candidate, TestArgs, Tests};
+
+/// Find files by their properties
+///
+/// The tests are find(1)'s, and one dash is as good as two (-name, --name). A file is shown when all
+/// tests hold; there is no -o, no -not and no -exec. In -path, patterns match the path inside the
+/// file system, from its root. Links are not followed.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// Where to begin; a bare IMAGE is its root
+    #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::FilePath)]
+    paths: Vec<OsString>,
+    #[command(flatten)]
+    tests: TestArgs,
+    /// Go down at most N directories below the arguments
+    #[arg(long, value_name = "N")]
+    maxdepth: Option<usize>,
+    /// Show nothing that is less than N directories below the arguments
+    #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
+    mindepth: usize,
+    /// Stay in the subvolume of each argument
+    #[arg(long, visible_alias = "mount")]
+    xdev: bool,
+    /// Directories after what is in them
+    #[arg(long)]
+    depth: bool,
+    /// A line for each, as by default
+    #[arg(long)]
+    print: bool,
+    /// A zero byte after each path instead of a line's end
+    #[arg(long, conflicts_with_all = ["ls", "json"])]
+    print0: bool,
+    /// Inode, KiB, mode, links, owner, group, size, time and path of each
+    #[arg(long, conflicts_with = "json")]
+    ls: bool,
+    /// One JSON array of everything
+    #[arg(long)]
+    json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+struct Frame {
+    path: ImagePath,
+    inode: Inode,
+    entries: papilio::Entries,
+}
+
+struct Search<'a> {
+    arguments: &'a Args,
+    context: &'a Context,
+    tests: Tests,
+    output: Output,
+    json: Option<JsonArray>,
+    now: i64,
+}
+
+impl Args {
+    /// Searches.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let now = time::now();
+        let tests = Tests::resolve(&self.tests, now)?;
+        let mut output = Output::new()?;
+        let json = match self.json {
+            true => Some(JsonArray::begin(&mut output)?),
+            false => None,
+        };
+        let mut search = Search { arguments: &self, context, tests, output, json, now };
+        for_each_operand(context, &self.paths, |path| {
+            let inode = context.inode(&path, false)?;
+            search.tree(path, inode)
+        })?;
+        let Search { mut output, json, .. } = search;
+        if let Some(json) = json {
+            json.end(&mut output)?;
+        }
+        Ok(output.finish()?)
+    }
+}
+
+impl Search<'_> {
+    fn tree(&mut self, path: ImagePath, inode: Inode) -> anyhow::Result<()> {
+        let home = inode.tree();
+        // A corrupt directory may be its own ancestor.
+        let mut entered = HashSet::new();
+        let mut stack: Vec<Frame> = Vec::new();
+        let mut next = Some((path, inode));
+        while next.is_some() || !stack.is_empty() {
+            if let Some((path, inode)) = next.take() {
+                let directory = inode.metadata().kind() == FileKind::Directory;
+                if !(directory && self.arguments.depth) {
+                    self.judge(&path, &inode, stack.len())?;
+                }
+                if directory {
+                    let within = self.arguments.maxdepth.is_none_or(|max| stack.len() < max)
+                        && !(self.arguments.xdev && inode.tree() != home);
+                    let again = !entered.insert((inode.tree(), inode.number()));
+                    if again {
+                        self.context.error(format_args!("{path}: directory is reached twice; not entered"));
+                    }
+                    match inode.entries() {
+                        Ok(entries) if within && !again => {
+                            stack.push(Frame { path, inode, entries });
+                        }
+                        Ok(_) if self.arguments.depth => self.judge(&path, &inode, stack.len())?,
+                        Ok(_) => {}
+                        Err(error) => self.context.error(describe(&path, &error)),
+                    }
+                }
+                continue;
+            }
+            next = self.advance(&mut stack)?;
+        }
+        Ok(())
+    }
+
+    /// The next file below; where the innermost directory has none, that is left.
+    fn advance(&mut self, stack: &mut Vec<Frame>) -> anyhow::Result<Option<(ImagePath, Inode)>> {
+        let Some(frame) = stack.last_mut() else { return Ok(None) };
+        match frame.entries.next() {
+            Some(Ok(entry)) => {
+                let path = frame.path.join(entry.name());
+                if self.is_out_of_question(&entry, stack.len()) {
+                    return Ok(None);
+                }
+                match entry.inode() {
+                    Ok(inode) => return Ok(Some((path, inode))),
+                    Err(error) => self.context.error(describe(&path, &error)),
+                }
+                return Ok(None);
+            }
+            Some(Err(error)) => self.context.error(describe(&frame.path, &error)),
+            None => {}
+        }
+        if let Some(Frame { path, inode, .. }) = stack.pop()
+            && self.arguments.depth
+        {
+            self.judge(&path, &inode, stack.len())?;
+        }
+        Ok(None)
+    }
+
+    /// Whether the entry alone says that the file is neither shown nor entered: then its inode
+    /// isn't read.
+    fn is_out_of_question(&self, entry: &DirEntry, depth: usize) -> bool {
+        entry.kind() != FileKind::Directory
+            && (depth < self.arguments.mindepth || !self.tests.name_fits(entry.name()))
+    }
+
+    fn judge(&mut self, path: &ImagePath, inode: &Inode, depth: usize) -> anyhow::Result<()> {
+        if depth < self.arguments.mindepth {
+            return Ok(());
+        }
+        match self.tests.hold(&Candidate { path, inode }) {
+            Ok(true) => self.show(path, inode),
+            Ok(false) => Ok(()),
+            Err(error) => {
+                self.context.error(describe(path, &error));
+                Ok(())
+            }
+        }
+    }
+
+    fn show(&mut self, path: &ImagePath, inode: &Inode) -> anyhow::Result<()> {
+        if let Some(json) = &mut self.json {
+            let mut object = json_inode(&path.path, inode);
+            json_bytes(&mut object, "name", path.base_name().unwrap_or(b"/"));
+            return Ok(json.push(&mut self.output, &object.into())?);
+        }
+        if self.arguments.print0 {
+            self.output.bytes(&path.to_bytes())?;
+            return Ok(self.output.bytes(b"\0")?);
+        }
+        if self.arguments.ls {
+            let metadata = inode.metadata();
+            let size = match metadata.rdev() {
+                (major, minor) if is_device(metadata) => format!("{major}, {minor}"),
+                _ => metadata.size().to_string(),
+            };
+            self.output.text(format_args!(
+                "{:>9} {:>6} {} {:>3} {:<8} {:<8} {size:>8} {} ",
+                inode.number().0,
+                disk_bytes(inode) / 1024,
+                mode_letters(metadata.kind(), metadata.mode()),
+                metadata.nlink(),
+                metadata.uid(),
+                metadata.gid(),
+                time::short(metadata.mtime(), self.now),
+            ))?;
+        }
+        self.output.name(&path.to_bytes())?;
+        Ok(self.output.bytes(b"\n")?)
+    }
+}

@@ -1,0 +1,51 @@
+//! The commands. Owns the list of them; a new one is a `mod` line, a variant and a line in
+//! [`Command::run`].
+
+pub mod cat;
+pub mod completions;
+pub mod cp;
+pub mod du;
+pub mod find;
+pub mod ls;
+pub mod man;
+pub mod stat;
+
+use crate::context::Context;
+use clap::Subcommand;
+
+/// What to do.
+#[derive(Debug, Subcommand)]
+pub enum Command {
+    /// List directories and files
+    Ls(ls::Args),
+    /// Write the content of files to standard output
+    Cat(cat::Args),
+    /// Show everything that is known of files
+    Stat(stat::Args),
+    /// Copy files and directories out of a file system
+    Cp(cp::Args),
+    /// Find files by their properties
+    Find(Box<find::Args>),
+    /// Add up the space that files take
+    Du(du::Args),
+    /// Print a shell's completion script
+    Completions(completions::Args),
+    /// Write the manual pages
+    Man(man::Args),
+}
+
+impl Command {
+    /// Does it.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        match self {
+            Self::Ls(command) => command.run(context),
+            Self::Cat(command) => command.run(context),
+            Self::Stat(command) => command.run(context),
+            Self::Cp(command) => command.run(context),
+            Self::Find(command) => command.run(context),
+            Self::Du(command) => command.run(context),
+            Self::Completions(command) => command.run(),
+            Self::Man(command) => command.run(),
+        }
+    }
+}

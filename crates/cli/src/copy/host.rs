@@ -1,0 +1,635 @@
+//! The writing half of a copy, onto the host.
+//!
+//! Owns [`HostSink`]. Invariants:
+//! - Below the destination that the user named, every name is used relative to an open directory and
+//!   without following links, so that a link planted in the destination leads nowhere.
+//! - A directory keeps mode 0700 at least until it is complete; then come owner, attributes, mode and,
+//!   last, times.
+//! - What exists and is not a directory is removed first and made anew, except the file that the user
+//!   named as the destination itself, which is emptied and keeps its identity.
+//! - A file that could not be copied whole is named, with how much of it is there.
+//! - A full or read-only destination ends the copy.
+
+use super::event::{Attributes, Event, InodeId, Special};
+use super::host_attributes::{Keeper, Node};
+use super::{Sink, Stop};
+use crate::context::Context;
+use crate::path::ImagePath;
+use rustix::fs::{AtFlags, FileType, Mode, OFlags};
+use rustix::io::Errno;
+use std::collections::HashMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+/// Directories that are kept open at once; those further out are opened anew when they are needed.
+const OPEN_DIRECTORIES: usize = 128;
+
+/// Where a source goes.
+#[derive(Clone, Debug)]
+pub enum Place {
+    /// What is in it goes into an existing directory.
+    Content(PathBuf),
+    /// It becomes an entry of an existing directory.
+    Named {
+        /// The directory.
+        parent: PathBuf,
+        /// The entry.
+        name: Vec<u8>,
+        /// An existing regular file is emptied and written, not replaced.
+        in_place: bool,
+    },
+    /// Its bytes are written to a pipe or device of the host.
+    Stream(PathBuf),
+}
+
+/// How files are written.
+#[derive(Clone, Copy, Debug)]
+pub struct HostOptions {
+    /// Attributes are kept.
+    pub archive: bool,
+    /// What exists stays.
+    pub no_clobber: bool,
+    /// Each file is named on standard output.
+    pub verbose: bool,
+}
+
+/// A directory of the destination that is being filled.
+struct Frame {
+    /// `None` while too many are open.
+    directory: Option<Rc<OwnedFd>>,
+    identity: (u64, u64),
+    name: Vec<u8>,
+    /// Set in all but the outermost frame, which is the user's.
+    attributes: Option<Attributes>,
+    created: bool,
+    /// New entries may get an ACL from this directory.
+    bequeaths_acl: bool,
+}
+
+/// A file that is being written.
+struct Current {
+    file: File,
+    stream: bool,
+    name: Vec<u8>,
+    attributes: Attributes,
+    size: u64,
+    /// Up to where it is right.
+    written: u64,
+    id: Option<InodeId>,
+    failed: bool,
+}
+
+/// Where the first link to an inode was put.
+struct FirstLink {
+    base: Rc<OwnedFd>,
+    directories: Vec<Vec<u8>>,
+    name: Vec<u8>,
+}
+
+/// Makes files of the host out of events.
+pub struct HostSink<'a> {
+    context: &'a Context,
+    options: HostOptions,
+    sources: Vec<(ImagePath, Place)>,
+    source: usize,
+    keeper: Keeper<'a>,
+    stack: Vec<Frame>,
+    /// Directories that are open in the source and not made here.
+    skipped: usize,
+    skip_source: bool,
+    current: Option<Current>,
+    links: HashMap<InodeId, FirstLink>,
+}
+
+impl<'a> HostSink<'a> {
+    /// A sink that puts each source at its place.
+    pub fn new(context: &'a Context, options: HostOptions, sources: Vec<(ImagePath, Place)>) -> Self {
+        Self {
+            context,
+            options,
+            sources,
+            source: 0,
+            keeper: Keeper::new(context),
+            stack: Vec::new(),
+            skipped: 0,
+            skip_source: false,
+            current: None,
+            links: HashMap::new(),
+        }
+    }
+
+    /// Says what was left out; call it after the copy.
+    pub fn finish(self) {
+        self.keeper.finish();
+    }
+
+    /// The path of an entry of the innermost directory, for messages.
+    fn path(&self, name: &[u8]) -> String {
+        let base = match &self.sources[self.source].1 {
+            Place::Content(base) | Place::Named { parent: base, .. } => base,
+            Place::Stream(path) => return path.display().to_string(),
+        };
+        let mut path = base.clone();
+        let directories = self.stack.iter().skip(1).map(|frame| &frame.name[..]);
+        for part in directories.chain([name]).filter(|part| !part.is_empty()) {
+            path.push(OsStr::from_bytes(part));
+        }
+        path.strip_prefix(".").unwrap_or(&path).display().to_string()
+    }
+
+    /// A failure of one file, which is reported, or of the destination as a whole, which ends it all.
+    fn fail(&self, path: &str, errno: Errno) -> Result<(), Stop> {
+        match errno {
+            Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
+                Err(Stop(anyhow::anyhow!("{path}: {}; the copy stops here", reason(errno))))
+            }
+            errno => {
+                self.context.error(format_args!("{path}: {}", reason(errno)));
+                Ok(())
+            }
+        }
+    }
+
+    /// The name that an event's file gets: its own, or at the source's top that of its place.
+    fn name(&self, name: Vec<u8>) -> Vec<u8> {
+        match &self.sources[self.source].1 {
+            Place::Named { name: place, .. } if name.is_empty() => place.clone(),
+            _ => name,
+        }
+    }
+
+    fn directory(&mut self) -> Result<Rc<OwnedFd>, Errno> {
+        let last = self.stack.len().checked_sub(1).ok_or(Errno::NOENT)?;
+        if let Some(directory) = &self.stack[last].directory {
+            return Ok(Rc::clone(directory));
+        }
+        let names: Vec<&[u8]> = self.stack[1..].iter().map(|frame| &frame.name[..]).collect();
+        let base = self.stack[0].directory.clone().ok_or(Errno::BADF)?;
+        let directory = Rc::new(descend(&base, &names)?);
+        if identity(&directory)? != self.stack[last].identity {
+            // Somebody put another directory in its place.
+            return Err(Errno::STALE);
+        }
+        self.stack[last].directory = Some(Rc::clone(&directory));
+        Ok(directory)
+    }
+
+    /// Runs `make` for a new entry; where the name is taken, removes what has it and tries again.
+    /// `None` where it is to stay.
+    fn make<T>(
+        &mut self,
+        name: &[u8],
+        make: impl Fn(BorrowedFd<'_>) -> Result<T, Errno>,
+    ) -> Result<Option<T>, Failure> {
+        let directory = self.directory()?;
+        match make(directory.as_fd()) {
+            Ok(made) => return Ok(Some(made)),
+            Err(Errno::EXIST) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+        if self.options.no_clobber {
+            return Ok(None);
+        }
+        let stat = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
+            return Err(Failure::Refused("a directory is there, which is not overwritten"));
+        }
+        rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
+        Ok(Some(make(directory.as_fd())?))
+    }
+
+    fn announce(&self, name: &[u8], own_name: &[u8]) -> Result<(), Stop> {
+        if !self.options.verbose {
+            return Ok(());
+        }
+        let mut from = self.sources[self.source].0.clone();
+        let top = self.stack.len().min(2);
+        let below = self.stack[top..].iter().map(|frame| &frame.name[..]);
+        for part in below.chain([own_name]).filter(|part| !part.is_empty()) {
+            from = from.join(part);
+        }
+        let line = format!("'{from}' -> '{}'\n", self.path(name).escape_debug());
+        Ok(std::io::stdout().lock().write_all(line.as_bytes())?)
+    }
+
+    fn enter(&mut self, own_name: Vec<u8>, attributes: Attributes) -> Result<(), Stop> {
+        if self.skip_source || self.skipped > 0 {
+            self.skipped += 1;
+            return Ok(());
+        }
+        let name = self.name(own_name.clone());
+        self.announce(&name, &own_name)?;
+        match self.enter_named(name.clone(), attributes) {
+            Ok(()) => Ok(()),
+            Err(failure) => {
+                self.skipped += 1;
+                let path = self.path(&name);
+                self.fail_with(&path, failure)
+            }
+        }
+    }
+
+    fn fail_with(&self, path: &str, failure: Failure) -> Result<(), Stop> {
+        match failure {
+            Failure::Host(errno) => self.fail(path, errno),
+            Failure::Refused(why) => {
+                self.context.error(format_args!("{path}: {why}"));
+                Ok(())
+            }
+        }
+    }
+
+    fn enter_named(&mut self, name: Vec<u8>, attributes: Attributes) -> Result<(), Failure> {
+        let parent = self.directory()?;
+        if name.is_empty() {
+            let identity = identity(&parent)?;
+            let bequeaths_acl = self.stack.last().is_some_and(|frame| frame.bequeaths_acl);
+            let directory = Some(parent);
+            let attributes = Some(attributes);
+            let created = false;
+            self.stack.push(Frame { directory, identity, name, attributes, created, bequeaths_acl });
+            return Ok(());
+        }
+        let mode = match self.options.archive {
+            true => Mode::RWXU,
+            false => Mode::from_raw_mode(attributes.permissions & 0o777) | Mode::RWXU,
+        };
+        let created = match rustix::fs::mkdirat(&parent, &name[..], mode) {
+            Ok(()) => true,
+            Err(Errno::EXIST) => false,
+            Err(errno) => return Err(errno.into()),
+        };
+        let directory = match open_directory(parent.as_fd(), &name) {
+            Err(Errno::NOTDIR | Errno::LOOP) => {
+                return Err(Failure::Refused("is no directory, and is not overwritten with one"));
+            }
+            opened => opened?,
+        };
+        let identity = identity(&directory)?;
+        let inherits = self.stack.last().is_some_and(|frame| frame.bequeaths_acl);
+        if created && inherits && self.options.archive {
+            self.keeper.remove_acls(directory.as_fd());
+        }
+        let bequeaths_acl = match created {
+            true => inherits && !self.options.archive,
+            false => self.keeper.has_default_acl(directory.as_fd()),
+        };
+        let directory = Some(Rc::new(directory));
+        let attributes = Some(attributes);
+        self.stack.push(Frame { directory, identity, name, attributes, created, bequeaths_acl });
+        // The outermost stays open: the others are found from there.
+        if let Some(far) = self.stack.len().checked_sub(OPEN_DIRECTORIES).filter(|&far| far > 0) {
+            self.stack[far].directory = None;
+        }
+        Ok(())
+    }
+
+    fn leave(&mut self) -> Result<(), Stop> {
+        if self.skipped > 0 {
+            self.skipped -= 1;
+            return Ok(());
+        }
+        let directory = self.directory();
+        let path = self.path(b"");
+        let Some(frame) = self.stack.pop() else { return Ok(()) };
+        let Some(attributes) = frame.attributes else { return Ok(()) };
+        let directory = match directory {
+            Ok(directory) => directory,
+            Err(errno) => return self.fail(&path, errno),
+        };
+        if self.options.archive {
+            if !frame.created {
+                self.keeper.remove_acls(directory.as_fd());
+            }
+            let kept = self.keeper.keep(directory.as_fd(), &attributes, &path);
+            return kept.or_else(|errno| self.fail(&path, errno));
+        }
+        let missing = Mode::RWXU.difference(Mode::from_raw_mode(attributes.permissions));
+        if frame.created && !missing.is_empty() {
+            // What mkdir was asked for beyond the source's mode, so that it could be filled.
+            let restored = rustix::fs::fstat(&directory).and_then(|stat| {
+                rustix::fs::fchmod(&directory, Mode::from_raw_mode(stat.st_mode & 0o7777) - missing)
+            });
+            return restored.or_else(|errno| self.fail(&path, errno));
+        }
+        Ok(())
+    }
+
+    fn begin_file(
+        &mut self,
+        own_name: Vec<u8>,
+        attributes: Attributes,
+        size: u64,
+        id: Option<InodeId>,
+    ) -> Result<(), Stop> {
+        let name = self.name(own_name.clone());
+        self.announce(&name, &own_name)?;
+        match self.open_file(&name, &attributes) {
+            Ok(Some((file, stream))) => {
+                let (written, failed) = (0, false);
+                let current = Current { file, stream, name, attributes, size, written, id, failed };
+                self.current = Some(current);
+                Ok(())
+            }
+            Ok(None) => Ok(()),
+            Err(failure) => self.fail_with(&self.path(&name), failure),
+        }
+    }
+
+    fn open_file(&mut self, name: &[u8], attributes: &Attributes) -> Result<Option<(File, bool)>, Failure> {
+        let flags = OFlags::WRONLY | OFlags::CLOEXEC | OFlags::NOCTTY;
+        let in_place = match &self.sources[self.source].1 {
+            Place::Stream(path) => {
+                let file = rustix::fs::open(path, flags, Mode::empty())?;
+                return Ok(Some((file.into(), true)));
+            }
+            Place::Named { in_place, .. } => *in_place && self.stack.len() == 1,
+            Place::Content(_) => false,
+        };
+        if in_place && !self.options.no_clobber {
+            let directory = self.directory()?;
+            let flags = flags | OFlags::NOFOLLOW | OFlags::TRUNC | OFlags::NONBLOCK;
+            let file = rustix::fs::openat(&directory, name, flags, Mode::empty())?;
+            if self.options.archive {
+                self.keeper.remove_acls(file.as_fd());
+            }
+            return Ok(Some((file.into(), false)));
+        }
+        let mode = match self.options.archive {
+            true => Mode::RUSR | Mode::WUSR,
+            false => Mode::from_raw_mode(attributes.permissions & 0o777),
+        };
+        let flags = flags | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW;
+        let file = self.make(name, |at| rustix::fs::openat(at, name, flags, mode))?;
+        if let Some(file) = &file
+            && self.options.archive
+            && self.stack.last().is_some_and(|frame| frame.bequeaths_acl)
+        {
+            self.keeper.remove_acls(file.as_fd());
+        }
+        Ok(file.map(|file| (file.into(), false)))
+    }
+
+    /// Names the file as incomplete.
+    fn incomplete(&self, current: &Current, why: &str) {
+        let path = self.path(&current.name);
+        self.context
+            .error(format_args!("incomplete: {path} ({} of {} bytes): {why}", current.written, current.size));
+    }
+
+    fn end_file(&mut self, error: Option<String>) -> Result<(), Stop> {
+        let Some(mut current) = self.current.take() else {
+            // It was never begun here; that it cannot be read either is still news.
+            if let Some(error) = error {
+                self.context.error(error);
+            }
+            return Ok(());
+        };
+        if let Some(error) = error {
+            self.incomplete(&current, &error);
+        } else if !current.failed && current.written < current.size {
+            let extended = match current.stream {
+                true => write_zeros(&mut current.file, current.size - current.written),
+                false => current.file.set_len(current.size),
+            };
+            if let Err(error) = extended {
+                return self.write_failed(&current, &error);
+            }
+        }
+        if current.stream {
+            return Ok(());
+        }
+        if self.options.archive {
+            let path = self.path(&current.name);
+            let kept = self.keeper.keep(current.file.as_fd(), &current.attributes, &path);
+            kept.or_else(|errno| self.fail(&path, errno))?;
+        }
+        self.remember(current.id, &current.name);
+        Ok(())
+    }
+
+    fn write_failed(&self, current: &Current, error: &std::io::Error) -> Result<(), Stop> {
+        let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
+        self.incomplete(current, &reason(errno));
+        match errno {
+            Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
+                Err(Stop(anyhow::anyhow!("the destination takes no more; the copy stops here")))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Later links to this inode go to what was made of it here.
+    fn remember(&mut self, id: Option<InodeId>, name: &[u8]) {
+        let (Some(id), Some(outermost)) = (id, self.stack.first()) else { return };
+        let Some(base) = outermost.directory.clone() else { return };
+        let directories = self.stack[1..].iter().map(|frame| frame.name.clone()).collect();
+        self.links.insert(id, FirstLink { base, directories, name: name.to_vec() });
+    }
+
+    fn link(&mut self, own_name: Vec<u8>, id: InodeId) -> Result<(), Stop> {
+        let name = self.name(own_name.clone());
+        self.announce(&name, &own_name)?;
+        let Some(first) = self.links.get(&id) else {
+            self.context.error(format_args!(
+                "{}: not linked, since the first link to it was not copied",
+                self.path(&name)
+            ));
+            return Ok(());
+        };
+        let names: Vec<&[u8]> = first.directories.iter().map(|name| &name[..]).collect();
+        let found = descend(&first.base, &names);
+        let first_name = first.name.clone();
+        let linked = found.map_err(Failure::from).and_then(|from| {
+            self.make(&name, |at| rustix::fs::linkat(&from, &first_name[..], at, &name[..], AtFlags::empty()))
+        });
+        linked.map(drop).or_else(|failure| self.fail_with(&self.path(&name), failure))
+    }
+
+    /// Symbolic links and special files: made by `make`, then given their attributes.
+    fn node(
+        &mut self,
+        own_name: Vec<u8>,
+        attributes: &Attributes,
+        id: Option<InodeId>,
+        kind: Node,
+        make: impl Fn(BorrowedFd<'_>, &[u8]) -> Result<(), Errno>,
+    ) -> Result<(), Stop> {
+        let name = self.name(own_name.clone());
+        self.announce(&name, &own_name)?;
+        if matches!(self.sources[self.source].1, Place::Stream(_)) {
+            self.context.error(format_args!("{}: not a regular file", self.path(&name)));
+            return Ok(());
+        }
+        let made = self.make(&name, |at| make(at, &name)).and_then(|made| {
+            let directory = self.directory()?;
+            if made.is_some() && self.options.archive {
+                let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+                let node = rustix::fs::openat(&directory, &name[..], flags, Mode::empty())?;
+                let path = self.path(&name);
+                self.keeper.keep_of_node(node.as_fd(), attributes, kind, &path)?;
+            }
+            Ok(made)
+        });
+        match made {
+            Ok(Some(())) => self.remember(id, &name),
+            Ok(None) => {}
+            Err(failure) => return self.fail_with(&self.path(&name), failure),
+        }
+        Ok(())
+    }
+}
+
+impl Sink for HostSink<'_> {
+    fn begin(&mut self, source: usize) -> Result<(), Stop> {
+        self.source = source;
+        self.stack.clear();
+        self.skipped = 0;
+        self.skip_source = false;
+        let base = match &self.sources[source].1 {
+            Place::Content(base) | Place::Named { parent: base, .. } => base.clone(),
+            Place::Stream(_) => return Ok(()),
+        };
+        // The user's own name: links in it are followed.
+        let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
+        let opened = rustix::fs::open(&base, flags, Mode::empty());
+        match opened.and_then(|directory| Ok((identity(&directory)?, directory))) {
+            Ok((identity, directory)) => {
+                let bequeaths_acl = self.keeper.has_default_acl(directory.as_fd());
+                let directory = Some(Rc::new(directory));
+                let (name, attributes, created) = (Vec::new(), None, false);
+                let frame = Frame { directory, identity, name, attributes, created, bequeaths_acl };
+                self.stack.push(frame);
+                Ok(())
+            }
+            Err(errno) => {
+                self.skip_source = true;
+                self.fail(&base.display().to_string(), errno)
+            }
+        }
+    }
+
+    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Stop> {
+        let Some(current) = self.current.as_mut().filter(|current| !current.failed) else {
+            return Ok(());
+        };
+        let written = match current.stream {
+            false => current.file.write_all_at(bytes, offset),
+            true => write_zeros(&mut current.file, offset.saturating_sub(current.written))
+                .and_then(|()| current.file.write_all(bytes)),
+        };
+        match written {
+            Ok(()) => {
+                current.written = offset + bytes.len() as u64;
+                Ok(())
+            }
+            Err(error) => {
+                current.failed = true;
+                match self.current.as_ref() {
+                    Some(current) => self.write_failed(current, &error),
+                    None => Ok(()),
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, event: Event) -> Result<(), Stop> {
+        match event {
+            Event::EnterDirectory { name, attributes } => return self.enter(name, attributes),
+            Event::LeaveDirectory => return self.leave(),
+            Event::EndFile { error } => return self.end_file(error),
+            _ if self.skip_source || self.skipped > 0 => return Ok(()),
+            _ => {}
+        }
+        match event {
+            Event::File { name, attributes, size, id, .. } => self.begin_file(name, attributes, size, id),
+            Event::Link { name, id, .. } => self.link(name, id),
+            Event::Symlink { name, attributes, target, id } => {
+                self.node(name, &attributes, id, Node::Symlink, |at, name| {
+                    rustix::fs::symlinkat(&target[..], at, name)
+                })
+            }
+            Event::Special { name, attributes, special, id } => {
+                let mode = match self.options.archive {
+                    true => Mode::RUSR | Mode::WUSR,
+                    false => Mode::from_raw_mode(attributes.permissions & 0o777),
+                };
+                let (kind, device) = node_kind(special);
+                let inherits_acl = self.stack.last().is_some_and(|frame| frame.bequeaths_acl);
+                self.node(name, &attributes, id, Node::Special { inherits_acl }, |at, name| {
+                    rustix::fs::mknodat(at, name, kind, mode, device)
+                })
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// Why one file was not made.
+enum Failure {
+    Host(Errno),
+    Refused(&'static str),
+}
+
+impl From<Errno> for Failure {
+    fn from(errno: Errno) -> Self {
+        Self::Host(errno)
+    }
+}
+
+fn node_kind(special: Special) -> (FileType, rustix::fs::Dev) {
+    match special {
+        Special::Fifo => (FileType::Fifo, 0),
+        Special::Socket => (FileType::Socket, 0),
+        Special::Block { major, minor } => (FileType::BlockDevice, rustix::fs::makedev(major, minor)),
+        Special::Character { major, minor } => (FileType::CharacterDevice, rustix::fs::makedev(major, minor)),
+    }
+}
+
+/// The system's words, without its number.
+pub fn reason(errno: Errno) -> String {
+    let text = std::io::Error::from(errno).to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+fn identity(directory: impl AsFd) -> Result<(u64, u64), Errno> {
+    rustix::fs::fstat(directory).map(|stat| (stat.st_dev, stat.st_ino))
+}
+
+fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno> {
+    let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::RDONLY | OFlags::CLOEXEC;
+    rustix::fs::openat(parent, name, flags, Mode::empty())
+}
+
+/// Opens the directory that lies `names` below `base`, without following links.
+fn descend(base: &OwnedFd, names: &[&[u8]]) -> Result<OwnedFd, Errno> {
+    let mut directory = rustix::io::fcntl_dupfd_cloexec(base, 0)?;
+    for name in names.iter().filter(|name| !name.is_empty()) {
+        directory = open_directory(directory.as_fd(), name)?;
+    }
+    Ok(directory)
+}
+
+fn write_zeros(file: &mut File, mut length: u64) -> std::io::Result<()> {
+    let zeros = vec![0; usize::try_from(length).map_or(1 << 16, |length| length.min(1 << 16))];
+    while length > 0 {
+        let part = usize::try_from(length).map_or(zeros.len(), |left| left.min(zeros.len()));
+        file.write_all(&zeros[..part])?;
+        length -= part as u64;
+    }
+    Ok(())
+}
+
+/// Whether the host has `path`, and what it is, links followed.
+pub fn host_kind(path: &Path) -> Option<std::fs::FileType> {
+    std::fs::metadata(path).ok().map(|metadata| metadata.file_type())
+}

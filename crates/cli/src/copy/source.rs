@@ -1,0 +1,371 @@
+//! The reading half of a copy: a walk over the image that reads and verifies ahead of the writer.
+//!
+//! Owns [`Source`] and [`read`]. Invariants: a directory is entered once, so that a corrupt
+//! directory that is its own ancestor ends; names that could leave the destination (`..`, `a/b`) are
+//! reported and never sent; of several links to an inode the first is sent as the file and the
+//! others as links.
+
+use super::event::{Attributes, BUFFER, BufferPool, Event, InodeId, Special};
+use crate::context::describe;
+use crate::output::kind_words;
+use crate::path::ImagePath;
+use papilio::format::TreeId;
+use papilio::{FileKind, Inode, PathError};
+use std::collections::HashSet;
+use std::sync::mpsc::SyncSender;
+
+/// A batch is sent when it weighs this many bytes.
+const BATCH_BYTES: usize = 1 << 20;
+
+/// A file or tree to copy.
+#[derive(Clone)]
+pub struct Source {
+    /// Its operand.
+    pub path: ImagePath,
+    /// Its inode.
+    pub inode: Inode,
+}
+
+/// How trees are read.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SourceOptions {
+    /// Directories are entered, and links and special files copied as such.
+    pub recursive: bool,
+    /// Subvolumes other than the source's own are left empty.
+    pub one_subvolume: bool,
+    /// Further links to an inode are sent as links.
+    pub links: bool,
+    /// Extended attributes are read.
+    pub xattrs: bool,
+    /// `File` says where files with holes have data.
+    pub segments: bool,
+}
+
+/// The receiver has gone: there is nothing left to do.
+struct HungUp;
+
+struct Reader<'a> {
+    options: SourceOptions,
+    sender: &'a SyncSender<Vec<Event>>,
+    pool: &'a BufferPool,
+    batch: Vec<Event>,
+    batch_bytes: usize,
+    /// Inodes with several links that were sent.
+    sent: HashSet<InodeId>,
+    images: Vec<std::path::PathBuf>,
+}
+
+/// The walk of one source.
+struct Tree {
+    home: TreeId,
+    image: usize,
+    entered: HashSet<InodeId>,
+    stack: Vec<Frame>,
+}
+
+struct Frame {
+    path: ImagePath,
+    entries: papilio::Entries,
+}
+
+/// Walks and reads all sources, and returns when that is done or nobody listens any more.
+pub fn read(
+    sources: Vec<Source>,
+    options: SourceOptions,
+    sender: &SyncSender<Vec<Event>>,
+    pool: &BufferPool,
+) {
+    let mut reader = Reader {
+        options,
+        sender,
+        pool,
+        batch: Vec::new(),
+        batch_bytes: 0,
+        sent: HashSet::new(),
+        images: Vec::new(),
+    };
+    for (number, source) in sources.into_iter().enumerate() {
+        let done = reader.send(Event::Begin { source: number }).and_then(|()| reader.tree(source));
+        if done.is_err() {
+            return;
+        }
+    }
+    // Nobody listens: nothing is lost by not being told.
+    let _ = reader.flush();
+}
+
+impl Reader<'_> {
+    fn send(&mut self, event: Event) -> Result<(), HungUp> {
+        self.batch_bytes += event.weight();
+        self.batch.push(event);
+        match self.batch_bytes >= BATCH_BYTES {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), HungUp> {
+        self.batch_bytes = 0;
+        self.sender.send(std::mem::take(&mut self.batch)).map_err(|_| HungUp)
+    }
+
+    fn problem(&mut self, text: String) -> Result<(), HungUp> {
+        self.send(Event::Problem { text })
+    }
+
+    fn tree(&mut self, source: Source) -> Result<(), HungUp> {
+        let mut tree = Tree {
+            home: source.inode.tree(),
+            image: self.image_number(&source.path),
+            entered: HashSet::new(),
+            stack: Vec::new(),
+        };
+        self.inode(&mut tree, source.path, Vec::new(), &source.inode)?;
+        while let Some(frame) = tree.stack.last_mut() {
+            let entry = match frame.entries.next() {
+                Some(Ok(entry)) => entry,
+                ended => {
+                    if let Some(Err(error)) = ended {
+                        let text = describe(&frame.path, &error);
+                        self.problem(text)?;
+                    }
+                    tree.stack.pop();
+                    self.send(Event::LeaveDirectory)?;
+                    continue;
+                }
+            };
+            let name = entry.name();
+            let path = frame.path.join(name);
+            if !is_safe_name(name) {
+                self.problem(format!("{path}: not a name that an entry may have; left out"))?;
+                continue;
+            }
+            match entry.inode() {
+                Ok(inode) => {
+                    let name = name.to_vec();
+                    self.inode(&mut tree, path, name, &inode)?;
+                }
+                Err(error) => self.problem(describe(&path, &error))?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Links are known by inode and image; two operands may name one image.
+    fn image_number(&mut self, path: &ImagePath) -> usize {
+        let known = self.images.iter().position(|image| *image == path.image);
+        known.unwrap_or_else(|| {
+            self.images.push(path.image.clone());
+            self.images.len() - 1
+        })
+    }
+
+    fn inode(
+        &mut self,
+        tree: &mut Tree,
+        path: ImagePath,
+        name: Vec<u8>,
+        inode: &Inode,
+    ) -> Result<(), HungUp> {
+        let metadata = inode.metadata();
+        let own_id = (tree.image, inode.tree().0, inode.number().0);
+        let mut id = None;
+        if self.options.links && metadata.nlink() > 1 && metadata.kind() != FileKind::Directory {
+            if !self.sent.insert(own_id) {
+                return self.send(Event::Link { name, id: own_id, size: metadata.size() });
+            }
+            id = Some(own_id);
+        }
+        let xattrs = match self.options.xattrs {
+            true => inode.xattrs(),
+            false => Ok(Vec::new()),
+        };
+        let xattrs = match xattrs {
+            Ok(xattrs) => xattrs,
+            Err(error) => {
+                self.problem(format!("{}; copied without attributes", describe(&path, &error)))?;
+                Vec::new()
+            }
+        };
+        let attributes = Attributes::new(metadata, xattrs);
+        let (major, minor) = metadata.rdev();
+        let special = match metadata.kind() {
+            FileKind::Directory => {
+                if !tree.entered.insert(own_id) {
+                    return self.problem(format!("{path}: directory is reached twice; left out"));
+                }
+                return self.directory(tree, path, name, inode, attributes);
+            }
+            FileKind::Regular => return self.file(&path, name, inode, attributes, id),
+            FileKind::Symlink => {
+                return match inode.read_link() {
+                    Ok(target) => self.send(Event::Symlink { name, attributes, target, id }),
+                    Err(error) => self.problem(describe(&path, &error)),
+                };
+            }
+            FileKind::Fifo => Special::Fifo,
+            FileKind::Socket => Special::Socket,
+            FileKind::BlockDevice => Special::Block { major, minor },
+            FileKind::CharacterDevice => Special::Character { major, minor },
+        };
+        match self.options.recursive {
+            true => self.send(Event::Special { name, attributes, special, id }),
+            false => {
+                self.problem(format!("{path}: {}; copied only with -r or -a", kind_words(metadata.kind())))
+            }
+        }
+    }
+
+    fn directory(
+        &mut self,
+        tree: &mut Tree,
+        path: ImagePath,
+        name: Vec<u8>,
+        inode: &Inode,
+        attributes: Attributes,
+    ) -> Result<(), HungUp> {
+        self.send(Event::EnterDirectory { name, attributes })?;
+        if self.options.one_subvolume && inode.tree() != tree.home {
+            return self.send(Event::LeaveDirectory);
+        }
+        match inode.entries() {
+            Ok(entries) => {
+                tree.stack.push(Frame { path, entries });
+                Ok(())
+            }
+            Err(error) => {
+                self.problem(describe(&path, &error))?;
+                self.send(Event::LeaveDirectory)
+            }
+        }
+    }
+
+    fn file(
+        &mut self,
+        path: &ImagePath,
+        name: Vec<u8>,
+        inode: &Inode,
+        attributes: Attributes,
+        id: Option<InodeId>,
+    ) -> Result<(), HungUp> {
+        let file = match inode.open() {
+            Ok(file) => file,
+            Err(error) => return self.problem(describe(path, &error)),
+        };
+        let size = file.len();
+        let mut segments = None;
+        if self.options.segments {
+            let mut all = Vec::new();
+            for segment in Segments::new(&file) {
+                match segment {
+                    Ok(segment) => all.push(segment),
+                    Err(error) => return self.problem(format!("{path}: {error}")),
+                }
+            }
+            segments = (all.iter().map(|(_, length)| length).sum::<u64>() < size).then_some(all);
+        }
+        self.send(Event::File { name, attributes, size, id, segments })?;
+        for segment in Segments::new(&file) {
+            let read = segment
+                .map_err(ReadFailure::Reason)
+                .and_then(|(offset, length)| self.segment(&file, offset, length));
+            match read {
+                Ok(()) => {}
+                Err(ReadFailure::HungUp) => return Err(HungUp),
+                Err(ReadFailure::Reason(error)) => {
+                    let error = Some(format!("{path}: {error}"));
+                    return self.send(Event::EndFile { error });
+                }
+            }
+        }
+        self.send(Event::EndFile { error: None })
+    }
+
+    /// Sends the bytes of one segment.
+    fn segment(&mut self, file: &papilio::File, mut offset: u64, length: u64) -> Result<(), ReadFailure> {
+        let end = offset.saturating_add(length);
+        while offset < end {
+            let wanted = usize::try_from(end - offset).map_or(BUFFER, |left| left.min(BUFFER));
+            let mut bytes = self.pool.get(wanted);
+            let got =
+                file.read_at(&mut bytes, offset).map_err(|error| ReadFailure::Reason(error.to_string()))?;
+            if got == 0 {
+                return Err(ReadFailure::Reason(format!("ends at {offset}, before its size")));
+            }
+            bytes.truncate(got);
+            self.send(Event::Data { offset, bytes }).map_err(|HungUp| ReadFailure::HungUp)?;
+            offset += got as u64;
+        }
+        Ok(())
+    }
+}
+
+enum ReadFailure {
+    HungUp,
+    Reason(String),
+}
+
+/// Where a file has data, as (offset, length). Ends after an error.
+struct Segments<'a> {
+    file: &'a papilio::File,
+    at: u64,
+}
+
+impl<'a> Segments<'a> {
+    fn new(file: &'a papilio::File) -> Self {
+        Self { file, at: 0 }
+    }
+
+    fn find(&mut self) -> Result<Option<(u64, u64)>, papilio::Error> {
+        let size = self.file.len();
+        if self.at >= size {
+            return Ok(None);
+        }
+        let Some(start) = self.file.seek_data(self.at)? else { return Ok(None) };
+        let end = self.file.seek_hole(start)?.min(size);
+        Ok((end > start).then_some((start, end.saturating_sub(start))))
+    }
+}
+
+impl Iterator for Segments<'_> {
+    type Item = Result<(u64, u64), String>;
+
+    fn next(&mut self) -> Option<Self::Item> {
+        let found = self.find();
+        self.at = match found {
+            Ok(Some((start, length))) => start + length,
+            _ => u64::MAX,
+        };
+        found.map_err(|error| error.to_string()).transpose()
+    }
+}
+
+/// Whether a name names an entry of its directory and nothing else.
+pub fn is_safe_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
+}
+
+/// What a source that is to be copied without -r is refused for.
+pub fn refuse_without_recursion(path: &ImagePath, inode: &Inode) -> Option<String> {
+    match inode.metadata().kind() {
+        FileKind::Directory => {
+            Some(format!("{path}: {}; copied only with -r or -a", PathError::IsADirectory))
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::is_safe_name;
+
+    #[test]
+    fn names_stay_in_their_directory() {
+        for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0"] {
+            assert!(!is_safe_name(name), "{name:?}");
+        }
+        for name in [&b"..."[..], b".a", b"\xff", b"a\nb"] {
+            assert!(is_safe_name(name), "{name:?}");
+        }
+    }
+}

@@ -1,0 +1,66 @@
+//! The `papilio` command as a library, so that its man pages, completions and tests come from the
+//! same definitions as the command itself.
+//!
+//! Arguments pass three stages: as typed ([`args::Cli`]), resolved ([`context::Context`]), and run
+//! ([`commands`]). Front ends translate; what a file system is, the `papilio` crate knows.
+
+#![forbid(unsafe_code)]
+
+pub mod args;
+pub mod commands;
+pub mod context;
+mod copy;
+mod output;
+mod path;
+mod time;
+
+pub use context::UsageError;
+
+use clap::Parser;
+use context::Context;
+use std::ffi::OsString;
+use std::io;
+
+/// How a run ended; `main` makes the exit code of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Outcome {
+    /// Everything that was asked for was done.
+    Done,
+    /// Something failed, and standard error has a line on each failure.
+    Failed,
+    /// The arguments make no sense.
+    WrongUsage,
+}
+
+/// Runs the command with `arguments`, the first of which is the program's own name.
+pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
+    let cli = match args::Cli::try_parse_from(args::with_long_dashes(arguments)) {
+        Ok(cli) => cli,
+        Err(error) => {
+            let wrong = error.use_stderr();
+            // Nowhere is left to report that the report could not be printed.
+            let _ = error.print();
+            return if wrong { Outcome::WrongUsage } else { Outcome::Done };
+        }
+    };
+    let context = Context::resolve(cli.global);
+    match cli.command.run(&context) {
+        Ok(()) if context.has_failed() => Outcome::Failed,
+        Ok(()) => Outcome::Done,
+        Err(error) if is_closed_pipe(&error) => Outcome::Done,
+        Err(error) => {
+            context.error(format_args!("{error:#}"));
+            match error.downcast_ref::<UsageError>() {
+                Some(_) => Outcome::WrongUsage,
+                None => Outcome::Failed,
+            }
+        }
+    }
+}
+
+/// Whether the reader of our output has gone (`papilio find ... | head`): no reason for a word.
+fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    })
+}

@@ -1,0 +1,178 @@
+//! Operands: `IMAGE:/path` inside a file system, or a path of the host.
+//!
+//! Owns [`ImagePath`] and [`Operand`] and how an argument is taken apart. The colon before the slash
+//! divides; where a name holds several, the first one behind which an existing file or device ends
+//! wins, so that `/dev/disk/by-path/pci:/a` can still be named by being there.
+
+use crate::UsageError;
+use crate::output::escaped;
+use std::ffi::{OsStr, OsString};
+use std::fmt;
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+use std::path::{Path, PathBuf};
+
+/// A path inside a file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ImagePath {
+    /// The image or device.
+    pub image: PathBuf,
+    /// The path inside; it starts with a slash and is otherwise as typed.
+    pub path: Vec<u8>,
+}
+
+/// What an argument of `cp` names.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Operand {
+    /// A path inside a file system.
+    Image(ImagePath),
+    /// A path of the host.
+    Host(PathBuf),
+}
+
+/// What the host has under a name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Found {
+    Nothing,
+    Directory,
+    Other,
+}
+
+fn look(path: &Path) -> Found {
+    match std::fs::metadata(path) {
+        Ok(metadata) if metadata.is_dir() => Found::Directory,
+        Ok(_) => Found::Other,
+        Err(_) => Found::Nothing,
+    }
+}
+
+impl Operand {
+    /// Takes an argument apart.
+    pub fn parse(argument: &OsStr) -> Self {
+        Self::parse_with(argument, look)
+    }
+
+    fn parse_with(argument: &OsStr, look: impl Fn(&Path) -> Found) -> Self {
+        let bytes = argument.as_bytes();
+        let divided = |at: usize| ImagePath {
+            image: PathBuf::from(OsStr::from_bytes(&bytes[..at])),
+            path: if at + 1 == bytes.len() { b"/".to_vec() } else { bytes[at + 1..].to_vec() },
+        };
+        let colons: Vec<usize> = (1..bytes.len())
+            .filter(|&at| bytes[at] == b':' && matches!(bytes.get(at + 1), None | Some(b'/')))
+            .collect();
+        for &at in &colons {
+            let operand = divided(at);
+            if look(&operand.image) == Found::Other {
+                return Operand::Image(operand);
+            }
+        }
+        match colons.first() {
+            Some(&at) if look(Path::new(argument)) == Found::Nothing => Operand::Image(divided(at)),
+            _ => Operand::Host(PathBuf::from(argument)),
+        }
+    }
+}
+
+impl ImagePath {
+    /// Takes an argument apart that must be inside a file system. A bare image is its root.
+    pub fn parse(argument: &OsStr) -> Result<Self, UsageError> {
+        match Operand::parse(argument) {
+            Operand::Image(path) => Ok(path),
+            Operand::Host(image) if look(&image) != Found::Directory => {
+                Ok(Self { image, path: b"/".to_vec() })
+            }
+            Operand::Host(path) => Err(UsageError::new(format_args!(
+                "{}: a directory of the host; name a path inside a file system as IMAGE:/path",
+                path.display()
+            ))),
+        }
+    }
+
+    /// The last component, or `None` for the root and for `.` and `..`, which name no entry.
+    pub fn base_name(&self) -> Option<&[u8]> {
+        let end = self.path.iter().rposition(|&byte| byte != b'/')? + 1;
+        let start = self.path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
+        match &self.path[start..end] {
+            b"." | b".." => None,
+            name => Some(name),
+        }
+    }
+
+    /// Whether the path's form says that it is a directory: `a/`, `a/.`, `a/..`.
+    pub fn wants_directory(&self) -> bool {
+        self.path.ends_with(b"/") || self.base_name().is_none()
+    }
+
+    /// The operand of an entry of this directory.
+    pub fn join(&self, name: &[u8]) -> Self {
+        let mut path = self.path.clone();
+        if !path.ends_with(b"/") {
+            path.push(b'/');
+        }
+        path.extend_from_slice(name);
+        Self { image: self.image.clone(), path }
+    }
+
+    /// `IMAGE:/path` as bytes, which a script can hand back to this command.
+    pub fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = OsString::from(&self.image).into_vec();
+        bytes.push(b':');
+        bytes.extend_from_slice(&self.path);
+        bytes
+    }
+}
+
+impl fmt::Display for ImagePath {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&String::from_utf8_lossy(&escaped(&self.to_bytes())))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn image(image: &str, path: &str) -> Operand {
+        Operand::Image(ImagePath { image: image.into(), path: path.into() })
+    }
+
+    fn parse(argument: &str, files: &[&str], directories: &[&str]) -> Operand {
+        Operand::parse_with(OsStr::new(argument), |path| {
+            let is = |names: &[&str]| names.iter().any(|name| Path::new(name) == path);
+            match () {
+                () if is(files) => Found::Other,
+                () if is(directories) => Found::Directory,
+                () => Found::Nothing,
+            }
+        })
+    }
+
+    #[test]
+    fn colon_divides() {
+        assert_eq!(parse("a.img:/b/c", &["a.img"], &[]), image("a.img", "/b/c"));
+        assert_eq!(parse("missing.img:/b", &[], &[]), image("missing.img", "/b"));
+        assert_eq!(parse("a.img:", &["a.img"], &[]), image("a.img", "/"));
+        assert_eq!(parse("plain/dir", &[], &[]), Operand::Host("plain/dir".into()));
+        assert_eq!(parse("a:b", &[], &[]), Operand::Host("a:b".into()));
+    }
+
+    #[test]
+    fn what_exists_decides() {
+        assert_eq!(parse("usb:/0:/x", &["usb:/0"], &[]), image("usb:/0", "/x"));
+        assert_eq!(parse("a:/b:/c", &["a", "a:/b"], &[]), image("a", "/b:/c"));
+        assert_eq!(parse("dir:/f", &[], &["dir:/f"]), Operand::Host("dir:/f".into()));
+    }
+
+    #[test]
+    fn base_names() {
+        let base = |path: &str| {
+            let path = ImagePath { image: "i".into(), path: path.into() };
+            path.base_name().map(|name| String::from_utf8(name.to_vec()).unwrap())
+        };
+        assert_eq!(base("/a/b"), Some("b".into()));
+        assert_eq!(base("/a/b//"), Some("b".into()));
+        assert_eq!(base("/a/."), None);
+        assert_eq!(base("/a/.."), None);
+        assert_eq!(base("/"), None);
+    }
+}

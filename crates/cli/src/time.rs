@@ -1,0 +1,102 @@
+//! Times as `ls`, `stat` and JSON show them. Times of an image may lie anywhere in 64 bits of
+//! seconds; what the calendar cannot name is shown as `@seconds`.
+
+use jiff::tz::TimeZone;
+use jiff::{Timestamp, Zoned};
+
+/// Half a Gregorian year, in seconds: what `ls` takes for recent.
+const HALF_A_YEAR: i64 = 31_556_952 / 2;
+
+fn zoned(time: papilio::Timespec) -> Option<Zoned> {
+    Some(instant(time)?.to_zoned(TimeZone::system()))
+}
+
+fn instant(time: papilio::Timespec) -> Option<Timestamp> {
+    let nanoseconds = i32::try_from(time.nanoseconds).ok().filter(|n| *n < 1_000_000_000)?;
+    Timestamp::new(time.seconds, nanoseconds).ok()
+}
+
+fn raw(time: papilio::Timespec) -> String {
+    format!("@{}.{:09}", time.seconds, time.nanoseconds)
+}
+
+/// `ls -l`'s short form: with the time of day where it is recent, else with the year.
+pub fn short(time: papilio::Timespec, now: i64) -> String {
+    let Some(zoned) = zoned(time) else { return raw(time) };
+    let recent = time.seconds <= now && time.seconds > now.saturating_sub(HALF_A_YEAR);
+    let form = if recent { "%b %e %H:%M" } else { "%b %e  %Y" };
+    zoned.strftime(form).to_string()
+}
+
+/// `2024-05-06 07:08:09.123456789 +0200`, in local time.
+pub fn full(time: papilio::Timespec) -> String {
+    match zoned(time) {
+        Some(zoned) => zoned.strftime("%Y-%m-%d %H:%M:%S.%9f %z").to_string(),
+        None => raw(time),
+    }
+}
+
+/// `2024-05-06T05:08:09.123456789Z`.
+pub fn rfc3339(time: papilio::Timespec) -> String {
+    match instant(time) {
+        Some(instant) => instant.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string(),
+        None => raw(time),
+    }
+}
+
+/// Now, in seconds since 1970.
+pub fn now() -> i64 {
+    Timestamp::now().as_second()
+}
+
+/// A moment as users write it: `@seconds`, `2024-05-06`, `2024-05-06 07:08:09`, or RFC 3339; local
+/// time where no zone is given. Seconds and nanoseconds since 1970.
+pub fn parse(text: &str) -> Result<(i64, u32), String> {
+    let wrong = || format!("{text}: not a time; write @SECONDS, YYYY-MM-DD or YYYY-MM-DD HH:MM:SS");
+    if let Some(seconds) = text.strip_prefix('@') {
+        return Ok((seconds.parse().map_err(|_| wrong())?, 0));
+    }
+    let instant = match text.parse::<Timestamp>() {
+        Ok(instant) => instant,
+        Err(_) => {
+            let civil: jiff::civil::DateTime = text.parse().map_err(|_| wrong())?;
+            civil.to_zoned(TimeZone::system()).map_err(|_| wrong())?.timestamp()
+        }
+    };
+    // Counted from the second below, as inodes do it.
+    let nanoseconds = instant.as_nanosecond().rem_euclid(1_000_000_000);
+    let seconds = instant.as_nanosecond().div_euclid(1_000_000_000);
+    let seconds = i64::try_from(seconds).map_err(|_| wrong())?;
+    Ok((seconds, u32::try_from(nanoseconds).map_err(|_| wrong())?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn time(seconds: i64, nanoseconds: u32) -> papilio::Timespec {
+        papilio::Timespec { seconds, nanoseconds }
+    }
+
+    #[test]
+    fn json_form() {
+        assert_eq!(rfc3339(time(0, 5)), "1970-01-01T00:00:00.000000005Z");
+        assert_eq!(rfc3339(time(-1, 500_000_000)), "1969-12-31T23:59:59.500000000Z");
+    }
+
+    #[test]
+    fn beyond_the_calendar() {
+        assert_eq!(rfc3339(time(i64::MAX, 0)), format!("@{}.000000000", i64::MAX));
+        assert_eq!(full(time(0, 2_000_000_000)), "@0.2000000000");
+        assert!(short(time(i64::MIN, 0), 0).starts_with("@-"));
+    }
+
+    #[test]
+    fn moments() {
+        assert_eq!(parse("@-5"), Ok((-5, 0)));
+        assert_eq!(parse("1970-01-02T00:00:00Z"), Ok((86_400, 0)));
+        assert!(parse("yesterday").is_err());
+        assert!(parse("2024-05-06 07:08:09").is_ok());
+        assert!(parse("2024-05-06").is_ok());
+    }
+}
