@@ -14,13 +14,20 @@ const STEP: usize = 1 << 20;
 
 /// An open regular file.
 ///
-/// ```no_run
-/// # fn main() -> papilio::Result<()> {
-/// let fs = papilio::FileSystem::open("backup.img")?;
-/// let file = fs.open_file("/var/log/syslog")?;
-/// let mut first = [0; 4096];
-/// let read = file.read_at(&mut first, 0)?;
-/// assert!(read <= 4096);
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let image = folder.path().join("backup.img");
+/// # let carried = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/fuzz-mixed.img.zst");
+/// # zstd::stream::copy_decode(std::fs::File::open(carried)?, std::fs::File::create(&image)?)?;
+/// let fs = papilio::FileSystem::open(&image)?;
+/// let file = fs.open_file("/sparse")?;
+/// assert_eq!(file.len(), 1 << 20);
+/// let data = file.seek_data(0)?.expect("a piece in the middle");
+/// let mut middle = [0; 4];
+/// file.read_at(&mut middle, 500_000)?;
+/// assert_eq!(&middle, b"mid\n");
+/// assert!(data <= 500_000 && file.seek_hole(data)? > 500_000);
 /// # Ok(())
 /// # }
 /// ```

@@ -18,15 +18,20 @@ use std::sync::Arc;
 /// Paths are bytes, as on disk: components separated by `/`, starting at the subvolume that the
 /// options chose, with or without a leading `/`. They cross into other subvolumes and snapshots.
 ///
-/// ```no_run
-/// # fn main() -> papilio::Result<()> {
-/// let fs = papilio::FileSystem::open("backup.img")?;
-/// for entry in fs.read_dir("/")? {
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let image = folder.path().join("backup.img");
+/// # let carried = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/fuzz-mixed.img.zst");
+/// # zstd::stream::copy_decode(std::fs::File::open(carried)?, std::fs::File::create(&image)?)?;
+/// let fs = papilio::FileSystem::open(&image)?;
+/// for entry in fs.read_dir("/d")? {
 ///     let entry = entry?;
-///     println!("{}", String::from_utf8_lossy(entry.name()));
+///     println!("{:?} {}", entry.kind(), String::from_utf8_lossy(entry.name()));
 /// }
-/// let hosts = fs.read("/etc/hosts")?;
-/// # let _ = hosts;
+/// assert_eq!(fs.read_link("/link")?, b"../d/text");
+/// let missing = fs.metadata("/no/such/file").unwrap_err();
+/// assert_eq!(missing.to_string(), "/no/such/file: no such file or directory");
 /// # Ok(())
 /// # }
 /// ```
