@@ -5,6 +5,7 @@ mod dir;
 mod file;
 mod file_system;
 mod inode;
+mod inspect;
 mod metadata;
 mod mount;
 mod walk;

@@ -1,0 +1,258 @@
+//! What a tree is made of: its blocks, how full they are, and how far apart siblings lie.
+//!
+//! Owns [`TreeStats`]. Seeks and clusters are counted as `btrfs inspect-internal tree-stats` counts
+//! them: over each internal block and its children in turn, a child that does not follow right behind
+//! the block before it is a seek.
+
+use crate::btree::Forest;
+use crate::errors::{Error, Result};
+use crate::items::trees::Trees;
+use crate::maintenance::dump::{self, Block, TreeBlocks, TreeRoot};
+use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
+use papilio_format::superblock::MAX_LEVEL;
+use papilio_format::{ItemType, LogicalAddress, TreeId};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+/// Errors kept at most; further ones are counted.
+const KEPT_ERRORS: usize = 32;
+
+/// What one tree is made of.
+#[derive(Debug)]
+pub struct TreeStats {
+    /// The tree.
+    pub root: TreeRoot,
+    /// Bytes of one block.
+    pub block_bytes: u32,
+    /// Blocks on each level, leaves first.
+    pub blocks_by_level: [u64; MAX_LEVEL as usize],
+    /// Items in leaves.
+    pub items: u64,
+    /// Bytes of items, without their headers.
+    pub item_bytes: u64,
+    /// Bytes of leaves that nothing uses.
+    pub leaf_free_bytes: u64,
+    /// Bytes of internal blocks that nothing uses.
+    pub node_free_bytes: u64,
+    /// Bytes of file data inside leaves, as stored.
+    pub inline_bytes: u64,
+    /// How far blocks lie from each other.
+    pub layout: Layout,
+    /// The first few blocks that could not be read.
+    pub errors: Vec<Error>,
+    /// How many could not be read.
+    pub bad_blocks: u64,
+}
+
+/// How far a tree's blocks lie from each other, by logical address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Layout {
+    /// Seeks to a later address.
+    pub forward_seeks: u64,
+    /// Seeks to an earlier one.
+    pub backward_seeks: u64,
+    /// Bytes that all seeks skip.
+    pub seek_bytes: u64,
+    /// How often each distance in bytes occurs.
+    pub seeks_by_distance: BTreeMap<u64, u64>,
+    /// Runs of more than one adjacent block that a seek ended.
+    pub clusters: u64,
+    /// Bytes of them.
+    pub cluster_bytes: u64,
+    /// Bytes of the smallest; 0 if there is none.
+    pub cluster_min: u64,
+    /// Bytes of the largest; of one block if there is none.
+    pub cluster_max: u64,
+    /// The lowest address of a block.
+    pub lowest: LogicalAddress,
+    /// The highest address of a block.
+    pub highest: LogicalAddress,
+}
+
+impl TreeStats {
+    /// Levels of the tree, 1 for a single leaf.
+    pub fn levels(&self) -> usize {
+        usize::from(self.root.level) + 1
+    }
+
+    /// All blocks that could be read.
+    pub fn blocks(&self) -> u64 {
+        self.blocks_by_level.iter().sum()
+    }
+
+    /// The leaves among them.
+    pub fn leaves(&self) -> u64 {
+        self.blocks_by_level[0]
+    }
+
+    /// Bytes of all blocks.
+    pub fn bytes(&self) -> u64 {
+        self.blocks().saturating_mul(self.block_bytes.into())
+    }
+
+    /// The part of the leaves that is in use, 0 to 1.
+    pub fn leaf_fill(&self) -> f64 {
+        match self.leaves().saturating_mul(self.block_bytes.into()) {
+            0 => 0.0,
+            bytes => 1.0 - self.leaf_free_bytes as f64 / bytes as f64,
+        }
+    }
+
+    fn add(&mut self, block: &Block) {
+        let node = block.node();
+        self.blocks_by_level[usize::from(block.level())] += 1;
+        let free = node.free_space() as u64;
+        if block.level() > 0 {
+            self.node_free_bytes += free;
+            self.layout.add(block.address(), block.children().map(|child| child.address), self.block_bytes);
+            return;
+        }
+        self.leaf_free_bytes += free;
+        self.items += node.len() as u64;
+        for slot in 0..node.len() {
+            let header = node.item_header(slot);
+            self.item_bytes += u64::from(header.size);
+            if header.key.item_type == ItemType::EXTENT_DATA
+                && let Ok(FileExtentItem { content: FileExtentContent::Inline(data), .. }) =
+                    FileExtentItem::parse(node.item(slot))
+            {
+                self.inline_bytes += data.len() as u64;
+            }
+        }
+    }
+}
+
+impl Layout {
+    fn new(root: LogicalAddress, block_bytes: u32) -> Self {
+        Self {
+            forward_seeks: 0,
+            backward_seeks: 0,
+            seek_bytes: 0,
+            seeks_by_distance: BTreeMap::new(),
+            clusters: 0,
+            cluster_bytes: 0,
+            cluster_min: 0,
+            cluster_max: block_bytes.into(),
+            lowest: root,
+            highest: root,
+        }
+    }
+
+    /// All seeks.
+    pub fn seeks(&self) -> u64 {
+        self.forward_seeks + self.backward_seeks
+    }
+
+    /// Bytes from the lowest block to the highest.
+    pub fn spread(&self) -> u64 {
+        self.highest.0 - self.lowest.0
+    }
+
+    fn add(
+        &mut self,
+        parent: LogicalAddress,
+        children: impl Iterator<Item = LogicalAddress>,
+        block_bytes: u32,
+    ) {
+        let block_bytes = u64::from(block_bytes);
+        let mut last = parent;
+        let mut cluster = block_bytes;
+        for child in children {
+            // Blocks that were read lie in chunks, whose ends fit 64 bits; a pointer to one that
+            // cannot be read may lie anywhere.
+            let adjacent = last.0.saturating_add(block_bytes);
+            if adjacent == child.0 {
+                cluster += block_bytes;
+            } else {
+                let distance = adjacent.abs_diff(child.0);
+                self.seek_bytes = self.seek_bytes.saturating_add(distance);
+                *self.seeks_by_distance.entry(distance).or_default() += 1;
+                match last < child {
+                    true => self.forward_seeks += 1,
+                    false => self.backward_seeks += 1,
+                }
+                self.end_cluster(cluster, block_bytes);
+                cluster = block_bytes;
+            }
+            last = child;
+            self.lowest = self.lowest.min(child);
+            self.highest = self.highest.max(child);
+        }
+    }
+
+    fn end_cluster(&mut self, bytes: u64, block_bytes: u64) {
+        if bytes == block_bytes {
+            return;
+        }
+        self.cluster_min = if self.clusters == 0 { bytes } else { self.cluster_min.min(bytes) };
+        self.cluster_max = self.cluster_max.max(bytes);
+        self.clusters += 1;
+        self.cluster_bytes += bytes;
+    }
+}
+
+/// What the trees with id `id` are made of: one, but for logs and relocation trees.
+///
+/// # Errors
+/// As [`dump::roots_of`]. Blocks that cannot be read are part of the answer.
+pub(crate) fn tree_stats(trees: &Trees, id: TreeId) -> Result<Vec<TreeStats>> {
+    let roots = dump::roots_of(trees, id)?;
+    Ok(roots.into_iter().map(|root| stats_of(trees.forest(), root)).collect())
+}
+
+fn stats_of(forest: &Arc<Forest>, root: TreeRoot) -> TreeStats {
+    let block_bytes = forest.volume().geometry().node_size;
+    let mut stats = TreeStats {
+        root,
+        block_bytes,
+        blocks_by_level: Default::default(),
+        items: 0,
+        item_bytes: 0,
+        leaf_free_bytes: 0,
+        node_free_bytes: 0,
+        inline_bytes: 0,
+        layout: Layout::new(root.address, block_bytes),
+        errors: Vec::new(),
+        bad_blocks: 0,
+    };
+    for block in TreeBlocks::of_tree(forest, &root) {
+        match block {
+            Ok(block) => stats.add(&block),
+            Err(error) => {
+                stats.bad_blocks += 1;
+                if stats.errors.len() < KEPT_ERRORS {
+                    stats.errors.push(error);
+                }
+            }
+        }
+    }
+    stats
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn seeks_and_clusters() {
+        let block = 4096;
+        let mut layout = Layout::new(LogicalAddress(10 * 4096), block);
+        // Two right behind the parent, then a jump ahead to a lone block, then one back.
+        let children = [11, 12, 20, 5].map(|index| LogicalAddress(index * 4096));
+        layout.add(LogicalAddress(10 * 4096), children.into_iter(), block);
+        assert_eq!((layout.forward_seeks, layout.backward_seeks), (1, 1));
+        assert_eq!(layout.seek_bytes, (7 + 16) * 4096);
+        assert_eq!((layout.clusters, layout.cluster_bytes), (1, 3 * 4096));
+        assert_eq!((layout.cluster_min, layout.cluster_max), (3 * 4096, 3 * 4096));
+        assert_eq!(layout.spread(), 15 * 4096);
+        assert_eq!(layout.seeks_by_distance, BTreeMap::from([(7 * 4096, 1), (16 * 4096, 1)]));
+    }
+
+    #[test]
+    fn pointers_beyond_sense_do_not_overflow() {
+        let mut layout = Layout::new(LogicalAddress(u64::MAX - 4095), 4096);
+        let children = [LogicalAddress(4096), LogicalAddress(u64::MAX - 4095)];
+        layout.add(LogicalAddress(u64::MAX - 4095), children.into_iter(), 4096);
+        assert_eq!(layout.seeks(), 2);
+    }
+}
