@@ -47,6 +47,7 @@ mod options;
 mod subvolume;
 mod volume;
 
+pub use btree::CacheStatistics;
 pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{

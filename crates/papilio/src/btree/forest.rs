@@ -23,19 +23,19 @@ pub(crate) struct Forest {
     bad_copies: AtomicU64,
 }
 
-/// What the cache did so far.
+/// What the cache of tree blocks did so far.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct CacheStatistics {
+pub struct CacheStatistics {
     /// Look-ups answered from memory.
-    pub(crate) hits: u64,
+    pub hits: u64,
     /// Look-ups that had to read.
-    pub(crate) misses: u64,
+    pub misses: u64,
     /// Blocks read from devices, each copy counted.
-    pub(crate) blocks_read: u64,
+    pub blocks_read: u64,
     /// Copies that were bad while another was good.
-    pub(crate) bad_copies: u64,
+    pub bad_copies: u64,
     /// Bytes held.
-    pub(crate) bytes: usize,
+    pub bytes: usize,
 }
 
 impl Forest {

@@ -12,5 +12,6 @@ mod tree;
 
 pub(crate) use block::TreeBlock;
 pub(crate) use cursor::Cursor;
-pub(crate) use forest::{CacheStatistics, Forest};
-pub(crate) use tree::{Item, Range, RootPointer, Tree};
+pub use forest::CacheStatistics;
+pub(crate) use forest::Forest;
+pub(crate) use tree::{Item, RootPointer, Tree};

@@ -122,16 +122,6 @@ impl Item {
     pub(crate) fn data(&self) -> &[u8] {
         self.leaf.view().item(self.slot)
     }
-
-    /// The leaf it lies in.
-    pub(crate) fn leaf(&self) -> &Arc<TreeBlock> {
-        &self.leaf
-    }
-
-    /// Its slot there.
-    pub(crate) fn slot(&self) -> usize {
-        self.slot
-    }
 }
 
 /// An iterator over items; it ends after the first error.

@@ -9,8 +9,6 @@ mod fiemap;
 mod read;
 mod seek;
 
-pub(crate) use checksum::{DataSums, SectorFault};
-pub(crate) use extent_map::{DiskExtent, Extent, ExtentKind, FileExtents};
 pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;
 pub(crate) use read::{FileData, ReadContext};

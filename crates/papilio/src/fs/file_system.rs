@@ -2,6 +2,7 @@
 //!
 //! Owns [`FileSystem`], a cheap handle that any number of threads may share.
 
+use crate::btree::CacheStatistics;
 use crate::errors::{Error, PathError, Result};
 use crate::fs::mount::{Mounted, default_subvolume, subvolume_root};
 use crate::fs::{Entries, File, Inode, Metadata, Walk};
@@ -92,6 +93,16 @@ impl FileSystem {
     /// Whether the newest roots could not be read and a backup root is in use.
     pub fn used_backup_root(&self) -> bool {
         self.mounted.used_backup_root
+    }
+
+    /// What the cache of tree blocks did so far.
+    pub fn cache_statistics(&self) -> CacheStatistics {
+        self.mounted.trees.forest().statistics()
+    }
+
+    /// Forgets all cached tree blocks, as a fresh open would.
+    pub fn drop_cache(&self) {
+        self.mounted.trees.forest().drop_cache();
     }
 
     /// The directory that paths start from.

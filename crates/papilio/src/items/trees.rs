@@ -25,8 +25,6 @@ pub(crate) struct OpenTree {
     pub(crate) tree: Tree,
     /// Its root item.
     pub(crate) item: RootItem,
-    /// The offset of the root item's key: for a snapshot, the transaction that made it.
-    pub(crate) key_offset: u64,
 }
 
 impl OpenTree {
@@ -99,7 +97,7 @@ impl Trees {
         let root =
             RootItem::parse(item.data()).map_err(|reason| item_error(&self.root_tree, &item, reason))?;
         let tree = self.forest().tree(id, root_pointer(&root));
-        Ok(Some(OpenTree { tree, item: root, key_offset: item.key.offset }))
+        Ok(Some(OpenTree { tree, item: root }))
     }
 
     /// A tree that the file system cannot do without.

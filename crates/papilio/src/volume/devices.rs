@@ -10,9 +10,9 @@
 //! (`fs/btrfs/volumes.c`).
 
 use papilio_device::Device;
+use papilio_format::DeviceId;
 use papilio_format::items::chunk::Stripe;
 use papilio_format::items::device::DeviceItem;
-use papilio_format::{DeviceId, Generation};
 use std::sync::Arc;
 
 /// One device of the file system.
@@ -22,8 +22,6 @@ pub(crate) struct DeviceSlot {
     pub(crate) item: DeviceItem,
     /// The device, unless it is missing.
     pub(crate) device: Option<Arc<dyn Device>>,
-    /// Generation of its superblock; of a missing one 0.
-    pub(crate) generation: Generation,
     /// Its superblock is older than the newest, so that it missed writes.
     pub(crate) stale: bool,
     /// The chunk tree has an item for it.
@@ -102,13 +100,7 @@ impl DeviceTable {
                     slot.item = item;
                     slot.in_chunk_tree = true;
                 }
-                None => slots.push(DeviceSlot {
-                    item,
-                    device: None,
-                    generation: Generation(0),
-                    stale: false,
-                    in_chunk_tree: true,
-                }),
+                None => slots.push(DeviceSlot { item, device: None, stale: false, in_chunk_tree: true }),
             }
         }
         Self::new(slots)

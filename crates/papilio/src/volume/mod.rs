@@ -19,7 +19,7 @@ mod tests;
 #[allow(clippy::module_inception)]
 mod volume;
 
-pub(crate) use chunk_map::{Chunk, ChunkMap};
-pub(crate) use devices::{DeviceSlot, DeviceTable};
+pub(crate) use chunk_map::Chunk;
+pub(crate) use devices::DeviceSlot;
 pub(crate) use read::LogicalRead;
 pub(crate) use volume::Volume;

@@ -13,7 +13,7 @@ use super::rebuild::{Row, rebuild};
 use super::superblocks::{read_device, read_error};
 use super::volume::Volume;
 use crate::{Error, Result};
-use papilio_device::{Device, ReadRequest};
+use papilio_device::ReadRequest;
 use papilio_format::items::chunk::Stripe;
 use papilio_format::{LogicalAddress, PhysicalAddress};
 

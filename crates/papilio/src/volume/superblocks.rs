@@ -117,13 +117,7 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
                 "device is stale: it missed the latest writes"
             );
         }
-        slots.push(DeviceSlot {
-            item,
-            device: Some(device),
-            generation: superblock.raw.generation,
-            stale,
-            in_chunk_tree: false,
-        });
+        slots.push(DeviceSlot { item, device: Some(device), stale, in_chunk_tree: false });
     }
     Ok(Assembled { superblock: newest, devices: DeviceTable::new(slots) })
 }

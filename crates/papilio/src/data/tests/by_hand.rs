@@ -1,6 +1,7 @@
 //! Files whose items are written by hand: the bounds of every extent, and items that lie.
 
 use crate::btree::{Forest, RootPointer, Tree};
+use crate::data::extent_map::{ExtentKind, FileExtents};
 use crate::data::*;
 use crate::volume::testing::{CHUNK_START, TestVolume, content};
 use crate::{Error, Result};

@@ -1,8 +1,9 @@
 //! The data layer against the kernel: content, holes and extent maps of what it wrote, and what
 //! becomes of bytes that are flipped behind its back.
 
+use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
 use crate::data::*;
-use crate::{Error, FileSystem, Inode, OpenOptions, items::inode};
+use crate::{Error, FileSystem, OpenOptions, items::inode};
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::{FileOffset, InodeNumber, objectid};

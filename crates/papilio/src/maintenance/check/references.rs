@@ -165,13 +165,6 @@ impl References {
         Some(&self.extents[index])
     }
 
-    /// Whether a range lies within one data extent.
-    pub(super) fn is_data(&self, start: u64, end: u64) -> bool {
-        let after = self.extents.partition_point(|extent| extent.start <= start);
-        let extent = after.checked_sub(1).map(|index| &self.extents[index]);
-        extent.is_some_and(|extent| extent.is_data() && end <= extent.end())
-    }
-
     /// Counts the reference that a tree's root item is. A relocation tree's root names itself.
     pub(super) fn meet_root(&mut self, tree: TreeId, root: LogicalAddress) {
         let holder = if tree == objectid::TREE_RELOC {

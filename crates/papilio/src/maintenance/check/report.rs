@@ -465,11 +465,6 @@ impl Findings {
         self.notes.extend(other.notes);
     }
 
-    /// How many are kept at most.
-    pub(super) fn limit(&self) -> usize {
-        self.limit
-    }
-
     /// Something worth knowing that is no fault.
     pub(super) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
