@@ -13,6 +13,7 @@ mod copy;
 mod output;
 mod path;
 mod time;
+mod units;
 
 pub use context::UsageError;
 

@@ -36,6 +36,22 @@ pub fn full(time: papilio::Timespec) -> String {
     }
 }
 
+/// `2024-05-06 07:08:09`, in local time.
+pub fn to_second(time: papilio::Timespec) -> String {
+    match zoned(time) {
+        Some(zoned) => zoned.strftime("%Y-%m-%d %H:%M:%S").to_string(),
+        None => raw(time),
+    }
+}
+
+/// `2024-05-06 07:08:09 +0200`, in local time.
+pub fn to_second_with_zone(time: papilio::Timespec) -> String {
+    match zoned(time) {
+        Some(zoned) => zoned.strftime("%Y-%m-%d %H:%M:%S %z").to_string(),
+        None => raw(time),
+    }
+}
+
 /// `2024-05-06T05:08:09.123456789Z`.
 pub fn rfc3339(time: papilio::Timespec) -> String {
     match instant(time) {

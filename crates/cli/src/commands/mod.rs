@@ -5,10 +5,13 @@ pub mod cat;
 pub mod completions;
 pub mod cp;
 pub mod du;
+pub mod filesystem;
 pub mod find;
+pub mod inspect;
 pub mod ls;
 pub mod man;
 pub mod stat;
+pub mod subvolume;
 
 use crate::context::Context;
 use clap::Subcommand;
@@ -28,6 +31,12 @@ pub enum Command {
     Find(Box<find::Args>),
     /// Add up the space that files take
     Du(du::Args),
+    /// List subvolumes and snapshots, and show what is known of one
+    Subvolume(subvolume::Args),
+    /// Show the devices of file systems, and how their space is used
+    Filesystem(filesystem::Args),
+    /// Look at the structures that a file system is made of
+    Inspect(inspect::Args),
     /// Print a shell's completion script
     Completions(completions::Args),
     /// Write the manual pages
@@ -44,6 +53,9 @@ impl Command {
             Self::Cp(command) => command.run(context),
             Self::Find(command) => command.run(context),
             Self::Du(command) => command.run(context),
+            Self::Subvolume(command) => command.run(context),
+            Self::Filesystem(command) => command.run(context),
+            Self::Inspect(command) => command.run(context),
             Self::Completions(command) => command.run(),
             Self::Man(command) => command.run(),
         }

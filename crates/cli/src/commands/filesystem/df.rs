@@ -1,0 +1,51 @@
+//! `papilio filesystem df`, as `btrfs filesystem df` prints it.
+
+use crate::context::Context;
+use crate::output::Output;
+use crate::units::UnitArgs;
+use serde_json::{Value, json};
+use std::path::PathBuf;
+
+/// Show used space by type and profile
+///
+/// The global reserve is what the kernel would keep back right after mounting, by the sizes of trees.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// The image or device
+    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    #[command(flatten)]
+    units: UnitArgs,
+    /// One JSON array
+    #[arg(long)]
+    json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+impl Args {
+    /// Shows it.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let usage = context.open(&self.image)?.usage()?;
+        let spaces = usage.spaces.iter();
+        let rows = spaces
+            .map(|space| (space.kind_name(), space.profile.name(), space.total, space.used))
+            .chain([("GlobalReserve", "single", usage.global_reserve, 0)]);
+        let mut output = Output::new()?;
+        if self.json {
+            let rows = rows.map(|(kind, profile, total, used)| {
+                json!({ "type": kind, "profile": profile, "total": total, "used": used })
+            });
+            output.text(format_args!("{:#}\n", rows.collect::<Value>()))?;
+        } else {
+            let units = self.units.resolve();
+            for (kind, profile, total, used) in rows {
+                let (total, used) = (units.text(total), units.text(used));
+                output.text(format_args!("{kind}, {profile}: total={total}, used={used}\n"))?;
+            }
+        }
+        Ok(output.finish()?)
+    }
+}

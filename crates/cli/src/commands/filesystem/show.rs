@@ -1,0 +1,98 @@
+//! `papilio filesystem show`, as `btrfs filesystem show` prints it.
+
+use crate::context::Context;
+use crate::output::{Output, json_bytes};
+use crate::units::UnitArgs;
+use papilio::FileSystem;
+use serde_json::{Map, json};
+use std::path::PathBuf;
+
+/// Show label, UUID and devices
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub struct Args {
+    /// The image or device
+    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    #[command(flatten)]
+    units: UnitArgs,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+    /// Print help
+    #[arg(long, action = clap::ArgAction::Help)]
+    help: Option<bool>,
+}
+
+impl Args {
+    /// Shows them.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let system = context.open(&self.image)?;
+        let mut output = Output::new()?;
+        if self.json {
+            print_json(&mut output, &system)?;
+        } else {
+            self.print(&mut output, &system)?;
+        }
+        Ok(output.finish()?)
+    }
+
+    fn print(&self, output: &mut Output, system: &FileSystem) -> anyhow::Result<()> {
+        let units = self.units.resolve();
+        match system.label() {
+            [] => output.bytes(b"Label: none ")?,
+            label => {
+                output.bytes(b"Label: '")?;
+                output.name(label)?;
+                output.bytes(b"' ")?;
+            }
+        }
+        let devices = system.usage()?.devices;
+        let raw = &system.superblock().raw;
+        output.text(format_args!(
+            " uuid: {}\n\tTotal devices {} FS bytes used {}\n",
+            system.uuid(),
+            raw.num_devices,
+            units.text(raw.bytes_used)
+        ))?;
+        for device in &devices {
+            output.text(format_args!(
+                "\tdevid {:>4} size {} used {} path ",
+                device.devid.0,
+                units.text(device.total),
+                units.text(device.allocated)
+            ))?;
+            match &device.path {
+                Some(path) => output.name(path.as_bytes())?,
+                None => output.bytes(b"<missing disk> MISSING")?,
+            }
+            output.bytes(b"\n")?;
+        }
+        if devices.iter().any(papilio::DeviceUsage::is_missing) {
+            output.bytes(b"\t*** Some devices missing\n")?;
+        }
+        Ok(output.bytes(b"\n")?)
+    }
+}
+
+fn print_json(output: &mut Output, system: &FileSystem) -> anyhow::Result<()> {
+    let raw = &system.superblock().raw;
+    let mut object = Map::new();
+    json_bytes(&mut object, "label", system.label());
+    object.insert("uuid".into(), system.uuid().to_string().into());
+    object.insert("metadata_uuid".into(), system.superblock().metadata_uuid().to_string().into());
+    object.insert("total_devices".into(), raw.num_devices.into());
+    object.insert("bytes_used".into(), raw.bytes_used.into());
+    let devices = system.usage()?.devices.into_iter().map(|device| {
+        json!({
+            "devid": device.devid.0,
+            "uuid": device.uuid.to_string(),
+            "path": device.path,
+            "missing": device.is_missing(),
+            "size": device.total,
+            "used": device.allocated,
+        })
+    });
+    object.insert("devices".into(), devices.collect());
+    Ok(output.text(format_args!("{:#}\n", serde_json::Value::Object(object)))?)
+}

@@ -1,0 +1,168 @@
+//! What is said of a structure: fields on lines, and lists of further structures.
+//!
+//! Owns [`Details`], from which both the text and the JSON of an item come, so that neither lacks what
+//! the other has.
+
+use crate::output::{OutputError, escaped, json_bytes};
+use papilio::format::Key;
+use serde_json::{Map, Value};
+use std::fmt::{Display, Write};
+
+/// One field: a name in JSON, a label in text, and its value in both.
+#[derive(Clone, Debug)]
+struct Field {
+    key: &'static str,
+    label: &'static str,
+    text: String,
+    json: Value,
+}
+
+/// What is said of one structure.
+#[derive(Clone, Debug, Default)]
+pub struct Details {
+    lines: Vec<Line>,
+    lists: Vec<(&'static str, Vec<Details>)>,
+}
+
+/// Fields that are shown beside each other.
+#[derive(Clone, Debug, Default)]
+pub struct Line {
+    fields: Vec<Field>,
+}
+
+impl Line {
+    /// A number, called the same in text and in JSON.
+    pub fn number(&mut self, key: &'static str, value: impl Into<u64>) -> &mut Self {
+        self.labelled(key, key, value)
+    }
+
+    /// A number with another name in text.
+    pub fn labelled(&mut self, key: &'static str, label: &'static str, value: impl Into<u64>) -> &mut Self {
+        let value = value.into();
+        self.field(key, label, value.to_string(), value.into())
+    }
+
+    /// Words.
+    pub fn words(&mut self, key: &'static str, label: &'static str, value: impl Display) -> &mut Self {
+        let text = value.to_string();
+        let json = text.clone().into();
+        self.field(key, label, text, json)
+    }
+
+    /// A value that looks different in text and in JSON.
+    pub fn field(&mut self, key: &'static str, label: &'static str, text: String, json: Value) -> &mut Self {
+        self.fields.push(Field { key, label, text, json });
+        self
+    }
+
+    /// Bytes: a name or a value.
+    pub fn bytes(&mut self, key: &'static str, label: &'static str, bytes: &[u8]) -> &mut Self {
+        let mut object = Map::new();
+        json_bytes(&mut object, key, bytes);
+        let text = String::from_utf8_lossy(&escaped(bytes)).into_owned();
+        for (index, (name, json)) in object.into_iter().enumerate() {
+            // Bytes that are no text have a second form, which text output does not repeat.
+            match index {
+                0 => self.fields.push(Field { key, label, text: text.clone(), json }),
+                _ => self.fields.push(Field { key: hex_key(&name), label: "", text: String::new(), json }),
+            }
+        }
+        self
+    }
+
+    /// A key.
+    pub fn key(&mut self, key: &'static str, label: &'static str, value: &Key) -> &mut Self {
+        let text = super::key_text::key_text(value);
+        self.field(key, label, text, super::key_text::key_json(value))
+    }
+}
+
+/// The names that bytes in hexadecimal have.
+fn hex_key(name: &str) -> &'static str {
+    match name {
+        "name_hex" => "name_hex",
+        "value_hex" => "value_hex",
+        _ => "bytes_hex",
+    }
+}
+
+impl Details {
+    /// Begins a line.
+    pub fn line(&mut self) -> &mut Line {
+        self.lines.push(Line::default());
+        self.lines.last_mut().expect("just pushed")
+    }
+
+    /// Adds a list of structures, shown below the lines.
+    pub fn list(&mut self, key: &'static str, entries: impl Iterator<Item = Details>) {
+        self.lists.push((key, entries.collect()));
+    }
+
+    /// The text, each line after `indent` tabs.
+    pub fn to_text(&self, indent: usize) -> String {
+        let mut text = String::new();
+        self.append_text(&mut text, indent);
+        text
+    }
+
+    fn append_text(&self, text: &mut String, indent: usize) {
+        let tabs = "\t".repeat(indent);
+        for line in &self.lines {
+            let shown = line.fields.iter().filter(|field| !field.label.is_empty() || !field.text.is_empty());
+            let words = shown.map(|field| match (field.label, field.text.as_str()) {
+                ("", text) => text.to_owned(),
+                (label, "") => label.to_owned(),
+                (label, text) => format!("{label} {text}"),
+            });
+            let words: Vec<String> = words.collect();
+            // Writing to a string cannot fail.
+            let _ = writeln!(text, "{tabs}{}", words.join(" "));
+        }
+        for (_, entries) in &self.lists {
+            for entry in entries {
+                entry.append_text(text, indent);
+            }
+        }
+    }
+
+    /// The JSON object.
+    pub fn to_json(&self) -> Map<String, Value> {
+        let mut object = Map::new();
+        for field in self.lines.iter().flat_map(|line| &line.fields) {
+            object.insert(field.key.into(), field.json.clone());
+        }
+        for (key, entries) in &self.lists {
+            let entries = entries.iter().map(|entry| Value::Object(entry.to_json()));
+            object.insert((*key).into(), entries.collect());
+        }
+        object
+    }
+}
+
+/// Writes `details`' text, or nothing where there is none.
+pub fn write_text(
+    output: &mut crate::output::Output,
+    details: &Details,
+    indent: usize,
+) -> Result<(), OutputError> {
+    output.bytes(details.to_text(indent).as_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn text_and_json_say_the_same() {
+        let mut details = Details::default();
+        details.line().number("generation", 7_u64).labelled("size", "of bytes", 9_u64);
+        let mut entry = Details::default();
+        entry.line().bytes("name", "name:", b"a\xff");
+        details.list("entries", std::iter::once(entry));
+        assert_eq!(details.to_text(1), "\tgeneration 7 of bytes 9\n\tname: a\\377\n");
+        let json = Value::Object(details.to_json());
+        assert_eq!(json["size"], 9);
+        assert_eq!(json["entries"][0]["name"], "a\\377");
+        assert_eq!(json["entries"][0]["name_hex"], "61ff");
+    }
+}

@@ -1,0 +1,39 @@
+//! `papilio inspect`: the structures that a file system is made of. Owns the list of its commands.
+
+mod details;
+mod dump_super;
+mod dump_tree;
+mod flags;
+mod items;
+mod key_text;
+mod tree_stats;
+
+use crate::context::Context;
+
+/// Look at the structures that a file system is made of
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    #[command(subcommand)]
+    command: Subcommand,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Subcommand {
+    /// Show superblocks, broken ones too
+    DumpSuper(dump_super::Args),
+    /// Show trees block by block and item by item
+    DumpTree(dump_tree::Args),
+    /// Show what trees are made of
+    TreeStats(tree_stats::Args),
+}
+
+impl Args {
+    /// Does it.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        match self.command {
+            Subcommand::DumpSuper(command) => command.run(context),
+            Subcommand::DumpTree(command) => command.run(context),
+            Subcommand::TreeStats(command) => command.run(context),
+        }
+    }
+}

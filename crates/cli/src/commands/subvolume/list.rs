@@ -1,0 +1,308 @@
+//! `papilio subvolume list`, as `btrfs subvolume list` prints it.
+
+use super::{to_json, uuid_text};
+use crate::UsageError;
+use crate::context::Context;
+use crate::output::{JsonArray, Output};
+use crate::path::ImagePath;
+use crate::time;
+use papilio::Subvolume;
+use papilio::format::objectid;
+use std::cmp::Ordering;
+use std::ffi::OsString;
+use std::str::FromStr;
+
+/// List subvolumes and snapshots
+///
+/// Paths start at the top level. The top level itself is not listed. Times are local.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The file system, or a directory in it
+    #[arg(value_name = "IMAGE[:/PATH]", value_hint = clap::ValueHint::FilePath)]
+    path: OsString,
+    /// Show the id of the subvolume that holds it
+    #[arg(short = 'p', long = "parent")]
+    parent: bool,
+    /// Show the generation that created it
+    #[arg(short = 'c', long = "created")]
+    created: bool,
+    /// Show its generation (always shown)
+    #[arg(short = 'g', long = "generation")]
+    generation: bool,
+    /// Show its UUID
+    #[arg(short = 'u', long = "uuid")]
+    uuid: bool,
+    /// Show the UUID of the subvolume that it is a snapshot of (and no warnings)
+    // Shares its id, and so its letter, with the option of all commands.
+    #[arg(short = 'q', long = "parent-uuid", id = "quiet", action = clap::ArgAction::Count)]
+    parent_uuid: u8,
+    /// Show the UUID that it was received as
+    #[arg(short = 'R', long = "received-uuid")]
+    received_uuid: bool,
+    /// Only snapshots, with the time of creation
+    #[arg(short = 's', long)]
+    snapshots: bool,
+    /// Only read-only ones
+    #[arg(short = 'r', long = "readonly")]
+    read_only: bool,
+    /// Only those that are being deleted
+    #[arg(short = 'd', long)]
+    deleted: bool,
+    /// Only those right below the subvolume that holds PATH
+    #[arg(short = 'o', long = "below")]
+    below: bool,
+    /// Mark the paths of those that are not right below the top level with <FS_TREE>
+    #[arg(short = 'a', long = "all")]
+    all: bool,
+    /// Only those of generation N, or at least (+N) or at most (-N) that
+    #[arg(short = 'G', value_name = "[+|-]N", allow_hyphen_values = true)]
+    by_generation: Option<Bound>,
+    /// Only those created by generation N, or at least (+N) or at most (-N) that
+    #[arg(short = 'C', value_name = "[+|-]N", allow_hyphen_values = true)]
+    by_creation: Option<Bound>,
+    /// Print a table
+    #[arg(short = 't', long)]
+    table: bool,
+    /// Sort by gen, ogen, rootid or path, several separated by commas; - in front reverses
+    #[arg(long, value_name = "KEYS", value_delimiter = ',', allow_hyphen_values = true)]
+    sort: Vec<SortKey>,
+    /// One JSON array, with all fields
+    #[arg(long)]
+    json: bool,
+}
+
+/// A filter on a generation.
+#[derive(Clone, Copy, Debug)]
+struct Bound {
+    order: Option<Ordering>,
+    generation: u64,
+}
+
+impl FromStr for Bound {
+    type Err = std::num::ParseIntError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (order, number) = match text.as_bytes().first() {
+            Some(b'+') => (Some(Ordering::Greater), &text[1..]),
+            Some(b'-') => (Some(Ordering::Less), &text[1..]),
+            _ => (None, text),
+        };
+        Ok(Self { order, generation: number.parse()? })
+    }
+}
+
+impl Bound {
+    fn accepts(self, generation: u64) -> bool {
+        let found = generation.cmp(&self.generation);
+        found == Ordering::Equal || Some(found) == self.order
+    }
+}
+
+/// What to sort by.
+#[derive(Clone, Copy, Debug)]
+struct SortKey {
+    field: SortField,
+    descending: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum SortField {
+    Generation,
+    Created,
+    Id,
+    Path,
+}
+
+impl FromStr for SortKey {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let (descending, name) = match text.as_bytes().first() {
+            Some(b'-') => (true, &text[1..]),
+            Some(b'+') => (false, &text[1..]),
+            _ => (false, text),
+        };
+        let field = match name {
+            "gen" => SortField::Generation,
+            "ogen" => SortField::Created,
+            "rootid" => SortField::Id,
+            "path" => SortField::Path,
+            _ => return Err("not gen, ogen, rootid or path".to_owned()),
+        };
+        Ok(Self { field, descending })
+    }
+}
+
+impl SortKey {
+    fn compare(self, a: &Subvolume, b: &Subvolume) -> Ordering {
+        let order = match self.field {
+            SortField::Generation => a.generation.cmp(&b.generation),
+            SortField::Created => a.created.cmp(&b.created),
+            SortField::Id => a.id.cmp(&b.id),
+            SortField::Path => a.path.cmp(&b.path),
+        };
+        if self.descending { order.reverse() } else { order }
+    }
+}
+
+/// A column, in the order in which they are shown.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Column {
+    Id,
+    Generation,
+    Created,
+    Parent,
+    TopLevel,
+    CreationTime,
+    ParentUuid,
+    ReceivedUuid,
+    Uuid,
+    Path,
+}
+
+impl Column {
+    fn name(self) -> &'static str {
+        match self {
+            Self::Id => "ID",
+            Self::Generation => "gen",
+            Self::Created => "cgen",
+            Self::Parent => "parent",
+            Self::TopLevel => "top level",
+            Self::CreationTime => "otime",
+            Self::ParentUuid => "parent_uuid",
+            Self::ReceivedUuid => "received_uuid",
+            Self::Uuid => "uuid",
+            Self::Path => "path",
+        }
+    }
+}
+
+impl Args {
+    /// Lists them.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if self.below && self.all {
+            return Err(UsageError::new("subvolume list: -o and -a exclude each other").into());
+        }
+        let path = ImagePath::parse(&self.path)?;
+        let holder = match self.below {
+            true => Some(context.inode(&path, true)?.tree()),
+            false => None,
+        };
+        let mut subvolumes = context.open(&path.image)?.subvolumes()?;
+        subvolumes.retain(|subvolume| {
+            self.wants(subvolume) && holder.is_none_or(|holder| subvolume.parent == Some(holder))
+        });
+        subvolumes.sort_by(|a, b| {
+            let keys = self.sort.iter().map(|key| key.compare(a, b));
+            keys.fold(Ordering::Equal, Ordering::then).then_with(|| a.id.cmp(&b.id))
+        });
+        let mut output = Output::new()?;
+        if self.json {
+            let mut array = JsonArray::begin(&mut output)?;
+            for subvolume in &subvolumes {
+                array.push(&mut output, &to_json(subvolume))?;
+            }
+            array.end(&mut output)?;
+        } else if self.table {
+            self.print_table(&mut output, &subvolumes)?;
+        } else {
+            self.print_lines(&mut output, &subvolumes)?;
+        }
+        Ok(output.finish()?)
+    }
+
+    fn wants(&self, subvolume: &Subvolume) -> bool {
+        subvolume.id != objectid::FS_TREE
+            && subvolume.is_being_deleted() == self.deleted
+            && (!self.snapshots || subvolume.is_snapshot())
+            && (!self.read_only || subvolume.is_read_only())
+            && self.by_generation.is_none_or(|bound| bound.accepts(subvolume.generation.0))
+            && self.by_creation.is_none_or(|bound| bound.accepts(subvolume.created.0))
+    }
+
+    fn columns(&self) -> Vec<Column> {
+        let all = [
+            (Column::Id, true),
+            (Column::Generation, true),
+            (Column::Created, self.created || self.snapshots),
+            (Column::Parent, self.parent),
+            (Column::TopLevel, true),
+            (Column::CreationTime, self.snapshots),
+            (Column::ParentUuid, self.parent_uuid > 0),
+            (Column::ReceivedUuid, self.received_uuid),
+            (Column::Uuid, self.uuid),
+            (Column::Path, true),
+        ];
+        all.into_iter().filter(|(_, shown)| *shown).map(|(column, _)| column).collect()
+    }
+
+    /// What a column shows; the path is written apart, as it may be any bytes.
+    fn cell(&self, column: Column, subvolume: &Subvolume) -> String {
+        let parent = subvolume.parent.map_or(0, |parent| parent.0);
+        match column {
+            Column::Id => subvolume.id.to_string(),
+            Column::Generation => subvolume.generation.to_string(),
+            Column::Created => subvolume.created.to_string(),
+            Column::Parent | Column::TopLevel => parent.to_string(),
+            Column::CreationTime => time::to_second(subvolume.creation_time),
+            Column::ParentUuid => uuid_text(subvolume.parent_uuid),
+            Column::ReceivedUuid => uuid_text(subvolume.received_uuid),
+            Column::Uuid => uuid_text(subvolume.uuid),
+            Column::Path => String::new(),
+        }
+    }
+
+    fn path(&self, output: &mut Output, subvolume: &Subvolume) -> anyhow::Result<()> {
+        match &subvolume.path {
+            None if subvolume.is_being_deleted() => output.bytes(b"DELETED")?,
+            None => output.bytes(b"<unreachable>")?,
+            Some(path) => {
+                if self.all && subvolume.parent != Some(objectid::FS_TREE) {
+                    output.bytes(b"<FS_TREE>/")?;
+                }
+                output.name(path)?;
+            }
+        }
+        Ok(output.bytes(b"\n")?)
+    }
+
+    fn print_lines(&self, output: &mut Output, subvolumes: &[Subvolume]) -> anyhow::Result<()> {
+        let columns = self.columns();
+        for subvolume in subvolumes {
+            for &column in &columns {
+                let cell = self.cell(column, subvolume);
+                match column {
+                    Column::Path => output.bytes(b"path ")?,
+                    Column::ParentUuid | Column::ReceivedUuid | Column::Uuid => {
+                        output.text(format_args!("{} {cell:<36} ", column.name()))?;
+                    }
+                    _ => output.text(format_args!("{} {cell} ", column.name()))?,
+                }
+            }
+            self.path(output, subvolume)?;
+        }
+        Ok(())
+    }
+
+    fn print_table(&self, output: &mut Output, subvolumes: &[Subvolume]) -> anyhow::Result<()> {
+        let columns = self.columns();
+        for column in &columns {
+            output.text(format_args!("{}\t", column.name()))?;
+        }
+        output.bytes(b"\n")?;
+        for column in &columns {
+            output.text(format_args!("{}\t", "-".repeat(column.name().len())))?;
+        }
+        output.bytes(b"\n")?;
+        for subvolume in subvolumes {
+            for &column in columns.iter().filter(|column| **column != Column::Path) {
+                let cell = self.cell(column, subvolume);
+                // Its heading is wider than a tab.
+                let gap = if column == Column::TopLevel { "\t\t" } else { "\t" };
+                output.text(format_args!("{cell}{gap}"))?;
+            }
+            self.path(output, subvolume)?;
+        }
+        Ok(())
+    }
+}
