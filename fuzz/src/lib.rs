@@ -1,0 +1,172 @@
+//! What the fuzz targets share: geometries, keys and tree blocks built from a fuzzer's bytes.
+//!
+//! Owns the generators. They build blocks that are right in their outer layers (checksum, identity,
+//! item bounds), so that the fuzzer's bytes reach the checks further in; [`Patches`] then breaks any
+//! byte of them, and the targets repair the checksum. Targets of whole file systems (mount and walk)
+//! belong beside those of the format and can use the same patches.
+
+use arbitrary::{Arbitrary, Unstructured};
+use papilio_format::checksum::CHECKSUM_SIZE;
+use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
+use papilio_format::key::{ItemType, Key};
+use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
+use papilio_format::{ChecksumType, Generation, Geometry, LogicalAddress, TreeId, Uuid};
+
+/// Where blocks claim to lie.
+pub const ADDRESS: LogicalAddress = LogicalAddress(0x1d0_0000);
+/// The UUID of the file system that blocks are of.
+pub const FSID: Uuid = Uuid::from_bytes(*b"papilio fuzzing!");
+/// The last transaction.
+pub const GENERATION: Generation = Generation(1000);
+
+/// Any geometry that a superblock can have.
+#[derive(Clone, Copy, Debug)]
+pub struct AnyGeometry(pub Geometry);
+
+impl<'a> Arbitrary<'a> for AnyGeometry {
+    fn arbitrary(input: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let sector_log: u32 = input.int_in_range(12..=16)?;
+        let node_log: u32 = input.int_in_range(sector_log..=16)?;
+        Ok(Self(Geometry {
+            node_size: 1 << node_log,
+            sector_size: 1 << sector_log,
+            checksum_type: *input.choose(&ChecksumType::ALL)?,
+            incompat: IncompatFeatures::from_bits_retain(u64::from(input.arbitrary::<u32>()? & 0x1_ffff)),
+            compat_ro: CompatRoFeatures::from_bits_retain(u64::from(input.arbitrary::<u8>()? & 0xf)),
+            metadata_uuid: FSID,
+            generation: GENERATION,
+        }))
+    }
+}
+
+/// A number of the kinds that keys, addresses and sizes are made of, the extremes among them.
+pub fn number(input: &mut Unstructured<'_>) -> arbitrary::Result<u64> {
+    let small = u64::from(input.arbitrary::<u16>()?);
+    Ok(match input.int_in_range(0..=7_u8)? {
+        0 => small & 0xff,
+        1 => small,
+        2 => 256 + (small & 0xff),
+        3 => small << 12,
+        4 => small << 16,
+        5 => u64::MAX - (small & 0xff),
+        6 => 1 << (small & 63),
+        _ => input.arbitrary()?,
+    })
+}
+
+/// A key whose type mostly has a meaning.
+#[derive(Clone, Copy, Debug)]
+pub struct AnyKey(pub Key);
+
+impl<'a> Arbitrary<'a> for AnyKey {
+    fn arbitrary(input: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
+        let mut item_type = ItemType(input.arbitrary()?);
+        // The next type with a meaning, in three of four.
+        if input.ratio(3, 4)? {
+            while item_type.name().is_none() {
+                item_type.0 = item_type.0.wrapping_add(1);
+            }
+        }
+        Ok(Self(Key::new(number(input)?, item_type, number(input)?)))
+    }
+}
+
+/// The tree that a block claims to be of.
+pub fn owner(input: &mut Unstructured<'_>) -> arbitrary::Result<TreeId> {
+    Ok(TreeId(match input.int_in_range(0..=3_u8)? {
+        0 => u64::from(input.arbitrary::<u8>()?),
+        1 => u64::from(input.int_in_range(0..=13_u8)?),
+        2 => 0_u64.wrapping_sub(u64::from(input.int_in_range(0..=12_u8)?)),
+        _ => number(input)?,
+    }))
+}
+
+/// Bytes written over others.
+#[derive(Arbitrary, Clone, Debug)]
+pub struct Patches(Vec<(u16, Value)>);
+
+#[derive(Arbitrary, Clone, Debug)]
+enum Value {
+    Byte(u8),
+    Word(u32),
+    Long(u64),
+}
+
+impl Patches {
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
+    /// Writes them over `bytes`; those past its end wrap around.
+    pub fn apply(&self, bytes: &mut [u8]) {
+        for (place, value) in &self.0 {
+            let value: &[u8] = match value {
+                Value::Byte(value) => &value.to_le_bytes(),
+                Value::Word(value) => &value.to_le_bytes(),
+                Value::Long(value) => &value.to_le_bytes(),
+            };
+            let start = usize::from(*place) % bytes.len();
+            let end = (start + value.len()).min(bytes.len());
+            bytes[start..end].copy_from_slice(&value[..end - start]);
+        }
+    }
+}
+
+/// The header of a block with `item_count` entries.
+pub fn header(owner: TreeId, level: u8, item_count: usize) -> NodeHeader {
+    NodeHeader {
+        csum: [0; CHECKSUM_SIZE],
+        fsid: FSID,
+        address: ADDRESS,
+        flags: 1 | 1 << 56,
+        chunk_tree_uuid: FSID,
+        generation: GENERATION,
+        owner,
+        item_count: item_count as u32,
+        level,
+    }
+}
+
+/// A leaf that holds as many of `items` as fit, in the order given.
+pub fn leaf(geometry: &Geometry, owner: TreeId, items: &[(Key, &[u8])]) -> Vec<u8> {
+    let mut bytes = vec![0; geometry.node_size as usize];
+    let mut data_start = bytes.len() - NodeHeader::SIZE;
+    let mut count = 0;
+    for (key, data) in items {
+        if (count + 1) * ItemHeader::SIZE + data.len() > data_start {
+            break;
+        }
+        data_start -= data.len();
+        if data_start < (count + 1) * ItemHeader::SIZE {
+            break;
+        }
+        let item = ItemHeader { key: *key, offset: data_start as u32, size: data.len() as u32 };
+        write(&mut bytes, NodeHeader::SIZE + count * ItemHeader::SIZE, &item.to_bytes());
+        write(&mut bytes, NodeHeader::SIZE + data_start, data);
+        count += 1;
+    }
+    write(&mut bytes, 0, &header(owner, 0, count).to_bytes());
+    bytes
+}
+
+/// An internal node of as many of `children` as fit.
+pub fn internal(geometry: &Geometry, owner: TreeId, level: u8, children: &[KeyPointer]) -> Vec<u8> {
+    let mut bytes = vec![0; geometry.node_size as usize];
+    let count = children.len().min((bytes.len() - NodeHeader::SIZE) / KeyPointer::SIZE);
+    for (slot, child) in children[..count].iter().enumerate() {
+        write(&mut bytes, NodeHeader::SIZE + slot * KeyPointer::SIZE, &child.to_bytes());
+    }
+    write(&mut bytes, 0, &header(owner, level, count).to_bytes());
+    bytes
+}
+
+/// Makes the checksum at the start of `bytes` that of the rest.
+pub fn repair(checksum_type: ChecksumType, bytes: &mut [u8]) {
+    let sum = checksum_type.compute(&bytes[CHECKSUM_SIZE..]);
+    bytes[..CHECKSUM_SIZE].copy_from_slice(sum.padded());
+}
+
+fn write(bytes: &mut [u8], start: usize, data: &[u8]) {
+    bytes[start..start + data.len()].copy_from_slice(data);
+}
