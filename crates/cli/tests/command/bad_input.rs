@@ -1,7 +1,8 @@
 //! Images that are none: one line that says what is wrong where, and exit code 1.
 
-use crate::fixture::{Fixture, copy_image, fail};
+use crate::fixture::{Fixture, copy_image, fail, noise, papilio, text};
 use std::fs::{self, OpenOptions};
+use std::os::unix::fs::FileExt;
 
 #[test]
 fn not_a_btrfs() {
@@ -57,4 +58,41 @@ fn full_standard_output() {
         .output()
         .unwrap();
     crate::fixture::check_failure(&output, 1, "standard output: No space left");
+}
+
+#[test]
+fn a_file_with_a_bad_sector_is_named_as_incomplete() {
+    let Some(fixture) = Fixture::get() else { return };
+    let folder = fixture.folder();
+    let path = folder.path().join("bad");
+    copy_image(fixture.image(), &path);
+    let large = noise(1, (5 << 20) + 123);
+    let wanted = &large[3 << 20..][..4096];
+    let image = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    let mut sector = vec![0; 4096];
+    let end = image.metadata().unwrap().len();
+    let at = (0..end).step_by(4096).find(|&at| {
+        image.read_exact_at(&mut sector, at).unwrap();
+        sector == wanted
+    });
+    let at = at.expect("the file's sector is in the image");
+    image.write_all_at(&[!wanted[5]], at + 5).unwrap();
+
+    let to = folder.path().join("to");
+    fs::create_dir(&to).unwrap();
+    let tree = format!("{}:/tree", path.display());
+    let stderr = fail(1, "checksum mismatch", ["cp", "-a", &tree, to.to_str().unwrap()]);
+    assert!(stderr.contains("incomplete: ") && stderr.contains("/to/tree/large ("), "{stderr}");
+    assert!(stderr.contains("of 5243003 bytes): "), "{stderr}");
+    let copied = fs::read(to.join("tree/large")).unwrap();
+    assert!(copied.len() <= 3 << 20 && large.starts_with(&copied), "only what is right");
+    assert!(to.join("tree/no write/second link").exists(), "the others are copied");
+
+    let archive = folder.path().join("a.tar");
+    fail(1, "zeros in place of the rest", ["cp", "--to-tar", archive.to_str().unwrap(), &tree]);
+    let listed = std::process::Command::new("tar").arg("-tf").arg(&archive).output().unwrap();
+    assert!(text(&listed.stdout).contains("no write/second link"), "{}", text(&listed.stderr));
+    let output = papilio(["cat", &format!("{tree}/large")]);
+    assert_eq!(output.status.code(), Some(1));
+    assert!(large.starts_with(&output.stdout));
 }
