@@ -303,8 +303,8 @@ impl Current {
                 if let (FileExtentContent::Regular(_), Some(item)) = (extent.content, &self.item) {
                     extents.check_csums(&part, compressed, item, context);
                     let last = item.size.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
-                    if key.offset >= last && extents.beyond_end.is_none() {
-                        extents.beyond_end = Some(key.offset);
+                    if key.offset.saturating_add(part.length) > last && extents.beyond_end.is_none() {
+                        extents.beyond_end = Some(key.offset.max(last));
                     }
                 }
             }
