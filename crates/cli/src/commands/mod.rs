@@ -2,6 +2,7 @@
 //! [`Command::run`].
 
 pub mod cat;
+pub mod check;
 pub mod completions;
 pub mod cp;
 pub mod du;
@@ -35,6 +36,8 @@ pub enum Command {
     Subvolume(subvolume::Args),
     /// Show the devices of file systems, and how their space is used
     Filesystem(filesystem::Args),
+    /// Check a file system, without writing
+    Check(check::Args),
     /// Look at the structures that a file system is made of
     Inspect(inspect::Args),
     /// Print a shell's completion script
@@ -55,6 +58,7 @@ impl Command {
             Self::Du(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Filesystem(command) => command.run(context),
+            Self::Check(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
             Self::Completions(command) => command.run(),
             Self::Man(command) => command.run(),
