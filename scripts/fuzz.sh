@@ -14,6 +14,6 @@ read -ra targets <<<"${FUZZ_TARGETS:-$(cargo +nightly fuzz list | tr '\n' ' ')}"
 for target in "${targets[@]}"; do
     echo "==> fuzz $target for $seconds s"
     cargo +nightly fuzz run "$target" -- \
-        -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -max_len=8192 -print_final_stats=1
+        -max_total_time="$seconds" -rss_limit_mb=2048 -timeout=10 -max_len=8192 -len_control=0 -print_final_stats=1
 done
 echo "fuzz: ${#targets[@]} targets, nothing found"
