@@ -56,6 +56,11 @@ impl UnitArgs {
 }
 
 impl Units {
+    /// The unit that fits, powers of 1024.
+    pub const HUMAN: Self = Self { base: 1024, power: None };
+    /// Bytes.
+    pub const BYTES: Self = Self { base: 1024, power: Some(0) };
+
     /// Whether the unit follows the size.
     pub fn is_human(self) -> bool {
         self.power.is_none()

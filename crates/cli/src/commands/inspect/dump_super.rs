@@ -285,7 +285,7 @@ fn backup_trees(backup: &RootBackup) -> [(&'static str, &'static str, u64, u64, 
         ),
         row(
             "csum_root",
-            "csum_root:\t\t",
+            "csum_root:\t",
             backup.csum_root,
             backup.csum_root_generation,
             backup.csum_root_level,

@@ -63,7 +63,7 @@ pub fn describe(key: &Key, item: &AnyItem<'_>, geometry: &Geometry, choice: Choi
         }
         AnyItem::DirLog(log) => drop(details.line().labelled("end", "dir log end", log.end)),
         AnyItem::OrphanInode(_) | AnyItem::OrphanSubvolume(_) => {
-            details.line().words("orphan", "orphan item", "");
+            details.line().field("orphan", "orphan item", String::new(), true.into());
         }
         AnyItem::FileExtent(extent) => describe_file_extent(&mut details, extent),
         AnyItem::Csum(csum) => describe_csum(&mut details, csum, geometry, choice),
@@ -166,7 +166,7 @@ fn describe_of_space_tree(details: &mut Details, key: &Key, item: &AnyItem<'_>, 
             details.line().labelled("bytes", "unknown item, bytes", data.len() as u64);
         }
         // The enum may grow; what it has today is all above.
-        _ => drop(details.line().words("unknown", "unknown item", "")),
+        _ => drop(details.line().field("unknown", "unknown item", String::new(), true.into())),
     }
 }
 
@@ -225,7 +225,7 @@ fn dir_entry(entry: &DirEntry<'_>, choice: Choice) -> Details {
     let line = details.line();
     line.key("location", "location", &entry.location).words("type", "type", kind);
     if entry.encrypted {
-        line.words("encrypted", "encrypted", "");
+        line.field("encrypted", "encrypted", String::new(), true.into());
     }
     let line = details.line();
     line.number("transid", entry.transid.0).labelled("data_length", "data_len", entry.data.len() as u64);
@@ -423,7 +423,7 @@ fn describe_device(details: &mut Details, device: &DeviceItem) {
 fn describe_device_stats(details: &mut Details, key: &Key, stats: &DeviceStats<'_>) {
     let line = details.line();
     line.words("objectid", "persistent item objectid", "DEV_STATS").labelled("devid", "offset", key.offset);
-    details.line().words("kind", "device stats", "");
+    details.line().words("kind", "", "device stats");
     let line = details.line();
     let labels = [
         (DeviceStat::WriteErrors, "write_errs"),

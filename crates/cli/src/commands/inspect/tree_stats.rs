@@ -5,7 +5,7 @@ use super::dump_tree::parse_tree;
 use super::key_text::{key_json, object_name};
 use crate::context::Context;
 use crate::output::{JsonArray, Output};
-use crate::units::{UnitArgs, Units};
+use crate::units::Units;
 use papilio::TreeStats;
 use papilio::format::{TreeId, objectid};
 use serde_json::{Value, json};
@@ -16,22 +16,19 @@ use std::path::PathBuf;
 /// Without a choice these are the root, extent, checksum and top-level trees. A seek is a block that
 /// does not follow the one before it among its siblings.
 #[derive(Debug, clap::Args)]
-#[command(disable_help_flag = true)]
 pub struct Args {
     /// The image or device
     #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     /// Only this tree: a number, or a name as dump-tree takes it (may be repeated)
-    #[arg(long, value_name = "TREE", value_parser = parse_tree)]
+    #[arg(short = 't', long, value_name = "TREE", value_parser = parse_tree)]
     tree: Vec<TreeId>,
-    #[command(flatten)]
-    units: UnitArgs,
+    /// Sizes in bytes
+    #[arg(short = 'b', long)]
+    raw: bool,
     /// One JSON array
     #[arg(long)]
     json: bool,
-    /// Print help
-    #[arg(long, action = clap::ArgAction::Help)]
-    help: Option<bool>,
 }
 
 impl Args {
@@ -40,6 +37,7 @@ impl Args {
         let system = context.open(&self.image)?;
         let usual = [objectid::ROOT_TREE, objectid::EXTENT_TREE, objectid::CSUM_TREE, objectid::FS_TREE];
         let trees = if self.tree.is_empty() { usual.to_vec() } else { self.tree.clone() };
+        let units = if self.raw { Units::BYTES } else { Units::HUMAN };
         let mut output = Output::new()?;
         let mut array = match self.json {
             true => Some(JsonArray::begin(&mut output)?),
@@ -52,7 +50,7 @@ impl Args {
                 }
                 match &mut array {
                     Some(array) => array.push(&mut output, &to_json(&stats))?,
-                    None => print(&mut output, &stats, self.units.resolve())?,
+                    None => print(&mut output, &stats, units)?,
                 }
             }
         }
