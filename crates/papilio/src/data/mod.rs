@@ -4,7 +4,7 @@
 
 mod checksum;
 mod compress;
-mod extent_map;
+pub(crate) mod extent_map;
 mod fiemap;
 mod read;
 mod seek;

@@ -1,6 +1,8 @@
 //! The public API: a file system, its inodes, files and directories.
 
 mod check;
+#[cfg(test)]
+mod data_against_kernel;
 mod dir;
 mod file;
 mod file_system;

@@ -248,6 +248,25 @@ fn edit_block_extent(image: &Image, edit: impl Fn(&mut ExtentHeader)) {
     image.edit(EXTENTS, &key, |data| *data = ExtentItem::encode(&header, None, &[reference]));
 }
 
+/// Says of a leaf with data that its references are full ones, which they are not.
+fn set_full_back_ref(image: &mut Image) {
+    let leaf = image.leaves(FS).into_iter().find(|leaf| {
+        let mut found = false;
+        image.for_each_item(FS, |block, key, data| {
+            let regular = |item: FileExtentItem<'_>| {
+                matches!(item.content, FileExtentContent::Regular(part) if !part.is_hole())
+            };
+            found |= block == *leaf
+                && key.item_type == ItemType::EXTENT_DATA
+                && FileExtentItem::parse(data).is_ok_and(regular);
+        });
+        found
+    });
+    let leaf = leaf.expect("a leaf with data");
+    let key = Key::new(leaf.0, ItemType::METADATA_ITEM, 0);
+    image.edit(EXTENTS, &key, |data| data[16 + 1] |= 1);
+}
+
 fn reference_faults() -> Vec<Fault> {
     vec![
         fault("a back reference's count", FindingKind::BackRefCount, |image| {
@@ -310,23 +329,7 @@ fn reference_faults() -> Vec<Fault> {
         fault("a tree block's generation in its extent item", FindingKind::ExtentGeneration, |image| {
             edit_block_extent(image, |header| header.generation.0 -= 1);
         }),
-        fault("FULL_BACKREF set", FindingKind::BackRefMissing, |image| {
-            let leaf = image.leaves(FS).into_iter().find(|leaf| {
-                let mut found = false;
-                image.for_each_item(FS, |block, key, data| {
-                    let regular = |item: FileExtentItem<'_>| {
-                        matches!(item.content, FileExtentContent::Regular(part) if !part.is_hole())
-                    };
-                    found |= block == *leaf
-                        && key.item_type == ItemType::EXTENT_DATA
-                        && FileExtentItem::parse(data).is_ok_and(regular);
-                });
-                found
-            });
-            let leaf = leaf.expect("a leaf with data");
-            let key = Key::new(leaf.0, ItemType::METADATA_ITEM, 0);
-            image.edit(EXTENTS, &key, |data| data[16 + 1] |= 1);
-        }),
+        fault("FULL_BACKREF set", FindingKind::BackRefMissing, set_full_back_ref),
         fault("a file extent's length on disk", FindingKind::ExtentLength, |image| {
             edit_file_extent(image, |part| part.disk_length += 4096);
         }),

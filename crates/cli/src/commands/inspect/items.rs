@@ -18,6 +18,7 @@ use papilio::format::items::file_extent::{FileExtentContent, FileExtentItem};
 use papilio::format::items::free_space::FreeSpaceBitmap;
 use papilio::format::items::inode::InodeItem;
 use papilio::format::items::qgroup::{QgroupInfo, QgroupLimit, QgroupStatus, QgroupStatusFlags};
+use papilio::format::items::raid_stripe::RaidStripeItem;
 use papilio::format::items::root::RootItem;
 use papilio::format::items::root_ref::RootRef;
 use papilio::format::{ChecksumType, Geometry, ItemType, Key};
@@ -132,19 +133,7 @@ fn describe_of_space_tree(details: &mut Details, key: &Key, item: &AnyItem<'_>, 
         AnyItem::DeviceStats(stats) => describe_device_stats(details, key, stats),
         AnyItem::DevReplace(replace) => describe_replace(details, replace),
         AnyItem::Chunk(chunk) => describe_chunk(details, chunk),
-        AnyItem::RaidStripe(stripe) => {
-            let strides = stripe.strides().enumerate();
-            details.list(
-                "stripes",
-                strides.map(|(index, stride)| {
-                    let mut details = Details::default();
-                    let line = details.line();
-                    line.labelled("index", "stripe", index as u64);
-                    line.number("devid", stride.devid.0).number("physical", stride.physical.0);
-                    details
-                }),
-            );
-        }
+        AnyItem::RaidStripe(stripe) => describe_raid_stripe(details, stripe),
         AnyItem::QgroupStatus(status) => describe_qgroup_status(details, status),
         AnyItem::QgroupInfo(_, info) => describe_qgroup_info(details, info),
         AnyItem::QgroupLimit(_, limit) => describe_qgroup_limit(details, limit),
@@ -168,6 +157,20 @@ fn describe_of_space_tree(details: &mut Details, key: &Key, item: &AnyItem<'_>, 
         // The enum may grow; what it has today is all above.
         _ => drop(details.line().field("unknown", "unknown item", String::new(), true.into())),
     }
+}
+
+fn describe_raid_stripe(details: &mut Details, stripe: &RaidStripeItem<'_>) {
+    let strides = stripe.strides().enumerate();
+    details.list(
+        "stripes",
+        strides.map(|(index, stride)| {
+            let mut details = Details::default();
+            let line = details.line();
+            line.labelled("index", "stripe", index as u64);
+            line.number("devid", stride.devid.0).number("physical", stride.physical.0);
+            details
+        }),
+    );
 }
 
 /// A name, unless names are hidden.

@@ -3,7 +3,9 @@
 
 use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
 use crate::data::*;
-use crate::{Error, FileSystem, OpenOptions, items::inode};
+use crate::fs::FileSystem;
+use crate::items::inode;
+use crate::{Error, OpenOptions};
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::{FileOffset, InodeNumber, objectid};
