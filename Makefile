@@ -1,6 +1,6 @@
 # The main jobs. Each installs what it needs (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build test demo fuzz tidy ci
+.PHONY: help setup build test longtest bench demo fuzz tidy ci
 
 CARGO ?= cargo
 
@@ -15,6 +15,13 @@ build: setup ## build the papilio command: target/release/papilio
 
 test: setup ## run all tests; those that need root, loop devices or the kernel's Btrfs say so when skipped
 	$(CARGO) test --workspace --locked
+
+longtest: setup ## compare 50,000 files and 2 GiB with the kernel in every shape and profile (hours; PAPILIO_ORACLE_PRESETS picks)
+	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \
+		$(CARGO) test --release --locked -p papilio --test kernel -- --nocapture --test-threads 1
+
+bench: setup ## read beside the kernel, in turn, and print the ratios (root; some 4 GiB of memory)
+	$(CARGO) run --release --locked -p papilio-bench
 
 demo: setup ## copy a tree out of a file system that the kernel made, and verify it
 	@bash scripts/demo.sh

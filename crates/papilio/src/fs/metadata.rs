@@ -76,7 +76,7 @@ impl Metadata {
     }
 
     /// Bytes that the file's extents take in the address space before compression, holes not
-    /// counted; `st_blocks` is this in units of 512.
+    /// counted; `st_blocks` is this, rounded up to whole sectors, in units of 512.
     pub fn allocated_bytes(&self) -> u64 {
         self.item.nbytes
     }

@@ -2,7 +2,7 @@
 //! owner, time, attribute, byte, hole and extent, for each shape of file system.
 //!
 //! Small by default. `PAPILIO_ORACLE_FILES`, `PAPILIO_ORACLE_BYTES` and `PAPILIO_ORACLE_PRESETS`
-//! (names with commas between) make the long run: see `make test-long`.
+//! (names with commas between) make the long run: see `make longtest`.
 
 mod bridge;
 mod matrix;
