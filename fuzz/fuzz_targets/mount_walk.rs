@@ -12,7 +12,7 @@ static IMAGES: LazyLock<[BaseImage; 2]> = LazyLock::new(|| {
     ]
 });
 
-fuzz_target!(|data: &[u8]| {
+fuzz_target!(init: { LazyLock::force(&IMAGES); }, |data: &[u8]| {
     let Some((choice, plan)) = data.split_first() else { return };
     exercise(mutate(&IMAGES[usize::from(choice % 2)], plan));
 });
