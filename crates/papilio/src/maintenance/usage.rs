@@ -356,7 +356,7 @@ mod tests {
             uuid: Uuid::nil(),
             path: Some("image".into()),
             total,
-            size: Some(total + 4096),
+            size: Some(total.saturating_add(4096)),
             allocated: 0,
             by_space,
         };
