@@ -157,6 +157,26 @@ pub enum Error {
         /// What it uses.
         reason: Incompatible,
     },
+    /// An item that is to be inserted is there already.
+    #[error("tree {}, item {key}: there already", Objectid(tree.0))]
+    ItemExists {
+        /// The tree.
+        tree: TreeId,
+        /// The item's key.
+        key: Key,
+    },
+    /// No space is left: ENOSPC.
+    #[error("no space left on the file system ({what})")]
+    NoSpace {
+        /// What there is none for: data, metadata, a chunk.
+        what: &'static str,
+    },
+    /// The file system can only be read: it was opened so, or a failure made it so.
+    #[error("the file system is read-only: {cause}")]
+    ReadOnlyFileSystem {
+        /// Why: the first failure, or how it was opened.
+        cause: String,
+    },
     /// A path or a name cannot be used as asked.
     #[error("{}: {kind}", String::from_utf8_lossy(path))]
     Path {
@@ -223,6 +243,39 @@ pub enum PathError {
     /// A subvolume id or path that names none.
     #[error("no such subvolume")]
     NoSubvolume,
+    /// EEXIST.
+    #[error("it exists already")]
+    Exists,
+    /// ENOTEMPTY.
+    #[error("directory not empty")]
+    NotEmpty,
+    /// EMLINK.
+    #[error("too many links")]
+    TooManyLinks,
+    /// EXDEV: across subvolumes.
+    #[error("cross-subvolume link or rename")]
+    CrossDevice,
+    /// EINVAL: an empty name, `.`, `..`, or one with a slash or a NUL.
+    #[error("not a usable name")]
+    InvalidName,
+    /// EINVAL: a directory into itself or below itself.
+    #[error("a directory cannot be moved into itself")]
+    IntoItself,
+    /// EBUSY.
+    #[error("it is in use")]
+    Busy,
+    /// EROFS: the subvolume is read-only.
+    #[error("the subvolume is read-only")]
+    ReadOnly,
+    /// EPERM: immutable, append-only, or an operation that its kind forbids.
+    #[error("operation not permitted")]
+    NotPermitted,
+    /// EOVERFLOW: as many names of one hash as a leaf can hold.
+    #[error("too many names with the same hash")]
+    HashOverflow,
+    /// EFBIG.
+    #[error("file too large")]
+    TooLarge,
     /// ENXIO: a seek past the end.
     #[error("offset beyond the end of the file")]
     BeyondEnd,
@@ -263,6 +316,10 @@ pub enum ErrorKind {
     Host,
     /// A device is missing.
     MissingDevice,
+    /// ENOSPC.
+    NoSpace,
+    /// EROFS.
+    ReadOnly,
 }
 
 impl Error {
@@ -279,6 +336,8 @@ impl Error {
             Error::Incompatible { .. } => ErrorKind::Incompatible,
             Error::Path { kind, .. } => ErrorKind::Path(*kind),
             Error::Invalid(_) | Error::DeviceMismatch { .. } => ErrorKind::Invalid,
+            Error::NoSpace { .. } => ErrorKind::NoSpace,
+            Error::ReadOnlyFileSystem { .. } => ErrorKind::ReadOnly,
             Error::Open(_) | Error::Host { .. } => ErrorKind::Host,
             Error::DeviceMissing { .. } | Error::TooManyMissing { .. } => ErrorKind::MissingDevice,
             _ => ErrorKind::Io,
@@ -286,7 +345,6 @@ impl Error {
     }
 
     /// An error about a path.
-    #[allow(dead_code)] // Its users, the namespace layer, are not there yet.
     pub(crate) fn path(path: &[u8], kind: PathError) -> Self {
         Error::Path { path: path.to_vec(), kind }
     }

@@ -1,18 +1,25 @@
 //! One tree block in memory: its checked bytes and what identifies it.
 //!
-//! Owns [`TreeBlock`]. Invariant: the bytes passed `Node::check` and never change, so that any
-//! thread may hold a view of them. Kernel counterpart: `struct extent_buffer`.
+//! Owns [`TreeBlock`]. A *clean* block came from a device: its bytes passed `Node::check` and never
+//! change. A *dirty* one was made by a writer: it is well formed, is changed only while nobody else
+//! holds it ([`Arc::make_mut`]), and links to those of its children that are not on disk yet, so that a
+//! reader who holds a root reaches all of its tree. Kernel counterpart: `struct extent_buffer`.
 
 use papilio_format::{Corrupt, Generation, Geometry, Key, LogicalAddress, Node, NodeExpectation, TreeId};
+use std::sync::Arc;
 
-/// A checked tree block.
-#[derive(Debug)]
+/// A tree block.
+#[derive(Clone, Debug)]
 pub(crate) struct TreeBlock {
-    bytes: Box<[u8]>,
-    address: LogicalAddress,
-    generation: Generation,
-    owner: TreeId,
-    level: u8,
+    pub(super) bytes: Box<[u8]>,
+    pub(super) address: LogicalAddress,
+    pub(super) generation: Generation,
+    pub(super) owner: TreeId,
+    pub(super) level: u8,
+    /// When it was made, by the clock of freezes; 0 for a clean block.
+    pub(super) stamp: u64,
+    /// The children that are not on disk yet, by slot; empty where there is none.
+    pub(super) links: Vec<Option<Arc<TreeBlock>>>,
 }
 
 impl TreeBlock {
@@ -32,6 +39,8 @@ impl TreeBlock {
             generation: header.generation,
             owner: header.owner,
             level: header.level,
+            stamp: 0,
+            links: Vec::new(),
         })
     }
 
@@ -114,5 +123,17 @@ impl TreeBlock {
     #[inline]
     pub(crate) fn level(&self) -> u8 {
         self.level
+    }
+
+    /// When it was made, by the clock of freezes; 0 for a block that came from a device.
+    #[inline]
+    pub(crate) fn stamp(&self) -> u64 {
+        self.stamp
+    }
+
+    /// The child in `slot`, where it is not on disk yet.
+    #[inline]
+    pub(crate) fn link(&self, slot: usize) -> Option<&Arc<TreeBlock>> {
+        self.links.get(slot)?.as_ref()
     }
 }

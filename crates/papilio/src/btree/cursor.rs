@@ -121,8 +121,11 @@ impl<'a> Cursor<'a> {
     /// The block that a step's slot points to, and the bound of its keys.
     fn child_of(&self, step: &Step) -> Result<(Arc<TreeBlock>, Option<Key>)> {
         let view = step.block.view();
-        let expected = self.expectation(&step.block, step.slot);
         let bound = if step.slot + 1 < view.len() { Some(view.key(step.slot + 1)) } else { step.bound };
+        if let Some(child) = step.block.link(step.slot) {
+            return Ok((Arc::clone(child), bound));
+        }
+        let expected = self.expectation(&step.block, step.slot);
         let id = self.tree.id();
         let child = self.tree.forest().block(id, &expected)?;
         child
@@ -237,12 +240,13 @@ impl<'a> Cursor<'a> {
             return;
         }
         let end = (parent.slot + window).min(parent.block.view().len());
-        let blocks = (parent.slot..end).map(|slot| self.expectation(&parent.block, slot));
+        let on_disk = (parent.slot..end).filter(|&slot| parent.block.link(slot).is_none());
+        let blocks = on_disk.map(|slot| self.expectation(&parent.block, slot));
         self.tree.forest().prefetch(blocks);
     }
 }
 
-fn empty_child() -> papilio_format::Corrupt {
+pub(super) fn empty_child() -> papilio_format::Corrupt {
     papilio_format::Corrupt::Field {
         what: "tree block",
         field: "item_count",

@@ -1,17 +1,30 @@
-//! B-trees: reading blocks, keeping them, and walking trees of them.
+//! B-trees: reading blocks, keeping them, walking trees of them, and changing them in memory.
 //!
-//! A tree is its root and blocks are immutable and shared, so a reader clones the root and walks
-//! without waiting for anybody who changes the tree (design rule 7). The only locks below are those
-//! of the cache's shards, held for one hash-map operation at a time.
+//! A tree is its root and its blocks are shared, so a reader clones the root and walks without
+//! waiting for anybody who changes the tree (design rule 7). Readers take the locks of the cache's
+//! shards and a tree's root for one operation on a hash map or one clone at a time.
 
+mod allocator;
 mod block;
 mod cache;
+mod change;
 mod cursor;
+mod dirty;
+mod edit;
 mod forest;
+mod live;
+#[cfg(test)]
+mod live_tests;
+#[cfg(test)]
+pub(crate) mod testing;
 mod tree;
 
+pub(crate) use allocator::NodeAllocator;
 pub(crate) use block::TreeBlock;
 pub(crate) use cursor::Cursor;
+pub(crate) use dirty::{dirty_blocks, sealed};
+pub(crate) use edit::BlockIdentity;
 pub use forest::CacheStatistics;
 pub(crate) use forest::Forest;
-pub(crate) use tree::{Item, RootPointer, Tree};
+pub(crate) use live::{Change, LiveTree, RootRecord, TreeEditor, empty_root};
+pub(crate) use tree::{Item, ReadPin, RootPointer, Tree};

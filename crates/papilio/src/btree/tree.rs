@@ -9,6 +9,10 @@ use papilio_format::{Generation, Key, LogicalAddress, NodeExpectation, TreeId};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
+/// What a reader holds so that blocks and data which are freed after it began are not reused before
+/// it ends.
+pub(crate) type ReadPin = Arc<()>;
+
 /// Where a tree's root lies, and what it must look like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RootPointer {
@@ -24,11 +28,40 @@ pub(crate) struct Tree {
     forest: Arc<Forest>,
     id: TreeId,
     root: RootPointer,
+    /// The root's block, where it is not on disk yet.
+    live: Option<Arc<TreeBlock>>,
+    pin: Option<ReadPin>,
 }
 
 impl Tree {
     pub(super) fn new(forest: Arc<Forest>, id: TreeId, root: RootPointer) -> Self {
-        Self { forest, id, root }
+        Self { forest, id, root, live: None, pin: None }
+    }
+
+    /// The tree below a block that may not be on disk yet.
+    pub(super) fn with_root(forest: Arc<Forest>, id: TreeId, block: Arc<TreeBlock>) -> Self {
+        let root = RootPointer {
+            address: block.address(),
+            level: block.level(),
+            generation: Some(block.generation()),
+        };
+        Self { forest, id, root, live: Some(block), pin: None }
+    }
+
+    /// The same, holding `pin` while it lives.
+    pub(crate) fn pinned(mut self, pin: ReadPin) -> Self {
+        self.pin = Some(pin);
+        self
+    }
+
+    /// Gives up the root's block, to change it. Nothing but [`Tree::with_root`] may follow.
+    pub(super) fn take_live(&mut self) -> Option<Arc<TreeBlock>> {
+        self.live.take()
+    }
+
+    /// The root's block, where it is in memory for good.
+    pub(super) fn live(&self) -> Option<&Arc<TreeBlock>> {
+        self.live.as_ref()
     }
 
     /// Its id.
@@ -51,6 +84,9 @@ impl Tree {
     /// # Errors
     /// [`crate::Error::TreeBlock`].
     pub(crate) fn root_block(&self) -> Result<Arc<TreeBlock>> {
+        if let Some(block) = &self.live {
+            return Ok(Arc::clone(block));
+        }
         let expected = NodeExpectation {
             level: Some(self.root.level),
             generation: self.root.generation,

@@ -1,0 +1,320 @@
+//! Changing one tree block in memory: items of a leaf, pointers of an internal node.
+//!
+//! Owns the editing half of [`TreeBlock`]. Invariants kept by every function: the bytes are well formed
+//! (item data packed from the end, in slot order; keys ascending); the links of an internal node are
+//! as many as its pointers; the unused middle of a block is of no meaning until the block is written,
+//! when [`TreeBlock::clear_gap`] zeroes it. That there is room is the caller's promise (asserted).
+//!
+//! Takes no lock. Kernel counterpart: `setup_items_for_insert`, `btrfs_del_items`, `btrfs_extend_item`,
+//! `push_leaf_left`, `insert_ptr` (`fs/btrfs/ctree.c`).
+
+use super::TreeBlock;
+use papilio_format::OnDisk;
+use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
+use papilio_format::{Generation, Key, LogicalAddress, TreeId};
+use std::sync::Arc;
+
+const ADDRESS_AT: usize = 48;
+const FLAGS_AT: usize = 56;
+const GENERATION_AT: usize = 80;
+const OWNER_AT: usize = 88;
+const COUNT_AT: usize = 96;
+const LEVEL_AT: usize = 100;
+/// Header flags: the second back-reference revision (`BTRFS_MIXED_BACKREF_REV`), in the top byte.
+const MIXED_BACKREF_REVISION: u64 = 1 << 56;
+/// The block is on disk (`BTRFS_HEADER_FLAG_WRITTEN`).
+const WRITTEN: u64 = 1;
+
+/// Who and where a new block is.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct BlockIdentity {
+    pub(crate) address: LogicalAddress,
+    pub(crate) generation: Generation,
+    pub(crate) owner: TreeId,
+    pub(crate) stamp: u64,
+}
+
+impl TreeBlock {
+    /// A block with the content of this one and another identity.
+    pub(crate) fn copy_as(&self, identity: &BlockIdentity) -> Self {
+        let mut copy = self.clone();
+        if copy.level > 0 && copy.links.is_empty() {
+            copy.links.resize(copy.len(), None);
+        }
+        copy.identify(identity);
+        copy
+    }
+
+    /// A new block without content, of the same file system as `template`.
+    pub(crate) fn empty_like(template: &Self, identity: &BlockIdentity, level: u8) -> Self {
+        Self::empty(&template.bytes[..NodeHeader::SIZE], template.bytes.len(), identity, level)
+    }
+
+    /// A new block without content; `header` holds the UUIDs.
+    pub(crate) fn empty(header: &[u8], node_size: usize, identity: &BlockIdentity, level: u8) -> Self {
+        let mut bytes = vec![0; node_size].into_boxed_slice();
+        bytes[..NodeHeader::SIZE].copy_from_slice(&header[..NodeHeader::SIZE]);
+        bytes[..32].fill(0);
+        bytes[LEVEL_AT] = level;
+        let mut block = Self {
+            bytes,
+            address: identity.address,
+            generation: identity.generation,
+            owner: identity.owner,
+            level,
+            stamp: identity.stamp,
+            links: Vec::new(),
+        };
+        block.set_len(0);
+        block.identify(identity);
+        block
+    }
+
+    fn identify(&mut self, identity: &BlockIdentity) {
+        self.address = identity.address;
+        self.generation = identity.generation;
+        self.owner = identity.owner;
+        self.stamp = identity.stamp;
+        self.put_u64(ADDRESS_AT, identity.address.0);
+        self.put_u64(FLAGS_AT, MIXED_BACKREF_REVISION | WRITTEN);
+        self.put_u64(GENERATION_AT, identity.generation.0);
+        self.put_u64(OWNER_AT, identity.owner.0);
+    }
+
+    /// A copy without links, for the cache of what is on disk.
+    pub(crate) fn without_links(&self) -> Self {
+        Self {
+            bytes: self.bytes.clone(),
+            address: self.address,
+            generation: self.generation,
+            owner: self.owner,
+            level: self.level,
+            stamp: 0,
+            links: Vec::new(),
+        }
+    }
+
+    /// Zeroes what lies between the headers and the data, so that nothing stale gets to disk.
+    pub(crate) fn clear_gap(bytes: &mut [u8], block: &TreeBlock) {
+        let (start, end) = if block.level == 0 {
+            (NodeHeader::SIZE + block.len() * ItemHeader::SIZE, NodeHeader::SIZE + block.data_start())
+        } else {
+            (NodeHeader::SIZE + block.len() * KeyPointer::SIZE, bytes.len())
+        };
+        bytes[start..end].fill(0);
+    }
+
+    fn put_u64(&mut self, at: usize, value: u64) {
+        self.bytes[at..at + 8].copy_from_slice(&value.to_le_bytes());
+    }
+
+    fn put_u32(&mut self, at: usize, value: u32) {
+        self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
+    }
+
+    /// Items or pointers.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.view().len()
+    }
+
+    fn set_len(&mut self, count: usize) {
+        self.put_u32(COUNT_AT, u32::try_from(count).expect("a block's items fit"));
+    }
+
+    /// The first key.
+    ///
+    /// # Panics
+    /// With an empty block.
+    #[inline]
+    pub(crate) fn first_key(&self) -> Key {
+        self.view().key(0)
+    }
+
+    /// Bytes that items and their headers, or pointers, may use.
+    #[inline]
+    pub(crate) fn room(&self) -> usize {
+        self.bytes.len() - NodeHeader::SIZE
+    }
+
+    /// Bytes in use of [`TreeBlock::room`].
+    #[inline]
+    pub(crate) fn used(&self) -> usize {
+        self.room() - self.view().free_space()
+    }
+
+    /// Where the data of the last item starts, from the end of the header.
+    fn data_start(&self) -> usize {
+        self.data_end(self.len())
+    }
+
+    /// Where the data of an item in `slot` ends: the start of the one before, or the block's end.
+    fn data_end(&self, slot: usize) -> usize {
+        match slot {
+            0 => self.room(),
+            _ => self.view().item_header(slot - 1).offset as usize,
+        }
+    }
+
+    fn header_at(slot: usize) -> usize {
+        NodeHeader::SIZE + slot * ItemHeader::SIZE
+    }
+
+    fn put_item_header(&mut self, slot: usize, key: &Key, offset: usize, size: usize) {
+        let header = ItemHeader { key: *key, offset: offset as u32, size: size as u32 };
+        self.bytes[Self::header_at(slot)..][..ItemHeader::SIZE].copy_from_slice(&header.to_bytes());
+    }
+
+    /// Moves the data of items from `slot` on by `by` bytes towards the start (or, negative, the end).
+    fn shift_data(&mut self, slot: usize, by: isize) {
+        let (start, end) = (self.data_start(), self.data_end(slot));
+        let target = start.checked_add_signed(-by).expect("the leaf has room");
+        self.bytes.copy_within(NodeHeader::SIZE + start..NodeHeader::SIZE + end, NodeHeader::SIZE + target);
+        for moved in slot..self.len() {
+            let at = Self::header_at(moved) + 17;
+            let old = u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"));
+            self.put_u32(at, old.wrapping_add_signed(-by as i32));
+        }
+    }
+
+    /// Inserts an item.
+    ///
+    /// # Panics
+    /// Where there is no room for it.
+    pub(crate) fn insert_item(&mut self, slot: usize, key: &Key, data: &[u8]) {
+        let count = self.len();
+        assert!(self.view().free_space() >= ItemHeader::SIZE + data.len(), "the leaf has room");
+        let end = self.data_end(slot);
+        if slot < count {
+            self.shift_data(slot, data.len() as isize);
+            let headers = Self::header_at(slot)..Self::header_at(count);
+            self.bytes.copy_within(headers, Self::header_at(slot + 1));
+        }
+        let offset = end - data.len();
+        self.bytes[NodeHeader::SIZE + offset..NodeHeader::SIZE + end].copy_from_slice(data);
+        self.put_item_header(slot, key, offset, data.len());
+        self.set_len(count + 1);
+    }
+
+    /// Removes items `slot` to `slot + how_many`.
+    pub(crate) fn remove_items(&mut self, slot: usize, how_many: usize) {
+        let count = self.len();
+        assert!(slot + how_many <= count, "the items are there");
+        if how_many == 0 {
+            return;
+        }
+        let freed = self.data_end(slot) - self.data_end(slot + how_many);
+        if slot + how_many < count {
+            let (start, end) = (self.data_start(), self.data_end(slot + how_many));
+            self.bytes.copy_within(
+                NodeHeader::SIZE + start..NodeHeader::SIZE + end,
+                NodeHeader::SIZE + start + freed,
+            );
+            for moved in slot + how_many..count {
+                let at = Self::header_at(moved) + 17;
+                let old = u32::from_le_bytes(self.bytes[at..at + 4].try_into().expect("four bytes"));
+                self.put_u32(at, old + freed as u32);
+            }
+            let headers = Self::header_at(slot + how_many)..Self::header_at(count);
+            self.bytes.copy_within(headers, Self::header_at(slot));
+        }
+        self.set_len(count - how_many);
+    }
+
+    /// Gives an item other data, of any size that there is room for.
+    pub(crate) fn replace_item(&mut self, slot: usize, data: &[u8]) {
+        let header = self.view().item_header(slot);
+        let (size, end) = (header.size as usize, self.data_end(slot));
+        let growth = data.len() as isize - size as isize;
+        if growth != 0 {
+            assert!(self.view().free_space() as isize >= growth, "the leaf has room");
+            self.shift_data(slot + 1, growth);
+        }
+        let offset = end - data.len();
+        self.bytes[NodeHeader::SIZE + offset..NodeHeader::SIZE + end].copy_from_slice(data);
+        self.put_item_header(slot, &header.key, offset, data.len());
+    }
+
+    /// Appends items `from` to `to` of another leaf, whose keys are larger.
+    pub(crate) fn append_items(&mut self, other: &TreeBlock, from: usize, to: usize) {
+        if from == to {
+            return;
+        }
+        let count = self.len();
+        let (start, end) = (other.data_end(to), other.data_end(from));
+        let target = self.data_start() - (end - start);
+        self.bytes[NodeHeader::SIZE + target..][..end - start]
+            .copy_from_slice(&other.bytes[NodeHeader::SIZE + start..NodeHeader::SIZE + end]);
+        for slot in from..to {
+            let header = other.view().item_header(slot);
+            let offset = target + (header.offset as usize - start);
+            self.put_item_header(count + slot - from, &header.key, offset, header.size as usize);
+        }
+        self.set_len(count + to - from);
+    }
+
+    /// Inserts a pointer.
+    ///
+    /// # Panics
+    /// Where there is no room for it.
+    pub(crate) fn insert_pointer(&mut self, slot: usize, pointer: &KeyPointer, link: Option<Arc<TreeBlock>>) {
+        let count = self.len();
+        assert!(count < self.max_pointers(), "the node has room");
+        let at = |slot| NodeHeader::SIZE + slot * KeyPointer::SIZE;
+        self.bytes.copy_within(at(slot)..at(count), at(slot + 1));
+        self.bytes[at(slot)..at(slot + 1)].copy_from_slice(&pointer.to_bytes());
+        self.links.insert(slot, link);
+        self.set_len(count + 1);
+    }
+
+    /// Removes a pointer.
+    pub(crate) fn remove_pointer(&mut self, slot: usize) {
+        let count = self.len();
+        let at = |slot| NodeHeader::SIZE + slot * KeyPointer::SIZE;
+        self.bytes.copy_within(at(slot + 1)..at(count), at(slot));
+        self.links.remove(slot);
+        self.set_len(count - 1);
+    }
+
+    /// Points a slot at `child` as it is now.
+    pub(crate) fn set_child(&mut self, slot: usize, child: Arc<TreeBlock>) {
+        let at = NodeHeader::SIZE + slot * KeyPointer::SIZE;
+        self.bytes[at..at + KeyPointer::SIZE].copy_from_slice(&pointer_to(&child).to_bytes());
+        self.links[slot] = (child.stamp != 0).then_some(child);
+    }
+
+    /// Takes the link of a slot, so that the child may be changed in place.
+    pub(crate) fn take_link(&mut self, slot: usize) -> Option<Arc<TreeBlock>> {
+        self.links[slot].take()
+    }
+
+    /// Drops the link of a slot, whose child is on disk by now.
+    pub(crate) fn unlink(&mut self, slot: usize) {
+        self.links[slot] = None;
+    }
+
+    /// Moves the pointers from `slot` on behind those of `other`.
+    pub(crate) fn move_pointers_to(&mut self, slot: usize, other: &mut TreeBlock) {
+        let count = self.len();
+        let at = |slot| NodeHeader::SIZE + slot * KeyPointer::SIZE;
+        let (length, moved) = (other.len(), count - slot);
+        other.bytes[at(length)..at(length + moved)].copy_from_slice(&self.bytes[at(slot)..at(count)]);
+        other.links.extend(self.links.drain(slot..));
+        other.set_len(length + moved);
+        self.set_len(slot);
+    }
+
+    /// As many pointers as fit an internal node.
+    pub(crate) fn max_pointers(&self) -> usize {
+        self.room() / KeyPointer::SIZE
+    }
+}
+
+/// The pointer that a parent holds to `child`.
+pub(crate) fn pointer_to(child: &TreeBlock) -> KeyPointer {
+    KeyPointer { key: child.first_key(), address: child.address, generation: child.generation }
+}
+
+const _: () = {
+    assert!(std::mem::size_of::<<NodeHeader as OnDisk>::Disk>() == LEVEL_AT + 1);
+};
