@@ -57,6 +57,16 @@ pub enum Error {
         /// What the system said.
         source: std::io::Error,
     },
+    /// A copy of the superblock could not be written.
+    #[error("{device}: writing superblock copy {copy}: {source}")]
+    SuperblockWrite {
+        /// Path of the device or image.
+        device: String,
+        /// Which copy, 0 to 2.
+        copy: usize,
+        /// What the system said.
+        source: std::io::Error,
+    },
     /// Devices that don't belong together.
     #[error("{device}: {reason}")]
     DeviceMismatch {

@@ -106,7 +106,7 @@ impl Forest {
         let mut bytes = vec![0; geometry.node_size as usize].into_boxed_slice();
         self.blocks_read.fetch_add(1, Ordering::Relaxed);
         self.volume.read_copy(expected.address, &mut bytes, copy).map_err(read_fault)?;
-        Ok(TreeBlock::check(bytes, expected, geometry)?)
+        Ok(TreeBlock::check(bytes, expected, &geometry)?)
     }
 
     /// Reads those of the blocks that are not cached, all at once. A block that cannot be read is
@@ -126,7 +126,7 @@ impl Forest {
         drop(requests);
         self.blocks_read.fetch_add(wanted.len() as u64, Ordering::Relaxed);
         for ((block, buffer), read) in wanted.iter().zip(buffers).zip(read) {
-            if read && let Ok(block) = TreeBlock::check(buffer, block, geometry) {
+            if read && let Ok(block) = TreeBlock::check(buffer, block, &geometry) {
                 self.cache.insert(Arc::new(block));
             }
         }

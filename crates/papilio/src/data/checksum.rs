@@ -22,12 +22,12 @@ pub(crate) enum SectorFault {
 pub(crate) struct DataSums<'a> {
     cursor: Cursor<'a>,
     tree: TreeId,
-    geometry: &'a Geometry,
+    geometry: Geometry,
 }
 
 impl<'a> DataSums<'a> {
     /// Look-ups in `tree`, the checksum tree.
-    pub(crate) fn new(tree: &'a Tree, geometry: &'a Geometry) -> Self {
+    pub(crate) fn new(tree: &'a Tree, geometry: Geometry) -> Self {
         Self { cursor: Cursor::new(tree), tree: tree.id(), geometry }
     }
 
@@ -136,7 +136,7 @@ impl<'a> DataSums<'a> {
         if key != CsumItem::key(LogicalAddress(key.offset)) {
             return Ok(None);
         }
-        let item = CsumItem::parse(&key, data, self.geometry);
+        let item = CsumItem::parse(&key, data, &self.geometry);
         item.map(Some).map_err(|reason| Error::Item { tree: self.tree, key, reason })
     }
 }

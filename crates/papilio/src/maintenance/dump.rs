@@ -228,7 +228,7 @@ impl TreeBlocks {
         if self.follow && block.level() > 0 {
             self.push_children(&block, visit.bound);
         }
-        Ok(Block { block, geometry: *self.forest.volume().geometry() })
+        Ok(Block { block, geometry: self.forest.volume().geometry() })
     }
 
     fn push_children(&mut self, block: &TreeBlock, bound: Option<Key>) {

@@ -151,6 +151,14 @@ impl ChunkMap {
         }
         Ok(Self { chunks })
     }
+
+    /// This map without the chunk that starts at `start`; `None` where there is none.
+    pub(crate) fn without(&self, start: LogicalAddress) -> Option<Self> {
+        let at = self.chunks.binary_search_by_key(&start, |chunk| chunk.start).ok()?;
+        let mut chunks = self.chunks.clone();
+        chunks.remove(at);
+        Some(Self { chunks })
+    }
 }
 
 fn overlap(chunk: &Chunk, why: &'static str) -> Error {
@@ -158,7 +166,7 @@ fn overlap(chunk: &Chunk, why: &'static str) -> Error {
 }
 
 /// An error about the chunk item at `start`.
-fn chunk_error(start: LogicalAddress, reason: Corrupt) -> Error {
+pub(super) fn chunk_error(start: LogicalAddress, reason: Corrupt) -> Error {
     let key = Key {
         objectid: objectid::FIRST_CHUNK_TREE,
         item_type: papilio_format::ItemType::CHUNK_ITEM,

@@ -105,7 +105,6 @@ impl Syndrome {
     }
 
     /// P and Q of the columns added; Q is empty without RAID6.
-    #[cfg(test)]
     pub(crate) fn into_parity(self) -> (Vec<u8>, Vec<u8>) {
         (self.p, self.q)
     }

@@ -3,13 +3,14 @@
 //! Owns [`LogicalRead`] and the reading half of [`Volume`]. Nothing here knows a checksum: who reads
 //! through [`Volume::read`] and finds the bytes bad asks for the copies one by one.
 //!
-//! Takes no lock. Kernel counterpart: `btrfs_submit_bbio` and `btrfs_repair_io_failure`
+//! Locks: only a rebuild takes one, its row's, shared. Kernel counterpart: `btrfs_submit_bbio` and `btrfs_repair_io_failure`
 //! (`fs/btrfs/bio.c`).
 
 use super::chunk_map::{Chunk, ChunkMap};
 use super::devices::DeviceTable;
 use super::mapping::Element;
 use super::rebuild::{Row, rebuild};
+use super::row_locks::RowLocks;
 use super::superblocks::{read_device, read_error};
 use super::volume::Volume;
 use crate::{Error, Result};
@@ -52,7 +53,18 @@ struct Direct<'m, 'b> {
     copy: usize,
 }
 
+/// Where pieces are read from.
+#[derive(Clone, Copy)]
+struct Sources<'d> {
+    devices: &'d DeviceTable,
+    rows: &'d RowLocks,
+}
+
 impl Volume {
+    fn sources<'d>(&'d self, devices: &'d DeviceTable) -> Sources<'d> {
+        Sources { devices, rows: &self.rows }
+    }
+
     /// Ways to read the byte at `logical`; those of [`Volume::read_copy`] are 0 up to this.
     ///
     /// # Errors
@@ -87,7 +99,7 @@ impl Volume {
                     piece.chunk.copies()
                 )));
             }
-            read_piece(&devices, piece.chunk, &piece.element, piece.buffer, copy)
+            read_piece(self.sources(&devices), piece.chunk, &piece.element, piece.buffer, copy)
         })
     }
 
@@ -102,11 +114,11 @@ impl Volume {
             let mut elements = chunk.elements(logical, buffer.len());
             if let (Some(element), None) = (elements.next(), elements.next()) {
                 // The common case: a tree block or a small extent, in one piece.
-                return read_any(&devices, chunk, &element, buffer, None);
+                return read_any(self.sources(&devices), chunk, &element, buffer, None);
             }
         }
         let mut request = [LogicalRead::new(logical, buffer)];
-        read_batch(&chunks, &devices, &mut request);
+        read_batch(&chunks, self.sources(&devices), &mut request);
         let [request] = request;
         request.result
     }
@@ -114,7 +126,7 @@ impl Volume {
     /// Carries out all reads by any way that works, each device's in one batch, and stores each
     /// outcome in its request.
     pub(crate) fn read_many(&self, requests: &mut [LogicalRead<'_>]) {
-        read_batch(&self.chunks.load(), &self.devices.load(), requests);
+        read_batch(&self.chunks.load(), self.sources(&self.devices.load()), requests);
     }
 }
 
@@ -140,7 +152,7 @@ fn for_each_piece<'m, 'b>(
     Ok(())
 }
 
-fn read_batch(chunks: &ChunkMap, devices: &DeviceTable, requests: &mut [LogicalRead<'_>]) {
+fn read_batch(chunks: &ChunkMap, sources: Sources<'_>, requests: &mut [LogicalRead<'_>]) {
     let mut direct = Vec::with_capacity(requests.len());
     let mut results: Vec<Result<()>> = Vec::with_capacity(requests.len());
     for (number, request) in requests.iter_mut().enumerate() {
@@ -149,18 +161,18 @@ fn read_batch(chunks: &ChunkMap, devices: &DeviceTable, requests: &mut [LogicalR
             request.logical,
             request.buffer,
             number,
-            |piece| match preferred(devices, piece.chunk, &piece.element) {
+            |piece| match preferred(sources.devices, piece.chunk, &piece.element) {
                 Some((copy, device, physical)) => {
                     direct.push(Direct { piece, device, physical, copy });
                     Ok(())
                 }
-                None => read_any(devices, piece.chunk, &piece.element, piece.buffer, None),
+                None => read_any(sources, piece.chunk, &piece.element, piece.buffer, None),
             },
         ));
     }
     direct.sort_by_key(|direct| (direct.device, direct.physical));
     for group in direct.chunk_by_mut(|a, b| a.device == b.device) {
-        for (number, error) in read_group(devices, group) {
+        for (number, error) in read_group(sources, group) {
             if results[number].is_ok() {
                 results[number] = Err(error);
             }
@@ -173,8 +185,8 @@ fn read_batch(chunks: &ChunkMap, devices: &DeviceTable, requests: &mut [LogicalR
 }
 
 /// Reads pieces of one device, and those that fail from elsewhere. Returns what failed for good.
-fn read_group(devices: &DeviceTable, group: &mut [Direct<'_, '_>]) -> Vec<(usize, Error)> {
-    let device = devices.device(group[0].device).expect("only pieces on present devices are direct");
+fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize, Error)> {
+    let device = sources.devices.device(group[0].device).expect("only pieces on present devices are direct");
     let mut batch: Vec<ReadRequest<'_>> =
         group.iter_mut().map(|direct| ReadRequest::new(direct.physical, &mut *direct.piece.buffer)).collect();
     device.read_many(&mut batch);
@@ -187,7 +199,7 @@ fn read_group(devices: &DeviceTable, group: &mut [Direct<'_, '_>]) -> Vec<(usize
     for (index, source) in failed {
         let Direct { piece, physical, copy, .. } = &mut group[index];
         let error = read_error(device, *physical, piece.buffer.len(), source);
-        let result = read_any(devices, piece.chunk, &piece.element, piece.buffer, Some((*copy, error)));
+        let result = read_any(sources, piece.chunk, &piece.element, piece.buffer, Some((*copy, error)));
         errors.extend(result.err().map(|error| (piece.request, error)));
     }
     errors
@@ -217,7 +229,7 @@ fn preferred(
 
 /// Reads a piece by any way that works, except the one that failed already.
 fn read_any(
-    devices: &DeviceTable,
+    sources: Sources<'_>,
     chunk: &Chunk,
     element: &Element,
     buffer: &mut [u8],
@@ -226,10 +238,10 @@ fn read_any(
     let (failed_copy, mut first_error) = failed.unzip();
     // The first rebuild takes whatever can be read, so that further ones have nothing to add.
     let ways = chunk.copies().min(chunk.profile().copies() + chunk.profile().parity().min(1));
-    let first = preferred(devices, chunk, element).map(|(copy, ..)| copy);
+    let first = preferred(sources.devices, chunk, element).map(|(copy, ..)| copy);
     let others = (0..ways).filter(|&copy| Some(copy) != first);
     for copy in first.into_iter().chain(others).filter(|&copy| Some(copy) != failed_copy) {
-        match read_piece(devices, chunk, element, buffer, copy) {
+        match read_piece(sources, chunk, element, buffer, copy) {
             Ok(()) => {
                 if let Some(error) = &first_error {
                     tracing::warn!(%error, copy, "read from another copy");
@@ -243,7 +255,7 @@ fn read_any(
 }
 
 /// Of two failures the one to tell: the first that is more than a missing device.
-fn worse(first: Option<Error>, second: Error) -> Error {
+pub(super) fn worse(first: Option<Error>, second: Error) -> Error {
     match first {
         None | Some(Error::DeviceMissing { .. }) => second,
         Some(first) => first,
@@ -252,23 +264,24 @@ fn worse(first: Option<Error>, second: Error) -> Error {
 
 /// Reads a piece by way `copy`.
 fn read_piece(
-    devices: &DeviceTable,
+    sources: Sources<'_>,
     chunk: &Chunk,
     element: &Element,
     buffer: &mut [u8],
     copy: usize,
 ) -> Result<()> {
     if let Some((stripe, physical)) = chunk.direct(element, copy) {
-        return read_stripe(devices, &chunk.stripes()[stripe], physical, buffer);
+        return read_stripe(sources.devices, &chunk.stripes()[stripe], physical, buffer);
     }
+    let _shared = sources.rows.share(chunk, element.row);
     let row = Row { data: chunk.data_columns(), parity: chunk.profile().parity(), target: element.column };
     rebuild(row, copy, buffer, |column, buffer| {
         let (stripe, physical) = chunk.column_place(element, column);
-        read_stripe(devices, &chunk.stripes()[stripe], physical, buffer)
+        read_stripe(sources.devices, &chunk.stripes()[stripe], physical, buffer)
     })
 }
 
-fn read_stripe(
+pub(super) fn read_stripe(
     devices: &DeviceTable,
     stripe: &Stripe,
     physical: PhysicalAddress,

@@ -1,18 +1,19 @@
 //! Superblocks: reading them, and bringing the devices of one file system together.
 //!
-//! Owns [`read_superblock`] and [`assemble`]. Invariants: the newest superblock speaks for the file
+//! Owns [`read_superblock`], [`assemble`] and [`SuperblockWriter`]. Invariants: the newest superblock speaks for the file
 //! system; another copy than the first is read only where the caller chose it, because an old copy
-//! may name roots that are gone.
+//! may name roots that are gone; nothing is written that would not be accepted when read.
 //!
 //! Takes no lock. Kernel counterparts: `btrfs_read_disk_super`, `device_list_add` and
-//! `open_fs_devices` (`fs/btrfs/volumes.c`).
+//! `open_fs_devices` (`fs/btrfs/volumes.c`); `write_dev_supers` (`fs/btrfs/disk-io.c`).
 
 use super::devices::{DeviceSlot, DeviceTable};
 use crate::options::OpenOptions;
 use crate::{Error, Result};
 use papilio_device::Device;
 use papilio_format::features::SuperblockFlags;
-use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
+use papilio_format::items::device::DeviceItem;
+use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{Corrupt, PhysicalAddress, Superblock, SuperblockError};
 use std::sync::Arc;
 
@@ -161,4 +162,63 @@ pub(super) fn check_size(device: &dyn Device, need: u64, degraded: bool) -> Resu
     }
     tracing::warn!(device = device.name(), need, have, "device is truncated");
     Ok(())
+}
+
+/// Writes one device's copies of a superblock.
+pub(super) struct SuperblockWriter<'d> {
+    device: &'d dyn Device,
+    superblock: Superblock,
+}
+
+impl<'d> SuperblockWriter<'d> {
+    /// `raw` as the superblock of the device of `item`.
+    ///
+    /// # Errors
+    /// Fields that [`Superblock::parse`] would not accept.
+    pub(super) fn new(device: &'d dyn Device, raw: &RawSuperblock, item: DeviceItem) -> Result<Self> {
+        let bytes = RawSuperblock { dev_item: item, ..*raw }.to_bytes();
+        let place = superblock_offset(0);
+        let checked = Superblock::parse_unverified(&bytes).and_then(|superblock| {
+            Superblock::parse(&superblock.to_bytes(place), place)?;
+            Ok(superblock)
+        });
+        match checked {
+            Ok(superblock) => Ok(Self { device, superblock }),
+            Err(reason) => Err(Error::Superblock {
+                device: device.name().to_owned(),
+                offset: place,
+                reason: Box::new(reason),
+                good_copies: Vec::new(),
+            }),
+        }
+    }
+
+    /// Writes the first copy, and returns when it is durable.
+    ///
+    /// # Errors
+    /// [`Error::SuperblockWrite`].
+    pub(super) fn write_first(&self) -> Result<()> {
+        let place = superblock_offset(0);
+        let written = self.device.write_fua(&self.superblock.to_bytes(place), place);
+        written.map_err(|source| self.error(0, source))
+    }
+
+    /// Writes copy `copy` where the file system's part of the device has room for it. Durable after a
+    /// flush.
+    ///
+    /// # Errors
+    /// [`Error::SuperblockWrite`].
+    pub(super) fn write_copy(&self, copy: usize) -> Result<()> {
+        let place = superblock_offset(copy);
+        // As the kernel: one that would end where the device ends is not written either.
+        if place.0 + SUPERBLOCK_SIZE as u64 >= self.superblock.raw.dev_item.total_bytes {
+            return Ok(());
+        }
+        let written = self.device.write_at(&self.superblock.to_bytes(place), place);
+        written.map_err(|source| self.error(copy, source))
+    }
+
+    fn error(&self, copy: usize, source: std::io::Error) -> Error {
+        Error::SuperblockWrite { device: self.device.name().to_owned(), copy, source }
+    }
 }

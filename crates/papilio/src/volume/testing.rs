@@ -135,11 +135,22 @@ pub(crate) fn write_superblock(device: &dyn Device, raw: &RawSuperblock) {
 pub(crate) struct TestVolume {
     pub(crate) devices: Vec<Arc<MemoryDevice>>,
     pub(crate) superblocks: Vec<RawSuperblock>,
+    pub(crate) system_chunk: (LogicalAddress, ChunkItem),
     pub(crate) data_chunk: (LogicalAddress, ChunkItem),
 }
 
 impl TestVolume {
+    /// With [`byte_at`] written all over both chunks.
     pub(crate) fn new(profile: RaidProfile, stripes: usize) -> Self {
+        let volume = Self::blank(profile, stripes);
+        let (_, system) = &volume.system_chunk;
+        volume.write_chunk(CHUNK_START, system, profile);
+        volume.write_chunk(volume.data_chunk.0, &volume.data_chunk.1, profile);
+        volume
+    }
+
+    /// With zeros in both chunks.
+    pub(crate) fn blank(profile: RaidProfile, stripes: usize) -> Self {
         let data_columns = profile.data_stripes(stripes) as u64;
         let length = ROWS * data_columns * STRIPE_LENGTH;
         let system = chunk_item(profile, stripes, length);
@@ -162,10 +173,17 @@ impl TestVolume {
             write_superblock(&**device, raw);
         }
         let data_chunk = (LogicalAddress(CHUNK_START.0 + length), data);
-        let volume = Self { devices, superblocks, data_chunk };
-        volume.write_chunk(CHUNK_START, &system, profile);
-        volume.write_chunk(volume.data_chunk.0, &volume.data_chunk.1, profile);
-        volume
+        Self { devices, superblocks, system_chunk: (CHUNK_START, system), data_chunk }
+    }
+
+    /// Another with the same content, which cost much to compute.
+    pub(crate) fn copy(&self) -> Self {
+        Self {
+            devices: self.devices.iter().map(|device| Arc::new(device.snapshot())).collect(),
+            superblocks: self.superblocks.clone(),
+            system_chunk: self.system_chunk.clone(),
+            data_chunk: self.data_chunk.clone(),
+        }
     }
 
     fn write_chunk(&self, start: LogicalAddress, item: &ChunkItem, profile: RaidProfile) {
@@ -188,8 +206,19 @@ impl TestVolume {
     /// Opens it without the devices whose bit is set in `missing`, up to and including what the
     /// chunk tree would say.
     pub(crate) fn open(&self, missing: u32, degraded: bool) -> Result<Volume> {
-        let present = self.devices.iter().enumerate().filter(|(index, _)| missing & (1 << index) == 0);
-        let devices = present.map(|(_, device)| device.clone() as Arc<dyn Device>).collect();
+        let devices = self.devices.iter().map(|device| device.clone() as Arc<dyn Device>);
+        self.open_on(devices, missing, degraded)
+    }
+
+    /// The same with other devices in place of its own, such as decorators of them.
+    pub(crate) fn open_on(
+        &self,
+        devices: impl Iterator<Item = Arc<dyn Device>>,
+        missing: u32,
+        degraded: bool,
+    ) -> Result<Volume> {
+        let present = devices.enumerate().filter(|(index, _)| missing & (1 << index) == 0);
+        let devices = present.map(|(_, device)| device).collect();
         let volume = Volume::open(devices, &OpenOptions::new().degraded(degraded))?;
         volume.install_chunks([self.data_chunk.clone()])?;
         volume.install_devices(self.superblocks.iter().map(|raw| raw.dev_item))?;

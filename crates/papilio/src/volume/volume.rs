@@ -7,11 +7,13 @@
 //! no chunk has a missing device; with it, none has so many that bytes of it cannot be read.
 //!
 //! Locks: `install` orders writers of the snapshots; readers take none (they load the snapshots).
+//! `rows` see [`super::row_locks`].
 //! Kernel counterparts: `btrfs_read_sys_array`, `read_one_chunk`, `read_one_dev`
 //! (`fs/btrfs/volumes.c`).
 
 use super::chunk_map::{Chunk, ChunkMap};
 use super::devices::{DeviceSlot, DeviceTable};
+use super::row_locks::RowLocks;
 use super::superblocks::{assemble, check_size};
 use crate::options::OpenOptions;
 use crate::{Error, Result};
@@ -19,18 +21,22 @@ use arc_swap::ArcSwap;
 use papilio_device::Device;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, Stripe};
 use papilio_format::items::device::DeviceItem;
-use papilio_format::{Geometry, LogicalAddress, Superblock};
+use papilio_format::{Generation, Geometry, LogicalAddress, Superblock};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The logical address space of one file system.
 #[derive(Debug)]
 pub(crate) struct Volume {
     superblock: Superblock,
+    /// As of the superblock that was read; the generation has moved on since.
     geometry: Geometry,
+    generation: AtomicU64,
     degraded: bool,
     pub(super) chunks: ArcSwap<ChunkMap>,
     pub(super) devices: ArcSwap<DeviceTable>,
+    pub(super) rows: RowLocks,
     install: Mutex<()>,
 }
 
@@ -46,9 +52,11 @@ impl Volume {
         let superblock = assembled.superblock;
         let volume = Self {
             geometry: superblock.geometry(),
+            generation: AtomicU64::new(superblock.raw.generation.0),
             degraded: options.degraded,
             chunks: ArcSwap::from_pointee(ChunkMap::default()),
             devices: ArcSwap::from_pointee(assembled.devices),
+            rows: RowLocks::default(),
             install: Mutex::new(()),
             superblock,
         };
@@ -61,15 +69,22 @@ impl Volume {
         Ok(volume)
     }
 
-    /// The newest superblock.
+    /// The newest superblock when the volume was opened.
     pub(crate) fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// What readers of tree blocks need to know.
+    /// What readers of tree blocks need to know, as of now.
     #[inline]
-    pub(crate) fn geometry(&self) -> &Geometry {
-        &self.geometry
+    pub(crate) fn geometry(&self) -> Geometry {
+        Geometry { generation: Generation(self.generation.load(Ordering::Acquire)), ..self.geometry }
+    }
+
+    /// Tells the last committed transaction: tree blocks of the one after it are accepted from here
+    /// on. To be called before a block of a still later transaction can be read.
+    #[allow(dead_code)] // Callers land next.
+    pub(crate) fn set_generation(&self, generation: Generation) {
+        self.generation.store(generation.0, Ordering::Release);
     }
 
     /// The chunks known so far.
@@ -94,6 +109,40 @@ impl Volume {
         let chunks = self.chunks.load().with(items)?;
         self.check_devices(&chunks, &self.devices.load())?;
         self.chunks.store(Arc::new(chunks));
+        Ok(())
+    }
+
+    /// Takes out the chunk that starts at `start`. Who holds the map from before still has it.
+    ///
+    /// # Errors
+    /// No chunk starts there.
+    #[allow(dead_code)] // Callers land next.
+    pub(crate) fn remove_chunk(&self, start: LogicalAddress) -> Result<()> {
+        let _writer = self.install.lock();
+        let chunks =
+            self.chunks.load().without(start).ok_or(Error::Unmapped { logical: start, length: 1 })?;
+        self.chunks.store(Arc::new(chunks));
+        Ok(())
+    }
+
+    /// Takes in a changed item of a device that is known, whether it is there or missing.
+    ///
+    /// # Errors
+    /// No such device, or one that is smaller than the item says.
+    #[allow(dead_code)] // Callers land next.
+    pub(crate) fn set_device_item(&self, item: DeviceItem) -> Result<()> {
+        let _writer = self.install.lock();
+        let devices = self.devices.load();
+        let slot = devices
+            .iter()
+            .find(|slot| {
+                slot.item.devid == item.devid && slot.item.uuid == item.uuid && slot.item.fsid == item.fsid
+            })
+            .ok_or(Error::DeviceMissing { devid: item.devid, uuid: item.uuid })?;
+        if let Some(device) = &slot.device {
+            check_size(&**device, item.total_bytes, self.degraded)?;
+        }
+        self.devices.store(Arc::new(devices.with_items([item])));
         Ok(())
     }
 

@@ -85,7 +85,7 @@ struct Checker<'a> {
 
 impl<'a> Checker<'a> {
     fn new(forest: &'a Forest, options: &'a CheckOptions) -> Self {
-        let geometry = *forest.volume().geometry();
+        let geometry = forest.volume().geometry();
         Self {
             forest,
             options,

@@ -102,7 +102,7 @@ pub(super) fn verify_data(
         if key.item_type != ItemType::EXTENT_CSUM {
             continue;
         }
-        let Ok(item) = CsumItem::parse(&key, view.item(slot), geometry) else { continue };
+        let Ok(item) = CsumItem::parse(&key, view.item(slot), &geometry) else { continue };
         let sector = geometry.sector_size as usize;
         let sum_size = geometry.checksum_type.size();
         let mut start = item.start().0;

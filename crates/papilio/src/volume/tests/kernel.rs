@@ -83,12 +83,12 @@ fn walk(
     let mut bytes = vec![0; volume.geometry().node_size as usize];
     for copy in 0..volume.copies(address).unwrap() {
         match volume.read_copy(address, &mut bytes, copy) {
-            Ok(()) => drop(Node::check(&bytes, expected, volume.geometry()).unwrap()),
+            Ok(()) => drop(Node::check(&bytes, expected, &volume.geometry()).unwrap()),
             Err(error) => assert!(degraded, "copy {copy}: {error}"),
         }
     }
     volume.read(address, &mut bytes).unwrap();
-    let node = Node::check(&bytes, expected, volume.geometry()).unwrap();
+    let node = Node::check(&bytes, expected, &volume.geometry()).unwrap();
     for slot in 0..node.len() {
         if !node.is_leaf() {
             let child = node.child(slot);

@@ -1,6 +1,8 @@
 //! Tests of whole volumes: [`reading`] with everything there, with devices lost and with devices
-//! that fail, [`opening`] good and bad ones, and [`kernel`], on what mkfs and the kernel wrote.
+//! that fail, [`writing`] the same, [`opening`] good and bad ones, and [`kernel`], on what mkfs and
+//! the kernel wrote.
 
 mod kernel;
 mod opening;
 mod reading;
+mod writing;

@@ -10,7 +10,7 @@ use papilio_format::{LogicalAddress, PhysicalAddress};
 use std::sync::Arc;
 
 /// Every profile with the numbers of stripes that make a difference.
-const LAYOUTS: [(RaidProfile, usize); 19] = [
+pub(super) const LAYOUTS: [(RaidProfile, usize); 19] = [
     (RaidProfile::Single, 1),
     (RaidProfile::Dup, 2),
     (RaidProfile::Raid0, 1),
@@ -33,7 +33,7 @@ const LAYOUTS: [(RaidProfile, usize); 19] = [
 ];
 
 /// Whether the bytes of both chunks survive the loss of the devices in `missing`.
-fn survives(profile: RaidProfile, stripes: usize, missing: u32) -> bool {
+pub(super) fn survives(profile: RaidProfile, stripes: usize, missing: u32) -> bool {
     let lost = missing.count_ones() as usize;
     match profile {
         RaidProfile::Single | RaidProfile::Dup | RaidProfile::Raid0 => lost == 0,
