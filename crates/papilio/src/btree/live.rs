@@ -100,7 +100,9 @@ impl LiveTree {
 
     /// Starts changing it; waits for another writer to end.
     pub(crate) fn edit<'a>(&'a self, allocator: &'a dyn NodeAllocator) -> TreeEditor<'a> {
-        TreeEditor { tree: self, allocator, _writer: self.writer.lock() }
+        let _writer = self.writer.lock();
+        let geometry = self.forest.volume().geometry();
+        TreeEditor { tree: self, allocator, geometry, _writer }
     }
 
     /// Declares all blocks made up to `stamp` unchangeable and returns the tree as of now.
@@ -174,6 +176,7 @@ impl Change {
 pub(crate) struct TreeEditor<'a> {
     tree: &'a LiveTree,
     allocator: &'a dyn NodeAllocator,
+    geometry: Geometry,
     _writer: MutexGuard<'a, ()>,
 }
 
@@ -194,8 +197,8 @@ impl<'a> TreeEditor<'a> {
     }
 
     /// Node and sector size, features.
-    pub(crate) fn geometry(&self) -> &'a Geometry {
-        self.tree.forest.volume().geometry()
+    pub(crate) fn geometry(&self) -> &Geometry {
+        &self.geometry
     }
 
     /// The tree as it is now, to be searched. Drop it before the next change.

@@ -149,7 +149,7 @@ impl TestForest {
         dirty_blocks(&frozen.root_block().unwrap(), &mut blocks);
         let mut bytes = vec![0; self.allocator.node_size as usize];
         for block in &blocks {
-            sealed(block, self.volume.geometry(), &mut bytes).expect("what is written passes the check");
+            sealed(block, &self.volume.geometry(), &mut bytes).expect("what is written passes the check");
             let (_, place): (_, PhysicalAddress) = self.volume.place_of(block.address(), 0).unwrap();
             self.device.write_at(&bytes, place).unwrap();
         }
