@@ -239,7 +239,11 @@ impl Volume {
 
 /// Runs through all, and returns the first error.
 fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
-    results.fold(Ok(()), |first, result| if first.is_ok() { result } else { first })
+    let mut first = Ok(());
+    for result in results {
+        first = first.and(result);
+    }
+    first
 }
 
 /// Refuses chunks whose last row would reach out of the device extents behind it. Neither the kernel
