@@ -1,0 +1,167 @@
+//! The block groups of one kind: their sums, which of them has room, and what is promised.
+//!
+//! Owns [`SpaceInfo`] and the choice of a profile. Invariants: `totals` and `available` are sums over
+//! the kind's block groups; `by_longest` holds each that serves and has free space, once. Takes no
+//! lock (it lies under [`super::Space`]'s). Kernel counterparts: `struct btrfs_space_info`
+//! (`fs/btrfs/space-info.h`), `btrfs_reduce_alloc_profile` (`fs/btrfs/block-group.c`).
+
+use super::SpaceTotals;
+use super::block_group::{BlockGroup, Footprint};
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::RaidProfile;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// Who continues where: data and metadata of mixed block groups each on their own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Cursors {
+    pub(super) data: Option<u64>,
+    pub(super) metadata: Option<u64>,
+}
+
+/// The block groups of one kind.
+#[derive(Debug, Default)]
+pub(super) struct SpaceInfo {
+    pub(super) totals: SpaceTotals,
+    /// Free bytes of the block groups that serve.
+    pub(super) available: u64,
+    /// Bytes of reservations that are alive.
+    pub(super) promised: u64,
+    pub(super) cursors: Cursors,
+    /// Whether block groups without redundancy are left alone.
+    pub(super) redundant: bool,
+    /// How many block groups there are of each flags.
+    flags: BTreeMap<u64, usize>,
+    /// (logarithm of the longest free range, start), so that a search looks only at block groups
+    /// that may have the room, those with the least room first: the emptiest can be removed.
+    by_longest: BTreeSet<(u32, u64)>,
+}
+
+impl SpaceInfo {
+    /// A block group came.
+    pub(super) fn add(&mut self, group: &BlockGroup) {
+        *self.flags.entry(group.flags.bits()).or_default() += 1;
+        let nothing = Footprint { totals: SpaceTotals::default(), class: None };
+        self.change(group.start, &nothing, &group.footprint());
+    }
+
+    /// A block group is gone.
+    pub(super) fn remove(&mut self, group: &BlockGroup) {
+        let count = self.flags.get_mut(&group.flags.bits()).expect("it was added");
+        *count -= 1;
+        if *count == 0 {
+            self.flags.remove(&group.flags.bits());
+        }
+        let nothing = Footprint { totals: SpaceTotals::default(), class: None };
+        self.change(group.start, &group.footprint(), &nothing);
+    }
+
+    /// A block group changed.
+    pub(super) fn change(&mut self, start: u64, before: &Footprint, after: &Footprint) {
+        let sum = |sum: u64, before: u64, after: u64| sum - before + after;
+        let (totals, from, to) = (&mut self.totals, &before.totals, &after.totals);
+        totals.total = sum(totals.total, from.total, to.total);
+        totals.used = sum(totals.used, from.used, to.used);
+        totals.reserved = sum(totals.reserved, from.reserved, to.reserved);
+        totals.pinned = sum(totals.pinned, from.pinned, to.pinned);
+        totals.free = sum(totals.free, from.free, to.free);
+        // A block group without a class has no free space or does not serve.
+        let available = |footprint: &Footprint| footprint.class.map_or(0, |_| footprint.totals.free);
+        self.available = sum(self.available, available(before), available(after));
+        if before.class != after.class {
+            if let Some(class) = before.class {
+                self.by_longest.remove(&(class, start));
+            }
+            if let Some(class) = after.class {
+                self.by_longest.insert((class, start));
+            }
+        }
+    }
+
+    /// Starts of the block groups whose longest free range may be `length` or more, those with the
+    /// shortest first.
+    pub(super) fn with_room(&self, length: u64) -> impl Iterator<Item = u64> + '_ {
+        self.by_longest.range((length.ilog2(), 0)..).map(|&(_, start)| start)
+    }
+
+    /// Starts of the block groups with the longest free ranges, to a factor of two.
+    pub(super) fn with_most_room(&self) -> impl Iterator<Item = u64> + '_ {
+        let class = self.by_longest.last().map_or(0, |&(class, _)| class);
+        self.by_longest.range((class, 0)..).map(|&(_, start)| start)
+    }
+
+    /// How many block groups have exactly these flags.
+    pub(super) fn count(&self, flags: BlockGroupFlags) -> usize {
+        self.flags.get(&flags.bits()).copied().unwrap_or(0)
+    }
+
+    /// The profile for new allocations: of those that there are, the one of most redundancy that so
+    /// many devices can hold; single where there is none.
+    pub(super) fn profile(&self, devices: usize) -> BlockGroupFlags {
+        use RaidProfile::*;
+        let there = self.flags.keys().fold(0, |all, flags| all | flags);
+        let there = BlockGroupFlags::from_bits_retain(there);
+        [Raid1c4, Raid6, Raid1c3, Raid5, Raid10, Raid1, Dup, Raid0]
+            .into_iter()
+            .find(|profile| there.contains(profile.flags()) && devices >= devices_min(*profile))
+            .map_or(BlockGroupFlags::empty(), RaidProfile::flags)
+    }
+}
+
+/// The fewest devices that a chunk may have (`devs_min` of `btrfs_raid_array`, `fs/btrfs/volumes.c`).
+fn devices_min(profile: RaidProfile) -> usize {
+    match profile {
+        RaidProfile::Single | RaidProfile::Dup | RaidProfile::Raid0 => 1,
+        RaidProfile::Raid1 | RaidProfile::Raid10 | RaidProfile::Raid5 => 2,
+        RaidProfile::Raid1c3 | RaidProfile::Raid6 => 3,
+        RaidProfile::Raid1c4 => 4,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn group(start: u64, flags: BlockGroupFlags, free: u64) -> BlockGroup {
+        let ranges = (free > 0).then_some(start..start + free);
+        BlockGroup::new(&(start..start + 1000), flags, 1000 - free, ranges, &[])
+    }
+
+    #[test]
+    fn the_profile_is_the_best_that_the_devices_can_hold() {
+        let mut info = SpaceInfo::default();
+        let data = BlockGroupFlags::DATA;
+        assert_eq!(info.profile(1), BlockGroupFlags::empty());
+        info.add(&group(0, data, 10));
+        assert_eq!(info.profile(9), BlockGroupFlags::empty());
+        info.add(&group(1000, data | BlockGroupFlags::RAID0, 10));
+        assert_eq!(info.profile(1), BlockGroupFlags::RAID0);
+        let raid1 = group(2000, data | BlockGroupFlags::RAID1, 10);
+        info.add(&raid1);
+        assert_eq!(info.profile(1), BlockGroupFlags::RAID0);
+        assert_eq!(info.profile(2), BlockGroupFlags::RAID1);
+        assert_eq!(info.count(raid1.flags), 1);
+        info.remove(&raid1);
+        assert_eq!(info.profile(2), BlockGroupFlags::RAID0);
+        assert_eq!(info.count(raid1.flags), 0);
+    }
+
+    #[test]
+    fn room_is_looked_for_where_it_may_be() {
+        let mut info = SpaceInfo::default();
+        for (start, free) in [(0, 900), (1000, 40), (2000, 0), (3000, 70)] {
+            info.add(&group(start, BlockGroupFlags::DATA, free));
+        }
+        assert_eq!(info.with_room(1).collect::<Vec<_>>(), [1000, 3000, 0]);
+        assert_eq!(info.with_room(100).collect::<Vec<_>>(), [3000, 0]);
+        assert_eq!(info.with_room(128).collect::<Vec<_>>(), [0]);
+        assert_eq!(info.with_most_room().collect::<Vec<_>>(), [0]);
+        assert_eq!(info.available, 1010);
+
+        let mut full = group(0, BlockGroupFlags::DATA, 900);
+        let before = full.footprint();
+        full.read_only = true;
+        info.change(0, &before, &full.footprint());
+        assert_eq!(info.with_most_room().collect::<Vec<_>>(), [3000]);
+        assert_eq!((info.available, info.totals.free), (110, 1010));
+    }
+}
