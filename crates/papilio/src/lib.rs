@@ -66,7 +66,7 @@ pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
 pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
 pub use maintenance::tree_stats::{Layout, TreeStats};
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
-pub use options::{OpenOptions, SubvolumeChoice};
+pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use papilio_format as format;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 pub use subvolume::Subvolume;

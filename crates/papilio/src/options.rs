@@ -1,8 +1,11 @@
 //! How a file system is opened.
 //!
-//! Owns [`OpenOptions`], the builder that every way of opening goes through.
+//! Owns [`OpenOptions`], the builder that every way of opening goes through, and
+//! [`CompressionChoice`], which several places take.
 
+use crate::Error;
 use papilio_format::TreeId;
+use papilio_format::items::file_extent::Compression;
 use std::path::{Path, PathBuf};
 
 /// Options of opening a file system; all defaults are the safe ones.
@@ -93,5 +96,149 @@ impl OpenOptions {
     pub fn verify_data(mut self, verify: bool) -> Self {
         self.verify_data = verify;
         self
+    }
+}
+
+/// How data is compressed: an algorithm, and how hard it tries.
+///
+/// ```
+/// use papilio::CompressionChoice;
+/// let choice: CompressionChoice = "zstd:9".parse()?;
+/// assert_eq!((choice.level(), choice.to_string().as_str()), (9, "zstd:9"));
+/// assert_eq!("zstd".parse::<CompressionChoice>()?.level(), 3);
+/// assert_eq!("none".parse::<CompressionChoice>()?, CompressionChoice::NONE);
+/// assert!("zlib:10".parse::<CompressionChoice>().is_err());
+/// # Ok::<(), papilio::Error>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct CompressionChoice {
+    algorithm: Compression,
+    level: i32,
+}
+
+impl CompressionChoice {
+    /// No compression.
+    pub const NONE: Self = Self { algorithm: Compression::None, level: 0 };
+
+    /// An algorithm with its usual level: 3 for zlib and zstd; the others have none.
+    pub const fn new(algorithm: Compression) -> Self {
+        let level = match algorithm {
+            Compression::Zlib | Compression::Zstd => 3,
+            Compression::None | Compression::Lzo => 0,
+        };
+        Self { algorithm, level }
+    }
+
+    /// The algorithm with another level: 1 to 9 for zlib, -15 to 15 for zstd; 0 is the usual one.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] with a level that the algorithm does not have.
+    pub fn with_level(algorithm: Compression, level: i32) -> Result<Self, Error> {
+        let usual = Self::new(algorithm);
+        let levels = match algorithm {
+            Compression::Zlib => 1..=9,
+            Compression::Zstd => -15..=15,
+            Compression::None | Compression::Lzo => 0..=0,
+        };
+        match level {
+            0 => Ok(usual),
+            _ if levels.contains(&level) => Ok(Self { algorithm, level }),
+            _ if usual.level == 0 => Err(Error::Invalid(format!("compression {algorithm} has no levels"))),
+            _ => Err(Error::Invalid(format!(
+                "compression {algorithm}: level {level} is not one of {} to {}",
+                levels.start(),
+                levels.end()
+            ))),
+        }
+    }
+
+    /// The algorithm.
+    pub const fn algorithm(&self) -> Compression {
+        self.algorithm
+    }
+
+    /// The level; 0 where the algorithm has none.
+    pub const fn level(&self) -> i32 {
+        self.level
+    }
+
+    /// Whether nothing is compressed.
+    pub const fn is_none(&self) -> bool {
+        matches!(self.algorithm, Compression::None)
+    }
+}
+
+/// The values of the kernel's mount option `compress`: `zlib`, `zlib:1` to `zlib:9`, `lzo`, `zstd`,
+/// `zstd:-15` to `zstd:15`, `no` and `none`. Unlike the kernel, a level that does not exist is an error.
+impl std::str::FromStr for CompressionChoice {
+    type Err = Error;
+
+    fn from_str(value: &str) -> Result<Self, Error> {
+        let (name, level) = match value.split_once(':') {
+            Some((name, level)) => (name, Some(level)),
+            None => (value, None),
+        };
+        let algorithm = match name {
+            "zlib" => Compression::Zlib,
+            "lzo" => Compression::Lzo,
+            "zstd" => Compression::Zstd,
+            "no" | "none" => Compression::None,
+            _ => {
+                return Err(Error::Invalid(format!(
+                    "compression {value:?}: not zlib[:1-9], lzo, zstd[:-15-15] or none"
+                )));
+            }
+        };
+        let Some(level) = level else { return Ok(Self::new(algorithm)) };
+        let level = level
+            .parse()
+            .map_err(|_| Error::Invalid(format!("compression {value:?}: {level:?} is no level")))?;
+        Self::with_level(algorithm, level)
+    }
+}
+
+/// As the mount option takes it.
+impl std::fmt::Display for CompressionChoice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.algorithm.name())?;
+        if self.level != 0 {
+            write!(f, ":{}", self.level)?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_of_compress_are_the_kernels() {
+        let parse = |value: &str| value.parse::<CompressionChoice>();
+        for (value, algorithm, level) in [
+            ("zlib", Compression::Zlib, 3),
+            ("zlib:1", Compression::Zlib, 1),
+            ("zlib:9", Compression::Zlib, 9),
+            ("zlib:0", Compression::Zlib, 3),
+            ("lzo", Compression::Lzo, 0),
+            ("zstd", Compression::Zstd, 3),
+            ("zstd:15", Compression::Zstd, 15),
+            ("zstd:-15", Compression::Zstd, -15),
+            ("zstd:0", Compression::Zstd, 3),
+            ("no", Compression::None, 0),
+            ("none", Compression::None, 0),
+        ] {
+            let choice = parse(value).unwrap();
+            assert_eq!((choice.algorithm(), choice.level()), (algorithm, level), "{value}");
+            assert_eq!(parse(&choice.to_string()).unwrap(), choice, "{value}");
+            assert_eq!(choice.is_none(), value.starts_with("no"));
+        }
+        let bad = [
+            "", "zip", "zlib:", "zlib:10", "zlib:-1", "zlib:3x", "lzo:1", "zstd:16", "zstd:-16", "no:2",
+            "ZSTD",
+        ];
+        for value in bad {
+            assert!(matches!(parse(value), Err(Error::Invalid(_))), "{value:?}");
+        }
     }
 }
