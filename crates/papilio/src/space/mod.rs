@@ -19,12 +19,14 @@
 //! of the lock order.
 
 mod block_group;
+pub(crate) mod chunk_allocation;
 mod free_space;
 mod range_set;
 mod reservation;
 #[allow(clippy::module_inception)]
 mod space;
 mod space_info;
+pub(crate) mod superblock_exclusions;
 #[cfg(test)]
 mod tests;
 

@@ -1,0 +1,508 @@
+//! Planning a chunk: how long, and on which devices where.
+//!
+//! Owns [`plan_chunk`], a pure computation on the free space of the devices, and [`ChunkPlan`], which
+//! makes the items that say so. It follows the kernel's rules, so that a file system looks alike
+//! whoever wrote it: as many devices as the profile can use, those with the largest hole first; the
+//! first hole of a device that is large enough, else its largest.
+//!
+//! Invariants: what is planned lies within the devices, behind their first MiB, and touches no device
+//! extent; equal input gives an equal plan.
+//!
+//! The places of superblock copies are not left out here: a chunk may cover them, and their logical
+//! addresses are never given out (see [`super::superblock_exclusions`]).
+//!
+//! Takes no lock. Kernel counterparts: `btrfs_create_chunk`, `init_alloc_chunk_ctl_policy_regular`,
+//! `gather_device_info`, `decide_stripe_size_regular`, `find_free_dev_extent` (`fs/btrfs/volumes.c`),
+//! `calc_chunk_size` (`fs/btrfs/space-info.c`).
+
+use crate::volume::chunk_map::ChunkMap;
+use crate::{Error, Result};
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::{ChunkHeader, ChunkItem, RaidProfile, STRIPE_LENGTH, Stripe};
+use papilio_format::items::device::DeviceExtent;
+use papilio_format::node::{ItemHeader, NodeHeader};
+use papilio_format::superblock::SYSTEM_CHUNK_ARRAY_SIZE;
+use papilio_format::{DeviceId, ItemType, Key, LogicalAddress, PhysicalAddress, Uuid, objectid};
+use std::cmp::Reverse;
+
+const MIB: u64 = 1 << 20;
+const GIB: u64 = 1 << 30;
+
+/// The start of a device that holds no chunk (`BTRFS_DEVICE_RANGE_RESERVED`).
+pub(crate) const DEVICE_RANGE_RESERVED: u64 = MIB;
+/// Bytes of a data chunk, at most (`BTRFS_MAX_DATA_CHUNK_SIZE`).
+const DATA_CHUNK_MAX: u64 = 10 * GIB;
+/// Bytes of a metadata chunk, at most; more on a file system larger than [`LARGE_FILE_SYSTEM`].
+const METADATA_CHUNK_MAX: u64 = 256 * MIB;
+const METADATA_CHUNK_MAX_LARGE: u64 = GIB;
+const LARGE_FILE_SYSTEM: u64 = 50 * GIB;
+/// Bytes of a system chunk, at most.
+const SYSTEM_CHUNK_MAX: u64 = 32 * MIB;
+/// Bytes of a stripe on one device, at most.
+const STRIPE_MAX: u64 = GIB;
+/// Stripes that are cut down to a chunk's limit are rounded up to this.
+const STRIPE_ROUNDING: u64 = 16 * MIB;
+
+/// The free and used space of one device.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeviceSpace {
+    /// Its number.
+    pub(crate) devid: DeviceId,
+    /// Its UUID.
+    pub(crate) uuid: Uuid,
+    /// Bytes that the file system may use of it.
+    pub(crate) total_bytes: u64,
+    /// Its device extents, start and bytes, ascending.
+    pub(crate) used: Vec<(PhysicalAddress, u64)>,
+}
+
+/// What limits a chunk besides the space.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ChunkLimits {
+    /// Bytes of a tree block: a chunk's item must fit one.
+    pub(crate) node_size: u32,
+    /// Bytes of logical address space that the chunk shall have at most; the kernel's limits hold
+    /// in any case.
+    pub(crate) length_max: u64,
+}
+
+impl ChunkLimits {
+    /// The kernel's limits alone.
+    pub(crate) fn new(node_size: u32) -> Self {
+        Self { node_size, length_max: u64::MAX }
+    }
+}
+
+/// A chunk that is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ChunkPlan {
+    /// What it holds and how.
+    pub(crate) flags: BlockGroupFlags,
+    /// Bytes of logical address space.
+    pub(crate) length: u64,
+    /// Bytes of each stripe on its device.
+    pub(crate) stripe_bytes: u64,
+    /// Where, in the order that the profile gives a meaning.
+    pub(crate) stripes: Vec<Stripe>,
+}
+
+/// How many devices a profile takes (`btrfs_raid_array`).
+struct Spread {
+    devices_min: usize,
+    /// `None`: as many as there are.
+    devices_max: Option<usize>,
+    /// The number of devices is a multiple of this.
+    devices_increment: usize,
+    /// Stripes on each device.
+    device_stripes: usize,
+}
+
+const fn spread(profile: RaidProfile) -> Spread {
+    let (devices_min, devices_max, devices_increment, device_stripes) = match profile {
+        RaidProfile::Single => (1, Some(1), 1, 1),
+        RaidProfile::Dup => (1, Some(1), 1, 2),
+        RaidProfile::Raid0 => (1, None, 1, 1),
+        RaidProfile::Raid1 => (2, Some(2), 2, 1),
+        RaidProfile::Raid1c3 => (3, Some(3), 3, 1),
+        RaidProfile::Raid1c4 => (4, Some(4), 4, 1),
+        RaidProfile::Raid10 => (2, None, 2, 1),
+        RaidProfile::Raid5 => (2, None, 1, 1),
+        RaidProfile::Raid6 => (3, None, 1, 1),
+    };
+    Spread { devices_min, devices_max, devices_increment, device_stripes }
+}
+
+/// A device that could take part.
+struct Candidate<'d> {
+    device: &'d DeviceSpace,
+    hole: PhysicalAddress,
+    /// Bytes of the hole, at most as many as are wanted.
+    available: u64,
+    /// Free bytes in all.
+    total_available: u64,
+}
+
+/// Plans a chunk for `flags`, a type and a profile, on `devices`: those that are there and may be
+/// written to.
+///
+/// # Errors
+/// [`Error::NoSpace`] where too few devices have a hole.
+///
+/// # Panics
+/// With flags that name no type, or more than one profile.
+pub(crate) fn plan_chunk(
+    devices: &[DeviceSpace],
+    flags: BlockGroupFlags,
+    limits: &ChunkLimits,
+) -> Result<ChunkPlan> {
+    let profile = RaidProfile::from_flags(flags).expect("a chunk has one profile");
+    let spread = spread(profile);
+    let writable = devices.iter().fold(0u64, |sum, device| sum.saturating_add(device.total_bytes));
+    let length_max = type_limit(flags, writable);
+    let stripe_max = length_max.min(STRIPE_MAX);
+    // No chunk is to be more than a tenth of the file system.
+    let length_max = length_max.min(writable / 10).min(limits.length_max);
+
+    let mut candidates = candidates(devices, stripe_max, spread.device_stripes as u64);
+    candidates.sort_by_key(|candidate| {
+        (Reverse(candidate.available), Reverse(candidate.total_available), candidate.device.devid)
+    });
+    let usable = candidates.len() - candidates.len() % spread.devices_increment;
+    if usable < spread.devices_min {
+        return Err(Error::NoSpace { what: "a chunk" });
+    }
+    let most = spread.devices_max.unwrap_or_else(|| devices_limit(flags, limits.node_size));
+    let usable = usable.min(most - most % spread.devices_increment);
+    candidates.truncate(usable);
+
+    let stripes = usable * spread.device_stripes;
+    let data_stripes = profile.data_stripes(stripes) as u64;
+    let fits = candidates[usable - 1].available / spread.device_stripes as u64;
+    let stripe_bytes = stripe_bytes(fits, length_max, data_stripes);
+    let stripes = candidates.iter().flat_map(|candidate| {
+        (0..spread.device_stripes as u64).map(|number| Stripe {
+            devid: candidate.device.devid,
+            offset: PhysicalAddress(candidate.hole.0 + number * stripe_bytes),
+            device_uuid: candidate.device.uuid,
+        })
+    });
+    Ok(ChunkPlan { flags, length: stripe_bytes * data_stripes, stripe_bytes, stripes: stripes.collect() })
+}
+
+/// Bytes of a chunk of that type, at most.
+fn type_limit(flags: BlockGroupFlags, writable: u64) -> u64 {
+    if flags.contains(BlockGroupFlags::DATA) {
+        DATA_CHUNK_MAX
+    } else if flags.contains(BlockGroupFlags::SYSTEM) {
+        SYSTEM_CHUNK_MAX
+    } else if flags.contains(BlockGroupFlags::METADATA) {
+        if writable > LARGE_FILE_SYSTEM { METADATA_CHUNK_MAX_LARGE } else { METADATA_CHUNK_MAX }
+    } else {
+        panic!("a chunk has a type, these flags have none: {flags:?}");
+    }
+}
+
+/// Devices of a chunk, at most: its item must fit a leaf, and a system chunk's the superblock's array
+/// twice (`BTRFS_MAX_DEVS`, `BTRFS_MAX_DEVS_SYS_CHUNK`).
+fn devices_limit(flags: BlockGroupFlags, node_size: u32) -> usize {
+    let leaf = node_size as usize - NodeHeader::SIZE - ItemHeader::SIZE - ChunkHeader::SIZE;
+    let array = SYSTEM_CHUNK_ARRAY_SIZE - 2 * (Key::SIZE + ChunkItem::size_on_disk(1));
+    let leaf = leaf / Stripe::SIZE;
+    if flags.contains(BlockGroupFlags::SYSTEM) { leaf.min(array / Stripe::SIZE + 1) } else { leaf }
+}
+
+/// The devices with a hole that holds anything at all.
+fn candidates(devices: &[DeviceSpace], stripe_max: u64, device_stripes: u64) -> Vec<Candidate<'_>> {
+    let least = STRIPE_LENGTH * device_stripes;
+    let wanted = stripe_max * device_stripes;
+    let candidate = |device| {
+        let total_available = free_bytes(device);
+        let (hole, available) = find_hole(device, wanted);
+        let available = available.min(wanted);
+        let fits = total_available >= least && available >= least;
+        fits.then_some(Candidate { device, hole, available, total_available })
+    };
+    devices.iter().filter_map(candidate).collect()
+}
+
+fn free_bytes(device: &DeviceSpace) -> u64 {
+    device.used.iter().fold(device.total_bytes, |free, &(_, length)| free.saturating_sub(length))
+}
+
+/// The first hole of at least `wanted` bytes, else the largest: start and bytes.
+fn find_hole(device: &DeviceSpace, wanted: u64) -> (PhysicalAddress, u64) {
+    let mut largest = (PhysicalAddress(DEVICE_RANGE_RESERVED), 0);
+    let mut from = DEVICE_RANGE_RESERVED;
+    let end = [(PhysicalAddress(device.total_bytes), 0)];
+    for &(start, length) in device.used.iter().chain(&end) {
+        // The kernel takes holes as they are; all that it makes are aligned anyway.
+        let hole_start = from.checked_next_multiple_of(STRIPE_LENGTH).unwrap_or(u64::MAX);
+        let hole = start.0.min(device.total_bytes).saturating_sub(hole_start);
+        if hole > largest.1 {
+            largest = (PhysicalAddress(hole_start), hole);
+        }
+        if largest.1 >= wanted {
+            break;
+        }
+        from = from.max(start.0.saturating_add(length));
+    }
+    largest
+}
+
+/// Bytes of a stripe, where `fits` bytes do on the fullest device.
+fn stripe_bytes(fits: u64, length_max: u64, data_stripes: u64) -> u64 {
+    let mut bytes = fits;
+    if bytes.saturating_mul(data_stripes) > length_max {
+        bytes = bytes.min((length_max / data_stripes).max(1).next_multiple_of(STRIPE_ROUNDING));
+    }
+    let bytes = bytes.min(STRIPE_MAX);
+    bytes - bytes % STRIPE_LENGTH
+}
+
+impl ChunkPlan {
+    /// The chunk's item, for key (256, CHUNK_ITEM, logical start) of the chunk tree.
+    pub(crate) fn chunk_item(&self, sector_size: u32) -> ChunkItem {
+        let raid10 = self.flags.contains(BlockGroupFlags::RAID10);
+        ChunkItem {
+            length: self.length,
+            owner: objectid::EXTENT_TREE.0,
+            stripe_length: STRIPE_LENGTH,
+            flags: self.flags,
+            io_align: STRIPE_LENGTH as u32,
+            io_width: STRIPE_LENGTH as u32,
+            sector_size,
+            sub_stripes: if raid10 { 2 } else { 1 },
+            stripes: self.stripes.clone(),
+        }
+    }
+
+    /// The items of the device tree for a chunk that starts at `start`, ascending by key.
+    pub(crate) fn device_extents(
+        &self,
+        start: LogicalAddress,
+        chunk_tree_uuid: Uuid,
+    ) -> Vec<(Key, DeviceExtent)> {
+        let extent = DeviceExtent {
+            chunk_tree: objectid::CHUNK_TREE,
+            chunk_objectid: objectid::FIRST_CHUNK_TREE,
+            chunk_offset: start,
+            length: self.stripe_bytes,
+            chunk_tree_uuid,
+        };
+        let key = |stripe: &Stripe| Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
+        let mut items: Vec<_> = self.stripes.iter().map(|stripe| (key(stripe), extent)).collect();
+        items.sort_by_key(|(key, _)| *key);
+        items
+    }
+
+    /// Bytes that the chunk takes of a device.
+    pub(crate) fn bytes_on(&self, devid: DeviceId) -> u64 {
+        let stripes = self.stripes.iter().filter(|stripe| stripe.devid == devid).count();
+        stripes as u64 * self.stripe_bytes
+    }
+}
+
+/// The logical address where the next chunk starts: behind the last one (`find_next_chunk`). `None`
+/// where the address space is used up to its end.
+pub(crate) fn next_chunk_start(chunks: &ChunkMap) -> Option<LogicalAddress> {
+    let end = chunks.iter().last().map_or(DEVICE_RANGE_RESERVED, |chunk| chunk.end().0);
+    end.checked_next_multiple_of(STRIPE_LENGTH).map(LogicalAddress)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use papilio_format::items::chunk::RaidProfile;
+    use proptest::prelude::*;
+
+    const NODE: u32 = 16384;
+
+    fn device(devid: u64, total_bytes: u64, used: &[(u64, u64)]) -> DeviceSpace {
+        let used = used.iter().map(|&(start, length)| (PhysicalAddress(start), length)).collect();
+        DeviceSpace { devid: DeviceId(devid), uuid: Uuid::from_u128(devid.into()), total_bytes, used }
+    }
+
+    fn plan(devices: &[DeviceSpace], flags: BlockGroupFlags) -> Result<ChunkPlan> {
+        plan_chunk(devices, flags, &ChunkLimits::new(NODE))
+    }
+
+    fn places(plan: &ChunkPlan) -> Vec<(u64, u64)> {
+        plan.stripes.iter().map(|stripe| (stripe.devid.0, stripe.offset.0 / MIB)).collect()
+    }
+
+    #[test]
+    fn sizes_are_the_kernels() {
+        let metadata = BlockGroupFlags::METADATA | BlockGroupFlags::DUP;
+        let length = |total, flags| plan(&[device(1, total, &[])], flags).unwrap().length;
+        // Large: each type's own limit; a data stripe is at most 1 GiB.
+        assert_eq!(length(200 * GIB, BlockGroupFlags::DATA), GIB);
+        assert_eq!(length(200 * GIB, metadata), GIB);
+        assert_eq!(length(50 * GIB, metadata), 256 * MIB);
+        assert_eq!(length(200 * GIB, BlockGroupFlags::SYSTEM | BlockGroupFlags::DUP), 32 * MIB);
+        assert_eq!(length(200 * GIB, BlockGroupFlags::DATA | BlockGroupFlags::METADATA), GIB);
+        // Small: a tenth, rounded up to 16 MiB.
+        assert_eq!(length(GIB, BlockGroupFlags::DATA), 112 * MIB);
+        assert_eq!(length(GIB, metadata), 112 * MIB);
+        assert_eq!(length(64 * MIB, BlockGroupFlags::DATA), 16 * MIB);
+        // Ten data stripes make the most that a chunk can have.
+        let many: Vec<_> = (1..=20).map(|devid| device(devid, 100 * GIB, &[])).collect();
+        let striped = plan(&many, BlockGroupFlags::DATA | BlockGroupFlags::RAID0).unwrap();
+        assert_eq!((striped.length, striped.stripe_bytes), (20 * 512 * MIB, 512 * MIB));
+        let parity = plan(&many, BlockGroupFlags::DATA | BlockGroupFlags::RAID6).unwrap();
+        assert_eq!((parity.stripes.len(), parity.stripe_bytes), (20, 576 * MIB));
+        assert_eq!(parity.length, 18 * 576 * MIB);
+    }
+
+    #[test]
+    fn the_first_hole_that_is_large_enough_is_taken() {
+        let used = [(MIB, 7 * MIB), (16 * MIB, 16 * MIB), (160 * MIB, MIB)];
+        let space = device(1, GIB, &used);
+        // 8 to 16 is too small for what is wanted, 32 to 160 as well; behind 161 there is the most.
+        assert_eq!(find_hole(&space, 2 * GIB), (PhysicalAddress(161 * MIB), GIB - 161 * MIB));
+        assert_eq!(find_hole(&space, 100 * MIB), (PhysicalAddress(32 * MIB), 128 * MIB));
+        assert_eq!(find_hole(&space, 8 * MIB), (PhysicalAddress(8 * MIB), 8 * MIB));
+        // An extent in the reserved part, as very old file systems have, and one that is not aligned.
+        let odd = device(1, 32 * MIB, &[(0, 4 * MIB + 4096)]);
+        assert_eq!(find_hole(&odd, GIB).0, PhysicalAddress(4 * MIB + STRIPE_LENGTH));
+        assert_eq!(find_hole(&device(1, MIB, &[]), 1).1, 0);
+        assert_eq!(find_hole(&device(1, 8 * MIB, &[(MIB, u64::MAX)]), 1).1, 0);
+    }
+
+    #[test]
+    fn profiles_take_the_devices_with_the_largest_holes() {
+        let devices = [
+            device(1, 10 * GIB, &[(MIB, 9 * GIB)]),
+            device(2, 10 * GIB, &[(MIB, 4 * GIB)]),
+            device(3, 10 * GIB, &[]),
+            device(4, 10 * GIB, &[(MIB, 10 * GIB - MIB)]),
+        ];
+        let devids = |flags: BlockGroupFlags| {
+            plan(&devices, BlockGroupFlags::DATA | flags)
+                .map(|plan| plan.stripes.iter().map(|stripe| stripe.devid.0).collect::<Vec<_>>())
+        };
+        assert_eq!(devids(BlockGroupFlags::empty()).unwrap(), [3]);
+        assert_eq!(devids(BlockGroupFlags::DUP).unwrap(), [3, 3]);
+        assert_eq!(devids(BlockGroupFlags::RAID1).unwrap(), [3, 2]);
+        assert_eq!(devids(BlockGroupFlags::RAID10).unwrap(), [3, 2]);
+        assert_eq!(devids(BlockGroupFlags::RAID1C3).unwrap(), [3, 2, 1]);
+        assert_eq!(devids(BlockGroupFlags::RAID0).unwrap(), [3, 2, 1]);
+        assert_eq!(devids(BlockGroupFlags::RAID5).unwrap(), [3, 2, 1]);
+        assert!(matches!(devids(BlockGroupFlags::RAID1C4), Err(Error::NoSpace { .. })));
+        // DUP lies side by side.
+        let dup = plan(&devices, BlockGroupFlags::DATA | BlockGroupFlags::DUP).unwrap();
+        assert_eq!(places(&dup), [(3, 1), (3, 1 + dup.stripe_bytes / MIB)]);
+        assert_eq!(dup.bytes_on(DeviceId(3)), 2 * dup.length);
+        assert_eq!(dup.bytes_on(DeviceId(1)), 0);
+    }
+
+    #[test]
+    fn when_space_is_short_stripes_get_small() {
+        let full = |free: u64| device(1, 100 * MIB, &[(MIB, 99 * MIB - free)]);
+        let data = |free| plan(&[full(free)], BlockGroupFlags::DATA);
+        assert_eq!(data(5 * MIB + 1000).unwrap().length, 5 * MIB);
+        assert_eq!(data(STRIPE_LENGTH).unwrap().length, STRIPE_LENGTH);
+        assert!(matches!(data(STRIPE_LENGTH - 1), Err(Error::NoSpace { .. })));
+        assert!(matches!(plan(&[], BlockGroupFlags::DATA), Err(Error::NoSpace { .. })));
+        let dup = plan(&[full(2 * STRIPE_LENGTH)], BlockGroupFlags::METADATA | BlockGroupFlags::DUP);
+        assert_eq!(dup.unwrap().length, STRIPE_LENGTH);
+        // What the caller allows is a limit too, as far as the rounding lets it.
+        let limits = ChunkLimits { length_max: 3 * MIB, ..ChunkLimits::new(NODE) };
+        let small = plan_chunk(&[device(1, GIB, &[])], BlockGroupFlags::DATA, &limits).unwrap();
+        assert_eq!(small.length, 16 * MIB);
+    }
+
+    #[test]
+    fn items_fit_their_leaf_and_the_superblock() {
+        let many: Vec<_> = (1..=600).map(|devid| device(devid, GIB, &[])).collect();
+        let stripes = |flags| plan(&many, flags).unwrap().stripes.len();
+        assert_eq!(stripes(BlockGroupFlags::DATA | BlockGroupFlags::RAID0), 506);
+        assert_eq!(stripes(BlockGroupFlags::SYSTEM | BlockGroupFlags::RAID0), 58);
+        assert_eq!(stripes(BlockGroupFlags::METADATA | BlockGroupFlags::RAID10), 506);
+    }
+
+    #[test]
+    fn the_next_chunk_starts_behind_the_last() {
+        let empty = ChunkMap::default();
+        assert_eq!(next_chunk_start(&empty), Some(LogicalAddress(MIB)));
+        let item = plan(&[device(1, GIB, &[])], BlockGroupFlags::DATA).unwrap().chunk_item(4096);
+        let map = empty.with([(LogicalAddress(5 * MIB), item.clone())]).unwrap();
+        assert_eq!(next_chunk_start(&map), Some(LogicalAddress(117 * MIB)));
+        let last = u64::MAX - 112 * MIB;
+        let map = empty.with([(LogicalAddress(last), item)]).unwrap();
+        assert_eq!(next_chunk_start(&map), None);
+    }
+
+    /// A device with extents that are in order and apart, some of them not aligned.
+    fn any_device() -> impl Strategy<Value = (u64, Vec<(u64, u64)>)> {
+        let extent = (0u64..200 * MIB / 4096, 1u64..300 * MIB / 4096);
+        (MIB..3 * GIB, prop::collection::vec(extent, 0..12)).prop_map(|(total, extents)| {
+            let mut at = 0;
+            let mut used = Vec::new();
+            for (gap, length) in extents {
+                let (start, length) = (at + gap * 4096, length * 4096);
+                if start + length > total {
+                    break;
+                }
+                used.push((start, length));
+                at = start + length;
+            }
+            (total, used)
+        })
+    }
+
+    fn any_flags() -> impl Strategy<Value = BlockGroupFlags> {
+        let kind = prop::sample::select(vec![
+            BlockGroupFlags::DATA,
+            BlockGroupFlags::METADATA,
+            BlockGroupFlags::SYSTEM,
+            BlockGroupFlags::DATA | BlockGroupFlags::METADATA,
+        ]);
+        (kind, prop::sample::select(RaidProfile::ALL.to_vec()))
+            .prop_map(|(kind, profile)| kind | profile.flags())
+    }
+
+    fn assert_sound(devices: &[DeviceSpace], plan: &ChunkPlan) {
+        let profile = RaidProfile::from_flags(plan.flags).unwrap();
+        assert!(plan.stripe_bytes > 0 && plan.stripe_bytes.is_multiple_of(STRIPE_LENGTH));
+        assert_eq!(plan.length, plan.stripe_bytes * profile.data_stripes(plan.stripes.len()) as u64);
+        let item = plan.chunk_item(4096);
+        let geometry = papilio_format::Geometry {
+            node_size: NODE,
+            sector_size: 4096,
+            checksum_type: papilio_format::ChecksumType::Crc32c,
+            incompat: papilio_format::features::IncompatFeatures::SUPPORTED,
+            compat_ro: Default::default(),
+            metadata_uuid: Uuid::nil(),
+            generation: papilio_format::Generation(1),
+        };
+        let start = LogicalAddress(13 * GIB);
+        item.validate(start, &geometry).unwrap();
+
+        let mut extents: Vec<(u64, u64, u64)> = Vec::new();
+        for device in devices {
+            extents.extend(device.used.iter().map(|&(start, length)| (device.devid.0, start.0, length)));
+        }
+        let items = plan.device_extents(start, Uuid::from_u128(9));
+        assert_eq!(items.len(), plan.stripes.len());
+        for (key, extent) in &items {
+            extent.validate(key, None, &geometry).unwrap();
+            let device = devices.iter().find(|device| device.devid.0 == key.objectid).unwrap();
+            assert!(key.offset >= DEVICE_RANGE_RESERVED && key.offset + extent.length <= device.total_bytes);
+            extents.push((key.objectid, key.offset, extent.length));
+        }
+        extents.sort_unstable();
+        for pair in extents.windows(2) {
+            assert!(pair[0].0 != pair[1].0 || pair[0].1 + pair[0].2 <= pair[1].1, "{pair:?} overlap");
+        }
+        let mut devids: Vec<_> = plan.stripes.iter().map(|stripe| stripe.devid).collect();
+        devids.sort_unstable();
+        devids.dedup();
+        let per_device = if profile == RaidProfile::Dup { 2 } else { 1 };
+        assert_eq!(devids.len() * per_device, plan.stripes.len(), "no device twice");
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(512))]
+        #[test]
+        fn plans_are_sound_until_the_space_is_used_up(
+            devices in prop::collection::vec(any_device(), 1..7),
+            flags in prop::collection::vec(any_flags(), 1..40),
+        ) {
+            let mut devices: Vec<_> = devices
+                .iter()
+                .zip(1..)
+                .map(|((total, used), devid)| device(devid, *total, used))
+                .collect();
+            for flags in flags {
+                let Ok(made) = plan(&devices, flags) else { continue };
+                prop_assert_eq!(plan(&devices, flags).unwrap(), made.clone());
+                assert_sound(&devices, &made);
+                for stripe in &made.stripes {
+                    let device = devices.iter_mut().find(|device| device.devid == stripe.devid).unwrap();
+                    device.used.push((stripe.offset, made.stripe_bytes));
+                    device.used.sort_unstable();
+                }
+            }
+        }
+    }
+}
