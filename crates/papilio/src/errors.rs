@@ -283,6 +283,18 @@ pub enum PathError {
     /// EOVERFLOW: as many names of one hash as a leaf can hold.
     #[error("too many names with the same hash")]
     HashOverflow,
+    /// EOPNOTSUPP: nothing that this kind of file or attribute has.
+    #[error("not supported for this kind of file or attribute")]
+    NotSupported,
+    /// EACCES.
+    #[error("permission denied")]
+    AccessDenied,
+    /// E2BIG: the value of an attribute of more than 65,536 bytes.
+    #[error("attribute value too large")]
+    AttributeTooLarge,
+    /// EPERM for a name that only the deletion of a subvolume takes away.
+    #[error("is a subvolume, and is deleted as one")]
+    IsASubvolume,
     /// EFBIG.
     #[error("file too large")]
     TooLarge,

@@ -1,9 +1,17 @@
 //! The typed items that trees hold: one file for each question that layers above ask of a tree.
 
 pub(crate) mod dir;
+pub(crate) mod dir_edit;
+pub(crate) mod draft;
 pub(crate) mod inode;
+pub(crate) mod inode_edit;
+pub(crate) mod inode_ref_edit;
+pub(crate) mod numbers;
+pub(crate) mod orphan;
+mod packed_edit;
 pub(crate) mod trees;
 pub(crate) mod xattr;
+pub(crate) mod xattr_edit;
 
 use crate::btree::{Item, Tree};
 use crate::errors::Error;

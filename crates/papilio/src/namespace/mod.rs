@@ -1,7 +1,24 @@
 //! The namespace: inodes as things with names, and paths that cross subvolumes.
+//!
+//! What changes names works on one subvolume's tree, through its editor: each operation checks everything
+//! first and then makes one change. What concerns two subvolumes at once is put together above.
 
+pub(crate) mod acl;
+pub(crate) mod attributes;
+mod compression;
+pub(crate) mod create;
+pub(crate) mod evict;
 mod handle;
+mod inherit;
+pub(crate) mod link;
+mod names;
+pub(crate) mod rename;
 mod resolve;
+pub(crate) mod setattr;
+pub(crate) mod subvolume_entry;
+
+#[cfg(test)]
+mod tests;
 
 pub(crate) use handle::{Handle, Place};
 pub(crate) use resolve::{resolve, symlink_target};

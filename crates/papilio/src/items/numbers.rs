@@ -1,0 +1,77 @@
+//! The numbers that a subvolume gives out: inode numbers, and indexes in directories.
+//!
+//! Owns [`SubvolumeNumbers`], one for each subvolume that is written to. Both kinds are one more than the
+//! largest that the tree holds when it is first asked for, and are then counted in memory: no number is
+//! given twice while the file system is mounted. Kernel counterparts:
+//! `btrfs_init_root_free_objectid`, `btrfs_get_free_objectid` (`fs/btrfs/disk-io.c`),
+//! `btrfs_set_inode_index` (`fs/btrfs/inode.c`).
+//!
+//! Locks: its own mutex, for one number at a time, within the tree's writer lock. A number is taken for
+//! a change that may still fail; then it stays unused.
+
+use crate::btree::Tree;
+use crate::errors::{Error, Result};
+use crate::items::dir_edit;
+use papilio_format::{InodeNumber, Key, objectid};
+use parking_lot::Mutex;
+use std::collections::HashMap;
+
+/// Directories whose next index is remembered; beyond that all are forgotten and looked up again.
+const REMEMBERED_DIRECTORIES: usize = 1024;
+
+/// The counters of one subvolume.
+#[derive(Debug, Default)]
+pub(crate) struct SubvolumeNumbers {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// 0 where the tree was not asked yet.
+    next_inode: u64,
+    /// The next index of directories.
+    next_index: HashMap<InodeNumber, u64>,
+}
+
+impl SubvolumeNumbers {
+    /// A free inode number, above all that the tree ever had since the mount.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where all are taken, or a block on the way that cannot be read.
+    pub(crate) fn inode(&self, tree: &Tree) -> Result<InodeNumber> {
+        let mut state = self.state.lock();
+        if state.next_inode == 0 {
+            let last = tree.last_up_to(&Key::last_of(objectid::LAST_FREE))?;
+            let last = last.map_or(0, |item| item.key.objectid);
+            state.next_inode = last.saturating_add(1).max(objectid::FIRST_FREE);
+        }
+        if state.next_inode >= objectid::LAST_FREE {
+            return Err(Error::NoSpace { what: "inode numbers of a subvolume" });
+        }
+        state.next_inode += 1;
+        Ok(InodeNumber(state.next_inode - 1))
+    }
+
+    /// A free index in a directory.
+    ///
+    /// # Errors
+    /// A block on the way that cannot be read.
+    pub(crate) fn index(&self, tree: &Tree, directory: InodeNumber) -> Result<u64> {
+        let mut state = self.state.lock();
+        if let Some(next) = state.next_index.get_mut(&directory) {
+            *next += 1;
+            return Ok(*next - 1);
+        }
+        let index = dir_edit::next_index(tree, directory)?;
+        if state.next_index.len() >= REMEMBERED_DIRECTORIES {
+            state.next_index.clear();
+        }
+        state.next_index.insert(directory, index + 1);
+        Ok(index)
+    }
+
+    /// Forgets everything: for a tree that something else changed, such as the replay of a log.
+    pub(crate) fn forget(&self) {
+        *self.state.lock() = State::default();
+    }
+}

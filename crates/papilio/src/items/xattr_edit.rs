@@ -1,0 +1,154 @@
+//! Extended attributes of an inode, changed.
+//!
+//! Attributes whose names have one hash share an item. A name may be changed in place: its new value
+//! takes its old one's room. Kernel counterparts: `btrfs_setxattr` (`fs/btrfs/xattr.c`),
+//! `btrfs_insert_xattr_item` (`fs/btrfs/dir-item.c`).
+
+use crate::errors::{Error, PathError, Result};
+use crate::items::draft::Draft;
+use crate::items::packed_edit::{place_of, without};
+use papilio_format::items::dir_item::{DirEntries, DirEntry, DirItemHeader, FileType, NAME_MAX, xattr_key};
+use papilio_format::{InodeNumber, Key};
+
+/// The longest value that the kernel's system calls take, in bytes (`XATTR_SIZE_MAX`).
+pub(crate) const VALUE_MAX: usize = 65536;
+
+/// What setting an attribute asks of the one that may be there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum XattrSet {
+    /// Nothing.
+    #[default]
+    Any,
+    /// That there is none (`XATTR_CREATE`).
+    Create,
+    /// That there is one (`XATTR_REPLACE`).
+    Replace,
+}
+
+/// The value of attribute `name`.
+///
+/// # Errors
+/// A block on the way that cannot be read.
+pub(crate) fn get(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8]) -> Result<Option<Vec<u8>>> {
+    let key = xattr_key(inode, name);
+    let found = match draft.get(&key)? {
+        None => Ok(None),
+        Some(data) => DirEntries::parse(data)
+            .map(|mut entries| entries.find(|entry| entry.name == name).map(|entry| entry.data.to_vec())),
+    };
+    found.map_err(|reason| draft.fault(key, reason))
+}
+
+/// Sets an attribute.
+///
+/// # Errors
+/// - [`PathError::InvalidName`] or [`PathError::NameTooLong`]: the name has not 1 to 255 bytes, or has a
+///   NUL;
+/// - [`PathError::AttributeTooLarge`]: a value of more than 65,536 bytes;
+/// - [`Error::NoSpace`]: name and value, with those of the same hash, do not fit a leaf;
+/// - [`PathError::Exists`] or [`PathError::NoAttribute`]: `how` asked otherwise;
+/// - or what reading says.
+pub(crate) fn set(
+    draft: &mut Draft<'_>,
+    inode: InodeNumber,
+    name: &[u8],
+    value: &[u8],
+    how: XattrSet,
+) -> Result<()> {
+    check_name(name)?;
+    if value.len() > VALUE_MAX {
+        return Err(Error::path(name, PathError::AttributeTooLarge));
+    }
+    let limit = draft.max_item_size();
+    if DirItemHeader::SIZE + name.len() + value.len() > limit {
+        return Err(no_room());
+    }
+    let key = xattr_key(inode, name);
+    // A value longer than 65,535 bytes is longer than any leaf, and was refused.
+    let entry = DirEntry {
+        location: Key::MIN,
+        transid: draft.generation(),
+        file_type: FileType::Xattr,
+        encrypted: false,
+        name,
+        data: value,
+    };
+    let old = match draft.get(&key)? {
+        None => Ok(None),
+        Some(data) => DirEntries::parse(data).map(|entries| {
+            let place = place_of(entries, DirEntry::size_on_disk, |entry| entry.name == name);
+            let rest = match &place {
+                Some((place, _)) => without(data, place).unwrap_or_default(),
+                None => data.to_vec(),
+            };
+            Some((place.is_some(), rest))
+        }),
+    };
+    let (item_there, name_there, mut data) = match old.map_err(|reason| draft.fault(key, reason))? {
+        None => (false, false, Vec::new()),
+        Some((name_there, rest)) => (true, name_there, rest),
+    };
+    match how {
+        XattrSet::Create if name_there => return Err(Error::path(name, PathError::Exists)),
+        XattrSet::Replace if !name_there => return Err(Error::path(name, PathError::NoAttribute)),
+        _ => {}
+    }
+    if data.len() + entry.size_on_disk() > limit {
+        return Err(no_room());
+    }
+    entry.append_to(&mut data);
+    if item_there {
+        draft.replace(key, data)
+    } else {
+        draft.insert(key, data)
+    }
+    Ok(())
+}
+
+/// Sets an attribute of an inode that is being made, which has none of the same hash.
+pub(crate) fn insert_first(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8], value: &[u8]) {
+    let entry = DirEntry {
+        location: Key::MIN,
+        transid: draft.generation(),
+        file_type: FileType::Xattr,
+        encrypted: false,
+        name,
+        data: value,
+    };
+    draft.insert(xattr_key(inode, name), entry.to_bytes());
+}
+
+/// Takes an attribute away; whether it was there.
+///
+/// # Errors
+/// A block on the way that cannot be read.
+pub(crate) fn remove(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8]) -> Result<bool> {
+    let key = xattr_key(inode, name);
+    let found = match draft.get(&key)? {
+        None => Ok(None),
+        Some(data) => DirEntries::parse(data).map(|entries| {
+            let (place, _) = place_of(entries, DirEntry::size_on_disk, |entry| entry.name == name)?;
+            Some(without(data, &place))
+        }),
+    };
+    match found.map_err(|reason| draft.fault(key, reason))? {
+        None => return Ok(false),
+        Some(None) => draft.remove(key),
+        Some(Some(rest)) => draft.replace(key, rest),
+    }
+    Ok(true)
+}
+
+fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Error::path(name, PathError::NameTooLong));
+    }
+    if name.is_empty() || name.contains(&0) {
+        return Err(Error::path(name, PathError::InvalidName));
+    }
+    Ok(())
+}
+
+fn no_room() -> Error {
+    Error::NoSpace { what: "the leaf that an extended attribute must fit" }
+}

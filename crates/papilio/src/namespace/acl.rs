@@ -1,0 +1,270 @@
+//! POSIX access control lists, in the form that they have in extended attributes (version 2).
+//!
+//! Owns [`Acl`]. Invariant: an `Acl` has the entries that a list must have, in their order: the owner,
+//! named users, the group, named groups, a mask where there are named ones, others. Kernel counterparts:
+//! `posix_acl_from_xattr`, `posix_acl_valid`, `posix_acl_equiv_mode`, `posix_acl_create_masq`,
+//! `__posix_acl_chmod_masq` (`fs/posix_acl.c`); the form is that of
+//! `include/uapi/linux/posix_acl_xattr.h`.
+
+use crate::errors::{Error, Result};
+
+/// The attribute that holds the list which grants access.
+pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
+/// The attribute that holds the list which a directory's new entries inherit.
+pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
+
+const VERSION: u32 = 2;
+const HEADER_SIZE: usize = 4;
+const ENTRY_SIZE: usize = 8;
+/// The id of an entry that names nobody.
+const NO_ID: u32 = u32::MAX;
+/// Read, write, execute.
+const PERMISSIONS: u16 = 0o7;
+
+/// Whom an entry is about. The order is that of a list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Who {
+    Owner,
+    User(u32),
+    OwningGroup,
+    Group(u32),
+    Mask,
+    Others,
+}
+
+impl Who {
+    fn parse(tag: u16, id: u32) -> Option<Self> {
+        Some(match tag {
+            0x01 => Who::Owner,
+            0x02 if id != NO_ID => Who::User(id),
+            0x04 => Who::OwningGroup,
+            0x08 if id != NO_ID => Who::Group(id),
+            0x10 => Who::Mask,
+            0x20 => Who::Others,
+            _ => return None,
+        })
+    }
+
+    fn tag_and_id(self) -> (u16, u32) {
+        match self {
+            Who::Owner => (0x01, NO_ID),
+            Who::User(id) => (0x02, id),
+            Who::OwningGroup => (0x04, NO_ID),
+            Who::Group(id) => (0x08, id),
+            Who::Mask => (0x10, NO_ID),
+            Who::Others => (0x20, NO_ID),
+        }
+    }
+
+    /// The place among the kinds of entries.
+    fn rank(self) -> u16 {
+        self.tag_and_id().0
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Entry {
+    who: Who,
+    /// Three bits.
+    permissions: u16,
+}
+
+/// A list.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Acl {
+    entries: Vec<Entry>,
+}
+
+impl Acl {
+    /// Decodes an attribute's value; `None` for a list without entries, which stands for no list.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for another version, a size that does not fit, unknown kinds or permissions, and
+    /// entries that are missing, doubled or out of order.
+    pub(crate) fn parse(value: &[u8]) -> Result<Option<Self>> {
+        let bad = |why: &str| Err(Error::Invalid(format!("access control list: {why}")));
+        let Some((header, rest)) = value.split_first_chunk::<HEADER_SIZE>() else {
+            return bad("too short");
+        };
+        if u32::from_le_bytes(*header) != VERSION {
+            return bad("not version 2");
+        }
+        let (chunks, []) = rest.as_chunks::<ENTRY_SIZE>() else {
+            return bad("not a whole number of entries");
+        };
+        let mut entries = Vec::with_capacity(chunks.len());
+        for &[tag0, tag1, permissions0, permissions1, id @ ..] in chunks {
+            let permissions = u16::from_le_bytes([permissions0, permissions1]);
+            let who = Who::parse(u16::from_le_bytes([tag0, tag1]), u32::from_le_bytes(id));
+            match who {
+                Some(who) if permissions & !PERMISSIONS == 0 => entries.push(Entry { who, permissions }),
+                Some(_) => return bad("unknown permissions"),
+                None => return bad("unknown kind of entry"),
+            }
+        }
+        if entries.is_empty() {
+            return Ok(None);
+        }
+        let acl = Self { entries };
+        if acl.is_valid() { Ok(Some(acl)) } else { bad("entries missing, doubled or out of order") }
+    }
+
+    fn is_valid(&self) -> bool {
+        let named = |entry: &Entry| matches!(entry.who, Who::User(_) | Who::Group(_));
+        let count = |who| self.entries.iter().filter(|entry| entry.who == who).count();
+        let ordered = self.entries.is_sorted_by_key(|entry| entry.who.rank());
+        let masks = count(Who::Mask);
+        ordered
+            && [Who::Owner, Who::OwningGroup, Who::Others].map(count) == [1; 3]
+            && (masks == 1 || (masks == 0 && !self.entries.iter().any(named)))
+    }
+
+    /// Encodes it as an attribute's value.
+    pub(crate) fn to_bytes(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(HEADER_SIZE + self.entries.len() * ENTRY_SIZE);
+        bytes.extend_from_slice(&VERSION.to_le_bytes());
+        for entry in &self.entries {
+            let (tag, id) = entry.who.tag_and_id();
+            bytes.extend_from_slice(&tag.to_le_bytes());
+            bytes.extend_from_slice(&entry.permissions.to_le_bytes());
+            bytes.extend_from_slice(&id.to_le_bytes());
+        }
+        bytes
+    }
+
+    /// Whether the nine permission bits of a mode say all that the list says.
+    pub(crate) fn is_equivalent_to_mode(&self) -> bool {
+        self.entries.len() == 3
+    }
+
+    /// `mode` with the nine permission bits that the list stands for; the group's are the mask where there
+    /// is one.
+    pub(crate) fn apply_to_mode(&self, mode: u32) -> u32 {
+        let bits = |who| self.permissions(who).map_or(0, u32::from);
+        let group = self.permissions(Who::Mask).map_or_else(|| bits(Who::OwningGroup), u32::from);
+        (mode & !0o777) | bits(Who::Owner) << 6 | group << 3 | bits(Who::Others)
+    }
+
+    /// The list after `chmod` to `mode`: the owner's, the others' and the mask's permissions are the
+    /// mode's, or the group's where there is no mask.
+    pub(crate) fn chmod(&mut self, mode: u32) {
+        self.narrow_or_set(mode, |_, bits| bits);
+    }
+
+    /// What a new file gets that asks for `mode` in a directory of which this is the default list: the
+    /// list, narrowed to what the mode allows, and the mode, narrowed to what the list allows.
+    pub(crate) fn inherit(mut self, mode: u32) -> (Self, u32) {
+        self.narrow_or_set(mode, |old, bits| old & bits);
+        let mode = self.apply_to_mode(mode);
+        (self, mode)
+    }
+
+    /// Combines the entries that a mode's bits are about with those bits.
+    fn narrow_or_set(&mut self, mode: u32, combine: impl Fn(u16, u16) -> u16) {
+        let masked = self.permissions(Who::Mask).is_some();
+        for entry in &mut self.entries {
+            let shift = match entry.who {
+                Who::Owner => 6,
+                Who::Mask => 3,
+                Who::OwningGroup if !masked => 3,
+                Who::Others => 0,
+                _ => continue,
+            };
+            entry.permissions = combine(entry.permissions, (mode >> shift) as u16 & PERMISSIONS);
+        }
+    }
+
+    fn permissions(&self, who: Who) -> Option<u16> {
+        Some(self.entries.iter().find(|entry| entry.who == who)?.permissions)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn acl(entries: &[(u16, u16, u32)]) -> Vec<u8> {
+        let mut bytes = 2u32.to_le_bytes().to_vec();
+        for (tag, permissions, id) in entries {
+            bytes.extend(tag.to_le_bytes());
+            bytes.extend(permissions.to_le_bytes());
+            bytes.extend(id.to_le_bytes());
+        }
+        bytes
+    }
+
+    const MINIMAL: [(u16, u16, u32); 3] = [(1, 7, NO_ID), (4, 5, NO_ID), (0x20, 1, NO_ID)];
+    const FULL: [(u16, u16, u32); 6] =
+        [(1, 7, NO_ID), (2, 6, 1000), (4, 5, NO_ID), (8, 4, 100), (0x10, 6, NO_ID), (0x20, 0, NO_ID)];
+
+    fn parse(entries: &[(u16, u16, u32)]) -> Option<Acl> {
+        Acl::parse(&acl(entries)).ok().flatten()
+    }
+
+    #[test]
+    fn lists_round_trip() {
+        for entries in [&MINIMAL[..], &FULL] {
+            assert_eq!(parse(entries).unwrap().to_bytes(), acl(entries));
+        }
+        // Ids of entries that name nobody do not matter.
+        let odd = [(1, 7, 5), (4, 5, 6), (0x20, 1, 7)];
+        assert_eq!(parse(&odd), parse(&MINIMAL));
+        assert!(Acl::parse(&acl(&[])).unwrap().is_none());
+    }
+
+    #[test]
+    fn bad_lists_are_refused() {
+        assert!(Acl::parse(b"").is_err());
+        assert!(Acl::parse(&[1, 0, 0, 0]).is_err());
+        assert!(Acl::parse(&acl(&MINIMAL)[..27]).is_err());
+        for (drop, entry) in MINIMAL.into_iter().enumerate() {
+            let mut entries = MINIMAL.to_vec();
+            entries.remove(drop);
+            assert!(Acl::parse(&acl(&entries)).is_err(), "without {drop}");
+            entries = MINIMAL.to_vec();
+            entries.insert(drop, entry);
+            assert!(Acl::parse(&acl(&entries)).is_err(), "{drop} twice");
+        }
+        // Without the mask, out of order, unknown permissions, unknown tag, nobody named.
+        for (at, entry) in [(4, None), (0, Some((4, 5, NO_ID))), (1, Some((2, 8, 1000)))] {
+            let mut entries = FULL.to_vec();
+            entries.remove(at);
+            entries.extend(entry);
+            assert!(Acl::parse(&acl(&entries)).is_err());
+        }
+        for bad in [(0x40, 1, NO_ID), (2, 1, NO_ID)] {
+            let mut entries = FULL.to_vec();
+            entries[1] = bad;
+            assert!(Acl::parse(&acl(&entries)).is_err());
+        }
+    }
+
+    #[test]
+    fn modes_and_lists() {
+        let minimal = parse(&MINIMAL).unwrap();
+        assert!(minimal.is_equivalent_to_mode());
+        assert_eq!(minimal.apply_to_mode(0o102_000), 0o102_751);
+        let full = parse(&FULL).unwrap();
+        assert!(!full.is_equivalent_to_mode());
+        assert_eq!(full.apply_to_mode(0o777), 0o760);
+
+        let mut changed = full.clone();
+        changed.chmod(0o641);
+        assert_eq!(changed.apply_to_mode(0), 0o641);
+        // The group keeps its own, the mask took the mode's.
+        assert_eq!(changed.permissions(Who::OwningGroup), Some(5));
+        assert_eq!(changed.permissions(Who::Mask), Some(4));
+        let mut changed = minimal.clone();
+        changed.chmod(0o642);
+        assert_eq!(changed.permissions(Who::OwningGroup), Some(4));
+
+        let (inherited, mode) = full.inherit(0o100_644);
+        assert_eq!(mode, 0o100_640);
+        assert_eq!(inherited.permissions(Who::Owner), Some(6));
+        assert_eq!(inherited.permissions(Who::Mask), Some(4));
+        assert_eq!(inherited.permissions(Who::User(1000)), Some(6));
+        let (inherited, mode) = minimal.inherit(0o666);
+        assert_eq!(mode, 0o640);
+        assert!(inherited.is_equivalent_to_mode());
+    }
+}

@@ -1,0 +1,103 @@
+//! The compression property of files and directories: the attribute `btrfs.compression`, and the inode
+//! flags that go with it.
+//!
+//! Kernel counterparts: `prop_compression_validate`, `prop_compression_apply`, `inherit_props`
+//! (`fs/btrfs/props.c`).
+
+use crate::errors::{Error, PathError, Result};
+use papilio_format::items::file_extent::Compression;
+use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem};
+
+/// The attribute.
+pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
+
+/// What a value of the attribute asks for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum CompressionProperty {
+    /// New data is compressed.
+    Compress(Compression),
+    /// New data is not compressed.
+    Never,
+}
+
+impl CompressionProperty {
+    /// Decodes a value: `zlib`, `lzo` or `zstd`, also with a level (`zstd:3`), or `no` or `none`.
+    pub(crate) fn parse(value: &[u8]) -> Option<Self> {
+        if value == b"no" || value == b"none" {
+            return Some(Self::Never);
+        }
+        let name = value.split(|&byte| byte == b':').next()?;
+        let known = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
+        let found = known.into_iter().find(|compression| compression.name().as_bytes() == name)?;
+        let level = value.get(name.len() + 1..).unwrap_or_default();
+        level.iter().all(u8::is_ascii_digit).then_some(Self::Compress(found))
+    }
+
+    /// The value that new files in a directory with this property get: the algorithm without a level.
+    /// What forbids compression is inherited as a flag only.
+    pub(crate) fn inherited(self) -> Option<&'static [u8]> {
+        match self {
+            Self::Compress(compression) => Some(compression.name().as_bytes()),
+            Self::Never => None,
+        }
+    }
+
+    /// The flags of an inode that is given this property.
+    pub(crate) fn apply(self, flags: InodeFlags) -> InodeFlags {
+        match self {
+            Self::Compress(_) => (flags - InodeFlags::NOCOMPRESS) | InodeFlags::COMPRESS,
+            Self::Never => (flags - InodeFlags::COMPRESS) | InodeFlags::NOCOMPRESS,
+        }
+    }
+}
+
+/// Whether an inode can have the property: only files and directories do.
+pub(crate) fn can_have(kind: Option<FileKind>) -> bool {
+    matches!(kind, Some(FileKind::Regular | FileKind::Directory))
+}
+
+/// Whether the data of an inode with these flags may be compressed at all.
+pub(crate) fn can_compress(flags: InodeFlags) -> bool {
+    !flags.intersects(InodeFlags::NODATACOW | InodeFlags::NODATASUM)
+}
+
+/// Decodes a value for an inode.
+///
+/// # Errors
+/// [`Error::Invalid`] for an unknown value, or an inode whose data must not be compressed;
+/// [`PathError::NotSupported`] for a kind of file that has no data.
+pub(crate) fn parse_for(item: &InodeItem, value: &[u8]) -> Result<CompressionProperty> {
+    if !can_have(item.kind()) {
+        return Err(Error::path(COMPRESSION, PathError::NotSupported));
+    }
+    let invalid = |why: &str| Err(Error::Invalid(format!("btrfs.compression: {why}")));
+    match CompressionProperty::parse(value) {
+        None => invalid("neither zlib, lzo, zstd nor none"),
+        Some(_) if !can_compress(item.flags) => {
+            invalid("the data has no checksums or is overwritten in place")
+        }
+        Some(property) => Ok(property),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_parse() {
+        let parse = CompressionProperty::parse;
+        assert_eq!(parse(b"zlib"), Some(CompressionProperty::Compress(Compression::Zlib)));
+        assert_eq!(parse(b"zstd:15"), Some(CompressionProperty::Compress(Compression::Zstd)));
+        assert_eq!(parse(b"lzo"), Some(CompressionProperty::Compress(Compression::Lzo)));
+        assert_eq!(parse(b"none"), Some(CompressionProperty::Never));
+        for bad in [&b""[..], b"zstd:x", b"ZLIB", b"gzip", b"zstdx"] {
+            assert_eq!(parse(bad), None, "{}", bad.escape_ascii());
+        }
+        let compress = parse(b"zstd").unwrap();
+        assert_eq!(compress.inherited(), Some(&b"zstd"[..]));
+        assert_eq!(compress.apply(InodeFlags::NOCOMPRESS), InodeFlags::COMPRESS);
+        assert_eq!(CompressionProperty::Never.apply(InodeFlags::COMPRESS), InodeFlags::NOCOMPRESS);
+        assert_eq!(CompressionProperty::Never.inherited(), None);
+    }
+}

@@ -1,0 +1,93 @@
+//! The rules for names, and for the directories that they are put into and taken from.
+//!
+//! Kernel counterparts: `may_create`, `may_delete` (`fs/namei.c`), without the questions of who asks:
+//! those belong to the caller.
+
+use crate::errors::{Error, PathError, Result};
+use crate::items::draft::Draft;
+use crate::items::inode_edit;
+use papilio_format::InodeNumber;
+use papilio_format::items::dir_item::{NAME_MAX, is_file_name};
+use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, Timespec};
+
+/// Checks a name: 1 to 255 bytes without slash and NUL, neither `.` nor `..`.
+///
+/// # Errors
+/// [`PathError::NameTooLong`] or [`PathError::InvalidName`].
+pub(crate) fn check_name(name: &[u8]) -> Result<()> {
+    if name.len() > NAME_MAX {
+        return Err(Error::path(name, PathError::NameTooLong));
+    }
+    if !is_file_name(name) {
+        return Err(Error::path(name, PathError::InvalidName));
+    }
+    Ok(())
+}
+
+/// A directory whose entries are being changed.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Directory {
+    pub(crate) number: InodeNumber,
+    pub(crate) item: InodeItem,
+}
+
+impl Directory {
+    /// The directory `number`, to put `name` into.
+    ///
+    /// # Errors
+    /// [`PathError::NotADirectory`]; [`PathError::NotFound`] for one that was removed itself;
+    /// [`PathError::NotPermitted`] for an immutable one; or what reading says.
+    pub(crate) fn to_add(draft: &mut Draft<'_>, number: InodeNumber, name: &[u8]) -> Result<Self> {
+        let item = inode_edit::load(draft, number)?;
+        let refuse = |kind| Err(Error::path(name, kind));
+        if item.kind() != Some(FileKind::Directory) {
+            return refuse(PathError::NotADirectory);
+        }
+        if item.nlink == 0 {
+            return refuse(PathError::NotFound);
+        }
+        if item.flags.contains(InodeFlags::IMMUTABLE) {
+            return refuse(PathError::NotPermitted);
+        }
+        Ok(Self { number, item })
+    }
+
+    /// The directory `number`, to take `name` out of.
+    ///
+    /// # Errors
+    /// As [`Directory::to_add`], and [`PathError::NotPermitted`] for one that only grows.
+    pub(crate) fn to_remove(draft: &mut Draft<'_>, number: InodeNumber, name: &[u8]) -> Result<Self> {
+        let directory = Self::to_add(draft, number, name)?;
+        if directory.item.flags.contains(InodeFlags::APPEND) {
+            return Err(Error::path(name, PathError::NotPermitted));
+        }
+        Ok(directory)
+    }
+
+    /// Notes that a name came in; a directory's size counts each name twice.
+    pub(crate) fn grow(&mut self, name: &[u8]) {
+        self.item.size = self.item.size.saturating_add(2 * name.len() as u64);
+    }
+
+    /// Notes that a name went.
+    pub(crate) fn shrink(&mut self, name: &[u8]) {
+        self.item.size = self.item.size.saturating_sub(2 * name.len() as u64);
+    }
+
+    /// Puts it back, changed now.
+    pub(crate) fn store(mut self, draft: &mut Draft<'_>, now: Timespec) {
+        (self.item.mtime, self.item.ctime) = (now, now);
+        inode_edit::store(draft, self.number, &self.item);
+    }
+}
+
+/// Refuses to change an inode's names, owner or attributes where a flag forbids it.
+///
+/// # Errors
+/// [`PathError::NotPermitted`].
+pub(crate) fn check_changeable(item: &InodeItem, name: &[u8]) -> Result<()> {
+    if item.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::APPEND) {
+        return Err(Error::path(name, PathError::NotPermitted));
+    }
+    Ok(())
+}

@@ -1,0 +1,280 @@
+//! Renaming: moving a name, over another one or not, and exchanging two.
+//!
+//! Invariant: one change, so that a crash leaves the old name or the new one. Kernel counterparts:
+//! `btrfs_rename`, `btrfs_rename_exchange` (`fs/btrfs/inode.c`); `vfs_rename`, `do_renameat2`
+//! (`fs/namei.c`) for the rules of what may take whose place.
+
+use crate::btree::TreeEditor;
+use crate::errors::{Error, PathError, Result};
+use crate::items::dir::EntryTarget;
+use crate::items::dir_edit::EntryValue;
+use crate::items::draft::{Draft, edit};
+use crate::items::inode_ref_edit::Name;
+use crate::items::numbers::SubvolumeNumbers;
+use crate::items::{dir_edit, inode_edit, inode_ref_edit};
+use crate::namespace::link::{self, Removed};
+use crate::namespace::names::{Directory, check_changeable, check_name};
+use papilio_format::items::dir_item::FileType;
+use papilio_format::items::inode::{InodeFlags, Timespec};
+use papilio_format::{Corrupt, InodeNumber, TreeId};
+
+/// What a rename does with a name that is there already.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum RenameMode {
+    /// Takes its place.
+    #[default]
+    Replace,
+    /// Refuses (`RENAME_NOREPLACE`).
+    NoReplace,
+    /// Gives it the old name; it must be there (`RENAME_EXCHANGE`).
+    Exchange,
+}
+
+/// Where a subvolume's entry went: the caller changes the root tree's references to match.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct MovedSubvolume {
+    /// The subvolume.
+    pub(crate) id: TreeId,
+    /// The index that the entry had.
+    pub(crate) old_index: u64,
+    /// The index that it has.
+    pub(crate) new_index: u64,
+}
+
+/// What a rename did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub(crate) struct Renamed {
+    /// The source, where it is a subvolume.
+    pub(crate) subvolume: Option<MovedSubvolume>,
+    /// What was exchanged with it, where that is a subvolume.
+    pub(crate) exchanged_subvolume: Option<MovedSubvolume>,
+    /// The inode whose name was taken.
+    pub(crate) replaced: Option<Removed>,
+}
+
+/// Renames `from` to `to`, both in this tree. Two names of one inode stay as they are.
+///
+/// # Errors
+/// - [`PathError::InvalidName`], [`PathError::NameTooLong`]; [`PathError::NotFound`] without a source, or
+///   without a target to exchange;
+/// - [`PathError::Exists`] for a target that is not to be replaced;
+/// - [`PathError::IntoItself`] for a directory that would come to lie below itself;
+/// - [`PathError::IsADirectory`], [`PathError::NotADirectory`], [`PathError::NotEmpty`] where the target
+///   cannot be replaced; a subvolume never is;
+/// - what [`Directory::to_remove`] says of either directory, and [`PathError::NotPermitted`] for an inode
+///   that is immutable or only grows;
+/// - [`PathError::HashOverflow`], [`PathError::TooManyLinks`]; or what reading and changing the tree says.
+pub(crate) fn rename(
+    editor: &mut TreeEditor<'_>,
+    numbers: &SubvolumeNumbers,
+    now: Timespec,
+    from: Name<'_>,
+    to: Name<'_>,
+    mode: RenameMode,
+) -> Result<Renamed> {
+    check_name(from.name)?;
+    check_name(to.name)?;
+    edit(editor, |draft| {
+        let mut directories = Directories::load(draft, &from, &to, mode)?;
+        let Some(source) = dir_edit::find(draft, from.parent, from.name)? else {
+            return Err(Error::path(from.name, PathError::NotFound));
+        };
+        let target = dir_edit::find(draft, to.parent, to.name)?;
+        let refuse = |kind| Err(Error::path(to.name, kind));
+        match (&target, mode) {
+            (Some(_), RenameMode::NoReplace) => return refuse(PathError::Exists),
+            (None, RenameMode::Exchange) => return refuse(PathError::NotFound),
+            _ => {}
+        }
+        check_ancestors(draft, &from, &to, &source, target.as_ref(), mode)?;
+        let mut renamed = Renamed::default();
+        match target {
+            Some(target) if target.location == source.location => return Ok(renamed),
+            Some(target) if mode == RenameMode::Exchange => {
+                let old = take(draft, &from, &source)?;
+                let other_old = take(draft, &to, &target)?;
+                renamed.subvolume = put(draft, numbers, &to, &source, old)?;
+                renamed.exchanged_subvolume = put(draft, numbers, &from, &target, other_old)?;
+                touch(draft, now, &to, &target)?;
+            }
+            _ => {
+                match target {
+                    Some(target) => renamed.replaced = Some(replace(draft, now, &to, &source, &target)?),
+                    None => directories.to().grow(to.name),
+                }
+                let old = take(draft, &from, &source)?;
+                renamed.subvolume = put(draft, numbers, &to, &source, old)?;
+                directories.from.shrink(from.name);
+            }
+        }
+        touch(draft, now, &from, &source)?;
+        directories.store(draft, now);
+        Ok(renamed)
+    })
+}
+
+/// The directories of a rename, which may be one.
+struct Directories {
+    from: Directory,
+    to: Option<Directory>,
+}
+
+impl Directories {
+    fn load(draft: &mut Draft<'_>, from: &Name<'_>, to: &Name<'_>, mode: RenameMode) -> Result<Self> {
+        let first = Directory::to_remove(draft, from.parent, from.name)?;
+        if from.parent == to.parent {
+            return Ok(Self { from: first, to: None });
+        }
+        let second = if mode == RenameMode::Exchange {
+            Directory::to_remove(draft, to.parent, to.name)?
+        } else {
+            Directory::to_add(draft, to.parent, to.name)?
+        };
+        Ok(Self { from: first, to: Some(second) })
+    }
+
+    fn to(&mut self) -> &mut Directory {
+        self.to.as_mut().unwrap_or(&mut self.from)
+    }
+
+    fn store(self, draft: &mut Draft<'_>, now: Timespec) {
+        self.from.store(draft, now);
+        if let Some(to) = self.to {
+            to.store(draft, now);
+        }
+    }
+}
+
+/// Refuses what would put a directory below itself, or replace one that holds the source.
+fn check_ancestors(
+    draft: &mut Draft<'_>,
+    from: &Name<'_>,
+    to: &Name<'_>,
+    source: &EntryValue,
+    target: Option<&EntryValue>,
+    mode: RenameMode,
+) -> Result<()> {
+    if from.parent == to.parent {
+        return Ok(());
+    }
+    let refuse = |kind| Err(Error::path(to.name, kind));
+    if let Some(directory) = directory_of(source)
+        && is_within(draft, to.parent, directory)?
+    {
+        return refuse(PathError::IntoItself);
+    }
+    if let Some(directory) = target.and_then(directory_of)
+        && is_within(draft, from.parent, directory)?
+    {
+        let exchange = mode == RenameMode::Exchange;
+        return refuse(if exchange { PathError::IntoItself } else { PathError::NotEmpty });
+    }
+    Ok(())
+}
+
+/// The inode of an entry that names a directory of this tree.
+fn directory_of(value: &EntryValue) -> Option<InodeNumber> {
+    match EntryTarget::of(&value.location) {
+        EntryTarget::Inode(inode) if value.file_type == FileType::Directory => Some(inode),
+        _ => None,
+    }
+}
+
+/// Whether `directory` is `above` or lies below it.
+fn is_within(draft: &mut Draft<'_>, directory: InodeNumber, above: InodeNumber) -> Result<bool> {
+    let mut current = directory;
+    // Directories in a circle are met again at the latest when the mark has waited long enough.
+    let (mut mark, mut steps, mut patience) = (directory, 0_u64, 1_u64);
+    while current != above {
+        let parent = match inode_ref_edit::parent(draft, current)? {
+            // The root directory names itself.
+            Some(parent) if parent != current => parent,
+            _ => return Ok(false),
+        };
+        current = parent;
+        if current == mark {
+            let reason = Corrupt::field("directory", "inode", current.0, "it lies inside itself");
+            return Err(draft.fault(inode_ref_edit::inode_ref_key(current, InodeNumber(0)), reason));
+        }
+        steps += 1;
+        if steps == patience {
+            (mark, steps, patience) = (current, 0, patience * 2);
+        }
+    }
+    Ok(true)
+}
+
+/// Takes the target's name away, which the source is to have.
+fn replace(
+    draft: &mut Draft<'_>,
+    now: Timespec,
+    to: &Name<'_>,
+    source: &EntryValue,
+    target: &EntryValue,
+) -> Result<Removed> {
+    let refuse = |kind| Err(Error::path(to.name, kind));
+    match (source.file_type == FileType::Directory, target.file_type == FileType::Directory) {
+        (true, false) => return refuse(PathError::NotADirectory),
+        (false, true) => return refuse(PathError::IsADirectory),
+        _ => {}
+    }
+    let EntryTarget::Inode(inode) = EntryTarget::of(&target.location) else {
+        return refuse(PathError::NotEmpty);
+    };
+    if only_grows(draft, to.parent)? {
+        return refuse(PathError::NotPermitted);
+    }
+    let item = inode_edit::load(draft, inode)?;
+    link::drop_name(draft, now, to, inode, item)
+}
+
+/// Whether names may only be added to a directory.
+fn only_grows(draft: &mut Draft<'_>, directory: InodeNumber) -> Result<bool> {
+    Ok(inode_edit::load(draft, directory)?.flags.contains(InodeFlags::APPEND))
+}
+
+/// Takes an entry away and returns its index.
+fn take(draft: &mut Draft<'_>, name: &Name<'_>, value: &EntryValue) -> Result<u64> {
+    let index = match EntryTarget::of(&value.location) {
+        EntryTarget::Inode(inode) => inode_ref_edit::remove(draft, inode, name)?,
+        // Its back reference is in the root tree, out of sight here.
+        EntryTarget::Subvolume(_) => {
+            dir_edit::index_of(draft.tree(), name.parent, name.name)?.ok_or_else(|| {
+                let key = dir_edit::dir_index_key(name.parent, 0);
+                draft.missing(key, "a subvolume's directory entry by its index")
+            })?
+        }
+    };
+    dir_edit::remove(draft, name.parent, index, name.name)?;
+    Ok(index)
+}
+
+/// Adds an entry that was taken from elsewhere, where it had `old_index`.
+fn put(
+    draft: &mut Draft<'_>,
+    numbers: &SubvolumeNumbers,
+    name: &Name<'_>,
+    value: &EntryValue,
+    old_index: u64,
+) -> Result<Option<MovedSubvolume>> {
+    let new_index = numbers.index(draft.tree(), name.parent)?;
+    dir_edit::insert(draft, name.parent, new_index, name.name, value)?;
+    match EntryTarget::of(&value.location) {
+        EntryTarget::Inode(inode) => {
+            inode_ref_edit::insert(draft, inode, name, new_index)?;
+            Ok(None)
+        }
+        EntryTarget::Subvolume(id) => Ok(Some(MovedSubvolume { id, old_index, new_index })),
+    }
+}
+
+/// Notes that an inode was renamed.
+fn touch(draft: &mut Draft<'_>, now: Timespec, name: &Name<'_>, value: &EntryValue) -> Result<()> {
+    if let EntryTarget::Inode(inode) = EntryTarget::of(&value.location) {
+        let mut item = inode_edit::load(draft, inode)?;
+        check_changeable(&item, name.name)?;
+        item.ctime = now;
+        inode_edit::store(draft, inode, &item);
+    }
+    Ok(())
+}

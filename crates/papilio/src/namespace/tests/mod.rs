@@ -1,0 +1,9 @@
+//! Tests of changes of names, on a live tree in memory.
+
+mod consistency;
+mod inheritance;
+mod limits;
+mod model;
+mod rules;
+mod setting;
+mod world;
