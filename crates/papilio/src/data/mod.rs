@@ -10,6 +10,8 @@ mod fiemap;
 mod read;
 mod seek;
 
+#[cfg(test)]
+pub(crate) use compress::compress;
 pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;
 pub(crate) use read::{FileData, ReadContext};

@@ -2,6 +2,8 @@
 
 mod check;
 #[cfg(test)]
+mod compression_against_kernel;
+#[cfg(test)]
 mod data_against_kernel;
 mod dir;
 mod file;

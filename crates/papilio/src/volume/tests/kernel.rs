@@ -3,12 +3,15 @@
 
 use super::super::chunk_map::Chunk;
 use super::super::volume::Volume;
+use super::super::write::LogicalWrite;
 use crate::OpenOptions;
 use papilio_device::{Access, Device, FileDevice};
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile};
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{ItemType, LogicalAddress, Node, NodeExpectation, objectid};
+use papilio_oracle::loop_device::LoopDevice;
+use papilio_oracle::mount::Mount;
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require};
 use std::io::Write;
 use std::sync::Arc;
@@ -31,12 +34,13 @@ fn file_block(number: u64) -> Vec<u8> {
     block
 }
 
-fn make(scratch: &Scratch, profile: RaidProfile, devices: usize) -> ImageSet {
+fn make(scratch: &Scratch, profile: RaidProfile, devices: usize, mount_options: &[&str]) -> ImageSet {
     let name = Some(profile.name().to_lowercase());
     let spec = FileSystemSpec {
         devices,
         data_profile: name.clone(),
         metadata_profile: name,
+        mount_options: mount_options.iter().map(ToString::to_string).collect(),
         ..FileSystemSpec::default()
     };
     let images = spec.make(scratch).unwrap();
@@ -52,10 +56,10 @@ fn make(scratch: &Scratch, profile: RaidProfile, devices: usize) -> ImageSet {
 
 /// Opens the volume without the devices whose bit is set in `missing`, and takes in the chunk tree,
 /// of which every block is checked on every way to read it.
-fn open(images: &ImageSet, missing: u32) -> Volume {
+fn open(images: &ImageSet, missing: u32, access: Access) -> Volume {
     let present = images.paths().iter().enumerate().filter(|(index, _)| missing & (1 << index) == 0);
     let devices = present
-        .map(|(_, path)| Arc::new(FileDevice::open(path, Access::ReadOnly).unwrap()) as Arc<dyn Device>)
+        .map(|(_, path)| Arc::new(FileDevice::open(path, access).unwrap()) as Arc<dyn Device>)
         .collect();
     let volume = Volume::open(devices, &OpenOptions::new().degraded(missing != 0)).unwrap();
     let raw = &volume.superblock().raw;
@@ -140,8 +144,8 @@ fn find_blocks(volume: &Volume) -> Vec<(LogicalAddress, u64)> {
 
 fn check_profile(profile: RaidProfile, devices: usize) {
     let scratch = Scratch::new(256 << 20).unwrap();
-    let images = make(&scratch, profile, devices);
-    let whole = open(&images, 0);
+    let images = make(&scratch, profile, devices, &[]);
+    let whole = open(&images, 0, Access::ReadOnly);
     assert!(data_chunks(&whole).iter().any(|chunk| chunk.profile() == profile), "{profile} was made");
     let blocks = find_blocks(&whole);
     let mut numbers: Vec<_> = blocks.iter().map(|&(_, number)| number).collect();
@@ -160,7 +164,7 @@ fn check_profile(profile: RaidProfile, devices: usize) {
         if missing.count_ones() as usize > profile.tolerated_failures() {
             continue;
         }
-        let volume = open(&images, missing);
+        let volume = open(&images, missing, Access::ReadOnly);
         for &(logical, number) in &blocks {
             volume.read(logical, &mut buffer).unwrap();
             assert!(buffer[..] == file_block(number), "{profile} without {missing:#b}, block {number}");
@@ -168,20 +172,82 @@ fn check_profile(profile: RaidProfile, devices: usize) {
     }
 }
 
+const LAYOUTS: [(RaidProfile, usize); 9] = [
+    (RaidProfile::Single, 1),
+    (RaidProfile::Dup, 1),
+    (RaidProfile::Raid0, 3),
+    (RaidProfile::Raid1, 3),
+    (RaidProfile::Raid1c3, 4),
+    (RaidProfile::Raid1c4, 4),
+    (RaidProfile::Raid10, 4),
+    (RaidProfile::Raid5, 4),
+    (RaidProfile::Raid6, 5),
+];
+
 #[test]
 fn what_the_kernel_wrote_is_read() {
     let Some(_met) = require(Need::KERNEL_MOUNT) else { return };
-    for (profile, devices) in [
-        (RaidProfile::Single, 1),
-        (RaidProfile::Dup, 1),
-        (RaidProfile::Raid0, 3),
-        (RaidProfile::Raid1, 3),
-        (RaidProfile::Raid1c3, 4),
-        (RaidProfile::Raid1c4, 4),
-        (RaidProfile::Raid10, 4),
-        (RaidProfile::Raid5, 4),
-        (RaidProfile::Raid6, 5),
-    ] {
+    for (profile, devices) in LAYOUTS {
         check_profile(profile, devices);
+    }
+}
+
+/// What block `number` becomes.
+fn new_block(number: u64) -> Vec<u8> {
+    file_block(number + (1 << 32))
+}
+
+/// Overwrites the blocks of the test file, in place: two in three of them, so that rows are written
+/// in part, in batches of neighbours, and single ones.
+fn overwrite(volume: &Volume) {
+    let blocks: Vec<_> = find_blocks(volume).into_iter().filter(|&(_, number)| number % 3 != 0).collect();
+    let contents: Vec<_> = blocks.iter().map(|&(_, number)| new_block(number)).collect();
+    let mut requests: Vec<_> = blocks
+        .iter()
+        .zip(&contents)
+        .map(|(&(logical, _), bytes)| LogicalWrite::new(logical, bytes))
+        .collect();
+    let (batched, single) = requests.split_at_mut(blocks.len() * 2 / 3);
+    for batch in batched.chunks_mut(37) {
+        volume.write_many(batch);
+        assert!(batch.iter().all(|request| request.result.is_ok()));
+    }
+    for request in single {
+        volume.write(request.logical, request.buffer).unwrap();
+    }
+    volume.flush().unwrap();
+}
+
+/// Mounts the images but those of `missing`, for reading, and compares the test file.
+fn check_mounted(scratch: &Scratch, images: &ImageSet, missing: u32, what: &str) {
+    let present = images.paths().iter().enumerate().filter(|(index, _)| missing & (1 << index) == 0);
+    let loops: Vec<_> = present.map(|(_, path)| LoopDevice::attach(path, true).unwrap()).collect();
+    let named = loops.iter().skip(1).map(|device| format!(",device={}", device.path().display()));
+    let options = format!("degraded{}", named.collect::<String>());
+    let mounted = Mount::btrfs(scratch, loops[0].path(), &options, true).unwrap();
+    let read = std::fs::read(mounted.path().join("file")).unwrap();
+    assert_eq!(read.len() as u64, BLOCKS * BLOCK as u64);
+    for (number, block) in (0..).zip(read.chunks(BLOCK)) {
+        let expected = if number % 3 == 0 { file_block(number) } else { new_block(number) };
+        assert!(block == expected, "{what} without {missing:#b}: block {number}");
+    }
+}
+
+#[test]
+fn what_is_written_the_kernel_reads() {
+    let Some(_met) = require(Need::KERNEL_MOUNT) else { return };
+    for (profile, devices) in LAYOUTS {
+        let scratch = Scratch::new(256 << 20).unwrap();
+        // Without checksums, which would be those of the old content.
+        let images = make(&scratch, profile, devices, &["nodatasum"]);
+        overwrite(&open(&images, 0, Access::ReadWrite));
+        check_mounted(&scratch, &images, 0, profile.name());
+        // Now from the other copies, and out of the parity.
+        let tolerated = profile.tolerated_failures();
+        let most = (0..devices as u32)
+            .map(|first| (0..tolerated as u32).map(|n| 1 << ((first + n) % devices as u32)).sum());
+        for missing in most.filter(|_| tolerated > 0) {
+            check_mounted(&scratch, &images, missing, profile.name());
+        }
     }
 }

@@ -1,0 +1,131 @@
+//! What is compressed here, decompressed by the kernel: streams are put in place of the kernel's own
+//! in extents that it wrote, and the file is read through a mount that ignores data checksums.
+
+use crate::data::compress;
+use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
+use crate::fs::FileSystem;
+use crate::items::inode;
+use crate::{CompressionChoice, OpenOptions};
+use papilio_format::items::file_extent::Compression;
+use papilio_format::{FileOffset, InodeNumber, objectid};
+use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require};
+use std::fs::OpenOptions as HostOptions;
+use std::os::unix::fs::{FileExt, MetadataExt};
+
+const EXTENT: usize = 128 << 10;
+const SECTOR: u32 = 4096;
+
+/// Text of which one byte in `rare` is noise, and behind it nothing but noise: the kernel's LZO gives up
+/// on what does not start well.
+fn data(seed: u64, noise: usize, rare: u64, length: usize) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state
+    };
+    (0..length)
+        .map(|index| match next() {
+            value if index + noise >= length || value.is_multiple_of(rare) => (value >> 32) as u8,
+            _ => b"a kernel and its oracle "[(index + seed as usize) % 24],
+        })
+        .collect()
+}
+
+/// Data of the same length that, compressed, fills `sectors` sectors, with its compressed form.
+fn replacement(choice: CompressionChoice, seed: u64, length: usize, sectors: usize) -> (Vec<u8>, Vec<u8>) {
+    let mut output = Vec::new();
+    // More noise takes more room: half of what remains, again and again.
+    let (mut low, mut high) = (0, length);
+    while low < high {
+        let noise = low + (high - low) / 2;
+        // Less noise than the kernel's, which may have compressed better.
+        let data = data(seed, noise, 60, length);
+        let worth = compress(choice, &data, &mut output, SECTOR);
+        match (worth, output.len() / SECTOR as usize) {
+            (true, found) if found == sectors => return (data, output),
+            (true, found) if found < sectors => low = noise + 1,
+            _ => high = noise,
+        }
+    }
+    panic!("{choice}: {length} bytes never take {sectors} sectors");
+}
+
+fn extents(fs: &FileSystem, number: u64, size: u64) -> Vec<(FileOffset, DiskExtent)> {
+    let subvolume = fs.mounted.trees.subvolume(objectid::FS_TREE).unwrap();
+    let number = InodeNumber(number);
+    assert_eq!(inode::inode(&subvolume.tree, number).unwrap().unwrap().size, size);
+    FileExtents::new(&subvolume.tree, number, SECTOR, FileOffset(0), FileOffset(size))
+        .map(|extent| {
+            let extent = extent.unwrap();
+            match extent.kind {
+                ExtentKind::Regular(disk) => (extent.start, disk),
+                other => panic!("{other:?}"),
+            }
+        })
+        .collect()
+}
+
+/// A file that the kernel compressed with `algorithm`: images, inode number and size.
+fn written(scratch: &Scratch, algorithm: Compression) -> (ImageSet, u64, u64) {
+    let spec = FileSystemSpec {
+        mount_options: vec![format!("compress-force={algorithm}")],
+        data_profile: Some("single".to_owned()),
+        ..FileSystemSpec::default()
+    };
+    let images = spec.make(scratch).unwrap();
+    let mounted = images.mount().unwrap();
+    let path = mounted.path().join("file");
+    let mut content = Vec::new();
+    for seed in 0..30 {
+        // From a few sectors to nearly all, and at last a short extent.
+        let length = if seed == 29 { 20_001 } else { EXTENT };
+        content.extend(data(seed, seed as usize * length / 40, 11, length));
+    }
+    std::fs::write(&path, &content).unwrap();
+    let metadata = std::fs::metadata(&path).unwrap();
+    mounted.unmount().unwrap();
+    (images, metadata.ino(), metadata.size())
+}
+
+fn check_algorithm(algorithm: Compression, levels: &[i32]) {
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let (images, number, size) = written(&scratch, algorithm);
+    let mut expected = vec![0; size as usize];
+    let mut replaced = 0;
+    {
+        let fs = FileSystem::open_with(&images.paths()[0], &OpenOptions::new()).unwrap();
+        let image = HostOptions::new().write(true).open(&images.paths()[0]).unwrap();
+        for (index, (start, disk)) in extents(&fs, number, size).into_iter().enumerate() {
+            if disk.compression != algorithm {
+                assert_eq!(disk.compression, Compression::None, "the kernel gave up on this one");
+                continue;
+            }
+            let length = (size - start.0).min(disk.ram_bytes) as usize;
+            let choice = CompressionChoice::with_level(algorithm, levels[index % levels.len()]).unwrap();
+            let sectors = (disk.disk_length / u64::from(SECTOR)) as usize;
+            let (data, stream) = replacement(choice, 1000 + index as u64, length, sectors);
+            let (_, place) = fs.mounted.volume().place_of(disk.disk_address, 0).unwrap();
+            image.write_all_at(&stream, place.0).unwrap();
+            expected[start.0 as usize..][..length].copy_from_slice(&data);
+            replaced += 1;
+        }
+    }
+    assert!(replaced >= 20, "{algorithm}: {replaced} extents were compressed");
+    let mounted = images.mount_with(&["rescue=ignoredatacsums".to_owned()], true).unwrap();
+    let read = std::fs::read(mounted.path().join("file")).unwrap();
+    assert_eq!(read.len(), expected.len());
+    for (number, (read, expected)) in read.chunks(EXTENT).zip(expected.chunks(EXTENT)).enumerate() {
+        let left_alone = expected.iter().all(|&byte| byte == 0);
+        assert!(left_alone || read == expected, "{algorithm}: extent {number}");
+    }
+}
+
+#[test]
+fn the_kernel_decompresses_every_algorithm() {
+    let Some(_met) = require(Need::KERNEL_MOUNT) else { return };
+    check_algorithm(Compression::Zlib, &[1, 2, 3, 4, 5, 6, 7, 8, 9]);
+    check_algorithm(Compression::Lzo, &[0]);
+    check_algorithm(Compression::Zstd, &[-15, -7, -1, 1, 2, 3, 5, 8, 10, 12, 15]);
+}
