@@ -14,7 +14,7 @@ use std::path::PathBuf;
 /// kernel driver and without root.
 ///
 /// IMAGE:/path names a file inside a file system, where IMAGE is a regular file or a block device.
-/// Nothing is ever written to IMAGE. A file system of several devices wants one --device for each
+/// Commands that only look write nothing to IMAGE. A file system of several devices wants one --device for each
 /// further one.
 #[derive(Debug, Parser)]
 #[command(name = "papilio", version, propagate_version = true, max_term_width = 100)]

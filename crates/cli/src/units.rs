@@ -1,6 +1,7 @@
 //! Sizes as the Btrfs tools write them: `5.20MiB`, `5455872`, `5.46MB`.
 //!
-//! Owns [`UnitArgs`], the options that choose, and [`Units`], the choice.
+//! Owns [`UnitArgs`], the options that choose, [`Units`], the choice, and [`parse_size`], which reads
+//! sizes as `mkfs.btrfs` takes them.
 
 use clap::Args;
 
@@ -98,6 +99,29 @@ impl Units {
     }
 }
 
+/// A number of bytes, with a suffix of K, M, G, T, P or E where it counts powers of 1024 (`10G`,
+/// `512k`, `16KiB`).
+pub fn parse_size(text: &str) -> Result<u64, String> {
+    let wrong = || "not a size; write bytes, or a number with K, M, G, T, P or E".to_owned();
+    let digits = text.bytes().take_while(u8::is_ascii_digit).count();
+    let (number, suffix) = text.split_at(digits);
+    let number: u64 = number.parse().map_err(|_| wrong())?;
+    let suffix = suffix.to_ascii_lowercase();
+    let letter = suffix.strip_suffix("ib").unwrap_or(&suffix);
+    let power = match letter {
+        "" if suffix.is_empty() => 0,
+        "b" => 0,
+        "k" => 1,
+        "m" => 2,
+        "g" => 3,
+        "t" => 4,
+        "p" => 5,
+        "e" => 6,
+        _ => return Err(wrong()),
+    };
+    number.checked_mul(1 << (10 * power)).ok_or_else(|| "more bytes than 64 bits count".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -127,5 +151,24 @@ mod tests {
         assert_eq!(kibibytes.resolve().text(512), "0.50KiB");
         let human = UnitArgs { human_si: true, ..UnitArgs::default() };
         assert_eq!(human.resolve().text(u64::MAX), "18.45EB");
+    }
+
+    #[test]
+    fn sizes_are_read_with_their_suffixes() {
+        for (text, bytes) in [
+            ("0", 0),
+            ("4096", 4096),
+            ("16k", 16384),
+            ("16KiB", 16384),
+            ("109M", 109 << 20),
+            ("2t", 2 << 40),
+            ("7B", 7),
+            ("15E", 15 << 60),
+        ] {
+            assert_eq!(parse_size(text), Ok(bytes), "{text}");
+        }
+        for text in ["", "k", "-1", "1.5G", "1x", "1 k", "16E", "1ib", "1kb", "18446744073709551616"] {
+            assert!(parse_size(text).is_err(), "{text}");
+        }
     }
 }

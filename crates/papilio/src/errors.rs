@@ -198,6 +198,24 @@ pub enum Error {
     /// An option or an argument that makes no sense.
     #[error("{0}")]
     Invalid(String),
+    /// A device that is to be overwritten holds something.
+    #[error("{device}: holds {found}; only force overwrites it")]
+    Occupied {
+        /// Path of the device or image.
+        device: String,
+        /// What it seems to hold.
+        found: &'static str,
+    },
+    /// A device is too small for the file system that was asked for.
+    #[error("{device}: {size} bytes are too few: such a file system needs at least {minimum}")]
+    TooSmall {
+        /// Path of the device or image.
+        device: String,
+        /// Bytes that it has, or that were asked for.
+        size: u64,
+        /// Bytes that it must have.
+        minimum: u64,
+    },
     /// A host file could not be used.
     #[error("{}: {source}", path.display())]
     Host {
@@ -357,7 +375,10 @@ impl Error {
             },
             Error::Incompatible { .. } => ErrorKind::Incompatible,
             Error::Path { kind, .. } => ErrorKind::Path(*kind),
-            Error::Invalid(_) | Error::DeviceMismatch { .. } => ErrorKind::Invalid,
+            Error::Invalid(_)
+            | Error::DeviceMismatch { .. }
+            | Error::Occupied { .. }
+            | Error::TooSmall { .. } => ErrorKind::Invalid,
             Error::NoSpace { .. } => ErrorKind::NoSpace,
             Error::ReadOnlyFileSystem { .. } => ErrorKind::ReadOnly,
             Error::Open(_) | Error::Host { .. } => ErrorKind::Host,

@@ -65,6 +65,7 @@ pub use maintenance::check::{
     Severity,
 };
 pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
+pub use maintenance::mkfs::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, mkfs, mkfs_device};
 pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
 pub use maintenance::tree_stats::{Layout, TreeStats};
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};

@@ -11,6 +11,7 @@ pub mod find;
 pub mod inspect;
 pub mod ls;
 pub mod man;
+pub mod mkfs;
 pub mod stat;
 pub mod subvolume;
 
@@ -34,6 +35,8 @@ pub enum Command {
     Du(du::Args),
     /// List subvolumes and snapshots, and show what is known of one
     Subvolume(subvolume::Args),
+    /// Make a file system
+    Mkfs(Box<mkfs::Args>),
     /// Show the devices of file systems, and how their space is used
     Filesystem(filesystem::Args),
     /// Check a file system, without writing
@@ -57,6 +60,7 @@ impl Command {
             Self::Find(command) => command.run(context),
             Self::Du(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
+            Self::Mkfs(command) => command.run(context),
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),
             Self::Inspect(command) => command.run(context),

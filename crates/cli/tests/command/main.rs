@@ -4,5 +4,6 @@
 mod bad_input;
 mod copy;
 mod fixture;
+mod mkfs;
 mod show;
 mod usage;

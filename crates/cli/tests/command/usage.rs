@@ -25,7 +25,7 @@ fn wrong_usage_is_exit_code_2() {
 
 #[test]
 fn help_is_on_standard_output() {
-    for command in ["ls", "cat", "stat", "cp", "find", "du", "completions", "man"] {
+    for command in ["ls", "cat", "stat", "cp", "find", "du", "mkfs", "completions", "man"] {
         let help = text(&succeed([command, "--help"]));
         assert!(help.contains("Usage: papilio"), "{help}");
     }

@@ -1,0 +1,250 @@
+//! `papilio mkfs`: a new, empty file system.
+//!
+//! Owns the options, which have `mkfs.btrfs`'s letters, and what is printed of the result. Options
+//! that say what the file system shall hold (`--rootdir` and its like) belong in a group of their
+//! own beside [`FormatArgs`].
+
+use crate::context::{Context, UsageError};
+use crate::output::{Output, escaped, json_bytes};
+use crate::units::{self, Units};
+use papilio::format::items::block_group::BlockGroupFlags;
+use papilio::format::items::chunk::RaidProfile;
+use papilio::format::{ChecksumType, Uuid};
+use papilio::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, Timespec};
+use serde_json::{Map, Value, json};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::PathBuf;
+
+/// The environment's name for the time that everything made has (reproducible-builds.org).
+const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
+
+/// Make a file system
+///
+/// IMAGE is a block device, or a regular file, which --size makes or makes longer. Defaults are those
+/// of mkfs.btrfs 6.19 but for the block-group tree, which is off, so that older versions of btrfs
+/// check can read what is made; -O block-group-tree switches it on.
+///
+/// With --uuid and SOURCE_DATE_EPOCH in the environment (seconds since 1970), the same options make
+/// the same bytes.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Sizes take the suffixes K, M, G, T, P and E, powers of 1024.")]
+pub struct Args {
+    /// The image or device
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+    #[command(flatten)]
+    format: FormatArgs,
+    /// Overwrite what is there
+    #[arg(short, long)]
+    force: bool,
+    /// Leave the old content to the device (no TRIM, no holes in a file)
+    #[arg(short = 'K', long)]
+    nodiscard: bool,
+    /// One JSON object
+    #[arg(long)]
+    json: bool,
+}
+
+/// What the file system is like.
+#[derive(Debug, clap::Args)]
+struct FormatArgs {
+    /// Bytes that the file system takes; all of IMAGE without it
+    #[arg(short = 'b', long, visible_alias = "byte-count", value_name = "SIZE", value_parser = units::parse_size)]
+    size: Option<u64>,
+    /// The label, up to 255 bytes
+    #[arg(short = 'L', long)]
+    label: Option<OsString>,
+    /// The file system's UUID
+    #[arg(short = 'U', long)]
+    uuid: Option<Uuid>,
+    /// The device's UUID
+    #[arg(long, value_name = "UUID")]
+    device_uuid: Option<Uuid>,
+    /// Another UUID in the blocks than the one that is seen
+    #[arg(long, value_name = "UUID")]
+    metadata_uuid: Option<Uuid>,
+    /// Bytes of a tree block: 4K, 8K, 16K (default), 32K or 64K
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
+    nodesize: Option<u32>,
+    /// Bytes of a sector: 4K
+    #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
+    sectorsize: Option<u32>,
+    /// Checksum: crc32c (default), xxhash, sha256 or blake2
+    #[arg(long, visible_alias = "checksum", value_name = "TYPE", value_parser = parse_checksum)]
+    csum: Option<ChecksumType>,
+    /// Features to switch on, or off with ^ in front: mixed-bg, extref, skinny-metadata, no-holes,
+    /// free-space-tree, block-group-tree
+    #[arg(short = 'O', long, value_name = "LIST")]
+    features: Vec<String>,
+    /// The same list, by its name of old
+    #[arg(short = 'R', long, value_name = "LIST", hide = true)]
+    runtime_features: Vec<String>,
+    /// How data is kept: single (default) or dup
+    #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
+    data: Option<RaidProfile>,
+    /// How metadata is kept: single or dup (default)
+    #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
+    metadata: Option<RaidProfile>,
+    /// Data and metadata in the same block groups, for small devices
+    #[arg(short = 'M', long)]
+    mixed: bool,
+}
+
+impl Args {
+    /// Makes it.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let mut options = self.format.options()?.force(self.force).discard(!self.nodiscard);
+        if let Some(value) = std::env::var_os(SOURCE_DATE_EPOCH) {
+            options = options.timestamp(parse_epoch(&value)?);
+        }
+        let made = papilio::mkfs(&self.image, &options)?;
+        let mut output = Output::new()?;
+        if self.json {
+            output.text(format_args!("{:#}\n", json_of(&made)))?;
+        } else if context.verbosity >= 0 {
+            print(&made, &mut output)?;
+        }
+        Ok(output.finish()?)
+    }
+}
+
+impl FormatArgs {
+    fn options(self) -> anyhow::Result<MkfsOptions> {
+        let mut options = MkfsOptions::new();
+        for list in self.features.iter().chain(&self.runtime_features) {
+            options = options.feature_list(list).map_err(UsageError::new)?;
+        }
+        if self.mixed {
+            options = options.feature(MkfsFeature::MixedGroups, true);
+        }
+        options = or(options, self.size, MkfsOptions::size);
+        options = or(options, self.label.map(OsStringExt::into_vec), MkfsOptions::label);
+        options = or(options, self.uuid, MkfsOptions::fsid);
+        options = or(options, self.device_uuid, MkfsOptions::device_uuid);
+        options = or(options, self.metadata_uuid, MkfsOptions::metadata_uuid);
+        options = or(options, self.nodesize, MkfsOptions::node_size);
+        options = or(options, self.sectorsize, MkfsOptions::sector_size);
+        options = or(options, self.csum, MkfsOptions::checksum);
+        options = or(options, self.data, MkfsOptions::data_profile);
+        Ok(or(options, self.metadata, MkfsOptions::metadata_profile))
+    }
+}
+
+/// Sets what was given.
+fn or<T>(options: MkfsOptions, value: Option<T>, set: fn(MkfsOptions, T) -> MkfsOptions) -> MkfsOptions {
+    match value {
+        Some(value) => set(options, value),
+        None => options,
+    }
+}
+
+fn parse_block_size(text: &str) -> Result<u32, String> {
+    units::parse_size(text)?.try_into().map_err(|_| "too large for a block".to_owned())
+}
+
+fn parse_checksum(text: &str) -> Result<ChecksumType, String> {
+    let text = text.to_ascii_lowercase();
+    let name = match text.as_str() {
+        "xxhash" => "xxhash64",
+        "blake2b" => "blake2",
+        other => other,
+    };
+    let found = ChecksumType::ALL.into_iter().find(|checksum| checksum.name() == name);
+    found.ok_or_else(|| "not one of crc32c, xxhash, sha256 and blake2".to_owned())
+}
+
+fn parse_profile(text: &str) -> Result<RaidProfile, String> {
+    let found = RaidProfile::ALL.into_iter().find(|profile| profile.name().eq_ignore_ascii_case(text));
+    found.ok_or_else(|| "not a profile".to_owned())
+}
+
+fn parse_epoch(value: &std::ffi::OsStr) -> Result<Timespec, UsageError> {
+    let seconds = value.to_str().and_then(|text| text.parse().ok());
+    let wrong = || UsageError::new(format_args!("{SOURCE_DATE_EPOCH} is not a number of seconds"));
+    Ok(Timespec { seconds: seconds.ok_or_else(wrong)?, nanoseconds: 0 })
+}
+
+fn kind_name(group: &MadeBlockGroup) -> &'static str {
+    match group.kind {
+        BlockGroupFlags::DATA => "Data",
+        BlockGroupFlags::METADATA => "Metadata",
+        BlockGroupFlags::SYSTEM => "System",
+        _ => "Data+Metadata",
+    }
+}
+
+fn feature_names(made: &Made) -> Vec<&'static str> {
+    made.features.iter().map(|feature| feature.name()).collect()
+}
+
+fn print(made: &Made, output: &mut Output) -> anyhow::Result<()> {
+    output.text(format_args!("Label:              "))?;
+    output.bytes(&escaped(&made.label))?;
+    output.text(format_args!("\nUUID:               {}\n", made.fsid))?;
+    if made.metadata_uuid != made.fsid {
+        output.text(format_args!("Metadata UUID:      {}\n", made.metadata_uuid))?;
+    }
+    output.text(format_args!("Device UUID:        {}\n", made.device_uuid))?;
+    output.text(format_args!("Node size:          {}\n", made.node_size))?;
+    output.text(format_args!("Sector size:        {}\n", made.sector_size))?;
+    output.text(format_args!("Filesystem size:    {}\n", Units::HUMAN.text(made.total_bytes)))?;
+    output.text(format_args!("Block group profiles:\n"))?;
+    for group in &made.block_groups {
+        let (kind, size) = (format!("{}:", kind_name(group)), Units::HUMAN.text(group.length));
+        output.text(format_args!("  {kind:<17} {:<8} {size:>16}\n", group.profile))?;
+    }
+    output.text(format_args!("Features:           {}\n", feature_names(made).join(", ")))?;
+    output.text(format_args!("Checksum:           {}\n", made.checksum))?;
+    Ok(())
+}
+
+fn json_of(made: &Made) -> Value {
+    let group = |group: &MadeBlockGroup| {
+        json!({
+            "type": kind_name(group),
+            "profile": group.profile.name(),
+            "length": group.length,
+        })
+    };
+    let mut object = Map::new();
+    json_bytes(&mut object, "label", &made.label);
+    let all = json!({
+        "uuid": made.fsid.to_string(),
+        "metadata_uuid": made.metadata_uuid.to_string(),
+        "device_uuid": made.device_uuid.to_string(),
+        "total_bytes": made.total_bytes,
+        "bytes_used": made.bytes_used,
+        "nodesize": made.node_size,
+        "sectorsize": made.sector_size,
+        "csum": made.checksum.name(),
+        "features": feature_names(made),
+        "block_groups": made.block_groups.iter().map(group).collect::<Vec<_>>(),
+    });
+    if let Value::Object(fields) = all {
+        object.extend(fields);
+    }
+    Value::Object(object)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_are_those_of_mkfs_btrfs() {
+        assert_eq!(parse_checksum("xxhash"), Ok(ChecksumType::XxHash64));
+        assert_eq!(parse_checksum("BLAKE2"), Ok(ChecksumType::Blake2b));
+        assert!(parse_checksum("md5").is_err());
+        assert_eq!(parse_profile("dup"), Ok(RaidProfile::Dup));
+        assert!(parse_profile("mirror").is_err());
+        assert_eq!(parse_block_size("16k"), Ok(16384));
+        assert!(parse_block_size("8G").is_err());
+    }
+
+    #[test]
+    fn the_epoch_is_seconds() {
+        assert_eq!(parse_epoch("1700000000".as_ref()).unwrap().seconds, 1_700_000_000);
+        assert!(parse_epoch("today".as_ref()).is_err());
+    }
+}

@@ -1,0 +1,73 @@
+//! `papilio mkfs`: options, output, refusals.
+
+use crate::fixture::{fail, papilio, succeed, text};
+
+const UUID: &str = "12345678-1234-4234-8234-123456789abc";
+
+#[test]
+fn what_is_made_is_told_and_clean() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let image = image.to_str().unwrap();
+    let told = text(&succeed(["mkfs", "-b", "256M", "-L", "backup", "-U", UUID, "-n", "8k", image]));
+    for line in [
+        "Label:              backup",
+        "UUID:               12345678-1234-4234-8234-123456789abc",
+        "Node size:          8192",
+        "Filesystem size:    256.00MiB",
+        "  Metadata:         DUP              32.00MiB",
+        "Features:           extref, skinny-metadata, no-holes, free-space-tree",
+        "Checksum:           crc32c",
+    ] {
+        assert!(told.lines().any(|found| found == line), "{line}: {told}");
+    }
+    succeed(["check", "--check-data-csum", image]);
+    assert_eq!(text(&succeed(["ls", &format!("{image}:/")])), "");
+
+    let told = text(&succeed(["mkfs", "--json", "-f", "-M", "-O", "^extref,bgt", "--csum", "xxhash", image]));
+    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
+    assert_eq!(told["csum"], "xxhash64");
+    assert_eq!(told["nodesize"], 4096);
+    assert_eq!(told["features"][0], "mixed-bg");
+    assert_eq!(told["block_groups"][1]["type"], "Data+Metadata");
+    assert_ne!(told["uuid"], UUID);
+    succeed(["check", image]);
+    assert_eq!(text(&succeed(["mkfs", "--quiet", "--force", image])), "");
+}
+
+#[test]
+fn uuid_and_epoch_decide_every_byte() {
+    let folder = tempfile::tempdir().unwrap();
+    let make = |name: &str, epoch: &str| {
+        let image = folder.path().join(name);
+        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("papilio"));
+        command.args(["mkfs", "--size", "120M", "--uuid", UUID]).arg(&image).env("SOURCE_DATE_EPOCH", epoch);
+        assert!(command.output().unwrap().status.success());
+        std::fs::read(image).unwrap()
+    };
+    let first = make("one", "1700000000");
+    assert!(first == make("two", "1700000000"));
+    assert!(first != make("three", "1700000001"));
+}
+
+#[test]
+fn refusals_are_one_line() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let image = image.to_str().unwrap();
+    fail(1, "give a size", ["mkfs", image]);
+    fail(1, "at least 114294784", ["mkfs", "-b", "100M", image]);
+    fail(1, "at least 16777216", ["mkfs", "-b", "10M", "-M", image]);
+    assert!(!std::path::Path::new(image).exists());
+    succeed(["mkfs", "-b", "128M", image]);
+    fail(1, "holds a Btrfs file system", ["mkfs", image]);
+    fail(1, "only 4096", ["mkfs", "-f", "-s", "16k", image]);
+    fail(1, "one device", ["mkfs", "-f", "-d", "raid1", image]);
+    fail(1, "needs free-space-tree", ["mkfs", "-f", "-O", "bgt,^fst", image]);
+    fail(1, "directory", ["mkfs", folder.path().to_str().unwrap()]);
+    fail(2, "quotas", ["mkfs", "-f", "-O", "quota", image]);
+    for wrong in [&["mkfs"][..], &["mkfs", "-d", "mirror", image], &["mkfs", "-b", "1.5G", image]] {
+        assert_eq!(papilio(wrong).status.code(), Some(2), "{wrong:?}");
+    }
+    succeed(["check", image]);
+}

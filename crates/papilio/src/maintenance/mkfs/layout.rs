@@ -1,0 +1,340 @@
+//! A whole new file system in memory: which blocks there are, where, and what is in them.
+//!
+//! Owns [`Layout`]. The content of the trees depends on where the blocks lie (extent tree, free-space
+//! tree, root items), and how many blocks there are on their content; so items are made and spread
+//! until nothing changes any more. Counterparts: btrfs-progs' `make_btrfs` (`mkfs/common.c`) and what
+//! follows it in `mkfs/main.c`.
+//!
+//! Invariants: every block lies in the system chunk (chunk tree) or the metadata chunk, none where a
+//! superblock copy could be; all carry generation [`GENERATION`]; block groups, free space, extent
+//! items and the superblock agree to the byte.
+
+use super::block::{BlockEncoder, Items, Shape};
+use super::chunks::{Chunk, ChunkLayout, DEVICE};
+use super::options::{Choice, MkfsFeature, SECTOR_SIZE};
+use super::trees;
+use papilio_format::checksum::CHECKSUM_SIZE;
+use papilio_format::features::SuperblockFlags;
+use papilio_format::items::device::DeviceItem;
+use papilio_format::key::{ItemType, Key};
+use papilio_format::objectid;
+use papilio_format::superblock::{
+    Geometry, LABEL_SIZE, MAGIC, RawSuperblock, RootBackup, SYSTEM_CHUNK_ARRAY_SIZE, superblock_offset,
+};
+use papilio_format::{Generation, LogicalAddress, PhysicalAddress, Superblock, TreeId, Uuid};
+use std::collections::BTreeMap;
+
+/// The transaction that a new file system ends with.
+pub(super) const GENERATION: Generation = Generation(1);
+
+/// More rounds than any choice needs: the second one only confirms, except for small blocks.
+const MAX_ROUNDS: usize = 8;
+
+/// Where the blocks of a tree lie, and how its items are spread over them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TreePlace {
+    pub(super) id: TreeId,
+    pub(super) shape: Shape,
+    /// Leaves first, root last.
+    pub(super) blocks: Vec<LogicalAddress>,
+}
+
+impl TreePlace {
+    pub(super) fn root(&self) -> LogicalAddress {
+        *self.blocks.last().expect("a tree has a block")
+    }
+}
+
+/// Everything that the content of trees follows from.
+pub(super) struct Facts<'a> {
+    pub(super) choice: &'a Choice,
+    pub(super) chunks: &'a ChunkLayout,
+    pub(super) places: &'a [TreePlace],
+    /// Bytes of the file system.
+    pub(super) total_bytes: u64,
+}
+
+impl Facts<'_> {
+    /// All blocks by address, each with its tree, level and first key.
+    pub(super) fn blocks(&self) -> BTreeMap<LogicalAddress, (TreeId, u8, Key)> {
+        let of_tree = |tree: &TreePlace| {
+            let block = |(at, address): (usize, &LogicalAddress)| {
+                let (level, first_key) = tree.shape.block(at);
+                (*address, (tree.id, level, first_key))
+            };
+            tree.blocks.iter().enumerate().map(block).collect::<Vec<_>>()
+        };
+        self.places.iter().flat_map(of_tree).collect()
+    }
+
+    /// Bytes of a chunk that blocks take.
+    pub(super) fn used(&self, chunk: &Chunk) -> u64 {
+        let blocks = self.places.iter().flat_map(|tree| &tree.blocks);
+        let inside = blocks.filter(|block| (chunk.start..chunk.end()).contains(block));
+        inside.count() as u64 * u64::from(self.choice.node_size)
+    }
+
+    /// The device's item, in the chunk tree and the superblock.
+    pub(super) fn device_item(&self) -> DeviceItem {
+        DeviceItem {
+            devid: DEVICE,
+            total_bytes: self.total_bytes,
+            bytes_used: self.chunks.device_bytes(),
+            io_align: SECTOR_SIZE,
+            io_width: SECTOR_SIZE,
+            sector_size: SECTOR_SIZE,
+            device_type: 0,
+            generation: Generation(0),
+            start_offset: 0,
+            dev_group: 0,
+            seek_speed: 0,
+            bandwidth: 0,
+            uuid: self.choice.uuids.device,
+            fsid: self.choice.uuids.in_blocks(),
+        }
+    }
+
+    fn tree(&self, id: TreeId) -> &TreePlace {
+        self.places.iter().find(|tree| tree.id == id).expect("the tree was planned")
+    }
+}
+
+/// A new file system: tree blocks with the places of their copies, and the superblock.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) struct Layout {
+    pub(super) chunks: ChunkLayout,
+    pub(super) blocks: Vec<(Vec<PhysicalAddress>, Vec<u8>)>,
+    pub(super) superblock: Superblock,
+}
+
+impl Layout {
+    /// Of a file system of `total_bytes`, whole sectors and at least the minimum.
+    pub(super) fn new(total_bytes: u64, choice: &Choice) -> Self {
+        let chunks = ChunkLayout::new(total_bytes, choice);
+        let (places, items) = settle(total_bytes, choice, &chunks);
+        let facts = Facts { choice, chunks: &chunks, places: &places, total_bytes };
+        let superblock = superblock(&facts);
+        let geometry = superblock.geometry();
+        let blocks = encode(&facts, &items, &geometry);
+        Self { chunks, blocks, superblock }
+    }
+}
+
+/// The trees of a file system, in the order in which their blocks lie.
+fn tree_ids(choice: &Choice) -> Vec<TreeId> {
+    let mut ids = vec![
+        objectid::CHUNK_TREE,
+        objectid::ROOT_TREE,
+        objectid::EXTENT_TREE,
+        objectid::DEV_TREE,
+        objectid::FS_TREE,
+        objectid::CSUM_TREE,
+        objectid::UUID_TREE,
+        objectid::DATA_RELOC_TREE,
+    ];
+    if choice.has(MkfsFeature::FreeSpaceTree) {
+        ids.push(objectid::FREE_SPACE_TREE);
+    }
+    if choice.has(MkfsFeature::BlockGroupTree) {
+        ids.push(objectid::BLOCK_GROUP_TREE);
+    }
+    ids
+}
+
+/// Makes items and spreads them until the places that they were made for are the places they get.
+fn settle(total_bytes: u64, choice: &Choice, chunks: &ChunkLayout) -> (Vec<TreePlace>, Vec<Items>) {
+    let ids = tree_ids(choice);
+    let mut shapes = vec![Shape::default(); ids.len()];
+    for _ in 0..MAX_ROUNDS {
+        let places = place(&ids, &shapes, choice, chunks);
+        let facts = Facts { choice, chunks, places: &places, total_bytes };
+        let items: Vec<Items> = ids.iter().map(|id| trees::items(*id, &facts)).collect();
+        let found: Vec<_> = items.iter().map(|items| Shape::of(items, choice.node_size)).collect();
+        if found == shapes {
+            return (places, items);
+        }
+        shapes = found;
+    }
+    unreachable!("the sizes of items do not depend on where blocks lie");
+}
+
+/// Gives each tree its blocks, one after the other.
+fn place(ids: &[TreeId], shapes: &[Shape], choice: &Choice, chunks: &ChunkLayout) -> Vec<TreePlace> {
+    let mut system = Allocator::new(chunks.system(), choice.node_size);
+    let mut metadata = Allocator::new(chunks.metadata(), choice.node_size);
+    let place = |(id, shape): (&TreeId, &Shape)| {
+        let allocator = if *id == objectid::CHUNK_TREE { &mut system } else { &mut metadata };
+        let blocks = (0..shape.blocks()).map(|_| allocator.take()).collect();
+        TreePlace { id: *id, shape: shape.clone(), blocks }
+    };
+    ids.iter().zip(shapes).map(place).collect()
+}
+
+/// Takes blocks from the front of a chunk.
+struct Allocator<'a> {
+    chunk: &'a Chunk,
+    next: LogicalAddress,
+    node_size: u64,
+}
+
+impl<'a> Allocator<'a> {
+    fn new(chunk: &'a Chunk, node_size: u32) -> Self {
+        Self { chunk, next: chunk.start, node_size: node_size.into() }
+    }
+
+    fn take(&mut self) -> LogicalAddress {
+        while self.chunk.meets_superblock(self.next, self.node_size) {
+            self.next.0 += self.node_size;
+        }
+        let taken = self.next;
+        self.next.0 += self.node_size;
+        assert!(self.next <= self.chunk.end(), "the smallest chunk holds all blocks");
+        taken
+    }
+}
+
+fn encode(facts: &Facts<'_>, items: &[Items], geometry: &Geometry) -> Vec<(Vec<PhysicalAddress>, Vec<u8>)> {
+    let encoder = BlockEncoder { geometry, chunk_tree_uuid: facts.choice.uuids.chunk_tree };
+    let mut blocks = Vec::new();
+    for (tree, items) in facts.places.iter().zip(items) {
+        let is_chunk_tree = tree.id == objectid::CHUNK_TREE;
+        let chunk = if is_chunk_tree { facts.chunks.system() } else { facts.chunks.metadata() };
+        let encoded = encoder.tree(tree.id, items, &tree.shape, &tree.blocks);
+        for (address, bytes) in tree.blocks.iter().zip(encoded) {
+            blocks.push((chunk.places(*address).collect(), bytes));
+        }
+    }
+    blocks
+}
+
+fn superblock(facts: &Facts<'_>) -> Superblock {
+    let choice = facts.choice;
+    let root = facts.tree(objectid::ROOT_TREE);
+    let chunk_root = facts.tree(objectid::CHUNK_TREE);
+    let (sys_chunk_array, sys_chunk_array_size) = system_chunk_array(facts);
+    let backup = backup(facts);
+    let mut label = [0; LABEL_SIZE];
+    label[..choice.label.len()].copy_from_slice(&choice.label);
+    let has_free_space_tree = choice.has(MkfsFeature::FreeSpaceTree);
+    let raw = RawSuperblock {
+        csum: [0; CHECKSUM_SIZE],
+        fsid: choice.uuids.fsid,
+        bytenr: superblock_offset(0),
+        flags: SuperblockFlags::WRITTEN,
+        magic: MAGIC,
+        generation: GENERATION,
+        root: root.root(),
+        chunk_root: chunk_root.root(),
+        log_root: LogicalAddress(0),
+        log_root_transid: 0,
+        total_bytes: facts.total_bytes,
+        bytes_used: backup.bytes_used,
+        root_dir_objectid: objectid::ROOT_TREE_DIR,
+        num_devices: 1,
+        sector_size: SECTOR_SIZE,
+        node_size: choice.node_size,
+        leaf_size: choice.node_size,
+        stripe_size: SECTOR_SIZE,
+        sys_chunk_array_size,
+        chunk_root_generation: GENERATION,
+        compat_flags: 0,
+        compat_ro_flags: choice.compat_ro(),
+        incompat_flags: choice.incompat(),
+        csum_type: choice.checksum as u16,
+        root_level: root.shape.level(),
+        chunk_root_level: chunk_root.shape.level(),
+        log_root_level: 0,
+        dev_item: facts.device_item(),
+        label,
+        // No v1 cache is there; with u64::MAX the kernel goes on to make some, as it did before there
+        // was a free-space tree.
+        cache_generation: if has_free_space_tree { 0 } else { u64::MAX },
+        // The UUID tree knows the only subvolume, so that a mount need not look for others.
+        uuid_tree_generation: GENERATION.0,
+        metadata_uuid: choice.uuids.metadata.unwrap_or(Uuid::nil()),
+        nr_global_roots: 0,
+        reserved: [0; 27],
+        sys_chunk_array,
+        super_roots: [backup, no_backup(), no_backup(), no_backup()],
+        padding: [0; 565],
+    };
+    let place = superblock_offset(0);
+    let unsigned = Superblock::parse_unverified(&raw.to_bytes()).expect("magic and checksum type are right");
+    match Superblock::parse(&unsigned.to_bytes(place), place) {
+        Ok(superblock) => superblock,
+        Err(reason) => panic!("a new superblock is not acceptable: {reason}"),
+    }
+}
+
+fn system_chunk_array(facts: &Facts<'_>) -> ([u8; SYSTEM_CHUNK_ARRAY_SIZE], u32) {
+    let chunk = facts.chunks.system();
+    let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, chunk.start.0);
+    let entry = [&key.to_bytes()[..], &chunk.item(facts.choice).to_bytes()].concat();
+    let mut array = [0; SYSTEM_CHUNK_ARRAY_SIZE];
+    array[..entry.len()].copy_from_slice(&entry);
+    (array, entry.len() as u32)
+}
+
+/// The record of the only commit there was.
+fn backup(facts: &Facts<'_>) -> RootBackup {
+    let root = |id| facts.tree(id).root();
+    let level = |id| facts.tree(id).shape.level();
+    RootBackup {
+        tree_root: root(objectid::ROOT_TREE),
+        tree_root_generation: GENERATION,
+        chunk_root: root(objectid::CHUNK_TREE),
+        chunk_root_generation: GENERATION,
+        extent_root: root(objectid::EXTENT_TREE),
+        extent_root_generation: GENERATION,
+        fs_root: root(objectid::FS_TREE),
+        fs_root_generation: GENERATION,
+        dev_root: root(objectid::DEV_TREE),
+        dev_root_generation: GENERATION,
+        csum_root: root(objectid::CSUM_TREE),
+        csum_root_generation: GENERATION,
+        total_bytes: facts.total_bytes,
+        bytes_used: facts.chunks.chunks.iter().map(|chunk| facts.used(chunk)).sum(),
+        num_devices: 1,
+        unused_64: [0; 4],
+        tree_root_level: level(objectid::ROOT_TREE),
+        chunk_root_level: level(objectid::CHUNK_TREE),
+        extent_root_level: level(objectid::EXTENT_TREE),
+        fs_root_level: level(objectid::FS_TREE),
+        dev_root_level: level(objectid::DEV_TREE),
+        csum_root_level: level(objectid::CSUM_TREE),
+        unused_8: [0; 10],
+    }
+}
+
+fn no_backup() -> RootBackup {
+    RootBackup::parse(&[0; RootBackup::SIZE]).expect("its size")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::MkfsOptions;
+    use super::*;
+
+    #[test]
+    fn small_blocks_make_the_root_tree_two_levels_high() {
+        let options = MkfsOptions::new().node_size(4096).feature(MkfsFeature::BlockGroupTree, true);
+        let layout = Layout::new(256 << 20, &options.resolve().unwrap());
+        // Two leaves and a node instead of one block: 10 trees, 12 blocks.
+        assert_eq!((layout.superblock.raw.root_level, layout.blocks.len()), (1, 12));
+        assert_eq!(layout.superblock.raw.bytes_used, 12 * 4096);
+    }
+
+    #[test]
+    fn blocks_keep_off_superblocks() {
+        let chunk = Chunk {
+            start: LogicalAddress(1 << 20),
+            length: 1 << 20,
+            flags: papilio_format::items::block_group::BlockGroupFlags::METADATA,
+            stripes: vec![PhysicalAddress((64 << 20) - 16384)],
+        };
+        let mut allocator = Allocator::new(&chunk, 16384);
+        assert_eq!(allocator.take(), chunk.start);
+        // The next four blocks are in the superblock's stripe element.
+        assert_eq!(allocator.take().0, chunk.start.0 + 5 * 16384);
+    }
+}

@@ -1,0 +1,246 @@
+//! `mkfs`: a new, empty file system on one device.
+//!
+//! Owns [`mkfs`] and [`mkfs_device`], and what they tell of the result, [`Made`]. The work has three
+//! steps: [`options`] decides what was left open, [`layout`] makes all blocks in memory without any
+//! I/O, [`write`] brings them to the device. Counterpart: btrfs-progs' `mkfs/`.
+
+mod block;
+mod chunks;
+mod layout;
+mod options;
+mod signature;
+#[cfg(test)]
+mod tests;
+mod trees;
+mod write;
+
+pub use options::{MkfsFeature, MkfsOptions};
+
+use crate::errors::{Error, Result};
+use layout::Layout;
+use options::{Choice, SECTOR_SIZE};
+use papilio_device::{Access, Device, FileDevice};
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::RaidProfile;
+use papilio_format::superblock::Superblock;
+use papilio_format::{ChecksumType, Uuid};
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+/// A file system that was made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Made {
+    /// The UUID that users see.
+    pub fsid: Uuid,
+    /// The UUID that tree blocks carry, the same unless another was asked for.
+    pub metadata_uuid: Uuid,
+    /// The device's UUID.
+    pub device_uuid: Uuid,
+    /// The label.
+    pub label: Vec<u8>,
+    /// Bytes of the file system.
+    pub total_bytes: u64,
+    /// Bytes that tree blocks take, one copy of each.
+    pub bytes_used: u64,
+    /// Bytes of a tree block.
+    pub node_size: u32,
+    /// Bytes of a sector.
+    pub sector_size: u32,
+    /// The checksum algorithm.
+    pub checksum: ChecksumType,
+    /// The features that are on.
+    pub features: Vec<MkfsFeature>,
+    /// The block groups, by address.
+    pub block_groups: Vec<MadeBlockGroup>,
+}
+
+/// A block group of a new file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MadeBlockGroup {
+    /// What it holds: data, metadata, system, or the first two.
+    pub kind: BlockGroupFlags,
+    /// How it is kept.
+    pub profile: RaidProfile,
+    /// Bytes that can be stored in it; each copy takes as many on the device.
+    pub length: u64,
+}
+
+/// Makes a file system in the image or on the block device at `path`.
+///
+/// With [`MkfsOptions::size`], a regular file that is missing is created and one that is shorter
+/// made longer; if then nothing comes of it, that is undone.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let image = folder.path().join("new.img");
+/// use papilio::MkfsOptions;
+///
+/// let made = papilio::mkfs(&image, &MkfsOptions::new().size(256 << 20).label("backup"))?;
+/// assert_eq!(made.total_bytes, 256 << 20);
+///
+/// let fs = papilio::FileSystem::open(&image)?;
+/// assert_eq!(fs.read_dir("/")?.count(), 0);
+/// // What is there is not overwritten by accident.
+/// assert!(papilio::mkfs(&image, &MkfsOptions::new()).is_err());
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// Options that make no sense, a device that cannot be opened or is in use, is too small
+/// ([`Error::TooSmall`]), or holds something ([`Error::Occupied`]) unless [`MkfsOptions::force`] is
+/// given, and I/O errors.
+pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
+    let path = path.as_ref();
+    let choice = options.resolve()?;
+    let name = path.display().to_string();
+    let mut undo = None;
+    if let Some(size) = options.size.map(whole_sectors) {
+        check_size(&name, size, &choice)?;
+        undo = make_file(path, size)?;
+    } else if !path.exists() {
+        return Err(Error::Invalid(format!("{name}: there is no such file; give a size to make one")));
+    }
+    let device = FileDevice::open(path, Access::ReadWrite)?;
+    refuse_occupied(&device, options)?;
+    if let Some(size) = options.size.map(whole_sectors)
+        && size > device.size()
+        && !device.is_block_device()
+    {
+        let host = |source| Error::Host { path: path.to_owned(), source };
+        undo = Some(Undo { path: path.to_owned(), length: Some(device.size()) });
+        device.resize(size).map_err(host)?;
+    }
+    let made = make(&device, options, &choice)?;
+    if let Some(undo) = undo {
+        undo.disarm();
+    }
+    Ok(made)
+}
+
+/// Makes a file system on a device that the caller opened for writing.
+///
+/// # Errors
+/// As [`mkfs`]; the device is not made longer.
+pub fn mkfs_device(device: &Arc<dyn Device>, options: &MkfsOptions) -> Result<Made> {
+    let choice = options.resolve()?;
+    refuse_occupied(&**device, options)?;
+    make(&**device, options, &choice)
+}
+
+fn make(device: &dyn Device, options: &MkfsOptions, choice: &Choice) -> Result<Made> {
+    let total_bytes = whole_sectors(options.size.unwrap_or_else(|| device.size()));
+    check_size(device.name(), total_bytes, choice)?;
+    if total_bytes > device.size() {
+        return Err(Error::Invalid(format!(
+            "{}: it has {} bytes, a file system of {total_bytes} was asked for",
+            device.name(),
+            device.size()
+        )));
+    }
+    let layout = Layout::new(total_bytes, choice);
+    write::write(device, &layout, !options.keep_content)?;
+    Ok(describe(&layout, choice))
+}
+
+/// What `mkfs.btrfs` does with a size that is no multiple: rounds it down.
+const fn whole_sectors(bytes: u64) -> u64 {
+    bytes - bytes % SECTOR_SIZE as u64
+}
+
+fn check_size(device: &str, size: u64, choice: &Choice) -> Result<()> {
+    let minimum = chunks::minimum_size(choice);
+    if size < minimum {
+        return Err(Error::TooSmall { device: device.to_owned(), size, minimum });
+    }
+    // The kernel's file offsets, and with them the sizes of its block devices, are signed.
+    if i64::try_from(size).is_err() {
+        return Err(Error::Invalid(format!("{device}: {size} bytes are more than any device has")));
+    }
+    Ok(())
+}
+
+fn refuse_occupied(device: &dyn Device, options: &MkfsOptions) -> Result<()> {
+    if options.force {
+        return Ok(());
+    }
+    match signature::find_signature(device)? {
+        Some(found) => Err(Error::Occupied { device: device.name().to_owned(), found }),
+        None => Ok(()),
+    }
+}
+
+fn describe(layout: &Layout, choice: &Choice) -> Made {
+    let Superblock { raw, .. } = &layout.superblock;
+    let block_group = |chunk: &chunks::Chunk| MadeBlockGroup {
+        kind: chunk.flags.intersection(BlockGroupFlags::TYPE_MASK),
+        profile: RaidProfile::from_flags(chunk.flags).expect("it was made of a profile"),
+        length: chunk.length,
+    };
+    Made {
+        fsid: choice.uuids.fsid,
+        metadata_uuid: choice.uuids.in_blocks(),
+        device_uuid: choice.uuids.device,
+        label: choice.label.clone(),
+        total_bytes: raw.total_bytes,
+        bytes_used: raw.bytes_used,
+        node_size: raw.node_size,
+        sector_size: raw.sector_size,
+        checksum: choice.checksum,
+        features: choice.features.clone(),
+        block_groups: layout.chunks.chunks.iter().map(block_group).collect(),
+    }
+}
+
+/// Makes a regular file that is missing, or holds nothing, `size` bytes long; other files are left
+/// until they are locked.
+fn make_file(path: &Path, size: u64) -> Result<Option<Undo>> {
+    let host = |source| Error::Host { path: path.to_owned(), source };
+    let (file, undo) = match std::fs::metadata(path) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => {
+            let file = OpenOptions::new().write(true).create_new(true).open(path).map_err(host)?;
+            (file, Undo { path: path.to_owned(), length: None })
+        }
+        Ok(found) if found.is_file() && found.len() == 0 => {
+            let file = OpenOptions::new().write(true).open(path).map_err(host)?;
+            (file, Undo { path: path.to_owned(), length: Some(0) })
+        }
+        // Opening it as a device says best what is wrong.
+        _ => return Ok(None),
+    };
+    file.set_len(size).map_err(host)?;
+    Ok(Some(undo))
+}
+
+/// Undoes, when dropped, what was done to a file before a file system came of it.
+struct Undo {
+    path: PathBuf,
+    /// Its length before, or `None` where there was no file.
+    length: Option<u64>,
+}
+
+impl Undo {
+    fn disarm(mut self) {
+        self.path = PathBuf::new();
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        if self.path.as_os_str().is_empty() {
+            return;
+        }
+        // The error that led here is the one to report.
+        let _ = match self.length {
+            None => std::fs::remove_file(&self.path),
+            Some(length) => {
+                OpenOptions::new().write(true).open(&self.path).and_then(|file: File| file.set_len(length))
+            }
+        };
+    }
+}

@@ -1,0 +1,481 @@
+//! What to make: [`MkfsOptions`], the builder, and [`MkfsFeature`], what can be switched on and off.
+//!
+//! Owns the resolution of the options into [`Choice`], in which nothing is left open and everything
+//! fits together. Invariant: whatever a [`Choice`] asks for can be written and is accepted by the
+//! kernel. Counterparts: btrfs-progs' `mkfs/main.c` and `common/fsfeatures.c`.
+
+use crate::errors::{Error, Result};
+use papilio_format::ChecksumType;
+use papilio_format::Uuid;
+use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
+use papilio_format::items::chunk::RaidProfile;
+use papilio_format::items::inode::Timespec;
+use papilio_format::superblock::LABEL_SIZE;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The only sector size that is written: every kernel mounts it.
+pub(super) const SECTOR_SIZE: u32 = 4096;
+/// What `mkfs.btrfs` takes for tree blocks since 3.14.
+const DEFAULT_NODE_SIZE: u32 = 16 << 10;
+const MAX_NODE_SIZE: u32 = 64 << 10;
+
+/// A feature that `mkfs.btrfs -O` knows and this code writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+#[non_exhaustive]
+pub enum MkfsFeature {
+    /// `mixed-bg`: block groups hold both data and metadata, for small devices.
+    MixedGroups,
+    /// `extref`: more than a leaf's worth of hard links in one directory.
+    ExtendedIref,
+    /// `skinny-metadata`: smaller extent items of tree blocks.
+    SkinnyMetadata,
+    /// `no-holes`: holes in files need no items.
+    NoHoles,
+    /// `free-space-tree`: free space is kept in a tree, and not found anew or in v1 caches.
+    FreeSpaceTree,
+    /// `block-group-tree`: block groups in a tree of their own, for quicker mounts. Needs
+    /// `no-holes` and `free-space-tree`.
+    BlockGroupTree,
+}
+
+impl MkfsFeature {
+    /// All of them.
+    pub const ALL: [Self; 6] = [
+        Self::MixedGroups,
+        Self::ExtendedIref,
+        Self::SkinnyMetadata,
+        Self::NoHoles,
+        Self::FreeSpaceTree,
+        Self::BlockGroupTree,
+    ];
+
+    /// The name that `mkfs.btrfs -O` takes.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::MixedGroups => "mixed-bg",
+            Self::ExtendedIref => "extref",
+            Self::SkinnyMetadata => "skinny-metadata",
+            Self::NoHoles => "no-holes",
+            Self::FreeSpaceTree => "free-space-tree",
+            Self::BlockGroupTree => "block-group-tree",
+        }
+    }
+
+    /// Whether it is on where nothing is said. As `mkfs.btrfs` 6.19 has it but for the block-group
+    /// tree, which that turned on: `btrfs check` before 6.3 cannot read one.
+    pub const fn default_on(self) -> bool {
+        match self {
+            Self::ExtendedIref | Self::SkinnyMetadata | Self::NoHoles | Self::FreeSpaceTree => true,
+            Self::MixedGroups | Self::BlockGroupTree => false,
+        }
+    }
+
+    /// The feature of a name or alias of `mkfs.btrfs -O`, without a `^`.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an unknown name, and for features that are known but not made.
+    pub fn from_name(name: &str) -> Result<Self> {
+        let name = match name {
+            "fst" => "free-space-tree",
+            "bgt" => "block-group-tree",
+            other => other,
+        };
+        if let Some(feature) = Self::ALL.into_iter().find(|feature| feature.name() == name) {
+            return Ok(feature);
+        }
+        let why = match name {
+            "quota" | "squota" => "a file system with quotas cannot be made; enable them once it is mounted",
+            "raid56" | "raid1c34" => "its profiles need several devices, and file systems are made on one",
+            "zoned" => "zoned devices are not supported",
+            "extent-tree-v2" | "raid-stripe-tree" | "rst" | "remap-tree" => "experimental; it cannot be made",
+            _ => "no such feature",
+        };
+        Err(Error::Invalid(format!("feature {name}: {why}")))
+    }
+}
+
+/// How to make a file system. `Default` is what `mkfs.btrfs` 6.19 makes on one device, without the
+/// block-group tree: metadata DUP, data single, tree blocks of 16 KiB, CRC-32C, and the features
+/// for which [`MkfsFeature::default_on`] holds.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct MkfsOptions {
+    label: Vec<u8>,
+    fsid: Option<Uuid>,
+    device_uuid: Option<Uuid>,
+    metadata_uuid: Option<Uuid>,
+    pub(super) size: Option<u64>,
+    node_size: Option<u32>,
+    sector_size: Option<u32>,
+    checksum: Option<ChecksumType>,
+    features: Vec<(MkfsFeature, bool)>,
+    data_profile: Option<RaidProfile>,
+    metadata_profile: Option<RaidProfile>,
+    pub(super) force: bool,
+    pub(super) keep_content: bool,
+    timestamp: Option<Timespec>,
+}
+
+impl MkfsOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The label, up to 255 bytes without NUL or newline.
+    pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
+        self.label = label.into();
+        self
+    }
+
+    /// The UUID that users see; random without it. With a [`timestamp`](Self::timestamp) as well,
+    /// all other UUIDs that are not given are derived from it, and the same options make the same bytes.
+    pub fn fsid(mut self, fsid: Uuid) -> Self {
+        self.fsid = Some(fsid);
+        self
+    }
+
+    /// The device's UUID.
+    pub fn device_uuid(mut self, uuid: Uuid) -> Self {
+        self.device_uuid = Some(uuid);
+        self
+    }
+
+    /// Another UUID than [`fsid`](Self::fsid) in tree blocks (the METADATA_UUID feature, Linux 5.0),
+    /// as `btrfstune -m` leaves it.
+    pub fn metadata_uuid(mut self, uuid: Uuid) -> Self {
+        self.metadata_uuid = Some(uuid);
+        self
+    }
+
+    /// Bytes that the file system takes of the device, rounded down to whole sectors; all of it
+    /// where not given. A regular file that is missing or shorter is made that long.
+    pub fn size(mut self, bytes: u64) -> Self {
+        self.size = Some(bytes);
+        self
+    }
+
+    /// Bytes of a tree block: a power of two from 4 KiB to 64 KiB; with mixed block groups the
+    /// sector size.
+    pub fn node_size(mut self, bytes: u32) -> Self {
+        self.node_size = Some(bytes);
+        self
+    }
+
+    /// Bytes of a sector. Only 4096 is accepted.
+    pub fn sector_size(mut self, bytes: u32) -> Self {
+        self.sector_size = Some(bytes);
+        self
+    }
+
+    /// The checksum algorithm of metadata and data.
+    pub fn checksum(mut self, checksum: ChecksumType) -> Self {
+        self.checksum = Some(checksum);
+        self
+    }
+
+    /// Switches a feature on or off; the last word counts.
+    pub fn feature(mut self, feature: MkfsFeature, on: bool) -> Self {
+        self.features.push((feature, on));
+        self
+    }
+
+    /// Features as `mkfs.btrfs -O` takes them: names with commas between, a `^` in front switches off.
+    ///
+    /// # Errors
+    /// As [`MkfsFeature::from_name`].
+    pub fn feature_list(mut self, list: &str) -> Result<Self> {
+        for name in list.split(',').map(str::trim).filter(|name| !name.is_empty()) {
+            let (bare, on) = name.strip_prefix('^').map_or((name, true), |bare| (bare, false));
+            self.features.push((MkfsFeature::from_name(bare)?, on));
+        }
+        Ok(self)
+    }
+
+    /// How data is kept: single or DUP.
+    pub fn data_profile(mut self, profile: RaidProfile) -> Self {
+        self.data_profile = Some(profile);
+        self
+    }
+
+    /// How metadata is kept: single or DUP. With mixed block groups it is the data's as well.
+    pub fn metadata_profile(mut self, profile: RaidProfile) -> Self {
+        self.metadata_profile = Some(profile);
+        self
+    }
+
+    /// Overwrites what the device already holds.
+    pub fn force(mut self, force: bool) -> Self {
+        self.force = force;
+        self
+    }
+
+    /// Whether the device is told that its old content is not needed (default true): TRIM on a block
+    /// device, a hole in a file.
+    pub fn discard(mut self, discard: bool) -> Self {
+        self.keep_content = !discard;
+        self
+    }
+
+    /// The time of creation; now without it. See [`fsid`](Self::fsid) for what both together do.
+    pub fn timestamp(mut self, timestamp: Timespec) -> Self {
+        self.timestamp = Some(timestamp);
+        self
+    }
+
+    /// Decides what was left open.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for what cannot be made, or what doesn't go together.
+    pub(super) fn resolve(&self) -> Result<Choice> {
+        let is_on = |feature: MkfsFeature| {
+            let said = self.features.iter().rev().find(|(named, _)| *named == feature);
+            said.map_or(feature.default_on(), |(_, on)| *on)
+        };
+        let mixed = is_on(MkfsFeature::MixedGroups);
+        let node_size = self.sizes(mixed)?;
+        if is_on(MkfsFeature::BlockGroupTree)
+            && !(is_on(MkfsFeature::FreeSpaceTree) && is_on(MkfsFeature::NoHoles))
+        {
+            return invalid("block-group-tree needs free-space-tree and no-holes");
+        }
+        if self.label.len() >= LABEL_SIZE {
+            return invalid(format!("the label has {} bytes, at most 255 fit", self.label.len()));
+        }
+        if self.label.iter().any(|byte| matches!(byte, 0 | b'\n')) {
+            return invalid("the label holds a NUL or a newline");
+        }
+        if self.timestamp.is_some_and(|time| time.nanoseconds >= 1_000_000_000) {
+            return invalid("the timestamp has a billion nanoseconds or more");
+        }
+        let (data_profile, metadata_profile) = self.profiles(mixed)?;
+        let features: Vec<_> = MkfsFeature::ALL.into_iter().filter(|feature| is_on(*feature)).collect();
+        Ok(Choice {
+            label: self.label.clone(),
+            uuids: self.uuids()?,
+            node_size,
+            checksum: self.checksum.unwrap_or(ChecksumType::Crc32c),
+            data_profile,
+            metadata_profile,
+            timestamp: self.timestamp.unwrap_or_else(now),
+            features,
+        })
+    }
+
+    /// The node size, after a look at the sector size.
+    fn sizes(&self, mixed: bool) -> Result<u32> {
+        let sector_size = self.sector_size.unwrap_or(SECTOR_SIZE);
+        if sector_size != SECTOR_SIZE {
+            return invalid(format!("sector size {sector_size}: only {SECTOR_SIZE} can be made"));
+        }
+        let node_size = self.node_size.unwrap_or(if mixed { SECTOR_SIZE } else { DEFAULT_NODE_SIZE });
+        if !node_size.is_power_of_two() || !(SECTOR_SIZE..=MAX_NODE_SIZE).contains(&node_size) {
+            return invalid(format!("node size {node_size}: not a power of two from 4096 to 65536"));
+        }
+        if mixed && node_size != SECTOR_SIZE {
+            return invalid(format!(
+                "node size {node_size}: with mixed block groups it is the sector size, {SECTOR_SIZE}"
+            ));
+        }
+        Ok(node_size)
+    }
+
+    fn profiles(&self, mixed: bool) -> Result<(RaidProfile, RaidProfile)> {
+        let (data, metadata) = match mixed {
+            true => {
+                let given = self.data_profile.or(self.metadata_profile).unwrap_or(RaidProfile::Single);
+                (self.data_profile.unwrap_or(given), self.metadata_profile.unwrap_or(given))
+            }
+            false => (
+                self.data_profile.unwrap_or(RaidProfile::Single),
+                self.metadata_profile.unwrap_or(RaidProfile::Dup),
+            ),
+        };
+        for profile in [data, metadata] {
+            if !matches!(profile, RaidProfile::Single | RaidProfile::Dup) {
+                return invalid(format!("profile {profile}: one device allows single and DUP"));
+            }
+        }
+        if mixed && data != metadata {
+            return invalid(format!(
+                "mixed block groups have one profile, not {data} for data and {metadata} for metadata"
+            ));
+        }
+        Ok((data, metadata))
+    }
+
+    fn uuids(&self) -> Result<Uuids> {
+        let given = [self.fsid, self.device_uuid, self.metadata_uuid];
+        if given.into_iter().flatten().any(|uuid| uuid.is_nil()) {
+            return invalid("a UUID of zeros names nothing");
+        }
+        let fsid = self.fsid.unwrap_or_else(Uuid::new_v4);
+        let deterministic = self.fsid.is_some() && self.timestamp.is_some();
+        let other = |role: &str| if deterministic { derived(fsid, role) } else { Uuid::new_v4() };
+        Ok(Uuids {
+            fsid,
+            metadata: self.metadata_uuid.filter(|uuid| *uuid != fsid),
+            device: self.device_uuid.unwrap_or_else(|| other("device")),
+            chunk_tree: other("chunk tree"),
+            fs_tree: other("subvolume 5"),
+        })
+    }
+}
+
+/// A UUID that follows from another: version 8 (RFC 9562), of the SHA-256 of both.
+fn derived(from: Uuid, role: &str) -> Uuid {
+    let sum = ChecksumType::Sha256.compute(&[from.as_bytes(), role.as_bytes()].concat());
+    let bytes = *sum.as_bytes().first_chunk().expect("SHA-256 has 32 bytes");
+    Uuid::new_v8(bytes)
+}
+
+fn now() -> Timespec {
+    // A clock before 1970 is wrong by so much that its exact value is of no use.
+    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    Timespec { seconds: since.as_secs().try_into().unwrap_or(i64::MAX), nanoseconds: since.subsec_nanos() }
+}
+
+fn invalid<T>(text: impl Into<String>) -> Result<T> {
+    Err(Error::Invalid(text.into()))
+}
+
+/// The UUIDs of a new file system.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Uuids {
+    /// What users see.
+    pub(super) fsid: Uuid,
+    /// What tree blocks carry, where it is another.
+    pub(super) metadata: Option<Uuid>,
+    pub(super) device: Uuid,
+    pub(super) chunk_tree: Uuid,
+    pub(super) fs_tree: Uuid,
+}
+
+impl Uuids {
+    /// What tree blocks and device items carry.
+    pub(super) fn in_blocks(&self) -> Uuid {
+        self.metadata.unwrap_or(self.fsid)
+    }
+}
+
+/// What to make, all decided.
+#[derive(Clone, Debug)]
+pub(super) struct Choice {
+    pub(super) label: Vec<u8>,
+    pub(super) uuids: Uuids,
+    pub(super) node_size: u32,
+    pub(super) checksum: ChecksumType,
+    pub(super) data_profile: RaidProfile,
+    pub(super) metadata_profile: RaidProfile,
+    pub(super) timestamp: Timespec,
+    /// Those that are on.
+    pub(super) features: Vec<MkfsFeature>,
+}
+
+impl Choice {
+    pub(super) fn has(&self, feature: MkfsFeature) -> bool {
+        self.features.contains(&feature)
+    }
+
+    pub(super) fn incompat(&self) -> IncompatFeatures {
+        let mut bits = IncompatFeatures::MIXED_BACKREF;
+        bits.set(IncompatFeatures::MIXED_GROUPS, self.has(MkfsFeature::MixedGroups));
+        bits.set(IncompatFeatures::EXTENDED_IREF, self.has(MkfsFeature::ExtendedIref));
+        bits.set(IncompatFeatures::SKINNY_METADATA, self.has(MkfsFeature::SkinnyMetadata));
+        bits.set(IncompatFeatures::NO_HOLES, self.has(MkfsFeature::NoHoles));
+        bits.set(IncompatFeatures::METADATA_UUID, self.uuids.metadata.is_some());
+        // Kernels set it at the first mount where a node is larger than their page; so that an image
+        // does not depend on where it was made, the page is taken to be of 4 KiB.
+        bits.set(IncompatFeatures::BIG_METADATA, self.node_size > 4096);
+        bits
+    }
+
+    pub(super) fn compat_ro(&self) -> CompatRoFeatures {
+        let tree = CompatRoFeatures::FREE_SPACE_TREE.union(CompatRoFeatures::FREE_SPACE_TREE_VALID);
+        let mut bits = CompatRoFeatures::empty();
+        bits.set(tree, self.has(MkfsFeature::FreeSpaceTree));
+        bits.set(CompatRoFeatures::BLOCK_GROUP_TREE, self.has(MkfsFeature::BlockGroupTree));
+        bits
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refusal(options: MkfsOptions) -> String {
+        options.resolve().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn defaults_are_those_of_the_field() {
+        let choice = MkfsOptions::new().resolve().unwrap();
+        assert_eq!(choice.node_size, 16384);
+        assert_eq!((choice.data_profile, choice.metadata_profile), (RaidProfile::Single, RaidProfile::Dup));
+        // As `mkfs.btrfs` writes it with tree blocks of 16 KiB.
+        assert_eq!(choice.incompat().bits(), 0x361);
+        assert_eq!(choice.compat_ro().bits(), 3);
+        assert_eq!(choice.uuids.in_blocks(), choice.uuids.fsid);
+    }
+
+    #[test]
+    fn what_does_not_go_together_is_refused() {
+        let new = MkfsOptions::new;
+        assert!(refusal(new().sector_size(8192)).contains("sector size 8192"));
+        assert!(refusal(new().node_size(12288)).contains("node size 12288"));
+        assert!(refusal(new().node_size(2048)).contains("4096 to 65536"));
+        assert!(refusal(new().node_size(131_072)).contains("4096 to 65536"));
+        let mixed = || new().feature(MkfsFeature::MixedGroups, true);
+        assert!(refusal(mixed().node_size(16384)).contains("mixed"));
+        assert!(
+            refusal(mixed().data_profile(RaidProfile::Dup).metadata_profile(RaidProfile::Single))
+                .contains("one profile")
+        );
+        assert!(refusal(new().data_profile(RaidProfile::Raid1)).contains("RAID1"));
+        assert!(refusal(new().label(vec![b'x'; 256])).contains("256"));
+        assert!(refusal(new().label("a\nb")).contains("newline"));
+        assert!(refusal(new().fsid(Uuid::nil())).contains("zeros"));
+        for missing in ["^no-holes", "^free-space-tree", "^fst"] {
+            let list = format!("block-group-tree,{missing}");
+            assert!(refusal(new().feature_list(&list).unwrap()).contains("needs"), "{list}");
+        }
+    }
+
+    #[test]
+    fn feature_lists_are_read_as_mkfs_reads_them() {
+        let options = MkfsOptions::new().feature_list("bgt, ^extref,no-holes").unwrap();
+        let choice = options.resolve().unwrap();
+        assert!(choice.has(MkfsFeature::BlockGroupTree) && choice.has(MkfsFeature::NoHoles));
+        assert!(!choice.has(MkfsFeature::ExtendedIref));
+        // The last word counts.
+        let choice = MkfsOptions::new().feature_list("bgt,^bgt").unwrap().resolve().unwrap();
+        assert!(!choice.has(MkfsFeature::BlockGroupTree));
+        for (list, why) in
+            [("quota", "mounted"), ("^raid56", "devices"), ("zoned", "zoned"), ("what", "no such")]
+        {
+            let error = MkfsOptions::new().feature_list(list).unwrap_err().to_string();
+            assert!(error.contains(why), "{error}");
+        }
+    }
+
+    #[test]
+    fn mixed_block_groups_take_the_profile_that_was_given() {
+        let mixed = MkfsOptions::new().feature(MkfsFeature::MixedGroups, true);
+        let choice = mixed.clone().resolve().unwrap();
+        assert_eq!((choice.node_size, choice.metadata_profile), (4096, RaidProfile::Single));
+        let choice = mixed.metadata_profile(RaidProfile::Dup).resolve().unwrap();
+        assert_eq!(choice.data_profile, RaidProfile::Dup);
+    }
+
+    #[test]
+    fn uuids_follow_from_the_fsid_only_with_a_time() {
+        let fsid = Uuid::from_u128(7);
+        let uuids = |options: MkfsOptions| options.resolve().unwrap().uuids;
+        let fixed = || uuids(MkfsOptions::new().fsid(fsid).timestamp(Timespec::default()));
+        assert_eq!(fixed(), fixed());
+        let all = [fixed().fsid, fixed().device, fixed().chunk_tree, fixed().fs_tree];
+        assert!((1..4).all(|at| !all[..at].contains(&all[at])));
+        let random = || uuids(MkfsOptions::new().fsid(fsid));
+        assert_ne!(random().device, random().device);
+    }
+}

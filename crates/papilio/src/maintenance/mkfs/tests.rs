@@ -1,0 +1,212 @@
+//! New file systems of every kind against the check, in memory.
+
+use super::*;
+use crate::maintenance::check::{self, CheckOptions};
+use crate::options::OpenOptions as MountOptions;
+use crate::volume::Volume;
+use papilio_device::{CallKind, FaultDevice, MemoryDevice};
+use papilio_format::items::inode::Timespec;
+use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
+use papilio_format::{Incompatible, PhysicalAddress};
+
+const MIB: u64 = 1 << 20;
+
+fn memory(size: u64) -> Arc<dyn Device> {
+    Arc::new(MemoryDevice::new(size))
+}
+
+/// Fails with the findings unless everything agrees with everything.
+fn assert_clean(device: Arc<dyn Device>, what: &str) {
+    let volume = Arc::new(Volume::open(vec![device], &MountOptions::new()).expect(what));
+    let report = check::check(&volume, 1 << 20, &CheckOptions::new().data_csum(true)).expect(what);
+    assert!(report.findings.is_empty(), "{what}: {:#?}", report.findings);
+    assert_eq!(report.statistics.inodes, 1, "{what}: the root directory");
+}
+
+fn make_clean(size: u64, options: &MkfsOptions, what: &str) -> Made {
+    let device = memory(size);
+    let made = mkfs_device(&device, options).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_clean(device, what);
+    made
+}
+
+#[test]
+fn all_checksums_and_node_sizes_are_clean() {
+    for checksum in ChecksumType::ALL {
+        for node_size in [4096, 8192, 16384, 32768, 65536] {
+            let options = MkfsOptions::new().checksum(checksum).node_size(node_size).label("l");
+            let made = make_clean(300 * MIB, &options, &format!("{checksum} {node_size}"));
+            assert_eq!((made.checksum, made.node_size, made.total_bytes), (checksum, node_size, 300 * MIB));
+        }
+    }
+}
+
+#[test]
+fn all_combinations_of_features_are_clean() {
+    for bits in 0..1u32 << MkfsFeature::ALL.len() {
+        let is_on = |at: usize| bits >> at & 1 == 1;
+        for node_size in [4096, 16384] {
+            let mut options = MkfsOptions::new().node_size(node_size);
+            for (at, feature) in MkfsFeature::ALL.into_iter().enumerate() {
+                options = options.feature(feature, is_on(at));
+            }
+            let Ok(choice) = options.resolve() else {
+                let (mixed, tree) = (is_on(0) && node_size > 4096, is_on(5) && !(is_on(3) && is_on(4)));
+                assert!(mixed || tree, "{bits:#b} {node_size}");
+                continue;
+            };
+            let made = make_clean(200 * MIB, &options, &format!("{:?} {node_size}", choice.features));
+            assert_eq!(made.features, choice.features);
+        }
+    }
+}
+
+#[test]
+fn all_profiles_are_clean_at_their_minimum_and_far_above() {
+    use RaidProfile::{Dup, Single};
+    for mixed in [false, true] {
+        for (data, metadata) in [(Single, Dup), (Single, Single), (Dup, Dup), (Dup, Single)] {
+            if mixed && data != metadata {
+                continue;
+            }
+            let options = MkfsOptions::new()
+                .data_profile(data)
+                .metadata_profile(metadata)
+                .feature(MkfsFeature::MixedGroups, mixed);
+            let what = format!("{data} {metadata} mixed {mixed}");
+            let minimum = chunks::minimum_size(&options.resolve().unwrap());
+            make_clean(minimum, &options, &what);
+            make_clean(10 << 40, &options, &what);
+            let error = mkfs_device(&memory(minimum - 1), &options).unwrap_err();
+            assert!(
+                matches!(error, Error::TooSmall { minimum: told, .. } if told == minimum),
+                "{what}: {error}"
+            );
+        }
+    }
+}
+
+#[test]
+fn sizes_are_rounded_down_to_sectors() {
+    let made = make_clean(200 * MIB + 4095, &MkfsOptions::new(), "device");
+    assert_eq!(made.total_bytes, 200 * MIB);
+    let made = make_clean(300 * MIB, &MkfsOptions::new().size(200 * MIB + 1), "part of a device");
+    assert_eq!(made.total_bytes, 200 * MIB);
+    let error = mkfs_device(&memory(200 * MIB), &MkfsOptions::new().size(201 * MIB)).unwrap_err();
+    assert!(matches!(error, Error::Invalid(_)), "{error}");
+}
+
+#[test]
+fn the_same_options_make_the_same_bytes() {
+    let (fsid, time) = (Uuid::from_u128(0xfeed), Timespec { seconds: 1_700_000_000, nanoseconds: 7 });
+    let bytes = |options: &MkfsOptions| {
+        let device = memory(120 * MIB);
+        mkfs_device(&device, options).unwrap();
+        let mut bytes = vec![0; 120 << 20];
+        device.read_at(&mut bytes, PhysicalAddress(0)).unwrap();
+        bytes
+    };
+    let fixed = MkfsOptions::new().fsid(fsid).timestamp(time);
+    assert!(bytes(&fixed) == bytes(&fixed));
+    assert!(bytes(&fixed) != bytes(&fixed.clone().label("other")));
+    assert!(bytes(&MkfsOptions::new().fsid(fsid)) != bytes(&MkfsOptions::new().fsid(fsid)));
+}
+
+#[test]
+fn a_metadata_uuid_is_in_the_blocks() {
+    let (fsid, metadata) = (Uuid::from_u128(1), Uuid::from_u128(2));
+    let made = make_clean(120 * MIB, &MkfsOptions::new().fsid(fsid).metadata_uuid(metadata), "metadata UUID");
+    assert_eq!((made.fsid, made.metadata_uuid), (fsid, metadata));
+    // The same UUID twice needs no feature.
+    let device = memory(120 * MIB);
+    mkfs_device(&device, &MkfsOptions::new().fsid(fsid).metadata_uuid(fsid)).unwrap();
+    let volume = Volume::open(vec![device], &MountOptions::new()).unwrap();
+    assert_eq!(volume.superblock().raw.metadata_uuid, Uuid::nil());
+}
+
+#[test]
+fn what_is_there_needs_force() {
+    let device = memory(200 * MIB);
+    mkfs_device(&device, &MkfsOptions::new()).unwrap();
+    let error = mkfs_device(&device, &MkfsOptions::new()).unwrap_err();
+    assert!(matches!(error, Error::Occupied { found: "a Btrfs file system", .. }), "{error}");
+    for discard in [true, false] {
+        mkfs_device(&device, &MkfsOptions::new().force(true).discard(discard)).unwrap();
+        assert_clean(Arc::clone(&device), "again");
+    }
+}
+
+#[test]
+fn nothing_of_a_larger_predecessor_is_left() {
+    let device = memory(1 << 40);
+    mkfs_device(&device, &MkfsOptions::new()).unwrap();
+    mkfs_device(&device, &MkfsOptions::new().force(true).discard(false).size(200 * MIB)).unwrap();
+    let mut old = [0; SUPERBLOCK_SIZE];
+    device.read_at(&mut old, superblock_offset(2)).unwrap();
+    assert_eq!(old, [0; SUPERBLOCK_SIZE]);
+    assert_clean(device, "smaller");
+}
+
+#[test]
+fn a_device_that_fails_holds_no_file_system() {
+    let options = MkfsOptions::new().force(true).discard(false);
+    for kind in [CallKind::Write, CallKind::Flush] {
+        for call in 0.. {
+            let inner = Arc::new(MemoryDevice::new(120 * MIB));
+            mkfs_device(&(Arc::clone(&inner) as Arc<dyn Device>), &MkfsOptions::new()).unwrap();
+            let faulty = FaultDevice::new(Arc::clone(&inner) as Arc<dyn Device>);
+            faulty.fail_call(kind, call);
+            let device: Arc<dyn Device> = Arc::new(faulty);
+            if mkfs_device(&device, &options).is_ok() {
+                assert!(call > 1, "no {kind:?} failed");
+                break;
+            }
+            let found = Volume::open(vec![inner as Arc<dyn Device>], &MountOptions::new());
+            // The first write wipes the old file system's superblock, the last one makes the new one's.
+            let untouched = kind == CallKind::Write && call == 0;
+            assert_eq!(found.is_ok(), untouched, "{kind:?} {call}");
+        }
+    }
+}
+
+#[test]
+fn the_kernel_can_read_the_features() {
+    let superblock = |options: &MkfsOptions| Layout::new(200 * MIB, &options.resolve().unwrap()).superblock;
+    let default = superblock(&MkfsOptions::new());
+    assert_eq!((default.raw.cache_generation, default.raw.uuid_tree_generation), (0, 1));
+    let without = superblock(&MkfsOptions::new().feature_list("^fst").unwrap());
+    assert_eq!(without.raw.cache_generation, u64::MAX);
+    assert_eq!(
+        Incompatible::IncompatBits(default.raw.incompat_flags.unsupported()),
+        Incompatible::IncompatBits(0)
+    );
+}
+
+#[test]
+fn files_are_made_and_left_as_they_were_on_failure() {
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("image");
+    let missing = mkfs(&image, &MkfsOptions::new()).unwrap_err().to_string();
+    assert!(missing.contains("give a size"), "{missing}");
+    assert!(matches!(mkfs(&image, &MkfsOptions::new().size(MIB)), Err(Error::TooSmall { .. })));
+    assert!(!image.exists());
+
+    let made = mkfs(&image, &MkfsOptions::new().size(200 * MIB)).unwrap();
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), made.total_bytes);
+    // Longer only by force, and then really.
+    let longer = MkfsOptions::new().size(300 * MIB);
+    assert!(matches!(mkfs(&image, &longer), Err(Error::Occupied { .. })));
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 200 * MIB);
+    mkfs(&image, &longer.force(true)).unwrap();
+    assert_eq!(std::fs::metadata(&image).unwrap().len(), 300 * MIB);
+
+    let empty = folder.path().join("empty");
+    std::fs::write(&empty, b"").unwrap();
+    assert!(mkfs(&empty, &MkfsOptions::new()).is_err());
+    mkfs(&empty, &MkfsOptions::new().size(200 * MIB)).unwrap();
+
+    // A lock of another process, or of this one, is in the way.
+    let held = FileDevice::open(&empty, Access::ReadWrite).unwrap();
+    assert!(matches!(mkfs(&empty, &MkfsOptions::new().force(true).size(300 * MIB)), Err(Error::Open(_))));
+    assert_eq!(held.size(), 200 * MIB);
+}

@@ -1,0 +1,203 @@
+//! New file systems against the Btrfs tools and the kernel: what `mkfs` makes, `btrfs check` calls
+//! clean, the kernel mounts, writes and leaves clean, and Papilio reads what it wrote; and chunks lie
+//! where `mkfs.btrfs` puts them.
+
+use papilio::format::items::chunk::RaidProfile;
+use papilio::format::{ChecksumType, Uuid};
+use papilio::{CheckOptions, FileSystem, MkfsFeature, MkfsOptions, OpenOptions, Timespec};
+use papilio_oracle::requirement::find_command;
+use papilio_oracle::{ImageSet, Need, Scratch, require};
+use std::path::Path;
+use std::process::Command;
+
+const MIB: u64 = 1 << 20;
+const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
+
+/// One kind of file system.
+struct Case {
+    name: &'static str,
+    size: u64,
+    options: MkfsOptions,
+    /// Whether `btrfs check` of version 6.2 can read it.
+    checkable: bool,
+}
+
+fn case(name: &'static str, size: u64, options: MkfsOptions) -> Case {
+    Case { name, size, options, checkable: true }
+}
+
+fn features(list: &str) -> MkfsOptions {
+    MkfsOptions::new().feature_list(list).unwrap()
+}
+
+fn profiles(data: RaidProfile, metadata: RaidProfile) -> MkfsOptions {
+    MkfsOptions::new().data_profile(data).metadata_profile(metadata)
+}
+
+fn cases() -> Vec<Case> {
+    use RaidProfile::{Dup, Single};
+    let new = MkfsOptions::new;
+    let mut cases = vec![
+        case("default", 512 * MIB, new().label("papilio")),
+        case("smallest", 109 * MIB, new()),
+        case("smallest single", 45 * MIB, profiles(Single, Single)),
+        case("smallest mixed", 16 * MIB, features("mixed-bg")),
+        case("mixed", 300 * MIB, features("mixed-bg")),
+        case("mixed dup", 157 * MIB, features("mixed-bg").metadata_profile(Dup)),
+        case("all dup", 256 * MIB, profiles(Dup, Dup)),
+        case("data dup", 256 * MIB, profiles(Dup, Single)),
+        case("large", 300 << 30, new()),
+        case("node 4K", 256 * MIB, new().node_size(4096)),
+        case("node 8K", 256 * MIB, new().node_size(8192).checksum(ChecksumType::Sha256)),
+        case("node 32K", 256 * MIB, new().node_size(32768).checksum(ChecksumType::XxHash64)),
+        case("node 64K", 256 * MIB, new().node_size(65536).checksum(ChecksumType::Blake2b)),
+        case("no free-space tree", 256 * MIB, features("^free-space-tree")),
+        case("no holes off", 256 * MIB, features("^no-holes")),
+        case("not skinny", 256 * MIB, features("^skinny-metadata,^extref")),
+        case("metadata uuid", 256 * MIB, new().metadata_uuid(Uuid::from_u128(0x1234))),
+    ];
+    for (name, size, options) in [
+        ("block groups", 256 * MIB, features("block-group-tree")),
+        ("block groups 4K", 256 * MIB, features("bgt").node_size(4096)),
+        ("block groups mixed", 256 * MIB, features("bgt,mixed-bg")),
+    ] {
+        cases.push(Case { name, size, options, checkable: false });
+    }
+    cases
+}
+
+/// Ours, and the tools' where they can.
+fn assert_clean(case: &Case, images: &ImageSet, when: &str) {
+    let image = &images.paths()[0];
+    let options = CheckOptions::new().data_csum(true);
+    let report = papilio::check(image, &OpenOptions::new(), &options).unwrap();
+    assert!(report.is_clean(), "{} {when}: {:#?}", case.name, report.findings);
+    if case.checkable {
+        let said = images.btrfs_check().unwrap_or_else(|error| panic!("{} {when}: {error:#}", case.name));
+        assert!(said.contains("no error found"), "{} {when}: {said}", case.name);
+        for word in ["warning", "WARNING", "ERROR", "invalid", "will be rebuilt"] {
+            assert!(!said.contains(word), "{} {when}: {said}", case.name);
+        }
+    }
+}
+
+/// What the kernel is given to write, past what is stored in metadata.
+fn content() -> Vec<u8> {
+    (0..300_000u32).flat_map(|number| (number % 65_521).to_le_bytes()).collect()
+}
+
+#[test]
+fn the_kernel_works_on_every_kind() {
+    let Some(_met) = require(NEEDS) else { return };
+    let scratch = Scratch::new(512 * MIB).unwrap();
+    for case in cases() {
+        let image = scratch.unique("image");
+        let made = papilio::mkfs(&image, &case.options.clone().size(case.size)).unwrap();
+        let images = ImageSet::open(&scratch, vec![image.clone()]);
+        assert_clean(&case, &images, "when made");
+
+        let mounted = images.mount().unwrap_or_else(|error| panic!("{}: {error:#}", case.name));
+        let folder = mounted.path().join("folder");
+        std::fs::create_dir(&folder).unwrap();
+        std::fs::write(folder.join("file"), content()).unwrap();
+        std::fs::write(folder.join("small"), "small").unwrap();
+        mounted.unmount().unwrap();
+        assert_clean(&case, &images, "after the kernel wrote");
+
+        let fs = FileSystem::open(&image).unwrap();
+        assert_eq!((fs.uuid(), fs.label()), (made.fsid, &made.label[..]), "{}", case.name);
+        assert!(fs.read("/folder/file").unwrap() == content(), "{}", case.name);
+        assert_eq!(fs.read("/folder/small").unwrap(), b"small", "{}", case.name);
+        drop(fs);
+
+        // The next mount finds all as it was left.
+        let mounted = images.mount_read_only().unwrap();
+        assert!(std::fs::read(mounted.path().join("folder/file")).unwrap() == content(), "{}", case.name);
+        drop(mounted);
+        std::fs::remove_file(&image).unwrap();
+    }
+}
+
+/// What `btrfs inspect-internal dump-tree` says of chunks and device extents, without UUIDs, and
+/// without the alignment that mkfs.btrfs gives its very first chunk only.
+fn chunks_and_extents(image: &Path) -> Vec<String> {
+    let tell = |tree: &str| {
+        let output = Command::new(find_command("btrfs").unwrap())
+            .args(["inspect-internal", "dump-tree", "-t", tree])
+            .arg(image)
+            .output()
+            .unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let wanted = ["CHUNK_ITEM", "DEV_EXTENT", "length ", "stripe ", "total_bytes "];
+        let of_interest = |line: &&str| wanted.iter().any(|word| line.contains(word));
+        let without_place = |line: &str| match line.split_once("key (") {
+            Some((_, key)) => key.split(" itemoff").next().unwrap().to_owned(),
+            None => line.trim().to_owned(),
+        };
+        text.lines().filter(of_interest).map(without_place).collect::<Vec<_>>()
+    };
+    [tell("chunk"), tell("dev")].concat()
+}
+
+#[test]
+fn chunks_lie_where_mkfs_btrfs_puts_them() {
+    let needs = [Need::Command("mkfs.btrfs"), Need::Command("btrfs")];
+    let Some(_met) = require(&needs) else { return };
+    let scratch = Scratch::new(64 * MIB).unwrap();
+    use RaidProfile::{Dup, Single};
+    for size in [109 * MIB, 230 * MIB, 1 << 30, (3 << 30) + 4096 * 77, 60 << 30] {
+        for (data, metadata, mixed) in [
+            (Single, Dup, false),
+            (Single, Single, false),
+            (Dup, Dup, false),
+            (Dup, Single, false),
+            (Single, Single, true),
+            (Dup, Dup, true),
+        ] {
+            let options = profiles(data, metadata).feature(MkfsFeature::MixedGroups, mixed).size(size);
+            let ours = scratch.unique("ours");
+            match papilio::mkfs(&ours, &options) {
+                Err(papilio::Error::TooSmall { minimum, .. }) => {
+                    assert!(minimum > size);
+                    continue;
+                }
+                made => drop(made.unwrap()),
+            }
+            let theirs = scratch.image("theirs", size).unwrap();
+            let mut command = Command::new(find_command("mkfs.btrfs").unwrap());
+            command.args([
+                "-q",
+                "-K",
+                "-d",
+                &data.name().to_lowercase(),
+                "-m",
+                &metadata.name().to_lowercase(),
+            ]);
+            if mixed {
+                command.arg("-M");
+            }
+            let output = command.arg(&theirs).output().unwrap();
+            assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+            let what = format!("{size} {data} {metadata} mixed {mixed}");
+            assert_eq!(chunks_and_extents(&ours), chunks_and_extents(&theirs), "{what}");
+            std::fs::remove_file(ours).unwrap();
+            std::fs::remove_file(theirs).unwrap();
+        }
+    }
+}
+
+#[test]
+fn two_runs_make_the_same_image() {
+    let folder = tempfile::tempdir().unwrap();
+    let options = MkfsOptions::new()
+        .size(120 * MIB)
+        .fsid(Uuid::from_u128(0xabcd))
+        .timestamp(Timespec { seconds: 1_600_000_000, nanoseconds: 0 });
+    let make = |name: &str| {
+        let image = folder.path().join(name);
+        papilio::mkfs(&image, &options).unwrap();
+        std::fs::read(image).unwrap()
+    };
+    assert!(make("one") == make("two"));
+}
