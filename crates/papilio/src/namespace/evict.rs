@@ -5,13 +5,17 @@
 //! between leaves the orphan item, and [`next_orphan`] finds it at the next mount. Kernel counterparts:
 //! `btrfs_evict_inode`, `btrfs_orphan_cleanup` (`fs/btrfs/inode.c`).
 
-use crate::btree::{Tree, TreeEditor};
+use crate::btree::{Change, Tree, TreeEditor};
 use crate::errors::Result;
 use crate::items::draft::edit;
 use crate::items::{inode, item_error, orphan};
 use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::InodeItem;
+use papilio_format::items::orphan::orphan_key;
 use papilio_format::{Corrupt, InodeNumber, ItemType, Key};
+
+/// Items of an inode that are removed in one pass with the orphan item; more take passes of their own.
+const ONE_PASS: usize = 256;
 
 /// An inode that is listed as an orphan.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -63,15 +67,24 @@ pub(crate) fn forget_orphan(editor: &mut TreeEditor<'_>, inode: InodeNumber) -> 
 /// [`crate::Error::Item`], before anything changed, for an inode that still has a name or an extent on disk;
 /// or what reading and changing the tree says.
 pub(crate) fn evict(editor: &mut TreeEditor<'_>, inode: InodeNumber) -> Result<()> {
-    check_evictable(&editor.tree(), inode)?;
-    editor.remove_range(Key::first_of(inode.0)..=Key::last_of(inode.0))?;
-    forget_orphan(editor, inode)?;
-    Ok(())
+    let mut keys = evictable_keys(&editor.tree(), inode)?;
+    if keys.len() > ONE_PASS {
+        editor.remove_range(Key::first_of(inode.0)..=Key::last_of(inode.0))?;
+        keys.clear();
+    }
+    // An orphan's object id is larger than any inode number.
+    keys.push(orphan_key(inode.0));
+    editor.apply(&keys.into_iter().map(|key| Change::Remove { key }).collect::<Vec<_>>())
 }
 
-fn check_evictable(tree: &Tree, inode: InodeNumber) -> Result<()> {
+/// The keys of an inode's items, or somewhat more than [`ONE_PASS`] of them; all items are checked.
+fn evictable_keys(tree: &Tree, inode: InodeNumber) -> Result<Vec<Key>> {
+    let mut keys = Vec::new();
     for item in tree.range(Key::first_of(inode.0)..=Key::last_of(inode.0)) {
         let item = item?;
+        if keys.len() <= ONE_PASS {
+            keys.push(item.key);
+        }
         let fault = |reason| Err(item_error(tree, &item, reason));
         match item.key.item_type {
             ItemType::INODE_ITEM => {
@@ -102,5 +115,5 @@ fn check_evictable(tree: &Tree, inode: InodeNumber) -> Result<()> {
             _ => {}
         }
     }
-    Ok(())
+    Ok(keys)
 }

@@ -4,6 +4,9 @@ use super::world::{ROOT, World, file, reason};
 use crate::btree::testing::TestForest;
 use crate::errors::PathError;
 use crate::items::inode::for_each_name;
+use crate::items::xattr_edit::XattrSet;
+use crate::namespace::attributes::set_xattr;
+use crate::namespace::evict::evict;
 use crate::namespace::rename::RenameMode;
 use crate::volume::testing::{chunk_item, superblock};
 use papilio_format::features::IncompatFeatures;
@@ -173,6 +176,22 @@ fn inode_numbers_run_out() {
     let result = world.create(ROOT, b"a", &file());
     assert!(matches!(result, Err(crate::Error::NoSpace { .. })));
     assert_eq!(world.look_up(ROOT, b"a"), None);
+}
+
+#[test]
+fn an_inode_with_many_items_is_evicted() {
+    let world = World::new(4096);
+    let inode = world.file(ROOT, b"a");
+    for number in 0..400 {
+        let name = format!("user.{number}").into_bytes();
+        world.edit(|editor, _, now| set_xattr(editor, now, inode, &name, b"1", XattrSet::Create)).unwrap();
+    }
+    world.unlink(ROOT, b"a").unwrap();
+    world.check();
+    world.edit(|editor, _, _| evict(editor, inode)).unwrap();
+    let left = world.tree.tree().range(Key::first_of(inode.0)..=Key::last_of(u64::MAX)).count();
+    assert_eq!(left, 0);
+    world.check();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Tests of changes of names, on a live tree in memory.
 
 mod consistency;
+mod damage;
 mod inheritance;
 mod limits;
 mod model;
