@@ -30,11 +30,11 @@ impl FreeSpaceChanges {
         self.allocated.is_empty() && self.freed.is_empty()
     }
 
-    fn allocate(&mut self, range: &Range<u64>) {
+    pub(super) fn allocate(&mut self, range: &Range<u64>) {
         record(range, &mut self.allocated, &mut self.freed);
     }
 
-    fn free(&mut self, range: &Range<u64>) {
+    pub(super) fn free(&mut self, range: &Range<u64>) {
         record(range, &mut self.freed, &mut self.allocated);
     }
 }

@@ -21,6 +21,8 @@
 mod block_group;
 pub(crate) mod chunk_allocation;
 mod free_space;
+mod free_space_items;
+pub(crate) mod free_space_tree;
 mod range_set;
 mod reservation;
 #[allow(clippy::module_inception)]

@@ -48,6 +48,11 @@ impl RangeSet {
         self.by_end.iter().map(|(&end, &start)| start..end)
     }
 
+    /// The last range.
+    pub(crate) fn last(&self) -> Option<Range<u64>> {
+        self.by_end.last_key_value().map(|(&end, &start)| start..end)
+    }
+
     /// The first range that ends behind `address`: it holds the address or lies after it.
     pub(crate) fn first_behind(&self, address: u64) -> Option<Range<u64>> {
         let (&end, &start) = self.by_end.range((Excluded(address), Unbounded)).next()?;
@@ -193,6 +198,7 @@ pub(super) mod tests {
                     }
                 }
                 prop_assert_eq!(set.iter().collect::<Vec<_>>(), runs(&model));
+                prop_assert_eq!(set.last(), runs(&model).pop());
                 prop_assert_eq!(set.bytes(), model.iter().filter(|&&bit| bit).count() as u64);
                 prop_assert_eq!(set.iter().collect::<RangeSet>(), set.clone());
             }
