@@ -12,6 +12,8 @@ mod inode;
 mod inspect;
 mod metadata;
 mod mount;
+#[cfg(test)]
+mod space_against_kernel;
 mod walk;
 
 pub use check::{check, check_devices};

@@ -539,7 +539,7 @@ mod tests {
                 }),
                 Step::Comb { start, length, tooth, free } => {
                     for (index, sector) in wanted[part(start, length)].iter_mut().enumerate() {
-                        *sector = (index as u64 % tooth != 0) == free;
+                        *sector = (index as u64).is_multiple_of(tooth) != free;
                     }
                 }
                 Step::Fill { start, length, free } => wanted[part(start, length)].fill(free),

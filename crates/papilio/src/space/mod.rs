@@ -23,6 +23,7 @@ pub(crate) mod chunk_allocation;
 mod free_space;
 mod free_space_items;
 pub(crate) mod free_space_tree;
+pub(crate) mod load;
 mod range_set;
 mod reservation;
 #[allow(clippy::module_inception)]

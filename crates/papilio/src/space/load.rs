@@ -1,0 +1,289 @@
+//! Block groups and their free space, read when a file system is opened for writing.
+//!
+//! Owns [`load`]. Everything is cross-checked before it is believed: each chunk has a block group of
+//! its length and flags, what is in use and what is free add up to the length, superblocks' places
+//! are not in use. Takes no lock but [`Space`]'s. Kernel counterparts: `btrfs_read_block_groups`,
+//! `check_chunk_block_group_mappings`, `load_extent_tree_free`, `exclude_super_stripes`
+//! (`fs/btrfs/block-group.c`), `load_free_space_tree` (`fs/btrfs/free-space-tree.c`).
+
+use super::free_space_items::{info_key, read_info, read_ranges};
+use super::range_set::RangeSet;
+use super::superblock_exclusions::superblock_exclusions;
+use super::{LogicalRange, NewBlockGroup, Space};
+use crate::btree::Tree;
+use crate::errors::{Error, Result};
+use crate::volume::Chunk;
+use crate::volume::chunk_map::ChunkMap;
+use papilio_format::features::IncompatFeatures;
+use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
+use papilio_format::{Corrupt, Geometry, ItemType, Key};
+
+/// The trees that know about space.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct SpaceTrees<'a> {
+    /// The extent tree.
+    pub(crate) extent: &'a Tree,
+    /// The block-group tree, where the file system has one; else the extent tree holds the items.
+    pub(crate) block_group: Option<&'a Tree>,
+    /// The free-space tree, where there is one and FREE_SPACE_TREE_VALID is set. Without it the extent
+    /// tree is walked: what has no extent item is free. The v1 cache is not read; the kernel does not
+    /// believe it either once the superblock's `cache_generation` is not its generation
+    /// (`btrfs_read_block_groups`).
+    pub(crate) free_space: Option<&'a Tree>,
+}
+
+/// Reads the block group of every chunk and its free space. Chunks can be made on `devices` devices.
+///
+/// # Errors
+/// A block that cannot be read; [`Error::MissingItem`] for a chunk without a block group or a block
+/// group without free-space items; [`Error::Item`] where two sources contradict each other.
+pub(crate) fn load(
+    trees: SpaceTrees<'_>,
+    chunks: &ChunkMap,
+    geometry: &Geometry,
+    devices: usize,
+) -> Result<Space> {
+    let space = Space::new(geometry, devices);
+    for chunk in chunks.iter() {
+        let group = read_block_group(trees, chunk, geometry)?;
+        let free = match trees.free_space {
+            Some(tree) => read_free_space(tree, group.range, geometry)?,
+            None => free_between_extents(trees.extent, group.range, geometry)?,
+        };
+        let wrong = |value, why| Err(group_error(trees, group.range, "used", value, why));
+        if free.bytes() + group.used != group.range.length {
+            return wrong(group.used, "with what is free it is not the block group's length");
+        }
+        let exclusions = superblock_exclusions(chunk);
+        for range in &exclusions {
+            let inside = range.start.0.max(group.range.start.0)..range.end.0.min(group.range.end().0);
+            if inside.start < inside.end && free.holder(&inside).is_none() {
+                return wrong(inside.start, "an extent lies where a superblock does");
+            }
+        }
+        space.add_block_group(&group, free.iter(), &exclusions);
+    }
+    Ok(space)
+}
+
+fn holder<'a>(trees: SpaceTrees<'a>) -> &'a Tree {
+    trees.block_group.unwrap_or(trees.extent)
+}
+
+fn block_group_key(range: LogicalRange) -> Key {
+    Key::new(range.start.0, ItemType::BLOCK_GROUP_ITEM, range.length)
+}
+
+fn group_error(
+    trees: SpaceTrees<'_>,
+    range: LogicalRange,
+    field: &'static str,
+    value: u64,
+    why: &'static str,
+) -> Error {
+    let reason = Corrupt::field("block group", field, value, why);
+    Error::Item { tree: holder(trees).id(), key: block_group_key(range), reason }
+}
+
+/// The block group of a chunk.
+fn read_block_group(trees: SpaceTrees<'_>, chunk: &Chunk, geometry: &Geometry) -> Result<NewBlockGroup> {
+    let range = LogicalRange { start: chunk.start(), length: chunk.length() };
+    let (tree, key) = (holder(trees), block_group_key(range));
+    let Some(item) = tree.get(&key)? else {
+        return Err(Error::MissingItem { tree: tree.id(), key, what: "block group of a chunk" });
+    };
+    let item = BlockGroupItem::parse(item.data())
+        .and_then(|item| item.validate(&key, geometry).map(|()| item))
+        .map_err(|reason| Error::Item { tree: tree.id(), key, reason })?;
+    let wrong = |value, why| Err(group_error(trees, range, "flags", value, why));
+    if item.flags != chunk.flags() {
+        return wrong(item.flags.bits(), "not those of its chunk");
+    }
+    let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
+    if item.flags.contains(mixed) && !geometry.incompat.contains(IncompatFeatures::MIXED_GROUPS) {
+        return wrong(item.flags.bits(), "data and metadata in one, and the superblock does not say so");
+    }
+    Ok(NewBlockGroup { range, flags: item.flags, used: item.used })
+}
+
+/// What the free-space tree says of a block group.
+///
+/// # Errors
+/// A block that cannot be read; [`Error::MissingItem`] where there is nothing; [`Error::Item`] for
+/// items that are malformed or contradict each other.
+pub(crate) fn read_free_space(tree: &Tree, group: LogicalRange, geometry: &Geometry) -> Result<RangeSet> {
+    let Some(info) = read_info(tree, group, geometry)? else {
+        let what = "free space of a block group";
+        return Err(Error::MissingItem { tree: tree.id(), key: info_key(group), what });
+    };
+    Ok(read_ranges(tree, group, &info, geometry)?.free)
+}
+
+/// What the extent items of a block group leave.
+///
+/// # Errors
+/// A block that cannot be read; [`Error::Item`] for extents that overlap or reach out.
+pub(crate) fn free_between_extents(
+    extent_tree: &Tree,
+    group: LogicalRange,
+    geometry: &Geometry,
+) -> Result<RangeSet> {
+    let mut free = RangeSet::default();
+    let mut at = group.start.0;
+    let first = Key::new(at, ItemType::EXTENT_ITEM, 0);
+    for item in extent_tree.range(first..=Key::last_of(group.end().0 - 1)) {
+        let key = item?.key;
+        let length = match key.item_type {
+            ItemType::EXTENT_ITEM => key.offset,
+            ItemType::METADATA_ITEM => geometry.node_size.into(),
+            _ => continue,
+        };
+        let end = key.objectid.checked_add(length).filter(|&end| end <= group.end().0);
+        let wrong = |why| {
+            let reason = Corrupt::field("extent", "address", key.objectid, why);
+            Err(Error::Item { tree: extent_tree.id(), key, reason })
+        };
+        let Some(end) = end else { return wrong("reaches out of its block group") };
+        if key.objectid < at {
+            return wrong("overlaps the extent before it");
+        }
+        if at < key.objectid {
+            free.insert(at..key.objectid);
+        }
+        at = end;
+    }
+    if at < group.end().0 {
+        free.insert(at..group.end().0);
+    }
+    Ok(free)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{SpaceKind, SpaceTotals, free_space_tree};
+    use super::*;
+    use crate::btree::testing::{CHUNK_LENGTH, TestForest};
+    use crate::btree::{Change, LiveTree};
+    use crate::volume::testing::CHUNK_START;
+    use papilio_format::objectid;
+
+    const NODE: u64 = 16384;
+    const GROUP: LogicalRange = LogicalRange { start: CHUNK_START, length: CHUNK_LENGTH };
+
+    /// Where the chunk holds a superblock: its addresses are those of its device.
+    const SUPERBLOCK: u64 = 64 << 20;
+
+    struct Trees {
+        forest: TestForest,
+        extent: LiveTree,
+        free_space: LiveTree,
+    }
+
+    impl Trees {
+        /// A chunk for system with one tree block at each of `extents`, and `used` in its block group.
+        fn new(extents: &[u64], used: u64) -> Self {
+            let forest = TestForest::new(NODE as u32);
+            let extent = forest.live_tree(objectid::EXTENT_TREE);
+            let free_space = forest.live_tree(objectid::FREE_SPACE_TREE);
+            let item = BlockGroupItem { used, chunk_objectid: 256, flags: BlockGroupFlags::SYSTEM };
+            let mut items = vec![(block_group_key(GROUP), item.to_bytes().to_vec())];
+            // A block's level, and a data extent's length, are in the key.
+            items.extend(extents.iter().map(|&at| (Key::new(at, ItemType::METADATA_ITEM, 0), vec![0; 33])));
+            let trees = Self { forest, extent, free_space };
+            trees.put(items);
+            trees
+        }
+
+        fn put(&self, items: Vec<(Key, Vec<u8>)>) {
+            let mut changes: Vec<_> =
+                items.into_iter().map(|(key, data)| Change::Put { key, data }).collect();
+            changes.sort_by_key(Change::key);
+            self.extent.edit(&self.forest.allocator).apply(&changes).unwrap();
+        }
+
+        /// Makes the free-space tree of what the extents leave.
+        fn make_free_space(&self) {
+            let geometry = self.forest.volume.geometry();
+            let free = free_between_extents(&self.extent.tree(), GROUP, &geometry).unwrap();
+            let mut editor = self.free_space.edit(&self.forest.allocator);
+            free_space_tree::create(&mut editor, GROUP, &free).unwrap();
+        }
+
+        fn load(&self, from_tree: bool) -> Result<Space> {
+            let (extent, free_space) = (self.extent.tree(), self.free_space.tree());
+            let free_space = from_tree.then_some(&free_space);
+            let trees = SpaceTrees { extent: &extent, block_group: None, free_space };
+            load(trees, &self.forest.volume.chunk_map(), &self.forest.volume.geometry(), 1)
+        }
+    }
+
+    fn item_error(result: Result<Space>) -> String {
+        match result.map(drop) {
+            Err(error @ Error::Item { .. }) => error.to_string(),
+            other => panic!("{other:?} is no item's error"),
+        }
+    }
+
+    #[test]
+    fn both_sources_give_the_same() {
+        let start = CHUNK_START.0;
+        let extents = [start, start + NODE, start + 5 * NODE, SUPERBLOCK - NODE];
+        let trees = Trees::new(&extents, 4 * NODE);
+        trees.make_free_space();
+        for from_tree in [false, true] {
+            let space = trees.load(from_tree).unwrap();
+            let excluded = 64 << 10;
+            let free = CHUNK_LENGTH - 4 * NODE - excluded;
+            let expected =
+                SpaceTotals { total: CHUNK_LENGTH, used: 4 * NODE, free, ..SpaceTotals::default() };
+            assert_eq!(space.totals(SpaceKind::System), expected);
+            assert_eq!(space.bytes_used(), 4 * NODE);
+            let claim = |start, length| {
+                space.claim(LogicalRange { start: papilio_format::LogicalAddress(start), length }).is_ok()
+            };
+            assert!(!claim(SUPERBLOCK, NODE), "a superblock is there");
+            assert!(!claim(start + NODE, NODE), "a tree block is there");
+            assert!(claim(SUPERBLOCK + excluded, NODE));
+            assert!(claim(start + 2 * NODE, 3 * NODE));
+            assert!(space.dirty_groups().is_empty());
+        }
+    }
+
+    #[test]
+    fn block_groups_may_have_a_tree_of_their_own() {
+        let trees = Trees::new(&[CHUNK_START.0], NODE);
+        let key = block_group_key(GROUP);
+        let item = trees.extent.edit(&trees.forest.allocator).get(&key).unwrap().unwrap().data().to_vec();
+        trees.extent.edit(&trees.forest.allocator).remove(key).unwrap();
+        let block_groups = trees.forest.live_tree(objectid::BLOCK_GROUP_TREE);
+        block_groups.edit(&trees.forest.allocator).insert(key, &item).unwrap();
+        let (extent, block_groups) = (trees.extent.tree(), block_groups.tree());
+        let (chunks, geometry) = (trees.forest.volume.chunk_map(), trees.forest.volume.geometry());
+        let sources = SpaceTrees { extent: &extent, block_group: Some(&block_groups), free_space: None };
+        assert_eq!(load(sources, &chunks, &geometry, 1).unwrap().bytes_used(), NODE);
+    }
+
+    #[test]
+    fn contradictions_are_errors() {
+        let start = CHUNK_START.0;
+        let load = |extents: &[u64], used, from_tree| Trees::new(extents, used).load(from_tree);
+        assert!(item_error(load(&[start], 2 * NODE, false)).contains("not the block group's length"));
+        assert!(item_error(load(&[start, start + 4096], 2 * NODE, false)).contains("overlaps"));
+        assert!(item_error(load(&[start + CHUNK_LENGTH - 4096], NODE, false)).contains("reaches out"));
+        assert!(item_error(load(&[SUPERBLOCK - 4096], NODE, false)).contains("where a superblock"));
+        assert!(matches!(load(&[start], NODE, true), Err(Error::MissingItem { .. })), "no free-space items");
+
+        let trees = Trees::new(&[start], NODE);
+        trees.make_free_space();
+        trees.put(vec![(Key::new(start + NODE, ItemType::METADATA_ITEM, 0), vec![0; 33])]);
+        assert!(item_error(trees.load(false)).contains("not the block group's length"));
+        trees.load(true).expect("the block group and the free-space tree agree");
+
+        let trees = Trees::new(&[], 0);
+        let item = BlockGroupItem { used: 0, chunk_objectid: 256, flags: BlockGroupFlags::DATA };
+        trees.put(vec![(block_group_key(GROUP), item.to_bytes().to_vec())]);
+        assert!(item_error(trees.load(false)).contains("not those of its chunk"));
+        trees.extent.edit(&trees.forest.allocator).remove(block_group_key(GROUP)).unwrap();
+        assert!(matches!(trees.load(false), Err(Error::MissingItem { .. })));
+    }
+}
