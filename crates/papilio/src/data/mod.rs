@@ -1,14 +1,29 @@
 //! File data: where it is, whether it is what was written, and what it was before compression.
 //!
-//! Everything here reads through a committed tree's root and holds no lock.
+//! Reading goes through a tree's root as it was when the reader came, and holds no lock. Changing goes
+//! through [`file_edit`]: data is written first, trees are changed last, for which [`space`] says what
+//! it takes of a transaction.
 
 mod checksum;
-#[allow(dead_code)] // Callers of the writing side land next.
+pub(crate) mod clone;
 mod compress;
+mod csum_edit;
+pub(crate) mod dedupe;
+mod extend;
 pub(crate) mod extent_map;
 mod fiemap;
+pub(crate) mod file_edit;
+mod file_extents_edit;
+mod inline;
+mod new_extents;
+pub(crate) mod prealloc;
+pub(crate) mod punch_hole;
 mod read;
 mod seek;
+pub(crate) mod space;
+mod stored_extents;
+pub(crate) mod truncate;
+pub(crate) mod write;
 
 #[cfg(test)]
 pub(crate) use compress::compress;

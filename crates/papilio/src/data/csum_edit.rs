@@ -1,0 +1,156 @@
+//! Putting the checksums of new data into the checksum tree.
+//!
+//! Owns [`SumRuns`], the sums of a batch of extents, and [`insert_sums`]. Invariants: items never
+//! overlap; sums that follow an item that has room make it longer, so that sequential writing fills
+//! leaves. Everything is looked up before the first change. Locks: none; the caller's editor holds the
+//! tree's. Kernel counterpart: `btrfs_csum_file_blocks` (`fs/btrfs/file-item.c`).
+
+use crate::btree::{Change, Tree, TreeEditor};
+use crate::errors::{Error, Result};
+use crate::transaction::csum_items::{max_sums, remove_sums_of};
+use papilio_format::items::csum::CsumItem;
+use papilio_format::{ChecksumType, Geometry, ItemType, LogicalAddress, objectid};
+use std::ops::Range;
+
+/// The sums of what was written, a run of sectors at a time.
+#[derive(Debug)]
+pub(crate) struct SumRuns {
+    checksum_type: ChecksumType,
+    sector_size: usize,
+    runs: Vec<Run>,
+    /// All sums, one behind the other.
+    sums: Vec<u8>,
+}
+
+/// Sums of consecutive sectors.
+#[derive(Clone, Debug)]
+struct Run {
+    start: LogicalAddress,
+    end: LogicalAddress,
+    /// Where they are among the sums.
+    place: Range<usize>,
+}
+
+impl SumRuns {
+    /// None yet.
+    pub(crate) fn new(geometry: &Geometry) -> Self {
+        Self {
+            checksum_type: geometry.checksum_type,
+            sector_size: geometry.sector_size as usize,
+            runs: Vec::new(),
+            sums: Vec::new(),
+        }
+    }
+
+    /// Whether there are none.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.runs.is_empty()
+    }
+
+    /// Adds the sums of `data`, whole sectors, which lie at `start`. No range may be added twice.
+    pub(crate) fn add(&mut self, start: LogicalAddress, data: &[u8]) {
+        assert!(data.len().is_multiple_of(self.sector_size), "sums are of whole sectors");
+        assert!(start.0 > 0, "no data lies at address 0, which stands for holes");
+        let first = self.sums.len();
+        self.sums.reserve(data.len() / self.sector_size * self.checksum_type.size());
+        for sector in data.chunks_exact(self.sector_size) {
+            self.sums.extend_from_slice(self.checksum_type.compute(sector).as_bytes());
+        }
+        let place = first..self.sums.len();
+        let end = LogicalAddress(start.0 + data.len() as u64);
+        match self.runs.last_mut() {
+            Some(last) if last.end == start => (last.end, last.place.end) = (end, place.end),
+            _ => self.runs.push(Run { start, end, place }),
+        }
+    }
+}
+
+/// Inserts all sums of `sums`. Where the tree has sums for these sectors already, those are replaced.
+///
+/// # Errors
+/// A tree block or item that cannot be read, before anything was changed; or what changing the tree
+/// meets.
+pub(crate) fn insert_sums(editor: &mut TreeEditor<'_>, mut sums: SumRuns) -> Result<()> {
+    sums.runs.sort_unstable_by_key(|run| run.start);
+    assert!(sums.runs.is_sorted_by(|a, b| a.end <= b.start), "no sector has two sums");
+    let geometry = *editor.geometry();
+    let tree = editor.tree();
+    let stale = overlapped(&tree, &geometry, &sums)?;
+    drop(tree);
+    remove_sums_of(editor, &stale)?;
+    let tree = editor.tree();
+    let changes = plan_insertion(&tree, &geometry, &sums)?;
+    drop(tree);
+    editor.apply(&changes)
+}
+
+/// The last item that starts before `end`.
+fn item_before(
+    tree: &Tree,
+    geometry: &Geometry,
+    end: LogicalAddress,
+) -> Result<Option<(LogicalAddress, LogicalAddress, crate::btree::Item)>> {
+    let Some(item) = tree.last_up_to(&CsumItem::key(LogicalAddress(end.0 - 1)))? else { return Ok(None) };
+    if (item.key.objectid, item.key.item_type) != (objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM) {
+        return Ok(None);
+    }
+    let view = CsumItem::parse(&item.key, item.data(), geometry);
+    let view = view.map_err(|reason| Error::Item { tree: tree.id(), key: item.key, reason })?;
+    Ok(Some((view.start(), view.end(), item)))
+}
+
+/// Those of the runs that the tree has sums for already. A crash between two of our steps leaves none;
+/// it takes a tree that says more than it should.
+fn overlapped(tree: &Tree, geometry: &Geometry, sums: &SumRuns) -> Result<Vec<(LogicalAddress, u64)>> {
+    let mut stale = Vec::new();
+    for run in &sums.runs {
+        if item_before(tree, geometry, run.end)?.is_some_and(|(_, end, _)| end > run.start) {
+            stale.push((run.start, run.end.0 - run.start.0));
+        }
+    }
+    Ok(stale)
+}
+
+/// An item that grows.
+struct Growing {
+    start: LogicalAddress,
+    sums: Vec<u8>,
+}
+
+fn plan_insertion(tree: &Tree, geometry: &Geometry, sums: &SumRuns) -> Result<Vec<Change>> {
+    let size = geometry.checksum_type.size();
+    let most = max_sums(geometry) * size;
+    let sector = u64::from(geometry.sector_size);
+    let end_of = |item: &Growing| LogicalAddress(item.start.0 + (item.sums.len() / size) as u64 * sector);
+    let mut changes = Vec::new();
+    let mut push =
+        |item: Growing| changes.push(Change::Put { key: CsumItem::key(item.start), data: item.sums });
+    let mut growing: Option<Growing> = None;
+    for run in &sums.runs {
+        let mut item = match growing.take() {
+            Some(item) if end_of(&item) == run.start => item,
+            other => {
+                other.into_iter().for_each(&mut push);
+                match item_before(tree, geometry, run.start)? {
+                    Some((start, end, item)) if end == run.start && item.data().len() < most => {
+                        Growing { start, sums: item.data().to_vec() }
+                    }
+                    _ => Growing { start: run.start, sums: Vec::new() },
+                }
+            }
+        };
+        let mut rest = &sums.sums[run.place.clone()];
+        while !rest.is_empty() {
+            if item.sums.len() >= most {
+                let start = end_of(&item);
+                push(std::mem::replace(&mut item, Growing { start, sums: Vec::new() }));
+            }
+            let (taken, later) = rest.split_at(rest.len().min(most - item.sums.len()));
+            item.sums.extend_from_slice(taken);
+            rest = later;
+        }
+        growing = Some(item);
+    }
+    growing.into_iter().for_each(push);
+    Ok(changes)
+}

@@ -1,0 +1,259 @@
+//! Changing a file's extent items: dropping ranges, inserting extents, and the references that come and
+//! go with them.
+//!
+//! Owns [`ExtentChanges`], a plan that is made from a tree as it is and published at once. Invariants:
+//! the items that result ascend without overlap; an extent on disk has a reference for each item that
+//! stands for a part of it, and all items cut from one share the same reference offset (file offset of
+//! the item less offset in the extent), so that a cut at an end changes no reference and a cut in the
+//! middle adds one; `nbytes` of the inode counts all but holes. Nothing is changed before the whole
+//! plan is made. Locks: the tree's editor, while publishing. Kernel counterparts: `btrfs_drop_extents`,
+//! `fill_holes` (`fs/btrfs/file.c`), `insert_reserved_file_extent` (`fs/btrfs/inode.c`).
+
+use crate::btree::{Change, LiveTree, Tree};
+use crate::data::space::{DataReference, DataSpace};
+use crate::data::stored_extents::{StoredExtent, StoredExtents};
+use crate::errors::{Error, Result};
+use papilio_format::features::IncompatFeatures;
+use papilio_format::items::file_extent::{
+    Compression, ExtentPart, FileExtentContent, FileExtentItem, file_extent_key,
+};
+use papilio_format::items::inode::{InodeItem, inode_key};
+use papilio_format::{Corrupt, FileOffset, Generation, Geometry, InodeNumber, LogicalAddress, TreeId};
+
+/// What happens to a reference.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReferenceChange {
+    /// The first one of a new extent.
+    New,
+    /// Another one.
+    Add,
+    Drop,
+}
+
+/// Changes of one file's extents, planned and not yet made.
+#[derive(Debug)]
+pub(crate) struct ExtentChanges {
+    tree: TreeId,
+    inode: InodeNumber,
+    sector_size: u32,
+    no_holes: bool,
+    generation: Generation,
+    changes: Vec<Change>,
+    references: Vec<(ReferenceChange, DataReference)>,
+    dropped: u64,
+    added: u64,
+}
+
+impl ExtentChanges {
+    /// Nothing to change yet. `generation` is the running transaction's.
+    pub(crate) fn new(tree: TreeId, inode: InodeNumber, geometry: &Geometry, generation: Generation) -> Self {
+        Self {
+            tree,
+            inode,
+            sector_size: geometry.sector_size,
+            no_holes: geometry.incompat.contains(IncompatFeatures::NO_HOLES),
+            generation,
+            changes: Vec::new(),
+            references: Vec::new(),
+            dropped: 0,
+            added: 0,
+        }
+    }
+
+    /// Leaves nothing of what `tree` has between `start` and `end`, both sector boundaries: items inside
+    /// go, those that reach out are cut. At most `limit` items are dealt with: the result is where the
+    /// range that is empty then ends. No item may be met by two such calls of one plan.
+    ///
+    /// # Errors
+    /// A tree block or an item that cannot be read; inline data that is not inside the range.
+    pub(crate) fn drop_range(&mut self, tree: &Tree, start: u64, end: u64, limit: usize) -> Result<u64> {
+        for (count, extent) in StoredExtents::new(tree, self.inode, self.sector_size, start, end).enumerate()
+        {
+            let extent = extent?;
+            if count == limit {
+                return Ok(extent.start.max(start));
+            }
+            self.cut(&extent, start, end)?;
+        }
+        Ok(end)
+    }
+
+    /// Takes `start` to `end` out of an extent.
+    ///
+    /// # Errors
+    /// Inline data that is not inside the range.
+    pub(crate) fn cut(&mut self, stored: &StoredExtent, start: u64, end: u64) -> Result<()> {
+        let extent = stored.extent();
+        let key = file_extent_key(self.inode, FileOffset(stored.start));
+        let (from, to) = (stored.start.max(start), stored.end.min(end));
+        self.dropped += stored.bytes_between(from, to);
+        let part = match extent.content {
+            FileExtentContent::Inline(_) if (from, to) == (stored.start, stored.end) => {
+                self.changes.push(Change::Remove { key });
+                return Ok(());
+            }
+            FileExtentContent::Inline(_) => {
+                let reason = Corrupt::field(
+                    "file extent",
+                    "ram_bytes",
+                    extent.ram_bytes,
+                    "inline data that reaches far",
+                );
+                return Err(Error::Item { tree: self.tree, key, reason });
+            }
+            FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) => part,
+        };
+        if from > stored.start {
+            self.put_part(stored.start, &extent, ExtentPart { length: from - stored.start, ..part });
+        } else {
+            self.changes.push(Change::Remove { key });
+        }
+        if to < stored.end {
+            // Inside 64 bits, as the parser proved of the whole part.
+            let offset = part.offset + (to - stored.start);
+            self.put_part(to, &extent, ExtentPart { offset, length: stored.end - to, ..part });
+        }
+        if !part.is_hole() {
+            let reference = self.reference(stored.start, &part);
+            match (from > stored.start, to < stored.end) {
+                (false, false) => self.references.push((ReferenceChange::Drop, reference)),
+                (true, true) => self.references.push((ReferenceChange::Add, reference)),
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts what is left of an extent; it stays what it was otherwise.
+    fn put_part(&mut self, start: u64, extent: &FileExtentItem<'_>, part: ExtentPart) {
+        let item = match extent.content {
+            _ if part.is_hole() => hole(extent.generation, part.length),
+            FileExtentContent::Prealloc(_) => {
+                FileExtentItem { content: FileExtentContent::Prealloc(part), ..*extent }
+            }
+            _ => FileExtentItem { content: FileExtentContent::Regular(part), ..*extent },
+        };
+        self.put(start, &item);
+    }
+
+    fn put(&mut self, start: u64, item: &FileExtentItem<'_>) {
+        let key = file_extent_key(self.inode, FileOffset(start));
+        self.changes.push(Change::Put { key, data: item.to_bytes() });
+    }
+
+    fn reference(&self, start: u64, part: &ExtentPart) -> DataReference {
+        DataReference {
+            address: part.disk_address,
+            length: part.disk_length,
+            tree: self.tree,
+            inode: self.inode,
+            offset: FileOffset(start.wrapping_sub(part.offset)),
+        }
+    }
+
+    /// Inserts an extent where nothing stands any more; `new` if its room on disk was just allocated,
+    /// which makes it one of the running transaction, as inline data is.
+    pub(crate) fn insert(&mut self, start: u64, extent: &FileExtentItem<'_>, new: bool) {
+        let mut extent = *extent;
+        if new || matches!(extent.content, FileExtentContent::Inline(_)) {
+            extent.generation = self.generation;
+        }
+        match extent.content {
+            FileExtentContent::Inline(_) => self.added += extent.ram_bytes,
+            FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) if !part.is_hole() => {
+                self.added += part.length;
+                let change = if new { ReferenceChange::New } else { ReferenceChange::Add };
+                self.references.push((change, self.reference(start, &part)));
+            }
+            _ => {}
+        }
+        self.put(start, &extent);
+    }
+
+    /// Puts another content into the inline extent that is there.
+    pub(crate) fn replace_inline(&mut self, old: &StoredExtent, extent: &FileExtentItem<'_>) {
+        assert!(old.is_inline() && old.start == 0, "inline data is at the start of a file");
+        self.dropped += old.bytes_between(old.start, old.end);
+        self.insert(0, extent, false);
+    }
+
+    /// Says that `start` to `end`, where nothing stands any more, is a hole: with an item, unless the
+    /// file system does without (NO_HOLES).
+    pub(crate) fn insert_hole(&mut self, start: u64, end: u64) {
+        if !self.no_holes && start < end {
+            self.put(start, &hole(self.generation, end - start));
+        }
+    }
+
+    /// Inserts hole items for all that no item covers between `start` and `end`, both sector boundaries.
+    ///
+    /// # Errors
+    /// A tree block or an item that cannot be read.
+    pub(crate) fn fill_gaps(&mut self, tree: &Tree, start: u64, end: u64) -> Result<()> {
+        if self.no_holes {
+            return Ok(());
+        }
+        let mut next = start;
+        for extent in StoredExtents::new(tree, self.inode, self.sector_size, start, end) {
+            let extent = extent?;
+            self.insert_hole(next, extent.start.min(end));
+            next = next.max(extent.end);
+        }
+        self.insert_hole(next, end);
+        Ok(())
+    }
+
+    /// Bytes that the inode's `nbytes` loses and gains.
+    fn count(&self, nbytes: u64) -> u64 {
+        // What the inode said before may be wrong; it is not believed to the point of a panic.
+        nbytes.saturating_add(self.added).saturating_sub(self.dropped)
+    }
+
+    /// Makes all changes: one pass over the tree for the items and the inode, then the references. Gives
+    /// back the inode item as it is now, `nbytes` adjusted.
+    ///
+    /// # Errors
+    /// What changing the tree or noting references meets; the transaction is then to be aborted.
+    pub(crate) fn publish(
+        mut self,
+        tree: &LiveTree,
+        space: &dyn DataSpace,
+        mut inode: InodeItem,
+    ) -> Result<InodeItem> {
+        inode.nbytes = self.count(inode.nbytes);
+        let key = inode_key(self.inode);
+        self.changes.push(Change::Put { key, data: inode.to_bytes().to_vec() });
+        // What was put where something was dropped comes behind it, and counts.
+        self.changes.sort_by_key(Change::key);
+        let mut last: Vec<Change> = Vec::with_capacity(self.changes.len());
+        for change in self.changes {
+            match last.last_mut() {
+                Some(before) if before.key() == change.key() => *before = change,
+                _ => last.push(change),
+            }
+        }
+        tree.edit(space).apply(&last)?;
+        // Nothing is to look unreferenced in between.
+        self.references.sort_by_key(|(change, _)| *change == ReferenceChange::Drop);
+        for (change, reference) in &self.references {
+            match change {
+                ReferenceChange::New => space.add_data_ref(reference, true)?,
+                ReferenceChange::Add => space.add_data_ref(reference, false)?,
+                ReferenceChange::Drop => space.drop_data_ref(reference)?,
+            }
+        }
+        Ok(inode)
+    }
+}
+
+/// A hole of `length` bytes.
+fn hole(generation: Generation, length: u64) -> FileExtentItem<'static> {
+    let part = ExtentPart { disk_address: LogicalAddress(0), disk_length: 0, offset: 0, length };
+    FileExtentItem {
+        generation,
+        ram_bytes: length,
+        compression: Compression::None,
+        other_encoding: 0,
+        content: FileExtentContent::Regular(part),
+    }
+}

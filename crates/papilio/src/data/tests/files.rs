@@ -1,0 +1,385 @@
+//! Files to be changed, in memory: trees, room and references of their own, and a model of what the
+//! files should hold.
+
+use crate::btree::testing::TestForest;
+use crate::btree::{LiveTree, NodeAllocator, TreeBlock};
+use crate::data::clone::CloneSource;
+use crate::data::file_edit::{FileEdit, WriteContext, WriteOptions};
+use crate::data::space::{DataExtent, DataReference, DataSpace};
+use crate::data::stored_extents::StoredExtents;
+use crate::data::{FileData, ReadContext};
+use crate::transaction::csum_items::remove_sums_of;
+use crate::volume::testing::{chunk_item, superblock};
+use crate::{Error, Result};
+use papilio_format::features::IncompatFeatures;
+use papilio_format::items::chunk::RaidProfile;
+use papilio_format::items::csum::CsumItem;
+use papilio_format::items::file_extent::{Compression, FileExtentContent};
+use papilio_format::items::inode::{InodeFlags, InodeItem, Timespec, inode_key};
+use papilio_format::{FileOffset, Generation, InodeNumber, Key, LogicalAddress, TreeId, objectid};
+use parking_lot::Mutex;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+pub(super) const SECTOR: u64 = 4096;
+/// Where data starts; tree blocks lie before.
+const DATA_START: u64 = 2 << 30;
+
+/// Room for data, each piece given out once, and a count of the references.
+pub(super) struct TestSpace {
+    forest: Arc<TestForest>,
+    state: Mutex<SpaceState>,
+}
+
+pub(super) struct SpaceState {
+    next: u64,
+    /// Given out and not given back: address to length.
+    pub(super) rooms: BTreeMap<u64, u64>,
+    pub(super) references: BTreeMap<DataReference, u64>,
+    /// Most bytes given out at once.
+    pub(super) largest: u64,
+    /// Bytes left before there is no more room.
+    pub(super) left: u64,
+    pub(super) features: IncompatFeatures,
+    seconds: i64,
+}
+
+impl SpaceState {
+    fn is_referenced(&self, address: u64) -> bool {
+        self.references.keys().any(|reference| reference.address.0 == address)
+    }
+}
+
+impl NodeAllocator for TestSpace {
+    fn generation(&self) -> Generation {
+        self.forest.allocator.generation()
+    }
+
+    fn stamp(&self) -> u64 {
+        self.forest.allocator.stamp()
+    }
+
+    fn allocate(&self, tree: &LiveTree, level: u8, first_key: &Key) -> Result<LogicalAddress> {
+        self.forest.allocator.allocate(tree, level, first_key)
+    }
+
+    fn free(&self, tree: &LiveTree, block: &TreeBlock) -> Result<()> {
+        self.forest.allocator.free(tree, block)
+    }
+
+    fn copied(&self, tree: &LiveTree, old: &TreeBlock, new: &TreeBlock) -> Result<()> {
+        self.forest.allocator.copied(tree, old, new)
+    }
+}
+
+impl DataSpace for TestSpace {
+    fn now(&self) -> Timespec {
+        let mut state = self.state.lock();
+        state.seconds += 1;
+        Timespec { seconds: state.seconds, nanoseconds: 7 }
+    }
+
+    fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
+        assert!(0 < min && min <= want && min.is_multiple_of(SECTOR) && want.is_multiple_of(SECTOR));
+        let mut state = self.state.lock();
+        let length = want.min(state.largest).max(min);
+        if length > state.left {
+            return Err(Error::NoSpace { what: "data" });
+        }
+        state.left -= length;
+        let address = state.next;
+        state.next += length;
+        state.rooms.insert(address, length);
+        Ok(DataExtent { address: LogicalAddress(address), length })
+    }
+
+    fn release_data(&self, extent: DataExtent) {
+        let mut state = self.state.lock();
+        assert!(!state.is_referenced(extent.address.0), "released with references");
+        assert_eq!(state.rooms.remove(&extent.address.0), Some(extent.length), "released as it was given");
+        state.left += extent.length;
+    }
+
+    fn add_data_ref(&self, reference: &DataReference, new: bool) -> Result<()> {
+        let mut state = self.state.lock();
+        let room = state.rooms.get(&reference.address.0);
+        assert_eq!(room, Some(&reference.length), "a reference to what was given out");
+        assert_eq!(state.is_referenced(reference.address.0), !new, "the first reference is the new one");
+        *state.references.entry(*reference).or_default() += 1;
+        Ok(())
+    }
+
+    fn drop_data_ref(&self, reference: &DataReference) -> Result<()> {
+        let mut state = self.state.lock();
+        let count = state.references.get_mut(reference).unwrap_or_else(|| panic!("{reference:?} is there"));
+        *count -= 1;
+        if *count == 0 {
+            state.references.remove(reference);
+        }
+        Ok(())
+    }
+
+    fn require_features(&self, features: IncompatFeatures) -> Result<()> {
+        self.state.lock().features |= features;
+        Ok(())
+    }
+}
+
+/// A file and what it should hold.
+#[derive(Clone)]
+pub(super) struct TestFile {
+    pub(super) tree: usize,
+    pub(super) inode: InodeNumber,
+    pub(super) item: InodeItem,
+    pub(super) bytes: Vec<u8>,
+}
+
+/// Some files in two subvolumes.
+pub(super) struct Files {
+    pub(super) forest: Arc<TestForest>,
+    pub(super) space: TestSpace,
+    pub(super) trees: Vec<LiveTree>,
+    pub(super) sums: LiveTree,
+    pub(super) options: WriteOptions,
+    pub(super) files: Vec<TestFile>,
+}
+
+impl Files {
+    pub(super) fn new(node_size: u32, no_holes: bool, options: WriteOptions) -> Self {
+        let chunk = chunk_item(RaidProfile::Single, 1, 4 << 30);
+        let mut raw = superblock(1, 1, &chunk);
+        (raw.node_size, raw.leaf_size) = (node_size, node_size);
+        raw.total_bytes = (4 << 30) + (16 << 20);
+        raw.dev_item.total_bytes = raw.total_bytes;
+        raw.incompat_flags = IncompatFeatures::MIXED_BACKREF
+            | IncompatFeatures::BIG_METADATA
+            | IncompatFeatures::SKINNY_METADATA
+            | IncompatFeatures::EXTENDED_IREF;
+        raw.incompat_flags.set(IncompatFeatures::NO_HOLES, no_holes);
+        let forest = Arc::new(TestForest::of(raw));
+        let state = SpaceState {
+            next: DATA_START,
+            rooms: BTreeMap::new(),
+            references: BTreeMap::new(),
+            largest: u64::MAX,
+            left: 1 << 40,
+            features: IncompatFeatures::empty(),
+            seconds: 1_000,
+        };
+        Self {
+            trees: [objectid::FS_TREE, TreeId(256)].map(|id| forest.live_tree(id)).into(),
+            sums: forest.live_tree(objectid::CSUM_TREE),
+            space: TestSpace { forest: Arc::clone(&forest), state: Mutex::new(state) },
+            forest,
+            options,
+            files: Vec::new(),
+        }
+    }
+
+    /// A new file of a tree; gives its index.
+    pub(super) fn create(&mut self, tree: usize, flags: InodeFlags) -> usize {
+        let inode = InodeNumber(257 + self.files.len() as u64);
+        let mut item = InodeItem::parse(&[0; InodeItem::SIZE]).unwrap();
+        (item.mode, item.nlink, item.flags) = (0o100_644, 1, flags);
+        (item.generation, item.transid) = (Generation(10), Generation(10));
+        self.trees[tree].edit(&self.space).insert(inode_key(inode), &item.to_bytes()).unwrap();
+        self.files.push(TestFile { tree, inode, item, bytes: Vec::new() });
+        self.files.len() - 1
+    }
+
+    pub(super) fn state(&self) -> parking_lot::MutexGuard<'_, SpaceState> {
+        self.space.state.lock()
+    }
+
+    /// Changes a file through the code under test.
+    pub(super) fn edit<R>(
+        &mut self,
+        index: usize,
+        change: impl FnOnce(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.edit_from(index, index, |context, file, _| change(context, file))
+    }
+
+    /// Changes a file through the code under test, which looks at another, or at the same.
+    pub(super) fn edit_from<R>(
+        &mut self,
+        index: usize,
+        source: usize,
+        change: impl FnOnce(&WriteContext<'_>, &mut FileEdit<'_>, &CloneSource<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let (from, file) = (&self.files[source], &self.files[index]);
+        let source = CloneSource { tree: &self.trees[from.tree], inode: from.inode, item: from.item };
+        let (tree, inode) = (&self.trees[file.tree], file.inode);
+        let mut edit = FileEdit { tree, inode, item: file.item, property: None };
+        let result = change(&self.context(), &mut edit, &source);
+        self.files[index].item = edit.item;
+        self.free_unreferenced();
+        result
+    }
+
+    fn context(&self) -> WriteContext<'_> {
+        WriteContext {
+            space: &self.space,
+            volume: &self.forest.volume,
+            checksum_tree: &self.sums,
+            options: &self.options,
+        }
+    }
+
+    /// What a commit does with extents that lost their last reference. Their bytes are overwritten, so
+    /// that nothing goes on reading them unnoticed.
+    fn free_unreferenced(&mut self) {
+        let mut state = self.space.state.lock();
+        let used: BTreeSet<u64> = state.references.keys().map(|reference| reference.address.0).collect();
+        let free: Vec<(u64, u64)> = state
+            .rooms
+            .iter()
+            .filter(|(address, _)| !used.contains(address))
+            .map(|(&address, &length)| (address, length))
+            .collect();
+        state.rooms.retain(|address, _| used.contains(address));
+        drop(state);
+        let ranges: Vec<_> =
+            free.iter().map(|&(address, length)| (LogicalAddress(address), length)).collect();
+        remove_sums_of(&mut self.sums.edit(&self.space), &ranges).unwrap();
+        for (address, length) in free {
+            let junk = vec![0xdd; length as usize];
+            self.forest.volume.write(LogicalAddress(address), &junk).unwrap();
+        }
+    }
+
+    /// What the file reads as.
+    pub(super) fn read(&self, index: usize) -> Result<Vec<u8>> {
+        let file = &self.files[index];
+        let reading = ReadContext::new(Arc::clone(&self.forest.volume), Some(self.sums.tree()), true);
+        let tree = self.trees[file.tree].tree();
+        let (inode, flags, size) = (file.inode, file.item.flags, file.item.size);
+        let mut bytes = vec![0xee; size as usize];
+        let read = reading.read(&FileData { tree: &tree, inode, flags, size }, FileOffset(0), &mut bytes)?;
+        assert_eq!(read as u64, size);
+        Ok(bytes)
+    }
+
+    /// The file's extents: start, end, and h, i, r or p, capital if compressed.
+    pub(super) fn map(&self, index: usize) -> Vec<(u64, u64, char)> {
+        let file = &self.files[index];
+        let tree = self.trees[file.tree].tree();
+        StoredExtents::new(&tree, file.inode, SECTOR as u32, 0, u64::MAX)
+            .map(|stored| {
+                let stored = stored.unwrap();
+                let extent = stored.extent();
+                let kind = match extent.content {
+                    FileExtentContent::Inline(_) => 'i',
+                    FileExtentContent::Regular(part) if part.is_hole() => 'h',
+                    FileExtentContent::Regular(_) => 'r',
+                    FileExtentContent::Prealloc(_) => 'p',
+                };
+                let packed = extent.compression != Compression::None;
+                (stored.start, stored.end, if packed { kind.to_ascii_uppercase() } else { kind })
+            })
+            .collect()
+    }
+
+    /// Compares one file with its model.
+    pub(super) fn check_content(&self, index: usize) {
+        let found = self.read(index).unwrap_or_else(|error| panic!("file {index}: {error}"));
+        let wanted = &self.files[index].bytes;
+        assert_eq!(found.len(), wanted.len(), "size of file {index}");
+        if let Some(at) = (0..found.len()).find(|&at| found[at] != wanted[at]) {
+            let map = self.map(index);
+            panic!("file {index} differs at {at}: {} is not {}; {map:?}", found[at], wanted[at]);
+        }
+    }
+
+    /// Compares all files with their models, and everything that is counted with what is there.
+    pub(super) fn check(&self) {
+        let mut references = BTreeMap::new();
+        let mut summed = BTreeSet::new();
+        for index in 0..self.files.len() {
+            self.check_content(index);
+            self.check_extents(index, &mut references, &mut summed);
+        }
+        let state = self.space.state.lock();
+        assert_eq!(references, state.references, "references in the trees, and as they were counted");
+        let mut found = BTreeSet::new();
+        let mut last = 0;
+        for item in self.sums.tree().items() {
+            let item = item.unwrap();
+            let sums = CsumItem::parse(&item.key, item.data(), &self.forest.volume.geometry()).unwrap();
+            assert!(sums.start().0 >= last && sums.sectors() > 0, "sums ascend");
+            last = sums.end().0;
+            found.extend((sums.start().0..last).step_by(SECTOR as usize));
+        }
+        assert_eq!(found, summed, "each sector of written extents has a sum, and no other has");
+    }
+
+    fn check_extents(
+        &self,
+        index: usize,
+        references: &mut BTreeMap<DataReference, u64>,
+        summed: &mut BTreeSet<u64>,
+    ) {
+        let file = &self.files[index];
+        let tree = self.trees[file.tree].tree();
+        let stored_item = tree.get(&inode_key(file.inode)).unwrap().unwrap();
+        assert_eq!(InodeItem::parse(stored_item.data()), Ok(file.item), "the inode as it was left");
+        let no_holes = self.forest.volume.geometry().incompat.contains(IncompatFeatures::NO_HOLES);
+        let (mut end, mut nbytes) = (0, 0);
+        for stored in StoredExtents::new(&tree, file.inode, SECTOR as u32, 0, u64::MAX) {
+            let stored = stored.unwrap();
+            assert!(stored.start >= end, "extents do not overlap: {:?}", self.map(index));
+            let gap = !no_holes && stored.start > end && end < file.item.size;
+            assert!(!gap, "a gap at {end}: {:?}", self.map(index));
+            end = stored.end;
+            let extent = stored.extent();
+            let (part, written) = match extent.content {
+                FileExtentContent::Inline(data) => {
+                    nbytes += extent.ram_bytes;
+                    assert_eq!((stored.start, extent.ram_bytes), (0, file.item.size), "inline is the file");
+                    assert!(data.len() <= self.options.max_inline as usize);
+                    continue;
+                }
+                FileExtentContent::Regular(part) if part.is_hole() => continue,
+                FileExtentContent::Regular(part) => (part, true),
+                FileExtentContent::Prealloc(part) => (part, false),
+            };
+            nbytes += part.length;
+            assert!(part.offset + part.length <= extent.ram_bytes);
+            if written {
+                assert!(stored.end <= file.item.size.next_multiple_of(SECTOR), "data behind the end");
+                if !file.item.flags.contains(InodeFlags::NODATASUM) {
+                    let end = part.disk_address.0 + part.disk_length;
+                    summed.extend((part.disk_address.0..end).step_by(SECTOR as usize));
+                }
+            }
+            let reference = DataReference {
+                address: part.disk_address,
+                length: part.disk_length,
+                tree: tree.id(),
+                inode: file.inode,
+                offset: FileOffset(stored.start.wrapping_sub(part.offset)),
+            };
+            *references.entry(reference).or_default() += 1;
+        }
+        assert!(no_holes || end >= file.item.size, "a gap at the end: {:?}", self.map(index));
+        assert_eq!(file.item.nbytes, nbytes, "nbytes of {:?}", self.map(index));
+    }
+
+    /// Writes all trees to the device and reads them again from there: each block passes its checks.
+    pub(super) fn write_out(&self) {
+        for tree in self.trees.iter().chain([&self.sums]) {
+            self.forest.write_out(tree);
+        }
+    }
+}
+
+/// Bytes that compress well or not at all.
+pub(super) fn bytes(random: &mut fastrand::Rng, length: usize) -> Vec<u8> {
+    if random.bool() {
+        let mut bytes = vec![0; length];
+        random.fill(&mut bytes);
+        return bytes;
+    }
+    let word = random.u32(..).to_le_bytes();
+    (0..length).map(|at| if at % 7 == 0 { 0 } else { word[at % 4] }).collect()
+}
