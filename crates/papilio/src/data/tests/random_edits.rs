@@ -256,7 +256,8 @@ fn run(node_size: u32, no_holes: bool, options: WriteOptions, seed: u64, steps: 
     }
     run.files.check();
     let mut wanted = BTreeSet::from(['p', 'r']);
-    if options.max_inline > 0 {
+    // By force, what is inline may all be compressed.
+    if options.max_inline > 0 && !options.force_compression {
         wanted.insert('i');
     }
     if !no_holes {
