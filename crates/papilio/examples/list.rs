@@ -3,7 +3,7 @@
 fn main() -> Result<(), Box<dyn std::error::Error>> {
     let image = std::env::args_os().nth(1).ok_or("usage: list IMAGE")?;
     let fs = papilio::FileSystem::open(image)?;
-    println!("{} {}", fs.uuid(), String::from_utf8_lossy(fs.label()));
+    println!("{} {}", fs.uuid(), String::from_utf8_lossy(&fs.label()));
     for entry in fs.walk("/")? {
         let entry = entry?;
         let metadata = entry.inode.metadata();

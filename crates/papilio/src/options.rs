@@ -6,7 +6,9 @@
 use crate::Error;
 use papilio_format::TreeId;
 use papilio_format::items::file_extent::Compression;
+use papilio_format::items::inode::Timespec;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Options of opening a file system; all defaults are the safe ones.
 #[derive(Clone, Debug)]
@@ -18,6 +20,14 @@ pub struct OpenOptions {
     pub(crate) subvolume: SubvolumeChoice,
     pub(crate) node_cache_bytes: usize,
     pub(crate) verify_data: bool,
+    pub(crate) write: bool,
+    pub(crate) commit_interval: Option<Duration>,
+    pub(crate) dirty_bytes: u64,
+    pub(crate) discard: bool,
+    pub(crate) timestamp: Option<Timespec>,
+    pub(crate) max_inline: u32,
+    pub(crate) compression: Option<CompressionChoice>,
+    pub(crate) force_compression: bool,
 }
 
 /// Which subvolume is the root of all paths.
@@ -44,6 +54,14 @@ impl Default for OpenOptions {
             subvolume: SubvolumeChoice::TopLevel,
             node_cache_bytes: 64 << 20,
             verify_data: true,
+            write: false,
+            commit_interval: Some(Duration::from_secs(30)),
+            dirty_bytes: 128 << 20,
+            discard: false,
+            timestamp: None,
+            max_inline: 2048,
+            compression: None,
+            force_compression: false,
         }
     }
 }
@@ -96,6 +114,60 @@ impl OpenOptions {
     pub fn verify_data(mut self, verify: bool) -> Self {
         self.verify_data = verify;
         self
+    }
+
+    /// Opens for reading and writing (default: reading only).
+    pub fn write(mut self, write: bool) -> Self {
+        self.write = write;
+        self
+    }
+
+    /// How long a change waits for its commit at most; `None` leaves all commits to
+    /// [`FileSystem::sync`](crate::FileSystem::sync), memory pressure and closing (default 30 s, `commit=`).
+    pub fn commit_interval(mut self, interval: Option<Duration>) -> Self {
+        self.commit_interval = interval;
+        self
+    }
+
+    /// Bytes of changed tree blocks in memory beyond which a change waits for a commit (default
+    /// 128 MiB).
+    pub fn dirty_bytes(mut self, bytes: u64) -> Self {
+        self.dirty_bytes = bytes;
+        self
+    }
+
+    /// Whether freed space is discarded after each commit (default false, `discard`).
+    pub fn discard(mut self, discard: bool) -> Self {
+        self.discard = discard;
+        self
+    }
+
+    /// Gives all changes this time instead of the clock's, so that the same changes give the same
+    /// image.
+    pub fn timestamp(mut self, time: Option<Timespec>) -> Self {
+        self.timestamp = time;
+        self
+    }
+
+    /// Bytes up to which a file lies in its tree's leaf, in all below a sector (default 2048,
+    /// `max_inline=`).
+    pub fn max_inline(mut self, bytes: u32) -> Self {
+        self.max_inline = bytes;
+        self
+    }
+}
+
+impl OpenOptions {
+    /// Compresses what is written to files that do not say otherwise, where it gets smaller (`compress=`).
+    pub fn compress(mut self, choice: CompressionChoice) -> Self {
+        self.compression = Some(choice).filter(|choice| !choice.is_none());
+        self
+    }
+
+    /// As [`OpenOptions::compress`], for all files and every piece (`compress-force=`).
+    pub fn compress_force(mut self, choice: CompressionChoice) -> Self {
+        self.force_compression = true;
+        self.compress(choice)
     }
 }
 

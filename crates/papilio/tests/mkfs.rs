@@ -105,7 +105,7 @@ fn the_kernel_works_on_every_kind() {
         assert_clean(&case, &images, "after the kernel wrote");
 
         let fs = FileSystem::open(&image).unwrap();
-        assert_eq!((fs.uuid(), fs.label()), (made.fsid, &made.label[..]), "{}", case.name);
+        assert_eq!((fs.uuid(), &fs.label()[..]), (made.fsid, &made.label[..]), "{}", case.name);
         assert!(fs.read("/folder/file").unwrap() == content(), "{}", case.name);
         assert_eq!(fs.read("/folder/small").unwrap(), b"small", "{}", case.name);
         drop(fs);

@@ -8,7 +8,7 @@ use crate::errors::Result;
 use papilio_format::{Generation, Key, LogicalAddress};
 
 /// Gives and takes back the blocks that trees are made of.
-pub(crate) trait NodeAllocator: Send + Sync {
+pub(crate) trait NodeAllocator {
     /// The running transaction.
     fn generation(&self) -> Generation;
 
@@ -34,7 +34,7 @@ pub(crate) trait NodeAllocator: Send + Sync {
     /// References that cannot be read.
     fn copied(&self, tree: &LiveTree, old: &TreeBlock, new: &TreeBlock) -> Result<()>;
 
-    /// Something of a tree was changed for the first time, so that an error from here on leaves it half
-    /// done.
+    /// Something of a tree was changed, so that an error from here on leaves it half done. Copying a
+    /// block alone is no such change.
     fn changed(&self) {}
 }

@@ -89,6 +89,17 @@ impl NodeCache {
         shard.entries.insert(address, Entry { block, used: AtomicBool::new(false) });
     }
 
+    /// Drops the block at `address`, if it is here.
+    pub(crate) fn remove(&self, address: LogicalAddress) {
+        let mut shard = self.shard(address).write();
+        if let Some(entry) = shard.entries.remove(&address) {
+            shard.bytes -= entry.block.bytes().len();
+            if let Some(index) = shard.clock.iter().position(|&at| at == address) {
+                shard.clock.swap_remove(index);
+            }
+        }
+    }
+
     /// Drops everything.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {

@@ -53,10 +53,11 @@ impl Edit<'_> {
         if node.stamp() <= self.frozen {
             let first_key = if node.len() == 0 { Key::MIN } else { node.first_key() };
             let identity = self.identity(node.level(), &first_key)?;
-            self.allocator.changed();
             let copy = node.copy_as(&identity);
-            self.allocator.copied(self.tree, node, &copy)?;
-            self.allocator.free(self.tree, node)?;
+            let noted = self.allocator.copied(self.tree, node, &copy);
+            noted.and_then(|()| self.allocator.free(self.tree, node)).inspect_err(|_| {
+                self.allocator.changed();
+            })?;
             *node = Arc::new(copy);
         }
         Ok(Arc::make_mut(node))
@@ -84,6 +85,7 @@ impl Edit<'_> {
             match (target.view().search(&op.key), op.data) {
                 (Err(_), None) => index += 1,
                 (Ok(slot), None) => {
+                    self.allocator.changed();
                     let run = removal_run(target, slot, &ops[index..]);
                     target.remove_items(slot, run);
                     if target.len() == 0 && current > 0 {
@@ -95,6 +97,7 @@ impl Edit<'_> {
                     index += run;
                 }
                 (Ok(slot), Some(data)) => {
+                    self.allocator.changed();
                     let old = target.view().item_header(slot).size as usize;
                     if target.view().free_space() + old >= data.len() {
                         target.replace_item(slot, data);
@@ -106,12 +109,14 @@ impl Edit<'_> {
                     index += 1;
                 }
                 (Err(slot), Some(data)) => {
+                    // A sibling that there is no space for leaves all as it was.
                     if target.view().free_space() >= data.len() + ItemHeader::SIZE {
                         target.insert_item(slot, &op.key, data);
                     } else {
                         let new = self.insert_splitting(target, slot, &op.key, data)?;
                         right.splice(current..current, new);
                     }
+                    self.allocator.changed();
                     index += 1;
                 }
             }
@@ -155,7 +160,9 @@ impl Edit<'_> {
             }
             None => {
                 let mut middle = self.sibling(leaf, 0, key)?;
-                let mut last = self.sibling(leaf, 0, &leaf.view().key(slot))?;
+                // The middle one would be left over.
+                let last = self.sibling(leaf, 0, &leaf.view().key(slot));
+                let mut last = last.inspect_err(|_| self.allocator.changed())?;
                 middle.insert_item(0, key, data);
                 last.append_items(leaf, slot, count);
                 leaf.remove_items(slot, count - slot);

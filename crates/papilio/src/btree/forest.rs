@@ -65,14 +65,27 @@ impl Forest {
     /// [`Error::TreeBlock`] with the fault of the first copy, if no copy is good.
     pub(crate) fn block(&self, tree: TreeId, expected: &NodeExpectation) -> Result<Arc<TreeBlock>> {
         if let Some(block) = self.cache.get(expected.address) {
-            return match block.meets(expected) {
-                Ok(()) => Ok(block),
-                Err(reason) => Err(block_error(tree, expected.address, 1, reason.into())),
-            };
+            match block.meets(expected) {
+                Ok(()) => return Ok(block),
+                // What was here before may be cached still, where the place was given to another block.
+                Err(reason) if block.generation() == expected.generation.unwrap_or(block.generation()) => {
+                    return Err(block_error(tree, expected.address, 1, reason.into()));
+                }
+                Err(_) => self.cache.remove(expected.address),
+            }
         }
         let block = Arc::new(self.read_any_copy(tree, expected)?);
         self.cache.insert(Arc::clone(&block));
         Ok(block)
+    }
+
+    /// A block was written: from now on it can be read at its place, and what was cached of that place
+    /// before is gone.
+    pub(crate) fn written(&self, block: &Arc<TreeBlock>) {
+        self.cache.remove(block.address());
+        // Links would keep all that lies below in memory.
+        let clean = if block.level() == 0 { Arc::clone(block) } else { Arc::new(block.without_links()) };
+        self.cache.insert(clean);
     }
 
     /// Reads copy after copy until one is good.

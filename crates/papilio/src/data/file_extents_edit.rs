@@ -9,7 +9,7 @@
 //! plan is made. Locks: the tree's editor, while publishing. Kernel counterparts: `btrfs_drop_extents`,
 //! `fill_holes` (`fs/btrfs/file.c`), `insert_reserved_file_extent` (`fs/btrfs/inode.c`).
 
-use crate::btree::{Change, LiveTree, Tree};
+use crate::btree::{Change, LiveTree, Tree, TreeEditor};
 use crate::data::space::{DataReference, DataSpace};
 use crate::data::stored_extents::{StoredExtent, StoredExtents};
 use crate::errors::{Error, Result};
@@ -17,7 +17,7 @@ use papilio_format::features::IncompatFeatures;
 use papilio_format::items::file_extent::{
     Compression, ExtentPart, FileExtentContent, FileExtentItem, file_extent_key,
 };
-use papilio_format::items::inode::{InodeItem, inode_key};
+use papilio_format::items::inode::{InodeFlags, InodeItem, inode_key};
 use papilio_format::{Corrupt, FileOffset, Generation, Geometry, InodeNumber, LogicalAddress, TreeId};
 
 /// What happens to a reference.
@@ -218,8 +218,11 @@ impl ExtentChanges {
         mut self,
         tree: &LiveTree,
         space: &dyn DataSpace,
-        mut inode: InodeItem,
+        inode: InodeItem,
     ) -> Result<InodeItem> {
+        // Held until the references are noted: a snapshot in between would count what is not there yet.
+        let mut editor = tree.edit(space);
+        let mut inode = merged(&editor, self.inode, inode)?;
         inode.nbytes = self.count(inode.nbytes);
         let key = inode_key(self.inode);
         self.changes.push(Change::Put { key, data: inode.to_bytes().to_vec() });
@@ -232,7 +235,7 @@ impl ExtentChanges {
                 _ => last.push(change),
             }
         }
-        tree.edit(space).apply(&last)?;
+        editor.apply(&last)?;
         // Nothing is to look unreferenced in between.
         self.references.sort_by_key(|(change, _)| *change == ReferenceChange::Drop);
         for (change, reference) in &self.references {
@@ -244,6 +247,25 @@ impl ExtentChanges {
         }
         Ok(inode)
     }
+}
+
+/// The inode as `edited` by a change of its data: names, owner and permissions are those that it has by
+/// now, which others may have changed meanwhile.
+fn merged(editor: &TreeEditor<'_>, number: InodeNumber, edited: InodeItem) -> Result<InodeItem> {
+    let key = inode_key(number);
+    let Some(item) = editor.get(&key)? else { return Ok(edited) };
+    let current =
+        InodeItem::parse(item.data()).map_err(|reason| Error::Item { tree: editor.id(), key, reason })?;
+    Ok(InodeItem {
+        transid: edited.transid,
+        size: edited.size,
+        nbytes: edited.nbytes,
+        mtime: edited.mtime,
+        ctime: edited.ctime,
+        sequence: edited.sequence.max(current.sequence),
+        flags: current.flags | (edited.flags & InodeFlags::NOCOMPRESS),
+        ..current
+    })
 }
 
 /// A hole of `length` bytes.

@@ -16,11 +16,12 @@ use crate::data::checksum::{DataSums, SectorFault};
 use crate::data::compress::{DecompressError, MAX_UNCOMPRESSED, decompress};
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents, InlineExtent};
 use crate::errors::{Error, FilePlace, Result};
+use crate::transaction::Transactions;
 use crate::volume::{LogicalRead, Volume};
 use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::InodeFlags;
-use papilio_format::{FileOffset, InodeNumber, LogicalAddress};
+use papilio_format::{FileOffset, InodeNumber, LogicalAddress, objectid};
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -39,8 +40,17 @@ pub(crate) struct ReadContext {
     /// Tells the extents of one file system from those of another in the threads' caches.
     id: u64,
     volume: Arc<Volume>,
-    checksum_tree: Option<Tree>,
+    sums: SumsSource,
     verify: bool,
+}
+
+/// Where checksums are looked up.
+#[derive(Debug)]
+enum SumsSource {
+    /// In this tree, or nowhere.
+    Committed(Option<Tree>),
+    /// In the tree as it is at the time of a read.
+    Live(Arc<Transactions>),
 }
 
 /// A file whose data is read.
@@ -105,11 +115,21 @@ struct Batch<'b> {
 }
 
 impl ReadContext {
-    /// Reads from `volume`; data is verified against `checksum_tree` if `verify` says so. Where that
+    /// Reads from `volume`; data is verified against `sums` if `verify` says so. Where that
     /// tree is absent, all data that should have sums then counts as having lost them.
-    pub(crate) fn new(volume: Arc<Volume>, checksum_tree: Option<Tree>, verify: bool) -> Self {
+    pub(crate) fn new(volume: Arc<Volume>, sums: Option<Tree>, verify: bool) -> Self {
+        Self::with_sums(volume, SumsSource::Committed(sums), verify)
+    }
+
+    /// Reads from a volume that is open for writing.
+    pub(crate) fn live(transactions: &Arc<Transactions>, verify: bool) -> Self {
+        let volume = Arc::clone(transactions.volume());
+        Self::with_sums(volume, SumsSource::Live(Arc::clone(transactions)), verify)
+    }
+
+    fn with_sums(volume: Arc<Volume>, sums: SumsSource, verify: bool) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), volume, checksum_tree, verify }
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), volume, sums, verify }
     }
 
     /// Fills `buffer` with the file's bytes from `offset` on, as many as there are up to the end of
@@ -127,7 +147,14 @@ impl ReadContext {
         }
         // The scratch is taken out, not borrowed: nothing here can then find it borrowed already.
         let mut scratch = SCRATCH.take();
-        let mut request = Request::new(self, file);
+        // After the file's tree: sums of what that reaches are there until its pin goes.
+        let sums = match &self.sums {
+            SumsSource::Committed(tree) => tree.clone(),
+            SumsSource::Live(transactions) => {
+                transactions.live().find(objectid::CSUM_TREE)?.map(|live| live.tree())
+            }
+        };
+        let mut request = Request::new(self, file, sums.as_ref());
         let result = request.run(offset.0, &mut buffer[..length], &mut scratch);
         SCRATCH.set(scratch);
         result.map(|()| length)
@@ -145,10 +172,10 @@ struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    fn new(context: &'a ReadContext, file: &'a FileData<'a>) -> Self {
+    fn new(context: &'a ReadContext, file: &'a FileData<'a>, sums: Option<&'a Tree>) -> Self {
         let geometry = context.volume.geometry();
         let verified = context.verify && !file.flags.contains(InodeFlags::NODATASUM);
-        let tree = context.checksum_tree.as_ref().filter(|_| verified);
+        let tree = sums.filter(|_| verified);
         let sums = tree.map(|tree| DataSums::new(tree, geometry));
         Self { context, file, sector_size: geometry.sector_size as usize, verified, sums }
     }

@@ -6,33 +6,10 @@
 
 use crate::btree::NodeAllocator;
 use crate::errors::Result;
+use crate::transaction::Handle;
+pub(crate) use crate::transaction::{DataExtent, DataReference};
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::inode::Timespec;
-use papilio_format::{FileOffset, InodeNumber, LogicalAddress, TreeId};
-
-/// Room on disk for data.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct DataExtent {
-    /// Where it starts.
-    pub(crate) address: LogicalAddress,
-    /// Its bytes, a multiple of the sector size.
-    pub(crate) length: u64,
-}
-
-/// A file's reference to a data extent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(crate) struct DataReference {
-    /// The extent's start.
-    pub(crate) address: LogicalAddress,
-    /// Its bytes on disk.
-    pub(crate) length: u64,
-    /// The subvolume.
-    pub(crate) tree: TreeId,
-    /// The file.
-    pub(crate) inode: InodeNumber,
-    /// Where the extent's first byte would be in the file; wraps, as the kernel's does.
-    pub(crate) offset: FileOffset,
-}
 
 /// Gives and takes back room for data, and counts references to it.
 pub(crate) trait DataSpace: NodeAllocator {
@@ -65,4 +42,31 @@ pub(crate) trait DataSpace: NodeAllocator {
     /// # Errors
     /// A file system that must not get them.
     fn require_features(&self, features: IncompatFeatures) -> Result<()>;
+}
+
+impl DataSpace for Handle<'_> {
+    fn now(&self) -> Timespec {
+        Handle::now(self)
+    }
+
+    fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
+        Handle::allocate_data(self, min, want)
+    }
+
+    fn release_data(&self, extent: DataExtent) {
+        Handle::release_data(self, extent);
+    }
+
+    fn add_data_ref(&self, reference: &DataReference, new: bool) -> Result<()> {
+        Handle::add_data_ref(self, reference, new)
+    }
+
+    fn drop_data_ref(&self, reference: &DataReference) -> Result<()> {
+        Handle::drop_data_ref(self, reference)
+    }
+
+    fn require_features(&self, features: IncompatFeatures) -> Result<()> {
+        self.transactions().require_features(features);
+        Ok(())
+    }
 }

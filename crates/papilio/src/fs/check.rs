@@ -2,10 +2,11 @@
 
 use crate::errors::Result;
 use crate::fs::FileSystem;
+use crate::fs::mount::open_devices;
 use crate::maintenance::check::{self, CheckOptions, CheckReport};
 use crate::options::OpenOptions;
 use crate::volume::Volume;
-use papilio_device::{Access, Device, FileDevice};
+use papilio_device::{Access, Device};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -32,12 +33,7 @@ impl FileSystem {
 /// # Errors
 /// Devices that cannot be opened, are no Btrfs, don't belong together or are missing.
 pub fn check(path: impl AsRef<Path>, open: &OpenOptions, options: &CheckOptions) -> Result<CheckReport> {
-    let others = open.devices.iter().map(|path| path.as_path());
-    let devices = std::iter::once(path.as_ref())
-        .chain(others)
-        .map(|path| Ok(Arc::new(FileDevice::open(path, Access::ReadOnly)?) as Arc<dyn Device>))
-        .collect::<Result<Vec<_>>>()?;
-    check_devices(devices, open, options)
+    check_devices(open_devices(path.as_ref(), open, Access::ReadOnly)?, open, options)
 }
 
 /// As [`check()`], on devices that the caller made.

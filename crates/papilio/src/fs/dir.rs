@@ -83,7 +83,7 @@ impl Entries {
     }
 
     fn fill(&mut self, first: u64) -> Result<()> {
-        let handle = self.directory.handle().clone();
+        let handle = self.directory.handle()?;
         let tree = handle.tree();
         let last_key = index_last_key(handle.number);
         let mut cursor = tree.seek(&index_first_key(handle.number, first))?;

@@ -5,9 +5,12 @@
 
 use crate::data::{self, FiemapExtent, FileData, Whence};
 use crate::errors::{Error, PathError, Result};
+use crate::fs::open_inodes::OpenInode;
 use crate::fs::{Inode, Metadata};
+use crate::namespace::Handle;
 use papilio_format::FileOffset;
 use std::io;
+use std::sync::Arc;
 
 /// Bytes read at once when a whole file is asked for.
 const STEP: usize = 1 << 20;
@@ -34,12 +37,30 @@ const STEP: usize = 1 << 20;
 #[derive(Clone, Debug)]
 pub struct File {
     inode: Inode,
+    /// Keeps the file alive after its last name went; absent where nothing changes.
+    open: Option<Arc<OpenInode>>,
 }
 
 impl File {
     /// `inode` is a regular file's.
     pub(super) fn new(inode: Inode) -> Self {
-        Self { inode }
+        let mounted = &inode.file_system().mounted;
+        let changes = mounted.trees.transactions().is_some();
+        let open = changes.then(|| mounted.open_inodes.open(mounted, inode.place()));
+        Self { inode, open }
+    }
+
+    /// What keeps readers and writers of its data apart.
+    pub(super) fn open_inode(&self) -> Result<&OpenInode> {
+        self.inode.file_system().transactions()?;
+        Ok(self.open.as_ref().expect("files of a file system that can be written have one"))
+    }
+
+    /// It has no name: it goes when it is closed.
+    pub(super) fn set_unlinked(&self) {
+        if let Some(open) = &self.open {
+            open.set_unlinked();
+        }
     }
 
     /// Its inode.
@@ -52,9 +73,21 @@ impl File {
         self.inode.metadata()
     }
 
-    /// Its size in bytes.
+    /// Its size in bytes: as of now, where it can change and can be read; else as of when it was opened.
     pub fn len(&self) -> u64 {
-        self.metadata().size()
+        match &self.open {
+            Some(_) => self.current().map_or(self.metadata().size(), |handle| handle.item.size),
+            None => self.metadata().size(),
+        }
+    }
+
+    /// The inode as it is now.
+    fn current(&self) -> Result<Handle> {
+        let handle = self.inode.handle()?;
+        if self.open.is_none() {
+            return Ok(handle);
+        }
+        Handle::in_subvolume(handle.subvolume, handle.number)
     }
 
     /// Whether its size is 0.
@@ -70,7 +103,8 @@ impl File {
     /// [`Error::DataChecksum`] where no copy is good; a device's error; an extent that makes no
     /// sense.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let handle = self.inode.handle();
+        let _shared = self.open.as_ref().map(|open| open.data.read());
+        let handle = self.current()?;
         let file = FileData {
             tree: handle.tree(),
             inode: handle.number,
@@ -106,7 +140,7 @@ impl File {
     /// # Errors
     /// A tree block or an extent that cannot be read.
     pub fn fiemap(&self, offset: u64) -> Result<Vec<FiemapExtent>> {
-        let handle = self.inode.handle();
+        let handle = self.inode.handle()?;
         let mut extents = Vec::new();
         data::fiemap(
             handle.tree(),
@@ -152,7 +186,7 @@ impl File {
     }
 
     fn seek(&self, offset: u64, whence: Whence) -> Result<Option<u64>> {
-        let handle = self.inode.handle();
+        let handle = self.inode.handle()?;
         let sector_size = self.sector_size();
         let size = self.len();
         let found = data::seek(handle.tree(), handle.number, size, sector_size, FileOffset(offset), whence)?;

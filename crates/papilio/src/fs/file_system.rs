@@ -70,8 +70,15 @@ impl FileSystem {
     }
 
     /// The superblock in use.
-    pub fn superblock(&self) -> &Superblock {
-        self.mounted.volume().superblock()
+    pub fn superblock(&self) -> Superblock {
+        match self.mounted.trees.transactions() {
+            Some(transactions) => {
+                let mut superblock = self.mounted.volume().superblock().clone();
+                superblock.raw = transactions.superblock();
+                superblock
+            }
+            None => self.mounted.volume().superblock().clone(),
+        }
     }
 
     /// The UUID that users see.
@@ -80,8 +87,8 @@ impl FileSystem {
     }
 
     /// The label, without its NUL; empty if there is none.
-    pub fn label(&self) -> &[u8] {
-        self.superblock().label()
+    pub fn label(&self) -> Vec<u8> {
+        self.superblock().label().to_vec()
     }
 
     /// Whether there is a log of fsyncs since the last commit. It is not replayed: what it holds is
@@ -106,8 +113,11 @@ impl FileSystem {
     }
 
     /// The directory that paths start from.
-    pub fn root(&self) -> Inode {
-        self.wrap(self.mounted.root.clone())
+    ///
+    /// # Errors
+    /// A tree block that cannot be read, or a subvolume that was deleted since.
+    pub fn root(&self) -> Result<Inode> {
+        Ok(self.wrap(self.root_handle()?))
     }
 
     /// The root directory of subvolume `id`.
@@ -228,8 +238,12 @@ impl FileSystem {
         Ok(Walk::new(self.inode(path)?))
     }
 
+    pub(super) fn root_handle(&self) -> Result<Handle> {
+        Handle::open(&self.mounted.trees, self.mounted.root)
+    }
+
     fn resolve(&self, path: &[u8], follow: bool) -> Result<Inode> {
-        let handle = resolve(&self.mounted.trees, &self.mounted.root, path, follow)?;
+        let handle = resolve(&self.mounted.trees, &self.root_handle()?, path, follow)?;
         Ok(self.wrap(handle))
     }
 

@@ -6,16 +6,20 @@
 use crate::errors::{Error, PathError, Result};
 use crate::fs::{DirEntry, Entries, File, FileSystem, Metadata};
 use crate::items::inode::for_each_name;
+use crate::items::trees::OpenTree;
 use crate::items::xattr::{self, Xattr};
-use crate::namespace::{Handle, symlink_target};
+use crate::namespace::{Handle, Place, symlink_target};
 use papilio_format::items::inode::FileKind;
 use papilio_format::{InodeNumber, TreeId};
+use std::sync::Arc;
 
 /// An inode of an open file system.
 #[derive(Clone, Debug)]
 pub struct Inode {
     fs: FileSystem,
-    handle: Handle,
+    /// Of a file system that does not change; else the tree is looked up anew each time.
+    subvolume: Option<Arc<OpenTree>>,
+    is_subvolume_root: bool,
     metadata: Metadata,
 }
 
@@ -27,7 +31,9 @@ impl Inode {
             kind: handle.kind(),
             item: handle.item,
         };
-        Self { fs, handle, metadata }
+        let is_subvolume_root = handle.number == handle.subvolume.root_directory();
+        let changes = fs.mounted.trees.transactions().is_some();
+        Self { fs, subvolume: (!changes).then_some(handle.subvolume), is_subvolume_root, metadata }
     }
 
     /// The file system that it belongs to.
@@ -35,8 +41,18 @@ impl Inode {
         &self.fs
     }
 
-    pub(crate) fn handle(&self) -> &Handle {
-        &self.handle
+    /// The inode as it was when this was made, in its subvolume as it is now.
+    pub(crate) fn handle(&self) -> Result<Handle> {
+        let subvolume = match &self.subvolume {
+            Some(subvolume) => Arc::clone(subvolume),
+            None => self.fs.mounted.trees.subvolume(self.metadata.tree)?,
+        };
+        Ok(Handle { subvolume, number: self.metadata.number, item: self.metadata.item })
+    }
+
+    /// Where it lies.
+    pub(crate) fn place(&self) -> Place {
+        Place { tree: self.metadata.tree, inode: self.metadata.number }
     }
 
     /// The subvolume that it lies in.
@@ -46,7 +62,7 @@ impl Inode {
 
     /// Its number, unique in its subvolume.
     pub fn number(&self) -> InodeNumber {
-        self.handle.number
+        self.metadata.number
     }
 
     /// What `stat` shows of it.
@@ -61,13 +77,13 @@ impl Inode {
 
     /// Whether this is the root directory of a subvolume.
     pub fn is_subvolume_root(&self) -> bool {
-        self.handle.number == self.handle.subvolume.root_directory()
+        self.is_subvolume_root
     }
 
     /// Whether this is the empty directory that the kernel shows where a snapshot has the name of a
     /// subvolume that stayed with the original. It has no times of its own.
     pub fn is_subvolume_stub(&self) -> bool {
-        self.handle.is_stub()
+        self.metadata.number == papilio_format::objectid::EMPTY_SUBVOL_DIR
     }
 
     /// The entry `name` of this directory; not a path.
@@ -76,7 +92,7 @@ impl Inode {
     /// [`PathError::NotADirectory`], [`PathError::NameTooLong`], or a tree block that cannot be read.
     pub fn lookup(&self, name: &[u8]) -> Result<Option<Inode>> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
-        let child = self.handle.child(&self.fs.mounted.trees, name)?;
+        let child = self.handle()?.child(&self.fs.mounted.trees, name)?;
         Ok(child.map(|handle| self.fs.wrap(handle)))
     }
 
@@ -94,7 +110,7 @@ impl Inode {
     /// # Errors
     /// [`PathError::NotASymlink`], or a tree block that cannot be read.
     pub fn read_link(&self) -> Result<Vec<u8>> {
-        symlink_target(&self.handle)
+        symlink_target(&self.handle()?)
     }
 
     /// All extended attributes, ACLs among them, in no particular order.
@@ -102,7 +118,7 @@ impl Inode {
     /// # Errors
     /// A tree block that cannot be read.
     pub fn xattrs(&self) -> Result<Vec<Xattr>> {
-        xattr::list(self.handle.tree(), self.handle.number)
+        xattr::list(self.handle()?.tree(), self.number())
     }
 
     /// The value of one extended attribute.
@@ -110,7 +126,7 @@ impl Inode {
     /// # Errors
     /// A tree block that cannot be read.
     pub fn xattr(&self, name: &[u8]) -> Result<Option<Vec<u8>>> {
-        xattr::get(self.handle.tree(), self.handle.number, name)
+        xattr::get(self.handle()?.tree(), self.number(), name)
     }
 
     /// The names of this inode in its subvolume: directory and name.
@@ -119,7 +135,7 @@ impl Inode {
     /// A tree block that cannot be read.
     pub fn names(&self) -> Result<Vec<(InodeNumber, Vec<u8>)>> {
         let mut names = Vec::new();
-        for_each_name(self.handle.tree(), self.handle.number, |name| {
+        for_each_name(self.handle()?.tree(), self.number(), |name| {
             names.push((name.parent, name.name));
             true
         })?;
@@ -141,11 +157,11 @@ impl Inode {
     /// The inode that an entry of this directory names.
     pub(super) fn entry_inode(&self, entry: &DirEntry) -> Result<Inode> {
         let trees = &self.fs.mounted.trees;
-        let handle = self.handle.target(trees, entry.name(), entry.target())?;
+        let handle = self.handle()?.target(trees, entry.name(), entry.target())?;
         Ok(self.fs.wrap(handle))
     }
 
-    fn must_be(&self, kind: FileKind, otherwise: PathError) -> Result<()> {
+    pub(super) fn must_be(&self, kind: FileKind, otherwise: PathError) -> Result<()> {
         if self.kind() == kind { Ok(()) } else { Err(self.path_error(otherwise)) }
     }
 

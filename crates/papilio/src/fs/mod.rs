@@ -1,6 +1,9 @@
 //! The public API: a file system, its inodes, files and directories.
 
+mod change;
 mod check;
+#[allow(dead_code)] // The deletion of subvolumes calls it next.
+mod committer;
 #[cfg(test)]
 mod compression_against_kernel;
 #[cfg(test)]
@@ -8,12 +11,16 @@ mod data_against_kernel;
 mod dir;
 mod file;
 mod file_system;
+mod file_write;
 mod inode;
 mod inspect;
 mod metadata;
 mod mount;
+mod names;
+mod open_inodes;
 #[cfg(test)]
 mod space_against_kernel;
+mod sync;
 mod walk;
 
 pub use check::{check, check_devices};

@@ -6,12 +6,17 @@
 
 use crate::btree::{Forest, RootPointer, Tree};
 use crate::data::ReadContext;
+use crate::data::file_edit::WriteOptions;
 use crate::errors::{Error, PathError, Result};
+use crate::fs::change::{Subvolumes, write_options};
+use crate::fs::committer::Committer;
+use crate::fs::open_inodes::OpenInodes;
 use crate::items::dir;
 use crate::items::item_error;
 use crate::items::trees::Trees;
 use crate::namespace::{Handle, Place, resolve};
 use crate::options::{OpenOptions, SubvolumeChoice};
+use crate::transaction::{TransactionOptions, Transactions};
 use crate::volume::Volume;
 use papilio_device::{Access, Device, FileDevice};
 use papilio_format::items::chunk::ChunkItem;
@@ -26,7 +31,16 @@ use std::sync::Arc;
 pub(crate) struct Mounted {
     pub(crate) trees: Trees,
     pub(crate) reader: ReadContext,
-    pub(crate) root: Handle,
+    /// Where paths start.
+    pub(crate) root: Place,
+    /// What is kept of subvolumes that were changed.
+    pub(crate) subvolumes: Subvolumes,
+    /// Files that are open.
+    pub(crate) open_inodes: OpenInodes,
+    /// How data is written.
+    pub(crate) write_options: WriteOptions,
+    /// Commits in the background; absent where nothing changes, or nobody asked for it.
+    pub(crate) committer: Option<Committer>,
     /// Whether the trees are those of a backup root.
     pub(crate) used_backup_root: bool,
 }
@@ -41,11 +55,8 @@ struct Roots {
 impl Mounted {
     /// Opens the device or image at `path` and those that the options name.
     pub(crate) fn open(path: &Path, options: &OpenOptions) -> Result<Self> {
-        let paths = std::iter::once(path).chain(options.devices.iter().map(|path| path.as_path()));
-        let devices = paths
-            .map(|path| Ok(Arc::new(FileDevice::open(path, Access::ReadOnly)?) as Arc<dyn Device>))
-            .collect::<Result<Vec<_>>>()?;
-        Self::from_devices(devices, options)
+        let access = if options.write { Access::ReadWrite } else { Access::ReadOnly };
+        Self::from_devices(open_devices(path, options, access)?, options)
     }
 
     /// Mounts what lies on the devices.
@@ -80,19 +91,63 @@ impl Mounted {
     fn with_roots(volume: &Arc<Volume>, roots: Roots, options: &OpenOptions) -> Result<Trees> {
         let forest = Forest::new(Arc::clone(volume), options.node_cache_bytes);
         let trees = Trees::new(&forest, roots.root, roots.chunk_root);
-        read_chunk_tree(volume, trees.chunk_tree())?;
+        read_chunk_tree(volume, &trees.chunk_tree())?;
         trees.root_tree().root_block()?;
         trees.get(objectid::FS_TREE, "the top-level subvolume")?.tree.root_block()?;
         Ok(trees)
     }
 
     fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result<Self> {
-        let root = choose_root(&trees, &options.subvolume)?;
+        if options.write {
+            if used_backup_root {
+                let cause = "a backup root is in use".to_owned();
+                return Err(Error::ReadOnlyFileSystem { cause });
+            }
+            return Self::finish_live(&trees, options);
+        }
+        let root = choose_root(&trees, &options.subvolume)?.place();
         // Without a checksum tree only files that have no checksums can be read.
         let checksums = trees.find(objectid::CSUM_TREE)?.map(|open| open.tree.clone());
         let volume = Arc::clone(trees.forest().volume());
         let reader = ReadContext::new(volume, checksums, options.verify_data);
-        Ok(Self { trees, reader, root, used_backup_root })
+        Ok(Self::new(trees, reader, root, options, used_backup_root))
+    }
+
+    fn new(
+        trees: Trees,
+        reader: ReadContext,
+        root: Place,
+        options: &OpenOptions,
+        used_backup_root: bool,
+    ) -> Self {
+        let committer = trees
+            .transactions()
+            .and_then(|transactions| Some(Committer::start(transactions, options.commit_interval?)));
+        Self {
+            trees,
+            reader,
+            root,
+            subvolumes: Subvolumes::default(),
+            open_inodes: OpenInodes::default(),
+            write_options: write_options(options),
+            committer,
+            used_backup_root,
+        }
+    }
+
+    /// Takes the file system over for writing.
+    fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<Self> {
+        let run = TransactionOptions {
+            dirty_limit: options.dirty_bytes,
+            discard: options.discard,
+            timestamp: options.timestamp,
+        };
+        let (root, chunk_root) = (committed.root_tree().root(), committed.chunk_tree().root());
+        let transactions = Arc::new(Transactions::open(committed.forest(), root, chunk_root, run)?);
+        let trees = Trees::live(&transactions);
+        let root = choose_root(&trees, &options.subvolume)?.place();
+        let reader = ReadContext::live(&transactions, options.verify_data);
+        Ok(Self::new(trees, reader, root, options, false))
     }
 
     /// The volume below.
@@ -128,6 +183,18 @@ impl Roots {
             },
         }
     }
+}
+
+/// Opens the device or image at `path` and those that the options name.
+pub(super) fn open_devices(
+    path: &Path,
+    options: &OpenOptions,
+    access: Access,
+) -> Result<Vec<Arc<dyn Device>>> {
+    std::iter::once(path)
+        .chain(options.devices.iter().map(|path| path.as_path()))
+        .map(|path| Ok(Arc::new(FileDevice::open(path, access)?) as Arc<dyn Device>))
+        .collect()
 }
 
 /// Installs the devices and chunks of the chunk tree.
@@ -178,7 +245,7 @@ pub(crate) fn subvolume_root(trees: &Trees, id: TreeId) -> Result<Handle> {
 /// directory, or the top level where there is none.
 pub(crate) fn default_subvolume(trees: &Trees) -> Result<TreeId> {
     let directory = InodeNumber(objectid::ROOT_TREE_DIR);
-    Ok(match dir::look_up(trees.root_tree(), directory, b"default")? {
+    Ok(match dir::look_up(&trees.root_tree(), directory, b"default")? {
         Some(dir::Found { target: dir::EntryTarget::Subvolume(id), .. }) => id,
         _ => objectid::FS_TREE,
     })

@@ -54,7 +54,7 @@ impl Walk {
     }
 
     fn enter(&mut self, inode: &Inode, path_length: usize) -> Result<()> {
-        let place = inode.handle().place();
+        let place = inode.place();
         let looping = !inode.is_subvolume_stub() && self.levels.iter().any(|level| level.place == place);
         if looping || self.levels.len() >= DEPTH_LIMIT {
             return Err(Error::Item {

@@ -1,14 +1,17 @@
 //! The trees of a file system: from an id to a tree, by way of the root tree.
 //!
-//! Owns [`Trees`] and [`OpenTree`]. Invariant: every tree handed out was found in the same root tree,
-//! so that all of them show one committed state. Kernel counterparts: `btrfs_read_tree_root`,
+//! Owns [`Trees`] and [`OpenTree`]. Of a file system that is open for reading, every tree handed out was
+//! found in the same root tree, so that all of them show one committed state. Of one that is open for
+//! writing, a tree is handed out as it is at that moment, and holds a pin: nothing that it reaches is
+//! reused while it lives, so it is not to be kept. Kernel counterparts: `btrfs_read_tree_root`,
 //! `btrfs_get_fs_root` (`fs/btrfs/disk-io.c`), `btrfs_find_root` (`fs/btrfs/root-tree.c`).
 //!
 //! Locks: the map of open trees, for one look-up or insertion at a time.
 
-use crate::btree::{Forest, RootPointer, Tree};
+use crate::btree::{Forest, LiveTree, RootPointer, Tree};
 use crate::errors::{Error, PathError, Result};
 use crate::items::item_error;
+use crate::transaction::Transactions;
 use papilio_format::items::root::RootItem;
 use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
 use parking_lot::RwLock;
@@ -38,37 +41,65 @@ impl OpenTree {
     }
 }
 
-/// All trees as of one root tree.
+/// All trees.
 #[derive(Debug)]
 pub(crate) struct Trees {
-    root_tree: Tree,
-    chunk_tree: Tree,
-    open: RwLock<HashMap<TreeId, Arc<OpenTree>>>,
+    forest: Arc<Forest>,
+    source: Source,
+}
+
+#[derive(Debug)]
+enum Source {
+    /// As of one commit.
+    Committed { root_tree: Tree, chunk_tree: Tree, open: RwLock<HashMap<TreeId, Arc<OpenTree>>> },
+    /// As they are now.
+    Live(Arc<Transactions>),
 }
 
 impl Trees {
     /// The trees that `root` and `chunk_root` lead to.
     pub(crate) fn new(forest: &Arc<Forest>, root: RootPointer, chunk_root: RootPointer) -> Self {
-        Self {
+        let source = Source::Committed {
             root_tree: forest.tree(objectid::ROOT_TREE, root),
             chunk_tree: forest.tree(objectid::CHUNK_TREE, chunk_root),
             open: RwLock::default(),
+        };
+        Self { forest: Arc::clone(forest), source }
+    }
+
+    /// The trees of a file system that is open for writing.
+    pub(crate) fn live(transactions: &Arc<Transactions>) -> Self {
+        let forest = Arc::clone(transactions.live().forest());
+        Self { forest, source: Source::Live(Arc::clone(transactions)) }
+    }
+
+    /// Where changes are made, if the file system is open for writing.
+    pub(crate) fn transactions(&self) -> Option<&Arc<Transactions>> {
+        match &self.source {
+            Source::Committed { .. } => None,
+            Source::Live(transactions) => Some(transactions),
         }
     }
 
     /// The tree of roots.
-    pub(crate) fn root_tree(&self) -> &Tree {
-        &self.root_tree
+    pub(crate) fn root_tree(&self) -> Tree {
+        match &self.source {
+            Source::Committed { root_tree, .. } => root_tree.clone(),
+            Source::Live(transactions) => now(transactions, transactions.live().root_tree()),
+        }
     }
 
     /// The tree of chunks and devices.
-    pub(crate) fn chunk_tree(&self) -> &Tree {
-        &self.chunk_tree
+    pub(crate) fn chunk_tree(&self) -> Tree {
+        match &self.source {
+            Source::Committed { chunk_tree, .. } => chunk_tree.clone(),
+            Source::Live(transactions) => now(transactions, transactions.live().chunk_tree()),
+        }
     }
 
     /// The forest below.
     pub(crate) fn forest(&self) -> &Arc<Forest> {
-        self.root_tree.forest()
+        &self.forest
     }
 
     /// The tree `id`, or `None` where the root tree has none.
@@ -76,26 +107,34 @@ impl Trees {
     /// # Errors
     /// A block on the way that cannot be read, or a root item that cannot be.
     pub(crate) fn find(&self, id: TreeId) -> Result<Option<Arc<OpenTree>>> {
-        if let Some(open) = self.open.read().get(&id) {
-            return Ok(Some(Arc::clone(open)));
+        let (root_tree, open) = match &self.source {
+            Source::Committed { root_tree, open, .. } => (root_tree, open),
+            Source::Live(transactions) => {
+                let Some(live) = transactions.live().find(id)? else { return Ok(None) };
+                let Some(record) = live.record() else { return Ok(None) };
+                let item = RootItem::new(record.item);
+                return Ok(Some(Arc::new(OpenTree { tree: now(transactions, &live), item })));
+            }
+        };
+        if let Some(found) = open.read().get(&id) {
+            return Ok(Some(Arc::clone(found)));
         }
-        let Some(open) = self.look_up(id)?.map(Arc::new) else { return Ok(None) };
-        let mut kept = self.open.write();
+        let Some(found) = self.look_up(root_tree, id)?.map(Arc::new) else { return Ok(None) };
+        let mut kept = open.write();
         if kept.len() < KEPT_TREES {
-            kept.insert(id, Arc::clone(&open));
+            kept.insert(id, Arc::clone(&found));
         }
-        Ok(Some(open))
+        Ok(Some(found))
     }
 
     /// The last root item of `id`: a key's offset tells snapshots' generations apart.
-    fn look_up(&self, id: TreeId) -> Result<Option<OpenTree>> {
+    fn look_up(&self, root_tree: &Tree, id: TreeId) -> Result<Option<OpenTree>> {
         let last = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
-        let Some(item) = self.root_tree.last_up_to(&last)? else { return Ok(None) };
+        let Some(item) = root_tree.last_up_to(&last)? else { return Ok(None) };
         if item.key.objectid != id.0 || item.key.item_type != ItemType::ROOT_ITEM {
             return Ok(None);
         }
-        let root =
-            RootItem::parse(item.data()).map_err(|reason| item_error(&self.root_tree, &item, reason))?;
+        let root = RootItem::parse(item.data()).map_err(|reason| item_error(root_tree, &item, reason))?;
         let tree = self.forest().tree(id, root_pointer(&root));
         Ok(Some(OpenTree { tree, item: root }))
     }
@@ -123,6 +162,13 @@ impl Trees {
         }
         self.find(id)?.filter(|open| open.item.refs > 0).ok_or_else(missing)
     }
+}
+
+/// A tree as it is now, pinned.
+fn now(transactions: &Transactions, live: &LiveTree) -> Tree {
+    // The pin first: a tree that is older than its pin could reach what is free again.
+    let pin = transactions.pin();
+    live.tree().pinned(pin)
 }
 
 /// Where a root item says that its tree's root lies.

@@ -59,8 +59,8 @@ impl TreeRoot {
 /// # Errors
 /// A tree block or root item that cannot be read.
 pub(crate) fn tree_roots(trees: &Trees) -> Result<Vec<TreeRoot>> {
-    let mut roots = vec![TreeRoot::new(trees.root_tree(), None), TreeRoot::new(trees.chunk_tree(), None)];
-    append_named_roots(trees.root_tree(), &mut roots)?;
+    let mut roots = vec![TreeRoot::new(&trees.root_tree(), None), TreeRoot::new(&trees.chunk_tree(), None)];
+    append_named_roots(&trees.root_tree(), &mut roots)?;
     if let Some(log) = log_root_tree(trees) {
         roots.push(TreeRoot::new(&log, None));
         append_named_roots(&log, &mut roots)?;
@@ -94,8 +94,8 @@ fn append_named_roots(tree: &Tree, roots: &mut Vec<TreeRoot>) -> Result<()> {
 /// [`Error::MissingItem`] where there is none, or as [`tree_roots`].
 pub(crate) fn roots_of(trees: &Trees, id: TreeId) -> Result<Vec<TreeRoot>> {
     match id {
-        objectid::ROOT_TREE => return Ok(vec![TreeRoot::new(trees.root_tree(), None)]),
-        objectid::CHUNK_TREE => return Ok(vec![TreeRoot::new(trees.chunk_tree(), None)]),
+        objectid::ROOT_TREE => return Ok(vec![TreeRoot::new(&trees.root_tree(), None)]),
+        objectid::CHUNK_TREE => return Ok(vec![TreeRoot::new(&trees.chunk_tree(), None)]),
         _ => {}
     }
     let mut found = tree_roots(trees)?;

@@ -19,7 +19,7 @@ use papilio_format::{FileOffset, InodeNumber, objectid};
 
 /// What is to be made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NewKind<'a> {
+pub enum NewKind<'a> {
     /// An empty file.
     Regular,
     /// An empty directory.
@@ -29,16 +29,26 @@ pub(crate) enum NewKind<'a> {
     /// A socket's name.
     Socket,
     /// A character device: major below 4,096, minor below 1,048,576.
-    CharacterDevice { major: u32, minor: u32 },
+    CharacterDevice {
+        /// Driver.
+        major: u32,
+        /// Unit.
+        minor: u32,
+    },
     /// A block device, with the same limits.
-    BlockDevice { major: u32, minor: u32 },
+    BlockDevice {
+        /// Driver.
+        major: u32,
+        /// Unit.
+        minor: u32,
+    },
     /// A symbolic link to this path.
     Symlink(&'a [u8]),
 }
 
 impl NewKind<'_> {
     /// The kind of file.
-    pub(crate) fn kind(&self) -> FileKind {
+    pub fn kind(&self) -> FileKind {
         match self {
             NewKind::Regular => FileKind::Regular,
             NewKind::Directory => FileKind::Directory,
@@ -66,19 +76,38 @@ impl NewKind<'_> {
 
 /// A new inode as it is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct NewInode<'a> {
+pub struct NewInode<'a> {
     /// What it is.
-    pub(crate) kind: NewKind<'a>,
+    pub kind: NewKind<'a>,
     /// The twelve low bits of its mode. A symbolic link has 0777 whatever is asked.
-    pub(crate) mode: u32,
+    pub mode: u32,
     /// Permission bits that are not given where the directory has no default access control list.
-    pub(crate) umask: u32,
+    pub umask: u32,
     /// Owner.
-    pub(crate) uid: u32,
+    pub uid: u32,
     /// Group, unless the directory hands on its own.
-    pub(crate) gid: u32,
+    pub gid: u32,
     /// Flags that the mount options give each regular file: NODATASUM, NODATACOW.
-    pub(crate) file_flags: InodeFlags,
+    pub file_flags: InodeFlags,
+}
+
+impl<'a> NewInode<'a> {
+    /// An inode of root's with these mode bits, and nothing masked.
+    pub fn new(kind: NewKind<'a>, mode: u32) -> Self {
+        Self { kind, mode, umask: 0, uid: 0, gid: 0, file_flags: InodeFlags::empty() }
+    }
+
+    /// The same with another owner.
+    pub fn owner(mut self, uid: u32, gid: u32) -> Self {
+        (self.uid, self.gid) = (uid, gid);
+        self
+    }
+
+    /// The same with permission bits that are not given (`umask`).
+    pub fn umask(mut self, umask: u32) -> Self {
+        self.umask = umask;
+        self
+    }
 }
 
 /// An inode that was made.

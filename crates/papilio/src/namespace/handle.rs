@@ -109,7 +109,8 @@ impl Handle {
         let root_tree = trees.root_tree();
         let key = Key::new(self.tree().id().0, ItemType::ROOT_REF, id.0);
         let Some(item) = root_tree.get(&key)? else { return Ok(false) };
-        let reference = RootRef::parse(item.data()).map_err(|reason| item_error(root_tree, &item, reason))?;
+        let reference =
+            RootRef::parse(item.data()).map_err(|reason| item_error(&root_tree, &item, reason))?;
         Ok(reference.directory == self.number && reference.name == name)
     }
 

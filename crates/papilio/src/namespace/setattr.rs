@@ -33,17 +33,17 @@ pub enum SetTime {
 
 /// What is to be changed of an inode; `None` leaves a field as it is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SetAttributes {
+pub struct SetAttributes {
     /// The twelve low bits of the mode.
-    pub(crate) mode: Option<u32>,
+    pub mode: Option<u32>,
     /// Owner.
-    pub(crate) uid: Option<u32>,
+    pub uid: Option<u32>,
     /// Group.
-    pub(crate) gid: Option<u32>,
+    pub gid: Option<u32>,
     /// Last read.
-    pub(crate) atime: Option<SetTime>,
+    pub atime: Option<SetTime>,
     /// Last change of the content.
-    pub(crate) mtime: Option<SetTime>,
+    pub mtime: Option<SetTime>,
 }
 
 /// Changes an inode and returns its item. A change of owner or group takes set-user-id, set-group-id (of a

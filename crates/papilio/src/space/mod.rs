@@ -33,7 +33,7 @@ pub(crate) mod superblock_exclusions;
 #[cfg(test)]
 mod tests;
 
-pub(crate) use block_group::{BlockGroupUpdate, FreeSpaceChanges};
+pub(crate) use block_group::BlockGroupUpdate;
 pub(crate) use range_set::RangeSet;
 pub(crate) use reservation::Reservation;
 pub(crate) use space::{NewBlockGroup, Pinned, Space};

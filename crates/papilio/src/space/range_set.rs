@@ -107,7 +107,7 @@ impl RangeSet {
     }
 
     /// Adds what of `range` is not there yet.
-    pub(super) fn cover(&mut self, range: &Range<u64>) {
+    pub(crate) fn cover(&mut self, range: &Range<u64>) {
         if range.start < range.end {
             self.remove_overlap(range);
             self.insert(range.clone());

@@ -106,7 +106,7 @@ pub(crate) fn list(trees: &Trees) -> Result<Vec<Subvolume>> {
             ids.push(id);
         } else if item.key.item_type == ItemType::ROOT_BACKREF {
             let reference =
-                RootRef::parse(item.data()).map_err(|reason| item_error(root_tree, &item, reason))?;
+                RootRef::parse(item.data()).map_err(|reason| item_error(&root_tree, &item, reason))?;
             let parent = Parent {
                 tree: TreeId(item.key.offset),
                 directory: reference.directory,

@@ -1,3 +1,20 @@
-//! Transactions.
+//! Transactions: many changes that become durable together.
+//!
+//! [`handle`] is what a change holds; [`delayed_refs`] collects what changes do to extents, and
+//! [`extent_items`] turns it into items of the extent tree; [`chunks`] makes room; [`commit`] writes
+//! all of it out while the next transaction goes on.
 
+mod chunks;
+mod commit;
 pub(crate) mod csum_items;
+mod delayed_refs;
+mod extent_items;
+mod handle;
+mod live_trees;
+mod quota;
+mod snapshot;
+#[allow(clippy::module_inception)]
+mod transaction;
+
+pub(crate) use handle::{DataExtent, DataReference, Handle};
+pub(crate) use transaction::{TransactionOptions, Transactions};

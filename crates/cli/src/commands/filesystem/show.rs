@@ -39,7 +39,7 @@ impl Args {
 
     fn print(&self, output: &mut Output, system: &FileSystem) -> anyhow::Result<()> {
         let units = self.units.resolve();
-        match system.label() {
+        match &system.label()[..] {
             [] => output.bytes(b"Label: none ")?,
             label => {
                 output.bytes(b"Label: '")?;
@@ -78,7 +78,7 @@ impl Args {
 fn print_json(output: &mut Output, system: &FileSystem) -> anyhow::Result<()> {
     let raw = &system.superblock().raw;
     let mut object = Map::new();
-    json_bytes(&mut object, "label", system.label());
+    json_bytes(&mut object, "label", &system.label());
     object.insert("uuid".into(), system.uuid().to_string().into());
     object.insert("metadata_uuid".into(), system.superblock().metadata_uuid().to_string().into());
     object.insert("total_devices".into(), raw.num_devices.into());

@@ -1,0 +1,208 @@
+//! Writing a file's data.
+//!
+//! Owns the half of [`File`] that changes data. A change holds the inode's data lock exclusively, so that
+//! readers see it whole or not at all within one step; a large write is several steps, and each is a
+//! transaction's change of its own. There is no page cache yet: what a call wrote is on the device when it
+//! returns, and durable with the next commit.
+
+use crate::data::clone::{CloneRange, CloneSource};
+use crate::data::dedupe::{self, Deduped};
+use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::prealloc::preallocate_step;
+use crate::data::punch_hole::punch_hole_step;
+use crate::data::truncate::{Progress, truncate_step};
+use crate::data::write;
+use crate::errors::{Error, PathError, Result};
+use crate::fs::File;
+use crate::fs::change::EXTENT_ITEMS;
+use crate::items::inode;
+use papilio_format::FileOffset;
+use papilio_format::items::inode::InodeFlags;
+
+/// Bytes that one change of a transaction writes at most.
+const WRITE_STEP: usize = 8 << 20;
+
+impl File {
+    /// Writes all of `data` at byte `offset`; behind the end, zeros come in between. Neither has to be
+    /// aligned, but sectors that are written in part are read first.
+    ///
+    /// # Errors
+    /// [`PathError::TooLarge`], [`Error::NoSpace`], [`PathError::NotPermitted`] for an immutable file, or what
+    /// reading and writing meets. What came before a failing step stays written.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let open = self.open_inode()?;
+        let _exclusive = open.data.write();
+        let mut at = offset;
+        // Steps end at multiples of their size, so that no sector is written twice.
+        let mut rest = data;
+        while !rest.is_empty() {
+            let step = (WRITE_STEP - (at % WRITE_STEP as u64) as usize).min(rest.len());
+            let (now, later) = rest.split_at(step);
+            let items = EXTENT_ITEMS + (step >> 20) as u64;
+            self.change(items, |context, file| write::write(context, file, FileOffset(at), now))?;
+            at = at.checked_add(step as u64).ok_or_else(|| self.too_large())?;
+            rest = later;
+        }
+        Ok(())
+    }
+
+    /// Makes the file `size` bytes long (`ftruncate`).
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn set_len(&self, size: u64) -> Result<()> {
+        let open = self.open_inode()?;
+        let _exclusive = open.data.write();
+        self.steps(|context, file| truncate_step(context, file, size))
+    }
+
+    /// Makes a hole of `length` bytes from `offset` on; the size stays (`FALLOC_FL_PUNCH_HOLE`).
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn punch_hole(&self, offset: u64, length: u64) -> Result<()> {
+        let open = self.open_inode()?;
+        let _exclusive = open.data.write();
+        self.steps(|context, file| punch_hole_step(context, file, FileOffset(offset), length))
+    }
+
+    /// Gives room to all sectors of a range; those that had none read as zeros (`fallocate`).
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        let open = self.open_inode()?;
+        let _exclusive = open.data.write();
+        self.steps(|context, file| preallocate_step(context, file, FileOffset(offset), length, keep_size))
+    }
+
+    /// Shares `length` bytes of `source` from `from` on (up to its end for 0) as this file's from `to` on
+    /// (`FICLONERANGE`). The files may be the same, and lie in different subvolumes.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for offsets that are not at sector boundaries, overlapping ranges, or files of
+    /// which only one has checksums; as [`File::write_at`].
+    pub fn clone_range(&self, source: &File, from: u64, length: u64, to: u64) -> Result<()> {
+        self.with_source(source, |file, open_source| {
+            let mut range: Option<CloneRange> = None;
+            loop {
+                let progress = file.change(2 * EXTENT_ITEMS, |context, edit| {
+                    open_source(context, &mut |shared| {
+                        if range.is_none() {
+                            let (from, to) = (FileOffset(from), FileOffset(to));
+                            range = CloneRange::new(context, shared, from, length, edit, to)?;
+                        }
+                        let Some(range) = &mut range else { return Ok(Progress::Done) };
+                        range.step(context, shared, edit)
+                    })
+                })?;
+                if progress == Progress::Done {
+                    return Ok(());
+                }
+            }
+        })
+    }
+
+    /// Shares the bytes of `source` if they are the same (`FIDEDUPERANGE`). Returns how many bytes were, or
+    /// `None` where the ranges differ.
+    ///
+    /// # Errors
+    /// As [`File::clone_range`].
+    pub fn dedupe_range(&self, source: &File, from: u64, length: u64, to: u64) -> Result<Option<u64>> {
+        self.with_source(source, |file, open_source| {
+            let mut found: Option<Deduped> = None;
+            loop {
+                let progress = file.change(2 * EXTENT_ITEMS, |context, edit| {
+                    open_source(context, &mut |shared| {
+                        if found.is_none() {
+                            let (from, to) = (FileOffset(from), FileOffset(to));
+                            found = Some(dedupe::dedupe(context, shared, from, length, edit, to)?);
+                        }
+                        let Some(Deduped::Same(range)) = &mut found else { return Ok(Progress::Done) };
+                        range.step(context, shared, edit)
+                    })
+                })?;
+                if progress == Progress::Done {
+                    return Ok(match found {
+                        Some(Deduped::Same(range)) => Some(range.bytes_done()),
+                        Some(Deduped::Differs) => None,
+                        _ => Some(0),
+                    });
+                }
+            }
+        })
+    }
+
+    /// Makes all that was changed before the call durable, of this file and of all others: a commit.
+    ///
+    /// # Errors
+    /// What [`FileSystem::sync`](crate::FileSystem::sync) returns.
+    pub fn sync(&self) -> Result<()> {
+        self.inode().file_system().sync()
+    }
+
+    /// Runs `run` with both files locked, in an order that all follow.
+    fn with_source<R>(&self, source: &File, run: impl FnOnce(&File, &Shared<'_>) -> Result<R>) -> Result<R> {
+        if !std::sync::Arc::ptr_eq(&self.inode().file_system().mounted, &source.inode().file_system().mounted)
+        {
+            return Err(Error::path(b"clone", PathError::CrossDevice));
+        }
+        let (own, other) = (self.open_inode()?, source.open_inode()?);
+        let (own_place, other_place) = (self.inode().place(), source.inode().place());
+        let (_first, _second);
+        match own_place.cmp(&other_place) {
+            std::cmp::Ordering::Equal => _first = own.data.write(),
+            std::cmp::Ordering::Less => {
+                _first = own.data.write();
+                _second = other.data.read();
+            }
+            std::cmp::Ordering::Greater => {
+                _second = other.data.read();
+                _first = own.data.write();
+            }
+        }
+        let live = self.inode().file_system().transactions()?.live().get(other_place.tree)?;
+        let open_source =
+            move |_: &WriteContext<'_>, then: &mut dyn FnMut(&CloneSource<'_>) -> Result<Progress>| {
+                let tree = live.tree();
+                let item = inode::inode(&tree, other_place.inode)?
+                    .ok_or_else(|| Error::path(b"clone", PathError::NotFound))?;
+                drop(tree);
+                then(&CloneSource { tree: &live, inode: other_place.inode, item })
+            };
+        run(self, &open_source)
+    }
+
+    /// One change of this file's data.
+    fn change<R>(
+        &self,
+        items: u64,
+        mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let place = self.inode().place();
+        self.inode().file_system().change_data(place, items, |context, file| {
+            if file.item.flags.contains(InodeFlags::IMMUTABLE) {
+                let path = format!("subvolume {}, inode {}", place.tree, place.inode);
+                return Err(Error::path(path.as_bytes(), PathError::NotPermitted));
+            }
+            change(context, file)
+        })
+    }
+
+    /// A change in steps.
+    fn steps(
+        &self,
+        mut step: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<Progress>,
+    ) -> Result<()> {
+        while self.change(2 * EXTENT_ITEMS, &mut step)? == Progress::More {}
+        Ok(())
+    }
+
+    fn too_large(&self) -> Error {
+        Error::path(format!("inode {}", self.inode().number()).as_bytes(), PathError::TooLarge)
+    }
+}
+
+/// Gives the source of a clone, as it is in the running transaction, to what needs it.
+type Shared<'s> =
+    dyn Fn(&WriteContext<'_>, &mut dyn FnMut(&CloneSource<'_>) -> Result<Progress>) -> Result<Progress> + 's;

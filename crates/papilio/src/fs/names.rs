@@ -1,0 +1,349 @@
+//! Making, naming, renaming and removing files: on directories, and by path.
+//!
+//! Owns the half of [`Inode`] and [`FileSystem`] that changes names and attributes. Paths end in a name
+//! that is looked up in the directory before it; a symbolic link there is not followed.
+
+use crate::errors::{Error, PathError, Result};
+use crate::fs::change::NAME_ITEMS;
+use crate::fs::{File, FileSystem, Inode};
+use crate::items::inode_ref_edit::Name;
+use crate::items::xattr_edit::XattrSet;
+use crate::namespace::Place;
+use crate::namespace::create::{self, NewInode, NewKind};
+use crate::namespace::rename::{self, RenameMode};
+use crate::namespace::setattr::{self, SetAttributes, SetTime};
+use crate::namespace::{attributes, link};
+use papilio_format::items::file_extent::Compression;
+use papilio_format::items::inode::{FileKind, InodeFlags};
+
+impl Inode {
+    /// Makes an inode named `name` in this directory. Flags, group and default access control list are
+    /// inherited as the kernel does.
+    ///
+    /// # Errors
+    /// POSIX's reasons as [`PathError`]; [`Error::NoSpace`]; a read-only subvolume or file system.
+    pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        let created = self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
+            create::create(editor, numbers, now, self.number(), name, new)
+        })?;
+        self.file_system().reload(Place { tree: self.tree(), inode: created.inode })
+    }
+
+    /// Makes a regular file without a name, which is gone when it is closed unless [`Inode::link`] names it
+    /// (`O_TMPFILE`).
+    ///
+    /// # Errors
+    /// As [`Inode::create`].
+    pub fn create_unnamed(&self, new: &NewInode<'_>) -> Result<File> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        let created = self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
+            create::create_unnamed(editor, numbers, now, self.number(), new)
+        })?;
+        let place = Place { tree: self.tree(), inode: created.inode };
+        let file = self.file_system().reload(place)?.open()?;
+        file.set_unlinked();
+        Ok(file)
+    }
+
+    /// Names `target` once more, as `name` in this directory.
+    ///
+    /// # Errors
+    /// [`PathError::CrossDevice`] where it lies in another subvolume, [`PathError::TooManyLinks`], else as
+    /// [`Inode::create`].
+    pub fn link(&self, target: &Inode, name: &[u8]) -> Result<()> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        if target.tree() != self.tree() {
+            return Err(Error::path(name, PathError::CrossDevice));
+        }
+        let unnamed = target.metadata().nlink() == 0;
+        self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
+            link::link(editor, numbers, now, target.number(), unnamed, self.number(), name)
+        })?;
+        self.file_system().mounted.open_inodes.named(target.place());
+        Ok(())
+    }
+
+    /// Takes the name `name` of what is no directory away. The file goes with its last name, once nobody has
+    /// it open.
+    ///
+    /// # Errors
+    /// As [`Inode::create`]; [`PathError::IsADirectory`].
+    pub fn unlink(&self, name: &[u8]) -> Result<()> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        let removed = self.remove(|editor, now| link::unlink(editor, now, self.number(), name))?;
+        self.removed(removed)
+    }
+
+    /// Removes the empty directory `name`.
+    ///
+    /// # Errors
+    /// As [`Inode::create`]; [`PathError::NotEmpty`], [`PathError::NotADirectory`].
+    pub fn rmdir(&self, name: &[u8]) -> Result<()> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        let removed = self.remove(|editor, now| link::rmdir(editor, now, self.number(), name))?;
+        self.removed(removed)
+    }
+
+    /// A change that frees space: it may use what is kept back, so that a full file system can be emptied.
+    fn remove<R>(
+        &self,
+        mut remove: impl FnMut(
+            &mut crate::btree::TreeEditor<'_>,
+            papilio_format::items::inode::Timespec,
+        ) -> Result<R>,
+    ) -> Result<R> {
+        let fs = self.file_system();
+        fs.check_changeable(self.tree())?;
+        fs.numbers(self.tree())?;
+        fs.transactions()?.change_to_free(NAME_ITEMS, |handle| {
+            let live = handle.live_tree(self.tree())?;
+            remove(&mut live.edit(handle), handle.now())
+        })
+    }
+
+    fn removed(&self, removed: link::Removed) -> Result<()> {
+        if removed.is_last() {
+            let place = Place { tree: self.tree(), inode: removed.inode };
+            let fs = self.file_system();
+            fs.mounted.open_inodes.unlinked(&fs.mounted, place);
+        }
+        Ok(())
+    }
+
+    /// Renames `name` in this directory to `new_name` in `directory`.
+    ///
+    /// # Errors
+    /// [`PathError::CrossDevice`] between subvolumes, [`PathError::IntoItself`], [`PathError::NotEmpty`] and
+    /// POSIX's other reasons; as [`Inode::create`].
+    pub fn rename(&self, name: &[u8], directory: &Inode, new_name: &[u8], mode: RenameMode) -> Result<()> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        directory.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        if self.tree() != directory.tree() {
+            return Err(Error::path(new_name, PathError::CrossDevice));
+        }
+        let (from, to) =
+            (Name { parent: self.number(), name }, Name { parent: directory.number(), name: new_name });
+        let fs = self.file_system();
+        let renamed = fs.change_handle(self.tree(), 2 * NAME_ITEMS, |handle, numbers| {
+            let live = handle.live_tree(self.tree())?;
+            let renamed = rename::rename(&mut live.edit(handle), numbers, handle.now(), from, to, mode)?;
+            for (moved, directory, name) in [
+                (renamed.subvolume, to.parent, to.name),
+                (renamed.exchanged_subvolume, from.parent, from.name),
+            ] {
+                if let Some(moved) = moved {
+                    crate::subvolume::entry_moved(
+                        handle,
+                        self.tree(),
+                        moved.id,
+                        directory,
+                        name,
+                        moved.new_index,
+                    )?;
+                }
+            }
+            Ok(renamed)
+        })?;
+        renamed.replaced.map_or(Ok(()), |removed| self.removed(removed))
+    }
+
+    /// Changes mode, owner and times, as `chmod`, `chown` and `utimensat` do.
+    ///
+    /// # Errors
+    /// [`PathError::NotPermitted`] for an immutable inode; as [`Inode::create`].
+    pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
+        self.file_system()
+            .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
+                setattr::set_attributes(editor, now, self.number(), set)
+            })
+            .map(drop)
+    }
+
+    /// Sets the flags that `chattr` and the compression property set.
+    ///
+    /// # Errors
+    /// [`PathError::NotSupported`] for other flags; [`Error::Invalid`] for those that exclude one another.
+    pub fn set_flags(&self, flags: InodeFlags) -> Result<()> {
+        let choice = self.file_system().mounted.write_options.compression;
+        let algorithm = choice.map_or(Compression::Zlib, |choice| choice.algorithm());
+        self.file_system()
+            .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
+                setattr::set_flags(editor, now, self.number(), flags, algorithm)
+            })
+            .map(drop)
+    }
+
+    /// Sets an extended attribute; access control lists are checked and change the mode as they do in the
+    /// kernel.
+    ///
+    /// # Errors
+    /// [`PathError::Exists`] or [`PathError::NoAttribute`] where `how` asks for the opposite; a value that is
+    /// too large or senseless; as [`Inode::create`].
+    pub fn set_xattr(&self, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        self.file_system()
+            .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
+                attributes::set_xattr(editor, now, self.number(), name, value, how)
+            })
+            .map(drop)
+    }
+
+    /// Removes an extended attribute.
+    ///
+    /// # Errors
+    /// [`PathError::NoAttribute`]; as [`Inode::create`].
+    pub fn remove_xattr(&self, name: &[u8]) -> Result<()> {
+        self.file_system()
+            .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
+                attributes::remove_xattr(editor, now, self.number(), name)
+            })
+            .map(drop)
+    }
+}
+
+impl FileSystem {
+    /// The directory that `path` names its last component in, and that component.
+    ///
+    /// # Errors
+    /// [`PathError::InvalidName`] for a path that ends in no name (`/`, `.`, `..`), or as
+    /// [`FileSystem::inode`].
+    pub fn parent<'p>(&self, path: &'p (impl AsRef<[u8]> + ?Sized)) -> Result<(Inode, &'p [u8])> {
+        let path = path.as_ref();
+        let trimmed = match path.iter().rposition(|&byte| byte != b'/') {
+            Some(last) => &path[..=last],
+            None => return Err(Error::path(path, PathError::InvalidName)),
+        };
+        let start = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
+        let (directory, name) = trimmed.split_at(start);
+        if name == b"." || name == b".." {
+            return Err(Error::path(path, PathError::InvalidName));
+        }
+        let parent = self.inode(directory).map_err(|error| name_path(error, path))?;
+        parent
+            .must_be(FileKind::Directory, PathError::NotADirectory)
+            .map_err(|error| name_path(error, path))?;
+        Ok((parent, name))
+    }
+
+    /// Makes an inode at `path`.
+    ///
+    /// # Errors
+    /// As [`Inode::create`].
+    pub fn create(&self, path: impl AsRef<[u8]>, new: &NewInode<'_>) -> Result<Inode> {
+        let path = path.as_ref();
+        if path.ends_with(b"/") && !matches!(new.kind, NewKind::Directory) {
+            return Err(Error::path(path, PathError::NotADirectory));
+        }
+        let (parent, name) = self.parent(path)?;
+        parent.create(name, new).map_err(|error| name_path(error, path))
+    }
+
+    /// Makes a directory.
+    ///
+    /// # Errors
+    /// As [`Inode::create`].
+    pub fn create_dir(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
+        self.create(path, &NewInode::new(NewKind::Directory, 0o755))
+    }
+
+    /// Makes an empty regular file and opens it.
+    ///
+    /// # Errors
+    /// As [`Inode::create`]; [`PathError::Exists`] where there is one.
+    pub fn create_file(&self, path: impl AsRef<[u8]>) -> Result<File> {
+        self.create(path, &NewInode::new(NewKind::Regular, 0o644))?.open()
+    }
+
+    /// Makes a symbolic link at `path` to `target`.
+    ///
+    /// # Errors
+    /// As [`Inode::create`].
+    pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<Inode> {
+        self.create(path, &NewInode::new(NewKind::Symlink(target.as_ref()), 0o777))
+    }
+
+    /// Names what is at `existing` once more, as `path`.
+    ///
+    /// # Errors
+    /// As [`Inode::link`].
+    pub fn hard_link(&self, existing: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
+        let target = self.inode_nofollow(existing)?;
+        let (parent, name) = self.parent(path.as_ref())?;
+        parent.link(&target, name).map_err(|error| name_path(error, path.as_ref()))
+    }
+
+    /// Takes the name of what is no directory away.
+    ///
+    /// # Errors
+    /// As [`Inode::unlink`].
+    pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let (parent, name) = self.parent(path.as_ref())?;
+        parent.unlink(name).map_err(|error| name_path(error, path.as_ref()))
+    }
+
+    /// Removes an empty directory.
+    ///
+    /// # Errors
+    /// As [`Inode::rmdir`].
+    pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let (parent, name) = self.parent(path.as_ref())?;
+        parent.rmdir(name).map_err(|error| name_path(error, path.as_ref()))
+    }
+
+    /// Renames `from` to `to`.
+    ///
+    /// # Errors
+    /// As [`Inode::rename`].
+    pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
+        let (old, old_name) = self.parent(from.as_ref())?;
+        let (new, new_name) = self.parent(to.as_ref())?;
+        old.rename(old_name, &new, new_name, mode).map_err(|error| name_path(error, to.as_ref()))
+    }
+
+    /// Sets mode bits (`chmod`); a symbolic link is followed.
+    ///
+    /// # Errors
+    /// As [`Inode::set_attributes`].
+    pub fn set_permissions(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+        self.inode(path)?.set_attributes(&SetAttributes { mode: Some(mode), ..SetAttributes::default() })
+    }
+
+    /// Sets owner and group (`lchown`); a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// As [`Inode::set_attributes`].
+    pub fn set_owner(&self, path: impl AsRef<[u8]>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        let set = SetAttributes { uid, gid, ..SetAttributes::default() };
+        self.inode_nofollow(path)?.set_attributes(&set)
+    }
+
+    /// Sets times (`utimensat`); a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// As [`Inode::set_attributes`].
+    pub fn set_times(
+        &self,
+        path: impl AsRef<[u8]>,
+        atime: Option<SetTime>,
+        mtime: Option<SetTime>,
+    ) -> Result<()> {
+        let set = SetAttributes { atime, mtime, ..SetAttributes::default() };
+        self.inode_nofollow(path)?.set_attributes(&set)
+    }
+
+    /// Sets an extended attribute; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// As [`Inode::set_xattr`].
+    pub fn set_xattr(&self, path: impl AsRef<[u8]>, name: &[u8], value: &[u8]) -> Result<()> {
+        self.inode_nofollow(path)?.set_xattr(name, value, XattrSet::Any)
+    }
+}
+
+/// Puts the caller's path into an error that knows only a name or an inode number.
+pub(super) fn name_path(error: Error, path: &[u8]) -> Error {
+    match error {
+        Error::Path { kind, .. } if kind != PathError::NoSubvolume => Error::path(path, kind),
+        other => other,
+    }
+}

@@ -1,0 +1,58 @@
+//! Making changes durable, and closing.
+//!
+//! Owns [`FileSystem::sync`] and what happens when the last handle goes.
+
+use crate::errors::Result;
+use crate::fs::FileSystem;
+use crate::fs::mount::Mounted;
+use crate::subvolume::clean_step;
+
+impl FileSystem {
+    /// Makes everything that was changed before the call durable: a commit.
+    ///
+    /// # Errors
+    /// [`crate::Error::ReadOnlyFileSystem`] where it is open for reading only or an earlier failure made it
+    /// so; the failure of the commit, which makes it so.
+    pub fn sync(&self) -> Result<()> {
+        self.transactions()?.commit()
+    }
+
+    /// Syncs and gives up this handle. Dropping the last handle syncs too, but has nobody to tell of a
+    /// failure.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`]; none for a file system that is open for reading only.
+    pub fn close(self) -> Result<()> {
+        match self.mounted.trees.transactions() {
+            Some(transactions) => transactions.commit(),
+            None => Ok(()),
+        }
+    }
+
+    /// Why the file system became read-only, if it did.
+    pub fn failure(&self) -> Option<String> {
+        self.mounted.trees.transactions()?.failure()
+    }
+
+    /// Cleans up deleted subvolumes now, instead of in the background, until none is left.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    pub fn clean_subvolumes(&self) -> Result<()> {
+        let transactions = self.transactions()?;
+        while clean_step(transactions)? {}
+        Ok(())
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        self.committer = None;
+        let Some(transactions) = self.trees.transactions() else { return };
+        if transactions.check_running().is_ok()
+            && let Err(error) = transactions.commit()
+        {
+            tracing::error!("the last changes could not be committed: {error}");
+        }
+    }
+}

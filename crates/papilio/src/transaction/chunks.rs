@@ -1,0 +1,183 @@
+//! Chunks that come and go while the file system is open.
+//!
+//! Owns [`Chunks`]: what of the devices is in use, and chunks made in memory whose items wait for the
+//! commit. A chunk can be used as soon as it is made here, also from inside a change of a tree; its
+//! items are inserted before the commit that first uses it. Invariant: device space of a removed chunk
+//! is not used again before the commit without it is on disk.
+//!
+//! Lock: one; inside it the volume's and the space's. Kernel counterparts: `btrfs_create_chunk`,
+//! `btrfs_chunk_alloc_add_chunk_item`, `btrfs_remove_chunk` (`fs/btrfs/volumes.c`),
+//! `btrfs_create_pending_block_groups`, `btrfs_delete_unused_bgs` (`fs/btrfs/block-group.c`).
+
+use crate::errors::{Error, Result};
+use crate::space::chunk_allocation::{ChunkLimits, ChunkPlan, DeviceSpace, next_chunk_start, plan_chunk};
+use crate::space::superblock_exclusions::superblock_exclusions;
+use crate::space::{LogicalRange, NewBlockGroup, Space, SpaceKind};
+use crate::volume::Volume;
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::{DeviceId, LogicalAddress, PhysicalAddress};
+use parking_lot::Mutex;
+
+/// Device space that is never counted on for metadata: too small a rest for a chunk.
+const UNUSABLE_REST: u64 = 16 << 20;
+/// Free system space, in tree blocks, below which another system chunk is made first.
+const SYSTEM_BLOCKS_MIN: u64 = 16;
+
+/// A chunk whose items wait for the commit.
+#[derive(Clone, Debug)]
+pub(crate) struct PendingChunk {
+    /// Where it starts.
+    pub(crate) start: LogicalAddress,
+    /// What it is made of.
+    pub(crate) plan: ChunkPlan,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    devices: Vec<DeviceSpace>,
+    pending: Vec<PendingChunk>,
+    /// Device extents of chunks that the running commit removes.
+    freed: Vec<(DeviceId, PhysicalAddress)>,
+}
+
+/// Chunks that come and go.
+#[derive(Debug)]
+pub(crate) struct Chunks {
+    state: Mutex<State>,
+}
+
+impl Chunks {
+    /// What the device tree says is in use of each device.
+    pub(crate) fn new(devices: Vec<DeviceSpace>) -> Self {
+        Self { state: Mutex::new(State { devices, ..State::default() }) }
+    }
+
+    /// Makes a chunk of a kind, and before it a system chunk where the chunk tree could not grow.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where no device has room, or what is promised for metadata needs it.
+    pub(crate) fn allocate(&self, volume: &Volume, space: &Space, kind: SpaceKind) -> Result<()> {
+        let mut state = self.state.lock();
+        let node_size = u64::from(volume.geometry().node_size);
+        if kind != SpaceKind::System && space.available(SpaceKind::System) < SYSTEM_BLOCKS_MIN * node_size {
+            // The chunk tree's few blocks may well do: then it goes without.
+            let _ = state.allocate(volume, space, SpaceKind::System);
+        }
+        state.allocate(volume, space, kind)?;
+        state.count_unallocated(space);
+        Ok(())
+    }
+
+    /// Tells the space what of the devices is in no chunk.
+    pub(crate) fn count_unallocated(&self, space: &Space) {
+        self.state.lock().count_unallocated(space);
+    }
+
+    /// Takes the chunks whose items wait.
+    pub(crate) fn take_pending(&self) -> Vec<PendingChunk> {
+        std::mem::take(&mut self.state.lock().pending)
+    }
+
+    /// A chunk's device extents will be free with the commit.
+    pub(crate) fn removed(&self, extents: impl IntoIterator<Item = (DeviceId, PhysicalAddress)>) {
+        self.state.lock().freed.extend(extents);
+    }
+
+    /// The commit is on disk: the device extents of removed chunks are free.
+    pub(crate) fn committed(&self, freed: Vec<(DeviceId, PhysicalAddress)>, space: &Space) {
+        if freed.is_empty() {
+            return;
+        }
+        let mut state = self.state.lock();
+        for (devid, start) in freed {
+            if let Some(device) = state.devices.iter_mut().find(|device| device.devid == devid) {
+                device.used.retain(|&(at, _)| at != start);
+            }
+        }
+        state.count_unallocated(space);
+    }
+
+    /// What [`Chunks::committed`] is to get after the running commit.
+    pub(crate) fn take_freed(&self) -> Vec<(DeviceId, PhysicalAddress)> {
+        std::mem::take(&mut self.state.lock().freed)
+    }
+
+    /// Changes how many bytes of a device may be used.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] where a chunk lies behind the new end.
+    pub(crate) fn resize(&self, devid: DeviceId, total_bytes: u64, space: &Space) -> Result<()> {
+        let mut state = self.state.lock();
+        let Some(device) = state.devices.iter_mut().find(|device| device.devid == devid) else {
+            return Err(Error::Invalid(format!("device {devid} is no part of the file system")));
+        };
+        if device.used.iter().any(|&(start, length)| start.0.saturating_add(length) > total_bytes) {
+            return Err(Error::NoSpace { what: "chunks lie behind the new end of the device" });
+        }
+        device.total_bytes = total_bytes;
+        state.count_unallocated(space);
+        Ok(())
+    }
+
+    /// The end of the last chunk on a device, in bytes from its start.
+    pub(crate) fn device_end(&self, devid: DeviceId) -> Option<u64> {
+        let state = self.state.lock();
+        let device = state.devices.iter().find(|device| device.devid == devid)?;
+        device.used.iter().map(|&(start, length)| start.0.saturating_add(length)).max()
+    }
+}
+
+impl State {
+    fn allocate(&mut self, volume: &Volume, space: &Space, kind: SpaceKind) -> Result<()> {
+        let geometry = volume.geometry();
+        let flags = space.chunk_flags(kind);
+        let plan = plan_chunk(&self.devices, flags, &ChunkLimits::new(geometry.node_size))?;
+        if kind == SpaceKind::Data && !flags.contains(BlockGroupFlags::METADATA) {
+            // Device space that metadata is promised stays for metadata.
+            let taken = plan.stripe_bytes * plan.stripes.len() as u64;
+            let left = self.unallocated().saturating_sub(taken);
+            if left / copies_of(space.chunk_flags(SpaceKind::Metadata)) < space.metadata_shortfall() {
+                return Err(Error::NoSpace { what: "data" });
+            }
+        }
+        let start = next_chunk_start(&volume.chunk_map()).ok_or(Error::NoSpace { what: "address space" })?;
+        volume.install_chunks([(start, plan.chunk_item(geometry.sector_size))])?;
+        for stripe in &plan.stripes {
+            let device = self.devices.iter_mut().find(|device| device.devid == stripe.devid);
+            let device = device.expect("a plan is made of the devices that are there");
+            device.used.push((stripe.offset, plan.stripe_bytes));
+            device.used.sort_unstable();
+        }
+        let range = LogicalRange { start, length: plan.length };
+        let chunks = volume.chunk_map();
+        let excluded = superblock_exclusions(chunks.find(start).expect("it was just installed"));
+        // First here, so that whoever sees the block group's changes sees the chunk too.
+        self.pending.push(PendingChunk { start, plan });
+        let group = NewBlockGroup { range, flags, used: 0 };
+        space.add_block_group(&group, std::iter::once(start.0..start.0 + range.length), &excluded);
+        Ok(())
+    }
+
+    fn unallocated(&self) -> u64 {
+        self.devices
+            .iter()
+            .map(|device| {
+                let used: u64 = device.used.iter().map(|&(_, length)| length).sum();
+                device.total_bytes.saturating_sub(used + UNUSABLE_REST)
+            })
+            .sum()
+    }
+
+    fn count_unallocated(&self, space: &Space) {
+        let flags = space.chunk_flags(SpaceKind::Metadata);
+        // One device of several can fill up before the others: the half is what is sure.
+        let spread = if self.devices.len() > 1 { 2 } else { 1 };
+        space.set_unallocated(self.unallocated() / spread, copies_of(flags));
+    }
+}
+
+/// Bytes of devices that one byte takes.
+fn copies_of(flags: BlockGroupFlags) -> u64 {
+    use papilio_format::items::chunk::RaidProfile;
+    RaidProfile::from_flags(flags).map_or(1, |profile| profile.copies().max(1)) as u64
+}

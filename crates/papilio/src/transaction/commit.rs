@@ -1,0 +1,513 @@
+//! The commit: the running transaction becomes what is on disk.
+//!
+//! Owns [`CommitState`] and [`Transactions::commit`]. In the critical section, which excludes handles,
+//! delayed references, free space, block groups and root items are brought to the trees until nothing
+//! more follows, and all trees are frozen; then the next transaction may run, while the frozen blocks
+//! are written, the devices flushed, and the superblocks written: in that order, always.
+//!
+//! Invariants: nothing that the last commit's trees refer to is overwritten before this one's
+//! superblocks are on disk; a failure anywhere latches the file system read-only.
+//!
+//! Locks: `commit` throughout, `gate` exclusively in the critical section. Kernel counterparts:
+//! `btrfs_commit_transaction`, `commit_cowonly_roots` (`fs/btrfs/transaction.c`), `write_all_supers`
+//! (`fs/btrfs/disk-io.c`).
+
+use super::chunks::PendingChunk;
+use super::csum_items::remove_sums_of;
+use super::delayed_refs::ExtentKind;
+use super::extent_items::ExtentItems;
+use super::handle::Handle;
+use super::quota::mark_inconsistent;
+use super::transaction::Transactions;
+use crate::btree::{Change, LiveTree, ReadPin, Tree, TreeBlock, dirty_blocks, sealed};
+use crate::errors::{BlockFault, Error, Result};
+use crate::space::{BlockGroupUpdate, LogicalRange, NewBlockGroup, Pinned, RangeSet, free_space_tree};
+use crate::volume::LogicalWrite;
+use papilio_format::features::CompatRoFeatures;
+use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
+use papilio_format::items::root::{RootItem, root_key};
+use papilio_format::superblock::{RawSuperblock, RootBackup, SYSTEM_CHUNK_ARRAY_SIZE};
+use papilio_format::{
+    DeviceId, Generation, ItemType, Key, LogicalAddress, PhysicalAddress, TreeId, objectid,
+};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Bytes of tree blocks that are sealed and written together.
+const WRITE_BATCH: usize = 4 << 20;
+
+/// What commits hand on to one another.
+#[derive(Debug)]
+pub(crate) struct CommitState {
+    /// The superblock as it was written last, with what is to be written next.
+    pub(super) superblock: RawSuperblock,
+    /// It has to be written although no tree changed.
+    pub(super) superblock_changed: bool,
+    /// Space that is free as soon as the readers who began before are gone.
+    waiting: VecDeque<(ReadPin, Pinned)>,
+    /// The UUID tree is kept up to date, and the superblock says so.
+    uuid_tree_current: bool,
+}
+
+impl CommitState {
+    /// After a commit that wrote `superblock`.
+    pub(super) fn new(superblock: RawSuperblock) -> Self {
+        let uuid_tree_current = superblock.uuid_tree_generation == superblock.generation.0;
+        Self { superblock, superblock_changed: false, waiting: VecDeque::new(), uuid_tree_current }
+    }
+}
+
+/// A transaction that does not change any more.
+struct Frozen {
+    stamp: u64,
+    trees: Vec<(Arc<LiveTree>, Tree)>,
+    superblock: RawSuperblock,
+    pin: ReadPin,
+    pinned: Pinned,
+    freed: Vec<(DeviceId, PhysicalAddress)>,
+}
+
+impl Transactions {
+    /// Makes everything that was changed before the call durable.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnlyFileSystem`] after an earlier failure; else the failure of this one, which
+    /// latches the file system read-only.
+    pub(crate) fn commit(&self) -> Result<()> {
+        let mut state = self.commit.lock();
+        self.check_running()?;
+        let result = self.commit_locked(&mut state);
+        if let Err(error) = &result {
+            self.abort(error);
+        }
+        result
+    }
+
+    fn commit_locked(&self, state: &mut CommitState) -> Result<()> {
+        let frozen = {
+            let _gate = self.gate.write();
+            if !self.is_dirty() && !state.superblock_changed {
+                drop(_gate);
+                self.unpin_waiting(state);
+                return Ok(());
+            }
+            self.check_running()?;
+            self.prepare(state)?;
+            self.freeze(state)?
+        };
+        self.write_out(&frozen)?;
+        self.volume.flush()?;
+        self.volume.write_superblocks(&frozen.superblock)?;
+        for (tree, _) in &frozen.trees {
+            tree.settle(frozen.stamp);
+        }
+        self.chunks.committed(frozen.freed, &self.space);
+        state.waiting.push_back((frozen.pin, frozen.pinned));
+        self.unpin_waiting(state);
+        self.set_global_reserve();
+        Ok(())
+    }
+
+    /// Frees what no reader can reach any more.
+    fn unpin_waiting(&self, state: &mut CommitState) {
+        while let Some((pin, _)) = state.waiting.front()
+            && Arc::strong_count(pin) == 1
+        {
+            let (_, pinned) = state.waiting.pop_front().expect("seen above");
+            if self.options.discard {
+                for range in pinned.ranges() {
+                    // A device that cannot is no reason to fail.
+                    if let Err(error) = self.volume.discard(range.start, range.length) {
+                        tracing::debug!("discard: {error}");
+                    }
+                }
+            }
+            self.space.unpin(pinned);
+        }
+    }
+
+    /// Brings the trees up to date until nothing more follows.
+    fn prepare(&self, state: &mut CommitState) -> Result<()> {
+        let handle = Handle::new(self, None, None, self.now());
+        // The superblock's generation is that of the root tree's root, whatever else changed.
+        self.live.root_tree().edit(&handle).own_root()?;
+        mark_inconsistent(&handle)?;
+        self.remove_empty_groups(&handle)?;
+        loop {
+            // In this order: a block group's changes are never seen before its chunk.
+            let updates = self.space.dirty_groups();
+            let chunks = self.chunks.take_pending();
+            let sums = std::mem::take(&mut *self.gone.lock());
+            let more = !updates.is_empty() || !chunks.is_empty() || !sums.is_empty();
+            for chunk in &chunks {
+                self.insert_chunk(&handle, state, chunk)?;
+            }
+            self.remove_sums(&handle, sums)?;
+            let ran = self.run_delayed_refs(&handle)?;
+            self.update_block_groups(&handle, &updates)?;
+            let changed = self.update_roots(&handle)?;
+            if !more && !ran && !changed {
+                return Ok(());
+            }
+        }
+    }
+
+    fn remove_sums(&self, handle: &Handle<'_>, mut ranges: Vec<(LogicalAddress, u64)>) -> Result<()> {
+        if ranges.is_empty() {
+            return Ok(());
+        }
+        ranges.sort_unstable();
+        let Some(tree) = self.live.find(objectid::CSUM_TREE)? else { return Ok(()) };
+        remove_sums_of(&mut tree.edit(handle), &ranges)
+    }
+
+    /// Tells the extent tree what happened to extents; says whether anything did.
+    fn run_delayed_refs(&self, handle: &Handle<'_>) -> Result<bool> {
+        let heads = self.refs.take();
+        if heads.is_empty() {
+            return Ok(false);
+        }
+        let live = self.live.get(objectid::EXTENT_TREE)?;
+        let mut editor = live.edit(handle);
+        let mut changes = Vec::with_capacity(heads.len());
+        let (mut inserted, mut removed, mut sums) = (Vec::new(), Vec::new(), Vec::new());
+        {
+            let tree = editor.tree();
+            let items = ExtentItems::new(&tree, &self.volume.geometry());
+            for (&address, head) in &heads {
+                let mut applied = items.apply(address, head)?;
+                let range = LogicalRange { start: address, length: head.length };
+                // A removal and an insertion at one key are a replacement: the later one counts.
+                applied.changes.sort_by_key(Change::key);
+                for change in applied.changes {
+                    match changes.last_mut() {
+                        Some(last) if Change::key(last) == change.key() => *last = change,
+                        _ => changes.push(change),
+                    }
+                }
+                if head.new {
+                    inserted.push(range);
+                }
+                if applied.removed {
+                    removed.push(range);
+                    if head.kind == ExtentKind::Data {
+                        sums.push((address, head.length));
+                    }
+                }
+            }
+        }
+        editor.apply(&changes)?;
+        drop(editor);
+        for range in inserted {
+            self.space.extent_inserted(range);
+        }
+        for range in removed {
+            self.space.extent_removed(range)?;
+        }
+        self.remove_sums(handle, sums)?;
+        Ok(true)
+    }
+
+    fn has_free_space_tree(&self) -> bool {
+        self.volume.geometry().compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE)
+    }
+
+    /// The tree that holds block group items.
+    fn block_group_tree(&self) -> Result<Arc<LiveTree>> {
+        let own = self.volume.geometry().compat_ro.contains(CompatRoFeatures::BLOCK_GROUP_TREE);
+        self.live.get(if own { objectid::BLOCK_GROUP_TREE } else { objectid::EXTENT_TREE })
+    }
+
+    fn update_block_groups(&self, handle: &Handle<'_>, updates: &[BlockGroupUpdate]) -> Result<()> {
+        if updates.is_empty() {
+            return Ok(());
+        }
+        if self.has_free_space_tree() {
+            let tree = self.live.get(objectid::FREE_SPACE_TREE)?;
+            let mut editor = tree.edit(handle);
+            for update in updates {
+                free_space_tree::apply(&mut editor, update.range, &update.changes)?;
+            }
+        }
+        let changes: Vec<_> =
+            updates.iter().map(|update| put_block_group(update.range, update.used, update.flags)).collect();
+        self.block_group_tree()?.edit(handle).apply(&changes)
+    }
+
+    /// Inserts the items of a chunk that was made in memory.
+    fn insert_chunk(&self, handle: &Handle<'_>, state: &mut CommitState, chunk: &PendingChunk) -> Result<()> {
+        let item = chunk.plan.chunk_item(self.volume.geometry().sector_size);
+        let key = chunk_key(chunk.start);
+        self.live.chunk_tree().edit(handle).insert(key, &item.to_bytes())?;
+        if item.flags.contains(BlockGroupFlags::SYSTEM) {
+            append_system_chunk(&mut state.superblock, &key, &item.to_bytes())?;
+        }
+        let chunk_tree_uuid = self.chunk_tree_uuid()?;
+        let extents = chunk.plan.device_extents(chunk.start, chunk_tree_uuid);
+        let dev_tree = self.live.get(objectid::DEV_TREE)?;
+        for (key, extent) in extents {
+            dev_tree.edit(handle).insert(key, &extent.to_bytes())?;
+        }
+        let mut devices: Vec<DeviceId> = chunk.plan.stripes.iter().map(|stripe| stripe.devid).collect();
+        devices.dedup();
+        for devid in devices {
+            self.change_device_use(handle, devid, chunk.plan.bytes_on(devid) as i64)?;
+        }
+        let range = LogicalRange { start: chunk.start, length: chunk.plan.length };
+        self.block_group_tree()?.edit(handle).apply(&[put_block_group(range, 0, item.flags)])?;
+        if self.has_free_space_tree() {
+            let mut free = RangeSet::default();
+            free.cover(&(range.start.0..range.end().0));
+            let tree = self.live.get(objectid::FREE_SPACE_TREE)?;
+            free_space_tree::create(&mut tree.edit(handle), range, &free)?;
+        }
+        Ok(())
+    }
+
+    fn chunk_tree_uuid(&self) -> Result<papilio_format::Uuid> {
+        Ok(self.live.chunk_tree().tree().root_block()?.view().header().chunk_tree_uuid)
+    }
+
+    /// Changes how many bytes of a device chunks use.
+    fn change_device_use(&self, handle: &Handle<'_>, devid: DeviceId, change: i64) -> Result<()> {
+        let devices = self.volume.devices();
+        let slot = devices.iter().find(|slot| slot.devid() == devid).expect("chunks are on known devices");
+        let mut item = slot.item;
+        item.bytes_used = item.bytes_used.saturating_add_signed(change);
+        let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid.0);
+        self.live.chunk_tree().edit(handle).replace(key, &item.to_bytes())?;
+        self.volume.set_device_item(item)
+    }
+
+    /// Removes the chunks of block groups in which nothing is.
+    fn remove_empty_groups(&self, handle: &Handle<'_>) -> Result<()> {
+        for group in self.space.empty_groups() {
+            // The superblock's array has no place to take a chunk from without copying all.
+            if group.flags.contains(BlockGroupFlags::SYSTEM) || !self.space.mark_read_only(group.range.start)
+            {
+                continue;
+            }
+            self.remove_chunk(handle, &group)?;
+        }
+        Ok(())
+    }
+
+    fn remove_chunk(&self, handle: &Handle<'_>, group: &NewBlockGroup) -> Result<()> {
+        let start = group.range.start;
+        let chunks = self.volume.chunk_map();
+        let chunk = Arc::clone(chunks.require(start, group.range.length)?);
+        if self.has_free_space_tree() {
+            let tree = self.live.get(objectid::FREE_SPACE_TREE)?;
+            free_space_tree::delete(&mut tree.edit(handle), group.range)?;
+        }
+        self.block_group_tree()?.edit(handle).remove(block_group_key(group.range))?;
+        self.live.chunk_tree().edit(handle).remove(chunk_key(start))?;
+        let dev_tree = self.live.get(objectid::DEV_TREE)?;
+        for stripe in chunk.stripes() {
+            let key = Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
+            dev_tree.edit(handle).remove(key)?;
+            let bytes = chunk.length() / chunk.data_columns() as u64;
+            self.change_device_use(handle, stripe.devid, -(bytes as i64))?;
+        }
+        self.space.remove_block_group(start);
+        self.volume.remove_chunk(start)?;
+        self.chunks.removed(chunk.stripes().iter().map(|stripe| (stripe.devid, stripe.offset)));
+        Ok(())
+    }
+
+    /// Brings the root items of changed trees up to date; says whether any had to be.
+    fn update_roots(&self, handle: &Handle<'_>) -> Result<bool> {
+        let changed: Vec<TreeId> = self.changed_trees.lock().iter().copied().collect();
+        let root_tree = self.live.root_tree();
+        let mut any = false;
+        for id in changed {
+            // A tree that was made and is gone again has no item.
+            let Some(tree) = self.live.find(id)? else { continue };
+            let root = tree.tree().root_block()?;
+            let updated = tree.update_record(|record| {
+                record.item.address = root.address();
+                record.item.level = root.level();
+                record.item.generation = handle.generation();
+                if objectid::is_subvolume(id) {
+                    record.item.ctransid = handle.generation();
+                    record.item.ctime = handle.now();
+                }
+                *record
+            });
+            drop(root);
+            let Some(record) = updated else { continue };
+            let key = Key { offset: record.key_offset, ..root_key(id) };
+            let bytes = RootItem::new(record.item).to_bytes();
+            let mut editor = root_tree.edit(handle);
+            let same = editor.get(&key)?.is_some_and(|item| same_root(item.data(), &bytes));
+            if !same {
+                editor.put(key, &bytes)?;
+                any = true;
+            }
+        }
+        Ok(any)
+    }
+
+    /// Declares all trees unchangeable, and begins the next transaction.
+    fn freeze(&self, state: &mut CommitState) -> Result<Frozen> {
+        let generation = Generation(self.generation.load(Ordering::Acquire));
+        let stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
+        let mut trees = Vec::new();
+        for id in std::mem::take(&mut *self.changed_trees.lock()) {
+            if let Some(tree) = self.live.find(id)? {
+                let frozen = tree.freeze(stamp);
+                trees.push((tree, frozen));
+            }
+        }
+        let root = self.live.root_tree().tree();
+        let chunk_root = self.live.chunk_tree().tree();
+        let superblock = &mut state.superblock;
+        superblock.generation = generation;
+        superblock.incompat_flags |= *self.features.lock();
+        superblock.root = root.root().address;
+        superblock.root_level = root.root().level;
+        superblock.chunk_root = chunk_root.root().address;
+        superblock.chunk_root_level = chunk_root.root().level;
+        superblock.chunk_root_generation =
+            chunk_root.root().generation.unwrap_or(superblock.chunk_root_generation);
+        superblock.bytes_used = self.space.bytes_used();
+        superblock.log_root = LogicalAddress(0);
+        superblock.log_root_level = 0;
+        if state.uuid_tree_current {
+            superblock.uuid_tree_generation = generation.0;
+        }
+        self.back_up_roots(superblock)?;
+        state.superblock_changed = false;
+        let superblock = state.superblock;
+        self.volume.set_generation(generation);
+        self.dirty_bytes.store(0, Ordering::Relaxed);
+        self.generation.store(generation.0 + 1, Ordering::Release);
+        let pin = std::mem::take(&mut *self.pin.lock());
+        Ok(Frozen {
+            stamp,
+            trees,
+            superblock,
+            pin,
+            pinned: self.space.take_pinned(),
+            freed: self.chunks.take_freed(),
+        })
+    }
+
+    /// Writes the roots into the backup after the newest one.
+    fn back_up_roots(&self, superblock: &mut RawSuperblock) -> Result<()> {
+        let newest = (0..superblock.super_roots.len())
+            .max_by_key(|&slot| superblock.super_roots[slot].tree_root_generation)
+            .expect("there are four");
+        let empty = superblock.super_roots[newest].tree_root.0 == 0;
+        let slot = if empty { 0 } else { (newest + 1) % superblock.super_roots.len() };
+        let of = |id: TreeId| -> Result<(LogicalAddress, Generation, u8)> {
+            let Some(tree) = self.live.find(id)? else { return Ok(Default::default()) };
+            let root = tree.tree().root();
+            Ok((root.address, root.generation.unwrap_or_default(), root.level))
+        };
+        let mut backup = RootBackup::parse(&[0; RootBackup::SIZE]).expect("zeros are a backup");
+        backup.tree_root = superblock.root;
+        backup.tree_root_generation = superblock.generation;
+        backup.tree_root_level = superblock.root_level;
+        backup.chunk_root = superblock.chunk_root;
+        backup.chunk_root_generation = superblock.chunk_root_generation;
+        backup.chunk_root_level = superblock.chunk_root_level;
+        (backup.extent_root, backup.extent_root_generation, backup.extent_root_level) =
+            of(objectid::EXTENT_TREE)?;
+        (backup.fs_root, backup.fs_root_generation, backup.fs_root_level) = of(objectid::FS_TREE)?;
+        (backup.dev_root, backup.dev_root_generation, backup.dev_root_level) = of(objectid::DEV_TREE)?;
+        (backup.csum_root, backup.csum_root_generation, backup.csum_root_level) = of(objectid::CSUM_TREE)?;
+        backup.total_bytes = superblock.total_bytes;
+        backup.bytes_used = superblock.bytes_used;
+        backup.num_devices = superblock.num_devices;
+        superblock.super_roots[slot] = backup;
+        Ok(())
+    }
+
+    /// Writes all blocks of the frozen trees that are not on disk, in the order of their addresses.
+    fn write_out(&self, frozen: &Frozen) -> Result<()> {
+        let mut blocks = Vec::new();
+        for (_, tree) in &frozen.trees {
+            dirty_blocks(&tree.root_block()?, &mut blocks);
+        }
+        blocks.sort_unstable_by_key(|block| block.address());
+        blocks.dedup_by_key(|block| block.address());
+        let geometry = self.volume.geometry();
+        let node_size = geometry.node_size as usize;
+        let mut buffer = vec![0; WRITE_BATCH.min(blocks.len() * node_size)];
+        for batch in blocks.chunks(WRITE_BATCH / node_size) {
+            for (block, bytes) in batch.iter().zip(buffer.chunks_exact_mut(node_size)) {
+                sealed(block, &geometry, bytes).map_err(|reason| Error::TreeBlock {
+                    tree: block.owner(),
+                    address: block.address(),
+                    copies: 0,
+                    reason: BlockFault::Corrupt(reason),
+                })?;
+            }
+            let mut writes: Vec<_> = runs(batch)
+                .map(|(from, to)| {
+                    LogicalWrite::new(batch[from].address(), &buffer[from * node_size..to * node_size])
+                })
+                .collect();
+            self.volume.write_many(&mut writes);
+            writes.into_iter().try_for_each(|write| write.result)?;
+            for block in batch {
+                self.live.forest().written(block);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Neighbours in a batch of sorted blocks, as ranges of it.
+fn runs(batch: &[Arc<TreeBlock>]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let from = next;
+        let first = batch.get(from)?;
+        let size = first.bytes().len() as u64;
+        next += 1;
+        while batch
+            .get(next)
+            .is_some_and(|block| block.address().0 == first.address().0 + (next - from) as u64 * size)
+        {
+            next += 1;
+        }
+        Some((from, next))
+    })
+}
+
+/// Whether two root items are alike but for the time, which alone is no change.
+fn same_root(old: &[u8], new: &[u8]) -> bool {
+    let (Ok(old), Ok(new)) = (RootItem::parse(old), RootItem::parse(new)) else { return false };
+    let mut old = old.into_raw();
+    old.ctime = new.ctime;
+    old == new.into_raw()
+}
+
+fn chunk_key(start: LogicalAddress) -> Key {
+    Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0)
+}
+
+fn block_group_key(range: LogicalRange) -> Key {
+    Key::new(range.start.0, ItemType::BLOCK_GROUP_ITEM, range.length)
+}
+
+fn put_block_group(range: LogicalRange, used: u64, flags: BlockGroupFlags) -> Change {
+    let item = BlockGroupItem { used, chunk_objectid: objectid::FIRST_CHUNK_TREE, flags };
+    Change::Put { key: block_group_key(range), data: item.to_bytes().to_vec() }
+}
+
+/// Adds a system chunk to the superblock's array.
+fn append_system_chunk(superblock: &mut RawSuperblock, key: &Key, chunk: &[u8]) -> Result<()> {
+    let used = superblock.sys_chunk_array_size as usize;
+    let end = used + Key::SIZE + chunk.len();
+    if end > SYSTEM_CHUNK_ARRAY_SIZE {
+        return Err(Error::NoSpace { what: "the superblock's array of system chunks" });
+    }
+    superblock.sys_chunk_array[used..used + Key::SIZE].copy_from_slice(&key.to_bytes());
+    superblock.sys_chunk_array[used + Key::SIZE..end].copy_from_slice(chunk);
+    superblock.sys_chunk_array_size = end as u32;
+    Ok(())
+}

@@ -1,0 +1,273 @@
+//! Delayed references become items of the extent tree.
+//!
+//! Owns [`ExtentItems`]: from a head and what the extent tree says of its extent to the changes of items
+//! that make the tree agree, and [`extent_info`], which asks. Invariants: nothing is changed here; the
+//! changes of one head have keys of its extent only, so that those of many heads can be made in one
+//! pass; a reference that is dropped and not there is corruption, not a count below zero.
+//!
+//! Takes no lock. Kernel counterparts: `run_one_delayed_ref`, `__btrfs_free_extent`,
+//! `alloc_reserved_extent`, `lookup_inline_extent_backref`, `insert_extent_data_ref`,
+//! `btrfs_lookup_extent_info` (`fs/btrfs/extent-tree.c`).
+
+use super::delayed_refs::{ExtentKind, Head, Reference};
+use crate::btree::{Change, Tree};
+use crate::errors::{Error, Result};
+use papilio_format::features::IncompatFeatures;
+use papilio_format::items::back_ref::{BackRef, KeyedRefs};
+use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem, TreeBlockInfo};
+use papilio_format::node::{ItemHeader, NodeHeader};
+use papilio_format::{Corrupt, Geometry, ItemType, Key, LogicalAddress};
+
+/// What the extent tree says of an extent.
+#[derive(Clone, Debug)]
+pub(crate) struct ExtentInfo {
+    /// The item's key.
+    pub(crate) key: Key,
+    /// Count, generation, flags.
+    pub(crate) header: ExtentHeader,
+    tree_block: Option<TreeBlockInfo>,
+    inline: Vec<BackRef>,
+}
+
+/// The item of the extent at `address`.
+///
+/// # Errors
+/// A block that cannot be read, or an item that cannot be.
+pub(crate) fn extent_info(
+    tree: &Tree,
+    address: LogicalAddress,
+    length: u64,
+    kind: ExtentKind,
+) -> Result<Option<ExtentInfo>> {
+    let plain = Key::new(address.0, ItemType::EXTENT_ITEM, length);
+    let keys = match kind {
+        ExtentKind::TreeBlock { level } => {
+            [Some(Key::new(address.0, ItemType::METADATA_ITEM, level.into())), Some(plain)]
+        }
+        ExtentKind::Data => [Some(plain), None],
+    };
+    for key in keys.into_iter().flatten() {
+        if let Some(item) = tree.get(&key)? {
+            let fault = |reason| Error::Item { tree: tree.id(), key, reason };
+            let parsed = ExtentItem::parse(key.item_type, item.data()).map_err(fault)?;
+            let inline = parsed.inline_refs().collect::<Result<Vec<_>, _>>().map_err(fault)?;
+            return Ok(Some(ExtentInfo {
+                key,
+                header: parsed.header,
+                tree_block: parsed.tree_block,
+                inline,
+            }));
+        }
+    }
+    Ok(None)
+}
+
+/// What a head comes to.
+#[derive(Debug, Default)]
+pub(crate) struct Applied {
+    /// The item changes, of any order.
+    pub(crate) changes: Vec<Change>,
+    /// The extent is gone.
+    pub(crate) removed: bool,
+}
+
+/// Turns heads into item changes, given the extent tree as it is.
+pub(crate) struct ExtentItems<'a> {
+    tree: &'a Tree,
+    skinny: bool,
+    /// Bytes of an item up to which references are stored inline (`BTRFS_MAX_EXTENT_ITEM_SIZE`).
+    inline_limit: usize,
+}
+
+impl<'a> ExtentItems<'a> {
+    /// For the extent tree as it is.
+    pub(crate) fn new(tree: &'a Tree, geometry: &Geometry) -> Self {
+        let room = geometry.node_size as usize - NodeHeader::SIZE;
+        Self {
+            tree,
+            skinny: geometry.incompat.contains(IncompatFeatures::SKINNY_METADATA),
+            inline_limit: (room >> 4) - ItemHeader::SIZE,
+        }
+    }
+
+    /// What `head` comes to.
+    ///
+    /// # Errors
+    /// A block that cannot be read; [`Error::MissingItem`] or [`Error::Item`] where the extent tree
+    /// contradicts the change.
+    pub(crate) fn apply(&self, address: LogicalAddress, head: &Head) -> Result<Applied> {
+        if head.new { self.insert(address, head) } else { self.update(address, head) }
+    }
+
+    fn insert(&self, address: LogicalAddress, head: &Head) -> Result<Applied> {
+        let (key, tree_block, mut flags) = match head.kind {
+            ExtentKind::Data => {
+                (Key::new(address.0, ItemType::EXTENT_ITEM, head.length), None, ExtentFlags::DATA)
+            }
+            ExtentKind::TreeBlock { level } if self.skinny => {
+                let key = Key::new(address.0, ItemType::METADATA_ITEM, level.into());
+                (key, None, ExtentFlags::TREE_BLOCK)
+            }
+            ExtentKind::TreeBlock { level } => {
+                let key = Key::new(address.0, ItemType::EXTENT_ITEM, head.length);
+                (key, Some(TreeBlockInfo { first_key: head.first_key, level }), ExtentFlags::TREE_BLOCK)
+            }
+        };
+        if head.full_backref {
+            flags |= ExtentFlags::FULL_BACKREF;
+        }
+        let info = ExtentInfo {
+            key,
+            header: ExtentHeader { refs: 0, generation: head.generation, flags },
+            tree_block,
+            inline: Vec::new(),
+        };
+        self.change(info, head)
+    }
+
+    fn update(&self, address: LogicalAddress, head: &Head) -> Result<Applied> {
+        let Some(mut info) = extent_info(self.tree, address, head.length, head.kind)? else {
+            let key = Key::new(address.0, ItemType::EXTENT_ITEM, head.length);
+            return Err(Error::MissingItem { tree: self.tree.id(), key, what: "an extent that is in use" });
+        };
+        if head.full_backref {
+            info.header.flags |= ExtentFlags::FULL_BACKREF;
+        }
+        self.change(info, head)
+    }
+
+    fn change(&self, mut info: ExtentInfo, head: &Head) -> Result<Applied> {
+        let mut applied = Applied::default();
+        let wrong = |field, value, why| {
+            let reason = Corrupt::field("extent item", field, value, why);
+            Error::Item { tree: self.tree.id(), key: info.key, reason }
+        };
+        let total = head.total();
+        let Some(refs) = info.header.refs.checked_add_signed(total) else {
+            return Err(wrong("refs", info.header.refs, "fewer than the references that are dropped"));
+        };
+        info.header.refs = refs;
+        // Removals first: they make room inline.
+        let (more, fewer): (Vec<_>, Vec<_>) = head.changes.iter().partition(|(_, change)| **change > 0);
+        for (reference, change) in fewer.into_iter().chain(more) {
+            self.change_reference(&mut info, reference, *change, &mut applied.changes)?;
+        }
+        if refs == 0 {
+            let left = info.inline.iter().any(|reference| reference.count() > 0);
+            if left {
+                let reason = Corrupt::field("extent item", "refs", 0, "references are left and not counted");
+                return Err(Error::Item { tree: self.tree.id(), key: info.key, reason });
+            }
+            applied.removed = true;
+            applied.changes.push(Change::Remove { key: info.key });
+            return Ok(applied);
+        }
+        info.inline.sort_by(BackRef::inline_order);
+        let data = ExtentItem::encode(&info.header, info.tree_block.as_ref(), &info.inline);
+        applied.changes.push(Change::Put { key: info.key, data });
+        Ok(applied)
+    }
+
+    fn change_reference(
+        &self,
+        info: &mut ExtentInfo,
+        reference: &Reference,
+        change: i64,
+        changes: &mut Vec<Change>,
+    ) -> Result<()> {
+        let count_of = |old: u32, key: Key| {
+            i64::from(old).checked_add(change).and_then(|sum| u32::try_from(sum).ok()).ok_or_else(|| {
+                let reason = Corrupt::field(
+                    "back reference",
+                    "count",
+                    old.into(),
+                    "fewer than are dropped, or too many",
+                );
+                Error::Item { tree: self.tree.id(), key, reason }
+            })
+        };
+        let inline = info.inline.iter().position(|inline| Reference::of(inline).as_ref() == Some(reference));
+        if let Some(index) = inline {
+            match count_of(info.inline[index].count(), info.key)? {
+                0 => drop(info.inline.remove(index)),
+                count => {
+                    self.check_single(reference, count, info.key)?;
+                    info.inline[index] = reference.counted(count);
+                }
+            }
+            return Ok(());
+        }
+        let address = LogicalAddress(info.key.objectid);
+        let (key, old) = self.keyed(address, reference, changes)?;
+        match old {
+            Some(old) => {
+                let count = count_of(old, key)?;
+                if count == 0 {
+                    changes.push(Change::Remove { key });
+                } else {
+                    self.check_single(reference, count, key)?;
+                    let (_, data) = reference.counted(count).encode_keyed(address);
+                    changes.push(Change::Put { key, data });
+                }
+            }
+            None => {
+                let count = count_of(0, key)?;
+                self.check_single(reference, count, key)?;
+                let new = reference.counted(count);
+                let fixed = ExtentHeader::SIZE + info.tree_block.map_or(0, |_| TreeBlockInfo::SIZE);
+                let size: usize = info.inline.iter().map(BackRef::inline_size).sum();
+                if fixed + size + new.inline_size() <= self.inline_limit {
+                    info.inline.push(new);
+                } else {
+                    let (_, data) = new.encode_keyed(address);
+                    changes.push(Change::Put { key, data });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// A tree refers to a block once, and so does a parent.
+    fn check_single(&self, reference: &Reference, count: u32, key: Key) -> Result<()> {
+        if count > 1 && matches!(reference, Reference::Tree(_) | Reference::SharedBlock(_)) {
+            let reason =
+                Corrupt::field("back reference", "count", count.into(), "a second of the same parent");
+            return Err(Error::Item { tree: self.tree.id(), key, reason });
+        }
+        Ok(())
+    }
+
+    /// The key of a reference's own item, and its count where there is one. References whose hashes
+    /// collide lie at the next free offsets.
+    fn keyed(
+        &self,
+        address: LogicalAddress,
+        reference: &Reference,
+        changes: &[Change],
+    ) -> Result<(Key, Option<u32>)> {
+        let (mut key, _) = reference.counted(1).encode_keyed(address);
+        loop {
+            let planned = changes.iter().find(|change| change.key() == key);
+            if matches!(planned, Some(Change::Remove { .. })) {
+                return Ok((key, None));
+            }
+            let item = self.tree.get(&key)?;
+            if planned.is_none() && item.is_none() {
+                return Ok((key, None));
+            }
+            if let (None, Some(item)) = (planned, &item) {
+                let fault = |reason| Error::Item { tree: self.tree.id(), key, reason };
+                for found in KeyedRefs::parse(&key, item.data()).map_err(fault)? {
+                    if Reference::of(&found).as_ref() == Some(reference) {
+                        return Ok((key, Some(found.count())));
+                    }
+                }
+            }
+            if key.item_type != ItemType::EXTENT_DATA_REF {
+                let reason = Corrupt::field("back reference", "key", key.offset, "of another reference");
+                return Err(Error::Item { tree: self.tree.id(), key, reason });
+            }
+            key.offset = key.offset.wrapping_add(1);
+        }
+    }
+}

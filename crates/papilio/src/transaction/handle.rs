@@ -1,0 +1,344 @@
+//! A handle: what a change holds while it happens.
+//!
+//! Owns [`Handle`], which joins the running transaction, gives blocks and data extents, and queues
+//! delayed references. While a handle lives, the transaction is not committed; handles are never nested
+//! (a commit that waits would wait for ever).
+//!
+//! Locks: the transaction's gate, shared, from join to drop; inside it those of trees, then space, chunks
+//! and delayed references, each a leaf. Kernel counterpart: `struct btrfs_trans_handle`
+//! (`fs/btrfs/transaction.c`), `btrfs_alloc_tree_block`, `btrfs_free_tree_block`
+//! (`fs/btrfs/extent-tree.c`), `update_ref_for_cow` (`fs/btrfs/ctree.c`).
+
+use super::delayed_refs::{ExtentKind, Head, Outcome, Reference};
+use super::extent_items::extent_info;
+use super::transaction::Transactions;
+use crate::btree::{LiveTree, NodeAllocator, TreeBlock};
+use crate::errors::{Error, Result};
+use crate::space::{LogicalRange, Reservation, SpaceKind};
+use papilio_format::items::extent::ExtentFlags;
+use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
+use papilio_format::items::inode::Timespec;
+use papilio_format::{
+    Corrupt, FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
+};
+use parking_lot::RwLockReadGuard;
+use std::cell::{Cell, RefCell};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A data extent that was just allocated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct DataExtent {
+    /// Where it starts.
+    pub(crate) address: LogicalAddress,
+    /// Bytes, a multiple of the sector size.
+    pub(crate) length: u64,
+}
+
+/// One file extent item's reference to a data extent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub(crate) struct DataReference {
+    /// Where the extent starts.
+    pub(crate) address: LogicalAddress,
+    /// Its bytes on disk.
+    pub(crate) length: u64,
+    /// The subvolume.
+    pub(crate) tree: TreeId,
+    /// The inode.
+    pub(crate) inode: InodeNumber,
+    /// The key's offset less the item's offset into the extent, wrapping.
+    pub(crate) offset: FileOffset,
+}
+
+/// What a change holds.
+pub(crate) struct Handle<'a> {
+    transactions: &'a Transactions,
+    /// Absent in a commit, which holds the gate exclusively.
+    _gate: Option<RwLockReadGuard<'a, ()>>,
+    generation: Generation,
+    reservation: RefCell<Option<Reservation>>,
+    changed: Cell<bool>,
+    now: Timespec,
+}
+
+impl<'a> Handle<'a> {
+    /// A handle on the running transaction, which `gate` keeps running.
+    pub(super) fn new(
+        transactions: &'a Transactions,
+        gate: Option<RwLockReadGuard<'a, ()>>,
+        reservation: Option<Reservation>,
+        now: Timespec,
+    ) -> Self {
+        Self {
+            transactions,
+            _gate: gate,
+            generation: Generation(transactions.generation.load(Ordering::Acquire)),
+            reservation: RefCell::new(reservation),
+            changed: Cell::new(false),
+            now,
+        }
+    }
+
+    /// The transaction's number.
+    pub(crate) fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    /// The time of the change.
+    pub(crate) fn now(&self) -> Timespec {
+        self.now
+    }
+
+    /// Whether something of a tree was changed, so that a failure from here on leaves it half done.
+    pub(super) fn is_changed(&self) -> bool {
+        self.changed.get()
+    }
+
+    /// The transactions that it belongs to.
+    pub(crate) fn transactions(&self) -> &'a Transactions {
+        self.transactions
+    }
+
+    /// The tree `id`, to be changed.
+    ///
+    /// # Errors
+    /// [`Error::MissingItem`] where there is none, or a block that cannot be read.
+    pub(crate) fn live_tree(&self, id: TreeId) -> Result<Arc<LiveTree>> {
+        self.transactions.live.get(id)
+    }
+
+    /// Allocates a contiguous data extent of `min` to `want` bytes, both multiples of the sector size.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; a commit may help.
+    pub(crate) fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
+        let range = self.transactions.allocate(SpaceKind::Data, min, want)?;
+        Ok(DataExtent { address: range.start, length: range.length })
+    }
+
+    /// Gives back an extent, or the end of one, that was allocated and never referenced.
+    pub(crate) fn release_data(&self, extent: DataExtent) {
+        self.transactions.space.release(LogicalRange { start: extent.address, length: extent.length });
+    }
+
+    /// Queues one more reference to a data extent; `new` where the extent was just allocated and this is
+    /// its first.
+    ///
+    /// # Errors
+    /// None so far.
+    pub(crate) fn add_data_ref(&self, reference: &DataReference, new: bool) -> Result<()> {
+        let (key, length) = (reference.key(), reference.length);
+        self.changed.set(true);
+        if new {
+            let mut head = Head::new(length, ExtentKind::Data);
+            head.new = true;
+            head.generation = self.generation;
+            head.changes.insert(key, 1);
+            self.transactions.refs.insert_new(reference.address, head);
+            return Ok(());
+        }
+        self.change_ref(reference.address, length, ExtentKind::Data, key, 1);
+        Ok(())
+    }
+
+    /// Queues one reference less to a data extent.
+    ///
+    /// # Errors
+    /// None so far: what is wrong shows when the extent tree is told.
+    pub(crate) fn drop_data_ref(&self, reference: &DataReference) -> Result<()> {
+        self.changed.set(true);
+        self.change_ref(reference.address, reference.length, ExtentKind::Data, reference.key(), -1);
+        Ok(())
+    }
+
+    fn change_ref(
+        &self,
+        address: LogicalAddress,
+        length: u64,
+        kind: ExtentKind,
+        reference: Reference,
+        change: i64,
+    ) {
+        match self.transactions.refs.change(address, length, kind, reference, change) {
+            Outcome::Queued => {}
+            // Data may still be read by somebody who began before; tree blocks live in memory.
+            Outcome::Gone if kind == ExtentKind::Data => {
+                self.transactions.space.pin_reserved(LogicalRange { start: address, length });
+                self.transactions.forget_sums(address, length);
+            }
+            Outcome::Gone => self.transactions.space.release(LogicalRange { start: address, length }),
+        }
+    }
+
+    /// References of a tree block, and whether what it points to is counted by the block.
+    ///
+    /// # Errors
+    /// A block that cannot be read, or an extent tree that has none for it.
+    pub(crate) fn block_refs(&self, address: LogicalAddress, level: u8) -> Result<(u64, bool)> {
+        let length = self.transactions.node_size();
+        let kind = ExtentKind::TreeBlock { level };
+        let pending = self.transactions.refs.pending(address);
+        let extent_tree = self.transactions.live.get(objectid::EXTENT_TREE)?.tree();
+        let missing = || {
+            let key = Key::new(address.0, ItemType::METADATA_ITEM, level.into());
+            Error::MissingItem { tree: objectid::EXTENT_TREE, key, what: "a tree block that is in use" }
+        };
+        let (refs, full) = match pending {
+            Some((total, full, true)) => (0i64.checked_add(total), full),
+            other => {
+                let info = extent_info(&extent_tree, address, length, kind)?.ok_or_else(missing)?;
+                let (total, full) = other.map_or((0, false), |(total, full, _)| (total, full));
+                let refs = i64::try_from(info.header.refs).ok().and_then(|refs| refs.checked_add(total));
+                (refs, full || info.header.flags.contains(ExtentFlags::FULL_BACKREF))
+            }
+        };
+        match refs {
+            Some(refs) if refs > 0 => Ok((refs as u64, full)),
+            _ => Err(missing()),
+        }
+    }
+
+    /// Adds (`change` 1) or drops (-1) the references that a block makes to what it points to: those of
+    /// tree `root`, or, with `parent`, those of the block itself.
+    pub(crate) fn change_child_refs(
+        &self,
+        block: &TreeBlock,
+        root: TreeId,
+        parent: Option<LogicalAddress>,
+        change: i64,
+    ) -> Result<()> {
+        self.changed.set(true);
+        let view = block.view();
+        for slot in 0..view.len() {
+            if !view.is_leaf() {
+                let reference = parent.map_or(Reference::Tree(root), Reference::SharedBlock);
+                let kind = ExtentKind::TreeBlock { level: view.level() - 1 };
+                let length = self.transactions.node_size();
+                self.change_ref(view.child(slot).address, length, kind, reference, change);
+                continue;
+            }
+            let key = view.key(slot);
+            if key.item_type != ItemType::EXTENT_DATA {
+                continue;
+            }
+            let fault = |reason: Corrupt| Error::Item { tree: root, key, reason };
+            let extent = FileExtentItem::parse(view.item(slot)).map_err(fault)?;
+            let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = extent.content
+            else {
+                continue;
+            };
+            if part.is_hole() {
+                continue;
+            }
+            let reference = match parent {
+                Some(parent) => Reference::SharedData(parent),
+                None => Reference::Data {
+                    root,
+                    inode: InodeNumber(key.objectid),
+                    offset: FileOffset(key.offset.wrapping_sub(part.offset)),
+                },
+            };
+            self.change_ref(part.disk_address, part.disk_length, ExtentKind::Data, reference, change);
+        }
+        Ok(())
+    }
+
+    /// The references of a block count by the block from now on.
+    pub(crate) fn set_full_backref(&self, block: &TreeBlock) {
+        self.changed.set(true);
+        self.transactions.refs.set_full_backref(
+            block.address(),
+            self.transactions.node_size(),
+            block.level(),
+        );
+    }
+
+    /// Drops one reference to a tree block: tree `root`'s, or a parent's.
+    pub(crate) fn drop_block_ref(
+        &self,
+        address: LogicalAddress,
+        level: u8,
+        root: TreeId,
+        parent: Option<LogicalAddress>,
+    ) {
+        self.changed.set(true);
+        let reference = parent.map_or(Reference::Tree(root), Reference::SharedBlock);
+        let kind = ExtentKind::TreeBlock { level };
+        self.change_ref(address, self.transactions.node_size(), kind, reference, -1);
+    }
+}
+
+impl DataReference {
+    fn key(&self) -> Reference {
+        Reference::Data { root: self.tree, inode: self.inode, offset: self.offset }
+    }
+}
+
+impl NodeAllocator for Handle<'_> {
+    fn generation(&self) -> Generation {
+        self.generation
+    }
+
+    fn stamp(&self) -> u64 {
+        self.transactions.stamp.load(Ordering::Acquire)
+    }
+
+    fn allocate(&self, tree: &LiveTree, level: u8, first_key: &Key) -> Result<LogicalAddress> {
+        let node_size = self.transactions.node_size();
+        let kind = if tree.id() == objectid::CHUNK_TREE { SpaceKind::System } else { SpaceKind::Metadata };
+        let range = self.transactions.allocate(kind, node_size, node_size)?;
+        if kind == SpaceKind::Metadata
+            && let Some(reservation) = &mut *self.reservation.borrow_mut()
+        {
+            reservation.spend(node_size);
+        }
+        let mut head = Head::new(node_size, ExtentKind::TreeBlock { level });
+        head.new = true;
+        head.generation = self.generation;
+        head.first_key = *first_key;
+        head.changes.insert(Reference::Tree(tree.id()), 1);
+        self.transactions.refs.insert_new(range.start, head);
+        self.transactions.tree_changed(tree);
+        tree.update_record(|record| record.item.bytes_used += node_size);
+        Ok(range.start)
+    }
+
+    fn free(&self, tree: &LiveTree, block: &TreeBlock) -> Result<()> {
+        let node_size = self.transactions.node_size();
+        tree.update_record(|record| {
+            record.item.bytes_used = record.item.bytes_used.saturating_sub(node_size);
+        });
+        let kind = ExtentKind::TreeBlock { level: block.level() };
+        self.change_ref(block.address(), node_size, kind, Reference::Tree(tree.id()), -1);
+        Ok(())
+    }
+
+    fn copied(&self, tree: &LiveTree, old: &TreeBlock, new: &TreeBlock) -> Result<()> {
+        if !objectid::is_subvolume(tree.id()) {
+            return Ok(());
+        }
+        let last_snapshot = tree.record().map_or(Generation(0), |record| record.item.last_snapshot);
+        if old.generation() > last_snapshot {
+            return Ok(());
+        }
+        let (refs, full) = self.block_refs(old.address(), old.level())?;
+        match (refs > 1, full) {
+            // It is this tree's: others that share it, and what it points to, go by the block now.
+            (true, false) if old.owner() == tree.id() => {
+                self.change_child_refs(old, tree.id(), Some(old.address()), 1)?;
+                self.set_full_backref(old);
+            }
+            (true, _) => self.change_child_refs(new, tree.id(), None, 1)?,
+            (false, true) => {
+                self.change_child_refs(new, tree.id(), None, 1)?;
+                self.change_child_refs(old, tree.id(), Some(old.address()), -1)?;
+            }
+            (false, false) => {}
+        }
+        Ok(())
+    }
+
+    fn changed(&self) {
+        self.changed.set(true);
+    }
+}

@@ -1,0 +1,110 @@
+//! The trees of an open, writable file system, by id.
+//!
+//! Owns [`LiveTrees`]. Invariants: there is one [`LiveTree`] for a tree id, so that all who change a
+//! tree change the same one; the root tree's items lag behind until a commit brings them up to date.
+//!
+//! Lock: the map, for one look-up or insertion at a time. Kernel counterpart: `btrfs_get_fs_root`
+//! (`fs/btrfs/disk-io.c`).
+
+use crate::btree::{Forest, LiveTree, RootPointer, RootRecord};
+use crate::errors::{Error, Result};
+use papilio_format::items::root::RootItem;
+use papilio_format::{ItemType, Key, TreeId, objectid};
+use parking_lot::RwLock;
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// All trees that were opened.
+#[derive(Debug)]
+pub(crate) struct LiveTrees {
+    forest: Arc<Forest>,
+    root_tree: Arc<LiveTree>,
+    chunk_tree: Arc<LiveTree>,
+    open: RwLock<HashMap<TreeId, Arc<LiveTree>>>,
+}
+
+impl LiveTrees {
+    /// The trees that `root` and `chunk_root` lead to.
+    pub(crate) fn new(forest: &Arc<Forest>, root: RootPointer, chunk_root: RootPointer) -> Self {
+        Self {
+            forest: Arc::clone(forest),
+            root_tree: Arc::new(LiveTree::new(forest, objectid::ROOT_TREE, root, None)),
+            chunk_tree: Arc::new(LiveTree::new(forest, objectid::CHUNK_TREE, chunk_root, None)),
+            open: RwLock::default(),
+        }
+    }
+
+    /// The tree of roots.
+    pub(crate) fn root_tree(&self) -> &Arc<LiveTree> {
+        &self.root_tree
+    }
+
+    /// The tree of chunks and devices.
+    pub(crate) fn chunk_tree(&self) -> &Arc<LiveTree> {
+        &self.chunk_tree
+    }
+
+    /// The forest below.
+    pub(crate) fn forest(&self) -> &Arc<Forest> {
+        &self.forest
+    }
+
+    /// The tree `id`, or `None` where there is none.
+    ///
+    /// # Errors
+    /// A block on the way that cannot be read, or a root item that cannot be.
+    pub(crate) fn find(&self, id: TreeId) -> Result<Option<Arc<LiveTree>>> {
+        match id {
+            objectid::ROOT_TREE => return Ok(Some(Arc::clone(&self.root_tree))),
+            objectid::CHUNK_TREE => return Ok(Some(Arc::clone(&self.chunk_tree))),
+            _ => {}
+        }
+        if let Some(tree) = self.open.read().get(&id) {
+            return Ok(Some(Arc::clone(tree)));
+        }
+        let root_tree = self.root_tree.tree();
+        let last = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
+        let found = root_tree.last_up_to(&last)?;
+        let Some(item) =
+            found.filter(|item| item.key.objectid == id.0 && item.key.item_type == ItemType::ROOT_ITEM)
+        else {
+            return Ok(None);
+        };
+        let root = RootItem::parse(item.data()).map_err(|reason| Error::Item {
+            tree: objectid::ROOT_TREE,
+            key: item.key,
+            reason,
+        })?;
+        let pointer =
+            RootPointer { address: root.address, level: root.level, generation: Some(root.generation) };
+        let record = RootRecord { item: root.into_raw(), key_offset: item.key.offset };
+        let mut open = self.open.write();
+        // Another may have been quicker: its tree is the one.
+        let tree = open
+            .entry(id)
+            .or_insert_with(|| Arc::new(LiveTree::new(&self.forest, id, pointer, Some(record))));
+        Ok(Some(Arc::clone(tree)))
+    }
+
+    /// A tree that must be there.
+    ///
+    /// # Errors
+    /// As [`LiveTrees::find`], and [`Error::MissingItem`].
+    pub(crate) fn get(&self, id: TreeId) -> Result<Arc<LiveTree>> {
+        self.find(id)?.ok_or(Error::MissingItem {
+            tree: objectid::ROOT_TREE,
+            key: Key::new(id.0, ItemType::ROOT_ITEM, 0),
+            what: "the root of a tree",
+        })
+    }
+
+    /// Takes in a tree that was just made.
+    pub(crate) fn insert(&self, tree: Arc<LiveTree>) {
+        self.open.write().insert(tree.id(), tree);
+    }
+
+    /// Forgets a tree that is gone.
+    pub(crate) fn remove(&self, id: TreeId) {
+        self.open.write().remove(&id);
+    }
+}

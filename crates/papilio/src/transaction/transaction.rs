@@ -1,0 +1,397 @@
+//! The running transaction and those who join it.
+//!
+//! Owns [`Transactions`]: what an open, writable file system is made of below its names and files.
+//! Invariants: at any time one transaction runs, and at most one more is being written; handles and a
+//! commit's critical section exclude one another by the gate; after a failure nothing changes any more
+//! (the first cause is kept), and what is on disk stays as the last good commit left it.
+//!
+//! Locks, in this order: `commit`, `gate`, a tree's writer, leaves (`failure`, `changed_trees`, `gone`,
+//! `pin`, the space's, the chunks', the delayed references'). Kernel counterpart: `start_transaction`,
+//! `btrfs_commit_transaction`, `btrfs_abort_transaction` (`fs/btrfs/transaction.c`).
+
+use super::chunks::Chunks;
+use super::commit::CommitState;
+use super::delayed_refs::DelayedRefs;
+use super::handle::Handle;
+use super::live_trees::LiveTrees;
+use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
+use crate::errors::{Error, Result};
+use crate::space::chunk_allocation::DeviceSpace;
+use crate::space::load::{self, SpaceTrees};
+use crate::space::{LogicalRange, Space, SpaceKind};
+use crate::volume::Volume;
+use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
+use papilio_format::items::device::DeviceExtent;
+use papilio_format::items::inode::Timespec;
+use papilio_format::superblock::RawSuperblock;
+use papilio_format::{ItemType, LogicalAddress, PhysicalAddress, TreeId, objectid};
+use parking_lot::{Mutex, RwLock};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Tree blocks that one changed item may take: a path of copies and what it splits.
+const BLOCKS_PER_ITEM: u64 = 4;
+/// Tree blocks that any change may take besides.
+const BLOCKS_PER_CHANGE: u64 = 8;
+/// Bytes that ordinary changes leave to commits and deletions, at most (the kernel's limit).
+const GLOBAL_RESERVE_MAX: u64 = 512 << 20;
+/// And at least, in tree blocks.
+const GLOBAL_RESERVE_BLOCKS: u64 = 32;
+
+/// How transactions are run.
+#[derive(Clone, Debug)]
+pub(crate) struct TransactionOptions {
+    /// Bytes of changed tree blocks in memory beyond which a change waits for a commit.
+    pub(crate) dirty_limit: u64,
+    /// Whether freed space is discarded after each commit.
+    pub(crate) discard: bool,
+    /// The time that changes bear; absent, that of the clock.
+    pub(crate) timestamp: Option<Timespec>,
+}
+
+impl Default for TransactionOptions {
+    fn default() -> Self {
+        Self { dirty_limit: 128 << 20, discard: false, timestamp: None }
+    }
+}
+
+/// What an open, writable file system is made of.
+#[derive(Debug)]
+pub(crate) struct Transactions {
+    pub(super) volume: Arc<Volume>,
+    pub(super) space: Arc<Space>,
+    pub(super) chunks: Chunks,
+    pub(super) live: LiveTrees,
+    pub(super) refs: DelayedRefs,
+    pub(super) options: TransactionOptions,
+    /// The number of the running transaction.
+    pub(super) generation: AtomicU64,
+    /// The clock of freezes.
+    pub(super) stamp: AtomicU64,
+    pub(super) gate: RwLock<()>,
+    pub(super) commit: Mutex<CommitState>,
+    /// Trees with blocks that are not on disk.
+    pub(super) changed_trees: Mutex<BTreeSet<TreeId>>,
+    /// Bytes of them.
+    pub(super) dirty_bytes: AtomicU64,
+    /// Data extents that came and went in the running transaction: their checksums must go.
+    pub(super) gone: Mutex<Vec<(LogicalAddress, u64)>>,
+    /// Feature bits that the next superblock gets.
+    pub(super) features: Mutex<IncompatFeatures>,
+    /// What readers hold from now on.
+    pub(super) pin: Mutex<ReadPin>,
+    failed: AtomicBool,
+    failure: Mutex<Option<String>>,
+}
+
+impl Transactions {
+    /// Takes over the file system on `volume`, whose chunk tree has been read.
+    ///
+    /// # Errors
+    /// Something that this code cannot keep right while writing, a tree that cannot be read, or space
+    /// that contradicts itself.
+    pub(crate) fn open(
+        forest: &Arc<Forest>,
+        root: RootPointer,
+        chunk_root: RootPointer,
+        options: TransactionOptions,
+    ) -> Result<Self> {
+        let volume = Arc::clone(forest.volume());
+        let live = LiveTrees::new(forest, root, chunk_root);
+        check_writable(&volume, &live)?;
+        let devices = device_spaces(&volume, &live)?;
+        let geometry = volume.geometry();
+        let extent = live.get(objectid::EXTENT_TREE)?.tree();
+        let block_group = if geometry.compat_ro.contains(CompatRoFeatures::BLOCK_GROUP_TREE) {
+            Some(live.get(objectid::BLOCK_GROUP_TREE)?.tree())
+        } else {
+            None
+        };
+        let free_space = if geometry.compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE) {
+            Some(live.get(objectid::FREE_SPACE_TREE)?.tree())
+        } else {
+            None
+        };
+        let trees = SpaceTrees {
+            extent: &extent,
+            block_group: block_group.as_ref(),
+            free_space: free_space.as_ref(),
+        };
+        let space = Arc::new(load::load(trees, &volume.chunk_map(), &geometry, devices.len())?);
+        let chunks = Chunks::new(devices);
+        chunks.count_unallocated(&space);
+        let raw = volume.superblock().raw;
+        let transactions = Self {
+            space,
+            chunks,
+            live,
+            refs: DelayedRefs::default(),
+            options,
+            generation: AtomicU64::new(raw.generation.0 + 1),
+            stamp: AtomicU64::new(1),
+            gate: RwLock::new(()),
+            commit: Mutex::new(CommitState::new(raw)),
+            changed_trees: Mutex::default(),
+            dirty_bytes: AtomicU64::new(0),
+            gone: Mutex::default(),
+            features: Mutex::default(),
+            pin: Mutex::default(),
+            failed: AtomicBool::new(false),
+            failure: Mutex::new(None),
+            volume,
+        };
+        transactions.set_global_reserve();
+        Ok(transactions)
+    }
+
+    /// The trees.
+    pub(crate) fn live(&self) -> &LiveTrees {
+        &self.live
+    }
+
+    /// The space.
+    pub(crate) fn space(&self) -> &Arc<Space> {
+        &self.space
+    }
+
+    /// The chunks.
+    pub(crate) fn chunks(&self) -> &Chunks {
+        &self.chunks
+    }
+
+    /// The volume.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        &self.volume
+    }
+
+    /// What a reader holds, so that nothing which it can reach is reused before it ends. To be taken
+    /// before the tree that is read.
+    pub(crate) fn pin(&self) -> ReadPin {
+        Arc::clone(&self.pin.lock())
+    }
+
+    /// The superblock as it will be written next.
+    pub(crate) fn superblock(&self) -> RawSuperblock {
+        self.commit.lock().superblock
+    }
+
+    /// Changes the superblock; the next commit writes it.
+    pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) {
+        let mut state = self.commit.lock();
+        change(&mut state.superblock);
+        state.superblock_changed = true;
+    }
+
+    /// The superblock of this transaction has these feature bits, as what it holds needs them.
+    pub(crate) fn require_features(&self, features: IncompatFeatures) {
+        *self.features.lock() |= features;
+    }
+
+    /// The time that a change made now bears.
+    pub(crate) fn now(&self) -> Timespec {
+        self.options.timestamp.unwrap_or_else(|| {
+            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+            Timespec { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
+        })
+    }
+
+    pub(crate) fn node_size(&self) -> u64 {
+        self.volume.geometry().node_size.into()
+    }
+
+    /// Carries out a change of about `items` items in the running transaction. Where there is no space,
+    /// a commit may free some: then the change is tried once more. A change that fails half done
+    /// aborts the transaction.
+    ///
+    /// # Errors
+    /// What `change` returns, [`Error::NoSpace`], [`Error::ReadOnlyFileSystem`] after a failure.
+    pub(crate) fn change<R>(
+        &self,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.run(items, false, &mut change)
+    }
+
+    /// As [`Transactions::change`], for a change that frees space: it may use what is kept back.
+    ///
+    /// # Errors
+    /// As [`Transactions::change`].
+    pub(crate) fn change_to_free<R>(
+        &self,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.run(items, true, &mut change)
+    }
+
+    fn run<R>(
+        &self,
+        items: u64,
+        emergency: bool,
+        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        match self.attempt(items, emergency, change) {
+            Err(Error::NoSpace { .. }) => {
+                // Twice: what the first commit frees is free when its superblocks are on disk.
+                self.commit()?;
+                self.attempt(items, emergency, change)
+            }
+            result => result,
+        }
+    }
+
+    fn attempt<R>(
+        &self,
+        items: u64,
+        emergency: bool,
+        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.check_running()?;
+        if self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_limit {
+            self.commit()?;
+        }
+        let gate = self.gate.read();
+        self.check_running()?;
+        let bytes = (items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
+        let reservation = self.space.reserve_metadata(bytes, emergency)?;
+        let handle = Handle::new(self, Some(gate), Some(reservation), self.now());
+        let result = change(&handle);
+        if let Err(error) = &result
+            && handle.is_changed()
+        {
+            self.abort(error);
+        }
+        result
+    }
+
+    /// Latches the file system read-only; the first cause stays.
+    pub(crate) fn abort(&self, cause: &Error) {
+        let mut failure = self.failure.lock();
+        if failure.is_none() {
+            tracing::error!("the file system is read-only from here on: {cause}");
+            *failure = Some(cause.to_string());
+        }
+        self.failed.store(true, Ordering::Release);
+    }
+
+    /// The first failure, if there was one.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.failure.lock().clone()
+    }
+
+    /// # Errors
+    /// [`Error::ReadOnlyFileSystem`] after a failure.
+    pub(crate) fn check_running(&self) -> Result<()> {
+        if !self.failed.load(Ordering::Acquire) {
+            return Ok(());
+        }
+        Err(Error::ReadOnlyFileSystem { cause: self.failure().unwrap_or_default() })
+    }
+
+    /// Whether there is anything to commit.
+    pub(crate) fn is_dirty(&self) -> bool {
+        !self.changed_trees.lock().is_empty() || !self.refs.is_empty()
+    }
+
+    /// Allocates space of a kind, making a chunk where none has room.
+    pub(super) fn allocate(&self, kind: SpaceKind, min: u64, want: u64) -> Result<LogicalRange> {
+        match self.space.allocate(kind, min, want) {
+            Err(Error::NoSpace { what }) => {
+                if self.chunks.allocate(&self.volume, &self.space, kind).is_err() {
+                    return Err(Error::NoSpace { what });
+                }
+                self.space.allocate(kind, min, want)
+            }
+            result => result,
+        }
+    }
+
+    pub(super) fn tree_changed(&self, tree: &LiveTree) {
+        self.dirty_bytes.fetch_add(self.node_size(), Ordering::Relaxed);
+        self.changed_trees.lock().insert(tree.id());
+    }
+
+    pub(super) fn forget_sums(&self, address: LogicalAddress, length: u64) {
+        self.gone.lock().push((address, length));
+    }
+
+    /// Keeps back as much metadata as a commit may need to copy the trees that it changes.
+    pub(super) fn set_global_reserve(&self) {
+        let trees = [
+            objectid::EXTENT_TREE,
+            objectid::CSUM_TREE,
+            objectid::FREE_SPACE_TREE,
+            objectid::BLOCK_GROUP_TREE,
+            objectid::DEV_TREE,
+        ];
+        let used: u64 = trees
+            .into_iter()
+            .filter_map(|id| self.live.find(id).ok().flatten()?.record())
+            .map(|record| record.item.bytes_used)
+            .fold(0, u64::saturating_add);
+        let least = GLOBAL_RESERVE_BLOCKS * self.node_size();
+        self.space.set_global_reserve(used.saturating_add(least).min(GLOBAL_RESERVE_MAX));
+    }
+}
+
+/// Refuses what could not be kept right while writing.
+fn check_writable(volume: &Volume, live: &LiveTrees) -> Result<()> {
+    let superblock = volume.superblock();
+    let refuse = |cause: &str| Err(Error::ReadOnlyFileSystem { cause: cause.to_owned() });
+    if superblock.log_root().is_some() {
+        return refuse(
+            "it has a log of fsyncs that has to be replayed first (mount it with the kernel once)",
+        );
+    }
+    let raw = &superblock.raw;
+    if raw.incompat_flags.contains(IncompatFeatures::SIMPLE_QUOTA) {
+        return refuse("simple quotas are not kept up to date by this code");
+    }
+    let compat_ro = raw.compat_ro_flags;
+    if compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE)
+        && !compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE_VALID)
+    {
+        return refuse("its free-space tree is not valid (mount it with the kernel once to rebuild it)");
+    }
+    if volume.devices().iter().any(|slot| slot.in_chunk_tree && slot.is_missing()) {
+        return refuse("devices are missing");
+    }
+    if live.find(objectid::TREE_RELOC)?.is_some() {
+        return refuse("a balance was interrupted (mount it with the kernel once to recover it)");
+    }
+    Ok(())
+}
+
+/// What of each device is in use, by the device tree.
+fn device_spaces(volume: &Volume, live: &LiveTrees) -> Result<Vec<DeviceSpace>> {
+    let dev_tree = live.get(objectid::DEV_TREE)?.tree();
+    let mut devices: Vec<DeviceSpace> = volume
+        .devices()
+        .iter()
+        .filter(|slot| slot.in_chunk_tree)
+        .map(|slot| DeviceSpace {
+            devid: slot.item.devid,
+            uuid: slot.item.uuid,
+            total_bytes: slot.item.total_bytes,
+            used: Vec::new(),
+        })
+        .collect();
+    for item in dev_tree.items() {
+        let item = item?;
+        if item.key.item_type != ItemType::DEV_EXTENT {
+            continue;
+        }
+        let extent = DeviceExtent::parse(item.data()).map_err(|reason| Error::Item {
+            tree: dev_tree.id(),
+            key: item.key,
+            reason,
+        })?;
+        if let Some(device) = devices.iter_mut().find(|device| device.devid.0 == item.key.objectid) {
+            device.used.push((PhysicalAddress(item.key.offset), extent.length));
+        }
+    }
+    Ok(devices)
+}
