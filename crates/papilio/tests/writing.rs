@@ -104,3 +104,86 @@ fn measure_many_files() {
         device.write_image(path.as_ref()).unwrap();
     }
 }
+
+#[test]
+fn many_threads_write_while_commits_go_on() {
+    let device = made(1 << 30);
+    let fs = FileSystem::from_devices(
+        vec![device.clone() as Arc<dyn Device>],
+        // Small, so that changes meet commits for lack of memory too.
+        &OpenOptions::new().write(true).commit_interval(None).dirty_bytes(2 << 20),
+    )
+    .unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..6u64 {
+            let fs = fs.clone();
+            scope.spawn(move || {
+                let directory = fs.create_dir(format!("/t{thread}")).unwrap();
+                for number in 0..300u64 {
+                    let name = format!("f{number}");
+                    let file = directory
+                        .create(name.as_bytes(), &NewInode::new(NewKind::Regular, 0o644))
+                        .unwrap()
+                        .open();
+                    let file = file.unwrap();
+                    let length = (number * 977 % 60_000) as usize;
+                    let content = vec![(number + thread) as u8; length];
+                    file.write_at(&content, number % 5000).unwrap();
+                    let mut back = vec![0; length];
+                    assert_eq!(file.read_at(&mut back, number % 5000).unwrap(), length);
+                    assert!(back == content);
+                    if number % 3 == 0 {
+                        directory.unlink(name.as_bytes()).unwrap();
+                        // Still there for who has it open.
+                        assert_eq!(file.read_at(&mut back, number % 5000).unwrap(), length);
+                    }
+                    if number % 50 == 49 {
+                        fs.sync().unwrap();
+                    }
+                }
+            });
+        }
+    });
+    assert_eq!(fs.failure(), None);
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn a_full_file_system_says_so_and_can_be_emptied() {
+    let device = made(128 << 20);
+    let fs = open(&device);
+    let chunk = vec![7; 1 << 20];
+    let mut written = 0;
+    let error = loop {
+        let file = fs.create_file(format!("/f{written}")).unwrap();
+        match file.write_at(&chunk, 0) {
+            Ok(()) => written += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), papilio::ErrorKind::NoSpace, "{error}");
+    assert!(written > 20, "{written} MiB");
+    let mut small = 0;
+    let error = loop {
+        match fs.create_file(format!("/s{small}")).and_then(|file| file.write_at(&[1; 1000], 0)) {
+            Ok(()) => small += 1,
+            Err(error) => break error,
+        }
+    };
+    assert_eq!(error.kind(), papilio::ErrorKind::NoSpace, "{error}");
+    assert_eq!(fs.failure(), None);
+    fs.sync().unwrap();
+    assert_clean(&device);
+    for number in 0..=written {
+        fs.remove_file(format!("/f{number}")).unwrap();
+    }
+    for number in 0..small {
+        fs.remove_file(format!("/s{number}")).unwrap();
+    }
+    assert_eq!(fs.failure(), None);
+    fs.sync().unwrap();
+    fs.create_file("/again").unwrap().write_at(&chunk, 0).unwrap();
+    fs.close().unwrap();
+    assert_clean(&device);
+}
