@@ -112,7 +112,7 @@ impl<'a> Handle<'a> {
     /// # Errors
     /// [`Error::NoSpace`]; a commit may help.
     pub(crate) fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
-        let range = self.transactions.allocate(SpaceKind::Data, min, want)?;
+        let range = self.transactions.allocate_data(min, want)?;
         Ok(DataExtent { address: range.start, length: range.length })
     }
 

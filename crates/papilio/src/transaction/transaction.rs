@@ -309,6 +309,22 @@ impl Transactions {
         }
     }
 
+    /// Allocates room for data: as much of `want` as leaves what is promised for metadata, which
+    /// may share the block groups, and at least `min`.
+    pub(super) fn allocate_data(&self, min: u64, want: u64) -> Result<LogicalRange> {
+        let sector = u64::from(self.volume.geometry().sector_size);
+        let mut want = want;
+        loop {
+            match self.space.reserve_data(want) {
+                Ok(_promise) => return self.allocate(SpaceKind::Data, min, want),
+                Err(Error::NoSpace { .. })
+                    if self.chunks.allocate(&self.volume, &self.space, SpaceKind::Data).is_ok() => {}
+                Err(error) if want <= min => return Err(error),
+                Err(_) => want = (want / 2).next_multiple_of(sector).max(min),
+            }
+        }
+    }
+
     pub(super) fn tree_changed(&self, tree: &LiveTree) {
         self.dirty_bytes.fetch_add(self.node_size(), Ordering::Relaxed);
         self.changed_trees.lock().insert(tree.id());
