@@ -1,9 +1,12 @@
 //! Writing through the public API on a device in memory: what was written is read back, and the check is
 //! clean after each commit.
 
+use papilio::format::PhysicalAddress;
 use papilio::{CheckOptions, FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions, RenameMode};
-use papilio_device::{Device, MemoryDevice};
-use std::sync::Arc;
+use papilio_device::{Access, Device, MemoryDevice};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
 
 fn made(size: u64) -> Arc<MemoryDevice> {
     let device = Arc::new(MemoryDevice::new(size));
@@ -80,20 +83,20 @@ fn measure_many_files() {
     let device = made(4 << 30);
     let fs = open(&device);
     let directory = fs.create_dir("/d").unwrap();
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     for number in 0..count {
         directory
             .create(format!("file{number}").as_bytes(), &NewInode::new(NewKind::Regular, 0o644))
             .unwrap();
     }
     println!("create {:?}", start.elapsed());
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     fs.sync().unwrap();
     println!("sync {:?}", start.elapsed());
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     assert_eq!(fs.read_dir("/d").unwrap().count(), count);
     println!("list {:?}", start.elapsed());
-    let start = std::time::Instant::now();
+    let start = Instant::now();
     for number in 0..count {
         directory.unlink(format!("file{number}").as_bytes()).unwrap();
     }
@@ -186,4 +189,107 @@ fn a_full_file_system_says_so_and_can_be_emptied() {
     fs.create_file("/again").unwrap().write_at(&chunk, 0).unwrap();
     fs.close().unwrap();
     assert_clean(&device);
+}
+
+/// A device whose flushes wait until they are let through.
+#[derive(Debug)]
+struct Gated {
+    inner: Arc<MemoryDevice>,
+    closed: Mutex<bool>,
+    changed: Condvar,
+    waiting: AtomicBool,
+}
+
+impl Gated {
+    fn set(&self, closed: bool) {
+        *self.closed.lock().unwrap() = closed;
+        self.changed.notify_all();
+    }
+}
+
+impl Device for Gated {
+    fn name(&self) -> &str {
+        "gated"
+    }
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+    fn access(&self) -> Access {
+        Access::ReadWrite
+    }
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> std::io::Result<()> {
+        self.inner.read_at(buffer, offset)
+    }
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> std::io::Result<()> {
+        self.inner.write_at(buffer, offset)
+    }
+    fn flush(&self) -> std::io::Result<()> {
+        let mut closed = self.closed.lock().unwrap();
+        while *closed {
+            self.waiting.store(true, Ordering::Release);
+            closed = self.changed.wait(closed).unwrap();
+        }
+        self.inner.flush()
+    }
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> std::io::Result<()> {
+        self.inner.discard(offset, length)
+    }
+}
+
+#[test]
+fn the_next_transaction_goes_on_while_one_is_written() {
+    let device = made(256 << 20);
+    let gated = Arc::new(Gated {
+        inner: device.clone(),
+        closed: Mutex::new(false),
+        changed: Condvar::new(),
+        waiting: AtomicBool::new(false),
+    });
+    let options = OpenOptions::new().write(true).commit_interval(None);
+    let fs = FileSystem::from_devices(vec![gated.clone() as Arc<dyn Device>], &options).unwrap();
+    fs.create_dir("/before").unwrap();
+    gated.set(true);
+    std::thread::scope(|scope| {
+        let commit = scope.spawn(|| fs.sync());
+        while !gated.waiting.load(Ordering::Acquire) {
+            std::thread::yield_now();
+        }
+        // The commit waits for its flush. Reading and changing do not.
+        for number in 0..200 {
+            fs.create_file(format!("/before/f{number}")).unwrap().write_at(b"meanwhile", 0).unwrap();
+        }
+        assert_eq!(fs.read("/before/f7").unwrap(), b"meanwhile");
+        assert!(!commit.is_finished());
+        gated.set(false);
+        commit.join().unwrap().unwrap();
+    });
+    // What came meanwhile belongs to the next transaction: the device has only the first.
+    let committed =
+        FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &OpenOptions::new()).unwrap();
+    assert_eq!(committed.read_dir("/before").unwrap().count(), 0);
+    drop(committed);
+    assert_clean(&device);
+    fs.close().unwrap();
+    assert_clean(&device);
+    let committed =
+        FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &OpenOptions::new()).unwrap();
+    assert_eq!(committed.read_dir("/before").unwrap().count(), 200);
+}
+
+#[test]
+fn what_nobody_syncs_is_committed_in_the_background() {
+    let device = made(256 << 20);
+    let options = OpenOptions::new().write(true).commit_interval(Some(Duration::from_millis(20)));
+    let fs = FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).unwrap();
+    fs.create_dir("/alone").unwrap();
+    let begun = Instant::now();
+    loop {
+        let committed =
+            FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &OpenOptions::new()).unwrap();
+        if committed.inode("/alone").is_ok() {
+            break;
+        }
+        assert!(begun.elapsed() < Duration::from_secs(60), "nothing was committed");
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
