@@ -1,5 +1,5 @@
-//! Btrfs in user space: reads real Btrfs file systems, in images and on block devices, without a
-//! kernel driver and without root.
+//! Btrfs in user space: makes, reads and writes real Btrfs file systems, in images and on block devices,
+//! without a kernel driver and without root. The Linux kernel mounts what is written here.
 //!
 //! Nothing in an image is trusted. Tree blocks are checked in full when they are read, data is
 //! compared with its checksums, a bad copy is passed over for a good one on another mirror or
@@ -31,8 +31,45 @@
 //! # }
 //! ```
 //!
+//! Opened for writing, changes are seen at once and become durable together, with a commit: on
+//! [`FileSystem::sync`], every 30 seconds, and when the file system is closed. A crash leaves the state of
+//! one commit or another, never something in between.
+//!
+//! ```
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let image = folder.path().join("new.img");
+//! use papilio::{FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions, RenameMode};
+//!
+//! papilio::mkfs(&image, &MkfsOptions::new().size(256 << 20).label("store"))?;
+//! let fs = FileSystem::open_with(&image, &OpenOptions::new().write(true).compress("zstd".parse()?))?;
+//! fs.create_dir("/etc")?;
+//! let file = fs.create("/etc/hosts", &NewInode::new(NewKind::Regular, 0o640).owner(0, 42))?.open()?;
+//! file.write_at(b"127.0.0.1 localhost\n", 0)?;
+//! fs.symlink("etc/hosts", "/hosts")?;
+//! fs.set_xattr("/etc/hosts", b"user.origin", b"by hand")?;
+//! fs.rename("/hosts", "/names", RenameMode::NoReplace)?;
+//!
+//! // A copy that shares the data until either changes.
+//! let copy = fs.create_file("/etc/hosts.old")?;
+//! copy.clone_range(&file, 0, 0, 0)?;
+//! fs.sync()?;
+//!
+//! let missing = fs.remove_file("/etc/passwd").unwrap_err();
+//! assert_eq!(missing.to_string(), "/etc/passwd: no such file or directory");
+//! drop((file, copy));
+//! fs.close()?;
+//!
+//! let fs = FileSystem::open(&image)?;
+//! assert_eq!(fs.read("/names")?, fs.read("/etc/hosts.old")?);
+//! assert!(fs.check(&papilio::CheckOptions::new().data_csum(true))?.is_clean());
+//! # Ok(())
+//! # }
+//! ```
+//!
 //! [`FileSystem`] is a handle that any number of threads may share; [`Inode`], [`File`] and
-//! [`Entries`] are made from it. Writing is not there yet.
+//! [`Entries`] are made from it. Not there yet: the fsync log (an fsync is a commit; a file system with a log
+//! is not opened for writing), a page cache (a write goes to the device at once), writing in place.
 
 #![forbid(unsafe_code)]
 
