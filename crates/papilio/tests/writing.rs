@@ -1,8 +1,10 @@
 //! Writing through the public API on a device in memory: what was written is read back, and the check is
 //! clean after each commit.
 
-use papilio::format::PhysicalAddress;
-use papilio::{CheckOptions, FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions, RenameMode};
+use papilio::format::features::{CompatRoFeatures, SuperblockFlags};
+use papilio::format::superblock::{RawSuperblock, superblock_offset};
+use papilio::format::{PhysicalAddress, Superblock};
+use papilio::{CheckOptions, ErrorKind, FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions, RenameMode};
 use papilio_device::{Access, Device, MemoryDevice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
@@ -165,7 +167,7 @@ fn a_full_file_system_says_so_and_can_be_emptied() {
             Err(error) => break error,
         }
     };
-    assert_eq!(error.kind(), papilio::ErrorKind::NoSpace, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert!(written > 20, "{written} MiB");
     let mut small = 0;
     let error = loop {
@@ -174,7 +176,7 @@ fn a_full_file_system_says_so_and_can_be_emptied() {
             Err(error) => break error,
         }
     };
-    assert_eq!(error.kind(), papilio::ErrorKind::NoSpace, "{error}");
+    assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
     assert_eq!(fs.failure(), None);
     fs.sync().unwrap();
     assert_clean(&device);
@@ -291,5 +293,40 @@ fn what_nobody_syncs_is_committed_in_the_background() {
         }
         assert!(begun.elapsed() < Duration::from_secs(60), "nothing was committed");
         std::thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn what_could_not_be_kept_right_is_not_opened_for_writing() {
+    type Change = fn(&mut RawSuperblock);
+    let cases: [(&str, Change); 5] = [
+        ("log of fsyncs", |raw| raw.log_root = raw.root),
+        ("a seed", |raw| raw.flags |= SuperblockFlags::SEEDING),
+        ("being converted", |raw| raw.flags |= SuperblockFlags::CHANGING_FSID),
+        ("features that are not known", |raw| {
+            raw.compat_ro_flags |= CompatRoFeatures::from_bits_retain(1 << 40);
+        }),
+        ("free-space tree is not valid", |raw| {
+            raw.compat_ro_flags.remove(CompatRoFeatures::FREE_SPACE_TREE_VALID);
+        }),
+    ];
+    for (cause, change) in cases {
+        let device = made(128 << 20);
+        let place = superblock_offset(0);
+        let mut bytes = vec![0; 4096];
+        device.read_at(&mut bytes, place).unwrap();
+        let mut superblock = Superblock::parse(&bytes, place).unwrap();
+        change(&mut superblock.raw);
+        device.write_at(&superblock.to_bytes(place), place).unwrap();
+        let open = |write| {
+            let options = OpenOptions::new().write(write);
+            FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options)
+        };
+        let error = open(true).expect_err(cause);
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
+        assert!(error.to_string().contains(cause), "{error}");
+        let fs = open(false).unwrap();
+        let error = fs.create_dir("/d").expect_err("it is open for reading");
+        assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
     }
 }

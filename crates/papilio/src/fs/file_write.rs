@@ -181,7 +181,7 @@ impl File {
     ) -> Result<R> {
         let place = self.inode().place();
         self.inode().file_system().change_data(place, items, |context, file| {
-            if file.item.flags.contains(InodeFlags::IMMUTABLE) {
+            if file.item.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
                 let path = format!("subvolume {}, inode {}", place.tree, place.inode);
                 return Err(Error::path(path.as_bytes(), PathError::NotPermitted));
             }

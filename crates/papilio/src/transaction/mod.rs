@@ -15,6 +15,7 @@ mod quota;
 mod snapshot;
 #[allow(clippy::module_inception)]
 mod transaction;
+mod writable;
 
 pub(crate) use handle::{DataExtent, DataReference, Handle};
 pub(crate) use transaction::{TransactionOptions, Transactions};

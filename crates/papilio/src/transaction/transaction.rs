@@ -14,6 +14,7 @@ use super::commit::CommitState;
 use super::delayed_refs::DelayedRefs;
 use super::handle::Handle;
 use super::live_trees::LiveTrees;
+use super::writable::check_writable;
 use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
 use crate::errors::{Error, Result};
 use crate::space::chunk_allocation::DeviceSpace;
@@ -351,34 +352,6 @@ impl Transactions {
         let least = GLOBAL_RESERVE_BLOCKS * self.node_size();
         self.space.set_global_reserve(used.saturating_add(least).min(GLOBAL_RESERVE_MAX));
     }
-}
-
-/// Refuses what could not be kept right while writing.
-fn check_writable(volume: &Volume, live: &LiveTrees) -> Result<()> {
-    let superblock = volume.superblock();
-    let refuse = |cause: &str| Err(Error::ReadOnlyFileSystem { cause: cause.to_owned() });
-    if superblock.log_root().is_some() {
-        return refuse(
-            "it has a log of fsyncs that has to be replayed first (mount it with the kernel once)",
-        );
-    }
-    let raw = &superblock.raw;
-    if raw.incompat_flags.contains(IncompatFeatures::SIMPLE_QUOTA) {
-        return refuse("simple quotas are not kept up to date by this code");
-    }
-    let compat_ro = raw.compat_ro_flags;
-    if compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE)
-        && !compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE_VALID)
-    {
-        return refuse("its free-space tree is not valid (mount it with the kernel once to rebuild it)");
-    }
-    if volume.devices().iter().any(|slot| slot.in_chunk_tree && slot.is_missing()) {
-        return refuse("devices are missing");
-    }
-    if live.find(objectid::TREE_RELOC)?.is_some() {
-        return refuse("a balance was interrupted (mount it with the kernel once to recover it)");
-    }
-    Ok(())
 }
 
 /// What of each device is in use, by the device tree.
