@@ -342,10 +342,13 @@ impl Edit<'_> {
         node.unlink(left + 1);
         let (mut first, mut second) = if left == slot { (this, other) } else { (other, this) };
         let into = self.writable(&mut first)?;
+        // A leaf too, although it is only read: others may share it, and what it points to is this tree's
+        // alone from now on.
+        let from = self.writable(&mut second)?;
         if into.level() == 0 {
-            into.append_items(&second, 0, second.len());
+            into.append_items(from, 0, from.len());
         } else {
-            self.writable(&mut second)?.move_pointers_to(0, into);
+            from.move_pointers_to(0, into);
         }
         node.set_child(left, first);
         node.remove_pointer(left + 1);

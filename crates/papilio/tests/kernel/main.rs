@@ -5,5 +5,6 @@
 //! (names with commas between) make the long run: see `make longtest`.
 
 mod bridge;
+mod changed;
 mod matrix;
 mod profiles;
