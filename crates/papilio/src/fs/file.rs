@@ -56,10 +56,10 @@ impl File {
         Ok(self.open.as_ref().expect("files of a file system that can be written have one"))
     }
 
-    /// It has no name: it goes when it is closed.
-    pub(super) fn set_unlinked(&self) {
+    /// It was made without a name: it goes when it is closed.
+    pub(super) fn set_unnamed(&self) {
         if let Some(open) = &self.open {
-            open.set_unlinked();
+            open.set_unnamed();
         }
     }
 

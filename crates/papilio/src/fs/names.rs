@@ -42,7 +42,7 @@ impl Inode {
         })?;
         let place = Place { tree: self.tree(), inode: created.inode };
         let file = self.file_system().reload(place)?.open()?;
-        file.set_unlinked();
+        file.set_unnamed();
         Ok(file)
     }
 
@@ -56,7 +56,7 @@ impl Inode {
         if target.tree() != self.tree() {
             return Err(Error::path(name, PathError::CrossDevice));
         }
-        let unnamed = target.metadata().nlink() == 0;
+        let unnamed = self.file_system().mounted.open_inodes.is_linkable(target.place());
         self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
             link::link(editor, numbers, now, target.number(), unnamed, self.number(), name)
         })?;

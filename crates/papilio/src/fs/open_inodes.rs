@@ -31,6 +31,8 @@ pub(crate) struct OpenInode {
     pub(super) data: RwLock<()>,
     /// Its last name is gone.
     unlinked: AtomicBool,
+    /// It was made without a name and never had one: only then may it get one.
+    linkable: AtomicBool,
 }
 
 impl OpenInodes {
@@ -45,6 +47,7 @@ impl OpenInodes {
             mounted: Arc::downgrade(mounted),
             data: RwLock::new(()),
             unlinked: AtomicBool::new(false),
+            linkable: AtomicBool::new(false),
         });
         table.insert(place, Arc::downgrade(&open));
         open
@@ -60,14 +63,22 @@ impl OpenInodes {
     pub(super) fn named(&self, place: Place) {
         if let Some(open) = self.table.lock().get(&place).and_then(Weak::upgrade) {
             open.unlinked.store(false, Ordering::Release);
+            open.linkable.store(false, Ordering::Release);
         }
+    }
+
+    /// Whether an inode was made without a name and never had one (`I_LINKABLE`).
+    pub(super) fn is_linkable(&self, place: Place) -> bool {
+        let open = self.table.lock().get(&place).and_then(Weak::upgrade);
+        open.is_some_and(|open| open.linkable.load(Ordering::Acquire))
     }
 }
 
 impl OpenInode {
-    /// Deletes the inode when the last who has it open is gone.
-    pub(super) fn set_unlinked(&self) {
+    /// It was made without a name: it is deleted when the last who has it open is gone.
+    pub(super) fn set_unnamed(&self) {
         self.unlinked.store(true, Ordering::Release);
+        self.linkable.store(true, Ordering::Release);
     }
 }
 
