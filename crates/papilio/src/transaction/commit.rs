@@ -133,16 +133,15 @@ impl Transactions {
         // The superblock's generation is that of the root tree's root, whatever else changed.
         self.live.root_tree().edit(&handle).own_root()?;
         mark_inconsistent(&handle)?;
+        // First: what is removed below may have been made since the last commit.
+        self.insert_chunks(&handle, state)?;
         self.remove_empty_groups(&handle)?;
         loop {
             // In this order: a block group's changes are never seen before its chunk.
             let updates = self.space.dirty_groups();
-            let chunks = self.chunks.take_pending();
+            let made = self.insert_chunks(&handle, state)?;
             let sums = std::mem::take(&mut *self.gone.lock());
-            let more = !updates.is_empty() || !chunks.is_empty() || !sums.is_empty();
-            for chunk in &chunks {
-                self.insert_chunk(&handle, state, chunk)?;
-            }
+            let more = !updates.is_empty() || made || !sums.is_empty();
             self.remove_sums(&handle, sums)?;
             let ran = self.run_delayed_refs(&handle)?;
             self.update_block_groups(&handle, &updates)?;
@@ -233,6 +232,13 @@ impl Transactions {
         let changes: Vec<_> =
             updates.iter().map(|update| put_block_group(update.range, update.used, update.flags)).collect();
         self.block_group_tree()?.edit(handle).apply(&changes)
+    }
+
+    /// Inserts the items of all chunks that were made in memory; says whether there were any.
+    fn insert_chunks(&self, handle: &Handle<'_>, state: &mut CommitState) -> Result<bool> {
+        let chunks = self.chunks.take_pending();
+        chunks.iter().try_for_each(|chunk| self.insert_chunk(handle, state, chunk))?;
+        Ok(!chunks.is_empty())
     }
 
     /// Inserts the items of a chunk that was made in memory.
