@@ -141,6 +141,7 @@ impl CloneRange {
             let end = self.target + self.length;
             move_out_of_line(context, target, Some((self.target, end)))?;
             reach(context, target, self.target)?;
+            context.space.settle();
         }
         let (start, end) = (self.source + self.done, self.source + self.length);
         let sector_size = context.geometry().sector_size;

@@ -53,6 +53,7 @@ pub(crate) fn preallocate_step(
     if end > file.item.size {
         let last = context.round_up(file.item.size);
         reach(context, file, start.max(last))?;
+        context.space.settle();
     }
     let tree = file.tree.tree();
     let mut changes = context.changes(file);

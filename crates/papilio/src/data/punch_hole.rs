@@ -39,6 +39,8 @@ pub(crate) fn punch_hole_step(
         changes.insert_hole(start, reached.min(last));
         let item = context.touched(file);
         file.publish(context, changes, item)?;
+        // A part of the range is a hole now, as after any step.
+        context.space.settle();
         if reached < stop {
             return Ok(Progress::More);
         }

@@ -37,6 +37,10 @@ pub(crate) trait DataSpace: NodeAllocator {
     /// References that cannot be noted.
     fn drop_data_ref(&self, reference: &DataReference) -> Result<()>;
 
+    /// What was changed so far stands by itself: an error from here on leaves nothing half done. Only who
+    /// aborts half-done changes needs to know.
+    fn settle(&self) {}
+
     /// Makes sure that the superblock of this transaction has these feature bits.
     ///
     /// # Errors
@@ -63,6 +67,10 @@ impl DataSpace for Handle<'_> {
 
     fn drop_data_ref(&self, reference: &DataReference) -> Result<()> {
         Handle::drop_data_ref(self, reference)
+    }
+
+    fn settle(&self) {
+        Handle::settle(self);
     }
 
     fn require_features(&self, features: IncompatFeatures) -> Result<()> {

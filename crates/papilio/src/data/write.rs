@@ -46,6 +46,8 @@ pub(crate) fn write(
     if start >= context.round_up(file.item.size) {
         reach(context, file, start)?;
     }
+    // The file holds the same bytes as before: that there is no room for new ones is an answer.
+    context.space.settle();
     let image = Image::over(context, file, offset.0, data)?;
     let mut extents = NewExtents::new(context, file.item.flags);
     match context.compression(file) {

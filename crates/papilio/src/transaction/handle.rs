@@ -94,6 +94,11 @@ impl<'a> Handle<'a> {
         self.changed.get()
     }
 
+    /// What was changed so far is whole: a failure from here on leaves nothing half done.
+    pub(crate) fn settle(&self) {
+        self.changed.set(false);
+    }
+
     /// The transactions that it belongs to.
     pub(crate) fn transactions(&self) -> &'a Transactions {
         self.transactions
