@@ -1,0 +1,238 @@
+//! Losses of power: [`Recorded`], a run whose every moment can be returned to, and what must be found there.
+//!
+//! Owns what a caller was promised at each moment: the state of the last sync that returned, or that of the
+//! one that is going on. Nothing between the two, and nothing older. Invariant: commits happen only where the
+//! run asks for one, so that each generation has one model.
+
+use crate::configuration::Configuration;
+use crate::model::Model;
+use crate::operation::Operation;
+use crate::random::{Generator, Scope};
+use crate::session::{Outcome, Session};
+use crate::verify;
+use fastrand::Rng;
+use papilio::{CheckOptions, FileSystem, FindingKind, OpenOptions};
+use papilio_device::{Action, Device, MemoryDevice, PhysicalAddress, Recording, Replay};
+use papilio_format::superblock::superblock_offset;
+use std::sync::Arc;
+
+/// Bytes that a device writes wholly or not at all.
+const SECTOR: usize = 512;
+/// Operations done after a crash, to see that the file system still works.
+const AFTERWARDS: u64 = 25;
+
+/// A sync, and what it made durable.
+#[derive(Clone, Debug)]
+struct Point {
+    /// Events when it was asked for.
+    started: usize,
+    /// Events when it returned.
+    ended: usize,
+    /// The number of its transaction.
+    generation: u64,
+    model: Model,
+}
+
+/// A run, and everything that reached its device.
+#[derive(Debug)]
+pub struct Recorded {
+    configuration: Configuration,
+    scope: Scope,
+    seed: u64,
+    replay: Replay,
+    events: Vec<papilio_device::Event>,
+    points: Vec<Point>,
+    random: Rng,
+}
+
+/// What of the write that was on its way reached the device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum InFlight {
+    /// Nothing.
+    Nothing,
+    /// Some sectors of it, the first ones or any.
+    Torn,
+}
+
+/// What survives of the writes since the last flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Survival {
+    /// All: the program crashed alone.
+    Everything,
+    /// None but those with FUA.
+    Durable,
+    /// Some, by seed, also in part.
+    Some(u64),
+}
+
+impl Recorded {
+    /// Does `operations` operations on a new file system and records.
+    ///
+    /// # Errors
+    /// What goes wrong even without a crash.
+    pub fn new(
+        configuration: &Configuration,
+        scope: Scope,
+        seed: u64,
+        operations: u64,
+    ) -> Result<Self, String> {
+        let device = configuration.make().map_err(|error| error.to_string())?;
+        let recording = Recording::new();
+        let recorder: Arc<dyn Device> = Arc::new(recording.attach(device));
+        let open = configuration.open.clone();
+        let mut session = Session::open(vec![recorder], open).map_err(|error| error.to_string())?;
+        let generation = |session: &Session| session.fs().superblock().raw.generation.0;
+        let mut points =
+            vec![Point { started: 0, ended: 0, generation: generation(&session), model: Model::new() }];
+        let mut generator = Generator::new(seed, scope);
+        for number in 0..operations {
+            let mut operation = generator.next(session.model());
+            if number + 1 == operations {
+                operation = Operation::Sync;
+            }
+            let started = recording.len();
+            if let Outcome::Failed(error) = session.step(&operation)? {
+                return Err(format!("{operation:?}: {error}"));
+            }
+            if matches!(operation, Operation::Sync | Operation::Remount) {
+                let (ended, model) = (recording.len(), session.model().clone());
+                points.push(Point { started, ended, generation: generation(&session), model });
+            }
+        }
+        // Before it is closed, which changes more.
+        let (events, replay) = (recording.events(), recording.replay());
+        session.abandon();
+        Ok(Self {
+            configuration: configuration.clone(),
+            scope,
+            seed,
+            replay,
+            events,
+            points,
+            random: Rng::with_seed(seed ^ 0x6372_6173),
+        })
+    }
+
+    /// Events in all: a crash can come before each and behind the last.
+    pub fn len(&self) -> usize {
+        self.events.len()
+    }
+
+    /// Whether nothing happened.
+    pub fn is_empty(&self) -> bool {
+        self.events.is_empty()
+    }
+
+    /// Syncs, the making of the file system among them.
+    pub fn syncs(&self) -> usize {
+        self.points.len()
+    }
+
+    /// Walks on to the moment before event `position`; never backwards.
+    pub fn advance(&mut self, position: usize) {
+        self.replay.advance(position);
+    }
+
+    /// The device after a loss of power at this moment.
+    pub fn device(&mut self, survival: Survival, in_flight: InFlight) -> MemoryDevice {
+        let mut devices = match survival {
+            Survival::Everything => self.replay.everything(),
+            Survival::Durable => self.replay.durable(),
+            Survival::Some(seed) => self.replay.crash(seed),
+        };
+        let device = devices.pop().expect("there is one");
+        if in_flight == InFlight::Torn
+            && let Some(Action::Write { offset, data, .. }) =
+                self.events.get(self.replay.position()).map(|event| &event.action)
+        {
+            let sectors = data.len().div_ceil(SECTOR);
+            let (from, to) = match self.random.u8(..3) {
+                0 => (0, self.random.usize(..sectors)),
+                1 => (self.random.usize(..sectors), sectors),
+                _ => (0, sectors),
+            };
+            for sector in from..to {
+                if sectors > 1 && to - from == sectors && self.random.bool() {
+                    continue;
+                }
+                let piece = &data[sector * SECTOR..((sector + 1) * SECTOR).min(data.len())];
+                let at = PhysicalAddress(offset.0 + (sector * SECTOR) as u64);
+                device.write_at(piece, at).expect("what the device took once, its snapshot takes");
+            }
+        }
+        device
+    }
+
+    /// What may be found at this moment: the last sync that returned, and the one that is going on.
+    fn promised(&self) -> &[Point] {
+        let position = self.replay.position();
+        let last = self.points.iter().rposition(|point| point.ended <= position).expect("the first is");
+        let more = usize::from(self.points.get(last + 1).is_some_and(|point| point.started <= position));
+        &self.points[last..=last + more]
+    }
+
+    /// Whether the first superblock is being written at this moment.
+    fn writes_superblock(&self) -> bool {
+        matches!(self.events.get(self.replay.position()).map(|event| &event.action),
+            Some(Action::Write { offset, .. }) if *offset == superblock_offset(0))
+    }
+
+    /// Opens what a loss of power left and compares it with what was promised; `writing` says to go on
+    /// with it, too.
+    ///
+    /// # Errors
+    /// What is not as promised, and how to get there again.
+    pub fn verify(&self, device: MemoryDevice, in_flight: InFlight, writing: bool) -> Result<(), String> {
+        let position = self.replay.position();
+        self.state(device, in_flight, writing).map_err(|reason| {
+            let Configuration { name, .. } = &self.configuration;
+            format!(
+                "{name}, seed {}, {in_flight:?} at event {position} of {}: {reason}",
+                self.seed,
+                self.len()
+            )
+        })
+    }
+
+    fn state(&self, device: MemoryDevice, in_flight: InFlight, writing: bool) -> Result<(), String> {
+        let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
+        let mut options = OpenOptions::new();
+        let (mut promised, mut open) = (self.promised(), self.configuration.open.clone());
+        let fs = match FileSystem::from_devices(devices.clone(), &options) {
+            Ok(fs) => fs,
+            Err(papilio::Error::Superblock { .. })
+                if in_flight == InFlight::Torn && self.writes_superblock() =>
+            {
+                // The other copies are of the commit before.
+                promised = &promised[..1];
+                (options, open) = (options.superblock_mirror(1), open.superblock_mirror(1));
+                FileSystem::from_devices(devices.clone(), &options).map_err(|error| error.to_string())?
+            }
+            Err(error) => return Err(error.to_string()),
+        };
+        let generation = fs.superblock().raw.generation.0;
+        let Some(point) = promised.iter().rev().find(|point| point.generation == generation) else {
+            let promised: Vec<_> = promised.iter().map(|point| point.generation).collect();
+            return Err(format!("generation {generation} is there, {promised:?} were promised"));
+        };
+        verify::compare(&fs, b"", &point.model)?;
+        drop(fs);
+        check(&devices, &options)?;
+        if writing {
+            let mut session =
+                Session::resume(devices, open, point.model.clone()).map_err(|error| error.to_string())?;
+            session.run(&mut Generator::new(self.seed ^ generation, self.scope), AFTERWARDS)?;
+            session.close().map_err(|reason| format!("afterwards: {reason}"))?;
+        }
+        Ok(())
+    }
+}
+
+/// Checks, data and all. Copies of the superblock may differ: the crash came between their writes.
+fn check(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<(), String> {
+    let report = papilio::check_devices(devices.to_vec(), options, &CheckOptions::new().data_csum(true))
+        .map_err(|error| format!("check: {error}"))?;
+    let copies = [FindingKind::SuperblockCopy, FindingKind::DeviceItemDiffers];
+    let other = report.findings.iter().find(|finding| !copies.contains(&finding.kind));
+    other.map_or(Ok(()), |finding| Err(format!("check: {finding:?}")))
+}

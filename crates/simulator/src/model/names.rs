@@ -1,0 +1,400 @@
+//! What happens to names, inodes and attributes.
+
+use crate::model::{Content, Entry, Model, Node, NodeKind, Place, ROOT, Subvolume, Verdict};
+use crate::operation::NewFile;
+use papilio::{PathError, RenameMode, XattrSet};
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+const SET_USER_ID: u32 = 0o4000;
+const SET_GROUP_ID: u32 = 0o2000;
+const GROUP_EXECUTE: u32 = 0o0010;
+
+fn check_name(name: &[u8]) -> Verdict {
+    if name.len() > 255 { Err(PathError::NameTooLong.into()) } else { Ok(()) }
+}
+
+impl Model {
+    /// Makes an inode.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn create(&mut self, path: &[u8], mode: u32, owner: (u32, u32), new: &NewFile) -> Verdict<Place> {
+        let (parent, name) = self.parent(path)?;
+        self.check_changeable(parent)?;
+        check_name(name)?;
+        let entries = self.node(parent).entries().expect("parents are directories");
+        if entries.contains_key(name) {
+            return Err(PathError::Exists.into());
+        }
+        let node = self.inherit(parent, mode, owner, new);
+        let place = self.add_node(parent.subvolume, Node { nlink: 1, ..node });
+        self.entries_mut(parent).insert(name.to_vec(), Entry::Node(place.node));
+        Ok(place)
+    }
+
+    /// Makes a file without a name and opens it.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn create_unnamed(&mut self, slot: u8, directory: &[u8]) -> Verdict {
+        let parent = self.resolve(directory, true)?;
+        if self.node(parent).entries().is_none() {
+            return Err(PathError::NotADirectory.into());
+        }
+        self.check_changeable(parent)?;
+        let node = self.inherit(parent, 0o600, (0, 0), &NewFile::Regular);
+        let place = self.add_node(parent.subvolume, Node { linkable: true, ..node });
+        self.open.insert(slot, place);
+        Ok(())
+    }
+
+    fn inherit(&self, parent: Place, mode: u32, owner: (u32, u32), new: &NewFile) -> Node {
+        let parent = self.node(parent);
+        let kind = match new {
+            NewFile::Regular => NodeKind::File(Content::default()),
+            NewFile::Directory => NodeKind::Directory(BTreeMap::new()),
+            NewFile::Symlink(target) => NodeKind::Symlink(target.clone()),
+            NewFile::Special(kind, major, minor) => NodeKind::Special(*kind, *major, *minor),
+        };
+        let (mut mode, (uid, mut gid)) = (mode, owner);
+        if matches!(kind, NodeKind::Symlink(_)) {
+            mode = 0o777;
+        }
+        if parent.mode & SET_GROUP_ID != 0 {
+            gid = parent.gid;
+            if matches!(kind, NodeKind::Directory(_)) {
+                mode |= SET_GROUP_ID;
+            }
+        }
+        let (xattrs, nodatacow) = (BTreeMap::new(), parent.nodatacow);
+        Node { kind, mode, uid, gid, nlink: 0, linkable: false, xattrs, nodatacow }
+    }
+
+    /// Names an inode once more.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn link(&mut self, existing: &[u8], path: &[u8]) -> Verdict {
+        let target = self.resolve(existing, false)?;
+        self.link_place(target, path)
+    }
+
+    /// Names a file that is open.
+    ///
+    /// # Errors
+    /// POSIX's reasons; for a file that lost its last name, [`PathError::NotFound`].
+    pub fn link_open(&mut self, slot: u8, path: &[u8]) -> Verdict {
+        self.link_place(self.open[&slot], path)
+    }
+
+    fn link_place(&mut self, target: Place, path: &[u8]) -> Verdict {
+        let (parent, name) = self.parent(path)?;
+        if parent.subvolume != target.subvolume {
+            return Err(PathError::CrossDevice.into());
+        }
+        self.check_changeable(parent)?;
+        check_name(name)?;
+        if self.node(target).entries().is_some() {
+            return Err(PathError::NotPermitted.into());
+        }
+        if self.node(target).nlink == 0 && !self.node(target).linkable {
+            return Err(PathError::NotFound.into());
+        }
+        if self.node(parent).entries().is_some_and(|entries| entries.contains_key(name)) {
+            return Err(PathError::Exists.into());
+        }
+        let node = self.node_mut(target);
+        node.nlink += 1;
+        node.linkable = false;
+        self.entries_mut(parent).insert(name.to_vec(), Entry::Node(target.node));
+        Ok(())
+    }
+
+    /// Takes a name away: that of an empty directory, or of anything else.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn remove(&mut self, path: &[u8], directory: bool) -> Verdict {
+        let (parent, name) = self.parent(path)?;
+        self.check_changeable(parent)?;
+        check_name(name)?;
+        let entries = self.node(parent).entries().expect("parents are directories");
+        let entry = *entries.get(name).ok_or(PathError::NotFound)?;
+        let Entry::Node(node) = entry else {
+            let kind = if directory { PathError::IsASubvolume } else { PathError::IsADirectory };
+            return Err(kind.into());
+        };
+        let place = Place { node, ..parent };
+        match (self.node(place).entries(), directory) {
+            (Some(_), false) => return Err(PathError::IsADirectory.into()),
+            (None, true) => return Err(PathError::NotADirectory.into()),
+            (Some(entries), true) if !entries.is_empty() => return Err(PathError::NotEmpty.into()),
+            _ => {}
+        }
+        self.entries_mut(parent).remove(name);
+        self.drop_name(place);
+        Ok(())
+    }
+
+    fn drop_name(&mut self, place: Place) {
+        self.node_mut(place).nlink -= 1;
+        self.forget(place);
+    }
+
+    /// Renames.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn rename(&mut self, from: &[u8], to: &[u8], mode: RenameMode) -> Verdict {
+        let (old, old_name) = self.parent(from)?;
+        let (new, new_name) = self.parent(to)?;
+        if old.subvolume != new.subvolume {
+            return Err(PathError::CrossDevice.into());
+        }
+        self.check_changeable(old)?;
+        check_name(old_name)?;
+        check_name(new_name)?;
+        let find = |place: Place, name: &[u8]| self.node(place).entries().and_then(|e| e.get(name)).copied();
+        let source = find(old, old_name).ok_or(PathError::NotFound)?;
+        let target = find(new, new_name);
+        match (target, mode) {
+            (Some(_), RenameMode::NoReplace) => return Err(PathError::Exists.into()),
+            (None, RenameMode::Exchange) => return Err(PathError::NotFound.into()),
+            _ => {}
+        }
+        if old != new {
+            if self.holds(old.subvolume, source, new) {
+                return Err(PathError::IntoItself.into());
+            }
+            if target.is_some_and(|target| self.holds(old.subvolume, target, old)) {
+                let exchange = mode == RenameMode::Exchange;
+                let kind = if exchange { PathError::IntoItself } else { PathError::NotEmpty };
+                return Err(kind.into());
+            }
+        }
+        if target == Some(source) {
+            return Ok(());
+        }
+        if mode == RenameMode::Exchange {
+            self.entries_mut(old).insert(old_name.to_vec(), target.expect("an exchange has two"));
+            self.entries_mut(new).insert(new_name.to_vec(), source);
+            return Ok(());
+        }
+        if let Some(target) = target {
+            self.replace(old.subvolume, source, target)?;
+        }
+        self.entries_mut(old).remove(old_name);
+        self.entries_mut(new).insert(new_name.to_vec(), source);
+        Ok(())
+    }
+
+    fn replace(&mut self, subvolume: u64, source: Entry, target: Entry) -> Verdict {
+        let is_directory = |entry| match entry {
+            Entry::Node(node) => self.node(Place { subvolume, node }).entries().is_some(),
+            _ => true,
+        };
+        match (is_directory(source), is_directory(target)) {
+            (true, false) => return Err(PathError::NotADirectory.into()),
+            (false, true) => return Err(PathError::IsADirectory.into()),
+            _ => {}
+        }
+        let Entry::Node(node) = target else { return Err(PathError::NotEmpty.into()) };
+        let place = Place { subvolume, node };
+        if self.node(place).entries().is_some_and(|entries| !entries.is_empty()) {
+            return Err(PathError::NotEmpty.into());
+        }
+        self.drop_name(place);
+        Ok(())
+    }
+
+    /// Whether directory `below` is what `entry` names, or lies in it, within one subvolume.
+    fn holds(&self, subvolume: u64, entry: Entry, below: Place) -> bool {
+        let Entry::Node(node) = entry else { return false };
+        let mut pending = vec![node];
+        while let Some(node) = pending.pop() {
+            let place = Place { subvolume, node };
+            if place == below {
+                return true;
+            }
+            let entries = self.node(place).entries();
+            pending.extend(entries.into_iter().flat_map(BTreeMap::values).filter_map(|entry| match entry {
+                Entry::Node(node) => Some(*node),
+                _ => None,
+            }));
+        }
+        false
+    }
+
+    /// Sets the mode; a symbolic link is followed.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn set_mode(&mut self, path: &[u8], mode: u32) -> Verdict {
+        let place = self.resolve(path, true)?;
+        self.check_changeable(place)?;
+        self.node_mut(place).mode = mode;
+        Ok(())
+    }
+
+    /// Sets owner and group, which takes privileges away; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn set_owner(&mut self, path: &[u8], uid: Option<u32>, gid: Option<u32>) -> Verdict {
+        let place = self.resolve(path, false)?;
+        self.check_changeable(place)?;
+        let node = self.node_mut(place);
+        node.uid = uid.unwrap_or(node.uid);
+        node.gid = gid.unwrap_or(node.gid);
+        if !matches!(node.kind, NodeKind::Directory(_)) {
+            node.mode &= !SET_USER_ID;
+            if node.mode & GROUP_EXECUTE != 0 {
+                node.mode &= !SET_GROUP_ID;
+            }
+            node.xattrs.remove(b"security.capability".as_slice());
+        }
+        Ok(())
+    }
+
+    /// Sets times, which the model does not keep.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn set_times(&mut self, path: &[u8]) -> Verdict {
+        let place = self.resolve(path, false)?;
+        self.check_changeable(place)
+    }
+
+    fn check_xattr(&self, path: &[u8], name: &[u8]) -> Verdict<Place> {
+        let place = self.resolve(path, false)?;
+        self.check_changeable(place)?;
+        let plain = !matches!(self.node(place).kind, NodeKind::File(_) | NodeKind::Directory(_));
+        if plain && name.starts_with(b"user.") {
+            return Err(PathError::NotPermitted.into());
+        }
+        Ok(place)
+    }
+
+    /// Sets an attribute; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn set_xattr(&mut self, path: &[u8], name: &[u8], value: &[u8], how: XattrSet) -> Verdict {
+        let place = self.check_xattr(path, name)?;
+        let xattrs = &mut self.node_mut(place).xattrs;
+        match (how, xattrs.contains_key(name)) {
+            (XattrSet::Create, true) => return Err(PathError::Exists.into()),
+            (XattrSet::Replace, false) => return Err(PathError::NoAttribute.into()),
+            _ => {}
+        }
+        xattrs.insert(name.to_vec(), value.to_vec());
+        Ok(())
+    }
+
+    /// Removes an attribute; a symbolic link is not followed.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn remove_xattr(&mut self, path: &[u8], name: &[u8]) -> Verdict {
+        let place = self.check_xattr(path, name)?;
+        self.node_mut(place).xattrs.remove(name).map(drop).ok_or(PathError::NoAttribute.into())
+    }
+
+    /// Asks for overwriting in place, which only empty files and directories take up. `compress` asks for
+    /// compression instead, which excludes it.
+    ///
+    /// # Errors
+    /// POSIX's reasons; compression of a file with data that is overwritten in place.
+    pub fn set_flags(&mut self, path: &[u8], nodatacow: bool, compress: bool) -> Verdict {
+        let place = self.resolve(path, false)?;
+        self.check_changeable(place)?;
+        let node = self.node_mut(place);
+        let changes = match &node.kind {
+            NodeKind::File(content) => content.size() == 0,
+            NodeKind::Directory(_) => true,
+            _ => return Err(PathError::NotSupported.into()),
+        };
+        let new = if changes { nodatacow } else { node.nodatacow };
+        if compress && new {
+            return Err(super::Refusal::Invalid);
+        }
+        node.nodatacow = new;
+        Ok(())
+    }
+
+    /// Makes an empty subvolume.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn create_subvolume(&mut self, path: &[u8]) -> Verdict {
+        let subvolume = Subvolume::new(0o755);
+        self.add_subvolume(path, |_| subvolume)
+    }
+
+    /// Copies a whole subvolume. Of the subvolumes in it, empty directories are left.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn snapshot(&mut self, source: &[u8], path: &[u8], read_only: bool) -> Verdict {
+        let place = self.resolve(source, true)?;
+        self.add_subvolume(path, |model| {
+            let mut copy = model.subvolumes[&place.subvolume].clone();
+            copy.read_only = read_only;
+            copy.nodes.retain(|_, node| node.nlink > 0);
+            for node in copy.nodes.values_mut() {
+                if let NodeKind::Directory(entries) = &node.kind
+                    && entries.values().any(|entry| matches!(entry, Entry::Subvolume(_)))
+                    && let NodeKind::Directory(entries) = &mut Arc::make_mut(node).kind
+                {
+                    for entry in entries.values_mut() {
+                        if matches!(entry, Entry::Subvolume(_)) {
+                            *entry = Entry::Stub;
+                        }
+                    }
+                }
+            }
+            copy
+        })
+    }
+
+    fn add_subvolume(&mut self, path: &[u8], make: impl FnOnce(&Self) -> Subvolume) -> Verdict {
+        let (parent, name) = self.parent(path)?;
+        self.check_changeable(parent)?;
+        check_name(name)?;
+        if self.node(parent).entries().is_some_and(|entries| entries.contains_key(name)) {
+            return Err(PathError::Exists.into());
+        }
+        let mut subvolume = make(self);
+        // Its root directory has one name, whatever the original's had.
+        Arc::make_mut(subvolume.nodes.get_mut(&ROOT).expect("a root directory")).nlink = 1;
+        let number = self.number();
+        self.subvolumes.insert(number, subvolume);
+        self.entries_mut(parent).insert(name.to_vec(), Entry::Subvolume(number));
+        Ok(())
+    }
+
+    /// Deletes a subvolume that holds no other, with all that is in it.
+    ///
+    /// # Errors
+    /// POSIX's reasons.
+    pub fn delete_subvolume(&mut self, path: &[u8]) -> Verdict {
+        let (parent, name) = self.parent(path)?;
+        self.check_changeable(parent)?;
+        let entries = self.node(parent).entries().expect("parents are directories");
+        let Entry::Subvolume(number) = *entries.get(name).ok_or(PathError::NotFound)? else {
+            return Err(super::Refusal::Invalid);
+        };
+        let nodes = self.subvolumes[&number].nodes.values();
+        if nodes
+            .filter_map(|node| node.entries())
+            .flat_map(BTreeMap::values)
+            .any(|entry| matches!(entry, Entry::Subvolume(_)))
+        {
+            return Err(PathError::NotEmpty.into());
+        }
+        self.entries_mut(parent).remove(name);
+        self.subvolumes.remove(&number);
+        Ok(())
+    }
+}

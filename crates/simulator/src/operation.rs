@@ -1,0 +1,197 @@
+//! One thing that a caller asks of a file system: [`Operation`].
+//!
+//! An operation holds all that it needs, so that its `Debug` text is enough to do it again.
+
+use crate::model::{Model, Refusal, Verdict};
+use papilio::{FileKind, RenameMode, XattrSet};
+
+/// What is to be made.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum NewFile {
+    /// An empty file.
+    Regular,
+    /// An empty directory.
+    Directory,
+    /// A symbolic link to this.
+    Symlink(Vec<u8>),
+    /// A pipe, socket or device file, with its device number.
+    Special(FileKind, u32, u32),
+}
+
+/// Which file's data an operation is about.
+#[derive(Clone, PartialEq, Eq)]
+pub enum FileAt {
+    /// One that is open, by number.
+    Open(u8),
+    /// One by path.
+    Path(Vec<u8>),
+}
+
+impl std::fmt::Debug for FileAt {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FileAt::Open(slot) => write!(f, "open {slot}"),
+            FileAt::Path(path) => write!(f, "\"{}\"", path.escape_ascii()),
+        }
+    }
+}
+
+/// A path or name, shown as text.
+#[derive(Clone, PartialEq, Eq)]
+pub struct Text(pub Vec<u8>);
+
+impl std::fmt::Debug for Text {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+
+impl std::ops::Deref for Text {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+
+/// Bytes to be written, by a recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Fill {
+    /// How many.
+    pub length: usize,
+    /// Says which: 0 for zeros; even ones compress well, odd ones do not.
+    pub seed: u64,
+}
+
+impl Fill {
+    /// The bytes.
+    pub fn bytes(&self) -> Vec<u8> {
+        let mut bytes = vec![0; self.length];
+        let mut random = fastrand::Rng::with_seed(self.seed);
+        match self.seed {
+            0 => {}
+            seed if seed.is_multiple_of(2) => {
+                let words: Vec<[u8; 8]> = (0..16).map(|_| random.u64(..).to_le_bytes()).collect();
+                for chunk in bytes.chunks_mut(8) {
+                    chunk.copy_from_slice(&words[random.usize(..words.len())][..chunk.len()]);
+                }
+            }
+            _ => random.fill(&mut bytes),
+        }
+        bytes
+    }
+}
+
+/// One thing that is asked.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[allow(missing_docs)] // The fields are those of the calls that carry them out.
+pub enum Operation {
+    Create { path: Text, mode: u32, owner: (u32, u32), new: NewFile },
+    CreateUnnamed { slot: u8, directory: Text },
+    Open { slot: u8, path: Text },
+    Close { slot: u8 },
+    Write { file: FileAt, offset: u64, fill: Fill },
+    Append { file: FileAt, fill: Fill },
+    Truncate { file: FileAt, size: u64 },
+    PunchHole { file: FileAt, offset: u64, length: u64 },
+    Allocate { file: FileAt, offset: u64, length: u64, keep_size: bool },
+    CloneRange { source: FileAt, from: u64, length: u64, target: FileAt, to: u64 },
+    Read { file: FileAt, offset: u64, length: usize },
+    Rename { from: Text, to: Text, mode: RenameMode },
+    Link { existing: Text, path: Text },
+    LinkOpen { slot: u8, path: Text },
+    Unlink { path: Text },
+    RemoveDirectory { path: Text },
+    SetMode { path: Text, mode: u32 },
+    SetOwner { path: Text, uid: Option<u32>, gid: Option<u32> },
+    SetTimes { path: Text, seconds: i64 },
+    SetXattr { path: Text, name: Text, value: Vec<u8>, how: XattrSet },
+    RemoveXattr { path: Text, name: Text },
+    SetFlags { path: Text, nodatacow: bool, compress: bool },
+    CreateSubvolume { path: Text },
+    Snapshot { source: Text, path: Text, read_only: bool },
+    DeleteSubvolume { path: Text },
+    Sync,
+    Remount,
+}
+
+/// What an operation gives besides success.
+pub type Reply = Option<Vec<u8>>;
+
+impl Operation {
+    /// Whether it changes the data of a file in steps, of which some may be done when room runs out.
+    pub fn data_target(&self) -> Option<&FileAt> {
+        match self {
+            Operation::Write { file, .. }
+            | Operation::Append { file, .. }
+            | Operation::Truncate { file, .. }
+            | Operation::PunchHole { file, .. }
+            | Operation::Allocate { file, .. } => Some(file),
+            Operation::CloneRange { target, .. } => Some(target),
+            _ => None,
+        }
+    }
+
+    /// Asks it of the model.
+    ///
+    /// # Errors
+    /// What the file system must answer too.
+    pub fn apply(&self, model: &mut Model) -> Verdict<Reply> {
+        match self {
+            Operation::Create { path, mode, owner, new } => {
+                model.create(path, *mode, *owner, new).map(drop)?;
+            }
+            Operation::CreateUnnamed { slot, directory } => model.create_unnamed(*slot, directory)?,
+            Operation::Open { slot, path } => model.open(*slot, path)?,
+            Operation::Close { slot } => model.close(*slot),
+            Operation::Read { file, offset, length } => {
+                let place = model.file(file)?;
+                return Ok(Some(model.content(place).bytes(*offset, *length as u64)));
+            }
+            Operation::Rename { from, to, mode } => model.rename(from, to, *mode)?,
+            Operation::Link { existing, path } => model.link(existing, path)?,
+            Operation::LinkOpen { slot, path } => model.link_open(*slot, path)?,
+            Operation::Unlink { path } => model.remove(path, false)?,
+            Operation::RemoveDirectory { path } => model.remove(path, true)?,
+            Operation::SetMode { path, mode } => model.set_mode(path, *mode)?,
+            Operation::SetOwner { path, uid, gid } => model.set_owner(path, *uid, *gid)?,
+            Operation::SetTimes { path, .. } => model.set_times(path)?,
+            Operation::SetXattr { path, name, value, how } => model.set_xattr(path, name, value, *how)?,
+            Operation::RemoveXattr { path, name } => model.remove_xattr(path, name)?,
+            Operation::SetFlags { path, nodatacow, compress } => {
+                model.set_flags(path, *nodatacow, *compress)?;
+            }
+            Operation::CreateSubvolume { path } => model.create_subvolume(path)?,
+            Operation::Snapshot { source, path, read_only } => model.snapshot(source, path, *read_only)?,
+            Operation::DeleteSubvolume { path } => model.delete_subvolume(path)?,
+            Operation::Sync => {}
+            Operation::Remount => model.close_all(),
+            _ => self.apply_to_data(model)?,
+        }
+        Ok(None)
+    }
+
+    fn apply_to_data(&self, model: &mut Model) -> Result<(), Refusal> {
+        match self {
+            Operation::Write { file, offset, fill } => {
+                model.edit(file, |content| content.write(*offset, &fill.bytes()))
+            }
+            Operation::Append { file, fill } => {
+                model.edit(file, |content| content.write(content.size(), &fill.bytes()))
+            }
+            Operation::Truncate { file, size } => model.edit(file, |content| content.set_size(*size)),
+            Operation::PunchHole { file, offset, length } => {
+                model.edit(file, |content| content.zero(*offset, offset + length))
+            }
+            Operation::Allocate { file, offset, length, keep_size } => model.edit(file, |content| {
+                if !keep_size && *length > 0 {
+                    content.grow_to(offset + length);
+                }
+            }),
+            Operation::CloneRange { source, from, length, target, to } => {
+                model.clone_range(source, *from, *length, target, *to)
+            }
+            _ => unreachable!("no change of data: {self:?}"),
+        }
+    }
+}

@@ -1,0 +1,428 @@
+//! A file system and its model, side by side: [`Session`].
+//!
+//! Owns the open file system, its open files, and the comparison of each answer. Invariant: after each
+//! operation that did not fail the run, file system and model are the same. An operation that runs out of
+//! room leaves no trace, but for changes of data in steps: there each sector is as before or as it was to
+//! become, and the model takes over what is there.
+
+use crate::model::{Content, Model, Refusal};
+use crate::operation::{FileAt, NewFile, Operation, Reply};
+use crate::random::Generator;
+use crate::verify;
+use papilio::{
+    Error, ErrorKind, File, FileSystem, InodeFlags, NewInode, NewKind, OpenOptions, SetTime, Timespec,
+};
+use papilio_device::Device;
+use std::collections::{BTreeMap, VecDeque};
+use std::fmt::Write;
+use std::sync::Arc;
+
+/// Operations that a failure tells of.
+const TOLD: usize = 12;
+
+/// What a run did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations.
+    pub operations: u64,
+    /// Those that were refused, by both.
+    pub refused: u64,
+    /// Those that found no room.
+    pub no_space: u64,
+    /// Syncs that succeeded.
+    pub syncs: u64,
+}
+
+impl std::ops::AddAssign for Counts {
+    fn add_assign(&mut self, other: Self) {
+        self.operations += other.operations;
+        self.refused += other.refused;
+        self.no_space += other.no_space;
+        self.syncs += other.syncs;
+    }
+}
+
+/// How a step ended that did not fail the run.
+#[derive(Debug)]
+pub enum Outcome {
+    /// Both did it.
+    Done,
+    /// Both refused it.
+    Refused,
+    /// There was no room.
+    NoSpace,
+    /// The file system failed: a device did.
+    Failed(Error),
+}
+
+/// A file system beside its model.
+#[derive(Debug)]
+pub struct Session {
+    devices: Vec<Arc<dyn Device>>,
+    options: OpenOptions,
+    fs: Option<FileSystem>,
+    base: Vec<u8>,
+    files: BTreeMap<u8, File>,
+    model: Model,
+    last: VecDeque<String>,
+    counts: Counts,
+}
+
+impl Session {
+    /// Opens an empty file system.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn open(devices: Vec<Arc<dyn Device>>, options: OpenOptions) -> papilio::Result<Self> {
+        Self::resume(devices, options, Model::new())
+    }
+
+    /// Opens a file system of which a model is known.
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn resume(
+        devices: Vec<Arc<dyn Device>>,
+        options: OpenOptions,
+        mut model: Model,
+    ) -> papilio::Result<Self> {
+        model.close_all();
+        let fs = FileSystem::from_devices(devices.clone(), &options)?;
+        Ok(Self { devices, options, model, ..Self::shared(fs, b"") })
+    }
+
+    /// Goes on with an empty directory of an open file system that others use too. It never closes it.
+    pub fn shared(fs: FileSystem, base: &[u8]) -> Self {
+        Self {
+            devices: Vec::new(),
+            options: OpenOptions::new(),
+            fs: Some(fs),
+            base: base.to_vec(),
+            files: BTreeMap::new(),
+            model: Model::new(),
+            last: VecDeque::new(),
+            counts: Counts::default(),
+        }
+    }
+
+    /// The model as it is now.
+    pub fn model(&self) -> &Model {
+        &self.model
+    }
+
+    /// The model, for who changes the file system in other ways too.
+    pub fn model_mut(&mut self) -> &mut Model {
+        &mut self.model
+    }
+
+    /// The file system.
+    ///
+    /// # Panics
+    /// After [`Session::close`], or a remount that failed.
+    pub fn fs(&self) -> &FileSystem {
+        self.fs.as_ref().expect("it is open")
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Draws and does so many operations.
+    ///
+    /// # Errors
+    /// The first thing that is not as it must be, with the operations before it.
+    pub fn run(&mut self, generator: &mut Generator, operations: u64) -> Result<(), String> {
+        for _ in 0..operations {
+            let operation = generator.next(&self.model);
+            if let Outcome::Failed(error) = self.step(&operation)? {
+                return Err(self.told(&operation, &format!("failed: {error}")));
+            }
+        }
+        Ok(())
+    }
+
+    /// Does one operation on both sides.
+    ///
+    /// # Errors
+    /// An answer that is not the model's.
+    pub fn step(&mut self, operation: &Operation) -> Result<Outcome, String> {
+        if self.last.len() == TOLD {
+            self.last.pop_front();
+        }
+        self.last.push_back(shortened(operation));
+        self.counts.operations += 1;
+        let answer = self.carry_out(operation);
+        let kind = match &answer {
+            Ok(_) => None,
+            Err(error) => Some(error.kind()),
+        };
+        let outcome = match (answer, kind) {
+            (Ok(reply), _) => {
+                let expected = operation.apply(&mut self.model);
+                self.agree(operation, &reply, expected)?;
+                self.counts.syncs += u64::from(*operation == Operation::Sync);
+                Outcome::Done
+            }
+            (Err(_), Some(ErrorKind::NoSpace)) => {
+                self.counts.no_space += 1;
+                self.adopt(operation)?;
+                Outcome::NoSpace
+            }
+            (Err(error), Some(ErrorKind::Path(_) | ErrorKind::Invalid)) => {
+                let refusal = match error.kind() {
+                    ErrorKind::Path(kind) => Refusal::Path(kind),
+                    _ => Refusal::Invalid,
+                };
+                let before = self.model.clone();
+                match operation.apply(&mut self.model) {
+                    Err(expected) if expected == refusal => {}
+                    other => {
+                        self.model = before;
+                        let other = other.map(|_| "success");
+                        return Err(self.told(operation, &format!("gave {error:?}, expected {other:?}")));
+                    }
+                }
+                self.counts.refused += 1;
+                Outcome::Refused
+            }
+            (Err(error), _) => Outcome::Failed(error),
+        };
+        Ok(outcome)
+    }
+
+    fn agree(
+        &self,
+        operation: &Operation,
+        reply: &Reply,
+        expected: Result<Reply, Refusal>,
+    ) -> Result<(), String> {
+        let expected = match expected {
+            Ok(expected) => expected,
+            Err(refusal) => return Err(self.told(operation, &format!("succeeded, expected {refusal:?}"))),
+        };
+        if *reply == expected {
+            return Ok(());
+        }
+        let (got, wanted) = (reply.as_deref().unwrap_or_default(), expected.as_deref().unwrap_or_default());
+        Err(self.told(operation, &verify::difference(got, wanted)))
+    }
+
+    /// After a change that found no room: takes over what is there, if it can be.
+    fn adopt(&mut self, operation: &Operation) -> Result<(), String> {
+        // Room is asked for first: what would be refused may find none instead.
+        let Some(target) = operation.data_target() else { return Ok(()) };
+        let Ok(place) = self.model.file(target) else { return Ok(()) };
+        let before = self.model.content(place).clone();
+        let mut after = self.model.clone();
+        if operation.apply(&mut after).is_err() {
+            return Ok(());
+        }
+        let after = after.content(place).clone();
+        let found = self.open_file(target).and_then(|file| file.read_all());
+        let found = found.map_err(|error| self.told(operation, &format!("read back: {error}")))?;
+        let content = partly(&before, &after, &found)
+            .map_err(|reason| self.told(operation, &format!("found no room, and left {reason}")))?;
+        self.model.set_content(place, content);
+        Ok(())
+    }
+
+    fn told(&self, operation: &Operation, what: &str) -> String {
+        let mut text = format!(
+            "operation {}: {}: {what}\nthe last ones were:",
+            self.counts.operations,
+            shortened(operation)
+        );
+        for last in &self.last {
+            let _ = write!(text, "\n    {last}");
+        }
+        text
+    }
+
+    /// Compares everything, through the open file system.
+    ///
+    /// # Errors
+    /// The first difference.
+    pub fn verify(&self) -> Result<(), String> {
+        verify::compare(self.fs(), &self.base, &self.model)
+            .map_err(|difference| format!("after {} operations: {difference}", self.counts.operations))
+    }
+
+    /// Closes the file system, and compares it with the model after it is opened anew.
+    ///
+    /// # Errors
+    /// Closing fails, a difference, or a finding of the check.
+    pub fn close(&mut self) -> Result<(), String> {
+        self.files.clear();
+        self.model.close_all();
+        let fs = self.fs.take().expect("it is open");
+        fs.close().map_err(|error| format!("closing: {error}"))?;
+        verify::check(&self.devices)?;
+        verify::compare_devices(&self.devices, &self.model)
+    }
+
+    /// Opens it again after [`Session::close`].
+    ///
+    /// # Errors
+    /// It cannot be opened.
+    pub fn reopen(&mut self) -> papilio::Result<()> {
+        self.fs = Some(FileSystem::from_devices(self.devices.clone(), &self.options)?);
+        Ok(())
+    }
+
+    /// Lets go of the file system as it is.
+    pub fn abandon(&mut self) {
+        self.files.clear();
+        self.fs = None;
+    }
+
+    fn path(&self, path: &[u8]) -> Vec<u8> {
+        [&self.base[..], path].concat()
+    }
+
+    fn open_file(&self, file: &FileAt) -> papilio::Result<File> {
+        match file {
+            FileAt::Open(slot) => Ok(self.files[slot].clone()),
+            FileAt::Path(path) => self.fs().open_file(self.path(path)),
+        }
+    }
+
+    fn carry_out(&mut self, operation: &Operation) -> papilio::Result<Reply> {
+        match operation {
+            Operation::CreateUnnamed { slot, directory } => {
+                let directory = self.fs().inode(self.path(directory))?;
+                let file = directory.create_unnamed(&NewInode::new(NewKind::Regular, 0o600))?;
+                self.files.insert(*slot, file);
+            }
+            Operation::Open { slot, path } => {
+                let file = self.fs().open_file(self.path(path))?;
+                self.files.insert(*slot, file);
+            }
+            Operation::Close { slot } => drop(self.files.remove(slot)),
+            Operation::Read { file, offset, length } => {
+                let mut buffer = vec![0xa5; *length];
+                let read = self.open_file(file)?.read_at(&mut buffer, *offset)?;
+                buffer.truncate(read);
+                return Ok(Some(buffer));
+            }
+            Operation::LinkOpen { slot, path } => {
+                let path = self.path(path);
+                let (directory, name) = self.fs().parent(&path)?;
+                directory.link(self.files[slot].inode(), name)?;
+            }
+            Operation::Sync => self.fs().sync()?,
+            Operation::Remount => {
+                self.files.clear();
+                if let Some(fs) = self.fs.take_if(|_| !self.devices.is_empty()) {
+                    fs.close()?;
+                    self.reopen()?;
+                }
+            }
+            _ => match operation.data_target() {
+                Some(target) => self.change_data(operation, target)?,
+                None => self.change_names(operation)?,
+            },
+        }
+        Ok(None)
+    }
+
+    fn change_data(&self, operation: &Operation, target: &FileAt) -> papilio::Result<()> {
+        let source = match operation {
+            Operation::CloneRange { source, .. } => Some(self.open_file(source)?),
+            _ => None,
+        };
+        let file = self.open_file(target)?;
+        match operation {
+            Operation::Write { offset, fill, .. } => file.write_at(&fill.bytes(), *offset),
+            Operation::Append { fill, .. } => file.write_at(&fill.bytes(), file.len()),
+            Operation::Truncate { size, .. } => file.set_len(*size),
+            Operation::PunchHole { offset, length, .. } => file.punch_hole(*offset, *length),
+            Operation::Allocate { offset, length, keep_size, .. } => {
+                file.allocate(*offset, *length, *keep_size)
+            }
+            Operation::CloneRange { from, length, to, .. } => {
+                file.clone_range(source.as_ref().expect("opened first"), *from, *length, *to)
+            }
+            _ => unreachable!("no change of data: {operation:?}"),
+        }
+    }
+
+    fn change_names(&self, operation: &Operation) -> papilio::Result<()> {
+        let fs = self.fs();
+        match operation {
+            Operation::Create { path, mode, owner: (uid, gid), new } => {
+                let kind = match new {
+                    NewFile::Regular => NewKind::Regular,
+                    NewFile::Directory => NewKind::Directory,
+                    NewFile::Symlink(target) => NewKind::Symlink(target),
+                    NewFile::Special(kind, major, minor) => special(*kind, *major, *minor),
+                };
+                fs.create(self.path(path), &NewInode::new(kind, *mode).owner(*uid, *gid)).map(drop)
+            }
+            Operation::Rename { from, to, mode } => fs.rename(self.path(from), self.path(to), *mode),
+            Operation::Link { existing, path } => fs.hard_link(self.path(existing), self.path(path)),
+            Operation::Unlink { path } => fs.remove_file(self.path(path)),
+            Operation::RemoveDirectory { path } => fs.remove_dir(self.path(path)),
+            Operation::SetMode { path, mode } => fs.set_permissions(self.path(path), *mode),
+            Operation::SetOwner { path, uid, gid } => fs.set_owner(self.path(path), *uid, *gid),
+            Operation::SetTimes { path, seconds } => {
+                let time = SetTime::At(Timespec { seconds: *seconds, nanoseconds: 7 });
+                fs.set_times(self.path(path), Some(time), Some(time))
+            }
+            Operation::SetXattr { path, name, value, how } => {
+                fs.inode_nofollow(self.path(path))?.set_xattr(name, value, *how)
+            }
+            Operation::RemoveXattr { path, name } => fs.inode_nofollow(self.path(path))?.remove_xattr(name),
+            Operation::SetFlags { path, nodatacow, compress } => {
+                let mut flags = InodeFlags::empty();
+                flags.set(InodeFlags::NODATACOW, *nodatacow);
+                flags.set(InodeFlags::COMPRESS, *compress);
+                fs.inode_nofollow(self.path(path))?.set_flags(flags)
+            }
+            _ => unreachable!("no change of names: {operation:?}"),
+        }
+    }
+}
+
+fn special(kind: papilio::FileKind, major: u32, minor: u32) -> NewKind<'static> {
+    match kind {
+        papilio::FileKind::Fifo => NewKind::Fifo,
+        papilio::FileKind::Socket => NewKind::Socket,
+        papilio::FileKind::CharacterDevice => NewKind::CharacterDevice { major, minor },
+        papilio::FileKind::BlockDevice => NewKind::BlockDevice { major, minor },
+        other => unreachable!("{other:?} has content"),
+    }
+}
+
+/// An operation as text, without the bytes of long values.
+fn shortened(operation: &Operation) -> String {
+    let text = format!("{operation:?}");
+    match text.char_indices().nth(160) {
+        Some((cut, _)) => format!("{}...", &text[..cut]),
+        None => text,
+    }
+}
+
+/// What is left of a change from `before` to `after` that stopped half-way: each sector is one or the
+/// other's, and the size lies between.
+fn partly(before: &Content, after: &Content, found: &[u8]) -> Result<Content, String> {
+    let size = found.len() as u64;
+    let (least, most) = (before.size().min(after.size()), before.size().max(after.size()));
+    if !(least..=most).contains(&size) {
+        return Err(format!("a size of {size}, neither {} nor {}", before.size(), after.size()));
+    }
+    let (mut old, mut new) = (vec![0; 4096], vec![0; 4096]);
+    for (index, sector) in found.chunks(4096).enumerate() {
+        let offset = index as u64 * 4096;
+        for (side, buffer) in [(before, &mut old), (after, &mut new)] {
+            buffer.fill(0);
+            side.read(buffer, offset);
+        }
+        if sector != &old[..sector.len()] && sector != &new[..sector.len()] {
+            return Err(format!("other bytes than before or after in the sector at {offset}"));
+        }
+    }
+    let mut content = Content::default();
+    content.write(0, found);
+    Ok(content)
+}

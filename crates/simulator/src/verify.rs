@@ -1,0 +1,209 @@
+//! A whole file system compared with its model, and checked.
+//!
+//! Owns [`compare`], which looks at every path: kind, mode, owner, links, size, attributes, content, and that
+//! names of one inode are names of one inode on the other side.
+
+use crate::model::{Entry, Model, Node, NodeKind, Place};
+use papilio::{CheckOptions, File, FileKind, FileSystem, Inode, InodeFlags, OpenOptions};
+use papilio_device::Device;
+use std::collections::{BTreeMap, HashMap};
+use std::sync::Arc;
+
+/// Files up to this size are read whole; of others, what either side says is data.
+const WHOLE: u64 = 8 << 20;
+const PIECE: u64 = 1 << 20;
+
+/// Compares the tree below `base` with the model.
+///
+/// # Errors
+/// The first difference.
+pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String> {
+    let path = if base.is_empty() { b"/" } else { base };
+    let root = fs.inode(path).map_err(|error| format!("{}: {error}", path.escape_ascii()))?;
+    let mut numbers: HashMap<(u64, u64), Place> = HashMap::new();
+    let mut places: HashMap<Place, (u64, u64)> = HashMap::new();
+    let mut pending = vec![(base.to_vec(), root, Model::root())];
+    while let Some((path, inode, place)) = pending.pop() {
+        let differ = |what: String| format!("{}: {what}", path.escape_ascii());
+        let node = model.node(place);
+        let number = (inode.tree().0, inode.number().0);
+        if *numbers.entry(number).or_insert(place) != place
+            || *places.entry(place).or_insert(number) != number
+        {
+            return Err(differ("names of one inode there are not those of one inode here".to_owned()));
+        }
+        metadata(&inode, node).map_err(&differ)?;
+        content(&inode, node).map_err(&differ)?;
+        if let Some(entries) = node.entries() {
+            let mut found = BTreeMap::new();
+            for entry in inode.entries().map_err(|error| differ(error.to_string()))? {
+                let entry = entry.map_err(|error| differ(error.to_string()))?;
+                let below = entry.inode().map_err(|error| differ(error.to_string()))?;
+                if found.insert(entry.name().to_vec(), below).is_some() {
+                    return Err(differ(format!("\"{}\" is there twice", entry.name().escape_ascii())));
+                }
+            }
+            for (name, entry) in entries {
+                let shown = name.escape_ascii();
+                let Some(below) = found.remove(name) else {
+                    return Err(differ(format!("\"{shown}\" is missing")));
+                };
+                let looked = inode.lookup(name).map_err(|error| differ(error.to_string()))?;
+                if looked.as_ref().map(|looked| (looked.tree(), looked.number()))
+                    != Some((below.tree(), below.number()))
+                {
+                    return Err(differ(format!(
+                        "\"{shown}\" is listed as {below:?}, looked up as {looked:?}"
+                    )));
+                }
+                let path = [&path[..], b"/", name].concat();
+                match (model.target(place, *entry), entry) {
+                    (Some(target), _) => pending.push((path, below, target)),
+                    (None, Entry::Stub) if below.is_subvolume_stub() => {}
+                    (None, _) => {
+                        return Err(differ(format!(
+                            "\"{shown}\" is not what a snapshot leaves of a subvolume"
+                        )));
+                    }
+                }
+            }
+            if let Some(name) = found.keys().next() {
+                return Err(differ(format!("\"{}\" should not be there", name.escape_ascii())));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn metadata(inode: &Inode, node: &Node) -> Result<(), String> {
+    let metadata = inode.metadata();
+    let mut facts = vec![
+        ("mode", u64::from(metadata.permissions()), u64::from(node.mode)),
+        ("uid", metadata.uid().into(), node.uid.into()),
+        ("gid", metadata.gid().into(), node.gid.into()),
+        ("nlink", metadata.nlink().into(), node.nlink.into()),
+        ("size", metadata.size(), node.size()),
+    ];
+    if metadata.kind() != node.file_kind() {
+        return Err(format!("kind {:?}, expected {:?}", metadata.kind(), node.file_kind()));
+    }
+    if let NodeKind::Special(_, major, minor) = node.kind {
+        facts.push(("major", metadata.rdev().0.into(), major.into()));
+        facts.push(("minor", metadata.rdev().1.into(), minor.into()));
+    }
+    let flags = metadata.flags();
+    if matches!(node.file_kind(), FileKind::Regular | FileKind::Directory) {
+        facts.push(("NODATACOW", flags.contains(InodeFlags::NODATACOW).into(), node.nodatacow.into()));
+    }
+    if node.file_kind() == FileKind::Regular {
+        facts.push(("NODATASUM", flags.contains(InodeFlags::NODATASUM).into(), node.nodatacow.into()));
+    }
+    if let Some((fact, found, expected)) = facts.into_iter().find(|(_, found, expected)| found != expected) {
+        return Err(format!("{fact} {found:#o}, expected {expected:#o}"));
+    }
+    let xattrs = inode.xattrs().map_err(|error| error.to_string())?;
+    let found: BTreeMap<Vec<u8>, Vec<u8>> = xattrs
+        .into_iter()
+        .map(|xattr| (xattr.name, xattr.value))
+        .filter(|(name, _)| !name.starts_with(b"btrfs."))
+        .collect();
+    if found != node.xattrs {
+        let list = |xattrs: &BTreeMap<Vec<u8>, Vec<u8>>| {
+            let each =
+                xattrs.iter().map(|(name, value)| format!("{} ({} bytes)", name.escape_ascii(), value.len()));
+            each.collect::<Vec<_>>().join(", ")
+        };
+        return Err(format!("attributes {}, expected {}", list(&found), list(&node.xattrs)));
+    }
+    Ok(())
+}
+
+fn content(inode: &Inode, node: &Node) -> Result<(), String> {
+    match &node.kind {
+        NodeKind::Symlink(target) => {
+            let found = inode.read_link().map_err(|error| error.to_string())?;
+            if found == *target { Ok(()) } else { Err(difference(&found, target)) }
+        }
+        NodeKind::File(expected) => {
+            let file = inode.open().map_err(|error| error.to_string())?;
+            let size = expected.size();
+            let mut stretches = vec![(0, size)];
+            if size > WHOLE {
+                stretches = data_of(&file, size).map_err(|error| error.to_string())?;
+                stretches.extend(expected.stretches());
+            }
+            for (start, end) in stretches {
+                for at in (start..end).step_by(PIECE as usize) {
+                    let length = PIECE.min(end - at);
+                    let mut found = vec![0xa5; length as usize];
+                    let read = file.read_at(&mut found, at).map_err(|error| error.to_string())?;
+                    found.truncate(read);
+                    let expected = expected.bytes(at, length);
+                    if found != expected {
+                        return Err(format!("from {at} on: {}", difference(&found, &expected)));
+                    }
+                }
+            }
+            Ok(())
+        }
+        _ => Ok(()),
+    }
+}
+
+fn data_of(file: &File, size: u64) -> papilio::Result<Vec<(u64, u64)>> {
+    let (mut stretches, mut at) = (Vec::new(), 0);
+    while at < size {
+        let Some(start) = file.seek_data(at)? else { break };
+        at = file.seek_hole(start)?;
+        stretches.push((start, at));
+    }
+    Ok(stretches)
+}
+
+/// Says where two runs of bytes differ.
+pub fn difference(found: &[u8], expected: &[u8]) -> String {
+    let at = found.iter().zip(expected).position(|(a, b)| a != b);
+    let (lengths, differing) = (
+        format!("{} bytes, expected {}", found.len(), expected.len()),
+        found.iter().zip(expected).filter(|(a, b)| a != b).count(),
+    );
+    match at {
+        Some(at) => {
+            format!("{lengths}; {differing} differ, at {at}: {:#x}, expected {:#x}", found[at], expected[at])
+        }
+        None => lengths,
+    }
+}
+
+/// Opens devices for reading and compares what is there with the model.
+///
+/// # Errors
+/// They cannot be opened, or the first difference.
+pub fn compare_devices(devices: &[Arc<dyn Device>], model: &Model) -> Result<(), String> {
+    let fs =
+        FileSystem::from_devices(devices.to_vec(), &OpenOptions::new()).map_err(|error| error.to_string())?;
+    compare(&fs, b"", model)
+}
+
+/// Checks what is on the devices, data and all.
+///
+/// # Errors
+/// The findings.
+pub fn check(devices: &[Arc<dyn Device>]) -> Result<(), String> {
+    check_with(devices, &OpenOptions::new())
+}
+
+/// As [`check`], opened as the options say.
+///
+/// # Errors
+/// The findings.
+pub fn check_with(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<(), String> {
+    let report = papilio::check_devices(devices.to_vec(), options, &CheckOptions::new().data_csum(true))
+        .map_err(|error| format!("check: {error}"))?;
+    if report.is_clean() {
+        return Ok(());
+    }
+    let findings: Vec<String> =
+        report.findings.iter().take(10).map(|finding| format!("{finding:?}")).collect();
+    Err(format!("{} findings:\n    {}", report.findings.len(), findings.join("\n    ")))
+}
