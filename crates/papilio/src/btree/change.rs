@@ -174,6 +174,7 @@ impl Edit<'_> {
     fn apply_node(&self, node: &mut TreeBlock, ops: &[Op<'_>], right: &mut Vec<TreeBlock>) -> Result<()> {
         let mut rest = ops;
         let mut current = 0;
+        let mut pushed = false;
         while let Some(op) = rest.first() {
             while right.get(current).is_some_and(|next| op.key >= next.first_key()) {
                 current += 1;
@@ -184,6 +185,11 @@ impl Edit<'_> {
             let bound = if slot + 1 < target.len() { Some(target.view().key(slot + 1)) } else { next_node };
             let here = bound.map_or(rest.len(), |bound| rest.partition_point(|op| op.key < bound));
             let (mine, later) = rest.split_at(here.max(1));
+            // Once for an operation: then the leaf is split even so.
+            pushed = !pushed && self.push(target, slot, mine)?;
+            if pushed {
+                continue;
+            }
             rest = later;
             let mut new = Vec::new();
             let result = self.apply_child(target, slot, mine, &mut new);

@@ -140,6 +140,23 @@ fn sequential_insertion_fills_leaves_and_removal_gives_all_back() {
 }
 
 #[test]
+fn leaves_are_well_filled_whatever_the_order() {
+    let items = 20_000;
+    let fullest = items * 75 / (4096 - 101) + 1;
+    // Ascending before larger keys, and in no order.
+    for (name, multiplier) in [("ascending", 1), ("random", 7919)] {
+        let test = TestForest::new(4096);
+        let live = test.live_tree(TreeId(300));
+        live.edit(&test.allocator).insert(Key::new(u64::MAX, ItemType::STRING_ITEM, 0), &[1; 50]).unwrap();
+        for number in 0..items as u64 {
+            live.edit(&test.allocator).insert(key(number * multiplier % items as u64), &[7; 50]).unwrap();
+        }
+        let used = test.allocator.blocks.lock().len();
+        assert!(used * 3 < fullest * 4, "{name}: {used} blocks where {fullest} would do");
+    }
+}
+
+#[test]
 fn insert_and_replace_say_what_is_wrong() {
     let test = TestForest::new(4096);
     let live = test.live_tree(TreeId(300));

@@ -15,6 +15,7 @@ mod forest;
 mod live;
 #[cfg(test)]
 mod live_tests;
+mod push;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tree;
