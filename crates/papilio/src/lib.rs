@@ -116,4 +116,4 @@ pub use namespace::setattr::{SetAttributes, SetTime};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use papilio_format as format;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
-pub use subvolume::Subvolume;
+pub use subvolume::{Received, Subvolume};

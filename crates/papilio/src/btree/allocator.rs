@@ -27,8 +27,8 @@ pub(crate) trait NodeAllocator {
     /// References that cannot be read.
     fn free(&self, tree: &LiveTree, block: &TreeBlock) -> Result<()>;
 
-    /// `new` takes the place of `old` in `tree`; [`NodeAllocator::free`] of `old` follows. Where
-    /// others share `old`, what it points to gains references.
+    /// `new` takes the place of `old` in `tree`, which does not refer to `old` any more. Where others
+    /// share `old`, what it points to gains references.
     ///
     /// # Errors
     /// References that cannot be read.

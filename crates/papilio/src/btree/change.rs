@@ -54,10 +54,7 @@ impl Edit<'_> {
             let first_key = if node.len() == 0 { Key::MIN } else { node.first_key() };
             let identity = self.identity(node.level(), &first_key)?;
             let copy = node.copy_as(&identity);
-            let noted = self.allocator.copied(self.tree, node, &copy);
-            noted.and_then(|()| self.allocator.free(self.tree, node)).inspect_err(|_| {
-                self.allocator.changed();
-            })?;
+            self.allocator.copied(self.tree, node, &copy).inspect_err(|_| self.allocator.changed())?;
             *node = Arc::new(copy);
         }
         Ok(Arc::make_mut(node))

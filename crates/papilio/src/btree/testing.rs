@@ -68,8 +68,8 @@ impl NodeAllocator for TestAllocator {
         Ok(())
     }
 
-    fn copied(&self, _tree: &LiveTree, _old: &TreeBlock, _new: &TreeBlock) -> Result<()> {
-        Ok(())
+    fn copied(&self, tree: &LiveTree, old: &TreeBlock, _new: &TreeBlock) -> Result<()> {
+        self.free(tree, old)
     }
 }
 

@@ -3,6 +3,8 @@
 //! Owns [`Tree`], [`RootPointer`] and [`Item`]. A `Tree` is a value: cloning it is cheap, and a clone
 //! goes on seeing the root it was made with.
 
+use crate::btree::cursor::empty_child;
+use crate::btree::forest::block_error;
 use crate::btree::{Cursor, Forest, TreeBlock};
 use crate::errors::Result;
 use papilio_format::{Generation, Key, LogicalAddress, NodeExpectation, TreeId};
@@ -94,6 +96,30 @@ impl Tree {
             ..NodeExpectation::at(self.root.address)
         };
         self.forest.block(self.id, &expected)
+    }
+
+    /// The child in a slot of one of this tree's nodes, all of whose keys are below `bound`.
+    ///
+    /// # Errors
+    /// [`crate::Error::TreeBlock`].
+    pub(crate) fn child(&self, node: &TreeBlock, slot: usize, bound: Option<Key>) -> Result<Arc<TreeBlock>> {
+        if let Some(child) = node.link(slot) {
+            return Ok(Arc::clone(child));
+        }
+        let pointer = node.view().child(slot);
+        let expected = NodeExpectation {
+            address: pointer.address,
+            level: Some(node.level() - 1),
+            generation: Some(pointer.generation),
+            owner: Some(self.id),
+            first_key: Some(pointer.key),
+        };
+        let child = self.forest.block(self.id, &expected)?;
+        child
+            .stays_below(bound)
+            .and_then(|()| if child.view().is_empty() { Err(empty_child()) } else { Ok(()) })
+            .map_err(|reason| block_error(self.id, expected.address, 1, reason.into()))?;
+        Ok(child)
     }
 
     /// A cursor on the first item whose key is `key` or larger.

@@ -7,7 +7,7 @@
 use crate::btree::TreeEditor;
 use crate::data::file_edit::{FileEdit, WriteContext, WriteOptions};
 use crate::data::truncate::{Progress, truncate_step};
-use crate::errors::{Error, PathError, Result};
+use crate::errors::{Error, ErrorKind, PathError, Result};
 use crate::fs::{FileSystem, Inode};
 use crate::items::inode;
 use crate::items::numbers::SubvolumeNumbers;
@@ -76,6 +76,19 @@ impl FileSystem {
         transactions.change(items, |handle| change(handle, &numbers))
     }
 
+    /// Changes something of a subvolume that frees space: it may use what is kept back, so that a full file
+    /// system can be emptied.
+    pub(super) fn change_to_free<R>(
+        &self,
+        tree: TreeId,
+        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
+    ) -> Result<R> {
+        let transactions = self.transactions()?;
+        self.check_changeable(tree)?;
+        let numbers = self.numbers(tree)?;
+        transactions.change_to_free(NAME_ITEMS, |handle| change(handle, &numbers))
+    }
+
     /// Refuses a subvolume that is read-only or being deleted.
     pub(super) fn check_changeable(&self, tree: TreeId) -> Result<()> {
         let fail = |kind| Err(Error::path(format!("subvolume {tree}").as_bytes(), kind));
@@ -135,7 +148,11 @@ impl FileSystem {
     pub(crate) fn evict(&self, place: Place) -> Result<()> {
         let transactions = self.transactions()?;
         let kind = {
-            let subvolume = self.mounted.trees.subvolume(place.tree)?;
+            let subvolume = match self.mounted.trees.subvolume(place.tree) {
+                // It went with its subvolume.
+                Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => return Ok(()),
+                subvolume => subvolume?,
+            };
             let Some(item) = inode::inode(&subvolume.tree, place.inode)? else { return Ok(()) };
             if item.nlink > 0 {
                 return Ok(());
@@ -163,13 +180,15 @@ impl FileSystem {
         let transactions = Arc::clone(self.transactions()?);
         let mut from = InodeNumber(0);
         loop {
-            let live = transactions.live().get(tree)?;
-            let Some(orphan) = evict::next_orphan(&live.tree(), from)? else { return Ok(()) };
+            let now = transactions.live().get(tree)?.tree();
+            let Some(orphan) = evict::next_orphan(&now, from)? else { return Ok(()) };
+            drop(now);
             from = InodeNumber(orphan.inode.0.saturating_add(1));
             match orphan.state {
                 OrphanState::Unnamed(_) => self.evict(Place { tree, inode: orphan.inode })?,
                 OrphanState::Named | OrphanState::Gone => {
                     transactions.change_to_free(NAME_ITEMS, |handle| {
+                        let live = handle.live_tree(tree)?;
                         evict::forget_orphan(&mut live.edit(handle), orphan.inode).map(drop)
                     })?;
                 }

@@ -1,14 +1,17 @@
 //! The committer: a thread that commits what waits long enough, and cleans up deleted subvolumes.
 //!
-//! Owns [`Committer`]. Invariant: the thread holds the transactions only while it works, so that it never
-//! keeps a file system open; it ends with the [`Committer`]. Kernel counterparts: `transaction_kthread`,
+//! Owns [`Committer`]. Invariants: the thread holds the transactions only while it works, so that it never
+//! keeps a file system open; when the [`Committer`] is dropped, the thread has ended: nothing changes
+//! behind the back of who closed the file system. Kernel counterparts: `transaction_kthread`,
 //! `cleaner_kthread` (`fs/btrfs/disk-io.c`).
 
 use crate::subvolume::clean_step;
 use crate::transaction::Transactions;
-use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 /// What the thread is told.
 enum Wake {
@@ -19,44 +22,98 @@ enum Wake {
 /// The thread, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Committer {
-    wake: Sender<Wake>,
+    /// Absent only while it is dropped.
+    wake: Option<Sender<Wake>>,
+    stop: Arc<AtomicBool>,
+    thread: Option<JoinHandle<()>>,
 }
 
 impl Committer {
     /// Starts the thread.
     pub(crate) fn start(transactions: &Arc<Transactions>, interval: Duration) -> Self {
         let (wake, told) = channel();
-        let transactions = Arc::downgrade(transactions);
-        let spawned = std::thread::Builder::new().name("papilio-commit".to_owned()).spawn(move || {
-            loop {
-                let told = told.recv_timeout(interval);
-                let Some(transactions) = Weak::upgrade(&transactions) else { return };
-                let result = match told {
-                    Ok(Wake::Clean) => clean_all(&transactions),
-                    Err(RecvTimeoutError::Timeout) => transactions.commit(),
-                    Err(RecvTimeoutError::Disconnected) => return,
-                };
-                if let Err(error) = result {
-                    // Latched: who changes something next is told.
-                    tracing::error!("in the background: {error}");
-                    return;
-                }
+        let stop = Arc::new(AtomicBool::new(false));
+        let work = Work { transactions: Arc::downgrade(transactions), interval, stop: Arc::clone(&stop) };
+        let spawned =
+            std::thread::Builder::new().name("papilio-commit".to_owned()).spawn(move || work.run(&told));
+        let thread = match spawned {
+            Ok(thread) => Some(thread),
+            Err(error) => {
+                tracing::warn!("nothing is committed in the background: {error}");
+                None
             }
-        });
-        if let Err(error) = spawned {
-            tracing::warn!("nothing is committed in the background: {error}");
-        }
-        Self { wake }
+        };
+        Self { wake: Some(wake), stop, thread }
     }
 
     /// Asks for deleted subvolumes to be cleaned up.
     pub(crate) fn clean(&self) {
-        // The thread may have ended after a failure, which whoever changes something is told of.
-        let _ = self.wake.send(Wake::Clean);
+        if let Some(wake) = &self.wake {
+            // The thread may have ended after a failure, which whoever changes something is told of.
+            let _ = wake.send(Wake::Clean);
+        }
     }
 }
 
-fn clean_all(transactions: &Arc<Transactions>) -> crate::Result<()> {
-    while clean_step(transactions)? {}
-    Ok(())
+impl Drop for Committer {
+    fn drop(&mut self) {
+        self.stop.store(true, Ordering::Release);
+        self.wake = None;
+        if let Some(thread) = self.thread.take()
+            && thread.join().is_err()
+        {
+            tracing::error!("the thread that commits in the background panicked");
+        }
+    }
+}
+
+/// What the thread does.
+struct Work {
+    transactions: Weak<Transactions>,
+    interval: Duration,
+    stop: Arc<AtomicBool>,
+}
+
+impl Work {
+    fn run(&self, told: &Receiver<Wake>) {
+        let mut commit_at = Instant::now() + self.interval;
+        loop {
+            let told_now = told.recv_timeout(commit_at.saturating_duration_since(Instant::now()));
+            if self.stop.load(Ordering::Acquire) {
+                return;
+            }
+            let Some(transactions) = self.transactions.upgrade() else { return };
+            match told_now {
+                Ok(Wake::Clean) => {
+                    // All that were deleted meanwhile go in one round.
+                    while told.try_recv().is_ok() {}
+                    self.clean(&transactions);
+                }
+                Err(RecvTimeoutError::Timeout) => {
+                    if let Err(error) = transactions.commit() {
+                        // Latched: who changes something next is told.
+                        tracing::error!("in the background: {error}");
+                    }
+                    commit_at = Instant::now() + self.interval;
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
+            }
+            if transactions.check_running().is_err() {
+                return;
+            }
+        }
+    }
+
+    fn clean(&self, transactions: &Arc<Transactions>) {
+        while !self.stop.load(Ordering::Acquire) {
+            match clean_step(transactions) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => {
+                    tracing::error!("a deleted subvolume is left to the next mount: {error}");
+                    return;
+                }
+            }
+        }
+    }
 }

@@ -20,6 +20,7 @@ mod names;
 mod open_inodes;
 #[cfg(test)]
 mod space_against_kernel;
+mod subvolumes;
 mod sync;
 mod walk;
 

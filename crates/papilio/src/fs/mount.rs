@@ -123,6 +123,10 @@ impl Mounted {
         let committer = trees
             .transactions()
             .and_then(|transactions| Some(Committer::start(transactions, options.commit_interval?)));
+        if let Some(committer) = &committer {
+            // Subvolumes that an earlier mount deleted and did not get to.
+            committer.clean();
+        }
         Self {
             trees,
             reader,

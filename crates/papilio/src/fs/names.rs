@@ -3,7 +3,7 @@
 //! Owns the half of [`Inode`] and [`FileSystem`] that changes names and attributes. Paths end in a name
 //! that is looked up in the directory before it; a symbolic link there is not followed.
 
-use crate::errors::{Error, PathError, Result};
+use crate::errors::{Error, ErrorKind, PathError, Result};
 use crate::fs::change::NAME_ITEMS;
 use crate::fs::{File, FileSystem, Inode};
 use crate::items::inode_ref_edit::Name;
@@ -13,6 +13,8 @@ use crate::namespace::create::{self, NewInode, NewKind};
 use crate::namespace::rename::{self, RenameMode};
 use crate::namespace::setattr::{self, SetAttributes, SetTime};
 use crate::namespace::{attributes, link};
+use crate::subvolume::{self, Entry};
+use papilio_format::TreeId;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{FileKind, InodeFlags};
 
@@ -81,8 +83,13 @@ impl Inode {
     /// As [`Inode::create`]; [`PathError::NotEmpty`], [`PathError::NotADirectory`].
     pub fn rmdir(&self, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
-        let removed = self.remove(|editor, now| link::rmdir(editor, now, self.number(), name))?;
-        self.removed(removed)
+        match self.remove(|editor, now| link::rmdir(editor, now, self.number(), name)) {
+            Ok(removed) => self.removed(removed),
+            Err(error) if error.kind() == ErrorKind::Path(PathError::IsASubvolume) => {
+                self.remove_empty_subvolume(name)
+            }
+            Err(error) => Err(error),
+        }
     }
 
     /// A change that frees space: it may use what is kept back, so that a full file system can be emptied.
@@ -93,18 +100,19 @@ impl Inode {
             papilio_format::items::inode::Timespec,
         ) -> Result<R>,
     ) -> Result<R> {
-        let fs = self.file_system();
-        fs.check_changeable(self.tree())?;
-        fs.numbers(self.tree())?;
-        fs.transactions()?.change_to_free(NAME_ITEMS, |handle| {
+        self.file_system().change_to_free(self.tree(), |handle, _| {
             let live = handle.live_tree(self.tree())?;
             remove(&mut live.edit(handle), handle.now())
         })
     }
 
     fn removed(&self, removed: link::Removed) -> Result<()> {
+        self.removed_from(self.tree(), removed)
+    }
+
+    pub(super) fn removed_from(&self, tree: TreeId, removed: link::Removed) -> Result<()> {
         if removed.is_last() {
-            let place = Place { tree: self.tree(), inode: removed.inode };
+            let place = Place { tree, inode: removed.inode };
             let fs = self.file_system();
             fs.mounted.open_inodes.unlinked(&fs.mounted, place);
         }
@@ -120,27 +128,25 @@ impl Inode {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         directory.must_be(FileKind::Directory, PathError::NotADirectory)?;
         if self.tree() != directory.tree() {
-            return Err(Error::path(new_name, PathError::CrossDevice));
+            return self.rename_subvolume(name, directory, new_name, mode);
         }
         let (from, to) =
             (Name { parent: self.number(), name }, Name { parent: directory.number(), name: new_name });
         let fs = self.file_system();
         let renamed = fs.change_handle(self.tree(), 2 * NAME_ITEMS, |handle, numbers| {
             let live = handle.live_tree(self.tree())?;
-            let renamed = rename::rename(&mut live.edit(handle), numbers, handle.now(), from, to, mode)?;
+            let mut editor = live.edit(handle);
+            for name in [from, to] {
+                let entry = Entry { tree: self.tree(), directory: name.parent, name: name.name };
+                subvolume::check_movable(handle, &editor, entry)?;
+            }
+            let renamed = rename::rename(&mut editor, numbers, handle.now(), from, to, mode)?;
             for (moved, directory, name) in [
                 (renamed.subvolume, to.parent, to.name),
                 (renamed.exchanged_subvolume, from.parent, from.name),
             ] {
                 if let Some(moved) = moved {
-                    crate::subvolume::entry_moved(
-                        handle,
-                        self.tree(),
-                        moved.id,
-                        directory,
-                        name,
-                        moved.new_index,
-                    )?;
+                    subvolume::entry_moved(handle, self.tree(), moved.id, directory, name, moved.new_index)?;
                 }
             }
             Ok(renamed)

@@ -39,9 +39,16 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::sync`].
     pub fn clean_subvolumes(&self) -> Result<()> {
-        let transactions = self.transactions()?;
-        while clean_step(transactions)? {}
+        while self.clean_subvolumes_step()? {}
         Ok(())
+    }
+
+    /// Cleans up a piece of a deleted subvolume, about four thousand extents; says whether more may be left.
+    ///
+    /// # Errors
+    /// As [`FileSystem::sync`].
+    pub fn clean_subvolumes_step(&self) -> Result<bool> {
+        clean_step(self.transactions()?)
     }
 }
 

@@ -6,8 +6,9 @@
 
 use crate::btree::TreeEditor;
 use crate::errors::{Error, PathError, Result};
+use crate::items::dir::EntryTarget;
 use crate::items::dir_edit::{self, EntryValue};
-use crate::items::draft::edit;
+use crate::items::draft::{Draft, edit};
 use crate::items::numbers::SubvolumeNumbers;
 use crate::namespace::names::{Directory, check_name};
 use papilio_format::items::inode::Timespec;
@@ -57,7 +58,8 @@ pub(crate) fn remove_subvolume_entry(
         let Some(value) = dir_edit::find(draft, directory, name)? else {
             return Err(Error::path(name, PathError::NotFound));
         };
-        if value.location != EntryValue::subvolume(subvolume).location {
+        // The offset of the location is u64::MAX, or that of the root item: kernels differ.
+        if EntryTarget::of(&value.location) != EntryTarget::Subvolume(subvolume) {
             return Err(Error::path(name, PathError::NoSubvolume));
         }
         let index = match index {
@@ -72,4 +74,23 @@ pub(crate) fn remove_subvolume_entry(
         parent.store(draft, now);
         Ok(index)
     })
+}
+
+/// Whether [`insert_subvolume_entry`] would succeed: for changes that come before it and must not be made
+/// in vain.
+///
+/// # Errors
+/// As [`insert_subvolume_entry`].
+pub(crate) fn check_subvolume_entry(
+    editor: &TreeEditor<'_>,
+    directory: InodeNumber,
+    name: &[u8],
+    subvolume: TreeId,
+) -> Result<()> {
+    check_name(name)?;
+    let tree = editor.tree();
+    let mut draft = Draft::new(editor, &tree);
+    Directory::to_add(&mut draft, directory, name)?;
+    // The index does not matter: the draft is thrown away.
+    dir_edit::insert(&mut draft, directory, dir_edit::FIRST_INDEX, name, &EntryValue::subvolume(subvolume))
 }

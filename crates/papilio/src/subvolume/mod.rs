@@ -1,21 +1,25 @@
-//! Subvolumes and snapshots as a set: what there are, where they hang, what came from what.
+//! Subvolumes and snapshots as a set: what there are, where they hang, what came from what; how they are
+//! made, moved and deleted.
+//!
+//! [`create`] and [`delete`] work on one transaction; [`clean`] takes deleted ones apart afterwards, with
+//! [`drop_tree`], over as many as it needs.
 
+mod clean;
+mod create;
+mod delete;
+mod drop_tree;
 mod list;
+mod properties;
+mod rename;
+mod root_items;
+mod root_refs;
+mod uuid_tree;
 
+pub(crate) use clean::clean_step;
+pub(crate) use create::{Entry, Numbers, create, snapshot};
+pub(crate) use delete::{delete, entry_of, forget_entry};
 pub use list::Subvolume;
 pub(crate) use list::{list, show};
-
-// The deletion of subvolumes fills these in next.
-pub(crate) fn clean_step(_: &std::sync::Arc<crate::transaction::Transactions>) -> crate::Result<bool> {
-    Ok(false)
-}
-pub(crate) fn entry_moved(
-    _: &crate::transaction::Handle<'_>,
-    _: papilio_format::TreeId,
-    _: papilio_format::TreeId,
-    _: papilio_format::InodeNumber,
-    _: &[u8],
-    _: u64,
-) -> crate::Result<()> {
-    Ok(())
-}
+pub use properties::Received;
+pub(crate) use properties::{set_default, set_read_only, set_received};
+pub(crate) use rename::{check_movable, entry_moved, rename_across};

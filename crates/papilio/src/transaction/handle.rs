@@ -13,7 +13,7 @@ use super::delayed_refs::{ExtentKind, Head, Outcome, Reference};
 use super::extent_items::extent_info;
 use super::transaction::Transactions;
 use crate::btree::{LiveTree, NodeAllocator, TreeBlock};
-use crate::errors::{Error, Result};
+use crate::errors::{Error, PathError, Result};
 use crate::space::{LogicalRange, Reservation, SpaceKind};
 use papilio_format::items::extent::ExtentFlags;
 use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
@@ -21,7 +21,7 @@ use papilio_format::items::inode::Timespec;
 use papilio_format::{
     Corrupt, FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
 };
-use parking_lot::RwLockReadGuard;
+use parking_lot::{MutexGuard, RwLockReadGuard};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -104,12 +104,25 @@ impl<'a> Handle<'a> {
         self.transactions
     }
 
-    /// The tree `id`, to be changed.
+    /// The tree `id`, to be changed. A subvolume that was deleted is none: whoever got it before the
+    /// deletion ends with that transaction, and only in a later one is it taken apart.
     ///
     /// # Errors
-    /// [`Error::MissingItem`] where there is none, or a block that cannot be read.
+    /// [`Error::MissingItem`] where there is none, [`PathError::NoSubvolume`], or a block that cannot be
+    /// read.
     pub(crate) fn live_tree(&self, id: TreeId) -> Result<Arc<LiveTree>> {
-        self.transactions.live.get(id)
+        let tree = self.transactions.live.get(id)?;
+        if objectid::is_subvolume(id) && tree.record().is_some_and(|record| record.item.refs == 0) {
+            return Err(Error::path(format!("subvolume {id}").as_bytes(), PathError::NoSubvolume));
+        }
+        Ok(tree)
+    }
+
+    /// Holds off all who copy, share or drop tree blocks that several trees may share: between asking how
+    /// many references a block has and acting on the answer, the answer must not change. To be taken
+    /// inside a tree's writer lock, and outside the extent tree's root.
+    pub(crate) fn lock_sharing(&self) -> MutexGuard<'_, ()> {
+        self.transactions.sharing.lock()
     }
 
     /// Allocates a contiguous data extent of `min` to `want` bytes, both multiples of the sector size.
@@ -320,12 +333,13 @@ impl NodeAllocator for Handle<'_> {
 
     fn copied(&self, tree: &LiveTree, old: &TreeBlock, new: &TreeBlock) -> Result<()> {
         if !objectid::is_subvolume(tree.id()) {
-            return Ok(());
+            return self.free(tree, old);
         }
         let last_snapshot = tree.record().map_or(Generation(0), |record| record.item.last_snapshot);
         if old.generation() > last_snapshot {
-            return Ok(());
+            return self.free(tree, old);
         }
+        let _sharing = self.lock_sharing();
         let (refs, full) = self.block_refs(old.address(), old.level())?;
         match (refs > 1, full) {
             // It is this tree's: others that share it, and what it points to, go by the block now.
@@ -340,7 +354,7 @@ impl NodeAllocator for Handle<'_> {
             }
             (false, false) => {}
         }
-        Ok(())
+        self.free(tree, old)
     }
 
     fn changed(&self) {

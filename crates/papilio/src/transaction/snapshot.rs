@@ -1,12 +1,13 @@
 //! New trees: an empty one, and a snapshot, which is a copy of another tree's root.
 //!
 //! Owns [`Handle::new_tree`] and [`Handle::snapshot_tree`]. A snapshot takes constant time: its root
-//! block is copied, and what the copy points to gains a reference. Locks: the source's writer lock.
+//! block is copied, and what the copy points to gains a reference. Locks: the source's writer lock is the
+//! caller's.
 //! Kernel counterparts: `create_subvol` (`fs/btrfs/ioctl.c`), `create_pending_snapshot`
 //! (`fs/btrfs/transaction.c`), `btrfs_copy_root` (`fs/btrfs/ctree.c`).
 
 use super::Handle;
-use crate::btree::{BlockIdentity, LiveTree, NodeAllocator, RootRecord, empty_root};
+use crate::btree::{BlockIdentity, LiveTree, NodeAllocator, RootRecord, TreeEditor, empty_root};
 use crate::errors::Result;
 use papilio_format::items::root::RawRootItem;
 use papilio_format::{Key, TreeId};
@@ -26,19 +27,20 @@ impl Handle<'_> {
         Ok(tree)
     }
 
-    /// A snapshot of `source` under the id `id`. `item` says what the snapshot's root item is to be;
-    /// where its root lies, its size and `last_snapshot` are filled in here, those of the source too.
+    /// A snapshot of the tree that `editor` holds, under the id `id`. `item` says what the snapshot's root
+    /// item is to be; where its root lies, its size and `last_snapshot` are filled in here, those of the
+    /// source too.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`], or a block that cannot be read.
     pub(crate) fn snapshot_tree(
         &self,
-        source: &LiveTree,
+        editor: &mut TreeEditor<'_>,
         id: TreeId,
         mut item: RawRootItem,
         key_offset: u64,
     ) -> Result<Arc<LiveTree>> {
-        let mut editor = source.edit(self);
+        let source = editor.live();
         let root = editor.own_root()?;
         item.last_snapshot = self.generation();
         item.bytes_used = source.record().map_or(0, |record| record.item.bytes_used);

@@ -5,7 +5,7 @@
 //! commit's critical section exclude one another by the gate; after a failure nothing changes any more
 //! (the first cause is kept), and what is on disk stays as the last good commit left it.
 //!
-//! Locks, in this order: `commit`, `gate`, a tree's writer, leaves (`failure`, `changed_trees`, `gone`,
+//! Locks, in this order: `cleaning`, `commit`, `gate`, a tree's writer, `sharing`, leaves (`failure`, `changed_trees`, `gone`,
 //! `pin`, the space's, the chunks', the delayed references'). Kernel counterpart: `start_transaction`,
 //! `btrfs_commit_transaction`, `btrfs_abort_transaction` (`fs/btrfs/transaction.c`).
 
@@ -25,8 +25,8 @@ use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use papilio_format::items::device::DeviceExtent;
 use papilio_format::items::inode::Timespec;
 use papilio_format::superblock::RawSuperblock;
-use papilio_format::{ItemType, LogicalAddress, PhysicalAddress, TreeId, objectid};
-use parking_lot::{Mutex, RwLock};
+use papilio_format::{Generation, ItemType, LogicalAddress, PhysicalAddress, TreeId, objectid};
+use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -79,6 +79,10 @@ pub(crate) struct Transactions {
     pub(super) dirty_bytes: AtomicU64,
     /// Data extents that came and went in the running transaction: their checksums must go.
     pub(super) gone: Mutex<Vec<(LogicalAddress, u64)>>,
+    /// Held while the references of a block that trees may share are asked for and changed.
+    pub(super) sharing: Mutex<()>,
+    /// Held by who takes deleted subvolumes apart.
+    cleaning: Mutex<()>,
     /// Feature bits that the next superblock gets.
     pub(super) features: Mutex<IncompatFeatures>,
     /// What readers hold from now on.
@@ -137,6 +141,8 @@ impl Transactions {
             changed_trees: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
             gone: Mutex::default(),
+            sharing: Mutex::default(),
+            cleaning: Mutex::default(),
             features: Mutex::default(),
             pin: Mutex::default(),
             failed: AtomicBool::new(false),
@@ -188,6 +194,21 @@ impl Transactions {
     /// The superblock of this transaction has these feature bits, as what it holds needs them.
     pub(crate) fn require_features(&self, features: IncompatFeatures) {
         *self.features.lock() |= features;
+    }
+
+    /// The number of the running transaction; it may end at any time where no handle is held.
+    pub(crate) fn generation(&self) -> Generation {
+        Generation(self.generation.load(Ordering::Acquire))
+    }
+
+    /// Makes sure that one at a time takes deleted subvolumes apart. Not to be taken with a handle.
+    pub(crate) fn lock_cleaning(&self) -> MutexGuard<'_, ()> {
+        self.cleaning.lock()
+    }
+
+    /// Extents whose references the extent tree was not told of yet: memory that only a commit frees.
+    pub(crate) fn delayed_refs(&self) -> usize {
+        self.refs.len()
     }
 
     /// The time that a change made now bears.

@@ -1,0 +1,250 @@
+//! Making, moving and deleting subvolumes and snapshots: on directories, by path, and by id.
+//!
+//! Owns the half of [`Inode`] and [`FileSystem`] that changes which subvolumes there are. A deleted
+//! subvolume is out of sight at once; its space comes back as it is cleaned up, in the background or by
+//! [`FileSystem::clean_subvolumes`]. Files of it that are open cannot be used any more.
+
+use crate::errors::{Error, PathError, Result};
+use crate::fs::change::NAME_ITEMS;
+use crate::fs::names::name_path;
+use crate::fs::{FileSystem, Inode};
+use crate::items::numbers::SubvolumeNumbers;
+use crate::namespace::create::{NewInode, NewKind};
+use crate::namespace::rename::RenameMode;
+use crate::subvolume::{self, Entry, Numbers, Received};
+use papilio_format::items::inode::FileKind;
+use papilio_format::{Generation, TreeId, objectid};
+use std::sync::Arc;
+
+/// Places in trees that a new subvolume touches: entry, references, root item, UUID, the new tree.
+const SUBVOLUME_ITEMS: u64 = NAME_ITEMS + 8;
+
+impl Inode {
+    /// Makes an empty subvolume named `name` in this directory; `new` describes its root directory. Flags
+    /// and the compression property are inherited.
+    ///
+    /// # Errors
+    /// [`PathError::NotADirectory`] for a `new` of another kind, else as [`Inode::create`].
+    pub fn create_subvolume(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        if !matches!(new.kind, NewKind::Directory) {
+            return Err(Error::path(name, PathError::NotADirectory));
+        }
+        let fs = self.file_system();
+        let ids = fs.subvolume_ids();
+        let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+            let numbers = Numbers { subvolumes: &ids, parent: numbers };
+            subvolume::create(handle, numbers, self.entry_named(name), new)
+        })?;
+        fs.subvolume_root(id)
+    }
+
+    /// Makes a snapshot of subvolume `source` named `name` in this directory, in constant time. Subvolumes
+    /// in the source are not part of it: empty directories stand in their places.
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`] where there is no source, else as [`Inode::create`].
+    pub fn create_snapshot(&self, source: TreeId, name: &[u8], read_only: bool) -> Result<Inode> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        let fs = self.file_system();
+        // Refuses what is no subvolume, such as other trees.
+        fs.mounted.trees.subvolume(source)?;
+        let ids = fs.subvolume_ids();
+        let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+            let numbers = Numbers { subvolumes: &ids, parent: numbers };
+            subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only)
+        })?;
+        fs.subvolume_root(id)
+    }
+
+    /// Deletes the subvolume named `name` in this directory, with all that it holds.
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`] for another entry, a snapshot's copy of a subvolume's entry among them;
+    /// [`PathError::NotPermitted`] for the default subvolume; [`PathError::NotEmpty`] for one that holds
+    /// other subvolumes; [`PathError::Busy`] for the one that paths start from; else as [`Inode::unlink`].
+    pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        self.delete_subvolume_if(name, false)
+    }
+
+    /// What `rmdir` does with a subvolume, and with what stands in place of one in a snapshot.
+    pub(super) fn remove_empty_subvolume(&self, name: &[u8]) -> Result<()> {
+        if self.lookup(name)?.is_some_and(|inode| inode.is_subvolume_stub()) {
+            let fs = self.file_system();
+            return fs.change_to_free(self.tree(), |handle, _| {
+                subvolume::forget_entry(handle, self.entry_named(name))
+            });
+        }
+        self.delete_subvolume_if(name, true)
+    }
+
+    fn delete_subvolume_if(&self, name: &[u8], only_empty: bool) -> Result<()> {
+        let fs = self.file_system();
+        let id = fs.change_to_free(self.tree(), |handle, _| {
+            let in_use = fs.mounted.root.tree;
+            subvolume::delete(handle, self.entry_named(name), only_empty, in_use)
+        })?;
+        fs.mounted.subvolumes.lock().remove(&id);
+        if let Some(committer) = &fs.mounted.committer {
+            committer.clean();
+        }
+        Ok(())
+    }
+
+    /// Renames a subvolume to a place in another subvolume.
+    pub(super) fn rename_subvolume(
+        &self,
+        name: &[u8],
+        directory: &Inode,
+        new_name: &[u8],
+        mode: RenameMode,
+    ) -> Result<()> {
+        let fs = self.file_system();
+        fs.check_changeable(directory.tree())?;
+        let new_numbers = fs.numbers(directory.tree())?;
+        let removed = fs.change_handle(self.tree(), 2 * SUBVOLUME_ITEMS, |handle, numbers| {
+            let (from, to) = (self.entry_named(name), directory.entry_named(new_name));
+            subvolume::rename_across(handle, [numbers, &new_numbers], from, to, mode)
+        })?;
+        removed.map_or(Ok(()), |removed| self.removed_from(directory.tree(), removed))
+    }
+
+    fn entry_named<'a>(&self, name: &'a [u8]) -> Entry<'a> {
+        Entry { tree: self.tree(), directory: self.number(), name }
+    }
+}
+
+impl FileSystem {
+    /// Makes an empty subvolume at `path`, of root's, with mode 0755.
+    ///
+    /// # Errors
+    /// As [`Inode::create_subvolume`].
+    pub fn create_subvolume(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
+        let path = path.as_ref();
+        let (parent, name) = self.parent(path)?;
+        let new = NewInode::new(NewKind::Directory, 0o755);
+        parent.create_subvolume(name, &new).map_err(|error| name_path(error, path))
+    }
+
+    /// Makes a snapshot of the subvolume at `source`, at `path`.
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`] where `source` is no subvolume's root; as [`Inode::create_snapshot`].
+    pub fn snapshot(
+        &self,
+        source: impl AsRef<[u8]>,
+        path: impl AsRef<[u8]>,
+        read_only: bool,
+    ) -> Result<Inode> {
+        let source = self.subvolume_at(source.as_ref())?;
+        let path = path.as_ref();
+        let (parent, name) = self.parent(path)?;
+        parent.create_snapshot(source, name, read_only).map_err(|error| name_path(error, path))
+    }
+
+    /// Deletes the subvolume at `path`, with all that it holds.
+    ///
+    /// # Errors
+    /// As [`Inode::delete_subvolume`].
+    pub fn delete_subvolume(&self, path: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_ref();
+        let (parent, name) = self.parent(path)?;
+        parent.delete_subvolume(name).map_err(|error| name_path(error, path))
+    }
+
+    /// Deletes subvolume `id`, wherever it is.
+    ///
+    /// # Errors
+    /// [`PathError::NotPermitted`] for the top level; as [`Inode::delete_subvolume`].
+    pub fn delete_subvolume_by_id(&self, id: TreeId) -> Result<()> {
+        if id == objectid::FS_TREE {
+            return Err(Error::path(format!("subvolume {id}").as_bytes(), PathError::NotPermitted));
+        }
+        self.mounted.trees.subvolume(id)?;
+        let root_tree = self.mounted.trees.root_tree();
+        let (tree, inode, name) = subvolume::entry_of(&root_tree, id)?;
+        drop(root_tree);
+        self.inode_at(tree, inode)?.delete_subvolume(&name)
+    }
+
+    /// Makes `id` the subvolume that a mount without options shows.
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`]; as [`FileSystem::sync`].
+    pub fn set_default_subvolume(&self, id: TreeId) -> Result<()> {
+        self.mounted.trees.subvolume(id)?;
+        self.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_default(handle, id))
+    }
+
+    /// Makes the subvolume at `path` read-only, or lets it change again.
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`] where `path` is no subvolume's root; as [`FileSystem::sync`].
+    pub fn set_subvolume_read_only(&self, path: impl AsRef<[u8]>, read_only: bool) -> Result<()> {
+        let id = self.subvolume_at(path.as_ref())?;
+        self.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_read_only(handle, id, read_only))
+    }
+
+    /// Marks the subvolume at `path` as received, and returns the transaction that says when. To be done
+    /// before it is made read-only.
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`] where `path` is no subvolume's root; [`PathError::ReadOnly`]; as
+    /// [`FileSystem::sync`].
+    pub fn set_received(&self, path: impl AsRef<[u8]>, received: &Received) -> Result<Generation> {
+        let id = self.subvolume_at(path.as_ref())?;
+        self.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_received(handle, id, received))
+    }
+
+    /// The subvolume whose root directory is at `path`.
+    fn subvolume_at(&self, path: &[u8]) -> Result<TreeId> {
+        let inode = self.inode(path)?;
+        if !inode.is_subvolume_root() {
+            return Err(Error::path(path, PathError::NoSubvolume));
+        }
+        Ok(inode.tree())
+    }
+
+    /// What gives out ids of subvolumes: the root tree's numbers.
+    fn subvolume_ids(&self) -> Arc<SubvolumeNumbers> {
+        Arc::clone(self.mounted.subvolumes.lock().entry(objectid::ROOT_TREE).or_default())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CheckOptions, MkfsOptions, OpenOptions, check_devices, mkfs_device};
+    use papilio_device::{Device, MemoryDevice};
+    use papilio_format::items::root::root_key;
+
+    #[test]
+    fn a_missing_uuid_tree_is_made_of_all_subvolumes() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+        mkfs_device(&device, &MkfsOptions::new()).unwrap();
+        let options = OpenOptions::new().write(true).commit_interval(None);
+        let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options).unwrap();
+        fs.create_subvolume("/before").unwrap();
+        fs.sync().unwrap();
+        // As kernels before 3.12 left it.
+        let live = fs.transactions().unwrap().live();
+        fs.transactions()
+            .unwrap()
+            .change(NAME_ITEMS, |handle| {
+                let root = handle.live_tree(objectid::UUID_TREE)?.tree().root_block()?;
+                handle.drop_block_ref(root.address(), root.level(), objectid::UUID_TREE, None);
+                live.root_tree().edit(handle).remove(root_key(objectid::UUID_TREE))?;
+                live.remove(objectid::UUID_TREE);
+                Ok(())
+            })
+            .unwrap();
+        fs.sync().unwrap();
+        assert!(live.find(objectid::UUID_TREE).unwrap().is_none());
+        fs.create_subvolume("/after").unwrap();
+        fs.close().unwrap();
+        let check = CheckOptions::new();
+        let report = check_devices(vec![device], &OpenOptions::new(), &check).unwrap();
+        assert!(report.is_clean(), "{:#?}", report.findings);
+    }
+}

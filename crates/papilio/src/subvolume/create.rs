@@ -1,0 +1,160 @@
+//! Making subvolumes and snapshots.
+//!
+//! Owns [`create`], [`snapshot`] and [`Entry`]. Invariant: tree, root item, references, directory entry
+//! and UUID come into being in one transaction. Locks: the writer locks of the directory's subvolume and
+//! a snapshot's source, in the order of their ids; inside them the root tree's, then the UUID tree's.
+//! Kernel counterparts: `create_subvol` (`fs/btrfs/ioctl.c`), `create_pending_snapshot`
+//! (`fs/btrfs/transaction.c`).
+
+use super::root_items::{check_living, new_subvolume_item, put_root_item, snapshot_item};
+use super::root_refs::Link;
+use super::uuid_tree;
+use crate::btree::{LiveTree, TreeEditor};
+use crate::errors::{Error, Result};
+use crate::items::draft;
+use crate::items::numbers::SubvolumeNumbers;
+use crate::namespace::create::{self, NewInode};
+use crate::namespace::subvolume_entry::{check_subvolume_entry, insert_subvolume_entry};
+use crate::transaction::Handle;
+use papilio_format::{InodeNumber, ItemType, TreeId, objectid};
+
+/// A name in a directory of a subvolume.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Entry<'a> {
+    /// The subvolume.
+    pub(crate) tree: TreeId,
+    /// The directory.
+    pub(crate) directory: InodeNumber,
+    /// The name in it.
+    pub(crate) name: &'a [u8],
+}
+
+/// What gives out numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Numbers<'a> {
+    /// Ids of subvolumes: the numbers of the root tree.
+    pub(crate) subvolumes: &'a SubvolumeNumbers,
+    /// Those of the subvolume in which the entry is made.
+    pub(crate) parent: &'a SubvolumeNumbers,
+}
+
+impl Numbers<'_> {
+    /// An id that no subvolume had since the mount.
+    fn subvolume(&self, handle: &Handle<'_>) -> Result<TreeId> {
+        let root_tree = handle.transactions().live().root_tree().tree();
+        let id = TreeId(self.subvolumes.inode(&root_tree)?.0);
+        // The bits above are the level of a quota group.
+        if !objectid::is_subvolume(id) {
+            return Err(Error::NoSpace { what: "ids of subvolumes" });
+        }
+        Ok(id)
+    }
+}
+
+/// Makes an empty subvolume named `at`, whose root directory `new` describes; returns its id.
+///
+/// # Errors
+/// As [`insert_subvolume_entry`]; [`Error::NoSpace`]; [`crate::PathError::NoSubvolume`] where the
+/// directory's subvolume was deleted; or what reading and changing trees meets.
+pub(crate) fn create(
+    handle: &Handle<'_>,
+    numbers: Numbers<'_>,
+    at: Entry<'_>,
+    new: &NewInode<'_>,
+) -> Result<TreeId> {
+    let parent = handle.live_tree(at.tree)?;
+    let mut editor = parent.edit(handle);
+    check_living(&parent)?;
+    let inheritance = create::root_inheritance(&editor, at.directory)?;
+    let id = numbers.subvolume(handle)?;
+    check_subvolume_entry(&editor, at.directory, at.name, id)?;
+    let tree = handle.new_tree(id, new_subvolume_item(handle), 0)?;
+    create::create_root(&mut tree.edit(handle), handle.now(), inheritance, new)?;
+    add_entry(handle, &mut editor, numbers.parent, at, &tree)?;
+    Ok(id)
+}
+
+/// Makes a snapshot of subvolume `source` named `at`; returns its id.
+///
+/// # Errors
+/// As [`create`]; [`crate::PathError::NoSubvolume`] where there is no source.
+pub(crate) fn snapshot(
+    handle: &Handle<'_>,
+    numbers: Numbers<'_>,
+    source: TreeId,
+    at: Entry<'_>,
+    read_only: bool,
+) -> Result<TreeId> {
+    let parent = handle.live_tree(at.tree)?;
+    let source = handle.live_tree(source)?;
+    let mut editors = Editors::lock(handle, &parent, &source);
+    check_living(&parent)?;
+    check_living(&source)?;
+    let id = numbers.subvolume(handle)?;
+    check_subvolume_entry(editors.first(), at.directory, at.name, id)?;
+    let record = source.record().expect("a subvolume has one");
+    let item = snapshot_item(handle, &record.item, read_only);
+    // Who drops the snapshot takes blocks that are no newer than this for older than the snapshot. The
+    // kernel, which makes snapshots at the end of a transaction, takes its number; here the snapshot may
+    // still change in this transaction.
+    let origin = handle.generation().0 - 1;
+    // Before the entry is made: a snapshot of the directory's own subvolume does not hold it.
+    let tree = handle.snapshot_tree(editors.second(), id, item, origin)?;
+    add_entry(handle, editors.first(), numbers.parent, at, &tree)?;
+    Ok(id)
+}
+
+/// Makes the entry of a new subvolume, its references, its root item and its UUID's.
+fn add_entry(
+    handle: &Handle<'_>,
+    editor: &mut TreeEditor<'_>,
+    numbers: &SubvolumeNumbers,
+    at: Entry<'_>,
+    tree: &LiveTree,
+) -> Result<()> {
+    let index = insert_subvolume_entry(editor, numbers, handle.now(), at.directory, at.name, tree.id())?;
+    let link = Link { parent: at.tree, directory: at.directory, index, name: at.name.to_vec() };
+    {
+        let mut root_editor = handle.transactions().live().root_tree().edit(handle);
+        put_root_item(&mut root_editor, tree)?;
+        draft::edit(&mut root_editor, |draft| link.put(draft, tree.id()))?;
+    }
+    let item = tree.record().expect("a subvolume has one").item;
+    uuid_tree::add(handle, item.uuid, ItemType::UUID_SUBVOL, tree.id())?;
+    if !item.received_uuid.is_nil() {
+        uuid_tree::add(handle, item.received_uuid, ItemType::UUID_RECEIVED_SUBVOL, tree.id())?;
+    }
+    Ok(())
+}
+
+/// The writer locks of two trees, taken in the order of their ids; of one, where both are the same.
+pub(super) struct Editors<'a> {
+    first: TreeEditor<'a>,
+    second: Option<TreeEditor<'a>>,
+}
+
+impl<'a> Editors<'a> {
+    pub(super) fn lock(handle: &'a Handle<'_>, first: &'a LiveTree, second: &'a LiveTree) -> Self {
+        match first.id().cmp(&second.id()) {
+            std::cmp::Ordering::Equal => Self { first: first.edit(handle), second: None },
+            std::cmp::Ordering::Less => {
+                let first = first.edit(handle);
+                Self { first, second: Some(second.edit(handle)) }
+            }
+            std::cmp::Ordering::Greater => {
+                let second = second.edit(handle);
+                Self { first: first.edit(handle), second: Some(second) }
+            }
+        }
+    }
+
+    /// The first tree's.
+    pub(super) fn first(&mut self) -> &mut TreeEditor<'a> {
+        &mut self.first
+    }
+
+    /// The second tree's.
+    pub(super) fn second(&mut self) -> &mut TreeEditor<'a> {
+        self.second.as_mut().unwrap_or(&mut self.first)
+    }
+}

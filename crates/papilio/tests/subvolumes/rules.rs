@@ -1,0 +1,154 @@
+//! What is refused and with what reason, and what subvolumes say of themselves.
+
+use crate::{assert_clean, crashed, made, open};
+use papilio::format::items::root::RootFlags;
+use papilio::format::{Generation, TreeId, Uuid};
+use papilio::{
+    ErrorKind, MkfsOptions, OpenOptions, PathError, Received, RenameMode, SubvolumeChoice, Timespec,
+};
+use std::sync::Arc;
+
+fn kind<T: std::fmt::Debug>(result: papilio::Result<T>) -> PathError {
+    match result.unwrap_err().kind() {
+        ErrorKind::Path(kind) => kind,
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn refusals_leave_everything_as_it_was() {
+    let device = made(256 << 20, &MkfsOptions::new());
+    let fs = open(&device);
+    let a = fs.create_subvolume("/a").unwrap().tree();
+    fs.create_subvolume("/a/inner").unwrap();
+    fs.create_dir("/dir").unwrap();
+    fs.create_file("/dir/file").unwrap();
+    fs.create_dir("/empty").unwrap();
+    assert_eq!(kind(fs.create_subvolume("/a")), PathError::Exists);
+    assert_eq!(kind(fs.create_subvolume("/dir/file/x")), PathError::NotADirectory);
+    assert_eq!(kind(fs.snapshot("/dir", "/s", false)), PathError::NoSubvolume);
+    assert_eq!(kind(fs.snapshot("/a", "/dir", false)), PathError::Exists);
+    assert_eq!(kind(fs.delete_subvolume("/a")), PathError::NotEmpty);
+    assert_eq!(kind(fs.delete_subvolume("/dir")), PathError::NoSubvolume);
+    assert_eq!(kind(fs.delete_subvolume("/none")), PathError::NotFound);
+    assert_eq!(kind(fs.delete_subvolume_by_id(TreeId(5))), PathError::NotPermitted);
+    assert_eq!(kind(fs.delete_subvolume_by_id(TreeId(999))), PathError::NoSubvolume);
+    assert_eq!(kind(fs.delete_subvolume_by_id(TreeId(9))), PathError::NoSubvolume);
+    assert_eq!(kind(fs.remove_file("/a")), PathError::IsADirectory);
+    assert_eq!(kind(fs.remove_dir("/a")), PathError::NotEmpty);
+    let replace = RenameMode::Replace;
+    assert_eq!(kind(fs.rename("/dir", "/a/dir", replace)), PathError::CrossDevice);
+    assert_eq!(kind(fs.rename("/a", "/a/inner/a", replace)), PathError::IntoItself);
+    assert_eq!(kind(fs.rename("/a", "/a/b", replace)), PathError::IntoItself);
+    assert_eq!(kind(fs.rename("/a/inner", "/dir", replace)), PathError::NotEmpty);
+    assert_eq!(kind(fs.rename("/a/inner", "/dir/file", replace)), PathError::NotADirectory);
+    assert_eq!(kind(fs.rename("/a/inner", "/dir", RenameMode::NoReplace)), PathError::Exists);
+    assert_eq!(kind(fs.rename("/a/inner", "/x", RenameMode::Exchange)), PathError::NotFound);
+    assert_eq!(kind(fs.rename("/a/inner", "/dir", RenameMode::Exchange)), PathError::CrossDevice);
+    fs.set_subvolume_read_only("/a", true).unwrap();
+    assert_eq!(kind(fs.create_file("/a/new")), PathError::ReadOnly);
+    assert_eq!(kind(fs.delete_subvolume("/a/inner")), PathError::ReadOnly);
+    assert_eq!(kind(fs.rename("/a/inner", "/inner", replace)), PathError::ReadOnly);
+    fs.set_subvolume_read_only("/a", false).unwrap();
+    assert_eq!(fs.failure(), None);
+    // What the same names allow.
+    fs.rename("/a/inner", "/empty", replace).unwrap();
+    assert_eq!(fs.subvolume(TreeId(a.0 + 1)).unwrap().path.as_deref(), Some(b"empty".as_slice()));
+    fs.rename("/empty", "/a/inner", replace).unwrap();
+    fs.create_subvolume("/b").unwrap();
+    fs.rename("/b", "/a/inner", RenameMode::Exchange).unwrap();
+    assert_eq!(fs.subvolume(TreeId(a.0 + 1)).unwrap().path.as_deref(), Some(b"b".as_slice()));
+    fs.remove_dir("/a/inner").unwrap();
+    fs.remove_dir("/a").unwrap();
+    fs.sync().unwrap();
+    assert_clean(&crashed(&device));
+    fs.clean_subvolumes().unwrap();
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn a_deleted_subvolume_is_out_of_reach() {
+    let device = made(256 << 20, &MkfsOptions::new());
+    let fs = open(&device);
+    let id = fs.create_subvolume("/a").unwrap().tree();
+    let file = fs.create_file("/a/open").unwrap();
+    file.write_at(&[1; 10_000], 0).unwrap();
+    let unlinked = fs.create_file("/a/unlinked").unwrap();
+    fs.remove_file("/a/unlinked").unwrap();
+    fs.delete_subvolume("/a").unwrap();
+    assert_eq!(kind(file.write_at(&[2; 10], 0)), PathError::NoSubvolume);
+    assert_eq!(kind(fs.subvolume_root(id)), PathError::NoSubvolume);
+    assert_eq!(kind(fs.inode("/a")), PathError::NotFound);
+    drop(unlinked);
+    assert_eq!(fs.failure(), None);
+    let again = fs.create_subvolume("/a").unwrap().tree();
+    assert!(again > id, "ids are not given twice");
+    fs.clean_subvolumes().unwrap();
+    drop(file);
+    fs.close().unwrap();
+    assert_clean(&device);
+    let fs = open(&device);
+    assert_eq!(fs.subvolumes().unwrap().len(), 2);
+}
+
+#[test]
+fn snapshots_show_what_stayed_behind_as_empty_directories() {
+    let device = made(256 << 20, &MkfsOptions::new());
+    let fs = open(&device);
+    fs.create_subvolume("/a").unwrap();
+    fs.create_subvolume("/a/inner").unwrap();
+    fs.create_file("/a/inner/file").unwrap();
+    fs.snapshot("/a", "/a/snap", false).unwrap();
+    assert!(fs.inode("/a/snap/inner").unwrap().is_subvolume_stub());
+    assert!(fs.read_dir("/a/snap").unwrap().all(|entry| entry.unwrap().name() != b"snap"));
+    assert_eq!(kind(fs.rename("/a/snap/inner", "/a/snap/other", RenameMode::Replace)), PathError::NotEmpty);
+    assert_eq!(kind(fs.delete_subvolume("/a/snap/inner")), PathError::NoSubvolume);
+    fs.remove_dir("/a/snap/inner").unwrap();
+    assert_eq!(kind(fs.inode("/a/snap/inner")), PathError::NotFound);
+    assert_eq!(fs.read("/a/inner/file").unwrap(), b"");
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn subvolumes_know_where_they_come_from() {
+    let device = made(256 << 20, &MkfsOptions::new());
+    let now = Timespec { seconds: 1_234_567, nanoseconds: 89 };
+    let options = OpenOptions::new().write(true).commit_interval(None).timestamp(Some(now));
+    let opened = |options: &OpenOptions| {
+        papilio::FileSystem::from_devices(vec![device.clone() as Arc<dyn papilio_device::Device>], options)
+            .unwrap()
+    };
+    let fs = opened(&options);
+    let id = fs.create_subvolume("/a").unwrap().tree();
+    fs.sync().unwrap();
+    let a = fs.subvolume(id).unwrap();
+    assert!(!a.uuid.is_nil() && a.parent_uuid.is_nil() && !a.is_snapshot());
+    assert_eq!((a.creation_time, a.refs, a.flags), (now, 1, RootFlags::empty()));
+    assert!(a.created.0 > 0 && a.created <= a.generation);
+    let sent = Received { uuid: Uuid::from_u128(77), sent: Generation(9), send_time: now };
+    let when = fs.set_received("/a", &sent).unwrap();
+    let a = fs.subvolume(id).unwrap();
+    assert_eq!((a.received_uuid, a.sent, a.received), (sent.uuid, Generation(9), when));
+    let still = fs.snapshot("/a", "/still", true).unwrap().tree();
+    let moving = fs.snapshot("/a", "/moving", false).unwrap().tree();
+    let (still, moving) = (fs.subvolume(still).unwrap(), fs.subvolume(moving).unwrap());
+    assert!(still.is_read_only() && !moving.is_read_only());
+    assert_eq!((still.parent_uuid, moving.parent_uuid), (a.uuid, a.uuid));
+    assert!(still.uuid != a.uuid && moving.uuid != still.uuid);
+    assert_eq!((still.received_uuid, moving.received_uuid), (sent.uuid, Uuid::nil()));
+    assert_eq!(kind(fs.set_received("/still", &sent)), PathError::ReadOnly);
+    fs.set_default_subvolume(moving.id).unwrap();
+    assert_eq!(kind(fs.delete_subvolume("/moving")), PathError::NotPermitted);
+    fs.close().unwrap();
+    assert_clean(&device);
+    let fs = opened(&options.clone().subvolume(SubvolumeChoice::Default));
+    assert_eq!(fs.root().unwrap().tree(), moving.id);
+    fs.set_default_subvolume(TreeId(5)).unwrap();
+    assert_eq!(kind(fs.delete_subvolume_by_id(moving.id)), PathError::Busy);
+    fs.delete_subvolume_by_id(still.id).unwrap();
+    fs.clean_subvolumes().unwrap();
+    fs.close().unwrap();
+    assert_clean(&device);
+}
