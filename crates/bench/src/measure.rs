@@ -45,3 +45,22 @@ pub fn row(name: &str, bytes: u64, kernel: &Times, papilio: &Times) {
         kernel.median().as_secs_f64() / papilio.median().as_secs_f64().max(1e-9),
     );
 }
+
+/// Prints a row of operations per second.
+pub fn row_of_operations(name: &str, operations: u64, kernel: &Times, papilio: &Times) {
+    let side = |times: &Times| {
+        let (low, high) = times.spread();
+        format!(
+            "{:9.0}/s ({:.3}-{:.3} s)",
+            operations as f64 / times.median().as_secs_f64().max(1e-9),
+            low.as_secs_f64(),
+            high.as_secs_f64()
+        )
+    };
+    println!(
+        "{name:22} kernel {}  papilio {}  ratio {:.2}",
+        side(kernel),
+        side(papilio),
+        kernel.median().as_secs_f64() / papilio.median().as_secs_f64().max(1e-9),
+    );
+}

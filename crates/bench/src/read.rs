@@ -4,7 +4,6 @@
 //! the image itself is in memory for both. Warm is the same again on the same mount: the kernel then reads its
 //! page cache, Papilio its node cache (it keeps no data, and verifies every byte anew).
 
-use crate::Arguments;
 use crate::measure::{Times, row};
 use anyhow::Context;
 use papilio::FileSystem;
@@ -14,6 +13,26 @@ use std::io::{Read, Write};
 use std::path::Path;
 
 const BUFFER: usize = 1 << 20;
+
+/// Arguments of the job.
+#[derive(clap::Args)]
+pub struct Arguments {
+    /// Rounds; medians are shown
+    #[arg(long, default_value_t = 5)]
+    rounds: usize,
+    /// Bytes of the big file
+    #[arg(long, default_value_t = 1 << 30)]
+    big_bytes: u64,
+    /// Small files
+    #[arg(long, default_value_t = 50_000)]
+    small_files: u32,
+    /// Mount options of the file system that is written, such as compress=zstd
+    #[arg(long, default_value = "")]
+    mount_options: String,
+    /// Only Papilio's side, for a profiler
+    #[arg(long)]
+    papilio_only: bool,
+}
 
 /// Bytes of small file number `index`: 1 to 16 KiB, some inline, most not.
 fn small_size(index: u32) -> u64 {

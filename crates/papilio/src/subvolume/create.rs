@@ -68,7 +68,7 @@ pub(crate) fn create(
     let inheritance = create::root_inheritance(&editor, at.directory)?;
     let id = numbers.subvolume(handle)?;
     check_subvolume_entry(&editor, at.directory, at.name, id)?;
-    let tree = handle.new_tree(id, new_subvolume_item(handle), 0)?;
+    let tree = handle.new_tree(id, new_subvolume_item(handle, id), 0)?;
     create::create_root(&mut tree.edit(handle), handle.now(), inheritance, new)?;
     add_entry(handle, &mut editor, numbers.parent, at, &tree)?;
     Ok(id)
@@ -93,7 +93,7 @@ pub(crate) fn snapshot(
     let id = numbers.subvolume(handle)?;
     check_subvolume_entry(editors.first(), at.directory, at.name, id)?;
     let record = source.record().expect("a subvolume has one");
-    let item = snapshot_item(handle, &record.item, read_only);
+    let item = snapshot_item(handle, id, &record.item, read_only);
     // Who drops the snapshot takes blocks that are no newer than this for older than the snapshot. The
     // kernel, which makes snapshots at the end of a transaction, takes its number; here the snapshot may
     // still change in this transaction.

@@ -21,7 +21,7 @@ pub(super) fn empty_root_item(handle: &Handle<'_>) -> RawRootItem {
 }
 
 /// The root item of a new subvolume, as `create_subvol` fills it.
-pub(super) fn new_subvolume_item(handle: &Handle<'_>) -> RawRootItem {
+pub(super) fn new_subvolume_item(handle: &Handle<'_>, id: TreeId) -> RawRootItem {
     let mut item = empty_root_item(handle);
     item.inode.generation = papilio_format::Generation(1);
     item.inode.size = 3;
@@ -30,7 +30,7 @@ pub(super) fn new_subvolume_item(handle: &Handle<'_>) -> RawRootItem {
     item.inode.mode = FileKind::Directory.mode_bits() | 0o755;
     item.inode.flags = InodeFlags::ROOT_ITEM_INIT;
     item.root_dirid = papilio_format::objectid::FIRST_INODE;
-    item.uuid = super::uuid_tree::fresh_uuid();
+    item.uuid = super::uuid_tree::fresh_uuid(handle, id);
     item.ctransid = handle.generation();
     item.otransid = handle.generation();
     item.ctime = handle.now();
@@ -39,7 +39,12 @@ pub(super) fn new_subvolume_item(handle: &Handle<'_>) -> RawRootItem {
 }
 
 /// The root item of a snapshot, made from its source's as `create_pending_snapshot` does.
-pub(super) fn snapshot_item(handle: &Handle<'_>, source: &RawRootItem, read_only: bool) -> RawRootItem {
+pub(super) fn snapshot_item(
+    handle: &Handle<'_>,
+    id: TreeId,
+    source: &RawRootItem,
+    read_only: bool,
+) -> RawRootItem {
     let mut item = *source;
     if !item.inode.flags.contains(InodeFlags::ROOT_ITEM_INIT) {
         // Kernels before 3.0 left these two undefined.
@@ -49,7 +54,7 @@ pub(super) fn snapshot_item(handle: &Handle<'_>, source: &RawRootItem, read_only
     }
     item.flags.set(RootFlags::RDONLY, read_only);
     item.parent_uuid = source.uuid;
-    item.uuid = super::uuid_tree::fresh_uuid();
+    item.uuid = super::uuid_tree::fresh_uuid(handle, id);
     if !read_only {
         // What can change is not what was sent any more.
         item.received_uuid = papilio_format::Uuid::nil();

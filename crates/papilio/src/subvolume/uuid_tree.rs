@@ -11,12 +11,20 @@ use crate::subvolume::root_items::{empty_root_item, put_root_item};
 use crate::transaction::Handle;
 use papilio_format::items::root::RootItem;
 use papilio_format::items::uuid_tree::{UuidItem, uuid_key};
-use papilio_format::{ItemType, Key, TreeId, Uuid, objectid};
+use papilio_format::{ChecksumType, ItemType, Key, TreeId, Uuid, objectid};
 use std::sync::Arc;
 
-/// A UUID that no other has: the only place where chance enters.
-pub(super) fn fresh_uuid() -> Uuid {
-    Uuid::new_v4()
+/// A UUID that no other has: the only place where chance enters. Where all changes are given one time, so that the
+/// same changes make the same image, it follows from the file system's UUID, the transaction and the
+/// subvolume: version 8 (RFC 9562), of their SHA-256.
+pub(super) fn fresh_uuid(handle: &Handle<'_>, id: TreeId) -> Uuid {
+    if !handle.transactions().is_reproducible() {
+        return Uuid::new_v4();
+    }
+    let fsid = handle.transactions().volume().superblock().raw.fsid;
+    let (generation, id) = (handle.generation().0.to_le_bytes(), id.0.to_le_bytes());
+    let sum = ChecksumType::Sha256.compute(&[&fsid.as_bytes()[..], &generation, &id].concat());
+    Uuid::new_v8(*sum.as_bytes().first_chunk().expect("SHA-256 has 32 bytes"))
 }
 
 /// Notes that `uuid` is subvolume `id`'s; nothing changes where it is noted.

@@ -219,6 +219,12 @@ impl Transactions {
         })
     }
 
+    /// Whether all changes bear one time, so that the same changes make the same image.
+    pub(crate) fn is_reproducible(&self) -> bool {
+        self.options.timestamp.is_some()
+    }
+
+    /// Bytes of a tree block.
     pub(crate) fn node_size(&self) -> u64 {
         self.volume.geometry().node_size.into()
     }
