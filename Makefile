@@ -24,8 +24,9 @@ bench: setup ## read and write beside the kernel, in turn, and print the ratios 
 	$(CARGO) run --release --locked -p papilio-bench -- read
 	$(CARGO) run --release --locked -p papilio-bench -- names
 
-demo: setup ## copy a tree out of a file system that the kernel made, and verify it
+demo: setup ## read a file system that the kernel made, build and change one of our own, and prove both
 	@bash scripts/demo.sh
+	@bash scripts/demo-write.sh
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
 	@bash scripts/fuzz.sh

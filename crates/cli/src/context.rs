@@ -41,6 +41,8 @@ pub struct Context {
     /// How much is said: 0 is normal, negative says less, positive says more.
     pub verbosity: i16,
     opened: RefCell<Vec<(PathBuf, FileSystem)>>,
+    /// Those that are open for writing.
+    changing: RefCell<Vec<(PathBuf, FileSystem)>>,
     failed: Cell<bool>,
     progress: RefCell<Option<indicatif::ProgressBar>>,
 }
@@ -67,6 +69,7 @@ impl Context {
             options,
             verbosity: i16::from(arguments.verbose) - i16::from(arguments.quiet),
             opened: RefCell::default(),
+            changing: RefCell::default(),
             failed: Cell::new(false),
             progress: RefCell::default(),
         }
@@ -79,8 +82,10 @@ impl Context {
 
     /// Opens the file system on `image`, or returns it where this run has opened it already.
     pub fn open(&self, image: &Path) -> anyhow::Result<FileSystem> {
-        if let Some((_, known)) = self.opened.borrow().iter().find(|(path, _)| path == image) {
-            return Ok(known.clone());
+        for known in [&self.changing, &self.opened] {
+            if let Some((_, known)) = known.borrow().iter().find(|(path, _)| path == image) {
+                return Ok(known.clone());
+            }
         }
         let system = FileSystem::open_with(image, &self.options)?;
         if system.has_log() {
@@ -91,6 +96,27 @@ impl Context {
         }
         self.opened.borrow_mut().push((image.to_path_buf(), system.clone()));
         Ok(system)
+    }
+
+    /// Opens the file system on `image` for changes, once a run. To be called before it is opened for
+    /// reading, which then gives the same.
+    pub fn change(&self, image: &Path) -> anyhow::Result<FileSystem> {
+        if let Some((_, known)) = self.changing.borrow().iter().find(|(path, _)| path == image) {
+            return Ok(known.clone());
+        }
+        let options = self.options.clone().write(true).commit_interval(None);
+        let system = FileSystem::open_with(image, &options).map_err(|error| of_image(image, error))?;
+        self.changing.borrow_mut().push((image.to_path_buf(), system.clone()));
+        Ok(system)
+    }
+
+    /// Saves all changes; what cannot be saved is reported.
+    pub fn close(&self) {
+        for (image, system) in self.changing.take() {
+            if let Err(error) = system.close() {
+                self.error(of_image(&image, error));
+            }
+        }
     }
 
     /// The inode that `path` names. A symbolic link as the last component is followed where
@@ -126,6 +152,11 @@ impl Context {
         }
     }
 
+    /// Says what is done, where that was asked for.
+    pub fn note(&self, text: impl fmt::Display) {
+        self.line(format_args!("{text}"));
+    }
+
     /// Whether anything was reported as failed.
     pub fn has_failed(&self) -> bool {
         self.failed.get()
@@ -148,12 +179,34 @@ impl Context {
     }
 }
 
+/// `error` with the image that it is about, where it does not say so itself.
+pub fn of_image(image: &Path, error: Error) -> anyhow::Error {
+    match error {
+        Error::ReadOnlyFileSystem { .. } | Error::NoSpace { .. } | Error::Path { .. } | Error::Invalid(_) => {
+            anyhow::Error::msg(format!("{}: {error}", image.display()))
+        }
+        other => other.into(),
+    }
+}
+
 /// `error` with the operand that it is about.
 pub fn describe(path: &ImagePath, error: &Error) -> String {
     match error {
         Error::Path { kind, .. } => format!("{path}: {kind}"),
         other => format!("{path}: {other}"),
     }
+}
+
+/// As [`for_each_operand`], with file systems that are open for changes.
+pub fn for_each_operand_to_change(
+    context: &Context,
+    operands: &[std::ffi::OsString],
+    mut each: impl FnMut(ImagePath, FileSystem) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for_each_operand(context, operands, |path| {
+        let system = context.change(&path.image)?;
+        each(path, system)
+    })
 }
 
 /// Runs `each` for every operand; a failure of one is reported and the others go on.

@@ -10,9 +10,11 @@ pub mod args;
 pub mod commands;
 pub mod context;
 mod copy;
+mod filling;
 mod output;
 mod path;
 mod time;
+mod tree;
 mod units;
 
 pub use context::UsageError;
@@ -45,7 +47,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
         }
     };
     let context = Context::resolve(cli.global);
-    match cli.command.run(&context) {
+    let ran = cli.command.run(&context);
+    // What was done before a failure stays done, as on a mounted file system.
+    context.close();
+    match ran {
         Ok(()) if context.has_failed() => Outcome::Failed,
         Ok(()) => Outcome::Done,
         Err(error) if is_closed_pipe(&error) => Outcome::Done,

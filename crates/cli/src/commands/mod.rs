@@ -3,17 +3,27 @@
 
 pub mod cat;
 pub mod check;
+pub mod chmod;
+pub mod chown;
 pub mod completions;
 pub mod cp;
 pub mod du;
 pub mod filesystem;
 pub mod find;
+pub mod getfattr;
 pub mod inspect;
+pub mod ln;
 pub mod ls;
 pub mod man;
+pub mod mkdir;
 pub mod mkfs;
+pub mod mv;
+pub mod rm;
+pub mod setfattr;
 pub mod stat;
 pub mod subvolume;
+pub mod touch;
+pub mod truncate;
 
 use crate::context::Context;
 use clap::Subcommand;
@@ -27,8 +37,28 @@ pub enum Command {
     Cat(cat::Args),
     /// Show everything that is known of files
     Stat(stat::Args),
-    /// Copy files and directories out of a file system
+    /// Copy files and directories out of a file system, into one, and within it
     Cp(cp::Args),
+    /// Make directories
+    Mkdir(mkdir::Args),
+    /// Rename files and directories
+    Mv(mv::Args),
+    /// Remove files and directories
+    Rm(rm::Args),
+    /// Make a further name of a file, or a symbolic link
+    Ln(ln::Args),
+    /// Change the times of files; make those that are not there
+    Touch(touch::Args),
+    /// Change the sizes of files
+    Truncate(truncate::Args),
+    /// Change modes
+    Chmod(chmod::Args),
+    /// Change owners and groups
+    Chown(chown::Args),
+    /// Show extended attributes
+    Getfattr(getfattr::Args),
+    /// Set or remove an extended attribute
+    Setfattr(setfattr::Args),
     /// Find files by their properties
     Find(Box<find::Args>),
     /// Add up the space that files take
@@ -37,7 +67,7 @@ pub enum Command {
     Subvolume(subvolume::Args),
     /// Make a file system
     Mkfs(Box<mkfs::Args>),
-    /// Show the devices of file systems, and how their space is used
+    /// Show the devices of file systems and how their space is used; change label and size
     Filesystem(filesystem::Args),
     /// Check a file system, without writing
     Check(check::Args),
@@ -57,6 +87,16 @@ impl Command {
             Self::Cat(command) => command.run(context),
             Self::Stat(command) => command.run(context),
             Self::Cp(command) => command.run(context),
+            Self::Mkdir(command) => command.run(context),
+            Self::Mv(command) => command.run(context),
+            Self::Rm(command) => command.run(context),
+            Self::Ln(command) => command.run(context),
+            Self::Touch(command) => command.run(context),
+            Self::Truncate(command) => command.run(context),
+            Self::Chmod(command) => command.run(context),
+            Self::Chown(command) => command.run(context),
+            Self::Getfattr(command) => command.run(context),
+            Self::Setfattr(command) => command.run(context),
             Self::Find(command) => command.run(context),
             Self::Du(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),

@@ -8,6 +8,7 @@
 pub mod event;
 pub mod host;
 mod host_attributes;
+pub mod image;
 pub mod progress;
 pub mod source;
 pub mod tar;

@@ -2,8 +2,10 @@
 //! kernel mount shows, and what goes wrong is one line and an exit code.
 
 mod bad_input;
+mod change;
 mod copy;
 mod fixture;
 mod mkfs;
+mod rootdir;
 mod show;
 mod usage;

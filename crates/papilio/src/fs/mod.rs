@@ -18,6 +18,8 @@ mod metadata;
 mod mount;
 mod names;
 mod open_inodes;
+mod populate;
+mod resize;
 #[cfg(test)]
 mod space_against_kernel;
 mod subvolumes;
@@ -30,4 +32,5 @@ pub use file::{File, FileReader};
 pub use file_system::FileSystem;
 pub use inode::Inode;
 pub use metadata::Metadata;
+pub use populate::{Existing, Manifest, ManifestEntry, Populate, PopulateObserver, Populated};
 pub use walk::{Walk, WalkEntry};

@@ -1,12 +1,16 @@
-//! `papilio filesystem`: devices, and how their space is used. Owns the list of its commands.
+//! `papilio filesystem`: devices, how their space is used, and what concerns the whole. Owns the list of
+//! its commands.
 
 mod df;
+mod label;
+mod resize;
 mod show;
+mod sync;
 mod usage;
 
 use crate::context::Context;
 
-/// Show the devices of file systems, and how their space is used
+/// Show the devices of file systems and how their space is used; change label and size
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -21,6 +25,12 @@ enum Subcommand {
     Df(df::Args),
     /// Show used and free space in detail
     Usage(usage::Args),
+    /// Show the label, or set it
+    Label(label::Args),
+    /// Make a file system larger or smaller
+    Resize(resize::Args),
+    /// Finish what earlier changes left to the background
+    Sync(sync::Args),
 }
 
 impl Args {
@@ -30,6 +40,9 @@ impl Args {
             Subcommand::Show(command) => command.run(context),
             Subcommand::Df(command) => command.run(context),
             Subcommand::Usage(command) => command.run(context),
+            Subcommand::Label(command) => command.run(context),
+            Subcommand::Resize(command) => command.run(context),
+            Subcommand::Sync(command) => command.run(context),
         }
     }
 }

@@ -1,13 +1,18 @@
-//! `papilio cp`: which source goes where, by cp(1)'s own rules; the copying is [`crate::copy`]'s.
+//! `papilio cp`: which source goes where, by cp(1)'s own rules; the copying is [`crate::copy`]'s, and into
+//! a file system that of [`into`].
+
+mod into;
 
 use crate::UsageError;
 use crate::context::{Context, create_host_file};
 use crate::copy;
 use crate::copy::host::{HostOptions, HostSink, Place};
+use crate::copy::image::Share;
 use crate::copy::progress::Progress;
 use crate::copy::source::{Source, SourceOptions, refuse_without_recursion};
 use crate::copy::tar::TarSink;
 use crate::path::{ImagePath, Operand};
+use into::IntoImage;
 use papilio::FileKind;
 use std::collections::HashMap;
 use std::ffi::OsString;
@@ -16,22 +21,23 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Copy files and directories out of a file system
+/// Copy files and directories out of a file system, into one, and within it
 ///
-/// The rules are cp(1)'s: into DEST if that is a directory, else as DEST; IMAGE:/dir/. means the
-/// content of a directory. Without -r and -a, symbolic links are followed and directories left out.
-/// Holes stay holes. What exists at the destination is replaced; below DEST, links of the host are
-/// never followed. Copying into a file system is not supported yet.
+/// The rules are cp(1)'s: into DEST if that is a directory, else as DEST; dir/. means the content of a
+/// directory. Without -r and -a, symbolic links are followed and directories left out. Holes stay holes. What
+/// exists at the destination is replaced; below DEST, links of the host are never followed. Within a file
+/// system, the copy shares the data of the original.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The sources, then the destination (a host path) unless -t or --to-tar names it
-    #[arg(value_name = "IMAGE:/PATH... [DEST]", required = true)]
+    /// The sources, then the destination unless -t or --to-tar names it; each is IMAGE:/PATH or a path of
+    /// the host, but not all are the host's
+    #[arg(value_name = "SOURCE... [DEST]", required = true)]
     #[arg(value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
     /// Copy directories with all that is in them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// As -r, and keep owners (if root), modes, times, extended attributes, ACLs and hard links
+    /// As -r, and keep owners (on the host: if root), modes, times, extended attributes, ACLs and hard links
     #[arg(short, long)]
     archive: bool,
     /// Leave alone what exists
@@ -43,10 +49,14 @@ pub struct Args {
     /// Copy into this directory
     #[arg(short, long, value_name = "DIR", conflicts_with = "to_tar")]
     #[arg(value_hint = clap::ValueHint::DirPath)]
-    target_directory: Option<PathBuf>,
+    target_directory: Option<OsString>,
     /// Copy as DEST even if that is a directory
     #[arg(short = 'T', long, conflicts_with_all = ["target_directory", "to_tar"])]
     no_target_directory: bool,
+    /// Within a file system, share the data of files instead of copying it
+    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
+    #[arg(default_value = "auto", default_missing_value = "always")]
+    reflink: Share,
     /// Write a tar archive instead, with all that -a keeps; `-` is standard output
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     to_tar: Option<PathBuf>,
@@ -61,13 +71,19 @@ impl Args {
         self.recursive |= self.archive || self.to_tar.is_some();
         let destination = match (&self.target_directory, &self.to_tar) {
             (None, None) => self.paths.pop(),
-            (directory, _) => directory.clone().map(PathBuf::into_os_string),
+            (directory, _) => directory.clone(),
         };
         if self.paths.is_empty() {
             let missing = "cp: a source and a destination are needed; the destination is missing";
             return Err(UsageError::new(missing).into());
         }
-        let destination = destination.map(|path| host_path(&path)).transpose()?;
+        let destination = match destination.map(|path| Operand::parse(&path)) {
+            Some(Operand::Image(destination)) => {
+                return IntoImage { arguments: &self, context, destination }.run();
+            }
+            Some(Operand::Host(destination)) => Some(destination),
+            None => None,
+        };
         let wanted = self.image_paths()?;
         let kept = self.archive || self.to_tar.is_some();
         let options = SourceOptions {
@@ -96,7 +112,7 @@ impl Args {
         let path = |argument: &OsString| match Operand::parse(argument) {
             Operand::Image(path) => Ok(path),
             Operand::Host(path) => Err(UsageError::new(format_args!(
-                "{}: a path of the host; a source is IMAGE:/path",
+                "{}: a path of the host, and so is the destination; name one as IMAGE:/path",
                 path.display()
             ))),
         };
@@ -215,15 +231,6 @@ impl Args {
             }
             None if slash && !is_directory => Err(format!("{shown}: not a directory")),
             None => named(destination, false),
-        }
-    }
-}
-
-fn host_path(destination: &std::ffi::OsStr) -> anyhow::Result<PathBuf> {
-    match Operand::parse(destination) {
-        Operand::Host(destination) => Ok(destination),
-        Operand::Image(path) => {
-            anyhow::bail!("{path}: copying into a file system is not supported yet")
         }
     }
 }

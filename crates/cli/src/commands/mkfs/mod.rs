@@ -1,16 +1,18 @@
-//! `papilio mkfs`: a new, empty file system.
+//! `papilio mkfs`: a new file system, empty or filled.
 //!
-//! Owns the options, which have `mkfs.btrfs`'s letters, and what is printed of the result. Options
-//! that say what the file system shall hold (`--rootdir` and its like) belong in a group of their
-//! own beside [`FormatArgs`].
+//! Owns the options, which have `mkfs.btrfs`'s letters, and what is printed of the result. What the file
+//! system shall hold is [`content`]'s.
+
+mod content;
 
 use crate::context::{Context, UsageError};
 use crate::output::{Output, escaped, json_bytes};
 use crate::units::{self, Units};
+use content::ContentArgs;
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
-use papilio::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, Timespec};
+use papilio::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, Populated, Timespec};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -25,8 +27,10 @@ const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 /// of mkfs.btrfs 6.19 but for the block-group tree, which is off, so that older versions of btrfs
 /// check can read what is made; -O block-group-tree switches it on.
 ///
-/// With --uuid and SOURCE_DATE_EPOCH in the environment (seconds since 1970), the same options make
-/// the same bytes.
+/// With --rootdir it is filled, and --size may be left out: the content decides then.
+///
+/// With --uuid and SOURCE_DATE_EPOCH in the environment (seconds since 1970), the same options and content
+/// make the same bytes; times of last access are then those of the last modification.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Sizes take the suffixes K, M, G, T, P and E, powers of 1024.")]
 pub struct Args {
@@ -35,6 +39,8 @@ pub struct Args {
     image: PathBuf,
     #[command(flatten)]
     format: FormatArgs,
+    #[command(flatten)]
+    content: ContentArgs,
     /// Overwrite what is there
     #[arg(short, long)]
     force: bool,
@@ -94,16 +100,19 @@ struct FormatArgs {
 impl Args {
     /// Makes it.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let sized = self.format.size.is_some();
         let mut options = self.format.options()?.force(self.force).discard(!self.nodiscard);
-        if let Some(value) = std::env::var_os(SOURCE_DATE_EPOCH) {
-            options = options.timestamp(parse_epoch(&value)?);
+        let epoch = std::env::var_os(SOURCE_DATE_EPOCH).map(|value| parse_epoch(&value)).transpose()?;
+        if let Some(epoch) = epoch {
+            options = options.timestamp(epoch);
         }
-        let made = papilio::mkfs(&self.image, &options)?;
+        let (made, filled) = self.content.make(context, &self.image, options, epoch, sized)?;
+        let filled = self.content.rootdir.is_some().then_some(filled);
         let mut output = Output::new()?;
         if self.json {
-            output.text(format_args!("{:#}\n", json_of(&made)))?;
+            output.text(format_args!("{:#}\n", json_of(&made, filled)))?;
         } else if context.verbosity >= 0 {
-            print(&made, &mut output)?;
+            print(&made, filled, &mut output)?;
         }
         Ok(output.finish()?)
     }
@@ -178,7 +187,7 @@ fn feature_names(made: &Made) -> Vec<&'static str> {
     made.features.iter().map(|feature| feature.name()).collect()
 }
 
-fn print(made: &Made, output: &mut Output) -> anyhow::Result<()> {
+fn print(made: &Made, filled: Option<Populated>, output: &mut Output) -> anyhow::Result<()> {
     output.text(format_args!("Label:              "))?;
     output.bytes(&escaped(&made.label))?;
     output.text(format_args!("\nUUID:               {}\n", made.fsid))?;
@@ -196,10 +205,14 @@ fn print(made: &Made, output: &mut Output) -> anyhow::Result<()> {
     }
     output.text(format_args!("Features:           {}\n", feature_names(made).join(", ")))?;
     output.text(format_args!("Checksum:           {}\n", made.checksum))?;
+    if let Some(Populated { entries, bytes, .. }) = filled {
+        let bytes = Units::HUMAN.text(bytes);
+        output.text(format_args!("Content:            {entries} entries, {bytes} of files\n"))?;
+    }
     Ok(())
 }
 
-fn json_of(made: &Made) -> Value {
+fn json_of(made: &Made, filled: Option<Populated>) -> Value {
     let group = |group: &MadeBlockGroup| {
         json!({
             "type": kind_name(group),
@@ -223,6 +236,9 @@ fn json_of(made: &Made) -> Value {
     });
     if let Value::Object(fields) = all {
         object.extend(fields);
+    }
+    if let Some(filled) = filled {
+        object.insert("content".into(), json!({ "entries": filled.entries, "bytes": filled.bytes }));
     }
     Value::Object(object)
 }

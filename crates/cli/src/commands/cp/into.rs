@@ -1,0 +1,192 @@
+//! `papilio cp` into a file system: from the host, or from a file system, which may be the same.
+//!
+//! Owns [`IntoImage`]. From the host, [`papilio::Populate`] does the work; between places of file systems,
+//! [`crate::copy::image`].
+
+use super::Args;
+use crate::context::Context;
+use crate::copy::image::{ImageCopy, ImageCopyOptions};
+use crate::filling::{Caller, Report};
+use crate::path::{ImagePath, Operand};
+use anyhow::Context as _;
+use papilio::{Error, Existing, FileKind, FileSystem, Inode, NewKind, PathError, Populate, PopulateObserver};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// Streams are read in pieces of so many bytes.
+const PIECE: usize = 4 << 20;
+
+/// A copy into a file system.
+pub struct IntoImage<'a> {
+    pub arguments: &'a Args,
+    pub context: &'a Context,
+    pub destination: ImagePath,
+}
+
+/// Where a source goes.
+struct Target {
+    parent: Inode,
+    name: Vec<u8>,
+    path: ImagePath,
+}
+
+impl IntoImage<'_> {
+    /// Copies all sources.
+    pub fn run(&self) -> anyhow::Result<()> {
+        let (arguments, context) = (self.arguments, self.context);
+        let fs = context.change(&self.destination.image)?;
+        let into = match fs.inode(&self.destination.path) {
+            Ok(inode) if inode.kind() == FileKind::Directory && !arguments.no_target_directory => Some(inode),
+            Ok(_) | Err(Error::Path { kind: PathError::NotFound, .. }) => None,
+            Err(error) => return Err(context.at(&self.destination, &error)),
+        };
+        let alone = arguments.paths.len() == 1 && arguments.target_directory.is_none();
+        if into.is_none() && !alone {
+            anyhow::bail!("{}: {}", self.destination, PathError::NotADirectory);
+        }
+        for source in &arguments.paths {
+            let copied = match Operand::parse(source) {
+                Operand::Host(source) => self.copy_host(&fs, into.as_ref(), &source),
+                Operand::Image(source) => self.copy_image(&fs, into.as_ref(), source),
+            };
+            match copied {
+                Ok(()) => {}
+                // What concerns one source does not end the others.
+                Err(error) if is_fatal(&error) => return Err(error),
+                Err(error) => context.error(format_args!("{error:#}")),
+            }
+        }
+        Ok(())
+    }
+
+    /// The new name of a source called `name`.
+    fn target(&self, fs: &FileSystem, into: Option<&Inode>, name: &[u8]) -> anyhow::Result<Target> {
+        if let Some(parent) = into {
+            let path = self.destination.join(name);
+            return Ok(Target { parent: parent.clone(), name: name.to_vec(), path });
+        }
+        let found = fs.parent(&self.destination.path);
+        let (parent, name) = found.map_err(|error| self.context.at(&self.destination, &error))?;
+        Ok(Target { parent, name: name.to_vec(), path: self.destination.clone() })
+    }
+
+    fn existing(&self) -> Existing {
+        if self.arguments.no_clobber { Existing::Keep } else { Existing::Replace }
+    }
+
+    fn copy_host(&self, fs: &FileSystem, into: Option<&Inode>, source: &Path) -> anyhow::Result<()> {
+        let (arguments, shown) = (self.arguments, || source.display().to_string());
+        let metadata = match arguments.recursive {
+            true => source.symlink_metadata(),
+            false => source.metadata(),
+        };
+        let metadata = metadata.with_context(shown)?;
+        if metadata.is_dir() && !arguments.recursive {
+            anyhow::bail!("{}: is a directory; -r copies directories", shown());
+        }
+        let caller = Caller::new();
+        let mut populate = Populate::new()
+            .keep_attributes(arguments.archive)
+            .umask(caller.umask)
+            .existing(self.existing())
+            .recursive(arguments.recursive)
+            .follow(!arguments.recursive);
+        if !arguments.archive {
+            populate = populate.owner(caller.uid, caller.gid);
+        }
+        // `.`, `..` and `/` have no name: their content goes there.
+        let content = metadata.is_dir() && (source.file_name().is_none() || ends_in_dot(source));
+        if let (true, Some(directory)) = (content, into) {
+            let mut report = self.report(&self.destination.join(b""));
+            populate.directory(source, directory, &mut report)?;
+            return Ok(());
+        }
+        let name = source.file_name().map(OsStrExt::as_bytes).unwrap_or_default();
+        let target = self.target(fs, into, name)?;
+        if !arguments.recursive && !metadata.is_file() {
+            return self.stream(source, &target, caller);
+        }
+        let above = &target.path.path[..target.path.path.len() - target.name.len()];
+        let above = ImagePath { image: target.path.image.clone(), path: above.to_vec() };
+        let mut report = self.report(&above);
+        populate.entry(source, &target.parent, &target.name, &mut report)?;
+        Ok(())
+    }
+
+    fn report(&self, above: &ImagePath) -> Report<'_> {
+        Report::new(self.context, self.arguments.no_progress, false, &above.to_bytes())
+    }
+
+    /// What a pipe or a device gives, as a file.
+    fn stream(&self, source: &Path, target: &Target, caller: Caller) -> anyhow::Result<()> {
+        let at = |error: Error| self.context.at(&target.path, &error);
+        let host = || source.display().to_string();
+        let mut stream = File::open(source).with_context(host)?;
+        let there = target.parent.lookup(&target.name).map_err(at)?;
+        let inode = match there {
+            Some(_) if self.arguments.no_clobber => return Ok(()),
+            Some(there) => there,
+            None => target.parent.create(&target.name, &caller.inode(NewKind::Regular, 0o666)).map_err(at)?,
+        };
+        let file = inode.open().map_err(at)?;
+        file.set_len(0).map_err(at)?;
+        let mut report = self.report(&target.path);
+        let mut buffer = vec![0; PIECE];
+        let mut offset = 0;
+        loop {
+            let mut length = 0;
+            while length < buffer.len() {
+                match stream.read(&mut buffer[length..]) {
+                    Ok(0) => break,
+                    Ok(more) => length += more,
+                    Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
+                    Err(error) => return Err(error).with_context(host),
+                }
+            }
+            if length == 0 {
+                return Ok(());
+            }
+            file.write_at(&buffer[..length], offset).map_err(at)?;
+            offset += length as u64;
+            report.bytes(length as u64);
+        }
+    }
+
+    fn copy_image(&self, fs: &FileSystem, into: Option<&Inode>, source: ImagePath) -> anyhow::Result<()> {
+        let (arguments, context) = (self.arguments, self.context);
+        let inode = context.inode(&source, !arguments.recursive)?;
+        if inode.kind() == FileKind::Directory && !arguments.recursive {
+            anyhow::bail!("{source}: is a directory; -r copies directories");
+        }
+        let options = ImageCopyOptions {
+            keep_attributes: arguments.archive,
+            existing: self.existing(),
+            one_subvolume: arguments.one_file_system,
+            share: arguments.reflink,
+        };
+        let mut report = self.report(&self.destination);
+        let mut copy = ImageCopy::new(context, options, source.image == self.destination.image);
+        let content = inode.kind() == FileKind::Directory && source.base_name().is_none();
+        if let (true, Some(directory)) = (content, into) {
+            return copy.content(&source, &inode, &self.destination, directory, &mut report);
+        }
+        let name = source.base_name().unwrap_or_default();
+        let target = self.target(fs, into, name)?;
+        copy.entry(&source, &inode, &target.path, &target.parent, &target.name, &mut report)
+    }
+}
+
+fn ends_in_dot(path: &Path) -> bool {
+    let bytes = path.as_os_str().as_bytes();
+    bytes == b"." || bytes.ends_with(b"/.") || bytes.ends_with(b"/./")
+}
+
+/// Whether the file system itself is at fault: nothing more can be copied.
+fn is_fatal(error: &anyhow::Error) -> bool {
+    let fatal = |error: &Error| {
+        !matches!(error, Error::Path { .. } | Error::Host { .. } | Error::Invalid(_) | Error::Open(_))
+    };
+    error.downcast_ref::<Error>().is_some_and(fatal) || error.is::<crate::UsageError>()
+}

@@ -1,0 +1,150 @@
+//! `papilio filesystem resize`.
+//!
+//! An image grows before its file system and shrinks after it, so that at no time the file system is
+//! larger than the file.
+
+use crate::context::Context;
+use crate::output::Output;
+use crate::units::{Units, parse_size};
+use anyhow::{Context as _, bail};
+use papilio::FileSystem;
+use papilio::format::DeviceId;
+use std::fs::File;
+use std::path::{Path, PathBuf};
+use std::str::FromStr;
+
+/// Make a file system larger or smaller, with the image file that it is in
+///
+/// It gets no smaller than the end of its last chunk. A device stays as it is, and max takes all of it.
+#[derive(Debug, clap::Args)]
+#[command(after_help = "Sizes take the suffixes K, M, G, T, P and E, powers of 1024.")]
+pub struct Args {
+    /// The new size in bytes, max or min; with + or - in front, so much more or less. DEVID: in front
+    /// names another device than the first
+    #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
+    size: NewSize,
+    /// The image or device
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+}
+
+/// A size as it is given, and of which device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct NewSize {
+    devid: DeviceId,
+    size: Size,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Size {
+    To(u64),
+    More(u64),
+    Less(u64),
+    Min,
+    Max,
+}
+
+impl FromStr for NewSize {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let (devid, text) = match text.split_once(':') {
+            Some((devid, size)) => {
+                (devid.parse().map_err(|_| format!("{devid:?}: no number of a device"))?, size)
+            }
+            None => (1, text),
+        };
+        let size = match (text, text.strip_prefix('+'), text.strip_prefix('-')) {
+            ("max", ..) => Size::Max,
+            ("min", ..) => Size::Min,
+            (_, Some(more), _) => Size::More(parse_size(more)?),
+            (_, _, Some(less)) => Size::Less(parse_size(less)?),
+            (text, None, None) => Size::To(parse_size(text)?),
+        };
+        Ok(Self { devid: DeviceId(devid), size })
+    }
+}
+
+impl Args {
+    /// Changes the size.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let named = |error: papilio::Error| crate::context::of_image(&self.image, error);
+        let devid = self.size.devid;
+        let fs = self.open(context)?;
+        let mut devices = fs.usage()?.devices.into_iter();
+        let device = devices.find(|device| device.devid == devid).with_context(|| {
+            format!("{}: device {devid} is no part of the file system", self.image.display())
+        })?;
+        let path = device.path.map_or_else(|| self.image.clone(), PathBuf::from);
+        let shown = || path.display().to_string();
+        let (before, held) = (device.total, device.size.unwrap_or(device.total));
+        let is_file = path.metadata().with_context(shown)?.is_file();
+        let wanted = match self.size.size {
+            Size::To(size) => size,
+            Size::More(more) => before.checked_add(more).context("more bytes than 64 bits count")?,
+            Size::Less(less) if less >= before => bail!("{}: it has {before} bytes only", shown()),
+            Size::Less(less) => before - less,
+            Size::Min => fs.minimum_size(devid).map_err(named)?,
+            Size::Max => held,
+        };
+        // Opened anew below: a device's size is as of when it was opened.
+        fs.close()?;
+        let grown = is_file && wanted > held;
+        if grown {
+            set_length(&path, wanted)?;
+        }
+        let fs = self.open(context)?;
+        let resized = fs.resize(devid, wanted).map_err(named);
+        let closed = fs.close();
+        let now = match resized {
+            Ok(now) => now,
+            Err(error) => {
+                if grown {
+                    set_length(&path, held)?;
+                }
+                return Err(error);
+            }
+        };
+        closed?;
+        if is_file && now < before && held > now {
+            set_length(&path, now)?;
+        }
+        if context.verbosity >= 0 {
+            let mut output = Output::new()?;
+            let text = |bytes| Units::HUMAN.text(bytes);
+            output.text(format_args!("device {devid}: {} -> {} ({now} bytes)\n", text(before), text(now)))?;
+            output.finish()?;
+        }
+        Ok(())
+    }
+
+    /// Opened apart from the run's own: it is closed in between.
+    fn open(&self, context: &Context) -> anyhow::Result<FileSystem> {
+        let options = context.options().clone().write(true).commit_interval(None);
+        let opened = FileSystem::open_with(&self.image, &options);
+        opened.map_err(|error| crate::context::of_image(&self.image, error))
+    }
+}
+
+fn set_length(path: &Path, length: u64) -> anyhow::Result<()> {
+    let shown = || path.display().to_string();
+    let file = File::options().write(true).open(path).with_context(shown)?;
+    file.set_len(length).with_context(shown)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_as_btrfs_has_them() {
+        let size = |text: &str| text.parse::<NewSize>().map(|new| (new.devid.0, new.size));
+        assert_eq!(size("1G"), Ok((1, Size::To(1 << 30))));
+        assert_eq!(size("2:+5m"), Ok((2, Size::More(5 << 20))));
+        assert_eq!(size("-5m"), Ok((1, Size::Less(5 << 20))));
+        assert_eq!(size("1:max"), Ok((1, Size::Max)));
+        for wrong in ["", "x", "x:1G", "1:", "+", "cancel"] {
+            assert!(size(wrong).is_err(), "{wrong}");
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! `papilio ln`.
+
+use crate::context::Context;
+use crate::filling::Caller;
+use crate::path::{ImagePath, Operand};
+use papilio::{Error, FileKind, NewKind, PathError};
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+
+/// Make a further name of a file, or a symbolic link
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The file, as IMAGE:/PATH; with -s, what the link says, as it is
+    #[arg(value_name = "TARGET", value_hint = clap::ValueHint::AnyPath)]
+    target: OsString,
+    /// The new name; in a directory that is there, the target's own
+    #[arg(value_name = "IMAGE:/PATH", value_hint = clap::ValueHint::AnyPath)]
+    link: OsString,
+    /// Make a symbolic link
+    #[arg(short, long)]
+    symbolic: bool,
+    /// Replace what is there, unless it is a directory
+    #[arg(short, long)]
+    force: bool,
+    /// Make LINK even where a directory has that name
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+}
+
+impl Args {
+    /// Makes it.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let mut link = ImagePath::parse(&self.link)?;
+        let target = match self.symbolic {
+            true => None,
+            false => Some(ImagePath::parse(&self.target)?),
+        };
+        if let Some(target) = &target
+            && target.image != link.image
+        {
+            anyhow::bail!("{target}: a further name lies in the same file system");
+        }
+        let fs = context.change(&link.image)?;
+        let into = fs.inode(&link.path).is_ok_and(|inode| inode.kind() == FileKind::Directory);
+        if into && !self.no_target_directory {
+            let named = match &target {
+                Some(target) => target.clone(),
+                None => {
+                    // Its last component names it, whatever it leads to.
+                    let path = match Operand::parse(&self.target) {
+                        Operand::Image(path) => path.path,
+                        Operand::Host(path) => path.into_os_string().into_vec(),
+                    };
+                    ImagePath { image: link.image.clone(), path }
+                }
+            };
+            let name =
+                named.base_name().ok_or_else(|| anyhow::anyhow!("{named}: {}", PathError::InvalidName))?;
+            link = link.join(name);
+        }
+        let make = || match &target {
+            Some(target) => {
+                let target_inode = fs.inode_nofollow(&target.path)?;
+                let (parent, name) = fs.parent(&link.path)?;
+                parent.link(&target_inode, name)
+            }
+            None => {
+                let text = self.target.clone().into_vec();
+                let (parent, name) = fs.parent(&link.path)?;
+                parent.create(name, &Caller::new().inode(NewKind::Symlink(&text), 0o777)).map(drop)
+            }
+        };
+        let made = match make() {
+            Err(Error::Path { kind: PathError::Exists, .. }) if self.force => {
+                // The same file under both names stays as it is.
+                let same = target.as_ref().is_some_and(|target| {
+                    let of =
+                        |path: &[u8]| fs.inode_nofollow(path).map(|inode| (inode.tree(), inode.number()));
+                    of(&target.path).is_ok_and(|id| of(&link.path).is_ok_and(|there| there == id))
+                });
+                if same {
+                    return Ok(());
+                }
+                fs.remove_file(&link.path).map_err(|error| context.at(&link, &error))?;
+                make()
+            }
+            made => made,
+        };
+        match (made, target) {
+            (Err(error @ Error::Path { kind: PathError::NotFound, .. }), Some(target))
+                if fs.inode_nofollow(&target.path).is_err() =>
+            {
+                Err(context.at(&target, &error))
+            }
+            (made, _) => made.map_err(|error| context.at(&link, &error)),
+        }
+    }
+}

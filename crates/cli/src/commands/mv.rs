@@ -1,0 +1,85 @@
+//! `papilio mv`.
+
+use crate::UsageError;
+use crate::context::Context;
+use crate::path::ImagePath;
+use papilio::{Error, FileKind, PathError, RenameMode};
+use std::ffi::OsString;
+
+/// Rename files and directories, within one file system
+///
+/// Into DEST if that is a directory, else as DEST, which is replaced. Files do not move from one
+/// subvolume to another; cp --reflink and rm do that.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The files and directories, then the destination, unless -t names it
+    #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
+    paths: Vec<OsString>,
+    /// Replace nothing
+    #[arg(short, long)]
+    no_clobber: bool,
+    /// Exchange two files or directories
+    #[arg(long, conflicts_with_all = ["no_clobber", "target_directory"])]
+    exchange: bool,
+    /// Move into this directory
+    #[arg(short, long, value_name = "IMAGE:/DIR", conflicts_with = "no_target_directory")]
+    target_directory: Option<OsString>,
+    /// Rename to DEST even if that is a directory
+    #[arg(short = 'T', long)]
+    no_target_directory: bool,
+}
+
+impl Args {
+    /// Renames them.
+    pub fn run(mut self, context: &Context) -> anyhow::Result<()> {
+        let destination = match self.target_directory.take() {
+            Some(directory) => directory,
+            None => self.paths.pop().unwrap_or_default(),
+        };
+        if self.paths.is_empty() {
+            return Err(UsageError::new("mv: a source and a destination are needed").into());
+        }
+        let destination = ImagePath::parse(&destination)?;
+        let fs = context.change(&destination.image)?;
+        let into = !self.no_target_directory
+            && !self.exchange
+            && fs.inode(&destination.path).is_ok_and(|inode| inode.kind() == FileKind::Directory);
+        if !into && self.paths.len() > 1 {
+            anyhow::bail!("{destination}: {}", PathError::NotADirectory);
+        }
+        let mode = match (self.exchange, self.no_clobber) {
+            (true, _) => RenameMode::Exchange,
+            (_, true) => RenameMode::NoReplace,
+            _ => RenameMode::Replace,
+        };
+        for source in &self.paths {
+            let source = ImagePath::parse(source)?;
+            if source.image != destination.image {
+                context.error(format_args!("{source}: mv works within one file system; use cp and rm"));
+                continue;
+            }
+            let to = match (into, source.base_name()) {
+                (false, _) => destination.clone(),
+                (true, Some(name)) => destination.join(name),
+                (true, None) => {
+                    context.error(format_args!("{source}: {}", PathError::InvalidName));
+                    continue;
+                }
+            };
+            match fs.rename(&source.path, &to.path, mode) {
+                Ok(()) if context.verbosity > 0 => context.note(format_args!("{source} -> {to}")),
+                Ok(()) => {}
+                // As mv -n: that it is there is what was asked about.
+                Err(Error::Path { kind: PathError::Exists, .. }) if self.no_clobber => {}
+                Err(error @ Error::Path { kind: PathError::NotFound, .. }) => {
+                    context.error(crate::context::describe(&source, &error));
+                }
+                Err(error @ (Error::Path { .. } | Error::Invalid(_))) => {
+                    context.error(format_args!("{source}: {}", crate::context::describe(&to, &error)));
+                }
+                Err(error) => return Err(context.at(&source, &error)),
+            }
+        }
+        Ok(())
+    }
+}

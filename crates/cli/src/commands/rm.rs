@@ -1,0 +1,135 @@
+//! `papilio rm`.
+
+use crate::context::{Context, describe, for_each_operand_to_change};
+use crate::path::ImagePath;
+use papilio::{Error, FileKind, Inode, PathError};
+use std::ffi::OsString;
+
+/// Remove files and directories
+///
+/// A subvolume inside a directory is not removed by -r; subvolume delete does that.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The files and directories
+    #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
+    paths: Vec<OsString>,
+    /// Remove directories with all that is in them
+    #[arg(short, long, visible_short_alias = 'R')]
+    recursive: bool,
+    /// Remove empty directories too
+    #[arg(short, long)]
+    dir: bool,
+    /// What is not there is no failure
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// A directory that is being emptied.
+struct Frame {
+    directory: Inode,
+    path: ImagePath,
+    /// Its own name in the one above.
+    name: Vec<u8>,
+    left: Vec<Vec<u8>>,
+}
+
+impl Args {
+    /// Removes them.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        for_each_operand_to_change(context, &self.paths, |path, fs| {
+            let removed = fs.parent(&path.path).map(|(parent, name)| (parent, name.to_vec()));
+            let (parent, name) = match removed {
+                Err(Error::Path { kind: PathError::NotFound, .. }) if self.force => return Ok(()),
+                removed => removed.map_err(|error| context.at(&path, &error))?,
+            };
+            let inode = match parent.lookup(&name).map_err(|error| context.at(&path, &error))? {
+                Some(inode) => inode,
+                None if self.force => return Ok(()),
+                None => anyhow::bail!("{path}: {}", PathError::NotFound),
+            };
+            if inode.kind() != FileKind::Directory {
+                if path.wants_directory() {
+                    anyhow::bail!("{path}: {}", PathError::NotADirectory);
+                }
+                return self.say(context, &path, parent.unlink(&name));
+            }
+            match (self.recursive, self.dir) {
+                (true, _) => self.tree(context, path, &parent, name, inode),
+                (false, true) => self.say(context, &path, parent.rmdir(&name)),
+                (false, false) => {
+                    anyhow::bail!("{path}: {}; -r removes directories", PathError::IsADirectory)
+                }
+            }
+        })
+    }
+
+    fn say(&self, context: &Context, path: &ImagePath, done: papilio::Result<()>) -> anyhow::Result<()> {
+        match done {
+            Ok(()) if context.verbosity > 0 => {
+                context.note(format_args!("removed {path}"));
+                Ok(())
+            }
+            Ok(()) => Ok(()),
+            Err(error) => Err(context.at(path, &error)),
+        }
+    }
+
+    /// Empties a directory and removes it. What cannot be removed is told, and what is above it stays.
+    fn tree(
+        &self,
+        context: &Context,
+        path: ImagePath,
+        parent: &Inode,
+        name: Vec<u8>,
+        inode: Inode,
+    ) -> anyhow::Result<()> {
+        let mut stack = vec![frame(context, path, name, inode)?];
+        while let Some(top) = stack.last_mut() {
+            let Some(name) = top.left.pop() else {
+                let done = stack.pop().expect("it was just looked at");
+                let above = stack.last().map_or(parent, |above| &above.directory);
+                let removed = above.rmdir(&done.name);
+                match removed {
+                    // What is left in it has been told.
+                    Err(Error::Path { kind: PathError::NotEmpty, .. }) if context.has_failed() => {}
+                    removed => self.tell(context, &done.path, removed)?,
+                }
+                continue;
+            };
+            let path = top.path.join(&name);
+            let removed = match top.directory.lookup(&name) {
+                Ok(Some(inode)) if inode.kind() == FileKind::Directory => {
+                    if inode.is_subvolume_root() {
+                        Err(Error::Path { path: name, kind: PathError::IsASubvolume })
+                    } else {
+                        stack.push(frame(context, path, name, inode)?);
+                        continue;
+                    }
+                }
+                Ok(Some(_)) => top.directory.unlink(&name),
+                Ok(None) => Ok(()),
+                Err(error) => Err(error),
+            };
+            self.tell(context, &path, removed)?;
+        }
+        Ok(())
+    }
+
+    /// As [`Args::say`]; what concerns one file does not end the others.
+    fn tell(&self, context: &Context, path: &ImagePath, done: papilio::Result<()>) -> anyhow::Result<()> {
+        match done {
+            Err(error @ Error::Path { .. }) => context.error(describe(path, &error)),
+            done => self.say(context, path, done)?,
+        }
+        Ok(())
+    }
+}
+
+fn frame(context: &Context, path: ImagePath, name: Vec<u8>, directory: Inode) -> anyhow::Result<Frame> {
+    let names = directory
+        .entries()
+        .and_then(|entries| entries.map(|entry| Ok(entry?.name().to_vec())).collect::<papilio::Result<_>>());
+    let mut left: Vec<Vec<u8>> = names.map_err(|error| context.at(&path, &error))?;
+    left.reverse();
+    Ok(Frame { directory, path, name, left })
+}

@@ -1,0 +1,48 @@
+//! `papilio setfattr`.
+
+use super::getfattr::decode;
+use crate::context::{Context, for_each_operand_to_change};
+use papilio::XattrSet;
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStrExt;
+
+/// Set or remove an extended attribute
+///
+/// Besides user., trusted. and security. there are the ACLs, as the bytes that the kernel has, and the
+/// property btrfs.compression.
+#[derive(Debug, clap::Args)]
+#[command(group = clap::ArgGroup::new("what").required(true).args(["name", "remove"]))]
+pub struct Args {
+    /// The files
+    #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
+    paths: Vec<OsString>,
+    /// Set this attribute
+    #[arg(short, long)]
+    name: Option<OsString>,
+    /// To this value: text, "text" with \ooo, 0x and hexadecimal digits, or 0s and base64
+    #[arg(long, requires = "name", allow_hyphen_values = true)]
+    value: Option<OsString>,
+    /// Remove this attribute
+    #[arg(short = 'x', long, value_name = "NAME", conflicts_with = "value")]
+    remove: Option<OsString>,
+    /// Change symbolic links themselves
+    #[arg(long)]
+    no_dereference: bool,
+}
+
+impl Args {
+    /// Sets or removes it.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let value = self.value.as_deref().unwrap_or_default().as_bytes();
+        let value = decode(value).map_err(crate::UsageError::new)?;
+        for_each_operand_to_change(context, &self.paths, |path, _| {
+            let inode = context.inode(&path, !self.no_dereference)?;
+            let done = match (&self.name, &self.remove) {
+                (Some(name), _) => inode.set_xattr(name.as_bytes(), &value, XattrSet::Any),
+                (None, Some(name)) => inode.remove_xattr(name.as_bytes()),
+                (None, None) => Ok(()),
+            };
+            done.map_err(|error| context.at(&path, &error))
+        })
+    }
+}

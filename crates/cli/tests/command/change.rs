@@ -1,0 +1,282 @@
+//! Commands that change a file system: what they do, what they refuse, and that both checks are clean.
+
+use crate::fixture::{fail, noise, papilio, succeed, text};
+use papilio_oracle::{ImageSet, Need, Scratch, require};
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A new, empty image in a folder of its own.
+struct Image {
+    folder: tempfile::TempDir,
+    path: PathBuf,
+}
+
+impl Image {
+    fn new(size: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("image");
+        succeed(["mkfs", "-q", "-b", size, path.to_str().unwrap()]);
+        Self { folder, path }
+    }
+
+    fn at(&self, path: &str) -> String {
+        format!("{}:{path}", self.path.display())
+    }
+
+    fn image(&self) -> &str {
+        self.path.to_str().unwrap()
+    }
+
+    fn host(&self, name: &str) -> String {
+        self.folder.path().join(name).to_str().unwrap().to_owned()
+    }
+
+    fn list(&self, path: &str) -> String {
+        let found = text(&succeed(["find", &self.at(path)]));
+        let mut paths: Vec<&str> = found.lines().map(|line| line.rsplit(':').next().unwrap()).collect();
+        paths.sort_unstable();
+        paths.join(" ")
+    }
+
+    fn stat(&self, path: &str) -> serde_json::Value {
+        let told = succeed(["stat", "--json", &self.at(path)]);
+        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
+        told.get(0).cloned().unwrap_or(told)
+    }
+
+    /// Both checks; that of btrfs-progs where it can be had.
+    fn assert_clean(&self) {
+        succeed(["check", "--check-data-csum", self.image()]);
+        if require(&[Need::Root, Need::Loop, Need::Command("btrfs")]).is_some() {
+            let scratch = Scratch::new(0).unwrap();
+            ImageSet::open(&scratch, vec![self.path.clone()]).btrfs_check().unwrap();
+        }
+    }
+}
+
+#[test]
+fn directories_and_names() {
+    let image = Image::new("128M");
+    succeed(["mkdir", &image.at("/a"), &image.at("/b/")]);
+    succeed(["mkdir", "-p", "-m", "700", &image.at("/a/x/y"), &image.at("/a")]);
+    assert_eq!(image.list("/"), "/ /a /a/x /a/x/y /b");
+    assert_eq!(image.stat("/a/x/y")["mode"], "0700");
+    fail(1, "/a: it exists already", ["mkdir", &image.at("/a")]);
+    fail(1, "/n/m: no such file or directory", ["mkdir", &image.at("/n/m")]);
+    fail(1, ": file name too long", ["mkdir", &image.at(&format!("/{}", "x".repeat(256)))]);
+    succeed(["mkdir", &image.at(&format!("/a/{}", "x".repeat(255)))]);
+    succeed(["rm", "-d", &image.at(&format!("/a/{}", "x".repeat(255)))]);
+
+    succeed(["touch", "-d", "@1000", &image.at("/a/f"), &image.at("/g")]);
+    succeed(["mv", &image.at("/a/f"), &image.at("/g"), &image.at("/b")]);
+    assert_eq!(image.list("/b"), "/b /b/f /b/g");
+    succeed(["mv", "-n", &image.at("/b/f"), &image.at("/b/g")]);
+    succeed(["mv", "--exchange", &image.at("/a"), &image.at("/b/g")]);
+    assert_eq!(image.list("/"), "/ /a /b /b/f /b/g /b/g/x /b/g/x/y");
+    succeed(["mv", "-T", &image.at("/b/f"), &image.at("/a")]);
+    fail(1, "moved into itself", ["mv", &image.at("/b"), &image.at("/b/g/x")]);
+    fail(1, "/nothing: no such file", ["mv", &image.at("/nothing"), &image.at("/b")]);
+    fail(1, "not a directory", ["mv", &image.at("/a"), &image.at("/b"), &image.at("/a")]);
+    assert_eq!(papilio(["mv", &image.at("/a")]).status.code(), Some(2));
+
+    succeed(["ln", "-s", "b/g", &image.at("/link")]);
+    succeed(["ln", &image.at("/a"), &image.at("/b")]);
+    assert_eq!(image.stat("/b/a")["links"], 2);
+    fail(1, "it exists already", ["ln", "-T", &image.at("/a"), &image.at("/link")]);
+    succeed(["ln", "-f", "-T", &image.at("/a"), &image.at("/link")]);
+    assert_eq!(image.stat("/a")["links"], 3);
+    fail(1, "/hard: operation not permitted", ["ln", &image.at("/b"), &image.at("/hard")]);
+    fail(1, "/none: no such file", ["ln", &image.at("/none"), &image.at("/hard")]);
+
+    fail(1, "/b: is a directory; -r", ["rm", &image.at("/b")]);
+    fail(1, "/b: directory not empty", ["rm", "-d", &image.at("/b")]);
+    fail(1, "/none: no such file", ["rm", &image.at("/none")]);
+    fail(1, "/: not a usable name", ["rm", "-r", &image.at("/")]);
+    succeed(["rm", "-f", &image.at("/none"), &image.at("/none/below")]);
+    succeed(["rm", "-r", &image.at("/b"), &image.at("/a"), &image.at("/link")]);
+    assert_eq!(image.list("/"), "/");
+    image.assert_clean();
+}
+
+#[test]
+fn attributes() {
+    let image = Image::new("128M");
+    succeed(["mkdir", &image.at("/d")]);
+    succeed(["touch", &image.at("/d/f")]);
+    succeed(["chmod", "0640", &image.at("/d/f")]);
+    succeed(["chmod", "-R", "u+s,g=u", &image.at("/d")]);
+    assert_eq!(image.stat("/d/f")["mode"], "4660");
+    succeed(["chown", "123:456", &image.at("/d/f")]);
+    assert_eq!(image.stat("/d/f")["mode"], "0660", "a new owner takes set-user-id away");
+    succeed(["chown", "-R", ":root", &image.at("/d")]);
+    let stat = image.stat("/d/f");
+    assert_eq!((&stat["uid"], &stat["gid"]), (&123.into(), &0.into()));
+    fail(1, "no such user", ["chown", "nobody at all", &image.at("/d")]);
+    assert_eq!(papilio(["chmod", "u+q", &image.at("/d")]).status.code(), Some(2));
+    fail(1, "/none: no such file", ["chmod", "-x", &image.at("/none")]);
+
+    succeed(["setfattr", "-n", "user.a", "--value", "0x00ff", &image.at("/d/f")]);
+    succeed(["setfattr", "-n", "user.b", "--value", "some text", &image.at("/d/f")]);
+    let shown = text(&succeed(["getfattr", "-d", &image.at("/d/f")]));
+    assert_eq!(shown, format!("# file: {}\nuser.a=0sAP8=\nuser.b=\"some text\"\n\n", image.at("/d/f")));
+    assert_eq!(succeed(["getfattr", "-n", "user.b", "--only-values", &image.at("/d/f")]), b"some text");
+    let shown = succeed(["getfattr", "--json", &image.at("/d/f")]);
+    let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+    assert_eq!(shown[0]["xattrs"][0]["base64"], "AP8=");
+    succeed(["setfattr", "-x", "user.a", &image.at("/d/f")]);
+    fail(1, "no such attribute", ["setfattr", "-x", "user.a", &image.at("/d/f")]);
+    fail(1, "no such attribute", ["getfattr", "-n", "user.a", &image.at("/d/f")]);
+    fail(1, "not supported", ["setfattr", "-n", "nonsense", "--value", "x", &image.at("/d/f")]);
+    fail(2, "hexadecimal", ["setfattr", "-n", "user.a", "--value", "0x1", &image.at("/d/f")]);
+
+    succeed(["truncate", "-s", "1M", &image.at("/d/f")]);
+    succeed(["truncate", "-s", "+1", &image.at("/d/f")]);
+    assert_eq!(image.stat("/d/f")["size"], (1 << 20) + 1);
+    succeed(["truncate", "-s", "-1M", &image.at("/d/f")]);
+    assert_eq!(succeed(["cat", &image.at("/d/f")]), b"\0");
+    fail(1, "is a directory", ["truncate", "-s", "0", &image.at("/d")]);
+    fail(1, "file too large", ["truncate", "-s", "15E", &image.at("/d/f")]);
+    succeed(["touch", "-c", &image.at("/none")]);
+    fail(1, "no such file", ["ls", &image.at("/none")]);
+    image.assert_clean();
+}
+
+#[test]
+fn copies_into_and_within() {
+    let image = Image::new("256M");
+    let (large, small) = (noise(1, (9 << 20) + 77), noise(2, 1000));
+    fs::create_dir_all(image.host("tree/sub")).unwrap();
+    fs::write(image.host("tree/large"), &large).unwrap();
+    fs::write(image.host("tree/sub/small"), &small).unwrap();
+    fs::hard_link(image.host("tree/large"), image.host("tree/sub/hard")).unwrap();
+
+    fail(1, "is a directory; -r", ["cp", &image.host("tree"), &image.at("/")]);
+    succeed(["cp", "-a", &image.host("tree"), &image.at("/")]);
+    assert!(succeed(["cat", &image.at("/tree/sub/hard")]) == large);
+    assert_eq!(image.stat("/tree/large")["links"], 2);
+    succeed(["cp", &image.host("tree/sub/small"), &image.at("/renamed")]);
+    assert!(succeed(["cat", &image.at("/renamed")]) == small);
+    succeed(["cp", "-r", &format!("{}/.", image.host("tree")), &image.at("/tree/sub")]);
+    assert_eq!(
+        image.list("/tree/sub"),
+        "/tree/sub /tree/sub/hard /tree/sub/large /tree/sub/small /tree/sub/sub \
+        /tree/sub/sub/hard /tree/sub/sub/small"
+            .replace("        ", "")
+    );
+    fs::write(image.host("tree/sub/small"), "changed").unwrap();
+    succeed(["cp", "-n", &image.host("tree/sub/small"), &image.at("/renamed")]);
+    assert!(succeed(["cat", &image.at("/renamed")]) == small, "left alone");
+    succeed(["cp", &image.host("tree/sub/small"), &image.at("/renamed")]);
+    assert_eq!(succeed(["cat", &image.at("/renamed")]), b"changed");
+    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("papilio"));
+    command.args(["cp", "/proc/self/fd/0", &image.at("/from a pipe")]);
+    let (reader, mut writer) = std::io::pipe().unwrap();
+    std::io::Write::write_all(&mut writer, b"through a pipe").unwrap();
+    drop(writer);
+    assert!(command.stdin(reader).status().unwrap().success());
+    assert_eq!(succeed(["cat", &image.at("/from a pipe")]), b"through a pipe");
+
+    // Within: nothing more is taken.
+    let used = || {
+        let told = succeed(["filesystem", "df", "--json", image.image()]);
+        text(&told).contains("Data").then_some(told)
+    };
+    let before = used().expect("df tells of data");
+    succeed(["cp", "--reflink=always", &image.at("/tree/large"), &image.at("/shared")]);
+    assert_eq!(text(&used().unwrap()), text(&before), "data is shared");
+    assert!(succeed(["cat", &image.at("/shared")]) == large);
+    succeed(["cp", "-a", &image.at("/tree"), &image.at("/copy")]);
+    assert_eq!(image.stat("/copy/large")["links"], 2);
+    assert_eq!(image.stat("/copy/large")["mtime"], image.stat("/tree/large")["mtime"]);
+    fail(1, "into itself", ["cp", "-r", &image.at("/copy"), &image.at("/copy/sub")]);
+    fail(1, "it is the source itself", ["cp", &image.at("/shared"), &image.at("/shared")]);
+
+    // From one image into another.
+    let other = Image::new("256M");
+    succeed(["cp", "-a", &image.at("/tree"), &other.at("/")]);
+    assert!(succeed(["cat", &other.at("/tree/large")]) == large);
+    fail(1, "cross-subvolume", ["cp", "--reflink", &image.at("/shared"), &other.at("/")]);
+    fail(2, "name one as IMAGE", ["cp", &image.host("tree/large"), &image.host("b")]);
+    fail(1, "none: No such file", ["cp", &image.host("none"), &image.at("/")]);
+    fail(1, "/none/x: no such file", ["cp", &image.host("tree/large"), &image.at("/none/x")]);
+    image.assert_clean();
+    other.assert_clean();
+}
+
+#[test]
+fn what_does_not_fit_changes_nothing_else() {
+    let image = Image::new("120M");
+    fs::write(image.host("huge"), noise(3, 150 << 20)).unwrap();
+    succeed(["touch", &image.at("/stays")]);
+    fail(1, "no space left", ["cp", &image.host("huge"), &image.at("/huge")]);
+    image.assert_clean();
+    assert!(image.list("/").contains("/stays"));
+    succeed(["rm", &image.at("/huge")]);
+    fs::write(image.host("fits"), noise(4, 30 << 20)).unwrap();
+    succeed(["cp", &image.host("fits"), &image.at("/fits")]);
+    image.assert_clean();
+}
+
+#[test]
+fn label_and_size() {
+    let image = Image::new("256M");
+    succeed(["filesystem", "label", image.image(), "new name"]);
+    assert_eq!(text(&succeed(["filesystem", "label", image.image()])), "new name\n");
+    fail(1, "255 are the most", ["filesystem", "label", image.image(), &"x".repeat(256)]);
+    let length = || fs::metadata(&image.path).unwrap().len();
+    let told = text(&succeed(["filesystem", "resize", "512M", image.image()]));
+    assert_eq!(
+        (told.as_str(), length()),
+        ("device 1: 256.00MiB -> 512.00MiB (536870912 bytes)\n", 512 << 20)
+    );
+    image.assert_clean();
+    succeed(["filesystem", "resize", "-200M", image.image()]);
+    assert_eq!(length(), 312 << 20);
+    fail(1, "at least ", ["filesystem", "resize", "16M", image.image()]);
+    assert_eq!(length(), 312 << 20);
+    succeed(["filesystem", "resize", "1:min", image.image()]);
+    assert!(length() < 256 << 20);
+    image.assert_clean();
+    // Down to whole sectors.
+    succeed(["filesystem", "resize", "300000001", image.image()]);
+    let superblock = text(&succeed(["filesystem", "usage", "-b", image.image()]));
+    assert!(superblock.contains("299999232"), "{superblock}");
+    fail(1, "device 7 is no part", ["filesystem", "resize", "7:+1M", image.image()]);
+    assert_eq!(papilio(["filesystem", "resize", "much", image.image()]).status.code(), Some(2));
+    succeed(["filesystem", "sync", image.image()]);
+    image.assert_clean();
+}
+
+#[test]
+fn an_image_that_cannot_be_written() {
+    let image = Image::new("128M");
+    let holder = fs::File::open(&image.path).unwrap();
+    rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockShared).unwrap();
+    fail(1, "image: it is in use", ["mkdir", &image.at("/d")]);
+    drop(holder);
+    fail(1, "no such file or device", ["mkdir", "/nowhere/image:/d"]);
+    fs::write(image.host("text"), "no file system").unwrap();
+    fail(1, "text", ["mkdir", &format!("{}:/d", image.host("text"))]);
+    let missing = ["mkdir", "--device", "/nowhere", &image.at("/d")];
+    fail(1, "/nowhere", missing);
+    if rustix::process::geteuid().is_root() {
+        read_only_place(&image);
+    }
+    assert_eq!(image.list("/"), "/");
+    image.assert_clean();
+}
+
+/// An image on a file system that is mounted for reading only.
+fn read_only_place(image: &Image) {
+    let place = crate::fixture::TemporaryFileSystem::new(image.folder.path().join("place"), 200 << 20);
+    let copy = place.0.join("image");
+    crate::fixture::copy_image(&image.path, &copy);
+    let remount = |how: &str| {
+        let status = Command::new("mount").args(["-o", how]).arg(&place.0).status();
+        assert!(status.unwrap().success());
+    };
+    remount("remount,ro");
+    let at = |path: &Path| format!("{}:/d", path.display());
+    fail(1, "only be opened for reading", ["mkdir", &at(&copy)]);
+}

@@ -1,0 +1,475 @@
+//! The reading half of filling from a directory of the host: a walk that reads ahead of the writer.
+//!
+//! Owns [`read`] and [`walk`]. Invariants: symbolic links are not followed, but for the source itself
+//! where that was asked for; directories are open while they are walked, so that whoever moves them
+//! meanwhile leads nowhere else; entries come in the order of their names. Access times of the host
+//! stay as they are where the host permits it.
+
+use super::event::{Attributes, Batch, Event, LinkId, Node};
+use crate::errors::{Error, Result};
+use crate::items::xattr::Xattr;
+use papilio_format::items::inode::Timespec;
+use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags, SeekFrom, Statx, StatxFlags, makedev};
+use rustix::io::Errno;
+use std::collections::HashSet;
+use std::ffi::{CStr, CString, OsStr};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::SyncSender;
+
+/// A batch is sent when it weighs so many bytes.
+const BATCH_BYTES: usize = 1 << 20;
+/// Large files are read in pieces of so many bytes.
+const PIECE: usize = 4 << 20;
+/// No list of names and no value of an extended attribute is longer, in bytes (`XATTR_LIST_MAX`,
+/// `XATTR_SIZE_MAX`).
+const XATTR_MAX: usize = 64 << 10;
+const WANTED: StatxFlags = StatxFlags::BASIC_STATS;
+
+/// How the host is read.
+#[derive(Clone, Copy)]
+pub(super) struct HostOptions<'a> {
+    /// Extended attributes are read.
+    pub(super) xattrs: bool,
+    /// A symbolic link that is the source itself is followed.
+    pub(super) follow: bool,
+    /// Directories are entered.
+    pub(super) recursive: bool,
+    /// Files that are left out, by device and inode number.
+    pub(super) excluded: &'a [(u64, u64)],
+}
+
+/// The receiver has gone: there is nothing left to do.
+struct HungUp;
+
+struct Reader<'a> {
+    options: HostOptions<'a>,
+    sender: &'a SyncSender<Batch>,
+    batch: Batch,
+    batch_bytes: usize,
+    /// Inodes with several names that were sent.
+    sent: HashSet<LinkId>,
+    list: Vec<u8>,
+    value: Vec<u8>,
+}
+
+/// A directory on the way down.
+struct Frame {
+    directory: OwnedFd,
+    path: PathBuf,
+    /// The names that are left, the next one last.
+    names: Vec<CString>,
+}
+
+/// Walks and reads `from`, and returns when that is done or nobody listens any more. `name` is what it
+/// gets; without one it must be a directory, whose entries are read.
+pub(super) fn read(from: &Path, name: Option<&[u8]>, options: HostOptions<'_>, sender: &SyncSender<Batch>) {
+    let mut reader = Reader {
+        options,
+        sender,
+        batch: Vec::new(),
+        batch_bytes: 0,
+        sent: HashSet::new(),
+        list: vec![0; XATTR_MAX],
+        value: vec![0; XATTR_MAX],
+    };
+    // Nobody listens: nothing is lost by not being told.
+    let _ = reader.source(from, name).and_then(|()| reader.flush());
+}
+
+impl Reader<'_> {
+    fn send(&mut self, event: Event) -> Result<(), HungUp> {
+        self.batch_bytes += event.weight();
+        self.batch.push(event);
+        match self.batch_bytes >= BATCH_BYTES {
+            true => self.flush(),
+            false => Ok(()),
+        }
+    }
+
+    fn flush(&mut self) -> Result<(), HungUp> {
+        self.batch_bytes = 0;
+        self.sender.send(std::mem::take(&mut self.batch)).map_err(|_| HungUp)
+    }
+
+    fn problem(&mut self, path: &Path, error: impl Into<std::io::Error>) -> Result<(), HungUp> {
+        self.send(Event::Problem(host_error(path, error)))
+    }
+
+    fn source(&mut self, from: &Path, name: Option<&[u8]>) -> Result<(), HungUp> {
+        let follow = match self.options.follow || name.is_none() {
+            true => AtFlags::empty(),
+            false => AtFlags::SYMLINK_NOFOLLOW,
+        };
+        let Ok(place) = CString::new(from.as_os_str().as_bytes()) else {
+            return self.problem(from, Errno::INVAL);
+        };
+        let stat = match rustix::fs::statx(CWD, &place, follow, WANTED) {
+            Ok(stat) => stat,
+            Err(error) => return self.problem(from, error),
+        };
+        if name.is_none() && kind_of(&stat) != FileType::Directory {
+            return self.problem(from, Errno::NOTDIR);
+        }
+        let place = Place { directory: CWD, name: &place, path: from, follow: follow.is_empty() };
+        let mut stack: Vec<Frame> = Vec::new();
+        stack.extend(self.entry(&place, name.unwrap_or_default(), &stat)?);
+        while let Some(frame) = stack.last_mut() {
+            let Some(name) = frame.names.pop() else {
+                stack.pop();
+                self.send(Event::Leave)?;
+                continue;
+            };
+            let path = frame.path.join(OsStr::from_bytes(name.to_bytes()));
+            let below = match rustix::fs::statx(&frame.directory, &name, AtFlags::SYMLINK_NOFOLLOW, WANTED) {
+                Ok(stat) => {
+                    let directory = frame.directory.as_fd();
+                    let place = Place { directory, name: &name, path: &path, follow: false };
+                    self.entry(&place, name.to_bytes(), &stat)?
+                }
+                Err(error) => {
+                    self.problem(&path, error)?;
+                    None
+                }
+            };
+            stack.extend(below);
+        }
+        Ok(())
+    }
+
+    /// Sends an entry; returns the directory to go on with if it is one.
+    fn entry(&mut self, place: &Place<'_>, name: &[u8], stat: &Statx) -> Result<Option<Frame>, HungUp> {
+        let id = id_of(stat);
+        if self.options.excluded.contains(&id) {
+            return Ok(None);
+        }
+        let kind = kind_of(stat);
+        if kind == FileType::Directory {
+            return self.directory(place, name, stat);
+        }
+        let mut link = None;
+        if stat.stx_nlink > 1 {
+            if !self.sent.insert(id) {
+                self.send(Event::Link { name: name.to_vec(), link: id })?;
+                return Ok(None);
+            }
+            link = Some(id);
+        }
+        if kind == FileType::RegularFile {
+            self.file(place, name, stat, link)?;
+            return Ok(None);
+        }
+        let attributes = match self.attributes(stat, &Opened::Not(place)) {
+            Ok(attributes) => attributes,
+            Err(error) => return self.problem(place.path, error).map(|()| None),
+        };
+        let (major, minor) = (stat.stx_rdev_major, stat.stx_rdev_minor);
+        let node = match kind {
+            FileType::Symlink => match rustix::fs::readlinkat(place.directory, place.name, Vec::new()) {
+                Ok(target) => Node::Symlink(target.into_bytes()),
+                Err(error) => return self.problem(place.path, error).map(|()| None),
+            },
+            FileType::Fifo => Node::Fifo,
+            FileType::Socket => Node::Socket,
+            FileType::BlockDevice => Node::Block { major, minor },
+            FileType::CharacterDevice => Node::Character { major, minor },
+            _ => return self.problem(place.path, Errno::OPNOTSUPP).map(|()| None),
+        };
+        self.send(Event::Node { name: name.to_vec(), attributes, node, link })?;
+        Ok(None)
+    }
+
+    fn directory(&mut self, place: &Place<'_>, name: &[u8], stat: &Statx) -> Result<Option<Frame>, HungUp> {
+        if !self.options.recursive {
+            return self.problem(place.path, Errno::ISDIR).map(|()| None);
+        }
+        let opened = place.open(OFlags::DIRECTORY).and_then(|directory| {
+            let names = names_of(&directory)?;
+            let attributes = self.attributes(stat, &Opened::Yes(directory.as_fd()))?;
+            Ok((directory, names, attributes))
+        });
+        match opened {
+            Ok((directory, names, attributes)) => {
+                self.send(Event::Enter { name: name.to_vec(), attributes })?;
+                Ok(Some(Frame { directory, path: place.path.to_path_buf(), names }))
+            }
+            Err(error) => self.problem(place.path, error).map(|()| None),
+        }
+    }
+
+    fn file(
+        &mut self,
+        place: &Place<'_>,
+        name: &[u8],
+        stat: &Statx,
+        link: Option<LinkId>,
+    ) -> Result<(), HungUp> {
+        let opened = place.open(OFlags::NONBLOCK).and_then(|file| {
+            let attributes = self.attributes(stat, &Opened::Yes(file.as_fd()))?;
+            Ok((file, attributes))
+        });
+        let (file, attributes) = match opened {
+            Ok(opened) => opened,
+            Err(error) => return self.problem(place.path, error),
+        };
+        let (name, size) = (name.to_vec(), stat.stx_size);
+        let sparse = stat.stx_blocks.saturating_mul(512) < size;
+        if !sparse && size <= PIECE as u64 {
+            let mut content = vec![0; size as usize];
+            return match read_piece(&file, &mut content, 0) {
+                Ok(length) if length == content.len() => {
+                    self.send(Event::File { name, attributes, size, link, content, complete: true })
+                }
+                Ok(_) => self.problem(place.path, changed()),
+                Err(error) => self.problem(place.path, error),
+            };
+        }
+        let content = Vec::new();
+        self.send(Event::File { name, attributes, size, link, content, complete: false })?;
+        let error = self.pieces(&file, size, sparse)?.err();
+        self.send(Event::EndFile { error: error.map(|error| host_error(place.path, error)) })
+    }
+
+    /// Sends the data of a file, from one hole to the next.
+    fn pieces(
+        &mut self,
+        file: &OwnedFd,
+        size: u64,
+        sparse: bool,
+    ) -> Result<Result<(), std::io::Error>, HungUp> {
+        let mut at = 0;
+        while at < size {
+            let (start, end) = match sparse {
+                false => (at, size),
+                true => match segment(file, at, size) {
+                    Ok(Some(segment)) => segment,
+                    Ok(None) => break,
+                    Err(error) => return Ok(Err(error.into())),
+                },
+            };
+            at = start;
+            while at < end {
+                let mut bytes = vec![0; usize::try_from(end - at).map_or(PIECE, |left| left.min(PIECE))];
+                match read_piece(file, &mut bytes, at) {
+                    Ok(length) if length == bytes.len() => {}
+                    Ok(_) => return Ok(Err(changed())),
+                    Err(error) => return Ok(Err(error.into())),
+                }
+                let (offset, length) = (at, bytes.len() as u64);
+                self.send(Event::Data { offset, bytes })?;
+                at += length;
+            }
+        }
+        Ok(Ok(()))
+    }
+
+    fn attributes(&mut self, stat: &Statx, place: &Opened<'_>) -> Result<Attributes, Errno> {
+        let time = |time: rustix::fs::StatxTimestamp| {
+            Some(Timespec { seconds: time.tv_sec, nanoseconds: time.tv_nsec })
+        };
+        Ok(Attributes {
+            mode: u32::from(stat.stx_mode) & 0o7777,
+            uid: stat.stx_uid,
+            gid: stat.stx_gid,
+            atime: time(stat.stx_atime),
+            mtime: time(stat.stx_mtime),
+            xattrs: if self.options.xattrs { self.xattrs(place)? } else { Vec::new() },
+        })
+    }
+
+    fn xattrs(&mut self, place: &Opened<'_>) -> Result<Vec<Xattr>, Errno> {
+        // What is not open is reached by its directory's descriptor and its name, never followed.
+        let path = match place {
+            Opened::Yes(_) => Vec::new(),
+            Opened::Not(place) => place.path_for_names(),
+        };
+        let length = match place {
+            Opened::Yes(file) => rustix::fs::flistxattr(file, &mut self.list[..]),
+            Opened::Not(_) => rustix::fs::llistxattr(&path[..], &mut self.list[..]),
+        };
+        let length = match length {
+            Ok(length) => length,
+            Err(Errno::OPNOTSUPP) => return Ok(Vec::new()),
+            Err(error) => return Err(error),
+        };
+        let mut xattrs = Vec::new();
+        for name in self.list[..length].split(|&byte| byte == 0).filter(|name| is_kept(name)) {
+            let length = match place {
+                Opened::Yes(file) => rustix::fs::fgetxattr(file, name, &mut self.value[..]),
+                Opened::Not(_) => rustix::fs::lgetxattr(&path[..], name, &mut self.value[..]),
+            };
+            match length {
+                Ok(length) => {
+                    xattrs.push(Xattr { name: name.to_vec(), value: self.value[..length].to_vec() });
+                }
+                // Listed and not there (any more).
+                Err(Errno::NODATA) => {}
+                Err(error) => return Err(error),
+            }
+        }
+        xattrs.sort_unstable_by(|a, b| a.name.cmp(&b.name));
+        Ok(xattrs)
+    }
+}
+
+/// Where an entry is.
+struct Place<'a> {
+    directory: BorrowedFd<'a>,
+    name: &'a CStr,
+    /// For people.
+    path: &'a Path,
+    follow: bool,
+}
+
+/// What attributes are read of.
+enum Opened<'a> {
+    Yes(BorrowedFd<'a>),
+    Not(&'a Place<'a>),
+}
+
+impl Place<'_> {
+    fn open(&self, flags: OFlags) -> Result<OwnedFd, Errno> {
+        let mut flags = flags | OFlags::RDONLY | OFlags::CLOEXEC;
+        flags.set(OFlags::NOFOLLOW, !self.follow);
+        let open = |flags| rustix::fs::openat(self.directory, self.name, flags, Mode::empty());
+        match open(flags | OFlags::NOATIME) {
+            // Who owns a file may read it without a trace.
+            Err(Errno::PERM) => open(flags),
+            result => result,
+        }
+    }
+
+    fn path_for_names(&self) -> Vec<u8> {
+        if self.directory.as_raw_fd() == CWD.as_raw_fd() {
+            return self.name.to_bytes().to_vec();
+        }
+        let mut path = format!("/proc/self/fd/{}/", self.directory.as_raw_fd()).into_bytes();
+        path.extend_from_slice(self.name.to_bytes());
+        path
+    }
+}
+
+/// What a walk without reading sees.
+pub(super) struct Walked {
+    pub(super) name_length: usize,
+    /// Bytes of data that a regular file has.
+    pub(super) content: Option<u64>,
+}
+
+/// Visits everything below `from`, by names and attributes only. What cannot be read is left to the
+/// reader to report.
+pub(super) fn walk(from: &Path, excluded: &[(u64, u64)], visit: &mut dyn FnMut(Walked)) -> Result<()> {
+    let mut pending = vec![from.to_path_buf()];
+    let mut links = HashSet::new();
+    let top = std::fs::read_dir(from).map_err(|error| host_error(from, error))?;
+    drop(top);
+    while let Some(path) = pending.pop() {
+        for entry in std::fs::read_dir(&path).into_iter().flatten().flatten() {
+            let name = entry.file_name();
+            let flags = AtFlags::SYMLINK_NOFOLLOW;
+            let path = path.join(&name);
+            let Ok(stat) = rustix::fs::statx(CWD, &path, flags, WANTED) else { continue };
+            let id = id_of(&stat);
+            if excluded.contains(&id) {
+                continue;
+            }
+            let kind = kind_of(&stat);
+            let mut content = None;
+            match kind {
+                FileType::Directory => pending.push(path),
+                FileType::RegularFile if stat.stx_nlink == 1 || links.insert(id) => {
+                    // A compressed file of the host has fewer blocks than bytes; take no risk.
+                    let sparse =
+                        stat.stx_size > (1 << 20) && stat.stx_blocks.saturating_mul(512) < stat.stx_size;
+                    content = Some(if sparse { data_bytes(&path, stat.stx_size) } else { stat.stx_size });
+                }
+                FileType::Symlink => content = Some(stat.stx_size.min(4096)),
+                _ => {}
+            }
+            visit(Walked { name_length: name.len(), content });
+        }
+    }
+    Ok(())
+}
+
+/// Bytes of a file with holes that are data; all of them where that cannot be found out.
+fn data_bytes(path: &Path, size: u64) -> u64 {
+    let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return size };
+    let (mut at, mut bytes) = (0, 0);
+    while at < size {
+        match segment(&file, at, size) {
+            Ok(Some((start, end))) => {
+                bytes += end - start;
+                at = end;
+            }
+            Ok(None) => break,
+            Err(_) => return size,
+        }
+    }
+    bytes
+}
+
+/// The next data of a file from `at` on, up to a hole or `size`.
+fn segment(file: &OwnedFd, at: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
+    let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
+        Ok(start) if start < size => start,
+        Ok(_) | Err(Errno::NXIO) => return Ok(None),
+        // A file system that knows no holes.
+        Err(Errno::INVAL) => return Ok(Some((at, size))),
+        Err(error) => return Err(error),
+    };
+    let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size);
+    // A file that changes meanwhile may say anything; go on in any case.
+    Ok((end > start).then_some((start, end)))
+}
+
+fn read_piece(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> Result<usize, Errno> {
+    let mut done = 0;
+    while done < bytes.len() {
+        match rustix::io::pread(file, &mut bytes[done..], offset + done as u64) {
+            Ok(0) => break,
+            Ok(length) => done += length,
+            Err(Errno::INTR) => {}
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(done)
+}
+
+/// Whether an attribute can be another file system's too: what `system.` holds but access control lists is
+/// its own file system's affair.
+fn is_kept(name: &[u8]) -> bool {
+    !name.is_empty() && (!name.starts_with(b"system.") || name.starts_with(b"system.posix_acl_"))
+}
+
+/// The names in a directory, in reverse order.
+fn names_of(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
+    let mut names = Vec::new();
+    for entry in Dir::read_from(directory)? {
+        let entry = entry?;
+        let name = entry.file_name();
+        if !matches!(name.to_bytes(), b"." | b"..") {
+            names.push(name.to_owned());
+        }
+    }
+    names.sort_unstable_by(|a, b| b.cmp(a));
+    Ok(names)
+}
+
+fn kind_of(stat: &Statx) -> FileType {
+    FileType::from_raw_mode(stat.stx_mode.into())
+}
+
+fn id_of(stat: &Statx) -> LinkId {
+    (makedev(stat.stx_dev_major, stat.stx_dev_minor), stat.stx_ino)
+}
+
+fn changed() -> std::io::Error {
+    std::io::Error::other("it became shorter while it was read")
+}
+
+fn host_error(path: &Path, error: impl Into<std::io::Error>) -> Error {
+    Error::Host { path: path.to_path_buf(), source: error.into() }
+}

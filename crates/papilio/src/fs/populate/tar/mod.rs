@@ -1,0 +1,247 @@
+//! Filling from a tar archive.
+//!
+//! Owns [`unpack`] and [`estimate`]. Members are named by paths; each directory's inode is kept, so that
+//! no path is resolved twice. Invariants: no member leaves the directory that is filled, neither by `..` nor
+//! through a symbolic link; a later member replaces an earlier one of the same name; directories get their
+//! attributes at the end. Counterpart: `mkfs/rootdir.c` of btrfs-progs with libarchive.
+
+mod header;
+mod members;
+
+use super::estimate::Estimate;
+use super::event::{Attributes, Node};
+use super::writer::TreeWriter;
+use crate::errors::{Error, PathError, Result};
+use crate::fs::{File, Inode};
+use members::{Member, MemberKind, Members};
+use papilio_format::items::inode::FileKind;
+use std::collections::BTreeMap;
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+
+/// Data is read and written in pieces of so many bytes.
+const PIECE: usize = 4 << 20;
+const BLOCK: usize = 4096;
+const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
+const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
+
+/// A directory that members were put into.
+struct Directory {
+    inode: Inode,
+    /// Those of its own member, if it had one.
+    attributes: Option<Attributes>,
+    is_new: bool,
+}
+
+/// By path; the directory that is filled is the empty one.
+type Directories = BTreeMap<Vec<u8>, Directory>;
+
+/// Unpacks an archive into `top`.
+///
+/// # Errors
+/// As [`super::Populate::tar`].
+pub(super) fn unpack(
+    name: &Path,
+    archive: impl Read,
+    top: &Inode,
+    writer: &mut TreeWriter<'_>,
+) -> Result<()> {
+    let mut members = Members::new(name, decompressed(name, archive)?);
+    let mut directories = Directories::new();
+    directories.insert(Vec::new(), Directory { inode: top.clone(), attributes: None, is_new: false });
+    while let Some(member) = members.next()? {
+        if !member.path.is_empty() {
+            writer.tell_entry(&member.path);
+        }
+        match unpack_member(&mut members, &member, &mut directories, writer) {
+            Ok(()) => {}
+            // The archive itself is at fault, or the reading of it: nothing after it can be trusted.
+            Err(error) if members.has_failed() => return Err(error),
+            Err(error) => writer.tell_at(&member.path, error)?,
+        }
+    }
+    // The innermost first: a longer path comes after the one that it begins with.
+    for (path, directory) in directories.into_iter().rev() {
+        let Some(attributes) = directory.attributes else { continue };
+        if let Err(error) = writer.finish(&directory.inode, &attributes, directory.is_new) {
+            writer.tell_at(&path, error)?;
+        }
+    }
+    Ok(())
+}
+
+/// What is in an archive.
+///
+/// # Errors
+/// An archive that cannot be read or makes no sense.
+pub(super) fn estimate(name: &Path, archive: impl Read) -> Result<Estimate> {
+    let mut members = Members::new(name, decompressed(name, archive)?);
+    let mut estimate = Estimate::default();
+    while let Some(member) = members.next()? {
+        let last = member.path.rsplit(|&byte| byte == b'/').next().unwrap_or_default();
+        let xattrs = member.attributes.xattrs.iter();
+        let xattr_bytes = xattrs.map(|xattr| 64 + (xattr.name.len() + xattr.value.len()) as u64).sum();
+        estimate.add_entry(last.len(), xattr_bytes);
+        match &member.kind {
+            MemberKind::File { .. } => estimate.add_content(member.archived),
+            MemberKind::Node(Node::Symlink(target)) => estimate.add_content(target.len() as u64),
+            _ => {}
+        }
+    }
+    Ok(estimate)
+}
+
+fn decompressed<'r>(name: &Path, archive: impl Read + 'r) -> Result<Box<dyn Read + 'r>> {
+    let host = |source| Error::Host { path: name.to_path_buf(), source };
+    let mut archive = BufReader::with_capacity(1 << 20, archive);
+    let start = archive.fill_buf().map_err(host)?;
+    Ok(match start {
+        start if start.starts_with(GZIP_MAGIC) => Box::new(flate2::bufread::MultiGzDecoder::new(archive)),
+        start if start.starts_with(ZSTD_MAGIC) => {
+            Box::new(zstd::stream::read::Decoder::with_buffer(archive).map_err(host)?)
+        }
+        _ => Box::new(archive),
+    })
+}
+
+fn unpack_member(
+    members: &mut Members<'_>,
+    member: &Member,
+    directories: &mut Directories,
+    writer: &mut TreeWriter<'_>,
+) -> Result<()> {
+    let attributes = writer.attributes_at(&member.path, member.attributes.clone());
+    if let MemberKind::Directory = member.kind {
+        return directory(&member.path, attributes, directories, writer);
+    }
+    let (parent_path, name) = split(&member.path);
+    if name.is_empty() {
+        return Err(Error::path(&member.path, PathError::InvalidName));
+    }
+    let parent = parent(parent_path, directories, writer)?;
+    match &member.kind {
+        MemberKind::Directory => Ok(()),
+        MemberKind::Node(node) => writer.make_node(&parent, name, &attributes, node).map(drop),
+        MemberKind::Link(target) => {
+            let target = find(target, directories)?;
+            if target.tree() == parent.tree() || target.kind() != FileKind::Regular {
+                return writer.make_link(&parent, name, &target);
+            }
+            // Another subvolume: a file of its own that shares the data.
+            let attributes = Attributes { xattrs: target.xattrs()?, ..attributes };
+            let Some((_, file)) = writer.make_file(&parent, name, &attributes)? else { return Ok(()) };
+            let source = target.open()?;
+            if !source.is_empty() {
+                file.clone_range(&source, 0, 0, 0)?;
+            }
+            writer.finish_file(&file, &attributes, 0, 0)
+        }
+        MemberKind::File { size, map } => {
+            let Some((_, file)) = writer.make_file(&parent, name, &attributes)? else { return Ok(()) };
+            let end = match map {
+                None => copy(members, &file, 0, *size, writer)?,
+                Some(map) => {
+                    let mut end = 0;
+                    // The last of them may stand for the end only.
+                    for &(offset, length) in map.iter().filter(|(_, length)| *length > 0) {
+                        end = end.max(copy(members, &file, offset, length, writer)?);
+                    }
+                    end
+                }
+            };
+            writer.finish_file(&file, &attributes, *size, end)
+        }
+    }
+}
+
+/// Writes `length` bytes of the archive at `offset`; returns where what was written ends.
+fn copy(
+    members: &mut Members<'_>,
+    file: &File,
+    mut offset: u64,
+    length: u64,
+    writer: &mut TreeWriter<'_>,
+) -> Result<u64> {
+    let mut left = length;
+    // No more than a file has: most are small.
+    let mut buffer = vec![0; usize::try_from(left).map_or(PIECE, |left| left.min(PIECE))];
+    while left > 0 {
+        // Pieces end at multiples of blocks, so that none is written twice.
+        let aligned = PIECE - offset as usize % BLOCK;
+        let step = usize::try_from(left).map_or(aligned, |left| left.min(aligned)).min(buffer.len());
+        members.read_exact(&mut buffer[..step])?;
+        file.write_at(&buffer[..step], offset)?;
+        writer.tell_bytes(step as u64);
+        offset += step as u64;
+        left -= step as u64;
+    }
+    Ok(offset)
+}
+
+fn directory(
+    path: &[u8],
+    attributes: Attributes,
+    directories: &mut Directories,
+    writer: &mut TreeWriter<'_>,
+) -> Result<()> {
+    if let Some(known) = directories.get_mut(path) {
+        known.attributes = Some(attributes);
+        return Ok(());
+    }
+    let (parent_path, name) = split(path);
+    let parent = parent(parent_path, directories, writer)?;
+    if let Some(made) = writer.make_directory(&parent, name, &attributes)? {
+        let directory = Directory { inode: made.inode, attributes: Some(attributes), is_new: made.is_new };
+        directories.insert(path.to_vec(), directory);
+    }
+    Ok(())
+}
+
+/// The directory at a path; what no member has named so far is made, as root's.
+fn parent(path: &[u8], directories: &mut Directories, writer: &mut TreeWriter<'_>) -> Result<Inode> {
+    if let Some(known) = directories.get(path) {
+        return Ok(known.inode.clone());
+    }
+    let (above, name) = split(path);
+    let above = parent(above, directories, writer)?;
+    let (inode, is_new) = match above.lookup(name)? {
+        Some(there) if there.kind() == FileKind::Directory => (there, false),
+        Some(_) => return Err(Error::path(path, PathError::NotADirectory)),
+        None => {
+            let attributes = Attributes { mode: 0o755, ..Attributes::default() };
+            let attributes = writer.attributes_at(path, attributes);
+            let made = writer.make_directory(&above, name, &attributes)?;
+            let made = made.ok_or_else(|| Error::path(path, PathError::Exists))?;
+            writer.finish(&made.inode, &attributes, true)?;
+            (made.inode, true)
+        }
+    };
+    directories.insert(path.to_vec(), Directory { inode: inode.clone(), attributes: None, is_new });
+    Ok(inode)
+}
+
+/// What a hard link names.
+fn find(path: &[u8], directories: &Directories) -> Result<Inode> {
+    let missing =
+        || Error::Invalid(format!("hard link to {}: no such member", String::from_utf8_lossy(path)));
+    let (above, name) = split(path);
+    if let Some(directory) = directories.get(above) {
+        return directory.inode.lookup(name)?.ok_or_else(missing);
+    }
+    let mut inode = directories[&b""[..]].inode.clone();
+    for name in path.split(|&byte| byte == b'/') {
+        if inode.kind() != FileKind::Directory {
+            return Err(missing());
+        }
+        inode = inode.lookup(name)?.ok_or_else(missing)?;
+    }
+    Ok(inode)
+}
+
+/// A path's directory and name.
+fn split(path: &[u8]) -> (&[u8], &[u8]) {
+    match path.iter().rposition(|&byte| byte == b'/') {
+        Some(slash) => (&path[..slash], &path[slash + 1..]),
+        None => (b"", path),
+    }
+}
