@@ -97,7 +97,7 @@ pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{
     DirEntry, Entries, Existing, File, FileReader, FileSystem, Inode, Manifest, ManifestEntry, Metadata,
-    Populate, PopulateObserver, Populated, Walk, WalkEntry, check, check_devices,
+    NewSubvolume, Populate, PopulateObserver, Populated, Walk, WalkEntry, check, check_devices,
 };
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;

@@ -18,6 +18,7 @@ pub mod man;
 pub mod mkdir;
 pub mod mkfs;
 pub mod mv;
+pub mod property;
 pub mod rm;
 pub mod setfattr;
 pub mod stat;
@@ -63,8 +64,10 @@ pub enum Command {
     Find(Box<find::Args>),
     /// Add up the space that files take
     Du(du::Args),
-    /// List subvolumes and snapshots, and show what is known of one
+    /// List, show, make and delete subvolumes and snapshots
     Subvolume(subvolume::Args),
+    /// Show and set properties: ro, compression
+    Property(property::Args),
     /// Make a file system
     Mkfs(Box<mkfs::Args>),
     /// Show the devices of file systems and how their space is used; change label and size
@@ -100,6 +103,7 @@ impl Command {
             Self::Find(command) => command.run(context),
             Self::Du(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
+            Self::Property(command) => command.run(context),
             Self::Mkfs(command) => command.run(context),
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),

@@ -280,3 +280,35 @@ fn read_only_place(image: &Image) {
     let at = |path: &Path| format!("{}:/d", path.display());
     fail(1, "only be opened for reading", ["mkdir", &at(&copy)]);
 }
+
+#[test]
+fn subvolumes_and_properties() {
+    let image = Image::new("256M");
+    fs::write(image.host("file"), noise(5, 3 << 20)).unwrap();
+    succeed(["subvolume", "create", &image.at("/home"), &image.at("/other")]);
+    succeed(["cp", &image.host("file"), &image.at("/home/file")]);
+    succeed(["subvolume", "snapshot", "-r", &image.at("/home"), &image.at("/before")]);
+    succeed(["subvolume", "snapshot", &image.at("/home"), &image.at("/other")]);
+    assert_eq!(image.list("/other"), "/other /other/home /other/home/file");
+    succeed(["truncate", "-s", "5", &image.at("/home/file")]);
+    assert!(succeed(["cat", &image.at("/before/file")]) == noise(5, 3 << 20));
+    fail(1, "read-only", ["touch", &image.at("/before/new")]);
+    assert_eq!(text(&succeed(["property", "get", &image.at("/before")])), "ro=true\n");
+    succeed(["property", "set", &image.at("/before"), "ro", "false"]);
+    succeed(["touch", &image.at("/before/new")]);
+    succeed(["property", "set", &image.at("/before/new"), "compression", "zstd"]);
+    assert_eq!(text(&succeed(["property", "get", &image.at("/before/new")])), "compression=zstd\n");
+    fail(1, "no such subvolume", ["property", "get", &image.at("/before/new"), "ro"]);
+    fail(2, "not true or false", ["property", "set", &image.at("/before"), "ro", "maybe"]);
+    fail(1, "cross-subvolume", ["mv", &image.at("/home/file"), &image.at("/moved")]);
+    fail(1, "cross-subvolume", ["ln", &image.at("/home/file"), &image.at("/linked")]);
+    fail(1, "directory not empty", ["rm", "-d", &image.at("/home")]);
+    succeed(["subvolume", "set-default", &image.at("/home")]);
+    assert_eq!(succeed(["cat", "--default-subvol", &image.at("/file")]).len(), 5);
+    fail(1, "/home: operation not permitted", ["subvolume", "delete", &image.at("/home")]);
+    fail(1, "/before/file: no such subvolume", ["subvolume", "delete", &image.at("/before/file")]);
+    fail(1, "it exists already", ["subvolume", "create", &image.at("/home")]);
+    succeed(["subvolume", "delete", &image.at("/before"), &image.at("/other/home")]);
+    assert_eq!(image.list("/"), "/ /home /home/file /other");
+    image.assert_clean();
+}

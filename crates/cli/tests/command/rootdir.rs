@@ -237,3 +237,42 @@ fn refusals_leave_nothing() {
     child.stdin.take().unwrap().write_all(&[0x1f, 0x8b, 1, 2, 3]).unwrap();
     check_failure(&child.wait_with_output().unwrap(), 1, "standard input: ");
 }
+
+#[test]
+fn directories_become_subvolumes() {
+    let folder = tempfile::tempdir().unwrap();
+    let tree = folder.path().join("tree");
+    small_tree(&tree);
+    let make = |name: &str| {
+        let image = folder.path().join(name);
+        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("papilio"));
+        command.args([
+            "mkfs",
+            "-q",
+            "--uuid",
+            UUID,
+            "--shrink",
+            "--subvol",
+            "ro:etc/deep",
+            "-u",
+            "default:etc",
+        ]);
+        let output =
+            command.arg("--rootdir").arg(&tree).arg(&image).env("SOURCE_DATE_EPOCH", "1700000000").output();
+        let output = output.unwrap();
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        image
+    };
+    let image = make("one");
+    succeed(["check", "--check-data-csum", string(&image)]);
+    let at = |path: &str| format!("{}:{path}", image.display());
+    assert_eq!(text(&succeed(["property", "get", &at("/etc/deep")])), "ro=true\n");
+    assert_eq!(text(&succeed(["property", "get", &at("/etc")])), "ro=false\n");
+    assert_eq!(text(&succeed(["cat", "--default-subvol", &at("/passwd")])), "root:x:0:0::/:\n");
+    assert_eq!(text(&succeed(["cat", &at("/etc/deep/again")])), "root:x:0:0::/:\n", "a link no more");
+    assert!(fs::read(&image).unwrap() == fs::read(make("two")).unwrap());
+    let other = folder.path().join("three");
+    let arguments = ["mkfs", "--rootdir", string(&tree), "--subvol", "nowhere", string(&other)];
+    fail(1, "nowhere: the source has no such directory", arguments);
+    assert!(!other.exists());
+}

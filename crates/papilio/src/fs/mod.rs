@@ -32,5 +32,5 @@ pub use file::{File, FileReader};
 pub use file_system::FileSystem;
 pub use inode::Inode;
 pub use metadata::Metadata;
-pub use populate::{Existing, Manifest, ManifestEntry, Populate, PopulateObserver, Populated};
+pub use populate::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use walk::{Walk, WalkEntry};

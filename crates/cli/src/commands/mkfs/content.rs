@@ -8,10 +8,12 @@ use crate::filling::Report;
 use anyhow::{Context as _, anyhow};
 use papilio::format::DeviceId;
 use papilio::{
-    CompressionChoice, Error, FileSystem, Made, Manifest, MkfsOptions, OpenOptions, Populate, Populated,
-    Timespec,
+    CompressionChoice, Error, FileSystem, Made, Manifest, MkfsOptions, NewSubvolume, OpenOptions, Populate,
+    Populated, Timespec,
 };
+use std::ffi::{OsStr, OsString};
 use std::fs::File;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -40,6 +42,10 @@ pub struct ContentArgs {
     /// others; so an image with any owners can be built without root
     #[arg(long, value_name = "FILE", requires = "rootdir", value_hint = clap::ValueHint::FilePath)]
     manifest: Option<PathBuf>,
+    /// Make this directory a subvolume. TYPE: is rw (default), ro, default (the one that a mount without
+    /// options shows) or default-ro
+    #[arg(id = "subvol", short = 'u', long = "subvol", value_name = "[TYPE:]DIR", requires = "rootdir")]
+    subvolumes: Vec<OsString>,
     /// Compress files: zlib[:1-9], lzo or zstd[:-15-15]
     #[arg(long, value_name = "ALGORITHM[:LEVEL]", requires = "rootdir")]
     compress: Option<CompressionChoice>,
@@ -96,6 +102,10 @@ impl ContentArgs {
             let manifest = Manifest::parse(&text);
             let manifest = manifest.map_err(|error| anyhow!("{}: {error}", path.display()))?;
             populate = populate.manifest(manifest);
+        }
+        for argument in &self.subvolumes {
+            let (path, subvolume) = parse_subvolume(argument);
+            populate = populate.subvolume(path, subvolume);
         }
         let new = !image.exists();
         let build = Build { arguments: self, context, image, timestamp, source, populate };
@@ -180,6 +190,19 @@ impl Build<'_> {
             }
         })
     }
+}
+
+/// `TYPE:DIR`, as `mkfs.btrfs` has it.
+fn parse_subvolume(argument: &OsStr) -> (&[u8], NewSubvolume) {
+    let bytes = argument.as_bytes();
+    let types = [
+        (&b"rw:"[..], NewSubvolume::default()),
+        (b"ro:", NewSubvolume { read_only: true, default: false }),
+        (b"default:", NewSubvolume { read_only: false, default: true }),
+        (b"default-ro:", NewSubvolume { read_only: true, default: true }),
+    ];
+    let found = types.into_iter().find_map(|(prefix, kind)| Some((bytes.strip_prefix(prefix)?, kind)));
+    found.unwrap_or((bytes, NewSubvolume::default()))
 }
 
 fn open(path: &Path) -> anyhow::Result<File> {

@@ -1,7 +1,11 @@
-//! `papilio subvolume`: what there is of subvolumes and snapshots. Owns the list of its commands.
+//! `papilio subvolume`: subvolumes and snapshots. Owns the list of its commands.
 
+mod create;
+mod delete;
 mod list;
+mod set_default;
 mod show;
+mod snapshot;
 
 use crate::context::Context;
 use crate::output::json_bytes;
@@ -10,7 +14,7 @@ use papilio::Subvolume;
 use papilio::format::{TreeId, Uuid};
 use serde_json::{Map, Value, json};
 
-/// List subvolumes and snapshots, and show what is known of one
+/// List, show, make and delete subvolumes and snapshots
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -23,6 +27,14 @@ enum Subcommand {
     List(list::Args),
     /// Show what is known of a subvolume
     Show(show::Args),
+    /// Make empty subvolumes
+    Create(create::Args),
+    /// Make a snapshot of a subvolume
+    Snapshot(snapshot::Args),
+    /// Delete subvolumes and snapshots
+    Delete(delete::Args),
+    /// Choose the subvolume that a mount without options shows
+    SetDefault(set_default::Args),
 }
 
 impl Args {
@@ -31,6 +43,10 @@ impl Args {
         match self.command {
             Subcommand::List(command) => command.run(context),
             Subcommand::Show(command) => command.run(context),
+            Subcommand::Create(command) => command.run(context),
+            Subcommand::Snapshot(command) => command.run(context),
+            Subcommand::Delete(command) => command.run(context),
+            Subcommand::SetDefault(command) => command.run(context),
         }
     }
 }

@@ -129,7 +129,7 @@ fn unescaped(path: &[u8]) -> Option<Vec<u8>> {
 }
 
 /// A path without a slash at either end, and without `.`.
-fn normalized(path: &[u8]) -> Vec<u8> {
+pub(super) fn normalized(path: &[u8]) -> Vec<u8> {
     let parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && part != b".");
     parts.collect::<Vec<_>>().join(&b'/')
 }

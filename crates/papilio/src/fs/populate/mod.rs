@@ -23,8 +23,10 @@ pub use manifest::{Manifest, ManifestEntry};
 
 use crate::errors::{Error, PathError, Result};
 use crate::fs::Inode;
+use crate::fs::change::NAME_ITEMS;
 use event::Batch;
 use papilio_format::items::inode::FileKind;
+use std::collections::BTreeMap;
 use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
@@ -79,6 +81,16 @@ pub struct Populate {
     follow: bool,
     recursive: bool,
     excluded: Vec<(u64, u64)>,
+    subvolumes: BTreeMap<Vec<u8>, NewSubvolume>,
+}
+
+/// What a directory is to be instead: a subvolume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NewSubvolume {
+    /// It is read-only once it is filled.
+    pub read_only: bool,
+    /// A mount without options shows it.
+    pub default: bool,
 }
 
 impl Default for Populate {
@@ -93,6 +105,7 @@ impl Default for Populate {
             follow: false,
             recursive: true,
             excluded: Vec::new(),
+            subvolumes: BTreeMap::new(),
         }
     }
 }
@@ -190,6 +203,14 @@ impl Populate {
         self
     }
 
+    /// Makes the directory at `path`, from the top of the source, a subvolume. A source that has no such
+    /// directory is an error. A file that has names in several subvolumes becomes a file of its own in each,
+    /// and they share its data.
+    pub fn subvolume(mut self, path: impl AsRef<[u8]>, subvolume: NewSubvolume) -> Self {
+        self.subvolumes.insert(manifest::normalized(path.as_ref()), subvolume);
+        self
+    }
+
     /// Copies what is in directory `from` of the host into directory `into`, which also gets the
     /// attributes of `from` where attributes are kept.
     ///
@@ -237,6 +258,7 @@ impl Populate {
         let replacing = Self { existing: Existing::Replace, ..self.clone() };
         let mut writer = TreeWriter::new(&replacing, into, observer)?;
         tar::unpack(name.as_ref(), archive, into, &mut writer)?;
+        self.finish_subvolumes(into, &writer)?;
         Ok(writer.done)
     }
 
@@ -283,7 +305,25 @@ impl Populate {
             }
             Ok::<_, Error>(())
         })?;
+        self.finish_subvolumes(into, &writer)?;
         Ok(writer.done)
+    }
+
+    /// Everything is in its place: subvolumes get what was asked for them.
+    fn finish_subvolumes(&self, into: &Inode, writer: &TreeWriter<'_>) -> Result<()> {
+        for (path, wanted) in &self.subvolumes {
+            let Some(id) = writer.subvolumes.get(path).copied() else {
+                let path = String::from_utf8_lossy(path);
+                return Err(Error::Invalid(format!("subvolume {path}: the source has no such directory")));
+            };
+            into.file_system().transactions()?.change(NAME_ITEMS, |handle| {
+                if wanted.default {
+                    crate::subvolume::set_default(handle, id)?;
+                }
+                if wanted.read_only { crate::subvolume::set_read_only(handle, id, true) } else { Ok(()) }
+            })?;
+        }
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use crate::fs::{File, Inode};
 use crate::items::xattr_edit::XattrSet;
 use crate::namespace::create::{NewInode, NewKind};
 use crate::namespace::setattr::{SetAttributes, SetTime};
+use papilio_format::TreeId;
 use papilio_format::items::inode::{FileKind, InodeFlags};
 use std::collections::HashMap;
 
@@ -39,6 +40,8 @@ pub(super) struct TreeWriter<'a> {
     links: HashMap<LinkId, Inode>,
     /// The file that is being written; `None` in between, and where it could not be made.
     file: Option<Writing>,
+    /// Subvolumes that were made of directories, by path.
+    pub(super) subvolumes: HashMap<Vec<u8>, TreeId>,
 }
 
 struct Frame {
@@ -81,6 +84,7 @@ impl<'a> TreeWriter<'a> {
             path: Vec::new(),
             links: HashMap::new(),
             file: None,
+            subvolumes: HashMap::new(),
         })
     }
 
@@ -143,7 +147,10 @@ impl<'a> TreeWriter<'a> {
         let attributes = self.resolve(attributes);
         let made = match name {
             b"" => Ok(Some(Made { inode: self.top.clone(), is_new: false })),
-            name => self.make_directory(&self.parent(), name, &attributes),
+            name => {
+                let path = self.path.clone();
+                self.make_directory(&self.parent(), name, &path, &attributes)
+            }
         };
         match self.tell(made)?.flatten() {
             Some(Made { inode, is_new }) => {
@@ -294,9 +301,17 @@ impl<'a> TreeWriter<'a> {
         &mut self,
         parent: &Inode,
         name: &[u8],
+        path: &[u8],
         attributes: &Attributes,
     ) -> Result<Option<Made>> {
         let mode = if self.populate.keep_attributes { EARLY_MODE } else { attributes.mode };
+        if self.populate.subvolumes.contains_key(path) {
+            let new = self.new_inode(NewKind::Directory, mode, attributes);
+            let inode = parent.create_subvolume(name, &new)?;
+            self.subvolumes.insert(path.to_vec(), inode.tree());
+            self.done.entries += 1;
+            return Ok(Some(Made { inode, is_new: true }));
+        }
         self.make(parent, name, &self.new_inode(NewKind::Directory, mode, attributes))
     }
 
@@ -342,6 +357,9 @@ impl<'a> TreeWriter<'a> {
         if parent.lookup(name)?.is_some_and(|there| same(&there, target)) {
             return Ok(());
         }
+        if target.tree() != parent.tree() {
+            return self.make_copy(parent, name, target);
+        }
         let linked = match parent.link(target, name) {
             Err(Error::Path { kind: PathError::Exists, .. }) => match self.make_room(parent, name, None)? {
                 Room::Kept => return Ok(()),
@@ -352,6 +370,38 @@ impl<'a> TreeWriter<'a> {
         linked?;
         self.done.entries += 1;
         Ok(())
+    }
+
+    /// What is linked to from another subvolume, which no link reaches.
+    fn make_copy(&mut self, parent: &Inode, name: &[u8], target: &Inode) -> Result<()> {
+        let target = target.file_system().inode_at(target.tree(), target.number())?;
+        let metadata = target.metadata();
+        let attributes = Attributes {
+            mode: metadata.permissions(),
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            atime: Some(metadata.atime()),
+            mtime: Some(metadata.mtime()),
+            xattrs: target.xattrs()?,
+        };
+        let (major, minor) = metadata.rdev();
+        let node = match target.kind() {
+            FileKind::Regular => {
+                let Some((_, file)) = self.make_file(parent, name, &attributes)? else { return Ok(()) };
+                let source = target.open()?;
+                if !source.is_empty() {
+                    file.clone_range(&source, 0, 0, 0)?;
+                }
+                return self.finish_file(&file, &attributes, 0, 0);
+            }
+            FileKind::Directory => return Err(Error::path(name, PathError::NotPermitted)),
+            FileKind::Symlink => Node::Symlink(target.read_link()?),
+            FileKind::Fifo => Node::Fifo,
+            FileKind::Socket => Node::Socket,
+            FileKind::BlockDevice => Node::Block { major, minor },
+            FileKind::CharacterDevice => Node::Character { major, minor },
+        };
+        self.make_node(parent, name, &attributes, &node).map(drop)
     }
 
     fn new_inode<'n>(&self, kind: NewKind<'n>, mode: u32, attributes: &Attributes) -> NewInode<'n> {

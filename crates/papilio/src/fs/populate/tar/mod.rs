@@ -124,17 +124,7 @@ fn unpack_member(
         MemberKind::Node(node) => writer.make_node(&parent, name, &attributes, node).map(drop),
         MemberKind::Link(target) => {
             let target = find(target, directories)?;
-            if target.tree() == parent.tree() || target.kind() != FileKind::Regular {
-                return writer.make_link(&parent, name, &target);
-            }
-            // Another subvolume: a file of its own that shares the data.
-            let attributes = Attributes { xattrs: target.xattrs()?, ..attributes };
-            let Some((_, file)) = writer.make_file(&parent, name, &attributes)? else { return Ok(()) };
-            let source = target.open()?;
-            if !source.is_empty() {
-                file.clone_range(&source, 0, 0, 0)?;
-            }
-            writer.finish_file(&file, &attributes, 0, 0)
+            writer.make_link(&parent, name, &target)
         }
         MemberKind::File { size, map } => {
             let Some((_, file)) = writer.make_file(&parent, name, &attributes)? else { return Ok(()) };
@@ -190,7 +180,7 @@ fn directory(
     }
     let (parent_path, name) = split(path);
     let parent = parent(parent_path, directories, writer)?;
-    if let Some(made) = writer.make_directory(&parent, name, &attributes)? {
+    if let Some(made) = writer.make_directory(&parent, name, path, &attributes)? {
         let directory = Directory { inode: made.inode, attributes: Some(attributes), is_new: made.is_new };
         directories.insert(path.to_vec(), directory);
     }
@@ -210,7 +200,7 @@ fn parent(path: &[u8], directories: &mut Directories, writer: &mut TreeWriter<'_
         None => {
             let attributes = Attributes { mode: 0o755, ..Attributes::default() };
             let attributes = writer.attributes_at(path, attributes);
-            let made = writer.make_directory(&above, name, &attributes)?;
+            let made = writer.make_directory(&above, name, path, &attributes)?;
             let made = made.ok_or_else(|| Error::path(path, PathError::Exists))?;
             writer.finish(&made.inode, &attributes, true)?;
             (made.inode, true)

@@ -1,0 +1,47 @@
+//! `papilio subvolume snapshot`.
+
+use crate::context::Context;
+use crate::path::ImagePath;
+use papilio::{FileKind, PathError};
+use std::ffi::OsString;
+
+/// Make a snapshot of a subvolume
+///
+/// Into DEST, by the subvolume's name, if that is a directory, else as DEST.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// The subvolume; a bare IMAGE is its top level
+    #[arg(value_name = "IMAGE:/SUBVOLUME", value_hint = clap::ValueHint::AnyPath)]
+    source: OsString,
+    /// The snapshot
+    #[arg(value_name = "IMAGE:/DEST", value_hint = clap::ValueHint::AnyPath)]
+    destination: OsString,
+    /// One that does not change any more
+    #[arg(short = 'r', long = "read-only")]
+    read_only: bool,
+}
+
+impl Args {
+    /// Makes it.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let source = ImagePath::parse(&self.source)?;
+        let mut destination = ImagePath::parse(&self.destination)?;
+        if source.image != destination.image {
+            anyhow::bail!("{destination}: a snapshot lies in the file system of its source");
+        }
+        let fs = context.change(&source.image)?;
+        let inode = context.inode(&source, true)?;
+        if !inode.is_subvolume_root() {
+            anyhow::bail!("{source}: {}", PathError::NoSubvolume);
+        }
+        if fs.inode(&destination.path).is_ok_and(|inode| inode.kind() == FileKind::Directory) {
+            let name = source.base_name();
+            let name = name.ok_or_else(|| anyhow::anyhow!("{destination}: {}", PathError::Exists))?;
+            destination = destination.join(name);
+        }
+        let made = fs
+            .parent(&destination.path)
+            .and_then(|(parent, name)| parent.create_snapshot(inode.tree(), name, self.read_only));
+        made.map(drop).map_err(|error| context.at(&destination, &error))
+    }
+}
