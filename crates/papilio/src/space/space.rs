@@ -157,8 +157,7 @@ impl Space {
 
     /// Allocates space: for data a run of `min` to `want` bytes, whole sectors, `want` if there is
     /// such a run, else the longest; for metadata and the chunk tree exactly one node, whatever
-    /// `min` and `want` are. Runs of one kind follow one another while there is room. Where data and
-    /// metadata share block groups, data gets nothing that metadata was promised.
+    /// `min` and `want` are. Runs of one kind follow one another while there is room.
     ///
     /// # Errors
     /// [`Error::NoSpace`]: no block group has such a run. A new chunk or a commit may help.
@@ -174,16 +173,6 @@ impl Space {
         assert!(min.is_multiple_of(alignment) && want.is_multiple_of(alignment), "{min} to {want} bytes");
         let flags = self.flags(kind);
         let mut state = self.state.lock();
-        let mut want = want;
-        if kind == SpaceKind::Data && State::is_metadata(flags) {
-            // In mixed block groups, data leaves what was promised to metadata, and what is kept back.
-            let kept = state.global_reserve.saturating_add(state.info(flags).promised);
-            let left = state.info(flags).available.saturating_sub(kept);
-            if left < min {
-                return Err(no_space(kind));
-            }
-            want = want.min(left - left % alignment);
-        }
         let Some(range) = state.find(kind, flags, min, want, alignment) else {
             return Err(no_space(kind));
         };
