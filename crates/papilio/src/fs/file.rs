@@ -164,7 +164,9 @@ impl File {
         let mut content = Vec::new();
         loop {
             let start = content.len();
-            let step = STEP.min(usize::try_from(self.len() - start as u64).unwrap_or(STEP));
+            // Not `len`, which cannot say that it does not know; and it may have become shorter since.
+            let left = self.current()?.item.size.saturating_sub(start as u64);
+            let step = STEP.min(usize::try_from(left).unwrap_or(STEP));
             if step == 0 {
                 return Ok(content);
             }
