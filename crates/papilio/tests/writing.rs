@@ -330,3 +330,17 @@ fn what_could_not_be_kept_right_is_not_opened_for_writing() {
         assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
     }
 }
+
+/// The kernel takes for granted that nothing lies behind the end of a file without this flag, and miscounts
+/// the bytes of one where something does.
+#[test]
+fn a_file_with_room_behind_its_end_says_so() {
+    let device = made(256 << 20);
+    let fs = open(&device);
+    let file = fs.create_file("/file").unwrap();
+    file.write_at(&[1; 5000], 0).unwrap();
+    file.allocate(8192, 65536, true).unwrap();
+    assert_eq!(file.len(), 5000);
+    let flags = fs.metadata("/file").unwrap().flags();
+    assert!(flags.contains(papilio::InodeFlags::PREALLOC), "{flags:?}");
+}

@@ -263,7 +263,7 @@ fn merged(editor: &TreeEditor<'_>, number: InodeNumber, edited: InodeItem) -> Re
         mtime: edited.mtime,
         ctime: edited.ctime,
         sequence: edited.sequence.max(current.sequence),
-        flags: current.flags | (edited.flags & InodeFlags::NOCOMPRESS),
+        flags: current.flags | (edited.flags & (InodeFlags::NOCOMPRESS | InodeFlags::PREALLOC)),
         ..current
     })
 }
