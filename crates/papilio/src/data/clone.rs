@@ -86,11 +86,12 @@ impl CloneRange {
         if summed(&source.item) != summed(&target.item) {
             return invalid("one of the files has no data checksums");
         }
-        if !from.is_aligned(sector) || !to.is_aligned(sector) {
-            return invalid("an offset is not a multiple of the sector size");
-        }
+        // Before any other question, as in the kernel.
         if length == 0 && from.0 == size {
             return Ok(None);
+        }
+        if !from.is_aligned(sector) || !to.is_aligned(sector) {
+            return invalid("an offset is not a multiple of the sector size");
         }
         let Some(left) = size.checked_sub(from.0).filter(|&left| left > 0) else {
             return invalid("the source ends before the range");
