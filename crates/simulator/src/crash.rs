@@ -11,7 +11,7 @@ use crate::random::{Generator, Scope};
 use crate::session::{Outcome, Session};
 use crate::verify;
 use fastrand::Rng;
-use papilio::{CheckOptions, FileSystem, FindingKind, OpenOptions};
+use papilio::{FileSystem, OpenOptions};
 use papilio_device::{Action, Device, MemoryDevice, PhysicalAddress, Recording, Replay};
 use papilio_format::superblock::superblock_offset;
 use std::sync::Arc;
@@ -171,6 +171,19 @@ impl Recorded {
         &self.points[last..=last + more]
     }
 
+    /// The model of the commit that is found on a device of this moment.
+    ///
+    /// # Errors
+    /// It cannot be opened, or holds what was not promised.
+    pub fn found(&self, device: &MemoryDevice) -> Result<&Model, String> {
+        let device: Arc<dyn Device> = Arc::new(device.snapshot());
+        let fs =
+            FileSystem::from_devices(vec![device], &OpenOptions::new()).map_err(|error| error.to_string())?;
+        let generation = fs.superblock().raw.generation.0;
+        let point = self.promised().iter().find(|point| point.generation == generation);
+        point.map(|point| &point.model).ok_or_else(|| format!("generation {generation} was not promised"))
+    }
+
     /// Whether the first superblock is being written at this moment.
     fn writes_superblock(&self) -> bool {
         matches!(self.events.get(self.replay.position()).map(|event| &event.action),
@@ -217,7 +230,7 @@ impl Recorded {
         };
         verify::compare(&fs, b"", &point.model)?;
         drop(fs);
-        check(&devices, &options)?;
+        verify::check_interrupted(&devices, &options)?;
         if writing {
             let mut session =
                 Session::resume(devices, open, point.model.clone()).map_err(|error| error.to_string())?;
@@ -226,13 +239,4 @@ impl Recorded {
         }
         Ok(())
     }
-}
-
-/// Checks, data and all. Copies of the superblock may differ: the crash came between their writes.
-fn check(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<(), String> {
-    let report = papilio::check_devices(devices.to_vec(), options, &CheckOptions::new().data_csum(true))
-        .map_err(|error| format!("check: {error}"))?;
-    let copies = [FindingKind::SuperblockCopy, FindingKind::DeviceItemDiffers];
-    let other = report.findings.iter().find(|finding| !copies.contains(&finding.kind));
-    other.map_or(Ok(()), |finding| Err(format!("check: {finding:?}")))
 }

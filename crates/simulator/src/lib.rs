@@ -12,6 +12,7 @@ mod base_image;
 mod configuration;
 pub mod crash;
 mod exercise;
+pub mod faults;
 pub mod model;
 mod mutation;
 mod operation;

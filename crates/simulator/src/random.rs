@@ -23,6 +23,8 @@ pub struct Scope {
     pub remount_every: u32,
     /// Subvolumes and snapshots are made and deleted.
     pub subvolumes: bool,
+    /// Programs get capabilities, which a kernel takes away at each write.
+    pub capabilities: bool,
     /// Symbolic links may lead out of the directory that all happens in.
     pub wide_links: bool,
 }
@@ -36,6 +38,7 @@ impl Default for Scope {
             sync_every: 40,
             remount_every: 250,
             subvolumes: false,
+            capabilities: true,
             wide_links: true,
         }
     }
@@ -363,7 +366,7 @@ impl Generator {
 
     fn xattr_name(&mut self) -> Text {
         let prefix = *self.random.choice(&["user", "trusted", "security"]).expect("three");
-        if self.one_in(20) {
+        if self.scope.capabilities && self.one_in(20) {
             return Text(b"security.capability".to_vec());
         }
         Text(format!("{prefix}.{}", self.random.u32(..6)).into_bytes())

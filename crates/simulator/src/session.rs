@@ -186,7 +186,13 @@ impl Session {
                 self.counts.refused += 1;
                 Outcome::Refused
             }
-            (Err(error), _) => Outcome::Failed(error),
+            (Err(error), _) => {
+                let goes_on = self.fs.as_ref().is_some_and(|fs| fs.failure().is_none());
+                if goes_on && error.kind() != ErrorKind::ReadOnly {
+                    self.adopt(operation)?;
+                }
+                Outcome::Failed(error)
+            }
         };
         Ok(outcome)
     }
@@ -208,7 +214,7 @@ impl Session {
         Err(self.told(operation, &verify::difference(got, wanted)))
     }
 
-    /// After a change that found no room: takes over what is there, if it can be.
+    /// After a change that found no room, or a device that failed: takes over what is there, if it can be.
     fn adopt(&mut self, operation: &Operation) -> Result<(), String> {
         // Room is asked for first: what would be refused may find none instead.
         let Some(target) = operation.data_target() else { return Ok(()) };
@@ -220,7 +226,11 @@ impl Session {
         }
         let after = after.content(place).clone();
         let found = self.open_file(target).and_then(|file| file.read_all());
-        let found = found.map_err(|error| self.told(operation, &format!("read back: {error}")))?;
+        let found = match found {
+            // The device is gone for good: nothing more will be durable.
+            Err(error) if error.kind() == ErrorKind::Io => return Ok(()),
+            found => found.map_err(|error| self.told(operation, &format!("read back: {error}")))?,
+        };
         let content = partly(&before, &after, &found)
             .map_err(|reason| self.told(operation, &format!("found no room, and left {reason}")))?;
         self.model.set_content(place, content);

@@ -4,7 +4,7 @@
 //! names of one inode are names of one inode on the other side.
 
 use crate::model::{Entry, Model, Node, NodeKind, Place};
-use papilio::{CheckOptions, File, FileKind, FileSystem, Inode, InodeFlags, OpenOptions};
+use papilio::{CheckOptions, File, FileKind, FileSystem, FindingKind, Inode, InodeFlags, OpenOptions};
 use papilio_device::Device;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -190,15 +190,8 @@ pub fn compare_devices(devices: &[Arc<dyn Device>], model: &Model) -> Result<(),
 /// # Errors
 /// The findings.
 pub fn check(devices: &[Arc<dyn Device>]) -> Result<(), String> {
-    check_with(devices, &OpenOptions::new())
-}
-
-/// As [`check`], opened as the options say.
-///
-/// # Errors
-/// The findings.
-pub fn check_with(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<(), String> {
-    let report = papilio::check_devices(devices.to_vec(), options, &CheckOptions::new().data_csum(true))
+    let options = CheckOptions::new().data_csum(true);
+    let report = papilio::check_devices(devices.to_vec(), &OpenOptions::new(), &options)
         .map_err(|error| format!("check: {error}"))?;
     if report.is_clean() {
         return Ok(());
@@ -206,4 +199,17 @@ pub fn check_with(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<
     let findings: Vec<String> =
         report.findings.iter().take(10).map(|finding| format!("{finding:?}")).collect();
     Err(format!("{} findings:\n    {}", report.findings.len(), findings.join("\n    ")))
+}
+
+/// Checks, data and all. Copies of the superblock may differ: what was interrupted may have come between
+/// their writes.
+///
+/// # Errors
+/// The first other finding.
+pub fn check_interrupted(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<(), String> {
+    let report = papilio::check_devices(devices.to_vec(), options, &CheckOptions::new().data_csum(true))
+        .map_err(|error| format!("check: {error}"))?;
+    let copies = [FindingKind::SuperblockCopy, FindingKind::DeviceItemDiffers];
+    let other = report.findings.iter().find(|finding| !copies.contains(&finding.kind));
+    other.map_or(Ok(()), |finding| Err(format!("check: {finding:?}")))
 }

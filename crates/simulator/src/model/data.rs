@@ -68,12 +68,12 @@ impl Model {
         if self.node(source).nodatacow != self.node(place).nodatacow {
             return Err(Refusal::Invalid);
         }
-        if !from.is_multiple_of(SECTOR) || !to.is_multiple_of(SECTOR) {
-            return Err(Refusal::Invalid);
-        }
         let size = self.content(source).size();
         if length == 0 && from == size {
             return Ok(());
+        }
+        if !from.is_multiple_of(SECTOR) || !to.is_multiple_of(SECTOR) {
+            return Err(Refusal::Invalid);
         }
         let left = size.checked_sub(from).filter(|left| *left > 0).ok_or(Refusal::Invalid)?;
         let length = if length == 0 { left } else { length };

@@ -1,0 +1,83 @@
+//! Each device call of a run fails once, or with all after it: an error comes back, never a panic; a failed
+//! commit makes the file system read-only; what was committed before is there afterwards, and clean. And file
+//! systems so small that room runs out everywhere: no room is an answer, never a failure.
+//!
+//! `PAPILIO_FAULTS` sets how many runs are done, `PAPILIO_SEED` where they begin.
+
+use papilio::MkfsFeature;
+use papilio_device::Device;
+use papilio_simulator::faults::{Course, Fault};
+use papilio_simulator::{Configuration, Counts, Generator, Scope, Session};
+use std::sync::Arc;
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+}
+
+#[test]
+fn a_device_call_that_fails_is_an_error_and_nothing_worse() {
+    let wanted = setting("PAPILIO_FAULTS", 300);
+    let first = setting("PAPILIO_SEED", 1);
+    let scope =
+        Scope { inodes: 30, file_bytes: 120_000, sync_every: 8, remount_every: 0, ..Scope::default() };
+    let configurations = [
+        Configuration::new("default"),
+        Configuration::new("mixed, discard")
+            .mkfs(|mkfs| mkfs.feature(MkfsFeature::MixedGroups, true))
+            .open(|open| open.discard(true).node_cache_bytes(64 << 10)),
+        Configuration::new("node 4096, small cache")
+            .mkfs(|mkfs| mkfs.node_size(4096))
+            .open(|open| open.node_cache_bytes(64 << 10)),
+    ];
+    let share = wanted.div_ceil(configurations.len() as u64);
+    let (mut runs, mut failed, mut latched, mut round) = (0, 0, 0, 0);
+    while runs < wanted {
+        for configuration in &configurations {
+            let course = Course::new(configuration, scope, first + round, 80).expect("mkfs");
+            let calls = course.run(Fault::Never).expect("a run without faults").calls;
+            let stride = (2 * calls / share).max(1);
+            for number in (round % stride..calls).step_by(stride as usize) {
+                for fault in [Fault::Once(number), Fault::From(number)] {
+                    let ending = course.run(fault).unwrap_or_else(|failure| panic!("{failure}"));
+                    runs += 1;
+                    failed += ending.failed;
+                    latched += u64::from(ending.latched);
+                }
+            }
+            round += 1;
+        }
+    }
+    println!("{runs} faults: {failed} operations failed, {latched} times it became read-only");
+    assert!(failed > runs / 4 && latched > 0, "{runs} faults, {failed} failed operations, {latched} latched");
+}
+
+#[test]
+fn no_room_is_an_answer_at_every_size() {
+    let operations = setting("PAPILIO_NO_SPACE_OPERATIONS", 400);
+    let first = setting("PAPILIO_SEED", 1);
+    let mixed = |mkfs: papilio::MkfsOptions| mkfs.feature(MkfsFeature::MixedGroups, true);
+    let mut total = Counts::default();
+    for step in 0..setting("PAPILIO_SIZES", 6) {
+        let small = |configuration: Configuration, from: u64| {
+            configuration.size(from + step * (1 << 20) + step * 4096)
+        };
+        for configuration in [
+            small(Configuration::new("mixed").mkfs(mixed), 16 << 20),
+            small(Configuration::new("node 4096").mkfs(|mkfs| mkfs.node_size(4096)), 110 << 20),
+            small(Configuration::new("default"), 110 << 20),
+        ] {
+            let size = configuration.size;
+            let scope = Scope { inodes: 1000, file_bytes: size / 2, subvolumes: false, ..Scope::default() };
+            let seed = first + step;
+            let told =
+                |failure: String| panic!("{}, {size} bytes, seed {seed}: {failure}", configuration.name);
+            let device: Arc<dyn Device> = configuration.make().expect("mkfs");
+            let mut session = Session::open(vec![device], configuration.open.clone()).expect("open");
+            session.run(&mut Generator::new(seed, scope), operations).unwrap_or_else(told);
+            session.close().unwrap_or_else(told);
+            total += session.counts();
+        }
+    }
+    println!("{total:?}");
+    assert!(total.no_space > 0, "{total:?}");
+}
