@@ -25,7 +25,10 @@ const STREAM_BYTES: u64 = 48 << 30;
 /// How often an estimate is doubled.
 const ATTEMPTS: u32 = 5;
 /// Changed tree blocks in memory, in bytes, beyond which they are written.
-const DIRTY_BYTES: u64 = 64 << 20;
+const DIRTY_BYTES: u64 = 24 << 20;
+/// Tree blocks that are kept after they were written: files come in the order of their names, so that few are
+/// asked for again.
+const NODE_CACHE_BYTES: usize = 8 << 20;
 
 /// What the file system holds.
 #[derive(Debug, clap::Args)]
@@ -152,6 +155,7 @@ impl Build<'_> {
             .write(true)
             .commit_interval(None)
             .dirty_bytes(DIRTY_BYTES)
+            .node_cache_bytes(NODE_CACHE_BYTES)
             .timestamp(self.timestamp);
         if let Some(choice) = self.arguments.compress {
             open_options = open_options.compress(choice);
