@@ -100,3 +100,27 @@ manifest() (
     find . ! -type l -print0 | sort -z | xargs -0 getfattr -h -d -e hex -m '^(user\.|system\.posix_acl)' --
     find . -type f -print0 | sort -z | xargs -0 sha256sum --
 )
+
+say() { printf '\n== %s\n' "$*"; }
+
+# show ARGUMENT...: prints a command as a user would type it, then runs it. Uses $papilio and $work.
+show() {
+    printf '\n$ papilio %s\n' "${*//$work/.}"
+    "$papilio" "$@"
+}
+
+# start_demo: sets $papilio, building it unless PAPILIO names one, and $work, which goes at the end.
+start_demo() {
+    if [ -n "${PAPILIO:-}" ]; then
+        papilio=$PAPILIO
+    else
+        say "building papilio"
+        cargo build --quiet --release --locked -p papilio-cli
+        papilio=${CARGO_TARGET_DIR:-$PWD/target}/release/papilio
+    fi
+    mounted=
+    work=$(mktemp -d "${TMPDIR:-/tmp}/papilio-demo.XXXXXX")
+    trap cleanup_demo EXIT
+    trap 'exit 130' INT
+    trap 'exit 143' TERM
+}

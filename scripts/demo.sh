@@ -11,26 +11,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 . scripts/demo-lib.sh
 PATH=$PATH:/usr/sbin:/sbin
 
-say() { printf '\n== %s\n' "$*"; }
-# Prints a command as a user would type it, then runs it.
-show() {
-    printf '\n$ papilio %s\n' "${*//$work/.}"
-    "$papilio" "$@"
-}
-
-if [ -n "${PAPILIO:-}" ]; then
-    papilio=$PAPILIO
-else
-    say "building papilio"
-    cargo build --quiet --release --locked -p papilio-cli
-    papilio=${CARGO_TARGET_DIR:-$PWD/target}/release/papilio
-fi
-
-mounted=
-work=$(mktemp -d "${TMPDIR:-/tmp}/papilio-demo.XXXXXX")
-trap cleanup_demo EXIT
-trap 'exit 130' INT
-trap 'exit 143' TERM
+start_demo
 image=$work/demo.img
 
 if [ "${PAPILIO_DEMO:-}" = carried ]; then
