@@ -69,6 +69,10 @@ pub(crate) fn shrink(
     limit: usize,
 ) -> Result<Progress> {
     let end = context.round_up(size);
+    // First, because it may take room for data: that there is none is an answer while all is as it was.
+    if size > 0 {
+        shorten_inline(context, file, size)?;
+    }
     let tree = file.tree.tree();
     // One more, to see whether there is more.
     let extents = last_extents(&tree, file.inode, context.geometry().sector_size, end, limit + 1)?;
@@ -76,7 +80,7 @@ pub(crate) fn shrink(
     let mut changes = context.changes(file);
     let mut reached = file.item.size;
     for extent in extents.iter().take(limit) {
-        // Inline data is cut below; only that of old tools is longer than a sector.
+        // Inline data was cut above; only that of old tools is longer than a sector.
         if !(extent.is_inline() && extent.start < end) {
             changes.cut(extent, end, u64::MAX)?;
         }
@@ -86,16 +90,11 @@ pub(crate) fn shrink(
     let size = if more { reached.max(size) } else { size };
     let item = InodeItem { size, ..context.touched(file) };
     file.publish(context, changes, item)?;
-    if more {
-        return Ok(Progress::More);
-    }
-    shorten_inline(context, file)?;
-    Ok(Progress::Done)
+    Ok(if more { Progress::More } else { Progress::Done })
 }
 
-/// Takes from inline data what lies behind the end of the file.
-fn shorten_inline(context: &WriteContext<'_>, file: &mut FileEdit<'_>) -> Result<()> {
-    let size = file.item.size;
+/// Takes from inline data what lies behind `size`, which is to become the end of the file.
+fn shorten_inline(context: &WriteContext<'_>, file: &mut FileEdit<'_>, size: u64) -> Result<()> {
     let tree = file.tree.tree();
     let Some(inline) = inline_of(context, file, &tree)?.filter(|inline| inline.extent().ram_bytes > size)
     else {
