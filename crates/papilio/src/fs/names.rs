@@ -136,9 +136,13 @@ impl Inode {
         let renamed = fs.change_handle(self.tree(), 2 * NAME_ITEMS, |handle, numbers| {
             let live = handle.live_tree(self.tree())?;
             let mut editor = live.edit(handle);
-            for name in [from, to] {
+            // A target that is not to be replaced is refused as such, whatever it is.
+            let names = if mode == RenameMode::NoReplace { &[from][..] } else { &[from, to] };
+            for name in names {
                 let entry = Entry { tree: self.tree(), directory: name.parent, name: name.name };
-                subvolume::check_movable(handle, &editor, entry)?;
+                let moves =
+                    from.parent != to.parent && (name.parent == from.parent || mode == RenameMode::Exchange);
+                subvolume::check_movable(handle, &editor, entry, moves)?;
             }
             let renamed = rename::rename(&mut editor, numbers, handle.now(), from, to, mode)?;
             for (moved, directory, name) in [

@@ -21,13 +21,20 @@ use crate::namespace::subvolume_entry::{
     check_subvolume_entry, insert_subvolume_entry, remove_subvolume_entry,
 };
 use crate::transaction::Handle;
+use papilio_format::items::root::RootFlags;
 use papilio_format::{InodeNumber, TreeId};
 
-/// Refuses to rename a snapshot's copy of a subvolume's entry; another entry, or none, is fine.
+/// Refuses to rename a snapshot's copy of a subvolume's entry, and to move a read-only subvolume to
+/// another directory (`moves`), as its `..` would change; another entry, or none, is fine.
 ///
 /// # Errors
-/// [`PathError::NotEmpty`], as the kernel says; or what reading says.
-pub(crate) fn check_movable(handle: &Handle<'_>, editor: &TreeEditor<'_>, at: Entry<'_>) -> Result<()> {
+/// [`PathError::NotEmpty`] and [`PathError::ReadOnly`], as the kernel says; or what reading says.
+pub(crate) fn check_movable(
+    handle: &Handle<'_>,
+    editor: &TreeEditor<'_>,
+    at: Entry<'_>,
+    moves: bool,
+) -> Result<()> {
     let tree = editor.tree();
     match dir::look_up(&tree, at.directory, at.name)? {
         Some(dir::Found { target: EntryTarget::Subvolume(_), .. }) => {}
@@ -36,8 +43,17 @@ pub(crate) fn check_movable(handle: &Handle<'_>, editor: &TreeEditor<'_>, at: En
     let root_tree = handle.transactions().live().root_tree().tree();
     match named(&tree, &root_tree, at)? {
         Named::Stub(_) => Err(Error::path(at.name, PathError::NotEmpty)),
+        Named::Subvolume(id, _) if moves => check_not_read_only(handle, id, at.name),
         Named::Subvolume(..) | Named::Other => Ok(()),
     }
+}
+
+fn check_not_read_only(handle: &Handle<'_>, id: TreeId, name: &[u8]) -> Result<()> {
+    let subvolume = handle.live_tree(id)?;
+    if subvolume.record().is_some_and(|record| record.item.flags.contains(RootFlags::RDONLY)) {
+        return Err(Error::path(name, PathError::ReadOnly));
+    }
+    Ok(())
 }
 
 /// Brings the references of a subvolume up to date, whose entry was renamed within subvolume `tree`.
@@ -61,7 +77,8 @@ pub(crate) fn entry_moved(
 /// `from` and `to`. An empty directory there is replaced, and returned.
 ///
 /// # Errors
-/// [`PathError::CrossDevice`] for what is no subvolume; [`PathError::IntoItself`];
+/// [`PathError::CrossDevice`] for what is no subvolume; [`PathError::IntoItself`]; [`PathError::ReadOnly`]
+/// for a read-only subvolume;
 /// [`PathError::NotEmpty`] for a subvolume or a directory with entries in its way, and for a snapshot's
 /// copy of an entry; [`PathError::Exists`] and [`PathError::NotFound`] as `mode` has it; what the
 /// directories refuse; or what reading and changing trees meets.
@@ -81,6 +98,7 @@ pub(crate) fn rename_across(
     let root_tree = root_editor.tree();
     let (id, link) = moved(&editors.first().tree(), &root_tree, from, to.name)?;
     check_outside(&root_tree, to, id)?;
+    check_not_read_only(handle, id, from.name)?;
     let target = dir::look_up(&editors.second().tree(), to.directory, to.name)?;
     let mut removed = None;
     match (target, mode) {
@@ -89,6 +107,7 @@ pub(crate) fn rename_across(
         (Some(_), RenameMode::Exchange) => {
             let (other, other_link) = moved(&editors.second().tree(), &root_tree, to, from.name)?;
             check_outside(&root_tree, from, other)?;
+            check_not_read_only(handle, other, to.name)?;
             drop(root_tree);
             take(handle, editors.second(), &mut root_editor, to, other, &other_link)?;
             take(handle, editors.first(), &mut root_editor, from, id, &link)?;
