@@ -173,6 +173,10 @@ impl Operation {
 
     fn apply_to_data(&self, model: &mut Model) -> Result<(), Refusal> {
         match self {
+            // Nothing is written, whatever the file allows.
+            Operation::Write { file, fill, .. } | Operation::Append { file, fill } if fill.length == 0 => {
+                model.file(file).map(drop)
+            }
             Operation::Write { file, offset, fill } => {
                 model.edit(file, |content| content.write(*offset, &fill.bytes()))
             }

@@ -3,7 +3,7 @@
 //! Owns the weights. The same seed and the same course give the same operations. Most operations are about
 //! what is there; some are about what is not, for refusals must be right too.
 
-use crate::model::{Entry, Model, NodeKind, Place};
+use crate::model::{Entry, Model, NodeKind, Place, ROOT};
 use crate::operation::{FileAt, Fill, NewFile, Operation, Text};
 use fastrand::Rng;
 use papilio::{FileKind, RenameMode, XattrSet};
@@ -331,7 +331,8 @@ impl Generator {
     fn removal(&mut self, model: &Model) -> Operation {
         if self.one_in(4) {
             let empty = |kind: &NodeKind| matches!(kind, NodeKind::Directory(entries) if entries.is_empty());
-            return Operation::RemoveDirectory { path: self.existing(model, empty) };
+            let path = self.existing(model, empty);
+            return Self::unless_open(model, &path).unwrap_or(Operation::RemoveDirectory { path });
         }
         Operation::Unlink { path: self.existing(model, |kind| !matches!(kind, NodeKind::Directory(_))) }
     }
@@ -382,9 +383,18 @@ impl Generator {
                 let source = if source.is_empty() { Text(b"/".to_vec()) } else { source };
                 Operation::Snapshot { source, path: self.fresh(model), read_only }
             }
-            _ if known.len() > 1 && !source.is_empty() => Operation::DeleteSubvolume { path: source },
+            _ if known.len() > 1 && !source.is_empty() => {
+                Self::unless_open(model, &source).unwrap_or(Operation::DeleteSubvolume { path: source })
+            }
             _ => Operation::CreateSubvolume { path: self.fresh(model) },
         }
+    }
+
+    /// Closes a file of the subvolume at `path` first, if that is one and has any open.
+    fn unless_open(model: &Model, path: &[u8]) -> Option<Operation> {
+        let place = model.resolve(path, false).ok().filter(|place| place.node == ROOT)?;
+        let (slot, _) = model.slots().find(|(_, open)| open.subvolume == place.subvolume)?;
+        Some(Operation::Close { slot })
     }
 
     fn slot(&mut self, model: &Model) -> Operation {

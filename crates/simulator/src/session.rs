@@ -389,6 +389,11 @@ impl Session {
                 flags.set(InodeFlags::COMPRESS, *compress);
                 fs.inode_nofollow(self.path(path))?.set_flags(flags)
             }
+            Operation::CreateSubvolume { path } => fs.create_subvolume(self.path(path)).map(drop),
+            Operation::Snapshot { source, path, read_only } => {
+                fs.snapshot(self.path(source), self.path(path), *read_only).map(drop)
+            }
+            Operation::DeleteSubvolume { path } => fs.delete_subvolume(self.path(path)),
             _ => unreachable!("no change of names: {operation:?}"),
         }
     }

@@ -3,8 +3,9 @@
 //!
 //! `PAPILIO_OPERATIONS` sets how many operations each shape gets, `PAPILIO_SEED` where they begin.
 
+use papilio::{FileSystem, MkfsFeature, OpenOptions};
 use papilio_device::Device;
-use papilio_simulator::{Configuration, Counts, Generator, Scope, Session};
+use papilio_simulator::{Configuration, Counts, Generator, Model, Scope, Session, verify};
 use std::sync::Arc;
 
 fn setting(name: &str, default: u64) -> u64 {
@@ -21,7 +22,7 @@ fn run(configuration: &Configuration, seed: u64, operations: u64) -> Result<Coun
         Session::open(devices, configuration.open.clone()).map_err(|error| error.to_string())?;
     let full = configuration.size < 200 << 20;
     let (file_bytes, inodes) = if full { (configuration.size / 4, 400) } else { (1 << 20, 150) };
-    let scope = Scope { file_bytes, inodes, ..Scope::default() };
+    let scope = Scope { file_bytes, inodes, subvolumes: seed % 2000 >= 1000, ..Scope::default() };
     let mut generator = Generator::new(seed, scope);
     let mut done = 0;
     while done < operations {
@@ -58,4 +59,65 @@ fn every_shape_does_what_the_model_does() {
     println!("in all: {total:?}");
     assert!(failures.is_empty(), "{} failures: {}", failures.len(), failures.join("\n"));
     assert!(total.refused > 0 && total.no_space > 0 && total.syncs > 0, "{total:?}");
+}
+
+/// Each thread has a directory and a model of its own; syncs are everybody's.
+fn together(configuration: &Configuration, seed: u64, threads: u64, operations: u64) -> Counts {
+    let device = configuration.make().expect("mkfs");
+    let devices: Vec<Arc<dyn Device>> = vec![device];
+    let fs = FileSystem::from_devices(devices.clone(), &configuration.open).expect("open");
+    let base = |thread: u64| format!("/thread {thread}").into_bytes();
+    (0..threads).for_each(|thread| drop(fs.create_dir(base(thread)).expect("a directory")));
+    let told = |thread: u64, failure: String| -> ! {
+        panic!("{}, {threads} threads, seed {seed}, thread {thread}: {failure}", configuration.name)
+    };
+    let work = &|thread: u64| {
+        let scope = Scope {
+            wide_links: false,
+            remount_every: 0,
+            inodes: 60,
+            file_bytes: configuration.size / 512,
+            ..Scope::default()
+        };
+        let mut session = Session::shared(fs.clone(), &base(thread));
+        let mut generator = Generator::new(seed + thread, scope);
+        session.run(&mut generator, operations).unwrap_or_else(|failure| told(thread, failure));
+        session.verify().unwrap_or_else(|failure| told(thread, failure));
+        session.abandon();
+        session.model_mut().close_all();
+        (session.counts(), session.model().clone())
+    };
+    let ended: Vec<(Counts, Model)> = std::thread::scope(|scope| {
+        let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
+        running.into_iter().map(|thread| thread.join().expect("it told why")).collect()
+    });
+    fs.close().expect("close");
+    verify::check(&devices).unwrap_or_else(|failure| told(threads, failure));
+    let fs = FileSystem::from_devices(devices, &OpenOptions::new()).expect("open");
+    let mut total = Counts::default();
+    for (thread, (counts, model)) in (0..).zip(ended) {
+        verify::compare(&fs, &base(thread), &model).unwrap_or_else(|failure| told(thread, failure));
+        total += counts;
+    }
+    total
+}
+
+#[test]
+fn threads_do_what_their_models_do() {
+    let operations = setting("PAPILIO_THREAD_OPERATIONS", 2400);
+    let seed = setting("PAPILIO_SEED", 1);
+    let mut total = Counts::default();
+    let configurations = [
+        Configuration::new("default").open(|open| open.dirty_bytes(1 << 20)),
+        Configuration::new("node 4096").mkfs(|mkfs| mkfs.node_size(4096)),
+        Configuration::new("small, mixed")
+            .mkfs(|mkfs| mkfs.feature(MkfsFeature::MixedGroups, true))
+            .size(64 << 20),
+    ];
+    for configuration in &configurations {
+        for threads in [1, 4, 16] {
+            total += together(configuration, seed, threads, operations / threads);
+        }
+    }
+    println!("{total:?}");
 }

@@ -89,6 +89,20 @@ pub enum Entry {
 }
 
 impl Node {
+    /// A directory of root's with nothing in it and one name.
+    pub fn empty_directory(mode: u32) -> Self {
+        Self {
+            kind: NodeKind::Directory(BTreeMap::new()),
+            mode,
+            uid: 0,
+            gid: 0,
+            nlink: 1,
+            linkable: false,
+            xattrs: BTreeMap::new(),
+            nodatacow: false,
+        }
+    }
+
     /// The kind of file.
     pub fn file_kind(&self) -> FileKind {
         match &self.kind {
@@ -326,16 +340,7 @@ impl Model {
 
 impl Subvolume {
     fn new(mode: u32) -> Self {
-        let root = Node {
-            kind: NodeKind::Directory(BTreeMap::new()),
-            mode,
-            uid: 0,
-            gid: 0,
-            nlink: 1,
-            linkable: false,
-            xattrs: BTreeMap::new(),
-            nodatacow: false,
-        };
+        let root = Node::empty_directory(mode);
         Self { nodes: BTreeMap::from([(ROOT, Arc::new(root))]), read_only: false }
     }
 }

@@ -122,8 +122,19 @@ impl Model {
         let entries = self.node(parent).entries().expect("parents are directories");
         let entry = *entries.get(name).ok_or(PathError::NotFound)?;
         let Entry::Node(node) = entry else {
-            let kind = if directory { PathError::IsASubvolume } else { PathError::IsADirectory };
-            return Err(kind.into());
+            if !directory {
+                return Err(PathError::IsADirectory.into());
+            }
+            // An empty subvolume goes as a directory does, and so does what a snapshot left of one.
+            if let Entry::Subvolume(number) = entry {
+                let root = Place { subvolume: number, node: ROOT };
+                if self.node(root).entries().is_some_and(|entries| !entries.is_empty()) {
+                    return Err(PathError::NotEmpty.into());
+                }
+                self.subvolumes.remove(&number);
+            }
+            self.entries_mut(parent).remove(name);
+            return Ok(());
         };
         let place = Place { node, ..parent };
         match (self.node(place).entries(), directory) {
@@ -150,7 +161,7 @@ impl Model {
         let (old, old_name) = self.parent(from)?;
         let (new, new_name) = self.parent(to)?;
         if old.subvolume != new.subvolume {
-            return Err(PathError::CrossDevice.into());
+            return self.rename_across((old, old_name), (new, new_name), mode);
         }
         self.check_changeable(old)?;
         check_name(old_name)?;
@@ -172,6 +183,10 @@ impl Model {
                 let kind = if exchange { PathError::IntoItself } else { PathError::NotEmpty };
                 return Err(kind.into());
             }
+            self.check_dotdot(source)?;
+            if mode == RenameMode::Exchange {
+                target.map_or(Ok(()), |target| self.check_dotdot(target))?;
+            }
         }
         if target == Some(source) {
             return Ok(());
@@ -187,6 +202,63 @@ impl Model {
         self.entries_mut(old).remove(old_name);
         self.entries_mut(new).insert(new_name.to_vec(), source);
         Ok(())
+    }
+
+    /// Renames between subvolumes, which only subvolumes themselves allow.
+    fn rename_across(&mut self, from: (Place, &[u8]), to: (Place, &[u8]), mode: RenameMode) -> Verdict {
+        let ((old, old_name), (new, new_name)) = (from, to);
+        self.check_changeable(new)?;
+        self.check_changeable(old)?;
+        let find = |place: Place, name: &[u8]| self.node(place).entries().and_then(|e| e.get(name)).copied();
+        let source = find(old, old_name).ok_or(PathError::NotFound)?;
+        self.check_moves(source, new)?;
+        self.check_dotdot(source)?;
+        let target = find(new, new_name);
+        match (target, mode) {
+            (Some(_), RenameMode::NoReplace) => return Err(PathError::Exists.into()),
+            (None, RenameMode::Exchange) => return Err(PathError::NotFound.into()),
+            (Some(target), RenameMode::Exchange) => {
+                self.check_moves(target, old)?;
+                self.check_dotdot(target)?;
+                self.entries_mut(old).insert(old_name.to_vec(), target);
+                self.entries_mut(new).insert(new_name.to_vec(), source);
+                return Ok(());
+            }
+            (Some(target), RenameMode::Replace) => self.replace(new.subvolume, source, target)?,
+            (None, _) => check_name(new_name)?,
+        }
+        self.entries_mut(old).remove(old_name);
+        self.entries_mut(new).insert(new_name.to_vec(), source);
+        Ok(())
+    }
+
+    /// Refuses to move a read-only subvolume to another directory.
+    fn check_dotdot(&self, entry: Entry) -> Verdict {
+        match entry {
+            Entry::Subvolume(number) if self.is_read_only(number) => Err(PathError::ReadOnly.into()),
+            _ => Ok(()),
+        }
+    }
+
+    /// Refuses to move what is no subvolume, or one into itself.
+    fn check_moves(&self, entry: Entry, to: Place) -> Verdict {
+        match entry {
+            Entry::Node(_) => Err(PathError::CrossDevice.into()),
+            Entry::Stub => Err(PathError::NotEmpty.into()),
+            Entry::Subvolume(number) if self.lies_in(to.subvolume, number) => {
+                Err(PathError::IntoItself.into())
+            }
+            Entry::Subvolume(_) => Ok(()),
+        }
+    }
+
+    /// Whether subvolume `below` is `above` or lies in it.
+    fn lies_in(&self, below: u64, above: u64) -> bool {
+        let entries = self.subvolumes[&above].nodes.values().filter_map(|node| node.entries());
+        below == above
+            || entries
+                .flat_map(BTreeMap::values)
+                .any(|entry| matches!(entry, Entry::Subvolume(number) if self.lies_in(below, *number)))
     }
 
     fn replace(&mut self, subvolume: u64, source: Entry, target: Entry) -> Verdict {
@@ -328,7 +400,9 @@ impl Model {
     /// # Errors
     /// POSIX's reasons.
     pub fn create_subvolume(&mut self, path: &[u8]) -> Verdict {
-        let subvolume = Subvolume::new(0o755);
+        let nodatacow = self.parent(path).is_ok_and(|(parent, _)| self.node(parent).nodatacow);
+        let mut subvolume = Subvolume::new(0o755);
+        Arc::make_mut(subvolume.nodes.get_mut(&ROOT).expect("a root directory")).nodatacow = nodatacow;
         self.add_subvolume(path, |_| subvolume)
     }
 
