@@ -296,6 +296,7 @@ fn the_kernel_and_papilio_take_turns() {
     ];
     for (number, configuration) in configurations.iter().enumerate() {
         let seed = setting("PAPILIO_SEED", 1) + 100 * number as u64;
+        let scope = Scope { room_behind: !configuration.name.contains("explicit holes"), ..scope };
         let scratch = Scratch::new(configuration.size).expect("room for an image");
         let (mut model, mut device) = (Model::new(), configuration.make().expect("mkfs"));
         let (mut own, mut kernels) = (0, 0);

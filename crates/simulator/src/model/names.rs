@@ -164,11 +164,17 @@ impl Model {
             return self.rename_across((old, old_name), (new, new_name), mode);
         }
         self.check_changeable(old)?;
+        let find = |place: Place, name: &[u8]| self.node(place).entries().and_then(|e| e.get(name)).copied();
+        let (source, target) = (find(old, old_name), find(new, new_name));
+        if old != new {
+            source.map_or(Ok(()), |source| self.check_dotdot(source))?;
+            target
+                .filter(|_| mode == RenameMode::Exchange)
+                .map_or(Ok(()), |target| self.check_dotdot(target))?;
+        }
         check_name(old_name)?;
         check_name(new_name)?;
-        let find = |place: Place, name: &[u8]| self.node(place).entries().and_then(|e| e.get(name)).copied();
-        let source = find(old, old_name).ok_or(PathError::NotFound)?;
-        let target = find(new, new_name);
+        let source = source.ok_or(PathError::NotFound)?;
         match (target, mode) {
             (Some(_), RenameMode::NoReplace) => return Err(PathError::Exists.into()),
             (None, RenameMode::Exchange) => return Err(PathError::NotFound.into()),
@@ -182,10 +188,6 @@ impl Model {
                 let exchange = mode == RenameMode::Exchange;
                 let kind = if exchange { PathError::IntoItself } else { PathError::NotEmpty };
                 return Err(kind.into());
-            }
-            self.check_dotdot(source)?;
-            if mode == RenameMode::Exchange {
-                target.map_or(Ok(()), |target| self.check_dotdot(target))?;
             }
         }
         if target == Some(source) {
