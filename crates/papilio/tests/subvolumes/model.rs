@@ -142,7 +142,9 @@ impl World {
         let new_path = format!("{}/{name}", self.path(to));
         let result = self.fs().rename(self.path(id), new_path, RenameMode::NoReplace);
         let read_only = self.subvolumes[&to].read_only || self.subvolumes[&parent].read_only;
-        if read_only || self.is_within(to, id) {
+        // Its `..` would change.
+        let stays = self.subvolumes[&id].read_only && parent != to;
+        if read_only || stays || self.is_within(to, id) {
             result.unwrap_err();
         } else {
             result.unwrap();
