@@ -344,3 +344,28 @@ fn a_file_with_room_behind_its_end_says_so() {
     let flags = fs.metadata("/file").unwrap().flags();
     assert!(flags.contains(papilio::InodeFlags::PREALLOC), "{flags:?}");
 }
+
+#[test]
+fn an_image_that_another_program_grew_or_cut() {
+    let device = made(256 << 20);
+    let fs = open(&device);
+    fs.create_dir("/d").unwrap();
+    device.resize(512 << 20);
+    fs.create_file("/d/f").unwrap().write_at(&[5; 100_000], 0).unwrap();
+    fs.sync().unwrap();
+    assert_clean(&device);
+    // Cut so short that not even the superblock's second copy is there.
+    device.resize(48 << 20);
+    let mut result = Ok(());
+    for number in 0..100 {
+        result = fs.create_file(format!("/d/g{number}")).and_then(|file| file.write_at(&[6; 1 << 20], 0));
+        result = result.and_then(|()| fs.sync());
+        if result.is_err() {
+            break;
+        }
+    }
+    let error = result.expect_err("what lies behind the end cannot be written");
+    assert!(!error.to_string().contains('\n'), "{error}");
+    assert!(fs.failure().is_some(), "{error}");
+    assert_eq!(fs.create_dir("/e").unwrap_err().kind(), ErrorKind::ReadOnly);
+}
