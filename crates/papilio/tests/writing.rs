@@ -369,3 +369,21 @@ fn an_image_that_another_program_grew_or_cut() {
     assert!(fs.failure().is_some(), "{error}");
     assert_eq!(fs.create_dir("/e").unwrap_err().kind(), ErrorKind::ReadOnly);
 }
+
+#[test]
+fn a_snapshot_leaves_out_files_without_a_name() {
+    let device = made(256 << 20);
+    let fs = open(&device);
+    let file = fs.create_file("/file").unwrap();
+    file.write_at(&[1; 100_000], 0).unwrap();
+    fs.remove_file("/file").unwrap();
+    let snapshot = fs.snapshot("/", "/snapshot", true).unwrap().tree();
+    let number = file.inode().number();
+    let missing = fs.inode_at(snapshot, number).unwrap_err();
+    assert_eq!(missing.kind(), papilio::ErrorKind::Path(papilio::PathError::NotFound), "{missing}");
+    // Here it is open still.
+    assert_eq!(file.read_all().unwrap(), [1; 100_000]);
+    drop(file);
+    fs.close().unwrap();
+    assert_clean(&device);
+}

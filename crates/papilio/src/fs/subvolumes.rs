@@ -54,6 +54,10 @@ impl Inode {
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only)
         })?;
+        // Files without a name that the source has open are no part of it: nobody has them open here.
+        if let Err(error) = fs.numbers(id) {
+            tracing::warn!("snapshot {id}: unlinked files are left to the next mount: {error}");
+        }
         fs.subvolume_root(id)
     }
 
