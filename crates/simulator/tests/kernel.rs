@@ -307,6 +307,9 @@ fn the_kernel_and_papilio_take_turns() {
             session.verify().unwrap_or_else(|failure| panic!("{told}: {failure}"));
             let mut generator = Generator::new(seed + 2 * round, Scope { subvolumes: true, ..scope });
             session.run(&mut generator, 250).unwrap_or_else(|failure| panic!("{told}: {failure}"));
+            if round % 2 == 0 {
+                session.fs().clean_subvolumes().unwrap_or_else(|error| panic!("{told}: {error}"));
+            }
             session.close().unwrap_or_else(|failure| panic!("{told}: {failure}"));
             own += session.counts().operations;
             model = session.model().clone();

@@ -23,6 +23,8 @@ pub enum Refusal {
     Path(PathError),
     /// An argument that makes no sense.
     Invalid,
+    /// Something in what a snapshot leaves of a subvolume: refused, but the kernel has many reasons.
+    Stub,
 }
 
 impl From<PathError> for Refusal {
@@ -253,7 +255,7 @@ impl Model {
                 return Err(PathError::NameTooLong.into());
             }
             let entry = *entries.get(&name).ok_or(PathError::NotFound)?;
-            let found = self.target(here, entry).ok_or(PathError::NotFound)?;
+            let found = self.target(here, entry).ok_or(Refusal::Stub)?;
             match &self.node(found).kind {
                 NodeKind::Symlink(target) if follow || !pending.is_empty() => {
                     links += 1;
