@@ -10,6 +10,10 @@ use crate::error::OpenErrorKind;
 use rustix::fs::FlockOperation;
 use rustix::io::Errno;
 use std::os::fd::AsFd;
+use std::time::{Duration, Instant};
+
+/// How long a lock is waited for: longer than a fork takes, and not felt.
+const PATIENCE: Duration = Duration::from_millis(100);
 
 /// Takes the lock that `access` needs on an open file, or says that another holds it.
 pub(crate) fn acquire(file: impl AsFd, access: Access) -> Result<(), OpenErrorKind> {
@@ -17,10 +21,15 @@ pub(crate) fn acquire(file: impl AsFd, access: Access) -> Result<(), OpenErrorKi
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
         Access::ReadWrite => FlockOperation::NonBlockingLockExclusive,
     };
+    let begun = Instant::now();
     loop {
         return match rustix::fs::flock(file.as_fd(), operation) {
             Ok(()) => Ok(()),
             Err(Errno::INTR) => continue,
+            Err(Errno::WOULDBLOCK) if begun.elapsed() < PATIENCE => {
+                std::thread::sleep(PATIENCE / 20);
+                continue;
+            }
             Err(Errno::WOULDBLOCK) => Err(OpenErrorKind::InUseByProcess),
             // Some network file systems have no flock; a lock that nobody can take excludes nobody.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(()),
