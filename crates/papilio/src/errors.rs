@@ -2,7 +2,7 @@
 //!
 //! Owns [`Error`], [`Result`], and the parts of an error that name a place. Invariant: an error's
 //! text is one line and holds the place (path, tree, block, key, device and offset) that its maker
-//! knew. Errno values belong to the front ends; [`Error::kind`] is what they translate.
+//! knew. Front ends translate [`Error::kind`], or answer with [`Error::errno`].
 
 use papilio_format::objectid::Objectid;
 use papilio_format::{

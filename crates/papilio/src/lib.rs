@@ -77,6 +77,7 @@
 mod btree;
 #[allow(dead_code)] // Not all of the writing half has a caller yet.
 mod data;
+mod errno;
 mod errors;
 mod fs;
 #[allow(dead_code)] // Not all of the writing half has a caller yet.

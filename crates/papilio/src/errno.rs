@@ -1,0 +1,169 @@
+//! Which errno stands for an error.
+//!
+//! Owns [`Error::errno`], the one table that all front ends answer by (FUSE, fio, the C interface), so that
+//! the same failure is the same number everywhere. Invariant: every value is a Linux errno, above 0. Nothing
+//! in this crate decides by an errno. Kernel counterpart: the return values of `fs/btrfs`.
+
+use crate::errors::{Error, ErrorKind, PathError};
+use papilio_device::OpenErrorKind;
+use rustix::io::Errno;
+use std::io;
+
+impl Error {
+    /// The errno that the kernel's Btrfs answers with in such a case, or the nearest one: above 0, as
+    /// `<errno.h>` counts on Linux.
+    ///
+    /// What the host said counts where a host file or a device could not be opened. A device that failed
+    /// under the file system is `EIO`, whatever it said.
+    ///
+    /// ```
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let folder = tempfile::tempdir()?;
+    /// # let image = folder.path().join("backup.img");
+    /// # papilio::mkfs(&image, &papilio::MkfsOptions::new().size(256 << 20))?;
+    /// let fs = papilio::FileSystem::open(&image)?;
+    /// let missing = fs.metadata("/no/such/file").unwrap_err();
+    /// assert_eq!(missing.errno(), 2); // ENOENT
+    /// assert_eq!(fs.create_dir("/new").unwrap_err().errno(), 30); // EROFS: opened for reading only
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn errno(&self) -> i32 {
+        let errno = match self {
+            Error::Open(open) => of_open(&open.kind),
+            Error::Host { source, .. } => of_host(source),
+            Error::Occupied { .. } => Errno::EXIST,
+            Error::DeviceMissing { .. } => Errno::NOENT,
+            other => of_kind(other.kind()),
+        };
+        errno.raw_os_error()
+    }
+}
+
+fn of_kind(kind: ErrorKind) -> Errno {
+    match kind {
+        ErrorKind::Io | ErrorKind::Host | ErrorKind::MissingDevice => Errno::IO,
+        ErrorKind::Incompatible => Errno::OPNOTSUPP,
+        ErrorKind::NotBtrfs | ErrorKind::Invalid => Errno::INVAL,
+        ErrorKind::Path(reason) => of_path(reason),
+        ErrorKind::NoSpace => Errno::NOSPC,
+        ErrorKind::ReadOnly => Errno::ROFS,
+    }
+}
+
+fn of_path(reason: PathError) -> Errno {
+    match reason {
+        PathError::NotFound | PathError::NoSubvolume => Errno::NOENT,
+        PathError::NotADirectory => Errno::NOTDIR,
+        PathError::IsADirectory => Errno::ISDIR,
+        PathError::NotASymlink | PathError::NotAFile | PathError::InvalidName | PathError::IntoItself => {
+            Errno::INVAL
+        }
+        PathError::SymlinkLoop => Errno::LOOP,
+        PathError::NameTooLong => Errno::NAMETOOLONG,
+        PathError::NoAttribute => Errno::NODATA,
+        PathError::Exists => Errno::EXIST,
+        PathError::NotEmpty => Errno::NOTEMPTY,
+        PathError::TooManyLinks => Errno::MLINK,
+        PathError::CrossDevice => Errno::XDEV,
+        PathError::Busy => Errno::BUSY,
+        PathError::ReadOnly => Errno::ROFS,
+        PathError::NotPermitted | PathError::IsASubvolume => Errno::PERM,
+        PathError::HashOverflow => Errno::OVERFLOW,
+        PathError::NotSupported => Errno::OPNOTSUPP,
+        PathError::AccessDenied => Errno::ACCESS,
+        PathError::AttributeTooLarge => Errno::TOOBIG,
+        PathError::TooLarge => Errno::FBIG,
+        PathError::BeyondEnd => Errno::NXIO,
+    }
+}
+
+fn of_open(kind: &OpenErrorKind) -> Errno {
+    match kind {
+        OpenErrorKind::NotFound => Errno::NOENT,
+        OpenErrorKind::PermissionDenied => Errno::ACCESS,
+        OpenErrorKind::IsDirectory => Errno::ISDIR,
+        OpenErrorKind::UnsupportedFileType(_) => Errno::NOTBLK,
+        OpenErrorKind::InUseByProcess | OpenErrorKind::InUseByKernel | OpenErrorKind::InUseByLoop(_) => {
+            Errno::BUSY
+        }
+        OpenErrorKind::TextBusy => Errno::TXTBSY,
+        OpenErrorKind::ReadOnlyMedium => Errno::ROFS,
+        OpenErrorKind::Io(source) => of_host(source),
+        // Nothing in it, no direct I/O, and what is added later.
+        _ => Errno::INVAL,
+    }
+}
+
+/// What the host said, where it said something.
+fn of_host(source: &io::Error) -> Errno {
+    match source.raw_os_error() {
+        Some(number) if number > 0 => Errno::from_raw_os_error(number),
+        _ => match source.kind() {
+            io::ErrorKind::NotFound => Errno::NOENT,
+            io::ErrorKind::PermissionDenied => Errno::ACCESS,
+            io::ErrorKind::AlreadyExists => Errno::EXIST,
+            io::ErrorKind::InvalidInput => Errno::INVAL,
+            io::ErrorKind::StorageFull => Errno::NOSPC,
+            io::ErrorKind::OutOfMemory => Errno::NOMEM,
+            io::ErrorKind::Interrupted => Errno::INTR,
+            _ => Errno::IO,
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use papilio_format::PhysicalAddress;
+    use std::path::PathBuf;
+
+    fn host(source: io::Error) -> i32 {
+        Error::Host { path: PathBuf::from("f"), source }.errno()
+    }
+
+    #[test]
+    fn paths_have_the_numbers_of_linux() {
+        for (reason, number) in [
+            (PathError::NotFound, 2),
+            (PathError::AccessDenied, 13),
+            (PathError::Busy, 16),
+            (PathError::Exists, 17),
+            (PathError::CrossDevice, 18),
+            (PathError::NotADirectory, 20),
+            (PathError::IsADirectory, 21),
+            (PathError::InvalidName, 22),
+            (PathError::TooLarge, 27),
+            (PathError::ReadOnly, 30),
+            (PathError::TooManyLinks, 31),
+            (PathError::NameTooLong, 36),
+            (PathError::NotEmpty, 39),
+            (PathError::SymlinkLoop, 40),
+            (PathError::NoAttribute, 61),
+            (PathError::HashOverflow, 75),
+            (PathError::NotSupported, 95),
+            (PathError::BeyondEnd, 6),
+            (PathError::AttributeTooLarge, 7),
+        ] {
+            assert_eq!(Error::path(b"p", reason).errno(), number, "{reason:?}");
+        }
+    }
+
+    #[test]
+    fn other_errors_have_the_kernels_answers() {
+        assert_eq!(Error::NoSpace { what: "data" }.errno(), 28);
+        assert_eq!(Error::ReadOnlyFileSystem { cause: "x".into() }.errno(), 30);
+        assert_eq!(Error::Invalid("x".into()).errno(), 22);
+        assert_eq!(host(io::Error::from_raw_os_error(122)), 122);
+        assert_eq!(host(io::ErrorKind::NotFound.into()), 2);
+        // Even where the host is full: a device that fails is a device that fails.
+        let device = Error::Device {
+            device: "d".into(),
+            operation: "write",
+            offset: PhysicalAddress(0),
+            length: 4096,
+            source: io::Error::from_raw_os_error(28),
+        };
+        assert_eq!(device.errno(), 5);
+    }
+}
