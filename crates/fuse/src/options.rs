@@ -1,8 +1,19 @@
 //! The options of a mount, as `-o` takes them.
+//!
+//! Owns [`MountOptions`] and the names of all options. They are called as the kernel's Btrfs calls its own
+//! (btrfs(5)), with those of every mount (mount(8)) and of FUSE (fuse(8)) beside them; what comes later
+//! wins. Invariant: an option that is accepted either does what it says, or asks for nothing that a file
+//! system can show. Kernel counterpart: `btrfs_parse_param` (`fs/btrfs/super.c`).
 
-use papilio::OpenOptions;
+use papilio::format::{TreeId, objectid};
+use papilio::{CompressionChoice, OpenOptions, SubvolumeChoice};
 use std::fmt;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::Duration;
+
+/// What the kernel takes for a commit interval where none is given.
+const COMMIT_SECONDS: u64 = 30;
 
 /// When reading a file updates its access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -51,31 +62,17 @@ pub struct MountOptions {
     pub sync: bool,
     /// Whether changes of directories are synchronous.
     pub dirsync: bool,
+    /// The subvolume that must turn out to be mounted, where both its path and its id were given.
+    pub expected_subvolume: Option<TreeId>,
 }
 
 impl Default for MountOptions {
     fn default() -> Self {
-        Self {
-            open: OpenOptions::new().write(true),
-            read_only: false,
-            noatime: Atime::default(),
-            allow_other: false,
-            default_permissions: true,
-            fsname: None,
-            max_threads: None,
-            writeback_cache: true,
-            attr_timeout: Duration::from_secs(1),
-            user_subvol_rm_allowed: false,
-            dev: true,
-            suid: true,
-            exec: true,
-            sync: false,
-            dirsync: false,
-        }
+        Parser::default().finish().expect("no options contradict one another")
     }
 }
 
-/// An option that is not known, or has a senseless value.
+/// An option that is not known, or has a senseless value. One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptionError(String);
 
@@ -88,14 +85,553 @@ impl fmt::Display for MountOptionError {
 impl std::error::Error for MountOptionError {}
 
 impl MountOptions {
-    /// Takes options apart.
+    /// Takes options apart, such as `ro,subvol=/home,compress=zstd:3`. Without `subvol` and `subvolid` the
+    /// default subvolume is shown. A comma in a value is written `\,`.
     ///
     /// # Errors
-    /// An option that is not known, or has a senseless value.
+    /// An option that is not known, has no value or a senseless one, or contradicts another.
     pub fn parse(comma_separated: &str) -> Result<Self, MountOptionError> {
-        match comma_separated {
-            "" | "rw" => Ok(Self::default()),
-            other => Err(MountOptionError(format!("unknown mount option: {other}"))),
+        let mut parser = Parser::default();
+        for option in split(comma_separated) {
+            if !option.is_empty() {
+                parser.take(&option)?;
+            }
+        }
+        parser.finish()
+    }
+
+    /// As [`MountOptions::parse`], of options where commas in values are bare and each stands apart.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn parse_each<S: AsRef<str>>(options: impl IntoIterator<Item = S>) -> Result<Self, MountOptionError> {
+        let mut parser = Parser::default();
+        for option in options {
+            parser.take(option.as_ref())?;
+        }
+        parser.finish()
+    }
+}
+
+/// The options between the commas.
+fn split(options: &str) -> Vec<String> {
+    let mut found = vec![String::new()];
+    let mut characters = options.chars();
+    while let Some(character) = characters.next() {
+        let last = found.last_mut().expect("there is always one");
+        match character {
+            ',' => found.push(String::new()),
+            '\\' => match characters.next() {
+                Some(',') => last.push(','),
+                Some(other) => last.extend(['\\', other]),
+                None => last.push('\\'),
+            },
+            other => last.push(other),
+        }
+    }
+    found
+}
+
+/// What data of new files is like, by mount options.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum FileData {
+    #[default]
+    Usual,
+    NoSums,
+    NoCow,
+}
+
+/// What was said so far.
+#[derive(Debug, Default)]
+struct Parser {
+    open: OpenOptions,
+    read_only: bool,
+    atime: Atime,
+    allow_other: bool,
+    fsname: Option<String>,
+    max_threads: Option<usize>,
+    no_writeback_cache: bool,
+    user_subvol_rm_allowed: bool,
+    no_dev: bool,
+    no_suid: bool,
+    no_exec: bool,
+    sync: bool,
+    dirsync: bool,
+    subvolume_path: Option<Vec<u8>>,
+    subvolume_id: Option<TreeId>,
+    compression: Option<(CompressionChoice, bool)>,
+    file_data: FileData,
+    /// An option that needs `ro` beside it.
+    needs_read_only: Option<&'static str>,
+}
+
+impl Parser {
+    fn take(&mut self, option: &str) -> Result<(), MountOptionError> {
+        let (name, value) = match option.split_once('=') {
+            Some((name, value)) => (name, Some(value)),
+            None => (option, None),
+        };
+        if self.take_general(name, value)? || self.take_btrfs(name, value)? || is_ignored(name) {
+            return Ok(());
+        }
+        Err(match unsupported(name) {
+            Some(why) => MountOptionError(format!("mount option {name} is not supported: {why}")),
+            None => MountOptionError(format!("unknown mount option: {option}")),
+        })
+    }
+
+    /// The options of every mount, and of FUSE.
+    fn take_general(&mut self, name: &str, value: Option<&str>) -> Result<bool, MountOptionError> {
+        match name {
+            "ro" => self.read_only = true,
+            "rw" => self.read_only = false,
+            "relatime" | "atime" => self.atime = Atime::Relatime,
+            "noatime" => self.atime = Atime::Noatime,
+            "strictatime" => self.atime = Atime::Strict,
+            "nodiratime" => self.atime = Atime::Nodiratime,
+            "dev" => self.no_dev = false,
+            "nodev" => self.no_dev = true,
+            "suid" => self.no_suid = false,
+            "nosuid" => self.no_suid = true,
+            "exec" => self.no_exec = false,
+            "noexec" => self.no_exec = true,
+            // mount(8) lets users mount only what can do no harm.
+            "user" | "users" => (self.no_dev, self.no_suid, self.no_exec) = (true, true, true),
+            "owner" | "group" => (self.no_dev, self.no_suid) = (true, true),
+            "sync" => self.sync = true,
+            "async" => self.sync = false,
+            "dirsync" => self.dirsync = true,
+            "allow_other" => self.allow_other = true,
+            "default_permissions" => {}
+            "fsname" => self.fsname = Some(needed(name, value)?.to_owned()),
+            "writeback_cache" => self.no_writeback_cache = false,
+            "nowriteback_cache" => self.no_writeback_cache = true,
+            "threads" | "thread_pool" => {
+                self.max_threads = Some(number(name, value, 1..=1024)? as usize);
+            }
+            _ => return Ok(false),
+        }
+        check_bare(name, value, &["fsname", "threads", "thread_pool", "user"])?;
+        Ok(true)
+    }
+
+    /// Btrfs's own.
+    fn take_btrfs(&mut self, name: &str, value: Option<&str>) -> Result<bool, MountOptionError> {
+        let open = std::mem::take(&mut self.open);
+        self.open = match name {
+            "degraded" => open.degraded(true),
+            "commit" => {
+                let seconds = match number(name, value, 0..=u64::from(u32::MAX))? {
+                    0 => COMMIT_SECONDS,
+                    seconds => seconds,
+                };
+                open.commit_interval(Some(Duration::from_secs(seconds)))
+            }
+            "discard" => match value {
+                None | Some("sync" | "async") => open.discard(true),
+                Some("no") => open.discard(false),
+                Some(_) => return Err(bad_value(name, value, "sync, async or no")),
+            },
+            "nodiscard" => open.discard(false),
+            "device" => open.device(needed(name, value)?),
+            "max_inline" => open.max_inline(size(name, value)?),
+            "usebackuproot" | "recovery" => open.use_backup_root(true),
+            "rescue" => {
+                needed(name, value)?.split(':').try_fold(open, |open, what| self.rescue(open, what))?
+            }
+            "nologreplay" | "norecovery" => {
+                self.needs_read_only = Some("nologreplay");
+                open
+            }
+            _ => {
+                self.open = open;
+                return self.take_data(name, value);
+            }
+        };
+        check_bare(name, value, &["commit", "discard", "device", "max_inline", "rescue"])?;
+        Ok(true)
+    }
+
+    /// Those that say which subvolume is shown and how data is stored.
+    fn take_data(&mut self, name: &str, value: Option<&str>) -> Result<bool, MountOptionError> {
+        match name {
+            "subvol" => {
+                let path = needed(name, value)?.as_bytes();
+                let start = path.iter().position(|&byte| byte != b'/').unwrap_or(path.len());
+                self.subvolume_path = Some(path[start..].to_vec());
+            }
+            "subvolid" => {
+                self.subvolume_id = Some(match number(name, value, 0..=u64::MAX)? {
+                    0 => objectid::FS_TREE,
+                    id => TreeId(id),
+                });
+            }
+            "compress" | "compress-force" => self.compress(name, value)?,
+            "nodatacow" => (self.file_data, self.compression) = (FileData::NoCow, None),
+            "datacow" if self.file_data == FileData::NoCow => self.file_data = FileData::NoSums,
+            "nodatasum" if self.file_data == FileData::Usual => self.file_data = FileData::NoSums,
+            "datasum" => self.file_data = FileData::Usual,
+            "datacow" | "nodatasum" => {}
+            "user_subvol_rm_allowed" => self.user_subvol_rm_allowed = true,
+            _ => return Ok(false),
+        }
+        check_bare(name, value, &["subvol", "subvolid", "compress", "compress-force"])?;
+        Ok(true)
+    }
+
+    fn compress(&mut self, name: &str, value: Option<&str>) -> Result<(), MountOptionError> {
+        let choice = match value {
+            None => "zlib",
+            Some(value) => value,
+        };
+        let choice: CompressionChoice = choice
+            .parse()
+            .map_err(|error: papilio::Error| MountOptionError(format!("mount option {name}: {error}")))?;
+        if !choice.is_none() {
+            // Data that is overwritten in place, or has no checksums, is not compressed.
+            self.file_data = FileData::Usual;
+        }
+        self.compression = Some((choice, name == "compress-force"));
+        Ok(())
+    }
+
+    fn rescue(&mut self, open: OpenOptions, what: &str) -> Result<OpenOptions, MountOptionError> {
+        let mut only_reading = |open, what| {
+            self.needs_read_only = Some(what);
+            open
+        };
+        Ok(match what {
+            "usebackuproot" => open.use_backup_root(true),
+            "nologreplay" => only_reading(open, "rescue=nologreplay"),
+            "ignoredatacsums" | "idatacsums" => {
+                only_reading(open.verify_data(false), "rescue=ignoredatacsums")
+            }
+            // What is left of it: bad roots and metadata that matches no checksum stay errors.
+            "all" => only_reading(open.use_backup_root(true).verify_data(false), "rescue=all"),
+            "ignorebadroots" | "ibadroots" | "ignoremetacsums" | "imetacsums" | "ignoresuperflags"
+            | "isuperflags" => {
+                return Err(MountOptionError(format!(
+                    "mount option rescue={what} is not supported: metadata is always checked"
+                )));
+            }
+            _ => {
+                return Err(bad_value(
+                    "rescue",
+                    Some(what),
+                    "usebackuproot, nologreplay, ignoredatacsums, idatacsums or all",
+                ));
+            }
+        })
+    }
+
+    fn finish(self) -> Result<MountOptions, MountOptionError> {
+        if let Some(option) = self.needs_read_only
+            && !self.read_only
+        {
+            return Err(MountOptionError(format!("mount option {option} needs ro beside it")));
+        }
+        let mut open = self.open.write(!self.read_only);
+        let mut expected_subvolume = None;
+        open = open.subvolume(match (self.subvolume_path, self.subvolume_id) {
+            (None, None) => SubvolumeChoice::Default,
+            (None, Some(id)) => SubvolumeChoice::Id(id),
+            (Some(path), id) => {
+                expected_subvolume = id;
+                SubvolumeChoice::Path(path)
+            }
+        });
+        open = match self.compression {
+            None => open,
+            Some((choice, false)) => open.compress(choice),
+            Some((choice, true)) => open.compress_force(choice),
+        };
+        open = match self.file_data {
+            FileData::Usual => open,
+            FileData::NoSums => open.no_data_sums(true),
+            FileData::NoCow => open.no_data_cow(true),
+        };
+        Ok(MountOptions {
+            open,
+            read_only: self.read_only,
+            noatime: self.atime,
+            allow_other: self.allow_other,
+            default_permissions: true,
+            fsname: self.fsname,
+            max_threads: self.max_threads,
+            writeback_cache: !self.no_writeback_cache,
+            attr_timeout: Duration::from_secs(1),
+            user_subvol_rm_allowed: self.user_subvol_rm_allowed,
+            dev: !self.no_dev,
+            suid: !self.no_suid,
+            exec: !self.no_exec,
+            sync: self.sync,
+            dirsync: self.dirsync,
+            expected_subvolume,
+        })
+    }
+}
+
+/// Options that ask for nothing that can be seen here: what mount(8) and fstab use among themselves, hints
+/// on how the kernel does its work, and what is so anyway.
+fn is_ignored(name: &str) -> bool {
+    const BTRFS: [&str; 26] = [
+        "space_cache",
+        "ssd",
+        "ssd_spread",
+        "nossd",
+        "nossd_spread",
+        "autodefrag",
+        "noautodefrag",
+        "barrier",
+        "nobarrier",
+        "acl",
+        "flushoncommit",
+        "noflushoncommit",
+        "treelog",
+        "notreelog",
+        "enospc_debug",
+        "noenospc_debug",
+        "fatal_errors",
+        "metadata_ratio",
+        "skip_balance",
+        "rescan_uuid_tree",
+        "inode_cache",
+        "noinode_cache",
+        "alloc_start",
+        "subvolrootid",
+        "check_int",
+        "check_int_data",
+    ];
+    const MOUNT: [&str; 28] = [
+        "defaults",
+        "auto",
+        "noauto",
+        "nouser",
+        "nousers",
+        "noowner",
+        "nogroup",
+        "nofail",
+        "_netdev",
+        "comment",
+        "helper",
+        "uhelper",
+        "lazytime",
+        "nolazytime",
+        "diratime",
+        "norelatime",
+        "nostrictatime",
+        "iversion",
+        "noiversion",
+        "mand",
+        "nomand",
+        "silent",
+        "loud",
+        "symfollow",
+        "subtype",
+        "nonempty",
+        "blkdev",
+        "big_writes",
+    ];
+    BTRFS.contains(&name) || MOUNT.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+/// Why a known option is refused.
+fn unsupported(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "noacl" => "access control lists are always enforced",
+        "clear_cache" | "nospace_cache" => "the free-space tree is always kept",
+        "remount" => "unmount and mount again",
+        "bind" | "rbind" | "move" => "that is mount(8)'s own",
+        "allow_root" => "use allow_other",
+        "loop" | "offset" | "sizelimit" => "images are opened without a loop device",
+        "nosymfollow" => "FUSE does not have it",
+        _ => return None,
+    })
+}
+
+fn needed<'a>(name: &str, value: Option<&'a str>) -> Result<&'a str, MountOptionError> {
+    match value {
+        None | Some("") => Err(MountOptionError(format!("mount option {name} needs a value: {name}=..."))),
+        Some(value) => Ok(value),
+    }
+}
+
+fn number(
+    name: &str,
+    value: Option<&str>,
+    range: std::ops::RangeInclusive<u64>,
+) -> Result<u64, MountOptionError> {
+    let text = needed(name, value)?;
+    match text.parse() {
+        Ok(number) if range.contains(&number) => Ok(number),
+        _ if *range.end() == u64::MAX => Err(bad_value(name, value, "a number")),
+        _ => {
+            let wanted = format!("a number from {} to {}", range.start(), range.end());
+            Err(bad_value(name, value, &wanted))
+        }
+    }
+}
+
+/// Bytes, with a suffix as the kernel's `memparse` takes it.
+fn size(name: &str, value: Option<&str>) -> Result<u32, MountOptionError> {
+    let text = needed(name, value)?;
+    let shift = match text.as_bytes().last() {
+        Some(b'k' | b'K') => 10,
+        Some(b'm' | b'M') => 20,
+        _ => 0,
+    };
+    let digits = if shift > 0 { &text[..text.len() - 1] } else { text };
+    let bytes = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(1 << shift));
+    bytes.ok_or_else(|| bad_value(name, value, "a number of bytes"))
+}
+
+/// Refuses a value for an option that has none.
+fn check_bare(name: &str, value: Option<&str>, with_values: &[&str]) -> Result<(), MountOptionError> {
+    match value {
+        Some(value) if !with_values.contains(&name) => {
+            Err(MountOptionError(format!("mount option {name} has no value, but {value:?} was given")))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn bad_value(name: &str, value: Option<&str>, wanted: &str) -> MountOptionError {
+    MountOptionError(format!("mount option {name}: {:?} is not {wanted}", value.unwrap_or_default()))
+}
+
+/// The path in an absolute form that outlives a change of the working directory; as it is where that cannot
+/// be told.
+pub fn absolute(path: &Path) -> std::path::PathBuf {
+    if path.as_os_str().as_bytes().starts_with(b"/") {
+        return path.to_path_buf();
+    }
+    std::env::current_dir().map_or_else(|_| path.to_path_buf(), |directory| directory.join(path))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(options: &str) -> MountOptions {
+        MountOptions::parse(options).unwrap_or_else(|error| panic!("{options}: {error}"))
+    }
+
+    /// What a run of options comes to, by what `Debug` shows of how it opens.
+    fn opens(options: &str) -> String {
+        format!("{:?}", parse(options).open)
+    }
+
+    #[test]
+    fn nothing_means_the_defaults_of_a_mount() {
+        for none in ["", "defaults", "rw", ",,", "rw,nofail,_netdev,x-systemd.automount,X-mount.mkdir,auto"] {
+            let options = parse(none);
+            assert!(!options.read_only && options.writeback_cache && options.default_permissions);
+            assert!(options.dev && options.suid && options.exec && !options.sync && !options.allow_other);
+            let expected = OpenOptions::new().write(true).subvolume(SubvolumeChoice::Default);
+            assert_eq!(format!("{:?}", options.open), format!("{expected:?}"));
+        }
+    }
+
+    #[test]
+    fn general_options_and_the_last_one_wins() {
+        let options =
+            parse("ro,noatime,nodev,nosuid,noexec,sync,dirsync,allow_other,fsname=disk\\,1,threads=3");
+        assert!(options.read_only && options.sync && options.dirsync && options.allow_other);
+        assert!(!options.dev && !options.suid && !options.exec);
+        assert_eq!((options.noatime, options.max_threads), (Atime::Noatime, Some(3)));
+        assert_eq!(options.fsname.as_deref(), Some("disk,1"));
+        let options = parse("ro,rw,noatime,strictatime,user,exec,nowriteback_cache,thread_pool=8");
+        assert!(!options.read_only && options.exec && !options.suid && !options.writeback_cache);
+        assert_eq!((options.noatime, options.max_threads), (Atime::Strict, Some(8)));
+    }
+
+    #[test]
+    fn subvolumes_are_named_by_path_or_id() {
+        let chosen = |options: &str| {
+            let choice = format!("{:?}", parse(options).open);
+            let start = choice.find("subvolume: ").unwrap();
+            choice[start + 11..].split(", node_cache").next().unwrap().to_owned()
+        };
+        let shown = |choice: SubvolumeChoice| format!("{choice:?}");
+        assert_eq!(chosen("subvol=/a/b"), shown(SubvolumeChoice::Path(b"a/b".to_vec())));
+        assert_eq!(chosen("subvol=a\\,b"), shown(SubvolumeChoice::Path(b"a,b".to_vec())));
+        assert_eq!(chosen("subvolid=256"), shown(SubvolumeChoice::Id(TreeId(256))));
+        assert_eq!(chosen("subvolid=0"), shown(SubvolumeChoice::Id(TreeId(5))));
+        let both = parse("subvolid=257,subvol=/a");
+        assert_eq!(both.expected_subvolume, Some(TreeId(257)));
+    }
+
+    #[test]
+    fn how_data_is_stored_follows_the_kernels_rules() {
+        let base = || OpenOptions::new().write(true).subvolume(SubvolumeChoice::Default);
+        let zstd = "zstd:5".parse().unwrap();
+        let expectations = [
+            ("compress=zstd:5", base().compress(zstd)),
+            ("compress-force=zstd:5", base().compress_force(zstd)),
+            ("compress", base().compress("zlib".parse().unwrap())),
+            ("compress=zstd,compress=no", base()),
+            ("nodatacow", base().no_data_cow(true)),
+            ("nodatasum", base().no_data_sums(true)),
+            ("nodatacow,datasum", base()),
+            ("nodatacow,datacow", base().no_data_sums(true)),
+            ("compress=zstd,nodatacow", base().no_data_cow(true)),
+            ("nodatacow,compress=zstd:5", base().compress(zstd)),
+            ("nodatacow,nodatasum", base().no_data_cow(true)),
+        ];
+        for (options, expected) in expectations {
+            assert_eq!(opens(options), format!("{expected:?}"), "{options}");
+        }
+    }
+
+    #[test]
+    fn the_rest_of_btrfs_s_own() {
+        let base = || OpenOptions::new().write(true).subvolume(SubvolumeChoice::Default);
+        let seconds = |seconds| Some(Duration::from_secs(seconds));
+        let expectations = [
+            ("degraded,device=/dev/b,device=/dev/c", base().degraded(true).device("/dev/b").device("/dev/c")),
+            ("commit=5", base().commit_interval(seconds(5))),
+            ("commit=0", base().commit_interval(seconds(30))),
+            ("discard", base().discard(true)),
+            ("discard=async", base().discard(true)),
+            ("discard=sync,nodiscard", base()),
+            ("max_inline=1k", base().max_inline(1024)),
+            ("ssd,space_cache=v2,noautodefrag,acl,lazytime", base()),
+            ("rescue=usebackuproot", base().use_backup_root(true)),
+            ("ro,rescue=usebackuproot:idatacsums:nologreplay", {
+                base().write(false).use_backup_root(true).verify_data(false)
+            }),
+            ("ro,rescue=all", base().write(false).use_backup_root(true).verify_data(false)),
+        ];
+        for (options, expected) in expectations {
+            assert_eq!(opens(options), format!("{expected:?}"), "{options}");
+        }
+        assert!(parse("user_subvol_rm_allowed").user_subvol_rm_allowed);
+    }
+
+    #[test]
+    fn what_cannot_be_is_one_clear_line() {
+        let expectations = [
+            ("nonsense", "unknown mount option: nonsense"),
+            ("nonsense=1", "unknown mount option: nonsense=1"),
+            ("commit=soon", "mount option commit: \"soon\" is not a number from 0 to 4294967295"),
+            ("commit", "mount option commit needs a value: commit=..."),
+            ("subvolid=x", "mount option subvolid: \"x\" is not a number"),
+            ("threads=0", "mount option threads: \"0\" is not a number from 1 to 1024"),
+            ("ro=1", "mount option ro has no value, but \"1\" was given"),
+            ("degraded=yes", "mount option degraded has no value, but \"yes\" was given"),
+            ("discard=never", "mount option discard: \"never\" is not sync, async or no"),
+            ("rescue=all", "mount option rescue=all needs ro beside it"),
+            ("noacl", "mount option noacl is not supported: access control lists are always enforced"),
+            ("max_inline=5x", "mount option max_inline: \"5x\" is not a number of bytes"),
+            ("max_inline=5000000k", "mount option max_inline: \"5000000k\" is not a number of bytes"),
+        ];
+        for (options, message) in expectations {
+            assert_eq!(MountOptions::parse(options).unwrap_err().to_string(), message);
+        }
+        for wrong in ["compress=lzma", "compress=zlib:10", "rescue=nothing", "rescue=ibadroots", "remount,ro"]
+        {
+            let message = MountOptions::parse(wrong).unwrap_err().to_string();
+            assert!(message.starts_with("mount option ") && !message.contains('\n'), "{message}");
         }
     }
 }

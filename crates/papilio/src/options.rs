@@ -6,7 +6,7 @@
 use crate::Error;
 use papilio_format::TreeId;
 use papilio_format::items::file_extent::Compression;
-use papilio_format::items::inode::Timespec;
+use papilio_format::items::inode::{InodeFlags, Timespec};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -28,6 +28,8 @@ pub struct OpenOptions {
     pub(crate) max_inline: u32,
     pub(crate) compression: Option<CompressionChoice>,
     pub(crate) force_compression: bool,
+    /// Flags of each new regular file.
+    pub(crate) file_flags: InodeFlags,
 }
 
 /// Which subvolume is the root of all paths.
@@ -62,6 +64,7 @@ impl Default for OpenOptions {
             max_inline: 2048,
             compression: None,
             force_compression: false,
+            file_flags: InodeFlags::empty(),
         }
     }
 }
@@ -168,6 +171,19 @@ impl OpenOptions {
     pub fn compress_force(mut self, choice: CompressionChoice) -> Self {
         self.force_compression = true;
         self.compress(choice)
+    }
+
+    /// Whether data of new files has no checksums (default false, `nodatasum`). It is not compressed either.
+    pub fn no_data_sums(mut self, no_data_sums: bool) -> Self {
+        self.file_flags.set(InodeFlags::NODATASUM, no_data_sums);
+        self
+    }
+
+    /// Whether data of new files is overwritten in place (default false, `nodatacow`). It has no checksums and
+    /// is not compressed either.
+    pub fn no_data_cow(mut self, no_data_cow: bool) -> Self {
+        self.file_flags.set(InodeFlags::NODATACOW | InodeFlags::NODATASUM, no_data_cow);
+        self
     }
 }
 

@@ -387,3 +387,39 @@ fn a_snapshot_leaves_out_files_without_a_name() {
     fs.close().unwrap();
     assert_clean(&device);
 }
+
+/// `nodatacow` and `nodatasum` as mount options: new regular files get the flags, directories do not.
+#[test]
+fn mount_options_give_new_files_their_flags() {
+    use papilio::{InodeFlags, MkfsOptions, NewInode, NewKind};
+    let folder = tempfile::tempdir().unwrap();
+    let image = folder.path().join("flags.img");
+    papilio::mkfs(&image, &MkfsOptions::new().size(128 << 20)).unwrap();
+    let base = || OpenOptions::new().write(true).compress("zstd".parse().unwrap());
+    let no_sums = InodeFlags::NODATASUM;
+    let runs = [
+        (base(), "plain", InodeFlags::empty()),
+        (base().no_data_sums(true), "sums", no_sums),
+        (base().no_data_cow(true), "cow", no_sums | InodeFlags::NODATACOW),
+    ];
+    for (options, name, flags) in runs {
+        let fs = FileSystem::open_with(&image, &options).unwrap();
+        fs.create_dir(format!("/{name}.d")).unwrap();
+        let file = fs.create_file(format!("/{name}")).unwrap();
+        file.write_at(&[7; 1 << 20], 0).unwrap();
+        let root = fs.inode("/").unwrap();
+        let unnamed = root.create_unnamed(&NewInode::new(NewKind::Regular, 0o600)).unwrap();
+        root.link(unnamed.inode(), format!("{name}.tmp").as_bytes()).unwrap();
+        drop((file, unnamed));
+        let of = |name: String| fs.metadata(name).unwrap().flags() & (no_sums | InodeFlags::NODATACOW);
+        assert_eq!(of(format!("/{name}")), flags);
+        assert_eq!(of(format!("/{name}.tmp")), flags);
+        assert_eq!(of(format!("/{name}.d")), InodeFlags::empty());
+        // Data without checksums is never compressed.
+        let extents = fs.open_file(format!("/{name}")).unwrap().fiemap(0).unwrap();
+        assert_eq!(extents.len() == 1, !flags.is_empty(), "{name}: {} extents", extents.len());
+        fs.close().unwrap();
+    }
+    let report = papilio::check(&image, &OpenOptions::new(), &papilio::CheckOptions::new().data_csum(true));
+    assert!(report.unwrap().is_clean());
+}

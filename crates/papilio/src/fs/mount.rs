@@ -21,6 +21,7 @@ use crate::volume::Volume;
 use papilio_device::{Access, Device, FileDevice};
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
+use papilio_format::items::inode::InodeFlags;
 use papilio_format::superblock::RootBackup;
 use papilio_format::{InodeNumber, ItemType, LogicalAddress, Superblock, TreeId, objectid};
 use std::path::Path;
@@ -39,6 +40,8 @@ pub(crate) struct Mounted {
     pub(crate) open_inodes: OpenInodes,
     /// How data is written.
     pub(crate) write_options: WriteOptions,
+    /// Flags that the options give each new regular file.
+    pub(crate) file_flags: InodeFlags,
     /// Commits in the background; absent where nothing changes, or nobody asked for it.
     pub(crate) committer: Option<Committer>,
     /// Whether the trees are those of a backup root.
@@ -134,6 +137,7 @@ impl Mounted {
             subvolumes: Subvolumes::default(),
             open_inodes: OpenInodes::default(),
             write_options: write_options(options),
+            file_flags: options.file_flags,
             committer,
             used_backup_root,
         }

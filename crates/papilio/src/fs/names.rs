@@ -26,6 +26,7 @@ impl Inode {
     /// POSIX's reasons as [`PathError`]; [`Error::NoSpace`]; a read-only subvolume or file system.
     pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        let new = &self.with_mount_flags(new);
         let created = self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
             create::create(editor, numbers, now, self.number(), name, new)
         })?;
@@ -39,6 +40,7 @@ impl Inode {
     /// As [`Inode::create`].
     pub fn create_unnamed(&self, new: &NewInode<'_>) -> Result<File> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        let new = &self.with_mount_flags(new);
         let created = self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
             create::create_unnamed(editor, numbers, now, self.number(), new)
         })?;
@@ -46,6 +48,11 @@ impl Inode {
         let file = self.file_system().reload(place)?.open()?;
         file.set_unnamed();
         Ok(file)
+    }
+
+    /// What is to be made, with the flags that the options give regular files.
+    fn with_mount_flags<'a>(&self, new: &NewInode<'a>) -> NewInode<'a> {
+        NewInode { file_flags: new.file_flags | self.file_system().mounted.file_flags, ..*new }
     }
 
     /// Names `target` once more, as `name` in this directory.
