@@ -15,6 +15,8 @@ make make needed
 pkg-config pkg-config needed
 zstd zstd needed
 mkfs.btrfs btrfs-progs tests
+fio fio tests
+chromium chromium tests
 losetup mount tests
 mount mount tests
 getfattr attr tests

@@ -1,26 +1,24 @@
-//! `papilio-bench`: the same work by the kernel's Btrfs and by Papilio, in turn.
-//!
-//! Absolute figures drift with the machine; the ratio of two medians of one run is what counts.
-
-mod measure;
-mod names;
-mod read;
+//! `papilio-bench`: `papilio bench` as a program of its own. Owns the exit codes: 0 when all went well, 1
+//! when something failed, 2 for wrong usage.
 
 use clap::Parser;
+use papilio_bench::{BenchArgs, UsageError};
+use std::process::ExitCode;
 
-/// The kernel's Btrfs and Papilio at the same work, in turn, as ratios. Needs root and loop devices.
-#[derive(Parser)]
+/// Papilio and the kernel's Btrfs at the same work, in turn, as ratios.
+#[derive(Debug, Parser)]
 #[command(version)]
-enum Job {
-    /// Reads one big file and many small ones, cold and warm
-    Read(read::Arguments),
-    /// Creates, lists, snapshots and deletes many files
-    Names(names::Arguments),
+struct Cli {
+    #[command(flatten)]
+    bench: BenchArgs,
 }
 
-fn main() -> anyhow::Result<()> {
-    match Job::parse() {
-        Job::Read(arguments) => read::run(&arguments),
-        Job::Names(arguments) => names::run(&arguments),
+fn main() -> ExitCode {
+    match papilio_bench::run(&Cli::parse().bench, false) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("papilio-bench: {error:#}");
+            ExitCode::from(if error.is::<UsageError>() { 2 } else { 1 })
+        }
     }
 }

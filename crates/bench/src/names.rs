@@ -11,7 +11,7 @@ use std::io::Write;
 use std::path::Path;
 
 /// Arguments of the job.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Rounds; medians are shown
     #[arg(long, default_value_t = 5)]

@@ -15,7 +15,7 @@ use std::path::Path;
 const BUFFER: usize = 1 << 20;
 
 /// Arguments of the job.
-#[derive(clap::Args)]
+#[derive(Debug, clap::Args)]
 pub struct Arguments {
     /// Rounds; medians are shown
     #[arg(long, default_value_t = 5)]

@@ -24,6 +24,18 @@ impl LoopDevice {
     /// # Errors
     /// The image cannot be opened, or there is no free loop device.
     pub fn attach(image: &Path, read_only: bool) -> anyhow::Result<Self> {
+        Self::attach_with(image, read_only, false)
+    }
+
+    /// Attaches `image` for writing, past the page cache of its file system where that can: for measuring.
+    ///
+    /// # Errors
+    /// As [`Self::attach`].
+    pub fn attach_direct(image: &Path) -> anyhow::Result<Self> {
+        Self::attach_with(image, false, true)
+    }
+
+    fn attach_with(image: &Path, read_only: bool, direct: bool) -> anyhow::Result<Self> {
         let backing = File::options()
             .read(true)
             .write(!read_only)
@@ -34,7 +46,7 @@ impl LoopDevice {
             let number = sys::free_loop_device().context("/dev/loop-control")?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
             let file = open_device(&path, read_only).with_context(|| path.display().to_string())?;
-            match sys::configure_loop_device(&file, &backing, read_only) {
+            match sys::configure_loop_device(&file, &backing, read_only, direct) {
                 Ok(()) => return Ok(Self { path, file }),
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {}
                 Err(error) => return Err(error).context(path.display().to_string()),

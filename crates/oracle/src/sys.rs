@@ -15,9 +15,10 @@ const SUBVOL_RDONLY: u64 = 1 << 1;
 /// Flag of the last extent of a FIEMAP answer (`FIEMAP_EXTENT_LAST`).
 const FIEMAP_EXTENT_LAST: u32 = 1;
 const FIEMAP_BATCH: usize = 128;
-/// `LO_FLAGS_READ_ONLY` and `LO_FLAGS_AUTOCLEAR`.
+/// `LO_FLAGS_READ_ONLY`, `LO_FLAGS_AUTOCLEAR` and `LO_FLAGS_DIRECT_IO`.
 const LOOP_READ_ONLY: u32 = 1;
 const LOOP_AUTOCLEAR: u32 = 4;
+const LOOP_DIRECT_IO: u32 = 16;
 const LOOP_CLR_FD: u64 = 0x4c01;
 const LOOP_CONFIGURE: u64 = 0x4c0a;
 const LOOP_CTL_GET_FREE: u64 = 0x4c82;
@@ -303,16 +304,19 @@ pub fn free_loop_device() -> io::Result<i32> {
 }
 
 /// Attaches `image` to an open loop device, which detaches itself when nothing holds it open any more.
+/// With `direct` it goes past the page cache of the image's file system, where that can.
 ///
 /// # Errors
 /// `EBUSY` where another process was quicker; the kernel's others.
-pub fn configure_loop_device(device: &File, image: &File, read_only: bool) -> io::Result<()> {
+pub fn configure_loop_device(device: &File, image: &File, read_only: bool, direct: bool) -> io::Result<()> {
     let mut config = LoopConfig {
         fd: image.as_raw_fd().cast_unsigned(),
         block_size: 0,
         device_inode_rdevice_offset_limit: [0; 5],
         number_and_crypt: [0; 3],
-        flags: LOOP_AUTOCLEAR | if read_only { LOOP_READ_ONLY } else { 0 },
+        flags: LOOP_AUTOCLEAR
+            | if read_only { LOOP_READ_ONLY } else { 0 }
+            | if direct { LOOP_DIRECT_IO } else { 0 },
         file_name: [0; 64],
         crypt_name_and_key: [0; 96],
         init: [0; 2],

@@ -1,6 +1,7 @@
 //! The commands. Owns the list of them; a new one is a `mod` line, a variant and a line in
 //! [`Command::run`].
 
+pub mod bench;
 pub mod cat;
 pub mod check;
 pub mod chmod;
@@ -76,6 +77,8 @@ pub enum Command {
     Check(check::Args),
     /// Look at the structures that a file system is made of
     Inspect(inspect::Args),
+    /// Run the same work by the kernel's Btrfs and by Papilio, and compare
+    Bench(Box<bench::Args>),
     /// Print a shell's completion script
     Completions(completions::Args),
     /// Write the manual pages
@@ -108,6 +111,7 @@ impl Command {
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
+            Self::Bench(command) => command.run(context),
             Self::Completions(command) => command.run(),
             Self::Man(command) => command.run(),
         }

@@ -1,0 +1,225 @@
+//! One run of fio: started, watched, and read out.
+//!
+//! Owns [`Run`], what to run, and [`Measurement`], what came of it. The process is a group of its own, so
+//! that Ctrl-C reaches it only through this one, which ends it and then cleans up.
+//! Processor time of the whole machine is sampled while fio runs and taken from the samples around the
+//! measured job, found by the moment that fio says it ended at.
+
+use super::output::{Figures, Output};
+use crate::cpu::Samples;
+use crate::interrupt;
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::{Duration, Instant};
+
+/// How often the process is looked at, and the processors' times are.
+const POLL: Duration = Duration::from_millis(10);
+/// What setting up, laying out files and closing may take beside the job's own seconds.
+const SLACK: Duration = Duration::from_secs(600);
+
+/// A run of fio.
+#[derive(Debug)]
+pub struct Run<'a> {
+    /// The fio program.
+    pub program: &'a Path,
+    /// The text of the job file.
+    pub job_file: String,
+    /// The job whose figures count; `None` to only lay out files.
+    pub measured: Option<&'a str>,
+    /// Where job file and output are kept, without a suffix.
+    pub stem: PathBuf,
+    /// The `cgroup.procs` that fio shall live in, if any.
+    pub cgroup: Option<PathBuf>,
+    /// Seconds that the jobs take, where time ends them.
+    pub seconds: Option<f64>,
+}
+
+/// What one run came to.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Measurement {
+    /// fio's figures.
+    #[serde(flatten)]
+    pub fio: Figures,
+    /// Processor seconds of the whole machine while the job ran: kernel workers, FUSE servers and whatever
+    /// else was running included.
+    pub machine_seconds: f64,
+}
+
+impl Measurement {
+    /// Microseconds of processor time of the whole machine for one operation.
+    pub fn machine_us_per_operation(&self) -> f64 {
+        self.machine_seconds * 1e6 / self.fio.operations.max(1) as f64
+    }
+
+    /// Microseconds of processor time of fio's own processes for one operation.
+    pub fn fio_us_per_operation(&self) -> f64 {
+        (self.fio.user_seconds + self.fio.system_seconds) * 1e6 / self.fio.operations.max(1) as f64
+    }
+}
+
+impl Run<'_> {
+    /// Runs it and reads the figures.
+    ///
+    /// # Errors
+    /// fio cannot start, fails, takes far too long or is interrupted; its own words are in the error.
+    pub fn measure(&self) -> anyhow::Result<Measurement> {
+        let job = self.measured.context("a layout is not measured")?;
+        let (text, samples) = self.run(&[])?;
+        let output = Output::parse(&text)?;
+        let fio = output.figures(job)?;
+        let end = output.timestamp_ms as f64 / 1000.0;
+        let machine_seconds = samples.busy_between(end - fio.seconds, end);
+        Ok(Measurement { fio, machine_seconds })
+    }
+
+    /// Only makes the files that the jobs will find.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub fn lay_out(&self) -> anyhow::Result<()> {
+        self.run(&["--create_only=1"]).map(drop)
+    }
+
+    /// Runs fio to its end; gives its output and what the processors did meanwhile.
+    fn run(&self, options: &[&str]) -> anyhow::Result<(String, Samples)> {
+        let path = |suffix: &str| PathBuf::from(format!("{}.{suffix}", self.stem.display()));
+        let (job, json, messages) = (path("fio"), path("json"), path("log"));
+        fs::write(&job, self.text(options)).with_context(|| job.display().to_string())?;
+        // What an earlier run left must not be read for this one's.
+        let _ = fs::remove_file(&json);
+        let mut command = self.command(&job, &json);
+        let log = fs::File::create(&messages).with_context(|| messages.display().to_string())?;
+        command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
+        let mut child = Group(command.spawn().with_context(|| self.program.display().to_string())?);
+        let mut samples = Samples::default();
+        let status = self.wait(&mut child, &mut samples)?;
+        let text = fs::read_to_string(&json).unwrap_or_default();
+        if !status.success() {
+            let log = fs::read_to_string(&messages).unwrap_or_default();
+            bail!("fio: {}", why_it_failed(&log, &text, status));
+        }
+        Ok((text, samples))
+    }
+
+    fn text(&self, options: &[&str]) -> String {
+        let mut text = self.job_file.clone();
+        // Options of a command line hold only for jobs given on it.
+        for option in options.iter().filter_map(|option| option.strip_prefix("--")) {
+            text = text.replacen("]\n", &format!("]\n{option}\n"), 1);
+        }
+        text
+    }
+
+    fn command(&self, job: &Path, json: &Path) -> Command {
+        let mut output = std::ffi::OsString::from("--output=");
+        output.push(json);
+        let mut command = match &self.cgroup {
+            // The shell enters the group and becomes fio, so that all of fio's memory counts.
+            Some(procs) => {
+                let mut shell = Command::new("sh");
+                shell.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(procs).arg(self.program);
+                shell
+            }
+            None => Command::new(self.program),
+        };
+        command.arg("--output-format=json+").arg(output).arg(job);
+        // fio writes files of its own into the folder it runs in.
+        if let Some(folder) = self.stem.parent() {
+            command.current_dir(folder);
+        }
+        command.process_group(0);
+        command
+    }
+
+    fn wait(&self, child: &mut Group, samples: &mut Samples) -> anyhow::Result<ExitStatus> {
+        let limit = SLACK + Duration::from_secs_f64(self.seconds.unwrap_or(0.0) * 2.0);
+        let start = Instant::now();
+        loop {
+            samples.take()?;
+            if let Some(status) = child.0.try_wait()? {
+                return Ok(status);
+            }
+            interrupt::check()?;
+            if start.elapsed() > limit {
+                bail!("fio did not end within {} s", limit.as_secs());
+            }
+            std::thread::sleep(POLL);
+        }
+    }
+}
+
+/// A process and its children, which do not outlive it.
+struct Group(Child);
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        if matches!(self.0.try_wait(), Ok(Some(_))) {
+            return;
+        }
+        let Some(pid) = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw) else {
+            return;
+        };
+        // fio unmounts and closes on a polite request; its engine's threads may be stuck beyond one.
+        let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::TERM);
+        let start = Instant::now();
+        while start.elapsed() < Duration::from_secs(5) {
+            if matches!(self.0.try_wait(), Ok(Some(_))) {
+                return;
+            }
+            std::thread::sleep(POLL);
+        }
+        let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::KILL);
+        let _ = self.0.wait();
+    }
+}
+
+/// The line that says most, of what fio printed.
+fn why_it_failed(log: &str, json: &str, status: ExitStatus) -> String {
+    let before_json = json.split('{').next().unwrap_or_default();
+    let lines = || log.lines().chain(before_json.lines()).map(str::trim).filter(|line| !line.is_empty());
+    let telling = lines().find(|line| {
+        let line = line.to_ascii_lowercase();
+        ["error", "fail", "papilio", "cannot", "refuse", "unknown", "bad option", "not "]
+            .iter()
+            .any(|word| line.contains(word))
+    });
+    let line = telling.or_else(|| lines().next()).map(|line| line.trim_start_matches("fio: ").to_owned());
+    let line = line.or_else(|| {
+        let error = Output::parse(json).ok()?;
+        error.figures("").err().map(|error| error.to_string())
+    });
+    line.unwrap_or_else(|| status.to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    #[test]
+    fn the_telling_line_is_chosen() {
+        let status = ExitStatus::from_raw(256);
+        let log = "note: both iodepth >= 1\nfio: engine /x.so not loadable\nmore\n";
+        assert_eq!(why_it_failed(log, "", status), "engine /x.so not loadable");
+        assert_eq!(why_it_failed("", "", status), "exit status: 1");
+        assert_eq!(why_it_failed("", "fio: io_u error on file a\n{}", status), "io_u error on file a");
+        assert_eq!(why_it_failed("hello\n", "", status), "hello");
+    }
+
+    #[test]
+    fn options_go_into_the_first_section() {
+        let run = Run {
+            program: Path::new("fio"),
+            job_file: "[a]\nrw=read\n\n[b]\n".to_owned(),
+            measured: None,
+            stem: PathBuf::from("x"),
+            cgroup: None,
+            seconds: None,
+        };
+        assert_eq!(run.text(&["--create_only=1"]), "[a]\ncreate_only=1\nrw=read\n\n[b]\n");
+    }
+}

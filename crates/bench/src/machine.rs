@@ -1,0 +1,84 @@
+//! Facts about the machine that a figure cannot be read without.
+
+use serde::{Deserialize, Serialize};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// The machine, and the programs of the run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Machine {
+    /// The processor's name.
+    pub processor: String,
+    /// Processors that this process may use.
+    pub processors: usize,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// The kernel's release.
+    pub kernel: String,
+    /// Papilio's version; with "debug" for a build that is not meant to be measured.
+    pub papilio: String,
+    /// fio's version, where it is there.
+    pub fio: Option<String>,
+    /// btrfs-progs', where they are there.
+    pub btrfs_progs: Option<String>,
+}
+
+impl Machine {
+    /// Looks around.
+    pub fn here(fio: Option<&Path>) -> Self {
+        let debug = if cfg!(debug_assertions) { " (debug)" } else { "" };
+        let mkfs = papilio_oracle::requirement::find_command("mkfs.btrfs");
+        Self {
+            processor: processor(),
+            processors: std::thread::available_parallelism().map_or(1, usize::from),
+            memory: memory("MemTotal:"),
+            kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
+            papilio: format!("{}{debug}", env!("CARGO_PKG_VERSION")),
+            fio: fio.and_then(version),
+            btrfs_progs: mkfs.as_deref().and_then(version),
+        }
+    }
+}
+
+/// Bytes of memory that programs can still have.
+pub fn available_memory() -> u64 {
+    memory("MemAvailable:")
+}
+
+fn memory(key: &str) -> u64 {
+    let info = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    info.lines()
+        .find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok())
+        .map_or(0, |kib| kib << 10)
+}
+
+fn processor() -> String {
+    let info = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let name = info.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
+}
+
+/// The first line that a program prints of its version.
+fn version(program: &Path) -> Option<String> {
+    let output = Command::new(program).arg("--version").output().ok()?;
+    let text = String::from_utf8_lossy(&output.stdout).into_owned();
+    // "mkfs.btrfs, part of btrfs-progs v6.2": the whole of it says more.
+    let line = text.lines().next()?.trim();
+    let name = line.rsplit_once("part of ").map_or(line, |(_, whole)| whole);
+    (!name.is_empty()).then(|| name.to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_machine_has_facts() {
+        let machine = Machine::here(None);
+        assert!(machine.processors > 0 && machine.memory > 1 << 20);
+        assert!(!machine.processor.is_empty() && !machine.kernel.is_empty());
+        assert_eq!(machine.fio, None);
+        assert!((1..=machine.memory).contains(&available_memory()));
+    }
+}

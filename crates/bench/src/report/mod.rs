@@ -1,0 +1,293 @@
+//! What a run came to: kept as JSON, shown as a table, a page, or Markdown.
+//!
+//! Owns [`Report`]. It holds every run's figures; medians and ratios are made of them where they are shown
+//! ([`statistics`]), so that a report read again shows the same.
+
+pub mod statistics;
+pub mod table;
+
+use crate::backing::Kind;
+use crate::fio::run::Measurement;
+use crate::job::Job;
+use crate::machine::Machine;
+use crate::model::Model;
+use crate::side::Side;
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use statistics::Spread;
+use std::path::Path;
+
+/// The version of the JSON's layout.
+const FORMAT: u32 = 1;
+
+/// A whole run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Report {
+    /// The layout's version, 1.
+    pub format: u32,
+    /// Seconds since 1970 when the run began.
+    pub started: u64,
+    /// The command that made it.
+    pub command: Vec<String>,
+    /// Where.
+    pub machine: Machine,
+    /// Sizes, as a part of the originals'.
+    pub scale: f64,
+    /// Rounds that were asked for.
+    pub rounds: usize,
+    /// What the bytes were kept on.
+    pub backing: Kind,
+    /// Bytes of it.
+    pub backing_bytes: u64,
+    /// What was not run, and why.
+    pub left_out: Vec<LeftOut>,
+    /// The jobs that were run.
+    pub jobs: Vec<JobReport>,
+    /// Bandwidths behind job 002.
+    pub model: Option<Model>,
+    /// Whether the run was ended before all was done.
+    pub interrupted: bool,
+}
+
+/// Something that was not run.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct LeftOut {
+    /// By whom.
+    pub side: Side,
+    /// The job; `None`: all.
+    pub job: Option<String>,
+    /// Why, as a line.
+    pub why: String,
+}
+
+/// One job's runs.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct JobReport {
+    /// The job's name.
+    pub id: String,
+    /// The job file as it was scaled.
+    pub file: String,
+    /// Bytes of its files.
+    pub file_bytes: u64,
+    /// Bytes that the page cache might hold, where limited.
+    pub cache: Option<u64>,
+    /// Who ran it, in the order of [`Side::ALL`].
+    pub sides: Vec<SideReport>,
+}
+
+/// One side's runs of a job.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct SideReport {
+    /// Whose.
+    pub side: Side,
+    /// A run for each round.
+    pub runs: Vec<Measurement>,
+}
+
+impl Report {
+    /// A report without a job yet.
+    pub fn new(machine: Machine, scale: f64, rounds: usize, backing: (Kind, u64)) -> Self {
+        let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
+        Self {
+            format: FORMAT,
+            started: now.unwrap_or_default().as_secs(),
+            command: command_line(std::env::args_os()),
+            machine,
+            scale,
+            rounds,
+            backing: backing.0,
+            backing_bytes: backing.1,
+            left_out: Vec::new(),
+            jobs: Vec::new(),
+            model: None,
+            interrupted: false,
+        }
+    }
+
+    /// Reads a report that was written as JSON.
+    ///
+    /// # Errors
+    /// The file cannot be read, or holds something else.
+    pub fn read(path: &Path) -> anyhow::Result<Self> {
+        let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
+        let report: Self = serde_json::from_str(&text)
+            .with_context(|| format!("{}: not a report of papilio bench", path.display()))?;
+        if report.format != FORMAT {
+            bail!("{}: a report of format {}, this is {FORMAT}", path.display(), report.format);
+        }
+        if let Some(job) = report.jobs.iter().find(|job| job.job().is_none()) {
+            bail!("{}: has an unknown job {:?}", path.display(), job.id);
+        }
+        Ok(report)
+    }
+
+    /// As JSON, with a newline at the end.
+    pub fn to_json(&self) -> anyhow::Result<String> {
+        Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// The job of that name, where it was run.
+    pub fn job(&self, id: &str) -> Option<&JobReport> {
+        self.jobs.iter().find(|job| job.id == id)
+    }
+
+    /// The sides that have a figure anywhere.
+    pub fn sides(&self) -> impl Iterator<Item = Side> {
+        let has = |side| self.jobs.iter().any(|job| job.side(side).is_some());
+        Side::ALL.into_iter().filter(move |side| has(*side))
+    }
+}
+
+impl JobReport {
+    /// The job itself; `None` for a name that this version does not know.
+    pub fn job(&self) -> Option<&'static Job> {
+        crate::job::JOBS.iter().find(|job| job.id == self.id)
+    }
+
+    /// One side's runs, where it has any.
+    pub fn side(&self, side: Side) -> Option<&SideReport> {
+        self.sides.iter().find(|report| report.side == side && !report.runs.is_empty())
+    }
+
+    /// MiB a second of one side.
+    pub fn bandwidth(&self, side: Side) -> Option<Spread> {
+        self.side(side).map(|report| report.spread(|run| run.fio.bandwidth_mib))
+    }
+
+    /// How many times as fast `side` is as `other`, by medians.
+    pub fn ratio(&self, side: Side, other: Side) -> Option<f64> {
+        let (ours, theirs) = (self.bandwidth(side)?, self.bandwidth(other)?);
+        (side != other && theirs.median > 0.0).then(|| ours.median / theirs.median)
+    }
+}
+
+impl SideReport {
+    /// Median and spread of a figure.
+    pub fn spread(&self, figure: impl Fn(&Measurement) -> f64) -> Spread {
+        Spread::of(self.runs.iter().map(figure))
+    }
+
+    /// A percentile of the latency in nanoseconds: the median of the runs'.
+    pub fn latency_ns(&self, percent: f64) -> Option<f64> {
+        let of_run = |run: &Measurement| {
+            run.fio
+                .latency_ns
+                .iter()
+                .find(|(known, _)| (known - percent).abs() < 1e-6)
+                .map(|(_, ns)| *ns as f64)
+        };
+        let all: Vec<f64> = self.runs.iter().filter_map(of_run).collect();
+        (!all.is_empty()).then(|| Spread::of(all).median)
+    }
+}
+
+/// The command as it may be typed again: the program's name without its folder.
+fn command_line(arguments: impl Iterator<Item = std::ffi::OsString>) -> Vec<String> {
+    let mut words: Vec<String> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
+    if let Some(program) = words.first_mut() {
+        let name = Path::new(program.as_str()).file_name().map(|name| name.to_string_lossy().into_owned());
+        *program = name.unwrap_or_default();
+    }
+    words
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use crate::fio::output::Figures;
+
+    /// A run with a bandwidth, and all else made of it.
+    pub(crate) fn run(bandwidth_mib: f64) -> Measurement {
+        let operations = (bandwidth_mib * 256.0) as u64;
+        let latency = |percent: f64| (percent, (1e9 / bandwidth_mib * percent / 50.0) as u64);
+        Measurement {
+            fio: Figures {
+                bandwidth_mib,
+                iops: operations as f64,
+                operations,
+                bytes: operations * 4096,
+                seconds: 1.0,
+                latency_mean_ns: 1e9 / bandwidth_mib,
+                latency_ns: [50.0, 90.0, 99.0, 99.9, 99.99].map(latency).to_vec(),
+                user_seconds: 0.2,
+                system_seconds: 0.3,
+            },
+            machine_seconds: 1.2,
+        }
+    }
+
+    /// A report of all jobs, as a run of three rounds makes it; `004-huge` lacks the kernel.
+    pub(crate) fn sample() -> Report {
+        let machine = Machine {
+            processor: "A <processor> & more".into(),
+            processors: 2,
+            memory: 8 << 30,
+            kernel: "6.18".into(),
+            papilio: "0.1.0".into(),
+            fio: Some("fio-3.33".into()),
+            btrfs_progs: None,
+        };
+        let mut report = Report::new(machine, 0.015625, 3, (Kind::Ram, 2 << 30));
+        for (number, job) in crate::job::JOBS.iter().enumerate() {
+            let sides = Side::ALL
+                .iter()
+                .enumerate()
+                .filter(|(_, side)| (job.id, **side) != ("004-huge", Side::Kernel));
+            let side = |(place, side): (usize, &Side)| {
+                let base = 100.0 * (place + 1) as f64 * (number + 1) as f64;
+                SideReport { side: *side, runs: vec![run(base), run(base * 1.1), run(base * 0.9)] }
+            };
+            report.jobs.push(JobReport {
+                id: job.id.into(),
+                file: job.text.into(),
+                file_bytes: 128 << 20,
+                cache: job.cache,
+                sides: sides.map(side).collect(),
+            });
+        }
+        report.left_out.push(LeftOut {
+            side: Side::Kernel,
+            job: Some("004-huge".into()),
+            why: "needs a memory cgroup </script>".into(),
+        });
+        report.model = Some(Model { memory: 5000.0, checksum: 8000.0, device: 4000.0 });
+        report
+    }
+
+    #[test]
+    fn json_and_back() {
+        let report = sample();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        std::fs::write(&path, report.to_json().unwrap()).unwrap();
+        assert_eq!(Report::read(&path).unwrap(), report);
+        for (text, word) in [
+            ("{}", "not a report"),
+            ("[", "not a report"),
+            (&report.to_json().unwrap().replace("\"format\": 1", "\"format\": 7"), "format 7"),
+            (&report.to_json().unwrap().replace("\"004-huge\"", "\"9\""), "unknown job"),
+        ] {
+            std::fs::write(&path, text).unwrap();
+            let error = format!("{:#}", Report::read(&path).unwrap_err());
+            assert!(error.contains(word), "{error}");
+        }
+        assert!(Report::read(&folder.path().join("none")).is_err());
+    }
+
+    #[test]
+    fn ratios_are_of_medians() {
+        let report = sample();
+        let job = report.job("000").unwrap();
+        assert_eq!(job.ratio(Side::Papilio, Side::Kernel), Some(2.0));
+        assert_eq!(job.ratio(Side::Kernel, Side::Kernel), None);
+        assert_eq!(report.job("004-huge").unwrap().ratio(Side::Papilio, Side::Kernel), None);
+        assert_eq!(report.sides().count(), 5);
+    }
+
+    #[test]
+    fn a_percentile_is_the_median_of_the_runs() {
+        let side = SideReport { side: Side::Raw, runs: vec![run(100.0), run(200.0), run(50.0)] };
+        assert_eq!(side.latency_ns(50.0), Some(1e7));
+        assert_eq!(side.latency_ns(12.0), None);
+    }
+}

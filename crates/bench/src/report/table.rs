@@ -1,0 +1,203 @@
+//! The report as text: a table for each job, on a terminal or anywhere.
+
+use super::statistics::{Spread, nanoseconds, number};
+use super::{JobReport, Report};
+use crate::job::Target;
+use crate::side::Side;
+use std::fmt::Write;
+
+/// The heads of a job's table.
+pub const HEADS: [&str; 9] =
+    ["side", "MiB/s", "least to most", "x kernel", "x raw", "x slow", "p50", "p99", "CPU µs/op"];
+
+/// A job's table: a row for each side that has figures.
+pub fn rows(job: &JobReport) -> Vec<[String; 9]> {
+    let ratio =
+        |side, other| job.ratio(side, other).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
+    let mut rows = Vec::new();
+    for report in &job.sides {
+        let side = report.side;
+        let Spread { median, least, most } = report.spread(|run| run.fio.bandwidth_mib);
+        let latency = |percent| report.latency_ns(percent).map_or_else(|| "-".to_owned(), nanoseconds);
+        let machine = report.spread(|run| run.machine_us_per_operation()).median;
+        let own = report.spread(|run| run.fio_us_per_operation()).median;
+        rows.push([
+            side.to_string(),
+            number(median),
+            format!("{} to {}", number(least), number(most)),
+            ratio(side, Side::Kernel),
+            ratio(side, Side::Raw),
+            ratio(side, Side::PapilioSlow),
+            latency(50.0),
+            latency(99.0),
+            format!("{} ({})", number(machine), number(own)),
+        ]);
+    }
+    rows
+}
+
+/// What Papilio aims at in a job, and how near it came, where it has figures.
+pub fn aims(job: &JobReport, target: &Target) -> String {
+    let mut aims = Vec::new();
+    for (name, other, aim) in [
+        ("kernel", Side::Kernel, target.kernel),
+        ("raw", Side::Raw, target.raw),
+        ("slow switch", Side::PapilioSlow, target.slow),
+    ] {
+        let got = job.ratio(Side::Papilio, other);
+        aims.push(match got {
+            Some(got) => {
+                let verdict = if got >= aim { "reached" } else { "missed" };
+                format!("{aim} x {name}: {got:.2} ({verdict})")
+            }
+            None => format!("{aim} x {name}: not measured"),
+        });
+    }
+    aims.join("; ")
+}
+
+/// Job 002 beside its model, a line each; none without a model.
+pub fn model_lines(report: &Report) -> Vec<String> {
+    let (Some(model), Some(job)) = (&report.model, report.job("002")) else { return Vec::new() };
+    let mut lines = vec![format!(
+        "one thread: memory {} MiB/s, CRC-32C {} MiB/s, backing {} MiB/s",
+        number(model.memory),
+        number(model.checksum),
+        number(model.device)
+    )];
+    for (name, formula, value, side) in [
+        ("before", "1/(1/m+1/c+1/d)", model.before(), Side::PapilioSlow),
+        ("after", "1/(1/m+1/min(c,d))", model.after(), Side::Papilio),
+    ] {
+        let near = job.bandwidth(side).map_or_else(
+            || format!("{side} not measured"),
+            |got| format!("{side} reached {:.2} of it", got.median / value),
+        );
+        lines.push(format!("{name} = {formula} = {} MiB/s; {near}", number(value)));
+    }
+    if let Some(kernel) = job.bandwidth(Side::Kernel) {
+        lines.push(format!("the kernel reached {:.2} of before", kernel.median / model.before()));
+    }
+    lines
+}
+
+/// The whole report as text.
+pub fn text(report: &Report) -> String {
+    let mut text = String::new();
+    for line in facts(report) {
+        let _ = writeln!(text, "{line}");
+    }
+    for job in &report.jobs {
+        let Some(known) = job.job() else { continue };
+        let _ = writeln!(text, "\n{known}");
+        text += &aligned(&rows(job));
+        let _ = writeln!(text, "  aims: {}", aims(job, &known.target));
+        if job.id == "002" {
+            for line in model_lines(report) {
+                let _ = writeln!(text, "  model: {line}");
+            }
+        }
+    }
+    if !report.left_out.is_empty() {
+        let _ = writeln!(text, "\nleft out:");
+    }
+    for left in &report.left_out {
+        let job = left.job.as_deref().unwrap_or("all jobs");
+        let _ = writeln!(text, "  {}, {job}: {}", left.side, left.why);
+    }
+    if report.interrupted {
+        let _ = writeln!(text, "\ninterrupted: not all was run");
+    }
+    text
+}
+
+/// Where and how it was run, a line each.
+pub fn facts(report: &Report) -> Vec<String> {
+    let machine = &report.machine;
+    let mut programs = vec![format!("Linux {}", machine.kernel), format!("Papilio {}", machine.papilio)];
+    programs.extend(machine.fio.clone());
+    programs.extend(machine.btrfs_progs.clone());
+    let backing = match report.backing {
+        crate::backing::Kind::Ram => "a file in memory",
+        crate::backing::Kind::File => "a file",
+        crate::backing::Kind::Device => "a block device",
+    };
+    vec![
+        format!(
+            "{} processors ({}), {} GiB of memory",
+            machine.processors,
+            machine.processor,
+            number(machine.memory as f64 / f64::from(1 << 30))
+        ),
+        programs.join(", "),
+        format!(
+            "scale {}, {} rounds, on {backing} of {} MiB",
+            number(report.scale),
+            report.rounds,
+            number((report.backing_bytes >> 20) as f64)
+        ),
+    ]
+}
+
+/// Columns under one another, numbers to the right.
+fn aligned(rows: &[[String; 9]]) -> String {
+    let width = |column: usize| {
+        let cells = rows.iter().map(|row| row[column].chars().count());
+        cells.chain([HEADS[column].chars().count()]).max().unwrap_or_default()
+    };
+    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
+    let mut text = String::new();
+    for row in std::iter::once(&HEADS.map(str::to_owned)).chain(rows) {
+        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
+            let width = *width;
+            let _ = match column {
+                0 => write!(text, "  {cell:width$}"),
+                _ => write!(text, "  {cell:>width$}"),
+            };
+        }
+        text.push('\n');
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+
+    #[test]
+    fn all_is_said() {
+        let text = text(&sample());
+        for word in [
+            "000 NOCOW",
+            "004-huge",
+            "left out:\n  kernel, 004-huge: needs a memory cgroup",
+            "12 x kernel: 2.00 (missed)",
+            "model: after",
+            "x slow",
+            "2 processors",
+        ] {
+            assert!(text.contains(word), "{word} in\n{text}");
+        }
+        assert!(!text.contains("interrupted"));
+    }
+
+    #[test]
+    fn rows_hold_medians_and_ratios() {
+        let report = sample();
+        let rows = rows(report.job("000").unwrap());
+        assert_eq!(rows.len(), 5);
+        assert_eq!(rows[1][..6], ["papilio", "200", "180 to 220", "2.00", "0.40", "0.67"].map(str::to_owned));
+        // 1.2 s for 51,200 operations; fio's own share is 0.5 s.
+        assert_eq!(rows[1][8], "23.4 (9.77)");
+        assert_eq!(rows[0][3], "-");
+    }
+
+    #[test]
+    fn columns_stand_under_one_another() {
+        let report = sample();
+        let text = aligned(&rows(report.job("000").unwrap()));
+        let lengths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
+        assert!(lengths.windows(2).all(|pair| pair[0] == pair[1]), "{lengths:?}");
+    }
+}

@@ -1,0 +1,120 @@
+//! Papilio's FUSE mount: the papilio command as the server, fio as one of its users.
+
+use super::Bench;
+use crate::cgroup::MemoryLimit;
+use crate::fio::run::Measurement;
+use crate::interrupt;
+use crate::job::ScaledJob;
+use anyhow::{Context, bail};
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::MetadataExt;
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+/// How long a mount may take to appear, and its server to close afterwards.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A mount and its server; dropping it unmounts and waits for the server.
+struct Served {
+    server: Child,
+    point: PathBuf,
+    log: PathBuf,
+}
+
+impl Bench<'_> {
+    pub(super) fn fuse_mount(
+        &self,
+        job: &ScaledJob,
+        fresh: bool,
+        stem: PathBuf,
+    ) -> anyhow::Result<Measurement> {
+        if fresh {
+            self.mkfs()?;
+        }
+        let program = self.environment.papilio.as_deref().context("the papilio command is not there")?;
+        let point = self.backing.scratch().unique("fuse");
+        std::fs::create_dir(&point)?;
+        let log = PathBuf::from(format!("{}.server.log", stem.display()));
+        let mut served = Served::start(program, self.backing.path(), &point, log)?;
+        let limit = job.cache.map(MemoryLimit::new).transpose()?;
+        let mut file = job.file.clone();
+        file.set("directory", point.display());
+        let measured = self.fio(job, &file, stem, limit.as_ref()).measure();
+        // What the server did not write is no figure.
+        served.end().and(measured)
+    }
+}
+
+impl Served {
+    fn start(program: &Path, image: &Path, point: &Path, log: PathBuf) -> anyhow::Result<Self> {
+        let before = std::fs::metadata(point)?.dev();
+        let output = File::create(&log).with_context(|| log.display().to_string())?;
+        let server = Command::new(program)
+            .args(["mount", "--foreground"])
+            .args([image, point])
+            .stdin(Stdio::null())
+            .stdout(output.try_clone()?)
+            .stderr(output)
+            // Ctrl-C ends fio first, then the mount; not the server under a mount in use.
+            .process_group(0)
+            .spawn()
+            .with_context(|| program.display().to_string())?;
+        let mut served = Self { server, point: point.to_owned(), log };
+        let start = Instant::now();
+        loop {
+            if std::fs::metadata(point).is_ok_and(|now| now.dev() != before) {
+                return Ok(served);
+            }
+            if let Some(status) = served.server.try_wait()? {
+                bail!("papilio mount: {}", served.words().unwrap_or_else(|| status.to_string()));
+            }
+            interrupt::check()?;
+            if start.elapsed() > PATIENCE {
+                bail!("papilio mount: nothing is mounted after {} s", PATIENCE.as_secs());
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+
+    /// The last line of what the server said.
+    fn words(&self) -> Option<String> {
+        let mut text = String::new();
+        File::open(&self.log).ok()?.read_to_string(&mut text).ok()?;
+        text.lines().rfind(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
+    }
+
+    /// Unmounts and waits until the server has closed the image.
+    fn end(&mut self) -> anyhow::Result<()> {
+        papilio_oracle::scratch::unmount(&self.point)
+            .with_context(|| format!("unmount {}", self.point.display()))?;
+        let start = Instant::now();
+        loop {
+            match self.server.try_wait()? {
+                Some(status) if status.success() => return Ok(()),
+                Some(status) => {
+                    bail!("papilio mount: {}", self.words().unwrap_or_else(|| status.to_string()));
+                }
+                None if start.elapsed() > PATIENCE => {
+                    bail!("papilio mount: still there {} s after the unmount", PATIENCE.as_secs());
+                }
+                None => std::thread::sleep(Duration::from_millis(5)),
+            }
+        }
+    }
+}
+
+impl Drop for Served {
+    fn drop(&mut self) {
+        if matches!(self.server.try_wait(), Ok(Some(_))) {
+            // Its mount point may be left without a server.
+            let _ = papilio_oracle::scratch::unmount(&self.point);
+        } else if self.end().is_err() {
+            let _ = self.server.kill();
+            let _ = self.server.wait();
+            let _ = papilio_oracle::scratch::unmount(&self.point);
+        }
+    }
+}

@@ -1,0 +1,71 @@
+//! The kernel's Btrfs, over a loop device that reads and writes the backing directly where that works.
+
+use super::Bench;
+use crate::backing::Kind;
+use crate::cgroup::MemoryLimit;
+use crate::fio::run::Measurement;
+use crate::job::ScaledJob;
+use anyhow::{Context, bail};
+use papilio_oracle::loop_device::LoopDevice;
+use papilio_oracle::mount::Mount;
+use papilio_oracle::requirement::find_command;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// As the original runs have it; they ran on devices that could not discard, which would also take away
+/// the blocks that the backing has allocated for all.
+const MOUNT_OPTIONS: &str = "ssd,nodiscard";
+
+/// A mounted file system. The order matters: fields are dropped from the first to the last.
+struct Mounted {
+    mount: Mount,
+    _device: Option<LoopDevice>,
+}
+
+impl Bench<'_> {
+    pub(super) fn kernel(&self, job: &ScaledJob, fresh: bool, stem: PathBuf) -> anyhow::Result<Measurement> {
+        if fresh {
+            self.mkfs_btrfs()?;
+        }
+        // Counted from here on: what the mount itself reads belongs to nobody.
+        let mounted = self.kernel_mount()?;
+        let limit = job.cache.map(MemoryLimit::new).transpose()?;
+        let mut file = job.file.clone();
+        file.set("directory", mounted.mount.path().display());
+        self.fio(job, &file, stem, limit.as_ref()).measure()
+    }
+
+    pub(super) fn kernel_lay_out(&self, job: &ScaledJob, stem: PathBuf) -> anyhow::Result<()> {
+        self.mkfs_btrfs()?;
+        let mounted = self.kernel_mount()?;
+        let mut file = job.file.clone();
+        file.set("directory", mounted.mount.path().display());
+        self.fio(job, &file, stem, None).lay_out()?;
+        mounted.mount.sync().context("sync of the files")
+    }
+
+    fn mkfs_btrfs(&self) -> anyhow::Result<()> {
+        let program = find_command("mkfs.btrfs").context("mkfs.btrfs is not installed")?;
+        let mut command = Command::new(program);
+        command.args(["--quiet", "--force", "--nodiscard", "--csum", "crc32c", "-d", "single", "-m", "dup"]);
+        command.args(["-O", "no-holes", "-R", "free-space-tree"]);
+        command.arg("--byte-count").arg(self.backing.bytes().to_string()).arg(self.backing.path());
+        let output = command.output().context("mkfs.btrfs")?;
+        if !output.status.success() {
+            let words = String::from_utf8_lossy(&output.stderr);
+            bail!("mkfs.btrfs: {}", words.lines().last().unwrap_or("failed").trim());
+        }
+        Ok(())
+    }
+
+    fn kernel_mount(&self) -> anyhow::Result<Mounted> {
+        let path = self.backing.path();
+        let device = match self.backing.kind() {
+            Kind::Device => None,
+            Kind::Ram | Kind::File => Some(LoopDevice::attach_direct(path)?),
+        };
+        let node: &Path = device.as_ref().map_or(path, LoopDevice::path);
+        let mount = Mount::btrfs(self.backing.scratch(), node, MOUNT_OPTIONS, false)?;
+        Ok(Mounted { mount, _device: device })
+    }
+}

@@ -1,0 +1,73 @@
+//! The limit: the same job on the backing itself.
+
+use super::Bench;
+use crate::fio::run::Measurement;
+use crate::job::ScaledJob;
+use crate::job_file::JobFile;
+use std::path::{Path, PathBuf};
+
+impl Bench<'_> {
+    pub(super) fn raw(&self, job: &ScaledJob, stem: PathBuf) -> anyhow::Result<Measurement> {
+        let file = job_file(&job.file, self.backing.path(), self.backing.is_direct());
+        self.fio(job, &file, stem, None).measure()
+    }
+}
+
+/// The job with all its files as parts of one: a job with files of its own gets a part of its own.
+fn job_file(original: &JobFile, backing: &Path, direct: bool) -> JobFile {
+    let mut file = original.clone();
+    if !original.has("filename") {
+        let bytes = original.value("size").or(original.value("filesize")).unwrap_or_default().to_owned();
+        file.set("size", &bytes);
+        file.set("offset_increment", &bytes);
+    }
+    for key in [
+        "directory",
+        "filesize",
+        "filename_format",
+        "nrfiles",
+        "openfiles",
+        "file_service_type",
+        "fallocate",
+        // It is there and as large as it will be: nothing to preallocate, no huge pages of a file system.
+        "thp",
+    ] {
+        file.remove(key);
+    }
+    file.set("filename", backing.display().to_string().replace(':', "\\:"));
+    file.set("fallocate", "none");
+    if !direct {
+        file.set("direct", 0);
+    }
+    file
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::{JOBS, Scale};
+
+    #[test]
+    fn every_job_stays_within_its_size() {
+        for job in &JOBS {
+            let scaled = job.scaled(Scale { size: 0.01, seconds: None }).unwrap();
+            let file = job_file(&scaled.file, Path::new("/dev/x:y"), false);
+            assert_eq!(file.value("filename"), Some("/dev/x\\:y"), "{}", job.id);
+            assert!(!file.to_string().contains("MOUNT"), "{}", job.id);
+            assert_eq!(file.value("direct"), Some("0"), "{}", job.id);
+            let size: u64 = file.value("size").unwrap().parse().unwrap();
+            let jobs: u64 = file.value("numjobs").map_or(1, |jobs| jobs.parse().unwrap());
+            let parts = if file.has("offset_increment") { jobs } else { 1 };
+            assert_eq!(size * parts, scaled.file_bytes, "{}", job.id);
+        }
+    }
+
+    #[test]
+    fn what_is_done_stays_the_same() {
+        let scaled = JOBS[0].scaled(Scale { size: 0.01, seconds: None }).unwrap();
+        let file = job_file(&scaled.file, Path::new("/b"), true);
+        for key in ["rw", "bssplit", "direct", "numjobs", "iodepth", "ioengine", "runtime"] {
+            assert_eq!(file.value(key), scaled.file.value(key), "{key}");
+        }
+    }
+}
