@@ -91,10 +91,12 @@ mod space;
 mod subvolume;
 #[allow(dead_code)] // Not all of the writing half has a caller yet.
 mod transaction;
+mod tuning;
 mod volume;
 
 pub use btree::CacheStatistics;
 pub use data::FiemapExtent;
+pub use data::nocow::NocowCheck;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{
     DirEntry, Entries, Existing, File, FileReader, FileSystem, Inode, Manifest, ManifestEntry, Metadata,
@@ -119,3 +121,4 @@ pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use papilio_format as format;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 pub use subvolume::{Received, Subvolume};
+pub use tuning::{Tuning, TuningError};

@@ -4,6 +4,7 @@
 //! [`CompressionChoice`], which several places take.
 
 use crate::Error;
+use crate::tuning::Tuning;
 use papilio_format::TreeId;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, Timespec};
@@ -30,6 +31,7 @@ pub struct OpenOptions {
     pub(crate) force_compression: bool,
     /// Flags of each new regular file.
     pub(crate) file_flags: InodeFlags,
+    pub(crate) tuning: Tuning,
 }
 
 /// Which subvolume is the root of all paths.
@@ -65,6 +67,7 @@ impl Default for OpenOptions {
             compression: None,
             force_compression: false,
             file_flags: InodeFlags::empty(),
+            tuning: Tuning::default(),
         }
     }
 }
@@ -156,6 +159,12 @@ impl OpenOptions {
     /// `max_inline=`).
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = bytes;
+        self
+    }
+
+    /// Which of several ways things are done, for measurements.
+    pub fn tuning(mut self, tuning: Tuning) -> Self {
+        self.tuning = tuning;
         self
     }
 }

@@ -37,6 +37,8 @@ pub(crate) struct LiveTree {
     root: RwLock<Tree>,
     writer: Mutex<()>,
     frozen: AtomicU64,
+    /// Changes so far.
+    version: AtomicU64,
     /// Absent for the trees that the superblock names.
     record: Mutex<Option<RootRecord>>,
 }
@@ -69,6 +71,7 @@ impl LiveTree {
             root: RwLock::new(tree),
             writer: Mutex::new(()),
             frozen: AtomicU64::new(0),
+            version: AtomicU64::new(0),
             record: Mutex::new(record),
         }
     }
@@ -86,6 +89,12 @@ impl LiveTree {
     /// The tree as it is now. Holding it makes the next change copy its path.
     pub(crate) fn tree(&self) -> Tree {
         self.root.read().clone()
+    }
+
+    /// A number that is another one after each change: what was read of the tree after asking for it holds
+    /// for as long as it stays.
+    pub(crate) fn version(&self) -> u64 {
+        self.version.load(Ordering::Acquire)
     }
 
     /// What the root tree says of it.
@@ -339,6 +348,7 @@ impl<'a> TreeEditor<'a> {
             edit.shrink(&mut root)
         });
         *guard = Tree::with_root(Arc::clone(&tree.forest), tree.id, root);
+        tree.version.fetch_add(1, Ordering::Release);
         result
     }
 }

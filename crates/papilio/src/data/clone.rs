@@ -257,7 +257,7 @@ impl CloneSource<'_> {
         let reading = ReadContext::new(Arc::clone(context.volume), Some(sums), true);
         let (inode, item) = (self.inode, &self.item);
         let tree = self.tree.tree();
-        let data = FileData { tree: &tree, inode, flags: item.flags, size: item.size };
+        let data = FileData { tree: &tree, inode, flags: item.flags, size: item.size, written: None };
         let read = reading.read(&data, FileOffset(offset), buffer)?;
         buffer[read..].fill(0);
         Ok(())

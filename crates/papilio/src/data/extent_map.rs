@@ -73,7 +73,7 @@ pub(crate) struct DiskExtent {
 }
 
 impl DiskExtent {
-    fn advanced(self, bytes: u64) -> Self {
+    pub(crate) fn advanced(self, bytes: u64) -> Self {
         // Cannot overflow: `checked` proved that the whole part lies inside the extent.
         Self { offset: self.offset + bytes, ..self }
     }

@@ -148,7 +148,7 @@ impl WriteContext<'_> {
         let sums = self.checksum_tree.tree();
         let context = ReadContext::new(Arc::clone(self.volume), Some(sums), true);
         let tree = file.tree.tree();
-        let data = FileData { tree: &tree, inode: file.inode, flags: file.item.flags, size };
+        let data = FileData { tree: &tree, inode: file.inode, flags: file.item.flags, size, written: None };
         let read = context.read(&data, FileOffset(offset), buffer)?;
         buffer[read..].fill(0);
         Ok(())

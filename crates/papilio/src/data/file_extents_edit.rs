@@ -19,6 +19,7 @@ use papilio_format::items::file_extent::{
 };
 use papilio_format::items::inode::{InodeFlags, InodeItem, inode_key};
 use papilio_format::{Corrupt, FileOffset, Generation, Geometry, InodeNumber, LogicalAddress, TreeId};
+use std::collections::BTreeMap;
 
 /// What happens to a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -170,6 +171,41 @@ impl ExtentChanges {
         self.put(start, &extent);
     }
 
+    /// Puts `after`, ascending, in the place of those of `before` that show ordinary or preallocated parts of
+    /// uncompressed extents: the same parts, cut and marked in another way. Others of `before` stay.
+    pub(crate) fn rewrite<'e>(
+        &mut self,
+        before: impl Iterator<Item = &'e StoredExtent>,
+        after: &[(u64, FileExtentItem<'_>)],
+    ) {
+        let mut counts: BTreeMap<DataReference, i64> = BTreeMap::new();
+        let mut old: BTreeMap<u64, Vec<u8>> = BTreeMap::new();
+        for stored in before {
+            let extent = stored.extent();
+            if let Some(part) = on_disk(&extent).filter(|_| is_plain(&extent)) {
+                *counts.entry(self.reference(stored.start, &part)).or_default() -= 1;
+                old.insert(stored.start, extent.to_bytes());
+            }
+        }
+        for (start, extent) in after {
+            let part = on_disk(extent).expect("such are put only");
+            *counts.entry(self.reference(*start, &part)).or_default() += 1;
+            // What stays as it is is not written again.
+            let before = old.remove(start);
+            if before.is_none_or(|before| before != extent.to_bytes()) {
+                let extent = FileExtentItem { generation: self.generation, ..*extent };
+                self.put(*start, &extent);
+            }
+        }
+        for start in old.into_keys() {
+            self.changes.push(Change::Remove { key: file_extent_key(self.inode, FileOffset(start)) });
+        }
+        for (reference, count) in counts {
+            let change = if count > 0 { ReferenceChange::Add } else { ReferenceChange::Drop };
+            self.references.extend((0..count.unsigned_abs()).map(|_| (change, reference)));
+        }
+    }
+
     /// Puts another content into the inline extent that is there.
     pub(crate) fn replace_inline(&mut self, old: &StoredExtent, extent: &FileExtentItem<'_>) {
         assert!(old.is_inline() && old.start == 0, "inline data is at the start of a file");
@@ -246,6 +282,19 @@ impl ExtentChanges {
             }
         }
         Ok(inode)
+    }
+}
+
+/// Whether an extent's data is stored as it is.
+pub(crate) fn is_plain(extent: &FileExtentItem<'_>) -> bool {
+    extent.compression == Compression::None && extent.other_encoding == 0
+}
+
+/// The part of an extent on disk that an item shows.
+pub(crate) fn on_disk(extent: &FileExtentItem<'_>) -> Option<ExtentPart> {
+    match extent.content {
+        FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) if !part.is_hole() => Some(part),
+        _ => None,
     }
 }
 

@@ -7,6 +7,7 @@
 mod checksum;
 pub(crate) mod clone;
 mod compress;
+pub(crate) mod convert;
 mod csum_edit;
 pub(crate) mod dedupe;
 mod extend;
@@ -16,6 +17,7 @@ pub(crate) mod file_edit;
 mod file_extents_edit;
 mod inline;
 mod new_extents;
+pub(crate) mod nocow;
 pub(crate) mod prealloc;
 pub(crate) mod punch_hole;
 mod read;

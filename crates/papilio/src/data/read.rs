@@ -16,12 +16,14 @@ use crate::data::checksum::{DataSums, SectorFault};
 use crate::data::compress::{DecompressError, MAX_UNCOMPRESSED, decompress};
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents, InlineExtent};
 use crate::errors::{Error, FilePlace, Result};
+use crate::space::RangeSet;
 use crate::transaction::Transactions;
 use crate::volume::{LogicalRead, Volume};
 use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::{FileOffset, InodeNumber, LogicalAddress, objectid};
+use parking_lot::RwLock;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,6 +66,8 @@ pub(crate) struct FileData<'a> {
     pub(crate) flags: InodeFlags,
     /// Its bytes.
     pub(crate) size: u64,
+    /// Preallocated ranges that hold data though the tree says otherwise.
+    pub(crate) written: Option<&'a RwLock<RangeSet>>,
 }
 
 impl FileData<'_> {
@@ -191,18 +195,20 @@ impl<'a> Request<'a> {
             FileOffset(end),
         );
         let mut rest = buffer;
-        let mut carried: Option<Extent> = None;
+        // The rest of an extent that was cut, and one that the batch had no room for.
+        let mut carried: ArrayVec<Extent, 2> = ArrayVec::new();
         while !rest.is_empty() {
             let mut batch = Batch::new(&mut scratch.arena);
             while !rest.is_empty() {
-                let extent = match carried.take() {
+                let extent = match carried.pop() {
                     Some(extent) => extent,
                     None => extents.next().expect("extents cover the whole range")?,
                 };
+                let extent = self.cut_written(extent, &mut carried);
                 if let ExtentKind::Regular(disk) = &extent.kind
                     && !batch.has_room(disk, self.sector_size)
                 {
-                    carried = Some(extent);
+                    carried.push(extent);
                     break;
                 }
                 let wanted = (extent.end.0.min(end) - extent.start.0) as usize;
@@ -213,6 +219,24 @@ impl<'a> Request<'a> {
             self.finish(batch, &mut scratch.last)?;
         }
         Ok(())
+    }
+
+    /// The start of a preallocated extent, as far as all of it holds data or none does; the rest is carried.
+    fn cut_written(&self, extent: Extent, carried: &mut ArrayVec<Extent, 2>) -> Extent {
+        let (ExtentKind::Prealloc(disk), Some(written)) = (&extent.kind, self.file.written) else {
+            return extent;
+        };
+        let (disk, start, end) = (*disk, extent.start, extent.end);
+        let (cut, kind) = match written.read().first_behind(start.0) {
+            Some(run) if run.start <= start.0 => (run.end.min(end.0), ExtentKind::Regular(disk)),
+            Some(run) => (run.start.min(end.0), ExtentKind::Prealloc(disk)),
+            None => (end.0, ExtentKind::Prealloc(disk)),
+        };
+        if cut < end.0 {
+            let rest = ExtentKind::Prealloc(disk.advanced(cut - start.0));
+            carried.push(Extent { start: FileOffset(cut), end, kind: rest });
+        }
+        Extent { start, end: FileOffset(cut), kind }
     }
 
     /// Fills `target` with the start of `extent`, or puts the reads that will into the batch.

@@ -1,12 +1,12 @@
 //! The committer: a thread that commits what waits long enough, and cleans up deleted subvolumes.
 //!
-//! Owns [`Committer`]. Invariants: the thread holds the transactions only while it works, so that it never
+//! Owns [`Committer`]. Invariants: the thread holds the file system only while it works, so that it never
 //! keeps a file system open; when the [`Committer`] is dropped, the thread has ended: nothing changes
 //! behind the back of who closed the file system. Kernel counterparts: `transaction_kthread`,
 //! `cleaner_kthread` (`fs/btrfs/disk-io.c`).
 
-use crate::subvolume::clean_step;
-use crate::transaction::Transactions;
+use crate::fs::FileSystem;
+use crate::fs::mount::Mounted;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -30,10 +30,10 @@ pub(crate) struct Committer {
 
 impl Committer {
     /// Starts the thread.
-    pub(crate) fn start(transactions: &Arc<Transactions>, interval: Duration) -> Self {
+    pub(crate) fn start(mounted: &Arc<Mounted>, interval: Duration) -> Self {
         let (wake, told) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let work = Work { transactions: Arc::downgrade(transactions), interval, stop: Arc::clone(&stop) };
+        let work = Work { mounted: Arc::downgrade(mounted), interval, stop: Arc::clone(&stop) };
         let spawned =
             std::thread::Builder::new().name("papilio-commit".to_owned()).spawn(move || work.run(&told));
         let thread = match spawned {
@@ -69,7 +69,7 @@ impl Drop for Committer {
 
 /// What the thread does.
 struct Work {
-    transactions: Weak<Transactions>,
+    mounted: Weak<Mounted>,
     interval: Duration,
     stop: Arc<AtomicBool>,
 }
@@ -82,15 +82,16 @@ impl Work {
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
-            let Some(transactions) = self.transactions.upgrade() else { return };
+            let Some(mounted) = self.mounted.upgrade() else { return };
+            let fs = FileSystem::of_mounted(mounted);
             match told_now {
                 Ok(Wake::Clean) => {
                     // All that were deleted meanwhile go in one round.
                     while told.try_recv().is_ok() {}
-                    self.clean(&transactions);
+                    self.clean(&fs);
                 }
                 Err(RecvTimeoutError::Timeout) => {
-                    if let Err(error) = transactions.commit() {
+                    if let Err(error) = fs.sync() {
                         // Latched: who changes something next is told.
                         tracing::error!("in the background: {error}");
                     }
@@ -98,15 +99,15 @@ impl Work {
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
-            if transactions.check_running().is_err() {
+            if fs.failure().is_some() {
                 return;
             }
         }
     }
 
-    fn clean(&self, transactions: &Arc<Transactions>) {
+    fn clean(&self, fs: &FileSystem) {
         while !self.stop.load(Ordering::Acquire) {
-            match clean_step(transactions) {
+            match fs.clean_subvolumes_step() {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {

@@ -83,7 +83,13 @@ impl Opened {
         let subvolume = self.fs.mounted.trees.subvolume(objectid::FS_TREE).unwrap();
         let number = InodeNumber(number);
         let item = inode::inode(&subvolume.tree, number).unwrap().unwrap();
-        then(&FileData { tree: &subvolume.tree, inode: number, flags: item.flags, size: item.size })
+        then(&FileData {
+            tree: &subvolume.tree,
+            inode: number,
+            flags: item.flags,
+            size: item.size,
+            written: None,
+        })
     }
 
     fn sector_size(&self) -> u32 {

@@ -36,9 +36,10 @@ const STEP: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug)]
 pub struct File {
-    inode: Inode,
-    /// Keeps the file alive after its last name went; absent where nothing changes.
+    /// Keeps the file alive after its last name went; absent where nothing changes. Let go of before the
+    /// file system is.
     open: Option<Arc<OpenInode>>,
+    inode: Inode,
 }
 
 impl File {
@@ -54,6 +55,11 @@ impl File {
     pub(super) fn open_inode(&self) -> Result<&OpenInode> {
         self.inode.file_system().transactions()?;
         Ok(self.open.as_ref().expect("files of a file system that can be written have one"))
+    }
+
+    /// As [`File::open_inode`], where it is open for writing.
+    pub(super) fn open_arc(&self) -> Option<&Arc<OpenInode>> {
+        self.open.as_ref()
     }
 
     /// It was made without a name: it goes when it is closed.
@@ -110,6 +116,7 @@ impl File {
             inode: handle.number,
             flags: handle.item.flags,
             size: handle.item.size,
+            written: self.open.as_ref().map(|open| open.in_place.written()),
         };
         self.inode.file_system().mounted.reader.read(&file, FileOffset(offset), buffer)
     }
@@ -140,6 +147,7 @@ impl File {
     /// # Errors
     /// A tree block or an extent that cannot be read.
     pub fn fiemap(&self, offset: u64) -> Result<Vec<FiemapExtent>> {
+        self.flush()?;
         let handle = self.inode.handle()?;
         let mut extents = Vec::new();
         data::fiemap(
@@ -187,7 +195,13 @@ impl File {
         FileReader { file: self.clone(), position: 0 }
     }
 
+    /// What memory holds of it goes to the trees.
+    fn flush(&self) -> Result<()> {
+        self.open.as_ref().map_or(Ok(()), |open| self.inode.file_system().flush(open))
+    }
+
     fn seek(&self, offset: u64, whence: Whence) -> Result<Option<u64>> {
+        self.flush()?;
         let handle = self.inode.handle()?;
         let sector_size = self.sector_size();
         let size = self.len();
@@ -195,8 +209,9 @@ impl File {
         Ok(found.map(FileOffset::get))
     }
 
-    fn sector_size(&self) -> u32 {
-        self.inode.file_system().superblock().raw.sector_size
+    pub(super) fn sector_size(&self) -> u32 {
+        // Not from the superblock, which a commit holds while it waits for the device.
+        self.inode.file_system().mounted.volume().geometry().sector_size
     }
 
     fn check_within(&self, offset: u64) -> Result<()> {

@@ -5,6 +5,7 @@
 use crate::btree::CacheStatistics;
 use crate::errors::{Error, PathError, Result};
 use crate::fs::mount::{Mounted, default_subvolume, subvolume_root};
+use crate::fs::sync::Closer;
 use crate::fs::{Entries, File, Inode, Metadata, Walk};
 use crate::namespace::{Handle, Place, resolve};
 use crate::options::OpenOptions;
@@ -39,6 +40,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct FileSystem {
     pub(crate) mounted: Arc<Mounted>,
+    /// Closes it when the last handle of a caller goes; absent inside.
+    _closer: Option<Arc<Closer>>,
 }
 
 impl FileSystem {
@@ -57,7 +60,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::open`]; [`Error::DeviceMissing`] where a device was not named.
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
-        Ok(Self { mounted: Arc::new(Mounted::open(path.as_ref(), options)?) })
+        Ok(Self::started(Mounted::open(path.as_ref(), options)?, options))
     }
 
     /// Opens what lies on devices that the caller made, in memory for instance. The options'
@@ -66,7 +69,18 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::open_with`].
     pub fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
-        Ok(Self { mounted: Arc::new(Mounted::from_devices(devices, options)?) })
+        Ok(Self::started(Mounted::from_devices(devices, options)?, options))
+    }
+
+    fn started(mounted: Mounted, options: &OpenOptions) -> Self {
+        let mounted = Arc::new(mounted);
+        let closer = Closer::start(&mounted, options.commit_interval);
+        Self { mounted, _closer: closer }
+    }
+
+    /// A handle for what is done inside, which does not keep the file system from being closed.
+    pub(crate) fn of_mounted(mounted: Arc<Mounted>) -> Self {
+        Self { mounted, _closer: None }
     }
 
     /// The superblock in use.
@@ -247,7 +261,10 @@ impl FileSystem {
         Ok(self.wrap(handle))
     }
 
-    pub(crate) fn wrap(&self, handle: Handle) -> Inode {
+    pub(crate) fn wrap(&self, mut handle: Handle) -> Inode {
+        if let Some(open) = self.mounted.dirty_inodes.get(handle.place()) {
+            handle.item = open.as_seen(handle.item);
+        }
         Inode::new(self.clone(), handle)
     }
 }

@@ -17,7 +17,7 @@ use crate::fs::File;
 use crate::fs::change::EXTENT_ITEMS;
 use crate::items::inode;
 use papilio_format::FileOffset;
-use papilio_format::items::inode::InodeFlags;
+use papilio_format::items::inode::{InodeFlags, InodeItem};
 
 /// Bytes that one change of a transaction writes at most.
 const WRITE_STEP: usize = 8 << 20;
@@ -30,9 +30,14 @@ impl File {
     /// [`PathError::TooLarge`], [`Error::NoSpace`], [`PathError::NotPermitted`] for an immutable file, or what
     /// reading and writing meets. What came before a failing step stays written.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        let done = self.write_in_place(data, offset)?;
+        let data = &data[done..];
+        if data.is_empty() && done > 0 {
+            return Ok(());
+        }
         let open = self.open_inode()?;
         let _exclusive = open.data.write();
-        let mut at = offset;
+        let mut at = offset + done as u64;
         // Steps end at multiples of their size, so that no sector is written twice.
         let mut rest = data;
         while !rest.is_empty() {
@@ -147,6 +152,9 @@ impl File {
         {
             return Err(Error::path(b"clone", PathError::CrossDevice));
         }
+        // Nobody overwrites in place what will be shared.
+        let mut sharing = self.inode().file_system().mounted.sharing.write();
+        *sharing += 1;
         let (own, other) = (self.open_inode()?, source.open_inode()?);
         let (own_place, other_place) = (self.inode().place(), source.inode().place());
         let (_first, _second);
@@ -161,6 +169,7 @@ impl File {
                 _first = own.data.write();
             }
         }
+        self.inode().file_system().flush_locked(other)?;
         let live = self.inode().file_system().transactions()?.live().get(other_place.tree)?;
         let open_source =
             move |_: &WriteContext<'_>, then: &mut dyn FnMut(&CloneSource<'_>) -> Result<Progress>| {
@@ -179,14 +188,24 @@ impl File {
         items: u64,
         mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
     ) -> Result<R> {
-        let place = self.inode().place();
-        self.inode().file_system().change_data(place, items, |context, file| {
-            if file.item.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
-                let path = format!("subvolume {}, inode {}", place.tree, place.inode);
-                return Err(Error::path(path.as_bytes(), PathError::NotPermitted));
-            }
+        let (place, fs) = (self.inode().place(), self.inode().file_system());
+        let open = self.open_inode()?;
+        fs.flush_locked(open)?;
+        open.in_place.forget();
+        fs.change_data(place, items, |context, file| {
+            self.check_mutable(&file.item)?;
             change(context, file)
         })
+    }
+
+    /// # Errors
+    /// [`PathError::NotPermitted`] for a file whose data may not change.
+    pub(super) fn check_mutable(&self, item: &InodeItem) -> Result<()> {
+        if item.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
+            let path = format!("subvolume {}, inode {}", self.inode().tree(), self.inode().number());
+            return Err(Error::path(path.as_bytes(), PathError::NotPermitted));
+        }
+        Ok(())
     }
 
     /// A change in steps.

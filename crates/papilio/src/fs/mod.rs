@@ -12,6 +12,8 @@ mod dir;
 mod file;
 mod file_system;
 mod file_write;
+mod flush;
+mod in_place;
 mod inode;
 mod inspect;
 mod metadata;

@@ -10,6 +10,7 @@ use crate::data::file_edit::WriteOptions;
 use crate::errors::{Error, PathError, Result};
 use crate::fs::change::{Subvolumes, write_options};
 use crate::fs::committer::Committer;
+use crate::fs::flush::DirtyInodes;
 use crate::fs::open_inodes::OpenInodes;
 use crate::items::dir;
 use crate::items::item_error;
@@ -17,6 +18,7 @@ use crate::items::trees::Trees;
 use crate::namespace::{Handle, Place, resolve};
 use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::transaction::{TransactionOptions, Transactions};
+use crate::tuning::Tuning;
 use crate::volume::Volume;
 use papilio_device::{Access, Device, FileDevice};
 use papilio_format::items::chunk::ChunkItem;
@@ -24,6 +26,7 @@ use papilio_format::items::device::DeviceItem;
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::superblock::RootBackup;
 use papilio_format::{InodeNumber, ItemType, LogicalAddress, Superblock, TreeId, objectid};
+use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -38,12 +41,19 @@ pub(crate) struct Mounted {
     pub(crate) subvolumes: Subvolumes,
     /// Files that are open.
     pub(crate) open_inodes: OpenInodes,
+    /// Open files with changes that the trees do not have.
+    pub(crate) dirty_inodes: DirtyInodes,
+    /// How often extents got shared since the mount. Held, shared, while data is overwritten in place;
+    /// exclusively, and counted, by who shares any.
+    pub(crate) sharing: RwLock<u64>,
     /// How data is written.
     pub(crate) write_options: WriteOptions,
     /// Flags that the options give each new regular file.
     pub(crate) file_flags: InodeFlags,
+    /// Which of several ways things are done.
+    pub(crate) tuning: Tuning,
     /// Commits in the background; absent where nothing changes, or nobody asked for it.
-    pub(crate) committer: Option<Committer>,
+    pub(crate) committer: Mutex<Option<Committer>>,
     /// Whether the trees are those of a backup root.
     pub(crate) used_backup_root: bool,
 }
@@ -123,22 +133,18 @@ impl Mounted {
         options: &OpenOptions,
         used_backup_root: bool,
     ) -> Self {
-        let committer = trees
-            .transactions()
-            .and_then(|transactions| Some(Committer::start(transactions, options.commit_interval?)));
-        if let Some(committer) = &committer {
-            // Subvolumes that an earlier mount deleted and did not get to.
-            committer.clean();
-        }
         Self {
             trees,
             reader,
             root,
             subvolumes: Subvolumes::default(),
             open_inodes: OpenInodes::default(),
+            dirty_inodes: DirtyInodes::default(),
+            sharing: RwLock::new(0),
             write_options: write_options(options),
             file_flags: options.file_flags,
-            committer,
+            tuning: options.tuning,
+            committer: Mutex::new(None),
             used_backup_root,
         }
     }

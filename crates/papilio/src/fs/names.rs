@@ -170,6 +170,8 @@ impl Inode {
     /// # Errors
     /// [`PathError::NotPermitted`] for an immutable inode; as [`Inode::create`].
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
+        // Times that are set now are newer than those of writes before.
+        self.file_system().flush_place(self.place())?;
         self.file_system()
             .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
                 setattr::set_attributes(editor, now, self.number(), set)

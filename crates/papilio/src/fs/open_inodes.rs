@@ -8,9 +8,14 @@
 //! exclusive for who changes it, taken before a transaction is joined. Kernel counterpart: the inode
 //! cache, `btrfs_evict_inode` (`fs/btrfs/inode.c`).
 
+use crate::btree::LiveTree;
+use crate::data::nocow::InPlace;
+use crate::errors::{Error, PathError, Result};
 use crate::fs::FileSystem;
 use crate::fs::mount::Mounted;
+use crate::items::inode;
 use crate::namespace::Place;
+use papilio_format::items::inode::{InodeItem, Timespec};
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -33,6 +38,23 @@ pub(crate) struct OpenInode {
     unlinked: AtomicBool,
     /// It was made without a name and never had one: only then may it get one.
     linkable: AtomicBool,
+    /// What is known of overwriting it in place.
+    pub(super) in_place: InPlace,
+    /// The inode item, with the version of the tree that it was read from.
+    item: RwLock<Option<(u64, InodeItem)>>,
+    /// What changes in memory did to the inode.
+    touched: Mutex<Option<Touched>>,
+    /// There is something to flush.
+    dirty: AtomicBool,
+}
+
+/// What changes in memory did to an inode.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touched {
+    /// When the last was made.
+    pub(super) time: Timespec,
+    /// The change counter after it.
+    pub(super) sequence: u64,
 }
 
 impl OpenInodes {
@@ -48,6 +70,10 @@ impl OpenInodes {
             data: RwLock::new(()),
             unlinked: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
+            in_place: InPlace::default(),
+            item: RwLock::new(None),
+            touched: Mutex::new(None),
+            dirty: AtomicBool::new(false),
         });
         table.insert(place, Arc::downgrade(&open));
         open
@@ -75,6 +101,73 @@ impl OpenInodes {
 }
 
 impl OpenInode {
+    /// Where it lies.
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Whether its last name is gone.
+    pub(super) fn is_unlinked(&self) -> bool {
+        self.unlinked.load(Ordering::Acquire)
+    }
+
+    /// The inode item as `live`, its subvolume, has it.
+    ///
+    /// # Errors
+    /// [`PathError::NotFound`], or a tree block that cannot be read.
+    pub(super) fn item(&self, live: &LiveTree) -> Result<InodeItem> {
+        let version = live.version();
+        if let Some((read_at, item)) = &*self.item.read()
+            && *read_at == version
+        {
+            return Ok(*item);
+        }
+        let item = inode::inode(&live.tree(), self.place.inode)?.ok_or_else(|| {
+            let path = format!("subvolume {}, inode {}", self.place.tree, self.place.inode);
+            Error::path(path.as_bytes(), PathError::NotFound)
+        })?;
+        *self.item.write() = Some((version, item));
+        Ok(item)
+    }
+
+    /// Notes a change in memory. Says whether it is the first since the last flush: then the caller enters
+    /// it in the table of dirty files.
+    pub(super) fn touch(&self, now: Timespec) -> bool {
+        let mut touched = self.touched.lock();
+        let known = self.item.read().map_or(0, |(_, item)| item.sequence);
+        let sequence = touched.map_or(known, |touched| touched.sequence).wrapping_add(1);
+        *touched = Some(Touched { time: now, sequence });
+        !self.dirty.swap(true, Ordering::AcqRel)
+    }
+
+    /// What changes in memory did to the inode.
+    pub(super) fn touched(&self) -> Option<Touched> {
+        *self.touched.lock()
+    }
+
+    /// The inode item as who asks for it is to see it.
+    pub(super) fn as_seen(&self, item: InodeItem) -> InodeItem {
+        match self.touched() {
+            Some(Touched { time, sequence }) => {
+                InodeItem { mtime: time, ctime: time, sequence: item.sequence.max(sequence), ..item }
+            }
+            None => item,
+        }
+    }
+
+    /// Whether there is something to flush.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// All of it is in the trees. The caller holds the data lock exclusively.
+    pub(super) fn set_clean(&self) {
+        self.in_place.written().write().clear();
+        self.in_place.forget();
+        *self.touched.lock() = None;
+        self.dirty.store(false, Ordering::Release);
+    }
+
     /// It was made without a name: it is deleted when the last who has it open is gone.
     pub(super) fn set_unnamed(&self) {
         self.unlinked.store(true, Ordering::Release);
@@ -93,7 +186,7 @@ impl Drop for OpenInode {
             }
         }
         if self.unlinked.load(Ordering::Acquire)
-            && let Err(error) = (FileSystem { mounted }).evict(self.place)
+            && let Err(error) = FileSystem::of_mounted(mounted).evict(self.place)
         {
             tracing::warn!("{:?}: an unlinked file is left to the next mount: {error}", self.place);
         }

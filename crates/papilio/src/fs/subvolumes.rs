@@ -50,10 +50,15 @@ impl Inode {
         // Refuses what is no subvolume, such as other trees.
         fs.mounted.trees.subvolume(source)?;
         let ids = fs.subvolume_ids();
+        // Nobody overwrites in place what the snapshot will show, and everything written before is in it.
+        let mut sharing = fs.mounted.sharing.write();
+        *sharing += 1;
+        fs.flush_tree(source)?;
         let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only)
         })?;
+        drop(sharing);
         // Files without a name that the source has open are no part of it: nobody has them open here.
         if let Err(error) = fs.numbers(id) {
             tracing::warn!("snapshot {id}: unlinked files are left to the next mount: {error}");
@@ -90,7 +95,7 @@ impl Inode {
             subvolume::delete(handle, self.entry_named(name), only_empty, in_use)
         })?;
         fs.mounted.subvolumes.lock().remove(&id);
-        if let Some(committer) = &fs.mounted.committer {
+        if let Some(committer) = &*fs.mounted.committer.lock() {
             committer.clean();
         }
         Ok(())
@@ -187,6 +192,9 @@ impl FileSystem {
     /// [`PathError::NoSubvolume`] where `path` is no subvolume's root; as [`FileSystem::sync`].
     pub fn set_subvolume_read_only(&self, path: impl AsRef<[u8]>, read_only: bool) -> Result<()> {
         let id = self.subvolume_at(path.as_ref())?;
+        // What is in memory belongs to the time before.
+        let _sharing = self.mounted.sharing.write();
+        self.flush_tree(id)?;
         self.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_read_only(handle, id, read_only))
     }
 

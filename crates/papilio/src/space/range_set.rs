@@ -106,6 +106,11 @@ impl RangeSet {
         holder
     }
 
+    /// Removes all.
+    pub(crate) fn clear(&mut self) {
+        *self = Self::default();
+    }
+
     /// Adds what of `range` is not there yet.
     pub(crate) fn cover(&mut self, range: &Range<u64>) {
         if range.start < range.end {

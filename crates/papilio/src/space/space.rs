@@ -314,6 +314,16 @@ impl Space {
         Some(NewBlockGroup { range: group.range(), flags: group.flags, used: group.used })
     }
 
+    /// Whether what lies at an address may be overwritten: its block group is not being removed or relocated.
+    pub(crate) fn is_writable(&self, address: LogicalAddress) -> bool {
+        let state = self.state.lock();
+        address
+            .0
+            .checked_add(1)
+            .and_then(|end| state.group_of(&(address.0..end)))
+            .is_some_and(|group| !group.read_only)
+    }
+
     /// Block groups in which nothing is, of the last commit neither, and which can go without the
     /// loss of their profile: the last one of its flags stays, as the kernel has it.
     pub(crate) fn empty_groups(&self) -> Vec<NewBlockGroup> {

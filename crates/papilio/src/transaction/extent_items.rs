@@ -29,6 +29,14 @@ pub(crate) struct ExtentInfo {
     inline: Vec<BackRef>,
 }
 
+impl ExtentInfo {
+    /// How many references of one kind stand in the item itself; the others have items of their own.
+    pub(super) fn inline_count(&self, reference: &Reference) -> u64 {
+        let of_kind = self.inline.iter().filter(|inline| Reference::of(inline).as_ref() == Some(reference));
+        of_kind.map(|inline| u64::from(inline.count())).sum()
+    }
+}
+
 /// The item of the extent at `address`.
 ///
 /// # Errors

@@ -287,7 +287,7 @@ impl<'a> Handle<'a> {
 }
 
 impl DataReference {
-    fn key(&self) -> Reference {
+    pub(super) fn key(&self) -> Reference {
         Reference::Data { root: self.tree, inode: self.inode, offset: self.offset }
     }
 }

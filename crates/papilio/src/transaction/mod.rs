@@ -11,6 +11,7 @@ mod delayed_refs;
 mod extent_items;
 mod handle;
 mod live_trees;
+mod only_reference;
 mod quota;
 mod snapshot;
 #[allow(clippy::module_inception)]

@@ -255,7 +255,11 @@ impl Files {
         let tree = self.trees[file.tree].tree();
         let (inode, flags, size) = (file.inode, file.item.flags, file.item.size);
         let mut bytes = vec![0xee; size as usize];
-        let read = reading.read(&FileData { tree: &tree, inode, flags, size }, FileOffset(0), &mut bytes)?;
+        let read = reading.read(
+            &FileData { tree: &tree, inode, flags, size, written: None },
+            FileOffset(0),
+            &mut bytes,
+        )?;
         assert_eq!(read as u64, size);
         Ok(bytes)
     }

@@ -1,0 +1,132 @@
+//! Preallocated ranges that were written become ordinary ones in the tree.
+//!
+//! Owns [`convert_step`]. Pieces that lie side by side, in the file and in the same extent on disk, are joined
+//! again, so that a file which was written at random has in the end no more items than one that was written
+//! in order. Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_mark_extent_written`
+//! (`fs/btrfs/file.c`).
+
+use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::file_extents_edit::{is_plain, on_disk};
+use crate::data::stored_extents::{StoredExtent, StoredExtents};
+use crate::data::truncate::Progress;
+use crate::errors::Result;
+use crate::space::RangeSet;
+use papilio_format::items::file_extent::{ExtentPart, FileExtentContent, FileExtentItem};
+use papilio_format::items::inode::InodeItem;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Written ranges that a step deals with.
+pub(crate) const STEP_RANGES: usize = 128;
+
+/// A part of the file as an item is to show it.
+#[derive(Clone, Copy, Debug)]
+struct Part<'a> {
+    start: u64,
+    part: ExtentPart,
+    preallocated: bool,
+    /// The item that it comes from.
+    of: FileExtentItem<'a>,
+}
+
+impl Part<'_> {
+    fn end(&self) -> u64 {
+        self.start + self.part.length
+    }
+
+    fn continues(&self, before: &Self) -> bool {
+        let (own, other) = (&self.part, &before.part);
+        self.preallocated == before.preallocated
+            && before.end() == self.start
+            && (own.disk_address, own.disk_length) == (other.disk_address, other.disk_length)
+            && other.offset + other.length == own.offset
+    }
+
+    fn item(&self) -> FileExtentItem<'_> {
+        let content = if self.preallocated {
+            FileExtentContent::Prealloc(self.part)
+        } else {
+            FileExtentContent::Regular(self.part)
+        };
+        FileExtentItem { content, ..self.of }
+    }
+}
+
+/// Makes ordinary extents of what of `written` the tree has as preallocated, from `from` on, and puts `item`
+/// as the inode. Returns where the next step begins; at the end of the ranges it is [`Progress::Done`].
+///
+/// # Errors
+/// What reading and changing trees meets.
+pub(crate) fn convert_step(
+    context: &WriteContext<'_>,
+    file: &mut FileEdit<'_>,
+    written: &RangeSet,
+    from: u64,
+    item: InodeItem,
+) -> Result<(Progress, u64)> {
+    let mut runs = Vec::with_capacity(STEP_RANGES);
+    let mut at = from;
+    while runs.len() < STEP_RANGES
+        && let Some(run) = written.first_behind(at)
+    {
+        at = run.end;
+        runs.push(run);
+    }
+    let more = written.first_behind(at).is_some();
+    let tree = file.tree.tree();
+    let sector = context.sector();
+    let mut stored: BTreeMap<u64, StoredExtent> = BTreeMap::new();
+    for run in &runs {
+        // With the neighbours, which they may be joined to.
+        let (start, end) = (run.start.saturating_sub(sector), run.end + sector);
+        for extent in StoredExtents::new(&tree, file.inode, sector as u32, start, end) {
+            let extent = extent?;
+            stored.insert(extent.start, extent);
+        }
+    }
+    drop(tree);
+    let mut parts: Vec<Part<'_>> = Vec::new();
+    for (&start, extent) in &stored {
+        for part in parts_of(start, extent, &runs) {
+            match parts.last_mut() {
+                Some(last) if part.continues(last) => last.part.length += part.part.length,
+                _ => parts.push(part),
+            }
+        }
+    }
+    let mut changes = context.changes(file);
+    let after: Vec<_> = parts.iter().map(|part| (part.start, part.item())).collect();
+    changes.rewrite(stored.values(), &after);
+    file.publish(context, changes, item)?;
+    Ok((if more { Progress::More } else { Progress::Done }, at))
+}
+
+/// What an item is to be cut into; nothing for one that is none of these extents.
+fn parts_of<'a>(start: u64, extent: &'a StoredExtent, runs: &[Range<u64>]) -> Vec<Part<'a>> {
+    let of = extent.extent();
+    let Some(part) = on_disk(&of).filter(|_| is_plain(&of)) else { return Vec::new() };
+    let preallocated = matches!(of.content, FileExtentContent::Prealloc(_));
+    if !preallocated {
+        return vec![Part { start, part, preallocated, of }];
+    }
+    let piece = |from: u64, to: u64, preallocated| Part {
+        start: from,
+        part: ExtentPart { offset: part.offset + (from - start), length: to - from, ..part },
+        preallocated,
+        of,
+    };
+    let mut pieces = Vec::new();
+    let mut at = start;
+    for run in runs.iter().filter(|run| run.start < extent.end && run.end > start) {
+        let (from, to) = (run.start.max(start), run.end.min(extent.end));
+        if at < from {
+            pieces.push(piece(at, from, true));
+        }
+        pieces.push(piece(from, to, false));
+        at = to;
+    }
+    if at < extent.end {
+        pieces.push(piece(at, extent.end, true));
+    }
+    pieces
+}

@@ -1,0 +1,128 @@
+//! Switches between several ways to do the same thing.
+//!
+//! Owns [`Tuning`]: one row for each mechanism whose gain is to be measured, the fast way first and by
+//! default. All ways of a row make the same results and the same format; they differ in speed only. Text like
+//! `nocow_check=collect-all,...` parses into one.
+
+use crate::data::nocow::NocowCheck;
+use std::fmt;
+use std::str::FromStr;
+
+/// Which of several ways things are done.
+///
+/// ```
+/// use papilio::{NocowCheck, Tuning};
+///
+/// let tuning: Tuning = "nocow_check=collect-all".parse()?;
+/// assert_eq!(tuning.nocow_check, NocowCheck::CollectAll);
+/// assert_eq!(Tuning::default().to_string(), "nocow_check=first-match");
+/// assert!("nocow_check=perhaps".parse::<Tuning>().is_err());
+/// # Ok::<(), papilio::TuningError>(())
+/// ```
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Tuning {
+    /// How it is asked whether a range has checksums before it is overwritten in place.
+    pub nocow_check: NocowCheck,
+}
+
+/// A switch that cannot be set so.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TuningError {
+    /// No such row.
+    #[error("{0:?} is no tuning switch; there are: {rows}", rows = ROWS.map(|row| row.name).join(", "))]
+    UnknownSwitch(String),
+    /// The row has other ways.
+    #[error("{switch}={value:?}: it is one of {ways}")]
+    UnknownWay {
+        /// The row.
+        switch: &'static str,
+        /// What was asked for.
+        value: String,
+        /// What there is.
+        ways: String,
+    },
+    /// The mechanism is not there yet.
+    #[error("{0} is not there yet in this version")]
+    NotThereYet(&'static str),
+}
+
+/// A row: its name, its ways (the default first), and how to get and set it by the way's place.
+struct Row {
+    name: &'static str,
+    ways: &'static [&'static str],
+    get: fn(&Tuning) -> usize,
+    set: fn(&mut Tuning, usize),
+}
+
+/// All rows that are there.
+const ROWS: [Row; 1] = [Row {
+    name: "nocow_check",
+    ways: &["first-match", "collect-all"],
+    get: |tuning| tuning.nocow_check as usize,
+    set: |tuning, way| {
+        tuning.nocow_check = [NocowCheck::FirstMatch, NocowCheck::CollectAll][way];
+    },
+}];
+
+/// Rows whose mechanism is still to come.
+const TO_COME: [&str; 4] = ["log_items", "write_checksum", "csum_lookup", "cache_insert"];
+
+impl FromStr for Tuning {
+    type Err = TuningError;
+
+    fn from_str(text: &str) -> Result<Self, TuningError> {
+        let mut tuning = Self::default();
+        for setting in text.split(',').map(str::trim).filter(|setting| !setting.is_empty()) {
+            let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
+            let Some(row) = ROWS.iter().find(|row| row.name == name) else {
+                return Err(match TO_COME.iter().find(|row| **row == name) {
+                    Some(row) => TuningError::NotThereYet(row),
+                    None => TuningError::UnknownSwitch(name.to_owned()),
+                });
+            };
+            let way =
+                row.ways.iter().position(|way| *way == value).ok_or_else(|| TuningError::UnknownWay {
+                    switch: row.name,
+                    value: value.to_owned(),
+                    ways: row.ways.join(", "),
+                })?;
+            (row.set)(&mut tuning, way);
+        }
+        Ok(tuning)
+    }
+}
+
+impl fmt::Display for Tuning {
+    fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (number, row) in ROWS.iter().enumerate() {
+            let comma = if number > 0 { "," } else { "" };
+            write!(formatter, "{comma}{}={}", row.name, row.ways[(row.get)(self)])?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_way_of_every_row_survives_text() {
+        for row in &ROWS {
+            for way in row.ways {
+                let text = format!("{}={way}", row.name);
+                let tuning: Tuning = text.parse().unwrap();
+                assert!(tuning.to_string().split(',').any(|setting| setting == text), "{text}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_is_not_there_is_told_from_what_is_unknown() {
+        assert_eq!("cache_insert=one-walk".parse::<Tuning>(), Err(TuningError::NotThereYet("cache_insert")));
+        assert_eq!("fast".parse::<Tuning>(), Err(TuningError::UnknownSwitch("fast".to_owned())));
+        let error = "nocow_check=".parse::<Tuning>().unwrap_err();
+        assert_eq!(error.to_string(), "nocow_check=\"\": it is one of first-match, collect-all");
+    }
+}
