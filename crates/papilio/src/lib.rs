@@ -96,7 +96,6 @@ mod volume;
 
 pub use btree::CacheStatistics;
 pub use data::FiemapExtent;
-pub use data::nocow::NocowCheck;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{
     DirEntry, Entries, Existing, File, FileReader, FileSystem, Inode, Manifest, ManifestEntry, Metadata,
@@ -121,4 +120,4 @@ pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use papilio_format as format;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 pub use subvolume::{Received, Subvolume};
-pub use tuning::{Tuning, TuningError};
+pub use tuning::{NocowCheck, Tuning, TuningError};

@@ -4,9 +4,18 @@
 //! default. All ways of a row make the same results and the same format; they differ in speed only. Text like
 //! `nocow_check=collect-all,...` parses into one.
 
-use crate::data::nocow::NocowCheck;
 use std::fmt;
 use std::str::FromStr;
+
+/// How it is asked whether a range has checksums (row 000 of the tuning switches).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum NocowCheck {
+    /// Stops at the first one that is there.
+    #[default]
+    FirstMatch,
+    /// Collects all of them and looks whether there are any, as the kernel did before.
+    CollectAll,
+}
 
 /// Which of several ways things are done.
 ///

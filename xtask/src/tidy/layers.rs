@@ -29,7 +29,7 @@ const LAYERS: [&str; 11] = [
     "volume",
 ];
 /// Below all of them, for everyone to import.
-const COMMON: [&str; 3] = ["options", "errors", "errno"];
+const COMMON: [&str; 4] = ["options", "tuning", "errors", "errno"];
 
 /// Checks the layered crate; nothing is found where there is none.
 pub fn check(sources: &Sources) -> Vec<Finding> {

@@ -18,6 +18,7 @@ use crate::data::stored_extents::StoredExtents;
 use crate::errors::Result;
 use crate::space::RangeSet;
 use crate::transaction::{DataReference, Transactions};
+use crate::tuning::NocowCheck;
 use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::{ExtentPart, FileExtentContent};
 use papilio_format::{FileOffset, InodeNumber, LogicalAddress, objectid};
@@ -29,16 +30,6 @@ use std::ops::Range;
 const REMEMBERED: usize = 1 << 16;
 /// Extents that are overwritten, and asked for, at once.
 pub(crate) const MAX_PIECES: usize = 16;
-
-/// How it is asked whether a range has checksums (row 000 of the tuning switches).
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum NocowCheck {
-    /// Stops at the first one that is there.
-    #[default]
-    FirstMatch,
-    /// Collects all of them and looks whether there are any, as the kernel did before.
-    CollectAll,
-}
 
 /// A range that may be overwritten where it lies.
 #[derive(Clone, Copy, Debug)]
