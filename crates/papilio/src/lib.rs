@@ -98,8 +98,9 @@ pub use btree::CacheStatistics;
 pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{
-    DirEntry, Entries, Existing, File, FileReader, FileSystem, Inode, Manifest, ManifestEntry, Metadata,
-    NewSubvolume, Populate, PopulateObserver, Populated, Walk, WalkEntry, check, check_devices,
+    DirEntry, Entries, Existing, File, FileReader, FileSystem, Inode, IoCompletion, IoOperation, IoQueue,
+    IoRequest, Manifest, ManifestEntry, Metadata, NewSubvolume, Populate, PopulateObserver, Populated, Walk,
+    WalkEntry, check, check_devices,
 };
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;
