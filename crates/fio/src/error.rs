@@ -59,7 +59,7 @@ pub enum EngineError {
         /// The image.
         image: String,
         /// What the library says.
-        source: papilio::Error,
+        source: Box<papilio::Error>,
     },
     /// The mount failed for an earlier job, which said why.
     #[error("{image}: not mounted")]
@@ -75,7 +75,7 @@ pub enum EngineError {
         /// The file's path in the file system.
         file: String,
         /// What the library says.
-        source: papilio::Error,
+        source: Box<papilio::Error>,
     },
 }
 

@@ -254,7 +254,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> IoOperation<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> IoRequest<B> {
-    fn run(mut self) -> IoCompletion<B> {
+    /// Runs it at once, in the thread that calls: the same as through a queue of depth 1.
+    pub fn run(mut self) -> IoCompletion<B> {
         let result = self.operation.run(&self.file);
         IoCompletion { token: self.token, buffer: self.operation.into_buffer(), result }
     }

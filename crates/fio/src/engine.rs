@@ -1,0 +1,216 @@
+//! The functions that fio calls.
+//!
+//! Owns [`get_ioengine`], the table of functions, and each thread's [`Job`]. Set-up (`get_file_size`,
+//! `prepopulate_file`) runs in fio's main process for all jobs before the first of them starts; everything else
+//! runs in the job's own thread. An error is one line on standard error and a value that makes fio stop the
+//! job and exit with an error.
+
+use crate::abi::{self, FioFile, Functions, IoUnit, ThreadData};
+use crate::discover::{Fio, fio};
+use crate::error::EngineError;
+use crate::files::Files;
+use crate::job::Job;
+use crate::message::say;
+use crate::mount;
+use crate::options::{self, EngineOptions, JobOptions};
+use std::cell::RefCell;
+use std::ffi::{c_int, c_uint, c_void};
+use std::sync::OnceLock;
+
+thread_local! {
+    /// The job that runs in this thread.
+    static JOB: RefCell<Option<Job>> = const { RefCell::new(None) };
+}
+
+/// The table, as an address: fio writes into it, under rules of its own.
+static OPS: OnceLock<Option<usize>> = OnceLock::new();
+
+/// Hands fio the engine's table of functions; leaves `ops` NULL, after a line that says why, when this fio
+/// cannot be served.
+///
+/// # Safety
+/// `ops` is valid for writing a pointer, as it is when fio calls this.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
+    let table = OPS.get_or_init(|| match fio() {
+        Ok(fio) => Some(make_ops(fio) as usize),
+        Err(error) => {
+            say(error);
+            None
+        }
+    });
+    // SAFETY: this function's own contract.
+    unsafe { ops.write(table.unwrap_or(0) as *mut c_void) };
+}
+
+fn make_ops(fio: &Fio) -> *mut c_void {
+    let functions = Functions {
+        init,
+        cleanup,
+        queue,
+        commit,
+        getevents,
+        event,
+        open_file,
+        close_file,
+        invalidate,
+        unlink_file,
+        get_file_size,
+        prepopulate_file,
+    };
+    let table = options::table(fio.records);
+    abi::make_ops(fio.ops, c"papilio", functions, size_of::<EngineOptions>(), table)
+}
+
+/// The running fio; functions of the table are only called if there is one.
+fn this_fio() -> &'static Fio {
+    fio().expect("fio has the table of functions")
+}
+
+/// Says what went wrong and returns what fio is told.
+fn told(result: Result<(), EngineError>) -> c_int {
+    match result {
+        Ok(()) => 0,
+        Err(error) => {
+            // What was said for another job needs no second line.
+            if !matches!(error, EngineError::MountFailed { .. }) {
+                say(&error);
+            }
+            error.errno()
+        }
+    }
+}
+
+/// Runs `run` on this thread's job, if there is one.
+fn with_job<R>(run: impl FnOnce(&mut Job) -> R) -> Option<R> {
+    JOB.with_borrow_mut(|job| job.as_mut().map(run))
+}
+
+extern "C" fn init(td: *mut c_void) -> c_int {
+    // SAFETY: fio calls this with its job.
+    let thread = unsafe { ThreadData::new(td) };
+    told(Job::start(this_fio(), thread).map(|job| JOB.with_borrow_mut(|place| *place = Some(job))))
+}
+
+extern "C" fn cleanup(_td: *mut c_void) {
+    JOB.with_borrow_mut(|job| *job = None);
+}
+
+extern "C" fn queue(_td: *mut c_void, io_u: *mut c_void) -> c_int {
+    // SAFETY: fio calls this with an I/O that it has just prepared.
+    let unit = unsafe { IoUnit::new(io_u, this_fio().io_unit_shift) };
+    with_job(|job| job.queue(unit)).unwrap_or_else(|| {
+        unit.finish(0, libc::EINVAL);
+        abi::COMPLETED
+    })
+}
+
+extern "C" fn commit(td: *mut c_void) -> c_int {
+    // SAFETY: fio calls this with its job.
+    let thread = unsafe { ThreadData::new(td) };
+    with_job(|job| job.commit(thread));
+    0
+}
+
+extern "C" fn getevents(_td: *mut c_void, min: c_uint, max: c_uint, _: *const libc::timespec) -> c_int {
+    let events = with_job(|job| job.wait(min as usize, max.max(min) as usize));
+    events.map_or(-libc::EINVAL, |events| events as c_int)
+}
+
+extern "C" fn event(_td: *mut c_void, index: c_int) -> *mut c_void {
+    with_job(|job| job.event(index as usize)).unwrap_or(std::ptr::null_mut())
+}
+
+extern "C" fn open_file(_td: *mut c_void, file: *mut c_void) -> c_int {
+    // SAFETY: fio calls this with one of its job's files.
+    let file = unsafe { FioFile::new(file) };
+    let opened = with_job(|job| job.open(file.number(), &file.name()));
+    match opened {
+        Some(Ok(size)) => {
+            // Not laid out by fio when it replays a log or creates at open: then nobody said how large it is.
+            if file.size() == u64::MAX {
+                file.set_size(size);
+            }
+            0
+        }
+        Some(Err(error)) => told(Err(error)),
+        None => libc::EINVAL,
+    }
+}
+
+extern "C" fn close_file(_td: *mut c_void, file: *mut c_void) -> c_int {
+    // SAFETY: fio calls this with one of its job's files.
+    let file = unsafe { FioFile::new(file) };
+    with_job(|job| job.close(file.number()));
+    0
+}
+
+/// Data is not cached, so that there is nothing to forget; fio need not invalidate host files either.
+extern "C" fn invalidate(_td: *mut c_void, _file: *mut c_void) -> c_int {
+    0
+}
+
+extern "C" fn unlink_file(td: *mut c_void, file: *mut c_void) -> c_int {
+    // SAFETY: fio calls this with its job and one of the job's files.
+    let (thread, file) = unsafe { (ThreadData::new(td), FioFile::new(file)) };
+    let removed = set_up(thread).and_then(|(options, fs)| {
+        let files = Files { fs: &fs, options: &options };
+        if files.find(&file.name())?.is_some() { files.remove(&file.name()) } else { Ok(()) }
+    });
+    told(removed)
+}
+
+/// What a job asks for, and its file system.
+fn set_up(thread: ThreadData) -> Result<(JobOptions, papilio::FileSystem), EngineError> {
+    let fio = this_fio();
+    let options = JobOptions::of(fio, thread)?;
+    if !fio.is_main_process() {
+        return Err(EngineError::Forked { job: options.name });
+    }
+    // All jobs share the mount, so that they must be threads. fio comes here before it starts any, unless
+    // create_serialize=0 says otherwise.
+    thread.set_option(fio.offsets.thread, 1);
+    // fio would save the state of verification in the host's directory, under names that other runs use.
+    thread.set_option(fio.offsets.verify_state_save, 0);
+    let fs = mount::mount(&options.mount)?;
+    Ok((options, fs))
+}
+
+extern "C" fn get_file_size(td: *mut c_void, file: *mut c_void) -> c_int {
+    // SAFETY: fio calls this with its job and one of the job's files.
+    let (thread, file) = unsafe { (ThreadData::new(td), FioFile::new(file)) };
+    let sized = set_up(thread).and_then(|(options, fs)| {
+        file.set_regular();
+        if let Some(found) = (Files { fs: &fs, options: &options }).find(&file.name())? {
+            file.set_size(found.len());
+        }
+        Ok(())
+    });
+    told(sized)
+}
+
+extern "C" fn prepopulate_file(td: *mut c_void, file: *mut c_void) -> c_int {
+    // SAFETY: fio calls this with its job and one of the job's files.
+    let (thread, file) = unsafe { (ThreadData::new(td), FioFile::new(file)) };
+    let laid_out = set_up(thread).and_then(|(options, fs)| {
+        let size = match file.io_size().checked_add(file.offset()) {
+            Some(size) if file.io_size() != u64::MAX => size,
+            _ => {
+                return Err(EngineError::Missing {
+                    job: options.name,
+                    option: "size",
+                    what: "the free space of the host says nothing about the image's",
+                });
+            }
+        };
+        let mut fill = |buffer: &mut [u8]| this_fio().fill(thread, buffer);
+        if !options.create_on_open {
+            (Files { fs: &fs, options: &options }).lay_out(&file.name(), size, &mut fill)?;
+        }
+        if file.size() == u64::MAX || file.size() < size {
+            file.set_size(size);
+        }
+        Ok(())
+    });
+    told(laid_out)
+}

@@ -1,0 +1,181 @@
+//! Files of jobs: looking them up, laying them out, opening and removing them.
+//!
+//! fio does these things to host files by itself, and leaves them to the engine for files that are not the
+//! host's; what it would do is done here, by the same options (`fallocate`, `overwrite`, `create_fsync`, ...).
+//! Invariant: what cannot be done is an error with a line that says why. No locks.
+
+use crate::error::EngineError;
+use crate::options::{Fallocate, JobOptions};
+use papilio::{ErrorKind, File, FileSystem, PathError};
+
+/// Bytes of one write when a file is filled.
+const FILL_STEP: usize = 1 << 20;
+
+/// The files of a job in a file system.
+#[derive(Clone, Copy, Debug)]
+pub struct Files<'a> {
+    /// The file system.
+    pub fs: &'a FileSystem,
+    /// What the job asks for.
+    pub options: &'a JobOptions,
+}
+
+/// The path of a file in the file system: below `root=`, without regard to where it would lie on the host.
+pub fn inner_path(root: &str, name: &str) -> String {
+    let mut path = String::new();
+    for part in root.split('/').chain(name.split('/')).filter(|part| !matches!(*part, "" | ".")) {
+        path.push('/');
+        path.push_str(part);
+    }
+    path
+}
+
+impl Files<'_> {
+    fn path(&self, name: &str) -> String {
+        inner_path(&self.options.root, name)
+    }
+
+    fn error(what: &'static str, path: &str) -> impl Fn(papilio::Error) -> EngineError {
+        move |source| EngineError::File { what, file: path.to_owned(), source: Box::new(source) }
+    }
+
+    /// The file, if there is one.
+    ///
+    /// # Errors
+    /// What looking it up meets.
+    pub fn find(&self, name: &str) -> Result<Option<File>, EngineError> {
+        let path = self.path(name);
+        match self.fs.open_file(&path) {
+            Ok(file) => Ok(Some(file)),
+            Err(error) if error.kind() == ErrorKind::Path(PathError::NotFound) => Ok(None),
+            Err(error) => Err(Self::error("opening", &path)(error)),
+        }
+    }
+
+    /// The file for I/O, made where it is missing and the job may make it.
+    ///
+    /// # Errors
+    /// What looking it up or making it meets.
+    pub fn open(&self, name: &str) -> Result<File, EngineError> {
+        match self.find(name)? {
+            Some(file) => Ok(file),
+            None => self.create(name),
+        }
+    }
+
+    /// Removes the file.
+    ///
+    /// # Errors
+    /// What removing it meets, also that there is none.
+    pub fn remove(&self, name: &str) -> Result<(), EngineError> {
+        let path = self.path(name);
+        self.fs.remove_file(&path).map_err(Self::error("removing", &path))
+    }
+
+    /// Lays a file out that is shorter than `size`, as fio does it on the host, and returns it. `fill` gives
+    /// the content that is to be read.
+    ///
+    /// # Errors
+    /// What it meets.
+    pub fn lay_out(
+        &self,
+        name: &str,
+        size: u64,
+        fill: &mut dyn FnMut(&mut [u8]),
+    ) -> Result<File, EngineError> {
+        let options = self.options;
+        let path = self.path(name);
+        let found = self.find(name)?;
+        if let Some(file) = &found
+            && file.len() >= size
+        {
+            return Ok(file.clone());
+        }
+        let filled = options.reads || (options.writes && options.overwrite && !options.append);
+        let anew = filled || (options.writes && !options.overwrite && !options.append);
+        let file = match found {
+            Some(file) if !anew => file,
+            Some(file) => {
+                drop(file);
+                self.remove(name)?;
+                self.create(name)?
+            }
+            None => self.create(name)?,
+        };
+        match options.fallocate {
+            Fallocate::None => {}
+            Fallocate::Whole => {
+                file.allocate(0, size, false).map_err(Self::error("allocating", &path))?;
+            }
+            Fallocate::KeepSize => {
+                file.allocate(0, size, true).map_err(Self::error("allocating", &path))?;
+            }
+            Fallocate::Truncate => file.set_len(size).map_err(Self::error("extending", &path))?,
+        }
+        if filled {
+            file.set_len(size).map_err(Self::error("extending", &path))?;
+            let mut buffer = vec![0; FILL_STEP.min(usize::try_from(size).unwrap_or(FILL_STEP))];
+            let mut at = 0;
+            while at < size {
+                let step = usize::try_from(size - at).map_or(buffer.len(), |left| left.min(buffer.len()));
+                fill(&mut buffer[..step]);
+                file.write_at(&buffer[..step], at).map_err(Self::error("filling", &path))?;
+                at += step as u64;
+            }
+        }
+        if options.create_fsync {
+            file.sync().map_err(Self::error("syncing", &path))?;
+        }
+        Ok(file)
+    }
+
+    fn create(&self, name: &str) -> Result<File, EngineError> {
+        let path = self.path(name);
+        if !self.options.may_create {
+            return Err(EngineError::Value {
+                job: self.options.name.clone(),
+                option: "allow_file_create",
+                value: "0".to_owned(),
+                reason: format!("there is no file {path}"),
+            });
+        }
+        self.create_parents(&path)?;
+        match self.fs.create_file(&path) {
+            Ok(file) => Ok(file),
+            // Another job was faster.
+            Err(error) if error.kind() == ErrorKind::Path(PathError::Exists) => {
+                self.fs.open_file(&path).map_err(Self::error("opening", &path))
+            }
+            Err(error) => Err(Self::error("creating", &path)(error)),
+        }
+    }
+
+    fn create_parents(&self, path: &str) -> Result<(), EngineError> {
+        for (at, _) in path.match_indices('/').skip(1) {
+            match self.fs.create_dir(&path[..at]) {
+                Ok(_) => {}
+                Err(error) if error.kind() == ErrorKind::Path(PathError::Exists) => {}
+                Err(error) => return Err(Self::error("creating", &path[..at])(error)),
+            }
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_lie_below_the_root() {
+        for (root, name, path) in [
+            ("", "job.0.0", "/job.0.0"),
+            ("", "/tmp/x", "/tmp/x"),
+            ("/", "./x", "/x"),
+            ("bench", "x", "/bench/x"),
+            ("/a//b/", "c/./d", "/a/b/c/d"),
+        ] {
+            assert_eq!(inner_path(root, name), path);
+        }
+    }
+}
