@@ -17,6 +17,8 @@ pub enum Need {
     Loop,
     /// A kernel with Btrfs in it or as a module.
     KernelBtrfs,
+    /// FUSE, which this process may use.
+    Fuse,
     /// A program on the PATH, or in the sbin folders.
     Command(&'static str),
 }
@@ -36,6 +38,12 @@ impl Need {
                 .open("/dev/loop-control")
                 .err()
                 .map(|e| format!("needs loop devices: /dev/loop-control: {e}")),
+            Self::Fuse => std::fs::OpenOptions::new()
+                .read(true)
+                .write(true)
+                .open("/dev/fuse")
+                .err()
+                .map(|e| format!("needs FUSE: /dev/fuse: {e}")),
             Self::KernelBtrfs => (!kernel_has_btrfs()).then(|| "needs a kernel with Btrfs".to_owned()),
             Self::Command(name) => find_command(name).is_none().then(|| format!("needs the command {name}")),
         }

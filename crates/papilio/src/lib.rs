@@ -99,8 +99,8 @@ pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{
     DirEntry, Entries, Existing, File, FileReader, FileSystem, Inode, IoCompletion, IoOperation, IoQueue,
-    IoRequest, Manifest, ManifestEntry, Metadata, NewSubvolume, Populate, PopulateObserver, Populated, Walk,
-    WalkEntry, check, check_devices,
+    IoRequest, KeptInode, Manifest, ManifestEntry, Metadata, NewSubvolume, Populate, PopulateObserver,
+    Populated, Walk, WalkEntry, check, check_devices,
 };
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;
@@ -111,6 +111,7 @@ pub use maintenance::check::{
 };
 pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
 pub use maintenance::mkfs::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, mkfs, mkfs_device};
+pub use maintenance::statfs::Statfs;
 pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
 pub use maintenance::tree_stats::{Layout, TreeStats};
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};

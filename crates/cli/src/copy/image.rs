@@ -276,6 +276,7 @@ impl<'a> ImageCopy<'a> {
             gid: Some(metadata.gid()),
             atime: Some(SetTime::At(metadata.atime())),
             mtime: Some(SetTime::At(metadata.mtime())),
+            ctime: None,
         })?;
         for xattr in source.xattrs()? {
             made.set_xattr(&xattr.name, &xattr.value, XattrSet::Any)?;

@@ -5,7 +5,7 @@
 use crate::btree::{Cursor, Tree};
 use crate::errors::Result;
 use crate::fs::Inode;
-use crate::items::dir::{EntryTarget, index_first_key, index_last_key};
+use crate::items::dir::{EntryTarget, index_first_key};
 use crate::items::item_error;
 use papilio_format::items::dir_item::{DirEntries, FileType};
 use papilio_format::items::inode::FileKind;
@@ -67,12 +67,14 @@ pub struct Entries {
     batch: VecDeque<DirEntry>,
     /// Where the next batch starts; `None` at the end.
     next: Option<u64>,
+    /// The last index of interest.
+    last: u64,
 }
 
 impl Entries {
     pub(super) fn new(directory: Inode) -> Self {
         let next = (!directory.is_subvolume_stub()).then_some(0);
-        Self { directory, batch: VecDeque::new(), next }
+        Self { directory, batch: VecDeque::new(), next, last: u64::MAX }
     }
 
     /// Skips the entries whose index is below `index`.
@@ -82,10 +84,16 @@ impl Entries {
         self
     }
 
+    /// Leaves out the entries whose index is above `index`: those that came later than a moment before.
+    pub fn up_to(mut self, index: u64) -> Self {
+        self.last = index;
+        self
+    }
+
     fn fill(&mut self, first: u64) -> Result<()> {
         let handle = self.directory.handle()?;
         let tree = handle.tree();
-        let last_key = index_last_key(handle.number);
+        let last_key = index_first_key(handle.number, self.last);
         let mut cursor = tree.seek(&index_first_key(handle.number, first))?;
         while let Some(key) = cursor.key().filter(|key| *key <= last_key) {
             if self.batch.len() >= BATCH {

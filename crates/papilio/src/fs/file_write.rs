@@ -81,6 +81,18 @@ impl File {
         self.steps(|context, file| preallocate_step(context, file, FileOffset(offset), length, keep_size))
     }
 
+    /// Makes a range read as zeros, with room for all its sectors (`FALLOC_FL_ZERO_RANGE`). Where there is no
+    /// room for them, a part of the range may be a hole, which reads the same.
+    ///
+    /// # Errors
+    /// As [`File::write_at`].
+    pub fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        let open = self.open_inode()?;
+        let _exclusive = open.data.write();
+        self.steps(|context, file| punch_hole_step(context, file, FileOffset(offset), length))?;
+        self.steps(|context, file| preallocate_step(context, file, FileOffset(offset), length, keep_size))
+    }
+
     /// Shares `length` bytes of `source` from `from` on (up to its end for 0) as this file's from `to` on
     /// (`FICLONERANGE`). The files may be the same, and lie in different subvolumes.
     ///

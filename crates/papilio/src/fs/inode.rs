@@ -5,6 +5,7 @@
 
 use crate::errors::{Error, PathError, Result};
 use crate::fs::{DirEntry, Entries, File, FileSystem, Metadata};
+use crate::items::dir::{index_first_key, index_last_key};
 use crate::items::inode::for_each_name;
 use crate::items::trees::OpenTree;
 use crate::items::xattr::{self, Xattr};
@@ -103,6 +104,41 @@ impl Inode {
     pub fn entries(&self) -> Result<Entries> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         Ok(Entries::new(self.clone()))
+    }
+
+    /// The index of this directory's newest entry; 0 where it has none.
+    ///
+    /// # Errors
+    /// [`PathError::NotADirectory`], or a tree block that cannot be read.
+    pub fn last_entry_index(&self) -> Result<u64> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        let handle = self.handle()?;
+        let first = index_first_key(handle.number, 0);
+        let item = handle.tree().last_up_to(&index_last_key(handle.number))?;
+        Ok(item.filter(|item| item.key >= first).map_or(0, |item| item.key.offset))
+    }
+
+    /// The directory that this one is in; a subvolume's root is in another subvolume, and the top level in
+    /// itself.
+    ///
+    /// # Errors
+    /// [`PathError::NotADirectory`], [`PathError::NotFound`] for a removed one, or what reading says.
+    pub fn parent(&self) -> Result<(TreeId, InodeNumber)> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        if self.is_subvolume_root() {
+            let subvolume = self.fs.subvolume(self.tree())?;
+            return Ok(match (subvolume.parent, subvolume.directory) {
+                (Some(tree), Some(directory)) => (tree, directory),
+                _ => (self.tree(), self.number()),
+            });
+        }
+        let mut parent = None;
+        for_each_name(self.handle()?.tree(), self.number(), |name| {
+            parent = Some(name.parent);
+            false
+        })?;
+        let parent = parent.ok_or_else(|| self.path_error(PathError::NotFound))?;
+        Ok((self.tree(), parent))
     }
 
     /// The target of this symbolic link.

@@ -36,5 +36,6 @@ pub use file_system::FileSystem;
 pub use inode::Inode;
 pub use io_queue::{IoCompletion, IoOperation, IoQueue, IoRequest};
 pub use metadata::Metadata;
+pub use open_inodes::KeptInode;
 pub use populate::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use walk::{Walk, WalkEntry};

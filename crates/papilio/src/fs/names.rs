@@ -6,6 +6,7 @@
 use crate::errors::{Error, ErrorKind, PathError, Result};
 use crate::fs::change::NAME_ITEMS;
 use crate::fs::{File, FileSystem, Inode};
+use crate::items::dir;
 use crate::items::inode_ref_edit::Name;
 use crate::items::xattr_edit::XattrSet;
 use crate::namespace::Place;
@@ -16,7 +17,7 @@ use crate::namespace::{attributes, link};
 use crate::subvolume::{self, Entry};
 use papilio_format::TreeId;
 use papilio_format::items::file_extent::Compression;
-use papilio_format::items::inode::{FileKind, InodeFlags};
+use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 
 impl Inode {
     /// Makes an inode named `name` in this directory. Flags, group and default access control list are
@@ -102,10 +103,7 @@ impl Inode {
     /// A change that frees space: it may use what is kept back, so that a full file system can be emptied.
     fn remove<R>(
         &self,
-        mut remove: impl FnMut(
-            &mut crate::btree::TreeEditor<'_>,
-            papilio_format::items::inode::Timespec,
-        ) -> Result<R>,
+        mut remove: impl FnMut(&mut crate::btree::TreeEditor<'_>, Timespec) -> Result<R>,
     ) -> Result<R> {
         self.file_system().change_to_free(self.tree(), |handle, _| {
             let live = handle.live_tree(self.tree())?;
@@ -137,10 +135,48 @@ impl Inode {
         if self.tree() != directory.tree() {
             return self.rename_subvolume(name, directory, new_name, mode);
         }
+        self.rename_here(name, directory, new_name, mode, None)
+    }
+
+    /// Renames as [`Inode::rename`], and leaves a whiteout with the old name in the same change: a character
+    /// device 0:0, by which overlays know that a name is gone (`RENAME_WHITEOUT`).
+    ///
+    /// # Errors
+    /// As [`Inode::rename`]; [`Error::Invalid`] for an exchange.
+    pub fn rename_leaving_whiteout(
+        &self,
+        name: &[u8],
+        directory: &Inode,
+        new_name: &[u8],
+        mode: RenameMode,
+        (uid, gid): (u32, u32),
+    ) -> Result<()> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        directory.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        if mode == RenameMode::Exchange {
+            return Err(Error::Invalid("an exchange leaves no name for a whiteout".to_owned()));
+        }
+        if self.tree() != directory.tree() {
+            return Err(Error::path(name, PathError::CrossDevice));
+        }
+        let whiteout = NewInode::new(NewKind::CharacterDevice { major: 0, minor: 0 }, 0).owner(uid, gid);
+        self.rename_here(name, directory, new_name, mode, Some(&whiteout))
+    }
+
+    /// Renames in one subvolume.
+    fn rename_here(
+        &self,
+        name: &[u8],
+        directory: &Inode,
+        new_name: &[u8],
+        mode: RenameMode,
+        whiteout: Option<&NewInode<'_>>,
+    ) -> Result<()> {
         let (from, to) =
             (Name { parent: self.number(), name }, Name { parent: directory.number(), name: new_name });
         let fs = self.file_system();
-        let renamed = fs.change_handle(self.tree(), 2 * NAME_ITEMS, |handle, numbers| {
+        let items = if whiteout.is_some() { 3 * NAME_ITEMS } else { 2 * NAME_ITEMS };
+        let renamed = fs.change_handle(self.tree(), items, |handle, numbers| {
             let live = handle.live_tree(self.tree())?;
             let mut editor = live.edit(handle);
             // A target that is not to be replaced is refused as such, whatever it is.
@@ -152,6 +188,12 @@ impl Inode {
                 subvolume::check_movable(handle, &editor, entry, moves)?;
             }
             let renamed = rename::rename(&mut editor, numbers, handle.now(), from, to, mode)?;
+            // Two names of one inode stay, and then there is no place for a whiteout.
+            if let Some(whiteout) = whiteout
+                && dir::look_up(&editor.tree(), from.parent, from.name)?.is_none()
+            {
+                create::create(&mut editor, numbers, handle.now(), from.parent, from.name, whiteout)?;
+            }
             for (moved, directory, name) in [
                 (renamed.subvolume, to.parent, to.name),
                 (renamed.exchanged_subvolume, from.parent, from.name),
@@ -177,6 +219,27 @@ impl Inode {
                 setattr::set_attributes(editor, now, self.number(), set)
             })
             .map(drop)
+    }
+
+    /// Notes that this inode was read at `time`; nothing else of it changes. Whether that is wanted (`noatime`,
+    /// `relatime`) is the caller's question.
+    ///
+    /// # Errors
+    /// As [`Inode::create`].
+    pub fn set_access_time(&self, time: Timespec) -> Result<()> {
+        self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, _, _| {
+            setattr::set_access_time(editor, self.number(), time)
+        })
+    }
+
+    /// Refuses what any change of this inode would be refused for: a file system or subvolume that is
+    /// read-only, or a subvolume that is gone.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnlyFileSystem`], [`PathError::ReadOnly`], [`PathError::NoSubvolume`].
+    pub fn check_changeable(&self) -> Result<()> {
+        self.file_system().transactions()?.check_running()?;
+        self.file_system().check_changeable(self.tree())
     }
 
     /// Sets the flags that `chattr` and the compression property set.

@@ -11,8 +11,8 @@
 use crate::btree::LiveTree;
 use crate::data::nocow::InPlace;
 use crate::errors::{Error, PathError, Result};
-use crate::fs::FileSystem;
 use crate::fs::mount::Mounted;
+use crate::fs::{FileSystem, Inode};
 use crate::items::inode;
 use crate::namespace::Place;
 use papilio_format::items::inode::{InodeItem, Timespec};
@@ -55,6 +55,22 @@ pub(super) struct Touched {
     pub(super) time: Timespec,
     /// The change counter after it.
     pub(super) sequence: u64,
+}
+
+/// Keeps an inode of any kind after its last name went, as an open [`File`](crate::File) keeps a regular one:
+/// for who has it in use in another way, such as a kernel that knows it. It goes with the last that keeps it.
+#[derive(Clone, Debug)]
+pub struct KeptInode {
+    _open: Option<Arc<OpenInode>>,
+}
+
+impl Inode {
+    /// Keeps this inode after its last name went, until what this returns is dropped.
+    pub fn keep(&self) -> KeptInode {
+        let mounted = &self.file_system().mounted;
+        let changes = mounted.trees.transactions().is_some();
+        KeptInode { _open: changes.then(|| mounted.open_inodes.open(mounted, self.place())) }
+    }
 }
 
 impl OpenInodes {

@@ -44,6 +44,9 @@ pub struct SetAttributes {
     pub atime: Option<SetTime>,
     /// Last change of the content.
     pub mtime: Option<SetTime>,
+    /// Last change of the inode: for whoever changed it and tells of it later, such as a cache above. `None` is
+    /// the time of this change.
+    pub ctime: Option<Timespec>,
 }
 
 /// Changes an inode and returns its item. A change of owner or group takes set-user-id, set-group-id (of a
@@ -80,9 +83,25 @@ pub(crate) fn set_attributes(
         if let Some(time) = set.mtime {
             item.mtime = resolve_time(time, now)?;
         }
-        item.ctime = now;
+        item.ctime = match set.ctime {
+            Some(time) => resolve_time(SetTime::At(time), now)?,
+            None => now,
+        };
         inode_edit::store(draft, inode, &item);
         Ok(item)
+    })
+}
+
+/// Notes that an inode was read, which changes nothing else of it.
+///
+/// # Errors
+/// [`PathError::NotFound`], [`Error::Invalid`] for nanoseconds out of range, or what changing the tree says.
+pub(crate) fn set_access_time(editor: &mut TreeEditor<'_>, inode: InodeNumber, time: Timespec) -> Result<()> {
+    edit(editor, |draft| {
+        let mut item = inode_edit::load(draft, inode)?;
+        item.atime = resolve_time(SetTime::At(time), time)?;
+        inode_edit::store(draft, inode, &item);
+        Ok(())
     })
 }
 

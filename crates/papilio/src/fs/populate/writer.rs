@@ -488,6 +488,7 @@ impl<'a> TreeWriter<'a> {
             gid: Some(attributes.gid),
             atime: at(attributes.atime),
             mtime: at(attributes.mtime),
+            ctime: None,
         })?;
         // After the owner, whose change takes capabilities away, and the mode, which an access control
         // list holds too.

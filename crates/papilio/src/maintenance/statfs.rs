@@ -1,0 +1,157 @@
+//! What `statfs` says of a file system: its size, what is free, what a file could get.
+//!
+//! Owns [`Statfs`] and the way from a [`Usage`] to it. Bytes here are bytes of data: what devices have,
+//! divided by the copies that the data profile keeps. Kernel counterparts: `btrfs_statfs`,
+//! `btrfs_calc_avail_data_space` (`fs/btrfs/super.c`).
+
+use super::usage::Usage;
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::RaidProfile;
+
+/// Bytes of each device that chunks leave alone at its start.
+const DEVICE_RESERVED: u64 = 1 << 20;
+/// Bytes of a stripe, the least that a chunk takes of a device.
+const STRIPE: u64 = 64 << 10;
+/// Free metadata beyond the reserve below which nothing is promised to files.
+const METADATA_THRESHOLD: u64 = 4 << 20;
+
+/// The sizes that `statfs` shows, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Statfs {
+    /// What the devices could hold of data.
+    pub total: u64,
+    /// What of it holds nothing.
+    pub free: u64,
+    /// What files could get: free bytes of data chunks, and of data chunks that could be made.
+    pub available: u64,
+}
+
+impl Usage {
+    /// The sizes as the kernel's Btrfs computes them.
+    pub fn statfs(&self) -> Statfs {
+        let profile = self.data_profile();
+        let factor = match profile {
+            // Parity is not counted as a copy.
+            RaidProfile::Raid5 | RaidProfile::Raid6 => 1,
+            other => other.copies() as u64,
+        };
+        let used = self.spaces.iter().fold(0_u64, |sum, space| {
+            let copies = (space.raw_total / space.total.max(1)).max(1);
+            sum.saturating_add(space.used.saturating_mul(copies))
+        });
+        let total = self.device_size() / factor;
+        let free = total.saturating_sub(used / factor).saturating_sub(self.global_reserve);
+        let in_chunks = self
+            .spaces
+            .iter()
+            .filter(|space| space.kind.contains(BlockGroupFlags::DATA))
+            .fold(0_u64, |sum, space| sum.saturating_add(space.total.saturating_sub(space.used)));
+        let allocatable = self.allocatable(profile) / factor;
+        let mut available = in_chunks.saturating_add(allocatable);
+        if self.is_mixed() {
+            available = available.saturating_sub(self.global_reserve);
+        } else if allocatable == 0 && self.free_metadata() < self.global_reserve + METADATA_THRESHOLD {
+            available = 0;
+        }
+        Statfs { total, free, available }
+    }
+
+    /// The profile that the next data chunk would have: of those in use the one with most copies.
+    fn data_profile(&self) -> RaidProfile {
+        let data = self.spaces.iter().filter(|space| space.kind.contains(BlockGroupFlags::DATA));
+        let profiles = data.filter(|space| space.total > 0).map(|space| space.profile);
+        profiles.max_by_key(|profile| profile.copies()).unwrap_or(RaidProfile::Single)
+    }
+
+    fn free_metadata(&self) -> u64 {
+        self.spaces
+            .iter()
+            .filter(|space| space.kind.contains(BlockGroupFlags::METADATA))
+            .fold(0_u64, |sum, space| sum.saturating_add(space.total.saturating_sub(space.used)))
+    }
+
+    /// Bytes of devices that further chunks of a profile could take, copies counted.
+    fn allocatable(&self, profile: RaidProfile) -> u64 {
+        let least = if profile == RaidProfile::Dup { 2 * STRIPE } else { STRIPE };
+        let mut rooms: Vec<u64> = self
+            .devices
+            .iter()
+            .filter(|device| !device.is_missing())
+            .map(|device| device.unallocated() / STRIPE * STRIPE)
+            .filter(|room| *room > DEVICE_RESERVED + least)
+            .map(|room| room - DEVICE_RESERVED)
+            .collect();
+        rooms.sort_unstable_by(|a, b| b.cmp(a));
+        let (devices_least, wanted) = match profile {
+            RaidProfile::Single | RaidProfile::Dup => (1, 1),
+            RaidProfile::Raid0 => (1, rooms.len()),
+            RaidProfile::Raid1 => (2, 2),
+            RaidProfile::Raid1c3 => (3, 3),
+            RaidProfile::Raid1c4 => (4, 4),
+            RaidProfile::Raid10 => (2, 4),
+            RaidProfile::Raid5 => (2, rooms.len()),
+            RaidProfile::Raid6 => (3, rooms.len()),
+        };
+        let mut bytes = 0_u64;
+        // The smallest device that is left gives all it has, with as many larger ones as a chunk spans.
+        while rooms.len() >= devices_least && !rooms.is_empty() {
+            let span = wanted.min(rooms.len());
+            let take = rooms[rooms.len() - 1];
+            if take >= least {
+                bytes = bytes.saturating_add(take.saturating_mul(span as u64));
+                let first = rooms.len() - span;
+                for room in &mut rooms[first..] {
+                    *room -= take;
+                }
+            }
+            rooms.pop();
+        }
+        bytes
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::maintenance::usage::{DeviceUsage, SpaceUsage};
+    use papilio_format::{DeviceId, Uuid};
+
+    fn usage(profile: RaidProfile, sizes: &[u64]) -> Usage {
+        let copies = profile.copies() as u64;
+        let space = SpaceUsage {
+            kind: BlockGroupFlags::DATA,
+            profile,
+            total: 1 << 30,
+            used: 1 << 20,
+            raw_total: copies << 30,
+            raw_used: copies << 20,
+        };
+        let device = |(index, &total): (usize, &u64)| DeviceUsage {
+            devid: DeviceId(index as u64 + 1),
+            uuid: Uuid::nil(),
+            path: Some("image".into()),
+            total,
+            size: Some(total),
+            allocated: 1 << 30,
+            by_space: vec![1 << 30],
+        };
+        let devices = sizes.iter().enumerate().map(device).collect();
+        Usage { spaces: vec![space], devices, global_reserve: 0, chunks_without_block_group: 0 }
+    }
+
+    #[test]
+    fn one_device_gives_what_is_unallocated() {
+        let statfs = usage(RaidProfile::Single, &[4 << 30]).statfs();
+        assert_eq!(statfs.total, 4 << 30);
+        assert_eq!(statfs.free, (4 << 30) - (1 << 20));
+        assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (3 << 30) - (1 << 20));
+    }
+
+    #[test]
+    fn two_copies_halve_it_and_need_two_devices() {
+        let statfs = usage(RaidProfile::Raid1, &[4 << 30, 2 << 30]).statfs();
+        assert_eq!(statfs.total, 3 << 30);
+        // The smaller device bounds what both can hold: twice its room, halved.
+        assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (1 << 30) - (1 << 20));
+    }
+}
