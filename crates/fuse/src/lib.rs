@@ -1,8 +1,26 @@
 //! Mounts a Btrfs of Papilio through FUSE.
+//!
+//! [`Session::mount`] mounts an open file system; [`MountOptions`] are the options of a mount; [`ioctl`] are the
+//! kernel's Btrfs's own ioctls, as far as FUSE carries them. Below lie the server, which translates what the
+//! kernel asks for to calls of the library, and the transport, over which it asks.
+//!
+//! Inode numbers: FUSE has one device number for all subvolumes, so the numbers tell them apart and are the
+//! same at each mount; `numbers.rs` says how. What FUSE or its transport cannot give: birth times by `statx`,
+//! `O_TMPFILE`, `FICLONE`, `FIDEDUPERANGE`, `FIEMAP`, a `sync` that commits; `fuser_transport` says why, and
+//! docs/mount.md what comes instead.
 
 pub mod errno;
+mod fuser_transport;
 pub mod ioctl;
+mod mount_point;
+mod nodes;
+mod numbers;
 pub mod options;
+mod server;
+mod session;
+pub mod transport;
 
 pub use errno::Errno;
+pub use mount_point::{MountError, Unmounter};
 pub use options::{Atime, MountOptionError, MountOptions};
+pub use session::Session;

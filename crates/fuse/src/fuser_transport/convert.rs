@@ -1,0 +1,136 @@
+//! fuser's types from and to ours.
+
+use crate::Errno;
+use crate::ioctl::Caller;
+use crate::transport::Attributes;
+use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
+use papilio::{FileKind, SetTime, Timespec};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
+
+pub(super) fn caller(request: &Request) -> Caller {
+    Caller { uid: request.uid(), gid: request.gid(), pid: request.pid() }
+}
+
+pub(super) fn errno(errno: Errno) -> fuser::Errno {
+    fuser::Errno::from_i32(errno.code())
+}
+
+pub(super) fn file_type(kind: FileKind) -> FileType {
+    match kind {
+        FileKind::Regular => FileType::RegularFile,
+        FileKind::Directory => FileType::Directory,
+        FileKind::Symlink => FileType::Symlink,
+        FileKind::CharacterDevice => FileType::CharDevice,
+        FileKind::BlockDevice => FileType::BlockDevice,
+        FileKind::Fifo => FileType::NamedPipe,
+        FileKind::Socket => FileType::Socket,
+    }
+}
+
+/// The attributes of a node whose number is `number` in this reply.
+pub(super) fn attributes(attributes: &Attributes, number: u64) -> FileAttr {
+    FileAttr {
+        ino: INodeNo(number),
+        size: attributes.size,
+        blocks: attributes.blocks,
+        atime: system_time(attributes.atime),
+        mtime: system_time(attributes.mtime),
+        ctime: system_time(attributes.ctime),
+        crtime: UNIX_EPOCH,
+        kind: file_type(attributes.kind),
+        perm: (attributes.permissions & 0o7777) as u16,
+        nlink: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        rdev: pack_device(attributes.device),
+        blksize: attributes.block_size,
+        flags: 0,
+    }
+}
+
+/// What the kernel takes for "there is none", and remembers.
+pub(super) fn nothing() -> FileAttr {
+    FileAttr {
+        ino: INodeNo(0),
+        size: 0,
+        blocks: 0,
+        atime: UNIX_EPOCH,
+        mtime: UNIX_EPOCH,
+        ctime: UNIX_EPOCH,
+        crtime: UNIX_EPOCH,
+        kind: FileType::RegularFile,
+        perm: 0,
+        nlink: 0,
+        uid: 0,
+        gid: 0,
+        rdev: 0,
+        blksize: 0,
+        flags: 0,
+    }
+}
+
+/// A time as fuser writes it, which carries whole seconds below 1970 rightly.
+fn system_time(time: Timespec) -> SystemTime {
+    let part = Duration::from_nanos(time.nanoseconds.into());
+    let seconds = Duration::from_secs(time.seconds.unsigned_abs());
+    let whole = match time.seconds {
+        0.. => UNIX_EPOCH.checked_add(seconds),
+        _ => UNIX_EPOCH.checked_sub(seconds),
+    };
+    whole.and_then(|whole| whole.checked_add(part)).unwrap_or(UNIX_EPOCH)
+}
+
+/// A time as fuser 0.18 reads it: below 1970 it takes the part of a second off instead of adding it
+/// (`system_time_from_time`), which is undone here.
+pub(super) fn time(time: SystemTime) -> Timespec {
+    match time.duration_since(UNIX_EPOCH) {
+        Ok(since) => {
+            let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
+            Timespec { seconds, nanoseconds: since.subsec_nanos() }
+        }
+        Err(before) => {
+            let before = before.duration();
+            let seconds = i64::try_from(before.as_secs()).map_or(i64::MIN, |seconds| -seconds);
+            Timespec { seconds, nanoseconds: before.subsec_nanos() }
+        }
+    }
+}
+
+pub(super) fn set_time(set: TimeOrNow) -> SetTime {
+    match set {
+        TimeOrNow::Now => SetTime::Now,
+        TimeOrNow::SpecificTime(at) => SetTime::At(time(at)),
+    }
+}
+
+/// The kernel's `new_encode_dev`: 12 bits of major, 20 of minor.
+fn pack_device((major, minor): (u32, u32)) -> u32 {
+    minor & 0xff | (major & 0xfff) << 8 | (minor & !0xff) << 12
+}
+
+pub(super) fn unpack_device(device: u32) -> (u32, u32) {
+    ((device & 0xf_ff00) >> 8, device & 0xff | device >> 12 & 0xf_ff00)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn device_numbers_come_back() {
+        for device in [(0, 0), (8, 1), (259, 65_537), (0xfff, 0xf_ffff)] {
+            assert_eq!(unpack_device(pack_device(device)), device);
+        }
+        assert_eq!(pack_device((8, 1)), 0x801);
+    }
+
+    #[test]
+    fn times_before_1970_are_written_as_they_are() {
+        let before = system_time(Timespec { seconds: -2, nanoseconds: 250_000_000 });
+        assert_eq!(before, UNIX_EPOCH - Duration::from_millis(1750));
+        // As fuser hands -1.75 s (-2 s and a quarter) over: 2.25 s before.
+        let read = time(UNIX_EPOCH - Duration::from_millis(2250));
+        assert_eq!(read, Timespec { seconds: -2, nanoseconds: 250_000_000 });
+        assert_eq!(system_time(Timespec { seconds: i64::MIN, nanoseconds: u32::MAX }), UNIX_EPOCH);
+    }
+}

@@ -1,0 +1,71 @@
+//! The transport over `/dev/fuse`, by the fuser crate.
+//!
+//! Owns [`FuserTransport`] (fuser's `Filesystem`, in `filesystem.rs`) and what is agreed with the kernel when a
+//! mount begins. fuser calls from several threads, each of which reads a request, has it answered and
+//! replies; a panic in an operation is caught and answered with EIO, and the thread goes on.
+//!
+//! What fuser 0.18 has no operation for is answered with ENOSYS, and the kernel does without:
+//! - `STATX`: the kernel asks for ordinary attributes instead, and `statx` shows no birth time;
+//! - `TMPFILE`: `open` with `O_TMPFILE` is EOPNOTSUPP;
+//! - `SYNCFS`: the kernel sends it to a server that was mounted by a user in no case. `sync` writes the kernel's cache
+//!   to the server, and the next commit makes it durable; `fsync` asks the server at once;
+//! - `COPY_FILE_RANGE_64`: copies of more than 4 GiB come in pieces.
+//!
+//! Some requests need the kernel's help before they can be answered (data that it has not written yet, caches
+//! that an ioctl made untrue). The kernel may turn to the server to help, so such requests are moved from the
+//! threads that serve to the [`Assistant`]'s.
+
+mod assistant;
+mod convert;
+mod filesystem;
+
+pub(crate) use assistant::Assistant;
+pub(crate) use filesystem::FuserTransport;
+
+use crate::MountOptions;
+use fuser::{InitFlags, KernelConfig};
+
+/// Bytes of one read or write at most; the kernel's own limit unless root raised it (`fs.fuse.max_pages_limit`).
+pub(crate) const MAX_WRITE: u32 = 1 << 20;
+/// Requests of readahead and writeback that the kernel has under way at once.
+const MAX_BACKGROUND: u16 = 64;
+
+/// Agrees with the kernel on what this transport does.
+fn agree(config: &mut KernelConfig, options: &MountOptions) {
+    let mut wanted = vec![
+        // Which umask counts is decided by the directory's default access control list.
+        InitFlags::FUSE_DONT_MASK,
+        InitFlags::FUSE_HAS_IOCTL_DIR,
+        InitFlags::FUSE_DO_READDIRPLUS,
+        InitFlags::FUSE_READDIRPLUS_AUTO,
+        InitFlags::FUSE_ASYNC_DIO,
+        InitFlags::FUSE_PARALLEL_DIROPS,
+        InitFlags::FUSE_CACHE_SYMLINKS,
+        // Without it the kernel asks for a capability before each write.
+        InitFlags::FUSE_HANDLE_KILLPRIV_V2,
+        InitFlags::FUSE_EXPORT_SUPPORT,
+        // Nobody else changes the files.
+        InitFlags::FUSE_EXPLICIT_INVAL_DATA,
+    ];
+    if options.default_permissions {
+        // The kernel enforces access control lists, which implies all other permissions.
+        wanted.push(InitFlags::FUSE_POSIX_ACL);
+    }
+    if options.writeback_cache && !options.read_only {
+        wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
+    }
+    for flag in wanted {
+        if config.add_capabilities(flag).is_err() {
+            tracing::info!("this kernel's FUSE lacks {flag:?}");
+        }
+    }
+    // The one limit that can be refused is the kernel's own, which then is the answer.
+    if let Err(most) = config.set_max_write(MAX_WRITE) {
+        let _ = config.set_max_write(most);
+    }
+    if let Err(most) = config.set_max_readahead(MAX_WRITE) {
+        let _ = config.set_max_readahead(most);
+    }
+    let _ = config.set_max_background(MAX_BACKGROUND);
+    let _ = config.set_congestion_threshold(MAX_BACKGROUND / 4 * 3);
+}

@@ -1,0 +1,353 @@
+//! Where a file system is mounted: making the mount, and ending it.
+//!
+//! Owns [`attach`], which gives the channel to the kernel, and [`Unmounter`]. Root mounts by itself, so that the
+//! table of mounts shows the image as the source and `fuse.papilio` as the type; others ask `fusermount3`,
+//! which FUSE brings along for them. Nothing here touches the mount itself once it is there: its server is
+//! this process, which could come to wait for itself.
+
+use crate::MountOptions;
+use std::ffi::{CString, OsStr};
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+/// The type of the mount, as the table of mounts shows it.
+const TYPE: &str = "fuse.papilio";
+const DEVICE: &str = "/dev/fuse";
+const HELPER: &str = "fusermount3";
+
+/// Why a file system could not be mounted, each in a line.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum MountError {
+    /// There is no such mount point.
+    #[error("{}: no such directory to mount on", .0.display())]
+    Missing(PathBuf),
+    /// The mount point is something else.
+    #[error("{}: not a directory", .0.display())]
+    NotADirectory(PathBuf),
+    /// A server died there, and its mount is still to be taken away.
+    #[error("{}: busy: a mount whose server is gone; end it first (umount, or fusermount3 -u)", .0.display())]
+    DeadMount(PathBuf),
+    /// The mount point cannot be used.
+    #[error("{}: {source}", path.display())]
+    MountPoint {
+        /// The mount point.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The kernel has no FUSE.
+    #[error("{DEVICE}: {0}: FUSE is not there (modprobe fuse, or pass the device into the container)")]
+    NoFuse(io::Error),
+    /// FUSE may not be used.
+    #[error("{DEVICE}: permission denied: FUSE may not be used by this user")]
+    FuseNotPermitted,
+    /// The kernel refused to mount.
+    #[error("mounting on {}: {source}", path.display())]
+    Refused {
+        /// The mount point.
+        path: PathBuf,
+        /// What the system said.
+        source: io::Error,
+    },
+    /// The helper that mounts for users is missing.
+    #[error("mounting on {} needs root, or {HELPER}, which is not installed (package fuse3)", .0.display())]
+    NoHelper(PathBuf),
+    /// The helper that mounts for users refused.
+    #[error("mounting on {}: {message}", path.display())]
+    HelperRefused {
+        /// The mount point.
+        path: PathBuf,
+        /// What it said.
+        message: String,
+    },
+    /// Kernel and server could not agree.
+    #[error("the kernel's FUSE: {0}")]
+    Handshake(io::Error),
+    /// The file system's root cannot be read.
+    #[error(transparent)]
+    FileSystem(#[from] papilio::Error),
+    /// The system has no thread left.
+    #[error("starting a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Checks a mount point and gives its absolute path.
+pub(crate) fn check(directory: &Path) -> Result<PathBuf, MountError> {
+    let fail = |source: io::Error| {
+        let path = directory.to_path_buf();
+        match source.raw_os_error() {
+            Some(libc::ENOENT) => MountError::Missing(path),
+            Some(libc::ENOTDIR) => MountError::NotADirectory(path),
+            Some(libc::ENOTCONN) => MountError::DeadMount(path),
+            _ => MountError::MountPoint { path, source },
+        }
+    };
+    let metadata = std::fs::metadata(directory).map_err(fail)?;
+    if !metadata.is_dir() {
+        return Err(MountError::NotADirectory(directory.to_path_buf()));
+    }
+    directory.canonicalize().map_err(fail)
+}
+
+/// Mounts `source` on `directory`, an absolute path, and gives the channel to the kernel.
+pub(crate) fn attach(source: &Path, directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let device = File::options().read(true).write(true).open(DEVICE).map_err(|error| match error.kind() {
+        io::ErrorKind::PermissionDenied => MountError::FuseNotPermitted,
+        _ => MountError::NoFuse(error),
+    })?;
+    let device = OwnedFd::from(device);
+    match mount_directly(&device, source, directory, options) {
+        Ok(()) => Ok(device),
+        Err(error) if error.raw_os_error() == Some(libc::EPERM) => {
+            drop(device);
+            mount_by_helper(source, directory, options)
+        }
+        Err(source) if source.raw_os_error() == Some(libc::ENODEV) => Err(MountError::NoFuse(source)),
+        Err(source) => Err(MountError::Refused { path: directory.to_path_buf(), source }),
+    }
+}
+
+/// The mount's options that FUSE itself takes.
+fn fuse_options(options: &MountOptions) -> Vec<&'static str> {
+    let all = [(options.allow_other, "allow_other"), (options.default_permissions, "default_permissions")];
+    all.into_iter().filter_map(|(wanted, name)| wanted.then_some(name)).collect()
+}
+
+fn mount_directly(
+    device: &OwnedFd,
+    source: &Path,
+    directory: &Path,
+    options: &MountOptions,
+) -> io::Result<()> {
+    use rustix::mount::MountFlags;
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NOEXEC, !options.exec);
+    flags.set(MountFlags::SYNCHRONOUS, options.sync);
+    flags.set(MountFlags::DIRSYNC, options.dirsync);
+    flags.set(MountFlags::NOATIME, options.noatime == crate::Atime::Noatime);
+    flags.set(MountFlags::NODIRATIME, options.noatime == crate::Atime::Nodiratime);
+    let mut data = format!(
+        "fd={},rootmode={:o},user_id={},group_id={}",
+        device.as_raw_fd(),
+        libc::S_IFDIR,
+        rustix::process::getuid().as_raw(),
+        rustix::process::getgid().as_raw(),
+    );
+    for option in fuse_options(options) {
+        data.push(',');
+        data.push_str(option);
+    }
+    let name = name_of(source, options);
+    Ok(rustix::mount::mount(name.as_os_str(), directory, TYPE, flags, CString::new(data)?.as_c_str())?)
+}
+
+/// What the table of mounts shows as the source.
+fn name_of(source: &Path, options: &MountOptions) -> PathBuf {
+    options.fsname.as_ref().map_or_else(|| source.to_path_buf(), PathBuf::from)
+}
+
+fn mount_by_helper(source: &Path, directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let path = || directory.to_path_buf();
+    let refused = |source| MountError::Refused { path: path(), source };
+    let (ours, theirs) = UnixStream::pair().map_err(refused)?;
+    // It is to be open in the child.
+    rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|error| refused(error.into()))?;
+    let mut list = fuse_options(options).join(",");
+    for (wanted, name) in [
+        (true, "subtype=papilio"),
+        (options.read_only, "ro"),
+        (!options.exec, "noexec"),
+        (options.sync, "sync"),
+        (options.dirsync, "dirsync"),
+        (options.noatime == crate::Atime::Noatime, "noatime"),
+    ] {
+        if wanted {
+            list = if list.is_empty() { name.to_owned() } else { format!("{list},{name}") };
+        }
+    }
+    let mut argument = std::ffi::OsString::from(format!("{list},fsname="));
+    argument.push(escape(name_of(source, options).as_os_str()));
+    let child = Command::new(HELPER)
+        .arg("-o")
+        .arg(argument)
+        .arg("--")
+        .arg(directory)
+        .env("_FUSE_COMMFD", theirs.as_raw_fd().to_string())
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn();
+    let child = child.map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound => MountError::NoHelper(path()),
+        _ => refused(error),
+    })?;
+    drop(theirs);
+    let received = receive_descriptor(&ours);
+    let output = child.wait_with_output().map_err(refused)?;
+    match received {
+        Ok(Some(channel)) if output.status.success() => Ok(channel),
+        Err(error) if output.status.success() => Err(refused(error)),
+        _ => {
+            let message = String::from_utf8_lossy(&output.stderr);
+            let line = message.lines().next().unwrap_or("it refused, and did not say why");
+            Err(MountError::HelperRefused { path: path(), message: line.trim().to_owned() })
+        }
+    }
+}
+
+/// The helper's options are separated by commas, which a backslash takes their meaning from.
+fn escape(name: &OsStr) -> std::ffi::OsString {
+    use std::os::unix::ffi::OsStringExt;
+    let mut escaped = Vec::new();
+    for &byte in name.as_bytes() {
+        if matches!(byte, b',' | b'\\') {
+            escaped.push(b'\\');
+        }
+        escaped.push(byte);
+    }
+    std::ffi::OsString::from_vec(escaped)
+}
+
+/// The file descriptor that the helper sends; `None` where it sends none.
+fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
+    const ROOM: usize = 64;
+    let mut byte = [0_u8; 1];
+    let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
+    // Aligned as a control message's header has to be.
+    let mut control = [0_u64; ROOM / 8];
+    // SAFETY: all fields of the structure may be zero.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    message.msg_iov = &raw mut part;
+    message.msg_iovlen = 1;
+    message.msg_control = control.as_mut_ptr().cast();
+    message.msg_controllen = ROOM as _;
+    // SAFETY: the message points to a byte and to a control buffer, both alive, with their true sizes.
+    let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
+    match received {
+        0 => return Ok(None),
+        1 => {}
+        _ => return Err(io::Error::last_os_error()),
+    }
+    // SAFETY: the kernel filled the control buffer, and the header says how far.
+    let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
+    if header.is_null() {
+        return Ok(None);
+    }
+    // SAFETY: the header lies in the control buffer, as it is not null.
+    let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
+    if (level, kind) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
+        return Ok(None);
+    }
+    // SAFETY: a message of rights holds descriptors, which are this process's own now; it may be unaligned.
+    Ok(Some(unsafe {
+        let descriptor = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<libc::c_int>());
+        OwnedFd::from_raw_fd(descriptor)
+    }))
+}
+
+/// Ends a mount, from any thread.
+#[derive(Clone, Debug)]
+pub struct Unmounter {
+    directory: PathBuf,
+}
+
+impl Unmounter {
+    pub(crate) fn new(directory: PathBuf) -> Self {
+        Self { directory }
+    }
+
+    /// Unmounts. What the kernel holds is written first; the session ends when the server has seen that.
+    ///
+    /// # Errors
+    /// EBUSY where the mount is in use, or what the system says.
+    pub fn unmount(&self) -> io::Result<()> {
+        self.end(rustix::mount::UnmountFlags::NOFOLLOW, &["-u"])
+    }
+
+    /// Takes the mount out of sight; it ends when nobody uses it any more.
+    ///
+    /// # Errors
+    /// What the system says.
+    pub fn detach(&self) -> io::Result<()> {
+        use rustix::mount::UnmountFlags;
+        self.end(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH, &["-u", "-z"])
+    }
+
+    fn end(&self, flags: rustix::mount::UnmountFlags, arguments: &[&str]) -> io::Result<()> {
+        match rustix::mount::unmount(&self.directory, flags) {
+            Err(rustix::io::Errno::PERM) => {}
+            result => return Ok(result?),
+        }
+        let helper = Command::new(HELPER).args(arguments).arg("--").arg(&self.directory).output()?;
+        if helper.status.success() {
+            return Ok(());
+        }
+        let message = String::from_utf8_lossy(&helper.stderr);
+        let busy = message.contains("busy");
+        let kind = if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
+        Err(io::Error::new(kind, message.lines().next().unwrap_or_default().to_owned()))
+    }
+}
+
+/// Lets the kernel read ahead as much at once as a request can carry, which only root may ask for: it
+/// starts at 128 KiB for each mount. That it cannot is no error.
+pub(crate) fn raise_readahead(directory: &Path, bytes: u32) {
+    let Some(device) = device_of(directory) else { return };
+    let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
+    if let Err(error) = std::fs::write(&path, (bytes / 1024).to_string()) {
+        tracing::debug!("{path}: {error}");
+    }
+}
+
+/// The device number (`major:minor`) of the newest mount on a directory, without asking the mount.
+fn device_of(directory: &Path) -> Option<String> {
+    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
+    let line = table.lines().rev().find(|line| {
+        let point = line.split(' ').nth(4).unwrap_or_default();
+        unescape(point) == directory.as_os_str().as_bytes()
+    })?;
+    Some(line.split(' ').nth(2)?.to_owned())
+}
+
+/// Undoes the `\040` of the kernel's tables.
+fn unescape(field: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let mut rest = field.as_bytes();
+    while let Some((&first, tail)) = rest.split_first() {
+        let octal = tail
+            .get(..3)
+            .filter(|_| first == b'\\')
+            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
+        bytes.push(octal.unwrap_or(first));
+        rest = if octal.is_some() { &tail[3..] } else { tail };
+    }
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_pass_through_tables_and_options() {
+        assert_eq!(unescape(r"/a\040b\134c"), br"/a b\c");
+        assert_eq!(escape(OsStr::new(r"/a,b\c")), OsStr::new(r"/a\,b\\c"));
+    }
+
+    #[test]
+    fn mount_points_that_cannot_be_are_named() {
+        let missing = check(Path::new("/no/such/directory")).unwrap_err();
+        assert_eq!(missing.to_string(), "/no/such/directory: no such directory to mount on");
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert!(matches!(check(file.path()), Err(MountError::NotADirectory(_))));
+    }
+}

@@ -1,0 +1,85 @@
+//! What `stat` and `statfs` show, and changing it.
+
+use super::{Server, privileges};
+use crate::Errno;
+use crate::ioctl::Caller;
+use crate::nodes::{Node, stale};
+use crate::transport::{AttributeChange, Attributes, Entry, FileSystemSizes, NodeId};
+use papilio::{Inode, Metadata, SetAttributes};
+
+/// The longest name of an entry, in bytes.
+const NAME_MAX: u32 = 255;
+
+impl Server {
+    pub(super) fn attributes_of(&self, number: u64, metadata: &Metadata) -> Attributes {
+        let sector = self.sector_size();
+        Attributes {
+            number,
+            size: metadata.size(),
+            blocks: metadata.allocated_bytes().div_ceil(sector.into()).saturating_mul((sector / 512).into()),
+            atime: metadata.atime(),
+            mtime: metadata.mtime(),
+            ctime: metadata.ctime(),
+            kind: metadata.kind(),
+            permissions: metadata.permissions(),
+            links: metadata.nlink(),
+            uid: metadata.uid(),
+            gid: metadata.gid(),
+            device: metadata.rdev(),
+            block_size: sector,
+        }
+    }
+
+    /// What the kernel is told of a node.
+    pub(super) fn entry_of(&self, node: &Node, inode: &Inode) -> Entry {
+        let number = self.nodes.number_of_node(node);
+        let generation = inode.metadata().generation().get();
+        Entry { node: node.id, generation, attributes: self.attributes_of(number, inode.metadata()) }
+    }
+
+    pub(super) fn node_attributes(&self, node: NodeId) -> Result<Attributes, Errno> {
+        let node = self.node(node)?;
+        let inode = node.current(&self.fs)?;
+        Ok(self.attributes_of(self.nodes.number_of_node(&node), inode.metadata()))
+    }
+
+    pub(super) fn change_attributes(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        change: &AttributeChange,
+    ) -> Result<Attributes, Errno> {
+        let node = self.node(node)?;
+        if let Some(size) = change.size {
+            node.file()?.set_len(size).map_err(stale)?;
+            if !privileges::may_keep_set_id(caller) {
+                self.kill_privileges(&node)?;
+            }
+        }
+        let AttributeChange { permissions: mode, uid, gid, atime, mtime, ctime, size: _ } = *change;
+        let set = SetAttributes { mode, uid, gid, atime, mtime, ctime };
+        if set != SetAttributes::default() {
+            node.inode.set_attributes(&set).map_err(stale)?;
+        }
+        self.changed(&node);
+        let inode = node.current(&self.fs)?;
+        Ok(self.attributes_of(self.nodes.number_of_node(&node), inode.metadata()))
+    }
+
+    pub(super) fn file_system_sizes(&self) -> Result<FileSystemSizes, Errno> {
+        let sizes = self.fs.usage()?.statfs();
+        let block_size = self.sector_size();
+        let blocks = |bytes: u64| bytes / u64::from(block_size);
+        Ok(FileSystemSizes {
+            block_size,
+            blocks: blocks(sizes.total),
+            free: blocks(sizes.free),
+            available: blocks(sizes.available),
+            name_max: NAME_MAX,
+        })
+    }
+
+    pub(super) fn sector_size(&self) -> u32 {
+        self.sector_size
+    }
+}

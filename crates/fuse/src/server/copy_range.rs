@@ -1,0 +1,104 @@
+//! `copy_file_range`: whole sectors are shared, the rest is copied.
+//!
+//! FUSE passes no `FICLONE` on, so this is how `cp` shares data here. Where the two offsets lie alike in their
+//! sectors, the sectors between the first and the last boundary are cloned, and with them the last sector
+//! where it ends both files; where they do not, or the files cannot share (one of them has no checksums),
+//! bytes are copied.
+
+use super::Server;
+use crate::Errno;
+use crate::ioctl::Caller;
+use crate::nodes::stale;
+use crate::transport::CopyRange;
+use papilio::{ErrorKind, File};
+
+/// Bytes copied at once.
+const STEP: usize = 1 << 20;
+/// Bytes that one call copies at most, so that it can be interrupted; callers go on from where it ended.
+const COPY_MAX: u64 = 64 << 20;
+/// What the reply can say.
+const REPLY_MAX: u64 = u32::MAX as u64 & !0xffff;
+
+impl Server {
+    pub(super) fn copy_file_range(&self, caller: Caller, range: &CopyRange) -> Result<u64, Errno> {
+        let (source, target) = (self.node(range.source)?, self.node(range.target)?);
+        let (from, to) = (source.file()?, target.file()?);
+        let size = from.len();
+        let length = range.length.min(size.saturating_sub(range.source_offset)).min(REPLY_MAX);
+        if length == 0 {
+            return Ok(0);
+        }
+        let copy = Copy { from, to, delta: range.target_offset.wrapping_sub(range.source_offset) };
+        let (start, end) = (range.source_offset, range.source_offset + length);
+        let done = copy.share_or_copy(start, end, size, self.sector_size().into()).map_err(stale)?;
+        self.changed(&target);
+        // The kernel asks for the target's attributes anew by itself.
+        self.after_change(caller, &target)?;
+        self.note_read(&source, 0);
+        Ok(done)
+    }
+}
+
+struct Copy<'a> {
+    from: &'a File,
+    to: &'a File,
+    /// What takes an offset in the source to the one in the target, modulo 2^64.
+    delta: u64,
+}
+
+impl Copy<'_> {
+    /// Returns how many bytes were done from `start` on; an error only if none were.
+    fn share_or_copy(&self, start: u64, end: u64, size: u64, sector: u64) -> papilio::Result<u64> {
+        let first = start.next_multiple_of(sector);
+        let whole_file = end == size && self.there(end) >= self.to.len();
+        let last = if whole_file { end } else { end / sector * sector };
+        if !self.delta.is_multiple_of(sector) || first >= last {
+            return self.copy(start, end);
+        }
+        let mut done = self.copy(start, first)?;
+        if done < first - start {
+            return Ok(done);
+        }
+        match self.to.clone_range(self.from, first, last - first, self.there(first)) {
+            Ok(()) => done += last - first,
+            // They cannot share; the bytes can be copied all the same.
+            Err(error) if error.kind() == ErrorKind::Invalid => {
+                done += self.partly(done, self.copy(first, end))?;
+                return Ok(done);
+            }
+            Err(error) => {
+                self.partly(done, Err(error))?;
+                return Ok(done);
+            }
+        }
+        done += self.partly(done, self.copy(last, end))?;
+        Ok(done)
+    }
+
+    fn there(&self, offset: u64) -> u64 {
+        offset.wrapping_add(self.delta)
+    }
+
+    /// An error after something was done is the next call's.
+    fn partly(&self, done: u64, result: papilio::Result<u64>) -> papilio::Result<u64> {
+        if done > 0 { Ok(result.unwrap_or(0)) } else { result }
+    }
+
+    fn copy(&self, start: u64, end: u64) -> papilio::Result<u64> {
+        let end = end.min(start.saturating_add(COPY_MAX));
+        let mut buffer = vec![0; STEP.min((end - start) as usize)];
+        let mut at = start;
+        while at < end {
+            let step = buffer.len().min((end - at) as usize);
+            let copied = self
+                .from
+                .read_at(&mut buffer[..step], at)
+                .and_then(|read| self.to.write_at(&buffer[..read], self.there(at)).map(|()| read as u64));
+            match self.partly(at - start, copied)? {
+                0 => break,
+                read => at += read,
+            }
+        }
+        Ok(at - start)
+    }
+}

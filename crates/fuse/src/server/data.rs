@@ -1,0 +1,103 @@
+//! Opening files, and what changes their data.
+
+use super::{Server, privileges};
+use crate::Errno;
+use crate::ioctl::Caller;
+use crate::nodes::{Node, stale};
+use crate::transport::{Changed, NodeId, SeekTo, Write};
+use papilio::format::items::inode::InodeFlags;
+use std::sync::atomic::Ordering;
+
+impl Server {
+    pub(super) fn open_file(&self, node: NodeId, flags: i32) -> Result<(), Errno> {
+        let node = self.node(node)?;
+        node.file()?;
+        if is_writing(flags) {
+            self.check_open_for_writing(&node, flags)?;
+        }
+        self.count_writer(&node, flags);
+        Ok(())
+    }
+
+    /// What in the kernel `inode_permission` and `may_open` refuse, by flags of the inode that FUSE does not
+    /// know of.
+    fn check_open_for_writing(&self, node: &Node, flags: i32) -> Result<(), Errno> {
+        node.check_changeable()?;
+        let kept = node.current(&self.fs)?.metadata().flags();
+        let appends = flags & libc::O_APPEND != 0 && flags & libc::O_TRUNC == 0;
+        if kept.contains(InodeFlags::IMMUTABLE) || kept.contains(InodeFlags::APPEND) && !appends {
+            return Err(Errno(libc::EPERM));
+        }
+        Ok(())
+    }
+
+    pub(super) fn count_writer(&self, node: &Node, flags: i32) {
+        if is_writing(flags) {
+            node.writers.fetch_add(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn close_file(&self, node: NodeId, flags: i32) {
+        if is_writing(flags)
+            && let Ok(node) = self.node(node)
+        {
+            node.writers.fetch_sub(1, Ordering::AcqRel);
+        }
+    }
+
+    pub(super) fn has_writers(&self, node: NodeId) -> bool {
+        self.node(node).is_ok_and(|node| node.writers.load(Ordering::Acquire) > 0)
+    }
+
+    pub(super) fn write_file(&self, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno> {
+        let node = self.node(node)?;
+        node.file()?.write_at(write.data, write.offset).map_err(stale)?;
+        self.changed(&node);
+        let attributes = write.kills_privileges && self.kill_privileges(&node)?;
+        Ok(Changed { attributes })
+    }
+
+    pub(super) fn allocate_range(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Result<Changed, Errno> {
+        const KEEP: i32 = libc::FALLOC_FL_KEEP_SIZE;
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
+        const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
+        let node = self.node(node)?;
+        let file = node.file()?;
+        match mode {
+            0 | KEEP => file.allocate(offset, length, mode == KEEP),
+            PUNCH => file.punch_hole(offset, length),
+            ZERO | ZERO_KEEP => file.zero_range(offset, length, mode == ZERO_KEEP),
+            _ => return Err(Errno(libc::EOPNOTSUPP)),
+        }
+        .map_err(stale)?;
+        self.changed(&node);
+        self.after_change(caller, &node)
+    }
+
+    /// What a change of data does to privileges where the kernel did not say whether they may stay.
+    pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<Changed, Errno> {
+        let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(node)?;
+        Ok(Changed { attributes })
+    }
+
+    pub(super) fn seek_file(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {
+        let node = self.node(node)?;
+        let file = node.file()?;
+        match to {
+            SeekTo::Data => file.seek_data(offset).map_err(stale)?.ok_or(Errno(libc::ENXIO)),
+            SeekTo::Hole => file.seek_hole(offset).map_err(stale),
+        }
+    }
+}
+
+fn is_writing(flags: i32) -> bool {
+    flags & libc::O_ACCMODE != libc::O_RDONLY
+}

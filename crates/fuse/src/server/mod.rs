@@ -1,0 +1,252 @@
+//! The server: each operation that the kernel asks for, as calls of the library.
+//!
+//! Owns [`Server`]. There is no file-system logic here, only translation: from nodes to inodes, from the
+//! library's errors to error numbers, and the rules that in the kernel lie above a file system and that
+//! FUSE leaves to the server (access times, set-user-id bits, who may open what). No lock is held across a
+//! call of the library, but for those that the library holds itself.
+
+mod access_time;
+mod attributes;
+mod copy_range;
+mod data;
+mod directories;
+mod names;
+mod privileges;
+mod xattrs;
+
+use crate::ioctl::{Caller, IoctlCall, IoctlReply, MountInfo};
+use crate::nodes::{Node, Nodes};
+use crate::transport::{
+    AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
+    NewNode, NodeId, Operations, Rename, SeekTo, Write, XattrSet,
+};
+use crate::{Atime, Errno, MountOptions};
+use directories::Listings;
+use papilio::FileSystem;
+use papilio::format::{InodeNumber, TreeId};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// A mounted file system.
+pub(crate) struct Server {
+    fs: FileSystem,
+    nodes: Nodes,
+    listings: Listings,
+    mount: MountInfo,
+    /// When reads are noted; `None` for never.
+    access_times: Option<Atime>,
+    /// Counts changes of names, which change times of inodes that are not looked up here.
+    name_changes: AtomicU64,
+    valid_for: Duration,
+    sector_size: u32,
+}
+
+impl Server {
+    /// A server of `fs`, whose root is the one that it was opened with.
+    ///
+    /// # Errors
+    /// A root directory that cannot be read.
+    pub(crate) fn new(fs: FileSystem, mount: MountInfo, options: &MountOptions) -> papilio::Result<Self> {
+        let nodes = Nodes::new(fs.root()?);
+        let noted = !options.read_only && options.noatime != Atime::Noatime;
+        let sector_size = fs.superblock().raw.sector_size;
+        Ok(Self {
+            fs,
+            nodes,
+            listings: Listings::default(),
+            mount,
+            access_times: noted.then_some(options.noatime),
+            name_changes: AtomicU64::new(1),
+            valid_for: options.attr_timeout,
+            sector_size,
+        })
+    }
+
+    /// A handle on the file system, to close it when the server is gone.
+    pub(crate) fn file_system(&self) -> FileSystem {
+        self.fs.clone()
+    }
+
+    fn node(&self, id: NodeId) -> Result<Arc<Node>, Errno> {
+        self.nodes.get(id)
+    }
+}
+
+impl Operations for Server {
+    fn valid_for(&self) -> Duration {
+        self.valid_for
+    }
+
+    fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        self.look_up(parent, name)
+    }
+
+    fn forget(&self, node: NodeId, count: u64) {
+        self.nodes.forget(node, count);
+    }
+
+    fn attributes(&self, node: NodeId) -> Result<Attributes, Errno> {
+        self.node_attributes(node)
+    }
+
+    fn set_attributes(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        change: &AttributeChange,
+    ) -> Result<Attributes, Errno> {
+        self.change_attributes(caller, node, change)
+    }
+
+    fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        let node = self.node(node)?;
+        let target = node.inode.read_link()?;
+        self.note_read(&node, 0);
+        Ok(target)
+    }
+
+    fn make(&self, caller: Caller, new: &NewNode<'_>) -> Result<Entry, Errno> {
+        self.make_node(caller, new)
+    }
+
+    fn create(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno> {
+        self.create_file(caller, new, flags)
+    }
+
+    fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        self.add_name(node, parent, name)
+    }
+
+    fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.names_change();
+        Ok(self.node(parent)?.inode.unlink(name)?)
+    }
+
+    fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.names_change();
+        Ok(self.node(parent)?.inode.rmdir(name)?)
+    }
+
+    fn rename(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno> {
+        self.rename_entry(caller, rename)
+    }
+
+    fn open(&self, node: NodeId, flags: i32) -> Result<(), Errno> {
+        self.open_file(node, flags)
+    }
+
+    fn release(&self, node: NodeId, flags: i32) {
+        self.close_file(node, flags);
+    }
+
+    fn may_be_dirty(&self, node: NodeId) -> bool {
+        self.has_writers(node)
+    }
+
+    fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
+        let node = self.node(node)?;
+        let read = node.file()?.read_at(buffer, offset)?;
+        self.note_read(&node, flags);
+        Ok(read)
+    }
+
+    fn write(&self, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno> {
+        self.write_file(node, write)
+    }
+
+    fn sync(&self, node: NodeId, _data_only: bool) -> Result<(), Errno> {
+        match self.node(node)?.file() {
+            Ok(file) => Ok(file.sync()?),
+            Err(_) => Ok(self.fs.sync()?),
+        }
+    }
+
+    fn allocate(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        offset: u64,
+        length: u64,
+        mode: i32,
+    ) -> Result<Changed, Errno> {
+        self.allocate_range(caller, node, offset, length, mode)
+    }
+
+    fn seek(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {
+        self.seek_file(node, offset, to)
+    }
+
+    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<u64, Errno> {
+        self.copy_file_range(caller, range)
+    }
+
+    fn open_directory(&self, node: NodeId) -> Result<DirectoryHandle, Errno> {
+        self.open_listing(node)
+    }
+
+    fn list(
+        &self,
+        node: NodeId,
+        handle: DirectoryHandle,
+        offset: u64,
+        attributes: bool,
+        sink: &mut dyn DirectorySink,
+    ) -> Result<(), Errno> {
+        self.list_directory(node, handle, offset, attributes, sink)
+    }
+
+    fn release_directory(&self, handle: DirectoryHandle) {
+        self.listings.close(handle);
+    }
+
+    fn sizes(&self) -> Result<FileSystemSizes, Errno> {
+        self.file_system_sizes()
+    }
+
+    fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        self.get_xattr(node, name)
+    }
+
+    fn list_xattrs(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        self.xattr_names(node)
+    }
+
+    fn set_xattr(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<(), Errno> {
+        self.put_xattr(caller, node, name, value, how)
+    }
+
+    fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+        self.drop_xattr(node, name)
+    }
+
+    fn ioctl(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        command: u32,
+        input: &[u8],
+        output_size: usize,
+    ) -> Result<IoctlReply, Errno> {
+        let node = self.node(node)?;
+        let inode = node.current(&self.fs)?;
+        let umask = privileges::umask_of(caller);
+        let (fs, mount) = (&self.fs, &self.mount);
+        let call = IoctlCall { fs, mount, inode: &inode, command, input, output_size, caller, umask };
+        let reply = crate::ioctl::handle(&call);
+        self.changed(&node);
+        self.names_change();
+        reply
+    }
+
+    fn node_of(&self, tree: TreeId, inode: InodeNumber) -> NodeId {
+        self.nodes.id(tree, inode)
+    }
+}

@@ -1,0 +1,102 @@
+//! Names: looking up, making, linking, renaming.
+
+use super::Server;
+use crate::Errno;
+use crate::ioctl::Caller;
+use crate::nodes::{Node, stale};
+use crate::transport::{Entry, NewNode, NewNodeKind, NodeId, Rename};
+use papilio::{ErrorKind, FileKind, Inode, NewInode, NewKind, PathError};
+
+impl Server {
+    pub(super) fn look_up(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        if matches!(name, b"." | b"..") {
+            return self.look_up_dots(parent, name);
+        }
+        let parent = self.node(parent)?;
+        let child = parent.inode.lookup(name).map_err(stale)?.ok_or(Errno(libc::ENOENT))?;
+        Ok(self.learn(&parent.inode, name, &child))
+    }
+
+    /// What an NFS server asks for that has an inode's number only.
+    fn look_up_dots(&self, node: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        let inode = self.nodes.resolve(&self.fs, node)?;
+        if name == b"." {
+            return Ok(self.learn(&inode, name, &inode));
+        }
+        let (tree, number) = inode.parent()?;
+        let parent = self.fs.inode_at(tree, number).map_err(stale)?;
+        Ok(self.learn(&parent, name, &parent))
+    }
+
+    fn learn(&self, directory: &Inode, name: &[u8], inode: &Inode) -> Entry {
+        let node = self.nodes.learn(directory, name, inode);
+        self.entry_of(&node, inode)
+    }
+
+    pub(super) fn make_node(&self, caller: Caller, new: &NewNode<'_>) -> Result<Entry, Errno> {
+        let parent = self.node(new.parent)?;
+        let inode = parent.inode.create(new.name, &self.new_inode(caller, new))?;
+        self.changed(&parent);
+        Ok(self.learn(&parent.inode, new.name, &inode))
+    }
+
+    pub(super) fn create_file(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno> {
+        let parent = self.node(new.parent)?;
+        let entry = match parent.inode.create(new.name, &self.new_inode(caller, new)) {
+            Ok(inode) => {
+                self.changed(&parent);
+                self.learn(&parent.inode, new.name, &inode)
+            }
+            // It came to be since the kernel looked.
+            Err(error) if flags & libc::O_EXCL == 0 && error.kind() == ErrorKind::Path(PathError::Exists) => {
+                let inode = parent.inode.lookup(new.name)?.ok_or(Errno(libc::ENOENT))?;
+                if inode.kind() != FileKind::Regular {
+                    return Err(Errno(libc::ESTALE));
+                }
+                self.learn(&parent.inode, new.name, &inode)
+            }
+            Err(error) => return Err(error.into()),
+        };
+        self.count_writer(self.node(entry.node)?.as_ref(), flags);
+        Ok(entry)
+    }
+
+    fn new_inode<'a>(&self, caller: Caller, new: &NewNode<'a>) -> NewInode<'a> {
+        let kind = match new.kind {
+            NewNodeKind::Regular => NewKind::Regular,
+            NewNodeKind::Directory => NewKind::Directory,
+            NewNodeKind::Fifo => NewKind::Fifo,
+            NewNodeKind::Socket => NewKind::Socket,
+            NewNodeKind::CharacterDevice(major, minor) => NewKind::CharacterDevice { major, minor },
+            NewNodeKind::BlockDevice(major, minor) => NewKind::BlockDevice { major, minor },
+            NewNodeKind::Symlink(target) => NewKind::Symlink(target),
+        };
+        NewInode::new(kind, new.permissions).owner(caller.uid, caller.gid).umask(new.umask)
+    }
+
+    pub(super) fn add_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
+        let (node, parent) = (self.node(node)?, self.node(parent)?);
+        self.names_change();
+        parent.inode.link(&node.inode, name)?;
+        let inode = node.current(&self.fs)?;
+        Ok(self.learn(&parent.inode, name, &inode))
+    }
+
+    pub(super) fn rename_entry(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno> {
+        let (from, to) = (self.node(rename.parent)?, self.node(rename.new_parent)?);
+        let Rename { name, new_name, mode, .. } = *rename;
+        self.names_change();
+        if rename.whiteout {
+            let owner = (caller.uid, caller.gid);
+            return Ok(from.inode.rename_leaving_whiteout(name, &to.inode, new_name, mode, owner)?);
+        }
+        Ok(from.inode.rename(name, &to.inode, new_name, mode)?)
+    }
+}
+
+impl Node {
+    /// Whether it lies in a subvolume that is gone, or cannot change.
+    pub(super) fn check_changeable(&self) -> Result<(), Errno> {
+        self.inode.check_changeable().map_err(stale)
+    }
+}

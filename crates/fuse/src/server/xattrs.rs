@@ -1,0 +1,72 @@
+//! Extended attributes, and access control lists among them.
+
+use super::{Server, privileges};
+use crate::Errno;
+use crate::ioctl::Caller;
+use crate::nodes::stale;
+use crate::transport::{NodeId, XattrSet};
+use papilio::SetAttributes;
+
+const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
+const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
+const SET_GROUP_ID: u32 = 0o2000;
+
+impl Server {
+    pub(super) fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
+        check_namespace(name)?;
+        let value = self.node(node)?.inode.xattr(name).map_err(stale)?;
+        value.ok_or(Errno(libc::ENODATA))
+    }
+
+    pub(super) fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
+        let mut names = Vec::new();
+        for xattr in self.node(node)?.inode.xattrs().map_err(stale)? {
+            names.extend_from_slice(&xattr.name);
+            names.push(0);
+        }
+        Ok(names)
+    }
+
+    pub(super) fn put_xattr(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        name: &[u8],
+        value: &[u8],
+        how: XattrSet,
+    ) -> Result<(), Errno> {
+        let node = self.node(node)?;
+        node.inode.set_xattr(name, value, how)?;
+        self.changed(&node);
+        if name == ACCESS_ACL {
+            // A new list takes the set-group-id bit from who is not in the group.
+            let inode = node.current(&self.fs)?;
+            let mode = inode.metadata().permissions();
+            if mode & SET_GROUP_ID != 0 && !privileges::is_in_group(caller, inode.metadata().gid()) {
+                let mode = Some(mode & !SET_GROUP_ID);
+                inode.set_attributes(&SetAttributes { mode, ..SetAttributes::default() })?;
+            }
+        }
+        Ok(())
+    }
+
+    pub(super) fn drop_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
+        let node = self.node(node)?;
+        node.inode.remove_xattr(name)?;
+        self.changed(&node);
+        Ok(())
+    }
+}
+
+/// Refuses names that the kernel's Btrfs has no handler for.
+fn check_namespace(name: &[u8]) -> Result<(), Errno> {
+    if matches!(name, ACCESS_ACL | DEFAULT_ACL) {
+        return Ok(());
+    }
+    let prefixes = [&b"user."[..], b"trusted.", b"security.", b"btrfs."];
+    match prefixes.iter().find(|prefix| name.starts_with(prefix)) {
+        None => Err(Errno(libc::EOPNOTSUPP)),
+        Some(prefix) if prefix.len() == name.len() => Err(Errno(libc::EINVAL)),
+        Some(_) => Ok(()),
+    }
+}

@@ -1,0 +1,6 @@
+//! A mounted Papilio, used by programs as any file system, and compared with the kernel's Btrfs.
+//!
+//! The server runs in a child process, as it does for users: who uses a mount must not be who serves it.
+
+mod server;
+mod smoke;

@@ -1,0 +1,114 @@
+//! A mount whose server is a child process, and its end.
+
+use papilio::{FileSystem, MkfsOptions};
+use papilio_fuse::{MountOptions, Session};
+use papilio_oracle::{Need, Scratch, require};
+use std::ffi::OsString;
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+
+const IMAGE: &str = "PAPILIO_TEST_IMAGE";
+const DIRECTORY: &str = "PAPILIO_TEST_DIRECTORY";
+const OPTIONS: &str = "PAPILIO_TEST_OPTIONS";
+const MOUNTED: &str = "mounted";
+
+/// The server: this test does nothing unless it is asked to be one.
+#[test]
+fn serve() {
+    let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else { return };
+    let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("a directory is named"));
+    let options = std::env::var(OPTIONS).unwrap_or_default();
+    let options = MountOptions::parse(&options).expect("options of the test");
+    let fs = FileSystem::open_with(&image, &options.open).expect("the image opens");
+    let session = Session::mount(fs, &image, &directory, &options).expect("it is mounted");
+    // On a line of its own, whatever the harness printed before.
+    println!("\n{MOUNTED}");
+    session.wait().expect("all is durable");
+}
+
+/// What mounting takes.
+pub const NEEDS: &[Need] = &[Need::Root, Need::Fuse];
+
+/// A mount. Dropping it ends it, also after a failure.
+pub struct Mount {
+    directory: PathBuf,
+    server: Option<Child>,
+    _scratch: Scratch,
+}
+
+impl Mount {
+    /// Mounts the image with these options.
+    pub fn new(scratch: &Scratch, image: &Path, options: &str) -> Self {
+        let directory = scratch.unique("papilio");
+        std::fs::create_dir(&directory).unwrap();
+        let mut server = Command::new(std::env::current_exe().unwrap())
+            .args(["--exact", "server::serve", "--nocapture", "--test-threads=1"])
+            .env(IMAGE, image)
+            .env(DIRECTORY, &directory)
+            .env(OPTIONS, options)
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .unwrap();
+        let mut output = BufReader::new(server.stdout.take().unwrap()).lines();
+        let mounted = output.any(|line| line.is_ok_and(|line| line == MOUNTED));
+        // What follows is read on, so that the server is never held up by it.
+        std::thread::spawn(move || output.for_each(drop));
+        let mount = Self { directory, server: Some(server), _scratch: scratch.clone() };
+        assert!(mounted, "the server did not mount");
+        mount
+    }
+
+    /// Where it is.
+    pub fn path(&self) -> &Path {
+        &self.directory
+    }
+
+    /// Unmounts and waits for the server to close the image.
+    pub fn unmount(mut self) {
+        papilio_oracle::scratch::unmount(&self.directory).unwrap();
+        let status = self.server.take().expect("it runs").wait().unwrap();
+        assert!(status.success(), "the server ended with {status}");
+    }
+
+    /// Kills the server, as a crash would end it, and takes the mount away.
+    pub fn kill(mut self) {
+        let mut server = self.server.take().expect("it runs");
+        server.kill().unwrap();
+        server.wait().unwrap();
+        papilio_oracle::scratch::unmount(&self.directory).unwrap();
+    }
+}
+
+impl Drop for Mount {
+    fn drop(&mut self) {
+        let Some(mut server) = self.server.take() else { return };
+        let _ = papilio_oracle::scratch::unmount(&self.directory);
+        if std::thread::panicking() {
+            let _ = server.kill();
+        }
+        let _ = server.wait();
+    }
+}
+
+/// A new image of ours.
+pub fn make_image(scratch: &Scratch, size: u64) -> PathBuf {
+    let image = scratch.unique("image");
+    papilio::mkfs(&image, &MkfsOptions::new().size(size)).unwrap();
+    image
+}
+
+/// Asks the oracle whether an image is consistent.
+pub fn check(image: &Path) {
+    let report =
+        papilio::check(image, &papilio::OpenOptions::new(), &papilio::CheckOptions::new().data_csum(true))
+            .unwrap();
+    assert!(report.is_clean(), "{:#?}", report.findings.iter().take(5).collect::<Vec<_>>());
+    if require(&[Need::Command("btrfs")]).is_some() {
+        let arguments = ["check", "--check-data-csum"].map(OsString::from);
+        let output = Command::new("btrfs").args(arguments).arg(image).output().unwrap();
+        let text = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(output.status.success(), "btrfs check: {}", &text[text.len().saturating_sub(1000)..]);
+    }
+}

@@ -1,0 +1,50 @@
+//! A mount begins, is used, and ends.
+
+use crate::server::{Mount, NEEDS, check, make_image};
+use papilio_oracle::{Scratch, require};
+use std::fs;
+
+#[test]
+fn files_come_back_after_unmounting() {
+    let Some(_) = require(NEEDS) else { return };
+    let scratch = Scratch::new(512 << 20).unwrap();
+    let image = make_image(&scratch, 512 << 20);
+    let mount = Mount::new(&scratch, &image, "");
+    let root = mount.path();
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let wanted = format!("{} {} fuse.papilio ", image.display(), root.display());
+    assert!(table.contains(&wanted), "{wanted} not in the table of mounts");
+    fs::create_dir(root.join("d")).unwrap();
+    let content: Vec<u8> = (0..3_000_000_u32).flat_map(|n| n.to_le_bytes()).collect();
+    fs::write(root.join("d/f"), &content).unwrap();
+    assert!(fs::read(root.join("d/f")).unwrap() == content);
+    assert_eq!(fs::read_dir(root.join("d")).unwrap().count(), 1);
+    mount.unmount();
+    check(&image);
+    let again = Mount::new(&scratch, &image, "");
+    assert!(fs::read(again.path().join("d/f")).unwrap() == content);
+    again.unmount();
+}
+
+#[test]
+fn what_was_fsynced_outlives_the_server() {
+    let Some(_) = require(NEEDS) else { return };
+    let scratch = Scratch::new(512 << 20).unwrap();
+    let image = make_image(&scratch, 512 << 20);
+    let mount = Mount::new(&scratch, &image, "");
+    for round in 0..5_u8 {
+        let content = vec![round; 100_000 * (usize::from(round) + 1)];
+        let path = mount.path().join(format!("file{round}"));
+        fs::write(&path, &content).unwrap();
+        fs::File::open(&path).unwrap().sync_all().unwrap();
+    }
+    fs::File::open(mount.path()).unwrap().sync_all().unwrap();
+    mount.kill();
+    check(&image);
+    let again = Mount::new(&scratch, &image, "");
+    for round in 0..5_u8 {
+        let found = fs::read(again.path().join(format!("file{round}"))).unwrap();
+        assert!(found == vec![round; 100_000 * (usize::from(round) + 1)], "file{round}");
+    }
+    again.unmount();
+}
