@@ -71,9 +71,12 @@ pub(crate) struct JobArgs {
     /// Papilio's engine for fio, where it does not lie beside this program
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     engine: Option<PathBuf>,
-    /// Write report.json and fio's own files here
+    /// Write report.json, report.html and fio's own files here
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub output: Option<PathBuf>,
+    /// Write the report as Markdown too, its plots into a folder `plots` beside it
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    pub markdown: Option<PathBuf>,
     /// Run nothing: show this report.json again
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub report: Option<PathBuf>,

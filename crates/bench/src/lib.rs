@@ -29,7 +29,7 @@ pub mod sides;
 
 pub use args::{BenchArgs, UsageError};
 
-use crate::report::{Report, table};
+use crate::report::{Report, html, markdown, table};
 use anyhow::{Context, bail};
 use std::io::Write;
 use std::path::Path;
@@ -54,6 +54,10 @@ fn run_jobs(args: &args::JobArgs, quiet: bool) -> anyhow::Result<()> {
     if let Some(folder) = &args.output {
         prepare_folder(folder)?;
         write(&folder.join("report.json"), &report.to_json()?)?;
+        write(&folder.join("report.html"), &html::page(&report)?)?;
+    }
+    if let Some(path) = &args.markdown {
+        markdown::write(&report, path)?;
     }
     let text = if args.json { report.to_json()? } else { table::text(&report) };
     std::io::stdout().write_all(text.as_bytes())?;

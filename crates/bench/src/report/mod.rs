@@ -3,6 +3,11 @@
 //! Owns [`Report`]. It holds every run's figures; medians and ratios are made of them where they are shown
 //! ([`statistics`]), so that a report read again shows the same.
 
+pub mod html;
+#[cfg(test)]
+mod html_in_browser;
+pub mod markdown;
+pub mod plots;
 pub mod statistics;
 pub mod table;
 

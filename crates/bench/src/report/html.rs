@@ -1,0 +1,208 @@
+//! The report as one page that needs nothing beside it: plots as inline SVG, style in the page, the JSON
+//! at its end, no script.
+
+use super::plots::{self, Plot};
+use super::{JobReport, Report, table};
+use crate::side::Side;
+use std::fmt::Write;
+
+/// Colours follow the reader's light or dark; the plots' ink, grid and ground too.
+const STYLE: &str = "
+:root { color-scheme: light dark; --ink: #222; --ground: #fff; --grid: #ccc; --soft: #f3f4f6; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e6e6e6; --ground: #16181d; --grid: #4a4f5a; --soft: #22252c; }
+}
+body { margin: 0 auto; max-width: 1180px; padding: 1.5rem; color: var(--ink); background: var(--ground);
+  font: 16px/1.5 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; margin: 0 0 .5rem; }
+h2 { font-size: 1.2rem; margin: 2.5rem 0 .3rem; border-top: 1px solid var(--grid); padding-top: 1rem; }
+p { margin: .4rem 0; }
+code, pre { font: 13px/1.45 ui-monospace, monospace; background: var(--soft); border-radius: 4px; }
+code { padding: .1rem .3rem; overflow-wrap: anywhere; }
+pre { padding: .7rem; overflow-x: auto; }
+.scroll { overflow-x: auto; }
+table { border-collapse: collapse; margin: .7rem 0; font-variant-numeric: tabular-nums; }
+th, td { padding: .25rem .8rem; text-align: right; border-bottom: 1px solid var(--grid); white-space: nowrap; }
+th:first-child, td:first-child { text-align: left; }
+.plots { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(100%, 480px), 1fr)); gap: .5rem; }
+figure { margin: 0; }
+svg { max-width: 100%; height: auto; display: block; }
+svg [fill='#333333'] { fill: var(--ink); }
+svg [stroke='#333333'] { stroke: var(--ink); }
+svg [stroke='#CCCCCC'] { stroke: var(--grid); }
+svg [fill='#FFFFFF'] { fill: var(--ground); }
+.key span { display: inline-block; width: .8rem; height: .8rem; margin: 0 .35rem 0 0; border-radius: 2px; }
+.key li { display: inline-block; margin-right: 1.2rem; }
+.key { padding: 0; }
+";
+
+/// Text as it stands in a page.
+pub fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        match letter {
+            '&' => out.push_str("&amp;"),
+            '<' => out.push_str("&lt;"),
+            '>' => out.push_str("&gt;"),
+            '"' => out.push_str("&quot;"),
+            '\'' => out.push_str("&#39;"),
+            // Control characters have no place in a page.
+            other if other.is_control() && other != '\n' => out.push('\u{fffd}'),
+            other => out.push(other),
+        }
+    }
+    out
+}
+
+/// The page.
+///
+/// # Errors
+/// A plot cannot be drawn.
+pub fn page(report: &Report) -> anyhow::Result<String> {
+    let mut page = String::from("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
+    page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
+    // Without one, a browser asks the server for an icon.
+    page += "<link rel=\"icon\" href=\"data:,\">\n<title>Papilio beside the kernel's Btrfs</title>\n";
+    let _ = write!(page, "<style>{STYLE}</style>\n</head>\n<body>\n");
+    page += "<h1>Papilio beside the kernel's Btrfs</h1>\n";
+    for fact in table::facts(report) {
+        let _ = writeln!(page, "<p>{}</p>", escaped(&fact));
+    }
+    let _ = writeln!(page, "<p>Made by <code>{}</code></p>", escaped(&report.command.join(" ")));
+    if report.interrupted {
+        page += "<p><strong>The run was interrupted: not all was run.</strong></p>\n";
+    }
+    page += &key(report);
+    if let Some(overview) = plots::overview(report)? {
+        let _ = writeln!(page, "<div class=\"plots\">{}</div>", figure(&overview));
+    }
+    for job in &report.jobs {
+        page += &section(report, job)?;
+    }
+    page += &left_out(report);
+    page +=
+        "<h2>What the columns say</h2>\n<p>MiB/s is the median of the rounds, then the least and the most. ";
+    page += "x kernel, x raw and x slow are ratios of medians. p50 and p99 are times from submission to completion. ";
+    page += "CPU µs/op is processor time of the whole machine for an operation (from /proc/stat, with kernel workers and ";
+    page +=
+        "FUSE servers) and, in brackets, that of fio's own processes, which is all that fio counts.</p>\n";
+    // A tag's end in a string would end the script.
+    let json = report.to_json()?.replace("</", "<\\/");
+    let _ =
+        write!(page, "<script type=\"application/json\" id=\"report\">\n{json}</script>\n</body>\n</html>\n");
+    Ok(page)
+}
+
+fn key(report: &Report) -> String {
+    let mut list = String::from("<ul class=\"key\">\n");
+    for side in report.sides() {
+        let plotters::style::RGBColor(r, g, b) = plots::colour(side);
+        let (name, what) = (side.name(), escaped(side.description()));
+        let _ = writeln!(
+            list,
+            "<li><span style=\"background:#{r:02x}{g:02x}{b:02x}\"></span><strong>{name}</strong> {what}</li>"
+        );
+    }
+    list + "</ul>\n"
+}
+
+fn figure(plot: &Plot) -> String {
+    format!("<figure id=\"{}\">{}</figure>", plot.name, plot.svg)
+}
+
+fn section(report: &Report, job: &JobReport) -> anyhow::Result<String> {
+    let Some(known) = job.job() else { return Ok(String::new()) };
+    let mut section = format!("<h2 id=\"job-{}\">{}</h2>\n", job.id, escaped(&known.to_string()));
+    let _ = writeln!(
+        section,
+        "<p>From <em>{}</em>: {}. Here {} MiB of files{}.</p>",
+        escaped(known.change),
+        escaped(known.published),
+        job.file_bytes >> 20,
+        job.cache.map_or_else(String::new, |cache| format!(", {} MiB of cache", cache >> 20)),
+    );
+    section += "<div class=\"scroll\"><table>\n<tr>";
+    for head in table::HEADS {
+        let _ = write!(section, "<th>{head}</th>");
+    }
+    section += "</tr>\n";
+    for row in table::rows(job) {
+        section += "<tr>";
+        for cell in &row {
+            let _ = write!(section, "<td>{}</td>", escaped(cell));
+        }
+        section += "</tr>\n";
+    }
+    section += "</table></div>\n";
+    let _ = writeln!(section, "<p>Aims: {}</p>", escaped(&table::aims(job, &known.target)));
+    let _ = writeln!(
+        section,
+        "<p>Switch: <code>{}</code>; {} has <code>{}</code>.</p>",
+        known.fast,
+        Side::PapilioSlow,
+        known.slow
+    );
+    if job.id == "002" {
+        for line in table::model_lines(report) {
+            let _ = writeln!(section, "<p>Model: {}</p>", escaped(&line));
+        }
+    }
+    let plots = plots::of_job(job)?;
+    // Latency stands higher than the two others: they share a column.
+    let (lines, bars): (Vec<&Plot>, Vec<&Plot>) =
+        plots.iter().partition(|plot| plot.name.ends_with("-latency"));
+    let column = |plots: &[&Plot]| plots.iter().map(|plot| figure(plot)).collect::<String>();
+    let (bars, lines) = (column(&bars), column(&lines));
+    let _ = writeln!(section, "<div class=\"plots\"><div>{bars}</div><div>{lines}</div></div>");
+    let _ =
+        writeln!(section, "<details><summary>Job file</summary><pre>{}</pre></details>", escaped(&job.file));
+    Ok(section)
+}
+
+fn left_out(report: &Report) -> String {
+    if report.left_out.is_empty() {
+        return String::new();
+    }
+    let mut text = String::from("<h2>Left out</h2>\n<ul>\n");
+    for left in &report.left_out {
+        let job = left.job.as_deref().unwrap_or("all jobs");
+        let _ = writeln!(text, "<li>{}, {}: {}</li>", left.side, escaped(job), escaped(&left.why));
+    }
+    text + "</ul>\n"
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+
+    #[test]
+    fn the_page_stands_alone() {
+        let page = page(&sample()).unwrap();
+        for outside in ["http:", "https:", "src=", "@import", "url("] {
+            let found =
+                page.match_indices(outside).filter(|(at, _)| !page[*at..].starts_with("http://www.w3.org/"));
+            assert_eq!(found.count(), 0, "{outside}");
+        }
+        // All plots: three a job, and the overview.
+        assert_eq!(page.matches("<svg ").count(), 7 * 3 + 1);
+        assert_eq!(page.matches("</svg>").count(), 7 * 3 + 1);
+        assert!(page.contains("A &lt;processor&gt; &amp; more"));
+        assert_eq!(page.matches("</script>").count(), 1);
+    }
+
+    #[test]
+    fn the_report_is_in_it() {
+        let report = sample();
+        let page = page(&report).unwrap();
+        let start = page.find("id=\"report\">").unwrap() + "id=\"report\">".len();
+        let json = page[start..].split("</script>").next().unwrap();
+        let read: Report = serde_json::from_str(json).unwrap();
+        assert_eq!(read, report);
+    }
+
+    #[test]
+    fn letters_with_a_meaning_are_escaped() {
+        assert_eq!(escaped("<a b=\"c\">&'\u{7}\n"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;\u{fffd}\n");
+    }
+}

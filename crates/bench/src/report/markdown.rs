@@ -1,0 +1,126 @@
+//! The report as Markdown with its plots as files beside it, to be kept in a repository.
+
+use super::plots::{self, Plot};
+use super::{Report, table};
+use anyhow::Context;
+use std::fmt::Write;
+use std::path::Path;
+
+/// The folder of the plots, beside the Markdown.
+const PLOTS: &str = "plots";
+
+/// Writes the Markdown to `path` and the plots into the folder `plots` beside it.
+///
+/// # Errors
+/// A plot cannot be drawn, a file not be written.
+pub fn write(report: &Report, path: &Path) -> anyhow::Result<()> {
+    let folder = path.parent().unwrap_or(Path::new("")).join(PLOTS);
+    std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
+    let mut all: Vec<Plot> = plots::overview(report)?.into_iter().collect();
+    for job in &report.jobs {
+        all.extend(plots::of_job(job)?);
+    }
+    for plot in &all {
+        let file = folder.join(format!("{}.svg", plot.name));
+        std::fs::write(&file, &plot.svg).with_context(|| file.display().to_string())?;
+    }
+    std::fs::write(path, text(report, &all)).with_context(|| path.display().to_string())
+}
+
+fn image(plot: &Plot) -> String {
+    format!("![{}]({PLOTS}/{}.svg)", plot.title, plot.name)
+}
+
+/// Text as it stands in Markdown: nothing of it is a mark.
+fn escaped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for letter in text.chars() {
+        if matches!(letter, '\\' | '`' | '*' | '_' | '<' | '>' | '|' | '[' | ']') {
+            out.push('\\');
+        }
+        out.push(if letter.is_control() { ' ' } else { letter });
+    }
+    out
+}
+
+fn text(report: &Report, all: &[Plot]) -> String {
+    let mut text = String::from("# Papilio beside the kernel's Btrfs\n\n");
+    for fact in table::facts(report) {
+        let _ = writeln!(text, "- {}", escaped(&fact));
+    }
+    let _ = writeln!(text, "\nMade by:\n\n    {}\n", report.command.join(" "));
+    if report.interrupted {
+        text += "**The run was interrupted: not all was run.**\n\n";
+    }
+    for side in report.sides() {
+        let _ = writeln!(text, "- **{side}**: {}", side.description());
+    }
+    text.push('\n');
+    if let Some(overview) = all.iter().find(|plot| plot.name == "overview") {
+        let _ = writeln!(text, "{}\n", image(overview));
+    }
+    for job in &report.jobs {
+        let Some(known) = job.job() else { continue };
+        let _ = writeln!(text, "## {known}\n");
+        let _ = writeln!(text, "From *{}*: {}.\n", escaped(known.change), escaped(known.published));
+        let _ = writeln!(text, "| {} |", table::HEADS.join(" | "));
+        let _ = writeln!(text, "|---|{}", "---:|".repeat(table::HEADS.len() - 1));
+        for row in table::rows(job) {
+            let cells: Vec<String> = row.iter().map(|cell| escaped(cell)).collect();
+            let _ = writeln!(text, "| {} |", cells.join(" | "));
+        }
+        let _ = writeln!(text, "\nAims: {}.\n", escaped(&table::aims(job, &known.target)));
+        let _ = writeln!(text, "Switch: `{}`; papilio-slow has `{}`.\n", known.fast, known.slow);
+        if job.id == "002" {
+            for line in table::model_lines(report) {
+                let _ = writeln!(text, "- model: {}", escaped(&line));
+            }
+            text.push('\n');
+        }
+        let prefix = format!("{}-", job.id);
+        for kind in ["bandwidth", "latency", "cpu"] {
+            let name = format!("{prefix}{kind}");
+            if let Some(plot) = all.iter().find(|plot| plot.name == name) {
+                let _ = writeln!(text, "{}\n", image(plot));
+            }
+        }
+    }
+    if !report.left_out.is_empty() {
+        text += "## Left out\n\n";
+    }
+    for left in &report.left_out {
+        let job = left.job.as_deref().unwrap_or("all jobs");
+        let _ = writeln!(text, "- {}, {}: {}", left.side, escaped(job), escaped(&left.why));
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::sample;
+    use super::*;
+
+    #[test]
+    fn all_images_are_there() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("docs/bench.md");
+        write(&sample(), &path).unwrap();
+        let text = std::fs::read_to_string(&path).unwrap();
+        let images: Vec<&str> =
+            text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()).collect();
+        assert_eq!(images.len(), 7 * 3 + 1);
+        for image in images {
+            let svg = std::fs::read_to_string(folder.path().join("docs").join(image)).unwrap();
+            assert!(svg.starts_with("<svg "), "{image}");
+        }
+        assert!(text.contains("| kernel | 100 | 90.0 to 110 | - | 0.20 | 0.33 |"), "{text}");
+        assert!(text.contains(r"A \<processor\> & more"));
+    }
+
+    #[test]
+    fn tables_have_as_many_cells_in_every_row() {
+        let text = text(&sample(), &[]);
+        let cells = text.lines().filter(|line| line.starts_with('|')).map(|line| line.matches('|').count());
+        assert!(cells.collect::<Vec<_>>().iter().all(|count| *count == 10));
+    }
+}

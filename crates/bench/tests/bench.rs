@@ -1,0 +1,184 @@
+//! `papilio-bench` as a program, with the real fio: a tiny run of three sides, Ctrl-C in the middle of one,
+//! and what goes wrong in one line.
+
+use papilio_bench::report::Report;
+use papilio_bench::side::Side;
+use papilio_oracle::{Need, require};
+use std::io::{BufRead, BufReader, Read};
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+const PROGRAM: &str = env!("CARGO_BIN_EXE_papilio-bench");
+const FIO: Need = Need::Command("fio");
+
+fn bench(arguments: &[&str]) -> Output {
+    Command::new(PROGRAM).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Whether anything of a process is left: folders, mounts in them, loop devices over files in them.
+fn leftovers(pid: u32) -> Vec<String> {
+    let mark = format!("/papilio-{pid}-");
+    let names = |folder: &str| -> Vec<String> {
+        let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        entries.map(|entry| entry.path().display().to_string()).collect()
+    };
+    let mut found = names("/dev/shm");
+    found.extend(names("/tmp"));
+    found.extend(std::fs::read_to_string("/proc/self/mountinfo").unwrap().lines().map(str::to_owned));
+    for device in names("/sys/block") {
+        let backing = format!("{device}/loop/backing_file");
+        found.extend(std::fs::read_to_string(backing).ok());
+    }
+    found.retain(|line| line.contains(&mark));
+    found.extend(
+        names("/sys/fs/cgroup/memory").into_iter().filter(|n| n.ends_with(&format!("papilio-bench-{pid}"))),
+    );
+    found
+}
+
+#[test]
+fn three_sides_make_a_report() {
+    let mut needs = vec![FIO];
+    needs.extend(Need::KERNEL_MOUNT);
+    let Some(_met) = require(&needs) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let output = folder.path().join("out");
+    let markdown = folder.path().join("docs/bench.md");
+    let child = Command::new(PROGRAM)
+        .args(["--jobs", "000,002,003-1m,004", "--sides", "kernel,papilio,raw", "--rounds", "2"])
+        .args(["--scale", "0.0001", "--runtime", "0.2"])
+        .arg("--output")
+        .arg(&output)
+        .arg("--markdown")
+        .arg(&markdown)
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let done = child.wait_with_output().unwrap();
+    let messages = text(&done.stderr);
+    assert!(done.status.success(), "{messages}");
+    assert_eq!(leftovers(pid), Vec::<String>::new());
+    assert!(messages.contains("round 2 of 2: kernel"), "{messages}");
+
+    let report = Report::read(&output.join("report.json")).unwrap();
+    let ids: Vec<&str> = report.jobs.iter().map(|job| job.id.as_str()).collect();
+    assert_eq!(ids, ["000", "002", "003-1m", "004", "004-huge"]);
+    for job in &report.jobs {
+        for side in WANTED {
+            let runs = job.side(side).unwrap_or_else(|| panic!("{} {side}: {messages}", job.id));
+            assert_eq!(runs.runs.len(), 2, "{} {side}", job.id);
+            for run in &runs.runs {
+                assert!(run.fio.bandwidth_mib > 0.0 && run.fio.latency_ns.len() > 10, "{} {side}", job.id);
+            }
+        }
+    }
+    assert!(report.model.is_some());
+    let page = std::fs::read_to_string(output.join("report.html")).unwrap();
+    assert!(page.contains("id=\"004-huge-latency\""));
+    assert!(output.join("fio/000-kernel-2.json").is_file());
+    assert!(std::fs::read_to_string(&markdown).unwrap().contains("plots/002-cpu.svg"));
+    let table = text(&done.stdout);
+    assert!(table.contains("x kernel") && table.contains("000 NOCOW"), "{table}");
+
+    // The same again from the JSON, as JSON.
+    let json = output.join("report.json");
+    let again = bench(&["--report", json.to_str().unwrap(), "--json"]);
+    assert!(again.status.success());
+    assert_eq!(text(&again.stdout), std::fs::read_to_string(&json).unwrap());
+}
+
+/// Those that this machine must have figures of.
+const WANTED: [Side; 2] = [Side::Kernel, Side::Raw];
+
+#[test]
+fn ctrl_c_takes_everything_down() {
+    let mut needs = vec![FIO];
+    needs.extend(Need::KERNEL_MOUNT);
+    let Some(_met) = require(&needs) else { return };
+    let mut child = Command::new(PROGRAM)
+        .args(["--jobs", "000", "--sides", "kernel", "--scale", "0.0001", "--runtime", "600"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let pid = child.id();
+    let mut lines = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    while !line.contains("round 1 of 3: kernel") {
+        line.clear();
+        assert!(lines.read_line(&mut line).unwrap() > 0, "it ended without a word");
+    }
+    // The mount is there once fio runs; a moment later fio is in the middle of its work.
+    let start = std::time::Instant::now();
+    while !leftovers(pid).iter().any(|found| found.contains("btrfs")) {
+        assert!(start.elapsed().as_secs() < 60, "nothing was mounted");
+        std::thread::sleep(std::time::Duration::from_millis(20));
+    }
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    let process = rustix::process::Pid::from_raw(i32::try_from(pid).unwrap()).unwrap();
+    rustix::process::kill_process(process, rustix::process::Signal::INT).unwrap();
+    let mut rest = String::new();
+    lines.read_to_string(&mut rest).unwrap();
+    let status = child.wait().unwrap();
+    assert_eq!(status.code(), Some(1), "{rest}");
+    assert!(rest.ends_with("papilio-bench: interrupted\n"), "{rest}");
+    assert_eq!(leftovers(pid), Vec::<String>::new());
+}
+
+#[test]
+fn what_is_wrong_is_one_line() {
+    let wrong = |arguments: &[&str], code: i32, words: &str| {
+        let output = bench(arguments);
+        let message = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{arguments:?}: {message}");
+        assert!(message.starts_with("papilio-bench: ") && message.contains(words), "{message}");
+        assert_eq!(message.trim_end().lines().count(), 1, "{message}");
+    };
+    wrong(&["--jobs", "000,007"], 2, "no job \"007\"");
+    wrong(&["--sides", "ext4"], 2, "no side \"ext4\"");
+    wrong(&["--scale", "0"], 2, "--scale 0");
+    wrong(&["--report", "/nowhere/report.json"], 1, "/nowhere/report.json");
+    wrong(&["--output", "/proc/nowhere"], 1, "/proc/nowhere/fio");
+    let file = tempfile::NamedTempFile::new().unwrap();
+    std::fs::write(file.path(), "[]").unwrap();
+    wrong(&["--report", file.path().to_str().unwrap()], 1, "not a report");
+}
+
+#[test]
+fn without_fio_it_says_what_to_install() {
+    if ["/usr/sbin/fio", "/sbin/fio", "/usr/local/sbin/fio"].iter().any(|path| Path::new(path).exists()) {
+        panic!("fio lies where it is looked for whatever the PATH: this test cannot hide it");
+    }
+    let output = Command::new(PROGRAM).env("PATH", "/nowhere").stdin(Stdio::null()).output().unwrap();
+    assert_eq!(output.status.code(), Some(1));
+    assert!(text(&output.stderr).contains("papilio-bench: fio is not installed"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn sides_that_cannot_run_are_named() {
+    let Some(_met) = require(&[FIO]) else { return };
+    // Not an engine: fio refuses it, and the raw side is measured all the same.
+    let folder = tempfile::tempdir().unwrap();
+    let engine = folder.path().join("libpapilio_fio.so");
+    std::fs::write(&engine, "no library").unwrap();
+    let sized =
+        ["--jobs", "002", "--sides", "papilio,raw", "--rounds", "1", "--scale", "0.0001", "--runtime", "0.2"];
+    let engine_argument = ["--engine", engine.to_str().unwrap(), "--json"];
+    let output = bench(&[&sized[..], &engine_argument].concat());
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let report: Report = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report.left_out.len(), 1);
+    let left = &report.left_out[0];
+    assert_eq!((left.side, left.job.as_deref()), (Side::Papilio, Some("002")));
+    assert!(left.why.contains("libpapilio_fio.so"), "{}", left.why);
+    assert!(report.jobs[0].side(Side::Raw).is_some());
+    assert!(text(&output.stderr).contains("002 papilio: left out"), "{}", text(&output.stderr));
+}
