@@ -38,8 +38,8 @@ pub struct Fio {
     pub records: OptionRecords,
     /// Offsets of options.
     pub offsets: OptionOffsets,
-    /// `--readonly`.
-    pub read_only: bool,
+    /// Where fio keeps `--readonly`, which it may read later than the option that loads the library.
+    read_only: Option<usize>,
     gettime: extern "C" fn(*mut libc::timespec, *mut c_void),
     io_unit_queued: extern "C" fn(*mut c_void, *mut c_void),
     fill_buffer: extern "C" fn(*mut c_void, *mut c_void, u64, u64),
@@ -148,15 +148,13 @@ impl Fio {
                 )?),
             )
         };
-        // An int or a bool of C, by version; both are little-endian.
-        let read_only = symbol(c"read_only").and_then(memory::word).is_some_and(|word| word & 0xff != 0);
         Ok(Self {
             version: version.to_owned(),
             ops,
             io_unit_shift: io_unit_shift(ops.version),
             records,
             offsets,
-            read_only,
+            read_only: symbol(c"read_only"),
             gettime,
             io_unit_queued,
             fill_buffer,
@@ -164,6 +162,12 @@ impl Fio {
             process: unsafe { libc::getpid() },
             engine_options: AtomicUsize::new(0),
         })
+    }
+
+    /// Whether fio runs with `--readonly`.
+    pub fn is_read_only(&self) -> bool {
+        // An int or a bool of C, by version; both are little-endian.
+        self.read_only.and_then(memory::int).is_some_and(|value| value & 0xff != 0)
     }
 
     /// Whether this process is the one that loaded the library, and not a job's own.

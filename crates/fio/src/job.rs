@@ -223,7 +223,9 @@ impl Job {
 
     /// What a read, write or trim asks of the library; an errno where it cannot be asked.
     fn request(&mut self, unit: IoUnit) -> Result<IoRequest<Transfer>, c_int> {
-        if !self.checked {
+        let direction = unit.direction();
+        // A trim has no buffer, and proves nothing.
+        if !self.checked && direction != Some(Direction::Trim) {
             if !unit.is_plausible() {
                 say(format_args!(
                     "fio version {}: its I/O units are not laid out as known; this version is not supported",
@@ -236,7 +238,7 @@ impl Job {
         let file = self.file(unit)?;
         let (offset, length) = (unit.offset(), unit.length());
         let buffer = Transfer { start: unit.buffer(), length };
-        let operation = match unit.direction() {
+        let operation = match direction {
             Some(Direction::Read) => IoOperation::Read { buffer, offset },
             Some(Direction::Write) => IoOperation::Write { buffer, offset },
             _ => IoOperation::PunchHole { offset, length: length as u64 },

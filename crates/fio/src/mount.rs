@@ -8,7 +8,7 @@
 use crate::error::EngineError;
 use crate::message::say;
 use papilio::format::ChecksumType;
-use papilio::{CompressionChoice, FileSystem, MkfsOptions, OpenOptions};
+use papilio::{CompressionChoice, FileSystem, MkfsOptions, OpenOptions, Tuning};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 
@@ -21,6 +21,8 @@ pub struct MountRequest {
     pub mkfs: Option<MkfsRequest>,
     /// Compression of new data.
     pub compress: Option<CompressionChoice>,
+    /// Which of several ways things are done.
+    pub tuning: Tuning,
     /// New files are written in place and have no checksums.
     pub no_data_cow: bool,
     /// New files have no checksums.
@@ -81,7 +83,8 @@ impl MountRequest {
             }
             mkfs.make(&self.images[0])?;
         }
-        let mut options = OpenOptions::new().write(!self.read_only).no_data_sums(self.no_data_sums);
+        let mut options =
+            OpenOptions::new().write(!self.read_only).tuning(self.tuning).no_data_sums(self.no_data_sums);
         if self.no_data_cow {
             options = options.no_data_cow(true);
         }

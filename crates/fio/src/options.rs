@@ -8,8 +8,8 @@ use crate::abi::{self, ThreadData};
 use crate::discover::{Fio, OptionRecords, RECORD_OFFSET, RECORD_TYPE};
 use crate::error::EngineError;
 use crate::mount::{MkfsRequest, MountRequest};
-use papilio::CompressionChoice;
 use papilio::format::ChecksumType;
+use papilio::{CompressionChoice, Tuning};
 use std::ffi::{CStr, c_char, c_int, c_void};
 use std::mem::offset_of;
 use std::path::PathBuf;
@@ -206,7 +206,7 @@ impl JobOptions {
         }
         let direction = job.option(offsets.rw);
         Ok(Self {
-            mount: own.mount_request(&name, fio.read_only)?,
+            mount: own.mount_request(&name, fio.is_read_only())?,
             root: own.texts().root,
             iodepth: job.option(offsets.iodepth).max(1) as usize,
             reads: direction & 1 != 0,
@@ -284,9 +284,10 @@ impl Texts {
                 text.parse().map_err(|error: papilio::Error| value("compress", text, error.to_string()))?,
             ),
         };
-        if !self.tuning.is_empty() {
-            return Err(value("tuning", &self.tuning, "not there yet".to_owned()));
-        }
+        let tuning: Tuning = self
+            .tuning
+            .parse()
+            .map_err(|error: papilio::TuningError| value("tuning", &self.tuning, error.to_string()))?;
         if !self.cache.is_empty() {
             let reason = "not there yet: no page cache, every I/O goes to the device".to_owned();
             return Err(value("cache", &self.cache, reason));
@@ -295,7 +296,15 @@ impl Texts {
         if mkfs.is_some() && read_only {
             return Err(value("mkfs", &self.mkfs, "not with --readonly".to_owned()));
         }
-        Ok(MountRequest { images, mkfs, compress, no_data_cow: false, no_data_sums: false, read_only })
+        Ok(MountRequest {
+            images,
+            mkfs,
+            compress,
+            tuning,
+            no_data_cow: false,
+            no_data_sums: false,
+            read_only,
+        })
     }
 
     fn mkfs_request(
@@ -389,6 +398,8 @@ mod tests {
         let request = with(&|texts| texts.image = "a.img:b.img".into()).unwrap();
         assert_eq!(request.images, ["a.img", "b.img"].map(PathBuf::from));
         assert!(request.mkfs.is_none() && request.compress.is_none());
+        let tuned = with(&|texts| texts.tuning = "nocow_check=collect-all".into()).unwrap();
+        assert_eq!(tuned.tuning.nocow_check, papilio::NocowCheck::CollectAll);
         let made = with(&|texts| {
             (texts.mkfs, texts.fs_size) = ("1".into(), "1g".into());
             (texts.csum, texts.nodesize) = ("xxhash".into(), "4k".into());
@@ -407,7 +418,7 @@ mod tests {
         };
         refused(&|texts| texts.image.clear(), "image= is missing");
         refused(&|texts| texts.cache = "1g".into(), "cache=1g: not there yet");
-        refused(&|texts| texts.tuning = "csum_lookup=heap".into(), "not there yet");
+        refused(&|texts| texts.tuning = "nocow_check=perhaps".into(), "tuning=nocow_check=perhaps");
         refused(&|texts| texts.csum = "sha256".into(), "goes with mkfs=1");
         refused(&|texts| texts.mkfs = "yes".into(), "mkfs=yes");
         refused(&|texts| texts.compress = "zip".into(), "compress=zip");

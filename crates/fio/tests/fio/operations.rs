@@ -1,0 +1,168 @@
+//! Reads, writes, trims and syncs, one at a time and many at once.
+
+use crate::harness::Bench;
+use std::path::Path;
+use std::process::Command;
+
+/// Lets fio itself verify, through the kernel, what its jobs wrote through the engine.
+fn verify_on_host(mounted: &Path, jobs: &[&str]) {
+    let directory = format!("--directory={}", mounted.display());
+    let output = Command::new("timeout")
+        .args(["-k", "5", "120", "fio", "--name=job", "--ioengine=psync", "--verify_only=1", "--thread"])
+        .arg(&directory)
+        .args(jobs)
+        .current_dir(mounted)
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}", text.chars().take(2000).collect::<String>());
+}
+
+fn verified(more: &[&str]) {
+    let Some(bench) = Bench::with_image(512) else { return };
+    let jobs = ["--rw=randwrite", "--bsrange=4k-64k", "--size=6m", "--verify=crc32c", "--numjobs=4"];
+    let done = bench.run(&[&jobs, more].concat()).ok();
+    assert_eq!(done.len(), 4);
+    assert!(done.sum("write", "total_ios") > 4 * 96);
+    assert_eq!(done.sum("write", "io_bytes"), 24 << 20);
+    // All that was written was read back and compared.
+    assert_eq!(done.sum("read", "io_bytes"), 24 << 20);
+    bench.judge(|mounted| verify_on_host(mounted, &[&jobs, more].concat()));
+}
+
+#[test]
+fn what_is_written_deep_and_direct_verifies() {
+    verified(&["--iodepth=16", "--direct=1"]);
+}
+
+#[test]
+fn what_is_written_deep_and_buffered_verifies() {
+    verified(&["--iodepth=16", "--direct=0", "--fsync=50"]);
+}
+
+#[test]
+fn what_is_written_one_at_a_time_verifies() {
+    verified(&["--iodepth=1", "--fdatasync=40"]);
+}
+
+#[test]
+fn batches_of_submissions_and_completions_verify() {
+    verified(&[
+        "--iodepth=32",
+        "--iodepth_batch_submit=8",
+        "--iodepth_batch_complete_min=2",
+        "--iodepth_batch_complete_max=5",
+        "--iodepth_low=4",
+        "--end_fsync=1",
+    ]);
+}
+
+#[test]
+fn blocks_that_are_not_aligned_verify() {
+    let Some(bench) = Bench::with_image(512) else { return };
+    let jobs =
+        ["--rw=randwrite", "--bs=3000", "--size=3m", "--verify=crc32c", "--iodepth=8", "--blockalign=1000"];
+    let jobs = [&jobs[..], &["--norandommap=0"]].concat();
+    bench.run(&jobs).ok();
+    bench.judge(|mounted| verify_on_host(mounted, &jobs));
+}
+
+#[test]
+fn jobs_share_one_file() {
+    let Some(bench) = Bench::with_image(512) else { return };
+    let jobs = [
+        "--rw=write",
+        "--filename=shared",
+        "--filesize=16m",
+        "--size=4m",
+        "--offset_increment=4m",
+        "--bs=64k",
+        "--numjobs=4",
+        "--iodepth=4",
+        "--verify=xxhash",
+    ];
+    let done = bench.run(&jobs).ok();
+    assert_eq!(done.sum("write", "io_bytes"), 16 << 20);
+    assert_eq!(bench.open().metadata("/shared").unwrap().size(), 16 << 20);
+    bench.judge(|mounted| verify_on_host(mounted, &jobs));
+}
+
+#[test]
+fn syncs_are_counted_and_durable() {
+    let Some(bench) = Bench::with_image(256) else { return };
+    for depth in ["--iodepth=1", "--iodepth=8"] {
+        // fio ends with the last write and not with the sync that would follow it, and writes as many as the
+        // depth before the first sync: as with its own asynchronous engines.
+        for (sync, at_least) in
+            [("--fsync=1", 57), ("--fdatasync=4", 13), ("--sync_file_range=write:8", 6), ("--end_fsync=1", 0)]
+        {
+            let done =
+                bench.run(&["--rw=randwrite", "--bs=16k", "--size=1m", "--unlink=1", depth, sync]).ok();
+            assert_eq!(done.sum("write", "total_ios"), 64);
+            let syncs = done.sum("sync", "lat_ns/N");
+            assert!(syncs >= at_least, "{sync}: {syncs}");
+        }
+    }
+    bench.check();
+}
+
+#[test]
+fn trims_are_holes() {
+    let Some(bench) = Bench::with_image(256) else { return };
+    for depth in ["--iodepth=1", "--iodepth=8"] {
+        let file = ["--filename=f", "--size=4m", "--bs=64k", depth];
+        bench.run(&[&["--rw=write"][..], &file].concat()).ok();
+        assert!(bench.open().read("/f").unwrap().chunks(4096).all(|block| block != [0; 4096]));
+        let done = bench.run(&[&["--rw=randtrim", "--io_size=4m"][..], &file].concat()).ok();
+        assert_eq!(done.sum("trim", "total_ios"), 64);
+        let fs = bench.open();
+        let trimmed = fs.open_file("/f").unwrap();
+        assert_eq!(trimmed.len(), 4 << 20);
+        assert_eq!(trimmed.seek_data(0).unwrap(), None);
+    }
+    let mixed = ["--rw=randtrimwrite", "--filename=g", "--size=4m", "--bs=16k", "--iodepth=4"];
+    let done = bench.run(&mixed).ok();
+    assert!(done.sum("trim", "total_ios") > 100 && done.sum("write", "total_ios") > 100);
+    bench.judge(|_| {});
+}
+
+#[test]
+fn reads_see_what_is_there() {
+    let Some(bench) = Bench::with_image(256) else { return };
+    // Laid out by fio for reading: not zeros.
+    let read = ["--rw=randread", "--bs=4k", "--size=4m", "--filename=f"];
+    for more in [&["--iodepth=1"][..], &["--iodepth=16"], &["--direct=1", "--iodepth=4"], &["--readonly"]] {
+        let done = bench.run(&[&read, more].concat()).ok();
+        assert_eq!(done.sum("read", "total_ios"), 1024);
+    }
+    let content = bench.open().read("/f").unwrap();
+    assert_eq!(content.len(), 4 << 20);
+    assert!(content.chunks(4096).all(|block| block != [0; 4096]));
+
+    // Without size= the file says how large it is, and its end makes no read short.
+    let fs = bench.open_writable();
+    fs.create_file("/odd").unwrap().write_at(&vec![7; 10_000], 0).unwrap();
+    fs.close().unwrap();
+    let done = bench.run(&["--rw=read", "--bs=1000", "--filename=odd"]).ok();
+    assert_eq!((done.sum("read", "total_ios"), done.sum("read", "short_ios")), (10, 0));
+    bench.check();
+}
+
+#[test]
+fn time_based_jobs_of_all_kinds_end() {
+    let Some(bench) = Bench::with_image(256) else { return };
+    let done = bench
+        .run(&[
+            "--rw=randrw",
+            "--bs=4k",
+            "--size=4m",
+            "--numjobs=2",
+            "--iodepth=8",
+            "--time_based",
+            "--runtime=1",
+            "--ramp_time=0",
+        ])
+        .ok();
+    assert!(done.sum("read", "total_ios") > 100 && done.sum("write", "total_ios") > 100);
+    bench.judge(|_| {});
+}
