@@ -13,6 +13,7 @@ pub mod errno;
 mod fuser_transport;
 pub mod ioctl;
 mod mount_point;
+pub mod mount_table;
 mod nodes;
 mod numbers;
 pub mod options;

@@ -27,6 +27,7 @@ mod resize;
 mod space_against_kernel;
 mod subvolumes;
 mod sync;
+mod trim;
 mod walk;
 
 pub use check::{check, check_devices};

@@ -192,6 +192,15 @@ impl FileSystem {
     /// [`PathError::NoSubvolume`] where `path` is no subvolume's root; as [`FileSystem::sync`].
     pub fn set_subvolume_read_only(&self, path: impl AsRef<[u8]>, read_only: bool) -> Result<()> {
         let id = self.subvolume_at(path.as_ref())?;
+        self.set_subvolume_read_only_by_id(id, read_only)
+    }
+
+    /// As [`FileSystem::set_subvolume_read_only`], of subvolume `id`.
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`] where there is none; as [`FileSystem::sync`].
+    pub fn set_subvolume_read_only_by_id(&self, id: TreeId, read_only: bool) -> Result<()> {
+        self.mounted.trees.subvolume(id)?;
         // What is in memory belongs to the time before.
         let _sharing = self.mounted.sharing.write();
         self.flush_tree(id)?;

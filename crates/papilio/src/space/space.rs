@@ -4,7 +4,8 @@
 //! of one is in one state (see [`super`]); sums are those of the block groups. What cannot be true
 //! whatever the image says is asserted; what an image can contradict is an error.
 //!
-//! Lock: one, for a few map operations at a time; nothing else is taken and no I/O is done under it.
+//! Lock: one, for a few map operations at a time; nothing else is taken and no I/O is done under it, but for
+//! [`Space::with_free`], whose caller discards a bounded piece.
 //! Kernel counterparts: `find_free_extent`, `unpin_extent_range`, `pin_down_extent`
 //! (`fs/btrfs/extent-tree.c`), `btrfs_update_block_group`, `inc_block_group_ro`
 //! (`fs/btrfs/block-group.c`).
@@ -283,6 +284,34 @@ impl Space {
         let State { groups, dirty, .. } = &mut *state;
         let dirty = std::mem::take(dirty);
         dirty.iter().filter_map(|start| Some(groups.get_mut(start)?.take_update())).collect()
+    }
+
+    /// Runs `on` with the first range of free space in `within` that lies in a free run of at least `min` bytes,
+    /// and cuts it to `max` bytes. Nobody allocates anything meanwhile: what `on` does must be short. Returns
+    /// the end of that range, to go on from, or `None` where there is no more.
+    pub(crate) fn with_free<E>(
+        &self,
+        within: Range<u64>,
+        min: u64,
+        max: u64,
+        on: impl FnOnce(LogicalRange) -> Result<(), E>,
+    ) -> Result<Option<u64>, E> {
+        let state = self.state.lock();
+        let first = state.groups.range(..=within.start).next_back().map_or(within.start, |(start, _)| *start);
+        for group in state.groups.range(first..within.end).map(|(_, group)| group) {
+            let mut at = within.start.max(group.start);
+            while let Some(run) = group.free.ranges().first_behind(at)
+                && run.start < within.end
+            {
+                let (start, end) = (run.start.max(within.start), run.end.min(within.end));
+                if run.end - run.start >= min {
+                    let end = end.min(start.saturating_add(max));
+                    return on(LogicalRange::of(start..end)).map(|()| Some(end));
+                }
+                at = run.end;
+            }
+        }
+        Ok(None)
     }
 
     /// The sums of a kind. Where data and metadata share block groups, both are the same.

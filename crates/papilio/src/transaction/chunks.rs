@@ -23,6 +23,9 @@ const UNUSABLE_REST: u64 = 16 << 20;
 /// Free system space, in tree blocks, below which another system chunk is made first.
 const SYSTEM_BLOCKS_MIN: u64 = 16;
 
+/// The start of a device that no chunk takes (`BTRFS_DEVICE_RANGE_RESERVED`): boot loaders live there.
+const RESERVED_START: u64 = 1 << 20;
+
 /// A chunk whose items wait for the commit.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingChunk {
@@ -117,6 +120,31 @@ impl Chunks {
         device.total_bytes = total_bytes;
         state.count_unallocated(space);
         Ok(())
+    }
+
+    /// Runs `on` with the first range of a device behind `from` that is in no chunk and has at least `min`
+    /// bytes, cut to `max` bytes; no chunk is made meanwhile. Returns the end of that range, to go on from.
+    pub(crate) fn with_unallocated<E>(
+        &self,
+        devid: DeviceId,
+        from: u64,
+        min: u64,
+        max: u64,
+        on: impl FnOnce(std::ops::Range<u64>) -> Result<(), E>,
+    ) -> Result<Option<u64>, E> {
+        let state = self.state.lock();
+        let Some(device) = state.devices.iter().find(|device| device.devid == devid) else { return Ok(None) };
+        let mut gap_start = RESERVED_START;
+        let extents = device.used.iter().map(|&(start, length)| (start.0, length));
+        for (start, length) in extents.chain([(device.total_bytes, 0)]) {
+            let at = gap_start.max(from);
+            if at < start && start - gap_start >= min {
+                let end = start.min(at.saturating_add(max));
+                return on(at..end).map(|()| Some(end));
+            }
+            gap_start = gap_start.max(start.saturating_add(length));
+        }
+        Ok(None)
     }
 
     /// The end of the last chunk on a device, in bytes from its start.

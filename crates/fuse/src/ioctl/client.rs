@@ -1,0 +1,347 @@
+//! Ioctls on a path in a mount: what commands ask a server.
+//!
+//! Owns [`MountedPath`], a file or directory that is open in a mount. Where an ioctl is the kernel's own it
+//! works on the kernel's Btrfs too; those that are ours are answered with ENOTTY there.
+
+use super::layout::{
+    GetSubvolInfo, InoLookup, LABEL_SIZE, Page, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById,
+    TrimRange, VolArgs, VolArgsV2, put_name, until_nul,
+};
+use super::number::Command;
+use super::record::Reader;
+use super::server::pid_namespace;
+use papilio::format::{TreeId, objectid};
+use papilio::{Subvolume, Usage};
+use rustix::fs::OFlags;
+use std::ffi::OsString;
+use std::fs::File;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStringExt;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use zerocopy::{FromBytes, IntoBytes};
+
+/// A file or directory that is open in a mount.
+#[derive(Debug)]
+pub struct MountedPath {
+    file: File,
+}
+
+/// Who serves a mount.
+#[derive(Debug)]
+pub struct Server {
+    /// What is mounted.
+    pub source: PathBuf,
+    /// The server's process, where it is in this process's PID namespace.
+    pub pid: Option<rustix::process::Pid>,
+}
+
+impl MountedPath {
+    /// Opens a file or directory for asking; symbolic links are followed.
+    ///
+    /// # Errors
+    /// What opening it says.
+    pub fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
+        let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
+        Ok(Self { file: File::from(file) })
+    }
+
+    /// Sends a command with `argument`, which holds the answer then.
+    fn call<T: FromBytes + IntoBytes>(&self, command: Command, argument: &mut T) -> io::Result<()> {
+        assert!(size_of::<T>() >= command.size(), "{command:?} passes more");
+        // SAFETY: the kernel and the server read and write at most the bytes that the command's number says,
+        // and no fewer are there, as was just asserted. Any bytes are a value of a type that is `FromBytes`,
+        // and one that is `IntoBytes` has no bytes that are not initialised. None of the commands passes a
+        // pointer, but for fields that are zero here.
+        let result = unsafe {
+            libc::ioctl(self.file.as_raw_fd(), command.0 as libc::Ioctl, std::ptr::from_mut(argument))
+        };
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+    }
+
+    /// Whether it is the root directory of a subvolume.
+    ///
+    /// # Errors
+    /// What looking at it says.
+    pub fn is_subvolume_root(&self) -> io::Result<bool> {
+        let metadata = self.file.metadata()?;
+        if !metadata.is_dir() {
+            return Ok(false);
+        }
+        match self.call(Command::SUBVOL_GETFLAGS, &mut 0u64) {
+            Ok(()) => Ok(true),
+            Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok(false),
+            Err(error) => Err(error),
+        }
+    }
+
+    /// Whether it is a directory.
+    ///
+    /// # Errors
+    /// What looking at it says.
+    pub fn is_directory(&self) -> io::Result<bool> {
+        Ok(self.file.metadata()?.is_dir())
+    }
+
+    /// Who serves the mount.
+    ///
+    /// # Errors
+    /// ENOTTY where that is not Papilio.
+    pub fn server(&self) -> io::Result<Server> {
+        let mut info = ServerInfo::default();
+        self.call(Command::SERVER_INFO, &mut info)?;
+        let length = usize::try_from(info.source_length).unwrap_or(0).min(info.source.len());
+        let source = OsString::from_vec(info.source[..length].to_vec()).into();
+        let known = info.pid_namespace != 0 && info.pid_namespace == pid_namespace();
+        let pid = i32::try_from(info.pid).ok().filter(|_| known).and_then(rustix::process::Pid::from_raw);
+        Ok(Server { source, pid })
+    }
+
+    /// A handle on the server's process, which tells when it ends; `None` where it cannot be had. That the
+    /// server still answers behind it shows that the number was its own.
+    ///
+    /// # Errors
+    /// As [`MountedPath::server`].
+    pub fn server_process(&self) -> io::Result<Option<OwnedFd>> {
+        let Some(pid) = self.server()?.pid else { return Ok(None) };
+        let opened = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
+        let again = self.server()?.pid;
+        Ok(opened.ok().filter(|_| again == Some(pid)))
+    }
+
+    /// Makes everything durable: pages that the kernel holds, then a commit.
+    ///
+    /// # Errors
+    /// What writing says.
+    pub fn sync(&self) -> io::Result<()> {
+        rustix::fs::syncfs(&self.file)?;
+        self.call(Command::SYNC, &mut 0u64)
+    }
+
+    /// The label.
+    ///
+    /// # Errors
+    /// What the server says.
+    pub fn label(&self) -> io::Result<Vec<u8>> {
+        let mut field = [0; LABEL_SIZE];
+        self.call(Command::GET_LABEL, &mut field)?;
+        Ok(until_nul(&field).unwrap_or(&field).to_vec())
+    }
+
+    /// Changes the label.
+    ///
+    /// # Errors
+    /// EINVAL for one of more than 255 bytes or with a NUL; EPERM for who may not.
+    pub fn set_label(&self, label: &[u8]) -> io::Result<()> {
+        let mut field = [0; LABEL_SIZE];
+        fits(put_name(&mut field, label))?;
+        self.call(Command::SET_LABEL, &mut field)
+    }
+
+    /// Discards what is free; returns the bytes.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP where the device cannot; EPERM for who may not.
+    pub fn trim(&self, start: u64, length: u64, min_length: u64) -> io::Result<u64> {
+        let mut range = TrimRange { start, length, min_length };
+        self.call(Command::TRIM, &mut range)?;
+        Ok(range.length)
+    }
+
+    /// Changes how many bytes of a device are used: `[DEVID:]SIZE` as btrfs(8) takes it.
+    ///
+    /// # Errors
+    /// EFBIG beyond the device's end, ENOSPC where something lies behind the new one; EPERM for who may not.
+    pub fn resize(&self, size: &str) -> io::Result<()> {
+        self.call(Command::RESIZE, &mut named(size.as_bytes())?)
+    }
+
+    /// Makes an empty subvolume in this directory.
+    ///
+    /// # Errors
+    /// What `mkdir` would say.
+    pub fn create_subvolume(&self, name: &[u8]) -> io::Result<()> {
+        self.call(Command::SUBVOL_CREATE, &mut named(name)?)
+    }
+
+    /// Makes a snapshot of the subvolume whose root `source` is, in this directory.
+    ///
+    /// # Errors
+    /// EXDEV where they are of two file systems; EPERM for another's subvolume; what `mkdir` would say.
+    pub fn create_snapshot(&self, source: &Self, name: &[u8], read_only: bool) -> io::Result<()> {
+        let same = source.server().ok().zip(self.server().ok()).is_some_and(|(a, b)| a.source == b.source);
+        let flags = if read_only { SUBVOL_RDONLY } else { 0 };
+        if same {
+            let mut arguments =
+                SnapshotById { tree: source.subvolume_id()?.0, flags, ..SnapshotById::default() };
+            fits(put_name(&mut arguments.name, name))?;
+            return self.call(Command::SNAPSHOT_BY_ID, &mut arguments);
+        }
+        let mut arguments = VolArgsV2 { fd: source.file.as_raw_fd().into(), flags, ..VolArgsV2::default() };
+        fits(put_name(&mut arguments.name, name))?;
+        self.call(Command::SNAP_CREATE_V2, &mut arguments)
+    }
+
+    /// Deletes the subvolume `name` in this directory.
+    ///
+    /// # Errors
+    /// EPERM for who may not, and for the default subvolume; ENOTEMPTY where it holds others; EINVAL for what
+    /// is none.
+    pub fn delete_subvolume(&self, name: &[u8]) -> io::Result<()> {
+        self.call(Command::SNAP_DESTROY, &mut named(name)?)
+    }
+
+    /// Deletes a subvolume by its id.
+    ///
+    /// # Errors
+    /// As [`MountedPath::delete_subvolume`].
+    pub fn delete_subvolume_by_id(&self, id: TreeId) -> io::Result<()> {
+        let mut arguments = VolArgsV2 { flags: SUBVOL_SPEC_BY_ID, ..VolArgsV2::default() };
+        arguments.name[..8].copy_from_slice(&id.0.to_ne_bytes());
+        self.call(Command::SNAP_DESTROY_V2, &mut arguments)
+    }
+
+    /// The id of the subvolume that it lies in.
+    ///
+    /// # Errors
+    /// ENOTTY where it is no Btrfs.
+    pub fn subvolume_id(&self) -> io::Result<TreeId> {
+        let mut lookup = InoLookup { inode: objectid::FIRST_INODE.0, ..InoLookup::default() };
+        self.call(Command::INO_LOOKUP, &mut lookup)?;
+        Ok(TreeId(lookup.tree))
+    }
+
+    /// The name and id of the subvolume that it lies in.
+    ///
+    /// # Errors
+    /// ENOTTY where it is no Btrfs.
+    pub fn subvolume_info(&self) -> io::Result<GetSubvolInfo> {
+        let mut info = GetSubvolInfo::default();
+        self.call(Command::GET_SUBVOL_INFO, &mut info)?;
+        Ok(info)
+    }
+
+    /// Whether the subvolume whose root it is does not change.
+    ///
+    /// # Errors
+    /// EINVAL where it is no subvolume's root.
+    pub fn is_subvolume_read_only(&self) -> io::Result<bool> {
+        let mut flags = 0u64;
+        self.call(Command::SUBVOL_GETFLAGS, &mut flags)?;
+        Ok(flags & SUBVOL_RDONLY != 0)
+    }
+
+    /// Makes the subvolume whose root it is read-only, or lets it change.
+    ///
+    /// # Errors
+    /// EINVAL where it is no subvolume's root; EPERM for who may not.
+    pub fn set_subvolume_read_only(&self, read_only: bool) -> io::Result<()> {
+        let mut flags = if read_only { SUBVOL_RDONLY } else { 0 };
+        self.call(Command::SUBVOL_SETFLAGS, &mut flags)
+    }
+
+    /// Chooses the subvolume that a mount without options shows.
+    ///
+    /// # Errors
+    /// ENOENT where there is none; EPERM for who may not.
+    pub fn set_default_subvolume(&self, id: TreeId) -> io::Result<()> {
+        let mut id = id.0;
+        self.call(Command::DEFAULT_SUBVOL, &mut id)
+    }
+
+    /// All subvolumes, the top level first, then by id; those that are being deleted too.
+    ///
+    /// # Errors
+    /// ENOTTY where the server is not Papilio.
+    pub fn subvolumes(&self) -> io::Result<Vec<Subvolume>> {
+        let mut found = Vec::new();
+        self.pages(Command::SUBVOLUMES, |mut reader| {
+            while !reader.is_empty() {
+                found.push(reader.subvolume().ok_or_else(garbled)?);
+            }
+            Ok(())
+        })?;
+        Ok(found)
+    }
+
+    /// How space is used.
+    ///
+    /// # Errors
+    /// ENOTTY where the server is not Papilio.
+    pub fn usage(&self) -> io::Result<Usage> {
+        let mut usage: Option<Usage> = None;
+        self.pages(Command::USAGE, |mut reader| {
+            if usage.is_none() {
+                usage = Some(reader.usage().ok_or_else(garbled)?);
+            }
+            let devices = &mut usage.as_mut().expect("just made").devices;
+            while !reader.is_empty() {
+                devices.push(reader.device().ok_or_else(garbled)?);
+            }
+            Ok(())
+        })?;
+        usage.ok_or_else(garbled)
+    }
+
+    fn pages(&self, command: Command, mut each: impl FnMut(Reader<'_>) -> io::Result<()>) -> io::Result<()> {
+        let mut page = Page::default();
+        loop {
+            let before = page.cursor;
+            self.call(command, &mut page)?;
+            each(Reader(page.bytes.get(..page.used as usize).ok_or_else(garbled)?))?;
+            if page.more == 0 {
+                return Ok(());
+            }
+            if page.cursor <= before {
+                return Err(garbled());
+            }
+        }
+    }
+
+    /// The device and inode number that `stat` shows.
+    ///
+    /// # Errors
+    /// What looking at it says.
+    pub fn place(&self) -> io::Result<(u64, u64)> {
+        self.file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
+    }
+}
+
+impl AsFd for MountedPath {
+    fn as_fd(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.file.as_fd()
+    }
+}
+
+fn named(name: &[u8]) -> io::Result<VolArgs> {
+    let mut arguments = VolArgs::default();
+    fits(put_name(&mut arguments.name, name))?;
+    Ok(arguments)
+}
+
+fn fits(fits: bool) -> io::Result<()> {
+    if fits { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)) }
+}
+
+fn garbled() -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, "the server's answer makes no sense")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn files_of_other_file_systems_answer_nothing() {
+        let folder = tempfile::tempdir_in("/dev/shm").unwrap();
+        let path = MountedPath::open(folder.path()).unwrap();
+        let errno = |error: io::Error| error.raw_os_error();
+        assert_eq!(errno(path.server().unwrap_err()), Some(libc::ENOTTY));
+        assert_eq!(errno(path.subvolumes().unwrap_err()), Some(libc::ENOTTY));
+        assert_eq!(errno(path.create_subvolume(b"x").unwrap_err()), Some(libc::ENOTTY));
+        assert_eq!(errno(path.create_subvolume(&[b'x'; 5000]).unwrap_err()), Some(libc::ENAMETOOLONG));
+        assert_eq!(errno(MountedPath::open(Path::new("/no/such")).unwrap_err()), Some(libc::ENOENT));
+    }
+}

@@ -1,0 +1,241 @@
+//! The numbers of ioctls.
+//!
+//! Owns [`Command`] and the list of all that are known here. A number holds the direction and the size of
+//! what is passed, which is all that FUSE knows of it: what a number does not say cannot be passed through
+//! FUSE. Kernel counterparts: `include/uapi/asm-generic/ioctl.h`, `include/uapi/linux/btrfs.h`,
+//! `include/uapi/linux/fs.h`.
+
+use super::layout::{
+    DevInfo, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser,
+    LABEL_SIZE, Page, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
+};
+
+/// A command's number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Command(pub u32);
+
+const WRITE: u32 = 1;
+const READ: u32 = 2;
+
+/// Btrfs's type byte.
+const BTRFS: u8 = 0x94;
+/// The type byte of our own; nothing else in the kernel's list of numbers has it.
+const PAPILIO: u8 = 0xbd;
+
+impl Command {
+    const fn new(direction: u32, kind: u8, number: u8, size: usize) -> Self {
+        assert!(size < 1 << 14, "a number has fourteen bits for the size");
+        Self(direction << 30 | (size as u32) << 16 | (kind as u32) << 8 | number as u32)
+    }
+
+    /// What the caller writes (`_IOW`).
+    const fn write<T>(kind: u8, number: u8) -> Self {
+        Self::new(WRITE, kind, number, size_of::<T>())
+    }
+
+    /// What the caller reads (`_IOR`).
+    const fn read<T>(kind: u8, number: u8) -> Self {
+        Self::new(READ, kind, number, size_of::<T>())
+    }
+
+    /// Both (`_IOWR`).
+    const fn both<T>(kind: u8, number: u8) -> Self {
+        Self::new(READ | WRITE, kind, number, size_of::<T>())
+    }
+
+    /// Bytes that are passed.
+    pub const fn size(self) -> usize {
+        (self.0 >> 16 & 0x3fff) as usize
+    }
+
+    /// `FS_IOC_GETFLAGS`: what `lsattr` shows. The number says eight bytes, and four are passed.
+    pub const GET_FLAGS: Self = Self::read::<libc::c_long>(b'f', 1);
+    /// `FS_IOC_SETFLAGS`.
+    pub const SET_FLAGS: Self = Self::write::<libc::c_long>(b'f', 2);
+    /// `FS_IOC_GETVERSION`.
+    pub const GET_VERSION: Self = Self::read::<libc::c_long>(b'v', 1);
+    /// `FS_IOC_FSGETXATTR`.
+    pub const GET_ATTRIBUTES: Self = Self::read::<FileAttributes>(b'X', 31);
+    /// `FS_IOC_FSSETXATTR`.
+    pub const SET_ATTRIBUTES: Self = Self::write::<FileAttributes>(b'X', 32);
+    /// `FITRIM`.
+    pub const TRIM: Self = Self::both::<TrimRange>(b'X', 121);
+    /// `FS_IOC_GETFSLABEL`.
+    pub const GET_LABEL: Self = Self::new(READ, BTRFS, 49, LABEL_SIZE);
+    /// `FS_IOC_SETFSLABEL`.
+    pub const SET_LABEL: Self = Self::new(WRITE, BTRFS, 50, LABEL_SIZE);
+
+    /// `BTRFS_IOC_SNAP_CREATE`.
+    pub const SNAP_CREATE: Self = Self::write::<VolArgs>(BTRFS, 1);
+    /// `BTRFS_IOC_RESIZE`.
+    pub const RESIZE: Self = Self::write::<VolArgs>(BTRFS, 3);
+    /// `BTRFS_IOC_SYNC`.
+    pub const SYNC: Self = Self::new(0, BTRFS, 8, 0);
+    /// `BTRFS_IOC_SUBVOL_CREATE`.
+    pub const SUBVOL_CREATE: Self = Self::write::<VolArgs>(BTRFS, 14);
+    /// `BTRFS_IOC_SNAP_DESTROY`.
+    pub const SNAP_DESTROY: Self = Self::write::<VolArgs>(BTRFS, 15);
+    /// `BTRFS_IOC_INO_LOOKUP`.
+    pub const INO_LOOKUP: Self = Self::both::<InoLookup>(BTRFS, 18);
+    /// `BTRFS_IOC_DEFAULT_SUBVOL`.
+    pub const DEFAULT_SUBVOL: Self = Self::write::<u64>(BTRFS, 19);
+    /// `BTRFS_IOC_SPACE_INFO`: through FUSE, only how many spaces there are.
+    pub const SPACE_INFO: Self = Self::both::<SpaceArgs>(BTRFS, 20);
+    /// `BTRFS_IOC_WAIT_SYNC`.
+    pub const WAIT_SYNC: Self = Self::write::<u64>(BTRFS, 22);
+    /// `BTRFS_IOC_SNAP_CREATE_V2`.
+    pub const SNAP_CREATE_V2: Self = Self::write::<VolArgsV2>(BTRFS, 23);
+    /// `BTRFS_IOC_START_SYNC`.
+    pub const START_SYNC: Self = Self::read::<u64>(BTRFS, 24);
+    /// `BTRFS_IOC_SUBVOL_CREATE_V2`.
+    pub const SUBVOL_CREATE_V2: Self = Self::write::<VolArgsV2>(BTRFS, 24);
+    /// `BTRFS_IOC_SUBVOL_GETFLAGS`.
+    pub const SUBVOL_GETFLAGS: Self = Self::read::<u64>(BTRFS, 25);
+    /// `BTRFS_IOC_SUBVOL_SETFLAGS`.
+    pub const SUBVOL_SETFLAGS: Self = Self::write::<u64>(BTRFS, 26);
+    /// `BTRFS_IOC_DEV_INFO`.
+    pub const DEV_INFO: Self = Self::both::<DevInfo>(BTRFS, 30);
+    /// `BTRFS_IOC_FS_INFO`.
+    pub const FS_INFO: Self = Self::read::<FsInfo>(BTRFS, 31);
+    /// `BTRFS_IOC_GET_FEATURES`.
+    pub const GET_FEATURES: Self = Self::read::<FeatureFlags>(BTRFS, 57);
+    /// `BTRFS_IOC_GET_SUBVOL_INFO`.
+    pub const GET_SUBVOL_INFO: Self = Self::read::<GetSubvolInfo>(BTRFS, 60);
+    /// `BTRFS_IOC_GET_SUBVOL_ROOTREF`.
+    pub const GET_SUBVOL_ROOTREF: Self = Self::both::<GetSubvolRootref>(BTRFS, 61);
+    /// `BTRFS_IOC_INO_LOOKUP_USER`.
+    pub const INO_LOOKUP_USER: Self = Self::both::<InoLookupUser>(BTRFS, 62);
+    /// `BTRFS_IOC_SNAP_DESTROY_V2`.
+    pub const SNAP_DESTROY_V2: Self = Self::write::<VolArgsV2>(BTRFS, 63);
+
+    /// Our own: who serves the mount.
+    pub const SERVER_INFO: Self = Self::read::<ServerInfo>(PAPILIO, 1);
+    /// Our own: a snapshot of the subvolume with an id. A file descriptor of the caller's, as
+    /// `BTRFS_IOC_SNAP_CREATE_V2` passes it, means nothing in the server by itself.
+    pub const SNAPSHOT_BY_ID: Self = Self::write::<SnapshotById>(PAPILIO, 2);
+    /// Our own: a page of the list of subvolumes.
+    pub const SUBVOLUMES: Self = Self::both::<Page>(PAPILIO, 3);
+    /// Our own: a page of how space is used.
+    pub const USAGE: Self = Self::both::<Page>(PAPILIO, 4);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::Write;
+    use std::process::{Command as Process, Stdio};
+
+    /// The numbers by the names that the kernel's headers give them.
+    const NAMED: &[(&str, Command)] = &[
+        ("FS_IOC_GETFLAGS", Command::GET_FLAGS),
+        ("FS_IOC_SETFLAGS", Command::SET_FLAGS),
+        ("FS_IOC_GETVERSION", Command::GET_VERSION),
+        ("FS_IOC_FSGETXATTR", Command::GET_ATTRIBUTES),
+        ("FS_IOC_FSSETXATTR", Command::SET_ATTRIBUTES),
+        ("FITRIM", Command::TRIM),
+        ("FS_IOC_GETFSLABEL", Command::GET_LABEL),
+        ("FS_IOC_SETFSLABEL", Command::SET_LABEL),
+        ("BTRFS_IOC_SNAP_CREATE", Command::SNAP_CREATE),
+        ("BTRFS_IOC_RESIZE", Command::RESIZE),
+        ("BTRFS_IOC_SYNC", Command::SYNC),
+        ("BTRFS_IOC_SUBVOL_CREATE", Command::SUBVOL_CREATE),
+        ("BTRFS_IOC_SNAP_DESTROY", Command::SNAP_DESTROY),
+        ("BTRFS_IOC_INO_LOOKUP", Command::INO_LOOKUP),
+        ("BTRFS_IOC_DEFAULT_SUBVOL", Command::DEFAULT_SUBVOL),
+        ("BTRFS_IOC_SPACE_INFO", Command::SPACE_INFO),
+        ("BTRFS_IOC_WAIT_SYNC", Command::WAIT_SYNC),
+        ("BTRFS_IOC_SNAP_CREATE_V2", Command::SNAP_CREATE_V2),
+        ("BTRFS_IOC_START_SYNC", Command::START_SYNC),
+        ("BTRFS_IOC_SUBVOL_CREATE_V2", Command::SUBVOL_CREATE_V2),
+        ("BTRFS_IOC_SUBVOL_GETFLAGS", Command::SUBVOL_GETFLAGS),
+        ("BTRFS_IOC_SUBVOL_SETFLAGS", Command::SUBVOL_SETFLAGS),
+        ("BTRFS_IOC_DEV_INFO", Command::DEV_INFO),
+        ("BTRFS_IOC_FS_INFO", Command::FS_INFO),
+        ("BTRFS_IOC_GET_FEATURES", Command::GET_FEATURES),
+        ("BTRFS_IOC_GET_SUBVOL_INFO", Command::GET_SUBVOL_INFO),
+        ("BTRFS_IOC_GET_SUBVOL_ROOTREF", Command::GET_SUBVOL_ROOTREF),
+        ("BTRFS_IOC_INO_LOOKUP_USER", Command::INO_LOOKUP_USER),
+        ("BTRFS_IOC_SNAP_DESTROY_V2", Command::SNAP_DESTROY_V2),
+    ];
+
+    /// Places of fields by the names that the headers give them.
+    fn offsets() -> Vec<(String, usize)> {
+        use std::mem::offset_of;
+        let of = |name: &str, offset| (name.to_owned(), offset);
+        vec![
+            of("struct btrfs_ioctl_vol_args, name", offset_of!(VolArgs, name)),
+            of("struct btrfs_ioctl_vol_args_v2, flags", offset_of!(VolArgsV2, flags)),
+            of("struct btrfs_ioctl_vol_args_v2, name", offset_of!(VolArgsV2, name)),
+            of("struct btrfs_ioctl_dev_info_args, total_bytes", offset_of!(DevInfo, total_bytes)),
+            of("struct btrfs_ioctl_dev_info_args, path", offset_of!(DevInfo, path)),
+            of("struct btrfs_ioctl_fs_info_args, nodesize", offset_of!(FsInfo, node_size)),
+            of("struct btrfs_ioctl_fs_info_args, csum_type", offset_of!(FsInfo, csum_type)),
+            of("struct btrfs_ioctl_fs_info_args, metadata_uuid", offset_of!(FsInfo, metadata_uuid)),
+            of("struct btrfs_ioctl_ino_lookup_args, name", offset_of!(InoLookup, name)),
+            of("struct btrfs_ioctl_ino_lookup_user_args, path", offset_of!(InoLookupUser, path)),
+            of("struct btrfs_ioctl_get_subvol_info_args, uuid", offset_of!(GetSubvolInfo, uuid)),
+            of("struct btrfs_ioctl_get_subvol_info_args, ctransid", offset_of!(GetSubvolInfo, changed)),
+            of("struct btrfs_ioctl_get_subvol_info_args, rtime", offset_of!(GetSubvolInfo, receive_time)),
+            of("struct btrfs_ioctl_get_subvol_rootref_args, num_items", offset_of!(GetSubvolRootref, count)),
+            of("struct fsxattr, fsx_projid", offset_of!(FileAttributes, project)),
+            of("struct fstrim_range, minlen", offset_of!(TrimRange, min_length)),
+        ]
+    }
+
+    #[test]
+    fn numbers_and_layouts_are_those_of_the_kernels_headers() {
+        let mut program = "#include <stdio.h>\n#include <stddef.h>\n#include <linux/fs.h>\n#include \
+                           <linux/btrfs.h>\nint main(void) {\n"
+            .to_owned();
+        for (name, _) in NAMED {
+            program += &format!("printf(\"%lu\\n\", (unsigned long){name});\n");
+        }
+        for (name, _) in offsets() {
+            program += &format!("printf(\"%lu\\n\", (unsigned long)offsetof({name}));\n");
+        }
+        program += "return 0; }\n";
+        let folder = tempfile::tempdir().unwrap();
+        let binary = folder.path().join("numbers");
+        let cc = Process::new("cc")
+            .args(["-xc", "-", "-o"])
+            .arg(&binary)
+            .stdin(Stdio::piped())
+            .stderr(Stdio::piped())
+            .spawn()
+            .and_then(|mut cc| {
+                cc.stdin.take().expect("it is piped").write_all(program.as_bytes())?;
+                cc.wait_with_output()
+            });
+        match cc {
+            Ok(cc) if cc.status.success() => {}
+            other => {
+                let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
+                assert!(!required, "no C compiler, or no kernel headers: {other:?}");
+                eprintln!("skipped: no C compiler, or no kernel headers");
+                return;
+            }
+        }
+        let output = Process::new(&binary).output().unwrap();
+        let found: Vec<u64> =
+            String::from_utf8(output.stdout).unwrap().lines().map(|line| line.parse().unwrap()).collect();
+        let numbers = NAMED.iter().map(|(name, command)| (name.to_string(), u64::from(command.0)));
+        let expected = numbers.chain(offsets().into_iter().map(|(name, offset)| (name, offset as u64)));
+        let mut count = 0;
+        for ((name, ours), theirs) in expected.zip(&found) {
+            assert_eq!(ours, *theirs, "{name}");
+            count += 1;
+        }
+        assert_eq!(count, NAMED.len() + offsets().len());
+    }
+
+    #[test]
+    fn no_two_commands_share_a_number() {
+        let own =
+            [Command::SERVER_INFO, Command::SNAPSHOT_BY_ID, Command::SUBVOLUMES, Command::USAGE].map(|c| c.0);
+        let mut all: Vec<u32> = NAMED.iter().map(|(_, command)| command.0).chain(own).collect();
+        all.sort_unstable();
+        all.dedup();
+        assert_eq!(all.len(), NAMED.len() + own.len());
+        assert_eq!(Command(own[2]).size(), size_of::<Page>());
+    }
+}

@@ -1,0 +1,73 @@
+//! What the system tells of the process that called: its groups, its umask, its open files.
+//!
+//! FUSE passes a user, a group and a thread's number. The rest is read from /proc, where the server may;
+//! where it may not, less is known, and less is allowed. What is read there is the caller's own doing, so that
+//! it is used for what the caller may do, and for nothing else.
+
+use super::{Caller, IoctlCall, Result};
+use crate::Errno;
+use crate::mount_table::{self, MountEntry};
+use papilio::Inode;
+use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
+
+/// All groups of the caller.
+pub(super) fn groups(caller: &Caller) -> Vec<u32> {
+    let mut groups = vec![caller.gid];
+    if let Some(line) = status_field(caller.pid, "Groups:") {
+        groups.extend(line.split_ascii_whitespace().filter_map(|group| group.parse::<u32>().ok()));
+    }
+    groups
+}
+
+/// The umask of the caller.
+pub(super) fn umask(call: &IoctlCall<'_>) -> u32 {
+    let told = status_field(call.caller.pid, "Umask:");
+    told.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(call.umask)
+}
+
+fn status_field(pid: u32, name: &str) -> Option<String> {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+    status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
+}
+
+/// The inode that a file descriptor of the caller's is open on, which must be of this mount. The mount that
+/// it was opened through and its path there are looked up in /proc.
+///
+/// # Errors
+/// EBADF for what is not open, EXDEV for a file of another file system, EOPNOTSUPP where the server may not
+/// look.
+pub(super) fn file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
+    let process = PathBuf::from(format!("/proc/{}", call.caller.pid));
+    let fd = u32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
+    let failed = |error: std::io::Error| match error.kind() {
+        std::io::ErrorKind::NotFound => Errno(libc::EBADF),
+        _ => Errno(libc::EOPNOTSUPP),
+    };
+    let path = fs::read_link(process.join(format!("fd/{fd}"))).map_err(failed)?;
+    let info = fs::read_to_string(process.join(format!("fdinfo/{fd}"))).map_err(failed)?;
+    let id = info.lines().find_map(|line| line.strip_prefix("mnt_id:")?.trim().parse::<u64>().ok());
+    let mounts = mount_table::parse(&fs::read(process.join("mountinfo")).map_err(failed)?);
+    let mount = mounts.into_iter().find(|mount| Some(mount.id) == id).ok_or(Errno(libc::EOPNOTSUPP))?;
+    let own = MountEntry::of_papilio_on(&call.mount.directory).map_err(failed)?;
+    if own.is_none_or(|own| own.device != mount.device) {
+        return Err(Errno(libc::EXDEV));
+    }
+    let below = path.strip_prefix(&mount.point).map_err(|_| Errno(libc::EOPNOTSUPP))?;
+    // A bind mount shows a part only.
+    let inside = mount.root.join(below);
+    call.fs.inode_nofollow(inside.as_os_str().as_bytes()).map_err(Errno::from)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn this_process_can_be_looked_at() {
+        let caller = Caller { uid: 0, gid: 77, pid: std::process::id() };
+        assert!(groups(&caller).contains(&77));
+        assert!(status_field(caller.pid, "Umask:").is_some());
+    }
+}

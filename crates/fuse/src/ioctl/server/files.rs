@@ -1,0 +1,193 @@
+//! Ioctls on files: flags, attributes, versions, and paths of inodes.
+//!
+//! Kernel counterparts: `btrfs_fileattr_get`, `btrfs_fileattr_set`, `btrfs_search_path_in_tree`,
+//! `btrfs_search_path_in_tree_user` (`fs/btrfs/ioctl.c`), `fileattr_fill_flags` (`fs/file_attr.c`).
+
+use super::access::{EXECUTE, READ};
+use super::{Changed, IoctlCall, IoctlReply, Result, done};
+use crate::Errno;
+use crate::ioctl::layout::{FileAttributes, InoLookup, InoLookupUser, put_name};
+use papilio::format::{InodeNumber, TreeId, objectid};
+use papilio::{FileKind, Inode, InodeFlags};
+
+/// Directories above one another at most; deeper is a loop.
+const DEPTH_LIMIT: usize = 4096;
+
+/// Our flags, those of `FS_IOC_GETFLAGS`, and those of `FS_IOC_FSGETXATTR`; 0 where there is none.
+const FLAGS: [(InodeFlags, u32, u32); 10] = [
+    (InodeFlags::SYNC, 0x8, 0x20),
+    (InodeFlags::IMMUTABLE, 0x10, 0x8),
+    (InodeFlags::APPEND, 0x20, 0x10),
+    (InodeFlags::NODUMP, 0x40, 0x80),
+    (InodeFlags::NOATIME, 0x80, 0x40),
+    (InodeFlags::DIRSYNC, DIRSYNC, 0),
+    (InodeFlags::NODATACOW, 0x80_0000, 0),
+    (InodeFlags::NOCOMPRESS, 0x400, 0),
+    (InodeFlags::COMPRESS, 0x4, 0),
+    (InodeFlags::VERITY, 0x10_0000, 0),
+];
+/// `FS_DIRSYNC_FL`, which files do not have.
+const DIRSYNC: u32 = 0x1_0000;
+
+/// Flags whose change only root may make.
+const PROTECTED: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
+
+/// What `lsattr` shows of flags.
+fn to_fs_flags(flags: InodeFlags) -> u32 {
+    let shown = if flags.contains(InodeFlags::NOCOMPRESS) { flags - InodeFlags::COMPRESS } else { flags };
+    FLAGS.iter().filter(|(flag, ..)| shown.contains(*flag)).fold(0, |all, (_, shown, _)| all | shown)
+}
+
+fn to_attribute_flags(flags: InodeFlags) -> u32 {
+    FLAGS.iter().filter(|(flag, ..)| flags.contains(*flag)).fold(0, |all, (.., shown)| all | shown)
+}
+
+/// The flags that a caller asks for, of those that there are.
+fn from_fs_flags(kind: FileKind, mut wanted: u32) -> Result<InodeFlags> {
+    if kind == FileKind::Regular {
+        wanted &= !DIRSYNC;
+    }
+    let mut flags = InodeFlags::empty();
+    for (flag, shown, _) in FLAGS {
+        if wanted & shown != 0 {
+            flags |= flag;
+            wanted &= !shown;
+        }
+    }
+    // What is left is not known; the library refuses what is known and cannot be set.
+    if wanted == 0 { Ok(flags) } else { Err(Errno(libc::EOPNOTSUPP)) }
+}
+
+pub(super) fn get_flags(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    call.reply(&to_fs_flags(call.inode.metadata().flags()))
+}
+
+pub(super) fn set_flags(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    let wanted = call.argument::<u32>()?;
+    change_flags(call, from_fs_flags(call.inode.kind(), wanted)?)
+}
+
+fn change_flags(call: &IoctlCall<'_>, flags: InodeFlags) -> Result<IoctlReply> {
+    call.must_own(call.inode)?;
+    let before = call.inode.metadata().flags();
+    if (before ^ flags).intersects(PROTECTED) && call.caller.uid != 0 {
+        return Err(Errno(libc::EPERM));
+    }
+    call.inode.set_flags(flags)?;
+    done(vec![Changed::Inode(call.inode.tree(), call.inode.number())])
+}
+
+/// Four bytes, as callers that pass an `int` expect.
+pub(super) fn get_version(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    call.reply(&(call.inode.metadata().generation().0 as u32))
+}
+
+pub(super) fn get_attributes(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    let flags = to_attribute_flags(call.inode.metadata().flags());
+    call.reply(&FileAttributes { flags, ..FileAttributes::default() })
+}
+
+pub(super) fn set_attributes(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    let wanted = call.argument::<FileAttributes>()?;
+    let settable = FLAGS.iter().fold(0, |all, (.., shown)| all | shown);
+    let others = wanted.extent_size | wanted.project | wanted.cow_extent_size;
+    if wanted.flags & !settable != 0 || others != 0 {
+        return Err(Errno(libc::EOPNOTSUPP));
+    }
+    // The flags that this ioctl has no words for stay.
+    let mut flags = call.inode.metadata().flags() & setting_keeps();
+    for (flag, _, shown) in FLAGS {
+        if wanted.flags & shown != 0 {
+            flags |= flag;
+        }
+    }
+    change_flags(call, flags)
+}
+
+fn setting_keeps() -> InodeFlags {
+    InodeFlags::DIRSYNC | InodeFlags::NODATACOW | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS
+}
+
+/// The path of an inode from its subvolume's root, with a slash at its end; empty for the root.
+fn path_of(inode: &Inode, top: InodeNumber) -> Result<Vec<u8>> {
+    let fs = inode.file_system();
+    let mut names = Vec::new();
+    let mut number = inode.number();
+    while number != top {
+        if number == objectid::FIRST_INODE || names.len() >= DEPTH_LIMIT {
+            return Err(Errno(libc::ENOENT));
+        }
+        let mut all = fs.inode_at(inode.tree(), number)?.names()?;
+        let (parent, name) =
+            if all.is_empty() { return Err(Errno(libc::ENOENT)) } else { all.swap_remove(0) };
+        names.push(name);
+        number = parent;
+    }
+    let mut path = Vec::new();
+    for name in names.iter().rev() {
+        path.extend_from_slice(name);
+        path.push(b'/');
+    }
+    Ok(path)
+}
+
+pub(super) fn ino_lookup(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    let mut lookup = call.argument::<InoLookup>()?;
+    // Anybody may ask which subvolume a file lies in.
+    if lookup.tree != 0 || lookup.inode != objectid::FIRST_INODE.0 {
+        call.must_be_administrator()?;
+    }
+    if lookup.tree == 0 {
+        lookup.tree = call.inode.tree().0;
+    }
+    lookup.name.fill(0);
+    if lookup.inode != objectid::FIRST_INODE.0 {
+        let inode = call.fs.inode_at(TreeId(lookup.tree), InodeNumber(lookup.inode))?;
+        let path = path_of(&inode, objectid::FIRST_INODE)?;
+        if !put_name(&mut lookup.name, &path) {
+            return Err(Errno(libc::ENAMETOOLONG));
+        }
+    }
+    call.reply(&lookup)
+}
+
+pub(super) fn ino_lookup_user(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    let mut lookup = call.argument::<InoLookupUser>()?;
+    let subvolume = call.fs.subvolume(TreeId(lookup.tree))?;
+    if subvolume.parent != Some(call.inode.tree())
+        || subvolume.directory != Some(InodeNumber(lookup.directory))
+    {
+        return Err(Errno(libc::ENOENT));
+    }
+    let directory = call.fs.inode_at(call.inode.tree(), InodeNumber(lookup.directory))?;
+    let path = path_of(&directory, call.inode.number()).map_err(|_| Errno(libc::EACCES))?;
+    let mut on_the_way = call.inode.clone();
+    call.must_have(&on_the_way, READ | EXECUTE)?;
+    for name in path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()) {
+        on_the_way = on_the_way.lookup(name)?.ok_or(Errno(libc::ENOENT))?;
+        call.must_have(&on_the_way, READ | EXECUTE)?;
+    }
+    if !put_name(&mut lookup.name, &subvolume.name) || !put_name(&mut lookup.path, &path) {
+        return Err(Errno(libc::ENAMETOOLONG));
+    }
+    call.reply(&lookup)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn flags_are_shown_and_understood() {
+        let flags = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::IMMUTABLE;
+        assert_eq!(to_fs_flags(flags), 0x80_0010);
+        assert_eq!(to_fs_flags(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS), 0x400);
+        assert_eq!(to_attribute_flags(flags), 0x8);
+        for (flag, shown, _) in FLAGS {
+            assert_eq!(from_fs_flags(FileKind::Directory, shown), Ok(flag));
+        }
+        assert_eq!(from_fs_flags(FileKind::Regular, DIRSYNC | 0x10), Ok(InodeFlags::IMMUTABLE));
+        // FS_JOURNAL_DATA_FL
+        assert_eq!(from_fs_flags(FileKind::Regular, 0x4000), Err(Errno(libc::EOPNOTSUPP)));
+    }
+}

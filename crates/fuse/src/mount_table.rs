@@ -1,0 +1,131 @@
+//! What is mounted where, as `/proc/PID/mountinfo` tells it.
+//!
+//! Owns [`MountEntry`] and how a line is taken apart. Kernel counterpart: `show_mountinfo`
+//! (`fs/proc_namespace.c`); the form is described in proc_pid_mountinfo(5).
+
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// The type that mounts of Papilio show.
+pub const FSTYPE: &str = "fuse.papilio";
+
+/// One mount.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Its number in the mount namespace.
+    pub id: u64,
+    /// The device number, as `major:minor`.
+    pub device: String,
+    /// What of the file system is shown.
+    pub root: PathBuf,
+    /// Where.
+    pub point: PathBuf,
+    /// The type of file system, such as `fuse.papilio`.
+    pub fstype: String,
+    /// What is mounted.
+    pub source: PathBuf,
+    /// Options of the file system, separated by commas.
+    pub options: String,
+}
+
+impl MountEntry {
+    /// The mounts that this process sees, in the order in which they were made; one that covers another comes
+    /// later.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn all() -> io::Result<Vec<Self>> {
+        Ok(parse(&fs::read("/proc/self/mountinfo")?))
+    }
+
+    /// The mount that `path`, which must exist, lies in.
+    ///
+    /// # Errors
+    /// What looking at the path says, or /proc that cannot be read.
+    pub fn of(path: &Path) -> io::Result<Option<Self>> {
+        use rustix::fs::{AtFlags, CWD, StatxFlags};
+        let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
+        let id = found.stx_mnt_id;
+        Ok(Self::all()?.into_iter().find(|mount| mount.id == id))
+    }
+
+    /// The mount of Papilio that was made last on `directory`, an absolute path without links.
+    ///
+    /// # Errors
+    /// /proc cannot be read.
+    pub fn of_papilio_on(directory: &Path) -> io::Result<Option<Self>> {
+        let mounts = Self::all()?;
+        Ok(mounts.into_iter().rev().find(|mount| mount.is_papilio() && mount.point == directory))
+    }
+
+    /// Whether it is one of Papilio's.
+    pub fn is_papilio(&self) -> bool {
+        self.fstype == FSTYPE
+    }
+}
+
+/// The mounts of a whole mountinfo; lines that cannot be understood are left out.
+pub(crate) fn parse(text: &[u8]) -> Vec<MountEntry> {
+    text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
+}
+
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&byte| byte == b' ');
+    let text = |field: &[u8]| String::from_utf8_lossy(field).into_owned();
+    let id = std::str::from_utf8(fields.next()?).ok()?.parse().ok()?;
+    let _parent = fields.next()?;
+    let device = text(fields.next()?);
+    let (root, point) = (unescape(fields.next()?), unescape(fields.next()?));
+    let _mount_options = fields.next()?;
+    fields.find(|field| *field == b"-")?;
+    let fstype = text(fields.next()?);
+    let source = unescape(fields.next()?);
+    let options = text(fields.next()?);
+    Some(MountEntry { id, device, root, point, fstype, source, options })
+}
+
+/// A path as mountinfo writes it: blanks and backslashes as `\` and three octal digits.
+fn unescape(field: &[u8]) -> PathBuf {
+    let mut bytes = Vec::with_capacity(field.len());
+    let mut rest = field;
+    while let Some((&byte, after)) = rest.split_first() {
+        let octal = (byte == b'\\').then(|| after.get(..3)).flatten();
+        let decoded = octal
+            .and_then(|digits| std::str::from_utf8(digits).ok())
+            .and_then(|digits| u8::from_str_radix(digits, 8).ok());
+        bytes.push(decoded.unwrap_or(byte));
+        rest = if decoded.is_some() { &after[3..] } else { after };
+    }
+    OsString::from_vec(bytes).into()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn mountinfo_is_taken_apart() {
+        let text = b"36 35 98:0 /root\\040a /mnt\\134\\011b rw,noatime shared:1 master:2 - ext4 /dev/x rw,errors=continue\n\
+            37 35 0:41 / /m rw,nosuid - fuse.papilio /tmp/a\\040b.img rw,user_id=0\nnonsense\n\n";
+        let mounts = parse(text);
+        assert_eq!(mounts.len(), 2);
+        assert_eq!(
+            (mounts[0].id, mounts[0].device.as_str(), mounts[0].fstype.as_str()),
+            (36, "98:0", "ext4")
+        );
+        assert_eq!((&*mounts[0].root, &*mounts[0].point), (Path::new("/root a"), Path::new("/mnt\\\tb")));
+        assert_eq!(mounts[0].options, "rw,errors=continue");
+        assert!(mounts[1].is_papilio() && !mounts[0].is_papilio());
+        assert_eq!(mounts[1].source, Path::new("/tmp/a b.img"));
+        assert_eq!(unescape(b"a\\9z\\"), Path::new("a\\9z\\"));
+    }
+
+    #[test]
+    fn paths_are_found_in_their_mounts() {
+        assert_eq!(MountEntry::of(Path::new("/proc/self")).unwrap().unwrap().fstype, "proc");
+        assert!(MountEntry::of(Path::new("/no/such/path")).is_err());
+    }
+}
