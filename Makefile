@@ -20,7 +20,9 @@ longtest: setup ## compare 50,000 files and 2 GiB with the kernel in every shape
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \
 		$(CARGO) test --release --locked -p papilio --test kernel -- --nocapture --test-threads 1
 
-bench: setup ## read and write beside the kernel, in turn, and print the ratios (root; some 4 GiB of memory)
+bench: setup ## fio's jobs, reads and writes beside the kernel, in turn, as ratios (root; some 4 GiB of memory)
+	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli
+	target/release/papilio bench --output target/bench
 	$(CARGO) run --release --locked -p papilio-bench -- read
 	$(CARGO) run --release --locked -p papilio-bench -- names
 

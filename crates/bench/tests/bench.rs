@@ -1,11 +1,11 @@
 //! `papilio-bench` as a program, with the real fio: a tiny run of three sides, Ctrl-C in the middle of one,
 //! and what goes wrong in one line.
 
-use papilio_bench::report::Report;
+use papilio_bench::report::{LeftOut, Report};
 use papilio_bench::side::Side;
 use papilio_oracle::{Need, require};
 use std::io::{BufRead, BufReader, Read};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_papilio-bench");
@@ -13,6 +13,11 @@ const FIO: Need = Need::Command("fio");
 
 fn bench(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Papilio's engine, which was built for these tests and lies beside them.
+fn engine() -> PathBuf {
+    std::env::current_exe().unwrap().with_file_name("libpapilio_fio.so")
 }
 
 fn text(bytes: &[u8]) -> String {
@@ -49,8 +54,10 @@ fn three_sides_make_a_report() {
     let output = folder.path().join("out");
     let markdown = folder.path().join("docs/bench.md");
     let child = Command::new(PROGRAM)
-        .args(["--jobs", "000,002,003-1m,004", "--sides", "kernel,papilio,raw", "--rounds", "2"])
+        .args(["--jobs", "000,001,003-1m,004", "--sides", "kernel,papilio,raw", "--rounds", "2"])
         .args(["--scale", "0.0001", "--runtime", "0.2"])
+        .arg("--engine")
+        .arg(engine())
         .arg("--output")
         .arg(&output)
         .arg("--markdown")
@@ -69,9 +76,14 @@ fn three_sides_make_a_report() {
 
     let report = Report::read(&output.join("report.json")).unwrap();
     let ids: Vec<&str> = report.jobs.iter().map(|job| job.id.as_str()).collect();
-    assert_eq!(ids, ["000", "002", "003-1m", "004", "004-huge"]);
+    assert_eq!(ids, ["000", "001", "003-1m", "004", "004-huge"]);
     for job in &report.jobs {
         for side in WANTED {
+            // The engine refuses what this version does not have.
+            let refused = |left: &&LeftOut| left.side == side && left.job.as_deref() == Some(&job.id);
+            if report.left_out.iter().find(refused).is_some_and(|left| left.why.contains("not there yet")) {
+                continue;
+            }
             let runs = job.side(side).unwrap_or_else(|| panic!("{} {side}: {messages}", job.id));
             assert_eq!(runs.runs.len(), 2, "{} {side}", job.id);
             for run in &runs.runs {
@@ -79,11 +91,10 @@ fn three_sides_make_a_report() {
             }
         }
     }
-    assert!(report.model.is_some());
     let page = std::fs::read_to_string(output.join("report.html")).unwrap();
     assert!(page.contains("id=\"004-huge-latency\""));
     assert!(output.join("fio/000-kernel-2.json").is_file());
-    assert!(std::fs::read_to_string(&markdown).unwrap().contains("plots/002-cpu.svg"));
+    assert!(std::fs::read_to_string(&markdown).unwrap().contains("plots/001-cpu.svg"));
     let table = text(&done.stdout);
     assert!(table.contains("x kernel") && table.contains("000 NOCOW"), "{table}");
 
@@ -95,7 +106,7 @@ fn three_sides_make_a_report() {
 }
 
 /// Those that this machine must have figures of.
-const WANTED: [Side; 2] = [Side::Kernel, Side::Raw];
+const WANTED: [Side; 3] = [Side::Kernel, Side::Papilio, Side::Raw];
 
 #[test]
 fn ctrl_c_takes_everything_down() {

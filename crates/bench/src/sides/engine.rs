@@ -37,7 +37,7 @@ impl Bench<'_> {
 fn job_file(job: &ScaledJob, engine: &Path, image: &Path, tuning: Option<&str>) -> JobFile {
     let mut file = job.file.clone();
     // Files are named within the image; nothing of them is on the host.
-    for key in ["directory", "openfiles"] {
+    for key in ["directory", "openfiles", "ioengine"] {
         file.remove(key);
     }
     if file.has("thp") {
@@ -49,6 +49,7 @@ fn job_file(job: &ScaledJob, engine: &Path, image: &Path, tuning: Option<&str>) 
             huge.set("bs", "2m");
         }
     }
+    // An engine's options are known only in and after the section that names it.
     file.set("ioengine", format_args!("external:{}", engine.display()));
     file.set("image", image.display().to_string().replace(':', "\\:"));
     if let Some(tuning) = tuning {
