@@ -83,6 +83,8 @@ pub struct AttributeChange {
     pub mtime: Option<SetTime>,
     /// Last change of the inode.
     pub ctime: Option<Timespec>,
+    /// Whether the file is open for it (`ftruncate`, `O_TRUNC`), and so changes also if its size stays.
+    pub by_handle: bool,
 }
 
 /// An inode to make.
@@ -275,7 +277,7 @@ pub trait Operations: Send + Sync + 'static {
     fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno>;
 
     /// Writes all of it.
-    fn write(&self, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno>;
+    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno>;
 
     /// Makes a file or directory durable.
     fn sync(&self, node: NodeId, data_only: bool) -> Result<(), Errno>;

@@ -143,7 +143,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
         atime: Option<TimeOrNow>,
         mtime: Option<TimeOrNow>,
         ctime: Option<SystemTime>,
-        _handle: Option<FileHandle>,
+        handle: Option<FileHandle>,
         _crtime: Option<SystemTime>,
         _chgtime: Option<SystemTime>,
         _bkuptime: Option<SystemTime>,
@@ -158,6 +158,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
             atime: atime.map(set_time),
             mtime: mtime.map(set_time),
             ctime: ctime.map(time),
+            by_handle: handle.is_some(),
         };
         match self.ask(|operations| operations.set_attributes(caller(request), node(number), &change)) {
             Ok(now) => reply.attr(&self.operations.valid_for(), &attributes(&now, now.number)),
@@ -309,7 +310,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
 
     fn write(
         &self,
-        _request: &Request,
+        request: &Request,
         number: INodeNo,
         _handle: FileHandle,
         offset: u64,
@@ -322,7 +323,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
         let kills_privileges = write_flags.contains(WriteFlags::FUSE_WRITE_KILL_SUIDGID);
         let written = data.len() as u32;
         let write = Write { offset, data, kills_privileges };
-        match self.ask(|operations| operations.write(node(number), &write)) {
+        match self.ask(|operations| operations.write(caller(request), node(number), &write)) {
             Ok(changed) => self.changed(node(number), changed, move || reply.written(written)),
             Err(error) => reply.error(errno(error)),
         }
@@ -462,6 +463,11 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
             0 => XattrSet::Any,
             libc::XATTR_CREATE => XattrSet::Create,
             libc::XATTR_REPLACE => XattrSet::Replace,
+            // Whether it is there or not, one of the two forbids it.
+            3 => match self.ask(|operations| operations.xattr(node(number), name.as_bytes())) {
+                Ok(_) => return reply.error(fuser::Errno::EEXIST),
+                Err(error) => return reply.error(errno(error)),
+            },
             _ => return reply.error(fuser::Errno::EINVAL),
         };
         let name = name.as_bytes();

@@ -5,7 +5,7 @@ use crate::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{AttributeChange, Attributes, Entry, FileSystemSizes, NodeId};
-use papilio::{Inode, Metadata, SetAttributes};
+use papilio::{Inode, Metadata, SetAttributes, SetTime};
 
 /// The longest name of an entry, in bytes.
 const NAME_MAX: u32 = 255;
@@ -50,14 +50,23 @@ impl Server {
         change: &AttributeChange,
     ) -> Result<Attributes, Errno> {
         let node = self.node(node)?;
-        if let Some(size) = change.size {
+        let AttributeChange { permissions: mode, uid, gid, atime, mtime, ctime, size, by_handle: _ } =
+            *change;
+        let mut set = SetAttributes { mode, uid, gid, atime, mtime, ctime };
+        if let Some(size) = size {
+            let before = node.current(&self.fs)?;
             node.file()?.set_len(size).map_err(stale)?;
             if !privileges::may_keep_set_id(caller) {
-                self.kill_privileges(&node)?;
+                self.kill_privileges(caller, &node)?;
+            }
+            let before = before.metadata();
+            if before.size() == size && size > 0 && !change.by_handle && set.mtime.is_none() {
+                // `truncate` to the size that a file has is no change; what lies behind its end went all the
+                // same. To 0 it is rather `open` with O_TRUNC, which the kernel does not tell from it.
+                set.mtime = Some(SetTime::At(before.mtime()));
+                set.ctime = set.ctime.or(Some(before.ctime()));
             }
         }
-        let AttributeChange { permissions: mode, uid, gid, atime, mtime, ctime, size: _ } = *change;
-        let set = SetAttributes { mode, uid, gid, atime, mtime, ctime };
         if set != SetAttributes::default() {
             node.inode.set_attributes(&set).map_err(stale)?;
         }

@@ -49,11 +49,16 @@ impl Server {
         self.node(node).is_ok_and(|node| node.writers.load(Ordering::Acquire) > 0)
     }
 
-    pub(super) fn write_file(&self, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno> {
+    pub(super) fn write_file(
+        &self,
+        caller: Caller,
+        node: NodeId,
+        write: &Write<'_>,
+    ) -> Result<Changed, Errno> {
         let node = self.node(node)?;
         node.file()?.write_at(write.data, write.offset).map_err(stale)?;
         self.changed(&node);
-        let attributes = write.kills_privileges && self.kill_privileges(&node)?;
+        let attributes = write.kills_privileges && self.kill_privileges(caller, &node)?;
         Ok(Changed { attributes })
     }
 
@@ -84,7 +89,7 @@ impl Server {
 
     /// What a change of data does to privileges where the kernel did not say whether they may stay.
     pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<Changed, Errno> {
-        let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(node)?;
+        let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(caller, node)?;
         Ok(Changed { attributes })
     }
 

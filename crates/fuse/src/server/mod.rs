@@ -151,8 +151,8 @@ impl Operations for Server {
         Ok(read)
     }
 
-    fn write(&self, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno> {
-        self.write_file(node, write)
+    fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno> {
+        self.write_file(caller, node, write)
     }
 
     fn sync(&self, node: NodeId, _data_only: bool) -> Result<(), Errno> {

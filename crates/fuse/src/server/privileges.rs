@@ -1,7 +1,8 @@
 //! What set-user-id bits and groups ask of a server that the kernel trusts with them.
 //!
 //! With `FUSE_HANDLE_KILLPRIV_V2` the kernel asks for no attribute at each write, and the server takes
-//! set-user-id, set-group-id (of what its group may execute) and capabilities away when data changes. The
+//! set-user-id, set-group-id (of what its group may execute, or from who is not in it) and capabilities away
+//! when data changes. The
 //! kernel tells with a write whether the caller may keep them (`CAP_FSETID`); with other requests fuser does
 //! not pass that on, and user 0 stands for it.
 
@@ -18,11 +19,13 @@ const CAPABILITY: &[u8] = b"security.capability";
 
 impl Server {
     /// Takes privileges away from a file whose data changes; says whether there were any.
-    pub(super) fn kill_privileges(&self, node: &Node) -> Result<bool, Errno> {
+    pub(super) fn kill_privileges(&self, caller: Caller, node: &Node) -> Result<bool, Errno> {
         let inode = node.current(&self.fs)?;
         let permissions = inode.metadata().permissions();
         let mut kept = permissions & !SET_USER_ID;
-        if permissions & GROUP_EXECUTE != 0 {
+        let group_executes = permissions & GROUP_EXECUTE != 0;
+        if permissions & SET_GROUP_ID != 0 && (group_executes || !is_in_group(caller, inode.metadata().gid()))
+        {
             kept &= !SET_GROUP_ID;
         }
         if kept != permissions {

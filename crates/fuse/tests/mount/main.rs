@@ -2,5 +2,9 @@
 //!
 //! The server runs in a child process, as it does for users: who uses a mount must not be who serves it.
 
+mod compared;
+mod locks;
+mod script;
 mod server;
 mod smoke;
+mod steps;

@@ -128,7 +128,9 @@ impl Namespace {
         let refuse = |kind| Err(Error::path(name, kind));
         match self {
             Namespace::User if !compression::can_have(kind) => refuse(PathError::NotPermitted),
-            Namespace::Compression if !compression::can_have(kind) => refuse(PathError::NotSupported),
+            Namespace::Compression if !compression::can_have(kind) => {
+                Err(Error::Invalid(format!("{}: nothing that can be compressed", name.escape_ascii())))
+            }
             Namespace::AccessAcl | Namespace::DefaultAcl if kind == Some(FileKind::Symlink) => {
                 refuse(PathError::NotSupported)
             }

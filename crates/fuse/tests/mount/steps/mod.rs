@@ -1,0 +1,11 @@
+//! What is done on both file systems.
+
+mod access;
+mod attributes;
+mod data;
+mod names;
+
+pub use access::{access, xattrs};
+pub use attributes::{attributes, times};
+pub use data::{data, open_files, ranges};
+pub use names::{names, renames};
