@@ -15,6 +15,11 @@ pub fn engine() -> PathBuf {
     found.max().expect("cargo builds the library with its tests").1.clone()
 }
 
+/// The fio under test: of another version where `PAPILIO_FIO` names one.
+pub fn fio() -> PathBuf {
+    std::env::var_os("PAPILIO_FIO").map_or_else(|| "fio".into(), PathBuf::from)
+}
+
 /// A folder and an image in it for one test.
 pub struct Bench {
     pub scratch: Scratch,
@@ -62,9 +67,10 @@ impl Bench {
 
     /// Runs fio with these arguments and no others.
     pub fn run_plainly(&self, arguments: &[&str]) -> Run {
-        self.run_program(Path::new("fio"), arguments)
+        self.run_program(&fio(), arguments)
     }
 
+    /// Runs a fio with these arguments and no others.
     pub fn run_program(&self, fio: &Path, arguments: &[&str]) -> Run {
         let before = self.host_files();
         let output = Command::new("timeout")

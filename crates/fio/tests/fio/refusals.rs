@@ -1,6 +1,6 @@
 //! What cannot be done is one line that says why, and an exit code.
 
-use crate::harness::{Bench, engine};
+use crate::harness::{Bench, engine, fio};
 use std::ffi::c_void;
 use std::process::Command;
 
@@ -90,7 +90,10 @@ fn no_room_is_an_error_and_not_a_broken_file_system() {
 #[test]
 fn versions_of_fio_that_are_not_known() {
     let Some(bench) = Bench::with_image(256) else { return };
-    let fio = papilio_oracle::requirement::find_command("fio").unwrap();
+    let fio = match fio() {
+        path if path.is_absolute() => path,
+        _ => papilio_oracle::requirement::find_command("fio").unwrap(),
+    };
     let version = Command::new(&fio).arg("--version").output().unwrap().stdout;
     let version = version.trim_ascii();
     // As long as its own version, so that it fits in the same place of the program.
