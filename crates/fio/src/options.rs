@@ -266,8 +266,7 @@ impl EngineOptions {
 
 impl Texts {
     fn mount_request(&self, job: &str, read_only: bool) -> Result<MountRequest, EngineError> {
-        let images: Vec<_> =
-            self.image.split(':').filter(|path| !path.is_empty()).map(PathBuf::from).collect();
+        let images = split_paths(&self.image);
         if images.is_empty() {
             let what = "the image or device that holds the file system";
             return Err(EngineError::Missing { job: job.to_owned(), option: "image", what });
@@ -346,6 +345,22 @@ impl Texts {
     }
 }
 
+/// Paths with `:` between; `\:` is a colon of a path, as in fio's `filename=`.
+fn split_paths(text: &str) -> Vec<PathBuf> {
+    let mut paths = vec![String::new()];
+    let mut characters = text.chars();
+    while let Some(character) = characters.next() {
+        match character {
+            ':' => paths.push(String::new()),
+            '\\' if characters.as_str().starts_with(':') => {
+                paths.last_mut().expect("one at least").extend(characters.next())
+            }
+            other => paths.last_mut().expect("one at least").push(other),
+        }
+    }
+    paths.into_iter().filter(|path| !path.is_empty()).map(PathBuf::from).collect()
+}
+
 /// A number of bytes with an optional suffix k, m, g or t, powers of 1024, as fio has them.
 fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
@@ -398,6 +413,8 @@ mod tests {
         let request = with(&|texts| texts.image = "a.img:b.img".into()).unwrap();
         assert_eq!(request.images, ["a.img", "b.img"].map(PathBuf::from));
         assert!(request.mkfs.is_none() && request.compress.is_none());
+        let colons = with(&|texts| texts.image = r"a\:1.img:c\d:".into()).unwrap();
+        assert_eq!(colons.images, ["a:1.img", r"c\d"].map(PathBuf::from));
         let tuned = with(&|texts| texts.tuning = "nocow_check=collect-all".into()).unwrap();
         assert_eq!(tuned.tuning.nocow_check, papilio::NocowCheck::CollectAll);
         let made = with(&|texts| {
