@@ -16,6 +16,9 @@ use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY: i64 = 24 * 3600;
+/// The kernel's cache gives times of the last tick of its clock: a change may seem to be older than what came
+/// before it by so many nanoseconds.
+const TICK: u32 = 10_000_000;
 /// Seconds that a node believes that its access time needs no update.
 const REMEMBERED: u64 = 1800;
 
@@ -67,9 +70,14 @@ fn needs_update(rule: Atime, metadata: &Metadata, now: Timespec) -> bool {
     if rule == Atime::Strict {
         return atime != key(now);
     }
-    key(metadata.mtime()) >= atime
-        || key(metadata.ctime()) >= atime
-        || now.seconds.saturating_sub(atime.0) >= DAY
+    let change = key(metadata.mtime()).max(key(metadata.ctime()));
+    later(change, TICK) >= atime || now.seconds.saturating_sub(atime.0) >= DAY
+}
+
+/// A time some nanoseconds later.
+fn later((seconds, nanoseconds): (i64, u32), by: u32) -> (i64, u32) {
+    let sum = nanoseconds.saturating_add(by);
+    (seconds.saturating_add((sum / 1_000_000_000).into()), sum % 1_000_000_000)
 }
 
 /// The clock's time.

@@ -2,9 +2,13 @@
 //!
 //! The server runs in a child process, as it does for users: who uses a mount must not be who serves it.
 
+mod access_times;
 mod compared;
+mod limits;
 mod locks;
+mod random;
 mod script;
 mod server;
 mod smoke;
 mod steps;
+mod subvolumes;

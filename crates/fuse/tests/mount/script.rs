@@ -74,8 +74,11 @@ impl Script {
         assert_eq!(self.lines.len(), other.lines.len(), "other steps were taken");
         let pairs = self.lines.iter().zip(&other.lines);
         pairs
-            .filter(|(ours, theirs)| ours != theirs)
-            .map(|(ours, theirs)| format!("{}: here {}, there {} {}", ours.0, ours.1, theirs.0, theirs.1))
+            .enumerate()
+            .filter(|(_, (ours, theirs))| ours != theirs)
+            .map(|(number, (ours, theirs))| {
+                format!("step {number}, {}: here {}, there {} {}", ours.0, ours.1, theirs.0, theirs.1)
+            })
             .map(|text| text.chars().take(300).collect())
             .collect()
     }

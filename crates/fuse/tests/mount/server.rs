@@ -73,11 +73,17 @@ impl Mount {
     }
 
     /// Kills the server, as a crash would end it, and takes the mount away.
-    pub fn kill(mut self) {
+    pub fn kill(self) {
+        let directory = self.directory.clone();
+        self.kill_only();
+        papilio_oracle::scratch::unmount(&directory).unwrap();
+    }
+
+    /// Kills the server and leaves the mount.
+    pub fn kill_only(mut self) {
         let mut server = self.server.take().expect("it runs");
         server.kill().unwrap();
         server.wait().unwrap();
-        papilio_oracle::scratch::unmount(&self.directory).unwrap();
     }
 }
 

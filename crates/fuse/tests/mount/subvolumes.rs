@@ -1,0 +1,81 @@
+//! Subvolumes and snapshots in one mount.
+
+use crate::script::lstat;
+use crate::server::{Mount, NEEDS, check, make_image};
+use papilio::{FileSystem, OpenOptions};
+use papilio_oracle::{Scratch, require};
+use std::collections::HashSet;
+use std::fs;
+use std::path::Path;
+
+fn number(path: &Path) -> u64 {
+    lstat(path).unwrap().st_ino
+}
+
+fn errno(result: std::io::Result<impl Sized>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
+#[test]
+fn subvolumes_are_told_apart_by_numbers_that_last() {
+    let Some(_) = require(NEEDS) else { return };
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = make_image(&scratch, 256 << 20);
+    let image_fs = FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap();
+    image_fs.create_subvolume("/sub").unwrap();
+    image_fs.create_file("/sub/f").unwrap().write_at(b"content", 0).unwrap();
+    image_fs.create_subvolume("/sub/inner").unwrap();
+    image_fs.snapshot("/sub", "/snapshot", false).unwrap();
+    image_fs.snapshot("/sub", "/read-only", true).unwrap();
+    image_fs.close().unwrap();
+
+    let mount = Mount::new(&scratch, &image, "subvolid=5");
+    let root = mount.path();
+    let all = ["", "sub", "sub/f", "sub/inner", "snapshot", "snapshot/f", "snapshot/inner", "read-only/f"];
+    let numbers: Vec<u64> = all.iter().map(|name| number(&root.join(name))).collect();
+    assert_eq!(numbers.iter().collect::<HashSet<_>>().len(), all.len(), "{numbers:x?}");
+    assert_eq!(numbers[0], 256, "the root has the number that the kernel shows");
+    for (directory, name) in [("", "sub"), ("sub", "f"), ("sub", "inner"), ("snapshot", "inner")] {
+        use std::os::unix::fs::DirEntryExt;
+        let entries = fs::read_dir(root.join(directory)).unwrap().map(Result::unwrap);
+        let listed = entries.into_iter().find(|entry| entry.file_name() == name).unwrap().ino();
+        assert_eq!(listed, number(&root.join(directory).join(name)), "{directory}/{name}");
+    }
+    // What a snapshot shows for a subvolume is an empty directory that nothing can be put into.
+    assert_eq!(fs::read_dir(root.join("snapshot/inner")).unwrap().count(), 0);
+    assert!(errno(fs::write(root.join("snapshot/inner/x"), b"")).is_some());
+
+    assert_eq!(errno(fs::hard_link(root.join("sub/f"), root.join("f"))), Some(libc::EXDEV));
+    assert_eq!(errno(fs::rename(root.join("sub/f"), root.join("snapshot/g"))), Some(libc::EXDEV));
+    assert_eq!(errno(fs::write(root.join("read-only/x"), b"")), Some(libc::EROFS));
+    assert_eq!(errno(fs::write(root.join("read-only/f"), b"")), Some(libc::EROFS));
+    assert_eq!(errno(fs::File::options().write(true).open(root.join("read-only/f"))), Some(libc::EROFS));
+    assert_eq!(errno(fs::remove_file(root.join("read-only/f"))), Some(libc::EROFS));
+    assert_eq!(fs::read(root.join("read-only/f")).unwrap(), b"content");
+    // Shared between subvolumes, as `cp` does it.
+    fs::copy(root.join("sub/f"), root.join("copy")).unwrap();
+    assert_eq!(fs::read(root.join("copy")).unwrap(), b"content");
+    fs::write(root.join("snapshot/f"), b"changed").unwrap();
+    assert_eq!(fs::read(root.join("sub/f")).unwrap(), b"content");
+    // An empty subvolume goes as a directory does, one that is not empty does not.
+    assert_eq!(errno(fs::remove_dir(root.join("sub"))), Some(libc::ENOTEMPTY));
+    fs::remove_dir(root.join("sub/inner")).unwrap();
+    fs::rename(root.join("sub"), root.join("moved")).unwrap();
+    assert_eq!(fs::read(root.join("moved/f")).unwrap(), b"content");
+    assert_eq!(number(&root.join("moved/f")), numbers[2], "a rename keeps it");
+    mount.unmount();
+    check(&image);
+
+    let again = Mount::new(&scratch, &image, "subvolid=5");
+    assert_eq!(number(&again.path().join("moved/f")), numbers[2], "and so does a mount");
+    assert_eq!(number(&again.path().join("snapshot/f")), numbers[5]);
+    again.unmount();
+    let inner = Mount::new(&scratch, &image, "subvol=moved");
+    assert_eq!(fs::read(inner.path().join("f")).unwrap(), b"content");
+    assert_eq!(
+        number(&inner.path().join("f")),
+        numbers[2] & 0xff_ffff_ffff,
+        "its own number in its own mount"
+    );
+    inner.unmount();
+}
