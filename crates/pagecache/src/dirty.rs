@@ -1,0 +1,447 @@
+//! Dirty blocks, and writing them back.
+//!
+//! Owns which 4 KiB blocks of a folio are dirty and the marks that say so in the tree. Dirtying needs the content lock
+//! exclusively; taking blocks for writeback needs it shared and keeps it until the write has ended. So a block's bytes cannot
+//! change while it is written, a reader is not held up by writeback, and a block dirtied later is written later.
+//!
+//! ```text
+//!                 mark_dirty                start_writeback                 finish
+//!     clean  ------------------> dirty  ------------------> writeback  --------------> clean
+//!       ^                         |  ^                          |
+//!       +---- truncate, discard --+  +-------- fail, drop ------+
+//! ```
+
+use crate::folio::record::{BLOCKS_PER_RECORD, Record, flag};
+use crate::folio::{Folio, FolioRead, FolioWrite};
+use crate::mapping::{LAST_INDEX, Mapping, MappingInner};
+use crate::sync;
+use crate::xarray::{Mark, XArray};
+use crate::{PAGE_SHIFT, PAGE_SIZE};
+use std::ops::Range;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64 as PlainU64;
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// The folio has left its mapping: look it up again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the folio is no longer in its mapping")]
+pub struct Detached;
+
+/// What to write back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dirty {
+    /// All that is dirty.
+    Any,
+    /// What was dirty when [`Mapping::tag_for_writeback`] was called.
+    Tagged,
+}
+
+impl Dirty {
+    fn mark(self) -> Mark {
+        match self {
+            Self::Any => Mark::Dirty,
+            Self::Tagged => Mark::ToWrite,
+        }
+    }
+}
+
+/// Pages that touch a range of bytes.
+pub(crate) fn pages_of(bytes: &Range<u64>) -> Option<(u64, u64)> {
+    (bytes.start < bytes.end).then(|| (bytes.start >> PAGE_SHIFT, (bytes.end - 1) >> PAGE_SHIFT))
+}
+
+impl MappingInner {
+    /// The words of dirty bits that hold the blocks, with a mask for each.
+    fn words<'a>(
+        &'a self,
+        record: &Record,
+        blocks: Range<u32>,
+    ) -> impl Iterator<Item = (&'a PlainU64, u64, u32)> {
+        let first = record.id;
+        let words = blocks.start / BLOCKS_PER_RECORD..blocks.end.div_ceil(BLOCKS_PER_RECORD);
+        words.map(move |word| {
+            let base = word * BLOCKS_PER_RECORD;
+            let from = blocks.start.max(base) - base;
+            let to = blocks.end.min(base + BLOCKS_PER_RECORD) - base;
+            let mask = (((1u128 << to) - 1) as u64) & !((1u64 << from) - 1);
+            (&self.shared.arena.record(first + word).blocks, mask, base)
+        })
+    }
+
+    /// Whether any of the blocks is dirty. The tree is locked, or the folio exclusively.
+    pub fn any_dirty(&self, record: &Record, blocks: Range<u32>) -> bool {
+        record.has(flag::DIRTY)
+            && self.words(record, blocks).any(|(word, mask, _)| word.load(Relaxed) & mask != 0)
+    }
+
+    /// The first run of dirty blocks. The tree is locked.
+    fn dirty_run(&self, record: &Record, blocks: Range<u32>) -> Option<Range<u32>> {
+        let mut run: Option<Range<u32>> = None;
+        for (word, mask, base) in self.words(record, blocks) {
+            let bits = word.load(Relaxed) & mask;
+            let end = match &mut run {
+                None if bits == 0 => continue,
+                None => {
+                    let at = bits.trailing_zeros();
+                    let end = at + (bits >> at).trailing_ones();
+                    run = Some(base + at..base + end);
+                    end
+                }
+                Some(run) => {
+                    run.end += bits.trailing_ones();
+                    bits.trailing_ones()
+                }
+            };
+            if end < BLOCKS_PER_RECORD {
+                break;
+            }
+        }
+        run
+    }
+
+    /// Sets bits, with the flag, the mark and the counters. The tree is locked.
+    fn set_blocks(&self, tree: &mut XArray, folio: &Folio, blocks: Range<u32>) {
+        let record = folio.record();
+        let mut new = 0;
+        for (word, mask, _) in self.words(record, blocks) {
+            let before = word.load(Relaxed);
+            new += (mask & !before).count_ones();
+            word.store(before | mask, Relaxed);
+        }
+        if record.set(flag::DIRTY) & flag::DIRTY == 0 {
+            tree.set_mark(folio.index(), Mark::Dirty);
+        }
+        let bytes = u64::from(new) << PAGE_SHIFT;
+        self.dirty.fetch_add(bytes, Relaxed);
+        self.shared.dirty.fetch_add(bytes, Relaxed);
+    }
+
+    /// Clears bits and keeps the counters; the flag and the marks are the caller's. The tree is locked.
+    pub fn clean(&self, folio: &Folio, blocks: Range<u32>) {
+        let mut gone = 0;
+        for (word, mask, _) in self.words(folio.record(), blocks) {
+            let before = word.load(Relaxed);
+            gone += (mask & before).count_ones();
+            word.store(before & !mask, Relaxed);
+        }
+        let bytes = u64::from(gone) << PAGE_SHIFT;
+        self.dirty.fetch_sub(bytes, Relaxed);
+        self.shared.dirty.fetch_sub(bytes, Relaxed);
+        let record = folio.record();
+        if !self.words(record, 0..record.pages() as u32).any(|(word, ..)| word.load(Relaxed) != 0) {
+            record.clear(flag::DIRTY);
+        }
+    }
+
+    /// [`MappingInner::clean`] for a folio that stays in the tree.
+    pub fn clean_in_tree(&self, tree: &mut XArray, folio: &Folio, blocks: Range<u32>) {
+        self.clean(folio, blocks);
+        if !folio.is_dirty() {
+            tree.clear_mark(folio.index(), Mark::Dirty);
+            tree.clear_mark(folio.index(), Mark::ToWrite);
+        }
+    }
+
+    /// The first run of neighbouring dirty blocks in pages `first` to `last`, at most `max` pages: folio by folio. The
+    /// tree is locked.
+    fn gather(&self, tree: &XArray, first: u64, last: u64, max: u64, mark: Mark, pieces: &mut Vec<Piece>) {
+        let mut wanted = max;
+        let mut end = None;
+        for found in tree.iter_marked(first..=last, mark) {
+            if end.is_some_and(|end| found.index != end) || wanted == 0 {
+                break;
+            }
+            let record = self.shared.arena.record(found.entry.payload() as u32);
+            let from = first.saturating_sub(found.index) as u32;
+            let to = (last - found.index).min(record.pages() - 1) as u32 + 1;
+            let Some(mut blocks) = self.dirty_run(record, from..to) else {
+                if pieces.is_empty() {
+                    continue;
+                }
+                break;
+            };
+            if !pieces.is_empty() && (blocks.start != 0 || u64::from(blocks.end) > wanted) {
+                break;
+            }
+            blocks.end = blocks.end.min(blocks.start.saturating_add(wanted.min(u64::from(u32::MAX)) as u32));
+            wanted -= u64::from(blocks.end - blocks.start);
+            end = (u64::from(blocks.end) == record.pages()).then(|| found.index + record.pages());
+            let whole = end.is_some();
+            pieces.push(Piece {
+                first: found.index,
+                blocks,
+                folio: None,
+                record: found.entry.payload() as u32,
+            });
+            if !whole {
+                break;
+            }
+        }
+    }
+}
+
+/// Blocks of one folio in a run.
+#[derive(Debug)]
+struct Piece {
+    first: u64,
+    blocks: Range<u32>,
+    record: u32,
+    folio: Option<FolioRead>,
+}
+
+impl Piece {
+    fn guard(&self) -> &FolioRead {
+        self.folio.as_ref().expect("a piece of a run has its folio")
+    }
+}
+
+impl Mapping {
+    /// Notes that bytes of a folio (a range within it, rounded out to 4 KiB blocks) have been changed.
+    ///
+    /// # Errors
+    /// The folio is another mapping's, or was new and its fill has been given up: the change is lost.
+    ///
+    /// # Panics
+    /// With a range that reaches out of the folio.
+    pub fn mark_dirty(&self, guard: &FolioWrite, bytes: Range<usize>) -> Result<(), Detached> {
+        assert!(bytes.start <= bytes.end && bytes.end <= guard.len(), "{bytes:?} is out of the folio");
+        let inner = &self.inner;
+        let (folio, record) = (guard.folio(), guard.folio().record());
+        if record.mapping.load(Acquire) != inner.id {
+            return Err(Detached);
+        }
+        let blocks = (bytes.start / PAGE_SIZE) as u32..bytes.end.div_ceil(PAGE_SIZE) as u32;
+        if blocks.is_empty() {
+            return Ok(());
+        }
+        // Bits go only under the content lock, which the guard holds: if all are set, they stay so.
+        if inner.words(record, blocks.clone()).all(|(word, mask, _)| word.load(Relaxed) & mask == mask) {
+            return Ok(());
+        }
+        let mut tree = sync::lock(&inner.tree);
+        if record.mapping.load(Acquire) != inner.id {
+            return Err(Detached);
+        }
+        inner.set_blocks(&mut tree, folio, blocks);
+        Ok(())
+    }
+
+    /// Bytes dirty in this file.
+    pub fn dirty_bytes(&self) -> u64 {
+        self.inner.dirty.load(Relaxed)
+    }
+
+    /// Whether any block that touches the range is dirty.
+    pub fn has_dirty(&self, bytes: Range<u64>) -> bool {
+        let Some((first, last)) = pages_of(&bytes) else { return false };
+        let tree = sync::lock(&self.inner.tree);
+        tree.iter_marked(first..=last, Mark::Dirty).any(|found| {
+            let record = self.inner.shared.arena.record(found.entry.payload() as u32);
+            let from = first.saturating_sub(found.index) as u32;
+            let to = (last - found.index).min(record.pages() - 1) as u32 + 1;
+            self.inner.any_dirty(record, from..to)
+        })
+    }
+
+    /// The first run of neighbouring dirty blocks that touch the range, in bytes.
+    pub fn next_dirty(&self, bytes: Range<u64>) -> Option<Range<u64>> {
+        let (first, last) = pages_of(&bytes)?;
+        let mut pieces = Vec::new();
+        let tree = sync::lock(&self.inner.tree);
+        self.inner.gather(&tree, first, last.min(LAST_INDEX), u64::MAX, Mark::Dirty, &mut pieces);
+        drop(tree);
+        run_of(&pieces)
+    }
+
+    /// Marks what is dirty in the range now, so that writing back [`Dirty::Tagged`] comes to an end though writers go on.
+    /// Gives whether anything is.
+    pub fn tag_for_writeback(&self, bytes: Range<u64>) -> bool {
+        let Some((first, last)) = pages_of(&bytes) else { return false };
+        let mut tree = sync::lock(&self.inner.tree);
+        let mut next = first;
+        let mut any = false;
+        while let Some(found) = tree.next_marked(next..=last, Mark::Dirty) {
+            tree.set_mark(found.index, Mark::ToWrite);
+            any = true;
+            next = found.last() + 1;
+            if next > last {
+                break;
+            }
+        }
+        any
+    }
+
+    /// Takes the first run of neighbouring dirty blocks that touch the range, at most `max_bytes` (but at least one block), to be
+    /// written. `None`: nothing is dirty there. Waits for writers of the first folio only: a run ends before a folio
+    /// that is locked.
+    pub fn start_writeback(&self, bytes: Range<u64>, max_bytes: u64, which: Dirty) -> Option<WritebackRun> {
+        let inner = &self.inner;
+        let (first, last) = pages_of(&bytes)?;
+        let last = last.min(LAST_INDEX);
+        let max = (max_bytes >> PAGE_SHIFT).max(1);
+        let mut pieces = Vec::new();
+        loop {
+            pieces.clear();
+            let mut folios = Vec::new();
+            {
+                let tree = sync::lock(&inner.tree);
+                inner.gather(&tree, first, last, max, which.mark(), &mut pieces);
+                for piece in &pieces {
+                    let found = tree.get(piece.first).expect("it has just been found");
+                    debug_assert_eq!(found.entry.payload(), u64::from(piece.record));
+                    folios.push(inner.folio(found));
+                }
+            }
+            if pieces.is_empty() {
+                return None;
+            }
+            // Waiting for a lock while holding others could meet a writer who does the same the other way round.
+            for (number, (piece, folio)) in pieces.iter_mut().zip(folios).enumerate() {
+                piece.folio = if number == 0 { folio.into_read() } else { folio.try_read() };
+                if piece.folio.is_none() {
+                    break;
+                }
+            }
+            let mut tree = sync::lock(&inner.tree);
+            let still = pieces.iter().take_while(|piece| self.still_dirty(piece)).count();
+            if still == 0 {
+                drop(tree);
+                continue;
+            }
+            // Locks are given back after the tree's.
+            let given_back: Vec<Piece> = pieces.drain(still..).collect();
+            for piece in &pieces {
+                inner.begin(&mut tree, piece);
+            }
+            drop(tree);
+            drop(given_back);
+            let range = run_of(&pieces).expect("a run has a piece");
+            return Some(WritebackRun { mapping: Arc::clone(inner), pieces, range });
+        }
+    }
+
+    /// Whether a piece is locked, in this mapping, and its blocks all dirty still. The tree is locked.
+    fn still_dirty(&self, piece: &Piece) -> bool {
+        let Some(guard) = &piece.folio else { return false };
+        let record = guard.folio().record();
+        record.mapping.load(Acquire) == self.inner.id
+            && record.index.load(Acquire) == piece.first
+            && self
+                .inner
+                .words(record, piece.blocks.clone())
+                .all(|(word, mask, _)| word.load(Relaxed) & mask == mask)
+    }
+
+    /// Waits until nothing in the range is being written that was when this was called.
+    pub fn wait_writeback(&self, bytes: Range<u64>) {
+        let Some((mut next, last)) = pages_of(&bytes) else { return };
+        while next <= last {
+            let folio = {
+                let tree = sync::lock(&self.inner.tree);
+                let Some(found) = tree.next_marked(next..=last, Mark::Writeback) else { return };
+                next = found.last() + 1;
+                self.inner.folio(found)
+            };
+            folio.wait_writeback();
+        }
+    }
+}
+
+impl MappingInner {
+    /// A piece's blocks go from dirty to writeback. The tree is locked, and the folio shared.
+    fn begin(&self, tree: &mut XArray, piece: &Piece) {
+        let folio = piece.guard().folio();
+        self.clean_in_tree(tree, folio, piece.blocks.clone());
+        let record = folio.record();
+        if record.runs.fetch_add(1, Relaxed) == 0 {
+            record.set(flag::WRITEBACK);
+            tree.set_mark(piece.first, Mark::Writeback);
+        }
+        self.shared.writeback.fetch_add(piece_bytes(piece), Relaxed);
+    }
+
+    /// A piece has been written, or could not be. The tree is locked, and the folio shared.
+    fn end(&self, tree: &mut XArray, piece: &Piece, failed: bool) {
+        let folio = piece.guard().folio();
+        let record = folio.record();
+        let attached = record.mapping.load(Acquire) == self.id;
+        self.shared.writeback.fetch_sub(piece_bytes(piece), Relaxed);
+        if failed && attached {
+            self.set_blocks(tree, folio, piece.blocks.clone());
+        }
+        if record.runs.fetch_sub(1, Relaxed) == 1 {
+            if attached {
+                tree.clear_mark(piece.first, Mark::Writeback);
+            }
+            record.end_writeback(&self.shared.waits);
+        }
+    }
+}
+
+fn piece_bytes(piece: &Piece) -> u64 {
+    u64::from(piece.blocks.end - piece.blocks.start) << PAGE_SHIFT
+}
+
+fn run_of(pieces: &[Piece]) -> Option<Range<u64>> {
+    let (first, last) = (pieces.first()?, pieces.last()?);
+    let start = (first.first + u64::from(first.blocks.start)) << PAGE_SHIFT;
+    Some(start..(last.first + u64::from(last.blocks.end)) << PAGE_SHIFT)
+}
+
+/// Neighbouring blocks that are being written. They cannot change until this ends; they can be read. Dropped without
+/// [`WritebackRun::finish`], they have not been written and are dirty again.
+#[derive(Debug)]
+pub struct WritebackRun {
+    mapping: Arc<MappingInner>,
+    pieces: Vec<Piece>,
+    range: Range<u64>,
+}
+
+impl WritebackRun {
+    /// Bytes of the file; both ends are multiples of 4 KiB.
+    pub fn range(&self) -> Range<u64> {
+        self.range.clone()
+    }
+
+    /// The contents, in order, a slice for each folio.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.pieces.iter().map(|piece| {
+            let bytes = piece.blocks.start as usize * PAGE_SIZE..piece.blocks.end as usize * PAGE_SIZE;
+            &piece.guard()[bytes]
+        })
+    }
+
+    /// The folios, in order.
+    pub fn folios(&self) -> impl Iterator<Item = &Folio> {
+        self.pieces.iter().map(|piece| piece.guard().folio())
+    }
+
+    /// They have been written.
+    pub fn finish(mut self) {
+        self.end(false);
+    }
+
+    /// They could not be written, and are dirty again.
+    pub fn fail(mut self) {
+        self.end(true);
+    }
+
+    fn end(&mut self, failed: bool) {
+        if self.pieces.is_empty() {
+            return;
+        }
+        let mut tree = sync::lock(&self.mapping.tree);
+        for piece in &self.pieces {
+            self.mapping.end(&mut tree, piece, failed);
+        }
+        drop(tree);
+        self.pieces.clear();
+        self.mapping.shared.writeback_ended();
+    }
+}
+
+impl Drop for WritebackRun {
+    fn drop(&mut self) {
+        self.end(true);
+    }
+}

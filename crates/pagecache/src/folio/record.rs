@@ -1,0 +1,180 @@
+//! What is kept on each page of the arena: 64 bytes. A folio is described by the record of its first page.
+//!
+//! Owns the flags and the reference count. Who may change what:
+//!
+//! | field | changed by |
+//! |---|---|
+//! | `refs` | anyone who holds a reference; from 0 by the allocator only; from 2 to 0 by eviction under the tree's lock |
+//! | `mapping`, `index` | under the tree's lock of the mapping that it joins or leaves |
+//! | `flags` | anyone, by atomic or/and; UPTODATE under the content lock; DIRTY and WRITEBACK under the tree's lock; LRU and ACTIVE under the lists' lock |
+//! | `blocks`, `runs` | under the tree's lock |
+//! | `next`, `previous` | under the lists' lock while on a list, under the buddy allocator's while free |
+//! | `buddy` | under the buddy allocator's lock |
+//! | `lock` | see `lock.rs` |
+
+use super::lock::WaitTable;
+use crate::sync::{AtomicU32, AtomicU64};
+use std::ptr::NonNull;
+use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU32 as PlainU32, AtomicU64 as PlainU64, fence};
+
+/// Flags of a folio; the lowest four bits are its order.
+pub(crate) mod flag {
+    /// The contents are the file's.
+    pub const UPTODATE: u32 = 1 << 4;
+    /// Some block has been changed.
+    pub const DIRTY: u32 = 1 << 5;
+    /// Some block is being written.
+    pub const WRITEBACK: u32 = 1 << 6;
+    /// Accessed once since it was last looked at.
+    pub const REFERENCED: u32 = 1 << 7;
+    /// Accessed again after that.
+    pub const HOT: u32 = 1 << 8;
+    /// Came back soon after its eviction.
+    pub const WORKINGSET: u32 = 1 << 9;
+    /// On the active list, if on one.
+    pub const ACTIVE: u32 = 1 << 10;
+    /// On a list.
+    pub const LRU: u32 = 1 << 11;
+    /// Someone sleeps until WRITEBACK goes.
+    pub const WRITEBACK_WAITERS: u32 = 1 << 12;
+}
+
+/// No record.
+pub(crate) const NONE: u32 = u32::MAX;
+/// Blocks for which one record has dirty bits; the records of a folio's further pages have those of further blocks.
+pub(crate) const BLOCKS_PER_RECORD: u32 = u64::BITS;
+
+/// The record of a page.
+#[repr(align(64))]
+pub(crate) struct Record {
+    pub refs: AtomicU32,
+    pub flags: AtomicU32,
+    pub lock: AtomicU32,
+    /// Writeback runs that hold blocks of it.
+    pub runs: PlainU32,
+    pub next: PlainU32,
+    pub previous: PlainU32,
+    /// Order + 1 while it heads a free block, else 0.
+    pub buddy: PlainU32,
+    /// Number of the page in the arena.
+    pub id: u32,
+    /// The mapping's number, 0 when in none.
+    pub mapping: AtomicU64,
+    pub index: AtomicU64,
+    /// Dirty blocks.
+    pub blocks: PlainU64,
+    pub data: NonNull<u8>,
+}
+
+#[cfg(not(feature = "shuttle"))]
+const _: () = assert!(size_of::<Record>() == 64);
+
+// SAFETY: `data` is an address that never changes; what lies there is only touched under the content lock.
+unsafe impl Send for Record {}
+// SAFETY: as above, and all else that changes is atomic.
+unsafe impl Sync for Record {}
+
+impl Record {
+    /// The record of a free page.
+    pub fn new(id: u32, data: NonNull<u8>) -> Self {
+        Self {
+            refs: AtomicU32::new(0),
+            flags: AtomicU32::new(0),
+            lock: AtomicU32::new(0),
+            runs: PlainU32::new(0),
+            next: PlainU32::new(NONE),
+            previous: PlainU32::new(NONE),
+            buddy: PlainU32::new(0),
+            id,
+            mapping: AtomicU64::new(0),
+            index: AtomicU64::new(0),
+            blocks: PlainU64::new(0),
+            data,
+        }
+    }
+
+    #[inline]
+    pub fn order(&self) -> u8 {
+        (self.flags.load(Acquire) & 15) as u8
+    }
+
+    /// 4 KiB pages of the folio.
+    pub fn pages(&self) -> u64 {
+        1 << self.order()
+    }
+
+    #[inline]
+    pub fn has(&self, flags: u32) -> bool {
+        self.flags.load(Acquire) & flags != 0
+    }
+
+    /// Sets flags; gives the flags before.
+    pub fn set(&self, flags: u32) -> u32 {
+        self.flags.fetch_or(flags, AcqRel)
+    }
+
+    /// Clears flags; gives the flags before.
+    pub fn clear(&self, flags: u32) -> u32 {
+        self.flags.fetch_and(!flags, AcqRel)
+    }
+
+    /// Notes an access: the first sets REFERENCED, the next HOT, and further ones write nothing.
+    #[inline]
+    pub fn accessed(&self) {
+        let flags = self.flags.load(Relaxed);
+        if flags & flag::HOT == 0 {
+            self.set(if flags & flag::REFERENCED == 0 { flag::REFERENCED } else { flag::HOT });
+        }
+    }
+
+    /// Takes a reference unless there is none left: then the folio is free or about to be.
+    #[inline]
+    pub fn try_get(&self) -> bool {
+        let mut refs = self.refs.load(Relaxed);
+        while refs != 0 {
+            match self.refs.compare_exchange_weak(refs, refs + 1, Acquire, Relaxed) {
+                Ok(_) => return true,
+                Err(now) => refs = now,
+            }
+        }
+        false
+    }
+
+    /// Gives a reference back; true when it was the last: the caller frees the folio.
+    #[inline]
+    pub fn put(&self) -> bool {
+        if self.refs.fetch_sub(1, Release) == 1 {
+            fence(Acquire);
+            return true;
+        }
+        false
+    }
+
+    /// Takes the count from `expected` to 0, so that nobody gets a reference any more.
+    pub fn freeze(&self, expected: u32) -> bool {
+        self.refs.compare_exchange(expected, 0, AcqRel, Relaxed).is_ok()
+    }
+
+    /// Waits until WRITEBACK is clear.
+    pub fn wait_writeback(&self, waits: &WaitTable) {
+        if !self.has(flag::WRITEBACK) {
+            return;
+        }
+        waits.wait_until(self.id, || {
+            let flags = self.flags.load(Acquire);
+            if flags & flag::WRITEBACK == 0 {
+                return true;
+            }
+            // Either it is still set after this, and whoever clears it sees that someone waits, or it is looked at again.
+            self.set(flag::WRITEBACK_WAITERS) & flag::WRITEBACK == 0
+        });
+    }
+
+    /// Clears WRITEBACK and wakes those who wait for it.
+    pub fn end_writeback(&self, waits: &WaitTable) {
+        if self.clear(flag::WRITEBACK | flag::WRITEBACK_WAITERS) & flag::WRITEBACK_WAITERS != 0 {
+            waits.wake(self.id);
+        }
+    }
+}

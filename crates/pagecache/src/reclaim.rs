@@ -1,0 +1,267 @@
+//! Eviction: which folio goes, and what it leaves behind.
+//!
+//! Owns the policy. A new folio is inactive. At the tail of the inactive list a folio that was accessed twice becomes active,
+//! one that cannot go (dirty, being written, in use) is passed over, and any other is evicted. It leaves a *shadow*
+//! in its mapping's tree: the time, on a clock that counts pages evicted and activated. When it is inserted again, the
+//! time since then is the *refault distance*: how many more inactive pages there would have had to be to keep it. If the active list is
+//! at least as long, the folio is worth more than what is there: it becomes active at once, and as much of
+//! the active list is looked at. Pages of a scan, seen once and never again, pass through the inactive list only.
+//!
+//! Shadows are bounded by their nodes: a node with nothing but shadows joins a queue, and when that is longer than an eighth of
+//! the cache's pages, the oldest is pruned. (A node with folios holds at most 63 shadows for each.) Nodes
+//! are charged like folios.
+//!
+//! The kernel's counterparts are mm/vmscan.c and mm/workingset.c.
+
+use crate::PAGE_SHIFT;
+use crate::cache::Shared;
+use crate::folio::Folio;
+use crate::folio::record::{Record, flag};
+use crate::lru::{List, Lru};
+use crate::mapping::MappingInner;
+use crate::sync;
+use crate::xarray::Entry;
+use arrayvec::ArrayVec;
+use std::collections::VecDeque;
+use std::ptr::NonNull;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+
+/// Folios evicted at a time.
+const BATCH: usize = 32;
+/// Folios looked at with the lists locked.
+const SCAN: u64 = 128;
+/// Bits of the clock that a shadow remembers.
+const AGE_BITS: u32 = 60;
+
+/// What an evicted folio leaves.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Shadow {
+    /// The clock when it left.
+    age: u64,
+    /// Whether it had been the working set's.
+    workingset: bool,
+}
+
+impl Shadow {
+    fn entry(self) -> Entry {
+        Entry::Value((self.age & ((1 << AGE_BITS) - 1)) << 1 | u64::from(self.workingset))
+    }
+
+    fn from_payload(payload: u64) -> Self {
+        Self { age: payload >> 1, workingset: payload & 1 != 0 }
+    }
+}
+
+/// Nodes that held nothing but shadows when they were noted: mapping and an index.
+pub(crate) struct ShadowNodes {
+    queue: VecDeque<(u64, u64)>,
+}
+
+impl ShadowNodes {
+    pub fn new() -> Self {
+        Self { queue: VecDeque::new() }
+    }
+}
+
+/// Evicts until at most `target` bytes are charged; false when that cannot be.
+pub(crate) fn shrink_to(shared: &Arc<Shared>, target: u64) -> bool {
+    let mut fruitless = 0;
+    let mut press = false;
+    while shared.bytes() > target {
+        let (freed, scanned, folios) = pass(shared, shared.bytes().saturating_sub(target), press);
+        fruitless = if freed { 0 } else { fruitless + scanned };
+        // When all of the inactive list has been looked at for nothing, the active one must give.
+        press = fruitless > folios;
+        if !freed && (scanned == 0 || fruitless > 4 * folios + SCAN) && !prune_shadow_nodes(shared, 0) {
+            return shared.bytes() <= target;
+        }
+    }
+    true
+}
+
+/// Looks at some folios and evicts what may go, about `want` bytes or a batch. Gives whether anything left, how many were
+/// looked at, and how many there are. With `press`, the active list gives some.
+fn pass(shared: &Arc<Shared>, want: u64, press: bool) -> (bool, u64, u64) {
+    let mut batch = ArrayVec::<Folio, BATCH>::new();
+    let (scanned, folios) = {
+        let mut lru = sync::lock(&shared.lru);
+        let folios: u64 = lru.folios.iter().sum();
+        if press {
+            lru.pressure = lru.pressure.max(BATCH as u64);
+        }
+        let mut scanned = deactivate(shared, &mut lru);
+        // A batch is evicted at a time, unless the cache is so small that this would be much of it.
+        let enough = (folios / 8 + 1).min(BATCH as u64) as usize;
+        let mut bytes = 0;
+        while scanned < SCAN && !batch.is_full() && (bytes < want || batch.len() < enough) {
+            let Some(record) = lru.tail(&shared.arena, List::Inactive) else { break };
+            scanned += 1;
+            if let Some(folio) = examine(shared, &mut lru, record) {
+                bytes += folio.len() as u64;
+                batch.push(folio);
+            }
+        }
+        (scanned, folios)
+    };
+    let mut last = None;
+    let mut freed = false;
+    for folio in batch {
+        freed |= evict(shared, folio, &mut last);
+    }
+    (freed, scanned, folios)
+}
+
+/// Looks at the tail of the inactive list: the folio goes elsewhere, or is taken off to be evicted.
+fn examine(shared: &Shared, lru: &mut Lru, record: &Record) -> Option<Folio> {
+    let flags = record.flags.load(Acquire);
+    if shared.options.working_set && flags & flag::HOT != 0 {
+        record.clear(flag::HOT | flag::REFERENCED);
+        lru.rotate(&shared.arena, record, List::Active);
+        shared.age.fetch_add(record.pages(), Relaxed);
+        shared.counters.activations.fetch_add(1, Relaxed);
+        return None;
+    }
+    let second_chance = !shared.options.working_set && flags & flag::REFERENCED != 0;
+    if second_chance {
+        record.clear(flag::HOT | flag::REFERENCED);
+    }
+    let stays =
+        second_chance || flags & (flag::DIRTY | flag::WRITEBACK) != 0 || record.refs.load(Relaxed) > 1;
+    if stays || !record.try_get() {
+        lru.rotate(&shared.arena, record, List::Inactive);
+        return None;
+    }
+    lru.remove(&shared.arena, record);
+    // SAFETY: `try_get` has just counted this reference.
+    Some(unsafe { Folio::from_counted(record, shared) })
+}
+
+/// Moves old folios of the active list to the inactive one, when that has become short or refaults press.
+fn deactivate(shared: &Shared, lru: &mut Lru) -> u64 {
+    let mut scanned = 0;
+    while scanned < BATCH as u64 {
+        let [inactive, active] = lru.pages;
+        if inactive * 2 >= active && lru.pressure == 0 {
+            break;
+        }
+        let Some(record) = lru.tail(&shared.arena, List::Active) else { break };
+        scanned += 1;
+        lru.pressure = lru.pressure.saturating_sub(record.pages());
+        let referenced = record.clear(flag::HOT | flag::REFERENCED) & (flag::HOT | flag::REFERENCED) != 0;
+        let to = if referenced { List::Active } else { List::Inactive };
+        lru.rotate(&shared.arena, record, to);
+    }
+    scanned
+}
+
+/// Evicts a folio that has been taken off its list; puts it back where that cannot be.
+fn evict(shared: &Arc<Shared>, folio: Folio, last: &mut Option<Arc<MappingInner>>) -> bool {
+    let record = folio.record();
+    let id = record.mapping.load(Acquire);
+    if last.as_ref().is_none_or(|mapping| mapping.id != id) {
+        *last = shared.mapping_by_id(id);
+    }
+    let Some(mapping) = last else { return false };
+    let mut tree = sync::lock(&mapping.tree);
+    let stays = record.has(flag::DIRTY | flag::WRITEBACK);
+    if record.mapping.load(Acquire) != id {
+        // Truncated meanwhile: it goes with its last user.
+        return false;
+    }
+    if stays || !record.freeze(2) {
+        drop(tree);
+        shared.add_to_list(record, List::Inactive);
+        return false;
+    }
+    let (index, pages) = (folio.index(), record.pages());
+    let record = NonNull::from(record);
+    // Its reference and the tree's are gone with the freezing.
+    std::mem::forget(folio);
+    let age = shared.age.fetch_add(pages, Relaxed);
+    let mut only_shadows = false;
+    if shared.options.working_set {
+        // SAFETY: the folio is ours alone now, and freed below.
+        let workingset = unsafe { record.as_ref() }.has(flag::WORKINGSET);
+        let item = tree.get(index).expect("an attached folio is in the tree").entry;
+        let shadow = Shadow { age, workingset };
+        tree.compare_exchange(index, Some(item), Some(shadow.entry())).expect("it has just been seen");
+        only_shadows = tree.values_only(index).is_some();
+        mapping.folios.fetch_sub(1, Relaxed);
+        // SAFETY: as above.
+        unsafe { record.as_ref() }.mapping.store(0, Release);
+    } else {
+        // SAFETY: as above.
+        mapping.take_frozen(&mut tree, unsafe { record.as_ref() });
+    }
+    drop(tree);
+    shared.counters.evictions.fetch_add(1, Relaxed);
+    // SAFETY: freezing took the count to 0, and `shared` is kept alive by the caller.
+    unsafe { Shared::free(NonNull::from(&**shared), record) };
+    if only_shadows {
+        note_shadow_node(shared, id, index);
+    }
+    true
+}
+
+fn note_shadow_node(shared: &Arc<Shared>, mapping: u64, index: u64) {
+    sync::lock(&shared.shadow_nodes).queue.push_back((mapping, index));
+    let bound = (shared.options.limit >> PAGE_SHIFT) / 8;
+    prune_shadow_nodes(shared, bound.max(16) as usize);
+}
+
+/// Prunes the oldest nodes that still hold nothing but shadows until the queue is no longer than `bound`. Gives
+/// whether a node went.
+fn prune_shadow_nodes(shared: &Arc<Shared>, bound: usize) -> bool {
+    let mut pruned = false;
+    loop {
+        let oldest = {
+            let mut nodes = sync::lock(&shared.shadow_nodes);
+            if nodes.queue.len() <= bound {
+                return pruned;
+            }
+            nodes.queue.pop_front()
+        };
+        let Some((id, index)) = oldest else { return pruned };
+        let Some(mapping) = shared.mapping_by_id(id) else { continue };
+        let mut tree = sync::lock(&mapping.tree);
+        if let Some(range) = tree.values_only(index) {
+            tree.remove_range(range, |_| {});
+            shared.counters.shadow_nodes_pruned.fetch_add(1, Relaxed);
+            pruned = true;
+        }
+    }
+}
+
+/// A folio has been inserted where this shadow was: which list does it join?
+pub(crate) fn refault(shared: &Shared, record: &Record, payload: u64) -> List {
+    let shadow = Shadow::from_payload(payload);
+    shared.counters.refaults.fetch_add(1, Relaxed);
+    let distance = shared.age.load(Relaxed).wrapping_sub(shadow.age) & ((1 << AGE_BITS) - 1);
+    let mut lru = sync::lock(&shared.lru);
+    if distance > lru.pages[List::Active as usize] {
+        return List::Inactive;
+    }
+    lru.pressure += record.pages();
+    drop(lru);
+    record.set(flag::WORKINGSET);
+    shared.age.fetch_add(record.pages(), Relaxed);
+    shared.counters.activations.fetch_add(1, Relaxed);
+    List::Active
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shadow_remembers() {
+        for age in [0, 1, (1 << AGE_BITS) - 1] {
+            for workingset in [false, true] {
+                let shadow = Shadow { age, workingset };
+                assert_eq!(Shadow::from_payload(shadow.entry().payload()), shadow);
+                assert!(!shadow.entry().is_item());
+            }
+        }
+    }
+}

@@ -1,0 +1,58 @@
+//! The locks and atomics of this crate: parking_lot and std, or shuttle's for model checking.
+//!
+//! Owns the choice and nothing else. What is only touched under a lock uses std's atomics in both
+//! builds, so that the model checker tries interleavings where there are any.
+
+#[cfg(not(feature = "shuttle"))]
+mod real {
+    pub use parking_lot::{Condvar, Mutex, MutexGuard};
+    pub use std::sync::atomic::{AtomicU32, AtomicU64};
+
+    /// Locks.
+    pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock()
+    }
+
+    /// Waits for a notification.
+    pub fn wait<'a, T>(condvar: &Condvar, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        condvar.wait(&mut guard);
+        guard
+    }
+
+    /// Waits for a notification, at most this long.
+    pub fn wait_for<'a, T>(
+        condvar: &Condvar,
+        mut guard: MutexGuard<'a, T>,
+        timeout: std::time::Duration,
+    ) -> MutexGuard<'a, T> {
+        condvar.wait_for(&mut guard, timeout);
+        guard
+    }
+}
+
+#[cfg(feature = "shuttle")]
+mod real {
+    pub use shuttle::sync::atomic::{AtomicU32, AtomicU64};
+    pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
+
+    /// Locks.
+    pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+        mutex.lock().expect("no thread panicked with the lock held")
+    }
+
+    /// Waits for a notification.
+    pub fn wait<'a, T>(condvar: &Condvar, guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
+        condvar.wait(guard).expect("no thread panicked with the lock held")
+    }
+
+    /// Waits for a notification; shuttle knows no time.
+    pub fn wait_for<'a, T>(
+        condvar: &Condvar,
+        guard: MutexGuard<'a, T>,
+        _timeout: std::time::Duration,
+    ) -> MutexGuard<'a, T> {
+        wait(condvar, guard)
+    }
+}
+
+pub use real::*;

@@ -1,0 +1,208 @@
+//! What comes next, what came before, and where nothing is.
+//!
+//! Owns the searches. Each starts at the top and uses the nodes' bitmaps to step over what is not wanted, so that it costs
+//! a walk, however wide the gap.
+
+use super::entry::Slot;
+use super::node::{NONE, SLOTS};
+use super::{Entry, Mark, XArray, last_of};
+use std::ops::RangeInclusive;
+
+/// An entry and the range that it covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Found {
+    /// First index, aligned to the order.
+    pub index: u64,
+    /// 2^order indices are covered.
+    pub order: u8,
+    /// What is stored.
+    pub entry: Entry,
+}
+
+impl Found {
+    /// Last index covered.
+    pub fn last(&self) -> u64 {
+        self.index + ((1 << self.order) - 1)
+    }
+}
+
+/// What a search wants.
+#[derive(Clone, Copy)]
+enum Want {
+    Any,
+    Item,
+    Marked(Mark),
+}
+
+impl XArray {
+    /// The first entry that touches the range.
+    pub fn next(&self, range: RangeInclusive<u64>) -> Option<Found> {
+        self.search(range, Want::Any)
+    }
+
+    /// The first item that touches the range.
+    pub fn next_item(&self, range: RangeInclusive<u64>) -> Option<Found> {
+        self.search(range, Want::Item)
+    }
+
+    /// The first marked entry that touches the range.
+    pub fn next_marked(&self, range: RangeInclusive<u64>, mark: Mark) -> Option<Found> {
+        self.search(range, Want::Marked(mark))
+    }
+
+    /// All entries that touch the range, in ascending order.
+    pub fn iter(&self, range: RangeInclusive<u64>) -> Iter<'_> {
+        self.iterate(range, Want::Any)
+    }
+
+    /// All marked entries that touch the range, in ascending order.
+    pub fn iter_marked(&self, range: RangeInclusive<u64>, mark: Mark) -> Iter<'_> {
+        self.iterate(range, Want::Marked(mark))
+    }
+
+    fn iterate(&self, range: RangeInclusive<u64>, want: Want) -> Iter<'_> {
+        let (next, last) = range.into_inner();
+        Iter { array: self, next: (next <= last).then_some(next), last, want }
+    }
+
+    /// The last entry that touches the range.
+    pub fn previous(&self, range: RangeInclusive<u64>) -> Option<Found> {
+        let (first, mut index) = range.into_inner();
+        while index >= first {
+            let walked = self.walk(index);
+            if let Some(found) = self.found(&walked) {
+                return Some(found);
+            }
+            index = walked.first.checked_sub(1)?;
+        }
+        None
+    }
+
+    /// The first index of the range where nothing is.
+    pub fn next_hole(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        self.next_without(range, |_| false)
+    }
+
+    /// The first index of the range where no item is; a value counts as nothing.
+    pub fn next_miss(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        self.next_without(range, |entry| !entry.is_item())
+    }
+
+    fn next_without(&self, range: RangeInclusive<u64>, as_none: impl Fn(Entry) -> bool) -> Option<u64> {
+        let (mut index, last) = range.into_inner();
+        while index <= last {
+            let walked = self.walk(index);
+            match walked.raw.slot() {
+                Slot::Entry(entry) if !as_none(entry) => index = walked.last.checked_add(1)?,
+                _ => return Some(index),
+            }
+        }
+        None
+    }
+
+    /// The last index of the range where nothing is.
+    pub fn previous_hole(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        let (first, mut index) = range.into_inner();
+        while index >= first {
+            let walked = self.walk(index);
+            match walked.raw.slot() {
+                Slot::Entry(_) => index = walked.first.checked_sub(1)?,
+                _ => return Some(index),
+            }
+        }
+        None
+    }
+
+    fn search(&self, range: RangeInclusive<u64>, want: Want) -> Option<Found> {
+        let (mut index, last) = range.into_inner();
+        if index > last {
+            return None;
+        }
+        let head = self.root.head();
+        let Slot::Node { mut id, mut shift } = head.slot() else {
+            let found = self.found(&self.walk(index))?;
+            let wanted = match want {
+                Want::Any => true,
+                Want::Item => found.entry.is_item(),
+                Want::Marked(mark) => self.any_marked(mark),
+            };
+            return wanted.then_some(found);
+        };
+        if index > last_of(shift) {
+            return None;
+        }
+        loop {
+            let node = self.node(id);
+            let at = (index >> shift) as u32 & (SLOTS - 1);
+            let bits = match want {
+                Want::Any => node.present(),
+                Want::Item => node.present() & !node.values(),
+                Want::Marked(mark) => {
+                    // A mark lies on the slot that holds the entry, which may be before this one.
+                    let bits = node.marks(mark as usize);
+                    bits | (bits >> node.canonical(at) & 1) << at
+                }
+            };
+            let bits = bits >> at;
+            if bits == 0 {
+                // Nothing more in this node: on to what follows it in the nearest node above that has slots left.
+                index = (index | last_of(shift)).checked_add(1)?;
+                loop {
+                    let node = self.node(id);
+                    (id, shift) = (node.parent(), shift + super::SHIFT);
+                    if id == NONE {
+                        return None;
+                    }
+                    if (index >> shift) & u64::from(SLOTS - 1) != 0 {
+                        break;
+                    }
+                }
+                if index > last {
+                    return None;
+                }
+                continue;
+            }
+            let offset = at + bits.trailing_zeros();
+            if offset > at {
+                index = (index & !last_of(shift)) | u64::from(offset) << shift;
+                if index > last {
+                    return None;
+                }
+            }
+            let canonical = node.canonical(offset);
+            match node.slot(canonical).slot() {
+                Slot::Node { id: child, shift: below } => (id, shift) = (child, below),
+                Slot::Entry(entry) => {
+                    let first = (index & !last_of(shift)) | u64::from(canonical) << shift;
+                    let order = (shift + node.width(canonical).ilog2()) as u8;
+                    return Some(Found { index: first, order, entry });
+                }
+                _ => unreachable!("a bitmap says that something is in the slot"),
+            }
+        }
+    }
+}
+
+/// Entries in ascending order.
+pub struct Iter<'a> {
+    array: &'a XArray,
+    next: Option<u64>,
+    last: u64,
+    want: Want,
+}
+
+impl Iterator for Iter<'_> {
+    type Item = Found;
+
+    fn next(&mut self) -> Option<Found> {
+        let found = self.array.search(self.next?..=self.last, self.want);
+        self.next = found.and_then(|found| found.last().checked_add(1));
+        found
+    }
+}
+
+impl std::fmt::Debug for Iter<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Iter").field("next", &self.next).field("last", &self.last).finish_non_exhaustive()
+    }
+}

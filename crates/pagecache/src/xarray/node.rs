@@ -1,0 +1,330 @@
+//! Nodes of 64 slots, and the pool that they come from.
+//!
+//! Owns the nodes' memory. Nodes are never given back before the pool itself goes: a reader without a
+//! lock may still look into a node that has been freed and is in use elsewhere. It then sees empty slots or
+//! another array's, never foreign memory, and whoever reads without a lock checks what it found
+//! (see [`super::Reader`]).
+//!
+//! Only the slots are read without the array's lock. The other fields are atomics because nodes are shared,
+//! and are accessed relaxed under that lock. The pool's own lock is a leaf: nothing is locked under it.
+
+use super::entry::Raw;
+use crate::sync::{self, AtomicU64, Mutex};
+use arrayvec::ArrayVec;
+use std::sync::OnceLock;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
+use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64 as PlainU64, AtomicUsize};
+
+/// Slots of a node, as a shift.
+pub(super) const SHIFT: u32 = 6;
+/// Slots of a node.
+pub(super) const SLOTS: u32 = 1 << SHIFT;
+/// No node.
+pub(super) const NONE: u32 = u32::MAX;
+/// Nodes are made in chunks: of this many, then twice as many each time, up to `LARGEST`.
+#[cfg(not(feature = "shuttle"))]
+const FIRST: u32 = 64;
+#[cfg(feature = "shuttle")]
+const FIRST: u32 = 4;
+/// Nodes of the largest chunk.
+const LARGEST: u32 = FIRST << DOUBLINGS;
+const DOUBLINGS: u32 = 6;
+/// Nodes that one operation can need: a tree of eleven levels grown and descended, or the largest split.
+pub(super) const MAX_PRELOAD: usize = 24;
+
+/// A node: 64 slots, which of them are used and how, and the marks on them.
+pub(super) struct Node {
+    slots: [AtomicU64; SLOTS as usize],
+    /// Slots that are not empty, siblings included.
+    present: PlainU64,
+    /// Slots that belong to values, siblings included.
+    values: PlainU64,
+    /// The marks, on the slot that holds the entry, not on its siblings; and on the slot of a node in which there is one.
+    marks: [PlainU64; super::MARKS],
+    parent: AtomicU32,
+    /// Which slot of the parent.
+    offset: AtomicU8,
+    /// Bits of the index below this level.
+    shift: AtomicU8,
+}
+
+impl Node {
+    fn new() -> Self {
+        Self {
+            slots: std::array::from_fn(|_| AtomicU64::new(0)),
+            present: PlainU64::new(0),
+            values: PlainU64::new(0),
+            marks: std::array::from_fn(|_| PlainU64::new(0)),
+            parent: AtomicU32::new(NONE),
+            offset: AtomicU8::new(0),
+            shift: AtomicU8::new(0),
+        }
+    }
+
+    /// What the slot holds, in order with the store that put it there.
+    #[inline]
+    pub fn slot(&self, offset: u32) -> Raw {
+        Raw(self.slots[(offset & 63) as usize].load(Acquire))
+    }
+
+    /// Puts `raw` into a slot and keeps the bitmaps in step. `value` says whether it belongs to a value.
+    pub fn put(&self, offset: u32, raw: Raw, value: bool) {
+        let bit = 1u64 << offset;
+        let with = |word: u64, set: bool| if set { word | bit } else { word & !bit };
+        self.present.store(with(self.present(), raw != Raw::EMPTY), Relaxed);
+        self.values.store(with(self.values(), value), Relaxed);
+        self.slots[offset as usize].store(raw.0, Release);
+    }
+
+    /// An entry over `count` slots from `offset` on: once, and siblings.
+    pub fn put_entry(&self, offset: u32, count: u32, raw: Raw) {
+        self.put(offset, raw, raw.is_value());
+        for sibling in offset + 1..offset + count {
+            let kept = if raw == Raw::EMPTY { raw } else { Raw::sibling(offset) };
+            self.put(sibling, kept, raw.is_value());
+        }
+    }
+
+    /// Slots that the entry at `offset` takes: 1 and its siblings.
+    pub fn width(&self, offset: u32) -> u32 {
+        let sibling = Raw::sibling(offset);
+        let mut end = offset + 1;
+        while end < SLOTS && self.slot(end) == sibling {
+            end += 1;
+        }
+        end - offset
+    }
+
+    /// The slot that holds the entry which `offset` belongs to.
+    pub fn canonical(&self, offset: u32) -> u32 {
+        match self.slot(offset).slot() {
+            super::entry::Slot::Sibling(of) => of,
+            _ => offset,
+        }
+    }
+
+    pub fn present(&self) -> u64 {
+        self.present.load(Relaxed)
+    }
+
+    pub fn values(&self) -> u64 {
+        self.values.load(Relaxed)
+    }
+
+    pub fn marks(&self, mark: usize) -> u64 {
+        self.marks[mark].load(Relaxed)
+    }
+
+    pub fn set_marks(&self, mark: usize, bits: u64) {
+        self.marks[mark].store(bits, Relaxed);
+    }
+
+    pub fn parent(&self) -> u32 {
+        self.parent.load(Relaxed)
+    }
+
+    pub fn offset(&self) -> u32 {
+        u32::from(self.offset.load(Relaxed))
+    }
+
+    pub fn shift(&self) -> u32 {
+        u32::from(self.shift.load(Relaxed))
+    }
+
+    /// Where it hangs.
+    pub fn attach(&self, parent: u32, offset: u32, shift: u32) {
+        self.parent.store(parent, Relaxed);
+        self.offset.store(offset as u8, Relaxed);
+        self.shift.store(shift as u8, Relaxed);
+    }
+
+    fn clear(&self) {
+        let mut left = self.present();
+        while left != 0 {
+            let offset = left.trailing_zeros();
+            left &= left - 1;
+            self.slots[offset as usize].store(0, Release);
+        }
+        self.present.store(0, Relaxed);
+        self.values.store(0, Relaxed);
+        for mark in &self.marks {
+            mark.store(0, Relaxed);
+        }
+    }
+}
+
+/// The memory of nodes, shared by any number of arrays.
+pub struct NodePool {
+    chunks: Box<[OnceLock<Box<[Node]>>]>,
+    free: Mutex<Free>,
+    in_use: AtomicUsize,
+}
+
+struct Free {
+    nodes: Vec<u32>,
+    made: u32,
+}
+
+impl NodePool {
+    /// Bytes that a node takes.
+    pub const NODE_BYTES: usize = size_of::<Node>();
+
+    /// A pool that can hand out at least `capacity` nodes at a time. Memory is taken as it is needed, and kept.
+    ///
+    /// # Panics
+    /// With a capacity of 2^32 - 16384 or more.
+    pub fn new(capacity: usize) -> Self {
+        assert!(capacity < NONE as usize - 4 * LARGEST as usize, "nodes are numbered with 32 bits");
+        let chunks = chunk_of(capacity as u32).0 + 1;
+        Self {
+            chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
+            free: Mutex::new(Free { nodes: Vec::new(), made: 0 }),
+            in_use: AtomicUsize::new(0),
+        }
+    }
+
+    /// Nodes in use, those in a [`Preload`] included.
+    pub fn in_use(&self) -> usize {
+        self.in_use.load(Relaxed)
+    }
+
+    /// Takes `count` nodes out of the pool, to be used by operations on arrays of this pool. What is left in the
+    /// end goes back by itself.
+    ///
+    /// # Panics
+    /// When the pool's capacity is used up, or `count` is above 24, which no operation needs.
+    pub fn preload(&self, count: usize) -> Preload<'_> {
+        let mut preload = Preload { pool: self, nodes: ArrayVec::new() };
+        preload.fill(count);
+        preload
+    }
+
+    #[inline]
+    pub(super) fn node(&self, id: u32) -> &Node {
+        let (chunk, offset) = chunk_of(id);
+        &self.chunks[chunk].get().expect("a number comes from a node that was made")[offset]
+    }
+
+    /// Empties a node and takes it back.
+    pub(super) fn release(&self, id: u32) {
+        self.node(id).clear();
+        sync::lock(&self.free).nodes.push(id);
+        self.in_use.fetch_sub(1, Relaxed);
+    }
+
+    /// Makes more nodes; the lock is held, so that two do not make the same.
+    fn grow(&self, free: &mut Free) {
+        let (chunk, _) = chunk_of(free.made);
+        assert!(chunk < self.chunks.len(), "the node pool's capacity is used up");
+        let count = FIRST << (chunk as u32).min(DOUBLINGS);
+        self.chunks[chunk].get_or_init(|| (0..count).map(|_| Node::new()).collect());
+        free.nodes.extend((free.made..free.made + count).rev());
+        free.made += count;
+    }
+}
+
+impl std::fmt::Debug for NodePool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("NodePool").field("in_use", &self.in_use()).finish_non_exhaustive()
+    }
+}
+
+/// The chunk in which a node lies, and where in it.
+#[inline]
+fn chunk_of(id: u32) -> (usize, usize) {
+    let number = id + FIRST;
+    if number < LARGEST {
+        let doublings = number.ilog2() - FIRST.ilog2();
+        (doublings as usize, (number - (FIRST << doublings)) as usize)
+    } else {
+        let beyond = number - LARGEST;
+        ((DOUBLINGS + beyond / LARGEST) as usize, (beyond % LARGEST) as usize)
+    }
+}
+
+/// Nodes set aside before a lock is taken, so that nothing is allocated under it.
+#[derive(Debug)]
+pub struct Preload<'a> {
+    pool: &'a NodePool,
+    nodes: ArrayVec<u32, MAX_PRELOAD>,
+}
+
+impl Preload<'_> {
+    /// Nodes set aside.
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// Adds nodes until there are `count`.
+    ///
+    /// # Panics
+    /// As [`NodePool::preload`].
+    pub fn fill(&mut self, count: usize) {
+        if self.nodes.len() >= count {
+            return;
+        }
+        let mut free = sync::lock(&self.pool.free);
+        while self.nodes.len() < count {
+            if free.nodes.is_empty() {
+                self.pool.grow(&mut free);
+            }
+            self.nodes.push(free.nodes.pop().expect("it has just grown"));
+            self.pool.in_use.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// One of them. The caller has made sure of it.
+    pub(super) fn take(&mut self) -> u32 {
+        self.nodes.pop().expect("enough nodes were preloaded")
+    }
+
+    pub(super) fn belongs_to(&self, pool: &NodePool) -> bool {
+        std::ptr::eq(self.pool, pool)
+    }
+}
+
+impl Drop for Preload<'_> {
+    fn drop(&mut self) {
+        if !self.nodes.is_empty() {
+            self.pool.in_use.fetch_sub(self.nodes.len(), Relaxed);
+            sync::lock(&self.pool.free).nodes.extend(self.nodes.drain(..));
+        }
+    }
+}
+
+#[cfg(all(test, not(feature = "shuttle")))]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_has_a_place_of_its_own() {
+        let mut expected = (0, 0);
+        for id in 0..100_000 {
+            let (chunk, offset) = chunk_of(id);
+            if (chunk, offset) != expected {
+                assert_eq!((chunk, offset), (expected.0 + 1, 0), "number {id}");
+                assert_eq!(expected.1, (FIRST << (expected.0 as u32).min(DOUBLINGS)) as usize, "number {id}");
+            }
+            expected = (chunk, offset + 1);
+        }
+    }
+
+    #[test]
+    fn a_preload_goes_back() {
+        let pool = NodePool::new(1000);
+        let mut preload = pool.preload(3);
+        assert_eq!((preload.len(), pool.in_use()), (3, 3));
+        preload.fill(2);
+        assert_eq!(preload.len(), 3);
+        let node = preload.take();
+        drop(preload);
+        assert_eq!(pool.in_use(), 1);
+        pool.release(node);
+        assert_eq!(pool.in_use(), 0);
+    }
+}
