@@ -5,6 +5,8 @@
 //! the names in it.
 
 use crate::args::GlobalArgs;
+use crate::holder;
+use crate::mounted::Target;
 use crate::output::escaped;
 use crate::path::ImagePath;
 use anyhow::Context as _;
@@ -37,6 +39,7 @@ impl std::error::Error for UsageError {}
 
 /// What all commands share.
 pub struct Context {
+    arguments: GlobalArgs,
     options: OpenOptions,
     /// How much is said: 0 is normal, negative says less, positive says more.
     pub verbosity: i16,
@@ -58,21 +61,27 @@ impl Context {
         if let Some(copy) = arguments.superblock {
             options = options.superblock_mirror(usize::from(copy));
         }
-        if let Some(path) = arguments.subvol {
-            options = options.subvolume(SubvolumeChoice::Path(path.into_vec()));
+        if let Some(path) = &arguments.subvol {
+            options = options.subvolume(SubvolumeChoice::Path(path.clone().into_vec()));
         } else if let Some(id) = arguments.subvolid {
             options = options.subvolume(SubvolumeChoice::Id(TreeId(id)));
         } else if arguments.default_subvol {
             options = options.subvolume(SubvolumeChoice::Default);
         }
         Self {
-            options,
             verbosity: i16::from(arguments.verbose) - i16::from(arguments.quiet),
+            arguments,
+            options,
             opened: RefCell::default(),
             changing: RefCell::default(),
             failed: Cell::new(false),
             progress: RefCell::default(),
         }
+    }
+
+    /// The arguments of all commands as they were typed.
+    pub fn arguments(&self) -> &GlobalArgs {
+        &self.arguments
     }
 
     /// The options that file systems are opened with, for commands that open them in their own way.
@@ -87,7 +96,7 @@ impl Context {
                 return Ok(known.clone());
             }
         }
-        let system = FileSystem::open_with(image, &self.options)?;
+        let system = FileSystem::open_with(image, &self.options).map_err(holder::explain)?;
         if system.has_log() {
             self.warning(format_args!(
                 "{}: a log tree is present: changes fsynced since the last commit are not shown",
@@ -145,6 +154,11 @@ impl Context {
         self.line(format_args!("papilio: {text}"));
     }
 
+    /// Notes a failure that another process has reported.
+    pub fn fail_silently(&self) {
+        self.failed.set(true);
+    }
+
     /// Reports something that is no failure.
     pub fn warning(&self, text: impl fmt::Display) {
         if self.verbosity >= 0 {
@@ -185,7 +199,7 @@ pub fn of_image(image: &Path, error: Error) -> anyhow::Error {
         Error::ReadOnlyFileSystem { .. } | Error::NoSpace { .. } | Error::Path { .. } | Error::Invalid(_) => {
             anyhow::Error::msg(format!("{}: {error}", image.display()))
         }
-        other => other.into(),
+        other => holder::explain(other),
     }
 }
 
@@ -215,9 +229,27 @@ pub fn for_each_operand(
     operands: &[std::ffi::OsString],
     mut each: impl FnMut(ImagePath) -> anyhow::Result<()>,
 ) -> anyhow::Result<()> {
+    for_each_parsed(context, operands, ImagePath::parse, &mut each)
+}
+
+/// As [`for_each_operand`], of operands that may lie in a mount.
+pub fn for_each_target(
+    context: &Context,
+    operands: &[std::ffi::OsString],
+    parse: impl Fn(&std::ffi::OsStr) -> Result<Target, UsageError>,
+    mut each: impl FnMut(Target) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
+    for_each_parsed(context, operands, parse, &mut each)
+}
+
+fn for_each_parsed<T>(
+    context: &Context,
+    operands: &[std::ffi::OsString],
+    parse: impl Fn(&std::ffi::OsStr) -> Result<T, UsageError>,
+    each: &mut dyn FnMut(T) -> anyhow::Result<()>,
+) -> anyhow::Result<()> {
     for operand in operands {
-        let path = ImagePath::parse(operand)?;
-        match each(path) {
+        match each(parse(operand)?) {
             Ok(()) => {}
             Err(error) if crate::is_closed_pipe(&error) || error.is::<UsageError>() => {
                 return Err(error);

@@ -11,6 +11,10 @@ pub mod commands;
 pub mod context;
 mod copy;
 mod filling;
+mod helper;
+mod holder;
+mod log;
+mod mounted;
 mod output;
 mod path;
 mod time;
@@ -37,6 +41,13 @@ pub enum Outcome {
 
 /// Runs the command with `arguments`, the first of which is the program's own name.
 pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
+    let arguments = match helper::translate(arguments.into_iter().collect()) {
+        Ok(arguments) => arguments,
+        Err(error) => {
+            Context::resolve(args::GlobalArgs::default()).error(error);
+            return Outcome::WrongUsage;
+        }
+    };
     let cli = match args::Cli::try_parse_from(args::with_long_dashes(arguments)) {
         Ok(cli) => cli,
         Err(error) => {

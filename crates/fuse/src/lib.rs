@@ -19,6 +19,8 @@ mod numbers;
 pub mod options;
 mod server;
 mod session;
+pub mod signals;
+pub mod streams;
 pub mod transport;
 
 pub use errno::Errno;

@@ -74,11 +74,25 @@ impl Default for MountOptions {
 
 /// An option that is not known, or has a senseless value. One line.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountOptionError(String);
+pub struct MountOptionError {
+    message: String,
+    unknown: bool,
+}
+
+impl MountOptionError {
+    fn new(message: String) -> Self {
+        Self { message, unknown: false }
+    }
+
+    /// Whether there is no such option.
+    pub fn is_unknown(&self) -> bool {
+        self.unknown
+    }
+}
 
 impl fmt::Display for MountOptionError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
+        f.write_str(&self.message)
     }
 }
 
@@ -175,8 +189,11 @@ impl Parser {
             return Ok(());
         }
         Err(match unsupported(name) {
-            Some(why) => MountOptionError(format!("mount option {name} is not supported: {why}")),
-            None => MountOptionError(format!("unknown mount option: {option}")),
+            Some(why) => MountOptionError::new(format!("mount option {name} is not supported: {why}")),
+            None => {
+                let message = format!("unknown mount option: {option}");
+                MountOptionError { message, unknown: true }
+            }
         })
     }
 
@@ -284,9 +301,9 @@ impl Parser {
             None => "zlib",
             Some(value) => value,
         };
-        let choice: CompressionChoice = choice
-            .parse()
-            .map_err(|error: papilio::Error| MountOptionError(format!("mount option {name}: {error}")))?;
+        let choice: CompressionChoice = choice.parse().map_err(|error: papilio::Error| {
+            MountOptionError::new(format!("mount option {name}: {error}"))
+        })?;
         if !choice.is_none() {
             // Data that is overwritten in place, or has no checksums, is not compressed.
             self.file_data = FileData::Usual;
@@ -310,7 +327,7 @@ impl Parser {
             "all" => only_reading(open.use_backup_root(true).verify_data(false), "rescue=all"),
             "ignorebadroots" | "ibadroots" | "ignoremetacsums" | "imetacsums" | "ignoresuperflags"
             | "isuperflags" => {
-                return Err(MountOptionError(format!(
+                return Err(MountOptionError::new(format!(
                     "mount option rescue={what} is not supported: metadata is always checked"
                 )));
             }
@@ -328,7 +345,7 @@ impl Parser {
         if let Some(option) = self.needs_read_only
             && !self.read_only
         {
-            return Err(MountOptionError(format!("mount option {option} needs ro beside it")));
+            return Err(MountOptionError::new(format!("mount option {option} needs ro beside it")));
         }
         let mut open = self.open.write(!self.read_only);
         let mut expected_subvolume = None;
@@ -451,7 +468,9 @@ fn unsupported(name: &str) -> Option<&'static str> {
 
 fn needed<'a>(name: &str, value: Option<&'a str>) -> Result<&'a str, MountOptionError> {
     match value {
-        None | Some("") => Err(MountOptionError(format!("mount option {name} needs a value: {name}=..."))),
+        None | Some("") => {
+            Err(MountOptionError::new(format!("mount option {name} needs a value: {name}=...")))
+        }
         Some(value) => Ok(value),
     }
 }
@@ -489,14 +508,14 @@ fn size(name: &str, value: Option<&str>) -> Result<u32, MountOptionError> {
 fn check_bare(name: &str, value: Option<&str>, with_values: &[&str]) -> Result<(), MountOptionError> {
     match value {
         Some(value) if !with_values.contains(&name) => {
-            Err(MountOptionError(format!("mount option {name} has no value, but {value:?} was given")))
+            Err(MountOptionError::new(format!("mount option {name} has no value, but {value:?} was given")))
         }
         _ => Ok(()),
     }
 }
 
 fn bad_value(name: &str, value: Option<&str>, wanted: &str) -> MountOptionError {
-    MountOptionError(format!("mount option {name}: {:?} is not {wanted}", value.unwrap_or_default()))
+    MountOptionError::new(format!("mount option {name}: {:?} is not {wanted}", value.unwrap_or_default()))
 }
 
 /// The path in an absolute form that outlives a change of the working directory; as it is where that cannot

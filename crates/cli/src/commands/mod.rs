@@ -18,6 +18,7 @@ pub mod ls;
 pub mod man;
 pub mod mkdir;
 pub mod mkfs;
+pub mod mount;
 pub mod mv;
 pub mod property;
 pub mod rm;
@@ -26,6 +27,7 @@ pub mod stat;
 pub mod subvolume;
 pub mod touch;
 pub mod truncate;
+pub mod umount;
 
 use crate::context::Context;
 use clap::Subcommand;
@@ -69,6 +71,10 @@ pub enum Command {
     Subvolume(subvolume::Args),
     /// Show and set properties: ro, compression
     Property(property::Args),
+    /// Mount a file system through FUSE
+    Mount(mount::Args),
+    /// Unmount, and wait until the image is closed
+    Umount(umount::Args),
     /// Make a file system
     Mkfs(Box<mkfs::Args>),
     /// Show the devices of file systems and how their space is used; change label and size
@@ -107,6 +113,8 @@ impl Command {
             Self::Du(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
+            Self::Mount(command) => command.run(context),
+            Self::Umount(command) => command.run(context),
             Self::Mkfs(command) => command.run(context),
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),

@@ -4,8 +4,8 @@
 //! works on the kernel's Btrfs too; those that are ours are answered with ENOTTY there.
 
 use super::layout::{
-    GetSubvolInfo, InoLookup, LABEL_SIZE, Page, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById,
-    TrimRange, VolArgs, VolArgsV2, put_name, until_nul,
+    FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, Page, SUBVOL_RDONLY,
+    SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange, VolArgs, VolArgsV2, put_name, until_nul,
 };
 use super::number::Command;
 use super::record::Reader;
@@ -109,6 +109,16 @@ impl MountedPath {
         let opened = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
         let again = self.server()?.pid;
         Ok(opened.ok().filter(|_| again == Some(pid)))
+    }
+
+    /// Its UUIDs, and how many devices it has.
+    ///
+    /// # Errors
+    /// ENOTTY where it is no Btrfs.
+    pub fn fs_info(&self) -> io::Result<FsInfo> {
+        let mut info = FsInfo { flags: FS_INFO_METADATA_UUID, ..FsInfo::default() };
+        self.call(Command::FS_INFO, &mut info)?;
+        Ok(info)
     }
 
     /// Makes everything durable: pages that the kernel holds, then a commit.

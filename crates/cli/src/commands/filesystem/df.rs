@@ -1,5 +1,6 @@
 //! `papilio filesystem df`, as `btrfs filesystem df` prints it.
 
+use super::source::Source;
 use crate::context::Context;
 use crate::output::Output;
 use crate::units::UnitArgs;
@@ -12,8 +13,8 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// The image or device
-    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     #[command(flatten)]
     units: UnitArgs,
@@ -28,7 +29,7 @@ pub struct Args {
 impl Args {
     /// Shows it.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let usage = context.open(&self.image)?.usage()?;
+        let usage = Source::open(context, &self.image)?.usage()?;
         let spaces = usage.spaces.iter();
         let rows = spaces
             .map(|space| (space.kind_name(), space.profile.name(), space.total, space.used))

@@ -1,6 +1,8 @@
 //! `papilio filesystem label`.
 
+use super::source::Source;
 use crate::context::Context;
+use crate::mounted::Target;
 use crate::output::Output;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -9,8 +11,8 @@ use std::path::PathBuf;
 /// Show the label, or set it
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The image or device
-    #[arg(value_hint = clap::ValueHint::FilePath)]
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     /// The new label, up to 255 bytes; an empty one takes it away
     label: Option<OsString>,
@@ -20,10 +22,18 @@ impl Args {
     /// Shows or sets it.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         if let Some(label) = self.label {
-            let set = context.change(&self.image)?.set_label(label.as_bytes());
-            return set.map_err(|error| anyhow::anyhow!("{}: {error}", self.image.display()));
+            return match Target::parse(self.image.as_os_str())? {
+                Target::Image(path) => {
+                    let set = context.change(&path.image)?.set_label(label.as_bytes());
+                    set.map_err(|error| anyhow::anyhow!("{}: {error}", self.image.display()))
+                }
+                Target::Mounted(mounted) => {
+                    let set = mounted.open()?.set_label(label.as_bytes());
+                    set.map_err(|error| mounted.at(&error))
+                }
+            };
         }
-        let label = context.open(&self.image)?.label();
+        let label = Source::open(context, &self.image)?.label()?;
         let mut output = Output::new()?;
         output.name(&label)?;
         output.bytes(b"\n")?;

@@ -5,6 +5,7 @@ mod df;
 mod label;
 mod resize;
 mod show;
+mod source;
 mod sync;
 mod usage;
 

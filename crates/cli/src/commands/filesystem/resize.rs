@@ -4,6 +4,7 @@
 //! larger than the file.
 
 use crate::context::Context;
+use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use crate::units::{Units, parse_size};
 use anyhow::{Context as _, bail};
@@ -23,8 +24,8 @@ pub struct Args {
     /// names another device than the first
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     size: NewSize,
-    /// The image or device
-    #[arg(value_hint = clap::ValueHint::FilePath)]
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
 }
 
@@ -70,6 +71,9 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let named = |error: papilio::Error| crate::context::of_image(&self.image, error);
         let devid = self.size.devid;
+        if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
+            return self.run_mounted(&mounted);
+        }
         let fs = self.open(context)?;
         let mut devices = fs.usage()?.devices.into_iter();
         let device = devices.find(|device| device.devid == devid).with_context(|| {
@@ -116,6 +120,33 @@ impl Args {
             output.finish()?;
         }
         Ok(())
+    }
+
+    /// The server does it, within the device as it is; an image file stays as long as it is.
+    fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
+        let devid = self.size.devid;
+        let size = match self.size.size {
+            Size::To(size) => size.to_string(),
+            Size::More(more) => format!("+{more}"),
+            Size::Less(less) => format!("-{less}"),
+            Size::Max => "max".to_owned(),
+            Size::Min => bail!("{mounted}: min is known of what is not mounted only"),
+        };
+        mounted.open()?.resize(&format!("{devid}:{size}")).map_err(|error| {
+            let told = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+            match told {
+                Some(rustix::io::Errno::FBIG) => anyhow::anyhow!(
+                    "{mounted}: the device is not that large; an image grows only while it is not mounted"
+                ),
+                Some(rustix::io::Errno::NOSPC) => {
+                    anyhow::anyhow!("{mounted}: chunks lie behind the new end, and nothing is moved")
+                }
+                Some(rustix::io::Errno::NODEV) => {
+                    anyhow::anyhow!("{mounted}: device {devid} is no part of the file system")
+                }
+                _ => mounted.at(&error),
+            }
+        })
     }
 
     /// Opened apart from the run's own: it is closed in between.

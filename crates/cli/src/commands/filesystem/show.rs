@@ -1,9 +1,9 @@
 //! `papilio filesystem show`, as `btrfs filesystem show` prints it.
 
+use super::source::Source;
 use crate::context::Context;
 use crate::output::{Output, json_bytes};
 use crate::units::UnitArgs;
-use papilio::FileSystem;
 use serde_json::{Map, json};
 use std::path::PathBuf;
 
@@ -11,8 +11,8 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// The image or device
-    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     #[command(flatten)]
     units: UnitArgs,
@@ -27,7 +27,7 @@ pub struct Args {
 impl Args {
     /// Shows them.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let system = context.open(&self.image)?;
+        let system = Source::open(context, &self.image)?;
         let mut output = Output::new()?;
         if self.json {
             print_json(&mut output, &system)?;
@@ -37,9 +37,10 @@ impl Args {
         Ok(output.finish()?)
     }
 
-    fn print(&self, output: &mut Output, system: &FileSystem) -> anyhow::Result<()> {
+    fn print(&self, output: &mut Output, system: &Source) -> anyhow::Result<()> {
         let units = self.units.resolve();
-        match &system.label()[..] {
+        let names = system.names()?;
+        match &names.label[..] {
             [] => output.bytes(b"Label: none ")?,
             label => {
                 output.bytes(b"Label: '")?;
@@ -47,15 +48,15 @@ impl Args {
                 output.bytes(b"' ")?;
             }
         }
-        let devices = system.usage()?.devices;
-        let raw = &system.superblock().raw;
+        let usage = system.usage()?;
+        let devices = &usage.devices;
         output.text(format_args!(
             " uuid: {}\n\tTotal devices {} FS bytes used {}\n",
-            system.uuid(),
-            raw.num_devices,
-            units.text(raw.bytes_used)
+            names.uuid,
+            names.devices,
+            units.text(used(&usage))
         ))?;
-        for device in &devices {
+        for device in devices {
             output.text(format_args!(
                 "\tdevid {:>4} size {} used {} path ",
                 device.devid.0,
@@ -75,15 +76,15 @@ impl Args {
     }
 }
 
-fn print_json(output: &mut Output, system: &FileSystem) -> anyhow::Result<()> {
-    let raw = &system.superblock().raw;
+fn print_json(output: &mut Output, system: &Source) -> anyhow::Result<()> {
+    let (names, usage) = (system.names()?, system.usage()?);
     let mut object = Map::new();
-    json_bytes(&mut object, "label", &system.label());
-    object.insert("uuid".into(), system.uuid().to_string().into());
-    object.insert("metadata_uuid".into(), system.superblock().metadata_uuid().to_string().into());
-    object.insert("total_devices".into(), raw.num_devices.into());
-    object.insert("bytes_used".into(), raw.bytes_used.into());
-    let devices = system.usage()?.devices.into_iter().map(|device| {
+    json_bytes(&mut object, "label", &names.label);
+    object.insert("uuid".into(), names.uuid.to_string().into());
+    object.insert("metadata_uuid".into(), names.metadata_uuid.to_string().into());
+    object.insert("total_devices".into(), names.devices.into());
+    object.insert("bytes_used".into(), used(&usage).into());
+    let devices = usage.devices.into_iter().map(|device| {
         json!({
             "devid": device.devid.0,
             "uuid": device.uuid.to_string(),
@@ -95,4 +96,9 @@ fn print_json(output: &mut Output, system: &FileSystem) -> anyhow::Result<()> {
     });
     object.insert("devices".into(), devices.collect());
     Ok(output.text(format_args!("{:#}\n", serde_json::Value::Object(object)))?)
+}
+
+/// Bytes that all block groups hold, which is what the superblock says too.
+fn used(usage: &papilio::Usage) -> u64 {
+    usage.spaces.iter().map(|space| space.used).sum()
 }

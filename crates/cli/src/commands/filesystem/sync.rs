@@ -1,20 +1,27 @@
 //! `papilio filesystem sync`.
 
 use crate::context::Context;
+use crate::mounted::Target;
 use std::path::PathBuf;
 
 /// Finish what earlier changes left to the background: deleted subvolumes, and a commit
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The image or device
-    #[arg(value_hint = clap::ValueHint::FilePath)]
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
 }
 
 impl Args {
     /// Does it.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let fs = context.change(&self.image)?;
+        let image = match Target::parse(self.image.as_os_str())? {
+            Target::Image(path) => path.image,
+            Target::Mounted(mounted) => {
+                return mounted.open()?.sync().map_err(|error| mounted.at(&error));
+            }
+        };
+        let fs = context.change(&image)?;
         let done = fs.clean_subvolumes().and_then(|()| fs.sync());
         done.map_err(|error| anyhow::anyhow!("{}: {error}", self.image.display()))
     }

@@ -2,6 +2,7 @@
 //!
 //! What only a mount knows (`Free (statfs, df)`) is left out.
 
+use super::source::Source;
 use crate::context::Context;
 use crate::output::Output;
 use crate::units::{UnitArgs, Units};
@@ -16,8 +17,8 @@ use std::path::PathBuf;
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// The image or device
-    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
+    /// The image or device, or a directory in a mount
+    #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     /// Devices and profiles as a table
     #[arg(short = 'T', long)]
@@ -35,7 +36,7 @@ pub struct Args {
 impl Args {
     /// Shows it.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let usage = context.open(&self.image)?.usage()?;
+        let usage = Source::open(context, &self.image)?.usage()?;
         if usage.chunks_without_block_group > 0 {
             context.error(format_args!(
                 "{}: {} chunks have no block group; they are shown as unused",

@@ -2,12 +2,14 @@
 
 use crate::UsageError;
 use crate::context::Context;
+use crate::mounted::{Mounted, Target};
 use crate::output::Output;
-use crate::path::ImagePath;
 use papilio::{PathError, XattrSet};
+use rustix::fs::XattrFlags;
+use rustix::io::Errno;
 use std::ffi::OsString;
 
-const COMPRESSION: &[u8] = b"btrfs.compression";
+const COMPRESSION: &str = "btrfs.compression";
 
 /// Show and set properties: ro of a subvolume, compression of a file or directory
 #[derive(Debug, clap::Args)]
@@ -28,7 +30,7 @@ enum Subcommand {
 #[derive(Debug, clap::Args)]
 struct Get {
     /// The file, directory or subvolume
-    #[arg(value_name = "IMAGE:/PATH", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
     /// Which; all without it
     name: Option<Name>,
@@ -38,7 +40,7 @@ struct Get {
 #[derive(Debug, clap::Args)]
 struct Set {
     /// The file, directory or subvolume
-    #[arg(value_name = "IMAGE:/PATH", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
     /// Which
     name: Name,
@@ -66,7 +68,10 @@ impl Args {
 
 impl Get {
     fn run(self, context: &Context) -> anyhow::Result<()> {
-        let path = ImagePath::parse(&self.path)?;
+        let path = match Target::parse(&self.path)? {
+            Target::Image(path) => path,
+            Target::Mounted(mounted) => return self.run_mounted(&mounted),
+        };
         let inode = context.inode(&path, true)?;
         let mut output = Output::new()?;
         if inode.is_subvolume_root() && self.name != Some(Name::Compression) {
@@ -77,7 +82,8 @@ impl Get {
             anyhow::bail!("{path}: {}", PathError::NoSubvolume);
         }
         if self.name != Some(Name::Ro)
-            && let Some(value) = inode.xattr(COMPRESSION).map_err(|error| context.at(&path, &error))?
+            && let Some(value) =
+                inode.xattr(COMPRESSION.as_bytes()).map_err(|error| context.at(&path, &error))?
         {
             output.bytes(b"compression=")?;
             output.name(&value)?;
@@ -85,28 +91,75 @@ impl Get {
         }
         Ok(output.finish()?)
     }
+
+    fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
+        let told = |error: std::io::Error| mounted.at(&error);
+        let asked = mounted.open()?;
+        let mut output = Output::new()?;
+        if self.name != Some(Name::Compression) && asked.is_subvolume_root().map_err(told)? {
+            output.text(format_args!("ro={}\n", asked.is_subvolume_read_only().map_err(told)?))?;
+        } else if self.name == Some(Name::Ro) {
+            anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
+        }
+        let mut value = [0; 64];
+        if self.name != Some(Name::Ro) {
+            match rustix::fs::fgetxattr(&asked, COMPRESSION, &mut value) {
+                Ok(length) => {
+                    output.bytes(b"compression=")?;
+                    output.name(&value[..length])?;
+                    output.bytes(b"\n")?;
+                }
+                Err(Errno::NODATA) => {}
+                Err(error) => return Err(told(error.into())),
+            }
+        }
+        Ok(output.finish()?)
+    }
 }
 
 impl Set {
+    fn read_only(&self) -> Result<bool, UsageError> {
+        match self.value.as_str() {
+            "true" => Ok(true),
+            "false" => Ok(false),
+            other => Err(UsageError::new(format_args!("ro: {other:?} is not true or false"))),
+        }
+    }
+
+    fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
+        let asked = mounted.open()?;
+        match self.name {
+            Name::Ro => {
+                let set = asked.set_subvolume_read_only(self.read_only()?);
+                set.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
+                    Some(Errno::INVAL) => anyhow::anyhow!("{mounted}: {}", PathError::NoSubvolume),
+                    _ => mounted.at(&error),
+                })
+            }
+            Name::Compression => {
+                let set =
+                    rustix::fs::fsetxattr(&asked, COMPRESSION, self.value.as_bytes(), XattrFlags::empty());
+                set.map_err(|error| mounted.at(&error.into()))
+            }
+        }
+    }
+
     fn run(self, context: &Context) -> anyhow::Result<()> {
-        let path = ImagePath::parse(&self.path)?;
+        let path = match Target::parse(&self.path)? {
+            Target::Image(path) => path,
+            Target::Mounted(mounted) => return self.run_mounted(&mounted),
+        };
         let fs = context.change(&path.image)?;
         let done = match self.name {
             Name::Ro => {
-                let read_only = match self.value.as_str() {
-                    "true" => true,
-                    "false" => false,
-                    other => {
-                        return Err(
-                            UsageError::new(format_args!("ro: {other:?} is not true or false")).into()
-                        );
-                    }
-                };
+                let read_only = self.read_only()?;
                 fs.set_subvolume_read_only(&path.path, read_only)
             }
-            Name::Compression => {
-                context.inode(&path, true)?.set_xattr(COMPRESSION, self.value.as_bytes(), XattrSet::Any)
-            }
+            Name::Compression => context.inode(&path, true)?.set_xattr(
+                COMPRESSION.as_bytes(),
+                self.value.as_bytes(),
+                XattrSet::Any,
+            ),
         };
         done.map_err(|error| context.at(&path, &error))
     }

@@ -1,7 +1,8 @@
 //! `papilio subvolume create`.
 
-use crate::context::{Context, for_each_operand_to_change};
+use crate::context::{Context, for_each_target};
 use crate::filling::Caller;
+use crate::mounted::Target;
 use papilio::NewKind;
 use std::ffi::OsString;
 
@@ -9,7 +10,7 @@ use std::ffi::OsString;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subvolumes
-    #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "IMAGE:/PATH|PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
 }
 
@@ -17,7 +18,15 @@ impl Args {
     /// Makes them.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let caller = Caller::new();
-        for_each_operand_to_change(context, &self.paths, |path, fs| {
+        for_each_target(context, &self.paths, Target::parse_new, |target| {
+            let path = match target {
+                Target::Image(path) => path,
+                Target::Mounted(mounted) => {
+                    let (directory, name) = mounted.open_parent()?;
+                    return directory.create_subvolume(&name).map_err(|error| mounted.at(&error));
+                }
+            };
+            let fs = context.change(&path.image)?;
             let made = fs.parent(&path.path).and_then(|(parent, name)| {
                 parent.create_subvolume(name, &caller.inode(NewKind::Directory, 0o777))
             });

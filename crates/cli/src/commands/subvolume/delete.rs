@@ -1,23 +1,30 @@
 //! `papilio subvolume delete`.
 
-use crate::context::{Context, for_each_operand_to_change};
+use crate::context::{Context, for_each_target};
+use crate::mounted::{Mounted, Target};
 use papilio::{Error, PathError};
 use std::ffi::OsString;
 
 /// Delete subvolumes and snapshots, with all that they hold
 ///
-/// What they took is free when the command ends.
+/// What they took is free when the command ends; in a mount the server frees it in the background (subvolume sync
+/// waits for that).
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subvolumes
-    #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "IMAGE:/PATH|PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
 }
 
 impl Args {
     /// Deletes them.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        for_each_operand_to_change(context, &self.paths, |path, fs| {
+        for_each_target(context, &self.paths, Target::parse, |target| {
+            let path = match target {
+                Target::Image(path) => path,
+                Target::Mounted(mounted) => return delete_mounted(&mounted),
+            };
+            let fs = context.change(&path.image)?;
             let deleted = match fs.inode_nofollow(&path.path) {
                 Ok(inode) if !inode.is_subvolume_root() => {
                     Err(Error::Path { path: Vec::new(), kind: PathError::NoSubvolume })
@@ -30,4 +37,13 @@ impl Args {
             deleted.map_err(|error| context.at(&path, &error))
         })
     }
+}
+
+fn delete_mounted(mounted: &Mounted) -> anyhow::Result<()> {
+    let is_subvolume = mounted.open()?.is_subvolume_root().map_err(|error| mounted.at(&error))?;
+    if !is_subvolume {
+        anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
+    }
+    let (directory, name) = mounted.open_parent()?;
+    directory.delete_subvolume(&name).map_err(|error| mounted.at(&error))
 }

@@ -3,8 +3,8 @@
 use super::{to_json, uuid_text};
 use crate::UsageError;
 use crate::context::Context;
+use crate::mounted::Target;
 use crate::output::{JsonArray, Output};
-use crate::path::ImagePath;
 use crate::time;
 use papilio::Subvolume;
 use papilio::format::objectid;
@@ -18,7 +18,7 @@ use std::str::FromStr;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file system, or a directory in it
-    #[arg(value_name = "IMAGE[:/PATH]", value_hint = clap::ValueHint::FilePath)]
+    #[arg(value_name = "IMAGE[:/PATH]|PATH", value_hint = clap::ValueHint::FilePath)]
     path: OsString,
     /// Show the id of the subvolume that holds it
     #[arg(short = 'p', long = "parent")]
@@ -183,12 +183,18 @@ impl Args {
         if self.below && self.all {
             return Err(UsageError::new("subvolume list: -o and -a exclude each other").into());
         }
-        let path = ImagePath::parse(&self.path)?;
-        let holder = match self.below {
-            true => Some(context.inode(&path, true)?.tree()),
-            false => None,
+        let (holder, mut subvolumes) = match Target::parse(&self.path)? {
+            Target::Image(path) => {
+                let holder = self.below.then(|| context.inode(&path, true)).transpose()?;
+                (holder.map(|inode| inode.tree()), context.open(&path.image)?.subvolumes()?)
+            }
+            Target::Mounted(mounted) => {
+                let asked = mounted.open()?;
+                let holder = self.below.then(|| asked.subvolume_id()).transpose();
+                let told = holder.and_then(|holder| Ok((holder, asked.subvolumes()?)));
+                told.map_err(|error| mounted.at(&error))?
+            }
         };
-        let mut subvolumes = context.open(&path.image)?.subvolumes()?;
         subvolumes.retain(|subvolume| {
             self.wants(subvolume) && holder.is_none_or(|holder| subvolume.parent == Some(holder))
         });

@@ -6,6 +6,7 @@ mod list;
 mod set_default;
 mod show;
 mod snapshot;
+mod sync;
 
 use crate::context::Context;
 use crate::output::json_bytes;
@@ -35,6 +36,8 @@ enum Subcommand {
     Delete(delete::Args),
     /// Choose the subvolume that a mount without options shows
     SetDefault(set_default::Args),
+    /// Wait until deleted subvolumes are cleaned up
+    Sync(sync::Args),
 }
 
 impl Args {
@@ -47,6 +50,7 @@ impl Args {
             Subcommand::Snapshot(command) => command.run(context),
             Subcommand::Delete(command) => command.run(context),
             Subcommand::SetDefault(command) => command.run(context),
+            Subcommand::Sync(command) => command.run(context),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! `papilio subvolume set-default`.
 
 use crate::context::Context;
-use crate::path::ImagePath;
+use crate::mounted::{Mounted, Target};
 use papilio::PathError;
 use papilio::format::TreeId;
 use std::ffi::OsString;
@@ -10,7 +10,7 @@ use std::ffi::OsString;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subvolume; a bare IMAGE is its top level
-    #[arg(value_name = "IMAGE:/PATH", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
     /// The subvolume with this id instead
     #[arg(short = 'r', long = "rootid", value_name = "ID")]
@@ -20,7 +20,10 @@ pub struct Args {
 impl Args {
     /// Chooses it.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let path = ImagePath::parse(&self.path)?;
+        let path = match Target::parse(&self.path)? {
+            Target::Image(path) => path,
+            Target::Mounted(mounted) => return self.run_mounted(&mounted),
+        };
         let fs = context.change(&path.image)?;
         let id = match self.id {
             Some(id) => TreeId(id),
@@ -33,5 +36,17 @@ impl Args {
             }
         };
         fs.set_default_subvolume(id).map_err(|error| context.at(&path, &error))
+    }
+    fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
+        let told = |error: std::io::Error| mounted.at(&error);
+        let asked = mounted.open()?;
+        let id = match self.id {
+            Some(id) => TreeId(id),
+            None if !asked.is_subvolume_root().map_err(told)? => {
+                anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
+            }
+            None => asked.subvolume_id().map_err(told)?,
+        };
+        asked.set_default_subvolume(id).map_err(told)
     }
 }

@@ -3,8 +3,8 @@
 use super::{to_json, uuid_text};
 use crate::UsageError;
 use crate::context::Context;
+use crate::mounted::Target;
 use crate::output::{Output, json_bytes};
-use crate::path::ImagePath;
 use crate::time;
 use papilio::Subvolume;
 use papilio::format::{TreeId, Uuid, objectid};
@@ -18,7 +18,7 @@ use std::ffi::OsString;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subvolume; a bare IMAGE is its top level
-    #[arg(value_name = "IMAGE:/PATH", value_hint = clap::ValueHint::FilePath)]
+    #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::FilePath)]
     path: OsString,
     /// The subvolume with this id
     #[arg(short = 'r', long = "rootid", value_name = "ID", conflicts_with = "uuid")]
@@ -34,9 +34,8 @@ pub struct Args {
 impl Args {
     /// Shows it.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let path = ImagePath::parse(&self.path)?;
-        let all = context.open(&path.image)?.subvolumes()?;
-        let subvolume = self.find(context, &path, &all)?;
+        let (all, own) = self.ask(context)?;
+        let subvolume = self.find(&all, own)?;
         let snapshots: Vec<&Subvolume> = all
             .iter()
             .filter(|other| !subvolume.uuid.is_nil() && other.parent_uuid == subvolume.uuid)
@@ -50,26 +49,41 @@ impl Args {
         Ok(output.finish()?)
     }
 
-    fn find<'a>(
-        &self,
-        context: &Context,
-        path: &ImagePath,
-        all: &'a [Subvolume],
-    ) -> anyhow::Result<&'a Subvolume> {
+    /// All subvolumes, and the one whose root the path names, unless another was asked for.
+    fn ask(&self, context: &Context) -> anyhow::Result<(Vec<Subvolume>, Option<TreeId>)> {
+        let by_path = self.id.is_none() && self.uuid.is_none();
+        let none = || UsageError::new(format_args!("{}: not a subvolume", self.path.display()));
+        match Target::parse(&self.path)? {
+            Target::Image(path) => {
+                let all = context.open(&path.image)?.subvolumes()?;
+                if !by_path {
+                    return Ok((all, None));
+                }
+                let inode = context.inode(&path, true)?;
+                if inode.number() != objectid::FIRST_INODE || inode.is_subvolume_stub() {
+                    return Err(none().into());
+                }
+                Ok((all, Some(inode.tree())))
+            }
+            Target::Mounted(mounted) => {
+                let asked = mounted.open()?;
+                let told = |error: std::io::Error| mounted.at(&error);
+                if by_path && !asked.is_subvolume_root().map_err(told)? {
+                    return Err(none().into());
+                }
+                let own = by_path.then(|| asked.subvolume_id()).transpose().map_err(told)?;
+                Ok((asked.subvolumes().map_err(told)?, own))
+            }
+        }
+    }
+
+    fn find<'a>(&self, all: &'a [Subvolume], own: Option<TreeId>) -> anyhow::Result<&'a Subvolume> {
+        let path = self.path.display();
         if let Some(uuid) = self.uuid {
             let found = all.iter().find(|subvolume| subvolume.uuid == uuid);
             return found.ok_or_else(|| anyhow::anyhow!("{path}: no subvolume with UUID {uuid}"));
         }
-        let id = match self.id {
-            Some(id) => TreeId(id),
-            None => {
-                let inode = context.inode(path, true)?;
-                if inode.number() != objectid::FIRST_INODE || inode.is_subvolume_stub() {
-                    return Err(UsageError::new(format_args!("{path}: not a subvolume")).into());
-                }
-                inode.tree()
-            }
-        };
+        let id = own.unwrap_or(TreeId(self.id.unwrap_or_default()));
         let found = all.iter().find(|subvolume| subvolume.id == id);
         found.ok_or_else(|| anyhow::anyhow!("{path}: no subvolume with id {id}"))
     }

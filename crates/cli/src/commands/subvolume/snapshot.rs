@@ -1,7 +1,7 @@
 //! `papilio subvolume snapshot`.
 
 use crate::context::Context;
-use crate::path::ImagePath;
+use crate::mounted::{Mounted, Target};
 use papilio::{FileKind, PathError};
 use std::ffi::OsString;
 
@@ -11,10 +11,10 @@ use std::ffi::OsString;
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subvolume; a bare IMAGE is its top level
-    #[arg(value_name = "IMAGE:/SUBVOLUME", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "IMAGE:/SUBVOLUME|PATH", value_hint = clap::ValueHint::AnyPath)]
     source: OsString,
     /// The snapshot
-    #[arg(value_name = "IMAGE:/DEST", value_hint = clap::ValueHint::AnyPath)]
+    #[arg(value_name = "IMAGE:/DEST|PATH", value_hint = clap::ValueHint::AnyPath)]
     destination: OsString,
     /// One that does not change any more
     #[arg(short = 'r', long = "read-only")]
@@ -24,8 +24,17 @@ pub struct Args {
 impl Args {
     /// Makes it.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let source = ImagePath::parse(&self.source)?;
-        let mut destination = ImagePath::parse(&self.destination)?;
+        let (source, mut destination) =
+            match (Target::parse(&self.source)?, Target::parse_new(&self.destination)?) {
+                (Target::Image(source), Target::Image(destination)) => (source, destination),
+                (Target::Mounted(source), Target::Mounted(destination)) => {
+                    return self.run_mounted(&source, destination);
+                }
+                _ => anyhow::bail!(
+                    "{}: a snapshot lies in the file system of its source",
+                    self.destination.display()
+                ),
+            };
         if source.image != destination.image {
             anyhow::bail!("{destination}: a snapshot lies in the file system of its source");
         }
@@ -43,5 +52,20 @@ impl Args {
             .parent(&destination.path)
             .and_then(|(parent, name)| parent.create_snapshot(inode.tree(), name, self.read_only));
         made.map(drop).map_err(|error| context.at(&destination, &error))
+    }
+    fn run_mounted(&self, source: &Mounted, mut destination: Mounted) -> anyhow::Result<()> {
+        let subvolume = source.open()?;
+        if !subvolume.is_subvolume_root().map_err(|error| source.at(&error))? {
+            anyhow::bail!("{source}: {}", PathError::NoSubvolume);
+        }
+        if destination.path.is_dir() {
+            let full = source.path.canonicalize().map_err(|error| source.at(&error))?;
+            let name = full.file_name().filter(|_| full != source.mount.point);
+            let name = name.ok_or_else(|| anyhow::anyhow!("{destination}: {}", PathError::Exists))?;
+            destination.path.push(name);
+        }
+        let (directory, name) = destination.open_parent()?;
+        let made = directory.create_snapshot(&subvolume, &name, self.read_only);
+        made.map_err(|error| destination.at(&error))
     }
 }

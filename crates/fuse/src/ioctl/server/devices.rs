@@ -169,8 +169,9 @@ pub(super) fn dev_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 }
 
 pub(super) fn fs_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
-    // A caller of the first version of this ioctl passes nothing.
-    let asked = call.argument::<FsInfo>().map_or(0, |asked| asked.flags);
+    // By its number the caller only reads, so that FUSE does not pass on what is asked for: all is told then,
+    // and the flags say so.
+    let asked = call.argument::<FsInfo>().map_or(u64::MAX, |asked| asked.flags);
     let superblock = call.fs.superblock();
     let raw = &superblock.raw;
     let mut info = FsInfo {

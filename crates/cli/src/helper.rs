@@ -1,0 +1,126 @@
+//! The names that mount(8) and umount(8) call this program by.
+//!
+//! Owns how a helper's arguments become those of `papilio mount` and `papilio umount`. A helper is a symbolic
+//! link `/sbin/mount.TYPE` or `/sbin/umount.TYPE`; what it is called with is in mount(8), under "External
+//! helpers": `SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]` and `DIR [-flnrv] [-N NAMESPACE]
+//! [-t TYPE]`.
+
+use crate::UsageError;
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// The command's arguments, whatever name it was called by.
+///
+/// # Errors
+/// A helper's argument that it does not have.
+pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
+    let name = arguments.first().and_then(|name| Path::new(name).file_name()).map(OsStr::to_owned);
+    match name.as_deref().and_then(OsStr::to_str) {
+        Some("mount.fuse.papilio" | "mount.papilio") => translate_as("mount", arguments),
+        Some("umount.fuse.papilio" | "umount.papilio") => translate_as("umount", arguments),
+        _ => Ok(arguments),
+    }
+}
+
+fn translate_as(command: &str, arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
+    let mut options: Vec<OsString> = vec!["papilio".into(), command.into()];
+    let mut operands = Vec::new();
+    let mut arguments = arguments.into_iter().skip(1);
+    while let Some(argument) = arguments.next() {
+        let bytes = argument.as_bytes();
+        let Some(letters) = bytes.strip_prefix(b"-").filter(|letters| !letters.is_empty()) else {
+            operands.push(argument);
+            continue;
+        };
+        if bytes == b"--" {
+            operands.extend(arguments.by_ref());
+            break;
+        }
+        if bytes == b"--help" || bytes == b"--version" {
+            options.push(argument);
+            continue;
+        }
+        for (at, &letter) in letters.iter().enumerate() {
+            let mut value = || match &letters[at + 1..] {
+                [] => arguments.next(),
+                rest => Some(OsStr::from_bytes(rest).to_owned()),
+            };
+            match letter {
+                b'o' | b't' | b'N' => {
+                    let Some(value) = value() else {
+                        let letter = char::from(letter);
+                        return Err(UsageError::new(format_args!("-{letter} needs a value")));
+                    };
+                    match letter {
+                        b'o' => options.extend(["-o".into(), value]),
+                        b'N' => {
+                            return Err(UsageError::new(
+                                "-N: mounting in another namespace is not supported",
+                            ));
+                        }
+                        // The type is the name by which this was called.
+                        _ => {}
+                    }
+                    break;
+                }
+                b'v' => options.push("-v".into()),
+                // There is no mtab to write any more.
+                b'n' => {}
+                b's' if command == "mount" => options.push("--sloppy".into()),
+                b'f' if command == "mount" => options.push("--fake".into()),
+                b'r' if command == "mount" => options.push("-r".into()),
+                b'w' if command == "mount" => {}
+                b'l' if command == "umount" => options.push("--lazy".into()),
+                b'f' if command == "umount" => options.push("--force".into()),
+                // Read-only where it is busy: FUSE cannot.
+                b'r' if command == "umount" => {}
+                other => {
+                    let other = char::from(other);
+                    return Err(UsageError::new(format_args!("{command} helper: unknown option -{other}")));
+                }
+            }
+        }
+    }
+    options.push("--".into());
+    options.append(&mut operands);
+    Ok(options)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn translated(line: &str) -> Result<String, String> {
+        let arguments = line.split(' ').map(OsString::from).collect();
+        let translated = translate(arguments).map_err(|error| error.to_string())?;
+        Ok(translated.join(OsStr::new(" ")).into_string().unwrap())
+    }
+
+    #[test]
+    fn helpers_arguments_become_the_commands() {
+        let expectations = [
+            ("papilio mount a b -o ro", "papilio mount a b -o ro"),
+            (
+                "/sbin/mount.fuse.papilio a.img /mnt -o rw,noatime",
+                "papilio mount -o rw,noatime -- a.img /mnt",
+            ),
+            (
+                "mount.papilio a /mnt -sfnv -t papilio -oro",
+                "papilio mount --sloppy --fake -v -o ro -- a /mnt",
+            ),
+            ("mount.fuse.papilio a /mnt", "papilio mount -- a /mnt"),
+            ("/sbin/umount.fuse.papilio /mnt -l -v", "papilio umount --lazy -v -- /mnt"),
+            ("umount.papilio /mnt -fnr -t fuse.papilio", "papilio umount --force -- /mnt"),
+            ("umount.papilio -- -odd", "papilio umount -- -odd"),
+        ];
+        for (line, expected) in expectations {
+            assert_eq!(translated(line).as_deref(), Ok(expected));
+        }
+        for wrong in
+            ["mount.papilio a /mnt -x", "mount.papilio a /mnt -o", "umount.papilio -N /proc/1/ns/mnt m"]
+        {
+            assert!(translated(wrong).is_err(), "{wrong}");
+        }
+    }
+}

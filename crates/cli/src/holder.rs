@@ -1,0 +1,79 @@
+//! Who has an image that cannot be opened.
+//!
+//! Owns the words for it. The kernel's table of locks names the process, the table of mounts the mount point.
+
+use papilio::Error;
+use papilio_fuse::mount_table::MountEntry;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::Path;
+
+/// `error` of opening a file system, with who has the device where that is why and can be told.
+pub fn explain(error: Error) -> anyhow::Error {
+    let Error::Open(open) = &error else { return error.into() };
+    if error.errno() != rustix::io::Errno::BUSY.raw_os_error() {
+        return error.into();
+    }
+    let path = &open.path;
+    if let Some(mount) = mount_of_image(path) {
+        let (shown, point) = (path.display(), mount.point.display());
+        return anyhow::Error::msg(format!(
+            "{shown}: it is mounted on {point}{}; name paths there, or unmount it first",
+            locker(path).map_or(String::new(), |holder| format!(" (by {holder})"))
+        ));
+    }
+    match locker(path) {
+        Some(holder) => anyhow::Error::msg(format!("{error} ({holder})")),
+        None => error.into(),
+    }
+}
+
+/// The mount of Papilio's that shows the file system on `image`.
+pub fn mount_of_image(image: &Path) -> Option<MountEntry> {
+    let wanted = fs::metadata(image).ok()?;
+    let place = (wanted.dev(), wanted.ino());
+    MountEntry::all().ok()?.into_iter().rev().filter(MountEntry::is_papilio).find(|mount| {
+        mount.source == image
+            || fs::metadata(&mount.source).is_ok_and(|found| (found.dev(), found.ino()) == place)
+    })
+}
+
+/// `process 123, papilio`: who has a lock on a file.
+fn locker(path: &Path) -> Option<String> {
+    let metadata = fs::metadata(path).ok()?;
+    let (device, inode) = (metadata.dev(), metadata.ino());
+    let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
+    let locks = fs::read_to_string("/proc/locks").ok()?;
+    let pid = locks.lines().find_map(|line| {
+        // `1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF`; one that waits has `->` behind its number.
+        let fields: Vec<_> = line.split_ascii_whitespace().collect();
+        (fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&place.as_str()))
+            .then(|| fields[4].to_owned())
+    })?;
+    if pid.parse::<i32>().ok()? <= 0 {
+        return None;
+    }
+    let name = fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default();
+    match name.trim() {
+        "" => Some(format!("process {pid}")),
+        name => Some(format!("process {pid}, {name}")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn who_holds_a_lock_is_found() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        assert_eq!(locker(file.path()), None);
+        rustix::fs::flock(file.as_file(), rustix::fs::FlockOperation::LockExclusive).unwrap();
+        let own = format!("process {}, ", std::process::id());
+        // Some sandboxes show no locks.
+        if let Some(holder) = locker(file.path()) {
+            assert!(holder.starts_with(&own), "{holder}");
+        }
+        assert_eq!(mount_of_image(file.path()), None);
+    }
+}

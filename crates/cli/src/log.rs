@@ -1,0 +1,78 @@
+//! What the library tells while a server runs: lines on standard error.
+//!
+//! Owns [`Log`], a subscriber of `tracing` that does no more than that. Each line has the time, the level and the
+//! text.
+
+use crate::time;
+use papilio::Timespec;
+use std::fmt::Write as _;
+use std::io::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+use tracing::field::{Field, Visit};
+use tracing::span::{Attributes, Id, Record};
+use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Lines on standard error.
+#[derive(Debug)]
+pub struct Log {
+    least: Level,
+}
+
+impl Log {
+    /// From now on all that is at least as grave as warnings is written; with `verbosity`, more.
+    pub fn start(verbosity: i16) {
+        let least = match verbosity {
+            ..=-1 => Level::ERROR,
+            0 => Level::WARN,
+            1 => Level::INFO,
+            2 => Level::DEBUG,
+            3.. => Level::TRACE,
+        };
+        // Set before by nobody but another call of this.
+        let _ = tracing::subscriber::set_global_default(Self { least });
+    }
+}
+
+impl Subscriber for Log {
+    fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+        *metadata.level() <= self.least && metadata.target().starts_with("papilio")
+    }
+
+    fn new_span(&self, _: &Attributes<'_>) -> Id {
+        Id::from_u64(1)
+    }
+
+    fn record(&self, _: &Id, _: &Record<'_>) {}
+
+    fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+    fn event(&self, event: &Event<'_>) {
+        let mut text = Text(String::new());
+        event.record(&mut text);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let now = Timespec { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
+        let line = format!("{} papilio: {}: {}\n", time::to_second(now), event.metadata().level(), text.0);
+        // Nowhere is left to tell that it could not be told.
+        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+    }
+
+    fn enter(&self, _: &Id) {}
+
+    fn exit(&self, _: &Id) {}
+}
+
+/// The message, and other fields behind it.
+struct Text(String);
+
+impl Visit for Text {
+    fn record_debug(&mut self, field: &Field, value: &dyn std::fmt::Debug) {
+        let result = match field.name() {
+            "message" => {
+                self.0 = format!("{value:?}{}", self.0);
+                Ok(())
+            }
+            name => write!(self.0, " {name}={value:?}"),
+        };
+        debug_assert!(result.is_ok(), "writing to a string");
+    }
+}
