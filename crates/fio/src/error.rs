@@ -67,6 +67,16 @@ pub enum EngineError {
         /// The image.
         image: String,
     },
+    /// The host gives no threads.
+    #[error("job {job}: queue_threads={threads}: {source}")]
+    Threads {
+        /// The job's name.
+        job: String,
+        /// How many were asked for.
+        threads: usize,
+        /// What the host says.
+        source: std::io::Error,
+    },
     /// Something failed on a file.
     #[error("{what} {file}: {source}")]
     File {

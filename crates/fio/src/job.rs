@@ -1,7 +1,8 @@
 //! A running job: its files and its I/O.
 //!
 //! Owns [`Job`], which belongs to the job's thread, and [`Transfer`], the buffer of an I/O. I/O runs in the
-//! job's own thread: handing it to others costs several times what a short one takes. With `iodepth=1` it is
+//! job's own thread unless `queue_threads` says otherwise: handing it to others costs several times what a short one
+//! takes. With `iodepth=1` it is
 //! over when `queue` returns. With more it is collected until fio commits, goes to an [`IoQueue`] together, and
 //! runs when fio asks for completions.
 //!
@@ -77,12 +78,16 @@ impl Job {
             return Err(EngineError::Forked { job: options.name });
         }
         let fs = mount::mount(&options.mount)?;
-        let depth = options.iodepth;
+        let (depth, threads) = (options.iodepth, options.queue_threads);
+        let queued = depth > 1 || threads > 0;
+        let queue = queued.then(|| IoQueue::with_threads(depth, threads)).transpose();
+        let queue =
+            queue.map_err(|source| EngineError::Threads { job: options.name.clone(), threads, source })?;
         Ok(Self {
             fio,
             fs,
             files: Vec::new(),
-            queue: (depth > 1).then(|| IoQueue::new(depth)),
+            queue,
             uncommitted: Vec::with_capacity(depth),
             done: VecDeque::with_capacity(depth),
             collected: Vec::with_capacity(depth),

@@ -27,6 +27,7 @@ pub struct EngineOptions {
     mark: c_int,
     nodatacow: c_int,
     nodatasum: c_int,
+    queue_threads: c_int,
     image: *const c_char,
     mkfs: *const c_char,
     fs_size: *const c_char,
@@ -52,7 +53,7 @@ struct Described {
     help: &'static CStr,
 }
 
-const OPTIONS: [Described; 12] = [
+const OPTIONS: [Described; 13] = [
     text(
         c"image",
         offset_of!(EngineOptions, image),
@@ -88,6 +89,13 @@ const OPTIONS: [Described; 12] = [
         c"New files are written in place and have no checksums",
     ),
     flag(c"nodatasum", offset_of!(EngineOptions, nodatasum), c"New files have no checksums"),
+    Described {
+        name: c"queue_threads",
+        kind: Kind::Int,
+        offset: offset_of!(EngineOptions, queue_threads),
+        default: None,
+        help: c"Threads of each job that run what is queued, instead of the job's own (0)",
+    },
     Described {
         name: c"papilio_mark",
         kind: Kind::Int,
@@ -163,6 +171,8 @@ pub struct JobOptions {
     pub root: String,
     /// I/Os in flight at most.
     pub iodepth: usize,
+    /// Threads that run what is queued; none for the job's own.
+    pub queue_threads: usize,
     /// Reads among its I/O.
     pub reads: bool,
     /// Writes among its I/O.
@@ -209,6 +219,7 @@ impl JobOptions {
             mount: own.mount_request(&name, fio.is_read_only())?,
             root: own.texts().root,
             iodepth: job.option(offsets.iodepth).max(1) as usize,
+            queue_threads: own.queue_threads(&name)?,
             reads: direction & 1 != 0,
             writes: direction & 2 != 0,
             overwrite: flag(offsets.overwrite),
@@ -255,6 +266,18 @@ impl EngineOptions {
             cache: text(self.cache),
             compress: text(self.compress),
             root: text(self.root),
+        }
+    }
+
+    fn queue_threads(&self, job: &str) -> Result<usize, EngineError> {
+        match self.queue_threads {
+            threads @ 0..=256 => Ok(threads as usize),
+            threads => Err(EngineError::Value {
+                job: job.to_owned(),
+                option: "queue_threads",
+                value: threads.to_string(),
+                reason: "not a number from 0 to 256".to_owned(),
+            }),
         }
     }
 

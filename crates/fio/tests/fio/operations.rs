@@ -21,9 +21,14 @@ fn verify_on_host(mounted: &Path, jobs: &[&str]) {
 }
 
 fn verified(more: &[&str]) {
+    verified_with(&[], more);
+}
+
+/// `own` are options of the engine.
+fn verified_with(own: &[&str], more: &[&str]) {
     let Some(bench) = Bench::with_image(512) else { return };
     let jobs = ["--rw=randwrite", "--bsrange=4k-64k", "--size=6m", "--verify=crc32c", "--numjobs=4"];
-    let done = bench.run(&[&jobs, more].concat()).ok();
+    let done = bench.run(&[own, &jobs, more].concat()).ok();
     assert_eq!(done.len(), 4);
     assert!(done.sum("write", "total_ios") > 4 * 96);
     assert_eq!(done.sum("write", "io_bytes"), 24 << 20);
@@ -40,6 +45,11 @@ fn what_is_written_deep_and_direct_verifies() {
 #[test]
 fn what_is_written_deep_and_buffered_verifies() {
     verified(&["--iodepth=16", "--direct=0", "--fsync=50"]);
+}
+
+#[test]
+fn what_threads_of_the_queue_write_verifies() {
+    verified_with(&["--queue_threads=3"], &["--iodepth=8", "--fsync=60"]);
 }
 
 #[test]

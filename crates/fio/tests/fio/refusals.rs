@@ -23,6 +23,7 @@ fn jobs_that_ask_for_what_is_not_there() {
     bench.run(&with(&["--mkfs=maybe"])).refused("mkfs=maybe");
     bench.run(&with(&["--mkfs=1", "--fs_size=lots"])).refused("fs_size=lots");
     bench.run(&with(&["--mkfs=1", "--fs_size=1m"])).refused("too few");
+    bench.run(&with(&["--queue_threads=1000"])).refused("queue_threads=1000");
     // A file system is there already.
     bench.run(&with(&["--mkfs=1", "--fs_size=256m"])).refused("only force overwrites it");
     bench.run(&["--rw=read", "--size=1m", "--pre_read=1"]).refused("pre_read=1");
