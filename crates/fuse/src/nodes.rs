@@ -16,7 +16,7 @@ use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError
 use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
 
@@ -171,6 +171,17 @@ impl Nodes {
             Some(Place::Inode(tree, number)) => fs.inode_at(tree, number).map_err(stale),
             _ => Err(Errno(libc::ESTALE)),
         }
+    }
+
+    /// The files that are open for writing.
+    pub(crate) fn open_for_writing(&self) -> Vec<NodeId> {
+        let mut open = Vec::new();
+        for shard in &self.shards {
+            let shard = shard.lock();
+            let written = shard.values().filter(|known| known.node.writers.load(Ordering::Acquire) > 0);
+            open.extend(written.map(|known| known.node.id));
+        }
+        open
     }
 
     fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, Known>> {

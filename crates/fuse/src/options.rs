@@ -48,7 +48,7 @@ pub struct MountOptions {
     pub max_threads: Option<usize>,
     /// Whether the kernel gathers writes.
     pub writeback_cache: bool,
-    /// How long the kernel believes attributes and names.
+    /// How long the kernel believes attributes and names without asking: long, as nobody else changes them.
     pub attr_timeout: Duration,
     /// Whether owners may delete their subvolumes.
     pub user_subvol_rm_allowed: bool,
@@ -376,7 +376,7 @@ impl Parser {
             fsname: self.fsname,
             max_threads: self.max_threads,
             writeback_cache: !self.no_writeback_cache,
-            attr_timeout: Duration::from_secs(1),
+            attr_timeout: Duration::from_secs(3600),
             user_subvol_rm_allowed: self.user_subvol_rm_allowed,
             dev: !self.no_dev,
             suid: !self.no_suid,

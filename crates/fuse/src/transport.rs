@@ -337,6 +337,10 @@ pub trait Operations: Send + Sync + 'static {
     /// Removes an extended attribute.
     fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno>;
 
+    /// The files whose data the kernel may hold unwritten, where an ioctl needs all of it: a snapshot shall have
+    /// what was written before. It is to be written before [`Operations::ioctl`].
+    fn dirty_before(&self, command: u32) -> Vec<NodeId>;
+
     /// Answers an ioctl.
     fn ioctl(
         &self,

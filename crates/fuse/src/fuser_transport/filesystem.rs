@@ -2,7 +2,7 @@
 
 use super::assistant::{Assistant, Kernel};
 use super::convert::{attributes, caller, errno, file_type, nothing, set_time, time, unpack_device};
-use crate::ioctl::Changed as IoctlChanged;
+use crate::ioctl::{Changed as IoctlChanged, IoctlReply};
 use crate::transport::{
     AttributeChange, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, ListedEntry, NewNode,
     NewNodeKind, NodeId, Operations, Rename, SeekTo, Write, XattrSet,
@@ -500,18 +500,27 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
         output_size: u32,
         reply: ReplyIoctl,
     ) {
-        let output_size = output_size as usize;
-        let answer = self
-            .ask(|operations| operations.ioctl(caller(request), node(number), command, input, output_size));
-        match answer {
-            Ok(answer) if answer.changed.is_empty() => reply.ioctl(answer.result, &answer.output),
-            Ok(answer) => {
-                let operations = Arc::clone(&self.operations);
-                self.assistant.run(move |kernel| {
-                    forget_changed(kernel, operations.as_ref(), &answer.changed);
-                    reply.ioctl(answer.result, &answer.output);
+        let (caller, node, output_size) = (caller(request), node(number), output_size as usize);
+        let dirty = self.operations.dirty_before(command);
+        if !dirty.is_empty() {
+            let (operations, input) = (Arc::clone(&self.operations), input.to_vec());
+            return self.assistant.run(move |kernel| {
+                dirty.iter().for_each(|node| kernel.write_back(*node));
+                let answer = ask(operations.as_ref(), |operations| {
+                    operations.ioctl(caller, node, command, &input, output_size)
                 });
-            }
+                answer_ioctl(kernel, operations.as_ref(), answer, reply);
+            });
+        }
+        let answer = self.ask(|operations| operations.ioctl(caller, node, command, input, output_size));
+        if answer.as_ref().is_ok_and(|answer| !answer.changed.is_empty()) {
+            let operations = Arc::clone(&self.operations);
+            return self
+                .assistant
+                .run(move |kernel| answer_ioctl(kernel, operations.as_ref(), answer, reply));
+        }
+        match answer {
+            Ok(answer) => reply.ioctl(answer.result, &answer.output),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -587,7 +596,22 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
     }
 }
 
-/// Has the kernel forget what an ioctl made untrue.
+/// Has the kernel forget what an ioctl made untrue, and then answers it.
+fn answer_ioctl<O: Operations>(
+    kernel: &Kernel,
+    operations: &O,
+    answer: Result<IoctlReply, Errno>,
+    reply: ReplyIoctl,
+) {
+    match answer {
+        Ok(answer) => {
+            forget_changed(kernel, operations, &answer.changed);
+            reply.ioctl(answer.result, &answer.output);
+        }
+        Err(error) => reply.error(errno(error)),
+    }
+}
+
 fn forget_changed<O: Operations>(kernel: &Kernel, operations: &O, changed: &[IoctlChanged]) {
     for change in changed {
         match change {

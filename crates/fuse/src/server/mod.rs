@@ -14,6 +14,7 @@ mod names;
 mod privileges;
 mod xattrs;
 
+use crate::ioctl::number::Command;
 use crate::ioctl::{Caller, IoctlCall, IoctlReply, MountInfo};
 use crate::nodes::{Node, Nodes};
 use crate::transport::{
@@ -27,6 +28,17 @@ use papilio::format::{InodeNumber, TreeId};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
+
+/// Ioctls that mean all data that was written before: snapshots and commits; and what makes a subvolume
+/// read-only, because nothing could be written to it any more.
+const NEEDS_DATA: [Command; 6] = [
+    Command::SNAP_CREATE,
+    Command::SNAP_CREATE_V2,
+    Command::SNAPSHOT_BY_ID,
+    Command::SUBVOL_SETFLAGS,
+    Command::SYNC,
+    Command::START_SYNC,
+];
 
 /// A mounted file system.
 pub(crate) struct Server {
@@ -225,6 +237,10 @@ impl Operations for Server {
 
     fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.drop_xattr(node, name)
+    }
+
+    fn dirty_before(&self, command: u32) -> Vec<NodeId> {
+        if NEEDS_DATA.contains(&Command(command)) { self.nodes.open_for_writing() } else { Vec::new() }
     }
 
     fn ioctl(

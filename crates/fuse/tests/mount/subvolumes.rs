@@ -79,3 +79,39 @@ fn subvolumes_are_told_apart_by_numbers_that_last() {
     );
     inner.unmount();
 }
+
+#[test]
+fn a_snapshot_has_what_was_written_before_and_is_seen_at_once() {
+    use papilio_fuse::ioctl::client::MountedPath;
+    use std::io::{Read, Seek, SeekFrom, Write};
+    let Some(_) = require(NEEDS) else { return };
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = make_image(&scratch, 256 << 20);
+    let mount = Mount::new(&scratch, &image, "subvolid=5");
+    let root = mount.path();
+    let top = MountedPath::open(root).unwrap();
+    // Looked for in vain, which the kernel remembers.
+    assert!(!root.join("sub").exists());
+    top.create_subvolume(b"sub").unwrap();
+    assert!(root.join("sub").is_dir());
+    let mut file = fs::File::create(root.join("sub/f")).unwrap();
+    for round in 0..3_u8 {
+        // Neither closed nor synced.
+        file.seek(SeekFrom::Start(0)).unwrap();
+        file.write_all(&vec![round; 200_000]).unwrap();
+        let name = format!("snapshot-{round}");
+        assert!(!root.join(&name).exists());
+        let sub = MountedPath::open(&root.join("sub")).unwrap();
+        top.create_snapshot(&sub, name.as_bytes(), round % 2 == 1).unwrap();
+        assert!(fs::read(root.join(&name).join("f")).unwrap() == vec![round; 200_000], "{name}");
+    }
+    assert!(fs::read(root.join("snapshot-0/f")).unwrap() == vec![0; 200_000]);
+    let mut open = fs::File::open(root.join("snapshot-0/f")).unwrap();
+    top.delete_subvolume(b"snapshot-0").unwrap();
+    assert!(!root.join("snapshot-0").exists());
+    assert_eq!(errno(open.metadata().and_then(|_| open.read_to_end(&mut Vec::new()))), Some(libc::ESTALE));
+    drop(file);
+    drop((top, open));
+    mount.unmount();
+    check(&image);
+}
