@@ -4,6 +4,7 @@ use crate::backing::Place;
 use crate::job::{JOBS, Job, Scale};
 use crate::runner::Plan;
 use crate::side::Side;
+use crate::sweep::{Over, SweepPlan};
 use crate::{names, read};
 use std::fmt;
 use std::path::PathBuf;
@@ -41,6 +42,44 @@ pub(crate) enum Comparison {
     Read(read::Arguments),
     /// Create, list, snapshot and delete many files
     Names(names::Arguments),
+    /// Run the jobs with more threads, extents or snapshots, and see how the figures move
+    Sweep(Box<SweepArgs>),
+}
+
+/// Arguments of the sweep.
+#[derive(Debug, clap::Args)]
+pub(crate) struct SweepArgs {
+    /// What there is more of
+    #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, required = true)]
+    over: Vec<Over>,
+    /// How many [default: 1,2,4,16 threads; 1000 to 1000000 extents; 1 to 1000 snapshots]
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
+    points: Vec<u64>,
+    #[command(flatten)]
+    pub jobs: JobArgs,
+}
+
+impl SweepArgs {
+    /// What shall be run.
+    ///
+    /// # Errors
+    /// As [`JobArgs::plan`].
+    pub(crate) fn plan(&self, quiet: bool) -> Result<SweepPlan, UsageError> {
+        if !self.jobs.report.is_empty() {
+            return Err(UsageError("--report shows a sweep that was run, without `sweep`".into()));
+        }
+        let mut points = self.points.clone();
+        points.sort_unstable();
+        points.dedup();
+        if let Some(point) = points.iter().find(|point| !(1..=100_000_000).contains(*point)) {
+            return Err(UsageError(format!("--points {point}: from 1 to 100000000")));
+        }
+        let most_threads = points.last().copied().unwrap_or_default();
+        if self.over.contains(&Over::Threads) && most_threads > 1024 {
+            return Err(UsageError(format!("--points {most_threads}: at most 1024 threads")));
+        }
+        Ok(SweepPlan { plan: self.jobs.plan(quiet)?, over: self.over.clone(), points })
+    }
 }
 
 /// Arguments of the jobs.
@@ -77,9 +116,9 @@ pub(crate) struct JobArgs {
     /// Write the report as Markdown too, its plots into a folder `plots` beside it
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub markdown: Option<PathBuf>,
-    /// Run nothing: show this report.json again
+    /// Run nothing: show this report.json again; of several (once for each), what the first lacks is added
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
-    pub report: Option<PathBuf>,
+    pub report: Vec<PathBuf>,
     /// Print the report as JSON instead of tables
     #[arg(long)]
     pub json: bool,

@@ -26,6 +26,7 @@ pub mod report;
 pub mod runner;
 pub mod side;
 pub mod sides;
+pub mod sweep;
 
 pub use args::{BenchArgs, UsageError};
 
@@ -42,46 +43,64 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
     match &args.comparison {
         Some(args::Comparison::Read(arguments)) => read::run(arguments),
         Some(args::Comparison::Names(arguments)) => names::run(arguments),
-        None => run_jobs(&args.jobs, quiet),
+        Some(args::Comparison::Sweep(arguments)) => {
+            let plan = arguments.plan(quiet)?;
+            let report = in_folder(&arguments.jobs, |folder| plan.run(folder))?;
+            show(&arguments.jobs, &report)
+        }
+        None => show(&args.jobs, &report(&args.jobs, quiet)?),
     }
 }
 
-fn run_jobs(args: &args::JobArgs, quiet: bool) -> anyhow::Result<()> {
-    let report = match &args.report {
-        Some(path) => Report::read(path)?,
-        None => measure(args, quiet)?,
+/// A report that is there already, or a new one.
+fn report(args: &args::JobArgs, quiet: bool) -> anyhow::Result<Report> {
+    let Some((first, more)) = args.report.split_first() else {
+        let plan = args.plan(quiet)?;
+        return in_folder(args, |folder| plan.run(folder));
     };
+    let mut report = Report::read(first)?;
+    for path in more {
+        report.add(Report::read(path)?);
+    }
+    Ok(report)
+}
+
+/// Writes and prints what was wished for.
+fn show(args: &args::JobArgs, report: &Report) -> anyhow::Result<()> {
     if let Some(folder) = &args.output {
         prepare_folder(folder)?;
         write(&folder.join("report.json"), &report.to_json()?)?;
-        write(&folder.join("report.html"), &html::page(&report)?)?;
+        write(&folder.join("report.html"), &html::page(report)?)?;
     }
     if let Some(path) = &args.markdown {
-        markdown::write(&report, path)?;
+        markdown::write(report, path)?;
     }
-    let text = if args.json { report.to_json()? } else { table::text(&report) };
+    let text = if args.json { report.to_json()? } else { table::text(report) };
     std::io::stdout().write_all(text.as_bytes())?;
-    if report.interrupted && args.report.is_none() {
+    if report.interrupted && args.report.is_empty() {
         bail!("interrupted");
     }
-    if report.jobs.iter().all(|job| job.sides.is_empty()) {
+    if report.is_empty() {
         bail!("nothing was measured");
     }
     Ok(())
 }
 
-fn measure(args: &args::JobArgs, quiet: bool) -> anyhow::Result<Report> {
-    let plan = args.plan(quiet)?;
+/// Runs something with a folder for fio's own files, which goes away again where none is wished for.
+fn in_folder(
+    args: &args::JobArgs,
+    run: impl FnOnce(&Path) -> anyhow::Result<Report>,
+) -> anyhow::Result<Report> {
     match &args.output {
         Some(folder) => {
             let folder = folder.join("fio");
             prepare_folder(&folder)?;
             // fio runs in another folder than we do.
-            plan.run(&folder.canonicalize()?)
+            run(&folder.canonicalize()?)
         }
         None => {
             let folder = tempfile::tempdir().context("a folder for fio's output")?;
-            plan.run(folder.path())
+            run(folder.path())
         }
     }
 }

@@ -53,20 +53,7 @@ impl Plan {
     pub fn run(&self, output: &Path) -> anyhow::Result<Report> {
         interrupt::watch();
         let environment = Environment::find(self.engine.as_deref())?;
-        let mut left_out = Vec::new();
-        let mut sides = self.sides.clone();
-        sides.retain(|side| match environment.missing(*side) {
-            Some(why) => {
-                left_out.push(LeftOut { side: *side, job: None, why });
-                false
-            }
-            None => true,
-        });
-        if sides.is_empty() {
-            let why: Vec<String> =
-                left_out.iter().map(|left| format!("{}: {}", left.side, left.why)).collect();
-            bail!("nothing can be run here: {}", why.join("; "));
-        }
+        let (sides, left_out) = self.available(&environment)?;
         let jobs: Vec<ScaledJob> =
             self.jobs.iter().map(|job| job.scaled(self.scale)).collect::<anyhow::Result<_>>()?;
         let bytes = jobs.iter().map(ScaledJob::image_bytes).max().unwrap_or_default();
@@ -100,6 +87,28 @@ impl Plan {
         }
         report.interrupted = interrupt::seen();
         Ok(report)
+    }
+
+    /// The sides that can run here, and why the others cannot.
+    ///
+    /// # Errors
+    /// None can.
+    pub(crate) fn available(&self, environment: &Environment) -> anyhow::Result<(Vec<Side>, Vec<LeftOut>)> {
+        let mut left_out = Vec::new();
+        let mut sides = self.sides.clone();
+        sides.retain(|side| match environment.missing(*side) {
+            Some(why) => {
+                left_out.push(LeftOut { side: *side, job: None, why });
+                false
+            }
+            None => true,
+        });
+        if sides.is_empty() {
+            let why: Vec<String> =
+                left_out.iter().map(|left| format!("{}: {}", left.side, left.why)).collect();
+            bail!("nothing can be run here: {}", why.join("; "));
+        }
+        Ok((sides, left_out))
     }
 
     /// Runs of all jobs, layouts of those that share files, and the model.

@@ -84,6 +84,15 @@ impl Run<'_> {
         self.run(&["--create_only=1"]).map(drop)
     }
 
+    /// Runs the job for what it writes, not for figures.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub fn lay_out_by_running(&self) -> anyhow::Result<()> {
+        let (text, _) = self.run(&[])?;
+        Output::parse(&text)?.figures(self.measured.unwrap_or_default()).map(drop)
+    }
+
     /// Runs fio to its end; gives its output and what the processors did meanwhile.
     fn run(&self, options: &[&str]) -> anyhow::Result<(String, Samples)> {
         let path = |suffix: &str| PathBuf::from(format!("{}.{suffix}", self.stem.display()));

@@ -2,7 +2,7 @@
 //! at its end, no script.
 
 use super::plots::{self, Plot};
-use super::{JobReport, Report, table};
+use super::{JobReport, Report, Sweep, table};
 use crate::side::Side;
 use std::fmt::Write;
 
@@ -79,6 +79,9 @@ pub fn page(report: &Report) -> anyhow::Result<String> {
     for job in &report.jobs {
         page += &section(report, job)?;
     }
+    for sweep in &report.sweeps {
+        page += &sweep_section(sweep)?;
+    }
     page += &left_out(report);
     page +=
         "<h2>What the columns say</h2>\n<p>MiB/s is the median of the rounds, then the least and the most. ";
@@ -121,19 +124,7 @@ fn section(report: &Report, job: &JobReport) -> anyhow::Result<String> {
         job.file_bytes >> 20,
         job.cache.map_or_else(String::new, |cache| format!(", {} MiB of cache", cache >> 20)),
     );
-    section += "<div class=\"scroll\"><table>\n<tr>";
-    for head in table::HEADS {
-        let _ = write!(section, "<th>{head}</th>");
-    }
-    section += "</tr>\n";
-    for row in table::rows(job) {
-        section += "<tr>";
-        for cell in &row {
-            let _ = write!(section, "<td>{}</td>", escaped(cell));
-        }
-        section += "</tr>\n";
-    }
-    section += "</table></div>\n";
+    section += &html_table(&table::HEADS, &table::rows(job));
     let _ = writeln!(section, "<p>Aims: {}</p>", escaped(&table::aims(job, &known.target)));
     let _ = writeln!(
         section,
@@ -157,6 +148,34 @@ fn section(report: &Report, job: &JobReport) -> anyhow::Result<String> {
     let _ =
         writeln!(section, "<details><summary>Job file</summary><pre>{}</pre></details>", escaped(&job.file));
     Ok(section)
+}
+
+/// The sweep over one thing: for each job a table and a plot.
+fn sweep_section(sweep: &Sweep) -> anyhow::Result<String> {
+    let (over, unit) = (sweep.over, sweep.over.unit());
+    let mut section = format!("<h2 id=\"over-{over}\">Over {unit}</h2>\n<div class=\"plots\">");
+    for id in sweep.jobs() {
+        let plot = plots::sweep(sweep, id)?.as_ref().map(figure).unwrap_or_default();
+        let table = html_table(&table::sweep_heads(sweep, id), &table::sweep_rows(sweep, id));
+        let _ = write!(section, "<div>{plot}{table}</div>");
+    }
+    Ok(section + "</div>\n")
+}
+
+fn html_table(heads: &[impl AsRef<str>], rows: &[impl AsRef<[String]>]) -> String {
+    let mut table = String::from("<div class=\"scroll\"><table>\n<tr>");
+    for head in heads {
+        let _ = write!(table, "<th>{}</th>", escaped(head.as_ref()));
+    }
+    table += "</tr>\n";
+    for row in rows {
+        table += "<tr>";
+        for cell in row.as_ref() {
+            let _ = write!(table, "<td>{}</td>", escaped(cell));
+        }
+        table += "</tr>\n";
+    }
+    table + "</table></div>\n"
 }
 
 fn left_out(report: &Report) -> String {
@@ -185,8 +204,8 @@ mod tests {
             assert_eq!(found.count(), 0, "{outside}");
         }
         // All plots: three a job, and the overview.
-        assert_eq!(page.matches("<svg ").count(), 7 * 3 + 1);
-        assert_eq!(page.matches("</svg>").count(), 7 * 3 + 1);
+        assert_eq!(page.matches("<svg ").count(), 7 * 3 + 2);
+        assert_eq!(page.matches("</svg>").count(), 7 * 3 + 2);
         assert!(page.contains("A &lt;processor&gt; &amp; more"));
         assert_eq!(page.matches("</script>").count(), 1);
     }

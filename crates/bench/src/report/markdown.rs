@@ -20,6 +20,11 @@ pub fn write(report: &Report, path: &Path) -> anyhow::Result<()> {
     for job in &report.jobs {
         all.extend(plots::of_job(job)?);
     }
+    for sweep in &report.sweeps {
+        for id in sweep.jobs() {
+            all.extend(plots::sweep(sweep, id)?);
+        }
+    }
     for plot in &all {
         let file = folder.join(format!("{}.svg", plot.name));
         std::fs::write(&file, &plot.svg).with_context(|| file.display().to_string())?;
@@ -85,6 +90,22 @@ fn text(report: &Report, all: &[Plot]) -> String {
             }
         }
     }
+    for sweep in &report.sweeps {
+        let _ = writeln!(text, "## Over {}\n", sweep.over.unit());
+        for id in sweep.jobs() {
+            let heads = table::sweep_heads(sweep, id);
+            let _ = writeln!(text, "{id}, MiB/s:\n\n| {} |", heads.join(" | "));
+            let _ = writeln!(text, "|---|{}", "---:|".repeat(heads.len() - 1));
+            for row in table::sweep_rows(sweep, id) {
+                let _ = writeln!(text, "| {} |", row.join(" | "));
+            }
+            text.push('\n');
+            let name = format!("{id}-over-{}", sweep.over);
+            if let Some(plot) = all.iter().find(|plot| plot.name == name) {
+                let _ = writeln!(text, "{}\n", image(plot));
+            }
+        }
+    }
     if !report.left_out.is_empty() {
         text += "## Left out\n\n";
     }
@@ -108,7 +129,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         let images: Vec<&str> =
             text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()).collect();
-        assert_eq!(images.len(), 7 * 3 + 1);
+        assert_eq!(images.len(), 7 * 3 + 2);
         for image in images {
             let svg = std::fs::read_to_string(folder.path().join("docs").join(image)).unwrap();
             assert!(svg.starts_with("<svg "), "{image}");
@@ -121,6 +142,7 @@ mod tests {
     fn tables_have_as_many_cells_in_every_row() {
         let text = text(&sample(), &[]);
         let cells = text.lines().filter(|line| line.starts_with('|')).map(|line| line.matches('|').count());
-        assert!(cells.collect::<Vec<_>>().iter().all(|count| *count == 10));
+        // The sweep has four points.
+        assert!(cells.collect::<Vec<_>>().iter().all(|count| *count == 10 || *count == 6));
     }
 }

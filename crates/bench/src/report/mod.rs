@@ -17,6 +17,7 @@ use crate::job::Job;
 use crate::machine::Machine;
 use crate::model::Model;
 use crate::side::Side;
+use crate::sweep::Over;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use statistics::Spread;
@@ -50,6 +51,9 @@ pub struct Report {
     pub jobs: Vec<JobReport>,
     /// Bandwidths behind job 002.
     pub model: Option<Model>,
+    /// How the figures move with something.
+    #[serde(default)]
+    pub sweeps: Vec<Sweep>,
     /// Whether the run was ended before all was done.
     pub interrupted: bool,
 }
@@ -89,6 +93,43 @@ pub struct SideReport {
     pub runs: Vec<Measurement>,
 }
 
+/// Jobs run again and again with more of something.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Sweep {
+    /// Of what.
+    pub over: Over,
+    /// The runs, job by job, ascending within each.
+    pub points: Vec<Point>,
+}
+
+/// A job at one point of a sweep.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Point {
+    /// How many there were.
+    pub value: u64,
+    /// The runs.
+    pub job: JobReport,
+}
+
+impl Sweep {
+    /// Adds a point behind the others.
+    pub fn add(&mut self, point: Point) {
+        self.points.push(point);
+    }
+
+    /// The jobs, each once, in order.
+    pub fn jobs(&self) -> Vec<&str> {
+        let mut ids: Vec<&str> = self.points.iter().map(|point| point.job.id.as_str()).collect();
+        ids.dedup();
+        ids
+    }
+
+    /// The points of one job.
+    pub fn of_job<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Point> + Clone {
+        self.points.iter().filter(move |point| point.job.id == id)
+    }
+}
+
 impl Report {
     /// A report without a job yet.
     pub fn new(machine: Machine, scale: f64, rounds: usize, backing: (Kind, u64)) -> Self {
@@ -105,6 +146,7 @@ impl Report {
             left_out: Vec::new(),
             jobs: Vec::new(),
             model: None,
+            sweeps: Vec::new(),
             interrupted: false,
         }
     }
@@ -126,6 +168,34 @@ impl Report {
         Ok(report)
     }
 
+    /// Takes in what another report has and this one lacks: jobs, sweeps, and what they left out. The
+    /// machine and the scale stay this one's.
+    pub fn add(&mut self, other: Self) {
+        for job in other.jobs {
+            if self.job(&job.id).is_none() {
+                self.jobs.push(job);
+            }
+        }
+        for sweep in other.sweeps {
+            if self.sweeps.iter().all(|own| own.over != sweep.over) {
+                self.sweeps.push(sweep);
+            }
+        }
+        for left in other.left_out {
+            if !self.left_out.contains(&left) {
+                self.left_out.push(left);
+            }
+        }
+        self.model = self.model.or(other.model);
+        self.interrupted |= other.interrupted;
+    }
+
+    /// Whether there is no figure at all.
+    pub fn is_empty(&self) -> bool {
+        let points = self.sweeps.iter().flat_map(|sweep| &sweep.points).map(|point| &point.job);
+        self.jobs.iter().chain(points).all(|job| job.sides.is_empty())
+    }
+
     /// As JSON, with a newline at the end.
     pub fn to_json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
@@ -138,7 +208,8 @@ impl Report {
 
     /// The sides that have a figure anywhere.
     pub fn sides(&self) -> impl Iterator<Item = Side> {
-        let has = |side| self.jobs.iter().any(|job| job.side(side).is_some());
+        let points = || self.sweeps.iter().flat_map(|sweep| &sweep.points).map(|point| &point.job);
+        let has = move |side| self.jobs.iter().chain(points()).any(|job| job.side(side).is_some());
         Side::ALL.into_iter().filter(move |side| has(*side))
     }
 }
@@ -255,6 +326,10 @@ pub(crate) mod tests {
             job: Some("004-huge".into()),
             why: "needs a memory cgroup </script>".into(),
         });
+        let point = |(place, job): (usize, JobReport)| Point { value: 10_u64.pow(place as u32), job };
+        let jobs = report.jobs[..4].to_vec();
+        let jobs = jobs.into_iter().map(|job| JobReport { id: "000".into(), ..job });
+        report.sweeps.push(Sweep { over: Over::Snapshots, points: jobs.enumerate().map(point).collect() });
         report.model = Some(Model { memory: 5000.0, checksum: 8000.0, device: 4000.0 });
         report
     }
@@ -287,6 +362,26 @@ pub(crate) mod tests {
         assert_eq!(job.ratio(Side::Kernel, Side::Kernel), None);
         assert_eq!(report.job("004-huge").unwrap().ratio(Side::Papilio, Side::Kernel), None);
         assert_eq!(report.sides().count(), 5);
+    }
+
+    #[test]
+    fn reports_are_joined() {
+        let (mut joined, mut other) = (sample(), sample());
+        joined.jobs.truncate(2);
+        joined.sweeps.clear();
+        joined.left_out.clear();
+        let whole = sample();
+        other.machine.kernel = "7.0".into();
+        joined.add(other.clone());
+        assert_eq!((joined.jobs.len(), joined.sweeps.len()), (whole.jobs.len(), 1));
+        assert_eq!(joined.machine, whole.machine);
+        joined.add(other);
+        assert_eq!((joined.jobs.len(), joined.sweeps.len(), joined.left_out.len()), (7, 1, 1));
+        assert!(!joined.is_empty());
+        joined.jobs.clear();
+        assert!(!joined.is_empty());
+        joined.sweeps.clear();
+        assert!(joined.is_empty());
     }
 
     #[test]

@@ -5,7 +5,7 @@
 //! page may give others by their attributes; the sides' colours are told apart by colour-blind people too.
 
 use super::statistics::{Spread, nanoseconds, number};
-use super::{JobReport, Report, SideReport};
+use super::{JobReport, Report, SideReport, Sweep};
 use crate::side::Side;
 use plotters::prelude::*;
 use plotters::style::text_anchor::{HPos, Pos, VPos};
@@ -175,6 +175,31 @@ pub fn latency(job: &JobReport) -> anyhow::Result<Option<Plot>> {
     let names = PERCENTILES.map(|percent| format!("p{percent}"));
     let svg = draw_lines(&title, "percentile of operations", &names, &lines, &round_time)?;
     Ok(Some(Plot::new(format!("{}-latency", job.id), title, svg)))
+}
+
+/// How the bandwidth of a job moves with what is swept over; `None` without a figure.
+///
+/// # Errors
+/// The drawing library's.
+pub fn sweep(sweep: &Sweep, id: &str) -> anyhow::Result<Option<Plot>> {
+    let points = || sweep.of_job(id);
+    let mut lines = Vec::new();
+    for side in Side::ALL {
+        let line: Vec<(f64, f64)> = points()
+            .enumerate()
+            .filter_map(|(place, point)| Some((place as f64, point.job.bandwidth(side)?.median.max(1e-3))))
+            .collect();
+        if !line.is_empty() {
+            lines.push(Line { name: side.to_string(), colour: colour(side), points: line });
+        }
+    }
+    if lines.is_empty() {
+        return Ok(None);
+    }
+    let names: Vec<String> = points().map(|point| axis_number(point.value as f64)).collect();
+    let title = format!("{id}: MiB/s over {}", sweep.over.unit());
+    let svg = draw_lines(&title, sweep.over.unit(), &names, &lines, &axis_number)?;
+    Ok(Some(Plot::new(format!("{id}-over-{}", sweep.over), title, svg)))
 }
 
 fn font(size: u32) -> TextStyle<'static> {

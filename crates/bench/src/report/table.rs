@@ -1,7 +1,7 @@
 //! The report as text: a table for each job, on a terminal or anywhere.
 
 use super::statistics::{Spread, nanoseconds, number};
-use super::{JobReport, Report};
+use super::{JobReport, Point, Report, Sweep};
 use crate::job::Target;
 use crate::side::Side;
 use std::fmt::Write;
@@ -81,6 +81,26 @@ pub fn model_lines(report: &Report) -> Vec<String> {
     lines
 }
 
+/// The heads of a sweep's table.
+pub fn sweep_heads(sweep: &Sweep, id: &str) -> Vec<String> {
+    let points =
+        sweep.of_job(id).map(|point| number(point.value as f64).replace(".00", "").replace(".0", ""));
+    std::iter::once("side".to_owned()).chain(points).collect()
+}
+
+/// A sweep's table: for each side MiB/s at each point, by medians.
+pub fn sweep_rows(sweep: &Sweep, id: &str) -> Vec<Vec<String>> {
+    let mut rows = Vec::new();
+    for side in Side::ALL {
+        let cell = |point: &Point| point.job.bandwidth(side).map_or("-".to_owned(), |got| number(got.median));
+        let cells: Vec<String> = sweep.of_job(id).map(cell).collect();
+        if cells.iter().any(|cell| cell != "-") {
+            rows.push(std::iter::once(side.to_string()).chain(cells).collect());
+        }
+    }
+    rows
+}
+
 /// The whole report as text.
 pub fn text(report: &Report) -> String {
     let mut text = String::new();
@@ -90,12 +110,18 @@ pub fn text(report: &Report) -> String {
     for job in &report.jobs {
         let Some(known) = job.job() else { continue };
         let _ = writeln!(text, "\n{known}");
-        text += &aligned(&rows(job));
+        text += &aligned(&HEADS, &rows(job));
         let _ = writeln!(text, "  aims: {}", aims(job, &known.target));
         if job.id == "002" {
             for line in model_lines(report) {
                 let _ = writeln!(text, "  model: {line}");
             }
+        }
+    }
+    for sweep in &report.sweeps {
+        for id in sweep.jobs() {
+            let _ = writeln!(text, "\n{id}: MiB/s over {}", sweep.over.unit());
+            text += &aligned(&sweep_heads(sweep, id), &sweep_rows(sweep, id));
         }
     }
     if !report.left_out.is_empty() {
@@ -140,16 +166,22 @@ pub fn facts(report: &Report) -> Vec<String> {
 }
 
 /// Columns under one another, numbers to the right.
-fn aligned(rows: &[[String; 9]]) -> String {
+fn aligned(heads: &[impl AsRef<str>], rows: &[impl AsRef<[String]>]) -> String {
+    let heads: Vec<&str> = heads.iter().map(AsRef::as_ref).collect();
+    let rows = rows.iter().map(|row| row.as_ref().iter().map(String::as_str).collect());
+    let table: Vec<Vec<&str>> = std::iter::once(heads).chain(rows).collect();
     let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([HEADS[column].chars().count()]).max().unwrap_or_default()
+        table
+            .iter()
+            .filter_map(|row| row.get(column))
+            .map(|cell| cell.chars().count())
+            .max()
+            .unwrap_or_default()
     };
-    let widths: Vec<usize> = (0..HEADS.len()).map(width).collect();
     let mut text = String::new();
-    for row in std::iter::once(&HEADS.map(str::to_owned)).chain(rows) {
-        for (column, (cell, width)) in row.iter().zip(&widths).enumerate() {
-            let width = *width;
+    for row in &table {
+        for (column, cell) in row.iter().enumerate() {
+            let width = width(column);
             let _ = match column {
                 0 => write!(text, "  {cell:width$}"),
                 _ => write!(text, "  {cell:>width$}"),
@@ -176,6 +208,7 @@ mod tests {
             "model: after",
             "x slow",
             "2 processors",
+            "000: MiB/s over snapshots",
         ] {
             assert!(text.contains(word), "{word} in\n{text}");
         }
@@ -196,7 +229,7 @@ mod tests {
     #[test]
     fn columns_stand_under_one_another() {
         let report = sample();
-        let text = aligned(&rows(report.job("000").unwrap()));
+        let text = aligned(&HEADS, &rows(report.job("000").unwrap()));
         let lengths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
         assert!(lengths.windows(2).all(|pair| pair[0] == pair[1]), "{lengths:?}");
     }

@@ -4,6 +4,7 @@ use super::Bench;
 use crate::fio::run::Measurement;
 use crate::job::ScaledJob;
 use crate::job_file::JobFile;
+use anyhow::bail;
 use std::path::{Path, PathBuf};
 
 impl Bench<'_> {
@@ -25,6 +26,20 @@ impl Bench<'_> {
         self.mkfs()?;
         let file = self.engine_job(job, None);
         self.fio(job, &file, stem, None).lay_out()
+    }
+
+    /// Writes all files of a job, in pieces of `extent_bytes` in no order, or in order.
+    pub(super) fn engine_fill(
+        &self,
+        job: &ScaledJob,
+        extent_bytes: Option<u64>,
+        stem: PathBuf,
+    ) -> anyhow::Result<()> {
+        if self.environment.engine.is_none() {
+            bail!("Papilio's engine for fio is not there to prepare the files");
+        }
+        let file = filling(&self.engine_job(job, None), extent_bytes);
+        self.fio(job, &file, stem, None).lay_out_by_running()
     }
 
     fn engine_job(&self, job: &ScaledJob, tuning: Option<&str>) -> JobFile {
@@ -61,6 +76,24 @@ fn job_file(job: &ScaledJob, engine: &Path, image: &Path, tuning: Option<&str>) 
     file
 }
 
+/// The job that writes each byte of another's files once.
+fn filling(job: &JobFile, extent_bytes: Option<u64>) -> JobFile {
+    let mut file = job.clone();
+    let measured = job.jobs().last().unwrap_or_default().to_owned();
+    file.keep_job(&measured);
+    for key in ["bssplit", "time_based", "runtime", "ramp_time", "fsync", "stonewall", "cache", "iodepth"] {
+        file.remove(key);
+    }
+    file.set("rw", if extent_bytes.is_some() { "randwrite" } else { "write" });
+    file.set("bs", extent_bytes.unwrap_or(1 << 20));
+    file.set("direct", 1);
+    // Several jobs with one file would each write all of it.
+    if file.has("filename") {
+        file.set("numjobs", 1);
+    }
+    file
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -78,6 +111,21 @@ mod tests {
         assert!(text.contains("image=/i\n") && text.contains("tuning=nocow_check=collect-all\n"), "{text}");
         assert!(text.contains("filename=fio-rand-write\n") && !text.contains("directory="), "{text}");
         assert!(!text.contains("cache="), "{text}");
+    }
+
+    #[test]
+    fn files_are_filled_once() {
+        let job = Job::named("000")[0].scaled(Scale { size: 0.01, seconds: Some(1.0) }).unwrap();
+        let made = job_file(&job, Path::new("/e.so"), Path::new("/i"), None);
+        let text = filling(&made, Some(8192)).to_string();
+        for word in ["rw=randwrite\n", "bs=8192\n", "numjobs=1\n", "filename=fio-rand-write\n", "direct=1\n"]
+        {
+            assert!(text.contains(word), "{word} in {text}");
+        }
+        for word in ["time_based", "runtime", "bssplit", "iodepth"] {
+            assert!(!text.contains(word), "{word} in {text}");
+        }
+        assert!(filling(&made, None).to_string().contains("rw=write\n"));
     }
 
     #[test]

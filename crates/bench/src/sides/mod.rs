@@ -16,9 +16,18 @@ use crate::job::{Files, ScaledJob};
 use crate::job_file::JobFile;
 use crate::side::Side;
 use anyhow::bail;
-use papilio::MkfsOptions;
 use papilio::format::items::chunk::RaidProfile;
+use papilio::{FileSystem, MkfsOptions, OpenOptions};
 use std::path::PathBuf;
+
+/// What is made before a run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prepared {
+    /// Bytes of each extent of the files, which lie in no order; `None`: written in order.
+    pub extent_bytes: Option<u64>,
+    /// Snapshots of the whole.
+    pub snapshots: u64,
+}
 
 /// What runs have in common.
 #[derive(Debug)]
@@ -37,8 +46,21 @@ impl Bench<'_> {
     /// # Errors
     /// The side cannot run it; no figure comes of it.
     pub fn measure(&self, job: &ScaledJob, side: Side, round: usize) -> anyhow::Result<Measurement> {
+        self.measure_on(job, side, round, job.job.files == Files::New)
+    }
+
+    /// Runs a job once, on a new file system if it shall be `fresh`, else on the one that is there.
+    ///
+    /// # Errors
+    /// As [`Self::measure`].
+    pub fn measure_on(
+        &self,
+        job: &ScaledJob,
+        side: Side,
+        round: usize,
+        fresh: bool,
+    ) -> anyhow::Result<Measurement> {
         let stem = self.output.join(format!("{}-{side}-{}", job.job.id, round + 1));
-        let fresh = job.job.files == Files::New;
         match side {
             Side::Kernel => self.kernel(job, fresh, stem),
             Side::Papilio => self.engine(job, fresh, None, stem),
@@ -65,6 +87,24 @@ impl Bench<'_> {
         } else {
             bail!("nobody here can write its files: neither the kernel's Btrfs nor Papilio's engine is there")
         }
+    }
+
+    /// Makes a new file system, writes all files of a job on it, and takes snapshots of them.
+    ///
+    /// # Errors
+    /// There is no engine, or it or the library fails.
+    pub fn prepare(&self, job: &ScaledJob, prepared: &Prepared) -> anyhow::Result<()> {
+        let stem = self.output.join(format!("{}-preparation", job.job.id));
+        self.mkfs()?;
+        self.engine_fill(job, prepared.extent_bytes, stem)?;
+        if prepared.snapshots > 0 {
+            let fs = FileSystem::open_with(self.backing.path(), &OpenOptions::new().write(true))?;
+            for number in 0..prepared.snapshots {
+                fs.snapshot("/", format!("/snapshot{number}"), true)?;
+            }
+            fs.close()?;
+        }
+        Ok(())
     }
 
     /// A new file system by Papilio, with what `mkfs.btrfs` is told for the kernel's.

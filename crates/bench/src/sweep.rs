@@ -1,0 +1,346 @@
+//! How the figures move: the jobs with more threads, on files of more extents, beside more snapshots.
+//!
+//! Owns [`Over`], what is varied, and [`SweepPlan`], the run. Extents and snapshots are prepared by Papilio's
+//! engine and library on one file system that all sides then use, so that all meet the same trees; a job
+//! that writes gets it anew for each run.
+
+use crate::backing::Backing;
+use crate::environment::Environment;
+use crate::interrupt;
+use crate::job::{Files, Job, ScaledJob};
+use crate::job_file::{self, JobFile};
+use crate::machine::Machine;
+use crate::progress::Progress;
+use crate::report::{JobReport, LeftOut, Point, Report, SideReport, Sweep};
+use crate::runner::Plan;
+use crate::side::Side;
+use crate::sides::{Bench, Prepared};
+use anyhow::{Context, bail};
+use serde::{Deserialize, Serialize};
+use std::fmt;
+use std::path::Path;
+
+/// Bytes of the smallest extent.
+const SECTOR: u64 = 4096;
+
+/// What is varied.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
+#[serde(rename_all = "kebab-case")]
+pub enum Over {
+    /// Jobs at the same time.
+    Threads,
+    /// Extents that a file is made of.
+    Extents,
+    /// Snapshots that share all of its blocks.
+    Snapshots,
+}
+
+impl Over {
+    /// The points where nothing else is said.
+    fn points(self) -> &'static [u64] {
+        match self {
+            Self::Threads => &[1, 2, 4, 16],
+            Self::Extents => &[1_000, 10_000, 100_000, 1_000_000],
+            Self::Snapshots => &[1, 10, 100, 1000],
+        }
+    }
+
+    /// What the points count.
+    pub fn unit(self) -> &'static str {
+        match self {
+            Self::Threads => "jobs at the same time",
+            Self::Extents => "extents of the file",
+            Self::Snapshots => "snapshots",
+        }
+    }
+
+    /// Whether a job is changed by it at all: extents are counted in a job's one file.
+    fn concerns(self, job: &Job) -> bool {
+        self != Self::Extents || matches!(job.id, "000" | "003-4k" | "004")
+    }
+}
+
+impl fmt::Display for Over {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Threads => "threads",
+            Self::Extents => "extents",
+            Self::Snapshots => "snapshots",
+        })
+    }
+}
+
+/// What shall be run.
+#[derive(Clone, Debug)]
+pub struct SweepPlan {
+    /// Jobs, sides, size and backing.
+    pub plan: Plan,
+    /// What is varied, one after the other.
+    pub over: Vec<Over>,
+    /// At which points, ascending; empty: those that belong to it.
+    pub points: Vec<u64>,
+}
+
+/// A job at one point.
+struct Varied {
+    job: ScaledJob,
+    prepared: Option<Prepared>,
+    /// Whether all runs can use what one layout or preparation made.
+    shared: bool,
+}
+
+impl SweepPlan {
+    /// Runs it. `output` is a folder for fio's own files.
+    ///
+    /// # Errors
+    /// As [`Plan::run`].
+    pub fn run(&self, output: &Path) -> anyhow::Result<Report> {
+        interrupt::watch();
+        let plan = &self.plan;
+        let environment = Environment::find(plan.engine.as_deref())?;
+        let (sides, left_out) = plan.available(&environment)?;
+        let mut work: Vec<(Over, u64, Varied)> = Vec::new();
+        for over in &self.over {
+            let points = if self.points.is_empty() { over.points() } else { &self.points };
+            for job in plan.jobs.iter().filter(|job| over.concerns(job)) {
+                for &point in points {
+                    work.push((*over, point, vary(job.scaled(plan.scale)?, *over, points, point)?));
+                }
+            }
+        }
+        if work.is_empty() {
+            bail!("none of the jobs has a file whose extents are counted: 000, 003-4k and 004 have");
+        }
+        let bytes = work.iter().map(|(.., varied)| varied.image_bytes()).max().unwrap_or_default();
+        let cache = work.iter().filter_map(|(.., varied)| varied.job.cache).max().unwrap_or_default();
+        let mut progress = Progress::new(work.len() * sides.len() * plan.rounds, plan.quiet);
+        for left in &left_out {
+            progress.say(format_args!("{}: left out: {}", left.side, left.why));
+        }
+        progress.say(format_args!("backing of {} MiB", bytes >> 20));
+        let backing = Backing::new(&plan.place, bytes, cache, plan.overwrite)?;
+        let machine = Machine::here(Some(&environment.fio));
+        let mut report = Report::new(machine, plan.scale.size, plan.rounds, (backing.kind(), bytes));
+        report.left_out = left_out;
+        let bench = Bench { environment: &environment, backing: &backing, output: output.to_owned() };
+        for (over, point, varied) in &work {
+            if interrupt::seen() {
+                break;
+            }
+            let label = format!("{} with {point} {}", varied.job.job.id, over.unit());
+            let job = self.run_point(&bench, varied, &sides, &label, &mut progress, &mut report.left_out);
+            report.sweep(*over).add(Point { value: *point, job });
+        }
+        report.interrupted = interrupt::seen();
+        Ok(report)
+    }
+
+    fn run_point(
+        &self,
+        bench: &Bench<'_>,
+        varied: &Varied,
+        sides: &[Side],
+        label: &str,
+        progress: &mut Progress,
+        left_out: &mut Vec<LeftOut>,
+    ) -> JobReport {
+        let job = &varied.job;
+        let mut reports: Vec<SideReport> =
+            sides.iter().map(|side| SideReport { side: *side, runs: Vec::new() }).collect();
+        let mut failed: Vec<Side> = Vec::new();
+        let mut ready = false;
+        for round in 0..self.plan.rounds {
+            for place in 0..reports.len() {
+                let next = (place + round) % reports.len();
+                let side = reports[next].side;
+                if failed.contains(&side) || interrupt::seen() {
+                    progress.skip(1);
+                    continue;
+                }
+                progress.begin(format_args!("{label}, round {}: {side}", round + 1));
+                let result = varied.run(bench, sides, side, round, &mut ready);
+                progress.end();
+                match result {
+                    Ok(run) => reports[next].runs.push(run),
+                    Err(_) if interrupt::seen() => {}
+                    Err(error) => {
+                        let why = format!("{error:#}").replace('\n', " ");
+                        progress.say(format_args!("{label}, {side}: left out: {why}"));
+                        left_out.push(LeftOut { side, job: Some(label.to_owned()), why });
+                        failed.push(side);
+                        reports[next].runs.clear();
+                    }
+                }
+            }
+        }
+        reports.retain(|report| !report.runs.is_empty());
+        JobReport {
+            id: job.job.id.to_owned(),
+            file: job.file.to_string(),
+            file_bytes: job.file_bytes,
+            cache: job.cache,
+            sides: reports,
+        }
+    }
+}
+
+impl Varied {
+    /// Bytes of the backing: extents and snapshots also take metadata.
+    fn image_bytes(&self) -> u64 {
+        let metadata = match self.prepared {
+            // An item of the file, of the extent and of the checksum, twice, in leaves that are half full.
+            Some(Prepared { extent_bytes: Some(bytes), .. }) => self.job.file_bytes / bytes * 1024,
+            // A root and what each commit between them leaves.
+            Some(Prepared { snapshots, .. }) => snapshots << 20,
+            None => 0,
+        };
+        self.job.image_bytes() + metadata
+    }
+
+    /// One run, after what it needs is there; `ready` says that it still is from the run before.
+    fn run(
+        &self,
+        bench: &Bench<'_>,
+        sides: &[Side],
+        side: Side,
+        round: usize,
+        ready: &mut bool,
+    ) -> anyhow::Result<crate::fio::run::Measurement> {
+        if let Some(why) = Environment::missing_for(side, &self.job) {
+            bail!(why);
+        }
+        if !*ready {
+            match &self.prepared {
+                // The raw side writes and reads whatever is there.
+                Some(_) if side == Side::Raw && !self.shared => {}
+                Some(prepared) => bench.prepare(&self.job, prepared)?,
+                None if self.shared => bench.lay_out(&self.job, sides)?,
+                None => {}
+            }
+            *ready = self.shared;
+        }
+        let fresh = self.prepared.is_none() && !self.shared;
+        bench.measure_on(&self.job, side, round, fresh)
+    }
+}
+
+/// A job at one of the points.
+fn vary(mut job: ScaledJob, over: Over, points: &[u64], point: u64) -> anyhow::Result<Varied> {
+    let shared = job.job.files != Files::New;
+    let prepared = match over {
+        Over::Threads => {
+            with_threads(&mut job, point)?;
+            None
+        }
+        Over::Extents => {
+            let most = points.iter().copied().max().unwrap_or(point).max(1);
+            let bytes = most.checked_mul(SECTOR).context("too many extents")?;
+            in_one_file(&mut job, bytes)?;
+            // Whole sectors: nearly so many extents, never fewer.
+            let extent = (bytes / point.max(1) / SECTOR).max(1) * SECTOR;
+            Some(Prepared { extent_bytes: Some(extent), snapshots: 0 })
+        }
+        Over::Snapshots => Some(Prepared { extent_bytes: None, snapshots: point }),
+    };
+    Ok(Varied { job, prepared, shared })
+}
+
+/// So many jobs at a time, the files together as large as before.
+fn with_threads(job: &mut ScaledJob, threads: u64) -> anyhow::Result<()> {
+    let file = &mut job.file;
+    let before: u64 = file.value("numjobs").map(str::parse).transpose()?.unwrap_or(1);
+    // A sequential writer has a file to itself.
+    if file.value("rw") == Some("write") {
+        file.remove("filename");
+    }
+    if !file.has("filename") {
+        let share = |value: &str, unit: u64| -> anyhow::Result<String> {
+            let all = job_file::parse_size(value)? * before;
+            Ok((all / threads.max(1)).next_multiple_of(unit).to_string())
+        };
+        let small_files = file.has("nrfiles");
+        let unit = if small_files { 4 << 20 } else { 1 << 20 };
+        file.change("size", |value| share(value, unit))?;
+        file.change("filesize", |value| share(value, unit))?;
+        if small_files {
+            let bytes: u64 = file.value("size").unwrap_or_default().parse()?;
+            file.set("nrfiles", bytes / (4 << 20));
+        }
+        let one: u64 = file.value("size").or(file.value("filesize")).unwrap_or_default().parse()?;
+        job.file_bytes = one * threads;
+    }
+    file.set("numjobs", threads);
+    Ok(())
+}
+
+/// All jobs work on one file of so many bytes, in sectors.
+fn in_one_file(job: &mut ScaledJob, bytes: u64) -> anyhow::Result<()> {
+    let file: &mut JobFile = &mut job.file;
+    for key in ["filename_format", "nrfiles", "openfiles", "file_service_type", "bssplit", "fallocate"] {
+        file.remove(key);
+    }
+    file.set("filename", "extents");
+    file.set("size", bytes);
+    file.set("bs", SECTOR);
+    file.set("fallocate", "none");
+    job.file_bytes = bytes;
+    job.cache = job.cache.map(|_| bytes / 2);
+    Ok(())
+}
+
+impl Report {
+    /// The sweep over something, empty if there is none yet.
+    fn sweep(&mut self, over: Over) -> &mut Sweep {
+        if let Some(place) = self.sweeps.iter().position(|sweep| sweep.over == over) {
+            return &mut self.sweeps[place];
+        }
+        self.sweeps.push(Sweep { over, points: Vec::new() });
+        let last = self.sweeps.len() - 1;
+        &mut self.sweeps[last]
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::job::Scale;
+
+    fn varied(id: &str, over: Over, points: &[u64], point: u64) -> Varied {
+        let job = Job::named(id)[0].scaled(Scale { size: 1.0 / 64.0, seconds: None }).unwrap();
+        vary(job, over, points, point).unwrap()
+    }
+
+    #[test]
+    fn threads_share_what_one_had() {
+        for threads in [1, 2, 4, 16] {
+            let nocow = varied("000", Over::Threads, &[], threads).job;
+            assert_eq!(nocow.file.value("numjobs"), Some(threads.to_string().as_str()));
+            assert_eq!(nocow.file.value("size"), Some("134217728"));
+            let write = varied("002", Over::Threads, &[], threads).job;
+            assert!(!write.file.has("filename"));
+            assert_eq!(write.file_bytes, 1 << 30);
+            let read = varied("003-4k", Over::Threads, &[], threads).job;
+            let size: u64 = read.file.value("size").unwrap().parse().unwrap();
+            assert_eq!(size * threads, 1280 << 20);
+            assert_eq!(read.file.value("nrfiles").unwrap().parse::<u64>().unwrap() * (4 << 20), size);
+        }
+        let fsync = varied("001", Over::Threads, &[], 1).job;
+        assert_eq!(fsync.file.value("filesize"), Some((128 << 20).to_string().as_str()));
+    }
+
+    #[test]
+    fn extents_are_parts_of_a_file_of_one_size() {
+        let points = [1_000, 10_000, 100_000];
+        for point in points {
+            let read = varied("003-4k", Over::Extents, &points, point);
+            assert_eq!(read.job.file_bytes, 409_600_000);
+            let extent = read.prepared.as_ref().unwrap().extent_bytes.unwrap();
+            assert!(extent.is_multiple_of(SECTOR) && read.job.file_bytes / extent >= point);
+            assert!(read.shared && read.image_bytes() > read.job.image_bytes());
+            assert!(!read.job.file.has("nrfiles"));
+        }
+        assert!(!varied("000", Over::Extents, &points, 1_000).shared);
+        assert!(!Over::Extents.concerns(Job::named("001")[0]));
+        assert!(Over::Snapshots.concerns(Job::named("001")[0]));
+    }
+}
