@@ -111,15 +111,17 @@ impl PageCache {
             .ok()
             .filter(|pages| *pages < u32::MAX / 2)
             .expect("a cache is at most 8 TiB large");
+        let charged = Arc::<PlainU64>::default();
         let nodes = (options.limit / NodePool::NODE_BYTES as u64).min(u64::from(u32::MAX / 2)) as usize;
         Self {
             shared: Arc::new(Shared {
                 arena: Arena::new(pages, options.huge_pages),
-                pool: Arc::new(NodePool::new(nodes + 64)),
+                pool: Arc::new(NodePool::with_account(nodes + 64, Arc::clone(&charged))),
                 options,
                 lru: Mutex::new(Lru::new()),
                 waits: WaitTable::new(),
-                charged: PlainU64::new(0),
+                charged,
+                isolated: PlainU64::new(0),
                 age: PlainU64::new(0),
                 dirty: PlainU64::new(0),
                 writeback: PlainU64::new(0),
@@ -214,8 +216,10 @@ pub(crate) struct Shared {
     pub pool: Arc<NodePool>,
     pub lru: Mutex<Lru>,
     pub waits: WaitTable,
-    /// Bytes charged for folios and their records.
-    charged: PlainU64,
+    /// Bytes charged for folios, their records, and nodes.
+    charged: Arc<PlainU64>,
+    /// Folios that are off the lists while someone tries to evict them.
+    pub isolated: PlainU64,
     /// The eviction clock: pages evicted or activated.
     pub age: PlainU64,
     pub dirty: PlainU64,
@@ -229,7 +233,7 @@ pub(crate) struct Shared {
 
 impl Shared {
     pub fn bytes(&self) -> u64 {
-        self.charged.load(Relaxed) + self.pool.in_use() as u64 * NodePool::NODE_BYTES as u64
+        self.charged.load(Relaxed)
     }
 
     /// Allocates a folio of this order, or of a smaller one where there is no such block. It is locked exclusively, has two
@@ -265,10 +269,10 @@ impl Shared {
     }
 
     /// Charges bytes, for which room is made first.
-    fn charge(self: &Arc<Self>, bytes: u64) -> Result<(), CacheError> {
+    pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<(), CacheError> {
         loop {
             let charged = self.charged.load(Relaxed);
-            if self.bytes() + bytes <= self.options.limit {
+            if charged + bytes <= self.options.limit {
                 if self.charged.compare_exchange(charged, charged + bytes, Relaxed, Relaxed).is_ok() {
                     return Ok(());
                 }
@@ -279,7 +283,7 @@ impl Shared {
     }
 
     /// Evicts until `bytes` more may be charged.
-    pub fn make_room(self: &Arc<Self>, bytes: u64) -> Result<(), CacheError> {
+    fn make_room(self: &Arc<Self>, bytes: u64) -> Result<(), CacheError> {
         let target = self.options.limit.saturating_sub(bytes);
         if self.bytes() <= target || reclaim::shrink_to(self, target) {
             return Ok(());

@@ -38,8 +38,26 @@ impl Lru {
         (id != NONE).then(|| arena.record(id))
     }
 
-    /// Puts a folio at the head of a list.
+    /// Puts a folio at the head of a list. The caller has a reference.
     pub fn add(&mut self, arena: &Arena, record: &Record, list: List) {
+        self.link(arena, record, list);
+        record.set(flag::LRU);
+    }
+
+    /// Takes a folio off its list. The caller has a reference, or has taken the last.
+    pub fn remove(&mut self, arena: &Arena, record: &Record) {
+        self.unlink(arena, record);
+        record.clear(flag::LRU);
+    }
+
+    /// Moves a folio to the head of a list. It may be about to be freed: then whoever frees it looks, without the lock,
+    /// whether it is on a list, and must see that it is.
+    pub fn rotate(&mut self, arena: &Arena, record: &Record, to: List) {
+        self.unlink(arena, record);
+        self.link(arena, record, to);
+    }
+
+    fn link(&mut self, arena: &Arena, record: &Record, list: List) {
         let which = list as usize;
         let head = self.head[which];
         record.previous.store(NONE, Relaxed);
@@ -52,19 +70,16 @@ impl Lru {
         self.head[which] = record.id;
         self.pages[which] += record.pages();
         self.folios[which] += 1;
-        match list {
-            List::Active => record.set(flag::LRU | flag::ACTIVE),
-            List::Inactive => {
-                record.clear(flag::ACTIVE);
-                record.set(flag::LRU)
-            }
-        };
+        if record.has(flag::ACTIVE) != (list == List::Active) {
+            match list {
+                List::Active => record.set(flag::ACTIVE),
+                List::Inactive => record.clear(flag::ACTIVE),
+            };
+        }
     }
 
-    /// Takes a folio off its list; gives the list.
-    pub fn remove(&mut self, arena: &Arena, record: &Record) -> List {
-        let list = if record.has(flag::ACTIVE) { List::Active } else { List::Inactive };
-        let which = list as usize;
+    fn unlink(&mut self, arena: &Arena, record: &Record) {
+        let which = usize::from(record.has(flag::ACTIVE));
         let (next, previous) = (record.next.load(Relaxed), record.previous.load(Relaxed));
         match previous {
             NONE => self.head[which] = next,
@@ -76,13 +91,5 @@ impl Lru {
         }
         self.pages[which] -= record.pages();
         self.folios[which] -= 1;
-        record.clear(flag::LRU);
-        list
-    }
-
-    /// Moves a folio to the head of a list.
-    pub fn rotate(&mut self, arena: &Arena, record: &Record, to: List) {
-        self.remove(arena, record);
-        self.add(arena, record, to);
     }
 }

@@ -13,7 +13,7 @@ use crate::folio::{Folio, FolioFill};
 use crate::lru::List;
 use crate::reclaim;
 use crate::sync::{self, Mutex};
-use crate::xarray::{Entry, Found, InsertError, Reader, XArray};
+use crate::xarray::{Entry, Found, InsertError, NodePool, Reader, XArray};
 use crate::{MAX_ORDER, PAGE_SHIFT, PAGE_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
@@ -279,11 +279,12 @@ impl MappingInner {
                 Err(InsertError::NeedNodes(count)) => {
                     record.mapping.store(0, Release);
                     drop(tree);
-                    preload.fill(count);
-                    if let Err(error) = self.shared.make_room(0) {
+                    let missing = count.saturating_sub(preload.len()) * NodePool::NODE_BYTES;
+                    if let Err(error) = self.shared.charge(missing as u64) {
                         self.shared.release_new(record);
                         return Err(Misplaced::Failed(error));
                     }
+                    preload.fill_charged(count);
                 }
             }
         };

@@ -74,7 +74,11 @@ pub(crate) fn shrink_to(shared: &Arc<Shared>, target: u64) -> bool {
         // When all of the inactive list has been looked at for nothing, the active one must give.
         press = fruitless > folios;
         if !freed && (scanned == 0 || fruitless > 4 * folios + SCAN) && !prune_shadow_nodes(shared, 0) {
-            return shared.bytes() <= target;
+            if shared.isolated.load(Acquire) == 0 {
+                return shared.bytes() <= target;
+            }
+            // Others are evicting what is not on the lists now.
+            sync::relax();
         }
     }
     true
@@ -98,6 +102,7 @@ fn pass(shared: &Arc<Shared>, want: u64, press: bool) -> (bool, u64, u64) {
             let Some(record) = lru.tail(&shared.arena, List::Inactive) else { break };
             scanned += 1;
             if let Some(folio) = examine(shared, &mut lru, record) {
+                shared.isolated.fetch_add(1, Relaxed);
                 bytes += folio.len() as u64;
                 batch.push(folio);
             }
@@ -108,6 +113,7 @@ fn pass(shared: &Arc<Shared>, want: u64, press: bool) -> (bool, u64, u64) {
     let mut freed = false;
     for folio in batch {
         freed |= evict(shared, folio, &mut last);
+        shared.isolated.fetch_sub(1, Release);
     }
     (freed, scanned, folios)
 }

@@ -28,6 +28,11 @@ mod real {
         condvar.wait_for(&mut guard, timeout);
         guard
     }
+
+    /// Gives way to others while something short is waited for.
+    pub fn relax() {
+        std::thread::yield_now();
+    }
 }
 
 #[cfg(feature = "shuttle")]
@@ -52,6 +57,11 @@ mod real {
         _timeout: std::time::Duration,
     ) -> MutexGuard<'a, T> {
         wait(condvar, guard)
+    }
+
+    /// Gives way to others while something short is waited for.
+    pub fn relax() {
+        shuttle::thread::yield_now();
     }
 }
 

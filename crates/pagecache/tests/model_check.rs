@@ -1,1 +1,395 @@
-//! Races, tried in many interleavings by shuttle (`cargo test -p papilio-pagecache --features shuttle`).
+//! Races, tried in many interleavings by shuttle: `cargo test -p papilio-pagecache --features shuttle --test model_check`.
+//!
+//! `PAPILIO_SHUTTLE_ITERATIONS` scales them. Each test runs half of its iterations with random schedules and half with
+//! schedules that put few, well-chosen preemptions (PCT).
+
+use papilio_pagecache::{
+    CacheError, CacheInsert, CacheOptions, Dirty, Folio, Invalidate, Lookup, Mapping, PAGE_SIZE, PageCache,
+    Statistics,
+};
+use shuttle::thread;
+use std::sync::Arc;
+
+const PAGE: u64 = PAGE_SIZE as u64;
+
+fn check(body: impl Fn() + Send + Sync + 'static) {
+    let iterations =
+        std::env::var("PAPILIO_SHUTTLE_ITERATIONS").map_or(400, |text| text.parse().expect("a number"));
+    let body = Arc::new(body);
+    let random = Arc::clone(&body);
+    shuttle::check_random(move || random(), iterations);
+    shuttle::check_pct(move || body(), iterations, 3);
+}
+
+fn cache(pages: u64, insert: CacheInsert) -> PageCache {
+    PageCache::with_options(CacheOptions {
+        insert,
+        huge_pages: false,
+        ..CacheOptions::new(pages * (PAGE + 64))
+    })
+}
+
+/// A page filled with its number, or found.
+fn touch(mapping: &Mapping, index: u64, order: u8) -> Result<Folio, CacheError> {
+    Ok(match mapping.get_or_insert(index, order)? {
+        Lookup::Present(folio) => folio,
+        Lookup::Vacant(mut fill) => {
+            let first = fill.index();
+            for (page, bytes) in fill.chunks_mut(PAGE_SIZE).enumerate() {
+                bytes.fill((first + page as u64) as u8);
+            }
+            fill.finish()
+        }
+    })
+}
+
+/// Reads a page if it is there and checks that it is what `touch` puts there.
+fn check_page(mapping: &Mapping, index: u64) -> bool {
+    let Some(guard) = mapping.get(index).and_then(Folio::into_read) else { return false };
+    let start = ((index - guard.folio().index()) * PAGE) as usize;
+    assert_eq!(guard[start], index as u8, "page {index} has another's contents");
+    assert_eq!(guard[start + PAGE_SIZE - 1], index as u8);
+    true
+}
+
+fn spawn(mapping: &Arc<Mapping>, body: impl FnOnce(&Mapping) + Send + 'static) -> thread::JoinHandle<()> {
+    let mapping = Arc::clone(mapping);
+    thread::spawn(move || body(&mapping))
+}
+
+fn join(threads: Vec<thread::JoinHandle<()>>) {
+    for thread in threads {
+        thread.join().expect("no thread panics");
+    }
+}
+
+/// What must be true when all is quiet and the mapping has gone.
+fn nothing_left(cache: &PageCache, mapping: Arc<Mapping>) {
+    drop(Arc::into_inner(mapping).expect("all threads have ended"));
+    let statistics = cache.statistics();
+    let left = Statistics {
+        bytes: statistics.bytes,
+        folios: statistics.folios,
+        active_bytes: statistics.active_bytes,
+        inactive_bytes: statistics.inactive_bytes,
+        dirty_bytes: statistics.dirty_bytes,
+        writeback_bytes: statistics.writeback_bytes,
+        nodes: statistics.nodes,
+        ..Statistics::default()
+    };
+    assert_eq!(left, Statistics::default());
+}
+
+#[test]
+fn two_insertions_of_one_page_give_one_folio() {
+    for insert in [CacheInsert::OneWalk, CacheInsert::ManyWalks] {
+        check(move || {
+            let cache = cache(64, insert);
+            let mapping = Arc::new(cache.mapping(0));
+            let threads = [(5, 0), (4, 2), (5, 0)].map(|(index, order)| {
+                spawn(&mapping, move |mapping| {
+                    let folio = touch(mapping, index, order).expect("there is room");
+                    let guard = folio.read().expect("it was filled");
+                    assert_eq!(guard[((index - folio.index()) * PAGE) as usize], index as u8);
+                    assert!(mapping.get(index).expect("it is there") == folio);
+                })
+            });
+            join(threads.into());
+            assert!(check_page(&mapping, 5));
+            nothing_left(&cache, mapping);
+        });
+    }
+}
+
+#[test]
+fn a_lookup_beside_eviction_finds_the_page_or_nothing() {
+    check(|| {
+        let cache = cache(16, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        for index in 0..3 {
+            touch(&mapping, index, 0).expect("there is room");
+        }
+        let evictor = cache.clone();
+        let threads = vec![
+            thread::spawn(move || {
+                evictor.shrink_to(0);
+            }),
+            spawn(&mapping, |mapping| {
+                for index in [1, 2, 1] {
+                    check_page(mapping, index);
+                }
+            }),
+            spawn(&mapping, |mapping| {
+                // Takes the memory that eviction has freed for another page.
+                touch(mapping, 70, 0).expect("there is room");
+                assert!(mapping.peek(70).is_none_or(|folio| folio.index() == 70));
+            }),
+        ];
+        join(threads);
+        for index in [0, 1, 2, 70] {
+            check_page(&mapping, index);
+        }
+        nothing_left(&cache, mapping);
+    });
+}
+
+#[test]
+fn a_lookup_beside_a_tree_that_grows_and_shrinks_misses_nothing() {
+    check(|| {
+        let cache = cache(64, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        let other = Arc::new(cache.mapping(1));
+        touch(&mapping, 0, 0).expect("there is room");
+        let threads = vec![
+            spawn(&mapping, |mapping| {
+                for index in [1, 100, 5000] {
+                    touch(mapping, index, 0).expect("there is room");
+                }
+                mapping.truncate(PAGE);
+            }),
+            spawn(&other, |other| {
+                // Takes over nodes that the first gives back.
+                touch(other, 64, 0).expect("there is room");
+                touch(other, 3, 0).expect("there is room");
+            }),
+            spawn(&mapping, |mapping| {
+                for _ in 0..3 {
+                    assert!(check_page(mapping, 0), "page 0 is there all the time");
+                }
+            }),
+        ];
+        join(threads);
+        drop(Arc::into_inner(other));
+        nothing_left(&cache, mapping);
+    });
+}
+
+#[test]
+fn truncation_beside_a_fill_leaves_nothing_behind() {
+    check(|| {
+        let cache = cache(64, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        touch(&mapping, 1, 0).expect("there is room");
+        let threads = vec![
+            spawn(&mapping, |mapping| mapping.truncate(PAGE)),
+            spawn(&mapping, |mapping| {
+                if let Lookup::Vacant(mut fill) = mapping.get_or_insert(2, 0).expect("there is room") {
+                    fill.fill(2);
+                    fill.finish();
+                }
+            }),
+            spawn(&mapping, |mapping| {
+                if let Lookup::Vacant(fill) = mapping.get_or_insert(2, 0).expect("there is room") {
+                    // The read failed.
+                    drop(fill);
+                }
+            }),
+            spawn(&mapping, |mapping| {
+                for index in [1, 2] {
+                    check_page(mapping, index);
+                }
+            }),
+        ];
+        join(threads);
+        assert!(mapping.get(1).is_none(), "page 1 was there before the truncation began");
+        mapping.truncate(0);
+        assert!(mapping.is_empty());
+        nothing_left(&cache, mapping);
+    });
+}
+
+#[test]
+fn a_split_of_a_shadow_beside_lookups() {
+    for insert in [CacheInsert::OneWalk, CacheInsert::ManyWalks] {
+        check(move || {
+            // A folio is at most an eighth of the cache: order 3 needs 64 pages.
+            let cache = cache(80, insert);
+            let mapping = Arc::new(cache.mapping(0));
+            touch(&mapping, 64, 3).expect("there is room");
+            cache.shrink_to(0);
+            assert!(mapping.is_empty());
+            touch(&mapping, 3, 0).expect("there is room");
+            let threads = vec![
+                spawn(&mapping, |mapping| {
+                    touch(mapping, 66, 0).expect("there is room");
+                    assert!(check_page(mapping, 66));
+                }),
+                spawn(&mapping, |mapping| {
+                    touch(mapping, 68, 2).expect("there is room");
+                    assert!(check_page(mapping, 70));
+                }),
+                spawn(&mapping, |mapping| {
+                    for index in [66, 69, 71] {
+                        check_page(mapping, index);
+                    }
+                    assert!(check_page(mapping, 3), "page 3 is there all the time");
+                }),
+            ];
+            join(threads);
+            assert!(check_page(&mapping, 66) && check_page(&mapping, 70));
+            assert!(mapping.get(65).is_none(), "only a shadow is there");
+            nothing_left(&cache, mapping);
+        });
+    }
+}
+
+/// Writes a byte over a page; false when the page had gone.
+fn write(mapping: &Mapping, index: u64, byte: u8) {
+    loop {
+        let folio = touch(mapping, index, 0).expect("there is room");
+        let Some(mut guard) = folio.write() else { continue };
+        guard.fill(byte);
+        let start = ((index - folio.index()) * PAGE) as usize;
+        mapping.mark_dirty(&guard, start..start + PAGE_SIZE).expect("it stays while it is locked");
+        return;
+    }
+}
+
+#[test]
+fn dirtying_beside_writeback_loses_no_change() {
+    check(|| {
+        let cache = cache(64, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        write(&mapping, 0, 1);
+        // What a disk would hold.
+        let disk = Arc::new(std::sync::Mutex::new([0u8; 2]));
+        let write_back = |mapping: &Mapping, disk: &std::sync::Mutex<[u8; 2]>| {
+            while let Some(run) = mapping.start_writeback(0..u64::MAX, u64::MAX, Dirty::Any) {
+                let bytes: Vec<u8> = run.slices().flatten().copied().step_by(PAGE_SIZE).collect();
+                thread::yield_now();
+                for (byte, slice) in bytes.iter().zip(run.slices()) {
+                    assert_eq!(
+                        slice[PAGE_SIZE - 1],
+                        *byte,
+                        "the contents do not change while they are written"
+                    );
+                }
+                let first = (run.range().start / PAGE) as usize;
+                disk.lock().expect("no panic")[first..first + bytes.len()].copy_from_slice(&bytes);
+                run.finish();
+            }
+        };
+        let mut threads = vec![
+            spawn(&mapping, |mapping| {
+                write(mapping, 0, 2);
+                write(mapping, 1, 3);
+            }),
+            spawn(&mapping, |mapping| {
+                mapping.wait_writeback(0..u64::MAX);
+                check_dirty(mapping);
+            }),
+        ];
+        for _ in 0..2 {
+            let disk = Arc::clone(&disk);
+            threads.push(spawn(&mapping, move |mapping| write_back(mapping, &disk)));
+        }
+        join(threads);
+        write_back(&mapping, &disk);
+        assert_eq!(*disk.lock().expect("no panic"), [2, 3]);
+        assert_eq!(cache.dirty_bytes(), 0);
+        nothing_left(&cache, mapping);
+    });
+}
+
+/// What is dirty is so by the page and by the mapping.
+fn check_dirty(mapping: &Mapping) {
+    if let Some(guard) = mapping.peek(0).and_then(|folio| folio.write()) {
+        assert_eq!(guard.folio().is_dirty(), mapping.has_dirty(0..PAGE));
+    }
+}
+
+#[test]
+fn writeback_beside_truncation_and_reclaim() {
+    check(|| {
+        let cache = cache(16, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        for index in 0..2 {
+            write(&mapping, index, 9);
+        }
+        let evictor = cache.clone();
+        let threads = vec![
+            spawn(&mapping, |mapping| {
+                if let Some(run) = mapping.start_writeback(0..u64::MAX, PAGE, Dirty::Any) {
+                    run.fail();
+                }
+                mapping.tag_for_writeback(0..u64::MAX);
+                while let Some(run) = mapping.start_writeback(0..u64::MAX, u64::MAX, Dirty::Tagged) {
+                    assert!(run.slices().all(|slice| slice.iter().all(|byte| *byte == 9)));
+                    run.finish();
+                }
+            }),
+            spawn(&mapping, |mapping| mapping.truncate(PAGE)),
+            thread::spawn(move || {
+                evictor.shrink_to(0);
+            }),
+            spawn(&mapping, |mapping| {
+                mapping.invalidate(0..PAGE, Invalidate::Clean);
+                mapping.wait_writeback(0..u64::MAX);
+            }),
+        ];
+        join(threads);
+        assert!(mapping.get(1).is_none(), "truncated");
+        assert_eq!(mapping.dirty_bytes(), cache.dirty_bytes());
+        nothing_left(&cache, mapping);
+    });
+}
+
+#[test]
+fn a_mapping_goes_while_its_folios_are_in_use() {
+    check(|| {
+        let cache = cache(16, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        write(&mapping, 0, 1);
+        write(&mapping, 2, 1);
+        let run = mapping.start_writeback(0..PAGE, u64::MAX, Dirty::Any).expect("it is dirty");
+        let folio = mapping.get(2).expect("it is there");
+        let Ok(Lookup::Vacant(fill)) = mapping.get_or_insert(5, 0) else { panic!("it is new") };
+        let evictor = cache.clone();
+        let threads = vec![
+            thread::spawn(move || run.fail()),
+            thread::spawn(move || {
+                if let Some(guard) = folio.write() {
+                    assert_eq!(guard[0], 1);
+                }
+            }),
+            thread::spawn(move || {
+                fill.finish();
+            }),
+            thread::spawn(move || {
+                evictor.shrink_to(0);
+            }),
+        ];
+        nothing_in_tree(mapping);
+        join(threads);
+        let statistics = cache.statistics();
+        assert_eq!((statistics.bytes, statistics.dirty_bytes, statistics.writeback_bytes), (0, 0, 0));
+    });
+}
+
+fn nothing_in_tree(mapping: Arc<Mapping>) {
+    drop(Arc::into_inner(mapping).expect("only this thread has it"));
+}
+
+#[test]
+fn many_insertions_beside_each_other_keep_the_limit() {
+    check(|| {
+        let cache = cache(16, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        let threads = [0u64, 100, 200].map(|base| {
+            let cache = cache.clone();
+            spawn(&mapping, move |mapping| {
+                for index in base..base + 8 {
+                    if let Err(error) = touch(mapping, index, 0) {
+                        panic!("three folios are in use at most: {error}");
+                    }
+                    assert!(cache.bytes() <= cache.limit());
+                }
+            })
+        });
+        join(threads.into());
+        for index in 0..300 {
+            check_page(&mapping, index);
+        }
+        nothing_left(&cache, mapping);
+    });
+}

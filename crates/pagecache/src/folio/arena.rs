@@ -12,7 +12,8 @@ use crate::{MAX_ORDER, PAGE_SIZE};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::AtomicUsize;
+use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Pages of a region: 32 MiB.
 const REGION_PAGES: u32 = 8192;
@@ -26,8 +27,9 @@ pub(crate) struct Arena {
     pages: u32,
     huge_pages: bool,
     buddy: Mutex<Buddy>,
-    /// Regions that are mapped.
-    mapped: Mutex<usize>,
+    /// Regions that are mapped; changed under `mapping`.
+    mapped: AtomicUsize,
+    mapping: Mutex<()>,
 }
 
 /// First free block of each order.
@@ -100,7 +102,8 @@ impl Arena {
             pages,
             huge_pages,
             buddy: Mutex::new(Buddy { free: [NONE; ORDERS] }),
-            mapped: Mutex::new(0),
+            mapped: AtomicUsize::new(0),
+            mapping: Mutex::new(()),
         }
     }
 
@@ -116,10 +119,12 @@ impl Arena {
     /// gives no memory.
     pub fn allocate(&self, order: u8) -> Option<(u32, u8)> {
         loop {
+            // Counted before: if another maps one after this look at the lists, look again.
+            let seen = self.mapped.load(Acquire);
             if let Some(id) = self.take(order) {
                 return Some((id, order));
             }
-            if !self.map_region() {
+            if !self.map_region(seen) {
                 break;
             }
         }
@@ -186,17 +191,17 @@ impl Arena {
         }
     }
 
-    /// Maps one more region; false when all are mapped or the kernel refuses.
-    fn map_region(&self) -> bool {
-        let seen = self.regions.iter().take_while(|region| region.get().is_some()).count();
-        let mut mapped = sync::lock(&self.mapped);
-        if *mapped > seen {
+    /// Maps one more region, unless another has since there were `seen`; false when all are mapped or the kernel refuses.
+    fn map_region(&self, seen: usize) -> bool {
+        let _mapping = sync::lock(&self.mapping);
+        let mapped = self.mapped.load(Acquire);
+        if mapped > seen {
             return true;
         }
-        if *mapped == self.regions.len() {
+        if mapped == self.regions.len() {
             return false;
         }
-        let first = *mapped as u32 * REGION_PAGES;
+        let first = mapped as u32 * REGION_PAGES;
         let pages = (self.pages - first).min(REGION_PAGES);
         let Ok(memory) = Mapped::new(pages as usize * PAGE_SIZE, self.huge_pages) else { return false };
         let record = |page: u32| {
@@ -205,9 +210,8 @@ impl Arena {
             Record::new(first + page, data)
         };
         let records = (0..pages).map(record).collect();
-        let region = self.regions[*mapped].set(Region { records, memory });
+        let region = self.regions[mapped].set(Region { records, memory });
         assert!(region.is_ok(), "regions are mapped one after the other");
-        *mapped += 1;
         // Largest blocks first, from the end, so that the first pages are used first.
         let mut buddy = sync::lock(&self.buddy);
         let mut end = pages;
@@ -216,6 +220,8 @@ impl Arena {
             end -= 1 << order;
             self.link(&mut buddy, first + end, order);
         }
+        drop(buddy);
+        self.mapped.store(mapped + 1, Release);
         true
     }
 

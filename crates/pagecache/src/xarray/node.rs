@@ -11,9 +11,9 @@
 use super::entry::Raw;
 use crate::sync::{self, AtomicU64, Mutex};
 use arrayvec::ArrayVec;
-use std::sync::OnceLock;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64 as PlainU64, AtomicUsize};
+use std::sync::{Arc, OnceLock};
 
 /// Slots of a node, as a shift.
 pub(super) const SHIFT: u32 = 6;
@@ -158,6 +158,8 @@ pub struct NodePool {
     chunks: Box<[OnceLock<Box<[Node]>>]>,
     free: Mutex<Free>,
     in_use: AtomicUsize,
+    /// Bytes charged for nodes in use, and for whatever else its owner charges there.
+    account: Arc<PlainU64>,
 }
 
 struct Free {
@@ -174,12 +176,18 @@ impl NodePool {
     /// # Panics
     /// With a capacity of 2^32 - 16384 or more.
     pub fn new(capacity: usize) -> Self {
+        Self::with_account(capacity, Arc::default())
+    }
+
+    /// A pool that charges its nodes to an account.
+    pub(crate) fn with_account(capacity: usize, account: Arc<PlainU64>) -> Self {
         assert!(capacity < NONE as usize - 4 * LARGEST as usize, "nodes are numbered with 32 bits");
         let chunks = chunk_of(capacity as u32).0 + 1;
         Self {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
             free: Mutex::new(Free { nodes: Vec::new(), made: 0 }),
             in_use: AtomicUsize::new(0),
+            account,
         }
     }
 
@@ -209,7 +217,12 @@ impl NodePool {
     pub(super) fn release(&self, id: u32) {
         self.node(id).clear();
         sync::lock(&self.free).nodes.push(id);
-        self.in_use.fetch_sub(1, Relaxed);
+        self.gave_back(1);
+    }
+
+    fn gave_back(&self, nodes: usize) {
+        self.in_use.fetch_sub(nodes, Relaxed);
+        self.account.fetch_sub((nodes * Self::NODE_BYTES) as u64, Relaxed);
     }
 
     /// Makes more nodes; the lock is held, so that two do not make the same.
@@ -265,6 +278,13 @@ impl Preload<'_> {
     /// # Panics
     /// As [`NodePool::preload`].
     pub fn fill(&mut self, count: usize) {
+        let missing = count.saturating_sub(self.nodes.len());
+        self.pool.account.fetch_add((missing * NodePool::NODE_BYTES) as u64, Relaxed);
+        self.fill_charged(count);
+    }
+
+    /// [`Preload::fill`] when the caller has charged the missing nodes to the pool's account.
+    pub(crate) fn fill_charged(&mut self, count: usize) {
         if self.nodes.len() >= count {
             return;
         }
@@ -291,8 +311,9 @@ impl Preload<'_> {
 impl Drop for Preload<'_> {
     fn drop(&mut self) {
         if !self.nodes.is_empty() {
-            self.pool.in_use.fetch_sub(self.nodes.len(), Relaxed);
+            let count = self.nodes.len();
             sync::lock(&self.pool.free).nodes.extend(self.nodes.drain(..));
+            self.pool.gave_back(count);
         }
     }
 }
