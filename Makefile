@@ -1,8 +1,12 @@
 # The main jobs. Each installs what it needs (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build test longtest bench demo fuzz tidy ci
+.PHONY: help setup build install uninstall test longtest bench demo fuzz tidy ci
 
 CARGO ?= cargo
+PREFIX ?= /usr/local
+# Where mount(8) looks for helpers; it looks nowhere else.
+HELPERDIR ?= /sbin
+HELPERS := mount.fuse.papilio mount.papilio umount.fuse.papilio umount.papilio
 
 help: ## show this
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
@@ -12,6 +16,25 @@ setup: ## install what is missing (apt packages, as root)
 
 build: setup ## build the papilio command: target/release/papilio
 	$(CARGO) build --release --locked -p papilio-cli
+
+install: build ## install the command, its pages and completions (PREFIX=/usr/local), and helpers of mount(8) (HELPERDIR=/sbin)
+	install -D -m 755 target/release/papilio $(DESTDIR)$(PREFIX)/bin/papilio
+	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(HELPERDIR)
+	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
+	target/release/papilio completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio
+	target/release/papilio completions zsh > $(DESTDIR)$(PREFIX)/share/zsh/site-functions/_papilio
+	target/release/papilio completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/papilio.fish
+	for helper in $(HELPERS); do ln -sfn $(PREFIX)/bin/papilio $(DESTDIR)$(HELPERDIR)/$$helper; done
+
+uninstall: ## take away what install put there
+	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/share/man/man1/papilio.1 \
+		$(DESTDIR)$(PREFIX)/share/man/man1/papilio-*.1 \
+		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio \
+		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_papilio \
+		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/papilio.fish \
+		$(HELPERS:%=$(DESTDIR)$(HELPERDIR)/%)
 
 test: setup ## run all tests; those that need root, loop devices or the kernel's Btrfs say so when skipped
 	$(CARGO) test --workspace --locked

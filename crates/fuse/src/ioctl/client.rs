@@ -189,6 +189,20 @@ impl MountedPath {
             fits(put_name(&mut arguments.name, name))?;
             return self.call(Command::SNAPSHOT_BY_ID, &mut arguments);
         }
+        self.create_snapshot_by_descriptor(source, name, read_only)
+    }
+
+    /// As [`MountedPath::create_snapshot`], always by the kernel's own ioctl, as other programs do it.
+    ///
+    /// # Errors
+    /// As there; EOPNOTSUPP where Papilio's server may not look at this process's files.
+    pub fn create_snapshot_by_descriptor(
+        &self,
+        source: &Self,
+        name: &[u8],
+        read_only: bool,
+    ) -> io::Result<()> {
+        let flags = if read_only { SUBVOL_RDONLY } else { 0 };
         let mut arguments = VolArgsV2 { fd: source.file.as_raw_fd().into(), flags, ..VolArgsV2::default() };
         fits(put_name(&mut arguments.name, name))?;
         self.call(Command::SNAP_CREATE_V2, &mut arguments)

@@ -1,0 +1,126 @@
+//! How mounts end: unmounted, asked to by a signal, killed; and that the image is whole and free then.
+
+use crate::world::{MOUNT, World, binary, eventually, fail, run, succeed};
+use papilio_oracle::Need;
+use std::fs::{self, File};
+use std::io::{BufRead, BufReader, Write};
+use std::process::{Command, Stdio};
+
+#[test]
+fn what_comes_right_behind_umount_never_races() {
+    let Some(world) = World::new(&[MOUNT, &[Need::Command("btrfs")]].concat()) else { return };
+    for round in 0..10 {
+        world.mount(&[]);
+        fs::write(world.at(&format!("f{round}")), vec![round; 3 << 20]).unwrap();
+        world.unmount();
+        world.assert_clean();
+    }
+    world.mount(&["-o", "ro"]);
+    assert_eq!(fs::read_dir(world.directory()).unwrap().count(), 10);
+    world.unmount();
+}
+
+#[test]
+fn by_the_images_name_or_while_it_is_in_use() {
+    let Some(world) = World::new(MOUNT) else { return };
+    world.mount(&[]);
+    let open = File::create(world.at("open")).unwrap();
+    fail(1, "it is in use", [std::path::Path::new("umount"), &world.directory()]);
+    succeed([std::path::Path::new("umount"), "--lazy".as_ref(), &world.directory()]);
+    assert!(world.entry().is_none());
+    (&open).write_all(b"still there").unwrap();
+    drop(open);
+    let image = world.image();
+    eventually("the end with the last user", || {
+        crate::world::papilio(["check", image.to_str().unwrap()]).status.success()
+    });
+    assert_eq!(succeed(["cat", &format!("{}:/open", image.display())]), "still there");
+    world.mount(&[]);
+    succeed([std::path::Path::new("umount"), &image]);
+    assert!(world.entry().is_none());
+    fail(1, "not mounted", [std::path::Path::new("umount"), &world.directory()]);
+    fail(1, "a mount of proc, not of Papilio", ["umount", "/proc"]);
+}
+
+#[test]
+fn killed_and_what_was_fsynced_is_there() {
+    let Some(world) = World::new(&[MOUNT, &[Need::Command("btrfs"), Need::Command("fusermount3")]].concat())
+    else {
+        return;
+    };
+    for by_helper in [true, false] {
+        world.mount(&["-o", "commit=300"]);
+        let mut file = File::create(world.at("kept")).unwrap();
+        file.write_all(&vec![3; 1 << 20]).unwrap();
+        file.sync_all().unwrap();
+        drop(file);
+        fs::write(world.at("lost-perhaps"), vec![4; 1 << 20]).unwrap();
+        world.kill_server();
+        fail(1, "the mount's server is gone", ["subvolume", "list", &world.at("")]);
+        let (image, directory) = (world.image(), world.directory());
+        fail(1, "busy", [std::path::Path::new("mount"), &image, &directory]);
+        match by_helper {
+            true => drop(run("fusermount3", &["-u", directory.to_str().unwrap()])),
+            false => drop(succeed([std::path::Path::new("umount"), &directory])),
+        }
+        world.assert_clean();
+        world.mount(&[]);
+        assert_eq!(fs::read(world.at("kept")).unwrap(), vec![3; 1 << 20]);
+        world.unmount();
+    }
+}
+
+#[test]
+fn in_the_foreground_a_signal_ends_it() {
+    let Some(world) = World::new(&[MOUNT, &[Need::Command("btrfs")]].concat()) else { return };
+    for signal in ["-INT", "-TERM"] {
+        let log = world.beside("log");
+        let mut server = Command::new(binary())
+            .args(["mount", "-f", "-v", "--log"])
+            .args([&log, &world.image(), &world.directory()])
+            .spawn()
+            .unwrap();
+        eventually("the mount", || world.entry().is_some());
+        assert_eq!(world.server().as_raw_nonzero().get(), server.id() as i32);
+        fs::write(world.at("f"), signal).unwrap();
+        run("kill", &[signal, &server.id().to_string()]);
+        assert!(server.wait().unwrap().success());
+        assert!(world.entry().is_none());
+        world.assert_clean();
+        let said = fs::read_to_string(&log).unwrap();
+        assert!(said.contains("papilio: INFO: signal"), "{said}");
+    }
+    // Unmounted by another, it ends by itself.
+    let mut server = Command::new(binary())
+        .args(["mount", "--foreground"])
+        .args([&world.image(), &world.directory()])
+        .spawn()
+        .unwrap();
+    eventually("the mount", || world.entry().is_some());
+    world.unmount();
+    assert!(server.wait().unwrap().success());
+}
+
+/// The command's own output ends when the command does, though the server goes on: a script that reads it
+/// would wait for ever.
+#[test]
+fn the_background_lets_go_of_the_callers_streams() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let mut mount = Command::new(binary())
+        .arg("mount")
+        .args([&world.image(), &world.directory()])
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    for stream in [
+        Box::new(mount.stdout.take().unwrap()) as Box<dyn std::io::Read>,
+        Box::new(mount.stderr.take().unwrap()),
+    ] {
+        assert_eq!(BufReader::new(stream).lines().count(), 0);
+    }
+    assert!(mount.wait().unwrap().success());
+    let directory = fs::read_link(format!("/proc/{}/cwd", world.server().as_raw_nonzero())).unwrap();
+    assert_eq!(directory, std::path::Path::new("/"));
+    world.unmount();
+}

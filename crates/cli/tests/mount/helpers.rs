@@ -1,0 +1,126 @@
+//! mount(8) and umount(8) with our helpers, in a mount namespace of their own, in which the helpers' folder is one
+//! of the test's: nothing of the system is touched.
+
+use crate::world::{MOUNT, World, binary, check_failure, run, succeed};
+use papilio_oracle::Need;
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+const NEEDS: [&[Need]; 2] = [
+    MOUNT,
+    &[Need::Command("unshare"), Need::Command("mount"), Need::Command("findmnt"), Need::Command("btrfs")],
+];
+
+/// A folder with the helpers.
+fn helpers(world: &World) -> PathBuf {
+    let folder = world.beside("sbin");
+    fs::create_dir(&folder).unwrap();
+    for name in ["mount.fuse.papilio", "mount.papilio", "umount.fuse.papilio", "umount.papilio"] {
+        symlink(binary(), folder.join(name)).unwrap();
+    }
+    folder
+}
+
+/// Runs a script where `/sbin` is the helpers' folder; whatever it leaves mounted is unmounted.
+fn script(world: &World, text: &str) -> Output {
+    let folder = world.beside("sbin");
+    let sbin = fs::canonicalize("/sbin").unwrap();
+    let whole = format!(
+        "set -eu; trap 'umount -i -l \"$DIR\" 2>/dev/null || true' EXIT; mount --bind {} {}; {text}",
+        folder.display(),
+        sbin.display()
+    );
+    Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-c", &whole])
+        .env("IMAGE", world.image())
+        .env("DIR", world.directory())
+        .env("FSTAB", world.beside("fstab"))
+        .output()
+        .unwrap()
+}
+
+#[test]
+fn stock_mount_and_umount() {
+    let Some(world) = World::new(&NEEDS.concat()) else { return };
+    helpers(&world);
+    for round in 0..3 {
+        let output = script(
+            &world,
+            "mount -t fuse.papilio \"$IMAGE\" \"$DIR\" -o noatime,compress=zstd,_netdev,nodev
+             findmnt -nro SOURCE,FSTYPE,OPTIONS \"$DIR\"
+             echo hello > \"$DIR/file\"
+             umount \"$DIR\"",
+        );
+        // Right behind umount: its helper has waited.
+        world.assert_clean();
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "round {round}: {said}");
+        let shown = String::from_utf8(output.stdout).unwrap();
+        let expected = format!("{} fuse.papilio rw,nodev,noatime", world.image().display());
+        assert!(shown.starts_with(&expected), "{shown}");
+        assert_eq!(succeed(["cat", &format!("{}:/file", world.image().display())]), "hello\n");
+    }
+}
+
+#[test]
+fn by_fstab_and_read_only() {
+    let Some(world) = World::new(&NEEDS.concat()) else { return };
+    helpers(&world);
+    let line = format!(
+        "{} {} fuse.papilio ro,subvolid=5,nofail,x-systemd.automount 0 0\n",
+        world.image().display(),
+        world.directory().display()
+    );
+    fs::write(world.beside("fstab"), line).unwrap();
+    let output = script(
+        &world,
+        "mount --fstab \"$FSTAB\" \"$DIR\"
+         findmnt -nro OPTIONS \"$DIR\"
+         if touch \"$DIR/x\" 2>/dev/null; then exit 9; fi
+         umount \"$DIR\"
+         mount -t papilio -o rw \"$IMAGE\" \"$DIR\"
+         touch \"$DIR/x\"
+         umount \"$DIR\"",
+    );
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    assert!(String::from_utf8(output.stdout).unwrap().starts_with("ro"));
+    assert!(succeed(["ls", &format!("{}:/", world.image().display())]).contains('x'));
+}
+
+#[test]
+fn helpers_called_by_hand() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let folder = helpers(&world);
+    let (image, directory) = (world.image(), world.directory());
+    let call = |name: &str, arguments: &[&str]| {
+        let arguments = arguments.iter().map(|argument| match *argument {
+            "IMAGE" => image.to_str().unwrap(),
+            "DIR" => directory.to_str().unwrap(),
+            other => other,
+        });
+        Command::new(folder.join(name)).args(arguments).output().unwrap()
+    };
+    // Everything but the mount itself.
+    assert!(call("mount.fuse.papilio", &["IMAGE", "DIR", "-f", "-o", "rw"]).status.success());
+    assert!(world.entry().is_none());
+    check_failure(
+        &call("mount.papilio", &["IMAGE", "DIR", "-o", "nonsense"]),
+        1,
+        "unknown mount option: nonsense",
+    );
+    check_failure(
+        &call("mount.papilio", &["IMAGE", "DIR", "-o", "remount,ro"]),
+        1,
+        "remount is not supported",
+    );
+    check_failure(&call("mount.papilio", &["IMAGE", "DIR", "-x"]), 2, "unknown option -x");
+    // Options that are not known are passed over where that is asked for.
+    assert!(call("mount.papilio", &["IMAGE", "DIR", "-s", "-n", "-o", "nonsense,noatime"]).status.success());
+    assert!(world.entry().is_some());
+    assert!(call("umount.papilio", &["DIR", "-n"]).status.success());
+    assert!(world.entry().is_none());
+    run("sync", &[]);
+}
