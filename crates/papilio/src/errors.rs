@@ -133,6 +133,14 @@ pub enum Error {
         /// What is wrong with it.
         reason: Corrupt,
     },
+    /// The log of fsyncs cannot be replayed. Nothing was written.
+    #[error("replaying the log of fsyncs{}: {cause}", of_subvolume(*subvolume))]
+    LogReplay {
+        /// The subvolume whose log it is; `None` where it concerns all logs.
+        subvolume: Option<TreeId>,
+        /// What is wrong, and where.
+        cause: Box<Error>,
+    },
     /// File data that no copy holds with the right checksum.
     #[error("{place}: data at logical address {logical}: checksum mismatch{}", copies_tried(*copies))]
     DataChecksum {
@@ -380,6 +388,11 @@ impl Error {
             | Error::Occupied { .. }
             | Error::TooSmall { .. } => ErrorKind::Invalid,
             Error::NoSpace { .. } => ErrorKind::NoSpace,
+            Error::LogReplay { cause, .. } => match cause.kind() {
+                // A name that is not there is no answer to a caller who asked for none.
+                ErrorKind::Path(_) | ErrorKind::Invalid => ErrorKind::Io,
+                kind => kind,
+            },
             Error::ReadOnlyFileSystem { .. } => ErrorKind::ReadOnly,
             Error::Open(_) | Error::Host { .. } => ErrorKind::Host,
             Error::DeviceMissing { .. } | Error::TooManyMissing { .. } => ErrorKind::MissingDevice,
@@ -391,6 +404,10 @@ impl Error {
     pub(crate) fn path(path: &[u8], kind: PathError) -> Self {
         Error::Path { path: path.to_vec(), kind }
     }
+}
+
+fn of_subvolume(subvolume: Option<TreeId>) -> String {
+    subvolume.map(|id| format!(" of subvolume {id}")).unwrap_or_default()
 }
 
 fn copies_tried(copies: usize) -> String {

@@ -68,8 +68,8 @@
 //! ```
 //!
 //! [`FileSystem`] is a handle that any number of threads may share; [`Inode`], [`File`] and
-//! [`Entries`] are made from it. Not there yet: the fsync log (an fsync is a commit; a file system with a log
-//! is not opened for writing), a page cache (a write goes to the device at once), writing in place.
+//! [`Entries`] are made from it. A log of fsyncs that a crash left is replayed when the file system is opened for
+//! writing. Not there yet: writing such a log (an fsync is a commit), a page cache (a write goes to the device at once), writing in place.
 
 #![forbid(unsafe_code)]
 
@@ -80,6 +80,7 @@ mod data;
 mod errno;
 mod errors;
 mod fs;
+mod fsync_log;
 #[allow(dead_code)] // Not all of the writing half has a caller yet.
 mod items;
 mod maintenance;

@@ -18,6 +18,7 @@ pub struct OpenOptions {
     pub(crate) degraded: bool,
     pub(crate) superblock_mirror: Option<usize>,
     pub(crate) use_backup_root: bool,
+    pub(crate) replay_log: bool,
     pub(crate) subvolume: SubvolumeChoice,
     pub(crate) node_cache_bytes: usize,
     pub(crate) verify_data: bool,
@@ -55,6 +56,7 @@ impl Default for OpenOptions {
             degraded: false,
             superblock_mirror: None,
             use_backup_root: false,
+            replay_log: true,
             subvolume: SubvolumeChoice::TopLevel,
             node_cache_bytes: 64 << 20,
             verify_data: true,
@@ -100,6 +102,14 @@ impl OpenOptions {
     /// (`rescue=usebackuproot`).
     pub fn use_backup_root(mut self, use_backup_root: bool) -> Self {
         self.use_backup_root = use_backup_root;
+        self
+    }
+
+    /// Whether a log of fsyncs that a crash left is replayed when the file system is opened for writing
+    /// (default true). Without (`rescue=nologreplay`), a file system that has one is opened for reading only,
+    /// which shows the last commit either way.
+    pub fn replay_log(mut self, replay: bool) -> Self {
+        self.replay_log = replay;
         self
     }
 

@@ -50,14 +50,28 @@ impl SumRuns {
     /// Adds the sums of `data`, whole sectors, which lie at `start`. No range may be added twice.
     pub(crate) fn add(&mut self, start: LogicalAddress, data: &[u8]) {
         assert!(data.len().is_multiple_of(self.sector_size), "sums are of whole sectors");
-        assert!(start.0 > 0, "no data lies at address 0, which stands for holes");
         let first = self.sums.len();
         self.sums.reserve(data.len() / self.sector_size * self.checksum_type.size());
         for sector in data.chunks_exact(self.sector_size) {
             self.sums.extend_from_slice(self.checksum_type.compute(sector).as_bytes());
         }
+        self.push(start, data.len() / self.sector_size, first);
+    }
+
+    /// Adds sums that were computed before, one for each sector from `start` on. No range may be added twice.
+    pub(crate) fn add_known(&mut self, start: LogicalAddress, sums: &[u8]) {
+        let size = self.checksum_type.size();
+        assert!(sums.len().is_multiple_of(size), "sums are whole");
+        let first = self.sums.len();
+        self.sums.extend_from_slice(sums);
+        self.push(start, sums.len() / size, first);
+    }
+
+    /// The sums from `first` on are those of `sectors` sectors from `start` on.
+    fn push(&mut self, start: LogicalAddress, sectors: usize, first: usize) {
+        assert!(start.0 > 0, "no data lies at address 0, which stands for holes");
         let place = first..self.sums.len();
-        let end = LogicalAddress(start.0 + data.len() as u64);
+        let end = LogicalAddress(start.0 + (sectors * self.sector_size) as u64);
         match self.runs.last_mut() {
             Some(last) if last.end == start => (last.end, last.place.end) = (end, place.end),
             _ => self.runs.push(Run { start, end, place }),

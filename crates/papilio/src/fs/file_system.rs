@@ -105,8 +105,8 @@ impl FileSystem {
         self.superblock().label().to_vec()
     }
 
-    /// Whether there is a log of fsyncs since the last commit. It is not replayed: what it holds is
-    /// not shown.
+    /// Whether there is a log of fsyncs since the last commit, whose changes are not shown: it is replayed, and
+    /// gone, when the file system is opened for writing.
     pub fn has_log(&self) -> bool {
         self.superblock().log_root().is_some()
     }

@@ -1,7 +1,7 @@
 //! Mounting: from devices to trees.
 //!
 //! Owns [`Mounted`] and the order of the steps: superblocks, system chunks, chunk tree (devices and
-//! chunks), root tree, the subvolume that paths start from. Kernel counterpart: `open_ctree`,
+//! chunks), root tree, for writing the replay of the log, the subvolume that paths start from. Kernel counterpart: `open_ctree`,
 //! `init_tree_roots` (`fs/btrfs/disk-io.c`), `btrfs_read_chunk_tree` (`fs/btrfs/volumes.c`).
 
 use crate::btree::{Forest, RootPointer, Tree};
@@ -12,6 +12,7 @@ use crate::fs::change::{Subvolumes, write_options};
 use crate::fs::committer::Committer;
 use crate::fs::flush::DirtyInodes;
 use crate::fs::open_inodes::OpenInodes;
+use crate::fsync_log;
 use crate::items::dir;
 use crate::items::item_error;
 use crate::items::trees::Trees;
@@ -156,8 +157,16 @@ impl Mounted {
             discard: options.discard,
             timestamp: options.timestamp,
         };
+        let log = committed.forest().volume().superblock().log_root();
+        if log.is_some() && !options.replay_log {
+            let cause = "it has a log of fsyncs, which is not to be replayed".to_owned();
+            return Err(Error::ReadOnlyFileSystem { cause });
+        }
         let (root, chunk_root) = (committed.root_tree().root(), committed.chunk_tree().root());
         let transactions = Arc::new(Transactions::open(committed.forest(), root, chunk_root, run)?);
+        if let Some((address, level)) = log {
+            fsync_log::replay(&transactions, address, level)?;
+        }
         let trees = Trees::live(&transactions);
         let root = choose_root(&trees, &options.subvolume)?.place();
         let reader = ReadContext::live(&transactions, options.verify_data);

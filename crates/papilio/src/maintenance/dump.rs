@@ -70,6 +70,10 @@ pub(crate) fn tree_roots(trees: &Trees) -> Result<Vec<TreeRoot>> {
 
 /// The tree of log trees, where there is a log.
 fn log_root_tree(trees: &Trees) -> Option<Tree> {
+    // Whoever opens a file system for writing has replayed its log.
+    if trees.transactions().is_some() {
+        return None;
+    }
     let (address, level) = trees.forest().volume().superblock().log_root()?;
     // Its generation is the next one in most cases, and recorded nowhere.
     Some(trees.forest().tree(objectid::TREE_LOG, RootPointer { address, level, generation: None }))

@@ -1,6 +1,7 @@
 //! Whether an extent is one file's alone.
 //!
-//! Owns [`Transactions::is_only_reference`], which the decision to overwrite data in place rests on. What the
+//! Owns [`Transactions::is_only_reference`], which the decision to overwrite data in place rests on, and
+//! [`Transactions::has_data_extent`]. What the
 //! extent tree says counts together with what waits to be told to it. Locks: the gate, shared, so that no
 //! commit is in the middle of telling. Kernel counterpart: `btrfs_cross_ref_exist`
 //! (`fs/btrfs/extent-tree.c`).
@@ -10,9 +11,19 @@ use super::extent_items::extent_info;
 use super::handle::DataReference;
 use super::transaction::Transactions;
 use crate::errors::Result;
-use papilio_format::{Generation, objectid};
+use papilio_format::{Generation, LogicalAddress, objectid};
 
 impl Transactions {
+    /// Whether the extent tree, as it is on disk or in memory, has this data extent. What waits to be told to
+    /// it does not count.
+    ///
+    /// # Errors
+    /// A block or an item of the extent tree that cannot be read.
+    pub(crate) fn has_data_extent(&self, address: LogicalAddress, length: u64) -> Result<bool> {
+        let tree = self.live.get(objectid::EXTENT_TREE)?.tree();
+        Ok(extent_info(&tree, address, length, ExtentKind::Data)?.is_some())
+    }
+
     /// Whether nothing refers to an extent but extent items of the inode that `reference` names, at the same
     /// distance from the extent's start. An extent that is no younger than `last_snapshot`, the generation of
     /// its subvolume's last snapshot, may be referred to by shared tree blocks, and counts as shared.

@@ -47,11 +47,6 @@ pub(super) fn check_writable(volume: &Volume, live: &LiveTrees) -> Result<()> {
 fn check_superblock(volume: &Volume) -> Result<()> {
     let superblock = volume.superblock();
     let raw = &superblock.raw;
-    if superblock.log_root().is_some() {
-        return refuse(
-            "it has a log of fsyncs that has to be replayed first (mount it with the kernel once)",
-        );
-    }
     if raw.flags.contains(SuperblockFlags::SEEDING) {
         return refuse("it is a seed, on which others may be built");
     }

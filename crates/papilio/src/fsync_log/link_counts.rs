@@ -1,0 +1,57 @@
+//! Link counts after a replay.
+//!
+//! Part of [`Replay`]: every inode that was logged, or gained or lost a name, gets as many links as it has names.
+//! Without a name it becomes an orphan, which is deleted as any is; a directory without a name first
+//! loses its entries. Locks: the tree's editor, for one inode at a time. Kernel counterpart:
+//! `fixup_inode_link_counts` (`fs/btrfs/tree-log.c`).
+
+use super::replay::Replay;
+use crate::errors::{Error, Result};
+use crate::items::draft::edit;
+use crate::items::inode::for_each_name;
+use crate::items::{inode_edit, orphan};
+use papilio_format::items::inode::{FileKind, InodeItem, inode_key};
+use papilio_format::{Corrupt, InodeNumber};
+
+impl Replay<'_> {
+    /// Counts the links of all inodes whose names may have changed.
+    pub(super) fn count_links(&mut self) -> Result<()> {
+        // Emptying a directory adds to the set.
+        while let Some(number) = self.recount.pop_last() {
+            if let Some(item) = self.inode(number)? {
+                self.count_links_of(number, &item)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn count_links_of(&mut self, number: InodeNumber, item: &InodeItem) -> Result<()> {
+        let mut links: u32 = 0;
+        for_each_name(&self.live.tree(), number, |_| {
+            links = links.saturating_add(1);
+            true
+        })?;
+        let is_directory = item.kind() == Some(FileKind::Directory);
+        if is_directory && links > 1 {
+            let reason = Corrupt::field("inode", "nlink", links.into(), "a directory has one name");
+            return Err(Error::Item { tree: self.id(), key: inode_key(number), reason });
+        }
+        if is_directory && links == 0 {
+            for (_, entry) in self.entries(number, 0..=u64::MAX)? {
+                self.drop_entry(number, &entry)?;
+            }
+        }
+        edit(&mut self.live.edit(self.handle), |draft| {
+            if links == 0 {
+                orphan::insert(draft, number)?;
+            } else {
+                orphan::remove(draft, number)?;
+            }
+            let item = inode_edit::load(draft, number)?;
+            if item.nlink != links {
+                inode_edit::store(draft, number, &InodeItem { nlink: links, ..item });
+            }
+            Ok(())
+        })
+    }
+}

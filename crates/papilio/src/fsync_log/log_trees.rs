@@ -1,0 +1,180 @@
+//! The log trees on disk.
+//!
+//! Owns [`LogTrees`], [`LogTree`] and [`LogContents`]: from the superblock's pointer to a tree for each subvolume
+//! with a log, and to all that these trees occupy. Invariant: what [`LogTrees::contents`] returned without
+//! an error was read and checked to the last block. Takes no lock. Kernel counterpart: `walk_log_tree`,
+//! `process_one_buffer` (`fs/btrfs/tree-log.c`).
+
+use super::log_root_key;
+use crate::btree::{Forest, RootPointer, Tree, TreeBlock};
+use crate::errors::{Error, Result};
+use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
+use papilio_format::items::inode::InodeItem;
+use papilio_format::items::root::RootItem;
+use papilio_format::{
+    Corrupt, FileOffset, Generation, Geometry, ItemType, Key, LogicalAddress, TreeId, objectid,
+};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+/// The log of one subvolume.
+#[derive(Debug)]
+pub(crate) struct LogTree {
+    /// The subvolume.
+    pub(crate) subvolume: TreeId,
+    /// Its log.
+    pub(crate) tree: Tree,
+}
+
+/// All logs of a file system.
+#[derive(Debug)]
+pub(crate) struct LogTrees {
+    root: Tree,
+    /// Ascending by subvolume.
+    pub(crate) logs: Vec<LogTree>,
+}
+
+/// What log trees occupy and point to.
+#[derive(Debug, Default)]
+pub(crate) struct LogContents {
+    /// Their blocks.
+    pub(crate) blocks: BTreeSet<LogicalAddress>,
+    /// Data extents that they point to, with their bytes.
+    pub(crate) extents: BTreeMap<LogicalAddress, u64>,
+}
+
+impl LogTrees {
+    /// The logs below the tree of log trees at `address`, which a transaction after `committed` wrote.
+    ///
+    /// # Errors
+    /// A block or an item that cannot be read.
+    pub(crate) fn open(
+        forest: &Arc<Forest>,
+        address: LogicalAddress,
+        level: u8,
+        committed: Generation,
+    ) -> Result<Self> {
+        let generation = Some(Generation(committed.0 + 1));
+        let root = forest.tree(objectid::TREE_LOG, RootPointer { address, level, generation });
+        let mut logs = Vec::new();
+        for item in root.range(log_root_key(TreeId(0))..=log_root_key(TreeId(u64::MAX))) {
+            let item = item?;
+            let fault = |reason| Error::Item { tree: objectid::TREE_LOG, key: item.key, reason };
+            let subvolume = TreeId(item.key.offset);
+            if !objectid::is_subvolume(subvolume) {
+                return Err(fault(Corrupt::field("log root item", "key.offset", subvolume.0, "no subvolume")));
+            }
+            let found = RootItem::parse(item.data()).map_err(fault)?;
+            let pointer = RootPointer {
+                address: found.address,
+                level: found.level,
+                generation: Some(found.generation),
+            };
+            logs.push(LogTree { subvolume, tree: forest.tree(objectid::TREE_LOG, pointer) });
+        }
+        Ok(Self { root, logs })
+    }
+
+    /// Reads all blocks of all logs.
+    ///
+    /// # Errors
+    /// A block or an item that cannot be read, a block that is met twice, or an extent that contradicts itself or
+    /// another.
+    pub(crate) fn contents(&self, geometry: &Geometry) -> Result<LogContents> {
+        let mut contents = LogContents::default();
+        contents.add_tree(&self.root, geometry)?;
+        for log in &self.logs {
+            contents.add_tree(&log.tree, geometry)?;
+        }
+        Ok(contents)
+    }
+}
+
+impl LogContents {
+    fn add_tree(&mut self, tree: &Tree, geometry: &Geometry) -> Result<()> {
+        let root = tree.root_block()?;
+        // Where the extent before ends, which may lie in the leaf before.
+        let mut end = None;
+        self.add_block(tree, &root, None, geometry, &mut end)
+    }
+
+    fn add_block(
+        &mut self,
+        tree: &Tree,
+        block: &TreeBlock,
+        bound: Option<Key>,
+        geometry: &Geometry,
+        end: &mut Option<(u64, u64)>,
+    ) -> Result<()> {
+        if !self.blocks.insert(block.address()) {
+            let key = block.view().key(0);
+            let reason = Corrupt::field("log tree", "block", block.address().0, "it is there twice");
+            return Err(Error::Item { tree: tree.id(), key, reason });
+        }
+        let view = block.view();
+        for slot in 0..view.len() {
+            if view.is_leaf() {
+                let (key, data) = (view.key(slot), view.item(slot));
+                self.add_item(&key, data, geometry, end)
+                    .map_err(|reason| Error::Item { tree: tree.id(), key, reason })?;
+                continue;
+            }
+            let bound = if slot + 1 < view.len() { Some(view.key(slot + 1)) } else { bound };
+            let child = tree.child(block, slot, bound)?;
+            self.add_block(tree, &child, bound, geometry, end)?;
+        }
+        Ok(())
+    }
+
+    fn add_item(
+        &mut self,
+        key: &Key,
+        data: &[u8],
+        geometry: &Geometry,
+        end: &mut Option<(u64, u64)>,
+    ) -> Result<(), Corrupt> {
+        if key.item_type == ItemType::INODE_ITEM {
+            return InodeItem::parse(data).map(drop);
+        }
+        if key.item_type != ItemType::EXTENT_DATA {
+            return Ok(());
+        }
+        let extent = FileExtentItem::parse(data)?;
+        let stop = extent.end(FileOffset(key.offset), geometry.sector_size).ok_or_else(|| {
+            Corrupt::field("file extent", "length", extent.length(), "reaches past the largest offset")
+        })?;
+        if end.is_some_and(|(inode, end)| inode == key.objectid && end > key.offset) {
+            return Err(Corrupt::field("file extent", "key.offset", key.offset, "overlaps the one before"));
+        }
+        *end = Some((key.objectid, stop.0));
+        let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = extent.content else {
+            return Ok(());
+        };
+        check_part(&extent, &part)?;
+        if part.is_hole() {
+            return Ok(());
+        }
+        let known = self.extents.entry(part.disk_address).or_insert(part.disk_length);
+        if *known != part.disk_length {
+            let value = part.disk_length;
+            return Err(Corrupt::field("file extent", "disk_length", value, "another item says otherwise"));
+        }
+        Ok(())
+    }
+}
+
+/// What no reader of an extent would be able to make sense of.
+fn check_part(extent: &FileExtentItem<'_>, part: &ExtentPart) -> Result<(), Corrupt> {
+    if part.length == 0 {
+        return Err(Corrupt::field("file extent", "length", 0, "no extent is empty"));
+    }
+    if part.is_hole() {
+        return Ok(());
+    }
+    let whole = if extent.compression == Compression::None { part.disk_length } else { extent.ram_bytes };
+    // The parser proved that the sum stays inside 64 bits.
+    if part.disk_length == 0 || part.offset + part.length > whole {
+        return Err(Corrupt::field("file extent", "length", part.length, "more than the extent on disk has"));
+    }
+    Ok(())
+}

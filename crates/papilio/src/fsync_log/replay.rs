@@ -1,0 +1,164 @@
+//! The order in which logs are replayed.
+//!
+//! Owns [`replay`] and [`Replay`], the replay of one log. Each log is walked three times: first its inodes,
+//! so that all exist; then the entries of its directories; then attributes, names and extents. At last the
+//! links of every inode that gained or lost a name are counted. Invariant: all happens in one transaction,
+//! whose commit forgets the logs. Takes no lock but those of the transaction. Kernel counterpart:
+//! `btrfs_recover_log_trees`, `replay_one_buffer` (`fs/btrfs/tree-log.c`).
+
+use super::log_space::LogSpace;
+use super::log_trees::{LogTree, LogTrees};
+use crate::btree::{LiveTree, Tree};
+use crate::errors::{Error, Result};
+use crate::items::{inode, item_error};
+use crate::transaction::{Handle, Transactions};
+use papilio_format::items::inode::InodeItem;
+use papilio_format::{Corrupt, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+/// Items that a replay reserves room for; the rest it takes as it goes.
+const RESERVED_ITEMS: u64 = 32;
+
+/// Brings the logs that the superblock points to into their subvolumes, and commits: from then on there are
+/// none. To be called before anything else is changed.
+///
+/// # Errors
+/// [`Error::LogReplay`] with what is wrong and where, for a log that cannot be read or contradicts its subvolume;
+/// then nothing was written. Or what the commit says.
+pub(crate) fn replay(transactions: &Transactions, root: LogicalAddress, level: u8) -> Result<()> {
+    let failed = |subvolume| move |cause| Error::LogReplay { subvolume, cause: Box::new(cause) };
+    let geometry = transactions.volume().geometry();
+    let forest = transactions.live().forest();
+    let logs = LogTrees::open(forest, root, level, geometry.generation).map_err(failed(None))?;
+    let contents = logs.contents(&geometry).map_err(failed(None))?;
+    let mut space = LogSpace::claim(transactions, &contents).map_err(failed(None))?;
+    drop(contents);
+    transactions.change_to_free(RESERVED_ITEMS, |handle| {
+        for log in &logs.logs {
+            replay_log(handle, log, &geometry, &mut space).map_err(failed(Some(log.subvolume)))?;
+        }
+        Ok(())
+    })?;
+    space.finish(transactions.space());
+    transactions.update_superblock(|superblock| {
+        superblock.log_root = LogicalAddress(0);
+        superblock.log_root_level = 0;
+    });
+    transactions.commit()
+}
+
+/// Replays one log, unless its subvolume was deleted.
+fn replay_log(handle: &Handle<'_>, log: &LogTree, geometry: &Geometry, space: &mut LogSpace) -> Result<()> {
+    let Some(live) = handle.transactions().live().find(log.subvolume)? else { return Ok(()) };
+    if live.record().is_some_and(|record| record.item.refs == 0) {
+        return Ok(());
+    }
+    let mut replay = Replay {
+        handle,
+        log: log.tree.clone(),
+        live,
+        geometry: *geometry,
+        space,
+        recount: BTreeSet::new(),
+        unlinked: BTreeSet::new(),
+    };
+    replay.run()
+}
+
+/// The replay of one log.
+pub(super) struct Replay<'a> {
+    pub(super) handle: &'a Handle<'a>,
+    /// The log.
+    pub(super) log: Tree,
+    /// The subvolume.
+    pub(super) live: Arc<LiveTree>,
+    pub(super) geometry: Geometry,
+    pub(super) space: &'a mut LogSpace,
+    /// Inodes whose links are to be counted.
+    pub(super) recount: BTreeSet<InodeNumber>,
+    /// Inodes that had no name when they were logged: what the log has of them is of no use.
+    unlinked: BTreeSet<InodeNumber>,
+}
+
+impl Replay<'_> {
+    fn run(&mut self) -> Result<()> {
+        self.replay_inodes()?;
+        self.replay_entries()?;
+        self.replay_rest()?;
+        self.count_links()
+    }
+
+    fn replay_inodes(&mut self) -> Result<()> {
+        let log = self.log.clone();
+        for item in log.items() {
+            let item = item?;
+            if item.key.item_type != ItemType::INODE_ITEM {
+                continue;
+            }
+            let number = InodeNumber(item.key.objectid);
+            let logged = InodeItem::parse(item.data()).map_err(|reason| item_error(&log, &item, reason))?;
+            if logged.nlink == 0 {
+                self.unlinked.insert(number);
+            } else {
+                self.replay_inode(number, &logged)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn replay_entries(&mut self) -> Result<()> {
+        let log = self.log.clone();
+        for item in log.items() {
+            let item = item?;
+            if item.key.item_type == ItemType::DIR_INDEX && !self.is_passed_over(&item.key) {
+                self.replay_entry(&item)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn replay_rest(&mut self) -> Result<()> {
+        let log = self.log.clone();
+        for item in log.items() {
+            let item = item?;
+            if self.is_passed_over(&item.key) {
+                continue;
+            }
+            match item.key.item_type {
+                ItemType::XATTR_ITEM => self.put(item.key, item.data())?,
+                ItemType::INODE_REF | ItemType::INODE_EXTREF => self.replay_refs(&item)?,
+                ItemType::EXTENT_DATA => self.replay_extent(&item)?,
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    fn is_passed_over(&self, key: &Key) -> bool {
+        self.unlinked.contains(&InodeNumber(key.objectid))
+    }
+
+    /// The subvolume's id.
+    pub(super) fn id(&self) -> TreeId {
+        self.live.id()
+    }
+
+    /// An inode of the subvolume as it is now.
+    pub(super) fn inode(&self, number: InodeNumber) -> Result<Option<InodeItem>> {
+        inode::inode(&self.live.tree(), number)
+    }
+
+    /// An inode that an item of the log belongs to.
+    pub(super) fn inode_of(&self, key: &Key) -> Result<InodeItem> {
+        self.inode(InodeNumber(key.objectid))?.ok_or_else(|| {
+            let reason = Corrupt::field("log", "key.objectid", key.objectid, "no such inode");
+            Error::Item { tree: objectid::TREE_LOG, key: *key, reason }
+        })
+    }
+
+    /// Puts an item into the subvolume as it is.
+    pub(super) fn put(&self, key: Key, data: &[u8]) -> Result<()> {
+        self.live.edit(self.handle).put(key, data)
+    }
+}
