@@ -62,7 +62,12 @@ impl LogTrees {
             let fault = |reason| Error::Item { tree: objectid::TREE_LOG, key: item.key, reason };
             let subvolume = TreeId(item.key.offset);
             if !objectid::is_subvolume(subvolume) {
-                return Err(fault(Corrupt::field("log root item", "key.offset", subvolume.0, "no subvolume")));
+                return Err(fault(Corrupt::field(
+                    "log root item",
+                    "key.offset",
+                    subvolume.0,
+                    "no subvolume",
+                )));
             }
             let found = RootItem::parse(item.data()).map_err(fault)?;
             let pointer = RootPointer {
@@ -115,8 +120,11 @@ impl LogContents {
         for slot in 0..view.len() {
             if view.is_leaf() {
                 let (key, data) = (view.key(slot), view.item(slot));
-                self.add_item(&key, data, geometry, end)
-                    .map_err(|reason| Error::Item { tree: tree.id(), key, reason })?;
+                self.add_item(&key, data, geometry, end).map_err(|reason| Error::Item {
+                    tree: tree.id(),
+                    key,
+                    reason,
+                })?;
                 continue;
             }
             let bound = if slot + 1 < view.len() { Some(view.key(slot + 1)) } else { bound };

@@ -101,7 +101,7 @@ impl Replay<'_> {
             dir_edit::remove(draft, directory, index, name)?;
             let parent = inode_edit::load(draft, directory)?;
             let size = parent.size.saturating_sub(size_of_name(name));
-            inode_edit::store(draft, directory, &InodeItem { size, mtime: now, ctime: now, ..parent });
+            inode_edit::store(draft, directory, &InodeItem { size, ..parent });
             let victim = inode_edit::load(draft, inode)?;
             inode_edit::store(draft, inode, &InodeItem { ctime: now, ..victim });
             Ok(())

@@ -14,9 +14,7 @@ use crate::errors::{Error, Result};
 use crate::items::item_error;
 use papilio_format::items::csum::CsumItem;
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
-use papilio_format::{
-    Corrupt, FileOffset, Geometry, InodeNumber, ItemType, Key, LogicalAddress, objectid,
-};
+use papilio_format::{Corrupt, FileOffset, Geometry, InodeNumber, ItemType, Key, LogicalAddress, objectid};
 
 impl Replay<'_> {
     /// Brings a logged extent into the subvolume.
@@ -34,8 +32,7 @@ impl Replay<'_> {
         if !is_inline && tree.get(&item.key)?.is_some_and(|old| old.data() == item.data()) {
             return Ok(());
         }
-        let mut changes =
-            ExtentChanges::new(self.id(), number, &self.geometry, self.handle.generation());
+        let mut changes = ExtentChanges::new(self.id(), number, &self.geometry, self.handle.generation());
         changes.drop_range(&tree, start, end.0, usize::MAX)?;
         drop(tree);
         let part = on_disk(&extent);

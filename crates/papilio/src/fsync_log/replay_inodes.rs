@@ -35,7 +35,8 @@ impl Replay<'_> {
         if let Some(old) = old
             && old.kind() != logged.kind()
         {
-            let reason = Corrupt::field("inode", "mode", logged.mode.into(), "the subvolume's is of another kind");
+            let reason =
+                Corrupt::field("inode", "mode", logged.mode.into(), "the subvolume's is of another kind");
             return Err(Error::Item { tree: self.log.id(), key: inode_key(number), reason });
         }
         self.remove_xattrs(number)?;
@@ -101,8 +102,7 @@ impl Replay<'_> {
         if StoredExtents::new(&tree, number, sector_size, end, u64::MAX).next().transpose()?.is_none() {
             return Ok(());
         }
-        let mut changes =
-            ExtentChanges::new(self.id(), number, &self.geometry, self.handle.generation());
+        let mut changes = ExtentChanges::new(self.id(), number, &self.geometry, self.handle.generation());
         changes.drop_range(&tree, end, u64::MAX, usize::MAX)?;
         drop(tree);
         changes.publish(&self.live, self.handle, item).map(drop)
@@ -113,7 +113,8 @@ impl Replay<'_> {
         let log = self.log.clone();
         for range in log.range(dir_log_key(directory, 0)..=dir_log_key(directory, u64::MAX)) {
             let range = range?;
-            let logged = DirLogItem::parse(range.data()).map_err(|reason| item_error(&log, &range, reason))?;
+            let logged =
+                DirLogItem::parse(range.data()).map_err(|reason| item_error(&log, &range, reason))?;
             for (key, entry) in self.entries(directory, range.key.offset..=logged.end)? {
                 if !has_entry(&log, &key, &entry.name)? {
                     self.drop_entry(directory, &entry)?;

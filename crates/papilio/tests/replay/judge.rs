@@ -1,0 +1,82 @@
+//! What a loss of power left, replayed by both sides and compared.
+
+use crate::power_cut::{PowerCut, copy};
+use papilio::{CheckOptions, FileSystem, OpenOptions};
+use papilio_oracle::manifest::ManifestOptions;
+use papilio_oracle::{CompareOptions, HostTree, ImageSet, Manifest, Scratch, Time};
+use std::path::Path;
+
+/// Everything but access times, which a replay has no say in.
+const COMPARED: CompareOptions = CompareOptions { atime: false, ..CompareOptions::SAME_IMAGE };
+
+/// Opens an image for writing, which replays its log, and closes it; then nothing is wrong with it.
+///
+/// # Errors
+/// What is.
+pub fn replay_by_papilio(image: &Path) -> Result<(), String> {
+    let say = |error: papilio::Error| format!("Papilio's replay: {error}");
+    let options = OpenOptions::new().write(true).commit_interval(None);
+    let fs = FileSystem::open_with(image, &options).map_err(say)?;
+    assert!(!fs.has_log());
+    fs.close().map_err(say)?;
+    let fs = FileSystem::open(image).map_err(say)?;
+    assert!(!fs.has_log());
+    let report = fs.check(&CheckOptions::new().data_csum(true)).map_err(say)?;
+    let shown: Vec<_> = report.findings.iter().take(12).map(ToString::to_string).collect();
+    if report.is_clean() { Ok(()) } else { Err(format!("check: {shown:#?}")) }
+}
+
+/// All that a kernel mount shows. Times behind `moment` are those of the replay, whatever they are.
+pub fn seen_by_kernel(
+    images: &ImageSet,
+    read_only: bool,
+    moment: Time,
+) -> Result<Manifest, Box<dyn std::error::Error + Send + Sync>> {
+    let mounted = if read_only { images.mount_read_only()? } else { images.mount()? };
+    let mut manifest = Manifest::read(&HostTree::new(mounted.path()), ManifestOptions::default())?;
+    mounted.unmount()?;
+    let late = Time { seconds: i64::MAX, nanoseconds: 0 };
+    for entry in manifest.entries.values_mut() {
+        for time in [&mut entry.metadata.mtime, &mut entry.metadata.ctime] {
+            if *time > moment {
+                *time = late;
+            }
+        }
+    }
+    Ok(manifest)
+}
+
+/// Has both sides replay the log and compares everything.
+///
+/// # Errors
+/// What differs, or who fails.
+pub fn judge(scratch: &Scratch, cut: PowerCut) -> Result<(), String> {
+    let PowerCut { name, image, moment } = cut;
+    let result = compare_replays(scratch, &image, moment);
+    result.map_err(|why| format!("{name}: {why}"))
+}
+
+fn compare_replays(scratch: &Scratch, image: &Path, moment: Time) -> Result<(), String> {
+    let ours = scratch.unique("ours");
+    copy(image, &ours);
+    replay_by_papilio(&ours)?;
+    let ours = ImageSet::open(scratch, vec![ours]);
+    ours.btrfs_check().map_err(|error| format!("btrfs check: {error:#}"))?;
+    let theirs = ImageSet::open(scratch, vec![image.to_owned()]);
+    let theirs_seen =
+        seen_by_kernel(&theirs, false, moment).map_err(|error| format!("the kernel's replay: {error:#}"))?;
+    let ours_seen =
+        seen_by_kernel(&ours, true, moment).map_err(|error| format!("the kernel mounts ours: {error:#}"))?;
+    for path in ours.paths().iter().chain(theirs.paths()) {
+        std::fs::remove_file(path).map_err(|error| error.to_string())?;
+    }
+    let differences = theirs_seen.diff(&ours_seen, &COMPARED);
+    let shown: Vec<_> = differences.iter().take(12).map(ToString::to_string).collect();
+    if differences.is_empty() { Ok(()) } else { Err(format!("kernel | Papilio: {shown:#?}")) }
+}
+
+/// Judges all of them, and fails if any fails.
+pub fn judge_all(scratch: &Scratch, cuts: Vec<PowerCut>) {
+    let wrong: Vec<_> = cuts.into_iter().filter_map(|cut| judge(scratch, cut).err()).collect();
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+}

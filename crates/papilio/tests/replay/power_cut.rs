@@ -1,0 +1,84 @@
+//! A file system that the kernel writes, and its images as losses of power leave them.
+
+use papilio::FileSystem;
+use papilio_oracle::{FileSystemSpec, ImageSet, Mounted, Scratch, Time};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The disk after a loss of power.
+pub struct PowerCut {
+    /// What went before.
+    pub name: String,
+    /// The image.
+    pub image: PathBuf,
+    /// When the power went.
+    pub moment: Time,
+}
+
+impl PowerCut {
+    /// Whether the disk has a log, without which there is nothing to replay.
+    pub fn has_log(&self) -> bool {
+        FileSystem::open(&self.image).expect("the last commit can be read").has_log()
+    }
+}
+
+/// A mounted file system that commits only when it is asked to, or has to.
+pub struct Machine {
+    // The order matters: unmounted first.
+    mounted: Mounted,
+    images: ImageSet,
+    pub scratch: Scratch,
+}
+
+impl Machine {
+    /// A new one of the named shape.
+    pub fn new(shape: &str) -> Self {
+        let scratch = Scratch::new(1 << 30).unwrap();
+        let spec = papilio_oracle::preset(shape).unwrap_or_else(|| panic!("no preset '{shape}'"));
+        let images = FileSystemSpec { device_size: 512 << 20, ..spec }.make(&scratch).unwrap();
+        // Quotas, where the shape has them, are enabled by the first mount.
+        images.mount().unwrap().unmount().unwrap();
+        let mut options = vec!["subvolid=5".to_owned(), "commit=3600".to_owned()];
+        options.extend(images.spec().mount_options.iter().cloned());
+        let mounted = images.mount_with(&options, false).unwrap();
+        // Room for what follows: a new chunk would force commits.
+        let room = mounted.path().join("room");
+        std::fs::write(&room, vec![1; 24 << 20]).unwrap();
+        mounted.sync().unwrap();
+        std::fs::write(&room, b"").unwrap();
+        mounted.sync().unwrap();
+        Self { mounted, images, scratch }
+    }
+
+    /// Where it is mounted.
+    pub fn root(&self) -> &Path {
+        self.mounted.path()
+    }
+
+    /// Commits.
+    pub fn commit(&self) {
+        self.mounted.sync().unwrap();
+    }
+
+    /// The disk as a loss of power now would leave it.
+    pub fn cut(&self, name: &str) -> PowerCut {
+        let image = self.scratch.unique("cut");
+        copy(&self.images.paths()[0], &image);
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        let moment = Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
+        PowerCut { name: name.to_owned(), image, moment }
+    }
+
+    /// Unmounts: no two file systems with one identity can be mounted at a time.
+    pub fn stop(self) -> Scratch {
+        self.mounted.unmount().unwrap();
+        self.scratch
+    }
+}
+
+/// Copies an image, leaving holes holes.
+pub fn copy(from: &Path, to: &Path) {
+    let done = Command::new("cp").arg("--sparse=auto").args([from, to]).status().expect("cp runs");
+    assert!(done.success(), "cp {} {}", from.display(), to.display());
+}

@@ -1,0 +1,824 @@
+//! Short histories that each end in an fsync, most of them named after what once went wrong in a log.
+//!
+//! A scenario has a folder of its own. What its first half does is committed; its second half ends in an
+//! fsync, and then the power goes.
+
+use crate::judge::judge_all;
+use crate::power_cut::Machine;
+use crate::steps::{At, bytes};
+use papilio_oracle::{Need, require};
+use rustix::fs::{FallocateFlags, FileType};
+
+struct Scenario {
+    name: &'static str,
+    before: fn(&At),
+    act: fn(&At),
+    /// Whether the kernel says it with a log; otherwise its fsync may be a commit.
+    logged: bool,
+}
+
+const fn logged(name: &'static str, before: fn(&At), act: fn(&At)) -> Scenario {
+    Scenario { name, before, act, logged: true }
+}
+
+/// One whose fsync may be a commit.
+const fn either(name: &'static str, before: fn(&At), act: fn(&At)) -> Scenario {
+    Scenario { name, before, act, logged: false }
+}
+
+const SCENARIOS: &[Scenario] = &[
+    // Data and sizes.
+    logged(
+        "new file",
+        |_| {},
+        |at| {
+            at.fill("new", 0, 100_000);
+            at.fsync("new");
+        },
+    ),
+    logged(
+        "append",
+        |at| at.fill("f", 0, 5000),
+        |at| {
+            at.fill("f", 5000, 9000);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "overwrite in places",
+        |at| at.fill("f", 0, 400_000),
+        |at| {
+            at.fill("f", 8192, 4096);
+            at.fill("f", 100_000, 70_000);
+            at.fill("f", 395_000, 5000);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "fsync and fdatasync in turn",
+        |at| at.fill("f", 0, 65_536),
+        |at| {
+            at.fill("f", 0, 4096);
+            at.fsync("f");
+            at.fill("f", 8192, 4096);
+            at.fdatasync("f");
+            at.fill("f", 4096, 12_288);
+            at.fill("g", 0, 20_000);
+            at.fdatasync("g");
+            at.fill("f", 70_000, 1);
+            at.fdatasync("f");
+        },
+    ),
+    logged(
+        "shrink",
+        |at| at.fill("f", 0, 200_000),
+        |at| {
+            at.truncate("f", 50_001);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "shrink to nothing",
+        |at| at.fill("f", 0, 200_000),
+        |at| {
+            at.truncate("f", 0);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "grow",
+        |at| at.fill("f", 0, 5000),
+        |at| {
+            at.truncate("f", 300_000);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "shrink, grow and write behind",
+        |at| at.fill("f", 0, 200_000),
+        |at| {
+            at.truncate("f", 30_000);
+            at.truncate("f", 500_000);
+            at.fill("f", 450_000, 3000);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "written twice, logged once more after shrinking",
+        |at| at.fill("f", 0, 4096),
+        |at| {
+            at.fill("f", 0, 131_072);
+            at.fsync("f");
+            at.truncate("f", 12_288);
+            at.fsync("f");
+            at.fill("f", 40_960, 4096);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "sparse",
+        |_| {},
+        |at| {
+            at.fill("f", 1 << 20, 4096);
+            at.fill("f", 3 << 20, 10_000);
+            at.truncate("f", 9 << 20);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "holes",
+        |at| at.fill("f", 0, 500_000),
+        |at| {
+            at.punch("f", 100_000, 200_000);
+            at.punch("f", 0, 4096);
+            at.punch("f", 490_000, 100_000);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "a hole in what was logged",
+        |at| at.fill("f", 0, 262_144),
+        |at| {
+            at.fill("f", 65_536, 65_536);
+            at.fsync("f");
+            at.punch("f", 32_768, 65_536);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "preallocated behind the end",
+        |at| at.fill("f", 0, 10_000),
+        |at| {
+            at.allocate("f", FallocateFlags::KEEP_SIZE, 16_384, 500_000);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "preallocated and half written",
+        |at| {
+            at.fill("f", 0, 3000);
+            at.allocate("f", FallocateFlags::empty(), 0, 400_000);
+        },
+        |at| {
+            at.fill("f", 100_000, 50_000);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "preallocation cut off",
+        |at| {
+            at.fill("f", 0, 30_000);
+            at.allocate("f", FallocateFlags::KEEP_SIZE, 32_768, 1 << 20);
+        },
+        |at| {
+            at.truncate("f", 30_000);
+            at.allocate("f", FallocateFlags::KEEP_SIZE, 65_536, 8192);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "preallocation kept behind a logged end",
+        |at| {
+            at.fill("f", 0, 30_000);
+            at.allocate("f", FallocateFlags::KEEP_SIZE, 32_768, 1 << 20);
+        },
+        |at| {
+            at.fill("f", 0, 4096);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "zeroed range",
+        |at| at.fill("f", 0, 200_000),
+        |at| {
+            at.allocate("f", FallocateFlags::ZERO_RANGE, 10_000, 100_000);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "inline: new, grown, shrunk, grown out",
+        |at| {
+            at.fill("grown", 0, 100);
+            at.fill("shrunk", 0, 1500);
+            at.fill("out", 0, 900);
+            at.fill("in", 0, 90_000);
+        },
+        |at| {
+            at.fill("new", 0, 77);
+            at.fsync("new");
+            at.fill("grown", 100, 1000);
+            at.fsync("grown");
+            at.truncate("shrunk", 33);
+            at.fsync("shrunk");
+            at.fill("out", 900, 30_000);
+            at.fsync("out");
+            at.truncate("in", 0);
+            at.fill("in", 0, 50);
+            at.fsync("in");
+        },
+    ),
+    logged(
+        "mapped",
+        |at| at.fill("f", 0, 100_000),
+        |at| {
+            at.write_mapped("f", 5000, &bytes(7, 30_000));
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "no copy-on-write",
+        |at| {
+            at.no_cow("f");
+            at.fill("f", 0, 300_000);
+        },
+        |at| {
+            at.fill("f", 4096, 50_000);
+            at.fill("f", 290_000, 50_000);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "cloned, then fsynced",
+        |at| at.fill("f", 0, 200_000),
+        |at| {
+            at.clone_range("f", 0, 0, "copy", 0);
+            at.fsync("copy");
+            at.clone_range("f", 65_536, 65_536, "f", 1 << 20);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "cloned from what is new",
+        |at| at.fill("f", 0, 4096),
+        |at| {
+            at.fill("f", 0, 131_072);
+            at.fsync("f");
+            at.clone_range("f", 8192, 32_768, "copy", 4096);
+            at.fsync("copy");
+            at.fill("f", 8192, 8192);
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "clone punched in the middle",
+        |at| {
+            at.fill("f", 0, 131_072);
+            at.clone_range("f", 0, 0, "copy", 0);
+        },
+        |at| {
+            at.fill("copy", 40_000, 20_000);
+            at.punch("copy", 0, 8192);
+            at.fsync("copy");
+        },
+    ),
+    // Attributes.
+    logged(
+        "mode, owner, attributes",
+        |at| {
+            at.fill("f", 0, 5000);
+            for name in ["user.a", "user.b", "user.c"] {
+                at.set_xattr("f", name, b"before");
+            }
+        },
+        |at| {
+            at.chmod("f", 0o4751);
+            at.chown("f", 17);
+            at.remove_xattr("f", "user.b");
+            at.set_xattr("f", "user.c", &bytes(3, 3000));
+            at.set_xattr("f", "user.d", b"");
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "all attributes deleted",
+        |at| {
+            at.fill("f", 0, 5000);
+            at.set_xattr("f", "user.a", &bytes(5, 2000));
+            at.set_xattr("f", "user.b", b"b");
+        },
+        |at| {
+            at.remove_xattr("f", "user.a");
+            at.remove_xattr("f", "user.b");
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "attributes of a directory",
+        |at| {
+            at.mkdir("d");
+            at.set_xattr("d", "user.a", b"a");
+            at.set_xattr("d", "user.b", b"b");
+        },
+        |at| {
+            at.remove_xattr("d", "user.a");
+            at.set_xattr("d", "user.c", b"c");
+            at.chmod("d", 0o711);
+            at.fsync("d");
+        },
+    ),
+    logged(
+        "an attribute deleted from a file that is only named again",
+        |at| {
+            at.fill("f", 0, 5000);
+            at.set_xattr("f", "user.a", b"a");
+        },
+        |at| {
+            at.remove_xattr("f", "user.a");
+            at.link("f", "g");
+            at.fill("other", 0, 10);
+            at.fsync(".");
+        },
+    ),
+    // Names.
+    logged(
+        "renamed",
+        |at| at.fill("f", 0, 5000),
+        |at| {
+            at.rename("f", "g");
+            at.fsync("g");
+        },
+    ),
+    logged(
+        "renamed after an fsync",
+        |at| at.fill("f", 0, 5000),
+        |at| {
+            at.fill("f", 0, 100);
+            at.fsync("f");
+            at.rename("f", "g");
+            at.fill("other", 0, 1000);
+            at.fsync("other");
+        },
+    ),
+    logged(
+        "renamed over another",
+        |at| {
+            at.fill("f", 0, 5000);
+            at.fill("target", 0, 70_000);
+        },
+        |at| {
+            at.fill("f", 3000, 10_000);
+            at.rename("f", "target");
+            at.fsync("target");
+        },
+    ),
+    either(
+        "exchanged",
+        |at| {
+            at.fill("a", 0, 5000);
+            at.fill("b", 0, 70_000);
+        },
+        |at| {
+            at.exchange("a", "b");
+            at.fsync("a");
+        },
+    ),
+    either(
+        "exchanged between directories",
+        |at| {
+            at.mkdir("d");
+            at.mkdir("e");
+            at.fill("d/a", 0, 5000);
+            at.fill("e/b", 0, 70_000);
+            at.mkdir("d/sub");
+            at.fill("d/sub/x", 0, 10);
+        },
+        |at| {
+            at.exchange("d/a", "e/b");
+            at.exchange("d/sub", "e/b");
+            at.fsync("d");
+            at.fsync("e");
+        },
+    ),
+    either(
+        "renamed with a whiteout",
+        |at| at.fill("a", 0, 5000),
+        |at| {
+            at.whiteout("a", "b");
+            at.fsync("b");
+        },
+    ),
+    either(
+        "removed and made again",
+        |at| at.fill("f", 0, 50_000),
+        |at| {
+            at.remove("f");
+            at.fill("f", 0, 3000);
+            at.fsync("f");
+        },
+    ),
+    either(
+        "renamed away and made again",
+        |at| at.fill("f", 0, 50_000),
+        |at| {
+            at.rename("f", "old");
+            at.fill("f", 0, 3000);
+            at.fsync("f");
+        },
+    ),
+    either(
+        "a directory renamed away and made again",
+        |at| {
+            at.mkdir("d");
+            at.fill("d/x", 0, 10_000);
+        },
+        |at| {
+            at.rename("d", "old");
+            at.mkdir("d");
+            at.fill("d/x", 0, 3000);
+            at.fsync("d/x");
+            at.fsync("d");
+        },
+    ),
+    either(
+        "names in a circle",
+        |at| {
+            for (name, size) in [("a", 1000), ("b", 20_000), ("c", 300)] {
+                at.fill(name, 0, size);
+            }
+        },
+        |at| {
+            at.rename("a", "t");
+            at.rename("b", "a");
+            at.rename("c", "b");
+            at.rename("t", "c");
+            at.fsync("a");
+        },
+    ),
+    either(
+        "a chain of renames",
+        |at| {
+            for number in 0..6 {
+                at.fill(&format!("n{number}"), 0, 1000 + number);
+            }
+        },
+        |at| {
+            at.remove("n5");
+            for number in (0..5).rev() {
+                at.rename(&format!("n{number}"), &format!("n{}", number + 1));
+            }
+            at.fill("n0", 0, 10);
+            at.fsync("n0");
+        },
+    ),
+    logged(
+        "a link more",
+        |at| at.fill("f", 0, 5000),
+        |at| {
+            at.link("f", "g");
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "a link in another directory",
+        |at| {
+            at.mkdir("d");
+            at.fill("f", 0, 5000);
+        },
+        |at| {
+            at.link("f", "d/g");
+            at.fsync("f");
+        },
+    ),
+    either(
+        "a link less",
+        |at| {
+            at.fill("f", 0, 5000);
+            at.link("f", "g");
+            at.link("f", "h");
+        },
+        |at| {
+            at.remove("g");
+            at.fill("f", 0, 10);
+            at.fsync("f");
+        },
+    ),
+    either(
+        "a link moved",
+        |at| {
+            at.mkdir("d");
+            at.fill("f", 0, 5000);
+            at.link("f", "g");
+        },
+        |at| {
+            at.rename("g", "d/h");
+            at.fsync("f");
+        },
+    ),
+    either(
+        "a link's name given to another",
+        |at| {
+            at.fill("f", 0, 5000);
+            at.link("f", "g");
+            at.fill("other", 0, 9000);
+        },
+        |at| {
+            at.remove("g");
+            at.link("other", "g");
+            at.fsync("other");
+        },
+    ),
+    either(
+        "more names than an item holds",
+        |at| {
+            at.fill("f", 0, 5000);
+            for number in 0..60 {
+                at.link("f", &format!("{number:0>200}"));
+            }
+        },
+        |at| {
+            for number in 60..160 {
+                at.link("f", &format!("{number:0>200}"));
+            }
+            at.fill("f", 0, 10);
+            at.fsync("f");
+        },
+    ),
+    either(
+        "fewer names than an item holds",
+        |at| {
+            at.fill("f", 0, 5000);
+            for number in 0..160 {
+                at.link("f", &format!("{number:0>200}"));
+            }
+        },
+        |at| {
+            for number in (0..160).step_by(3) {
+                at.remove(&format!("{number:0>200}"));
+            }
+            at.fsync("f");
+        },
+    ),
+    logged(
+        "linked from nothing",
+        |_| {},
+        |at| {
+            let file = at.tmpfile("named", &bytes(9, 50_000));
+            file.sync_all().unwrap();
+        },
+    ),
+    either(
+        "fsynced without a name, then named",
+        |at| at.fill("f", 0, 10),
+        |at| {
+            let file = at.tmpfile("named", &bytes(9, 50_000));
+            file.sync_all().unwrap();
+            at.link("named", "again");
+            at.remove("named");
+            file.sync_all().unwrap();
+        },
+    ),
+    either(
+        "removed while open",
+        |at| at.fill("f", 0, 50_000),
+        |at| {
+            let file = at.open("f");
+            at.fill("f", 0, 4096);
+            at.remove("f");
+            file.sync_all().unwrap();
+            at.fill("other", 0, 3000);
+            at.fsync("other");
+        },
+    ),
+    // Directories.
+    logged(
+        "a directory with new entries",
+        |at| {
+            at.mkdir("d");
+            at.fill("d/old", 0, 5000);
+        },
+        |at| {
+            for number in 0..20 {
+                at.fill(&format!("d/n{number}"), 0, number * 700);
+            }
+            at.symlink("../nowhere", "d/link");
+            at.fsync("d");
+        },
+    ),
+    either(
+        "a directory without entries that it had",
+        |at| {
+            at.mkdir("d");
+            for number in 0..200 {
+                at.fill(&format!("d/n{number}"), 0, number);
+            }
+        },
+        |at| {
+            for number in (0..200).step_by(3) {
+                at.remove(&format!("d/n{number}"));
+            }
+            at.fill("d/new", 0, 10);
+            at.fsync("d");
+        },
+    ),
+    either(
+        "new directories below",
+        |at| at.mkdir("d"),
+        |at| {
+            at.mkdir("d/e");
+            at.mkdir("d/e/f");
+            at.fill("d/e/f/x", 0, 20_000);
+            at.fill("d/e/y", 0, 20);
+            at.fsync("d");
+        },
+    ),
+    either(
+        "a file in new directories",
+        |_| {},
+        |at| {
+            at.mkdir("d");
+            at.mkdir("d/e");
+            at.fill("d/e/x", 0, 20_000);
+            at.fill("d/beside", 0, 100);
+            at.fsync("d/e/x");
+        },
+    ),
+    either(
+        "a new directory itself",
+        |_| {},
+        |at| {
+            at.mkdir("d");
+            at.fill("d/x", 0, 20_000);
+            at.mkdir("d/e");
+            at.fsync("d");
+        },
+    ),
+    either(
+        "a file moved between directories, then the file",
+        |at| {
+            at.mkdir("a");
+            at.mkdir("b");
+            at.fill("a/f", 0, 5000);
+        },
+        |at| {
+            at.rename("a/f", "b/f");
+            at.fsync("b/f");
+        },
+    ),
+    either(
+        "a file moved between directories, then the old one",
+        |at| {
+            at.mkdir("a");
+            at.mkdir("b");
+            at.fill("a/f", 0, 5000);
+            at.fill("a/g", 0, 5000);
+        },
+        |at| {
+            at.rename("a/f", "b/f");
+            at.fill("a/h", 0, 10);
+            at.fsync("a");
+        },
+    ),
+    either(
+        "a file moved between directories, then the new one",
+        |at| {
+            at.mkdir("a");
+            at.mkdir("b");
+            at.fill("a/f", 0, 5000);
+        },
+        |at| {
+            at.rename("a/f", "b/f");
+            at.fsync("b");
+        },
+    ),
+    either(
+        "a directory moved",
+        |at| {
+            at.mkdir("a");
+            at.mkdir("b");
+            at.mkdir("a/d");
+            at.fill("a/d/x", 0, 9000);
+        },
+        |at| {
+            at.rename("a/d", "b/d");
+            at.fill("b/d/x", 100, 9000);
+            at.fsync("b/d/x");
+            at.fsync("b/d");
+        },
+    ),
+    either(
+        "a directory removed and made again",
+        |at| {
+            at.mkdir("d");
+            at.fill("d/x", 0, 9000);
+        },
+        |at| {
+            at.remove("d/x");
+            at.rmdir("d");
+            at.mkdir("d");
+            at.fill("d/y", 0, 9000);
+            at.fsync("d");
+        },
+    ),
+    either(
+        "a file where a directory was",
+        |at| {
+            at.mkdir("d");
+            at.fill("d/x", 0, 9000);
+        },
+        |at| {
+            at.remove("d/x");
+            at.rmdir("d");
+            at.fill("d", 0, 9000);
+            at.fsync("d");
+        },
+    ),
+    either(
+        "entries removed, linked, and the directory logged twice",
+        |at| {
+            at.mkdir("d");
+            for name in ["d/a", "d/b", "d/c"] {
+                at.fill(name, 0, 2000);
+            }
+        },
+        |at| {
+            at.link("d/a", "d/a2");
+            at.fsync("d");
+            at.remove("d/b");
+            at.fsync("d");
+            at.fill("d/b", 0, 10);
+            at.remove("d/a");
+            at.fsync("d");
+        },
+    ),
+    logged(
+        "special files",
+        |at| at.mkdir("d"),
+        |at| {
+            at.node("d/fifo", FileType::Fifo);
+            at.node("d/socket", FileType::Socket);
+            at.node("d/char", FileType::CharacterDevice);
+            at.node("d/block", FileType::BlockDevice);
+            at.symlink(&"long/".repeat(200), "d/link");
+            at.chown("d/link", 5);
+            at.fsync("d");
+        },
+    ),
+    either(
+        "files of two subvolumes",
+        |at| {
+            for name in ["s", "t"] {
+                papilio_oracle::sys::create_subvolume(&at.path(name)).unwrap();
+                at.fill(&format!("{name}/f"), 0, 9000);
+            }
+            papilio_oracle::sys::create_snapshot(&at.path("s"), &at.path("snap"), false).unwrap();
+        },
+        |at| {
+            at.fill("s/f", 4096, 9000);
+            at.fill("s/new", 0, 100);
+            at.fill("t/f", 0, 20_000);
+            at.fill("snap/f", 8192, 300);
+            for name in ["s/f", "s/new", "t/f", "snap/f"] {
+                at.fsync(name);
+            }
+        },
+    ),
+    either(
+        "many files, each fsynced",
+        |at| at.mkdir("d"),
+        |at| {
+            for number in 0..150 {
+                let name = format!("d/n{number}");
+                at.fill(&name, 0, number * 61);
+                at.fsync(&name);
+            }
+        },
+    ),
+];
+
+/// Runs all scenarios on one file system, then judges each loss of power.
+fn run(shape: &str) {
+    if require(Need::KERNEL_MOUNT).is_none() || require(&[Need::Command("btrfs")]).is_none() {
+        return;
+    }
+    let wanted = std::env::var("PAPILIO_REPLAY_SCENARIO").unwrap_or_default();
+    let machine = Machine::new(shape);
+    let mut cuts = Vec::new();
+    for (number, scenario) in SCENARIOS.iter().enumerate().filter(|(_, s)| s.name.contains(&wanted)) {
+        let at = At(machine.root().join(format!("s{number}")));
+        std::fs::create_dir(&at.0).unwrap();
+        (scenario.before)(&at);
+        machine.commit();
+        (scenario.act)(&at);
+        let cut = machine.cut(&format!("{shape}: {}", scenario.name));
+        let has_log = cut.has_log();
+        println!("{}: {}", cut.name, if has_log { "log" } else { "commit" });
+        assert!(has_log || !scenario.logged, "{}: the kernel made a commit of it", cut.name);
+        if has_log {
+            cuts.push(cut);
+        } else {
+            std::fs::remove_file(&cut.image).unwrap();
+        }
+    }
+    let scratch = machine.stop();
+    judge_all(&scratch, cuts);
+}
+
+#[test]
+fn every_scenario_replays_as_the_kernel_would() {
+    run("default");
+}
+
+#[test]
+fn every_scenario_without_no_holes() {
+    run("without-no-holes");
+}
