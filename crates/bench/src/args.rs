@@ -5,7 +5,7 @@ use crate::job::{JOBS, Job, Scale};
 use crate::runner::Plan;
 use crate::side::Side;
 use crate::sweep::{Over, SweepPlan};
-use crate::{names, read};
+use crate::{image, names, read};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -42,6 +42,8 @@ pub(crate) enum Comparison {
     Read(read::Arguments),
     /// Create, list, snapshot and delete many files
     Names(names::Arguments),
+    /// Make an image of a directory: Papilio, mkfs.btrfs, and the kernel's mount with cp -a
+    Image(image::Arguments),
     /// Run the jobs with more threads, extents or snapshots, and see how the figures move
     Sweep(Box<SweepArgs>),
 }

@@ -40,7 +40,7 @@ impl Environment {
         if let Some(engine) = engine.as_deref().filter(|engine| engine.to_string_lossy().contains(':')) {
             bail!("--engine {}: fio cannot load what has a colon in its path", engine.display());
         }
-        let papilio = own_command().or_else(|| beside_us("papilio")).or_else(|| find_command("papilio"));
+        let papilio = papilio_command();
         Ok(Self { fio, engine, papilio })
     }
 
@@ -72,6 +72,11 @@ impl Environment {
         let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
         fuse.err().map(|error| format!("/dev/fuse: {error}"))
     }
+}
+
+/// The papilio command: this program, one beside it, or an installed one.
+pub fn papilio_command() -> Option<PathBuf> {
+    own_command().or_else(|| beside_us("papilio")).or_else(|| find_command("papilio"))
 }
 
 /// This very program, when it is the papilio command.

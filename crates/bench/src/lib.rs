@@ -13,6 +13,7 @@ pub mod cgroup;
 mod cpu;
 pub mod environment;
 pub mod fio;
+mod image;
 mod interrupt;
 pub mod job;
 pub mod job_file;
@@ -43,6 +44,10 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
     match &args.comparison {
         Some(args::Comparison::Read(arguments)) => read::run(arguments),
         Some(args::Comparison::Names(arguments)) => names::run(arguments),
+        Some(args::Comparison::Image(arguments)) => {
+            let papilio = environment::papilio_command().context("the papilio command is not there")?;
+            image::run(arguments, &papilio)
+        }
         Some(args::Comparison::Sweep(arguments)) => {
             let plan = arguments.plan(quiet)?;
             let report = in_folder(&arguments.jobs, |folder| plan.run(folder))?;

@@ -53,7 +53,7 @@ impl Served {
         let before = std::fs::metadata(point)?.dev();
         let output = File::create(&log).with_context(|| log.display().to_string())?;
         let server = Command::new(program)
-            .args(["mount", "--foreground"])
+            .args(["mount", "--foreground", "-o", "noatime"])
             .args([image, point])
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
