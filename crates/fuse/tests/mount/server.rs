@@ -11,6 +11,7 @@ use std::process::{Child, Command, Stdio};
 const IMAGE: &str = "PAPILIO_TEST_IMAGE";
 const DIRECTORY: &str = "PAPILIO_TEST_DIRECTORY";
 const OPTIONS: &str = "PAPILIO_TEST_OPTIONS";
+const HELPER: &str = "PAPILIO_TEST_HELPER";
 const MOUNTED: &str = "mounted";
 
 /// The server: this test does nothing unless it is asked to be one.
@@ -20,11 +21,30 @@ fn serve() {
     let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("a directory is named"));
     let options = std::env::var(OPTIONS).unwrap_or_default();
     let options = MountOptions::parse(&options).expect("options of the test");
+    if std::env::var_os(HELPER).is_some() {
+        give_up_mounting();
+    }
     let fs = FileSystem::open_with(&image, &options.open).expect("the image opens");
     let session = Session::mount(fs, &image, &directory, &options).expect("it is mounted");
     // On a line of its own, whatever the harness printed before.
     println!("\n{MOUNTED}");
     session.wait().expect("all is durable");
+}
+
+/// Gives up the right to mount, as users do not have it; programs that are started have it anew.
+fn give_up_mounting() {
+    const VERSION: u32 = 0x2008_0522;
+    const SYS_ADMIN: u32 = 1 << 21;
+    let mut header = [VERSION, 0];
+    // Effective, permitted and inheritable, of the lower and of the upper capabilities.
+    let mut sets = [0_u32; 6];
+    // SAFETY: plain system calls about this thread, with buffers of the sizes that this version has.
+    unsafe {
+        assert_eq!(libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()), 0);
+        sets[0] &= !SYS_ADMIN;
+        sets[1] &= !SYS_ADMIN;
+        assert_eq!(libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()), 0);
+    }
 }
 
 /// What mounting takes.
@@ -40,9 +60,22 @@ pub struct Mount {
 impl Mount {
     /// Mounts the image with these options.
     pub fn new(scratch: &Scratch, image: &Path, options: &str) -> Self {
+        Self::start(scratch, image, options, false)
+    }
+
+    /// Mounts by the helper for users.
+    pub fn by_helper(scratch: &Scratch, image: &Path, options: &str) -> Self {
+        Self::start(scratch, image, options, true)
+    }
+
+    fn start(scratch: &Scratch, image: &Path, options: &str, helper: bool) -> Self {
         let directory = scratch.unique("papilio");
         std::fs::create_dir(&directory).unwrap();
-        let mut server = Command::new(std::env::current_exe().unwrap())
+        let mut command = Command::new(std::env::current_exe().unwrap());
+        if helper {
+            command.env(HELPER, "1");
+        }
+        let mut server = command
             .args(["--exact", "server::serve", "--nocapture", "--test-threads=1"])
             .env(IMAGE, image)
             .env(DIRECTORY, &directory)

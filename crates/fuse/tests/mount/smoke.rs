@@ -1,8 +1,9 @@
 //! A mount begins, is used, and ends.
 
 use crate::server::{Mount, NEEDS, check, make_image};
-use papilio_oracle::{Scratch, require};
+use papilio_oracle::{Need, Scratch, require};
 use std::fs;
+use std::process::Command;
 
 #[test]
 fn files_come_back_after_unmounting() {
@@ -46,5 +47,26 @@ fn what_was_fsynced_outlives_the_server() {
         let found = fs::read(again.path().join(format!("file{round}"))).unwrap();
         assert!(found == vec![round; 100_000 * (usize::from(round) + 1)], "file{round}");
     }
+    again.unmount();
+}
+
+#[test]
+fn users_mount_by_the_helper() {
+    let Some(_) = require(&[NEEDS, &[Need::Command("fusermount3")]].concat()) else { return };
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = make_image(&scratch, 256 << 20);
+    let mount = Mount::by_helper(&scratch, &image, "");
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    let wanted = format!("{} {} fuse.papilio ", image.display(), mount.path().display());
+    assert!(table.contains(&wanted), "{wanted} not in the table of mounts");
+    fs::write(mount.path().join("f"), b"content").unwrap();
+    let ended = Command::new("fusermount3").arg("-u").arg(mount.path()).status().unwrap();
+    assert!(ended.success());
+    mount.unmount();
+    check(&image);
+    let again = Mount::by_helper(&scratch, &image, "ro,fsname=a\\,b");
+    let table = fs::read_to_string("/proc/self/mounts").unwrap();
+    assert!(table.contains(&format!("a,b {} fuse.papilio ro", again.path().display())), "{table}");
+    assert_eq!(fs::read(again.path().join("f")).unwrap(), b"content");
     again.unmount();
 }

@@ -1,0 +1,109 @@
+//! Many threads at once, in directories of their own and in one that they share.
+
+use crate::server::{Mount, NEEDS, check, make_image};
+use fastrand::Rng;
+use papilio_oracle::{Scratch, require};
+use std::collections::BTreeMap;
+use std::fs;
+use std::path::Path;
+
+const THREADS: u64 = 8;
+const STEPS: usize = 400;
+
+/// Names of one thread's directory and what their files hold.
+type Model = BTreeMap<String, Vec<u8>>;
+
+fn own_directory(root: &Path, thread: u64) -> Model {
+    let mut random = Rng::with_seed(thread);
+    let directory = root.join(format!("own-{thread}"));
+    fs::create_dir(&directory).unwrap();
+    let mut model = Model::new();
+    for _ in 0..STEPS {
+        let name = format!("f{}", random.u8(0..40));
+        let path = directory.join(&name);
+        match random.u8(0..10) {
+            0..=3 => {
+                let content = vec![random.u8(..); random.usize(0..60_000)];
+                fs::write(&path, &content).unwrap();
+                model.insert(name, content);
+            }
+            4 => assert_eq!(fs::remove_file(&path).is_ok(), model.remove(&name).is_some(), "{name}"),
+            5 => {
+                let other = format!("f{}", random.u8(0..40));
+                let renamed = fs::rename(&path, directory.join(&other)).is_ok();
+                assert_eq!(renamed, model.contains_key(&name), "{name} to {other}");
+                if let Some(content) = model.remove(&name) {
+                    model.insert(other, content);
+                }
+            }
+            6 => {
+                if model.contains_key(&name) && random.u8(0..4) == 0 {
+                    fs::File::open(&path).unwrap().sync_all().unwrap();
+                }
+            }
+            _ => assert_eq!(fs::read(&path).ok(), model.get(&name).cloned(), "{name}"),
+        }
+    }
+    model
+}
+
+/// Names that others change meanwhile: each answer is possible, but none may be nonsense.
+fn shared_directory(root: &Path, thread: u64) {
+    let mut random = Rng::with_seed(thread + 100);
+    let directory = root.join("shared");
+    for _ in 0..STEPS {
+        let (name, other) = (format!("s{}", random.u8(0..10)), format!("s{}", random.u8(0..10)));
+        let path = directory.join(&name);
+        let result = match random.u8(0..8) {
+            0 | 1 => fs::write(&path, [thread as u8; 5000]),
+            2 => fs::remove_file(&path),
+            3 => fs::rename(&path, directory.join(&other)),
+            4 => fs::hard_link(&path, directory.join(&other)),
+            5 => {
+                fs::read_dir(&directory).and_then(|mut entries| entries.try_for_each(|entry| entry.map(drop)))
+            }
+            _ => fs::read(&path).map(|content| {
+                assert!(
+                    content.windows(2).all(|two| two[0] == two[1] || two.contains(&0))
+                        || content.len() == 5000
+                );
+            }),
+        };
+        if let Err(error) = result {
+            let expected = [libc::ENOENT, libc::EEXIST, libc::ESTALE];
+            assert!(expected.contains(&error.raw_os_error().unwrap_or(0)), "{name}: {error}");
+        }
+    }
+}
+
+#[test]
+fn many_threads_see_their_own_changes() {
+    let Some(_) = require(NEEDS) else { return };
+    let scratch = Scratch::new(512 << 20).unwrap();
+    let image = make_image(&scratch, 512 << 20);
+    let mount = Mount::new(&scratch, &image, "commit=1");
+    let root = mount.path();
+    fs::create_dir(root.join("shared")).unwrap();
+    let models: Vec<Model> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..THREADS)
+            .map(|thread| {
+                scope.spawn(move || {
+                    shared_directory(root, thread);
+                    own_directory(root, thread)
+                })
+            })
+            .collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    mount.unmount();
+    check(&image);
+    let again = Mount::new(&scratch, &image, "ro");
+    for (thread, model) in models.iter().enumerate() {
+        let directory = again.path().join(format!("own-{thread}"));
+        assert_eq!(fs::read_dir(&directory).unwrap().count(), model.len());
+        for (name, content) in model {
+            assert!(fs::read(directory.join(name)).unwrap() == *content, "{thread}: {name}");
+        }
+    }
+    again.unmount();
+}
