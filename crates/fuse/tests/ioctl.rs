@@ -298,6 +298,7 @@ fn users_may_do_what_the_kernel_lets_them() {
             user.call("/home", Command::SET_LABEL, &[0u8; 256]),
             user.call("/home", Command::RESIZE, &named("max")),
             user.call("/home", Command::DEFAULT_SUBVOL, &0u64),
+            user.call("/home", Command::SUBVOLUMES, &Page::default()),
             user.call("/home", Command::TRIM, &TrimRange { length: u64::MAX, ..TrimRange::default() }),
         ];
         for result in privileged {

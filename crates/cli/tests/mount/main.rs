@@ -5,4 +5,5 @@ mod bad_input;
 mod commands;
 mod ends;
 mod helpers;
+mod kernel;
 mod world;

@@ -224,8 +224,10 @@ pub(super) fn rootrefs(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 }
 
 /// Our own: all subvolumes, those that are being deleted among them. The cursor is the least id of a page,
-/// so that a list that changes meanwhile neither repeats nor leaves out what stays.
+/// so that a list that changes meanwhile neither repeats nor leaves out what stays. It has names out of directories
+/// that others may not read.
 pub(super) fn list(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    call.must_be_administrator()?;
     let asked = call.argument::<Page>()?;
     let mut all = call.fs.subvolumes()?;
     all.retain(|subvolume| subvolume.id.0 >= asked.cursor);
