@@ -74,6 +74,8 @@ fn check_copy(
     findings: &mut Findings,
 ) {
     let mut raw = copy.raw;
+    // An fsync writes the first copy only.
+    (raw.log_root, raw.log_root_level) = (main.raw.log_root, main.raw.log_root_level);
     (raw.csum, raw.bytenr, raw.dev_item) = (main.raw.csum, main.raw.bytenr, main.raw.dev_item);
     if raw != main.raw {
         let message = format_args!("copy {mirror} differs from the superblock in use");
