@@ -38,6 +38,7 @@ uninstall: ## take away what install put there
 
 test: setup ## run all tests; those that need root, loop devices or the kernel's Btrfs say so when skipped
 	$(CARGO) test --workspace --locked
+	$(CARGO) test --locked -p papilio-pagecache --features shuttle --test model_check
 
 longtest: setup ## compare 50,000 files and 2 GiB with the kernel in every shape and profile (hours; PAPILIO_ORACLE_PRESETS picks)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \

@@ -282,6 +282,11 @@ impl Shared {
         }
     }
 
+    /// Gives back what was charged.
+    pub fn uncharge(&self, bytes: u64) {
+        self.charged.fetch_sub(bytes, Relaxed);
+    }
+
     /// Evicts until `bytes` more may be charged.
     fn make_room(self: &Arc<Self>, bytes: u64) -> Result<(), CacheError> {
         let target = self.options.limit.saturating_sub(bytes);

@@ -54,6 +54,7 @@
 //!
 //! - [`xarray`]: the tree from page numbers to folios and shadows;
 //! - `folio`: memory, references, content locks; `mapping`: look-up and insertion; `dirty`: writeback; `remove`: truncation;
+//!   `split`;
 //! - `cache`: the limit; `lru` and `reclaim`: what is evicted; `readahead`; `statistics`; `sync`: the locks and atomics.
 //!
 //! With the feature `shuttle` the locks and atomics are shuttle's, for model checking only.
@@ -66,6 +67,7 @@ mod mapping;
 mod readahead;
 mod reclaim;
 mod remove;
+mod split;
 mod statistics;
 mod sync;
 pub mod xarray;

@@ -38,6 +38,11 @@ impl Lru {
         (id != NONE).then(|| arena.record(id))
     }
 
+    /// The list that a folio is on.
+    pub fn list_of(&self, record: &Record) -> List {
+        if record.has(flag::ACTIVE) { List::Active } else { List::Inactive }
+    }
+
     /// Puts a folio at the head of a list. The caller has a reference.
     pub fn add(&mut self, arena: &Arena, record: &Record, list: List) {
         self.link(arena, record, list);
@@ -79,7 +84,7 @@ impl Lru {
     }
 
     fn unlink(&mut self, arena: &Arena, record: &Record) {
-        let which = usize::from(record.has(flag::ACTIVE));
+        let which = self.list_of(record) as usize;
         let (next, previous) = (record.next.load(Relaxed), record.previous.load(Relaxed));
         match previous {
             NONE => self.head[which] = next,

@@ -174,6 +174,41 @@ fn a_run_is_no_longer_than_asked() {
 }
 
 #[test]
+fn a_folio_is_split_with_its_contents_and_dirty_blocks() {
+    for order in [0, 2, 6, 8] {
+        let cache = PageCache::new(32 << 20);
+        let mapping = cache.mapping(0);
+        touch(&mapping, 512, 9);
+        write(&mapping, 515 * PAGE, 1, 130 * PAGE_SIZE);
+        write(&mapping, 1023 * PAGE, 2, 1);
+        let folio = mapping.get(600).expect("it is there");
+        let guard = folio.write().expect("it is up to date");
+        let guard = mapping.split(guard, order).expect_err("the folio is in use");
+        drop(folio);
+        assert!(mapping.split(guard, order).is_ok());
+        assert_eq!(mapping.folios(), 512 >> order);
+        assert_eq!((mapping.dirty_bytes(), cache.statistics().folio_splits), (131 * PAGE, 1));
+        for page in 512..1024 {
+            let folio = mapping.get(page).expect("it is there");
+            assert_eq!((folio.order(), folio.index()), (order, page >> order << order));
+            let at = ((page - folio.index()) * PAGE) as usize;
+            let written = (515..645).contains(&page);
+            let byte = if written { 1 } else { page as u8 };
+            assert_eq!(folio.read().expect("up to date")[at + 1], byte);
+            assert_eq!(mapping.has_dirty(page * PAGE..(page + 1) * PAGE), written || page == 1023);
+        }
+        let mut runs = Vec::new();
+        while let Some(run) = mapping.start_writeback(0..u64::MAX, u64::MAX, Dirty::Any) {
+            runs.push(run.range().start / PAGE..run.range().end / PAGE);
+            run.finish();
+        }
+        assert_eq!(runs, [515..645, 1023..1024]);
+        assert_eq!(cache.shrink_to(0), 0, "all parts can go");
+        assert_eq!(mapping.folios(), 0);
+    }
+}
+
+#[test]
 fn truncation_drops_zeroes_and_cleans() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);

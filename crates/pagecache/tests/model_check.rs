@@ -233,7 +233,45 @@ fn a_split_of_a_shadow_beside_lookups() {
     }
 }
 
-/// Writes a byte over a page; false when the page had gone.
+#[test]
+fn a_split_of_a_folio_beside_lookups_and_eviction() {
+    check(|| {
+        let cache = cache(80, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        touch(&mapping, 4, 2).expect("there is room");
+        let evictor = cache.clone();
+        let threads = vec![
+            spawn(&mapping, |mapping| {
+                if let Some(guard) = mapping.peek(4).and_then(|folio| folio.write())
+                    && let Err(guard) = mapping.split(guard, 0)
+                {
+                    assert_eq!(guard[0], 4, "it is in use, and as it was");
+                }
+            }),
+            spawn(&mapping, |mapping| {
+                // Page 7 is zeroed by the truncation while it lies in the large folio.
+                for index in [4, 5, 6] {
+                    check_page(mapping, index);
+                }
+            }),
+            thread::spawn(move || {
+                evictor.shrink_to(0);
+            }),
+            spawn(&mapping, |mapping| {
+                touch(mapping, 6, 0).expect("there is room");
+                mapping.truncate(7 * PAGE);
+            }),
+        ];
+        join(threads);
+        if let Some(guard) = mapping.get(7).and_then(Folio::into_read) {
+            let at = ((7 - guard.folio().index()) * PAGE) as usize;
+            assert_eq!(guard[at], 0, "what is kept beyond the end is zeroed");
+        }
+        nothing_left(&cache, mapping);
+    });
+}
+
+/// Writes a byte over a page.
 fn write(mapping: &Mapping, index: u64, byte: u8) {
     loop {
         let folio = touch(mapping, index, 0).expect("there is room");

@@ -268,6 +268,14 @@ impl FolioWrite {
     pub(crate) fn from_locked(folio: Folio) -> Self {
         Self { folio }
     }
+
+    /// Gives up the reference, which the caller has frozen, and the lock, which it lets go itself.
+    pub(crate) fn forget<'a>(self) -> &'a Record {
+        let record = self.folio.record;
+        std::mem::forget(self);
+        // SAFETY: records live as long as the cache, which the caller, who froze the folio, keeps alive.
+        unsafe { record.as_ref() }
+    }
 }
 
 impl Deref for FolioWrite {
