@@ -361,6 +361,7 @@ impl Drop for Mapping {
             inner.detach_locked(&mut tree, &folio);
             drop(tree);
         }
+        inner.shared.writeback_ended();
     }
 }
 

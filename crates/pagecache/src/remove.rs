@@ -59,6 +59,12 @@ impl Mapping {
 
     /// Punches a hole: what [`Mapping::truncate`] does, for a range of bytes.
     pub fn discard(&self, bytes: Range<u64>) {
+        self.discard_folios(bytes);
+        // There may be less dirty now.
+        self.inner.shared.writeback_ended();
+    }
+
+    fn discard_folios(&self, bytes: Range<u64>) {
         let Some((mut next, last)) = pages_of(&bytes) else { return };
         let last = last.min(LAST_INDEX);
         while next <= last {
