@@ -54,10 +54,12 @@ impl Session {
         assistant.connect(session.notifier());
         // The threads' own is the last that keeps the assistant alive.
         drop(assistant);
+        let ending = unmounter.clone();
         let serve = move || {
-            let served = session.run();
-            if let Err(error) = &served {
+            if let Err(error) = session.run() {
                 tracing::error!("serving: {error}");
+                // Nobody would answer any more.
+                let _ = ending.detach();
             }
             if helper.join().is_err() {
                 tracing::error!("the assistant's thread panicked");

@@ -296,7 +296,7 @@ pub trait Operations: Send + Sync + 'static {
     fn seek(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno>;
 
     /// Copies a range, sharing what can be shared; returns how many bytes.
-    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<u64, Errno>;
+    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, Changed), Errno>;
 
     /// Opens a directory.
     fn open_directory(&self, node: NodeId) -> Result<DirectoryHandle, Errno>;

@@ -75,7 +75,7 @@ impl<O: Operations> FuserTransport<O> {
     }
 }
 
-fn ask<O: Operations, R>(operations: &O, operation: impl FnOnce(&O) -> Result<R, Errno>) -> Result<R, Errno> {
+fn ask<O, R>(operations: &O, operation: impl FnOnce(&O) -> Result<R, Errno>) -> Result<R, Errno> {
     catch_unwind(AssertUnwindSafe(|| operation(operations))).unwrap_or_else(|_| {
         tracing::error!("an operation panicked; it is answered with EIO");
         Err(Errno(libc::EIO))
@@ -590,7 +590,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
         let (source, target) = (node(source), node(target));
         let range = CopyRange { source, source_offset, target, target_offset, length };
         match self.ask(|operations| operations.copy_range(caller(request), &range)) {
-            Ok(copied) => reply.written(copied as u32),
+            Ok((copied, changed)) => self.changed(target, changed, move || reply.written(copied as u32)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -645,5 +645,17 @@ impl DirectorySink for Nodes<'_> {
         let attributes = attributes(&known.attributes, entry.number);
         let (name, generation) = (OsStr::from_bytes(entry.name), Generation(known.generation));
         !self.reply.add(INodeNo(known.node.0), entry.next, name, &self.valid, &attributes, generation)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_panic_is_an_io_error() {
+        let panics = |_: &()| -> Result<(), Errno> { std::panic::resume_unwind(Box::new("on purpose")) };
+        assert_eq!(ask(&(), panics), Err(Errno(libc::EIO)));
+        assert_eq!(ask(&(), |_| Ok(7)), Ok(7));
     }
 }

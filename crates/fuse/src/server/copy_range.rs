@@ -9,7 +9,7 @@ use super::Server;
 use crate::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
-use crate::transport::CopyRange;
+use crate::transport::{Changed, CopyRange};
 use papilio::{ErrorKind, File};
 
 /// Bytes copied at once.
@@ -20,22 +20,21 @@ const COPY_MAX: u64 = 64 << 20;
 const REPLY_MAX: u64 = u32::MAX as u64 & !0xffff;
 
 impl Server {
-    pub(super) fn copy_file_range(&self, caller: Caller, range: &CopyRange) -> Result<u64, Errno> {
+    pub(super) fn copy_file_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, Changed), Errno> {
         let (source, target) = (self.node(range.source)?, self.node(range.target)?);
         let (from, to) = (source.file()?, target.file()?);
         let size = from.len();
         let length = range.length.min(size.saturating_sub(range.source_offset)).min(REPLY_MAX);
         if length == 0 {
-            return Ok(0);
+            return Ok((0, Changed::default()));
         }
         let copy = Copy { from, to, delta: range.target_offset.wrapping_sub(range.source_offset) };
         let (start, end) = (range.source_offset, range.source_offset + length);
         let done = copy.share_or_copy(start, end, size, self.sector_size().into()).map_err(stale)?;
         self.changed(&target);
-        // The kernel asks for the target's attributes anew by itself.
-        self.after_change(caller, &target)?;
+        let changed = self.after_change(caller, &target)?;
         self.note_read(&source, 0);
-        Ok(done)
+        Ok((done, changed))
     }
 }
 

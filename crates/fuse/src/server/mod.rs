@@ -189,7 +189,7 @@ impl Operations for Server {
         self.seek_file(node, offset, to)
     }
 
-    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<u64, Errno> {
+    fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, Changed), Errno> {
         self.copy_file_range(caller, range)
     }
 
