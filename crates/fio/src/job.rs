@@ -112,8 +112,9 @@ impl Job {
         Ok(size)
     }
 
-    /// Closes a file.
+    /// Closes a file, when nothing runs any more: fio frees buffers after it has closed all files.
     pub fn close(&mut self, number: usize) {
+        self.collect(usize::MAX);
         if let Some(file) = self.files.get_mut(number) {
             *file = None;
         }
