@@ -57,8 +57,8 @@ pub struct Job {
     queue: Option<IoQueue<Transfer>>,
     /// Queued and not committed.
     uncommitted: Vec<IoUnit>,
-    /// Completed and not handed to fio: beyond what it asked for.
-    done: VecDeque<IoCompletion<Transfer>>,
+    /// Over, with their results, and not handed to fio: beyond what it asked for.
+    done: VecDeque<*mut c_void>,
     collected: Vec<IoCompletion<Transfer>>,
     /// What `getevents` counted and `event` hands over.
     events: Vec<*mut c_void>,
@@ -181,12 +181,8 @@ impl Job {
                 (Err(errno), _) => Some(errno),
             };
             if let Some(errno) = refused {
-                let failed = papilio::Error::Host {
-                    path: "I/O".into(),
-                    source: std::io::Error::from_raw_os_error(errno),
-                };
-                let token = unit.pointer() as u64;
-                self.done.push_back(IoCompletion { token, buffer: None, result: Err(failed) });
+                unit.finish(unit.length(), errno);
+                self.done.push_back(unit.pointer());
             }
             self.fio.queued(thread, unit.pointer());
         }
@@ -196,14 +192,10 @@ impl Job {
     /// Waits until `min` I/Os are over and returns how many are handed over, `max` at most.
     pub fn wait(&mut self, min: usize, max: usize) -> usize {
         self.collect(min);
+        let count = self.done.len().min(max);
         self.events.clear();
-        while self.events.len() < max
-            && let Some(completion) = self.done.pop_front()
-        {
-            self.events.push(completion.token as *mut c_void);
-            self.finish(completion);
-        }
-        self.events.len()
+        self.events.extend(self.done.drain(..count));
+        count
     }
 
     /// One of those that [`Job::wait`] handed over.
@@ -211,15 +203,20 @@ impl Job {
         self.events[index]
     }
 
-    /// Runs what is queued until at least `min` are over.
+    /// Runs what is queued until at least `min` are over; with 0, looks what is.
     fn collect(&mut self, min: usize) {
-        if self.done.len() >= min {
+        if self.done.len() >= min.max(1) {
             return;
         }
+        let mut collected = std::mem::take(&mut self.collected);
         if let Some(queue) = &mut self.queue {
-            queue.wait(min - self.done.len(), &mut self.collected);
-            self.done.extend(self.collected.drain(..));
+            queue.wait(min.saturating_sub(self.done.len()), &mut collected);
         }
+        for completion in collected.drain(..) {
+            self.done.push_back(completion.token as *mut c_void);
+            self.finish(completion);
+        }
+        self.collected = collected;
     }
 
     fn file(&mut self, unit: IoUnit) -> Result<Arc<File>, c_int> {

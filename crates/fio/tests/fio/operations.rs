@@ -70,6 +70,13 @@ fn batches_of_submissions_and_completions_verify() {
 }
 
 #[test]
+fn completions_that_are_polled_for_verify() {
+    let polled = ["--iodepth=8", "--iodepth_batch_complete_min=0", "--iodepth_batch_submit=4"];
+    verified(&polled);
+    verified_with(&["--queue_threads=2"], &polled);
+}
+
+#[test]
 fn blocks_that_are_not_aligned_verify() {
     let Some(bench) = Bench::with_image(512) else { return };
     let jobs = ["--rw=randwrite", "--bs=3000", "--size=3m", "--verify=crc32c", "--iodepth=8"];
