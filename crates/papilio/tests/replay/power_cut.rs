@@ -1,10 +1,13 @@
 //! A file system that the kernel writes, and its images as losses of power leave them.
 
-use papilio::FileSystem;
+use papilio::{FileSystem, MkfsOptions};
 use papilio_oracle::{FileSystemSpec, ImageSet, Mounted, Scratch, Time};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{SystemTime, UNIX_EPOCH};
+
+/// Bytes of a device.
+const SIZE: u64 = 512 << 20;
 
 /// The disk after a loss of power.
 pub struct PowerCut {
@@ -32,11 +35,17 @@ pub struct Machine {
 }
 
 impl Machine {
-    /// A new one of the named shape.
+    /// A new one of the named shape; "papilio" is one that Papilio makes.
     pub fn new(shape: &str) -> Self {
         let scratch = Scratch::new(1 << 30).unwrap();
-        let spec = papilio_oracle::preset(shape).unwrap_or_else(|| panic!("no preset '{shape}'"));
-        let images = FileSystemSpec { device_size: 512 << 20, ..spec }.make(&scratch).unwrap();
+        let images = if shape == "papilio" {
+            let image = scratch.image("made", SIZE).unwrap();
+            papilio::mkfs(&image, &MkfsOptions::new()).unwrap();
+            ImageSet::open(&scratch, vec![image])
+        } else {
+            let spec = papilio_oracle::preset(shape).unwrap_or_else(|| panic!("no preset '{shape}'"));
+            FileSystemSpec { device_size: SIZE, ..spec }.make(&scratch).unwrap()
+        };
         // Quotas, where the shape has them, are enabled by the first mount.
         images.mount().unwrap().unmount().unwrap();
         let mut options = vec!["subvolid=5".to_owned(), "commit=3600".to_owned()];

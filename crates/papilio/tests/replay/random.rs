@@ -15,7 +15,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 /// Shapes, one after the other, one for each history.
-const SHAPES: [&str; 5] = ["default", "without-no-holes", "node-4k", "zstd", "oldest"];
+const SHAPES: [&str; 7] = ["default", "without-no-holes", "node-4k", "zstd", "oldest", "papilio", "quota"];
 /// Losses of power of one history.
 const CUTS: usize = 7;
 /// Operations of one history at most.
@@ -113,6 +113,16 @@ impl History<'_> {
         file.sync_all()
     }
 
+    /// Makes a subvolume or a snapshot, so that trees share blocks; or deletes one.
+    fn subvolume(&mut self) -> io::Result<()> {
+        let path = self.path();
+        match self.random.u8(..4) {
+            0 => papilio_oracle::sys::create_subvolume(&path),
+            1 => papilio_oracle::sys::delete_subvolume(&path),
+            _ => papilio_oracle::sys::create_snapshot(&self.path(), &path, false),
+        }
+    }
+
     fn attribute(&mut self) -> io::Result<()> {
         let (path, name) = (self.path(), format!("user.{}", self.random.u8(..4)));
         if self.random.bool() {
@@ -124,7 +134,7 @@ impl History<'_> {
 
     fn step(&mut self) -> io::Result<()> {
         let path = self.path();
-        match self.random.u8(..32) {
+        match self.random.u8(..33) {
             0..8 => self.write(&path),
             8 | 9 => self.file()?.set_len(self.random.u64(..FILE_BYTES)),
             10..13 => self.allocate(),
@@ -136,7 +146,8 @@ impl History<'_> {
             26 => std::fs::remove_dir(&path),
             27 => std::os::unix::fs::symlink("some/where", &path),
             28 => self.tmpfile(),
-            29 => Ok(rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(0o600 + 8), AtFlags::empty())?),
+            29 => self.subvolume(),
+            30 => Ok(rustix::fs::chmodat(CWD, &path, Mode::from_raw_mode(0o600 + 8), AtFlags::empty())?),
             _ => self.attribute(),
         }
     }
@@ -188,7 +199,7 @@ fn random_histories_replay_as_the_kernel_would() {
         return;
     }
     let first = number("PAPILIO_REPLAY_SEED", 1);
-    for seed in first..first + number("PAPILIO_REPLAY_ROUNDS", 5) {
+    for seed in first..first + number("PAPILIO_REPLAY_ROUNDS", 3) {
         let shape = SHAPES[(seed % SHAPES.len() as u64) as usize];
         let machine = Machine::new(shape);
         let cuts = cuts(&machine, seed, shape);
