@@ -105,6 +105,51 @@ fn three_sides_make_a_report() {
     assert_eq!(text(&again.stdout), std::fs::read_to_string(&json).unwrap());
 }
 
+#[test]
+fn figures_move_with_what_is_swept_over() {
+    let Some(_met) = require(&[FIO]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let engine = engine();
+    let sized = ["--sides", "papilio,raw", "--rounds", "1", "--scale", "0.0001", "--runtime", "0.1"];
+    let mut files = Vec::new();
+    for (over, points, jobs) in [
+        ("threads", "1,2", "000,003-1m"),
+        ("extents", "100,2000", "000,003-4k"),
+        ("snapshots", "1,20", "001"),
+    ] {
+        let output = folder.path().join(over);
+        let mut arguments = vec!["sweep", "--over", over, "--points", points, "--jobs", jobs];
+        arguments.extend(["--engine", engine.to_str().unwrap(), "--output", output.to_str().unwrap()]);
+        arguments.extend(sized);
+        let done = bench(&arguments);
+        assert!(done.status.success(), "{}", text(&done.stderr));
+        let report = Report::read(&output.join("report.json")).unwrap();
+        assert_eq!(report.left_out, [], "{over}");
+        assert_eq!(report.sweeps.len(), 1);
+        let wanted: Vec<u64> = points.split(',').map(|point| point.parse().unwrap()).collect();
+        for job in jobs.split(',') {
+            let swept: Vec<_> = report.sweeps[0].of_job(job).collect();
+            assert_eq!(swept.iter().map(|point| point.value).collect::<Vec<_>>(), wanted, "{over} {job}");
+            for point in swept {
+                for side in [Side::Papilio, Side::Raw] {
+                    assert!(point.job.bandwidth(side).unwrap().median > 0.0, "{over} {job} {side}");
+                }
+            }
+        }
+        files.push(output.join("report.json"));
+    }
+    // All in one page.
+    let page = folder.path().join("page");
+    let mut arguments: Vec<&str> =
+        files.iter().flat_map(|file| ["--report", file.to_str().unwrap()]).collect();
+    arguments.extend(["--output", page.to_str().unwrap()]);
+    assert!(bench(&arguments).status.success());
+    let text = std::fs::read_to_string(page.join("report.html")).unwrap();
+    for id in ["003-1m-over-threads", "003-4k-over-extents", "001-over-snapshots"] {
+        assert!(text.contains(&format!("<figure id=\"{id}\">")), "{id}");
+    }
+}
+
 /// Those that this machine must have figures of.
 const WANTED: [Side; 3] = [Side::Kernel, Side::Papilio, Side::Raw];
 

@@ -21,11 +21,26 @@ fn wrong_usage_is_exit_code_2() {
     fail(2, "not an octal mode", ["find", "a:/", "-perm", "u+x"]);
     fail(2, "not kinds", ["find", "a:/", "-type", "x"]);
     fail(2, "not a time", ["find", "a:/", "-newermt", "teatime"]);
+    fail(2, "no job \"9\"", ["bench", "--jobs", "9"]);
+    fail(2, "no side \"ext4\"", ["bench", "--sides", "ext4"]);
+    fail(2, "--rounds 0", ["bench", "sweep", "--over", "threads", "--rounds", "0"]);
+}
+
+#[test]
+fn a_bench_report_that_is_none_is_named() {
+    fail(1, "/nowhere/report.json", ["bench", "--report", "/nowhere/report.json"]);
+}
+
+#[test]
+fn images_of_a_directory_are_compared() {
+    let table = text(&succeed(["bench", "image", "--files", "150", "--rounds", "1"]));
+    assert!(table.contains("papilio mkfs --rootdir") && table.contains("1.00 times papilio"), "{table}");
+    assert_eq!(table.lines().count(), 3, "{table}");
 }
 
 #[test]
 fn help_is_on_standard_output() {
-    for command in ["ls", "cat", "stat", "cp", "find", "du", "mkfs", "completions", "man"] {
+    for command in ["ls", "cat", "stat", "cp", "find", "du", "mkfs", "bench", "completions", "man"] {
         let help = text(&succeed([command, "--help"]));
         assert!(help.contains("Usage: papilio"), "{help}");
     }
