@@ -3,7 +3,8 @@
 //! Owns how a helper's arguments become those of `papilio mount` and `papilio umount`. A helper is a symbolic
 //! link `/sbin/mount.TYPE` or `/sbin/umount.TYPE`; what it is called with is in mount(8), under "External
 //! helpers": `SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]` and `DIR [-flnrv] [-N NAMESPACE]
-//! [-t TYPE]`.
+//! [-t TYPE]`. Where no such link is installed, FUSE's own helper, `mount.fuse`, takes `mount -t fuse.papilio` to a
+//! call of `papilio SOURCE DIR -o OPTIONS`, which is understood too: no command starts with a slash.
 
 use crate::UsageError;
 use std::ffi::{OsStr, OsString};
@@ -19,6 +20,9 @@ pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> 
     match name.as_deref().and_then(OsStr::to_str) {
         Some("mount.fuse.papilio" | "mount.papilio") => translate_as("mount", arguments),
         Some("umount.fuse.papilio" | "umount.papilio") => translate_as("umount", arguments),
+        _ if arguments.get(1).is_some_and(|first| first.as_bytes().starts_with(b"/")) => {
+            translate_as("mount", arguments)
+        }
         _ => Ok(arguments),
     }
 }
@@ -112,6 +116,7 @@ mod tests {
             ("mount.fuse.papilio a /mnt", "papilio mount -- a /mnt"),
             ("/sbin/umount.fuse.papilio /mnt -l -v", "papilio umount --lazy -v -- /mnt"),
             ("umount.papilio /mnt -fnr -t fuse.papilio", "papilio umount --force -- /mnt"),
+            ("papilio /a.img /mnt -o rw,dev,suid", "papilio mount -o rw,dev,suid -- /a.img /mnt"),
             ("umount.papilio -- -odd", "papilio umount -- -odd"),
         ];
         for (line, expected) in expectations {

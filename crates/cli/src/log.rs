@@ -1,16 +1,20 @@
 //! What the library tells while a server runs: lines on standard error.
 //!
-//! Owns [`Log`], a subscriber of `tracing` that does no more than that. Each line has the time, the level and the
-//! text.
+//! Owns [`Log`], a subscriber of `tracing` that does no more than that. While somebody waits for the mount a line is
+//! as the command's own; then each has the time, the level and the text.
 
 use crate::time;
 use papilio::Timespec;
 use std::fmt::Write as _;
 use std::io::Write as _;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
+
+/// Whether the mount is there.
+static SERVING: AtomicBool = AtomicBool::new(false);
 
 /// Lines on standard error.
 #[derive(Debug)]
@@ -31,6 +35,11 @@ impl Log {
         // Set before by nobody but another call of this.
         let _ = tracing::subscriber::set_global_default(Self { least });
     }
+
+    /// The mount is there: lines are read later, and say when they were written.
+    pub fn serving() {
+        SERVING.store(true, Ordering::Relaxed);
+    }
 }
 
 impl Subscriber for Log {
@@ -49,16 +58,25 @@ impl Subscriber for Log {
     fn event(&self, event: &Event<'_>) {
         let mut text = Text(String::new());
         event.record(&mut text);
+        let level = *event.metadata().level();
+        if !SERVING.load(Ordering::Relaxed) {
+            let word = if level == Level::ERROR { "error" } else { "warning" };
+            write(&format!("papilio: {word}: {}\n", text.0));
+            return;
+        }
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let now = Timespec { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
-        let line = format!("{} papilio: {}: {}\n", time::to_second(now), event.metadata().level(), text.0);
-        // Nowhere is left to tell that it could not be told.
-        let _ = std::io::stderr().lock().write_all(line.as_bytes());
+        write(&format!("{} papilio: {level}: {}\n", time::to_second(now), text.0));
     }
 
     fn enter(&self, _: &Id) {}
 
     fn exit(&self, _: &Id) {}
+}
+
+fn write(line: &str) {
+    // Nowhere is left to tell that it could not be told.
+    let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
 /// The message, and other fields behind it.

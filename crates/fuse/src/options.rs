@@ -258,7 +258,7 @@ impl Parser {
             }
             "nologreplay" | "norecovery" => {
                 self.needs_read_only = Some("nologreplay");
-                open
+                open.replay_log(false)
             }
             _ => {
                 self.open = open;
@@ -319,12 +319,15 @@ impl Parser {
         };
         Ok(match what {
             "usebackuproot" => open.use_backup_root(true),
-            "nologreplay" => only_reading(open, "rescue=nologreplay"),
+            "nologreplay" => only_reading(open.replay_log(false), "rescue=nologreplay"),
             "ignoredatacsums" | "idatacsums" => {
                 only_reading(open.verify_data(false), "rescue=ignoredatacsums")
             }
             // What is left of it: bad roots and metadata that matches no checksum stay errors.
-            "all" => only_reading(open.use_backup_root(true).verify_data(false), "rescue=all"),
+            "all" => {
+                let open = open.use_backup_root(true).verify_data(false).replay_log(false);
+                only_reading(open, "rescue=all")
+            }
             "ignorebadroots" | "ibadroots" | "ignoremetacsums" | "imetacsums" | "ignoresuperflags"
             | "isuperflags" => {
                 return Err(MountOptionError::new(format!(
@@ -617,9 +620,12 @@ mod tests {
             ("ssd,space_cache=v2,noautodefrag,acl,lazytime", base()),
             ("rescue=usebackuproot", base().use_backup_root(true)),
             ("ro,rescue=usebackuproot:idatacsums:nologreplay", {
-                base().write(false).use_backup_root(true).verify_data(false)
+                base().write(false).use_backup_root(true).verify_data(false).replay_log(false)
             }),
-            ("ro,rescue=all", base().write(false).use_backup_root(true).verify_data(false)),
+            ("ro,nologreplay", base().write(false).replay_log(false)),
+            ("ro,rescue=all", {
+                base().write(false).use_backup_root(true).verify_data(false).replay_log(false)
+            }),
         ];
         for (options, expected) in expectations {
             assert_eq!(opens(options), format!("{expected:?}"), "{options}");

@@ -124,3 +124,31 @@ fn helpers_called_by_hand() {
     assert!(world.entry().is_none());
     run("sync", &[]);
 }
+
+/// Where only FUSE's own helper is there, which calls `papilio SOURCE DIR -o OPTIONS`.
+#[test]
+fn by_the_helper_of_fuse() {
+    let needs = [NEEDS[0], NEEDS[1], &[Need::Command("mount.fuse")]].concat();
+    let Some(world) = World::new(&needs) else { return };
+    let folder = world.beside("bin");
+    fs::create_dir(&folder).unwrap();
+    symlink(binary(), folder.join("papilio")).unwrap();
+    let text = "trap 'umount -i -l \"$DIR\" 2>/dev/null || true' EXIT
+        mount --bind \"$BIN\" /usr/local/bin
+        mount -t fuse.papilio \"$IMAGE\" \"$DIR\" -o noatime
+        findmnt -nro SOURCE,FSTYPE,OPTIONS \"$DIR\"
+        \"$BIN/papilio\" umount \"$DIR\"";
+    let output = Command::new("unshare")
+        .args(["--mount", "--propagation", "private", "sh", "-euc", text])
+        .env("IMAGE", world.image())
+        .env("DIR", world.directory())
+        .env("BIN", &folder)
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {said}", output.status);
+    let expected = format!("{} fuse.papilio rw,noatime", world.image().display());
+    let shown = String::from_utf8(output.stdout).unwrap();
+    assert!(shown.starts_with(&expected), "{shown}");
+    world.assert_clean();
+}

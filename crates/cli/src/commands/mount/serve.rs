@@ -35,6 +35,7 @@ pub(super) fn serve(args: &Args, context: &Context, options: MountOptions) -> an
         ));
     }
     let session = Session::mount(fs, &source, &args.directory, &options)?;
+    log::Log::serving();
     end_on_signals(signals, session.unmounter())?;
     if args.serve {
         std::io::stdout().write_all(&[READY]).and_then(|()| std::io::stdout().flush())?;
