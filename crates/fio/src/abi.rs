@@ -213,9 +213,19 @@ impl IoUnit {
         unsafe { self.pointer.offset(offset).cast::<T>().write_unaligned(value) }
     }
 
-    /// Where the time of issue belongs.
-    pub fn issue_time(self) -> *mut libc::timespec {
+    /// Where the time of issue belongs; valid for writing as long as the I/O is the engine's.
+    pub fn issue_time_place(self) -> *mut libc::timespec {
         self.pointer.wrapping_add(16).cast()
+    }
+
+    /// The time of issue.
+    pub fn issue_time(self) -> libc::timespec {
+        self.get(16)
+    }
+
+    /// Sets it.
+    pub fn set_issue_time(self, time: libc::timespec) {
+        self.set(16, time);
     }
 
     /// The file.

@@ -11,7 +11,7 @@
 //!
 //! Everything that may be a pointer is followed by [`crate::memory`], which cannot fault.
 
-use crate::abi::{self, OpsLayout, ThreadData};
+use crate::abi::{self, IoUnit, OpsLayout, ThreadData};
 use crate::error::EngineError;
 use crate::memory;
 use crate::options::{EngineOptions, MARK};
@@ -40,14 +40,19 @@ pub struct Fio {
     pub offsets: OptionOffsets,
     /// Where fio keeps `--readonly`, which it may read later than the option that loads the library.
     read_only: Option<usize>,
-    gettime: extern "C" fn(*mut libc::timespec, *mut c_void),
-    io_unit_queued: extern "C" fn(*mut c_void, *mut c_void),
-    fill_buffer: extern "C" fn(*mut c_void, *mut c_void, u64, u64),
+    gettime: GetTime,
+    io_unit_queued: Queued,
+    fill_buffer: FillBuffer,
     /// The process that loaded the library.
     process: c_int,
     /// Where a `thread_data` points to the engine's options; 0 until known.
     engine_options: AtomicUsize,
 }
+
+type GetTime = unsafe extern "C" fn(*mut libc::timespec, *mut c_void);
+type Queued = unsafe extern "C" fn(*mut c_void, *mut c_void);
+type FillBuffer = unsafe extern "C" fn(*mut c_void, *mut c_void, u64, u64);
+type Register = unsafe extern "C" fn(*mut c_void);
 
 /// How fio's options are described: size of a record, and the numbers of types.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,15 +142,9 @@ impl Fio {
         // SAFETY: fio's functions of these names have had these signatures in all versions from 3.28 on.
         let (gettime, io_unit_queued, fill_buffer) = unsafe {
             (
-                std::mem::transmute::<usize, extern "C" fn(*mut libc::timespec, *mut c_void)>(function(
-                    c"fio_gettime",
-                )?),
-                std::mem::transmute::<usize, extern "C" fn(*mut c_void, *mut c_void)>(function(
-                    c"io_u_queued",
-                )?),
-                std::mem::transmute::<usize, extern "C" fn(*mut c_void, *mut c_void, u64, u64)>(function(
-                    c"fill_io_buffer",
-                )?),
+                std::mem::transmute::<usize, GetTime>(function(c"fio_gettime")?),
+                std::mem::transmute::<usize, Queued>(function(c"io_u_queued")?),
+                std::mem::transmute::<usize, FillBuffer>(function(c"fill_io_buffer")?),
             )
         };
         Ok(Self {
@@ -176,20 +175,23 @@ impl Fio {
         self.process == unsafe { libc::getpid() }
     }
 
-    /// Writes fio's time.
-    pub fn time(&self, into: *mut libc::timespec) {
-        (self.gettime)(into, std::ptr::null_mut());
+    /// Writes fio's time into an I/O as that of its issue.
+    pub fn stamp(&self, unit: IoUnit) {
+        // SAFETY: the unit is the engine's, and has a place for a time there; NULL for who asks is allowed.
+        unsafe { (self.gettime)(unit.issue_time_place(), std::ptr::null_mut()) }
     }
 
     /// Tells fio that an I/O was issued.
-    pub fn queued(&self, job: ThreadData, unit: *mut c_void) {
-        (self.io_unit_queued)(job.pointer(), unit);
+    pub fn queued(&self, job: ThreadData, unit: IoUnit) {
+        // SAFETY: a job that runs in this thread, and an I/O of it that is not completed yet.
+        unsafe { (self.io_unit_queued)(job.pointer(), unit.pointer()) }
     }
 
     /// Fills a buffer as the job's options say.
     pub fn fill(&self, job: ThreadData, buffer: &mut [u8]) {
         let length = buffer.len() as u64;
-        (self.fill_buffer)(job.pointer(), buffer.as_mut_ptr().cast(), length, length);
+        // SAFETY: a job of fio's that does not run yet, and a buffer of that many bytes.
+        unsafe { (self.fill_buffer)(job.pointer(), buffer.as_mut_ptr().cast(), length, length) }
     }
 
     /// The engine's options of a job.
@@ -247,20 +249,18 @@ fn find_ops_layout() -> Result<OpsLayout, String> {
     let open_file = symbol(c"generic_open_file").ok_or_else(|| missing("generic_open_file"))?;
     // SAFETY: these take a table of functions, in all versions from 3.28 on.
     let (register, unregister) = unsafe {
-        (
-            std::mem::transmute::<usize, extern "C" fn(*mut c_void)>(register),
-            std::mem::transmute::<usize, extern "C" fn(*mut c_void)>(unregister),
-        )
+        (std::mem::transmute::<usize, Register>(register), std::mem::transmute::<usize, Register>(unregister))
     };
     let mut standin = [0_usize; abi::OPS_WORDS];
     standin[2] = c"papilio-looks".as_ptr() as usize;
     let entry = standin.as_mut_ptr();
-    // fio's list is a ring of entries and one head; a new entry goes to its end. Jobs do not run yet, so that
-    // nobody else walks it.
-    register(entry.cast());
-    // Through the pointer that fio changed it by.
-    // SAFETY: `entry` points to the array, which lives.
-    let (head, last) = unsafe { (entry.read(), entry.add(1).read()) };
+    // fio's list is a ring of entries and one head; a new entry goes to its end.
+    // SAFETY: a table with a name, which lives until it is taken out again; jobs do not run yet, so that nobody
+    // else walks the list. The links are read by the pointer that fio wrote them by.
+    let (head, last) = unsafe {
+        register(entry.cast());
+        (entry.read(), entry.add(1).read())
+    };
     let mut engines = Vec::new();
     let mut at = last;
     while at != head && engines.len() < 200 {
@@ -268,7 +268,8 @@ fn find_ops_layout() -> Result<OpsLayout, String> {
         let Some(before) = memory::word(at + 8) else { break };
         at = before;
     }
-    unregister(entry.cast());
+    // SAFETY: the entry that was put in.
+    unsafe { unregister(entry.cast()) };
     let words = |engine: usize| {
         let mut bytes = [0; abi::OPS_WORDS * 8];
         let read = memory::peek(engine, &mut bytes);

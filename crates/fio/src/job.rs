@@ -133,7 +133,7 @@ impl Job {
                 QUEUED
             }
             Some(_) => {
-                self.fio.time(unit.issue_time());
+                self.fio.stamp(unit);
                 match self.request(unit) {
                     Ok(request) => self.finish(request.run()),
                     Err(errno) => unit.finish(unit.length(), errno),
@@ -154,7 +154,7 @@ impl Job {
             return BUSY;
         }
         self.collect(usize::MAX);
-        self.fio.time(unit.issue_time());
+        self.fio.stamp(unit);
         match self.file(unit) {
             Ok(file) => {
                 let request = IoRequest { file, operation, token: unit.pointer() as u64 };
@@ -167,14 +167,12 @@ impl Job {
 
     /// Issues what was queued.
     pub fn commit(&mut self, thread: ThreadData) {
-        let Some(first) = self.uncommitted.first() else { return };
-        self.fio.time(first.issue_time());
-        // SAFETY: the time was just written there, in an `io_u` that is not completed yet.
-        let now = unsafe { first.issue_time().read() };
+        let Some(&first) = self.uncommitted.first() else { return };
+        self.fio.stamp(first);
+        let now = first.issue_time();
         let mut units = std::mem::take(&mut self.uncommitted);
         for unit in units.drain(..) {
-            // SAFETY: a place for a time, in an `io_u` that is not completed yet.
-            unsafe { unit.issue_time().write(now) };
+            unit.set_issue_time(now);
             let refused = match (self.request(unit), &mut self.queue) {
                 (Ok(request), Some(queue)) => queue.submit(request).err().map(|_| libc::EAGAIN),
                 (Ok(_), None) => Some(libc::EINVAL),
@@ -184,7 +182,7 @@ impl Job {
                 unit.finish(unit.length(), errno);
                 self.done.push_back(unit.pointer());
             }
-            self.fio.queued(thread, unit.pointer());
+            self.fio.queued(thread, unit);
         }
         self.uncommitted = units;
     }
