@@ -17,8 +17,9 @@ use papilio_format::{Corrupt, Geometry, InodeNumber, ItemType, Key, LogicalAddre
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Items that a replay reserves room for; the rest it takes as it goes.
-const RESERVED_ITEMS: u64 = 32;
+/// Items that a replay reserves room for. The rest it takes as it goes, as nobody else changes anything yet: a
+/// file system that is nearly full can be replayed.
+const RESERVED_ITEMS: u64 = 1;
 
 /// Brings the logs that the superblock points to into their subvolumes, and commits: from then on there are
 /// none. To be called before anything else is changed.

@@ -50,7 +50,7 @@ fn disk() -> MemoryDevice {
     at.fsync("d/new/x");
     let cut = machine.cut("cut short");
     assert!(cut.has_log());
-    let device = MemoryDevice::from_image(&cut.image).unwrap();
+    let device = MemoryDevice::from_image(&cut.images[0]).unwrap();
     machine.stop();
     device
 }

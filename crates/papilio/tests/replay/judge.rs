@@ -1,25 +1,24 @@
 //! What a loss of power left, replayed by both sides and compared.
 
-use crate::power_cut::{PowerCut, copy};
-use papilio::{CheckOptions, FileSystem, OpenOptions};
+use crate::power_cut::{PowerCut, copy, open};
+use papilio::CheckOptions;
 use papilio_oracle::manifest::ManifestOptions;
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Manifest, Scratch, Time};
-use std::path::Path;
+use std::path::PathBuf;
 
-/// Everything but access times, which a replay has no say in.
-const COMPARED: CompareOptions = CompareOptions { atime: false, ..CompareOptions::SAME_IMAGE };
+/// Everything, down to where extents lie, but access times, which a replay has no say in.
+const COMPARED: CompareOptions = CompareOptions { atime: false, extents: true, ..CompareOptions::SAME_IMAGE };
 
 /// Opens an image for writing, which replays its log, and closes it; then nothing is wrong with it.
 ///
 /// # Errors
 /// What is.
-pub fn replay_by_papilio(image: &Path) -> Result<(), String> {
+fn replay_by_papilio(images: &[PathBuf]) -> Result<(), String> {
     let say = |error: papilio::Error| format!("Papilio's replay: {error}");
-    let options = OpenOptions::new().write(true).commit_interval(None);
-    let fs = FileSystem::open_with(image, &options).map_err(say)?;
+    let fs = open(images, true).map_err(say)?;
     assert!(!fs.has_log());
     fs.close().map_err(say)?;
-    let fs = FileSystem::open(image).map_err(say)?;
+    let fs = open(images, false).map_err(say)?;
     assert!(!fs.has_log());
     let report = fs.check(&CheckOptions::new().data_csum(true)).map_err(say)?;
     let shown: Vec<_> = report.findings.iter().take(12).map(ToString::to_string).collect();
@@ -33,7 +32,10 @@ pub fn seen_by_kernel(
     moment: Time,
 ) -> Result<Manifest, Box<dyn std::error::Error + Send + Sync>> {
     let mounted = if read_only { images.mount_read_only()? } else { images.mount()? };
-    let mut manifest = Manifest::read(&HostTree::new(mounted.path()), ManifestOptions::default())?;
+    let mut manifest = Manifest::read(
+        &HostTree::new(mounted.path()),
+        ManifestOptions { extents: true, ..ManifestOptions::default() },
+    )?;
     mounted.unmount()?;
     let late = Time { seconds: i64::MAX, nanoseconds: 0 };
     for entry in manifest.entries.values_mut() {
@@ -51,18 +53,17 @@ pub fn seen_by_kernel(
 /// # Errors
 /// What differs, or who fails.
 pub fn judge(scratch: &Scratch, cut: PowerCut) -> Result<(), String> {
-    let PowerCut { name, image, moment } = cut;
-    let result = compare_replays(scratch, &image, moment);
+    let PowerCut { name, images, moment } = cut;
+    let result = compare_replays(scratch, images, moment);
     result.map_err(|why| format!("{name}: {why}"))
 }
 
-fn compare_replays(scratch: &Scratch, image: &Path, moment: Time) -> Result<(), String> {
-    let ours = scratch.unique("ours");
-    copy(image, &ours);
+fn compare_replays(scratch: &Scratch, theirs: Vec<PathBuf>, moment: Time) -> Result<(), String> {
+    let ours = copy(&theirs, scratch);
     replay_by_papilio(&ours)?;
-    let ours = ImageSet::open(scratch, vec![ours]);
+    let ours = ImageSet::open(scratch, ours);
     ours.btrfs_check().map_err(|error| format!("btrfs check: {error:#}"))?;
-    let theirs = ImageSet::open(scratch, vec![image.to_owned()]);
+    let theirs = ImageSet::open(scratch, theirs);
     let theirs_seen =
         seen_by_kernel(&theirs, false, moment).map_err(|error| format!("the kernel's replay: {error:#}"))?;
     let ours_seen =

@@ -1,6 +1,6 @@
 //! A file system that the kernel writes, and its images as losses of power leave them.
 
-use papilio::{FileSystem, MkfsOptions};
+use papilio::{FileSystem, MkfsOptions, OpenOptions};
 use papilio_oracle::{FileSystemSpec, ImageSet, Mounted, Scratch, Time};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,8 +13,8 @@ const SIZE: u64 = 512 << 20;
 pub struct PowerCut {
     /// What went before.
     pub name: String,
-    /// The image.
-    pub image: PathBuf,
+    /// The images, one a device.
+    pub images: Vec<PathBuf>,
     /// When the power went.
     pub moment: Time,
 }
@@ -22,7 +22,12 @@ pub struct PowerCut {
 impl PowerCut {
     /// Whether the disk has a log, without which there is nothing to replay.
     pub fn has_log(&self) -> bool {
-        FileSystem::open(&self.image).expect("the last commit can be read").has_log()
+        open(&self.images, false).expect("the last commit can be read").has_log()
+    }
+
+    /// Removes the images.
+    pub fn remove(&self) {
+        self.images.iter().for_each(|image| std::fs::remove_file(image).unwrap());
     }
 }
 
@@ -72,11 +77,10 @@ impl Machine {
 
     /// The disk as a loss of power now would leave it.
     pub fn cut(&self, name: &str) -> PowerCut {
-        let image = self.scratch.unique("cut");
-        copy(&self.images.paths()[0], &image);
+        let images = copy(self.images.paths(), &self.scratch);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
         let moment = Time { seconds: now.as_secs() as i64, nanoseconds: now.subsec_nanos() };
-        PowerCut { name: name.to_owned(), image, moment }
+        PowerCut { name: name.to_owned(), images, moment }
     }
 
     /// Unmounts: no two file systems with one identity can be mounted at a time.
@@ -86,8 +90,20 @@ impl Machine {
     }
 }
 
-/// Copies an image, leaving holes holes.
-pub fn copy(from: &Path, to: &Path) {
-    let done = Command::new("cp").arg("--sparse=auto").args([from, to]).status().expect("cp runs");
-    assert!(done.success(), "cp {} {}", from.display(), to.display());
+/// Opens a file system of one or more images.
+pub fn open(images: &[PathBuf], write: bool) -> papilio::Result<FileSystem> {
+    let options = OpenOptions::new().write(write).commit_interval(None);
+    let options = images[1..].iter().fold(options, |options, image| options.device(image));
+    FileSystem::open_with(&images[0], &options)
+}
+
+/// Copies images, leaving holes holes.
+pub fn copy(images: &[PathBuf], scratch: &Scratch) -> Vec<PathBuf> {
+    let copied = images.iter().map(|from| {
+        let to = scratch.unique("copy");
+        let done = Command::new("cp").arg("--sparse=auto").args([from, &to]).status().expect("cp runs");
+        assert!(done.success(), "cp {} {}", from.display(), to.display());
+        to
+    });
+    copied.collect()
 }

@@ -23,7 +23,8 @@ const OPERATIONS: usize = 1500;
 /// Bytes that a file reaches at most.
 const FILE_BYTES: u64 = 200_000;
 
-fn number(name: &str, default: u64) -> u64 {
+/// A number from the environment.
+pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
@@ -182,7 +183,7 @@ fn cuts(machine: &Machine, seed: u64, shape: &str) -> Vec<PowerCut> {
                     if cut.has_log() {
                         cuts.push(cut);
                     } else {
-                        std::fs::remove_file(&cut.image).unwrap();
+                        cut.remove();
                     }
                 }
             }
