@@ -154,6 +154,14 @@ impl Context {
         self.line(format_args!("papilio: {text}"));
     }
 
+    /// Reports an error; where a device is in use, by whom.
+    pub fn failure(&self, error: &anyhow::Error) {
+        match error.downcast_ref().and_then(holder::told) {
+            Some(told) => self.error(told),
+            None => self.error(format_args!("{error:#}")),
+        }
+    }
+
     /// Notes a failure that another process has reported.
     pub fn fail_silently(&self) {
         self.failed.set(true);
@@ -255,7 +263,7 @@ fn for_each_parsed<T>(
                 return Err(error);
             }
             Err(error) if error.is::<crate::output::OutputError>() => return Err(error),
-            Err(error) => context.error(format_args!("{error:#}")),
+            Err(error) => context.failure(&error),
         }
     }
     Ok(())

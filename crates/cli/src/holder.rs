@@ -10,22 +10,24 @@ use std::path::Path;
 
 /// `error` of opening a file system, with who has the device where that is why and can be told.
 pub fn explain(error: Error) -> anyhow::Error {
-    let Error::Open(open) = &error else { return error.into() };
+    told(&error).unwrap_or_else(|| error.into())
+}
+
+/// Who has the device, where that is why it cannot be opened and can be told.
+pub fn told(error: &Error) -> Option<anyhow::Error> {
+    let Error::Open(open) = error else { return None };
     if error.errno() != rustix::io::Errno::BUSY.raw_os_error() {
-        return error.into();
+        return None;
     }
     let path = &open.path;
     if let Some(mount) = mount_of_image(path) {
         let (shown, point) = (path.display(), mount.point.display());
-        return anyhow::Error::msg(format!(
+        return Some(anyhow::Error::msg(format!(
             "{shown}: it is mounted on {point}{}; name paths there, or unmount it first",
             locker(path).map_or(String::new(), |holder| format!(" (by {holder})"))
-        ));
+        )));
     }
-    match locker(path) {
-        Some(holder) => anyhow::Error::msg(format!("{error} ({holder})")),
-        None => error.into(),
-    }
+    locker(path).map(|holder| anyhow::Error::msg(format!("{error} ({holder})")))
 }
 
 /// The mount of Papilio's that shows the file system on `image`.

@@ -66,7 +66,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
         Ok(()) => Outcome::Done,
         Err(error) if is_closed_pipe(&error) => Outcome::Done,
         Err(error) => {
-            context.error(format_args!("{error:#}"));
+            context.failure(&error);
             match error.downcast_ref::<UsageError>() {
                 Some(_) => Outcome::WrongUsage,
                 None => Outcome::Failed,

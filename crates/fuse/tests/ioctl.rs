@@ -1,7 +1,7 @@
 //! The answers to ioctls, asked for without a mount: results, errors, permissions, and what they change.
 
 use papilio::format::{TreeId, objectid};
-use papilio::{FileSystem, Inode, InodeFlags, MkfsOptions, NewInode, NewKind};
+use papilio::{FileSystem, Inode, InodeFlags, MkfsOptions, NewInode, NewKind, OpenOptions};
 use papilio_fuse::ioctl::layout::{
     DevInfo, FS_INFO_CSUM, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup,
     InoLookupUser, Page, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, SpaceArgs, TrimRange,
@@ -376,4 +376,105 @@ fn what_is_mounted_read_only_is_not_changed() {
     assert_eq!(world.call("/", Command::TRIM, &all).unwrap_err(), libc::EROFS);
     world.call("/", Command::SYNC, &()).unwrap();
     world.ask::<u64>("/", Command::START_SYNC, &[]);
+}
+
+/// Those there are, and some that there are not.
+const COMMANDS: [Command; 36] = [
+    Command::GET_FLAGS,
+    Command::SET_FLAGS,
+    Command::GET_VERSION,
+    Command::GET_ATTRIBUTES,
+    Command::SET_ATTRIBUTES,
+    Command::TRIM,
+    Command::GET_LABEL,
+    Command::SET_LABEL,
+    Command::SNAP_CREATE,
+    Command::RESIZE,
+    Command::SYNC,
+    Command::SUBVOL_CREATE,
+    Command::SNAP_DESTROY,
+    Command::INO_LOOKUP,
+    Command::DEFAULT_SUBVOL,
+    Command::SPACE_INFO,
+    Command::WAIT_SYNC,
+    Command::SNAP_CREATE_V2,
+    Command::START_SYNC,
+    Command::SUBVOL_CREATE_V2,
+    Command::SUBVOL_GETFLAGS,
+    Command::SUBVOL_SETFLAGS,
+    Command::DEV_INFO,
+    Command::FS_INFO,
+    Command::GET_FEATURES,
+    Command::GET_SUBVOL_INFO,
+    Command::GET_SUBVOL_ROOTREF,
+    Command::INO_LOOKUP_USER,
+    Command::SNAP_DESTROY_V2,
+    Command::SERVER_INFO,
+    Command::SNAPSHOT_BY_ID,
+    Command::SUBVOLUMES,
+    Command::USAGE,
+    Command(0),
+    Command(u32::MAX),
+    Command(0x9409),
+];
+
+/// Whatever is passed, an answer comes, it is no longer than there is room for, and the file system stays whole.
+#[test]
+fn any_bytes_get_an_answer() {
+    let world = World::new("user_subvol_rm_allowed");
+    world.fs.create_subvolume("/sv").unwrap();
+    world.fs.create_subvolume("/sv/inner").unwrap();
+    world.fs.create_dir("/d").unwrap();
+    world.fs.create_file("/d/f").unwrap().write_at(&[1; 70_000], 0).unwrap();
+    let callers = [ROOT, USER, Caller { pid: std::process::id(), ..USER }];
+    let mut random = fastrand::Rng::with_seed(0x10c7);
+    let mut answered = 0;
+    for _ in 0..6_000 {
+        let command = *random.choice(&COMMANDS).unwrap();
+        let mut input = vec![0; command.size()];
+        match random.u8(..4) {
+            // Numbers that mean something at the start, and short names behind them.
+            0 | 1 => {
+                for word in input.chunks_exact_mut(8).take(6) {
+                    let number = *random.choice(&[0, 1, 2, 5, 16, 256, 257, 258, 300, u64::MAX]).unwrap();
+                    word.copy_from_slice(&number.to_ne_bytes());
+                }
+                let name: &[u8] =
+                    random.choice(&[&b"sv"[..], b"inner", b"x", b"-1m", b"1:max", b"d"]).unwrap();
+                for at in [8, 16, 56] {
+                    if random.bool() && at + name.len() < input.len() {
+                        input[at..=at + name.len()].fill(0);
+                        input[at..at + name.len()].copy_from_slice(name);
+                    }
+                }
+            }
+            2 => random.fill(&mut input),
+            _ => input.truncate(random.usize(..=input.len())),
+        }
+        let path = *random.choice(&["/", "/sv", "/sv/inner", "/d", "/d/f"]).unwrap();
+        let Ok(inode) = world.fs.inode(path) else { continue };
+        let call = IoctlCall {
+            fs: &world.fs,
+            mount: &world.mount,
+            inode: &inode,
+            command: command.0,
+            input: &input,
+            output_size: random.usize(..=command.size()),
+            caller: *random.choice(&callers).unwrap(),
+            umask: 0o022,
+        };
+        match handle(&call) {
+            Ok(reply) => {
+                assert!(reply.output.len() <= call.output_size, "{command:?}");
+                answered += 1;
+            }
+            Err(errno) => assert!(errno.code() > 0),
+        }
+    }
+    assert!(answered > 1_000, "{answered}");
+    let World { _folder, fs, mount, .. } = world;
+    fs.close().unwrap();
+    let report =
+        papilio::check(&mount.source, &OpenOptions::new(), &papilio::CheckOptions::new().data_csum(true));
+    assert!(report.unwrap().is_clean());
 }

@@ -116,7 +116,7 @@ impl Args {
                 found => found,
             };
             match found {
-                Err(error) => context.error(format_args!("{error:#}")),
+                Err(error) => context.failure(&error),
                 Ok(inode) if is_directory(&inode) && !self.directory => {
                     directories.push((path, inode));
                 }
@@ -205,7 +205,7 @@ impl Listing<'_> {
                 let path = path.join(name);
                 match self.context.inode(&path, true) {
                     Ok(inode) => lines.push(self.line(path, name.to_vec(), inode)),
-                    Err(error) => self.context.error(format_args!("{error:#}")),
+                    Err(error) => self.context.failure(&error),
                 }
             }
         }

@@ -41,7 +41,7 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         for directory in &self.directories {
             if let Err(error) = self.unmount(context, directory) {
-                context.error(format_args!("{error:#}"));
+                context.failure(&error);
             }
         }
         Ok(())

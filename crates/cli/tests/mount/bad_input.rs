@@ -68,6 +68,9 @@ fn what_is_mounted_already() {
     fail(1, &held, [Path::new("mount"), &image, &other]);
     fail(1, "it is mounted on", ["ls", &format!("{}:/", image.display())]);
     fail(1, "it is mounted on", ["touch", &format!("{}:/x", image.display())]);
+    for command in [&["check"][..], &["mkfs", "-f"], &["inspect", "dump-super"], &["filesystem", "df"]] {
+        fail(1, "it is mounted on", command.iter().copied().chain([image.to_str().unwrap()]));
+    }
     let second = world.beside("second.img");
     succeed([Path::new("mkfs"), "-b".as_ref(), "128m".as_ref(), &second]);
     fail(1, "busy: ", [Path::new("mount"), &second, &directory]);

@@ -55,7 +55,7 @@ impl IntoImage<'_> {
                 Ok(()) => {}
                 // What concerns one source does not end the others.
                 Err(error) if is_fatal(&error) => return Err(error),
-                Err(error) => context.error(format_args!("{error:#}")),
+                Err(error) => context.failure(&error),
             }
         }
         Ok(())

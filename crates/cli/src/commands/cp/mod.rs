@@ -126,7 +126,7 @@ impl Args {
             let inode = match context.inode(&path, !self.recursive) {
                 Ok(inode) => inode,
                 Err(error) => {
-                    context.error(format_args!("{error:#}"));
+                    context.failure(&error);
                     continue;
                 }
             };

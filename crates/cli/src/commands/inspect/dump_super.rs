@@ -53,7 +53,7 @@ impl Args {
             let copies = match self.copies(image) {
                 Ok(copies) => copies,
                 Err(error) => {
-                    context.error(format_args!("{error:#}"));
+                    context.failure(&error);
                     continue;
                 }
             };
