@@ -9,6 +9,9 @@ use std::path::PathBuf;
 /// Everything, down to where extents lie, but access times, which a replay has no say in.
 const COMPARED: CompareOptions = CompareOptions { atime: false, extents: true, ..CompareOptions::SAME_IMAGE };
 
+/// Another file has the extent too.
+const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
+
 /// Opens an image for writing, which replays its log, and closes it; then nothing is wrong with it.
 ///
 /// # Errors
@@ -39,6 +42,10 @@ pub fn seen_by_kernel(
     mounted.unmount()?;
     let late = Time { seconds: i64::MAX, nanoseconds: 0 };
     for entry in manifest.entries.values_mut() {
+        // Deleted files and subvolumes share extents until somebody gets to clean up.
+        for extent in entry.extents.iter_mut().flatten() {
+            extent.flags &= !FIEMAP_EXTENT_SHARED;
+        }
         for time in [&mut entry.metadata.mtime, &mut entry.metadata.ctime] {
             if *time > moment {
                 *time = late;

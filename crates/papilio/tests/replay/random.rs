@@ -31,6 +31,8 @@ pub fn number(name: &str, default: u64) -> u64 {
 /// A history that goes on. Operations that cannot be done where things stand are passed over.
 struct History<'m> {
     machine: &'m Machine,
+    /// What operations are chosen from: all, those on names, or those on data.
+    operations: std::ops::Range<u8>,
     random: Rng,
 }
 
@@ -135,7 +137,7 @@ impl History<'_> {
 
     fn step(&mut self) -> io::Result<()> {
         let path = self.path();
-        match self.random.u8(..33) {
+        match self.random.u8(self.operations.clone()) {
             0..8 => self.write(&path),
             8 | 9 => self.file()?.set_len(self.random.u64(..FILE_BYTES)),
             10..13 => self.allocate(),
@@ -169,7 +171,8 @@ impl History<'_> {
 
 /// The losses of power of one history that leave a log.
 fn cuts(machine: &Machine, seed: u64, shape: &str) -> Vec<PowerCut> {
-    let mut history = History { machine, random: Rng::with_seed(seed) };
+    let operations = [0..33, 6..33, 0..19][(seed / SHAPES.len() as u64 % 3) as usize].clone();
+    let mut history = History { machine, operations, random: Rng::with_seed(seed) };
     let mut cuts = Vec::new();
     for number in 0..OPERATIONS {
         if cuts.len() == CUTS {

@@ -271,6 +271,25 @@ const SCENARIOS: &[Scenario] = &[
             at.fsync("copy");
         },
     ),
+    logged(
+        "compressed",
+        |at| {
+            for name in ["zlib", "lzo", "zstd"] {
+                at.write(name, 0, b"");
+                at.set_xattr(name, "btrfs.compression", name.as_bytes());
+                at.write(name, 0, &b"the same again and again ".repeat(12_000));
+            }
+        },
+        |at| {
+            for name in ["zlib", "lzo", "zstd"] {
+                at.write(name, 70_000, &b"not quite the same ".repeat(9000));
+                at.punch(name, 8192, 20_000);
+                at.clone_range(name, 131_072, 65_536, &format!("{name}-copy"), 4096);
+                at.fsync(name);
+                at.fsync(&format!("{name}-copy"));
+            }
+        },
+    ),
     // Attributes.
     logged(
         "mode, owner, attributes",
@@ -579,6 +598,41 @@ const SCENARIOS: &[Scenario] = &[
             at.fsync("other");
         },
     ),
+    either(
+        "new, removed while open, and another behind it",
+        |_| {},
+        |at| {
+            at.fill("f", 0, 50_000);
+            let file = at.open("f");
+            at.remove("f");
+            file.sync_all().unwrap();
+            at.fill("other", 0, 3000);
+            at.fsync("other");
+        },
+    ),
+    either(
+        "logged, then removed while open, and its name given away",
+        |_| {},
+        |at| {
+            at.fill("f", 0, 50_000);
+            at.fsync("f");
+            let file = at.open("f");
+            at.fill("new", 0, 3000);
+            at.rename("new", "f");
+            file.sync_all().unwrap();
+            at.fsync("f");
+        },
+    ),
+    either(
+        "a symbolic link where a file was",
+        |at| at.fill("f", 0, 5000),
+        |at| {
+            at.remove("f");
+            at.symlink("elsewhere", "f");
+            at.fill("g", 0, 100);
+            at.fsync(".");
+        },
+    ),
     // Directories.
     logged(
         "a directory with new entries",
@@ -737,6 +791,42 @@ const SCENARIOS: &[Scenario] = &[
             at.fsync("d");
             at.fill("d/b", 0, 10);
             at.remove("d/a");
+            at.fsync("d");
+        },
+    ),
+    either(
+        "directories that trade places, and what is below them",
+        |at| {
+            for name in ["a", "a/x", "b", "b/y"] {
+                at.mkdir(name);
+            }
+            at.fill("a/x/f", 0, 100);
+            at.fill("b/y/g", 0, 100);
+        },
+        |at| {
+            at.exchange("a/x", "b/y");
+            at.fill("a/x/new", 0, 100);
+            at.fsync("a/x/new");
+            at.fsync("b");
+        },
+    ),
+    either(
+        "a directory removed with all that was in it, and a new one of many levels",
+        |at| {
+            at.mkdir("d");
+            at.mkdir("d/e");
+            at.fill("d/e/f", 0, 9000);
+            at.link("d/e/f", "kept");
+        },
+        |at| {
+            at.remove("d/e/f");
+            at.rmdir("d/e");
+            at.rmdir("d");
+            for name in ["d", "d/e", "d/e/deeper"] {
+                at.mkdir(name);
+            }
+            at.rename("kept", "d/e/deeper/f");
+            at.fsync("d/e/deeper/f");
             at.fsync("d");
         },
     ),
