@@ -103,7 +103,8 @@ impl Job {
     /// # Errors
     /// What opening or creating it meets.
     pub fn open(&mut self, number: usize, name: &str) -> Result<u64, EngineError> {
-        let file = Files { fs: &self.fs, options: &self.options }.open(name)?;
+        let mut file = Files { fs: &self.fs, options: &self.options }.open(name)?;
+        file.set_direct(self.options.direct);
         let size = file.len();
         if self.files.len() <= number {
             self.files.resize_with(number + 1, || None);
@@ -117,6 +118,17 @@ impl Job {
         self.collect(usize::MAX);
         if let Some(file) = self.files.get_mut(number) {
             *file = None;
+        }
+    }
+
+    /// Forgets what is cached of a file.
+    ///
+    /// # Errors
+    /// What writing it back meets.
+    pub fn invalidate(&self, number: usize) -> papilio::Result<()> {
+        match self.files.get(number) {
+            Some(Some(file)) => file.drop_cache(),
+            _ => Ok(()),
         }
     }
 

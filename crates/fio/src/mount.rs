@@ -23,6 +23,8 @@ pub struct MountRequest {
     pub compress: Option<CompressionChoice>,
     /// Which of several ways things are done.
     pub tuning: Tuning,
+    /// Bytes of the page cache; 0 for none.
+    pub cache_bytes: u64,
     /// New files are written in place and have no checksums.
     pub no_data_cow: bool,
     /// New files have no checksums.
@@ -83,8 +85,11 @@ impl MountRequest {
             }
             mkfs.make(&self.images[0])?;
         }
-        let mut options =
-            OpenOptions::new().write(!self.read_only).tuning(self.tuning).no_data_sums(self.no_data_sums);
+        let mut options = OpenOptions::new()
+            .write(!self.read_only)
+            .tuning(self.tuning)
+            .cache_bytes(self.cache_bytes)
+            .no_data_sums(self.no_data_sums);
         if self.no_data_cow {
             options = options.no_data_cow(true);
         }

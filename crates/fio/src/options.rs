@@ -189,6 +189,8 @@ pub struct JobOptions {
     pub create_fsync: bool,
     /// `fallocate=`.
     pub fallocate: Fallocate,
+    /// `direct=1`: its I/O goes past the page cache.
+    pub direct: bool,
 }
 
 impl JobOptions {
@@ -227,6 +229,7 @@ impl JobOptions {
             may_create: flag(offsets.allow_file_create),
             create_on_open: flag(offsets.create_on_open),
             create_fsync: flag(offsets.create_fsync),
+            direct: flag(offsets.direct),
             fallocate: match job.option(offsets.fallocate) {
                 2 | 4 => Fallocate::Whole,
                 3 => Fallocate::KeepSize,
@@ -310,10 +313,18 @@ impl Texts {
             .tuning
             .parse()
             .map_err(|error: papilio::TuningError| value("tuning", &self.tuning, error.to_string()))?;
-        if !self.cache.is_empty() {
-            let reason = "not there yet: no page cache, every I/O goes to the device".to_owned();
-            return Err(value("cache", &self.cache, reason));
-        }
+        let cache_bytes = match self.cache.as_str() {
+            "" => 0,
+            text => {
+                parse_bytes(text).filter(|bytes| *bytes == 0 || *bytes >= CACHE_MIN).ok_or_else(|| {
+                    value(
+                        "cache",
+                        text,
+                        format!("not a size in bytes, of {CACHE_MIN} at least, or 0 for none"),
+                    )
+                })?
+            }
+        };
         let mkfs = self.mkfs_request(&value)?;
         if mkfs.is_some() && read_only {
             return Err(value("mkfs", &self.mkfs, "not with --readonly".to_owned()));
@@ -323,6 +334,7 @@ impl Texts {
             mkfs,
             compress,
             tuning,
+            cache_bytes,
             no_data_cow: false,
             no_data_sums: false,
             read_only,
@@ -383,6 +395,9 @@ fn split_paths(text: &str) -> Vec<PathBuf> {
     }
     paths.into_iter().filter(|path| !path.is_empty()).map(PathBuf::from).collect()
 }
+
+/// Bytes of the smallest page cache.
+const CACHE_MIN: u64 = 1 << 20;
 
 /// A number of bytes with an optional suffix k, m, g or t, powers of 1024, as fio has them.
 fn parse_bytes(text: &str) -> Option<u64> {
@@ -457,7 +472,8 @@ mod tests {
             assert!(error.contains(text) && !error.contains('\n'), "{error}");
         };
         refused(&|texts| texts.image.clear(), "image= is missing");
-        refused(&|texts| texts.cache = "1g".into(), "cache=1g: not there yet");
+        refused(&|texts| texts.cache = "1x".into(), "cache=1x: not a size");
+        refused(&|texts| texts.cache = "4k".into(), "cache=4k: not a size in bytes, of 1048576 at least");
         refused(&|texts| texts.tuning = "nocow_check=perhaps".into(), "tuning=nocow_check=perhaps");
         refused(&|texts| texts.csum = "sha256".into(), "goes with mkfs=1");
         refused(&|texts| texts.mkfs = "yes".into(), "mkfs=yes");

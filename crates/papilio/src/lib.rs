@@ -122,5 +122,6 @@ pub use namespace::setattr::{SetAttributes, SetTime};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use papilio_format as format;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
+pub use papilio_pagecache::CacheInsert;
 pub use subvolume::{Received, Subvolume};
-pub use tuning::{NocowCheck, Tuning, TuningError};
+pub use tuning::{CsumLookup, LogItems, NocowCheck, Tuning, TuningError, WriteChecksum};

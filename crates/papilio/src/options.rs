@@ -33,6 +33,8 @@ pub struct OpenOptions {
     /// Flags of each new regular file.
     pub(crate) file_flags: InodeFlags,
     pub(crate) tuning: Tuning,
+    pub(crate) cache_bytes: u64,
+    pub(crate) tree_log: bool,
 }
 
 /// Which subvolume is the root of all paths.
@@ -70,6 +72,8 @@ impl Default for OpenOptions {
             force_compression: false,
             file_flags: InodeFlags::empty(),
             tuning: Tuning::default(),
+            cache_bytes: 0,
+            tree_log: true,
         }
     }
 }
@@ -169,6 +173,21 @@ impl OpenOptions {
     /// `max_inline=`).
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = bytes;
+        self
+    }
+
+    /// Reads and writes of file data go through a page cache of so many bytes at most, all that belongs to it
+    /// included (default 0: from and to the device). Of a file system that is open for writing; what is
+    /// written is durable after [`File::sync`](crate::File::sync) or
+    /// [`FileSystem::sync`](crate::FileSystem::sync), and an error of writing it back is told there.
+    pub fn cache_bytes(mut self, bytes: u64) -> Self {
+        self.cache_bytes = bytes;
+        self
+    }
+
+    /// Whether an fsync may be an entry in the log instead of a commit (default true; `notreelog` is false).
+    pub fn tree_log(mut self, tree_log: bool) -> Self {
+        self.tree_log = tree_log;
         self
     }
 

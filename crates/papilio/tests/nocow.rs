@@ -98,7 +98,7 @@ fn what_was_not_flushed_is_not_there_and_what_was_is() {
     let file = nocow_file(&fs, "/file");
     file.allocate(0, 1 << 20, false).unwrap();
     file.write_at(&[1; 8192], 0).unwrap();
-    file.sync().unwrap();
+    fs.sync().unwrap();
     let synced = device.snapshot();
     file.write_at(&[2; 8192], 65536).unwrap();
     let unsynced = Arc::new(device.snapshot());

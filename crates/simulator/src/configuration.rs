@@ -90,9 +90,17 @@ impl Configuration {
                 .mkfs(feature(MkfsFeature::NoHoles, false))
                 .size(18 << 20),
             Self::new("full, node 65536").mkfs(|mkfs| mkfs.node_size(65536)).size(SMALL),
+            Self::new("cached").open(|open| open.cache_bytes(CACHE)),
+            Self::new("cached, zstd, explicit holes, node 4096")
+                .mkfs(|mkfs| mkfs.node_size(4096))
+                .mkfs(feature(MkfsFeature::NoHoles, false))
+                .open(|open| open.cache_bytes(CACHE).compress(CompressionChoice::new(Compression::Zstd))),
+            Self::new("cached, full").size(SMALL).open(|open| open.cache_bytes(CACHE)),
         ]
     }
 }
 
+/// Bytes of a page cache that holds a part of what is written only.
+const CACHE: u64 = 4 << 20;
 /// Bytes of a device that files soon fill.
 const SMALL: u64 = 120 << 20;

@@ -10,6 +10,7 @@ use crate::btree::TreeBlock;
 use papilio_format::LogicalAddress;
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -20,9 +21,32 @@ struct Entry {
     used: AtomicBool,
 }
 
+/// Spreads addresses over a table; they are the file system's, and what a crafted one gains by collisions is
+/// a slow look-up among the blocks of one shard.
+#[derive(Default)]
+struct AddressHasher(u64);
+
+impl Hasher for AddressHasher {
+    fn write(&mut self, bytes: &[u8]) {
+        for &byte in bytes {
+            self.write_u64(byte.into());
+        }
+    }
+
+    fn write_u64(&mut self, value: u64) {
+        // The table takes its group from the upper bits and its place from the lower ones.
+        let product = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        self.0 = product ^ (product >> 32);
+    }
+
+    fn finish(&self) -> u64 {
+        self.0
+    }
+}
+
 #[derive(Default)]
 struct Shard {
-    entries: HashMap<LogicalAddress, Entry>,
+    entries: HashMap<LogicalAddress, Entry, BuildHasherDefault<AddressHasher>>,
     /// The clock: addresses in the order of insertion; `hand` points at the next candidate.
     clock: Vec<LogicalAddress>,
     hand: usize,

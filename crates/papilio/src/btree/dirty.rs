@@ -10,12 +10,17 @@ use std::sync::Arc;
 /// Adds all blocks of the tree at `root` that are not on disk: those that are dirty, and no others can
 /// have dirty ones below them.
 pub(crate) fn dirty_blocks(root: &Arc<TreeBlock>, found: &mut Vec<Arc<TreeBlock>>) {
-    if root.stamp() == 0 {
+    dirty_blocks_since(root, 0, found);
+}
+
+/// As [`dirty_blocks`], of a tree whose blocks up to the freeze `since` are on disk already.
+pub(crate) fn dirty_blocks_since(root: &Arc<TreeBlock>, since: u64, found: &mut Vec<Arc<TreeBlock>>) {
+    if root.stamp() <= since {
         return;
     }
     found.push(Arc::clone(root));
     for child in root.links.iter().flatten() {
-        dirty_blocks(child, found);
+        dirty_blocks_since(child, since, found);
     }
 }
 

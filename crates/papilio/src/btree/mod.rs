@@ -23,7 +23,7 @@ mod tree;
 pub(crate) use allocator::NodeAllocator;
 pub(crate) use block::TreeBlock;
 pub(crate) use cursor::Cursor;
-pub(crate) use dirty::{dirty_blocks, sealed};
+pub(crate) use dirty::{dirty_blocks, dirty_blocks_since, sealed};
 pub(crate) use edit::BlockIdentity;
 pub use forest::CacheStatistics;
 pub(crate) use forest::Forest;

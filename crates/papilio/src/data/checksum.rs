@@ -97,6 +97,35 @@ impl<'a> DataSums<'a> {
         Ok(fault)
     }
 
+    /// As [`DataSums::first_fault`], of sums that are copied to memory of their own first.
+    ///
+    /// # Errors
+    /// As [`DataSums::first_fault`].
+    pub(crate) fn first_fault_copied(
+        &mut self,
+        logical: LogicalAddress,
+        data: &[u8],
+    ) -> Result<Option<(usize, SectorFault)>> {
+        let algorithm = self.geometry.checksum_type;
+        let sector_size = self.geometry.sector_size as usize;
+        let sectors = data.len() / sector_size;
+        let mut lookup = Box::new(DataSums { cursor: self.cursor.clone(), ..*self });
+        let mut copied = vec![0; sectors * algorithm.size()];
+        let mut missing = None;
+        lookup.for_each_run(logical, sectors, |first, _, sums| {
+            match sums {
+                Some(sums) => copied[first * algorithm.size()..][..sums.len()].copy_from_slice(sums),
+                None => missing = Some(first),
+            }
+            missing.is_none()
+        })?;
+        let there = missing.unwrap_or(sectors);
+        let mismatch = first_mismatch(algorithm, sector_size, &data[..there * sector_size], &copied);
+        Ok(mismatch
+            .map(|sector| (sector, SectorFault::Mismatch))
+            .or(missing.map(|sector| (sector, SectorFault::NoSum))))
+    }
+
     /// Goes to the item that covers `address`, or else to the first behind it.
     fn seek(&mut self, address: LogicalAddress) -> Result<()> {
         // Sequential requests mostly stay in one item or go to the next.

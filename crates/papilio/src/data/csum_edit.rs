@@ -51,11 +51,16 @@ impl SumRuns {
     pub(crate) fn add(&mut self, start: LogicalAddress, data: &[u8]) {
         assert!(data.len().is_multiple_of(self.sector_size), "sums are of whole sectors");
         let first = self.sums.len();
-        self.sums.reserve(data.len() / self.sector_size * self.checksum_type.size());
+        self.sums.reserve(self.size_of(data.len()));
         for sector in data.chunks_exact(self.sector_size) {
             self.sums.extend_from_slice(self.checksum_type.compute(sector).as_bytes());
         }
         self.push(start, data.len() / self.sector_size, first);
+    }
+
+    /// Bytes of the sums of `length` bytes of data.
+    pub(crate) fn size_of(&self, length: usize) -> usize {
+        length / self.sector_size * self.checksum_type.size()
     }
 
     /// Adds sums that were computed before, one for each sector from `start` on. No range may be added twice.

@@ -15,9 +15,10 @@ use crate::data::read::{FileData, ReadContext};
 use crate::data::space::DataSpace;
 use crate::errors::{Error, PathError, Result};
 use crate::options::CompressionChoice;
+use crate::tuning::WriteChecksum;
 use crate::volume::Volume;
 use papilio_format::items::file_extent::{Compression, FileExtentItem};
-use papilio_format::items::inode::{InodeFlags, InodeItem};
+use papilio_format::items::inode::{InodeFlags, InodeItem, Timespec};
 use papilio_format::node::{ItemHeader, NodeHeader};
 use papilio_format::{FileOffset, Geometry, InodeNumber, ItemType, Key};
 use std::sync::Arc;
@@ -34,11 +35,18 @@ pub(crate) struct WriteOptions {
     pub(crate) compression: Option<CompressionChoice>,
     /// Tries each piece even if others did not get smaller (`compress-force`).
     pub(crate) force_compression: bool,
+    /// When its checksums are computed.
+    pub(crate) checksum: WriteChecksum,
 }
 
 impl Default for WriteOptions {
     fn default() -> Self {
-        Self { max_inline: 2048, compression: None, force_compression: false }
+        Self {
+            max_inline: 2048,
+            compression: None,
+            force_compression: false,
+            checksum: WriteChecksum::default(),
+        }
     }
 }
 
@@ -65,6 +73,8 @@ pub(crate) struct FileEdit<'a> {
     pub(crate) item: InodeItem,
     /// The compression that its property (`btrfs.compression`) asks for.
     pub(crate) property: Option<CompressionChoice>,
+    /// When the data that is written was changed, and the change counter after that, if that was earlier.
+    pub(crate) touched: Option<(Timespec, u64)>,
 }
 
 /// How a file's data is to be compressed.
@@ -118,13 +128,11 @@ impl WriteContext<'_> {
 
     /// The inode as a change of its data leaves it: times, change counter, transaction.
     pub(crate) fn touched(&self, file: &FileEdit<'_>) -> InodeItem {
-        let now = self.space.now();
-        InodeItem {
-            mtime: now,
-            ctime: now,
-            sequence: file.item.sequence.wrapping_add(1),
-            ..self.stamped(file)
-        }
+        let (time, sequence) = match file.touched {
+            Some((time, sequence)) => (time, sequence.max(file.item.sequence)),
+            None => (self.space.now(), file.item.sequence.wrapping_add(1)),
+        };
+        InodeItem { mtime: time, ctime: time, sequence, ..self.stamped(file) }
     }
 
     /// The inode as a change leaves it that nobody is to see.
@@ -148,7 +156,14 @@ impl WriteContext<'_> {
         let sums = self.checksum_tree.tree();
         let context = ReadContext::new(Arc::clone(self.volume), Some(sums), true);
         let tree = file.tree.tree();
-        let data = FileData { tree: &tree, inode: file.inode, flags: file.item.flags, size, written: None };
+        let data = FileData {
+            tree: &tree,
+            inode: file.inode,
+            flags: file.item.flags,
+            size,
+            written: None,
+            known: None,
+        };
         let read = context.read(&data, FileOffset(offset), buffer)?;
         buffer[read..].fill(0);
         Ok(())

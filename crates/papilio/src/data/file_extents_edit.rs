@@ -318,7 +318,7 @@ fn merged(editor: &TreeEditor<'_>, number: InodeNumber, edited: InodeItem) -> Re
 }
 
 /// A hole of `length` bytes.
-fn hole(generation: Generation, length: u64) -> FileExtentItem<'static> {
+pub(crate) fn hole(generation: Generation, length: u64) -> FileExtentItem<'static> {
     let part = ExtentPart { disk_address: LogicalAddress(0), disk_length: 0, offset: 0, length };
     FileExtentItem {
         generation,

@@ -4,13 +4,14 @@
 //! through [`file_edit`]: data is written first, trees are changed last, for which [`space`] says what
 //! it takes of a transaction.
 
-mod checksum;
+pub(crate) mod checksum;
 pub(crate) mod clone;
 mod compress;
 pub(crate) mod convert;
 pub(crate) mod csum_edit;
 pub(crate) mod dedupe;
 mod extend;
+pub(crate) mod extent_cache;
 pub(crate) mod extent_map;
 mod fiemap;
 pub(crate) mod file_edit;
@@ -18,6 +19,7 @@ pub(crate) mod file_extents_edit;
 mod inline;
 mod new_extents;
 pub(crate) mod nocow;
+mod overlap;
 pub(crate) mod prealloc;
 pub(crate) mod punch_hole;
 mod read;

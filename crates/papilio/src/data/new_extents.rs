@@ -11,6 +11,7 @@ use crate::data::compress::{compress, is_compressible};
 use crate::data::csum_edit::{SumRuns, insert_sums};
 use crate::data::file_edit::{CompressionPlan, FileEdit, WriteContext};
 use crate::data::file_extents_edit::ExtentChanges;
+use crate::data::overlap::sum_and_write;
 use crate::data::space::DataExtent;
 use crate::errors::Result;
 use crate::volume::LogicalWrite;
@@ -19,7 +20,7 @@ use papilio_format::items::file_extent::{
     Compression, ExtentPart, FileExtentContent, FileExtentItem, MAX_UNCOMPRESSED,
 };
 use papilio_format::items::inode::{InodeFlags, InodeItem};
-use papilio_format::{Generation, LogicalAddress};
+use papilio_format::{Generation, Geometry, LogicalAddress};
 use std::borrow::Cow;
 
 /// Most bytes of an extent (`BTRFS_MAX_EXTENT_SIZE`).
@@ -93,6 +94,12 @@ impl<'a> Image<'a> {
     /// Whole sectors that start at `start`.
     pub(crate) fn of_sectors(start: u64, bytes: Vec<u8>) -> Self {
         Self { start, end: start + bytes.len() as u64, parts: vec![Cow::Owned(bytes)] }
+    }
+
+    /// Whole sectors that start at `start`, in pieces.
+    pub(crate) fn of_pages(start: u64, pages: &[&'a [u8]]) -> Self {
+        let length: u64 = pages.iter().map(|page| page.len() as u64).sum();
+        Self { start, end: start + length, parts: pages.iter().map(|page| Cow::Borrowed(*page)).collect() }
     }
 
     /// File offset of the first byte.
@@ -209,18 +216,32 @@ impl<'a> NewExtents<'a> {
             self.extents.push(NewExtent { start, length, disk, compression: Compression::None });
             start += length;
         }
-        let mut writes = Vec::new();
+        let (mut writes, mut slices) = (Vec::new(), Vec::new());
         for extent in &self.extents[first..] {
             let mut address = extent.disk.address;
             for slice in image.slices(extent.start, extent.start + extent.length) {
-                if let Some(sums) = &mut self.sums {
-                    sums.add(address, slice);
-                }
                 writes.push(LogicalWrite::new(address, slice));
+                slices.push(slice);
                 address = LogicalAddress(address.0 + slice.len() as u64);
             }
         }
-        self.context.volume.write_many(&mut writes);
+        let volume = self.context.volume;
+        match &mut self.sums {
+            Some(sums) => {
+                let Geometry { checksum_type, sector_size, .. } = self.context.geometry();
+                let how = self.context.options.checksum;
+                let (computed, ()) = sum_and_write(how, checksum_type, sector_size as usize, &slices, || {
+                    volume.write_many(&mut writes);
+                });
+                let mut rest = &computed[..];
+                for write in &writes {
+                    let (own, others) = rest.split_at(sums.size_of(write.buffer.len()));
+                    sums.add_known(write.logical, own);
+                    rest = others;
+                }
+            }
+            None => volume.write_many(&mut writes),
+        }
         writes.into_iter().try_for_each(|write| write.result)
     }
 

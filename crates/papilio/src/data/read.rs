@@ -14,10 +14,12 @@
 use crate::btree::Tree;
 use crate::data::checksum::{DataSums, SectorFault};
 use crate::data::compress::{DecompressError, MAX_UNCOMPRESSED, decompress};
+use crate::data::extent_cache::ExtentCache;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents, InlineExtent};
 use crate::errors::{Error, FilePlace, Result};
 use crate::space::RangeSet;
 use crate::transaction::Transactions;
+use crate::tuning::CsumLookup;
 use crate::volume::{LogicalRead, Volume};
 use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::Compression;
@@ -44,6 +46,7 @@ pub(crate) struct ReadContext {
     volume: Arc<Volume>,
     sums: SumsSource,
     verify: bool,
+    lookup: CsumLookup,
 }
 
 /// Where checksums are looked up.
@@ -68,6 +71,8 @@ pub(crate) struct FileData<'a> {
     pub(crate) size: u64,
     /// Preallocated ranges that hold data though the tree says otherwise.
     pub(crate) written: Option<&'a RwLock<RangeSet>>,
+    /// What is known of its extents.
+    pub(crate) known: Option<&'a ExtentCache>,
 }
 
 impl FileData<'_> {
@@ -122,18 +127,18 @@ impl ReadContext {
     /// Reads from `volume`; data is verified against `sums` if `verify` says so. Where that
     /// tree is absent, all data that should have sums then counts as having lost them.
     pub(crate) fn new(volume: Arc<Volume>, sums: Option<Tree>, verify: bool) -> Self {
-        Self::with_sums(volume, SumsSource::Committed(sums), verify)
+        Self::with_sums(volume, SumsSource::Committed(sums), verify, CsumLookup::default())
     }
 
     /// Reads from a volume that is open for writing.
-    pub(crate) fn live(transactions: &Arc<Transactions>, verify: bool) -> Self {
+    pub(crate) fn live(transactions: &Arc<Transactions>, verify: bool, lookup: CsumLookup) -> Self {
         let volume = Arc::clone(transactions.volume());
-        Self::with_sums(volume, SumsSource::Live(Arc::clone(transactions)), verify)
+        Self::with_sums(volume, SumsSource::Live(Arc::clone(transactions)), verify, lookup)
     }
 
-    fn with_sums(volume: Arc<Volume>, sums: SumsSource, verify: bool) -> Self {
+    fn with_sums(volume: Arc<Volume>, sums: SumsSource, verify: bool, lookup: CsumLookup) -> Self {
         static NEXT: AtomicU64 = AtomicU64::new(0);
-        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), volume, sums, verify }
+        Self { id: NEXT.fetch_add(1, Ordering::Relaxed), volume, sums, verify, lookup }
     }
 
     /// Fills `buffer` with the file's bytes from `offset` on, as many as there are up to the end of
@@ -165,6 +170,39 @@ impl ReadContext {
     }
 }
 
+/// The extents of a request, one after the other: from memory, or else from the tree.
+struct Extents<'a> {
+    file: &'a FileData<'a>,
+    sector_size: u32,
+    /// The walk over the tree, and where it stands.
+    walk: Option<(FileExtents<'a>, u64)>,
+}
+
+impl Extents<'_> {
+    /// The extent that holds byte `at`, from there on.
+    fn at(&mut self, at: u64, end: u64) -> Result<Extent> {
+        if let Some(extent) = self.file.known.and_then(|known| known.get(at)) {
+            return Ok(extent);
+        }
+        let mut walk = match self.walk.take() {
+            Some((walk, next)) if next == at => walk,
+            _ => FileExtents::whole(
+                self.file.tree,
+                self.file.inode,
+                self.sector_size,
+                FileOffset(at),
+                FileOffset(end),
+            ),
+        };
+        let extent = walk.next().expect("extents cover the whole range")?;
+        if let Some(known) = self.file.known {
+            known.insert(&extent);
+        }
+        self.walk = Some((walk, extent.end.0));
+        Ok(extent.from(at))
+    }
+}
+
 /// A request on its way.
 struct Request<'a> {
     context: &'a ReadContext,
@@ -186,14 +224,8 @@ impl<'a> Request<'a> {
 
     fn run(&mut self, offset: u64, buffer: &mut [u8], scratch: &mut Scratch) -> Result<()> {
         let end = offset + buffer.len() as u64;
-        let sector_size = self.sector_size as u32;
-        let mut extents = FileExtents::new(
-            self.file.tree,
-            self.file.inode,
-            sector_size,
-            FileOffset(offset),
-            FileOffset(end),
-        );
+        let mut extents = Extents { file: self.file, sector_size: self.sector_size as u32, walk: None };
+        let mut at = offset;
         let mut rest = buffer;
         // The rest of an extent that was cut, and one that the batch had no room for.
         let mut carried: ArrayVec<Extent, 2> = ArrayVec::new();
@@ -202,7 +234,7 @@ impl<'a> Request<'a> {
             while !rest.is_empty() {
                 let extent = match carried.pop() {
                     Some(extent) => extent,
-                    None => extents.next().expect("extents cover the whole range")?,
+                    None => extents.at(at, end)?,
                 };
                 let extent = self.cut_written(extent, &mut carried);
                 if let ExtentKind::Regular(disk) = &extent.kind
@@ -212,6 +244,7 @@ impl<'a> Request<'a> {
                     break;
                 }
                 let wanted = (extent.end.0.min(end) - extent.start.0) as usize;
+                at = extent.end.0;
                 let (target, after) = std::mem::take(&mut rest).split_at_mut(wanted);
                 rest = after;
                 self.plan(&extent, target, &mut batch, &mut scratch.last)?;
@@ -390,7 +423,10 @@ impl<'a> Request<'a> {
 
     fn first_fault(&mut self, logical: LogicalAddress, data: &[u8]) -> Result<Option<(usize, SectorFault)>> {
         match &mut self.sums {
-            Some(sums) => sums.first_fault(logical, data),
+            Some(sums) => match self.context.lookup {
+                CsumLookup::Stack => sums.first_fault(logical, data),
+                CsumLookup::Heap => sums.first_fault_copied(logical, data),
+            },
             None => Ok(self.verified.then_some((0, SectorFault::NoSum))),
         }
     }

@@ -1,6 +1,6 @@
 //! Writing file data.
 //!
-//! Owns [`write`]. There is no page cache below it: a call allocates, writes the device, computes the
+//! Owns [`write`] and [`write_back`]. There is no page cache below: a call allocates, writes the device, computes the
 //! sums and changes the trees before it returns, as direct I/O does; what it wrote is durable once the
 //! transaction has been committed. Sectors that are written in part are read, merged and written anew.
 //! What is aligned goes to the device straight from the caller's buffer.
@@ -49,13 +49,46 @@ pub(crate) fn write(
     // The file holds the same bytes as before: that there is no room for new ones is an answer.
     context.space.settle();
     let image = Image::over(context, file, offset.0, data)?;
+    store(context, file, &image, size)
+}
+
+/// Writes what a page cache holds of a file of `size` bytes: `pages`, whole sectors one behind the other from
+/// `start` on, with zeros behind the file's end. The file on disk becomes as long as what is written of it, and
+/// bears the times of [`FileEdit::touched`].
+///
+/// # Errors
+/// As [`write`].
+pub(crate) fn write_back(
+    context: &WriteContext<'_>,
+    file: &mut FileEdit<'_>,
+    start: u64,
+    pages: &[&[u8]],
+    size: u64,
+) -> Result<()> {
+    let length: u64 = pages.iter().map(|page| page.len() as u64).sum();
+    let end = start + length;
+    if start == 0 && size <= context.sector() && length >= size {
+        // It may fit into its item.
+        return write(context, file, FileOffset(0), &pages[0][..size as usize]);
+    }
+    move_out_of_line(context, file, Some((start, end)))?;
+    if start >= context.round_up(file.item.size) {
+        reach(context, file, start)?;
+    }
+    context.space.settle();
+    let size = file.item.size.max(end.min(size));
+    store(context, file, &Image::of_pages(start, pages), size)
+}
+
+/// Puts the image in the place of what the file has there.
+fn store(context: &WriteContext<'_>, file: &mut FileEdit<'_>, image: &Image<'_>, size: u64) -> Result<()> {
     let mut extents = NewExtents::new(context, file.item.flags);
     match context.compression(file) {
-        Some(plan) => extents.add_compressed(&image, size, &plan)?,
-        None => extents.add_plain(&image)?,
+        Some(plan) => extents.add_compressed(image, size, &plan)?,
+        None => extents.add_plain(image)?,
     }
     let mut changes = context.changes(file);
-    changes.drop_range(&file.tree.tree(), start, last, usize::MAX)?;
+    changes.drop_range(&file.tree.tree(), image.start(), image.end(), usize::MAX)?;
     let item = InodeItem { size, ..context.touched(file) };
     extents.publish(file, changes, item)
 }

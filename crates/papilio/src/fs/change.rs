@@ -141,7 +141,7 @@ impl FileSystem {
             property = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
         }
         drop(tree);
-        change(&context, &mut FileEdit { tree: &live, inode: place.inode, item, property })
+        change(&context, &mut FileEdit { tree: &live, inode: place.inode, item, property, touched: None })
     }
 
     /// Deletes an inode that has no name: its data in steps, then itself.
@@ -205,7 +205,12 @@ impl FileSystem {
 /// How the options say that data is written.
 pub(crate) fn write_options(options: &crate::OpenOptions) -> WriteOptions {
     let compression: Option<CompressionChoice> = options.compression;
-    WriteOptions { max_inline: options.max_inline, compression, force_compression: options.force_compression }
+    WriteOptions {
+        max_inline: options.max_inline,
+        compression,
+        force_compression: options.force_compression,
+        checksum: options.tuning.write_checksum,
+    }
 }
 
 fn not_found(place: Place) -> Error {

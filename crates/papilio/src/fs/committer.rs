@@ -14,9 +14,12 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// What the thread is told.
-enum Wake {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Wake {
     /// A subvolume waits to be cleaned up.
     Clean,
+    /// Dirty pages are many.
+    WriteBack,
 }
 
 /// The thread, until it is dropped.
@@ -25,6 +28,8 @@ pub(crate) struct Committer {
     /// Absent only while it is dropped.
     wake: Option<Sender<Wake>>,
     stop: Arc<AtomicBool>,
+    /// It was told of dirty pages and has not begun to write them back.
+    writing_back: Arc<AtomicBool>,
     thread: Option<JoinHandle<()>>,
 }
 
@@ -33,7 +38,13 @@ impl Committer {
     pub(crate) fn start(mounted: &Arc<Mounted>, interval: Duration) -> Self {
         let (wake, told) = channel();
         let stop = Arc::new(AtomicBool::new(false));
-        let work = Work { mounted: Arc::downgrade(mounted), interval, stop: Arc::clone(&stop) };
+        let writing_back = Arc::new(AtomicBool::new(false));
+        let work = Work {
+            mounted: Arc::downgrade(mounted),
+            interval,
+            stop: Arc::clone(&stop),
+            writing_back: Arc::clone(&writing_back),
+        };
         let spawned =
             std::thread::Builder::new().name("papilio-commit".to_owned()).spawn(move || work.run(&told));
         let thread = match spawned {
@@ -43,14 +54,22 @@ impl Committer {
                 None
             }
         };
-        Self { wake: Some(wake), stop, thread }
+        Self { wake: Some(wake), stop, writing_back, thread }
     }
 
     /// Asks for deleted subvolumes to be cleaned up.
     pub(crate) fn clean(&self) {
+        self.wake(Wake::Clean);
+    }
+
+    /// Asks for something; dirty pages need not be asked for twice.
+    pub(super) fn wake(&self, what: Wake) {
+        if what == Wake::WriteBack && self.writing_back.swap(true, Ordering::AcqRel) {
+            return;
+        }
         if let Some(wake) = &self.wake {
             // The thread may have ended after a failure, which whoever changes something is told of.
-            let _ = wake.send(Wake::Clean);
+            let _ = wake.send(what);
         }
     }
 }
@@ -72,6 +91,7 @@ struct Work {
     mounted: Weak<Mounted>,
     interval: Duration,
     stop: Arc<AtomicBool>,
+    writing_back: Arc<AtomicBool>,
 }
 
 impl Work {
@@ -85,10 +105,13 @@ impl Work {
             let Some(mounted) = self.mounted.upgrade() else { return };
             let fs = FileSystem::of_mounted(mounted);
             match told_now {
-                Ok(Wake::Clean) => {
-                    // All that were deleted meanwhile go in one round.
-                    while told.try_recv().is_ok() {}
-                    self.clean(&fs);
+                Ok(Wake::Clean) => self.clean(&fs),
+                Ok(Wake::WriteBack) => {
+                    self.writing_back.store(false, Ordering::Release);
+                    if let Err(error) = fs.flush_all() {
+                        // The pages stay dirty: who syncs is told.
+                        tracing::error!("writing back: {error}");
+                    }
                 }
                 Err(RecvTimeoutError::Timeout) => {
                     if let Err(error) = fs.sync() {

@@ -7,13 +7,17 @@ use crate::data::{self, FiemapExtent, FileData, Whence};
 use crate::errors::{Error, PathError, Result};
 use crate::fs::open_inodes::OpenInode;
 use crate::fs::{Inode, Metadata};
-use crate::namespace::Handle;
 use papilio_format::FileOffset;
+use papilio_pagecache::{Mapping, Readahead, ReadaheadRequest};
+use parking_lot::Mutex;
 use std::io;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Bytes read at once when a whole file is asked for.
 const STEP: usize = 1 << 20;
+/// Pages that a file is read ahead by at most.
+const READAHEAD_PAGES: u64 = 1024;
 
 /// An open regular file.
 ///
@@ -40,6 +44,9 @@ pub struct File {
     /// file system is.
     open: Option<Arc<OpenInode>>,
     inode: Inode,
+    /// Reads and writes go past the page cache.
+    direct: bool,
+    readahead: Arc<Mutex<Readahead>>,
 }
 
 impl File {
@@ -48,7 +55,31 @@ impl File {
         let mounted = &inode.file_system().mounted;
         let changes = mounted.trees.transactions().is_some();
         let open = changes.then(|| mounted.open_inodes.open(mounted, inode.place()));
-        Self { inode, open }
+        let readahead = Arc::new(Mutex::new(Readahead::new(READAHEAD_PAGES)));
+        Self { open, inode, direct: false, readahead }
+    }
+
+    /// Whether reads and writes go past the page cache, from and to the device (`O_DIRECT`). Without a cache
+    /// ([`OpenOptions::cache_bytes`](crate::OpenOptions::cache_bytes)) they always do. Neither offsets nor
+    /// lengths have to be aligned, and both kinds of access see what the other wrote.
+    pub fn set_direct(&mut self, direct: bool) {
+        self.direct = direct;
+    }
+
+    /// The file's pages, if this handle is to use them.
+    pub(super) fn cached<'a>(&self, open: &'a OpenInode) -> Option<&'a Mapping> {
+        open.mapping.as_ref().filter(|_| !self.direct)
+    }
+
+    /// What is to be read ahead, given what is read.
+    pub(super) fn readahead(
+        &self,
+        pages: Range<u64>,
+        missing: bool,
+        file_pages: u64,
+    ) -> Option<ReadaheadRequest> {
+        // Several threads on one handle: whoever comes second has nothing to say about its order.
+        self.readahead.try_lock()?.access(pages, missing, file_pages)
     }
 
     /// What keeps readers and writers of its data apart.
@@ -82,18 +113,9 @@ impl File {
     /// Its size in bytes: as of now, where it can change and can be read; else as of when it was opened.
     pub fn len(&self) -> u64 {
         match &self.open {
-            Some(_) => self.current().map_or(self.metadata().size(), |handle| handle.item.size),
+            Some(open) => self.size_of(open).unwrap_or(self.metadata().size()),
             None => self.metadata().size(),
         }
-    }
-
-    /// The inode as it is now.
-    fn current(&self) -> Result<Handle> {
-        let handle = self.inode.handle()?;
-        if self.open.is_none() {
-            return Ok(handle);
-        }
-        Handle::in_subvolume(handle.subvolume, handle.number)
     }
 
     /// Whether its size is 0.
@@ -109,16 +131,58 @@ impl File {
     /// [`Error::DataChecksum`] where no copy is good; a device's error; an extent that makes no
     /// sense.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
-        let _shared = self.open.as_ref().map(|open| open.data.read());
-        let handle = self.current()?;
+        if let Some(open) = &self.open
+            && let Some(mapping) = &open.mapping
+        {
+            if !self.direct {
+                return self.read_buffered(open, mapping, buffer, offset);
+            }
+            if mapping.has_dirty(offset..offset.saturating_add(buffer.len() as u64)) {
+                self.flush()?;
+            }
+        }
+        match &self.open {
+            Some(open) => {
+                let _shared = open.data.read();
+                self.read_trees(open, buffer, offset)
+            }
+            None => {
+                let handle = self.inode.handle()?;
+                let file = FileData {
+                    tree: handle.tree(),
+                    inode: handle.number,
+                    flags: handle.item.flags,
+                    size: handle.item.size,
+                    written: None,
+                    known: None,
+                };
+                self.inode.file_system().mounted.reader.read(&file, FileOffset(offset), buffer)
+            }
+        }
+    }
+
+    /// Reads what trees and device have; the caller holds the data lock.
+    pub(super) fn read_trees(&self, open: &OpenInode, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let fs = self.inode.file_system();
+        let transactions = fs.transactions()?;
+        // Before the tree: what that reaches is there until the pin goes.
+        let pin = transactions.pin();
+        let live = transactions.live().get(self.inode.tree())?;
+        if live.record().is_none_or(|record| record.item.refs == 0) {
+            let path = format!("subvolume {}", self.inode.tree());
+            return Err(Error::path(path.as_bytes(), PathError::NoSubvolume));
+        }
+        let item = open.item(&live)?;
+        let tree = live.tree().pinned(pin);
         let file = FileData {
-            tree: handle.tree(),
-            inode: handle.number,
-            flags: handle.item.flags,
-            size: handle.item.size,
-            written: self.open.as_ref().map(|open| open.in_place.written()),
+            tree: &tree,
+            inode: self.inode.number(),
+            flags: item.flags,
+            size: item.size,
+            written: Some(open.in_place.written()),
+            known: Some(&open.extents),
         };
-        self.inode.file_system().mounted.reader.read(&file, FileOffset(offset), buffer)
+        fs.mounted.reader.read(&file, FileOffset(offset), buffer)
     }
 
     /// The first byte at or after `offset` that holds data (`SEEK_DATA`); `None` if only a hole
@@ -173,7 +237,11 @@ impl File {
         loop {
             let start = content.len();
             // Not `len`, which cannot say that it does not know; and it may have become shorter since.
-            let left = self.current()?.item.size.saturating_sub(start as u64);
+            let size = match &self.open {
+                Some(open) => self.size_of(open)?,
+                None => self.metadata().size(),
+            };
+            let left = size.saturating_sub(start as u64);
             let step = STEP.min(usize::try_from(left).unwrap_or(STEP));
             if step == 0 {
                 return Ok(content);

@@ -2,8 +2,9 @@
 //!
 //! Owns the half of [`File`] that changes data. A change holds the inode's data lock exclusively, so that
 //! readers see it whole or not at all within one step; a large write is several steps, and each is a
-//! transaction's change of its own. There is no page cache yet: what a call wrote is on the device when it
-//! returns, and durable with the next commit.
+//! transaction's change of its own. Without a page cache, or with direct I/O, what a call wrote is on the
+//! device when it returns, and durable with the next commit; with one, see [`super::buffered`]. Whatever
+//! changes extents writes dirty pages back first, and takes pages out of the cache that are not true any more.
 
 use crate::data::clone::{CloneRange, CloneSource};
 use crate::data::dedupe::{self, Deduped};
@@ -15,9 +16,13 @@ use crate::data::write;
 use crate::errors::{Error, PathError, Result};
 use crate::fs::File;
 use crate::fs::change::EXTENT_ITEMS;
+use crate::fs::in_place::check_mutable;
+use crate::fs::open_inodes::OpenInode;
 use crate::items::inode;
 use papilio_format::FileOffset;
-use papilio_format::items::inode::{InodeFlags, InodeItem};
+use papilio_pagecache::Invalidate;
+use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use std::ops::Range;
 
 /// Bytes that one change of a transaction writes at most.
 const WRITE_STEP: usize = 8 << 20;
@@ -30,23 +35,35 @@ impl File {
     /// [`PathError::TooLarge`], [`Error::NoSpace`], [`PathError::NotPermitted`] for an immutable file, or what
     /// reading and writing meets. What came before a failing step stays written.
     pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        if let Some(open) = self.open_arc()
+            && let Some(mapping) = self.cached(open)
+        {
+            return self.write_buffered(open, mapping, data, offset);
+        }
         let done = self.write_in_place(data, offset)?;
         let data = &data[done..];
         if data.is_empty() && done > 0 {
             return Ok(());
         }
         let open = self.open_inode()?;
-        let _exclusive = open.data.write();
+        let exclusive = self.exclusive(open)?;
         let mut at = offset + done as u64;
+        let range = at..at.saturating_add(data.len() as u64);
         // Steps end at multiples of their size, so that no sector is written twice.
         let mut rest = data;
         while !rest.is_empty() {
             let step = (WRITE_STEP - (at % WRITE_STEP as u64) as usize).min(rest.len());
             let (now, later) = rest.split_at(step);
             let items = EXTENT_ITEMS + (step >> 20) as u64;
-            self.change(items, |context, file| write::write(context, file, FileOffset(at), now))?;
+            let range = self.inode().file_system().changed_range(open, at, step as u64)?;
+            self.change(&exclusive, &range, items, |context, file| {
+                write::write(context, file, FileOffset(at), now)
+            })?;
             at = at.checked_add(step as u64).ok_or_else(|| self.too_large())?;
             rest = later;
+        }
+        if let Some(mapping) = &open.mapping {
+            mapping.invalidate(range, Invalidate::All);
         }
         Ok(())
     }
@@ -57,8 +74,15 @@ impl File {
     /// As [`File::write_at`].
     pub fn set_len(&self, size: u64) -> Result<()> {
         let open = self.open_inode()?;
-        let _exclusive = open.data.write();
-        self.steps(|context, file| truncate_step(context, file, size))
+        let exclusive = self.exclusive(open)?;
+        // All that is not there any more, or is for the first time.
+        let range = self.inode().file_system().changed_range(open, size, u64::MAX)?;
+        self.steps(&exclusive, &range, |context, file| truncate_step(context, file, size))?;
+        // Not before: a refusal leaves all as it was.
+        if let Some(mapping) = &open.mapping {
+            mapping.truncate(size);
+        }
+        Ok(())
     }
 
     /// Makes a hole of `length` bytes from `offset` on; the size stays (`FALLOC_FL_PUNCH_HOLE`).
@@ -67,8 +91,15 @@ impl File {
     /// As [`File::write_at`].
     pub fn punch_hole(&self, offset: u64, length: u64) -> Result<()> {
         let open = self.open_inode()?;
-        let _exclusive = open.data.write();
-        self.steps(|context, file| punch_hole_step(context, file, FileOffset(offset), length))
+        let exclusive = self.exclusive(open)?;
+        let range = self.inode().file_system().changed_range(open, offset, length)?;
+        self.steps(&exclusive, &range, |context, file| {
+            punch_hole_step(context, file, FileOffset(offset), length)
+        })?;
+        if let Some(mapping) = &open.mapping {
+            mapping.discard(offset..offset.saturating_add(length));
+        }
+        Ok(())
     }
 
     /// Gives room to all sectors of a range; those that had none read as zeros (`fallocate`).
@@ -77,8 +108,11 @@ impl File {
     /// As [`File::write_at`].
     pub fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         let open = self.open_inode()?;
-        let _exclusive = open.data.write();
-        self.steps(|context, file| preallocate_step(context, file, FileOffset(offset), length, keep_size))
+        let exclusive = self.exclusive(open)?;
+        let range = self.inode().file_system().changed_range(open, offset, length)?;
+        self.steps(&exclusive, &range, |context, file| {
+            preallocate_step(context, file, FileOffset(offset), length, keep_size)
+        })
     }
 
     /// Makes a range read as zeros, with room for all its sectors (`FALLOC_FL_ZERO_RANGE`). Where there is no
@@ -88,9 +122,17 @@ impl File {
     /// As [`File::write_at`].
     pub fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         let open = self.open_inode()?;
-        let _exclusive = open.data.write();
-        self.steps(|context, file| punch_hole_step(context, file, FileOffset(offset), length))?;
-        self.steps(|context, file| preallocate_step(context, file, FileOffset(offset), length, keep_size))
+        let exclusive = self.exclusive(open)?;
+        let range = self.inode().file_system().changed_range(open, offset, length)?;
+        self.steps(&exclusive, &range, |context, file| {
+            punch_hole_step(context, file, FileOffset(offset), length)
+        })?;
+        if let Some(mapping) = &open.mapping {
+            mapping.discard(offset..offset.saturating_add(length));
+        }
+        self.steps(&exclusive, &range, |context, file| {
+            preallocate_step(context, file, FileOffset(offset), length, keep_size)
+        })
     }
 
     /// Shares `length` bytes of `source` from `from` on (up to its end for 0) as this file's from `to` on
@@ -100,10 +142,12 @@ impl File {
     /// [`Error::Invalid`] for offsets that are not at sector boundaries, overlapping ranges, or files of
     /// which only one has checksums; as [`File::write_at`].
     pub fn clone_range(&self, source: &File, from: u64, length: u64, to: u64) -> Result<()> {
-        self.with_source(source, |file, open_source| {
+        self.with_source(source, |file, exclusive, open_source| {
             let mut range: Option<CloneRange> = None;
+            let bytes = if length == 0 { u64::MAX } else { length };
+            let cloned = file.inode().file_system().changed_range(file.open_inode()?, to, bytes)?;
             loop {
-                let progress = file.change(2 * EXTENT_ITEMS, |context, edit| {
+                let progress = file.change(exclusive, &cloned, 2 * EXTENT_ITEMS, |context, edit| {
                     open_source(context, &mut |shared| {
                         if range.is_none() {
                             let (from, to) = (FileOffset(from), FileOffset(to));
@@ -114,9 +158,14 @@ impl File {
                     })
                 })?;
                 if progress == Progress::Done {
-                    return Ok(());
+                    break;
                 }
             }
+            if let Some(mapping) = &file.open_inode()?.mapping {
+                let end = if length == 0 { u64::MAX } else { to.saturating_add(length) };
+                mapping.invalidate(to..end, Invalidate::All);
+            }
+            Ok(())
         })
     }
 
@@ -126,10 +175,12 @@ impl File {
     /// # Errors
     /// As [`File::clone_range`].
     pub fn dedupe_range(&self, source: &File, from: u64, length: u64, to: u64) -> Result<Option<u64>> {
-        self.with_source(source, |file, open_source| {
+        self.with_source(source, |file, exclusive, open_source| {
             let mut found: Option<Deduped> = None;
+            let bytes = if length == 0 { u64::MAX } else { length };
+            let shared = file.inode().file_system().changed_range(file.open_inode()?, to, bytes)?;
             loop {
-                let progress = file.change(2 * EXTENT_ITEMS, |context, edit| {
+                let progress = file.change(exclusive, &shared, 2 * EXTENT_ITEMS, |context, edit| {
                     open_source(context, &mut |shared| {
                         if found.is_none() {
                             let (from, to) = (FileOffset(from), FileOffset(to));
@@ -150,16 +201,34 @@ impl File {
         })
     }
 
-    /// Makes all that was changed before the call durable, of this file and of all others: a commit.
+    /// Lets go of the pages that the page cache holds of this file, after writing back those that are dirty.
     ///
     /// # Errors
-    /// What [`FileSystem::sync`](crate::FileSystem::sync) returns.
-    pub fn sync(&self) -> Result<()> {
-        self.inode().file_system().sync()
+    /// As [`File::write_at`].
+    pub fn drop_cache(&self) -> Result<()> {
+        if let Some(open) = self.open_arc()
+            && let Some(mapping) = &open.mapping
+        {
+            let exclusive = self.exclusive(open)?;
+            self.inode().file_system().flush_locked(open, exclusive.epoch)?;
+            mapping.invalidate(0..u64::MAX, Invalidate::All);
+        }
+        Ok(())
+    }
+
+    /// The right to change the file's extents.
+    fn exclusive<'a>(&'a self, open: &'a OpenInode) -> Result<Exclusive<'a>> {
+        let sharing = self.inode().file_system().mounted.sharing.read();
+        let epoch = *sharing;
+        Ok(Exclusive { epoch, _data: Some(open.data.write()), _sharing: Some(sharing) })
     }
 
     /// Runs `run` with both files locked, in an order that all follow.
-    fn with_source<R>(&self, source: &File, run: impl FnOnce(&File, &Shared<'_>) -> Result<R>) -> Result<R> {
+    fn with_source<R>(
+        &self,
+        source: &File,
+        run: impl FnOnce(&File, &Exclusive<'_>, &Shared<'_>) -> Result<R>,
+    ) -> Result<R> {
         if !std::sync::Arc::ptr_eq(&self.inode().file_system().mounted, &source.inode().file_system().mounted)
         {
             return Err(Error::path(b"clone", PathError::CrossDevice));
@@ -181,7 +250,8 @@ impl File {
                 _first = own.data.write();
             }
         }
-        self.inode().file_system().flush_locked(other)?;
+        let exclusive = Exclusive { epoch: *sharing, _data: None, _sharing: None };
+        self.inode().file_system().flush_locked(other, *sharing)?;
         let live = self.inode().file_system().transactions()?.live().get(other_place.tree)?;
         let open_source =
             move |_: &WriteContext<'_>, then: &mut dyn FnMut(&CloneSource<'_>) -> Result<Progress>| {
@@ -191,47 +261,47 @@ impl File {
                 drop(tree);
                 then(&CloneSource { tree: &live, inode: other_place.inode, item })
             };
-        run(self, &open_source)
+        run(self, &exclusive, &open_source)
     }
 
     /// One change of this file's data.
     fn change<R>(
         &self,
+        exclusive: &Exclusive<'_>,
+        range: &Range<u64>,
         items: u64,
         mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
     ) -> Result<R> {
         let (place, fs) = (self.inode().place(), self.inode().file_system());
         let open = self.open_inode()?;
-        fs.flush_locked(open)?;
-        open.in_place.forget();
+        fs.flush_locked(open, exclusive.epoch)?;
+        open.forget_extents();
         fs.change_data(place, items, |context, file| {
-            self.check_mutable(&file.item)?;
+            check_mutable(place, &file.item)?;
+            open.changed.note(context.space.generation(), range);
             change(context, file)
         })
-    }
-
-    /// # Errors
-    /// [`PathError::NotPermitted`] for a file whose data may not change.
-    pub(super) fn check_mutable(&self, item: &InodeItem) -> Result<()> {
-        if item.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
-            let path = format!("subvolume {}, inode {}", self.inode().tree(), self.inode().number());
-            return Err(Error::path(path.as_bytes(), PathError::NotPermitted));
-        }
-        Ok(())
     }
 
     /// A change in steps.
     fn steps(
         &self,
+        exclusive: &Exclusive<'_>,
+        range: &Range<u64>,
         mut step: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<Progress>,
     ) -> Result<()> {
-        while self.change(2 * EXTENT_ITEMS, &mut step)? == Progress::More {}
+        while self.change(exclusive, range, 2 * EXTENT_ITEMS, &mut step)? == Progress::More {}
         Ok(())
     }
+}
 
-    fn too_large(&self) -> Error {
-        Error::path(format!("inode {}", self.inode().number()).as_bytes(), PathError::TooLarge)
-    }
+/// The right to change a file's extents, until it is dropped.
+struct Exclusive<'a> {
+    /// Of sharing; it does not end meanwhile.
+    epoch: u64,
+    // In this order: the data lock is taken last. Absent where the caller holds them.
+    _data: Option<RwLockWriteGuard<'a, ()>>,
+    _sharing: Option<RwLockReadGuard<'a, u64>>,
 }
 
 /// Gives the source of a clone, as it is in the running transaction, to what needs it.

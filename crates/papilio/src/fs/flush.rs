@@ -10,17 +10,23 @@
 
 use crate::data::convert::{STEP_RANGES, convert_step};
 use crate::data::truncate::Progress;
+use crate::data::write::write_back;
 use crate::errors::{ErrorKind, PathError, Result};
 use crate::fs::FileSystem;
 use crate::fs::change::EXTENT_ITEMS;
 use crate::fs::open_inodes::OpenInode;
 use crate::namespace::Place;
 use papilio_format::TreeId;
-use papilio_format::items::inode::InodeItem;
+use papilio_pagecache::Dirty;
 use parking_lot::Mutex;
+use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes that are written back at once, and published together.
+const WRITE_STEP: u64 = 8 << 20;
 
 /// Files with changes that the trees do not have.
 #[derive(Debug, Default)]
@@ -69,25 +75,29 @@ impl DirtyInodes {
 impl FileSystem {
     /// Flushes all files.
     pub(super) fn flush_all(&self) -> Result<()> {
-        self.flush_those_of(None)
-    }
-
-    /// Flushes the files of a subvolume.
-    pub(super) fn flush_tree(&self, tree: TreeId) -> Result<()> {
-        self.flush_those_of(Some(tree))
-    }
-
-    fn flush_those_of(&self, tree: Option<TreeId>) -> Result<()> {
-        for open in self.mounted.dirty_inodes.those_of(tree) {
-            let _exclusive = open.data.write();
-            // Nobody will read it again: the table, and this.
-            if open.is_unlinked() && Arc::strong_count(&open) == 2 {
-                self.mounted.dirty_inodes.remove(open.place());
-                continue;
-            }
-            self.flush_locked(&open)?;
+        for open in self.mounted.dirty_inodes.those_of(None) {
+            let epoch = self.mounted.sharing.read();
+            self.flush_or_forget(&open, *epoch)?;
         }
         Ok(())
+    }
+
+    /// Flushes the files of a subvolume, while nothing else is shared or overwritten in place.
+    pub(super) fn flush_tree(&self, tree: TreeId, epoch: u64) -> Result<()> {
+        for open in self.mounted.dirty_inodes.those_of(Some(tree)) {
+            self.flush_or_forget(&open, epoch)?;
+        }
+        Ok(())
+    }
+
+    fn flush_or_forget(&self, open: &Arc<OpenInode>, epoch: u64) -> Result<()> {
+        let _exclusive = open.data.write();
+        // Nobody will read it again: the table, and who calls.
+        if open.is_unlinked() && Arc::strong_count(open) == 2 {
+            self.mounted.dirty_inodes.remove(open.place());
+            return Ok(());
+        }
+        self.flush_locked(open, epoch)
     }
 
     /// Flushes the file at a place, if it is open and has changes.
@@ -103,16 +113,18 @@ impl FileSystem {
         if !open.is_dirty() {
             return Ok(());
         }
+        let epoch = self.mounted.sharing.read();
         let _exclusive = open.data.write();
-        self.flush_locked(open)
+        self.flush_locked(open, *epoch)
     }
 
-    /// Flushes a file whose data lock the caller holds exclusively.
-    pub(super) fn flush_locked(&self, open: &OpenInode) -> Result<()> {
+    /// Flushes a file whose data lock the caller holds exclusively, and the lock on sharing anyhow.
+    pub(super) fn flush_locked(&self, open: &OpenInode, epoch: u64) -> Result<()> {
         if !open.is_dirty() {
             return Ok(());
         }
-        match self.write_back_items(open) {
+        let written = self.write_back_pages(open, epoch).and_then(|()| self.write_back_items(open));
+        match written {
             // It went with its subvolume.
             Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {}
             result => result?,
@@ -122,6 +134,61 @@ impl FileSystem {
         Ok(())
     }
 
+    /// Writes dirty pages, neighbours together.
+    fn write_back_pages(&self, open: &OpenInode, epoch: u64) -> Result<()> {
+        let Some(mapping) = &open.mapping else { return Ok(()) };
+        while let Some(run) = mapping.start_writeback(0..u64::MAX, WRITE_STEP, Dirty::Any) {
+            let pages: Vec<&[u8]> = run.slices().collect();
+            match self.write_back_run(open, run.range(), &pages, epoch) {
+                Ok(()) => {
+                    drop(pages);
+                    run.finish();
+                }
+                Err(error) => {
+                    drop(pages);
+                    run.fail();
+                    return Err(error);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn write_back_run(&self, open: &OpenInode, range: Range<u64>, pages: &[&[u8]], epoch: u64) -> Result<()> {
+        let place = open.place();
+        let mut at = range.start;
+        let mut left = pages;
+        // In place, from the front, as long as that may be.
+        while let Some((page, rest)) = left.split_first() {
+            if self.overwrite_pages(open, page, at, epoch)? < page.len() {
+                break;
+            }
+            at += page.len() as u64;
+            left = rest;
+        }
+        if left.is_empty() {
+            return Ok(());
+        }
+        let touched = open.touched();
+        let bytes = range.end - at;
+        let promised = open.take_promise(bytes);
+        drop(promised.metadata);
+        let promise = RefCell::new(promised.data);
+        let changed = self.changed_range(open, at, bytes)?;
+        self.change_handle(place.tree, EXTENT_ITEMS + (bytes >> 17), |handle, _| {
+            handle.lend(promise.take());
+            let result = self.edit_data(handle, place, |context, file| {
+                open.changed.note(context.space.generation(), &changed);
+                file.touched = touched.map(|touched| (touched.time, touched.sequence));
+                let size = file.item.size.max(touched.map_or(0, |touched| touched.size));
+                write_back(context, file, at, left, size)
+            });
+            promise.replace(handle.lend(None));
+            result
+        })
+    }
+
+    /// Brings the conversion of preallocated ranges, the size and the times to the tree.
     fn write_back_items(&self, open: &OpenInode) -> Result<()> {
         let place = open.place();
         let written = open.in_place.written().read().clone();
@@ -131,14 +198,12 @@ impl FileSystem {
             let items = EXTENT_ITEMS + written.len().min(STEP_RANGES) as u64;
             let (progress, next) = self.change_handle(place.tree, items, |handle, _| {
                 self.edit_data(handle, place, |context, file| {
-                    let mut item = context.stamped(file);
-                    if let Some(touched) = &touched {
-                        item = InodeItem {
-                            mtime: touched.time,
-                            ctime: touched.time,
-                            sequence: item.sequence.max(touched.sequence),
-                            ..item
-                        };
+                    let item = open.as_seen(context.stamped(file));
+                    if written.is_empty() && touched.is_none() {
+                        return Ok((Progress::Done, 0));
+                    }
+                    for range in written.iter() {
+                        open.changed.note(context.space.generation(), &range);
                     }
                     convert_step(context, file, &written, from, item)
                 })

@@ -9,40 +9,79 @@
 
 use crate::btree::LiveTree;
 use crate::data::nocow::{self, Pieces, Question};
-use crate::errors::Result;
-use crate::fs::File;
+use crate::errors::{Error, PathError, Result};
 use crate::fs::open_inodes::OpenInode;
+use crate::fs::{File, FileSystem};
+use crate::namespace::Place;
 use crate::volume::LogicalWrite;
-use papilio_format::items::inode::InodeFlags;
+use papilio_format::items::inode::{InodeFlags, InodeItem};
+use papilio_pagecache::Invalidate;
 use std::ops::Range;
-use std::sync::Arc;
+
+/// Flags of a file whose data is neither copied on write nor summed.
+const IN_PLACE: InodeFlags = InodeFlags::NODATACOW.union(InodeFlags::NODATASUM);
 
 impl File {
     /// Overwrites in place as many of the first bytes as may be, and says how many.
     pub(super) fn write_in_place(&self, data: &[u8], offset: u64) -> Result<usize> {
-        let flags = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
         let Some(open) = self.open_arc() else { return Ok(0) };
-        let sector = u64::from(self.sector_size());
+        let fs = self.inode().file_system();
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let item = open.item(&*fs.transactions()?.live().get(open.place().tree)?)?;
+        if !item.flags.contains(IN_PLACE) || range.end > open.as_seen(item).size {
+            return Ok(0);
+        }
+        let epoch = fs.mounted.sharing.read();
+        if let Some(mapping) = &open.mapping
+            && mapping.has_dirty(range.clone())
+        {
+            let _exclusive = open.data.write();
+            fs.flush_locked(open, *epoch)?;
+        }
+        let _shared = open.data.read();
+        fs.check_changeable(self.inode().tree())?;
+        let done = fs.overwrite_pages(open, data, offset, *epoch)?;
+        if done > 0 && open.touch(fs.transactions()?.now()) {
+            fs.mounted.dirty_inodes.insert(open);
+        }
+        if let Some(mapping) = &open.mapping {
+            mapping.invalidate(range, Invalidate::All);
+        }
+        Ok(done)
+    }
+}
+
+impl FileSystem {
+    /// Overwrites in place as many of the first bytes as may be, and says how many. The caller holds the
+    /// lock on sharing, and the file's data lock.
+    pub(super) fn overwrite_pages(
+        &self,
+        open: &OpenInode,
+        data: &[u8],
+        offset: u64,
+        epoch: u64,
+    ) -> Result<usize> {
+        let sector = u64::from(self.mounted.volume().geometry().sector_size);
         let aligned = offset.is_multiple_of(sector) && (data.len() as u64).is_multiple_of(sector);
         let Some(end) = offset.checked_add(data.len() as u64).filter(|_| aligned) else { return Ok(0) };
-        let fs = self.inode().file_system();
-        let epoch = fs.mounted.sharing.read();
-        let _shared = open.data.read();
-        let transactions = fs.transactions()?;
-        let live = transactions.live().get(self.inode().tree())?;
+        let transactions = self.transactions()?;
+        let live = transactions.live().get(open.place().tree)?;
         let item = open.item(&live)?;
-        if !item.flags.contains(flags) || end > item.size {
+        // The sector that holds the end of the file belongs to it whole, unless the file is about to grow:
+        // then what lies behind its present end is filled up first.
+        let grows = open.as_seen(item).size > item.size;
+        let limit = if grows { item.size } else { item.size.next_multiple_of(sector) };
+        if !item.flags.contains(IN_PLACE) || end > limit {
             return Ok(0);
         }
         transactions.check_running()?;
-        fs.check_changeable(self.inode().tree())?;
-        self.check_mutable(&item)?;
+        check_mutable(open.place(), &item)?;
         let mut at = offset;
         while at < end {
-            let mut pieces = open.in_place.pieces(&(at..end), *epoch);
+            let mut pieces = open.in_place.pieces(&(at..end), epoch);
             if pieces.is_empty() {
-                self.ask(open, &live, &(at..end), *epoch)?;
-                pieces = open.in_place.pieces(&(at..end), *epoch);
+                self.ask(open, &live, &(at..end), epoch)?;
+                pieces = open.in_place.pieces(&(at..end), epoch);
             }
             let Some(last) = pieces.last() else { break };
             let next = last.range.end;
@@ -54,8 +93,7 @@ impl File {
 
     /// Asks which extents of a range may be overwritten.
     fn ask(&self, open: &OpenInode, live: &LiveTree, range: &Range<u64>, epoch: u64) -> Result<()> {
-        let mounted = &self.inode().file_system().mounted;
-        let transactions = self.inode().file_system().transactions()?;
+        let transactions = self.transactions()?;
         let pin = transactions.pin();
         let tree = live.tree().pinned(pin);
         let sums = nocow::checksum_tree(transactions)?;
@@ -64,32 +102,38 @@ impl File {
             live,
             tree: &tree,
             sums: sums.as_ref(),
-            inode: self.inode().number(),
-            check: mounted.tuning.nocow_check,
+            inode: open.place().inode,
+            check: self.mounted.tuning.nocow_check,
             epoch,
         };
         open.in_place.ask(&question, range)
     }
 
     /// Overwrites pieces that lie one behind the other from `start` on.
-    fn overwrite(&self, open: &Arc<OpenInode>, data: &[u8], start: u64, pieces: &Pieces) -> Result<()> {
-        let fs = self.inode().file_system();
+    fn overwrite(&self, open: &OpenInode, data: &[u8], start: u64, pieces: &Pieces) -> Result<()> {
         let part = |of: &Range<u64>| &data[(of.start - start) as usize..(of.end - start) as usize];
         match &pieces[..] {
-            [piece] => fs.mounted.volume().write(piece.disk, part(&piece.range))?,
+            [piece] => self.mounted.volume().write(piece.disk, part(&piece.range))?,
             pieces => {
                 let mut writes: Vec<_> =
                     pieces.iter().map(|piece| LogicalWrite::new(piece.disk, part(&piece.range))).collect();
-                fs.mounted.volume().write_many(&mut writes);
+                self.mounted.volume().write_many(&mut writes);
                 writes.into_iter().try_for_each(|write| write.result)?;
             }
         }
         for piece in pieces.iter().filter(|piece| piece.preallocated) {
             open.in_place.set_written(&piece.range);
         }
-        if open.touch(fs.transactions()?.now()) {
-            fs.mounted.dirty_inodes.insert(open);
-        }
         Ok(())
     }
+}
+
+/// # Errors
+/// [`PathError::NotPermitted`] for a file whose data may not change.
+pub(super) fn check_mutable(place: Place, item: &InodeItem) -> Result<()> {
+    if item.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
+        let path = format!("subvolume {}, inode {}", place.tree, place.inode);
+        return Err(Error::path(path.as_bytes(), PathError::NotPermitted));
+    }
+    Ok(())
 }

@@ -1,5 +1,6 @@
 //! The public API: a file system, its inodes, files and directories.
 
+mod buffered;
 mod change;
 mod check;
 #[allow(dead_code)] // The deletion of subvolumes calls it next.
@@ -13,6 +14,7 @@ mod file;
 mod file_system;
 mod file_write;
 mod flush;
+mod fsync;
 mod in_place;
 mod inode;
 mod inspect;

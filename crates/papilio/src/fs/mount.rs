@@ -11,6 +11,7 @@ use crate::errors::{Error, PathError, Result};
 use crate::fs::change::{Subvolumes, write_options};
 use crate::fs::committer::Committer;
 use crate::fs::flush::DirtyInodes;
+use crate::fs::fsync::NameChanges;
 use crate::fs::open_inodes::OpenInodes;
 use crate::fsync_log;
 use crate::items::dir;
@@ -27,6 +28,7 @@ use papilio_format::items::device::DeviceItem;
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::superblock::RootBackup;
 use papilio_format::{InodeNumber, ItemType, LogicalAddress, Superblock, TreeId, objectid};
+use papilio_pagecache::{CacheOptions, PageCache};
 use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
@@ -44,6 +46,10 @@ pub(crate) struct Mounted {
     pub(crate) open_inodes: OpenInodes,
     /// Open files with changes that the trees do not have.
     pub(crate) dirty_inodes: DirtyInodes,
+    /// Names that changed in the running transaction.
+    pub(crate) name_changes: NameChanges,
+    /// Whether an fsync may be an entry in the log.
+    pub(crate) tree_log: bool,
     /// How often extents got shared since the mount. Held, shared, while data is overwritten in place;
     /// exclusively, and counted, by who shares any.
     pub(crate) sharing: RwLock<u64>,
@@ -51,6 +57,8 @@ pub(crate) struct Mounted {
     pub(crate) write_options: WriteOptions,
     /// Flags that the options give each new regular file.
     pub(crate) file_flags: InodeFlags,
+    /// Pages of all files; absent where reads and writes go to the device.
+    pub(crate) page_cache: Option<PageCache>,
     /// Which of several ways things are done.
     pub(crate) tuning: Tuning,
     /// Commits in the background; absent where nothing changes, or nobody asked for it.
@@ -141,9 +149,12 @@ impl Mounted {
             subvolumes: Subvolumes::default(),
             open_inodes: OpenInodes::default(),
             dirty_inodes: DirtyInodes::default(),
+            name_changes: NameChanges::default(),
+            tree_log: options.tree_log,
             sharing: RwLock::new(0),
             write_options: write_options(options),
             file_flags: options.file_flags,
+            page_cache: (options.cache_bytes > 0).then(|| page_cache(options)),
             tuning: options.tuning,
             committer: Mutex::new(None),
             used_backup_root,
@@ -169,7 +180,7 @@ impl Mounted {
         }
         let trees = Trees::live(&transactions);
         let root = choose_root(&trees, &options.subvolume)?.place();
-        let reader = ReadContext::live(&transactions, options.verify_data);
+        let reader = ReadContext::live(&transactions, options.verify_data, options.tuning.csum_lookup);
         Ok(Self::new(trees, reader, root, options, false))
     }
 
@@ -177,6 +188,11 @@ impl Mounted {
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         self.trees.forest().volume()
     }
+}
+
+fn page_cache(options: &OpenOptions) -> PageCache {
+    let insert = options.tuning.cache_insert;
+    PageCache::with_options(CacheOptions { insert, ..CacheOptions::new(options.cache_bytes) })
 }
 
 impl Roots {

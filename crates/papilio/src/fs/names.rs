@@ -15,9 +15,9 @@ use crate::namespace::rename::{self, RenameMode};
 use crate::namespace::setattr::{self, SetAttributes, SetTime};
 use crate::namespace::{attributes, link};
 use crate::subvolume::{self, Entry};
-use papilio_format::TreeId;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
+use papilio_format::{InodeNumber, TreeId};
 
 impl Inode {
     /// Makes an inode named `name` in this directory. Flags, group and default access control list are
@@ -68,6 +68,7 @@ impl Inode {
         }
         let unnamed = self.file_system().mounted.open_inodes.is_linkable(target.place());
         self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
+            self.file_system().mounted.name_changes.linked(editor.generation(), target.place());
             link::link(editor, numbers, now, target.number(), unnamed, self.number(), name)
         })?;
         self.file_system().mounted.open_inodes.named(target.place());
@@ -81,7 +82,13 @@ impl Inode {
     /// As [`Inode::create`]; [`PathError::IsADirectory`].
     pub fn unlink(&self, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
-        let removed = self.remove(|editor, now| link::unlink(editor, now, self.number(), name))?;
+        let removed = self.remove(|editor, now| {
+            let removed = link::unlink(editor, now, self.number(), name)?;
+            if !removed.is_last() {
+                self.note_lost(editor, name, removed.inode);
+            }
+            Ok(removed)
+        })?;
         self.removed(removed)
     }
 
@@ -115,8 +122,32 @@ impl Inode {
         self.removed_from(self.tree(), removed)
     }
 
+    /// An inode lost this name, and has others.
+    fn note_lost(&self, editor: &crate::btree::TreeEditor<'_>, name: &[u8], inode: InodeNumber) {
+        let changes = &self.file_system().mounted.name_changes;
+        let place = Place { tree: self.tree(), inode };
+        changes.moved(editor.generation(), self.place(), name, Some(place));
+    }
+
+    /// What has this name gets another: a log cannot say that.
+    fn note_moved(&self, editor: &crate::btree::TreeEditor<'_>, name: Name<'_>) -> Result<()> {
+        let inode = match dir::look_up(&editor.tree(), name.parent, name.name)? {
+            Some(dir::Found { target: dir::EntryTarget::Inode(inode), .. }) => Some(inode),
+            _ => None,
+        };
+        let place = |inode| Place { tree: editor.id(), inode };
+        self.file_system().mounted.name_changes.moved(
+            editor.generation(),
+            place(name.parent),
+            name.name,
+            inode.map(place),
+        );
+        Ok(())
+    }
+
     pub(super) fn removed_from(&self, tree: TreeId, removed: link::Removed) -> Result<()> {
         if removed.is_last() {
+            self.file_system().forget_logged(tree, removed.inode)?;
             let place = Place { tree, inode: removed.inode };
             let fs = self.file_system();
             fs.mounted.open_inodes.unlinked(&fs.mounted, place);
@@ -187,7 +218,15 @@ impl Inode {
                     from.parent != to.parent && (name.parent == from.parent || mode == RenameMode::Exchange);
                 subvolume::check_movable(handle, &editor, entry, moves)?;
             }
+            for (name, moves) in [(from, true), (to, mode == RenameMode::Exchange)] {
+                if moves {
+                    self.note_moved(&editor, name)?;
+                }
+            }
             let renamed = rename::rename(&mut editor, numbers, handle.now(), from, to, mode)?;
+            if let Some(removed) = renamed.replaced.as_ref().filter(|removed| !removed.is_last()) {
+                directory.note_lost(&editor, new_name, removed.inode);
+            }
             // Two names of one inode stay, and then there is no place for a whiteout.
             if let Some(whiteout) = whiteout
                 && dir::look_up(&editor.tree(), from.parent, from.name)?.is_none()

@@ -9,13 +9,18 @@
 //! cache, `btrfs_evict_inode` (`fs/btrfs/inode.c`).
 
 use crate::btree::LiveTree;
+use crate::data::extent_cache::ExtentCache;
 use crate::data::nocow::InPlace;
 use crate::errors::{Error, PathError, Result};
+use crate::fs::fsync::ChangedRanges;
 use crate::fs::mount::Mounted;
 use crate::fs::{FileSystem, Inode};
 use crate::items::inode;
 use crate::namespace::Place;
+use crate::space::Reservation;
+use papilio_format::Generation;
 use papilio_format::items::inode::{InodeItem, Timespec};
+use papilio_pagecache::Mapping;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -40,12 +45,31 @@ pub(crate) struct OpenInode {
     linkable: AtomicBool,
     /// What is known of overwriting it in place.
     pub(super) in_place: InPlace,
+    /// What is known of its extents.
+    pub(super) extents: ExtentCache,
     /// The inode item, with the version of the tree that it was read from.
     item: RwLock<Option<(u64, InodeItem)>>,
     /// What changes in memory did to the inode.
     touched: Mutex<Option<Touched>>,
     /// There is something to flush.
     dirty: AtomicBool,
+    /// What changed of it in the running transaction.
+    pub(super) changed: ChangedRanges,
+    /// Held by who enters it into the log, one at a time.
+    pub(super) fsync: Mutex<()>,
+    /// Its pages, where there is a cache.
+    pub(super) mapping: Option<Mapping>,
+    /// Held by who writes through the cache, one at a time.
+    pub(super) writer: Mutex<()>,
+    /// Room for data, and for metadata to go with it, that is promised to dirty pages.
+    promised: Mutex<Promised>,
+}
+
+/// Room that is promised to dirty pages.
+#[derive(Debug, Default)]
+pub(super) struct Promised {
+    pub(super) data: Option<Reservation>,
+    pub(super) metadata: Option<Reservation>,
 }
 
 /// What changes in memory did to an inode.
@@ -55,6 +79,8 @@ pub(super) struct Touched {
     pub(super) time: Timespec,
     /// The change counter after it.
     pub(super) sequence: u64,
+    /// The size, if that is more than the tree has.
+    pub(super) size: u64,
 }
 
 /// Keeps an inode of any kind after its last name went, as an open [`File`](crate::File) keeps a regular one:
@@ -76,6 +102,10 @@ impl Inode {
 impl OpenInodes {
     /// Opens an inode.
     pub(super) fn open(&self, mounted: &Arc<Mounted>, place: Place) -> Arc<OpenInode> {
+        if let Some(open) = self.table.lock().get(&place).and_then(Weak::upgrade) {
+            return open;
+        }
+        let (now, transid) = transaction_of(mounted, place);
         let mut table = self.table.lock();
         if let Some(open) = table.get(&place).and_then(Weak::upgrade) {
             return open;
@@ -87,9 +117,15 @@ impl OpenInodes {
             unlinked: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
             in_place: InPlace::default(),
+            extents: ExtentCache::default(),
             item: RwLock::new(None),
             touched: Mutex::new(None),
             dirty: AtomicBool::new(false),
+            changed: ChangedRanges::new(now, transid),
+            fsync: Mutex::new(()),
+            mapping: mounted.page_cache.as_ref().map(|cache| cache.mapping(place.inode.0)),
+            writer: Mutex::new(()),
+            promised: Mutex::default(),
         });
         table.insert(place, Arc::downgrade(&open));
         open
@@ -114,6 +150,16 @@ impl OpenInodes {
         let open = self.table.lock().get(&place).and_then(Weak::upgrade);
         open.is_some_and(|open| open.linkable.load(Ordering::Acquire))
     }
+}
+
+/// The running transaction, and the one that last changed an inode: the running one where that is not known.
+fn transaction_of(mounted: &Mounted, place: Place) -> (Generation, Generation) {
+    let Some(transactions) = mounted.trees.transactions() else { return Default::default() };
+    // In this order: what is changed later is changed by who has it open.
+    let now = transactions.generation();
+    let live = transactions.live().find(place.tree).ok().flatten();
+    let item = live.and_then(|live| inode::inode(&live.tree(), place.inode).ok().flatten());
+    (now, item.map_or(now, |item| item.transid))
 }
 
 impl OpenInode {
@@ -149,11 +195,38 @@ impl OpenInode {
     /// Notes a change in memory. Says whether it is the first since the last flush: then the caller enters
     /// it in the table of dirty files.
     pub(super) fn touch(&self, now: Timespec) -> bool {
+        self.touch_to(now, 0)
+    }
+
+    /// Notes a change in memory that reaches to byte `end`.
+    pub(super) fn touch_to(&self, now: Timespec, end: u64) -> bool {
         let mut touched = self.touched.lock();
-        let known = self.item.read().map_or(0, |(_, item)| item.sequence);
-        let sequence = touched.map_or(known, |touched| touched.sequence).wrapping_add(1);
-        *touched = Some(Touched { time: now, sequence });
+        let (sequence, size) = match &*touched {
+            Some(touched) => (touched.sequence, touched.size),
+            None => (self.item.read().map_or(0, |(_, item)| item.sequence), 0),
+        };
+        *touched = Some(Touched { time: now, sequence: sequence.wrapping_add(1), size: size.max(end) });
         !self.dirty.swap(true, Ordering::AcqRel)
+    }
+
+    /// Takes over room for pages that are dirty now.
+    pub(super) fn promise(&self, data: Reservation, metadata: Reservation) {
+        let add = |kept: &mut Option<Reservation>, new| match kept {
+            Some(kept) => kept.merge(new),
+            None => *kept = Some(new),
+        };
+        let mut promised = self.promised.lock();
+        add(&mut promised.data, data);
+        add(&mut promised.metadata, metadata);
+    }
+
+    /// Room for `bytes` of what was promised.
+    pub(super) fn take_promise(&self, bytes: u64) -> Promised {
+        let mut promised = self.promised.lock();
+        Promised {
+            data: promised.data.as_mut().map(|data| data.split(bytes)),
+            metadata: promised.metadata.take(),
+        }
     }
 
     /// What changes in memory did to the inode.
@@ -164,9 +237,13 @@ impl OpenInode {
     /// The inode item as who asks for it is to see it.
     pub(super) fn as_seen(&self, item: InodeItem) -> InodeItem {
         match self.touched() {
-            Some(Touched { time, sequence }) => {
-                InodeItem { mtime: time, ctime: time, sequence: item.sequence.max(sequence), ..item }
-            }
+            Some(Touched { time, sequence, size }) => InodeItem {
+                mtime: time,
+                ctime: time,
+                sequence: item.sequence.max(sequence),
+                size: item.size.max(size),
+                ..item
+            },
             None => item,
         }
     }
@@ -176,11 +253,18 @@ impl OpenInode {
         self.dirty.load(Ordering::Acquire)
     }
 
+    /// Its extents change. The caller holds the data lock exclusively.
+    pub(super) fn forget_extents(&self) {
+        self.in_place.forget();
+        self.extents.clear();
+    }
+
     /// All of it is in the trees. The caller holds the data lock exclusively.
     pub(super) fn set_clean(&self) {
         self.in_place.written().write().clear();
-        self.in_place.forget();
+        self.forget_extents();
         *self.touched.lock() = None;
+        *self.promised.lock() = Promised::default();
         self.dirty.store(false, Ordering::Release);
     }
 

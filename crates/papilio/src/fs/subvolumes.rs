@@ -53,7 +53,7 @@ impl Inode {
         // Nobody overwrites in place what the snapshot will show, and everything written before is in it.
         let mut sharing = fs.mounted.sharing.write();
         *sharing += 1;
-        fs.flush_tree(source)?;
+        fs.flush_tree(source, *sharing)?;
         let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only)
@@ -92,6 +92,8 @@ impl Inode {
         let fs = self.file_system();
         let id = fs.change_to_free(self.tree(), |handle, _| {
             let in_use = fs.mounted.root.tree;
+            // Replay could not tell what a later name in its place took away.
+            fs.mounted.name_changes.moved(handle.generation(), self.place(), name, None);
             subvolume::delete(handle, self.entry_named(name), only_empty, in_use)
         })?;
         fs.mounted.subvolumes.lock().remove(&id);
@@ -114,6 +116,9 @@ impl Inode {
         let new_numbers = fs.numbers(directory.tree())?;
         let removed = fs.change_handle(self.tree(), 2 * SUBVOLUME_ITEMS, |handle, numbers| {
             let (from, to) = (self.entry_named(name), directory.entry_named(new_name));
+            for (directory, name) in [(self, name), (directory, new_name)] {
+                fs.mounted.name_changes.moved(handle.generation(), directory.place(), name, None);
+            }
             subvolume::rename_across(handle, [numbers, &new_numbers], from, to, mode)
         })?;
         removed.map_or(Ok(()), |removed| self.removed_from(directory.tree(), removed))
@@ -202,8 +207,8 @@ impl FileSystem {
     pub fn set_subvolume_read_only_by_id(&self, id: TreeId, read_only: bool) -> Result<()> {
         self.mounted.trees.subvolume(id)?;
         // What is in memory belongs to the time before.
-        let _sharing = self.mounted.sharing.write();
-        self.flush_tree(id)?;
+        let sharing = self.mounted.sharing.write();
+        self.flush_tree(id, *sharing)?;
         self.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_read_only(handle, id, read_only))
     }
 

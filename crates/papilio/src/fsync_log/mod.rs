@@ -17,6 +17,9 @@
 //! | EXTENT_DATA | replaces what its range held |
 //! | EXTENT_CSUM | the checksums of logged extents |
 //!
+//! [`log_inode`] says what of a file enters a log; the trees of the log that is being written, and their way
+//! to disk, are [`crate::transaction`]'s.
+//!
 //! Invariants of the replay: the log is read whole, and all that it points to is taken out of the free
 //! space, before anything is allocated; it stays out of it until the superblocks that know no log are on
 //! disk, so that a replay that is cut short can be repeated; an error leaves the disk as it was.
@@ -25,6 +28,7 @@
 //! counterpart: `fs/btrfs/tree-log.c`.
 
 mod link_counts;
+pub(crate) mod log_inode;
 mod log_space;
 mod log_trees;
 mod replay;

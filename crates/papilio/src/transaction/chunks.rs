@@ -76,6 +76,12 @@ impl Chunks {
         self.state.lock().count_unallocated(space);
     }
 
+    /// Whether there are chunks that the chunk tree on disk does not have: their items wait, or are being
+    /// written by a commit that is not on disk yet.
+    pub(crate) fn has_pending(&self) -> bool {
+        !self.state.lock().pending.is_empty()
+    }
+
     /// Takes the chunks whose items wait.
     pub(crate) fn take_pending(&self) -> Vec<PendingChunk> {
         std::mem::take(&mut self.state.lock().pending)

@@ -42,6 +42,8 @@ const WRITE_BATCH: usize = 4 << 20;
 pub(crate) struct CommitState {
     /// The superblock as it was written last, with what is to be written next.
     pub(super) superblock: RawSuperblock,
+    /// The superblock as it is on disk, but for a log.
+    pub(super) written: RawSuperblock,
     /// It has to be written although no tree changed.
     pub(super) superblock_changed: bool,
     /// Space that is free as soon as the readers who began before are gone.
@@ -54,7 +56,13 @@ impl CommitState {
     /// After a commit that wrote `superblock`.
     pub(super) fn new(superblock: RawSuperblock) -> Self {
         let uuid_tree_current = superblock.uuid_tree_generation == superblock.generation.0;
-        Self { superblock, superblock_changed: false, waiting: VecDeque::new(), uuid_tree_current }
+        Self {
+            superblock,
+            written: superblock,
+            superblock_changed: false,
+            waiting: VecDeque::new(),
+            uuid_tree_current,
+        }
     }
 }
 
@@ -66,6 +74,7 @@ struct Frozen {
     pin: ReadPin,
     pinned: Pinned,
     freed: Vec<(DeviceId, PhysicalAddress)>,
+    log_blocks: Vec<LogicalRange>,
 }
 
 impl Transactions {
@@ -84,6 +93,16 @@ impl Transactions {
         result
     }
 
+    /// Returns when no commit is being written any more: what was changed in a transaction before the running
+    /// one is then durable.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnlyFileSystem`] where one failed.
+    pub(crate) fn wait_for_commit(&self) -> Result<()> {
+        drop(self.commit.lock());
+        self.check_running()
+    }
+
     fn commit_locked(&self, state: &mut CommitState) -> Result<()> {
         let frozen = {
             let _gate = self.gate.write();
@@ -99,6 +118,10 @@ impl Transactions {
         self.write_out(&frozen)?;
         self.volume.flush()?;
         self.volume.write_superblocks(&frozen.superblock)?;
+        state.written = frozen.superblock;
+        for range in frozen.log_blocks {
+            self.space.release(range);
+        }
         for (tree, _) in &frozen.trees {
             tree.settle(frozen.stamp);
         }
@@ -397,6 +420,7 @@ impl Transactions {
             pin,
             pinned: self.space.take_pinned(),
             freed: self.chunks.take_freed(),
+            log_blocks: self.log.take_blocks(),
         })
     }
 
@@ -437,6 +461,11 @@ impl Transactions {
         for (_, tree) in &frozen.trees {
             dirty_blocks(&tree.root_block()?, &mut blocks);
         }
+        self.write_blocks(blocks)
+    }
+
+    /// Writes blocks that do not change any more.
+    pub(super) fn write_blocks(&self, mut blocks: Vec<Arc<TreeBlock>>) -> Result<()> {
         blocks.sort_unstable_by_key(|block| block.address());
         blocks.dedup_by_key(|block| block.address());
         let geometry = self.volume.geometry();

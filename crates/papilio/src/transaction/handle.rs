@@ -57,6 +57,8 @@ pub(crate) struct Handle<'a> {
     _gate: Option<RwLockReadGuard<'a, ()>>,
     generation: Generation,
     reservation: RefCell<Option<Reservation>>,
+    /// Room for data that was promised before the change began.
+    data_promise: RefCell<Option<Reservation>>,
     changed: Cell<bool>,
     now: Timespec,
 }
@@ -74,6 +76,7 @@ impl<'a> Handle<'a> {
             _gate: gate,
             generation: Generation(transactions.generation.load(Ordering::Acquire)),
             reservation: RefCell::new(reservation),
+            data_promise: RefCell::new(None),
             changed: Cell::new(false),
             now,
         }
@@ -125,13 +128,39 @@ impl<'a> Handle<'a> {
         self.transactions.sharing.lock()
     }
 
+    /// Takes room for a tree block that the extent tree is not to know of.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`].
+    pub(super) fn allocate_untracked(&self, kind: SpaceKind) -> Result<LogicalRange> {
+        let node_size = self.transactions.node_size();
+        let range = self.transactions.allocate(kind, node_size, node_size)?;
+        if let Some(reservation) = &mut *self.reservation.borrow_mut() {
+            reservation.spend(node_size);
+        }
+        Ok(range)
+    }
+
     /// Allocates a contiguous data extent of `min` to `want` bytes, both multiples of the sector size.
     ///
     /// # Errors
     /// [`Error::NoSpace`]; a commit may help.
     pub(crate) fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
-        let range = self.transactions.allocate_data(min, want)?;
+        let mut promise = self.data_promise.borrow_mut();
+        let range = match promise.as_mut().filter(|promise| promise.bytes() >= min) {
+            Some(promise) => {
+                let range = self.transactions.allocate(SpaceKind::Data, min, want.min(promise.bytes()))?;
+                promise.spend(range.length);
+                range
+            }
+            None => self.transactions.allocate_data(min, want)?,
+        };
         Ok(DataExtent { address: range.start, length: range.length })
+    }
+
+    /// Lends room for data that was promised before, and gives back what is left of what was lent.
+    pub(crate) fn lend(&self, promise: Option<Reservation>) -> Option<Reservation> {
+        self.data_promise.replace(promise)
     }
 
     /// Gives back an extent, or the end of one, that was allocated and never referenced.

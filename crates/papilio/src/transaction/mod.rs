@@ -11,6 +11,7 @@ mod delayed_refs;
 mod extent_items;
 mod handle;
 mod live_trees;
+mod log_trees;
 mod only_reference;
 mod quota;
 mod snapshot;
@@ -19,4 +20,5 @@ mod transaction;
 mod writable;
 
 pub(crate) use handle::{DataExtent, DataReference, Handle};
+pub(crate) use log_trees::{LogTicket, Synced};
 pub(crate) use transaction::{TransactionOptions, Transactions};

@@ -14,12 +14,13 @@ use super::commit::CommitState;
 use super::delayed_refs::DelayedRefs;
 use super::handle::Handle;
 use super::live_trees::LiveTrees;
+use super::log_trees::LogTrees;
 use super::writable::check_writable;
 use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
 use crate::errors::{Error, Result};
 use crate::space::chunk_allocation::DeviceSpace;
 use crate::space::load::{self, SpaceTrees};
-use crate::space::{LogicalRange, Space, SpaceKind};
+use crate::space::{LogicalRange, Reservation, Space, SpaceKind};
 use crate::volume::Volume;
 use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use papilio_format::items::device::DeviceExtent;
@@ -66,6 +67,7 @@ pub(crate) struct Transactions {
     pub(super) chunks: Chunks,
     pub(super) live: LiveTrees,
     pub(super) refs: DelayedRefs,
+    pub(super) log: LogTrees,
     pub(super) options: TransactionOptions,
     /// The number of the running transaction.
     pub(super) generation: AtomicU64,
@@ -133,6 +135,7 @@ impl Transactions {
             chunks,
             live,
             refs: DelayedRefs::default(),
+            log: LogTrees::default(),
             options,
             generation: AtomicU64::new(raw.generation.0 + 1),
             stamp: AtomicU64::new(1),
@@ -349,6 +352,30 @@ impl Transactions {
                     if self.chunks.allocate(&self.volume, &self.space, SpaceKind::Data).is_ok() => {}
                 Err(error) if want <= min => return Err(error),
                 Err(_) => want = (want / 2).next_multiple_of(sector).max(min),
+            }
+        }
+    }
+
+    /// Promises room for data, and metadata to go with it, making chunks or committing where that helps.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], [`Error::ReadOnlyFileSystem`] after a failure.
+    pub(crate) fn reserve(&self, data: u64, metadata: u64) -> Result<(Reservation, Reservation)> {
+        let mut committed = false;
+        loop {
+            self.check_running()?;
+            let promised = self.space.reserve_data(data).and_then(|data| {
+                let metadata = self.space.reserve_metadata(metadata, false)?;
+                Ok((data, metadata))
+            });
+            match promised {
+                Err(Error::NoSpace { .. })
+                    if self.chunks.allocate(&self.volume, &self.space, SpaceKind::Data).is_ok() => {}
+                Err(Error::NoSpace { .. }) if !committed => {
+                    self.commit()?;
+                    committed = true;
+                }
+                result => return result,
             }
         }
     }

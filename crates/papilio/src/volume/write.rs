@@ -208,20 +208,40 @@ impl Volume {
     /// first device and copy that failed; the other devices were written even so.
     pub(crate) fn write_superblocks(&self, superblock: &RawSuperblock) -> Result<()> {
         let devices = self.devices.load();
-        let writers = self
-            .own_devices(&devices)
-            .filter(|(slot, _)| slot.in_chunk_tree)
-            .map(|(slot, device)| SuperblockWriter::new(device, superblock, slot.item))
-            .collect::<Result<Vec<_>>>()?;
-        if writers.is_empty() {
-            return Err(Error::Invalid("no device of the file system to write a superblock to".to_owned()));
-        }
+        let writers = self.superblock_writers(&devices, superblock)?;
         first_error(writers.iter().map(SuperblockWriter::write_first))?;
         first_error((1..SUPERBLOCK_MIRRORS).flat_map(|copy| {
             let writers = &writers;
             writers.iter().map(move |writer| writer.write_copy(copy))
         }))?;
         self.flush()
+    }
+
+    /// Writes the first copy of a superblock that differs from the last one in the log that it names, durably,
+    /// to every device. What it names must be durable before.
+    ///
+    /// # Errors
+    /// As [`Volume::write_superblocks`].
+    pub(crate) fn write_log_superblock(&self, superblock: &RawSuperblock) -> Result<()> {
+        let devices = self.devices.load();
+        let writers = self.superblock_writers(&devices, superblock)?;
+        first_error(writers.iter().map(SuperblockWriter::write_first))
+    }
+
+    fn superblock_writers<'d>(
+        &self,
+        devices: &'d DeviceTable,
+        superblock: &RawSuperblock,
+    ) -> Result<Vec<SuperblockWriter<'d>>> {
+        let writers = self
+            .own_devices(devices)
+            .filter(|(slot, _)| slot.in_chunk_tree)
+            .map(|(slot, device)| SuperblockWriter::new(device, superblock, slot.item))
+            .collect::<Result<Vec<_>>>()?;
+        if writers.is_empty() {
+            return Err(Error::Invalid("no device of the file system to write a superblock to".to_owned()));
+        }
+        Ok(writers)
     }
 
     /// The devices that are there and no seeds.

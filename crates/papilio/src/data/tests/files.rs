@@ -210,7 +210,7 @@ impl Files {
         let (from, file) = (&self.files[source], &self.files[index]);
         let source = CloneSource { tree: &self.trees[from.tree], inode: from.inode, item: from.item };
         let (tree, inode) = (&self.trees[file.tree], file.inode);
-        let mut edit = FileEdit { tree, inode, item: file.item, property: None };
+        let mut edit = FileEdit { tree, inode, item: file.item, property: None, touched: None };
         let result = change(&self.context(), &mut edit, &source);
         self.files[index].item = edit.item;
         self.free_unreferenced();
@@ -256,7 +256,7 @@ impl Files {
         let (inode, flags, size) = (file.inode, file.item.flags, file.item.size);
         let mut bytes = vec![0xee; size as usize];
         let read = reading.read(
-            &FileData { tree: &tree, inode, flags, size, written: None },
+            &FileData { tree: &tree, inode, flags, size, written: None, known: None },
             FileOffset(0),
             &mut bytes,
         )?;

@@ -1,0 +1,294 @@
+//! Reading and writing through the page cache.
+//!
+//! Owns the buffered ways of [`File::read_at`] and [`File::write_at`]. A read that the cache can answer takes
+//! no lock but the folios'. A write reserves room, changes folios, and leaves allocation, checksums and trees
+//! to [`super::flush`]: what is overwritten many times in between costs one extent.
+//!
+//! Invariants: room is promised for every dirty block; bytes of a folio behind the end of the file are zeros;
+//! a folio that is not in the cache has its truth in the trees. Locks, in this order: the open inode's writer
+//! lock, its data lock (shared), folios. Kernel counterparts: `btrfs_buffered_write`,
+//! `btrfs_delalloc_reserve_space` (`fs/btrfs/file.c`, `fs/btrfs/delalloc-space.c`), `filemap_read`
+//! (`mm/filemap.c`).
+
+use crate::errors::{Error, PathError, Result};
+use crate::fs::File;
+use crate::fs::committer::Wake;
+use crate::fs::in_place::check_mutable;
+use crate::fs::open_inodes::OpenInode;
+use papilio_pagecache::{CacheError, FolioFill, FolioWrite, Lookup, MAX_ORDER, Mapping, PAGE_SIZE};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Bytes that are reserved and written at once.
+const CHUNK: u64 = 4 << 20;
+/// Bytes of a page.
+const PAGE: u64 = PAGE_SIZE as u64;
+/// Tree blocks promised with the first dirty block of a file.
+const BLOCKS: u64 = 24;
+/// One byte of metadata is promised for so many of data.
+const DATA_PER_METADATA: u64 = 16;
+
+/// How far something came before the cache had no room for it.
+enum Filled {
+    All,
+    To(u64),
+}
+
+impl File {
+    /// Reads through the cache.
+    pub(super) fn read_buffered(
+        &self,
+        open: &Arc<OpenInode>,
+        mapping: &Mapping,
+        buffer: &mut [u8],
+        offset: u64,
+    ) -> Result<usize> {
+        let size = self.size_of(open)?;
+        let wanted = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
+        if wanted == 0 {
+            return Ok(0);
+        }
+        let mut done = mapping.read(offset, &mut buffer[..wanted]);
+        let pages = offset / PAGE..(offset + wanted as u64).div_ceil(PAGE);
+        let request = self.readahead(pages, done == 0, size.div_ceil(PAGE));
+        if let Some(request) = request {
+            // Ahead of who reads: that it fails shows when the place is reached.
+            if let Err(error) = self.fill(open, mapping, request.pages, request.order) {
+                tracing::debug!("readahead: {error}");
+            }
+        }
+        while done < wanted {
+            let at = offset + done as u64;
+            let read = mapping.read(at, &mut buffer[done..wanted]);
+            done += read;
+            if read == 0 {
+                let end = (offset + wanted as u64).min(at + CHUNK);
+                self.fill(open, mapping, at / PAGE..end.div_ceil(PAGE), MAX_ORDER)?;
+            }
+        }
+        Ok(done)
+    }
+
+    /// Reads what of the pages is not in the cache.
+    fn fill(&self, open: &Arc<OpenInode>, mapping: &Mapping, pages: Range<u64>, order: u8) -> Result<()> {
+        let mut fills = Vec::new();
+        let mut attempts = 0;
+        loop {
+            let shared = open.data.read();
+            match mapping.insert_range(pages.clone(), order, &mut fills) {
+                // Some are there: the reader comes again for the rest.
+                Err(_) if !fills.is_empty() => {}
+                Err(error) => {
+                    drop(shared);
+                    self.make_room(&error, attempts)?;
+                    attempts += 1;
+                    continue;
+                }
+                Ok(()) => {}
+            }
+            for mut fill in fills {
+                self.read_folio(open, &mut fill)?;
+                fill.finish();
+            }
+            return Ok(());
+        }
+    }
+
+    /// Fills a folio with what the trees have.
+    fn read_folio(&self, open: &OpenInode, fill: &mut FolioFill) -> Result<()> {
+        let offset = fill.offset();
+        let read = self.read_trees(open, fill, offset)?;
+        fill[read..].fill(0);
+        Ok(())
+    }
+
+    /// Writes through the cache.
+    pub(super) fn write_buffered(
+        &self,
+        open: &Arc<OpenInode>,
+        mapping: &Mapping,
+        data: &[u8],
+        offset: u64,
+    ) -> Result<()> {
+        let fs = self.inode().file_system();
+        let sector = u64::from(self.sector_size());
+        let end = offset.checked_add(data.len() as u64).ok_or_else(|| self.too_large())?;
+        if end.div_ceil(sector) > i64::MAX as u64 / sector {
+            return Err(self.too_large());
+        }
+        let _writer = open.writer.lock();
+        let mut at = offset;
+        while at < end {
+            let stop = end.min((at / CHUNK + 1) * CHUNK);
+            let part = &data[(at - offset) as usize..(stop - offset) as usize];
+            self.write_chunk(open, mapping, part, at)?;
+            at = stop;
+        }
+        let cache = fs.mounted.page_cache.as_ref().expect("a mapping belongs to a cache");
+        if cache.over_hard() {
+            fs.flush(open)?;
+            if cache.over_hard() {
+                fs.flush_all()?;
+            }
+        } else if cache.over_background()
+            && let Some(committer) = &*fs.mounted.committer.lock()
+        {
+            committer.wake(Wake::WriteBack);
+        }
+        Ok(())
+    }
+
+    fn write_chunk(&self, open: &Arc<OpenInode>, mapping: &Mapping, data: &[u8], offset: u64) -> Result<()> {
+        let fs = self.inode().file_system();
+        let transactions = fs.transactions()?;
+        let end = offset + data.len() as u64;
+        let mut at = offset;
+        let mut attempts = 0;
+        while at < end {
+            let blocks = (at / PAGE * PAGE)..end.next_multiple_of(PAGE);
+            let bytes = blocks.end - blocks.start;
+            let base = if open.is_dirty() { 0 } else { BLOCKS * transactions.node_size() };
+            let metadata = base + bytes / DATA_PER_METADATA;
+            let (mut room, mut trees) = match transactions.reserve(bytes, metadata) {
+                Err(Error::NoSpace { what }) if attempts == 0 => {
+                    // What is dirty may need less than was promised for it.
+                    attempts += 1;
+                    fs.flush_all()?;
+                    tracing::debug!("no space for {what}: wrote back first");
+                    continue;
+                }
+                result => result?,
+            };
+            let shared = open.data.read();
+            fs.check_changeable(self.inode().tree())?;
+            let item = open.item(&*transactions.live().get(self.inode().tree())?)?;
+            check_mutable(open.place(), &item)?;
+            let before = mapping.dirty_bytes();
+            let filled = self.write_folios(open, mapping, &data[(at - offset) as usize..], at);
+            let reached = match &filled {
+                Ok((Filled::To(reached), _)) => *reached,
+                Ok((Filled::All, _)) => end,
+                Err(_) => at,
+            };
+            // Only what was clean before takes room.
+            let unused = bytes.saturating_sub(mapping.dirty_bytes().saturating_sub(before));
+            drop(room.split(unused));
+            drop(trees.split(unused / DATA_PER_METADATA));
+            open.promise(room, trees);
+            if reached > at {
+                let first = open.touch_to(transactions.now(), reached);
+                if first {
+                    fs.mounted.dirty_inodes.insert(open);
+                }
+                attempts = 0;
+            }
+            drop(shared);
+            at = reached;
+            if let (Filled::To(_), Some(error)) = filled? {
+                self.make_room(&error, attempts)?;
+                attempts += 1;
+            }
+        }
+        Ok(())
+    }
+
+    /// Puts data into folios, as far as the cache has room.
+    fn write_folios(
+        &self,
+        open: &OpenInode,
+        mapping: &Mapping,
+        data: &[u8],
+        offset: u64,
+    ) -> Result<(Filled, Option<CacheError>)> {
+        let end = offset + data.len() as u64;
+        let mut at = offset;
+        while at < end {
+            let mut folio = match mapping.get_or_insert(at / PAGE, order_within(at, end)) {
+                Ok(Lookup::Present(folio)) => match folio.write() {
+                    Some(folio) => folio,
+                    None => continue,
+                },
+                Ok(Lookup::Vacant(fill)) => self.new_folio(open, fill, at, end)?,
+                Err(error) => return Ok((Filled::To(at), Some(error))),
+            };
+            let start = folio.folio().offset();
+            let (from, to) = ((at - start) as usize, (end.min(start + folio.len() as u64) - start) as usize);
+            folio[from..to].copy_from_slice(&data[(at - offset) as usize..][..to - from]);
+            if mapping.mark_dirty(&folio, from..to).is_ok() {
+                at = start + to as u64;
+            }
+        }
+        Ok((Filled::All, None))
+    }
+
+    /// A folio that was not in the cache, ready for `at` to `end` to be written to it.
+    fn new_folio(&self, open: &OpenInode, mut fill: FolioFill, at: u64, end: u64) -> Result<FolioWrite> {
+        let (start, stop) = (fill.offset(), fill.offset() + fill.len() as u64);
+        if at > start || end < stop {
+            self.read_folio(open, &mut fill)?;
+        }
+        Ok(fill.finish_write())
+    }
+
+    /// Makes room in the cache, or waits for it.
+    fn make_room(&self, error: &CacheError, attempts: u32) -> Result<()> {
+        let fs = self.inode().file_system();
+        match error {
+            CacheError::AllDirty { .. } => fs.flush_all(),
+            // Others are reading or writing what is in use, and will be done.
+            CacheError::AllInUse { .. } if attempts < 10_000 => {
+                std::thread::sleep(std::time::Duration::from_micros(50));
+                Ok(())
+            }
+            CacheError::NoMemory => {
+                Err(Error::Invalid("the system has no memory for the page cache".to_owned()))
+            }
+            CacheError::AllInUse { bytes } => {
+                Err(Error::Invalid(format!("the page cache is too small: {bytes} bytes are in use at once")))
+            }
+        }
+    }
+
+    /// The size as of now.
+    pub(super) fn size_of(&self, open: &OpenInode) -> Result<u64> {
+        let live = self.inode().file_system().transactions()?.live().get(self.inode().tree())?;
+        let item = open.item(&live)?;
+        Ok(open.as_seen(item).size)
+    }
+
+    pub(super) fn too_large(&self) -> Error {
+        Error::path(format!("inode {}", self.inode().number()).as_bytes(), PathError::TooLarge)
+    }
+}
+
+/// The order of the largest folio that starts at `at` and ends at `end` or before; 0 where none does.
+fn order_within(at: u64, end: u64) -> u8 {
+    if !at.is_multiple_of(PAGE) {
+        return 0;
+    }
+    let pages = (end - at) / PAGE;
+    let fits = pages.checked_ilog2().unwrap_or(0);
+    let aligned = (at / PAGE).trailing_zeros();
+    fits.min(aligned).min(MAX_ORDER.into()) as u8
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn folios_stay_inside_what_is_written() {
+        for (at, end, order) in [
+            (0, 4096, 0),
+            (0, 4095, 0),
+            (0, 8192, 1),
+            (4096, 1 << 20, 0),
+            (8192, 1 << 20, 1),
+            (0, 4 << 20, MAX_ORDER),
+            (2 << 20, 4 << 20, 9),
+            (100, 1 << 20, 0),
+        ] {
+            assert_eq!(order_within(at, end), order, "{at} to {end}");
+        }
+    }
+}
