@@ -8,7 +8,6 @@
 use papilio::format::{TreeId, objectid};
 use papilio::{CompressionChoice, OpenOptions, SubvolumeChoice};
 use std::fmt;
-use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -250,7 +249,11 @@ impl Parser {
                 Some(_) => return Err(bad_value(name, value, "sync, async or no")),
             },
             "nodiscard" => open.discard(false),
-            "device" => open.device(needed(name, value)?),
+            "device" => {
+                let path = Path::new(needed(name, value)?);
+                // The server leaves the directory that it was called in.
+                open.device(std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()))
+            }
             "max_inline" => open.max_inline(size(name, value)?),
             "usebackuproot" | "recovery" => open.use_backup_root(true),
             "rescue" => {
@@ -519,15 +522,6 @@ fn check_bare(name: &str, value: Option<&str>, with_values: &[&str]) -> Result<(
 
 fn bad_value(name: &str, value: Option<&str>, wanted: &str) -> MountOptionError {
     MountOptionError::new(format!("mount option {name}: {:?} is not {wanted}", value.unwrap_or_default()))
-}
-
-/// The path in an absolute form that outlives a change of the working directory; as it is where that cannot
-/// be told.
-pub fn absolute(path: &Path) -> std::path::PathBuf {
-    if path.as_os_str().as_bytes().starts_with(b"/") {
-        return path.to_path_buf();
-    }
-    std::env::current_dir().map_or_else(|_| path.to_path_buf(), |directory| directory.join(path))
 }
 
 #[cfg(test)]

@@ -110,12 +110,19 @@ fn the_whole_file_system() {
     let usage = succeed(["filesystem", "usage", "-b", root]);
     assert!(usage.contains("Device size:\t\t         536870912"), "{usage}");
     assert!(run("fstrim", &["-v", root]).contains("trimmed"));
-    succeed(["filesystem", "resize", "-64m", root]);
-    fail(1, "grows only while it is not mounted", ["filesystem", "resize", "+1g", root]);
+    // The image file goes along, and what is written far behind its old end is there.
+    let length = || fs::metadata(world.image()).unwrap().len();
+    assert!(succeed(["filesystem", "resize", "-64m", root]).contains("448.00MiB"));
+    assert_eq!(length(), 448 << 20);
+    succeed(["filesystem", "resize", "+576m", root]);
+    assert_eq!(length(), 1 << 30);
+    fs::write(world.at("large"), vec![8; 520 << 20]).unwrap();
     fail(1, "chunks lie behind", ["filesystem", "resize", "1m", root]);
-    succeed(["filesystem", "resize", "max", root]);
+    fs::remove_file(world.at("large")).unwrap();
+    fail(1, "device 7 is no part", ["filesystem", "resize", "7:max", root]);
+    assert_eq!(length(), 1 << 30);
     world.unmount();
-    assert_eq!(fs::read(world.image()).unwrap().len(), 512 << 20);
+    assert_eq!(length(), 1 << 30);
     let image = world.image();
     let image = image.to_str().unwrap();
     assert_eq!(succeed(["filesystem", "label", image]), "second\n");

@@ -72,7 +72,7 @@ impl Args {
         let named = |error: papilio::Error| crate::context::of_image(&self.image, error);
         let devid = self.size.devid;
         if let Target::Mounted(mounted) = Target::parse(self.image.as_os_str())? {
-            return self.run_mounted(&mounted);
+            return self.run_mounted(context, &mounted);
         }
         let fs = self.open(context)?;
         let mut devices = fs.usage()?.devices.into_iter();
@@ -122,9 +122,11 @@ impl Args {
         Ok(())
     }
 
-    /// The server does it, within the device as it is; an image file stays as long as it is.
-    fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
+    /// The server does it; the image file is made longer before, and cut after, as it is without a mount.
+    fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
         let devid = self.size.devid;
+        let asked = mounted.open()?;
+        let devices = asked.usage().map_err(|error| mounted.at(&error));
         let size = match self.size.size {
             Size::To(size) => size.to_string(),
             Size::More(more) => format!("+{more}"),
@@ -132,21 +134,49 @@ impl Args {
             Size::Max => "max".to_owned(),
             Size::Min => bail!("{mounted}: min is known of what is not mounted only"),
         };
-        mounted.open()?.resize(&format!("{devid}:{size}")).map_err(|error| {
-            let told = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
-            match told {
-                Some(rustix::io::Errno::FBIG) => anyhow::anyhow!(
-                    "{mounted}: the device is not that large; an image grows only while it is not mounted"
-                ),
-                Some(rustix::io::Errno::NOSPC) => {
-                    anyhow::anyhow!("{mounted}: chunks lie behind the new end, and nothing is moved")
-                }
-                Some(rustix::io::Errno::NODEV) => {
-                    anyhow::anyhow!("{mounted}: device {devid} is no part of the file system")
-                }
-                _ => mounted.at(&error),
+        let resize =
+            || asked.resize(&format!("{devid}:{size}")).map_err(|error| refused(mounted, devid, &error));
+        let devices = match devices {
+            Ok(usage) => usage.devices,
+            // The kernel's Btrfs, whose devices do not grow by being named here.
+            Err(_) if !mounted.mount.is_papilio() => return resize(),
+            Err(error) => return Err(error),
+        };
+        let device = devices.into_iter().find(|device| device.devid == devid);
+        let device =
+            device.with_context(|| format!("{mounted}: device {devid} is no part of the file system"))?;
+        let (before, held) = (device.total, device.size.unwrap_or(device.total));
+        let wanted = match self.size.size {
+            Size::To(size) => size,
+            Size::More(more) => before.checked_add(more).context("more bytes than 64 bits count")?,
+            Size::Less(less) => before.saturating_sub(less),
+            Size::Min | Size::Max => held,
+        };
+        let path = device.path.map(PathBuf::from).filter(|path| path.is_file());
+        let grown = path.as_deref().filter(|_| wanted > held);
+        if let Some(path) = grown {
+            set_length(path, wanted)?;
+        }
+        if let Err(error) = resize() {
+            if let Some(path) = grown {
+                set_length(path, held)?;
             }
-        })
+            return Err(error);
+        }
+        let now = wanted - wanted % SECTOR;
+        if let Some(path) = path
+            && now < before
+            && held > now
+        {
+            set_length(&path, now)?;
+        }
+        if context.verbosity >= 0 {
+            let mut output = Output::new()?;
+            let text = |bytes| Units::HUMAN.text(bytes);
+            output.text(format_args!("device {devid}: {} -> {} ({now} bytes)\n", text(before), text(now)))?;
+            output.finish()?;
+        }
+        Ok(())
     }
 
     /// Opened apart from the run's own: it is closed in between.
@@ -154,6 +184,23 @@ impl Args {
         let options = context.options().clone().write(true).commit_interval(None);
         let opened = FileSystem::open_with(&self.image, &options);
         opened.map_err(|error| crate::context::of_image(&self.image, error))
+    }
+}
+
+/// What sizes are rounded down to.
+const SECTOR: u64 = 4096;
+
+/// Why a server does not change the size.
+fn refused(mounted: &Mounted, devid: DeviceId, error: &std::io::Error) -> anyhow::Error {
+    match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
+        Some(rustix::io::Errno::FBIG) => anyhow::anyhow!("{mounted}: device {devid} is not that large"),
+        Some(rustix::io::Errno::NOSPC) => {
+            anyhow::anyhow!("{mounted}: chunks lie behind the new end, and nothing is moved")
+        }
+        Some(rustix::io::Errno::NODEV) => {
+            anyhow::anyhow!("{mounted}: device {devid} is no part of the file system")
+        }
+        _ => mounted.at(error),
     }
 }
 

@@ -104,7 +104,9 @@ impl Args {
         let mut options = MountOptions::parse(&texts.join(",")).map_err(anyhow::Error::msg)?;
         // These are bytes, which need be no text.
         for device in &global.device {
-            options.open = options.open.device(device);
+            // The server leaves the directory that it was called in.
+            options.open =
+                options.open.device(std::path::absolute(device).unwrap_or_else(|_| device.clone()));
         }
         if let Some(copy) = global.superblock {
             options.open = options.open.superblock_mirror(usize::from(copy));
