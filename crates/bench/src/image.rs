@@ -43,7 +43,7 @@ struct Way {
 ///
 /// # Errors
 /// A program fails, or there is no room.
-pub fn run(arguments: &Arguments, papilio: &Path) -> anyhow::Result<()> {
+pub fn run(arguments: &Arguments, papilio: &Path, quiet: bool) -> anyhow::Result<()> {
     interrupt::watch();
     anyhow::ensure!(arguments.rounds > 0, "--rounds 0: at least one");
     // 16 KiB at most, and as much again for trees and for what is not full.
@@ -64,7 +64,9 @@ pub fn run(arguments: &Arguments, papilio: &Path) -> anyhow::Result<()> {
         left_out.extend(needs.iter().find_map(|need| need.missing()).map(|why| (place, why)));
     }
     for round in 0..arguments.rounds {
-        eprintln!("round {} of {}", round + 1, arguments.rounds);
+        if !quiet {
+            eprintln!("round {} of {}", round + 1, arguments.rounds);
+        }
         for turn in 0..ways.len() {
             let place = (turn + round) % ways.len();
             if left_out.iter().any(|(left, _)| *left == place) {

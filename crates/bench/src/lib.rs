@@ -46,7 +46,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
         Some(args::Comparison::Names(arguments)) => names::run(arguments),
         Some(args::Comparison::Image(arguments)) => {
             let papilio = environment::papilio_command().context("the papilio command is not there")?;
-            image::run(arguments, &papilio)
+            image::run(arguments, &papilio, quiet)
         }
         Some(args::Comparison::Sweep(arguments)) => {
             let plan = arguments.plan(quiet)?;

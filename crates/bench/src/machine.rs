@@ -14,6 +14,9 @@ pub struct Machine {
     pub processors: usize,
     /// Bytes of memory.
     pub memory: u64,
+    /// Programs that ran or wanted to over the last minute before the run (the load average).
+    #[serde(default)]
+    pub load: f64,
     /// The kernel's release.
     pub kernel: String,
     /// Papilio's version; with "debug" for a build that is not meant to be measured.
@@ -25,6 +28,11 @@ pub struct Machine {
 }
 
 impl Machine {
+    /// Whether others were using so much of the machine that absolute figures say little.
+    pub fn was_busy(&self) -> bool {
+        self.load > self.processors as f64 / 4.0
+    }
+
     /// Looks around.
     pub fn here(fio: Option<&Path>) -> Self {
         let debug = if cfg!(debug_assertions) { " (debug)" } else { "" };
@@ -33,6 +41,7 @@ impl Machine {
             processor: processor(),
             processors: std::thread::available_parallelism().map_or(1, usize::from),
             memory: memory("MemTotal:"),
+            load: load(),
             kernel: rustix::system::uname().release().to_string_lossy().into_owned(),
             papilio: format!("{}{debug}", env!("CARGO_PKG_VERSION")),
             fio: fio.and_then(version),
@@ -51,6 +60,11 @@ fn memory(key: &str) -> u64 {
     info.lines()
         .find_map(|line| line.strip_prefix(key)?.split_whitespace().next()?.parse::<u64>().ok())
         .map_or(0, |kib| kib << 10)
+}
+
+fn load() -> f64 {
+    let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    text.split(' ').next().and_then(|first| first.parse().ok()).unwrap_or_default()
 }
 
 fn processor() -> String {

@@ -298,6 +298,7 @@ pub(crate) mod tests {
             processor: "A <processor> & more".into(),
             processors: 2,
             memory: 8 << 30,
+            load: 0.1,
             kernel: "6.18".into(),
             papilio: "0.1.0".into(),
             fio: Some("fio-3.33".into()),

@@ -20,6 +20,8 @@ const WIDTH: u32 = 560;
 const BAR: u32 = 34;
 /// Pixels for the names beside the bars.
 const NAMES: u32 = 100;
+/// Pixels for the names beside the lines.
+const LEGEND: u32 = 122;
 /// The percentiles of the latency plot.
 pub const PERCENTILES: [f64; 7] = [50.0, 90.0, 95.0, 99.0, 99.5, 99.9, 99.99];
 
@@ -326,7 +328,7 @@ pub(super) fn draw_lines(
 ) -> anyhow::Result<String> {
     let values = || lines.iter().flat_map(|line| line.points.iter().map(|(_, value)| *value));
     let (least, most) = (values().fold(f64::MAX, f64::min), values().fold(f64::MIN_POSITIVE, f64::max));
-    // Whole decades, so that the axis has at least two names; room for the legend above.
+    // Whole decades, so that the axis has at least two names.
     let low = 10_f64.powf(least.log10().floor());
     let high = 10_f64.powf((most * 1.01).log10().ceil()).max(low * 10.0);
     let mut svg = String::new();
@@ -336,7 +338,7 @@ pub(super) fn draw_lines(
         let mut chart = ChartBuilder::on(&root)
             .caption(title, font(18))
             .margin(8)
-            .margin_right(20)
+            .margin_right(LEGEND)
             .x_label_area_size(46)
             .y_label_area_size(72)
             .build_cartesian_2d(-0.3..names.len() as f64 - 0.7, (low..high).log_scale())?;
@@ -359,22 +361,16 @@ pub(super) fn draw_lines(
             let below = font(14).pos(Pos::new(HPos::Center, VPos::Top));
             root.draw(&Text::new(name.clone(), (x, y + 7), below))?;
         }
-        for line in lines {
-            let colour = line.colour;
-            let style = colour.stroke_width(2);
+        for (place, line) in lines.iter().enumerate() {
+            chart.draw_series(LineSeries::new(line.points.iter().copied(), line.colour.stroke_width(2)))?;
             chart
-                .draw_series(LineSeries::new(line.points.iter().copied(), style))?
-                .label(line.name.clone())
-                .legend(move |(x, y)| PathElement::new(vec![(x, y), (x + 18, y)], colour.stroke_width(3)));
-            chart.draw_series(line.points.iter().map(|point| Circle::new(*point, 3, colour.filled())))?;
+                .draw_series(line.points.iter().map(|point| Circle::new(*point, 3, line.colour.filled())))?;
+            // Beside the lines, where none of them can run under it.
+            let (x, y) = ((WIDTH - LEGEND + 12) as i32, 46 + 22 * place as i32);
+            root.draw(&Rectangle::new([(x, y - 6), (x + 12, y + 6)], line.colour.filled()))?;
+            let behind = font(14).pos(Pos::new(HPos::Left, VPos::Center));
+            root.draw(&Text::new(line.name.clone(), (x + 18, y), behind))?;
         }
-        chart
-            .configure_series_labels()
-            .position(SeriesLabelPosition::UpperLeft)
-            .background_style(WHITE.mix(0.8))
-            .border_style(GRID)
-            .label_font(font(14))
-            .draw()?;
         root.present()?;
     }
     Ok(svg)

@@ -156,6 +156,15 @@ pub fn facts(report: &Report) -> Vec<String> {
             machine.processor,
             number(machine.memory as f64 / f64::from(1 << 30))
         ),
+        format!(
+            "load average {:.2} before the run{}",
+            machine.load,
+            if machine.was_busy() {
+                ": the machine was busy, figures are lower and spreads wider than they need be"
+            } else {
+                ""
+            }
+        ),
         programs.join(", "),
         format!(
             "scale {}, {} rounds, on {backing} of {} MiB",
@@ -209,11 +218,19 @@ mod tests {
             "model: after",
             "x slow",
             "2 processors",
+            "load average 0.10 before the run\n",
             "000: MiB/s over snapshots",
         ] {
             assert!(text.contains(word), "{word} in\n{text}");
         }
         assert!(!text.contains("interrupted"));
+    }
+
+    #[test]
+    fn a_busy_machine_is_named() {
+        let mut report = sample();
+        report.machine.load = 3.0;
+        assert!(text(&report).contains("load average 3.00 before the run: the machine was busy"));
     }
 
     #[test]

@@ -33,7 +33,7 @@ fn a_bench_report_that_is_none_is_named() {
 
 #[test]
 fn images_of_a_directory_are_compared() {
-    let table = text(&succeed(["bench", "image", "--files", "150", "--rounds", "1"]));
+    let table = text(&succeed(["--quiet", "bench", "image", "--files", "150", "--rounds", "1"]));
     assert!(table.contains("papilio mkfs --rootdir") && table.contains("1.00 times papilio"), "{table}");
     assert_eq!(table.lines().count(), 3, "{table}");
 }
