@@ -133,7 +133,7 @@ pub enum Error {
         /// What is wrong with it.
         reason: Corrupt,
     },
-    /// The log of fsyncs cannot be replayed. Nothing was written.
+    /// The log of fsyncs cannot be replayed. It is still there, and so is the last commit.
     #[error("replaying the log of fsyncs{}: {cause}", of_subvolume(*subvolume))]
     LogReplay {
         /// The subvolume whose log it is; `None` where it concerns all logs.

@@ -25,8 +25,8 @@ const RESERVED_ITEMS: u64 = 1;
 /// none. To be called before anything else is changed.
 ///
 /// # Errors
-/// [`Error::LogReplay`] with what is wrong and where, for a log that cannot be read or contradicts its subvolume;
-/// then nothing was written. Or what the commit says.
+/// [`Error::LogReplay`] with what is wrong and where, for a log that cannot be read or contradicts its subvolume:
+/// then nothing was written; or for a commit that failed, after which the log is still there.
 pub(crate) fn replay(transactions: &Transactions, root: LogicalAddress, level: u8) -> Result<()> {
     let failed = |subvolume| move |cause| Error::LogReplay { subvolume, cause: Box::new(cause) };
     let geometry = transactions.volume().geometry();
@@ -46,7 +46,7 @@ pub(crate) fn replay(transactions: &Transactions, root: LogicalAddress, level: u
         superblock.log_root = LogicalAddress(0);
         superblock.log_root_level = 0;
     });
-    transactions.commit()
+    transactions.commit().map_err(failed(None))
 }
 
 /// Replays one log, unless its subvolume was deleted.

@@ -12,9 +12,10 @@ use crate::btree::{Item, Tree};
 use crate::errors::Result;
 use crate::items::inode_ref_edit::inode_ref_key;
 use crate::items::item_error;
+use papilio_format::items::dir_item::is_file_name;
 use papilio_format::items::inode::inode_key;
 use papilio_format::items::inode_ref::{InodeExtref, InodeExtrefs, InodeRef, InodeRefs};
-use papilio_format::{InodeNumber, ItemType, Key};
+use papilio_format::{Corrupt, InodeNumber, ItemType, Key};
 
 /// One name in an item of references.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -71,6 +72,11 @@ impl Replay<'_> {
         // The root directory of a subvolume names itself, in no directory.
         if item.key == inode_ref_key(number, number) {
             return Ok(());
+        }
+        if let Some(bad) = logged.iter().find(|reference| !is_file_name(&reference.name)) {
+            let value = bad.name.len() as u64;
+            let reason = Corrupt::field("inode reference", "name_length", value, "the name is no file name");
+            return Err(item_error(&self.log, item, reason));
         }
         let mut present = Vec::with_capacity(logged.len());
         for reference in logged.drain(..) {

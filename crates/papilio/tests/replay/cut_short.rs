@@ -1,12 +1,11 @@
 //! A replay that is itself cut short, at every moment: the log is still there, or all of it is replayed.
 
 use crate::bridge::Papilio;
-use crate::power_cut::Machine;
-use crate::steps::At;
+use crate::carried;
 use papilio::{CheckOptions, FileSystem, FindingKind, OpenOptions};
-use papilio_device::{Device, MemoryDevice, Recording};
+use papilio_device::{Device, Recording};
 use papilio_oracle::manifest::ManifestOptions;
-use papilio_oracle::{CompareOptions, Manifest, Need, require};
+use papilio_oracle::{CompareOptions, Manifest};
 use std::sync::Arc;
 
 fn open(device: Arc<dyn Device>, write: bool) -> FileSystem {
@@ -23,44 +22,9 @@ fn seen(fs: FileSystem) -> Manifest {
     Manifest::read(&Papilio(fs), ManifestOptions::default()).unwrap()
 }
 
-/// A disk with a log that says a bit of everything.
-fn disk() -> MemoryDevice {
-    let machine = Machine::new("default");
-    let at = At(machine.root().to_owned());
-    at.mkdir("d");
-    for number in 0..40 {
-        at.fill(&format!("d/n{number}"), 0, number * 300);
-    }
-    at.fill("f", 0, 200_000);
-    machine.commit();
-    at.fill("f", 50_000, 100_000);
-    at.truncate("f", 120_000);
-    at.clone_range("f", 0, 65_536, "copy", 0);
-    at.set_xattr("f", "user.a", b"a");
-    for name in ["f", "copy"] {
-        at.fsync(name);
-    }
-    for number in (0..40).step_by(2) {
-        at.remove(&format!("d/n{number}"));
-    }
-    at.rename("d/n1", "d/n0");
-    at.mkdir("d/new");
-    at.fill("d/new/x", 0, 30_000);
-    at.fsync("d");
-    at.fsync("d/new/x");
-    let cut = machine.cut("cut short");
-    assert!(cut.has_log());
-    let device = MemoryDevice::from_image(&cut.images[0]).unwrap();
-    machine.stop();
-    device
-}
-
 #[test]
 fn a_replay_that_is_cut_short_is_repeated() {
-    if require(Need::KERNEL_MOUNT).is_none() {
-        return;
-    }
-    let device = disk();
+    let device = carried::disk();
     let before = seen(open(Arc::new(device.snapshot()), false));
     let recording = Recording::new();
     let recorder: Arc<dyn Device> = Arc::new(recording.attach(Arc::new(device)));

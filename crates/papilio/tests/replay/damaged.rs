@@ -1,17 +1,15 @@
 //! Logs that cannot be believed: an error that says what is wrong where, and nothing is written.
 
-use crate::power_cut::Machine;
-use crate::steps::At;
+use crate::carried;
 use papilio::format::items::file_extent::{FileExtentContent, FileExtentItem};
 use papilio::format::items::inode::InodeItem;
 use papilio::format::node::{ItemHeader, NodeHeader};
 use papilio::format::{ItemType, LogicalAddress, objectid};
 use papilio::{CheckOptions, Error, FileSystem, OpenOptions};
 use papilio_device::{Action, Device, MemoryDevice, PhysicalAddress, Recording};
-use papilio_oracle::{Need, require};
 use std::sync::Arc;
 
-/// A disk with a log of two files, a directory, and names; node by node where its log lies.
+/// The carried disk, and node by node where its log lies.
 struct Logged {
     device: MemoryDevice,
     /// The blocks of the logs: their bytes, and where they are.
@@ -23,21 +21,7 @@ fn read_only(device: &MemoryDevice) -> FileSystem {
 }
 
 fn logged() -> Logged {
-    let machine = Machine::new("default");
-    let at = At(machine.root().to_owned());
-    at.mkdir("d");
-    at.fill("d/old", 0, 20_000);
-    machine.commit();
-    at.fill("d/new", 0, 30_000);
-    at.link("d/old", "d/older");
-    at.set_xattr("d/new", "user.a", b"a");
-    at.fill("d/old", 4096, 4096);
-    for name in ["d", "d/new", "d/old"] {
-        at.fsync(name);
-    }
-    let cut = machine.cut("damaged");
-    let device = MemoryDevice::from_image(&cut.images[0]).unwrap();
-    machine.stop();
+    let device = carried::disk();
     let fs = read_only(&device);
     assert!(fs.has_log());
     let mut found = Vec::new();
@@ -102,9 +86,6 @@ fn assert_refused(logged: &Logged, number: usize, block: &[u8]) -> String {
 
 #[test]
 fn a_log_that_is_damaged_is_an_error() {
-    if require(Need::KERNEL_MOUNT).is_none() {
-        return;
-    }
     let logged = logged();
     for (number, (block, _)) in logged.blocks.iter().enumerate() {
         let mut flipped = block.clone();
@@ -116,8 +97,8 @@ fn a_log_that_is_damaged_is_an_error() {
     // The last commit can still be read, and a log that is not to be replayed forbids writing.
     let fs = read_only(&logged.device);
     assert!(fs.has_log());
-    assert_eq!(fs.read("/d/old").unwrap().len(), 20_000);
-    assert!(fs.inode("/d/new").is_err(), "the log is not shown");
+    assert_eq!(fs.read("/f").unwrap().len(), 200_000);
+    assert!(fs.inode("/copy").is_err(), "the log is not shown");
     let report = fs.check(&CheckOptions::new().data_csum(true)).unwrap();
     assert!(report.is_clean(), "{}", report.findings[0]);
     let options = OpenOptions::new().write(true).replay_log(false);
@@ -125,7 +106,7 @@ fn a_log_that_is_damaged_is_an_error() {
     assert!(matches!(error, Error::ReadOnlyFileSystem { .. }), "{error}");
     // It is the damage that was refused.
     let (result, writes) = open_with(&logged, 0, &logged.blocks[0].0);
-    assert_eq!(result.unwrap().read("/d/new").unwrap().len(), 30_000);
+    assert_eq!(result.unwrap().read("/copy").unwrap().len(), 65_536);
     assert!(writes > 0);
 }
 
@@ -156,9 +137,6 @@ fn change_item(
 
 #[test]
 fn a_log_that_contradicts_the_file_system_is_an_error() {
-    if require(Need::KERNEL_MOUNT).is_none() {
-        return;
-    }
     let logged = logged();
     // An extent where another is, in part.
     let (number, block) = change_item(&logged, ItemType::EXTENT_DATA, |data| {
@@ -186,13 +164,10 @@ fn a_log_that_contradicts_the_file_system_is_an_error() {
 
 #[test]
 fn any_change_of_a_log_is_replayed_or_refused() {
-    if require(Need::KERNEL_MOUNT).is_none() {
-        return;
-    }
     let logged = logged();
     let mut random = fastrand::Rng::with_seed(5);
     let (mut refused, mut replayed) = (0, 0);
-    for _ in 0..400 * crate::random::number("PAPILIO_REPLAY_ROUNDS", 1) {
+    for _ in 0..2000 * crate::random::number("PAPILIO_REPLAY_ROUNDS", 1) {
         let number = random.usize(..logged.blocks.len());
         let mut block = logged.blocks[number].0.clone();
         let header = NodeHeader::parse(&block[..NodeHeader::SIZE]).unwrap();
@@ -220,5 +195,5 @@ fn any_change_of_a_log_is_replayed_or_refused() {
         }
     }
     println!("{refused} refused, {replayed} replayed");
-    assert!(refused > 40 && replayed > 40, "{refused} refused, {replayed} replayed");
+    assert!(refused > 200 && replayed > 200, "{refused} refused, {replayed} replayed");
 }

@@ -5,6 +5,7 @@
 
 #[path = "../kernel/bridge.rs"]
 mod bridge;
+mod carried;
 mod cut_short;
 mod damaged;
 mod judge;

@@ -42,14 +42,19 @@ pub struct Machine {
 impl Machine {
     /// A new one of the named shape; "papilio" is one that Papilio makes.
     pub fn new(shape: &str) -> Self {
+        Self::sized(shape, SIZE)
+    }
+
+    /// The same on devices of so many bytes.
+    pub fn sized(shape: &str, size: u64) -> Self {
         let scratch = Scratch::new(1 << 30).unwrap();
         let images = if shape == "papilio" {
-            let image = scratch.image("made", SIZE).unwrap();
+            let image = scratch.image("made", size).unwrap();
             papilio::mkfs(&image, &MkfsOptions::new()).unwrap();
             ImageSet::open(&scratch, vec![image])
         } else {
             let spec = papilio_oracle::preset(shape).unwrap_or_else(|| panic!("no preset '{shape}'"));
-            FileSystemSpec { device_size: SIZE, ..spec }.make(&scratch).unwrap()
+            FileSystemSpec { device_size: size, ..spec }.make(&scratch).unwrap()
         };
         // Quotas, where the shape has them, are enabled by the first mount.
         images.mount().unwrap().unmount().unwrap();

@@ -926,8 +926,13 @@ fn every_scenario_replays_as_the_kernel_would() {
 }
 
 #[test]
-fn every_scenario_without_no_holes() {
-    run("without-no-holes", true, |_| true);
+fn data_without_no_holes() {
+    // All of them in the long run.
+    let all = std::env::var_os("PAPILIO_REPLAY_ROUNDS").is_some();
+    let place = |name: &str| SCENARIOS.iter().position(|scenario| scenario.name == name);
+    let names = place("mode, owner, attributes");
+    assert!(names.is_some());
+    run("without-no-holes", true, |name| all || place(name) < names);
 }
 
 #[test]
