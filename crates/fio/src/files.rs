@@ -63,6 +63,14 @@ impl Files<'_> {
         }
     }
 
+    /// Lets go of what is cached of the file, after writing it back.
+    ///
+    /// # Errors
+    /// What writing back meets.
+    pub fn forget(&self, file: &File, name: &str) -> Result<(), EngineError> {
+        file.drop_cache().map_err(Self::error("writing back", &self.path(name)))
+    }
+
     /// Removes the file.
     ///
     /// # Errors

@@ -98,12 +98,16 @@ impl Job {
         })
     }
 
-    /// Opens a file for I/O; returns its size.
+    /// Opens a file for I/O, with nothing of it cached if the job asks for that; returns its size.
     ///
     /// # Errors
-    /// What opening or creating it meets.
+    /// What opening or creating it meets, or writing back what is cached.
     pub fn open(&mut self, number: usize, name: &str) -> Result<u64, EngineError> {
-        let mut file = Files { fs: &self.fs, options: &self.options }.open(name)?;
+        let files = Files { fs: &self.fs, options: &self.options };
+        let mut file = files.open(name)?;
+        if self.options.invalidate {
+            files.forget(&file, name)?;
+        }
         file.set_direct(self.options.direct);
         let size = file.len();
         if self.files.len() <= number {
@@ -118,17 +122,6 @@ impl Job {
         self.collect(usize::MAX);
         if let Some(file) = self.files.get_mut(number) {
             *file = None;
-        }
-    }
-
-    /// Forgets what is cached of a file.
-    ///
-    /// # Errors
-    /// What writing it back meets.
-    pub fn invalidate(&self, number: usize) -> papilio::Result<()> {
-        match self.files.get(number) {
-            Some(Some(file)) => file.drop_cache(),
-            _ => Ok(()),
         }
     }
 

@@ -191,6 +191,8 @@ pub struct JobOptions {
     pub fallocate: Fallocate,
     /// `direct=1`: its I/O goes past the page cache.
     pub direct: bool,
+    /// `invalidate=1`: a file that it opens is not cached.
+    pub invalidate: bool,
 }
 
 impl JobOptions {
@@ -230,6 +232,7 @@ impl JobOptions {
             create_on_open: flag(offsets.create_on_open),
             create_fsync: flag(offsets.create_fsync),
             direct: flag(offsets.direct),
+            invalidate: flag(offsets.invalidate),
             fallocate: match job.option(offsets.fallocate) {
                 2 | 4 => Fallocate::Whole,
                 3 => Fallocate::KeepSize,

@@ -70,6 +70,37 @@ fn batches_of_submissions_and_completions_verify() {
 }
 
 #[test]
+fn what_goes_through_the_page_cache_verifies() {
+    verified_with(&["--cache=64m"], &["--iodepth=8", "--direct=0", "--fsync=40"]);
+    // Less than what is written: pages are written back and reclaimed meanwhile.
+    verified_with(&["--cache=2m"], &["--iodepth=8", "--direct=0", "--end_fsync=1"]);
+    verified_with(&["--cache=64m"], &["--iodepth=8", "--direct=1"]);
+    verified_with(&["--cache=64m"], &["--iodepth=1", "--direct=0", "--invalidate=0"]);
+}
+
+#[test]
+fn the_slow_ways_verify_too() {
+    let slow = "--tuning=nocow_check=collect-all,log_items=in-place,write_checksum=before-submit,csum_lookup=heap,\
+                cache_insert=many-walks";
+    let mixed = ["--iodepth=8", "--fsync=30"];
+    verified_with(&["--cache=16m", slow], &mixed);
+    verified_with(&["--nodatacow=1", slow], &mixed);
+    verified_with(&["--tuning=write_checksum=offloaded"], &mixed);
+}
+
+#[test]
+fn direct_and_buffered_jobs_share_a_file() {
+    let Some(bench) = Bench::with_image(256) else { return };
+    let (engine, image) = (bench.engine(), format!("--image={}", bench.image.display()));
+    let common = ["--cache=16m", "--rw=randwrite", "--bs=8k", "--size=4m", "--filename=f"];
+    let common = [&common[..], &["--verify=crc32c", "--iodepth=4"]].concat();
+    let second = ["--name=second", &engine, &image, "--direct=1", "--offset=4m"];
+    let done = bench.run(&[&common[..], &["--direct=0"], &second, &common].concat()).ok();
+    assert_eq!((done.len(), done.sum("read", "io_bytes")), (2, 8 << 20));
+    bench.judge(|_| {});
+}
+
+#[test]
 fn completions_that_are_polled_for_verify() {
     let polled = ["--iodepth=8", "--iodepth_batch_complete_min=0", "--iodepth_batch_submit=4"];
     verified(&polled);
