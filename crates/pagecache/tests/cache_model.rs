@@ -153,6 +153,17 @@ enum Operation {
     Shrink { bytes: u64 },
 }
 
+/// Puts a folio of another file into the cache. When there is no room, it is the first file that is dirty.
+fn press(other: &File, file: &File, index: u64, order: u8) {
+    loop {
+        match other.mapping.get_or_insert(index, order) {
+            Ok(Lookup::Present(_)) => return,
+            Ok(Lookup::Vacant(fill)) => drop(other.load(fill).finish()),
+            Err(error) => file.relieve(error),
+        }
+    }
+}
+
 fn run(operations: impl Iterator<Item = Operation>, limit: u64, insert: CacheInsert, working_set: bool) {
     let cache = PageCache::with_options(CacheOptions { insert, working_set, ..CacheOptions::new(limit) });
     let file = File::new(&cache, 0);
@@ -170,8 +181,7 @@ fn run(operations: impl Iterator<Item = Operation>, limit: u64, insert: CacheIns
                 let (offset, len) = span(offset, len);
                 let expected = &model[offset as usize..offset as usize + len];
                 assert!(file.read(offset, len, order) == expected, "{operation:?}");
-                // Pressure from another file.
-                other.read(offset, 1, order);
+                press(&other, &file, offset / PAGE, order);
             }
             Operation::Sequential { len } => {
                 let (offset, len) = span(position, len);
