@@ -52,6 +52,7 @@ pub(crate) struct Server {
     name_changes: AtomicU64,
     valid_for: Duration,
     sector_size: u32,
+    read_only: bool,
 }
 
 impl Server {
@@ -72,6 +73,7 @@ impl Server {
             name_changes: AtomicU64::new(1),
             valid_for: options.attr_timeout,
             sector_size,
+            read_only: options.read_only,
         })
     }
 
@@ -168,6 +170,9 @@ impl Operations for Server {
     }
 
     fn sync(&self, node: NodeId, _data_only: bool) -> Result<(), Errno> {
+        if self.read_only {
+            return Ok(());
+        }
         match self.node(node)?.file() {
             Ok(file) => Ok(file.sync()?),
             Err(_) => Ok(self.fs.sync()?),

@@ -90,6 +90,8 @@ fn a_mount_that_is_read_only_changes_nothing() {
     let before = fs::read(&image).unwrap();
     let mount = Mount::new(&scratch, &image, "ro,strictatime");
     assert_eq!(fs::read(mount.path().join("f")).unwrap(), b"f");
+    fs::File::open(mount.path().join("f")).unwrap().sync_all().unwrap();
+    fs::File::open(mount.path()).unwrap().sync_all().unwrap();
     let refused = fs::write(mount.path().join("f"), b"g").unwrap_err();
     assert_eq!(refused.raw_os_error(), Some(libc::EROFS));
     mount.unmount();
