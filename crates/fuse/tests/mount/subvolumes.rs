@@ -115,3 +115,67 @@ fn a_snapshot_has_what_was_written_before_and_is_seen_at_once() {
     mount.unmount();
     check(&image);
 }
+
+/// A file's name for who keeps it over a restart, such as an NFS server.
+#[repr(C)]
+struct FileHandle {
+    length: u32,
+    kind: i32,
+    bytes: [u8; 128],
+}
+
+fn handle_of(path: &Path) -> FileHandle {
+    let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
+    let mut handle = FileHandle { length: 128, kind: 0, bytes: [0; 128] };
+    let mut mount = 0;
+    // SAFETY: the path is a C string, and the handle has the room that it says.
+    let result = unsafe {
+        let (directory, handle) = (libc::AT_FDCWD, &raw mut handle);
+        libc::syscall(libc::SYS_name_to_handle_at, directory, path.as_ptr(), handle, &raw mut mount, 0)
+    };
+    assert_eq!(result, 0, "{}", std::io::Error::last_os_error());
+    handle
+}
+
+fn open_handle(mount: &fs::File, handle: &FileHandle) -> std::io::Result<fs::File> {
+    use std::os::fd::{AsRawFd, FromRawFd};
+    // SAFETY: the handle was made by the kernel; the descriptor that comes back is nobody else's.
+    unsafe {
+        let handle = std::ptr::from_ref(handle);
+        match libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), handle, libc::O_RDONLY) {
+            -1 => Err(std::io::Error::last_os_error()),
+            descriptor => Ok(fs::File::from_raw_fd(descriptor as i32)),
+        }
+    }
+}
+
+#[test]
+fn handles_outlast_a_mount() {
+    let Some(_) = require(NEEDS) else { return };
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = make_image(&scratch, 256 << 20);
+    let image_fs = FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap();
+    image_fs.create_subvolume("/sub").unwrap();
+    image_fs.close().unwrap();
+    let mount = Mount::new(&scratch, &image, "subvolid=5");
+    let files = ["f", "d/f", "sub/f"].map(|name| mount.path().join(name));
+    fs::create_dir(mount.path().join("d")).unwrap();
+    for file in &files {
+        fs::write(file, file.as_os_str().as_encoded_bytes()).unwrap();
+    }
+    let gone = mount.path().join("gone");
+    fs::write(&gone, b"").unwrap();
+    let handles = files.clone().map(|file| handle_of(&file));
+    let gone_handle = handle_of(&gone);
+    fs::remove_file(&gone).unwrap();
+    mount.unmount();
+    let again = Mount::new(&scratch, &image, "subvolid=5");
+    let root = fs::File::open(again.path()).unwrap();
+    for (file, handle) in files.iter().zip(&handles) {
+        let content = std::io::read_to_string(open_handle(&root, handle).unwrap()).unwrap();
+        assert_eq!(content.as_bytes(), file.as_os_str().as_encoded_bytes());
+    }
+    assert_eq!(errno(open_handle(&root, &gone_handle)), Some(libc::ESTALE));
+    drop(root);
+    again.unmount();
+}
