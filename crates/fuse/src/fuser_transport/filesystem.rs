@@ -31,6 +31,8 @@ pub(crate) struct FuserTransport<O> {
     operations: Arc<O>,
     options: MountOptions,
     assistant: Assistant,
+    /// Whether files opened for direct I/O are written by several at once.
+    parallel_direct: bool,
 }
 
 thread_local! {
@@ -40,7 +42,7 @@ thread_local! {
 
 impl<O: Operations> FuserTransport<O> {
     pub(crate) fn new(operations: Arc<O>, options: MountOptions, assistant: Assistant) -> Self {
-        Self { operations, options, assistant }
+        Self { operations, options, assistant, parallel_direct: false }
     }
 
     /// Runs an operation; a panic is an I/O error.
@@ -57,6 +59,16 @@ impl<O: Operations> FuserTransport<O> {
             }
             Err(error) => reply.error(errno(error)),
         }
+    }
+
+    /// What the kernel may do with a file that was opened.
+    fn opened(&self, flags: i32) -> FopenFlags {
+        // Nobody changes the data but through the kernel.
+        let keep = FopenFlags::FOPEN_KEEP_CACHE;
+        if self.parallel_direct && flags & libc::O_DIRECT != 0 {
+            return keep | FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
+        }
+        keep
     }
 
     fn make(&self, request: &Request, new: &NewNode<'_>, reply: ReplyEntry) {
@@ -105,7 +117,7 @@ fn node(number: INodeNo) -> NodeId {
 
 impl<O: Operations> Filesystem for FuserTransport<O> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        super::agree(config, &self.options);
+        self.parallel_direct = super::agree(config, &self.options);
         Ok(())
     }
 
@@ -254,8 +266,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
 
     fn open(&self, _request: &Request, number: INodeNo, flags: OpenFlags, reply: ReplyOpen) {
         match self.ask(|operations| operations.open(node(number), flags.0)) {
-            // Nobody changes the data but through the kernel.
-            Ok(()) => reply.opened(NO_HANDLE, FopenFlags::FOPEN_KEEP_CACHE),
+            Ok(()) => reply.opened(NO_HANDLE, self.opened(flags.0)),
             Err(error) => reply.error(errno(error)),
         }
     }
@@ -278,7 +289,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
                 &attributes(&entry.attributes, entry.node.0),
                 Generation(entry.generation),
                 NO_HANDLE,
-                FopenFlags::FOPEN_KEEP_CACHE,
+                self.opened(flags),
             ),
             Err(error) => reply.error(errno(error)),
         }

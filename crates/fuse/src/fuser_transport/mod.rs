@@ -30,8 +30,12 @@ pub(crate) const MAX_WRITE: u32 = 1 << 20;
 /// Requests of readahead and writeback that the kernel has under way at once.
 const MAX_BACKGROUND: u16 = 64;
 
-/// Agrees with the kernel on what this transport does.
-fn agree(config: &mut KernelConfig, options: &MountOptions) {
+/// Agrees with the kernel on what this transport does; says whether files that are opened for direct I/O may
+/// be written by several at once.
+///
+/// The kernel writes such a file under its lock, unless it is told that the server does not need that. Then it
+/// forgets to update the times that it keeps with the writeback cache, so that it is either or.
+fn agree(config: &mut KernelConfig, options: &MountOptions) -> bool {
     let mut wanted = vec![
         // Which umask counts is decided by the directory's default access control list.
         InitFlags::FUSE_DONT_MASK,
@@ -51,7 +55,8 @@ fn agree(config: &mut KernelConfig, options: &MountOptions) {
         // The kernel enforces access control lists, which implies all other permissions.
         wanted.push(InitFlags::FUSE_POSIX_ACL);
     }
-    if options.writeback_cache && !options.read_only {
+    let gathers = options.writeback_cache && !options.read_only;
+    if gathers {
         wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
     }
     for flag in wanted {
@@ -68,4 +73,6 @@ fn agree(config: &mut KernelConfig, options: &MountOptions) {
     }
     let _ = config.set_max_background(MAX_BACKGROUND);
     let _ = config.set_congestion_threshold(MAX_BACKGROUND / 4 * 3);
+    // Kernels that know this also keep such writes and the cache of who else has the file open in line.
+    !gathers && config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok()
 }

@@ -82,6 +82,11 @@ fn data() {
 }
 
 #[test]
+fn data_without_the_writeback_cache() {
+    both("noatime,allow_other,nowriteback_cache", steps::data);
+}
+
+#[test]
 fn ranges() {
     both("noatime,allow_other", steps::ranges);
 }

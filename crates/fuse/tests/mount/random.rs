@@ -23,6 +23,7 @@ struct Subject {
     path: PathBuf,
     file: File,
     other: File,
+    direct: File,
     model: Vec<u8>,
 }
 
@@ -41,7 +42,8 @@ fn open(path: &Path, flags: OFlags) -> File {
 impl Subject {
     fn new(path: PathBuf) -> Self {
         let (file, other) = (open(&path, OFlags::empty()), open(&path, OFlags::empty()));
-        Self { path, file, other, model: Vec::new() }
+        let direct = open(&path, OFlags::DIRECT);
+        Self { path, file, other, direct, model: Vec::new() }
     }
 
     /// A random range that starts in the file or a little behind it.
@@ -101,6 +103,26 @@ impl Subject {
             panic!("read {offset} {length}: byte {} differs", from + at);
         }
         format!("read {offset} {length}")
+    }
+
+    /// Direct I/O, in whole blocks from aligned memory.
+    fn direct(&mut self, random: &mut Rng) -> String {
+        let (offset, length) = self.range(random);
+        let (offset, length) = (offset / 4096 * 4096, length.div_ceil(4096) * 4096);
+        let mut memory = vec![0_u8; length as usize + 4096];
+        let start = memory.as_ptr().align_offset(4096);
+        let block = &mut memory[start..start + length as usize];
+        if random.bool() {
+            random.fill(block);
+            self.direct.write_all_at(block, offset).unwrap();
+            let data = block.to_vec();
+            self.put(offset, &data);
+            return format!("direct write {offset} {length}");
+        }
+        let read = self.direct.read_at(block, offset).unwrap();
+        let from = (offset as usize).min(self.model.len());
+        assert!(block[..read] == self.model[from..from + read], "direct read {offset} {length}: differs");
+        format!("direct read {offset} {length}")
     }
 
     fn truncate(&mut self, random: &mut Rng) -> String {
@@ -246,7 +268,8 @@ fn run(options: &str) {
             6..=9 => subject.read(&mut random),
             10 => subject.truncate(&mut random),
             11..=12 => subject.allocate(&mut random),
-            13..=14 => subject.map(&mut random),
+            13 => subject.map(&mut random),
+            14 => subject.direct(&mut random),
             15..=16 => {
                 let [a, b] = &mut subjects;
                 let (from, to) = if which == 0 { (a, b) } else { (b, a) };

@@ -230,6 +230,7 @@ fn times_of_changes(s: &mut Script) {
             s.step("fsync", |_| Ok(format!("{:?}", file.sync_all()?)));
         });
     }
+    direct_times(s);
     s.times(&["d", "f"], |s| s.read("f"));
     s.times(&["d", "f"], |s| s.list("d"));
     s.times(&["f"], |s| s.stat("f"));
@@ -245,4 +246,21 @@ fn times_of_changes(s: &mut Script) {
         Ok("ok".into())
     });
     s.times_are("copied");
+}
+
+fn direct_times(s: &mut Script) {
+    if let Some(file) = s.open("f", OFlags::RDWR | OFlags::DIRECT, 0) {
+        let file = std::fs::File::from(file);
+        // Aligned as direct I/O asks for.
+        let memory = [3_u8; 3 * 4096];
+        let start = memory.as_ptr().align_offset(4096);
+        for offset in [0, 1 << 20] {
+            s.times(&["f"], |s| {
+                s.step("direct pwrite", |_| {
+                    Ok(file.write_at(&memory[start..start + 4096], offset)?.to_string())
+                });
+            });
+            s.fstat("f", &file);
+        }
+    }
 }

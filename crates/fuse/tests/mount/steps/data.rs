@@ -35,7 +35,6 @@ pub fn data(s: &mut Script) {
     s.read("f");
     s.step("pread beyond the end", |_| Ok(file.read_at(&mut [0; 10], 1 << 30)?.to_string()));
     s.step("pread across the end", |_| Ok(file.read_at(&mut [0; 10_000], (1 << 20) + 4000)?.to_string()));
-    s.step("pwrite at the largest offset", |_| Ok(file.write_at(b"x", i64::MAX as u64 - 1)?.to_string()));
     s.step("pwrite beyond", |_| Ok(file.write_at(b"xx", i64::MAX as u64)?.to_string()));
     drop(file);
     if let Some(mut file) = open(s, "f", OFlags::WRONLY | OFlags::APPEND) {
