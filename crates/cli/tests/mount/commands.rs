@@ -64,6 +64,13 @@ fn subvolumes_of_a_mount() {
     succeed(["subvolume", "set-default", root]);
     fail(1, "no such subvolume", ["subvolume", "delete", &world.at("snapshots")]);
     fail(1, "it exists already", ["subvolume", "create", &world.at("sv")]);
+    succeed(["subvolume", "create", &world.at("by-id")]);
+    let id =
+        succeed(["subvolume", "list", root]).lines().last().unwrap().split(' ').nth(1).unwrap().to_owned();
+    succeed(["subvolume", "delete", "-r", &id, root]);
+    assert!(!fs::exists(world.at("by-id")).unwrap());
+    fail(1, "no such file", ["subvolume", "delete", "-r", &id, root]);
+    fail(2, "one path", ["subvolume", "delete", "-r", "1", root, root]);
     succeed(["subvolume", "delete", &world.at("sv"), &world.at("snapshots/sv")]);
     assert!(!fs::exists(world.at("sv")).unwrap());
     assert_eq!(fs::read_dir(world.at("snapshots")).unwrap().count(), 0);

@@ -1,9 +1,11 @@
 //! `papilio subvolume delete`.
 
+use crate::UsageError;
 use crate::context::{Context, for_each_target};
 use crate::mounted::{Mounted, Target};
+use papilio::format::TreeId;
 use papilio::{Error, PathError};
-use std::ffi::OsString;
+use std::ffi::{OsStr, OsString};
 
 /// Delete subvolumes and snapshots, with all that they hold
 ///
@@ -14,11 +16,20 @@ pub struct Args {
     /// The subvolumes
     #[arg(value_name = "IMAGE:/PATH|PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
+    /// The subvolume with this id instead, of the file system that the one path lies in
+    #[arg(short = 'r', long = "rootid", value_name = "ID")]
+    id: Option<u64>,
 }
 
 impl Args {
     /// Deletes them.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if let Some(id) = self.id {
+            let [path] = &self.paths[..] else {
+                return Err(UsageError::new("subvolume delete: --rootid goes with one path").into());
+            };
+            return delete_by_id(context, path, TreeId(id));
+        }
         for_each_target(context, &self.paths, Target::parse, |target| {
             let path = match target {
                 Target::Image(path) => path,
@@ -37,6 +48,19 @@ impl Args {
             deleted.map_err(|error| context.at(&path, &error))
         })
     }
+}
+
+fn delete_by_id(context: &Context, path: &OsStr, id: TreeId) -> anyhow::Result<()> {
+    let path = match Target::parse(path)? {
+        Target::Image(path) => path,
+        Target::Mounted(mounted) => {
+            let deleted = mounted.open()?.delete_subvolume_by_id(id);
+            return deleted.map_err(|error| mounted.at(&error));
+        }
+    };
+    let fs = context.change(&path.image)?;
+    let deleted = fs.delete_subvolume_by_id(id).and_then(|()| fs.sync()).and_then(|()| fs.clean_subvolumes());
+    deleted.map_err(|error| context.at(&path, &error))
 }
 
 fn delete_mounted(mounted: &Mounted) -> anyhow::Result<()> {

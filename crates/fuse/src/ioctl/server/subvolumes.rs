@@ -113,6 +113,8 @@ pub(super) fn delete_v2(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     if arguments.flags & SUBVOL_SPEC_BY_ID == 0 {
         return remove(call, call.inode, name(&arguments.name)?);
     }
+    // Nobody asks whether the caller could reach it by its path.
+    call.must_be_administrator()?;
     let id = arguments.name[..8].try_into().map(u64::from_ne_bytes).expect("eight bytes");
     if id < objectid::FIRST_FREE {
         return Err(Errno(libc::EINVAL));
