@@ -5,6 +5,7 @@
 
 #[path = "../kernel/bridge.rs"]
 mod bridge;
+mod by_hand;
 mod carried;
 mod cut_short;
 mod damaged;

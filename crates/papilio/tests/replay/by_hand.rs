@@ -1,0 +1,276 @@
+//! Logs written by hand, of kinds that present kernels do not write: kernels before them did, and a replay has to
+//! make sense of whatever is well formed.
+
+use papilio::format::items::dir_item::{DirEntry, FileType};
+use papilio::format::items::dir_log::DirLogItem;
+use papilio::format::items::inode::{InodeItem, inode_key};
+use papilio::format::items::inode_ref::{InodeExtref, InodeRef, InodeRefs};
+use papilio::format::items::root::RawRootItem;
+use papilio::format::node::{ItemHeader, NodeHeader};
+use papilio::format::superblock::superblock_offset;
+use papilio::format::{
+    Generation, InodeNumber, ItemType, Key, LogicalAddress, PhysicalAddress, Superblock, objectid,
+};
+use papilio::{CheckOptions, Error, FileSystem, MkfsOptions, OpenOptions};
+use papilio_device::{Device, MemoryDevice};
+use std::sync::Arc;
+
+const NODE: usize = 16384;
+/// How far behind the last block of the file system the log lies.
+const APART: u64 = 1 << 20;
+const ROOT: InodeNumber = objectid::FIRST_INODE;
+
+/// A file system that was committed, and to which a log is added.
+struct Committed {
+    device: MemoryDevice,
+    /// The items of the top-level subvolume.
+    items: Vec<(Key, Vec<u8>)>,
+    header: NodeHeader,
+    /// From logical addresses of metadata to the device.
+    places: Vec<u64>,
+    /// Where the log goes.
+    free: LogicalAddress,
+}
+
+fn open(device: &MemoryDevice, write: bool) -> papilio::Result<FileSystem> {
+    let options = OpenOptions::new().write(write).commit_interval(None);
+    FileSystem::from_devices(vec![Arc::new(device.snapshot())], &options)
+}
+
+impl Committed {
+    /// With `/a`, also named `/a2`, and `/b`.
+    fn new() -> Self {
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).unwrap();
+        let options = OpenOptions::new().write(true).commit_interval(None);
+        let fs = FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).unwrap();
+        for name in ["/a", "/b"] {
+            fs.create_file(name).unwrap().write_at(name.as_bytes(), 0).unwrap();
+        }
+        fs.hard_link("/a", "/a2").unwrap();
+        fs.close().unwrap();
+        let device = device.snapshot();
+        let fs = open(&device, false).unwrap();
+        let roots = fs.tree_roots().unwrap();
+        let last =
+            roots.iter().filter(|root| root.id != objectid::CHUNK_TREE).map(|root| root.address.0).max();
+        let root = roots.iter().find(|root| root.id == objectid::FS_TREE).unwrap();
+        let block = fs.tree_blocks(root).next().unwrap().unwrap();
+        assert!(block.node().is_leaf(), "few items");
+        let node = block.node();
+        let items = (0..node.len()).map(|slot| (node.key(slot), node.item(slot).to_vec())).collect();
+        let header = block.header();
+        let mut places = Vec::new();
+        for place in (0..device.size()).step_by(4096) {
+            let mut bytes = [0; NodeHeader::SIZE];
+            device.read_at(&mut bytes, PhysicalAddress(place)).unwrap();
+            if NodeHeader::parse(&bytes).unwrap() == header {
+                places.push(place - header.address.0);
+            }
+        }
+        assert!(!places.is_empty());
+        let free = LogicalAddress(last.unwrap() + APART);
+        Self { items, header, places, free, device }
+    }
+
+    fn item(&self, key: Key) -> &[u8] {
+        &self.items.iter().find(|(found, _)| *found == key).unwrap_or_else(|| panic!("no item {key}")).1
+    }
+
+    fn inode(&self, name: &[u8]) -> (InodeNumber, InodeItem) {
+        let (number, _) = self.entry(name);
+        (number, InodeItem::parse(self.item(inode_key(number))).unwrap())
+    }
+
+    /// The inode that has a name in the root directory, and the name's index.
+    fn entry(&self, name: &[u8]) -> (InodeNumber, u64) {
+        let refs = self.items.iter().filter(|(key, _)| key.item_type == ItemType::INODE_REF);
+        refs.flat_map(|(key, data)| {
+            InodeRefs::parse(data).unwrap().map(|entry| (entry.name, key.objectid, entry.index))
+        })
+        .find(|(found, ..)| *found == name)
+        .map(|(_, number, index)| (InodeNumber(number), index))
+        .unwrap()
+    }
+
+    /// The item of the root directory, as a log has it.
+    fn root_item(&self) -> (Key, Vec<u8>) {
+        let item = InodeItem::parse(self.item(inode_key(ROOT))).unwrap();
+        self.logged(ROOT, &item)
+    }
+
+    fn logged(&self, number: InodeNumber, item: &InodeItem) -> (Key, Vec<u8>) {
+        let item = InodeItem { transid: Generation(self.header.generation.0 + 1), ..*item };
+        (inode_key(number), item.to_bytes().to_vec())
+    }
+
+    /// Writes a leaf that belongs to logs.
+    fn write_leaf(&self, address: LogicalAddress, items: &[(Key, Vec<u8>)]) {
+        let mut block = vec![0; NODE];
+        let mut end = NODE - NodeHeader::SIZE;
+        for (slot, (key, data)) in items.iter().enumerate() {
+            end -= data.len();
+            let item = ItemHeader { key: *key, offset: end as u32, size: data.len() as u32 };
+            let at = NodeHeader::SIZE + slot * ItemHeader::SIZE;
+            block[at..at + ItemHeader::SIZE].copy_from_slice(&item.to_bytes());
+            block[NodeHeader::SIZE + end..][..data.len()].copy_from_slice(data);
+        }
+        let header = NodeHeader {
+            address,
+            generation: self.generation(),
+            owner: objectid::TREE_LOG,
+            item_count: items.len() as u32,
+            level: 0,
+            ..self.header
+        };
+        block[..NodeHeader::SIZE].copy_from_slice(&header.to_bytes());
+        let sum = papilio::format::ChecksumType::Crc32c.compute(&block[32..]);
+        block[..32].copy_from_slice(sum.padded());
+        for place in &self.places {
+            self.device.write_at(&block, PhysicalAddress(address.0 + place)).unwrap();
+        }
+    }
+
+    /// The transaction that the log is of.
+    fn generation(&self) -> Generation {
+        Generation(open(&self.device, false).unwrap().superblock().raw.generation.0 + 1)
+    }
+
+    /// Adds a log of these items to the top-level subvolume, and replays it.
+    fn replay(&self, mut items: Vec<(Key, Vec<u8>)>) -> papilio::Result<FileSystem> {
+        items.sort_by_key(|(key, _)| *key);
+        let log = LogicalAddress(self.free.0 + NODE as u64);
+        self.write_leaf(log, &items);
+        let raw = RawRootItem {
+            generation: self.generation(),
+            generation_v2: self.generation(),
+            address: log,
+            refs: 1,
+            ..RawRootItem::parse(&[0; RawRootItem::SIZE]).unwrap()
+        };
+        let key = Key::new(objectid::TREE_LOG.0, ItemType::ROOT_ITEM, objectid::FS_TREE.0);
+        self.write_leaf(self.free, &[(key, raw.to_bytes().to_vec())]);
+        let place = superblock_offset(0);
+        let mut bytes = vec![0; 4096];
+        self.device.read_at(&mut bytes, place).unwrap();
+        let mut superblock = Superblock::parse(&bytes, place).unwrap();
+        superblock.raw.log_root = self.free;
+        self.device.write_at(&superblock.to_bytes(place), place).unwrap();
+        let device: Arc<dyn Device> = Arc::new(self.device.snapshot());
+        let options = OpenOptions::new().write(true).commit_interval(None);
+        let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options)?;
+        fs.close()?;
+        let fs = FileSystem::from_devices(vec![device], &OpenOptions::new())?;
+        let report = fs.check(&CheckOptions::new().data_csum(true))?;
+        assert!(report.is_clean(), "{}", report.findings[0]);
+        Ok(fs)
+    }
+}
+
+fn names(fs: &FileSystem) -> Vec<String> {
+    let entries =
+        fs.read_dir("/").unwrap().map(|entry| String::from_utf8_lossy(entry.unwrap().name()).into());
+    let mut names: Vec<String> = entries.collect();
+    names.sort();
+    names
+}
+
+fn entry(name: &[u8], index: u64, location: Key) -> (Key, Vec<u8>) {
+    let entry = DirEntry {
+        location,
+        transid: Generation(1),
+        file_type: FileType::Regular,
+        encrypted: false,
+        name,
+        data: &[],
+    };
+    (Key::new(ROOT.0, ItemType::DIR_INDEX, index), entry.to_bytes())
+}
+
+fn reference(inode: InodeNumber, name: &[u8], index: u64) -> (Key, Vec<u8>) {
+    (Key::new(inode.0, ItemType::INODE_REF, ROOT.0), InodeRef { index, name }.to_bytes())
+}
+
+#[test]
+fn a_name_that_only_the_references_lack_is_unlinked() {
+    let committed = Committed::new();
+    let (a, item) = committed.inode(b"a");
+    let log = vec![committed.logged(a, &item), reference(a, b"a", committed.entry(b"a").1)];
+    let fs = committed.replay(log).unwrap();
+    assert_eq!(names(&fs), ["a", "b"]);
+    assert_eq!(fs.metadata("/a").unwrap().nlink(), 1);
+}
+
+#[test]
+fn an_index_that_another_name_has_is_taken_over() {
+    let committed = Committed::new();
+    let (_, item) = committed.inode(b"b");
+    let (new, index) = (InodeNumber(1000), committed.entry(b"b").1);
+    let item = InodeItem { size: 0, nbytes: 0, ..item };
+    let fs = committed.replay(vec![committed.logged(new, &item), reference(new, b"c", index)]).unwrap();
+    assert_eq!(names(&fs), ["a", "a2", "c"]);
+    assert_eq!(fs.metadata("/c").unwrap().number(), new);
+}
+
+#[test]
+fn an_inode_logged_without_names_is_passed_over() {
+    let committed = Committed::new();
+    let (b, item) = committed.inode(b"b");
+    let unnamed = InodeItem { nlink: 0, size: 9, ..item };
+    let new = InodeNumber(1000);
+    let inline = |number: InodeNumber| {
+        let key = Key::new(number.0, ItemType::EXTENT_DATA, 0);
+        (key, committed.item(Key::new(b.0, ItemType::EXTENT_DATA, 0)).to_vec())
+    };
+    let log = vec![committed.logged(b, &unnamed), committed.logged(new, &unnamed), inline(b), inline(new)];
+    let fs = committed.replay(log).unwrap();
+    assert_eq!(names(&fs), ["a", "a2", "b"]);
+    assert_eq!(fs.read("/b").unwrap(), b"/b");
+}
+
+#[test]
+fn an_entry_that_no_reference_announces_takes_name_and_index() {
+    let committed = Committed::new();
+    let (a, b) = (committed.entry(b"a").0, committed.entry(b"b"));
+    let log = vec![committed.root_item(), entry(b"b", 77, inode_key(a)), entry(b"gone", 78, inode_key(ROOT))];
+    // A directory cannot be in itself: not a name that could be believed.
+    assert!(matches!(committed.replay(log), Err(Error::LogReplay { .. })));
+    let committed = Committed::new();
+    let log = vec![committed.root_item(), entry(b"b", 77, inode_key(a))];
+    let fs = committed.replay(log).unwrap();
+    assert_eq!(names(&fs), ["a", "a2", "b"]);
+    assert_eq!(fs.metadata("/b").unwrap().number(), a);
+    assert_eq!(fs.metadata("/b").unwrap().nlink(), 3);
+    let committed = Committed::new();
+    let fs = committed.replay(vec![committed.root_item(), entry(b"e", b.1, inode_key(a))]).unwrap();
+    assert_eq!(names(&fs), ["a", "a2", "e"]);
+    // One for an inode that is not there stays out, and so does a subvolume's.
+    let committed = Committed::new();
+    let subvolume = Key::new(300, ItemType::ROOT_ITEM, u64::MAX);
+    let missing = inode_key(InodeNumber(2000));
+    let log = vec![committed.root_item(), entry(b"x", 80, missing), entry(b"y", 81, subvolume)];
+    assert_eq!(names(&committed.replay(log).unwrap()), ["a", "a2", "b"]);
+}
+
+#[test]
+fn references_to_directories_that_are_not_there_are_left_out() {
+    let committed = Committed::new();
+    let (a, item) = committed.inode(b"a");
+    let parent = InodeNumber(5000);
+    let extended = InodeExtref { parent, index: 3, name: b"nowhere" };
+    let plain = (Key::new(a.0, ItemType::INODE_REF, parent.0), InodeRef { index: 3, name: b"n" }.to_bytes());
+    let log = vec![committed.logged(a, &item), plain, (extended.key(a), extended.to_bytes())];
+    let fs = committed.replay(log).unwrap();
+    assert_eq!(names(&fs), ["a", "a2", "b"]);
+    assert_eq!(fs.metadata("/a").unwrap().nlink(), 2);
+}
+
+#[test]
+fn a_whole_directory_that_the_log_has_nothing_of_is_emptied() {
+    let committed = Committed::new();
+    let range =
+        (Key::new(ROOT.0, ItemType::DIR_LOG_INDEX, 0), DirLogItem { end: u64::MAX }.to_bytes().to_vec());
+    let fs = committed.replay(vec![committed.root_item(), range]).unwrap();
+    assert_eq!(names(&fs), [""; 0]);
+    assert_eq!(fs.metadata("/").unwrap().size(), 0);
+}
