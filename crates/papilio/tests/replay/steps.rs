@@ -44,7 +44,6 @@ impl At {
         self.open(name).sync_data().unwrap();
     }
 
-    /// Syncs a range only, as databases do: the data, without a log.
     pub fn truncate(&self, name: &str, size: u64) {
         self.open(name).set_len(size).unwrap();
     }
