@@ -72,6 +72,25 @@ impl SumRuns {
         self.push(start, sums.len() / size, first);
     }
 
+    /// Forgets sums of sectors that were added more than once, as where several extents of a file share them:
+    /// they are the same.
+    pub(crate) fn forget_repeated(&mut self) {
+        let (size, sector) = (self.checksum_type.size(), self.sector_size as u64);
+        self.runs.sort_unstable_by_key(|run| run.start);
+        let mut reached = LogicalAddress(0);
+        self.runs.retain_mut(|run| {
+            if run.end <= reached {
+                return false;
+            }
+            if run.start < reached {
+                run.place.start += ((reached.0 - run.start.0) / sector) as usize * size;
+                run.start = reached;
+            }
+            reached = run.end;
+            true
+        });
+    }
+
     /// The sums from `first` on are those of `sectors` sectors from `start` on.
     fn push(&mut self, start: LogicalAddress, sectors: usize, first: usize) {
         assert!(start.0 > 0, "no data lies at address 0, which stands for holes");

@@ -191,6 +191,7 @@ impl Gatherer<'_> {
                 return Ok(Err("very many extents changed"));
             }
         }
+        gathered.sums.forget_repeated();
         Ok(Ok(gathered))
     }
 
