@@ -50,8 +50,10 @@ struct State {
     /// Changes entered, and how many of them are on disk.
     entered: u64,
     synced: u64,
-    /// The clock of freezes at the last sync.
+    /// The clock of freezes when the last sync froze the log trees, and when it froze their root tree. Not
+    /// one for both: others change log trees in between.
     synced_stamp: u64,
+    root_synced_stamp: u64,
 }
 
 /// What was entered into the log and waits to be durable.
@@ -203,7 +205,7 @@ impl Transactions {
     }
 
     fn sync_log_locked(&self, ticket: LogTicket, written: &RawSuperblock) -> Result<()> {
-        let (changed, since, upto) = {
+        let (changed, since, root_since, upto) = {
             let mut log = self.log.state.lock();
             if log.synced >= ticket.entered {
                 return Ok(());
@@ -212,13 +214,13 @@ impl Transactions {
                 .into_iter()
                 .map(|id| (id, Arc::clone(&log.trees[&id])))
                 .collect();
-            (changed, log.synced_stamp, log.entered)
+            (changed, log.synced_stamp, log.root_synced_stamp, log.entered)
         };
         // No commit ends the transaction meanwhile: that takes the lock which the caller holds.
         let handle = Handle::new(self, None, None, self.now());
         let allocator = LogAllocator { handle: &handle, log: &self.log };
         let stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
-        let mut frozen: Vec<Tree> = Vec::with_capacity(changed.len() + 1);
+        let mut frozen: Vec<Tree> = Vec::with_capacity(changed.len());
         let mut roots = Vec::with_capacity(changed.len());
         for (id, tree) in &changed {
             let tree = tree.freeze(stamp);
@@ -239,24 +241,24 @@ impl Transactions {
         for (key, item) in roots {
             root_tree.edit(&allocator).put(key, &item)?;
         }
-        let stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
-        let root = root_tree.freeze(stamp);
+        let root_stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
+        let root = root_tree.freeze(root_stamp);
         let root_block = root.root_block()?;
         let superblock =
             RawSuperblock { log_root: root_block.address(), log_root_level: root_block.level(), ..*written };
-        drop(root_block);
-        frozen.push(root);
         let mut blocks = Vec::new();
+        dirty_blocks_since(&root_block, root_since, &mut blocks);
         for tree in &frozen {
             dirty_blocks_since(&tree.root_block()?, since, &mut blocks);
         }
         self.write_blocks(blocks)?;
-        drop(frozen);
+        drop((frozen, root_block, root));
         self.volume.flush()?;
         self.volume.write_log_superblock(&superblock)?;
         let mut log = self.log.state.lock();
         log.synced = upto;
         log.synced_stamp = stamp;
+        log.root_synced_stamp = root_stamp;
         Ok(())
     }
 }
