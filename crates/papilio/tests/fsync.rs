@@ -1,9 +1,11 @@
 //! fsync by the log: what one file was told to be durable is there after the power went, by the kernel's
 //! replay; and where a log cannot say it, the fsync is a commit.
 
+use papilio::format::items::file_extent::Compression;
 use papilio::format::{PhysicalAddress, Superblock};
 use papilio::{
-    File, FileSystem, InodeFlags, LogItems, MkfsFeature, MkfsOptions, OpenOptions, RenameMode, Tuning,
+    CompressionChoice, File, FileSystem, InodeFlags, LogItems, MkfsFeature, MkfsOptions, OpenOptions,
+    RenameMode, Tuning,
 };
 use papilio_device::{Device, MemoryDevice};
 use papilio_oracle::{ImageSet, Need, Scratch, require};
@@ -108,6 +110,76 @@ fn what_was_fsynced_is_there_and_the_rest_may_not_be() {
         assert!(!case.has_log(), "a commit ends the log");
         case.after_power_loss(|root| assert_content(root, "unsynced", b"lost"));
     }
+}
+
+#[test]
+fn a_file_that_is_cut_within_a_logged_extent_keeps_its_front() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let case = Case::new();
+    let file = case.file("/cut", &[3; 22_056]);
+    file.sync().unwrap();
+    file.set_len(16_384).unwrap();
+    file.write_at(&[4; 2139], 16_384).unwrap();
+    file.sync().unwrap();
+    assert!(case.has_log());
+    let mut expected = vec![3; 16_384];
+    expected.resize(16_384 + 2139, 4);
+    case.after_power_loss(|root| assert_content(root, "cut", &expected));
+}
+
+#[test]
+fn a_file_that_is_unlinked_after_its_fsync_comes_back_as_that_left_it() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let case = Case::new();
+    for name in ["/gone", "/again"] {
+        case.file(name, b"of the last commit");
+    }
+    case.fs.sync().unwrap();
+    for (name, byte) in [("/gone", 8), ("/again", 9)] {
+        let file = case.fs.open_file(name).unwrap();
+        file.write_at(&[byte; 50_000], 0).unwrap();
+        file.sync().unwrap();
+        drop(file);
+        case.fs.remove_file(name).unwrap();
+    }
+    case.file("/again", b"another").sync().unwrap();
+    assert!(case.has_log());
+    case.after_power_loss(|root| {
+        // No fsync said that it is gone.
+        assert_content(root, "gone", &[8; 50_000]);
+        assert_content(root, "again", b"another");
+    });
+}
+
+#[test]
+fn extents_that_a_file_refers_to_twice_are_logged() {
+    if require(Need::KERNEL_MOUNT).is_none() {
+        return;
+    }
+    let zlib = CompressionChoice::new(Compression::Zlib);
+    let case = Case::with(MkfsOptions::new(), OpenOptions::new().compress(zlib));
+    // What is left of a compressed extent on both sides of a later one.
+    let split = case.file("/split", &[3; 100_000]);
+    split.write_at(&[4; 4096], 40_960).unwrap();
+    split.sync().unwrap();
+    // And one that is cloned within its file.
+    let twice = case.file("/twice", &[5; 65_536]);
+    twice.clone_range(&twice, 0, 32_768, 131_072).unwrap();
+    twice.sync().unwrap();
+    assert!(case.has_log());
+    let mut expected = vec![3; 100_000];
+    expected[40_960..45_056].fill(4);
+    let mut cloned = vec![5; 65_536];
+    cloned.resize(131_072, 0);
+    cloned.resize(131_072 + 32_768, 5);
+    case.after_power_loss(|root| {
+        assert_content(root, "split", &expected);
+        assert_content(root, "twice", &cloned);
+    });
 }
 
 #[test]

@@ -45,9 +45,11 @@ impl FileSystem {
         if let Some(numbers) = self.mounted.subvolumes.lock().get(&tree) {
             return Ok(Arc::clone(numbers));
         }
+        let numbers = Arc::new(SubvolumeNumbers::default());
+        numbers.begin(&self.transactions()?.live().get(tree)?.tree())?;
         self.clean_orphans(tree)?;
         let mut subvolumes = self.mounted.subvolumes.lock();
-        Ok(Arc::clone(subvolumes.entry(tree).or_default()))
+        Ok(Arc::clone(subvolumes.entry(tree).or_insert(numbers)))
     }
 
     /// Changes a subvolume's tree in one go.

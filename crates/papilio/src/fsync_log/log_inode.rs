@@ -117,7 +117,8 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
     Ok(refused.map_or(Logged::Entered(ticket), Logged::NeedsCommit))
 }
 
-/// Takes what the log has of an inode out of it, which lost its last name.
+/// An inode lost its last name: the log is not to bring that back. It keeps the rest of an inode that the last
+/// commit has, as there its name still is, and without a commit what an fsync promised of it holds.
 ///
 /// # Errors
 /// As [`log_file`].
@@ -126,9 +127,13 @@ pub(crate) fn forget_inode(handle: &Handle<'_>, live: &LiveTree, inode: InodeNum
     if !transactions.is_logged(live.id(), inode) {
         return Ok(());
     }
+    let log = transactions.log_tree(handle, live.id())?;
+    let is_new = inode::inode(&log.tree(), inode)?.is_none_or(|item| item.generation >= handle.generation());
+    let types =
+        if is_new { ItemType(0)..=ItemType(u8::MAX) } else { ItemType::INODE_REF..=ItemType::INODE_EXTREF };
     let _ = transactions.enter_log(handle, live.id(), |editor| {
-        let last = Key::new(inode.0, ItemType(u8::MAX), u64::MAX);
-        editor.remove_range(Key::new(inode.0, ItemType(0), 0)..=last)?;
+        let last = Key::new(inode.0, *types.end(), u64::MAX);
+        editor.remove_range(Key::new(inode.0, *types.start(), 0)..=last)?;
         Ok(Vec::new())
     })?;
     transactions.forget_logged(live.id(), inode);
@@ -266,8 +271,9 @@ impl Gatherer<'_> {
                 let before = range.clone();
                 let own =
                     StoredExtents::new(self.tree, self.request.inode, sector_size, before.start, before.end);
-                // A whole file needs not be looked through for its ends.
-                for stored in own.chain(self.logged_extents(&before)).take_while(|_| before.end < u64::MAX) {
+                // What reaches to the end of the file is widened at its start, which the first items say.
+                let looked_at = if before.end == u64::MAX { 1 } else { usize::MAX };
+                for stored in own.take(looked_at).chain(self.logged_extents(&before).take(looked_at)) {
                     let stored = stored?;
                     range = range.start.min(stored.start)..range.end.max(stored.end);
                 }

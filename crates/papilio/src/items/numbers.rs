@@ -1,7 +1,7 @@
 //! The numbers that a subvolume gives out: inode numbers, and indexes in directories.
 //!
 //! Owns [`SubvolumeNumbers`], one for each subvolume that is written to. Both kinds are one more than the
-//! largest that the tree holds when it is first asked for, and are then counted in memory: no number is
+//! largest that the tree holds when it is first changed or asked for, and are then counted in memory: no number is
 //! given twice while the file system is mounted. Kernel counterparts:
 //! `btrfs_init_root_free_objectid`, `btrfs_get_free_objectid` (`fs/btrfs/disk-io.c`),
 //! `btrfs_set_inode_index` (`fs/btrfs/inode.c`).
@@ -33,18 +33,34 @@ struct State {
     next_index: HashMap<InodeNumber, u64>,
 }
 
+impl State {
+    fn begin(&mut self, tree: &Tree) -> Result<()> {
+        if self.next_inode == 0 {
+            let last = tree.last_up_to(&Key::last_of(objectid::LAST_FREE))?;
+            let last = last.map_or(0, |item| item.key.objectid);
+            self.next_inode = last.saturating_add(1).max(objectid::FIRST_FREE);
+        }
+        Ok(())
+    }
+}
+
 impl SubvolumeNumbers {
+    /// Looks for the largest inode number in a tree, before anything is deleted from it: a log may tell of what
+    /// is deleted by its number.
+    ///
+    /// # Errors
+    /// A block on the way that cannot be read.
+    pub(crate) fn begin(&self, tree: &Tree) -> Result<()> {
+        self.state.lock().begin(tree)
+    }
+
     /// A free inode number, above all that the tree ever had since the mount.
     ///
     /// # Errors
     /// [`Error::NoSpace`] where all are taken, or a block on the way that cannot be read.
     pub(crate) fn inode(&self, tree: &Tree) -> Result<InodeNumber> {
         let mut state = self.state.lock();
-        if state.next_inode == 0 {
-            let last = tree.last_up_to(&Key::last_of(objectid::LAST_FREE))?;
-            let last = last.map_or(0, |item| item.key.objectid);
-            state.next_inode = last.saturating_add(1).max(objectid::FIRST_FREE);
-        }
+        state.begin(tree)?;
         if state.next_inode >= objectid::LAST_FREE {
             return Err(Error::NoSpace { what: "inode numbers of a subvolume" });
         }
