@@ -6,18 +6,16 @@
 
 use crate::configuration::Configuration;
 use crate::model::Model;
+use crate::moments::Moments;
+pub use crate::moments::{InFlight, Survival};
 use crate::operation::Operation;
 use crate::random::{Generator, Scope};
 use crate::session::{Outcome, Session};
 use crate::verify;
-use fastrand::Rng;
 use papilio::{FileSystem, OpenOptions};
-use papilio_device::{Action, Device, MemoryDevice, PhysicalAddress, Recording, Replay};
-use papilio_format::superblock::superblock_offset;
+use papilio_device::{Device, MemoryDevice, Recording};
 use std::sync::Arc;
 
-/// Bytes that a device writes wholly or not at all.
-const SECTOR: usize = 512;
 /// Operations done after a crash, to see that the file system still works.
 const AFTERWARDS: u64 = 25;
 
@@ -39,30 +37,8 @@ pub struct Recorded {
     configuration: Configuration,
     scope: Scope,
     seed: u64,
-    replay: Replay,
-    events: Vec<papilio_device::Event>,
+    moments: Moments,
     points: Vec<Point>,
-    random: Rng,
-}
-
-/// What of the write that was on its way reached the device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum InFlight {
-    /// Nothing.
-    Nothing,
-    /// Some sectors of it, the first ones or any.
-    Torn,
-}
-
-/// What survives of the writes since the last flush.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Survival {
-    /// All: the program crashed alone.
-    Everything,
-    /// None but those with FUA.
-    Durable,
-    /// Some, by seed, also in part.
-    Some(u64),
 }
 
 impl Recorded {
@@ -100,27 +76,19 @@ impl Recorded {
             }
         }
         // Before it is closed, which changes more.
-        let (events, replay) = (recording.events(), recording.replay());
+        let moments = Moments::new(&recording, seed);
         session.abandon();
-        Ok(Self {
-            configuration: configuration.clone(),
-            scope,
-            seed,
-            replay,
-            events,
-            points,
-            random: Rng::with_seed(seed ^ 0x6372_6173),
-        })
+        Ok(Self { configuration: configuration.clone(), scope, seed, moments, points })
     }
 
     /// Events in all: a crash can come before each and behind the last.
     pub fn len(&self) -> usize {
-        self.events.len()
+        self.moments.len()
     }
 
     /// Whether nothing happened.
     pub fn is_empty(&self) -> bool {
-        self.events.is_empty()
+        self.moments.is_empty()
     }
 
     /// Syncs, the making of the file system among them.
@@ -130,42 +98,17 @@ impl Recorded {
 
     /// Walks on to the moment before event `position`; never backwards.
     pub fn advance(&mut self, position: usize) {
-        self.replay.advance(position);
+        self.moments.advance(position);
     }
 
     /// The device after a loss of power at this moment.
     pub fn device(&mut self, survival: Survival, in_flight: InFlight) -> MemoryDevice {
-        let mut devices = match survival {
-            Survival::Everything => self.replay.everything(),
-            Survival::Durable => self.replay.durable(),
-            Survival::Some(seed) => self.replay.crash(seed),
-        };
-        let device = devices.pop().expect("there is one");
-        if in_flight == InFlight::Torn
-            && let Some(Action::Write { offset, data, .. }) =
-                self.events.get(self.replay.position()).map(|event| &event.action)
-        {
-            let sectors = data.len().div_ceil(SECTOR);
-            let (from, to) = match self.random.u8(..3) {
-                0 => (0, self.random.usize(..sectors)),
-                1 => (self.random.usize(..sectors), sectors),
-                _ => (0, sectors),
-            };
-            for sector in from..to {
-                if sectors > 1 && to - from == sectors && self.random.bool() {
-                    continue;
-                }
-                let piece = &data[sector * SECTOR..((sector + 1) * SECTOR).min(data.len())];
-                let at = PhysicalAddress(offset.0 + (sector * SECTOR) as u64);
-                device.write_at(piece, at).expect("what the device took once, its snapshot takes");
-            }
-        }
-        device
+        self.moments.device(survival, in_flight)
     }
 
     /// What may be found at this moment: the last sync that returned, and the one that is going on.
     fn promised(&self) -> &[Point] {
-        let position = self.replay.position();
+        let position = self.moments.position();
         let last = self.points.iter().rposition(|point| point.ended <= position).expect("the first is");
         let more = usize::from(self.points.get(last + 1).is_some_and(|point| point.started <= position));
         &self.points[last..=last + more]
@@ -184,19 +127,13 @@ impl Recorded {
         point.map(|point| &point.model).ok_or_else(|| format!("generation {generation} was not promised"))
     }
 
-    /// Whether the first superblock is being written at this moment.
-    fn writes_superblock(&self) -> bool {
-        matches!(self.events.get(self.replay.position()).map(|event| &event.action),
-            Some(Action::Write { offset, .. }) if *offset == superblock_offset(0))
-    }
-
     /// Opens what a loss of power left and compares it with what was promised; `writing` says to go on
     /// with it, too.
     ///
     /// # Errors
     /// What is not as promised, and how to get there again.
     pub fn verify(&self, device: MemoryDevice, in_flight: InFlight, writing: bool) -> Result<(), String> {
-        let position = self.replay.position();
+        let position = self.moments.position();
         self.state(device, in_flight, writing).map_err(|reason| {
             let Configuration { name, .. } = &self.configuration;
             format!(
@@ -214,7 +151,7 @@ impl Recorded {
         let fs = match FileSystem::from_devices(devices.clone(), &options) {
             Ok(fs) => fs,
             Err(papilio::Error::Superblock { .. })
-                if in_flight == InFlight::Torn && self.writes_superblock() =>
+                if in_flight == InFlight::Torn && self.moments.writes_superblock() =>
             {
                 // The other copies are of the commit before.
                 promised = &promised[..1];

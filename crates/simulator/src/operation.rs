@@ -111,6 +111,7 @@ pub enum Operation {
     CreateSubvolume { path: Text },
     Snapshot { source: Text, path: Text, read_only: bool },
     DeleteSubvolume { path: Text },
+    Fsync { file: FileAt },
     Sync,
     Remount,
 }
@@ -164,6 +165,7 @@ impl Operation {
             Operation::CreateSubvolume { path } => model.create_subvolume(path)?,
             Operation::Snapshot { source, path, read_only } => model.snapshot(source, path, *read_only)?,
             Operation::DeleteSubvolume { path } => model.delete_subvolume(path)?,
+            Operation::Fsync { file } => model.file(file).map(drop)?,
             Operation::Sync => {}
             Operation::Remount => model.close_all(),
             _ => self.apply_to_data(model)?,

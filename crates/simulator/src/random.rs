@@ -15,10 +15,14 @@ pub struct Scope {
     pub inodes: usize,
     /// Bytes of a file beyond which writes go elsewhere.
     pub file_bytes: u64,
+    /// Ordinary names that a directory may hold: with few, they are used again and again.
+    pub names: u32,
     /// Files open at a time.
     pub slots: u8,
     /// One in so many operations is a sync; 0 for none.
     pub sync_every: u32,
+    /// One in so many operations is an fsync; 0 for none.
+    pub fsync_every: u32,
     /// One in so many operations closes and opens the file system; 0 for none.
     pub remount_every: u32,
     /// Subvolumes and snapshots are made and deleted.
@@ -37,8 +41,10 @@ impl Default for Scope {
         Self {
             inodes: 150,
             file_bytes: 2 << 20,
+            names: 60,
             slots: 4,
             sync_every: 40,
+            fsync_every: 0,
             remount_every: 250,
             subvolumes: false,
             capabilities: true,
@@ -72,6 +78,9 @@ impl Generator {
         }
         if self.one_in(self.scope.remount_every) {
             return Operation::Remount;
+        }
+        if self.one_in(self.scope.fsync_every) {
+            return Operation::Fsync { file: self.fsynced(model) };
         }
         let full = model.len() > self.scope.inodes;
         match self.random.u32(..100) {
@@ -153,7 +162,7 @@ impl Generator {
             2 => (0..self.random.usize(1..20))
                 .map(|_| *self.random.choice(b"\x01\xff\xc3\x28 \n*%").expect("some"))
                 .collect(),
-            _ => format!("n{}", self.random.u32(..60)).into_bytes(),
+            _ => format!("n{}", self.random.u32(..self.scope.names)).into_bytes(),
         }
     }
 
@@ -219,6 +228,15 @@ impl Generator {
             return FileAt::Open(open[self.random.usize(..open.len())]);
         }
         FileAt::Path(self.existing(model, Self::is_file).0)
+    }
+
+    /// A file for an fsync: most often one that is open, of which changes are known.
+    fn fsynced(&mut self, model: &Model) -> FileAt {
+        let open: Vec<u8> = model.slots().map(|(slot, _)| slot).collect();
+        match open.is_empty() || self.one_in(4) {
+            true => FileAt::Path(self.existing(model, Self::is_file).0),
+            false => FileAt::Open(open[self.random.usize(..open.len())]),
+        }
     }
 
     fn size_of(model: &Model, file: &FileAt) -> u64 {

@@ -5,7 +5,7 @@
 //! room leaves no trace, but for changes of data in steps: there each sector is as before or as it was to
 //! become, and the model takes over what is there.
 
-use crate::model::{Content, Model, Refusal};
+use crate::model::{Content, Model, Place, Refusal};
 use crate::operation::{FileAt, NewFile, Operation, Reply};
 use crate::random::Generator;
 use crate::verify;
@@ -121,6 +121,24 @@ impl Session {
     /// After [`Session::close`], or a remount that failed.
     pub fn fs(&self) -> &FileSystem {
         self.fs.as_ref().expect("it is open")
+    }
+
+    /// The inode that an operation just made, if it made one, and its number.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn made(&self, operation: &Operation) -> papilio::Result<Option<(Place, u64)>> {
+        Ok(match operation {
+            Operation::Create { path, .. } => {
+                let place = self.model.resolve(path, false).expect("it was just made");
+                Some((place, self.fs().inode_nofollow(self.path(path))?.number().0))
+            }
+            Operation::CreateUnnamed { slot, .. } => {
+                let place = self.model.file(&FileAt::Open(*slot)).expect("it was just made");
+                Some((place, self.files[slot].inode().number().0))
+            }
+            _ => None,
+        })
     }
 
     /// What was done so far.
@@ -320,6 +338,7 @@ impl Session {
                 let (directory, name) = self.fs().parent(&path)?;
                 directory.link(self.files[slot].inode(), name)?;
             }
+            Operation::Fsync { file } => self.open_file(file)?.sync()?,
             Operation::Sync => self.fs().sync()?,
             Operation::Remount => {
                 self.files.clear();

@@ -75,7 +75,7 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
     Ok(())
 }
 
-fn metadata(inode: &Inode, node: &Node) -> Result<(), String> {
+pub(crate) fn metadata(inode: &Inode, node: &Node) -> Result<(), String> {
     let metadata = inode.metadata();
     let mut facts = vec![
         ("mode", u64::from(metadata.permissions()), u64::from(node.mode)),
@@ -118,7 +118,7 @@ fn metadata(inode: &Inode, node: &Node) -> Result<(), String> {
     Ok(())
 }
 
-fn content(inode: &Inode, node: &Node) -> Result<(), String> {
+pub(crate) fn content(inode: &Inode, node: &Node) -> Result<(), String> {
     match &node.kind {
         NodeKind::Symlink(target) => {
             let found = inode.read_link().map_err(|error| error.to_string())?;

@@ -181,6 +181,16 @@ impl Model {
         &self.subvolumes[&place.subvolume].nodes[&place.node]
     }
 
+    /// The inode at a place, if there is one by now, and still.
+    pub fn get(&self, place: Place) -> Option<&Node> {
+        self.subvolumes.get(&place.subvolume)?.nodes.get(&place.node).map(|node| &**node)
+    }
+
+    /// All inodes of the first subvolume.
+    pub fn nodes(&self) -> impl Iterator<Item = (Place, &Node)> {
+        self.subvolumes[&0].nodes.iter().map(|(&node, found)| (Place { subvolume: 0, node }, &**found))
+    }
+
     fn node_mut(&mut self, place: Place) -> &mut Node {
         let subvolume = self.subvolumes.get_mut(&place.subvolume).expect("a place that is there");
         Arc::make_mut(subvolume.nodes.get_mut(&place.node).expect("a place that is there"))

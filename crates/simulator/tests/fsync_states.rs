@@ -1,0 +1,90 @@
+//! Losses of power at every moment of runs with fsyncs, by one thread and by several, with and without a
+//! page cache: what was acknowledged is there, as it was then or later, and the check is clean; also when the
+//! replay of the log is itself cut short.
+//!
+//! `PAPILIO_FSYNC_STATES` sets how many states are looked at, `PAPILIO_SEED` where the runs begin.
+
+use fastrand::Rng;
+use papilio::{CompressionChoice, MkfsFeature};
+use papilio_format::items::file_extent::Compression;
+use papilio_simulator::Configuration;
+use papilio_simulator::crash::{InFlight, Survival};
+use papilio_simulator::fsyncs::{FsyncRun, Seen, scope};
+
+fn setting(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+}
+
+/// Operations of a thread.
+const OPERATIONS: u64 = 160;
+/// Bytes of a page cache.
+const CACHE: u64 = 2 << 20;
+
+/// Shapes, threads, and whether there is a page cache.
+fn shapes() -> Vec<(Configuration, u8, bool)> {
+    vec![
+        (Configuration::new("default"), 1, false),
+        (Configuration::new("cached").open(|open| open.cache_bytes(CACHE)), 1, true),
+        (
+            Configuration::new("node 4096, explicit holes")
+                .mkfs(|mkfs| mkfs.node_size(4096).feature(MkfsFeature::NoHoles, false)),
+            1,
+            false,
+        ),
+        (Configuration::new("shared"), 3, false),
+        (
+            Configuration::new("mixed, zlib")
+                .mkfs(|mkfs| mkfs.feature(MkfsFeature::MixedGroups, true))
+                .open(|open| open.compress(CompressionChoice::new(Compression::Zlib))),
+            1,
+            false,
+        ),
+        (Configuration::new("cached, shared").open(|open| open.cache_bytes(CACHE)), 3, true),
+    ]
+}
+
+#[test]
+fn a_loss_of_power_leaves_what_fsyncs_acknowledged() {
+    let wanted = setting("PAPILIO_FSYNC_STATES", 900);
+    let first = setting("PAPILIO_SEED", 1);
+    let shapes = shapes();
+    let share = wanted.div_ceil(shapes.len() as u64).min(400);
+    let (mut seen, mut fsyncs, mut round, mut in_place) = (Seen::default(), 0, 0, 0);
+    let mut random = Rng::with_seed(first);
+    let mut failures = Vec::new();
+    while seen.states < wanted {
+        for (configuration, threads, cached) in &shapes {
+            let seed = first + round;
+            round += 1;
+            let mut run = FsyncRun::new(configuration, scope(), seed, OPERATIONS, *threads, *cached)
+                .expect("a run without crashes");
+            fsyncs += run.fsyncs();
+            in_place += run.in_place_files();
+            let stride = (2 * run.len() as u64 / share).max(1) as usize;
+            'run: for position in (round as usize % stride..=run.len()).step_by(stride) {
+                run.advance(position);
+                for survival in [
+                    if position % 2 == 0 { Survival::Everything } else { Survival::Durable },
+                    Survival::Some(random.u64(..)),
+                ] {
+                    let torn = random.bool();
+                    let in_flight = if torn { InFlight::Torn } else { InFlight::Nothing };
+                    let device = run.device(survival, in_flight);
+                    let cuts = usize::from(seen.states % 8 == 0) * 2;
+                    match run.verify(&device, cuts, &mut random) {
+                        Ok(more) => seen += more,
+                        Err(failure) => {
+                            failures.push(format!("{survival:?}, {in_flight:?}: {failure}"));
+                            // One of a run is enough.
+                            break 'run;
+                        }
+                    }
+                }
+            }
+            assert!(failures.len() < 4, "{}", failures.join("\n\n"));
+        }
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n\n"));
+    println!("{round} runs with {fsyncs} fsyncs, {in_place} files in place: {seen:?}");
+    assert!(seen.logs > seen.states / 20, "logs are there to be replayed: {seen:?}");
+}
