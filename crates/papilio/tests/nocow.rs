@@ -212,3 +212,17 @@ fn times_move_with_writes_in_place_and_stay_as_they_are_set() {
     fs.close().unwrap();
     assert!(open(&device).metadata("/file").unwrap().mtime().seconds > 1000);
 }
+
+#[test]
+fn a_file_whose_bytes_are_in_the_page_cache_only_is_not_empty() {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+    papilio::mkfs_device(&device, &MkfsOptions::new()).unwrap();
+    let options = OpenOptions::new().write(true).cache_bytes(1 << 20);
+    let fs = FileSystem::from_devices(vec![device], &options).unwrap();
+    let file = fs.create_file("/f").unwrap();
+    file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
+    file.write_at(b"not empty", 0).unwrap();
+    // Of a file with data, that stays as it is.
+    file.inode().set_flags(InodeFlags::empty()).unwrap();
+    assert!(fs.metadata("/f").unwrap().flags().contains(InodeFlags::NODATACOW));
+}

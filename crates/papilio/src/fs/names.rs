@@ -288,6 +288,8 @@ impl Inode {
     pub fn set_flags(&self, flags: InodeFlags) -> Result<()> {
         let choice = self.file_system().mounted.write_options.compression;
         let algorithm = choice.map_or(Compression::Zlib, |choice| choice.algorithm());
+        // Whether it is empty is for all that was written to say.
+        self.file_system().flush_place(self.place())?;
         self.file_system()
             .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
                 setattr::set_flags(editor, now, self.number(), flags, algorithm)
