@@ -1,6 +1,6 @@
 # The main jobs. Each installs what it needs (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall test longtest bench demo fuzz tidy ci
+.PHONY: help setup build install uninstall test longtest bench demo clients fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -50,9 +50,13 @@ bench: setup ## fio's jobs, reads and writes beside the kernel, in turn, as rati
 	$(CARGO) run --release --locked -p papilio-bench -- read
 	$(CARGO) run --release --locked -p papilio-bench -- names
 
-demo: setup ## read a file system that the kernel made, build and change one of our own, and prove both
+demo: setup ## read a file system that the kernel made, build, change and mount one of our own, and prove all of it
 	@bash scripts/demo.sh
 	@bash scripts/demo-write.sh
+	@bash scripts/demo-mount.sh
+
+clients: build ## git, rsync, tar, SQLite and PostgreSQL on a mount, its server killed under them (root; 6 GiB of memory)
+	@bash scripts/clients.sh
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
 	@bash scripts/fuzz.sh

@@ -160,13 +160,19 @@ pgbench_killed() {
     (su postgres -c "$pg_bin/pgbench $run -c 4 -j 1 -T 600 --log --log-prefix=$work/socket/acknowledged postgres" >/dev/null 2>&1 || true) &
     local clients=$!
     sleep 10
+    local postmaster
+    postmaster=$(head -n 1 "$point/pg/postmaster.pid")
+    # All at once, as when the power goes.
+    # shellcheck disable=SC2046
+    kill -9 "$server" "$postmaster" $(pgrep -P "$postmaster") 2>/dev/null || true
     kill_it
-    su postgres -c "$pg_bin/pg_ctl -D $point/pg -m immediate stop" >/dev/null 2>&1 || pkill -9 -u postgres -f "$point/pg" || true
     wait "$clients" 2>/dev/null || true
+    sleep 1
+    rm -f "$work/socket/".s.PGSQL.*
     mount_it
     rm -f "$point/pg/postmaster.pid"
     su postgres -c "$pg_bin/pg_ctl -D $point/pg -l $log -w -t 120 -o '-p 54329 -k $work/socket -c listen_addresses=' start" >/dev/null ||
-        fail "PostgreSQL does not come up: $(tail -n 5 "$log")"
+        fail "PostgreSQL does not come up: $(grep -E 'FATAL|PANIC' "$log" | tail -n 3)"
     after=$(su postgres -c "psql $run -At -c 'SELECT count(*) FROM pgbench_history' postgres")
     local acknowledged
     acknowledged=$(cat "$work/socket/acknowledged"* | wc -l)

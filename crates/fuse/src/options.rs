@@ -13,6 +13,8 @@ use std::time::Duration;
 
 /// What the kernel takes for a commit interval where none is given.
 const COMMIT_SECONDS: u64 = 30;
+/// Bytes of the smallest page cache.
+const CACHE_MIN: u64 = 1 << 20;
 
 /// When reading a file updates its access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -249,6 +251,15 @@ impl Parser {
                 Some(_) => return Err(bad_value(name, value, "sync, async or no")),
             },
             "nodiscard" => open.discard(false),
+            "treelog" => open.tree_log(true),
+            "notreelog" => open.tree_log(false),
+            "cache" => {
+                let bytes = bytes_of(name, value)?;
+                if bytes > 0 && bytes < CACHE_MIN {
+                    return Err(bad_value(name, value, "0 or 1M at least"));
+                }
+                open.cache_bytes(bytes)
+            }
             "device" => {
                 let path = Path::new(needed(name, value)?);
                 // The server leaves the directory that it was called in.
@@ -268,7 +279,7 @@ impl Parser {
                 return self.take_data(name, value);
             }
         };
-        check_bare(name, value, &["commit", "discard", "device", "max_inline", "rescue"])?;
+        check_bare(name, value, &["cache", "commit", "discard", "device", "max_inline", "rescue"])?;
         Ok(true)
     }
 
@@ -397,7 +408,7 @@ impl Parser {
 /// Options that ask for nothing that can be seen here: what mount(8) and fstab use among themselves, hints
 /// on how the kernel does its work, and what is so anyway.
 fn is_ignored(name: &str) -> bool {
-    const BTRFS: [&str; 26] = [
+    const BTRFS: [&str; 24] = [
         "space_cache",
         "ssd",
         "ssd_spread",
@@ -410,8 +421,6 @@ fn is_ignored(name: &str) -> bool {
         "acl",
         "flushoncommit",
         "noflushoncommit",
-        "treelog",
-        "notreelog",
         "enospc_debug",
         "noenospc_debug",
         "fatal_errors",
@@ -499,14 +508,20 @@ fn number(
 
 /// Bytes, with a suffix as the kernel's `memparse` takes it.
 fn size(name: &str, value: Option<&str>) -> Result<u32, MountOptionError> {
+    u32::try_from(bytes_of(name, value)?).map_err(|_| bad_value(name, value, "a number of bytes"))
+}
+
+/// A number of bytes with an optional suffix k, m or g.
+fn bytes_of(name: &str, value: Option<&str>) -> Result<u64, MountOptionError> {
     let text = needed(name, value)?;
     let shift = match text.as_bytes().last() {
         Some(b'k' | b'K') => 10,
         Some(b'm' | b'M') => 20,
+        Some(b'g' | b'G') => 30,
         _ => 0,
     };
     let digits = if shift > 0 { &text[..text.len() - 1] } else { text };
-    let bytes = digits.parse::<u32>().ok().and_then(|number| number.checked_mul(1 << shift));
+    let bytes = digits.parse::<u64>().ok().and_then(|number| number.checked_mul(1 << shift));
     bytes.ok_or_else(|| bad_value(name, value, "a number of bytes"))
 }
 
@@ -611,6 +626,9 @@ mod tests {
             ("discard=async", base().discard(true)),
             ("discard=sync,nodiscard", base()),
             ("max_inline=1k", base().max_inline(1024)),
+            ("cache=64m", base().cache_bytes(64 << 20)),
+            ("cache=0,notreelog", base().tree_log(false)),
+            ("notreelog,treelog", base()),
             ("ssd,space_cache=v2,noautodefrag,acl,lazytime", base()),
             ("rescue=usebackuproot", base().use_backup_root(true)),
             ("ro,rescue=usebackuproot:idatacsums:nologreplay", {
@@ -641,6 +659,7 @@ mod tests {
             ("discard=never", "mount option discard: \"never\" is not sync, async or no"),
             ("rescue=all", "mount option rescue=all needs ro beside it"),
             ("noacl", "mount option noacl is not supported: access control lists are always enforced"),
+            ("cache=4k", "mount option cache: \"4k\" is not 0 or 1M at least"),
             ("max_inline=5x", "mount option max_inline: \"5x\" is not a number of bytes"),
             ("max_inline=5000000k", "mount option max_inline: \"5000000k\" is not a number of bytes"),
         ];
