@@ -157,7 +157,7 @@ pgbench_killed() {
     su postgres -c "$pg_bin/pgbench $run -c 8 -j 2 -T $seconds postgres" >"$work/bench.log" 2>&1
     say "pgbench, 8 clients, $seconds s, fsync on: $(sed -n 's/^tps = \([0-9.]*\).*/\1 transactions a second/p' "$work/bench.log")"
     before=$(su postgres -c "psql $run -At -c 'SELECT count(*) FROM pgbench_history' postgres")
-    (su postgres -c "$pg_bin/pgbench $run -c 4 -j 1 -T 600 --log --log-prefix=$work/socket/acknowledged postgres" >/dev/null 2>&1 || true) &
+    (su postgres -c "$pg_bin/pgbench $run -n -c 4 -j 1 -T 600 --log --log-prefix=$work/socket/acknowledged postgres" >/dev/null 2>&1 || true) &
     local clients=$!
     sleep 10
     local postmaster
