@@ -6,6 +6,7 @@
 //! this process, which could come to wait for itself.
 
 use crate::MountOptions;
+use crate::mount_table::MountEntry;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
@@ -310,27 +311,8 @@ pub(crate) fn raise_readahead(directory: &Path, bytes: u32) {
 
 /// The device number (`major:minor`) of the newest mount on a directory, without asking the mount.
 fn device_of(directory: &Path) -> Option<String> {
-    let table = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
-    let line = table.lines().rev().find(|line| {
-        let point = line.split(' ').nth(4).unwrap_or_default();
-        unescape(point) == directory.as_os_str().as_bytes()
-    })?;
-    Some(line.split(' ').nth(2)?.to_owned())
-}
-
-/// Undoes the `\040` of the kernel's tables.
-fn unescape(field: &str) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    let mut rest = field.as_bytes();
-    while let Some((&first, tail)) = rest.split_first() {
-        let octal = tail
-            .get(..3)
-            .filter(|_| first == b'\\')
-            .and_then(|digits| u8::from_str_radix(std::str::from_utf8(digits).ok()?, 8).ok());
-        bytes.push(octal.unwrap_or(first));
-        rest = if octal.is_some() { &tail[3..] } else { tail };
-    }
-    bytes
+    let mounts = MountEntry::all().ok()?;
+    mounts.into_iter().rev().find(|mount| mount.point == directory).map(|mount| mount.device)
 }
 
 #[cfg(test)]
@@ -338,8 +320,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_pass_through_tables_and_options() {
-        assert_eq!(unescape(r"/a\040b\134c"), br"/a b\c");
+    fn names_pass_through_options() {
         assert_eq!(escape(OsStr::new(r"/a,b\c")), OsStr::new(r"/a\,b\\c"));
     }
 

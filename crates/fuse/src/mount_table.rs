@@ -120,6 +120,7 @@ mod tests {
         assert_eq!(mounts[0].options, "rw,errors=continue");
         assert!(mounts[1].is_papilio() && !mounts[0].is_papilio());
         assert_eq!(mounts[1].source, Path::new("/tmp/a b.img"));
+        assert_eq!(unescape(br"/a\040b\134c"), Path::new(r"/a b\c"));
         assert_eq!(unescape(b"a\\9z\\"), Path::new("a\\9z\\"));
     }
 

@@ -31,7 +31,8 @@ const DATA_PER_METADATA: u64 = 16;
 /// How far something came before the cache had no room for it.
 enum Filled {
     All,
-    To(u64),
+    /// Up to this byte, and why not further.
+    To(u64, CacheError),
 }
 
 impl File {
@@ -166,8 +167,8 @@ impl File {
             let before = mapping.dirty_bytes();
             let filled = self.write_folios(open, mapping, &data[(at - offset) as usize..], at);
             let reached = match &filled {
-                Ok((Filled::To(reached), _)) => *reached,
-                Ok((Filled::All, _)) => end,
+                Ok(Filled::To(reached, _)) => *reached,
+                Ok(Filled::All) => end,
                 Err(_) => at,
             };
             // Only what was clean before takes room.
@@ -184,7 +185,7 @@ impl File {
             }
             drop(shared);
             at = reached;
-            if let (Filled::To(_), Some(error)) = filled? {
+            if let Filled::To(_, error) = filled? {
                 self.make_room(&error, attempts)?;
                 attempts += 1;
             }
@@ -193,13 +194,7 @@ impl File {
     }
 
     /// Puts data into folios, as far as the cache has room.
-    fn write_folios(
-        &self,
-        open: &OpenInode,
-        mapping: &Mapping,
-        data: &[u8],
-        offset: u64,
-    ) -> Result<(Filled, Option<CacheError>)> {
+    fn write_folios(&self, open: &OpenInode, mapping: &Mapping, data: &[u8], offset: u64) -> Result<Filled> {
         let end = offset + data.len() as u64;
         let mut at = offset;
         while at < end {
@@ -209,7 +204,7 @@ impl File {
                     None => continue,
                 },
                 Ok(Lookup::Vacant(fill)) => self.new_folio(open, fill, at, end)?,
-                Err(error) => return Ok((Filled::To(at), Some(error))),
+                Err(error) => return Ok(Filled::To(at, error)),
             };
             let start = folio.folio().offset();
             let (from, to) = ((at - start) as usize, (end.min(start + folio.len() as u64) - start) as usize);
@@ -218,7 +213,7 @@ impl File {
                 at = start + to as u64;
             }
         }
-        Ok((Filled::All, None))
+        Ok(Filled::All)
     }
 
     /// A folio that was not in the cache, ready for `at` to `end` to be written to it.

@@ -93,7 +93,19 @@ impl File {
         let open = self.open_inode()?;
         let exclusive = self.exclusive(open)?;
         let range = self.inode().file_system().changed_range(open, offset, length)?;
-        self.steps(&exclusive, &range, |context, file| {
+        self.punch(open, &exclusive, &range, offset, length)
+    }
+
+    /// Makes a hole, of which the cache then knows.
+    fn punch(
+        &self,
+        open: &OpenInode,
+        exclusive: &Exclusive<'_>,
+        range: &Range<u64>,
+        offset: u64,
+        length: u64,
+    ) -> Result<()> {
+        self.steps(exclusive, range, |context, file| {
             punch_hole_step(context, file, FileOffset(offset), length)
         })?;
         if let Some(mapping) = &open.mapping {
@@ -124,12 +136,7 @@ impl File {
         let open = self.open_inode()?;
         let exclusive = self.exclusive(open)?;
         let range = self.inode().file_system().changed_range(open, offset, length)?;
-        self.steps(&exclusive, &range, |context, file| {
-            punch_hole_step(context, file, FileOffset(offset), length)
-        })?;
-        if let Some(mapping) = &open.mapping {
-            mapping.discard(offset..offset.saturating_add(length));
-        }
+        self.punch(open, &exclusive, &range, offset, length)?;
         self.steps(&exclusive, &range, |context, file| {
             preallocate_step(context, file, FileOffset(offset), length, keep_size)
         })

@@ -5,9 +5,9 @@
 //! an error was read and checked to the last block. Takes no lock. Kernel counterpart: `walk_log_tree`,
 //! `process_one_buffer` (`fs/btrfs/tree-log.c`).
 
-use super::log_root_key;
 use crate::btree::{Forest, RootPointer, Tree, TreeBlock};
 use crate::errors::{Error, Result};
+use crate::transaction::log_root_key;
 use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::InodeItem;
 use papilio_format::items::root::RootItem;

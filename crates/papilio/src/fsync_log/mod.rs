@@ -39,12 +39,7 @@ mod replay_refs;
 
 pub(crate) use replay::replay;
 
-use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
-
-/// The key of a subvolume's log tree in the tree of log trees.
-pub(crate) const fn log_root_key(subvolume: TreeId) -> Key {
-    Key::new(objectid::TREE_LOG.0, ItemType::ROOT_ITEM, subvolume.0)
-}
+use papilio_format::{InodeNumber, ItemType, Key};
 
 /// The key of a logged range of a directory that begins at `index`.
 pub(crate) const fn dir_log_key(directory: InodeNumber, index: u64) -> Key {

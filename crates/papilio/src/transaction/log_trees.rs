@@ -264,7 +264,7 @@ impl Transactions {
 }
 
 /// The key by which the root tree of log trees finds that of a subvolume.
-fn log_root_key(subvolume: TreeId) -> Key {
+pub(crate) const fn log_root_key(subvolume: TreeId) -> Key {
     Key::new(objectid::TREE_LOG.0, ItemType::ROOT_ITEM, subvolume.0)
 }
 

@@ -20,5 +20,5 @@ mod transaction;
 mod writable;
 
 pub(crate) use handle::{DataExtent, DataReference, Handle};
-pub(crate) use log_trees::{LogTicket, Synced};
+pub(crate) use log_trees::{LogTicket, Synced, log_root_key};
 pub(crate) use transaction::{TransactionOptions, Transactions};
