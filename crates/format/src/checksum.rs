@@ -60,7 +60,7 @@ impl ChecksumType {
     pub fn compute(self, bytes: &[u8]) -> Checksum {
         let mut sum = [0; CHECKSUM_SIZE];
         match self {
-            Self::Crc32c => sum[..4].copy_from_slice(&crc32c::crc32c(bytes).to_le_bytes()),
+            Self::Crc32c => sum[..4].copy_from_slice(&crc32c(bytes).to_le_bytes()),
             Self::XxHash64 => {
                 let hash = xxhash_rust::xxh64::xxh64(bytes, 0);
                 sum[..8].copy_from_slice(&hash.to_le_bytes());
@@ -88,7 +88,10 @@ impl ChecksumType {
     /// Whether `stored` (at least [`ChecksumType::size`] bytes) is the sum of `bytes`.
     #[inline]
     pub fn verify(self, bytes: &[u8], stored: &[u8]) -> bool {
-        self.compute(bytes).as_bytes() == &stored[..self.size()]
+        match self {
+            Self::Crc32c => crc32c(bytes).to_le_bytes() == stored[..4],
+            _ => self.compute(bytes).as_bytes() == &stored[..self.size()],
+        }
     }
 }
 
@@ -130,6 +133,20 @@ impl std::fmt::Debug for Checksum {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         std::fmt::Display::fmt(self, f)
     }
+}
+
+/// CRC-32C by what is fastest here: 64 bytes multiplied at a time where the processor can (a sector in 0.05 us
+/// instead of 0.16), else its CRC instruction, which is ahead of narrower multiplications.
+#[inline]
+fn crc32c(bytes: &[u8]) -> u32 {
+    #[cfg(target_arch = "x86_64")]
+    if is_x86_feature_detected!("vpclmulqdq")
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("avx512f")
+    {
+        return crc_fast::crc32_iscsi(bytes);
+    }
+    crc32c::crc32c(bytes)
 }
 
 /// The raw CRC-32C register update that the kernel's `crc32c(seed, data)` computes: no inversion
@@ -177,6 +194,16 @@ mod tests {
             ChecksumType::Blake2b.compute(b"abc").to_string(),
             "0xbddd813c634239723171ef3fee98579b94964e3bb1cb3e427262c8c068d52319"
         );
+    }
+
+    #[test]
+    fn both_ways_of_crc32c_agree() {
+        let bytes: Vec<u8> = (0..20_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
+        for length in (0..600).chain([1023, 4095, 4096, 4097, 16_384, 19_990]) {
+            let part = &bytes[length % 7..][..length];
+            assert_eq!(crc32c(part), crc32c::crc32c(part), "{length} bytes");
+            assert_eq!(crc_fast::crc32_iscsi(part), crc32c::crc32c(part), "{length} bytes");
+        }
     }
 
     #[test]
