@@ -123,7 +123,8 @@ impl OpenOptions {
         self
     }
 
-    /// Limits the memory of cached tree blocks, in bytes (default 64 MiB).
+    /// Limits the memory of cached tree blocks, in bytes (default 64 MiB). Besides, data checksums of open files
+    /// take up to an eighth of that.
     pub fn node_cache_bytes(mut self, bytes: usize) -> Self {
         self.node_cache_bytes = bytes;
         self

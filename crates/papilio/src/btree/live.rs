@@ -18,7 +18,7 @@ use papilio_format::{Generation, Geometry, Key, TreeId};
 use parking_lot::{Mutex, MutexGuard, RwLock};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// What the root tree says of a tree, besides where its root is.
 #[derive(Clone, Copy, Debug)]
@@ -41,6 +41,8 @@ pub(crate) struct LiveTree {
     version: AtomicU64,
     /// Absent for the trees that the superblock names.
     record: Mutex<Option<RootRecord>>,
+    /// The record is there and has references.
+    referenced: AtomicBool,
 }
 
 impl LiveTree {
@@ -72,6 +74,7 @@ impl LiveTree {
             writer: Mutex::new(()),
             frozen: AtomicU64::new(0),
             version: AtomicU64::new(0),
+            referenced: AtomicBool::new(is_referenced(record.as_ref())),
             record: Mutex::new(record),
         }
     }
@@ -104,7 +107,16 @@ impl LiveTree {
 
     /// Changes what the root tree will say of it.
     pub(crate) fn update_record<R>(&self, change: impl FnOnce(&mut RootRecord) -> R) -> Option<R> {
-        self.record.lock().as_mut().map(change)
+        let mut record = self.record.lock();
+        let result = record.as_mut().map(change);
+        self.referenced.store(is_referenced(record.as_ref()), Ordering::Release);
+        result
+    }
+
+    /// Whether the root tree has an item for it, with references: not so any more once a subvolume is deleted,
+    /// which is said before anything of it is freed.
+    pub(crate) fn is_referenced(&self) -> bool {
+        self.referenced.load(Ordering::Acquire)
     }
 
     /// Starts changing it; waits for another writer to end.
@@ -130,6 +142,10 @@ impl LiveTree {
         settle_block(&mut block, stamp);
         *root = Tree::with_root(Arc::clone(&self.forest), self.id, block);
     }
+}
+
+fn is_referenced(record: Option<&RootRecord>) -> bool {
+    record.is_some_and(|record| record.item.refs > 0)
 }
 
 /// Replaces a block that is on disk by a clean one, and drops the links to those below a newer one.

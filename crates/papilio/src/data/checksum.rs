@@ -171,7 +171,12 @@ impl<'a> DataSums<'a> {
 }
 
 /// The first sector that differs from its sum.
-fn first_mismatch(algorithm: ChecksumType, sector_size: usize, data: &[u8], sums: &[u8]) -> Option<usize> {
+pub(crate) fn first_mismatch(
+    algorithm: ChecksumType,
+    sector_size: usize,
+    data: &[u8],
+    sums: &[u8],
+) -> Option<usize> {
     data.chunks_exact(sector_size)
         .zip(sums.chunks_exact(algorithm.size()))
         .position(|(bytes, sum)| !algorithm.verify(bytes, sum))

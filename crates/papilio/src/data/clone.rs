@@ -257,8 +257,14 @@ impl CloneSource<'_> {
         let reading = ReadContext::new(Arc::clone(context.volume), Some(sums), true);
         let (inode, item) = (self.inode, &self.item);
         let tree = self.tree.tree();
-        let data =
-            FileData { tree: &tree, inode, flags: item.flags, size: item.size, written: None, known: None };
+        let data = FileData {
+            tree: (&tree).into(),
+            inode,
+            flags: item.flags,
+            size: item.size,
+            written: None,
+            known: None,
+        };
         let read = reading.read(&data, FileOffset(offset), buffer)?;
         buffer[read..].fill(0);
         Ok(())

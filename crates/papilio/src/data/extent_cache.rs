@@ -1,14 +1,16 @@
 //! Extents of an open file in memory, so that reading asks the tree once for each.
 //!
-//! Owns [`ExtentCache`]. Invariant: what it holds is what the tree says; whoever changes the file's extents
+//! Owns [`ExtentCache`], and in it the file's [`SumCache`]. Invariant: what it holds is what the tree says; whoever changes the file's extents
 //! holds its data lock exclusively and clears it, and who reads through it holds that lock shared. Inline
 //! extents and holes are not kept. Lock: its own, for one look-up or insertion. Kernel counterpart:
 //! `struct extent_map_tree` (`fs/btrfs/extent_map.h`).
 
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind};
+use crate::data::sum_cache::{SumBudget, SumCache};
 use papilio_format::FileOffset;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 /// Extents kept at most; beyond that all go.
 const KEPT: usize = 1 << 16;
@@ -21,12 +23,23 @@ struct Kept {
 }
 
 /// Extents by the first byte of the file that they stand for.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct ExtentCache {
     extents: RwLock<BTreeMap<u64, Kept>>,
+    sums: SumCache,
 }
 
 impl ExtentCache {
+    /// An empty cache, whose sums count against `budget`.
+    pub(crate) fn new(budget: &Arc<SumBudget>) -> Self {
+        Self { extents: RwLock::default(), sums: SumCache::new(budget) }
+    }
+
+    /// The sums of these extents.
+    pub(crate) fn sums(&self) -> &SumCache {
+        &self.sums
+    }
+
     /// The rest from `at` on of the extent that holds that byte.
     pub(crate) fn get(&self, at: u64) -> Option<Extent> {
         let extents = self.extents.read();
@@ -55,6 +68,7 @@ impl ExtentCache {
         if !self.extents.read().is_empty() {
             self.extents.write().clear();
         }
+        self.sums.clear();
     }
 }
 

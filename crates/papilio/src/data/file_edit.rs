@@ -157,7 +157,7 @@ impl WriteContext<'_> {
         let context = ReadContext::new(Arc::clone(self.volume), Some(sums), true);
         let tree = file.tree.tree();
         let data = FileData {
-            tree: &tree,
+            tree: (&tree).into(),
             inode: file.inode,
             flags: file.item.flags,
             size,

@@ -26,6 +26,7 @@ mod read;
 mod seek;
 pub(crate) mod space;
 pub(crate) mod stored_extents;
+pub(crate) mod sum_cache;
 pub(crate) mod truncate;
 pub(crate) mod write;
 
@@ -33,7 +34,7 @@ pub(crate) mod write;
 pub(crate) use compress::compress;
 pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;
-pub(crate) use read::{FileData, ReadContext};
+pub(crate) use read::{FileData, FileTree, ReadContext};
 pub(crate) use seek::{Whence, seek};
 
 #[cfg(test)]

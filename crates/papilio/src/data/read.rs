@@ -11,24 +11,25 @@
 //! `btrfs_submit_bbio`, `btrfs_check_read_bio` (`fs/btrfs/bio.c`), `btrfs_submit_compressed_read`
 //! (`fs/btrfs/compression.c`).
 
-use crate::btree::Tree;
-use crate::data::checksum::{DataSums, SectorFault};
+use crate::btree::{LiveTree, Tree};
+use crate::data::checksum::{DataSums, SectorFault, first_mismatch};
 use crate::data::compress::{DecompressError, MAX_UNCOMPRESSED, decompress};
 use crate::data::extent_cache::ExtentCache;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents, InlineExtent};
+use crate::data::sum_cache::SumCache;
 use crate::errors::{Error, FilePlace, Result};
 use crate::space::RangeSet;
-use crate::transaction::Transactions;
+use crate::transaction::{LazyTree, Transactions};
 use crate::tuning::CsumLookup;
 use crate::volume::{LogicalRead, Volume};
 use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::InodeFlags;
-use papilio_format::{FileOffset, InodeNumber, LogicalAddress, objectid};
+use papilio_format::{FileOffset, Geometry, InodeNumber, LogicalAddress, TreeId, objectid};
 use parking_lot::RwLock;
-use std::cell::RefCell;
-use std::sync::Arc;
+use std::cell::{OnceCell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Reads that go to the devices together.
 const BATCH: usize = 32;
@@ -37,6 +38,8 @@ const READS_PER_EXTENT: usize = 3;
 /// Bytes of scratch for what isn't read straight into the caller's buffer. The largest need of one
 /// extent is 128 KiB: a compressed extent, or two sectors of 64 KiB.
 const ARENA: usize = 1 << 20;
+/// Bytes of sums that are taken from memory at once.
+const SUMS_AT_ONCE: usize = 256;
 
 /// What reading data needs besides the file: made once for an open file system.
 #[derive(Debug)]
@@ -54,15 +57,75 @@ pub(crate) struct ReadContext {
 enum SumsSource {
     /// In this tree, or nowhere.
     Committed(Option<Tree>),
-    /// In the tree as it is at the time of a read.
-    Live(Arc<Transactions>),
+    /// In the tree as it is at the time of a read; it is kept here once it was found.
+    Live(Arc<Transactions>, OnceLock<Arc<LiveTree>>),
+}
+
+/// The checksum tree of one request, from the time it is first asked for.
+struct SumsTree<'a> {
+    source: &'a SumsSource,
+    live: OnceCell<LazyTree<'a>>,
+}
+
+impl<'a> SumsTree<'a> {
+    fn new(source: &'a SumsSource) -> Self {
+        Self { source, live: OnceCell::new() }
+    }
+
+    /// The tree, unless there is none.
+    fn get(&self) -> Result<Option<&Tree>> {
+        let (transactions, known) = match self.source {
+            SumsSource::Committed(tree) => return Ok(tree.as_ref()),
+            SumsSource::Live(transactions, known) => (transactions, known),
+        };
+        let live = match known.get() {
+            Some(live) => live,
+            None => match transactions.live().find(objectid::CSUM_TREE)? {
+                Some(live) => known.get_or_init(|| live),
+                None => return Ok(None),
+            },
+        };
+        Ok(Some(self.live.get_or_init(|| LazyTree::new(transactions, live)).get()))
+    }
+}
+
+/// The subvolume of a file that is read.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum FileTree<'a> {
+    /// As it was when the caller took it.
+    Taken(&'a Tree),
+    /// As it is when something is not known without it. The caller keeps the file's extents from changing.
+    Live(&'a LazyTree<'a>),
+}
+
+impl<'a> FileTree<'a> {
+    fn id(self) -> TreeId {
+        match self {
+            Self::Taken(tree) => tree.id(),
+            Self::Live(tree) => tree.live().id(),
+        }
+    }
+
+    /// The tree.
+    pub(crate) fn get(self) -> &'a Tree {
+        match self {
+            Self::Taken(tree) => tree,
+            Self::Live(tree) => tree.get(),
+        }
+    }
+}
+
+impl<'a> From<&'a Tree> for FileTree<'a> {
+    fn from(tree: &'a Tree) -> Self {
+        Self::Taken(tree)
+    }
 }
 
 /// A file whose data is read.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileData<'a> {
     /// Its subvolume.
-    pub(crate) tree: &'a Tree,
+    pub(crate) tree: FileTree<'a>,
     /// Its number.
     pub(crate) inode: InodeNumber,
     /// Its flags; without checksums, nothing is verified.
@@ -133,7 +196,7 @@ impl ReadContext {
     /// Reads from a volume that is open for writing.
     pub(crate) fn live(transactions: &Arc<Transactions>, verify: bool, lookup: CsumLookup) -> Self {
         let volume = Arc::clone(transactions.volume());
-        Self::with_sums(volume, SumsSource::Live(Arc::clone(transactions)), verify, lookup)
+        Self::with_sums(volume, SumsSource::Live(Arc::clone(transactions), OnceLock::new()), verify, lookup)
     }
 
     fn with_sums(volume: Arc<Volume>, sums: SumsSource, verify: bool, lookup: CsumLookup) -> Self {
@@ -156,14 +219,9 @@ impl ReadContext {
         }
         // The scratch is taken out, not borrowed: nothing here can then find it borrowed already.
         let mut scratch = SCRATCH.take();
-        // After the file's tree: sums of what that reaches are there until its pin goes.
-        let sums = match &self.sums {
-            SumsSource::Committed(tree) => tree.clone(),
-            SumsSource::Live(transactions) => {
-                transactions.live().find(objectid::CSUM_TREE)?.map(|live| live.tree())
-            }
-        };
-        let mut request = Request::new(self, file, sums.as_ref());
+        // Taken after the file's tree: sums of what that reaches are there until its pin goes.
+        let sums = SumsTree::new(&self.sums);
+        let mut request = Request::new(self, file, &sums);
         let result = request.run(offset.0, &mut buffer[..length], &mut scratch);
         SCRATCH.set(scratch);
         result.map(|()| length)
@@ -187,7 +245,7 @@ impl Extents<'_> {
         let mut walk = match self.walk.take() {
             Some((walk, next)) if next == at => walk,
             _ => FileExtents::whole(
-                self.file.tree,
+                self.file.tree.get(),
                 self.file.inode,
                 self.sector_size,
                 FileOffset(at),
@@ -207,19 +265,20 @@ impl Extents<'_> {
 struct Request<'a> {
     context: &'a ReadContext,
     file: &'a FileData<'a>,
+    geometry: Geometry,
     sector_size: usize,
     verified: bool,
-    /// Where the sums are; absent where nothing is verified, or the tree is not there.
+    sums_tree: &'a SumsTree<'a>,
+    /// The walk over it, once it has begun.
     sums: Option<DataSums<'a>>,
 }
 
 impl<'a> Request<'a> {
-    fn new(context: &'a ReadContext, file: &'a FileData<'a>, sums: Option<&'a Tree>) -> Self {
+    fn new(context: &'a ReadContext, file: &'a FileData<'a>, sums_tree: &'a SumsTree<'a>) -> Self {
         let geometry = context.volume.geometry();
         let verified = context.verify && !file.flags.contains(InodeFlags::NODATASUM);
-        let tree = sums.filter(|_| verified);
-        let sums = tree.map(|tree| DataSums::new(tree, geometry));
-        Self { context, file, sector_size: geometry.sector_size as usize, verified, sums }
+        let sector_size = geometry.sector_size as usize;
+        Self { context, file, geometry, sector_size, verified, sums_tree, sums: None }
     }
 
     fn run(&mut self, offset: u64, buffer: &mut [u8], scratch: &mut Scratch) -> Result<()> {
@@ -249,7 +308,7 @@ impl<'a> Request<'a> {
                 rest = after;
                 self.plan(&extent, target, &mut batch, &mut scratch.last)?;
             }
-            self.finish(batch, &mut scratch.last)?;
+            self.finish(&mut batch, &mut scratch.last)?;
         }
         Ok(())
     }
@@ -333,13 +392,13 @@ impl<'a> Request<'a> {
     }
 
     /// Reads, verifies, and brings everything to where it belongs.
-    fn finish(&mut self, mut batch: Batch<'_>, last: &mut LastExtent) -> Result<()> {
+    fn finish(&mut self, batch: &mut Batch<'_>, last: &mut LastExtent) -> Result<()> {
         match &mut batch.reads[..] {
             [] => return Ok(()),
             [read] => read.result = self.context.volume.read(read.logical, read.buffer),
             reads => self.context.volume.read_many(reads),
         }
-        for (read, piece) in batch.reads.into_iter().zip(batch.pieces) {
+        for (read, piece) in batch.reads.drain(..).zip(batch.pieces.drain(..)) {
             let LogicalRead { logical, buffer, result } = read;
             self.check(logical, buffer, result, piece.offset)?;
             match piece.destination {
@@ -422,13 +481,76 @@ impl<'a> Request<'a> {
     }
 
     fn first_fault(&mut self, logical: LogicalAddress, data: &[u8]) -> Result<Option<(usize, SectorFault)>> {
-        match &mut self.sums {
-            Some(sums) => match self.context.lookup {
+        if !self.verified {
+            return Ok(None);
+        }
+        let known = self.file.known.filter(|_| self.context.lookup == CsumLookup::Stack);
+        match known {
+            Some(known) => self.first_fault_known(known.sums(), logical, data),
+            None => self.first_fault_in_tree(logical, data),
+        }
+    }
+
+    /// As [`Request::first_fault`], by sums from memory, where those that are missing are taken up.
+    fn first_fault_known(
+        &mut self,
+        known: &SumCache,
+        logical: LogicalAddress,
+        data: &[u8],
+    ) -> Result<Option<(usize, SectorFault)>> {
+        let (sector_size, algorithm) = (self.sector_size, self.geometry.checksum_type);
+        let mut sums = [0; SUMS_AT_ONCE];
+        let mut done = 0;
+        while done < data.len() {
+            let at = LogicalAddress(logical.0 + done as u64);
+            let rest = &data[done..];
+            let wanted = (rest.len() / sector_size * algorithm.size()).min(SUMS_AT_ONCE);
+            let mut found = known.copy(at, &self.geometry, &mut sums[..wanted]);
+            if found == 0 {
+                let geometry = self.geometry;
+                if let Some(tree) = self.sums()? {
+                    known.fill(at, &geometry, tree)?;
+                }
+                found = known.copy(at, &geometry, &mut sums[..wanted]);
+            }
+            // There is no sum, or no memory for it.
+            let sectors = (found / algorithm.size()).max(1);
+            let part = &rest[..sectors * sector_size];
+            let fault = if found == 0 {
+                self.first_fault_in_tree(at, part)?
+            } else {
+                let bad = first_mismatch(algorithm, sector_size, part, &sums[..found]);
+                bad.map(|sector| (sector, SectorFault::Mismatch))
+            };
+            if let Some((sector, fault)) = fault {
+                return Ok(Some((done / sector_size + sector, fault)));
+            }
+            done += part.len();
+        }
+        Ok(None)
+    }
+
+    fn first_fault_in_tree(
+        &mut self,
+        logical: LogicalAddress,
+        data: &[u8],
+    ) -> Result<Option<(usize, SectorFault)>> {
+        let lookup = self.context.lookup;
+        match self.sums()? {
+            Some(sums) => match lookup {
                 CsumLookup::Stack => sums.first_fault(logical, data),
                 CsumLookup::Heap => sums.first_fault_copied(logical, data),
             },
-            None => Ok(self.verified.then_some((0, SectorFault::NoSum))),
+            None => Ok(Some((0, SectorFault::NoSum))),
         }
+    }
+
+    /// The walk over the checksum tree, unless there is none.
+    fn sums(&mut self) -> Result<Option<&mut DataSums<'a>>> {
+        if self.sums.is_none() {
+            self.sums = self.sums_tree.get()?.map(|tree| DataSums::new(tree, self.geometry));
+        }
+        Ok(self.sums.as_mut())
     }
 
     /// Fills one sector from the first copy that is good.

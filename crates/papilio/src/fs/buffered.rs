@@ -162,7 +162,7 @@ impl File {
             };
             let shared = open.data.read();
             fs.check_changeable(self.inode().tree())?;
-            let item = open.item(&*transactions.live().get(self.inode().tree())?)?;
+            let item = open.item(self.live(transactions)?)?;
             check_mutable(open.place(), &item)?;
             let before = mapping.dirty_bytes();
             let filled = self.write_folios(open, mapping, &data[(at - offset) as usize..], at);
@@ -246,9 +246,7 @@ impl File {
 
     /// The size as of now.
     pub(super) fn size_of(&self, open: &OpenInode) -> Result<u64> {
-        let live = self.inode().file_system().transactions()?.live().get(self.inode().tree())?;
-        let item = open.item(&live)?;
-        Ok(open.as_seen(item).size)
+        open.size(self.live(self.inode().file_system().transactions()?)?)
     }
 
     pub(super) fn too_large(&self) -> Error {

@@ -84,7 +84,7 @@ impl Opened {
         let number = InodeNumber(number);
         let item = inode::inode(&subvolume.tree, number).unwrap().unwrap();
         then(&FileData {
-            tree: &subvolume.tree,
+            tree: (&subvolume.tree).into(),
             inode: number,
             flags: item.flags,
             size: item.size,
@@ -132,7 +132,8 @@ fn compare_content(opened: &Opened, kernel: &KernelFile) {
 fn compare_segments(opened: &Opened, kernel: &KernelFile) {
     opened.with(kernel.number, |file| {
         let seek = |from, whence| {
-            seek(file.tree, file.inode, file.size, opened.sector_size(), FileOffset(from), whence).unwrap()
+            seek(file.tree.get(), file.inode, file.size, opened.sector_size(), FileOffset(from), whence)
+                .unwrap()
         };
         let (mut found, mut at) = (Vec::new(), 0);
         while let Some(start) = seek(at, Whence::Data) {
@@ -173,7 +174,8 @@ fn compare_extents(opened: &Opened, kernel: &KernelFile) {
             found.push(extent);
             true
         };
-        fiemap(file.tree, file.inode, opened.sector_size(), FileOffset(0), |_| Ok(false), report).unwrap();
+        fiemap(file.tree.get(), file.inode, opened.sector_size(), FileOffset(0), |_| Ok(false), report)
+            .unwrap();
         let expected = kernel.extents.iter().map(|extent| FiemapExtent {
             start: FileOffset(extent.logical),
             address: extent.physical.into(),
@@ -279,7 +281,7 @@ fn mirrored(scratch: &Scratch, options: &[&str], content: &[u8]) -> (ImageSet, u
 fn first_extent(opened: &Opened, number: u64) -> DiskExtent {
     opened.with(number, |file| {
         let end = FileOffset(file.size);
-        FileExtents::new(file.tree, file.inode, opened.sector_size(), FileOffset(0), end)
+        FileExtents::new(file.tree.get(), file.inode, opened.sector_size(), FileOffset(0), end)
             .find_map(|extent| match extent.unwrap().kind {
                 ExtentKind::Regular(disk) => Some(disk),
                 _ => None,

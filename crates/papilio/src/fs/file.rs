@@ -3,16 +3,18 @@
 //! Owns [`File`], which any number of threads may read at once, and [`FileReader`], which adds a
 //! position for `std::io`.
 
-use crate::data::{self, FiemapExtent, FileData, Whence};
+use crate::btree::LiveTree;
+use crate::data::{self, FiemapExtent, FileData, FileTree, Whence};
 use crate::errors::{Error, PathError, Result};
 use crate::fs::open_inodes::OpenInode;
 use crate::fs::{Inode, Metadata};
+use crate::transaction::{LazyTree, Transactions};
 use papilio_format::FileOffset;
 use papilio_pagecache::{Mapping, Readahead, ReadaheadRequest};
 use parking_lot::Mutex;
 use std::io;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// Bytes read at once when a whole file is asked for.
 const STEP: usize = 1 << 20;
@@ -44,6 +46,8 @@ pub struct File {
     /// file system is.
     open: Option<Arc<OpenInode>>,
     inode: Inode,
+    /// Its subvolume, once it was needed: no other takes its number.
+    live: OnceLock<Arc<LiveTree>>,
     /// Reads and writes go past the page cache.
     direct: bool,
     readahead: Arc<Mutex<Readahead>>,
@@ -56,7 +60,7 @@ impl File {
         let changes = mounted.trees.transactions().is_some();
         let open = changes.then(|| mounted.open_inodes.open(mounted, inode.place()));
         let readahead = Arc::new(Mutex::new(Readahead::new(READAHEAD_PAGES)));
-        Self { open, inode, direct: false, readahead }
+        Self { open, inode, live: OnceLock::new(), direct: false, readahead }
     }
 
     /// Whether reads and writes go past the page cache, from and to the device (`O_DIRECT`). Without a cache
@@ -149,7 +153,7 @@ impl File {
             None => {
                 let handle = self.inode.handle()?;
                 let file = FileData {
-                    tree: handle.tree(),
+                    tree: handle.tree().into(),
                     inode: handle.number,
                     flags: handle.item.flags,
                     size: handle.item.size,
@@ -161,28 +165,49 @@ impl File {
         }
     }
 
+    /// The subvolume that it is in.
+    ///
+    /// # Errors
+    /// A tree block that cannot be read.
+    pub(super) fn live(&self, transactions: &Transactions) -> Result<&LiveTree> {
+        if let Some(live) = self.live.get() {
+            return Ok(live);
+        }
+        let live = transactions.live().get(self.inode.tree())?;
+        Ok(self.live.get_or_init(|| live))
+    }
+
     /// Reads what trees and device have; the caller holds the data lock.
     pub(super) fn read_trees(&self, open: &OpenInode, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let fs = self.inode.file_system();
         let transactions = fs.transactions()?;
-        // Before the tree: what that reaches is there until the pin goes.
-        let pin = transactions.pin();
-        let live = transactions.live().get(self.inode.tree())?;
-        if live.record().is_none_or(|record| record.item.refs == 0) {
-            let path = format!("subvolume {}", self.inode.tree());
-            return Err(Error::path(path.as_bytes(), PathError::NoSubvolume));
-        }
-        let item = open.item(&live)?;
-        let tree = live.tree().pinned(pin);
+        let live = self.live(transactions)?;
+        self.check_referenced(live)?;
+        let glance = open.glance(live)?;
+        let tree = LazyTree::new(transactions, live);
         let file = FileData {
-            tree: &tree,
+            tree: FileTree::Live(&tree),
             inode: self.inode.number(),
-            flags: item.flags,
-            size: item.size,
+            flags: glance.flags,
+            size: glance.size,
             written: Some(open.in_place.written()),
             known: Some(&open.extents),
         };
-        fs.mounted.reader.read(&file, FileOffset(offset), buffer)
+        let read = fs.mounted.reader.read(&file, FileOffset(offset), buffer);
+        // What is known without the tree is not pinned. The data lock keeps extents in the file and thereby in
+        // use, unless the subvolume as a whole went: then others may have written there meanwhile.
+        self.check_referenced(live)?;
+        read
+    }
+
+    /// # Errors
+    /// [`PathError::NoSubvolume`] where the subvolume is being deleted.
+    fn check_referenced(&self, live: &LiveTree) -> Result<()> {
+        if live.is_referenced() {
+            return Ok(());
+        }
+        let path = format!("subvolume {}", self.inode.tree());
+        Err(Error::path(path.as_bytes(), PathError::NoSubvolume))
     }
 
     /// The first byte at or after `offset` that holds data (`SEEK_DATA`); `None` if only a hole

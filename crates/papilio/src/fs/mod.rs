@@ -19,6 +19,7 @@ mod in_place;
 mod inode;
 mod inspect;
 mod io_queue;
+mod known_item;
 mod metadata;
 mod mount;
 mod names;

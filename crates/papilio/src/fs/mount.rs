@@ -33,6 +33,9 @@ use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
 
+/// Sums of open files may take this part of what the node cache may, besides it.
+const SUM_SHARE: usize = 8;
+
 /// Everything that an open file system is made of.
 #[derive(Debug)]
 pub(crate) struct Mounted {
@@ -147,7 +150,7 @@ impl Mounted {
             reader,
             root,
             subvolumes: Subvolumes::default(),
-            open_inodes: OpenInodes::default(),
+            open_inodes: OpenInodes::new(options.node_cache_bytes / SUM_SHARE),
             dirty_inodes: DirtyInodes::default(),
             name_changes: NameChanges::default(),
             tree_log: options.tree_log,

@@ -11,8 +11,10 @@
 use crate::btree::LiveTree;
 use crate::data::extent_cache::ExtentCache;
 use crate::data::nocow::InPlace;
+use crate::data::sum_cache::SumBudget;
 use crate::errors::{Error, PathError, Result};
 use crate::fs::fsync::ChangedRanges;
+use crate::fs::known_item::{Glance, KnownItem};
 use crate::fs::mount::Mounted;
 use crate::fs::{FileSystem, Inode};
 use crate::items::inode;
@@ -23,13 +25,15 @@ use papilio_format::items::inode::{InodeItem, Timespec};
 use papilio_pagecache::Mapping;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Inodes that are open, by place.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct OpenInodes {
     table: Mutex<HashMap<Place, Weak<OpenInode>>>,
+    /// Of the checksums that are kept of them.
+    sum_budget: Arc<SumBudget>,
 }
 
 /// An inode that somebody has open.
@@ -47,10 +51,12 @@ pub(crate) struct OpenInode {
     pub(super) in_place: InPlace,
     /// What is known of its extents.
     pub(super) extents: ExtentCache,
-    /// The inode item, with the version of the tree that it was read from.
-    item: RwLock<Option<(u64, InodeItem)>>,
+    /// The inode item.
+    item: KnownItem,
     /// What changes in memory did to the inode.
     touched: Mutex<Option<Touched>>,
+    /// The size that they gave it; 0 without any.
+    touched_size: AtomicU64,
     /// There is something to flush.
     dirty: AtomicBool,
     /// What changed of it in the running transaction.
@@ -100,6 +106,11 @@ impl Inode {
 }
 
 impl OpenInodes {
+    /// Nobody has anything open. Up to `sum_bytes` of memory will be taken by checksums of what is opened.
+    pub(super) fn new(sum_bytes: usize) -> Self {
+        Self { table: Mutex::default(), sum_budget: SumBudget::new(sum_bytes) }
+    }
+
     /// Opens an inode.
     pub(super) fn open(&self, mounted: &Arc<Mounted>, place: Place) -> Arc<OpenInode> {
         if let Some(open) = self.table.lock().get(&place).and_then(Weak::upgrade) {
@@ -117,9 +128,10 @@ impl OpenInodes {
             unlinked: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
             in_place: InPlace::default(),
-            extents: ExtentCache::default(),
-            item: RwLock::new(None),
+            extents: ExtentCache::new(&self.sum_budget),
+            item: KnownItem::default(),
             touched: Mutex::new(None),
+            touched_size: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
             changed: ChangedRanges::new(now, transid),
             fsync: Mutex::new(()),
@@ -179,17 +191,38 @@ impl OpenInode {
     /// [`PathError::NotFound`], or a tree block that cannot be read.
     pub(super) fn item(&self, live: &LiveTree) -> Result<InodeItem> {
         let version = live.version();
-        if let Some((read_at, item)) = &*self.item.read()
-            && *read_at == version
-        {
-            return Ok(*item);
+        if let Some(item) = self.item.get(version) {
+            return Ok(item);
         }
         let item = inode::inode(&live.tree(), self.place.inode)?.ok_or_else(|| {
             let path = format!("subvolume {}, inode {}", self.place.tree, self.place.inode);
             Error::path(path.as_bytes(), PathError::NotFound)
         })?;
-        *self.item.write() = Some((version, item));
+        self.item.set(version, item);
         Ok(item)
+    }
+
+    /// What reading needs of that item.
+    ///
+    /// # Errors
+    /// As [`OpenInode::item`].
+    #[inline]
+    pub(super) fn glance(&self, live: &LiveTree) -> Result<Glance> {
+        match self.item.glance(live.version()) {
+            Some(glance) => Ok(glance),
+            None => self.item(live).map(|item| Glance::of(&item)),
+        }
+    }
+
+    /// The size as who asks for it is to see it.
+    ///
+    /// # Errors
+    /// As [`OpenInode::item`].
+    #[inline]
+    pub(super) fn size(&self, live: &LiveTree) -> Result<u64> {
+        // First: what is in the trees by now leaves here after it got there.
+        let touched = self.touched_size.load(Ordering::Acquire);
+        Ok(self.glance(live)?.size.max(touched))
     }
 
     /// Notes a change in memory. Says whether it is the first since the last flush: then the caller enters
@@ -203,9 +236,11 @@ impl OpenInode {
         let mut touched = self.touched.lock();
         let (sequence, size) = match &*touched {
             Some(touched) => (touched.sequence, touched.size),
-            None => (self.item.read().map_or(0, |(_, item)| item.sequence), 0),
+            None => (self.item.last().map_or(0, |item| item.sequence), 0),
         };
-        *touched = Some(Touched { time: now, sequence: sequence.wrapping_add(1), size: size.max(end) });
+        let size = size.max(end);
+        *touched = Some(Touched { time: now, sequence: sequence.wrapping_add(1), size });
+        self.touched_size.store(size, Ordering::Release);
         !self.dirty.swap(true, Ordering::AcqRel)
     }
 
@@ -263,7 +298,10 @@ impl OpenInode {
     pub(super) fn set_clean(&self) {
         self.in_place.written().write().clear();
         self.forget_extents();
-        *self.touched.lock() = None;
+        let mut touched = self.touched.lock();
+        *touched = None;
+        self.touched_size.store(0, Ordering::Release);
+        drop(touched);
         *self.promised.lock() = Promised::default();
         self.dirty.store(false, Ordering::Release);
     }

@@ -10,6 +10,7 @@ pub(crate) mod csum_items;
 mod delayed_refs;
 mod extent_items;
 mod handle;
+mod lazy_tree;
 mod live_trees;
 mod log_trees;
 mod only_reference;
@@ -20,5 +21,6 @@ mod transaction;
 mod writable;
 
 pub(crate) use handle::{DataExtent, DataReference, Handle};
+pub(crate) use lazy_tree::LazyTree;
 pub(crate) use log_trees::{LogTicket, Synced, log_root_key};
 pub(crate) use transaction::{TransactionOptions, Transactions};

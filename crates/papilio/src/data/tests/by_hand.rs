@@ -137,7 +137,14 @@ fn map(tree: &Tree, start: u64, end: u64) -> Result<Vec<(u64, u64, char)>> {
 
 fn read(made: &Made, tree: &Tree, sums: &Tree, size: u64, offset: u64, length: usize) -> Result<Vec<u8>> {
     let context = ReadContext::new(made.forest.volume().clone(), Some(sums.clone()), true);
-    let file = FileData { tree, inode: INODE, flags: InodeFlags::empty(), size, written: None, known: None };
+    let file = FileData {
+        tree: tree.into(),
+        inode: INODE,
+        flags: InodeFlags::empty(),
+        size,
+        written: None,
+        known: None,
+    };
     let mut buffer = vec![0xee; length];
     let read = context.read(&file, FileOffset(offset), &mut buffer)?;
     buffer.truncate(read);
