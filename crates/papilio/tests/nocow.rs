@@ -226,3 +226,43 @@ fn a_file_whose_bytes_are_in_the_page_cache_only_is_not_empty() {
     file.inode().set_flags(InodeFlags::empty()).unwrap();
     assert!(fs.metadata("/f").unwrap().flags().contains(InodeFlags::NODATACOW));
 }
+
+#[test]
+fn both_ways_to_ask_for_checksums_say_the_same() {
+    let device = made(256 << 20);
+    for check in [NocowCheck::FirstMatch, NocowCheck::CollectAll] {
+        let mut tuning = Tuning::default();
+        tuning.nocow_check = check;
+        let fs = open_tuned(&device, tuning);
+        let unsummed = nocow_file(&fs, &format!("/unsummed-{check:?}"));
+        unsummed.write_at(&[1; 1 << 20], 0).unwrap();
+        let mixed = fs.create_file(format!("/mixed-{check:?}")).unwrap();
+        mixed.write_at(&[1; 64 << 10], 0).unwrap();
+        mixed.allocate(64 << 10, 64 << 10, false).unwrap();
+        mixed.write_at(&[1; 4096], 160 << 10).unwrap();
+        assert!(!unsummed.has_checksums(0..1 << 20).unwrap());
+        for (range, expected) in [
+            (0..4096, true),
+            (0..1 << 20, true),
+            (60 << 10..68 << 10, true),
+            (64 << 10..128 << 10, false),
+            (128 << 10..160 << 10, false),
+            (64 << 10..161 << 10, true),
+            (1 << 30..2 << 30, false),
+            (0..0, false),
+        ] {
+            assert_eq!(mixed.has_checksums(range.clone()).unwrap(), expected, "{check:?} {range:?}");
+        }
+        drop((unsummed, mixed));
+        fs.close().unwrap();
+    }
+    let compressed = OpenOptions::new().write(true).compress("zstd".parse().unwrap());
+    let fs = FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &compressed).unwrap();
+    let file = fs.create_file("/compressed").unwrap();
+    file.write_at(&[7; 128 << 10], 0).unwrap();
+    assert!(file.has_checksums(64 << 10..68 << 10).unwrap());
+    drop(file);
+    fs.close().unwrap();
+    let fs = FileSystem::from_devices(vec![device as Arc<dyn Device>], &OpenOptions::new()).unwrap();
+    assert!(fs.open_file("/compressed").unwrap().has_checksums(0..4096).is_err());
+}

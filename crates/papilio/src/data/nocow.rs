@@ -21,7 +21,7 @@ use crate::transaction::{DataReference, Transactions};
 use crate::tuning::NocowCheck;
 use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::{ExtentPart, FileExtentContent};
-use papilio_format::{FileOffset, InodeNumber, LogicalAddress, objectid};
+use papilio_format::{FileOffset, Geometry, InodeNumber, LogicalAddress, objectid};
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -170,26 +170,39 @@ impl Question<'_> {
 
     fn has_sums(&self, address: LogicalAddress, length: u64) -> Result<bool> {
         let Some(tree) = self.sums else { return Ok(false) };
-        let geometry = self.transactions.volume().geometry();
-        let sectors = (length / u64::from(geometry.sector_size)) as usize;
-        let mut sums = DataSums::new(tree, geometry);
-        match self.check {
-            NocowCheck::FirstMatch => {
-                let mut found = false;
-                sums.for_each_run(address, sectors, |_, _, sums| {
-                    found = sums.is_some();
-                    !found
-                })?;
-                Ok(found)
-            }
-            NocowCheck::CollectAll => {
-                let mut collected: Vec<Vec<u8>> = Vec::new();
-                sums.for_each_run(address, sectors, |_, _, sums| {
-                    collected.extend(sums.map(<[u8]>::to_vec));
-                    true
-                })?;
-                Ok(!collected.is_empty())
-            }
+        has_sums(tree, self.transactions.volume().geometry(), self.check, address, length)
+    }
+}
+
+/// Whether there is any checksum in a range of `tree`, the checksum tree.
+///
+/// # Errors
+/// A tree block or an item that cannot be read.
+pub(crate) fn has_sums(
+    tree: &Tree,
+    geometry: Geometry,
+    check: NocowCheck,
+    address: LogicalAddress,
+    length: u64,
+) -> Result<bool> {
+    let sectors = (length / u64::from(geometry.sector_size)) as usize;
+    let mut sums = DataSums::new(tree, geometry);
+    match check {
+        NocowCheck::FirstMatch => {
+            let mut found = false;
+            sums.for_each_run(address, sectors, |_, _, sums| {
+                found = sums.is_some();
+                !found
+            })?;
+            Ok(found)
+        }
+        NocowCheck::CollectAll => {
+            let mut collected: Vec<Vec<u8>> = Vec::new();
+            sums.for_each_run(address, sectors, |_, _, sums| {
+                collected.extend(sums.map(<[u8]>::to_vec));
+                true
+            })?;
+            Ok(!collected.is_empty())
         }
     }
 }

@@ -289,7 +289,7 @@ impl File {
     }
 
     /// What memory holds of it goes to the trees.
-    fn flush(&self) -> Result<()> {
+    pub(super) fn flush(&self) -> Result<()> {
         self.open.as_ref().map_or(Ok(()), |open| self.inode.file_system().flush(open))
     }
 

@@ -3,6 +3,7 @@
 mod buffered;
 mod change;
 mod check;
+mod checksums;
 #[allow(dead_code)] // The deletion of subvolumes calls it next.
 mod committer;
 #[cfg(test)]
