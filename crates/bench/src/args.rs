@@ -5,7 +5,7 @@ use crate::job::{JOBS, Job, Scale};
 use crate::runner::Plan;
 use crate::side::Side;
 use crate::sweep::{Over, SweepPlan};
-use crate::{image, names, read};
+use crate::{image, names, read, sums};
 use std::fmt;
 use std::path::PathBuf;
 
@@ -42,6 +42,8 @@ pub(crate) enum Comparison {
     Read(read::Arguments),
     /// Create, list, snapshot and delete many files
     Names(names::Arguments),
+    /// Ask whether ranges of a file have checksums, as before a write in place, both ways
+    NocowCheck(sums::Arguments),
     /// Make an image of a directory: Papilio, mkfs.btrfs, and the kernel's mount with cp -a
     Image(image::Arguments),
     /// Run the jobs with more threads, extents or snapshots, and see how the figures move
@@ -54,7 +56,7 @@ pub(crate) struct SweepArgs {
     /// What there is more of
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, required = true)]
     over: Vec<Over>,
-    /// How many [default: 1,2,4,16 threads; 1000 to 1000000 extents; 1 to 1000 snapshots]
+    /// How many [default: 1,2,4,16 threads; 1000 to 10000000 extents; 1 to 1000 snapshots]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     points: Vec<u64>,
     #[command(flatten)]
@@ -69,6 +71,9 @@ impl SweepArgs {
     pub(crate) fn plan(&self, quiet: bool) -> Result<SweepPlan, UsageError> {
         if !self.jobs.report.is_empty() {
             return Err(UsageError("--report shows a sweep that was run, without `sweep`".into()));
+        }
+        if self.jobs.profile {
+            return Err(UsageError("--profile is of jobs as they are, without `sweep`".into()));
         }
         let mut points = self.points.clone();
         points.sort_unstable();
@@ -103,6 +108,9 @@ pub(crate) struct JobArgs {
     /// How often each side runs each job; medians are compared
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: usize,
+    /// Run Papilio's sides once more for each job, under perf: where their time goes
+    #[arg(long)]
+    profile: bool,
     /// Where the bytes are: ram, a folder, or a block device, all of which is overwritten
     #[arg(long, value_name = "ram|DIR|DEVICE", default_value = "ram")]
     backing: Place,
@@ -169,6 +177,7 @@ impl JobArgs {
             sides,
             scale: Scale { size: self.scale, seconds: self.runtime },
             rounds: self.rounds,
+            profile: self.profile,
             place: self.backing.clone(),
             overwrite: self.force,
             engine: self.engine.clone(),
@@ -205,7 +214,10 @@ mod tests {
     #[test]
     fn each_is_run_once_in_order() {
         let plan = plan("--jobs 003-1m,000,003 --sides raw,kernel,raw --rounds 5 --runtime 2").unwrap();
-        assert_eq!(plan.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), ["000", "003-4k", "003-1m"]);
+        assert_eq!(
+            plan.jobs.iter().map(|job| job.id).collect::<Vec<_>>(),
+            ["000", "000-nodatacow", "003-4k", "003-1m"]
+        );
         assert_eq!(plan.sides, [Side::Kernel, Side::Raw]);
         assert_eq!(plan.scale.seconds, Some(2.0));
     }

@@ -1,16 +1,16 @@
 //! What all sides keep their bytes on: one file, or one block device, for the whole run.
 //!
-//! Owns [`Backing`]. The file's blocks are allocated before anything is measured, and file systems are made
-//! on it without discarding them, so that no side pays for memory or extents that another had been given
-//! already. It is removed when dropped; a block device stays, with what the last run left on it.
+//! Owns [`Backing`]. The file's blocks are allocated and written before anything is measured (memory of a virtual
+//! machine that was only allocated is slow the first time), and file systems are made on it without discarding
+//! them, so that no side pays for memory or extents that another had been given already. It is removed when dropped; a block device stays, with what the last run left on it.
 
-use crate::machine;
+use crate::{interrupt, machine};
 use anyhow::{Context, bail};
 use papilio_oracle::Scratch;
 use rustix::fs::{FallocateFlags, OFlags};
 use serde::{Deserialize, Serialize};
 use std::fs::File;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 /// Bytes of memory that are left to the machine and to fio.
@@ -96,6 +96,7 @@ impl Backing {
         let file = File::options().write(true).open(&path)?;
         rustix::fs::fallocate(&file, FallocateFlags::empty(), 0, bytes)
             .with_context(|| format!("{}: cannot allocate {} MiB", path.display(), bytes >> 20))?;
+        write_all(&file, bytes).with_context(|| path.display().to_string())?;
         let direct = opens_direct(&path);
         Ok(Self { path, kind, bytes, direct, scratch })
     }
@@ -140,6 +141,17 @@ impl Backing {
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
+}
+
+/// Writes the whole of a file once.
+fn write_all(file: &File, bytes: u64) -> anyhow::Result<()> {
+    const PIECE: usize = 1 << 20;
+    let zeros = vec![0; PIECE];
+    for at in (0..bytes).step_by(PIECE) {
+        interrupt::check()?;
+        file.write_all_at(&zeros[..PIECE.min((bytes - at) as usize)], at)?;
+    }
+    Ok(())
 }
 
 fn opens_direct(path: &Path) -> bool {

@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 
 /// What fio itself needs beside the cache: its processes' memory and shared state ...
 const FIO_BYTES: u64 = 32 << 20;
-/// ... and the page tables of its mappings: 16 jobs, 8 bytes for each page of a file twice the cache.
-const TABLES: u64 = 16;
+/// ... and the page tables of its mappings: 16 jobs, 8 bytes for each page of the file.
+const TABLES: u64 = 4096 / (16 * 8);
 
 /// A memory cgroup of our own.
 #[derive(Debug)]
@@ -18,11 +18,11 @@ pub struct MemoryLimit {
 }
 
 impl MemoryLimit {
-    /// Makes a group that holds `cache` bytes of page cache, and fio.
+    /// Makes a group that holds `cache` bytes of page cache, and fio with a file of `file_bytes`.
     ///
     /// # Errors
     /// There is no memory controller that this process may use.
-    pub fn new(cache: u64) -> anyhow::Result<Self> {
+    pub fn new(cache: u64, file_bytes: u64) -> anyhow::Result<Self> {
         let (parent, file) = controller()?;
         let folder = parent.join(format!("papilio-bench-{}", std::process::id()));
         if folder.is_dir() {
@@ -32,7 +32,7 @@ impl MemoryLimit {
         fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
         let group = Self { folder };
         let limit = group.folder.join(file);
-        fs::write(&limit, (cache + cache / TABLES + FIO_BYTES).to_string())
+        fs::write(&limit, (cache + file_bytes / TABLES + FIO_BYTES).to_string())
             .with_context(|| limit.display().to_string())?;
         Ok(group)
     }

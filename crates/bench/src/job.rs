@@ -29,6 +29,8 @@ pub struct Job {
     pub target: Target,
     /// How its files come about.
     pub files: Files,
+    /// Whether data is overwritten where it lies and has no checksums (`nodatacow`), by all file systems.
+    pub nodatacow: bool,
     /// Bytes that the page cache may hold at full size; `None` where it does not matter.
     pub cache: Option<u64>,
     /// Bytes at full size, below which scaling does not go, of each `size` or `filesize`.
@@ -56,7 +58,7 @@ pub struct Target {
 }
 
 /// All jobs, in the order in which they run.
-pub const JOBS: [Job; 7] = [
+pub const JOBS: [Job; 8] = [
     Job {
         id: "000",
         title: "NOCOW: random writes into a preallocated file, 16 jobs, depth 16",
@@ -67,6 +69,21 @@ pub const JOBS: [Job; 7] = [
         fast: "nocow_check=first-match",
         target: Target { kernel: 12.0, raw: 0.8, slow: 1.10 },
         files: Files::New,
+        nodatacow: false,
+        cache: None,
+        floor: 32 << 20,
+    },
+    Job {
+        id: "000-nodatacow",
+        title: "NOCOW: the same on a file that is overwritten in place (nodatacow)",
+        change: "btrfs: make NOCOW checks for existence of checksums in a range more efficient",
+        published: "139 to 153 MiB/s, +10 %",
+        text: include_str!("../jobs/000-nodatacow.fio"),
+        slow: "nocow_check=collect-all",
+        fast: "nocow_check=first-match",
+        target: Target { kernel: 12.0, raw: 0.8, slow: 1.10 },
+        files: Files::New,
+        nodatacow: true,
         cache: None,
         floor: 32 << 20,
     },
@@ -80,6 +97,7 @@ pub const JOBS: [Job; 7] = [
         fast: "log_items=prepared",
         target: Target { kernel: 8.0, raw: 0.25, slow: 1.078 },
         files: Files::New,
+        nodatacow: false,
         cache: None,
         floor: 16 << 20,
     },
@@ -93,6 +111,7 @@ pub const JOBS: [Job; 7] = [
         fast: "write_checksum=overlapped",
         target: Target { kernel: 12.0, raw: 0.75, slow: 1.10 },
         files: Files::New,
+        nodatacow: false,
         cache: None,
         floor: 1 << 30,
     },
@@ -106,6 +125,7 @@ pub const JOBS: [Job; 7] = [
         fast: "csum_lookup=stack",
         target: Target { kernel: 10.0, raw: 0.8, slow: 1.07 },
         files: Files::Shared("003"),
+        nodatacow: false,
         cache: None,
         floor: 64 << 20,
     },
@@ -119,6 +139,7 @@ pub const JOBS: [Job; 7] = [
         fast: "csum_lookup=stack",
         target: Target { kernel: 1.5, raw: 0.8, slow: 1.07 },
         files: Files::Shared("003"),
+        nodatacow: false,
         cache: None,
         floor: 64 << 20,
     },
@@ -132,6 +153,7 @@ pub const JOBS: [Job; 7] = [
         fast: "cache_insert=one-walk",
         target: Target { kernel: 10.0, raw: 0.3, slow: 1.073 },
         files: Files::Shared("004"),
+        nodatacow: false,
         cache: Some(8 << 30),
         floor: 512 << 20,
     },
@@ -145,6 +167,7 @@ pub const JOBS: [Job; 7] = [
         fast: "cache_insert=one-walk",
         target: Target { kernel: 10.0, raw: 0.3, slow: 1.125 },
         files: Files::Shared("004"),
+        nodatacow: false,
         cache: Some(8 << 30),
         floor: 512 << 20,
     },
@@ -338,7 +361,8 @@ mod tests {
     #[test]
     fn words_name_one_job_or_its_variants() {
         let ids = |word| Job::named(word).iter().map(|job| job.id).collect::<Vec<_>>();
-        assert_eq!(ids("000"), ["000"]);
+        assert_eq!(ids("000"), ["000", "000-nodatacow"]);
+        assert_eq!(ids("000-nodatacow"), ["000-nodatacow"]);
         assert_eq!(ids("003"), ["003-4k", "003-1m"]);
         assert_eq!(ids("003-1m"), ["003-1m"]);
         assert_eq!(ids("004"), ["004", "004-huge"]);

@@ -19,14 +19,17 @@ pub mod job;
 pub mod job_file;
 pub mod machine;
 mod measure;
+pub mod memory;
 pub mod model;
 mod names;
+pub mod profile;
 mod progress;
 mod read;
 pub mod report;
 pub mod runner;
 pub mod side;
 pub mod sides;
+mod sums;
 pub mod sweep;
 
 pub use args::{BenchArgs, UsageError};
@@ -44,6 +47,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
     match &args.comparison {
         Some(args::Comparison::Read(arguments)) => read::run(arguments),
         Some(args::Comparison::Names(arguments)) => names::run(arguments),
+        Some(args::Comparison::NocowCheck(arguments)) => sums::run(arguments),
         Some(args::Comparison::Image(arguments)) => {
             let papilio = environment::papilio_command().context("the papilio command is not there")?;
             image::run(arguments, &papilio, quiet)

@@ -27,6 +27,8 @@ pub struct Plan {
     pub scale: Scale,
     /// How often.
     pub rounds: usize,
+    /// Whether Papilio's sides run each job once more for a profile.
+    pub profile: bool,
     /// On what.
     pub place: Place,
     /// Whether a block device may be overwritten.
@@ -36,6 +38,9 @@ pub struct Plan {
     /// Say nothing while it runs.
     pub quiet: bool,
 }
+
+/// The sides whose time is ours.
+const PROFILED: [Side; 2] = [Side::Papilio, Side::Mount];
 
 /// A side's runs of a job while they are collected.
 struct Contender {
@@ -79,10 +84,14 @@ impl Plan {
                 break;
             }
             if !self.lay_out(&bench, job, &sides, &mut laid_out, &mut progress, &mut report.left_out) {
-                progress.skip(sides.len() * self.rounds);
+                progress.skip(sides.len() * self.rounds + self.profiles(&sides));
                 continue;
             }
-            let done = self.run_job(&bench, job, &sides, number, &mut progress, &mut report.left_out);
+            let left_out = &mut report.left_out;
+            let mut done = self.run_job(&bench, job, &sides, number, &mut progress, left_out);
+            if self.profile {
+                profile(&bench, job, &mut done, &mut progress, left_out);
+            }
             report.jobs.push(done);
         }
         report.interrupted = interrupt::seen();
@@ -117,7 +126,12 @@ impl Plan {
             self.jobs.iter().map(|job| job.files).filter(|files| *files != Files::New).collect();
         shared.dedup();
         let model = usize::from(self.jobs.iter().any(|job| job.id == "002"));
-        self.jobs.len() * sides.len() * self.rounds + shared.len() + model
+        self.jobs.len() * (sides.len() * self.rounds + self.profiles(sides)) + shared.len() + model
+    }
+
+    /// Profiles of a job.
+    fn profiles(&self, sides: &[Side]) -> usize {
+        if self.profile { PROFILED.iter().filter(|side| sides.contains(side)).count() } else { 0 }
     }
 
     /// Makes sure that the files of a job that reads are there; whether they are.
@@ -207,12 +221,43 @@ impl Plan {
             .filter(|report| !report.runs.is_empty())
             .collect();
         sides.sort_by_key(|report| report.side);
+        let ours = sides.iter().any(|report| matches!(report.side, Side::Papilio | Side::PapilioSlow));
+        let measured = job.cache.filter(|_| ours && !interrupt::seen());
         JobReport {
             id: job.job.id.to_owned(),
             file: job.file.to_string(),
             file_bytes: job.file_bytes,
             cache: job.cache,
             sides,
+            fio_memory: measured.and_then(|_| bench.fio_memory(job).ok()),
+            profiles: Vec::new(),
+        }
+    }
+}
+
+/// Runs Papilio's sides, as far as they have figures, once more for their profiles.
+fn profile(
+    bench: &Bench<'_>,
+    job: &ScaledJob,
+    report: &mut JobReport,
+    progress: &mut Progress,
+    left_out: &mut Vec<LeftOut>,
+) {
+    for side in PROFILED {
+        if report.side(side).is_none() || interrupt::seen() {
+            continue;
+        }
+        progress.begin(format_args!("{} profile of {side}", job.job.id));
+        let result = bench.profile(job, side);
+        progress.end();
+        match result {
+            Ok(profile) => report.profiles.push(profile),
+            Err(_) if interrupt::seen() => {}
+            Err(error) => {
+                let why = format!("its profile: {error:#}").replace('\n', " ");
+                progress.say(format_args!("{} {side}: left out: {why}", job.job.id));
+                left_out.push(LeftOut { side, job: Some(job.job.id.to_owned()), why });
+            }
         }
     }
 }

@@ -2,7 +2,7 @@
 //!
 //! Owns [`Over`], what is varied, and [`SweepPlan`], the run. Extents and snapshots are prepared by Papilio's
 //! engine and library on one file system that all sides then use, so that all meet the same trees; a job
-//! that writes gets it anew for each run.
+//! that writes gets it anew for each run, jobs that read the same files share one.
 
 use crate::backing::Backing;
 use crate::environment::Environment;
@@ -14,14 +14,20 @@ use crate::progress::Progress;
 use crate::report::{JobReport, LeftOut, Point, Report, SideReport, Sweep};
 use crate::runner::Plan;
 use crate::side::Side;
-use crate::sides::{Bench, Prepared};
+use crate::sides::Bench;
+use crate::sides::preparation::{Prepared, SECTOR, SHARED_BYTES, WINDOW};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::fmt;
 use std::path::Path;
 
-/// Bytes of the smallest extent.
-const SECTOR: u64 = 4096;
+/// Bytes of the file whose extents are counted, unless it must be larger to have so many, or has so few that each
+/// has the most that one has.
+const EXTENTS_FILE: u64 = 1000 * WINDOW;
+/// Bytes of the cache over that file: it is larger than any that is likely to hold it.
+const EXTENTS_CACHE: u64 = 512 << 20;
+/// Bytes that a side may write in a second of the sweep over extents.
+const WRITTEN_IN_A_SECOND: f64 = 2.0 * (1 << 30) as f64;
 
 /// What is varied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
@@ -40,7 +46,7 @@ impl Over {
     fn points(self) -> &'static [u64] {
         match self {
             Self::Threads => &[1, 2, 4, 16],
-            Self::Extents => &[1_000, 10_000, 100_000, 1_000_000],
+            Self::Extents => &[1_000, 10_000, 100_000, 1_000_000, 10_000_000],
             Self::Snapshots => &[1, 10, 100, 1000],
         }
     }
@@ -89,6 +95,16 @@ struct Varied {
     shared: bool,
 }
 
+/// What lies on the backing, where it is still as it was made: the files, and what was prepared with them.
+type Ready = Option<(Files, u64, Prepared)>;
+
+/// A sweep under way.
+struct State {
+    ready: Ready,
+    progress: Progress,
+    left_out: Vec<LeftOut>,
+}
+
 impl SweepPlan {
     /// Runs it. `output` is a folder for fio's own files.
     ///
@@ -102,8 +118,9 @@ impl SweepPlan {
         let mut work: Vec<(Over, u64, Varied)> = Vec::new();
         for over in &self.over {
             let points = if self.points.is_empty() { over.points() } else { &self.points };
-            for job in plan.jobs.iter().filter(|job| over.concerns(job)) {
-                for &point in points {
+            // Jobs that share files after one another.
+            for &point in points {
+                for job in plan.jobs.iter().filter(|job| over.concerns(job)) {
                     work.push((*over, point, vary(job.scaled(plan.scale)?, *over, points, point)?));
                 }
             }
@@ -113,7 +130,7 @@ impl SweepPlan {
         }
         let bytes = work.iter().map(|(.., varied)| varied.image_bytes()).max().unwrap_or_default();
         let cache = work.iter().filter_map(|(.., varied)| varied.job.cache).max().unwrap_or_default();
-        let mut progress = Progress::new(work.len() * sides.len() * plan.rounds, plan.quiet);
+        let progress = Progress::new(work.len() * sides.len() * plan.rounds, plan.quiet);
         for left in &left_out {
             progress.say(format_args!("{}: left out: {}", left.side, left.why));
         }
@@ -121,16 +138,17 @@ impl SweepPlan {
         let backing = Backing::new(&plan.place, bytes, cache, plan.overwrite)?;
         let machine = Machine::here(Some(&environment.fio));
         let mut report = Report::new(machine, plan.scale.size, plan.rounds, (backing.kind(), bytes));
-        report.left_out = left_out;
         let bench = Bench { environment: &environment, backing: &backing, output: output.to_owned() };
+        let mut state = State { ready: None, progress, left_out };
         for (over, point, varied) in &work {
             if interrupt::seen() {
                 break;
             }
             let label = format!("{} with {point} {}", varied.job.job.id, over.unit());
-            let job = self.run_point(&bench, varied, &sides, &label, &mut progress, &mut report.left_out);
+            let job = self.run_point(&bench, varied, &sides, &label, &mut state);
             report.sweep(*over).add(Point { value: *point, job });
         }
+        report.left_out = state.left_out;
         report.interrupted = interrupt::seen();
         Ok(report)
     }
@@ -141,14 +159,14 @@ impl SweepPlan {
         varied: &Varied,
         sides: &[Side],
         label: &str,
-        progress: &mut Progress,
-        left_out: &mut Vec<LeftOut>,
+        state: &mut State,
     ) -> JobReport {
+        let State { ready, progress, left_out } = state;
         let job = &varied.job;
         let mut reports: Vec<SideReport> =
             sides.iter().map(|side| SideReport { side: *side, runs: Vec::new() }).collect();
         let mut failed: Vec<Side> = Vec::new();
-        let mut ready = false;
+        let mut laid_out = false;
         for round in 0..self.plan.rounds {
             for place in 0..reports.len() {
                 let next = (place + round) % reports.len();
@@ -158,7 +176,7 @@ impl SweepPlan {
                     continue;
                 }
                 progress.begin(format_args!("{label}, round {}: {side}", round + 1));
-                let result = varied.run(bench, sides, side, round, &mut ready);
+                let result = varied.run(bench, sides, side, round, ready, &mut laid_out);
                 progress.end();
                 match result {
                     Ok(run) => reports[next].runs.push(run),
@@ -180,6 +198,8 @@ impl SweepPlan {
             file_bytes: job.file_bytes,
             cache: job.cache,
             sides: reports,
+            fio_memory: None,
+            profiles: Vec::new(),
         }
     }
 }
@@ -187,39 +207,60 @@ impl SweepPlan {
 impl Varied {
     /// Bytes of the backing: extents and snapshots also take metadata.
     fn image_bytes(&self) -> u64 {
-        let metadata = match self.prepared {
-            // An item of the file, of the extent and of the checksum, twice, in leaves that are half full.
-            Some(Prepared { extent_bytes: Some(bytes), .. }) => self.job.file_bytes / bytes * 1024,
+        match self.prepared {
+            Some(Prepared { extents: Some(per_window), .. }) => {
+                let extents = self.job.file_bytes / WINDOW * per_window;
+                let seconds = if self.shared { 0.0 } else { self.job.seconds.unwrap_or(1.0) };
+                let written = (WRITTEN_IN_A_SECOND * seconds) as u64;
+                // An item of the file, twice (DUP), in leaves that are half full, before and after a commit.
+                (SHARED_BYTES + written + extents * 400 + (1 << 30)).next_multiple_of(1 << 20)
+            }
             // A root and what each commit between them leaves.
-            Some(Prepared { snapshots, .. }) => snapshots << 20,
-            None => 0,
-        };
-        self.job.image_bytes() + metadata
+            Some(Prepared { snapshots, .. }) => self.job.image_bytes() + (snapshots << 20),
+            None => self.job.image_bytes(),
+        }
     }
 
-    /// One run, after what it needs is there; `ready` says that it still is from the run before.
+    /// One run, after what it needs is there; `laid_out` says that it is, `ready` what is there of what was
+    /// prepared, perhaps for another job.
     fn run(
         &self,
         bench: &Bench<'_>,
         sides: &[Side],
         side: Side,
         round: usize,
-        ready: &mut bool,
+        ready: &mut Ready,
+        laid_out: &mut bool,
     ) -> anyhow::Result<crate::fio::run::Measurement> {
         if let Some(why) = Environment::missing_for(side, &self.job) {
             bail!(why);
         }
-        if !*ready {
-            match &self.prepared {
-                // The raw side writes and reads whatever is there.
-                Some(_) if side == Side::Raw && !self.shared => {}
-                Some(prepared) => bench.prepare(&self.job, prepared)?,
-                None if self.shared => bench.lay_out(&self.job, sides)?,
-                None => {}
+        match self.prepared {
+            // The raw side writes and reads whatever is there.
+            Some(_) if side == Side::Raw => {}
+            Some(prepared) => {
+                let wanted = (self.job.job.files, self.job.file_bytes, prepared);
+                // With extents, all jobs have the same file.
+                let same = |there: &(Files, u64, Prepared)| match prepared.extents {
+                    Some(_) => (there.1, there.2) == (wanted.1, wanted.2),
+                    None => *there == wanted && self.shared,
+                };
+                if !ready.as_ref().is_some_and(same) {
+                    *ready = None;
+                    bench.prepare(&self.job, &prepared)?;
+                    *ready = Some(wanted);
+                }
             }
-            *ready = self.shared;
+            None if self.shared && !*laid_out => {
+                bench.lay_out(&self.job, sides)?;
+                *laid_out = true;
+            }
+            None => {}
         }
         let fresh = self.prepared.is_none() && !self.shared;
+        if !self.shared || self.prepared.is_none() {
+            *ready = None;
+        }
         bench.measure_on(&self.job, side, round, fresh)
     }
 }
@@ -233,14 +274,13 @@ fn vary(mut job: ScaledJob, over: Over, points: &[u64], point: u64) -> anyhow::R
             None
         }
         Over::Extents => {
-            let most = points.iter().copied().max().unwrap_or(point).max(1);
-            let bytes = most.checked_mul(SECTOR).context("too many extents")?;
-            in_one_file(&mut job, bytes)?;
-            // Whole sectors: nearly so many extents, never fewer.
-            let extent = (bytes / point.max(1) / SECTOR).max(1) * SECTOR;
-            Some(Prepared { extent_bytes: Some(extent), snapshots: 0 })
+            let bytes = extents_file(points, point).context("too many extents")?;
+            in_one_file(&mut job, bytes);
+            // As many in each window: nearly so many extents, never fewer.
+            let per_window = point.max(1).div_ceil(bytes / WINDOW);
+            Some(Prepared { extents: Some(per_window), snapshots: 0 })
         }
-        Over::Snapshots => Some(Prepared { extent_bytes: None, snapshots: point }),
+        Over::Snapshots => Some(Prepared { extents: None, snapshots: point }),
     };
     Ok(Varied { job, prepared, shared })
 }
@@ -273,8 +313,15 @@ fn with_threads(job: &mut ScaledJob, threads: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
+/// Bytes of the file that has `point` extents: the same for all points, but where it must be larger.
+fn extents_file(points: &[u64], point: u64) -> Option<u64> {
+    let least = points.iter().copied().min().unwrap_or(point).max(1);
+    let usual = least.saturating_mul(WINDOW).min(EXTENTS_FILE);
+    Some(point.checked_mul(SECTOR)?.max(usual).next_multiple_of(WINDOW))
+}
+
 /// All jobs work on one file of so many bytes, in sectors.
-fn in_one_file(job: &mut ScaledJob, bytes: u64) -> anyhow::Result<()> {
+fn in_one_file(job: &mut ScaledJob, bytes: u64) {
     let file: &mut JobFile = &mut job.file;
     for key in ["filename_format", "nrfiles", "openfiles", "file_service_type", "bssplit", "fallocate"] {
         file.remove(key);
@@ -284,8 +331,7 @@ fn in_one_file(job: &mut ScaledJob, bytes: u64) -> anyhow::Result<()> {
     file.set("bs", SECTOR);
     file.set("fallocate", "none");
     job.file_bytes = bytes;
-    job.cache = job.cache.map(|_| bytes / 2);
-    Ok(())
+    job.cache = job.cache.map(|_| (bytes / 2).min(EXTENTS_CACHE));
 }
 
 impl Report {
@@ -330,16 +376,21 @@ mod tests {
 
     #[test]
     fn extents_are_parts_of_a_file_of_one_size() {
-        let points = [1_000, 10_000, 100_000];
-        for point in points {
-            let read = varied("003-4k", Over::Extents, &points, point);
-            assert_eq!(read.job.file_bytes, 409_600_000);
-            let extent = read.prepared.as_ref().unwrap().extent_bytes.unwrap();
-            assert!(extent.is_multiple_of(SECTOR) && read.job.file_bytes / extent >= point);
-            assert!(read.shared && read.image_bytes() > read.job.image_bytes());
+        let points = Over::Extents.points();
+        for &point in points {
+            let read = varied("003-4k", Over::Extents, points, point);
+            let bytes = read.job.file_bytes;
+            assert_eq!(bytes, if point > 1_000_000 { 4883 * WINDOW } else { EXTENTS_FILE });
+            let made = bytes / WINDOW * read.prepared.as_ref().unwrap().extents.unwrap();
+            assert!((point..point + point / 1000).contains(&made) || made == point, "{point}: {made}");
+            assert!(read.shared && read.image_bytes() < 6 << 30);
             assert!(!read.job.file.has("nrfiles"));
+            let cached = varied("004", Over::Extents, points, point);
+            assert_eq!((cached.job.cache, cached.job.file_bytes), (Some(EXTENTS_CACHE), bytes));
         }
-        assert!(!varied("000", Over::Extents, &points, 1_000).shared);
+        assert_eq!(extents_file(&[100, 2000], 2000), Some(100 * WINDOW));
+        assert_eq!(extents_file(&[u64::MAX], u64::MAX), None);
+        assert!(!varied("000", Over::Extents, points, 1_000).shared);
         assert!(!Over::Extents.concerns(Job::named("001")[0]));
         assert!(Over::Snapshots.concerns(Job::named("001")[0]));
     }

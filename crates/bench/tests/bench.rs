@@ -76,7 +76,7 @@ fn three_sides_make_a_report() {
 
     let report = Report::read(&output.join("report.json")).unwrap();
     let ids: Vec<&str> = report.jobs.iter().map(|job| job.id.as_str()).collect();
-    assert_eq!(ids, ["000", "001", "003-1m", "004", "004-huge"]);
+    assert_eq!(ids, ["000", "000-nodatacow", "001", "003-1m", "004", "004-huge"]);
     for job in &report.jobs {
         for side in WANTED {
             // The engine refuses what this version does not have.
@@ -237,4 +237,40 @@ fn sides_that_cannot_run_are_named() {
     assert!(left.why.contains("libpapilio_fio.so"), "{}", left.why);
     assert!(report.jobs[0].side(Side::Raw).is_some());
     assert!(text(&output.stderr).contains("002 papilio: left out"), "{}", text(&output.stderr));
+}
+
+#[test]
+fn ranges_are_asked_for_checksums_both_ways() {
+    let output = bench(&["nocow-check", "--rounds", "1", "--questions", "20"]);
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    let table = text(&output.stdout);
+    assert_eq!(table.lines().count(), 9, "{table}");
+    assert!(table.contains("8192 KiB with checksums") && table.contains("4 KiB without"), "{table}");
+}
+
+#[test]
+fn profiles_and_memory_are_in_the_report() {
+    let Some(_met) = require(&[FIO]) else { return };
+    let folder = tempfile::tempdir().unwrap();
+    let (engine, output) = (engine(), folder.path().join("out"));
+    let mut arguments = vec!["--jobs", "004", "--sides", "papilio", "--rounds", "1", "--scale", "0.0001"];
+    arguments.extend(["--runtime", "0.3", "--profile", "--engine", engine.to_str().unwrap()]);
+    arguments.extend(["--output", output.to_str().unwrap()]);
+    let done = bench(&arguments);
+    assert!(done.status.success(), "{}", text(&done.stderr));
+    let report = Report::read(&output.join("report.json")).unwrap();
+    let job = report.job("004").unwrap();
+    // The cache is full by then.
+    let (memory, cache) = (job.memory(Side::Papilio).unwrap(), job.cache.unwrap());
+    assert!(memory > cache / 2, "{memory} bytes for a cache of {cache}");
+    assert!(text(&done.stdout).contains("memory: MiB at most: papilio "), "{}", text(&done.stdout));
+    let refused = |left: &LeftOut| left.why.starts_with("its profile: perf");
+    if report.left_out.iter().any(refused) {
+        assert!(job.profiles.is_empty());
+    } else {
+        assert_eq!(report.left_out, []);
+        let profile = &job.profiles[0];
+        assert!(profile.side == Side::Papilio && profile.samples > 50 && profile.symbols.len() > 5);
+        assert!(profile.parts.iter().any(|(part, _)| part == "kernel and device"), "{profile:?}");
+    }
 }

@@ -7,7 +7,8 @@
 
 use super::output::{Figures, Output};
 use crate::cpu::Samples;
-use crate::interrupt;
+use crate::memory::Peak;
+use crate::{interrupt, profile};
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -36,6 +37,19 @@ pub struct Run<'a> {
     pub cgroup: Option<PathBuf>,
     /// Seconds that the jobs take, where time ends them.
     pub seconds: Option<f64>,
+    /// Whose memory is of interest, if any.
+    pub memory_of: Option<Whose>,
+    /// Where perf shall put a profile of fio, if it shall make one.
+    pub record: Option<PathBuf>,
+}
+
+/// A process.
+#[derive(Clone, Copy, Debug)]
+pub enum Whose {
+    /// fio itself.
+    Fio,
+    /// Of that number.
+    Process(u32),
 }
 
 /// What one run came to.
@@ -47,6 +61,19 @@ pub struct Measurement {
     /// Processor seconds of the whole machine while the job ran: kernel workers, FUSE servers and whatever
     /// else was running included.
     pub machine_seconds: f64,
+    /// The most anonymous memory of the process that does a side's work, where it is of interest.
+    #[serde(default)]
+    pub memory_bytes: Option<u64>,
+    /// When the job ended, in seconds since 1970.
+    #[serde(default)]
+    pub end: f64,
+}
+
+/// What was seen while fio ran.
+struct Seen {
+    text: String,
+    samples: Samples,
+    memory_bytes: Option<u64>,
 }
 
 impl Measurement {
@@ -68,12 +95,12 @@ impl Run<'_> {
     /// fio cannot start, fails, takes far too long or is interrupted; its own words are in the error.
     pub fn measure(&self) -> anyhow::Result<Measurement> {
         let job = self.measured.context("a layout is not measured")?;
-        let (text, samples) = self.run(&[])?;
+        let Seen { text, samples, memory_bytes } = self.run(&[])?;
         let output = Output::parse(&text)?;
         let fio = output.figures(job)?;
         let end = output.timestamp_ms as f64 / 1000.0;
         let machine_seconds = samples.busy_between(end - fio.seconds, end);
-        Ok(Measurement { fio, machine_seconds })
+        Ok(Measurement { fio, machine_seconds, memory_bytes, end })
     }
 
     /// Only makes the files that the jobs will find.
@@ -89,29 +116,34 @@ impl Run<'_> {
     /// # Errors
     /// As [`Self::measure`].
     pub fn lay_out_by_running(&self) -> anyhow::Result<()> {
-        let (text, _) = self.run(&[])?;
-        Output::parse(&text)?.figures(self.measured.unwrap_or_default()).map(drop)
+        let seen = self.run(&[])?;
+        Output::parse(&seen.text)?.figures(self.measured.unwrap_or_default()).map(drop)
     }
 
     /// Runs fio to its end; gives its output and what the processors did meanwhile.
-    fn run(&self, options: &[&str]) -> anyhow::Result<(String, Samples)> {
+    fn run(&self, options: &[&str]) -> anyhow::Result<Seen> {
         let path = |suffix: &str| PathBuf::from(format!("{}.{suffix}", self.stem.display()));
         let (job, json, messages) = (path("fio"), path("json"), path("log"));
         fs::write(&job, self.text(options)).with_context(|| job.display().to_string())?;
         // What an earlier run left must not be read for this one's.
         let _ = fs::remove_file(&json);
-        let mut command = self.command(&job, &json);
+        let mut command = self.command(&job, &json)?;
         let log = fs::File::create(&messages).with_context(|| messages.display().to_string())?;
         command.stdin(Stdio::null()).stdout(log.try_clone()?).stderr(log);
         let mut child = Group(command.spawn().with_context(|| self.program.display().to_string())?);
         let mut samples = Samples::default();
-        let status = self.wait(&mut child, &mut samples)?;
+        let mut memory = self.memory_of.map(|whose| match whose {
+            // A shell becomes it, where there is one.
+            Whose::Fio => Peak::of(child.0.id()),
+            Whose::Process(process) => Peak::of(process),
+        });
+        let status = self.wait(&mut child, &mut samples, memory.as_mut())?;
         let text = fs::read_to_string(&json).unwrap_or_default();
         if !status.success() {
             let log = fs::read_to_string(&messages).unwrap_or_default();
             bail!("fio: {}", why_it_failed(&log, &text, status));
         }
-        Ok((text, samples))
+        Ok(Seen { text, samples, memory_bytes: memory.map(|peak| peak.bytes()) })
     }
 
     fn text(&self, options: &[&str]) -> String {
@@ -123,17 +155,22 @@ impl Run<'_> {
         text
     }
 
-    fn command(&self, job: &Path, json: &Path) -> Command {
+    fn command(&self, job: &Path, json: &Path) -> anyhow::Result<Command> {
         let mut output = std::ffi::OsString::from("--output=");
         output.push(json);
-        let mut command = match &self.cgroup {
+        let mut command = match (&self.cgroup, &self.record) {
             // The shell enters the group and becomes fio, so that all of fio's memory counts.
-            Some(procs) => {
+            (Some(procs), _) => {
                 let mut shell = Command::new("sh");
                 shell.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(procs).arg(self.program);
                 shell
             }
-            None => Command::new(self.program),
+            (None, Some(data)) => {
+                let mut perf = Command::new(profile::program()?);
+                perf.args(profile::arguments(data)).arg("--").arg(self.program);
+                perf
+            }
+            (None, None) => Command::new(self.program),
         };
         command.arg("--output-format=json+").arg(output).arg(job);
         // fio writes files of its own into the folder it runs in.
@@ -141,14 +178,22 @@ impl Run<'_> {
             command.current_dir(folder);
         }
         command.process_group(0);
-        command
+        Ok(command)
     }
 
-    fn wait(&self, child: &mut Group, samples: &mut Samples) -> anyhow::Result<ExitStatus> {
+    fn wait(
+        &self,
+        child: &mut Group,
+        samples: &mut Samples,
+        mut memory: Option<&mut Peak>,
+    ) -> anyhow::Result<ExitStatus> {
         let limit = SLACK + Duration::from_secs_f64(self.seconds.unwrap_or(0.0) * 2.0);
         let start = Instant::now();
         loop {
             samples.take()?;
+            if let Some(memory) = &mut memory {
+                memory.take();
+            }
             if let Some(status) = child.0.try_wait()? {
                 return Ok(status);
             }
@@ -228,6 +273,8 @@ mod tests {
             stem: PathBuf::from("x"),
             cgroup: None,
             seconds: None,
+            memory_of: None,
+            record: None,
         };
         assert_eq!(run.text(&["--create_only=1"]), "[a]\ncreate_only=1\nrw=read\n\n[b]\n");
     }

@@ -138,6 +138,18 @@ fn section(report: &Report, job: &JobReport) -> anyhow::Result<String> {
             let _ = writeln!(section, "<p>Model: {}</p>", escaped(&line));
         }
     }
+    if let Some(line) = table::memory_line(job) {
+        let _ = writeln!(section, "<p>Memory, {}.</p>", escaped(&line));
+    }
+    for profile in &job.profiles {
+        let rows = profile
+            .symbols
+            .iter()
+            .map(|symbol| [symbol.name.clone(), symbol.part.clone(), format!("{:.1}", symbol.percent)]);
+        let table = html_table(&["symbol", "part", "%"], &rows.collect::<Vec<_>>());
+        let (side, parts) = (profile.side, escaped(&profile.parts_line()));
+        let _ = writeln!(section, "<details><summary>Time of {side}: {parts}</summary>{table}</details>");
+    }
     let plots = plots::of_job(job)?;
     // Latency stands higher than the two others: they share a column.
     let (lines, bars): (Vec<&Plot>, Vec<&Plot>) =
@@ -153,7 +165,9 @@ fn section(report: &Report, job: &JobReport) -> anyhow::Result<String> {
 /// The sweep over one thing: for each job a table and a plot.
 fn sweep_section(sweep: &Sweep) -> anyhow::Result<String> {
     let (over, unit) = (sweep.over, sweep.over.unit());
-    let mut section = format!("<h2 id=\"over-{over}\">Over {unit}</h2>\n<div class=\"plots\">");
+    let mut section = format!(
+        "<h2 id=\"over-{over}\">Over {unit}</h2>\n<p>MiB/s, and how many times the kernel's.</p>\n<div class=\"plots\">"
+    );
     for id in sweep.jobs() {
         let plot = plots::sweep(sweep, id)?.as_ref().map(figure).unwrap_or_default();
         let table = html_table(&table::sweep_heads(sweep, id), &table::sweep_rows(sweep, id));
@@ -204,9 +218,14 @@ mod tests {
             assert_eq!(found.count(), 0, "{outside}");
         }
         // All plots: three a job, and the overview.
-        assert_eq!(page.matches("<svg ").count(), 7 * 3 + 2);
-        assert_eq!(page.matches("</svg>").count(), 7 * 3 + 2);
+        assert_eq!(page.matches("<svg ").count(), 8 * 3 + 2);
+        assert_eq!(page.matches("</svg>").count(), 8 * 3 + 2);
         assert!(page.contains("A &lt;processor&gt; &amp; more"));
+        assert!(page.contains("<summary>Time of papilio: kernel and device 75 %, btree 25 %</summary>"));
+        assert!(
+            page.contains("<td>&lt;papilio::btree::Tree as Get&gt;::get</td><td>btree</td><td>25.0</td>")
+        );
+        assert!(page.contains("<p>Memory, MiB at most: papilio 300;"));
         assert_eq!(page.matches("</script>").count(), 1);
     }
 

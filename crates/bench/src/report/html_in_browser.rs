@@ -108,11 +108,12 @@ fn every_plot_is_seen() {
         let probe: Probe = serde_json::from_str(&json).unwrap();
         assert_eq!(probe.errors, Vec::<String>::new(), "{size}");
         assert_eq!(probe.collisions, Vec::<String>::new(), "{size}");
-        assert_eq!(probe.plots.len(), 7 * 3 + 2, "{size}");
+        assert_eq!(probe.plots.len(), 8 * 3 + 2, "{size}");
         for (width, height) in probe.plots {
             assert!(width > 300.0 && height > 80.0, "{size}: a plot of {width} x {height}");
         }
         assert!(probe.overflow <= 0.0, "{size}: {} pixels too wide", probe.overflow);
-        assert_eq!(probe.tables, 7 + 1);
+        // Of the jobs, a sweep and a profile.
+        assert_eq!(probe.tables, 8 + 1 + 1);
     }
 }

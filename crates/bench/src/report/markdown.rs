@@ -2,6 +2,7 @@
 
 use super::plots::{self, Plot};
 use super::{Report, table};
+use crate::profile::Profile;
 use anyhow::Context;
 use std::fmt::Write;
 use std::path::Path;
@@ -82,6 +83,12 @@ fn text(report: &Report, all: &[Plot]) -> String {
             }
             text.push('\n');
         }
+        if let Some(line) = table::memory_line(job) {
+            let _ = writeln!(text, "Memory, {}.\n", escaped(&line));
+        }
+        for profile in &job.profiles {
+            text += &time(profile);
+        }
         let prefix = format!("{}-", job.id);
         for kind in ["bandwidth", "latency", "cpu"] {
             let name = format!("{prefix}{kind}");
@@ -92,9 +99,10 @@ fn text(report: &Report, all: &[Plot]) -> String {
     }
     for sweep in &report.sweeps {
         let _ = writeln!(text, "## Over {}\n", sweep.over.unit());
+        let _ = writeln!(text, "MiB/s, and how many times the kernel's.\n");
         for id in sweep.jobs() {
             let heads = table::sweep_heads(sweep, id);
-            let _ = writeln!(text, "{id}, MiB/s:\n\n| {} |", heads.join(" | "));
+            let _ = writeln!(text, "**{id}**\n\n| {} |", heads.join(" | "));
             let _ = writeln!(text, "|---|{}", "---:|".repeat(heads.len() - 1));
             for row in table::sweep_rows(sweep, id) {
                 let _ = writeln!(text, "| {} |", row.join(" | "));
@@ -116,6 +124,17 @@ fn text(report: &Report, all: &[Plot]) -> String {
     text
 }
 
+/// A profile: its parts to be seen, its symbols to be unfolded.
+fn time(profile: &Profile) -> String {
+    let (side, line) = (profile.side, profile.parts_line());
+    let mut text = format!("<details><summary>Time of {side}: {line}</summary>\n\n");
+    text += "| % | part | symbol |\n|---:|---|---|\n";
+    for symbol in &profile.symbols {
+        let _ = writeln!(text, "| {:.1} | {} | {} |", symbol.percent, symbol.part, escaped(&symbol.name));
+    }
+    text + "\n</details>\n\n"
+}
+
 #[cfg(test)]
 mod tests {
     use super::super::tests::sample;
@@ -129,7 +148,7 @@ mod tests {
         let text = std::fs::read_to_string(&path).unwrap();
         let images: Vec<&str> =
             text.split("](").skip(1).map(|rest| rest.split(')').next().unwrap()).collect();
-        assert_eq!(images.len(), 7 * 3 + 2);
+        assert_eq!(images.len(), 8 * 3 + 2);
         for image in images {
             let svg = std::fs::read_to_string(folder.path().join("docs").join(image)).unwrap();
             assert!(svg.starts_with("<svg "), "{image}");
@@ -142,7 +161,9 @@ mod tests {
     fn tables_have_as_many_cells_in_every_row() {
         let text = text(&sample(), &[]);
         let cells = text.lines().filter(|line| line.starts_with('|')).map(|line| line.matches('|').count());
-        // The sweep has four points.
-        assert!(cells.collect::<Vec<_>>().iter().all(|count| *count == 10 || *count == 6));
+        // The sweep has four points, a profile three columns.
+        assert!(cells.collect::<Vec<_>>().iter().all(|count| [10, 6, 4].contains(count)));
+        assert!(text.contains("Memory, MiB at most: papilio 300;"), "{text}");
+        assert!(text.contains(r"| 25.0 | btree | \<papilio::btree::Tree as Get\>::get |"), "{text}");
     }
 }

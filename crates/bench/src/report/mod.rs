@@ -16,6 +16,7 @@ use crate::fio::run::Measurement;
 use crate::job::Job;
 use crate::machine::Machine;
 use crate::model::Model;
+use crate::profile::Profile;
 use crate::side::Side;
 use crate::sweep::Over;
 use anyhow::{Context, bail};
@@ -82,6 +83,12 @@ pub struct JobReport {
     pub cache: Option<u64>,
     /// Who ran it, in the order of [`Side::ALL`].
     pub sides: Vec<SideReport>,
+    /// Bytes of memory that fio itself takes for it, where memory is of interest.
+    #[serde(default)]
+    pub fio_memory: Option<u64>,
+    /// Where the time of Papilio's sides goes.
+    #[serde(default)]
+    pub profiles: Vec<Profile>,
 }
 
 /// One side's runs of a job.
@@ -112,9 +119,10 @@ pub struct Point {
 }
 
 impl Sweep {
-    /// Adds a point behind the others.
+    /// Adds a point behind the others of its job.
     pub fn add(&mut self, point: Point) {
-        self.points.push(point);
+        let last = self.points.iter().rposition(|other| other.job.id == point.job.id);
+        self.points.insert(last.map_or(self.points.len(), |last| last + 1), point);
     }
 
     /// The jobs, each once, in order.
@@ -230,6 +238,13 @@ impl JobReport {
         self.side(side).map(|report| report.spread(|run| run.fio.bandwidth_mib))
     }
 
+    /// The most memory that a side of Papilio's took beside what fio itself takes; of the mount, its server's.
+    pub fn memory(&self, side: Side) -> Option<u64> {
+        let seen = self.side(side)?.runs.iter().filter_map(|run| run.memory_bytes).max()?;
+        let fio = if side == Side::Mount { 0 } else { self.fio_memory? };
+        Some(seen.saturating_sub(fio))
+    }
+
     /// How many times as fast `side` is as `other`, by medians.
     pub fn ratio(&self, side: Side, other: Side) -> Option<f64> {
         let (ours, theirs) = (self.bandwidth(side)?, self.bandwidth(other)?);
@@ -271,6 +286,7 @@ fn command_line(arguments: impl Iterator<Item = std::ffi::OsString>) -> Vec<Stri
 pub(crate) mod tests {
     use super::*;
     use crate::fio::output::Figures;
+    use crate::profile::Symbol;
 
     /// A run with a bandwidth, and all else made of it.
     pub(crate) fn run(bandwidth_mib: f64) -> Measurement {
@@ -289,6 +305,8 @@ pub(crate) mod tests {
                 system_seconds: 0.3,
             },
             machine_seconds: 1.2,
+            memory_bytes: None,
+            end: 0.0,
         }
     }
 
@@ -320,8 +338,26 @@ pub(crate) mod tests {
                 file_bytes: 128 << 20,
                 cache: job.cache,
                 sides: sides.map(side).collect(),
+                fio_memory: job.cache.map(|_| 20 << 20),
+                profiles: Vec::new(),
             });
         }
+        let cached = report.jobs.iter_mut().find(|job| job.id == "004").unwrap();
+        cached.cache = Some(256 << 20);
+        for side in cached.sides.iter_mut().filter(|side| side.side == Side::Papilio) {
+            side.runs.iter_mut().for_each(|run| run.memory_bytes = Some(320 << 20));
+        }
+        let symbol =
+            |percent, part: &str, name: &str| Symbol { percent, part: part.into(), name: name.into() };
+        report.jobs[0].profiles.push(Profile {
+            side: Side::Papilio,
+            samples: 1234,
+            parts: vec![("kernel and device".into(), 75.0), ("btree".into(), 25.0)],
+            symbols: vec![
+                symbol(75.0, "kernel and device", "shmem_write_end"),
+                symbol(25.0, "btree", "<papilio::btree::Tree as Get>::get"),
+            ],
+        });
         report.left_out.push(LeftOut {
             side: Side::Kernel,
             job: Some("004-huge".into()),
@@ -377,12 +413,31 @@ pub(crate) mod tests {
         assert_eq!((joined.jobs.len(), joined.sweeps.len()), (whole.jobs.len(), 1));
         assert_eq!(joined.machine, whole.machine);
         joined.add(other);
-        assert_eq!((joined.jobs.len(), joined.sweeps.len(), joined.left_out.len()), (7, 1, 1));
+        assert_eq!((joined.jobs.len(), joined.sweeps.len(), joined.left_out.len()), (8, 1, 1));
         assert!(!joined.is_empty());
         joined.jobs.clear();
         assert!(!joined.is_empty());
         joined.sweeps.clear();
         assert!(joined.is_empty());
+    }
+
+    #[test]
+    fn memory_is_what_is_beside_fio_s_own() {
+        let report = sample();
+        assert_eq!(report.job("004").unwrap().memory(Side::Papilio), Some(300 << 20));
+        assert_eq!(report.job("004").unwrap().memory(Side::Mount), None);
+        assert_eq!(report.job("000").unwrap().memory(Side::Papilio), None);
+    }
+
+    #[test]
+    fn points_stand_with_their_job() {
+        let mut sweep = Sweep { over: Over::Extents, points: Vec::new() };
+        let jobs = sample().jobs;
+        for (value, place) in [(1, 0), (1, 3), (10, 0), (10, 3)] {
+            sweep.add(Point { value, job: jobs[place].clone() });
+        }
+        assert_eq!(sweep.points.iter().map(|point| point.value).collect::<Vec<_>>(), [1, 10, 1, 10]);
+        assert_eq!(sweep.jobs(), ["000", "002"]);
     }
 
     #[test]

@@ -215,7 +215,7 @@ pub(super) fn bars(title: &str, unit: &str, rows: &[Bar], logarithmic: bool) -> 
     {
         let root = SVGBackend::with_string(&mut svg, (WIDTH, height)).into_drawing_area();
         root.fill(&WHITE)?;
-        let names = if logarithmic { NAMES + 36 } else { NAMES };
+        let names = if logarithmic { NAMES + 64 } else { NAMES };
         let mut builder = ChartBuilder::on(&root);
         builder
             .caption(title, font(18))

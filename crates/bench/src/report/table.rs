@@ -6,6 +6,9 @@ use crate::job::Target;
 use crate::side::Side;
 use std::fmt::Write;
 
+/// Bytes of tree blocks that the library keeps where nothing else is said.
+const TREE_BLOCKS: u64 = 64 << 20;
+
 /// The heads of a job's table.
 pub const HEADS: [&str; 9] =
     ["side", "MiB/s", "least to most", "x kernel", "x raw", "x slow", "p50", "p99", "CPU µs/op"];
@@ -57,6 +60,28 @@ pub fn aims(job: &JobReport, target: &Target) -> String {
     aims.join("; ")
 }
 
+/// The memory that Papilio took beside its limit; `None` for a job without one.
+pub fn memory_line(job: &JobReport) -> Option<String> {
+    let mebibytes = |bytes: u64| number(bytes as f64 / f64::from(1 << 20));
+    let took: Vec<(Side, u64)> =
+        Side::ALL.into_iter().filter_map(|side| Some((side, job.memory(side)?))).collect();
+    let (cache, most) = (job.cache?, took.iter().filter(|(side, _)| *side != Side::Mount));
+    let most = most.map(|(_, bytes)| *bytes).max()?;
+    let limit = (cache + TREE_BLOCKS) * 11 / 10;
+    let words: Vec<String> =
+        took.iter().map(|(side, bytes)| format!("{side} {}", mebibytes(*bytes))).collect();
+    Some(format!(
+        "MiB at most: {}; the limit is {}: {} of page cache, {} of tree blocks, and 10 % ({}). \
+         What fio itself takes ({}) is not in it; of the mount it is the server's, without a page cache of its own",
+        words.join(", "),
+        mebibytes(limit),
+        mebibytes(cache),
+        mebibytes(TREE_BLOCKS),
+        if most <= limit { "kept" } else { "exceeded" },
+        mebibytes(job.fio_memory.unwrap_or_default()),
+    ))
+}
+
 /// Job 002 beside its model, a line each; none without a model.
 pub fn model_lines(report: &Report) -> Vec<String> {
     let (Some(model), Some(job)) = (&report.model, report.job("002")) else { return Vec::new() };
@@ -89,11 +114,15 @@ pub fn sweep_heads(sweep: &Sweep, id: &str) -> Vec<String> {
     std::iter::once("side".to_owned()).chain(points).collect()
 }
 
-/// A sweep's table: for each side MiB/s at each point, by medians.
+/// A sweep's table: for each side MiB/s at each point, by medians, and how many times the kernel's that is.
 pub fn sweep_rows(sweep: &Sweep, id: &str) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for side in Side::ALL {
-        let cell = |point: &Point| point.job.bandwidth(side).map_or("-".to_owned(), |got| number(got.median));
+        let cell = |point: &Point| match (point.job.bandwidth(side), point.job.ratio(side, Side::Kernel)) {
+            (Some(got), Some(ratio)) => format!("{} ({ratio:.2})", number(got.median)),
+            (Some(got), None) => number(got.median),
+            (None, _) => "-".to_owned(),
+        };
         let cells: Vec<String> = sweep.of_job(id).map(cell).collect();
         if cells.iter().any(|cell| cell != "-") {
             rows.push(std::iter::once(side.to_string()).chain(cells).collect());
@@ -118,10 +147,19 @@ pub fn text(report: &Report) -> String {
                 let _ = writeln!(text, "  model: {line}");
             }
         }
+        if let Some(line) = memory_line(job) {
+            let _ = writeln!(text, "  memory: {line}");
+        }
+        for profile in &job.profiles {
+            let _ = writeln!(text, "  time of {}: {}", profile.side, profile.parts_line());
+            for symbol in &profile.symbols {
+                let _ = writeln!(text, "    {:5.1} %  {:18}  {}", symbol.percent, symbol.part, symbol.name);
+            }
+        }
     }
     for sweep in &report.sweeps {
         for id in sweep.jobs() {
-            let _ = writeln!(text, "\n{id}: MiB/s over {}", sweep.over.unit());
+            let _ = writeln!(text, "\n{id}: MiB/s over {} (x kernel)", sweep.over.unit());
             text += &aligned(&sweep_heads(sweep, id), &sweep_rows(sweep, id));
         }
     }
@@ -219,7 +257,10 @@ mod tests {
             "x slow",
             "2 processors",
             "load average 0.10 before the run\n",
-            "000: MiB/s over snapshots",
+            "000: MiB/s over snapshots (x kernel)",
+            "200 (2.00)",
+            "memory: MiB at most: papilio 300; the limit is 352: 256 of page cache, 64.0 of tree blocks, and 10 % (kept)",
+            "time of papilio: kernel and device 75 %, btree 25 %\n     75.0 %  kernel and device   shmem_write_end\n",
         ] {
             assert!(text.contains(word), "{word} in\n{text}");
         }

@@ -1,25 +1,21 @@
 //! Papilio inside fio's own process, through its engine.
 
-use super::Bench;
-use crate::fio::run::Measurement;
+use super::{Bench, Turn};
+use crate::fio::run::{Measurement, Run, Whose};
 use crate::job::ScaledJob;
 use crate::job_file::JobFile;
 use anyhow::bail;
 use std::path::{Path, PathBuf};
 
 impl Bench<'_> {
-    pub(super) fn engine(
-        &self,
-        job: &ScaledJob,
-        fresh: bool,
-        tuning: Option<&str>,
-        stem: PathBuf,
-    ) -> anyhow::Result<Measurement> {
+    pub(super) fn engine(&self, turn: Turn<'_>, tuning: Option<&str>) -> anyhow::Result<Measurement> {
+        let Turn { job, fresh, stem, record } = turn;
         if fresh {
             self.mkfs()?;
         }
         let file = self.engine_job(job, tuning);
-        self.fio(job, &file, stem, None).measure()
+        let memory_of = job.cache.map(|_| Whose::Fio);
+        Run { memory_of, record: record.map(Path::to_owned), ..self.fio(job, &file, stem, None) }.measure()
     }
 
     pub(super) fn engine_lay_out(&self, job: &ScaledJob, stem: PathBuf) -> anyhow::Result<()> {
@@ -28,17 +24,12 @@ impl Bench<'_> {
         self.fio(job, &file, stem, None).lay_out()
     }
 
-    /// Writes all files of a job, in pieces of `extent_bytes` in no order, or in order.
-    pub(super) fn engine_fill(
-        &self,
-        job: &ScaledJob,
-        extent_bytes: Option<u64>,
-        stem: PathBuf,
-    ) -> anyhow::Result<()> {
+    /// Writes all files of a job, in order.
+    pub(super) fn engine_fill(&self, job: &ScaledJob, stem: PathBuf) -> anyhow::Result<()> {
         if self.environment.engine.is_none() {
             bail!("Papilio's engine for fio is not there to prepare the files");
         }
-        let file = filling(&self.engine_job(job, None), extent_bytes);
+        let file = filling(&self.engine_job(job, None));
         self.fio(job, &file, stem, None).lay_out_by_running()
     }
 
@@ -55,15 +46,7 @@ fn job_file(job: &ScaledJob, engine: &Path, image: &Path, tuning: Option<&str>) 
     for key in ["directory", "openfiles", "ioengine"] {
         file.remove(key);
     }
-    if file.has("thp") {
-        // Huge folios come of large reads in order, here.
-        file.remove("thp");
-        let first = file.jobs().next().unwrap_or_default().to_owned();
-        if let Some(mut huge) = file.job_mut(&first) {
-            huge.set("rw", "read");
-            huge.set("bs", "2m");
-        }
-    }
+    large_reads(&mut file);
     // An engine's options are known only in and after the section that names it.
     file.set("ioengine", format_args!("external:{}", engine.display()));
     file.set("image", image.display().to_string().replace(':', "\\:"));
@@ -73,19 +56,34 @@ fn job_file(job: &ScaledJob, engine: &Path, image: &Path, tuning: Option<&str>) 
     if let Some(cache) = job.cache {
         file.set("cache", cache);
     }
+    if job.job.nodatacow {
+        file.set("nodatacow", 1);
+    }
     file
 }
 
+/// Huge folios come of large reads in order, here.
+pub(super) fn large_reads(file: &mut JobFile) {
+    if file.has("thp") {
+        file.remove("thp");
+        let first = file.jobs().next().unwrap_or_default().to_owned();
+        if let Some(mut huge) = file.job_mut(&first) {
+            huge.set("rw", "read");
+            huge.set("bs", "2m");
+        }
+    }
+}
+
 /// The job that writes each byte of another's files once.
-fn filling(job: &JobFile, extent_bytes: Option<u64>) -> JobFile {
+fn filling(job: &JobFile) -> JobFile {
     let mut file = job.clone();
     let measured = job.jobs().last().unwrap_or_default().to_owned();
     file.keep_job(&measured);
     for key in ["bssplit", "time_based", "runtime", "ramp_time", "fsync", "stonewall", "cache", "iodepth"] {
         file.remove(key);
     }
-    file.set("rw", if extent_bytes.is_some() { "randwrite" } else { "write" });
-    file.set("bs", extent_bytes.unwrap_or(1 << 20));
+    file.set("rw", "write");
+    file.set("bs", 1 << 20);
     file.set("direct", 1);
     // Several jobs with one file would each write all of it.
     if file.has("filename") {
@@ -110,22 +108,21 @@ mod tests {
         assert!(text.contains("ioengine=external:/e.so\n") && !text.contains("io_uring"), "{text}");
         assert!(text.contains("image=/i\n") && text.contains("tuning=nocow_check=collect-all\n"), "{text}");
         assert!(text.contains("filename=fio-rand-write\n") && !text.contains("directory="), "{text}");
-        assert!(!text.contains("cache="), "{text}");
+        assert!(!text.contains("cache=") && !text.contains("nodatacow"), "{text}");
+        assert!(made("000-nodatacow", None).contains("nodatacow=1\n"));
     }
 
     #[test]
     fn files_are_filled_once() {
         let job = Job::named("000")[0].scaled(Scale { size: 0.01, seconds: Some(1.0) }).unwrap();
         let made = job_file(&job, Path::new("/e.so"), Path::new("/i"), None);
-        let text = filling(&made, Some(8192)).to_string();
-        for word in ["rw=randwrite\n", "bs=8192\n", "numjobs=1\n", "filename=fio-rand-write\n", "direct=1\n"]
-        {
+        let text = filling(&made).to_string();
+        for word in ["rw=write\n", "bs=1048576\n", "numjobs=1\n", "filename=fio-rand-write\n", "direct=1\n"] {
             assert!(text.contains(word), "{word} in {text}");
         }
         for word in ["time_based", "runtime", "bssplit", "iodepth"] {
             assert!(!text.contains(word), "{word} in {text}");
         }
-        assert!(filling(&made, None).to_string().contains("rw=write\n"));
     }
 
     #[test]

@@ -1,10 +1,10 @@
 //! Papilio's FUSE mount: the papilio command as the server, fio as one of its users.
 
-use super::Bench;
+use super::{Bench, Turn};
 use crate::cgroup::MemoryLimit;
-use crate::fio::run::Measurement;
+use crate::fio::run::{Measurement, Run, Whose};
 use crate::interrupt;
-use crate::job::ScaledJob;
+use crate::profile::Recorder;
 use anyhow::{Context, bail};
 use std::fs::File;
 use std::io::Read;
@@ -25,12 +25,8 @@ struct Served {
 }
 
 impl Bench<'_> {
-    pub(super) fn fuse_mount(
-        &self,
-        job: &ScaledJob,
-        fresh: bool,
-        stem: PathBuf,
-    ) -> anyhow::Result<Measurement> {
+    pub(super) fn fuse_mount(&self, turn: Turn<'_>) -> anyhow::Result<Measurement> {
+        let Turn { job, fresh, stem, record } = turn;
         if fresh {
             self.mkfs()?;
         }
@@ -38,22 +34,31 @@ impl Bench<'_> {
         let point = self.backing.scratch().unique("fuse");
         std::fs::create_dir(&point)?;
         let log = PathBuf::from(format!("{}.server.log", stem.display()));
-        let mut served = Served::start(program, self.backing.path(), &point, log)?;
-        let limit = job.cache.map(MemoryLimit::new).transpose()?;
+        let mut served = Served::start(program, self.backing.path(), &point, job.job.nodatacow, log)?;
+        let limit = job.cache.map(|cache| MemoryLimit::new(cache, job.file_bytes)).transpose()?;
         let mut file = job.file.clone();
         file.set("directory", point.display());
-        let measured = self.fio(job, &file, stem, limit.as_ref()).measure();
+        let memory_of = job.cache.map(|_| Whose::Process(served.server.id()));
+        let recorder = record.map(|data| Recorder::start(served.server.id(), data)).transpose()?;
+        let measured = Run { memory_of, ..self.fio(job, &file, stem, limit.as_ref()) }.measure();
+        let recorded = recorder.map_or(Ok(()), Recorder::end);
         // What the server did not write is no figure.
-        served.end().and(measured)
+        served.end().and(recorded).and(measured)
     }
 }
 
 impl Served {
-    fn start(program: &Path, image: &Path, point: &Path, log: PathBuf) -> anyhow::Result<Self> {
+    fn start(
+        program: &Path,
+        image: &Path,
+        point: &Path,
+        nodatacow: bool,
+        log: PathBuf,
+    ) -> anyhow::Result<Self> {
         let before = std::fs::metadata(point)?.dev();
         let output = File::create(&log).with_context(|| log.display().to_string())?;
         let server = Command::new(program)
-            .args(["mount", "--foreground", "-o", "noatime"])
+            .args(["mount", "--foreground", "-o", if nodatacow { "noatime,nodatacow" } else { "noatime" }])
             .args([image, point])
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)

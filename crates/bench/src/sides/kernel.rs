@@ -1,6 +1,6 @@
 //! The kernel's Btrfs, over a loop device that reads and writes the backing directly where that works.
 
-use super::Bench;
+use super::{Bench, Turn};
 use crate::backing::Kind;
 use crate::cgroup::MemoryLimit;
 use crate::fio::run::Measurement;
@@ -23,13 +23,14 @@ struct Mounted {
 }
 
 impl Bench<'_> {
-    pub(super) fn kernel(&self, job: &ScaledJob, fresh: bool, stem: PathBuf) -> anyhow::Result<Measurement> {
+    pub(super) fn kernel(&self, turn: Turn<'_>) -> anyhow::Result<Measurement> {
+        let Turn { job, fresh, stem, .. } = turn;
         if fresh {
             self.mkfs_btrfs()?;
         }
         // Counted from here on: what the mount itself reads belongs to nobody.
-        let mounted = self.kernel_mount()?;
-        let limit = job.cache.map(MemoryLimit::new).transpose()?;
+        let mounted = self.kernel_mount(job)?;
+        let limit = job.cache.map(|cache| MemoryLimit::new(cache, job.file_bytes)).transpose()?;
         let mut file = job.file.clone();
         file.set("directory", mounted.mount.path().display());
         self.fio(job, &file, stem, limit.as_ref()).measure()
@@ -37,7 +38,7 @@ impl Bench<'_> {
 
     pub(super) fn kernel_lay_out(&self, job: &ScaledJob, stem: PathBuf) -> anyhow::Result<()> {
         self.mkfs_btrfs()?;
-        let mounted = self.kernel_mount()?;
+        let mounted = self.kernel_mount(job)?;
         let mut file = job.file.clone();
         file.set("directory", mounted.mount.path().display());
         self.fio(job, &file, stem, None).lay_out()?;
@@ -58,14 +59,18 @@ impl Bench<'_> {
         Ok(())
     }
 
-    fn kernel_mount(&self) -> anyhow::Result<Mounted> {
+    fn kernel_mount(&self, job: &ScaledJob) -> anyhow::Result<Mounted> {
         let path = self.backing.path();
         let device = match self.backing.kind() {
             Kind::Device => None,
             Kind::Ram | Kind::File => Some(LoopDevice::attach_direct(path)?),
         };
         let node: &Path = device.as_ref().map_or(path, LoopDevice::path);
-        let mount = Mount::btrfs(self.backing.scratch(), node, MOUNT_OPTIONS, false)?;
+        let options = match job.job.nodatacow {
+            true => format!("{MOUNT_OPTIONS},nodatacow"),
+            false => MOUNT_OPTIONS.to_owned(),
+        };
+        let mount = Mount::btrfs(self.backing.scratch(), node, &options, false)?;
         Ok(Mounted { mount, _device: device })
     }
 }

@@ -6,6 +6,7 @@
 mod engine;
 mod fuse_mount;
 mod kernel;
+pub mod preparation;
 mod raw;
 
 use crate::backing::Backing;
@@ -14,20 +15,12 @@ use crate::environment::Environment;
 use crate::fio::run::{Measurement, Run};
 use crate::job::{Files, ScaledJob};
 use crate::job_file::JobFile;
+use crate::profile::Profile;
 use crate::side::Side;
 use anyhow::bail;
+use papilio::MkfsOptions;
 use papilio::format::items::chunk::RaidProfile;
-use papilio::{FileSystem, MkfsOptions, OpenOptions};
-use std::path::PathBuf;
-
-/// What is made before a run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Prepared {
-    /// Bytes of each extent of the files, which lie in no order; `None`: written in order.
-    pub extent_bytes: Option<u64>,
-    /// Snapshots of the whole.
-    pub snapshots: u64,
-}
+use std::path::{Path, PathBuf};
 
 /// What runs have in common.
 #[derive(Debug)]
@@ -38,6 +31,18 @@ pub struct Bench<'a> {
     pub backing: &'a Backing,
     /// A folder for what fio is given and what it says.
     pub output: PathBuf,
+}
+
+/// One run.
+#[derive(Debug)]
+struct Turn<'a> {
+    job: &'a ScaledJob,
+    /// On a new file system.
+    fresh: bool,
+    /// Where fio's job file and output are kept, without a suffix.
+    stem: PathBuf,
+    /// Where perf puts a profile, if one is to be made.
+    record: Option<&'a Path>,
 }
 
 impl Bench<'_> {
@@ -61,12 +66,31 @@ impl Bench<'_> {
         fresh: bool,
     ) -> anyhow::Result<Measurement> {
         let stem = self.output.join(format!("{}-{side}-{}", job.job.id, round + 1));
+        self.turn(side, Turn { job, fresh, stem, record: None })
+    }
+
+    /// Runs a job once more, for where the time of a side goes: of the engine or of the mount's server.
+    ///
+    /// # Errors
+    /// The side cannot run it, or perf is not there or cannot sample.
+    pub fn profile(&self, job: &ScaledJob, side: Side) -> anyhow::Result<Profile> {
+        let stem = self.output.join(format!("{}-{side}-profile", job.job.id));
+        let data = stem.with_extension("data");
+        let fresh = job.job.files == Files::New;
+        let run = self.turn(side, Turn { job, fresh, stem, record: Some(&data) })?;
+        Profile::read(side, &data, (run.end - run.fio.seconds, run.end))
+    }
+
+    fn turn(&self, side: Side, turn: Turn<'_>) -> anyhow::Result<Measurement> {
         match side {
-            Side::Kernel => self.kernel(job, fresh, stem),
-            Side::Papilio => self.engine(job, fresh, None, stem),
-            Side::PapilioSlow => self.engine(job, fresh, Some(job.job.slow), stem),
-            Side::Mount => self.fuse_mount(job, fresh, stem),
-            Side::Raw => self.raw(job, stem),
+            Side::Kernel => self.kernel(turn),
+            Side::Papilio => self.engine(turn, None),
+            Side::PapilioSlow => {
+                let slow = turn.job.job.slow;
+                self.engine(turn, Some(slow))
+            }
+            Side::Mount => self.fuse_mount(turn),
+            Side::Raw => self.raw(turn),
         }
     }
 
@@ -87,24 +111,6 @@ impl Bench<'_> {
         } else {
             bail!("nobody here can write its files: neither the kernel's Btrfs nor Papilio's engine is there")
         }
-    }
-
-    /// Makes a new file system, writes all files of a job on it, and takes snapshots of them.
-    ///
-    /// # Errors
-    /// There is no engine, or it or the library fails.
-    pub fn prepare(&self, job: &ScaledJob, prepared: &Prepared) -> anyhow::Result<()> {
-        let stem = self.output.join(format!("{}-preparation", job.job.id));
-        self.mkfs()?;
-        self.engine_fill(job, prepared.extent_bytes, stem)?;
-        if prepared.snapshots > 0 {
-            let fs = FileSystem::open_with(self.backing.path(), &OpenOptions::new().write(true))?;
-            for number in 0..prepared.snapshots {
-                fs.snapshot("/", format!("/snapshot{number}"), true)?;
-            }
-            fs.close()?;
-        }
-        Ok(())
     }
 
     /// A new file system by Papilio, with what `mkfs.btrfs` is told for the kernel's.
@@ -135,6 +141,8 @@ impl Bench<'_> {
             stem,
             cgroup: limit.map(MemoryLimit::procs),
             seconds: job.seconds,
+            memory_of: None,
+            record: None,
         }
     }
 }

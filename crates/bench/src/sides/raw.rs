@@ -1,15 +1,38 @@
 //! The limit: the same job on the backing itself.
 
-use super::Bench;
-use crate::fio::run::Measurement;
+use super::engine::large_reads;
+use super::{Bench, Turn};
+use crate::fio::run::{Measurement, Run, Whose};
 use crate::job::ScaledJob;
 use crate::job_file::JobFile;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 impl Bench<'_> {
-    pub(super) fn raw(&self, job: &ScaledJob, stem: PathBuf) -> anyhow::Result<Measurement> {
-        let file = job_file(&job.file, self.backing.path(), self.backing.is_direct());
+    pub(super) fn raw(&self, turn: Turn<'_>) -> anyhow::Result<Measurement> {
+        let Turn { job, stem, .. } = turn;
+        let mut file = job_file(&job.file, self.backing.path(), self.backing.is_direct());
+        if job.file_bytes > self.backing.bytes() {
+            // Files that share their data can be larger than what they lie on.
+            file.set("size", self.backing.bytes());
+        }
         self.fio(job, &file, stem, None).measure()
+    }
+
+    /// Bytes of memory that fio itself takes for a job, as one process with threads: what Papilio's engine runs
+    /// in has them too.
+    ///
+    /// # Errors
+    /// fio fails.
+    pub fn fio_memory(&self, job: &ScaledJob) -> anyhow::Result<u64> {
+        let mut original = job.file.clone();
+        large_reads(&mut original);
+        let mut file = job_file(&original, self.backing.path(), self.backing.is_direct());
+        file.set_flag("thread");
+        file.remove("ramp_time");
+        file.set("runtime", "200ms");
+        let stem = self.output.join(format!("{}-memory", job.job.id));
+        let run = Run { memory_of: Some(Whose::Fio), ..self.fio(job, &file, stem, None) };
+        Ok(run.measure()?.memory_bytes.unwrap_or_default())
     }
 }
 
