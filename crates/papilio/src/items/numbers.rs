@@ -31,6 +31,8 @@ struct State {
     next_inode: u64,
     /// The next index of directories.
     next_index: HashMap<InodeNumber, u64>,
+    /// Not below that of any that was forgotten.
+    least_index: u64,
 }
 
 impl State {
@@ -41,6 +43,17 @@ impl State {
             self.next_inode = last.saturating_add(1).max(objectid::FIRST_FREE);
         }
         Ok(())
+    }
+}
+
+impl State {
+    /// The next index of a directory that is not remembered, for which there is room.
+    fn first_index(&mut self, tree: &Tree, directory: InodeNumber) -> Result<u64> {
+        if self.next_index.len() >= REMEMBERED_DIRECTORIES {
+            let forgotten = self.next_index.drain().map(|(_, next)| next).max();
+            self.least_index = self.least_index.max(forgotten.unwrap_or(0));
+        }
+        Ok(dir_edit::next_index(tree, directory)?.max(self.least_index))
     }
 }
 
@@ -78,12 +91,23 @@ impl SubvolumeNumbers {
             *next += 1;
             return Ok(*next - 1);
         }
-        let index = dir_edit::next_index(tree, directory)?;
-        if state.next_index.len() >= REMEMBERED_DIRECTORIES {
-            state.next_index.clear();
-        }
+        let index = state.first_index(tree, directory)?;
         state.next_index.insert(directory, index + 1);
         Ok(index)
+    }
+
+    /// An entry of a directory is about to go: its index is not given again, as a log may tell of either entry
+    /// by it.
+    ///
+    /// # Errors
+    /// A block on the way that cannot be read.
+    pub(crate) fn keep_index(&self, tree: &Tree, directory: InodeNumber) -> Result<()> {
+        let mut state = self.state.lock();
+        if !state.next_index.contains_key(&directory) {
+            let index = state.first_index(tree, directory)?;
+            state.next_index.insert(directory, index);
+        }
+        Ok(())
     }
 
     /// Forgets everything: for a tree that something else changed, such as the replay of a log.
