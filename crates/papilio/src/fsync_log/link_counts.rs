@@ -12,25 +12,40 @@ use crate::items::inode::for_each_name;
 use crate::items::{inode_edit, orphan};
 use papilio_format::items::inode::{FileKind, InodeItem, inode_key};
 use papilio_format::{Corrupt, InodeNumber};
+use std::collections::BTreeSet;
 
 impl Replay<'_> {
     /// Counts the links of all inodes whose names may have changed.
     pub(super) fn count_links(&mut self) -> Result<()> {
-        // Emptying a directory adds to the set.
+        // Emptying a directory adds to the set, and may take one of two names from another directory.
+        let mut with_many = BTreeSet::new();
         while let Some(number) = self.recount.pop_last() {
-            if let Some(item) = self.inode(number)? {
-                self.count_links_of(number, &item)?;
+            let Some(item) = self.inode(number)? else { continue };
+            let links = self.names_of(number)?;
+            if links > 1 && item.kind() == Some(FileKind::Directory) {
+                with_many.insert(number);
+            } else {
+                self.count_links_of(number, &item, links)?;
             }
+        }
+        for number in with_many {
+            let Some(item) = self.inode(number)? else { continue };
+            let links = self.names_of(number)?;
+            self.count_links_of(number, &item, links)?;
         }
         Ok(())
     }
 
-    fn count_links_of(&mut self, number: InodeNumber, item: &InodeItem) -> Result<()> {
+    fn names_of(&self, number: InodeNumber) -> Result<u32> {
         let mut links: u32 = 0;
         for_each_name(&self.live.tree(), number, |_| {
             links = links.saturating_add(1);
             true
         })?;
+        Ok(links)
+    }
+
+    fn count_links_of(&mut self, number: InodeNumber, item: &InodeItem, links: u32) -> Result<()> {
         let is_directory = item.kind() == Some(FileKind::Directory);
         if is_directory && links > 1 {
             let reason = Corrupt::field("inode", "nlink", links.into(), "a directory has one name");
