@@ -69,7 +69,7 @@
 //!
 //! [`FileSystem`] is a handle that any number of threads may share; [`Inode`], [`File`] and
 //! [`Entries`] are made from it. A log of fsyncs that a crash left is replayed when the file system is opened for
-//! writing; [`File::sync`] writes one. With [`OpenOptions::cache_bytes`] data goes through a page cache.
+//! writing; [`File::sync`] and [`Inode::sync`] write one. With [`OpenOptions::cache_bytes`] data goes through a page cache.
 
 #![forbid(unsafe_code)]
 

@@ -83,12 +83,13 @@ impl FileSystem {
     pub(super) fn change_to_free<R>(
         &self,
         tree: TreeId,
+        items: u64,
         mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
     ) -> Result<R> {
         let transactions = self.transactions()?;
         self.check_changeable(tree)?;
         let numbers = self.numbers(tree)?;
-        transactions.change_to_free(NAME_ITEMS, |handle| change(handle, &numbers))
+        transactions.change_to_free(items, |handle| change(handle, &numbers))
     }
 
     /// Refuses a subvolume that is read-only or being deleted.

@@ -285,7 +285,7 @@ impl File {
         open.forget_extents();
         fs.change_data(place, items, |context, file| {
             check_mutable(place, &file.item)?;
-            open.changed.note(context.space.generation(), range);
+            open.note_changed(&fs.mounted.changed_files, context.space.generation(), range);
             change(context, file)
         })
     }

@@ -178,7 +178,7 @@ impl FileSystem {
         self.change_handle(place.tree, EXTENT_ITEMS + (bytes >> 17), |handle, _| {
             handle.lend(promise.take());
             let result = self.edit_data(handle, place, |context, file| {
-                open.changed.note(context.space.generation(), &changed);
+                open.note_changed(&self.mounted.changed_files, context.space.generation(), &changed);
                 file.touched = touched.map(|touched| (touched.time, touched.sequence));
                 let size = file.item.size.max(touched.map_or(0, |touched| touched.size));
                 write_back(context, file, at, left, size)
@@ -203,7 +203,7 @@ impl FileSystem {
                         return Ok((Progress::Done, 0));
                     }
                     for range in written.iter() {
-                        open.changed.note(context.space.generation(), &range);
+                        open.note_changed(&self.mounted.changed_files, context.space.generation(), &range);
                     }
                     convert_step(context, file, &written, from, item)
                 })

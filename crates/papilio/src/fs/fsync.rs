@@ -1,36 +1,41 @@
-//! fsync: what makes one file durable.
+//! fsync: what makes one inode durable.
 //!
-//! Owns [`File::sync`] and what it needs to know of the running transaction: which ranges of an open file
-//! changed ([`ChangedRanges`]), and which names changed in ways that a log cannot say ([`NameChanges`]). Where
-//! the log can say all of it, the log is written, together with those of others who wait; else it is a commit.
+//! Owns [`File::sync`] and [`Inode::sync`], and which ranges of files changed in the running transaction
+//! ([`ChangedFiles`]). Where the log can say all of it, the log is written, together with those of others who wait;
+//! else it is a commit. Which names go with it, [`NameChanges`](crate::fsync_log::name_changes) knows.
 //!
 //! Invariants: a change is noted here in the transaction that makes it, before anybody can log the file;
 //! what is noted of an earlier transaction is forgotten. Locks, in this order: an inode's fsync lock, its data
-//! lock (shared), the transaction's; the tables here are leaves. Kernel counterparts: `btrfs_sync_file`
-//! (`fs/btrfs/file.c`), `btrfs_record_unlink_dir` (`fs/btrfs/tree-log.c`).
+//! lock (shared), the transaction's, the one on names; the tables here are leaves. Kernel counterpart:
+//! `btrfs_sync_file` (`fs/btrfs/file.c`).
 
 use crate::errors::Result;
 use crate::fs::open_inodes::OpenInode;
-use crate::fs::{File, FileSystem};
-use crate::fsync_log::log_inode::{LogRequest, Logged, forget_inode, log_file};
+use crate::fs::{File, FileSystem, Inode};
+use crate::fsync_log::log_inode::{LogRequest, Logged, WithNames, log_file};
 use crate::namespace::Place;
 use crate::space::RangeSet;
-use crate::transaction::Synced;
-use papilio_format::{Generation, InodeNumber, TreeId};
+use crate::transaction::{Handle, Synced};
+use papilio_format::items::inode::FileKind;
+use papilio_format::{Generation, InodeNumber};
 use parking_lot::Mutex;
-use std::collections::HashSet;
+use std::collections::HashMap;
 use std::ops::Range;
+use std::sync::Arc;
 
-/// Tree blocks that logging a file may take, counted in items.
-const LOG_ITEMS: u64 = 6;
+/// Tree blocks that logging an inode may take, counted in items.
+pub(super) const LOG_ITEMS: u64 = 6;
 
-/// The ranges of an open file that changed in the running transaction and that the log does not have.
-#[derive(Debug)]
+/// Files of one transaction whose changed ranges are kept after they were closed.
+const MAX_CHANGED_FILES: usize = 1 << 16;
+
+/// The ranges of a file that changed in the running transaction and that the log does not have.
+#[derive(Debug, Default)]
 pub(super) struct ChangedRanges {
     state: Mutex<Changed>,
 }
 
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct Changed {
     /// The first transaction of which all changes are known.
     known_from: Generation,
@@ -40,20 +45,16 @@ struct Changed {
 }
 
 impl ChangedRanges {
-    /// Of a file that is opened in transaction `now` and was last changed in `transid`.
-    pub(super) fn new(now: Generation, transid: Generation) -> Self {
-        let known_from = if transid < now { now } else { Generation(now.0 + 1) };
-        Self { state: Mutex::new(Changed { known_from, generation: now, ranges: RangeSet::default() }) }
-    }
-
-    /// Notes a change.
-    pub(super) fn note(&self, generation: Generation, range: &Range<u64>) {
+    /// Notes a change; says whether it is the first in its transaction.
+    fn note(&self, generation: Generation, range: &Range<u64>) -> bool {
         let mut state = self.state.lock();
-        if state.generation != generation {
+        let first = state.generation != generation;
+        if first {
             state.generation = generation;
             state.ranges.clear();
         }
         state.ranges.cover(range);
+        first
     }
 
     /// What changed in the running transaction, if all of it is known.
@@ -71,82 +72,96 @@ impl ChangedRanges {
     }
 }
 
-/// Names that changed in the running transaction.
+/// Files whose data changed in the running transaction, also those that were closed since.
 #[derive(Debug, Default)]
-pub(crate) struct NameChanges {
-    state: Mutex<Names>,
+pub(crate) struct ChangedFiles {
+    state: Mutex<KnownFiles>,
 }
 
 #[derive(Debug, Default)]
-struct Names {
+struct KnownFiles {
     generation: Generation,
-    /// Names that were taken from something that still exists.
-    moved_away: HashSet<(Place, Vec<u8>)>,
-    /// Inodes that got a further name.
-    linked: HashSet<Place>,
-    /// Inodes that lost a name and have others.
-    lost: HashSet<Place>,
+    files: HashMap<Place, Arc<ChangedRanges>>,
+    /// They were too many to be kept.
+    lost: bool,
 }
 
-impl NameChanges {
-    fn with<R>(&self, generation: Generation, run: impl FnOnce(&mut Names) -> R) -> R {
-        let mut names = self.state.lock();
-        if names.generation != generation {
-            *names = Names { generation, ..Names::default() };
+impl ChangedFiles {
+    /// What is known of a file that is opened.
+    pub(super) fn open(&self, place: Place) -> Arc<ChangedRanges> {
+        let state = self.state.lock();
+        if let Some(known) = state.files.get(&place) {
+            return Arc::clone(known);
         }
-        run(&mut names)
+        let known_from = if state.lost { Generation(state.generation.0 + 1) } else { Generation(0) };
+        let changed = Changed { known_from, ..Changed::default() };
+        Arc::new(ChangedRanges { state: Mutex::new(changed) })
     }
 
-    /// An inode is given a further name.
-    pub(super) fn linked(&self, generation: Generation, place: Place) {
-        self.with(generation, |names| names.linked.insert(place));
+    fn insert(&self, generation: Generation, place: Place, changed: &Arc<ChangedRanges>) {
+        let mut state = self.state.lock();
+        if state.generation != generation {
+            *state = KnownFiles { generation, ..KnownFiles::default() };
+        }
+        if state.files.len() >= MAX_CHANGED_FILES {
+            state.files.clear();
+            state.lost = true;
+        }
+        if !state.lost {
+            state.files.insert(place, Arc::clone(changed));
+        }
     }
 
-    /// A name is taken from an inode that keeps others, or gets another.
-    pub(super) fn moved(&self, generation: Generation, directory: Place, name: &[u8], inode: Option<Place>) {
-        self.with(generation, |names| {
-            names.moved_away.insert((directory, name.to_vec()));
-            names.lost.extend(inode);
-        });
+    /// What changed of a file, open or not, if that is known.
+    fn of(&self, generation: Generation, place: Place) -> Option<RangeSet> {
+        let state = self.state.lock();
+        if state.generation != generation {
+            return Some(RangeSet::default());
+        }
+        match state.files.get(&place) {
+            Some(changed) => changed.of(generation),
+            None => (!state.lost).then(RangeSet::default),
+        }
     }
+}
 
-    /// Whether the inode got a further name; `None` where it lost one.
-    fn is_linked(&self, generation: Generation, place: Place) -> Option<bool> {
-        self.with(generation, |names| (!names.lost.contains(&place)).then(|| names.linked.contains(&place)))
-    }
-
-    fn is_moved_away(&self, generation: Generation, directory: Place, name: &[u8]) -> bool {
-        self.with(generation, |names| {
-            !names.moved_away.is_empty() && names.moved_away.contains(&(directory, name.to_vec()))
-        })
+impl OpenInode {
+    /// Notes that a range of its data changes.
+    pub(super) fn note_changed(&self, files: &ChangedFiles, generation: Generation, range: &Range<u64>) {
+        if self.changed.note(generation, range) {
+            files.insert(generation, self.place(), &self.changed);
+        }
     }
 }
 
 impl File {
-    /// Makes all that was changed of this file before the call durable, and the names that lead to it where
-    /// they are new (`fsync`). That is an entry in the log of the running transaction, or a commit where the
+    /// Makes all that was changed of this file before the call durable, and the names that it has by then,
+    /// where they changed (`fsync`). That is an entry in the log of the running transaction, or a commit where the
     /// log cannot say it or is turned off.
     ///
     /// # Errors
     /// What [`FileSystem::sync`](crate::FileSystem::sync) returns.
     pub fn sync(&self) -> Result<()> {
         let fs = self.inode().file_system();
-        let transactions = fs.transactions()?;
-        let Some(open) = self.open_arc() else { return transactions.commit() };
+        fs.transactions()?;
+        let Some(open) = self.open_arc() else { return fs.transactions()?.commit() };
         fs.flush(open)?;
-        if !fs.mounted.tree_log {
-            return transactions.commit();
+        fs.sync_inode(self.inode().place(), Some(open))
+    }
+}
+
+impl Inode {
+    /// Makes this inode durable as [`File::sync`] does, whatever kind it is: a directory with all of its names,
+    /// those that are new or gone, and new directories below it with theirs. The data of a file goes with it, the
+    /// data of files in a directory need not.
+    ///
+    /// # Errors
+    /// What [`FileSystem::sync`](crate::FileSystem::sync) returns.
+    pub fn sync(&self) -> Result<()> {
+        match self.kind() {
+            FileKind::Regular => self.open()?.sync(),
+            _ => self.file_system().sync_inode(self.place(), None),
         }
-        let why = match fs.log_inode(open)? {
-            Logged::Nothing => return transactions.wait_for_commit(),
-            Logged::Entered(ticket) => match transactions.sync_log(ticket)? {
-                Synced::Durable => return Ok(()),
-                Synced::NeedsCommit => "something that it needs is new",
-            },
-            Logged::NeedsCommit(why) => why,
-        };
-        tracing::debug!("fsync of {:?} is a commit: {why}", open.place());
-        transactions.commit()
     }
 }
 
@@ -163,50 +178,80 @@ impl FileSystem {
         Ok(start..end)
     }
 
-    /// Enters a file into the log.
-    fn log_inode(&self, open: &OpenInode) -> Result<Logged> {
+    /// Makes an inode durable, whose changes in memory were flushed.
+    fn sync_inode(&self, place: Place, open: Option<&Arc<OpenInode>>) -> Result<()> {
+        let transactions = self.transactions()?;
+        if !self.mounted.tree_log {
+            return transactions.commit();
+        }
+        let logged = match open {
+            Some(open) => self.log_open(open)?,
+            None => self.log_inode(place, None)?,
+        };
+        let why = match logged {
+            Logged::Nothing => return transactions.wait_for_commit(),
+            Logged::Entered(ticket) => match transactions.sync_log(ticket)? {
+                Synced::Durable => return Ok(()),
+                Synced::NeedsCommit => "something that it needs is new",
+            },
+            Logged::NeedsNames => unreachable!("names are entered where they are needed"),
+            Logged::NeedsCommit(why) => why,
+        };
+        tracing::debug!("fsync of {place:?} is a commit: {why}");
+        transactions.commit()
+    }
+
+    /// Enters an open file into the log.
+    fn log_open(&self, open: &OpenInode) -> Result<Logged> {
         let _one = open.fsync.lock();
         let _shared = open.data.read();
-        let place = open.place();
+        self.log_inode(open.place(), Some(&open.changed))
+    }
+
+    /// Enters an inode into the log, of which `changed` changed where it is a file.
+    fn log_inode(&self, place: Place, changed: Option<&ChangedRanges>) -> Result<Logged> {
         self.transactions()?.change(LOG_ITEMS, |handle| {
-            let generation = handle.generation();
             let names = &self.mounted.name_changes;
-            let Some(linked) = names.is_linked(generation, place) else {
-                return Ok(Logged::NeedsCommit("it was renamed"));
-            };
-            let changed = open.changed.of(generation);
-            let live = handle.live_tree(place.tree)?;
-            let moved_away = |directory: InodeNumber, name: &[u8]| {
-                let directory = Place { tree: place.tree, inode: directory };
-                names.is_moved_away(generation, directory, name)
-            };
-            let logged = log_file(
-                handle,
-                &LogRequest {
-                    live: &live,
-                    inode: place.inode,
-                    changed: changed.as_ref(),
-                    linked,
-                    moved_away: &moved_away,
-                    how: self.mounted.tuning.log_items,
-                },
-            )?;
-            if matches!(logged, Logged::Entered(_)) {
-                open.changed.logged(generation);
+            if changed.is_some() {
+                // Others may do the same, and change names that are of no concern here.
+                let _shared = names.changing();
+                if !names.concern(handle.generation(), place.tree, place.inode) {
+                    match self.log_with(handle, place, changed, false)? {
+                        Logged::NeedsNames => {}
+                        logged => return Ok(logged),
+                    }
+                }
             }
-            Ok(logged)
+            let _entering = names.entering();
+            self.log_with(handle, place, changed, true)
         })
     }
 
-    /// An inode lost its last name: the log is not to bring it back.
-    pub(super) fn forget_logged(&self, tree: TreeId, inode: InodeNumber) -> Result<()> {
-        let transactions = self.transactions()?;
-        if !transactions.is_logged(tree, inode) {
-            return Ok(());
+    fn log_with(
+        &self,
+        handle: &Handle<'_>,
+        place: Place,
+        changed: Option<&ChangedRanges>,
+        with_names: bool,
+    ) -> Result<Logged> {
+        let generation = handle.generation();
+        let ranges = changed.and_then(|changed| changed.of(generation));
+        let changed_of =
+            |inode: InodeNumber| self.mounted.changed_files.of(generation, Place { inode, ..place });
+        let names = WithNames { changes: &self.mounted.name_changes, changed_of: &changed_of };
+        let logged = log_file(
+            handle,
+            &LogRequest {
+                live: &*handle.live_tree(place.tree)?,
+                inode: place.inode,
+                changed: ranges.as_ref(),
+                names: with_names.then_some(names),
+                how: self.mounted.tuning.log_items,
+            },
+        )?;
+        if let (Logged::Entered(_), Some(changed)) = (logged, changed) {
+            changed.logged(generation);
         }
-        transactions.change_to_free(LOG_ITEMS, |handle| {
-            let live = handle.live_tree(tree)?;
-            forget_inode(handle, &live, inode)
-        })
+        Ok(logged)
     }
 }

@@ -11,9 +11,10 @@ use crate::errors::{Error, PathError, Result};
 use crate::fs::change::{Subvolumes, write_options};
 use crate::fs::committer::Committer;
 use crate::fs::flush::DirtyInodes;
-use crate::fs::fsync::NameChanges;
+use crate::fs::fsync::ChangedFiles;
 use crate::fs::open_inodes::OpenInodes;
 use crate::fsync_log;
+use crate::fsync_log::name_changes::NameChanges;
 use crate::items::dir;
 use crate::items::item_error;
 use crate::items::trees::Trees;
@@ -51,6 +52,8 @@ pub(crate) struct Mounted {
     pub(crate) dirty_inodes: DirtyInodes,
     /// Names that changed in the running transaction.
     pub(crate) name_changes: NameChanges,
+    /// Files whose data did.
+    pub(crate) changed_files: ChangedFiles,
     /// Whether an fsync may be an entry in the log.
     pub(crate) tree_log: bool,
     /// How often extents got shared since the mount. Held, shared, while data is overwritten in place;
@@ -153,6 +156,7 @@ impl Mounted {
             open_inodes: OpenInodes::new(options.node_cache_bytes / SUM_SHARE),
             dirty_inodes: DirtyInodes::default(),
             name_changes: NameChanges::default(),
+            changed_files: ChangedFiles::default(),
             tree_log: options.tree_log,
             sharing: RwLock::new(0),
             write_options: write_options(options),

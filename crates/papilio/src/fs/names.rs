@@ -3,11 +3,15 @@
 //! Owns the half of [`Inode`] and [`FileSystem`] that changes names and attributes. Paths end in a name
 //! that is looked up in the directory before it; a symbolic link there is not followed.
 
+use crate::btree::TreeEditor;
 use crate::errors::{Error, ErrorKind, PathError, Result};
 use crate::fs::change::NAME_ITEMS;
+use crate::fs::fsync::LOG_ITEMS;
 use crate::fs::{File, FileSystem, Inode};
+use crate::fsync_log::log_inode::forget_inode;
 use crate::items::dir;
 use crate::items::inode_ref_edit::Name;
+use crate::items::numbers::SubvolumeNumbers;
 use crate::items::xattr_edit::XattrSet;
 use crate::namespace::Place;
 use crate::namespace::create::{self, NewInode, NewKind};
@@ -15,6 +19,7 @@ use crate::namespace::rename::{self, RenameMode};
 use crate::namespace::setattr::{self, SetAttributes, SetTime};
 use crate::namespace::{attributes, link};
 use crate::subvolume::{self, Entry};
+use crate::transaction::Handle;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 use papilio_format::{InodeNumber, TreeId};
@@ -28,8 +33,10 @@ impl Inode {
     pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let new = &self.with_mount_flags(new);
-        let created = self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
-            create::create(editor, numbers, now, self.number(), name, new)
+        let created = self.file_system().change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
+            self.add_name(handle, name, |editor| {
+                create::create(editor, numbers, handle.now(), self.number(), name, new)
+            })
         })?;
         self.file_system().reload(Place { tree: self.tree(), inode: created.inode })
     }
@@ -67,9 +74,14 @@ impl Inode {
             return Err(Error::path(name, PathError::CrossDevice));
         }
         let unnamed = self.file_system().mounted.open_inodes.is_linkable(target.place());
-        self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
-            self.file_system().mounted.name_changes.linked(editor.generation(), target.place());
-            link::link(editor, numbers, now, target.number(), unnamed, self.number(), name)
+        self.file_system().change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
+            let names = &self.file_system().mounted.name_changes;
+            let _changing = names.changing();
+            let live = handle.live_tree(self.tree())?;
+            let mut editor = live.edit(handle);
+            let generation = handle.generation();
+            names.note(generation, &editor.tree(), self.number(), name, Some(target.number()))?;
+            link::link(&mut editor, numbers, handle.now(), target.number(), unnamed, self.number(), name)
         })?;
         self.file_system().mounted.open_inodes.named(target.place());
         Ok(())
@@ -82,14 +94,9 @@ impl Inode {
     /// As [`Inode::create`]; [`PathError::IsADirectory`].
     pub fn unlink(&self, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
-        let removed = self.remove(|editor, now| {
-            let removed = link::unlink(editor, now, self.number(), name)?;
-            if !removed.is_last() {
-                self.note_lost(editor, name, removed.inode);
-            }
-            Ok(removed)
-        })?;
-        self.removed(removed)
+        let removed = self.remove(name, link::unlink)?;
+        self.removed_from(self.tree(), removed);
+        Ok(())
     }
 
     /// Removes the empty directory `name`.
@@ -98,61 +105,82 @@ impl Inode {
     /// As [`Inode::create`]; [`PathError::NotEmpty`], [`PathError::NotADirectory`].
     pub fn rmdir(&self, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
-        match self.remove(|editor, now| link::rmdir(editor, now, self.number(), name)) {
-            Ok(removed) => self.removed(removed),
+        match self.remove(name, link::rmdir) {
+            Ok(removed) => self.removed_from(self.tree(), removed),
             Err(error) if error.kind() == ErrorKind::Path(PathError::IsASubvolume) => {
-                self.remove_empty_subvolume(name)
+                self.remove_empty_subvolume(name)?;
             }
-            Err(error) => Err(error),
+            Err(error) => return Err(error),
         }
-    }
-
-    /// A change that frees space: it may use what is kept back, so that a full file system can be emptied.
-    fn remove<R>(
-        &self,
-        mut remove: impl FnMut(&mut crate::btree::TreeEditor<'_>, Timespec) -> Result<R>,
-    ) -> Result<R> {
-        self.file_system().change_to_free(self.tree(), |handle, _| {
-            let live = handle.live_tree(self.tree())?;
-            remove(&mut live.edit(handle), handle.now())
-        })
-    }
-
-    fn removed(&self, removed: link::Removed) -> Result<()> {
-        self.removed_from(self.tree(), removed)
-    }
-
-    /// An inode lost this name, and has others.
-    fn note_lost(&self, editor: &crate::btree::TreeEditor<'_>, name: &[u8], inode: InodeNumber) {
-        let changes = &self.file_system().mounted.name_changes;
-        let place = Place { tree: self.tree(), inode };
-        changes.moved(editor.generation(), self.place(), name, Some(place));
-    }
-
-    /// What has this name gets another: a log cannot say that.
-    fn note_moved(&self, editor: &crate::btree::TreeEditor<'_>, name: Name<'_>) -> Result<()> {
-        let inode = match dir::look_up(&editor.tree(), name.parent, name.name)? {
-            Some(dir::Found { target: dir::EntryTarget::Inode(inode), .. }) => Some(inode),
-            _ => None,
-        };
-        let place = |inode| Place { tree: editor.id(), inode };
-        self.file_system().mounted.name_changes.moved(
-            editor.generation(),
-            place(name.parent),
-            name.name,
-            inode.map(place),
-        );
         Ok(())
     }
 
-    pub(super) fn removed_from(&self, tree: TreeId, removed: link::Removed) -> Result<()> {
+    /// Takes a name away. It may use the space that is kept back, so that a full file system can be emptied.
+    fn remove(
+        &self,
+        name: &[u8],
+        remove: impl Fn(&mut TreeEditor<'_>, Timespec, InodeNumber, &[u8]) -> Result<link::Removed>,
+    ) -> Result<link::Removed> {
+        let names = &self.file_system().mounted.name_changes;
+        self.file_system().change_to_free(self.tree(), NAME_ITEMS + LOG_ITEMS, |handle, numbers| {
+            let _changing = names.changing();
+            let live = handle.live_tree(self.tree())?;
+            let removed = {
+                let mut editor = live.edit(handle);
+                numbers.keep_index(&editor.tree(), self.number())?;
+                names.note(handle.generation(), &editor.tree(), self.number(), name, None)?;
+                remove(&mut editor, handle.now(), self.number(), name)?
+            };
+            // Directories come back as the log has them: others may lie in them there.
+            if removed.is_last() && removed.item.kind() != Some(FileKind::Directory) {
+                match forget_inode(handle, &live, removed.inode) {
+                    // What is done is not undone for that: the log is not used any more.
+                    Err(error) if error.kind() == ErrorKind::NoSpace => handle.transactions().break_log(),
+                    forgotten => forgotten?,
+                }
+            }
+            self.forget_name(handle, removed, Some((self.number(), name)));
+            Ok(removed)
+        })
+    }
+
+    /// Adds a name that is free.
+    fn add_name<R>(
+        &self,
+        handle: &Handle<'_>,
+        name: &[u8],
+        add: impl FnOnce(&mut TreeEditor<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let names = &self.file_system().mounted.name_changes;
+        let _changing = names.changing();
+        let live = handle.live_tree(self.tree())?;
+        let mut editor = live.edit(handle);
+        let first = names.note_free(handle.generation(), self.tree(), self.number(), name);
+        let result = add(&mut editor);
+        if first && result.is_err() {
+            names.take_back(handle.generation(), self.tree(), self.number(), name);
+        }
+        result
+    }
+
+    /// A name went, whose slot is `empty` now or something else's.
+    fn forget_name(&self, handle: &Handle<'_>, removed: link::Removed, empty: Option<(InodeNumber, &[u8])>) {
+        let generation = handle.generation();
+        if removed.is_last()
+            && removed.item.generation == generation
+            && !handle.transactions().is_logged(self.tree(), removed.inode)
+        {
+            let names = &self.file_system().mounted.name_changes;
+            names.forget(generation, self.tree(), removed.inode, empty);
+        }
+    }
+
+    pub(super) fn removed_from(&self, tree: TreeId, removed: link::Removed) {
         if removed.is_last() {
-            self.file_system().forget_logged(tree, removed.inode)?;
             let place = Place { tree, inode: removed.inode };
             let fs = self.file_system();
             fs.mounted.open_inodes.unlinked(&fs.mounted, place);
         }
-        Ok(())
     }
 
     /// Renames `name` in this directory to `new_name` in `directory`.
@@ -208,6 +236,7 @@ impl Inode {
         let fs = self.file_system();
         let items = if whiteout.is_some() { 3 * NAME_ITEMS } else { 2 * NAME_ITEMS };
         let renamed = fs.change_handle(self.tree(), items, |handle, numbers| {
+            let _changing = fs.mounted.name_changes.changing();
             let live = handle.live_tree(self.tree())?;
             let mut editor = live.edit(handle);
             // A target that is not to be replaced is refused as such, whatever it is.
@@ -218,14 +247,10 @@ impl Inode {
                     from.parent != to.parent && (name.parent == from.parent || mode == RenameMode::Exchange);
                 subvolume::check_movable(handle, &editor, entry, moves)?;
             }
-            for (name, moves) in [(from, true), (to, mode == RenameMode::Exchange)] {
-                if moves {
-                    self.note_moved(&editor, name)?;
-                }
-            }
+            self.note_rename(&editor, numbers, from, to)?;
             let renamed = rename::rename(&mut editor, numbers, handle.now(), from, to, mode)?;
-            if let Some(removed) = renamed.replaced.as_ref().filter(|removed| !removed.is_last()) {
-                directory.note_lost(&editor, new_name, removed.inode);
+            if let Some(removed) = renamed.replaced {
+                self.forget_name(handle, removed, None);
             }
             // Two names of one inode stay, and then there is no place for a whiteout.
             if let Some(whiteout) = whiteout
@@ -243,7 +268,41 @@ impl Inode {
             }
             Ok(renamed)
         })?;
-        renamed.replaced.map_or(Ok(()), |removed| self.removed(removed))
+        if let Some(removed) = renamed.replaced {
+            self.removed_from(self.tree(), removed);
+        }
+        Ok(())
+    }
+
+    /// What has either name may get the other.
+    fn note_rename(
+        &self,
+        editor: &TreeEditor<'_>,
+        numbers: &SubvolumeNumbers,
+        from: Name<'_>,
+        to: Name<'_>,
+    ) -> Result<()> {
+        let names = &self.file_system().mounted.name_changes;
+        let (tree, generation) = (editor.tree(), editor.generation());
+        let mut subvolume = false;
+        for (name, other) in [(from, to), (to, from)] {
+            let next = match dir::look_up(&tree, other.parent, other.name)?.map(|found| found.target) {
+                Some(dir::EntryTarget::Inode(inode)) => Some(inode),
+                Some(dir::EntryTarget::Subvolume(_)) => {
+                    subvolume = true;
+                    None
+                }
+                None => None,
+            };
+            numbers.keep_index(&tree, name.parent)?;
+            names.note(generation, &tree, name.parent, name.name, next)?;
+        }
+        if subvolume {
+            for name in [from, to] {
+                names.note_subvolume(generation, tree.id(), name.parent, name.name);
+            }
+        }
+        Ok(())
     }
 
     /// Changes mode, owner and times, as `chmod`, `chown` and `utimensat` do.

@@ -20,7 +20,6 @@ use crate::fs::{FileSystem, Inode};
 use crate::items::inode;
 use crate::namespace::Place;
 use crate::space::Reservation;
-use papilio_format::Generation;
 use papilio_format::items::inode::{InodeItem, Timespec};
 use papilio_pagecache::Mapping;
 use parking_lot::{Mutex, RwLock};
@@ -60,7 +59,7 @@ pub(crate) struct OpenInode {
     /// There is something to flush.
     dirty: AtomicBool,
     /// What changed of it in the running transaction.
-    pub(super) changed: ChangedRanges,
+    pub(super) changed: Arc<ChangedRanges>,
     /// Held by who enters it into the log, one at a time.
     pub(super) fsync: Mutex<()>,
     /// Its pages, where there is a cache.
@@ -113,10 +112,6 @@ impl OpenInodes {
 
     /// Opens an inode.
     pub(super) fn open(&self, mounted: &Arc<Mounted>, place: Place) -> Arc<OpenInode> {
-        if let Some(open) = self.table.lock().get(&place).and_then(Weak::upgrade) {
-            return open;
-        }
-        let (now, transid) = transaction_of(mounted, place);
         let mut table = self.table.lock();
         if let Some(open) = table.get(&place).and_then(Weak::upgrade) {
             return open;
@@ -133,7 +128,7 @@ impl OpenInodes {
             touched: Mutex::new(None),
             touched_size: AtomicU64::new(0),
             dirty: AtomicBool::new(false),
-            changed: ChangedRanges::new(now, transid),
+            changed: mounted.changed_files.open(place),
             fsync: Mutex::new(()),
             mapping: mounted.page_cache.as_ref().map(|cache| cache.mapping(place.inode.0)),
             writer: Mutex::new(()),
@@ -162,16 +157,6 @@ impl OpenInodes {
         let open = self.table.lock().get(&place).and_then(Weak::upgrade);
         open.is_some_and(|open| open.linkable.load(Ordering::Acquire))
     }
-}
-
-/// The running transaction, and the one that last changed an inode: the running one where that is not known.
-fn transaction_of(mounted: &Mounted, place: Place) -> (Generation, Generation) {
-    let Some(transactions) = mounted.trees.transactions() else { return Default::default() };
-    // In this order: what is changed later is changed by who has it open.
-    let now = transactions.generation();
-    let live = transactions.live().find(place.tree).ok().flatten();
-    let item = live.and_then(|live| inode::inode(&live.tree(), place.inode).ok().flatten());
-    (now, item.map_or(now, |item| item.transid))
 }
 
 impl OpenInode {

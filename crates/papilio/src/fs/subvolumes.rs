@@ -12,6 +12,7 @@ use crate::items::numbers::SubvolumeNumbers;
 use crate::namespace::create::{NewInode, NewKind};
 use crate::namespace::rename::RenameMode;
 use crate::subvolume::{self, Entry, Numbers, Received};
+use crate::transaction::Handle;
 use papilio_format::items::inode::FileKind;
 use papilio_format::{Generation, TreeId, objectid};
 use std::sync::Arc;
@@ -33,6 +34,7 @@ impl Inode {
         let fs = self.file_system();
         let ids = fs.subvolume_ids();
         let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+            self.note_subvolume(handle, name);
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::create(handle, numbers, self.entry_named(name), new)
         })?;
@@ -55,6 +57,7 @@ impl Inode {
         *sharing += 1;
         fs.flush_tree(source, *sharing)?;
         let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+            self.note_subvolume(handle, name);
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only)
         })?;
@@ -81,7 +84,8 @@ impl Inode {
     pub(super) fn remove_empty_subvolume(&self, name: &[u8]) -> Result<()> {
         if self.lookup(name)?.is_some_and(|inode| inode.is_subvolume_stub()) {
             let fs = self.file_system();
-            return fs.change_to_free(self.tree(), |handle, _| {
+            return fs.change_to_free(self.tree(), NAME_ITEMS, |handle, _| {
+                self.note_subvolume(handle, name);
                 subvolume::forget_entry(handle, self.entry_named(name))
             });
         }
@@ -90,10 +94,9 @@ impl Inode {
 
     fn delete_subvolume_if(&self, name: &[u8], only_empty: bool) -> Result<()> {
         let fs = self.file_system();
-        let id = fs.change_to_free(self.tree(), |handle, _| {
+        let id = fs.change_to_free(self.tree(), NAME_ITEMS, |handle, _| {
             let in_use = fs.mounted.root.tree;
-            // Replay could not tell what a later name in its place took away.
-            fs.mounted.name_changes.moved(handle.generation(), self.place(), name, None);
+            self.note_subvolume(handle, name);
             subvolume::delete(handle, self.entry_named(name), only_empty, in_use)
         })?;
         fs.mounted.subvolumes.lock().remove(&id);
@@ -116,12 +119,20 @@ impl Inode {
         let new_numbers = fs.numbers(directory.tree())?;
         let removed = fs.change_handle(self.tree(), 2 * SUBVOLUME_ITEMS, |handle, numbers| {
             let (from, to) = (self.entry_named(name), directory.entry_named(new_name));
-            for (directory, name) in [(self, name), (directory, new_name)] {
-                fs.mounted.name_changes.moved(handle.generation(), directory.place(), name, None);
-            }
+            self.note_subvolume(handle, name);
+            directory.note_subvolume(handle, new_name);
             subvolume::rename_across(handle, [numbers, &new_numbers], from, to, mode)
         })?;
-        removed.map_or(Ok(()), |removed| self.removed_from(directory.tree(), removed))
+        if let Some(removed) = removed {
+            self.removed_from(directory.tree(), removed);
+        }
+        Ok(())
+    }
+
+    /// A subvolume comes to `name` or goes: a log cannot say that, nor what a later name in its place took away.
+    fn note_subvolume(&self, handle: &Handle<'_>, name: &[u8]) {
+        let names = &self.file_system().mounted.name_changes;
+        names.note_subvolume(handle.generation(), self.tree(), self.number(), name);
     }
 
     fn entry_named<'a>(&self, name: &'a [u8]) -> Entry<'a> {

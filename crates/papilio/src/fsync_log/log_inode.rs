@@ -1,14 +1,16 @@
 //! What an fsync enters into the log.
 //!
-//! Owns [`log_file`]: from what changed of a file since the last commit to the items that say so. Logged are
+//! Owns [`log_file`]: from what changed of an inode since the last commit to the items that say so. Logged are
 //! the inode item, all extended attributes (replay deletes others), the extents of changed ranges with their
-//! checksums, holes as items even where the file system does without, and the names where they are new, with
-//! the directories that are new too.
+//! checksums, holes as items even where the file system does without, and the names where they changed, with
+//! all inodes that have to do with these ([`Related`]). A name that is there stands in its inode's
+//! references, in the log as in the subvolume; one that is gone in a range of indexes of its directory, which
+//! holds no entry in the log.
 //!
 //! Items are complete before the log tree's lock is taken, and enter it in one pass; the other way, one item
 //! after the other while it is held, is kept to be compared with ([`LogItems`]). Invariants: extent items in
-//! the log do not overlap; one file is logged by one thread at a time, which the caller sees to. Locks: the
-//! log tree's writer lock. Kernel counterparts: `btrfs_log_inode`, `log_one_extent`, `btrfs_log_holes`
+//! the log do not overlap; one file is logged by one thread at a time, and nobody changes names while names are
+//! logged, both of which the caller sees to. Locks: the log tree's writer lock. Kernel counterparts: `btrfs_log_inode`, `log_one_extent`, `btrfs_log_holes`
 //! (`fs/btrfs/tree-log.c`).
 
 use crate::btree::{Change, LiveTree, Tree, TreeEditor};
@@ -17,20 +19,25 @@ use crate::data::csum_edit::{SumRuns, insert_sums};
 use crate::data::file_extents_edit::{hole, on_disk};
 use crate::data::stored_extents::StoredExtents;
 use crate::errors::Result;
-use crate::items::inode::{self, for_each_name};
+use crate::fsync_log::dir_log_key;
+use crate::fsync_log::name_changes::NameChanges;
+use crate::fsync_log::related_names::Related;
+use crate::items::dir_edit::dir_index_key;
+use crate::items::inode;
 use crate::space::RangeSet;
 use crate::transaction::{Handle, LogTicket};
 use crate::tuning::LogItems;
+use papilio_format::items::dir_log::DirLogItem;
 use papilio_format::items::file_extent::{Compression, FileExtentContent, file_extent_key};
-use papilio_format::items::inode::{InodeFlags, InodeItem, inode_key};
+use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, inode_key};
 use papilio_format::{FileOffset, Geometry, InodeNumber, ItemType, Key, LogicalAddress, objectid};
 use std::collections::BTreeMap;
-use std::ops::Range;
+use std::ops::{Range, RangeInclusive};
 
 /// Extents that an fsync logs at most; beyond that, a commit is as quick.
 const MAX_EXTENTS: usize = 4096;
 
-/// What is known of a file that is to be logged.
+/// What is known of an inode that is to be logged.
 #[derive(Clone, Copy)]
 pub(crate) struct LogRequest<'a> {
     /// Its subvolume.
@@ -39,13 +46,19 @@ pub(crate) struct LogRequest<'a> {
     pub(crate) inode: InodeNumber,
     /// The ranges that changed since the last commit and are not in the log; `None` if that is not known.
     pub(crate) changed: Option<&'a RangeSet>,
-    /// It got a name since the last commit.
-    pub(crate) linked: bool,
-    /// Whether a name in a directory was taken from something that still exists elsewhere: replay would
-    /// take it for deleted.
-    pub(crate) moved_away: &'a dyn Fn(InodeNumber, &[u8]) -> bool,
+    /// Names may be entered too.
+    pub(crate) names: Option<WithNames<'a>>,
     /// How items enter the log.
     pub(crate) how: LogItems,
+}
+
+/// What logging names takes. Who asks for it holds [`NameChanges::entering`].
+#[derive(Clone, Copy)]
+pub(crate) struct WithNames<'a> {
+    /// Names that the log does not say yet.
+    pub(crate) changes: &'a NameChanges,
+    /// The changed ranges of another file, as in [`LogRequest::changed`].
+    pub(crate) changed_of: &'a dyn Fn(InodeNumber) -> Option<RangeSet>,
 }
 
 /// What logging came to.
@@ -56,6 +69,8 @@ pub(crate) enum Logged {
     Entered(LogTicket),
     /// All of it is in the last commit, or the log has it.
     Nothing,
+    /// Names have to be logged with it.
+    NeedsNames,
     /// The log cannot say it: why.
     NeedsCommit(&'static str),
 }
@@ -68,15 +83,15 @@ struct Gathered {
     sums: SumRuns,
 }
 
-/// Enters a file into the log of its subvolume.
+/// Enters an inode into the log of its subvolume.
 ///
 /// # Errors
-/// Blocks and items that cannot be read; [`crate::Error::NoSpace`]. The log is then as it was, or lacks
-/// what it was to get: a commit has all of it.
+/// Blocks and items that cannot be read; [`crate::Error::NoSpace`]. The log is then as it was, or is not
+/// synced any more: a commit has all of it.
 pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<Logged> {
     let transactions = handle.transactions();
     let generation = handle.generation();
-    let tree = request.live.tree();
+    let (tree, id) = (request.live.tree(), request.live.id());
     let Some(item) = inode::inode(&tree, request.inode)? else { return Ok(Logged::Nothing) };
     if item.nlink == 0 || item.transid < generation {
         return Ok(Logged::Nothing);
@@ -84,8 +99,24 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
     if request.live.record().is_none_or(|record| record.item.otransid >= generation) {
         return Ok(Logged::NeedsCommit("its subvolume is new"));
     }
-    let log = transactions.log_tree(handle, request.live.id())?;
-    let gather = || Gatherer { handle, request, tree: &tree, log: &log.tree() }.gather(&item);
+    let related = match request.names {
+        None if item.generation == generation && !transactions.is_logged(id, request.inode) => {
+            return Ok(Logged::NeedsNames);
+        }
+        None => Related::default(),
+        Some(names) => {
+            let related = names.changes.look(generation, id, |names| match names {
+                Some(names) => Related::of(names, &tree, generation, request.inode),
+                None => Ok(Err("very many names changed")),
+            });
+            match related? {
+                Ok(related) => related,
+                Err(why) => return Ok(Logged::NeedsCommit(why)),
+            }
+        }
+    };
+    let log = transactions.log_tree(handle, id)?;
+    let gather = || Gatherer { handle, request, tree: &tree, log: &log.tree() }.gather(&item, &related);
     let prepared = match request.how {
         LogItems::Prepared => match gather()? {
             Ok(gathered) => Some(gathered),
@@ -94,7 +125,7 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
         LogItems::InPlace => None,
     };
     let mut refused = None;
-    let ticket = transactions.enter_log(handle, request.live.id(), |editor| {
+    let ticket = transactions.enter_log(handle, id, |editor| {
         let gathered = match prepared {
             Some(gathered) => {
                 let changes: Vec<_> = gathered.items.into_iter().map(change).collect();
@@ -114,7 +145,17 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
         }
         Ok(gathered.inodes)
     })?;
-    Ok(refused.map_or(Logged::Entered(ticket), Logged::NeedsCommit))
+    if let Some(why) = refused {
+        return Ok(Logged::NeedsCommit(why));
+    }
+    for inode in &related.gone {
+        transactions.forget_logged(id, *inode);
+    }
+    if let Some(names) = request.names {
+        let inodes = related.inodes.keys().chain(&related.gone).copied();
+        names.changes.entered(generation, id, related.slots.iter(), inodes);
+    }
+    Ok(Logged::Entered(ticket))
 }
 
 /// An inode lost its last name: the log is not to bring that back. It keeps the rest of an inode that the last
@@ -169,32 +210,17 @@ struct Gatherer<'a> {
 
 impl Gatherer<'_> {
     /// All that is to enter the log, or why it cannot.
-    fn gather(&self, item: &InodeItem) -> Result<Result<Gathered, &'static str>> {
-        let (generation, inode) = (self.handle.generation(), self.request.inode);
-        let transactions = self.handle.transactions();
-        let logged = transactions.is_logged(self.request.live.id(), inode);
-        let is_new = item.generation == generation;
-        let whole: RangeSet = std::iter::once(0..u64::MAX).collect();
-        let changed = match self.request.changed {
-            Some(changed) if logged || !is_new => changed,
-            _ if is_new => &whole,
-            _ => return Ok(Err("what changed of it is not known")),
-        };
-        let geometry = self.geometry();
+    fn gather(&self, item: &InodeItem, related: &Related) -> Result<Result<Gathered, &'static str>> {
         let mut gathered =
-            Gathered { items: BTreeMap::new(), inodes: Vec::new(), sums: SumRuns::new(&geometry) };
-        let named = self.request.linked || is_new && !logged;
-        if let Some(why) = self.add_inode(&mut gathered, inode, item, named)? {
+            Gathered { items: BTreeMap::new(), inodes: Vec::new(), sums: SumRuns::new(&self.geometry()) };
+        self.add_inode(&mut gathered, self.request.inode, item)?;
+        if let Some(why) = self.add_data(&mut gathered, self.request.inode, item)? {
             return Ok(Err(why));
         }
-        let ranges = self.widened(changed)?;
-        let sums = transactions.live().find(objectid::CSUM_TREE)?.map(|live| live.tree());
-        let sums = sums.as_ref().filter(|_| !item.flags.contains(InodeFlags::NODATASUM));
-        for range in ranges.iter() {
-            self.drop_extents(&mut gathered, &range)?;
-            if !self.add_extents(&mut gathered, item, &range, sums)? {
-                return Ok(Err("very many extents changed"));
-            }
+        if self.request.names.is_some()
+            && let Some(why) = self.add_related(&mut gathered, related)?
+        {
+            return Ok(Err(why));
         }
         gathered.sums.forget_repeated();
         Ok(Ok(gathered))
@@ -204,76 +230,126 @@ impl Gatherer<'_> {
         self.handle.transactions().volume().geometry()
     }
 
-    /// An inode, its attributes, and where `named` its names with the directories that are as new. Says why
-    /// that cannot be logged.
-    fn add_inode(
+    fn is_logged(&self, inode: InodeNumber) -> bool {
+        self.handle.transactions().is_logged(self.request.live.id(), inode)
+    }
+
+    /// The names of related inodes, and what the log does not have of these.
+    fn add_related(&self, gathered: &mut Gathered, related: &Related) -> Result<Option<&'static str>> {
+        for (&inode, item) in &related.inodes {
+            self.add_names(gathered, inode)?;
+            if inode == self.request.inode {
+                continue;
+            }
+            // What was logged of a file is of one moment with its data, as an fsync left it.
+            let is_file = item.kind() == Some(FileKind::Regular);
+            if is_file && self.is_logged(inode) {
+                continue;
+            }
+            self.add_inode(gathered, inode, item)?;
+            if let Some(why) = self.add_data(gathered, inode, item)? {
+                return Ok(Some(why));
+            }
+        }
+        for &inode in &related.gone {
+            for old in self.log.range(Key::first_of(inode.0)..=Key::last_of(inode.0)) {
+                gathered.items.insert(old?.key, None);
+            }
+        }
+        for &(directory, index) in &related.removed {
+            // Not where it is still there, as nothing came of what was to change it.
+            let Some(item) = inode::inode(self.tree, directory)?.filter(|item| item.nlink > 0) else {
+                continue;
+            };
+            if self.tree.get(&dir_index_key(directory, index))?.is_some() {
+                continue;
+            }
+            // Replay asks for such ranges where it meets the directory.
+            if !gathered.items.contains_key(&inode_key(directory)) {
+                self.add_inode(gathered, directory, &item)?;
+            }
+            let range = DirLogItem { end: index };
+            gathered.items.insert(dir_log_key(directory, index), Some(range.to_bytes().to_vec()));
+        }
+        let many = gathered.items.len() > MAX_EXTENTS;
+        Ok(many.then_some("very much changed with it"))
+    }
+
+    /// An inode and its attributes.
+    fn add_inode(&self, gathered: &mut Gathered, inode: InodeNumber, item: &InodeItem) -> Result<()> {
+        gathered.inodes.push(inode);
+        gathered.items.insert(inode_key(inode), Some(item.to_bytes().to_vec()));
+        self.replace(gathered, inode, ItemType::XATTR_ITEM..=ItemType::XATTR_ITEM)
+    }
+
+    /// All names that an inode knows it has.
+    fn add_names(&self, gathered: &mut Gathered, inode: InodeNumber) -> Result<()> {
+        // The root directory of a subvolume names itself, in no directory.
+        if inode == objectid::FIRST_INODE {
+            return Ok(());
+        }
+        self.replace(gathered, inode, ItemType::INODE_REF..=ItemType::INODE_EXTREF)
+    }
+
+    /// Items of an inode as they are, in place of those that the log has.
+    fn replace(
+        &self,
+        gathered: &mut Gathered,
+        inode: InodeNumber,
+        types: RangeInclusive<ItemType>,
+    ) -> Result<()> {
+        let keys = Key::new(inode.0, *types.start(), 0)..=Key::new(inode.0, *types.end(), u64::MAX);
+        for old in self.log.range(keys.clone()) {
+            gathered.items.insert(old?.key, None);
+        }
+        for item in self.tree.range(keys) {
+            let item = item?;
+            gathered.items.insert(item.key, Some(item.data().to_vec()));
+        }
+        Ok(())
+    }
+
+    /// What changed of the data of a file, or the target of a symbolic link.
+    fn add_data(
         &self,
         gathered: &mut Gathered,
         inode: InodeNumber,
         item: &InodeItem,
-        named: bool,
     ) -> Result<Option<&'static str>> {
-        gathered.inodes.push(inode);
-        gathered.items.insert(inode_key(inode), Some(item.to_bytes().to_vec()));
-        let attributes =
-            Key::new(inode.0, ItemType::XATTR_ITEM, 0)..=Key::new(inode.0, ItemType::XATTR_ITEM, u64::MAX);
-        for old in self.log.range(attributes.clone()) {
-            gathered.items.insert(old?.key, None);
-        }
-        for attribute in self.tree.range(attributes) {
-            let attribute = attribute?;
-            gathered.items.insert(attribute.key, Some(attribute.data().to_vec()));
-        }
-        if !named {
+        if !matches!(item.kind(), Some(FileKind::Regular | FileKind::Symlink)) {
             return Ok(None);
         }
-        let names =
-            Key::new(inode.0, ItemType::INODE_REF, 0)..=Key::new(inode.0, ItemType::INODE_EXTREF, u64::MAX);
-        for old in self.log.range(names.clone()) {
-            gathered.items.insert(old?.key, None);
-        }
-        for name in self.tree.range(names) {
-            let name = name?;
-            gathered.items.insert(name.key, Some(name.data().to_vec()));
-        }
-        let mut parents = Vec::new();
-        let mut moved_away = false;
-        for_each_name(self.tree, inode, |name| {
-            moved_away |= (self.request.moved_away)(name.parent, &name.name);
-            parents.push(name.parent);
-            !moved_away
-        })?;
-        if moved_away {
-            return Ok(Some("something else was moved away from its name"));
-        }
-        parents.sort_unstable();
-        parents.dedup();
-        for parent in parents {
-            let Some(item) = inode::inode(self.tree, parent)? else { continue };
-            let known = gathered.items.contains_key(&inode_key(parent));
-            if item.generation == self.handle.generation()
-                && !known
-                && let Some(why) = self.add_inode(gathered, parent, &item, true)?
-            {
-                return Ok(Some(why));
+        let is_new = item.generation == self.handle.generation() && !self.is_logged(inode);
+        let changed = match (is_new, self.request.names) {
+            (true, _) => Some(std::iter::once(0..u64::MAX).collect()),
+            _ if inode == self.request.inode => self.request.changed.cloned(),
+            (_, Some(names)) => (names.changed_of)(inode),
+            _ => None,
+        };
+        let Some(changed) = changed else { return Ok(Some("what changed of it is not known")) };
+        let sums = self.handle.transactions().live().find(objectid::CSUM_TREE)?.map(|live| live.tree());
+        let sums = sums.as_ref().filter(|_| !item.flags.contains(InodeFlags::NODATASUM));
+        for range in self.widened(inode, &changed)?.iter() {
+            self.drop_extents(gathered, inode, &range)?;
+            if !self.add_extents(gathered, inode, item, &range, sums)? {
+                return Ok(Some("very many extents changed"));
             }
         }
         Ok(None)
     }
 
     /// Changed ranges, made as large as the items that they touch, here and in the log.
-    fn widened(&self, changed: &RangeSet) -> Result<RangeSet> {
+    fn widened(&self, inode: InodeNumber, changed: &RangeSet) -> Result<RangeSet> {
         let sector_size = self.geometry().sector_size;
         let mut ranges = RangeSet::default();
         for changed in changed.iter() {
             let mut range = changed;
             loop {
                 let before = range.clone();
-                let own =
-                    StoredExtents::new(self.tree, self.request.inode, sector_size, before.start, before.end);
+                let own = StoredExtents::new(self.tree, inode, sector_size, before.start, before.end);
                 // What reaches to the end of the file is widened at its start, which the first items say.
                 let looked_at = if before.end == u64::MAX { 1 } else { usize::MAX };
-                for stored in own.take(looked_at).chain(self.logged_extents(&before).take(looked_at)) {
+                for stored in own.take(looked_at).chain(self.logged_extents(inode, &before).take(looked_at)) {
                     let stored = stored?;
                     range = range.start.min(stored.start)..range.end.max(stored.end);
                 }
@@ -286,15 +362,15 @@ impl Gatherer<'_> {
         Ok(ranges)
     }
 
-    fn logged_extents(&self, range: &Range<u64>) -> StoredExtents<'_> {
+    fn logged_extents(&self, inode: InodeNumber, range: &Range<u64>) -> StoredExtents<'_> {
         let sector_size = self.geometry().sector_size;
-        StoredExtents::new(self.log, self.request.inode, sector_size, range.start, range.end)
+        StoredExtents::new(self.log, inode, sector_size, range.start, range.end)
     }
 
     /// Nothing of the range is to be left in the log.
-    fn drop_extents(&self, gathered: &mut Gathered, range: &Range<u64>) -> Result<()> {
-        for logged in self.logged_extents(range) {
-            let key = file_extent_key(self.request.inode, FileOffset(logged?.start));
+    fn drop_extents(&self, gathered: &mut Gathered, inode: InodeNumber, range: &Range<u64>) -> Result<()> {
+        for logged in self.logged_extents(inode, range) {
+            let key = file_extent_key(inode, FileOffset(logged?.start));
             gathered.items.entry(key).or_insert(None);
         }
         Ok(())
@@ -304,11 +380,12 @@ impl Gatherer<'_> {
     fn add_extents(
         &self,
         gathered: &mut Gathered,
+        inode: InodeNumber,
         item: &InodeItem,
         range: &Range<u64>,
         sums: Option<&Tree>,
     ) -> Result<bool> {
-        let (inode, geometry) = (self.request.inode, self.geometry());
+        let geometry = self.geometry();
         let end_of_file = item.size.next_multiple_of(geometry.sector_size.into());
         let mut next = range.start;
         let add_hole = |gathered: &mut Gathered, from: u64, to: u64| {

@@ -17,8 +17,8 @@
 //! | EXTENT_DATA | replaces what its range held |
 //! | EXTENT_CSUM | the checksums of logged extents |
 //!
-//! [`log_inode`] says what of a file enters a log; the trees of the log that is being written, and their way
-//! to disk, are [`crate::transaction`]'s.
+//! [`log_inode`] says what of an inode enters a log, [`name_changes`] and [`related_names`] which names go with
+//! it; the trees of the log that is being written, and their way to disk, are [`crate::transaction`]'s.
 //!
 //! Invariants of the replay: the log is read whole, and all that it points to is taken out of the free
 //! space, before anything is allocated; it stays out of it until the superblocks that know no log are on
@@ -31,6 +31,8 @@ mod link_counts;
 pub(crate) mod log_inode;
 mod log_space;
 mod log_trees;
+pub(crate) mod name_changes;
+mod related_names;
 mod replay;
 mod replay_entries;
 mod replay_extents;

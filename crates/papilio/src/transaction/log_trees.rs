@@ -45,6 +45,8 @@ struct State {
     changed: BTreeSet<TreeId>,
     /// All blocks that were taken.
     blocks: Vec<LogicalRange>,
+    /// A change of it stopped half-way: it is not synced any more.
+    broken: bool,
     /// Inodes that are in the log.
     inodes: BTreeSet<(TreeId, InodeNumber)>,
     /// Changes entered, and how many of them are on disk.
@@ -136,7 +138,7 @@ impl Transactions {
     ) -> Result<LogTicket> {
         let allocator = LogAllocator { handle, log: &self.log };
         let tree = self.log_tree(handle, subvolume)?;
-        let inodes = change(&mut tree.edit(&allocator))?;
+        let inodes = change(&mut tree.edit(&allocator)).inspect_err(|_| self.break_log())?;
         let mut state = self.log.state.lock();
         state.changed.insert(subvolume);
         state.inodes.extend(inodes.into_iter().map(|inode| (subvolume, inode)));
@@ -156,6 +158,11 @@ impl Transactions {
         // Another may have been quicker: its tree is the one, and a block of this is lost until the commit.
         let mut state = self.log.state.lock();
         Ok(Arc::clone(state.trees.entry(subvolume).or_insert(tree)))
+    }
+
+    /// The log of the running transaction is not what it has to be: fsyncs are commits until it ends.
+    pub(crate) fn break_log(&self) {
+        self.log.state.lock().broken = true;
     }
 
     /// An inode was taken out of the log.
@@ -188,7 +195,8 @@ impl Transactions {
             return Ok(Synced::Durable);
         }
         let features = *self.features.lock();
-        if state.superblock_changed
+        if self.log.state.lock().broken
+            || state.superblock_changed
             || self.chunks.has_pending()
             || !state.written.incompat_flags.contains(features)
         {

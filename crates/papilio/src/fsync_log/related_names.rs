@@ -1,0 +1,175 @@
+//! Names that have to be logged together.
+//!
+//! Owns [`Related`]. The log on top of the last commit is to be a state that could have been: what it says of some
+//! slots must not take the last name from an inode that has another by now, leave a renamed one both names, or put
+//! a directory below itself. So with a slot go all inodes that had it and the one that has it, and the
+//! directory's own way up to the root; with an inode all slots that changed of its; and with a directory that is
+//! gone all that was in it. Slots that did not change since the log has them are no part of it: where
+//! nothing was moved, it is one file and one name.
+//!
+//! Invariant: what is found is of one version of the tree, and nobody changes names meanwhile. Takes no lock.
+//! Kernel counterparts: `log_new_dir_dentries`, `log_conflicting_inodes`, `btrfs_log_all_parents`,
+//! `log_new_ancestors` (`fs/btrfs/tree-log.c`), which find a part of it and commit where that may be too little.
+
+use super::name_changes::{SlotKey, TreeNames};
+use crate::btree::Tree;
+use crate::errors::Result;
+use crate::items::dir::{self, EntryTarget};
+use crate::items::inode::{self, for_each_name};
+use papilio_format::items::inode::{FileKind, InodeItem};
+use papilio_format::{Generation, InodeNumber};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
+
+/// Inodes and slots that are logged at once at most; beyond that, a commit is as quick.
+const MAX_RELATED: usize = 4096;
+
+/// Inodes and slots that are to be logged together.
+#[derive(Debug, Default)]
+pub(super) struct Related {
+    /// Inodes that exist.
+    pub(super) inodes: BTreeMap<InodeNumber, InodeItem>,
+    /// Inodes without a name by now.
+    pub(super) gone: BTreeSet<InodeNumber>,
+    pub(super) slots: BTreeSet<SlotKey>,
+    /// Entries that a replay is to remove: by directory and index.
+    pub(super) removed: BTreeSet<(InodeNumber, u64)>,
+}
+
+/// What is still to be looked at.
+enum Work {
+    Inode(InodeNumber),
+    Slot(SlotKey),
+    /// A directory and those above it.
+    Way(InodeNumber),
+}
+
+struct Search<'a> {
+    names: &'a TreeNames,
+    tree: &'a Tree,
+    found: Related,
+    ways: HashSet<InodeNumber>,
+    work: Vec<Work>,
+    /// With a directory that is as new as this go the names in it.
+    new: Option<Generation>,
+}
+
+impl Related {
+    /// What has to be logged with `inode`, and where that is a directory, with all names in it, and in
+    /// new directories below it. `generation` is the running transaction's. Or says why a log cannot.
+    pub(super) fn of(
+        names: &TreeNames,
+        tree: &Tree,
+        generation: Generation,
+        inode: InodeNumber,
+    ) -> Result<Result<Self, &'static str>> {
+        let kind = inode::inode(tree, inode)?.and_then(|item| item.kind());
+        let new = (kind == Some(FileKind::Directory)).then_some(generation);
+        let mut search = Search {
+            names,
+            tree,
+            found: Self::default(),
+            ways: HashSet::new(),
+            work: vec![Work::Inode(inode)],
+            new,
+        };
+        if new.is_some() {
+            search.all_in(inode);
+        }
+        while let Some(work) = search.work.pop() {
+            let refused = match work {
+                Work::Inode(inode) => {
+                    search.inode(inode)?;
+                    None
+                }
+                Work::Slot(slot) => search.slot(slot)?,
+                Work::Way(directory) => {
+                    search.way(directory)?;
+                    None
+                }
+            };
+            if let Some(why) = refused {
+                return Ok(Err(why));
+            }
+            let found = &search.found;
+            if found.inodes.len() + found.gone.len() + found.slots.len() > MAX_RELATED {
+                return Ok(Err("very many names changed with it"));
+            }
+        }
+        Ok(Ok(search.found))
+    }
+}
+
+impl Search<'_> {
+    fn all_in(&mut self, directory: InodeNumber) {
+        let slots = self.names.slots_in(directory).map(|name| Work::Slot((directory, name.into())));
+        self.work.extend(slots);
+    }
+
+    fn inode(&mut self, inode: InodeNumber) -> Result<()> {
+        if self.found.inodes.contains_key(&inode) || self.found.gone.contains(&inode) {
+            return Ok(());
+        }
+        self.work.extend(self.names.slots_of(inode).cloned().map(Work::Slot));
+        let Some(item) = inode::inode(self.tree, inode)?.filter(|item| item.nlink > 0) else {
+            self.found.gone.insert(inode);
+            // Of a directory, the names in it go with its own; of anything else there are none.
+            self.all_in(inode);
+            return Ok(());
+        };
+        self.found.inodes.insert(inode, item);
+        if item.kind() == Some(FileKind::Directory) && self.new == Some(item.generation) {
+            self.all_in(inode);
+        }
+        // What was made with its first name is not listed with it.
+        let (names, work) = (self.names, &mut self.work);
+        for_each_name(self.tree, inode, |name| {
+            if names.find(name.parent, &name.name).is_some() {
+                work.push(Work::Slot((name.parent, name.name.into())));
+            }
+            true
+        })
+    }
+
+    /// Says why a log cannot tell of it.
+    fn slot(&mut self, key: SlotKey) -> Result<Option<&'static str>> {
+        if self.found.slots.contains(&key) {
+            return Ok(None);
+        }
+        let (directory, name) = (key.0, &*key.1);
+        let Some(slot) = self.names.find(directory, name) else { return Ok(None) };
+        if slot.subvolume {
+            return Ok(Some("a subvolume came or went"));
+        }
+        self.work.extend(slot.held.iter().map(|inode| Work::Inode(*inode)));
+        match dir::look_up(self.tree, directory, name)?.map(|found| found.target) {
+            Some(EntryTarget::Inode(inode)) => self.work.push(Work::Inode(inode)),
+            Some(EntryTarget::Subvolume(_)) => return Ok(Some("a subvolume came or went")),
+            None => {}
+        }
+        self.work.push(Work::Way(directory));
+        if let Some(index) = slot.index {
+            self.found.removed.insert((directory, index));
+        }
+        self.found.slots.insert(key);
+        Ok(None)
+    }
+
+    /// Whatever changed of a directory's own name, and of those above it.
+    fn way(&mut self, directory: InodeNumber) -> Result<()> {
+        let mut next = Some(directory);
+        while let Some(directory) = next.take().filter(|directory| self.ways.insert(*directory)) {
+            let alive = inode::inode(self.tree, directory)?.is_some_and(|item| item.nlink > 0);
+            if !alive {
+                self.work.push(Work::Inode(directory));
+                break;
+            }
+            if let Some(name) = inode::first_name(self.tree, directory)? {
+                if self.names.find(name.parent, &name.name).is_some() {
+                    self.work.push(Work::Slot((name.parent, name.name.into())));
+                }
+                next = Some(name.parent);
+            }
+        }
+        Ok(())
+    }
+}
