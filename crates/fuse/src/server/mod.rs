@@ -173,9 +173,10 @@ impl Operations for Server {
         if self.read_only {
             return Ok(());
         }
-        match self.node(node)?.file() {
+        let node = self.node(node)?;
+        match node.file() {
             Ok(file) => Ok(file.sync()?),
-            Err(_) => Ok(self.fs.sync()?),
+            Err(_) => Ok(node.inode.sync()?),
         }
     }
 
