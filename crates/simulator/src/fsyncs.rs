@@ -91,6 +91,7 @@ impl Worker<'_> {
             let named = |place: &Place| session.model().node(*place).nlink > 0;
             let fsynced = match &operation {
                 Operation::Fsync { file } => session.model().file(file).ok().filter(named),
+                Operation::FsyncInode { path } => session.model().resolve(path, false).ok(),
                 _ => None,
             };
             let (began, started) = (self.tick(), self.recording.len());
@@ -111,12 +112,14 @@ impl Worker<'_> {
             let durable = match operation {
                 Operation::Sync => Some(Durable::All),
                 Operation::Remount if history.exact => Some(Durable::All),
-                Operation::Fsync { .. } => fsynced.map(Durable::File),
+                Operation::Fsync { .. } | Operation::FsyncInode { .. } => fsynced.map(Durable::Inode),
                 _ => None,
             };
             let durable = durable.filter(|_| done);
-            let may_commit =
-                matches!(operation, Operation::Sync | Operation::Remount | Operation::Fsync { .. });
+            let may_commit = matches!(
+                operation,
+                Operation::Sync | Operation::Remount | Operation::Fsync { .. } | Operation::FsyncInode { .. }
+            );
             let mut told = format!("{operation:?}");
             told.truncate(told.char_indices().nth(110).map_or(told.len(), |(cut, _)| cut));
             if !done {
@@ -239,7 +242,22 @@ impl FsyncRun {
     /// Fsyncs that succeeded.
     pub fn fsyncs(&self) -> usize {
         let steps = self.histories.iter().flat_map(|history| &history.steps);
-        steps.filter(|step| matches!(step.durable, Some(Durable::File(_)))).count()
+        steps.filter(|step| matches!(step.durable, Some(Durable::Inode(_)))).count()
+    }
+
+    /// Of the fsyncs that one thread did with nobody beside it, those that wrote a log, and those that were commits.
+    pub fn logs_and_commits(&self) -> (usize, usize) {
+        let mut counts = (0, 0);
+        for history in self.histories.iter().filter(|history| history.exact) {
+            for step in history.steps.iter().filter(|step| matches!(step.durable, Some(Durable::Inode(_)))) {
+                match self.moments.last_superblock(step.started..step.ended) {
+                    Some(true) => counts.0 += 1,
+                    Some(false) => counts.1 += 1,
+                    None => {}
+                }
+            }
+        }
+        counts
     }
 
     /// Walks on to the moment before event `position`; never backwards.

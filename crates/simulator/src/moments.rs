@@ -4,7 +4,9 @@
 
 use fastrand::Rng;
 use papilio_device::{Action, Device, Event, MemoryDevice, PhysicalAddress, Recording, Replay};
+use papilio_format::Superblock;
 use papilio_format::superblock::superblock_offset;
+use std::ops::Range;
 
 /// Bytes that a device writes wholly or not at all.
 const SECTOR: usize = 512;
@@ -52,6 +54,17 @@ impl Moments {
     /// Whether nothing happened.
     pub(crate) fn is_empty(&self) -> bool {
         self.events.is_empty()
+    }
+
+    /// Whether the last superblock that was written among these events has a log, if there is one.
+    pub(crate) fn last_superblock(&self, events: Range<usize>) -> Option<bool> {
+        let first = superblock_offset(0);
+        self.events[events].iter().rev().find_map(|event| match &event.action {
+            Action::Write { offset, data, .. } if *offset == first => {
+                Superblock::parse(data, *offset).ok().map(|superblock| superblock.log_root().is_some())
+            }
+            _ => None,
+        })
     }
 
     /// Events before this moment.

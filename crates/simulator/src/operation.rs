@@ -112,6 +112,7 @@ pub enum Operation {
     Snapshot { source: Text, path: Text, read_only: bool },
     DeleteSubvolume { path: Text },
     Fsync { file: FileAt },
+    FsyncInode { path: Text },
     Sync,
     Remount,
 }
@@ -166,6 +167,7 @@ impl Operation {
             Operation::Snapshot { source, path, read_only } => model.snapshot(source, path, *read_only)?,
             Operation::DeleteSubvolume { path } => model.delete_subvolume(path)?,
             Operation::Fsync { file } => model.file(file).map(drop)?,
+            Operation::FsyncInode { path } => model.resolve(path, false).map(drop)?,
             Operation::Sync => {}
             Operation::Remount => model.close_all(),
             _ => self.apply_to_data(model)?,

@@ -5,7 +5,8 @@
 //!
 //! - What a sync acknowledged is there: each name that nobody changed since, and each inode that had a name
 //!   ever since.
-//! - What an fsync acknowledged is there likewise: the file, and all of its names.
+//! - What an fsync acknowledged is there likewise: the inode, and all of its names; of a directory, also each name
+//!   that it had then, and none that it did not have then or since.
 //! - An inode is as it was at one moment at which something was made durable, and not before its own last
 //!   acknowledgement. So is each name, counted from the acknowledgement of what it leads to.
 //! - Nothing else is there.
@@ -33,8 +34,8 @@ const SECTOR: usize = 4096;
 pub(crate) enum Durable {
     /// Everything.
     All,
-    /// One file.
-    File(Place),
+    /// One inode; with a directory, the names in it.
+    Inode(Place),
 }
 
 /// An operation, and what was there after it.
@@ -78,7 +79,7 @@ struct Moment<'a> {
     last: usize,
     /// The last one of which all is promised.
     floor: usize,
-    /// The last acknowledged fsync of each file, behind `floor`.
+    /// The last acknowledged fsync of each inode, behind `floor`.
     fsynced: HashMap<Place, usize>,
 }
 
@@ -125,7 +126,7 @@ impl History {
         let floor = floor.expect("the beginning was synced");
         let mut fsynced = HashMap::new();
         for (index, step) in self.steps.iter().enumerate().take(last + 1).skip(floor + 1) {
-            if let Some(Durable::File(place)) = step.durable
+            if let Some(Durable::Inode(place)) = step.durable
                 && step.ended <= position
             {
                 fsynced.insert(place, index);
@@ -223,7 +224,7 @@ impl<'a> Moment<'a> {
 
     fn names(&self, found: &Found) -> Result<(), String> {
         for ((directory, name), target) in &found.names {
-            let from = self.acknowledged(*target);
+            let from = self.acknowledged(*target).max(self.acknowledged(*directory));
             if !self.since(from).any(|model| leads(model, *directory, name) == Some(*target)) {
                 return Err(format!(
                     "\"{}\" in {directory:?} leads to {target:?}, which it did not since step {from}",
@@ -242,8 +243,9 @@ impl<'a> Moment<'a> {
             let model = &self.history.steps[step].model;
             for (directory, node) in model.nodes() {
                 for (name, entry) in node.entries().into_iter().flatten() {
-                    if model.target(directory, *entry) == Some(place) {
-                        self.required(found, step, directory, name, place)?;
+                    let target = model.target(directory, *entry).expect("no subvolumes");
+                    if target == place || directory == place {
+                        self.required(found, step, directory, name, target)?;
                     }
                 }
             }

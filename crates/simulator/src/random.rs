@@ -21,8 +21,10 @@ pub struct Scope {
     pub slots: u8,
     /// One in so many operations is a sync; 0 for none.
     pub sync_every: u32,
-    /// One in so many operations is an fsync; 0 for none.
+    /// One in so many operations is an fsync, of a file most often; 0 for none.
     pub fsync_every: u32,
+    /// Names come, go and move as often as data changes.
+    pub moves: bool,
     /// One in so many operations closes and opens the file system; 0 for none.
     pub remount_every: u32,
     /// Subvolumes and snapshots are made and deleted.
@@ -45,6 +47,7 @@ impl Default for Scope {
             slots: 4,
             sync_every: 40,
             fsync_every: 0,
+            moves: false,
             remount_every: 250,
             subvolumes: false,
             capabilities: true,
@@ -80,12 +83,20 @@ impl Generator {
             return Operation::Remount;
         }
         if self.one_in(self.scope.fsync_every) {
-            return Operation::Fsync { file: self.fsynced(model) };
+            return match self.random.u8(..6) {
+                0..4 => Operation::Fsync { file: self.fsynced(model) },
+                4 => Operation::FsyncInode { path: self.directory(model) },
+                _ => Operation::FsyncInode { path: self.any(model) },
+            };
         }
         let full = model.len() > self.scope.inodes;
         match self.random.u32(..100) {
             0..18 if full => self.removal(model),
             0..18 => self.creation(model),
+            18..34 if self.scope.moves => self.rename(model),
+            34..40 if self.scope.moves => self.link(model),
+            40..46 if self.scope.moves => self.removal(model),
+            46..50 if self.scope.moves && !full => self.creation(model),
             18..62 => self.data(model),
             62..70 => self.rename(model),
             70..74 => self.link(model),

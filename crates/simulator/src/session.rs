@@ -339,6 +339,7 @@ impl Session {
                 directory.link(self.files[slot].inode(), name)?;
             }
             Operation::Fsync { file } => self.open_file(file)?.sync()?,
+            Operation::FsyncInode { path } => self.fs().inode_nofollow(self.path(path))?.sync()?,
             Operation::Sync => self.fs().sync()?,
             Operation::Remount => {
                 self.files.clear();

@@ -97,6 +97,7 @@ fn the_kernel_replays_what_fsyncs_acknowledged() {
             let cached = configuration.name == "cached";
             // See `Scope::room_behind` for what kernels do without NO_HOLES.
             let mut scope = scope();
+            scope.moves = (round + round / shapes.len() as u64).is_multiple_of(2);
             scope.room_behind = !configuration.name.contains("explicit holes");
             let mut run = FsyncRun::new(configuration, scope, seed, 120, *threads, cached)
                 .expect("a run without crashes");

@@ -8,6 +8,7 @@ use fastrand::Rng;
 use papilio::{CompressionChoice, MkfsFeature};
 use papilio_format::items::file_extent::Compression;
 use papilio_simulator::Configuration;
+use papilio_simulator::Scope;
 use papilio_simulator::crash::{InFlight, Survival};
 use papilio_simulator::fsyncs::{FsyncRun, Seen, scope};
 
@@ -50,15 +51,20 @@ fn a_loss_of_power_leaves_what_fsyncs_acknowledged() {
     let shapes = shapes();
     let share = wanted.div_ceil(shapes.len() as u64).min(400);
     let (mut seen, mut fsyncs, mut round, mut in_place) = (Seen::default(), 0, 0, 0);
+    let (mut logs, mut commits) = (0, 0);
     let mut random = Rng::with_seed(first);
     let mut failures = Vec::new();
     while seen.states < wanted {
         for (configuration, threads, cached) in &shapes {
             let seed = first + round;
             round += 1;
-            let mut run = FsyncRun::new(configuration, scope(), seed, OPERATIONS, *threads, *cached)
+            let moves = (round + round / shapes.len() as u64).is_multiple_of(2);
+            let scope = Scope { moves, ..scope() };
+            let mut run = FsyncRun::new(configuration, scope, seed, OPERATIONS, *threads, *cached)
                 .expect("a run without crashes");
             fsyncs += run.fsyncs();
+            let (more_logs, more_commits) = run.logs_and_commits();
+            (logs, commits) = (logs + more_logs, commits + more_commits);
             in_place += run.in_place_files();
             let stride = (2 * run.len() as u64 / share).max(1) as usize;
             'run: for position in (round as usize % stride..=run.len()).step_by(stride) {
@@ -86,5 +92,6 @@ fn a_loss_of_power_leaves_what_fsyncs_acknowledged() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     println!("{round} runs with {fsyncs} fsyncs, {in_place} files in place: {seen:?}");
+    println!("fsyncs of one thread: {logs} wrote a log, {commits} were commits");
     assert!(seen.logs > seen.states / 20, "logs are there to be replayed: {seen:?}");
 }
