@@ -264,6 +264,7 @@ impl CloneSource<'_> {
             size: item.size,
             written: None,
             known: None,
+            ordered: None,
         };
         let read = reading.read(&data, FileOffset(offset), buffer)?;
         buffer[read..].fill(0);

@@ -163,6 +163,7 @@ impl WriteContext<'_> {
             size,
             written: None,
             known: None,
+            ordered: None,
         };
         let read = context.read(&data, FileOffset(offset), buffer)?;
         buffer[read..].fill(0);

@@ -20,6 +20,7 @@ use papilio_format::items::file_extent::{
 use papilio_format::items::inode::{InodeFlags, InodeItem, inode_key};
 use papilio_format::{Corrupt, FileOffset, Generation, Geometry, InodeNumber, LogicalAddress, TreeId};
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 /// What happens to a reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -120,6 +121,44 @@ impl ExtentChanges {
                 (false, false) => self.references.push((ReferenceChange::Drop, reference)),
                 (true, true) => self.references.push((ReferenceChange::Add, reference)),
                 _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Takes `ranges`, ascending and disjoint, out of an extent that each of them touches.
+    ///
+    /// # Errors
+    /// Inline data that is not inside the first.
+    pub(crate) fn cut_all(&mut self, stored: &StoredExtent, ranges: &[Range<u64>]) -> Result<()> {
+        let (first, rest) = ranges.split_first().expect("an extent is met because of a range");
+        let extent = stored.extent();
+        let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = extent.content else {
+            return self.cut(stored, first.start, first.end);
+        };
+        if rest.is_empty() {
+            return self.cut(stored, first.start, first.end);
+        }
+        let key = file_extent_key(self.inode, FileOffset(stored.start));
+        self.changes.push(Change::Remove { key });
+        let (mut at, mut left) = (stored.start, 0);
+        let end = stored.end..stored.end;
+        for range in ranges.iter().chain([&end]) {
+            if at < range.start {
+                // Inside 64 bits, as the parser proved of the whole part.
+                let offset = part.offset + (at - stored.start);
+                self.put_part(at, &extent, ExtentPart { offset, length: range.start - at, ..part });
+                left += 1;
+            }
+            let to = range.end.min(stored.end);
+            self.dropped += stored.bytes_between(range.start.max(stored.start), to);
+            at = to;
+        }
+        if !part.is_hole() {
+            let reference = self.reference(stored.start, &part);
+            match left {
+                0 => self.references.push((ReferenceChange::Drop, reference)),
+                more => self.references.extend((1..more).map(|_| (ReferenceChange::Add, reference))),
             }
         }
         Ok(())

@@ -76,6 +76,8 @@ pub(crate) struct Question<'a> {
     pub(crate) sums: Option<&'a Tree>,
     pub(crate) inode: InodeNumber,
     pub(crate) check: NocowCheck,
+    /// Only preallocated extents are asked for: of a file with checksums, no other may be overwritten.
+    pub(crate) preallocated_only: bool,
     /// The epoch of sharing, which cannot end meanwhile.
     pub(crate) epoch: u64,
 }
@@ -110,10 +112,10 @@ impl InPlace {
             let extent = extent?;
             let item = extent.extent();
             let Some(part) = on_disk(&item).filter(|_| is_plain(&item)) else { continue };
-            if !question.may_overwrite(extent.start, &part)? {
+            let preallocated = matches!(item.content, FileExtentContent::Prealloc(_));
+            if question.preallocated_only && !preallocated || !question.may_overwrite(extent.start, &part)? {
                 continue;
             }
-            let preallocated = matches!(item.content, FileExtentContent::Prealloc(_));
             let disk = LogicalAddress(part.disk_address.0 + part.offset);
             let known = Overwritable { end: extent.end, disk, preallocated, epoch: question.epoch };
             let mut extents = self.extents.write();

@@ -1,7 +1,7 @@
 //! Preallocation: room for a range that reads as zeros until it is written.
 //!
-//! Owns [`preallocate_step`]. Writing into such room does not use it yet: data is copied to new room and
-//! the old is given back. Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_fallocate`
+//! Owns [`preallocate_step`]. Whole sectors are written into such room where it is the file's alone
+//! ([`super::nocow`]); other data is copied to new room, and the old is given back. Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_fallocate`
 //! (`fs/btrfs/file.c`), `__btrfs_prealloc_file_range` (`fs/btrfs/inode.c`).
 
 use crate::data::extend::reach;

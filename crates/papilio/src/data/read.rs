@@ -16,6 +16,7 @@ use crate::data::checksum::{DataSums, SectorFault, first_mismatch};
 use crate::data::compress::{DecompressError, MAX_UNCOMPRESSED, decompress};
 use crate::data::extent_cache::ExtentCache;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents, InlineExtent};
+use crate::data::ordered_extents::{OrderedAt, OrderedExtents};
 use crate::data::sum_cache::SumCache;
 use crate::errors::{Error, FilePlace, Result};
 use crate::space::RangeSet;
@@ -136,6 +137,8 @@ pub(crate) struct FileData<'a> {
     pub(crate) written: Option<&'a RwLock<RangeSet>>,
     /// What is known of its extents.
     pub(crate) known: Option<&'a ExtentCache>,
+    /// What no tree tells of yet, where there is any; the range that is read is locked.
+    pub(crate) ordered: Option<&'a OrderedExtents>,
 }
 
 impl FileData<'_> {
@@ -177,6 +180,23 @@ struct Piece<'b> {
     /// The file offset of its first byte, for errors.
     offset: u64,
     destination: Destination<'b>,
+}
+
+/// What was read, and is to be verified.
+#[derive(Clone, Copy)]
+struct Verified<'a> {
+    logical: LogicalAddress,
+    /// File offset.
+    offset: u64,
+    /// What has its sums, if not their tree.
+    ordered: Option<&'a OrderedExtents>,
+}
+
+impl Verified<'_> {
+    fn advanced(self, bytes: usize) -> Self {
+        let bytes = bytes as u64;
+        Self { logical: LogicalAddress(self.logical.0 + bytes), offset: self.offset + bytes, ..self }
+    }
 }
 
 /// The reads that go to the devices together.
@@ -239,6 +259,17 @@ struct Extents<'a> {
 impl Extents<'_> {
     /// The extent that holds byte `at`, from there on.
     fn at(&mut self, at: u64, end: u64) -> Result<Extent> {
+        let Some(ordered) = self.file.ordered else { return self.in_tree(at, end) };
+        match ordered.at(at) {
+            OrderedAt::Here(extent) => Ok(extent),
+            OrderedAt::Until(next) => {
+                let extent = self.in_tree(at, end)?;
+                Ok(Extent { end: extent.end.min(FileOffset(next)), ..extent })
+            }
+        }
+    }
+
+    fn in_tree(&mut self, at: u64, end: u64) -> Result<Extent> {
         if let Some(extent) = self.file.known.and_then(|known| known.get(at)) {
             return Ok(extent);
         }
@@ -400,7 +431,11 @@ impl<'a> Request<'a> {
         }
         for (read, piece) in batch.reads.drain(..).zip(batch.pieces.drain(..)) {
             let LogicalRead { logical, buffer, result } = read;
-            self.check(logical, buffer, result, piece.offset)?;
+            // All of a read lies in an ordered extent, or nothing of it; none of those is compressed.
+            let compressed = matches!(piece.destination, Destination::Decompress { .. });
+            let ordered = self.file.ordered.filter(|ordered| !compressed && ordered.holds(piece.offset));
+            let read = Verified { logical, offset: piece.offset, ordered };
+            self.check(&read, buffer, result)?;
             match piece.destination {
                 Destination::Direct => {}
                 Destination::Copy { target, skip } => {
@@ -443,51 +478,46 @@ impl<'a> Request<'a> {
 
     /// Verifies whole sectors that were read with `result`, and replaces the bad ones by those of
     /// other copies.
-    fn check(
-        &mut self,
-        logical: LogicalAddress,
-        data: &mut [u8],
-        result: Result<()>,
-        offset: u64,
-    ) -> Result<()> {
+    fn check(&mut self, read: &Verified<'_>, data: &mut [u8], result: Result<()>) -> Result<()> {
         let sector_size = self.sector_size;
         let mut checked = 0;
         // A read that failed says nothing about which of its sectors did: each is read again.
         let unread = result.is_err();
         while checked < data.len() {
-            let at = LogicalAddress(logical.0 + checked as u64);
+            let at = read.advanced(checked);
             let rest = &mut data[checked..];
             let sector = if unread {
                 0
             } else {
-                match self.first_fault(at, rest)? {
+                match self.first_fault(&at, rest)? {
                     None => return Ok(()),
                     Some((sector, SectorFault::Mismatch)) => sector,
                     Some((sector, SectorFault::NoSum)) => {
-                        let skipped = (checked + sector * sector_size) as u64;
-                        return Err(Error::MissingChecksum {
-                            place: self.file.place(offset + skipped),
-                            logical: LogicalAddress(logical.0 + skipped),
-                        });
+                        let Verified { logical, offset, .. } = at.advanced(sector * sector_size);
+                        return Err(Error::MissingChecksum { place: self.file.place(offset), logical });
                     }
                 }
             };
-            let bad = LogicalAddress(at.0 + (sector * sector_size) as u64);
-            let place = offset + (bad.0 - logical.0);
-            self.repair(bad, &mut rest[sector * sector_size..][..sector_size], place)?;
+            let bad = at.advanced(sector * sector_size);
+            self.repair(&bad, &mut rest[sector * sector_size..][..sector_size])?;
             checked += (sector + 1) * sector_size;
         }
         Ok(())
     }
 
-    fn first_fault(&mut self, logical: LogicalAddress, data: &[u8]) -> Result<Option<(usize, SectorFault)>> {
+    /// The first of the sectors that were read from `read` that is not as its sum.
+    fn first_fault(&mut self, read: &Verified<'_>, data: &[u8]) -> Result<Option<(usize, SectorFault)>> {
         if !self.verified {
             return Ok(None);
         }
+        if let Some(ordered) = read.ordered {
+            let bad = ordered.first_mismatch(read.offset, data);
+            return Ok(bad.map(|sector| (sector, SectorFault::Mismatch)));
+        }
         let known = self.file.known.filter(|_| self.context.lookup == CsumLookup::Stack);
         match known {
-            Some(known) => self.first_fault_known(known.sums(), logical, data),
-            None => self.first_fault_in_tree(logical, data),
+            Some(known) => self.first_fault_known(known.sums(), read.logical, data),
+            None => self.first_fault_in_tree(read.logical, data),
         }
     }
 
@@ -554,7 +584,8 @@ impl<'a> Request<'a> {
     }
 
     /// Fills one sector from the first copy that is good.
-    fn repair(&mut self, logical: LogicalAddress, sector: &mut [u8], offset: u64) -> Result<()> {
+    fn repair(&mut self, bad: &Verified<'_>, sector: &mut [u8]) -> Result<()> {
+        let Verified { logical, offset, .. } = *bad;
         let volume = &self.context.volume;
         if !self.verified {
             return volume.read(logical, sector);
@@ -564,7 +595,7 @@ impl<'a> Request<'a> {
         for copy in 0..copies {
             match self.context.volume.read_copy(logical, sector, copy) {
                 Err(failure) => error = error.or(Some(failure)),
-                Ok(()) => match self.first_fault(logical, sector)? {
+                Ok(()) => match self.first_fault(bad, sector)? {
                     Some((_, SectorFault::Mismatch)) => {}
                     Some((_, SectorFault::NoSum)) => {
                         return Err(Error::MissingChecksum { place: self.file.place(offset), logical });

@@ -1,8 +1,9 @@
 //! Writing file data.
 //!
 //! Owns [`write`] and [`write_back`]. There is no page cache below: a call allocates, writes the device, computes the
-//! sums and changes the trees before it returns, as direct I/O does; what it wrote is durable once the
-//! transaction has been committed. Sectors that are written in part are read, merged and written anew.
+//! sums and changes the trees before it returns; what it wrote is durable once the
+//! transaction has been committed. This is the way of all that [`super::ordered_extents`] is not for: parts of
+//! sectors, what makes a file longer, compressed and inline data, and files without checksums. Sectors that are written in part are read, merged and written anew.
 //! What is aligned goes to the device straight from the caller's buffer.
 //!
 //! Everything is copied on write, also for files that ask otherwise (`NODATACOW`): their data is put

@@ -75,7 +75,12 @@ impl FileSystem {
         let transactions = self.transactions()?;
         self.check_changeable(tree)?;
         let numbers = self.numbers(tree)?;
-        transactions.change(items, |handle| change(handle, &numbers))
+        match transactions.change(items, |handle| change(handle, &numbers)) {
+            Err(Error::NoSpace { .. }) if self.make_room() => {
+                transactions.change(items, |handle| change(handle, &numbers))
+            }
+            result => result,
+        }
     }
 
     /// Changes something of a subvolume that frees space: it may use what is kept back, so that a full file

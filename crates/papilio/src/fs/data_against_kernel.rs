@@ -90,6 +90,7 @@ impl Opened {
             size: item.size,
             written: None,
             known: None,
+            ordered: None,
         })
     }
 

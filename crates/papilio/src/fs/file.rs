@@ -159,6 +159,7 @@ impl File {
                     size: handle.item.size,
                     written: None,
                     known: None,
+                    ordered: None,
                 };
                 self.inode.file_system().mounted.reader.read(&file, FileOffset(offset), buffer)
             }
@@ -185,6 +186,8 @@ impl File {
         self.check_referenced(live)?;
         let glance = open.glance(live)?;
         let tree = LazyTree::new(transactions, live);
+        let ordered = Some(&open.ordered).filter(|ordered| !ordered.is_empty());
+        let _locked = ordered.map(|ordered| ordered.lock_to_read(self.sectors(buffer, offset)));
         let file = FileData {
             tree: FileTree::Live(&tree),
             inode: self.inode.number(),
@@ -192,6 +195,7 @@ impl File {
             size: glance.size,
             written: Some(open.in_place.written()),
             known: Some(&open.extents),
+            ordered,
         };
         let read = fs.mounted.reader.read(&file, FileOffset(offset), buffer);
         // What is known without the tree is not pinned. The data lock keeps extents in the file and thereby in
@@ -208,6 +212,13 @@ impl File {
         }
         let path = format!("subvolume {}", self.inode.tree());
         Err(Error::path(path.as_bytes(), PathError::NoSubvolume))
+    }
+
+    /// The whole sectors that a buffer's bytes lie in.
+    fn sectors(&self, buffer: &[u8], offset: u64) -> Range<u64> {
+        let sector = u64::from(self.sector_size());
+        let end = offset.saturating_add(buffer.len() as u64);
+        offset - offset % sector..end.checked_next_multiple_of(sector).unwrap_or(u64::MAX)
     }
 
     /// The first byte at or after `offset` that holds data (`SEEK_DATA`); `None` if only a hole
@@ -313,6 +324,15 @@ impl File {
         }
         let path = format!("subvolume {}, inode {}, offset {offset}", self.inode.tree(), self.inode.number());
         Err(Error::path(path.as_bytes(), PathError::BeyondEnd))
+    }
+}
+
+impl Drop for File {
+    fn drop(&mut self) {
+        // What was written to a file without a name goes with the last handle, not with the next flush.
+        if let Some(open) = self.open.take().filter(|open| open.is_unlinked()) {
+            self.inode.file_system().mounted.dirty_inodes.forget_unlinked(open);
+        }
     }
 }
 

@@ -3,7 +3,8 @@
 //! Owns the half of [`File`] that changes data. A change holds the inode's data lock exclusively, so that
 //! readers see it whole or not at all within one step; a large write is several steps, and each is a
 //! transaction's change of its own. Without a page cache, or with direct I/O, what a call wrote is on the
-//! device when it returns, and durable with the next commit; with one, see [`super::buffered`]. Whatever
+//! device when it returns, and durable once the file system or the file is synced (see [`super::ordered_write`] for what
+//! the trees do not hear of before); with one, see [`super::buffered`]. Whatever
 //! changes extents writes dirty pages back first, and takes pages out of the cache that are not true any more.
 
 use crate::data::clone::{CloneRange, CloneSource};
@@ -40,7 +41,7 @@ impl File {
         {
             return self.write_buffered(open, mapping, data, offset);
         }
-        let done = self.write_in_place(data, offset)?;
+        let done = self.write_shared(data, offset)?;
         let data = &data[done..];
         if data.is_empty() && done > 0 {
             return Ok(());
@@ -240,7 +241,7 @@ impl File {
         {
             return Err(Error::path(b"clone", PathError::CrossDevice));
         }
-        // Nobody overwrites in place what will be shared.
+        // Nobody overwrites in place what will be shared, nor reads what is flushed.
         let mut sharing = self.inode().file_system().mounted.sharing.write();
         *sharing += 1;
         let (own, other) = (self.open_inode()?, source.open_inode()?);
@@ -250,10 +251,10 @@ impl File {
             std::cmp::Ordering::Equal => _first = own.data.write(),
             std::cmp::Ordering::Less => {
                 _first = own.data.write();
-                _second = other.data.read();
+                _second = other.data.write();
             }
             std::cmp::Ordering::Greater => {
-                _second = other.data.read();
+                _second = other.data.write();
                 _first = own.data.write();
             }
         }

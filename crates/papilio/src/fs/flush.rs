@@ -34,6 +34,8 @@ pub(crate) struct DirtyInodes {
     table: Mutex<BTreeMap<Place, Arc<OpenInode>>>,
     /// How many there are, to be asked without the lock.
     count: AtomicUsize,
+    /// Held by who makes room, one at a time.
+    making_room: Mutex<()>,
 }
 
 impl DirtyInodes {
@@ -53,6 +55,19 @@ impl DirtyInodes {
         let removed = table.remove(&place);
         self.count.store(table.len(), Ordering::Release);
         removed
+    }
+
+    /// Lets go of a file that has no name, if nobody but the caller has it open: what memory holds of it is not
+    /// to be flushed.
+    pub(super) fn forget_unlinked(&self, open: Arc<OpenInode>) {
+        let mut table = self.table.lock();
+        // The table's and the caller's.
+        if open.is_unlinked() && Arc::strong_count(&open) == 2 && table.contains_key(&open.place()) {
+            let removed = table.remove(&open.place());
+            self.count.store(table.len(), Ordering::Release);
+            drop(table);
+            drop(removed);
+        }
     }
 
     /// The file at a place, if it has changes in memory.
@@ -80,6 +95,35 @@ impl FileSystem {
             self.flush_or_forget(&open, *epoch)?;
         }
         Ok(())
+    }
+
+    /// Commits, with what calls that returned have written to the device: it is not in the trees before.
+    pub(super) fn commit(&self) -> Result<()> {
+        for open in self.mounted.dirty_inodes.those_of(None) {
+            if !open.ordered.is_empty() {
+                let _exclusive = open.data.write();
+                self.write_back_ordered(&open)?;
+            }
+        }
+        self.transactions()?.commit()
+    }
+
+    /// Where there is no room for a change: brings what is in no tree yet to the trees, of files that nobody uses
+    /// just now, so that a commit frees what it takes the place of. Says whether there was any. The caller may
+    /// hold data locks.
+    pub(super) fn make_room(&self) -> bool {
+        let Some(_one) = self.mounted.dirty_inodes.making_room.try_lock() else { return false };
+        let mut any = false;
+        for open in self.mounted.dirty_inodes.those_of(None) {
+            if open.is_unlinked() {
+                self.mounted.dirty_inodes.forget_unlinked(open);
+            } else if !open.ordered.is_empty()
+                && let Some(_exclusive) = open.data.try_write()
+            {
+                any |= self.write_back_ordered(&open).is_ok();
+            }
+        }
+        any
     }
 
     /// Flushes the files of a subvolume, while nothing else is shared or overwritten in place.
@@ -123,7 +167,10 @@ impl FileSystem {
         if !open.is_dirty() {
             return Ok(());
         }
-        let written = self.write_back_pages(open, epoch).and_then(|()| self.write_back_items(open));
+        // In this order: what pages hold is newer than what is on the device.
+        let written = self.write_back_ordered(open);
+        let written = written.and_then(|()| self.write_back_pages(open, epoch));
+        let written = written.and_then(|()| self.write_back_items(open));
         match written {
             // It went with its subvolume.
             Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {}

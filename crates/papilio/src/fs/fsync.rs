@@ -144,7 +144,7 @@ impl File {
     pub fn sync(&self) -> Result<()> {
         let fs = self.inode().file_system();
         fs.transactions()?;
-        let Some(open) = self.open_arc() else { return fs.transactions()?.commit() };
+        let Some(open) = self.open_arc() else { return fs.commit() };
         fs.flush(open)?;
         fs.sync_inode(self.inode().place(), Some(open))
     }
@@ -182,7 +182,7 @@ impl FileSystem {
     fn sync_inode(&self, place: Place, open: Option<&Arc<OpenInode>>) -> Result<()> {
         let transactions = self.transactions()?;
         if !self.mounted.tree_log {
-            return transactions.commit();
+            return self.commit();
         }
         let logged = match open {
             Some(open) => self.log_open(open)?,
@@ -198,7 +198,7 @@ impl FileSystem {
             Logged::NeedsCommit(why) => why,
         };
         tracing::debug!("fsync of {place:?} is a commit: {why}");
-        transactions.commit()
+        self.commit()
     }
 
     /// Enters an open file into the log.

@@ -1,7 +1,8 @@
-//! Overwriting a file's data in place.
+//! Writing beside others who write the same file, and overwriting a file's data in place.
 //!
-//! Owns the fast way of [`File::write_at`]: a file whose data is neither copied on write nor summed
-//! (`NODATACOW`), and whole sectors that lie where nobody else refers to them. Any number of threads do so at
+//! Owns the fast ways of [`File::write_at`]: whole sectors of files with checksums, for which see
+//! [`super::ordered_write`]; and those of a file whose data is neither copied on write nor summed
+//! (`NODATACOW`), where nobody else refers to them. Any number of threads do so at
 //! once, under the shared data lock; only memory is changed besides the device, and the trees are told by a
 //! flush. Locks, in this order: sharing (shared), the file's data lock (shared), the leaves of
 //! [`crate::data::nocow`] and of the open inode. Kernel counterpart: `btrfs_direct_write` with
@@ -22,13 +23,15 @@ use std::ops::Range;
 const IN_PLACE: InodeFlags = InodeFlags::NODATACOW.union(InodeFlags::NODATASUM);
 
 impl File {
-    /// Overwrites in place as many of the first bytes as may be, and says how many.
-    pub(super) fn write_in_place(&self, data: &[u8], offset: u64) -> Result<usize> {
+    /// Writes as many of the first bytes as may be beside others who write the file, and says how many.
+    pub(super) fn write_shared(&self, data: &[u8], offset: u64) -> Result<usize> {
         let Some(open) = self.open_arc() else { return Ok(0) };
         let fs = self.inode().file_system();
         let range = offset..offset.saturating_add(data.len() as u64);
-        let item = open.item(&*fs.transactions()?.live().get(open.place().tree)?)?;
-        if !item.flags.contains(IN_PLACE) || range.end > open.as_seen(item).size {
+        let live = fs.transactions()?.live().get(open.place().tree)?;
+        let item = open.item(&live)?;
+        let ordered = fs.is_ordered(&item);
+        if !ordered && !item.flags.contains(IN_PLACE) || range.end > open.as_seen(item).size {
             return Ok(0);
         }
         let epoch = fs.mounted.sharing.read();
@@ -38,14 +41,26 @@ impl File {
             let _exclusive = open.data.write();
             fs.flush_locked(open, *epoch)?;
         }
-        let _shared = open.data.read();
+        let shared = open.data.read();
         fs.check_changeable(self.inode().tree())?;
-        let done = fs.overwrite_pages(open, data, offset, *epoch)?;
+        let done = if ordered {
+            let item = open.item(&live)?;
+            check_mutable(open.place(), &item)?;
+            let done = fs.is_ordered(&item) && fs.write_ordered(open, &live, &item, data, offset, *epoch)?;
+            if done { data.len() } else { 0 }
+        } else {
+            fs.overwrite_pages(open, data, offset, *epoch)?
+        };
         if done > 0 && open.touch(fs.transactions()?.now()) {
             fs.mounted.dirty_inodes.insert(open);
         }
         if let Some(mapping) = &open.mapping {
             mapping.invalidate(range, Invalidate::All);
+        }
+        drop(shared);
+        drop(epoch);
+        if open.ordered.is_full() {
+            fs.flush(open)?;
         }
         Ok(done)
     }
@@ -80,7 +95,7 @@ impl FileSystem {
         while at < end {
             let mut pieces = open.in_place.pieces(&(at..end), epoch);
             if pieces.is_empty() {
-                self.ask(open, &live, &(at..end), epoch)?;
+                self.ask(open, &live, &(at..end), false, epoch)?;
                 pieces = open.in_place.pieces(&(at..end), epoch);
             }
             let Some(last) = pieces.last() else { break };
@@ -91,8 +106,15 @@ impl FileSystem {
         Ok((at - offset) as usize)
     }
 
-    /// Asks which extents of a range may be overwritten.
-    fn ask(&self, open: &OpenInode, live: &LiveTree, range: &Range<u64>, epoch: u64) -> Result<()> {
+    /// Asks which extents of a range may be overwritten, or which preallocated ones.
+    pub(super) fn ask(
+        &self,
+        open: &OpenInode,
+        live: &LiveTree,
+        range: &Range<u64>,
+        preallocated_only: bool,
+        epoch: u64,
+    ) -> Result<()> {
         let transactions = self.transactions()?;
         let pin = transactions.pin();
         let tree = live.tree().pinned(pin);
@@ -104,6 +126,7 @@ impl FileSystem {
             sums: sums.as_ref(),
             inode: open.place().inode,
             check: self.mounted.tuning.nocow_check,
+            preallocated_only,
             epoch,
         };
         open.in_place.ask(&question, range)

@@ -11,11 +11,13 @@
 use crate::btree::LiveTree;
 use crate::data::extent_cache::ExtentCache;
 use crate::data::nocow::InPlace;
+use crate::data::ordered_extents::OrderedExtents;
 use crate::data::sum_cache::SumBudget;
 use crate::errors::{Error, PathError, Result};
 use crate::fs::fsync::ChangedRanges;
 use crate::fs::known_item::{Glance, KnownItem};
 use crate::fs::mount::Mounted;
+use crate::fs::ordered_write::forget_ordered;
 use crate::fs::{FileSystem, Inode};
 use crate::items::inode;
 use crate::namespace::Place;
@@ -50,6 +52,8 @@ pub(crate) struct OpenInode {
     pub(super) in_place: InPlace,
     /// What is known of its extents.
     pub(super) extents: ExtentCache,
+    /// Its data that no tree tells of yet.
+    pub(super) ordered: OrderedExtents,
     /// The inode item.
     item: KnownItem,
     /// What changes in memory did to the inode.
@@ -124,6 +128,7 @@ impl OpenInodes {
             linkable: AtomicBool::new(false),
             in_place: InPlace::default(),
             extents: ExtentCache::new(&self.sum_budget),
+            ordered: OrderedExtents::new(&mounted.volume().geometry()),
             item: KnownItem::default(),
             touched: Mutex::new(None),
             touched_size: AtomicU64::new(0),
@@ -141,7 +146,9 @@ impl OpenInodes {
     /// The last name of an inode is gone; it goes with the last who has it open.
     pub(super) fn unlinked(&self, mounted: &Arc<Mounted>, place: Place) {
         // Opened here too, so that exactly one is the last.
-        self.open(mounted, place).unlinked.store(true, Ordering::Release);
+        let open = self.open(mounted, place);
+        open.unlinked.store(true, Ordering::Release);
+        mounted.dirty_inodes.forget_unlinked(open);
     }
 
     /// An inode without a name has one now.
@@ -308,6 +315,8 @@ impl Drop for OpenInode {
                 table.remove(&self.place);
             }
         }
+        // Of a file that was unlinked meanwhile, and is not flushed any more.
+        forget_ordered(&mounted, self);
         if self.unlinked.load(Ordering::Acquire)
             && let Err(error) = FileSystem::of_mounted(mounted).evict(self.place)
         {

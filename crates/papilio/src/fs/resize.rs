@@ -35,7 +35,7 @@ impl FileSystem {
         let sector_size = u64::from(self.mounted.volume().geometry().sector_size);
         let total_bytes = total_bytes - total_bytes % sector_size;
         // Block groups in which nothing is any more are removed.
-        transactions.commit()?;
+        self.commit()?;
         let before = self.device_bytes(devid)?;
         let minimum = self.minimum_size(devid)?;
         if total_bytes < minimum {
@@ -61,7 +61,7 @@ impl FileSystem {
         if total_bytes < before {
             transactions.update_superblock(|raw| raw.total_bytes -= before - total_bytes);
         }
-        transactions.commit()?;
+        self.commit()?;
         Ok(total_bytes)
     }
 

@@ -342,7 +342,7 @@ impl Transactions {
 
     /// Allocates room for data: as much of `want` as leaves what is promised for metadata, which
     /// may share the block groups, and at least `min`.
-    pub(super) fn allocate_data(&self, min: u64, want: u64) -> Result<LogicalRange> {
+    pub(crate) fn allocate_data(&self, min: u64, want: u64) -> Result<LogicalRange> {
         let sector = u64::from(self.volume.geometry().sector_size);
         let mut want = want;
         loop {

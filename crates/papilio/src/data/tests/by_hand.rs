@@ -144,6 +144,7 @@ fn read(made: &Made, tree: &Tree, sums: &Tree, size: u64, offset: u64, length: u
         size,
         written: None,
         known: None,
+        ordered: None,
     };
     let mut buffer = vec![0xee; length];
     let read = context.read(&file, FileOffset(offset), &mut buffer)?;

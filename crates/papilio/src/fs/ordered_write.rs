@@ -1,0 +1,316 @@
+//! Writing whole sectors of files with checksums, past the trees.
+//!
+//! Owns the fast way of writing data that is copied on write: it goes to the device and into the file's
+//! [ordered extents](crate::data::ordered_extents), and the trees are told by a flush, all at once. Where it
+//! goes: over an ordered extent, into a preallocated one that is this file's alone, or else into new room.
+//! Any number of threads write at once; only those whose ranges overlap wait for one another. What cannot be
+//! done so, for want of room too, is left to [`super::file_write`], which flushes first.
+//!
+//! Locks, in this order: sharing (shared), the file's data lock (shared), the written range, leaves; where room
+//! is promised, those of a commit. Kernel counterparts: `btrfs_direct_write` (`fs/btrfs/direct-io.c`),
+//! `btrfs_finish_one_ordered` (`fs/btrfs/inode.c`).
+
+use crate::btree::LiveTree;
+use crate::data::convert::STEP_RANGES;
+use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::nocow::Pieces;
+use crate::data::ordered_extents::{OrderedPart, OrderedParts};
+use crate::data::ordered_items::{put_new, put_preallocated};
+use crate::data::overlap::sum_and_write;
+use crate::errors::{Error, ErrorKind, PathError, Result};
+use crate::fs::FileSystem;
+use crate::fs::change::EXTENT_ITEMS;
+use crate::fs::mount::Mounted;
+use crate::fs::open_inodes::OpenInode;
+use crate::options::CompressionChoice;
+use crate::space::{LogicalRange, Space};
+use crate::volume::LogicalWrite;
+use papilio_format::items::file_extent::Compression;
+use papilio_format::items::inode::{InodeFlags, InodeItem};
+use std::ops::Range;
+
+/// Bytes of one write that is done so; what is longer has little of trees for each byte.
+const MOST: u64 = 8 << 20;
+/// Ordered extents that a write goes over at most; where there are more, new room in one piece is better.
+const OVERWRITTEN: usize = 4;
+/// Bytes of data that metadata is promised for at once.
+const CREDIT: u64 = 16 << 20;
+/// One byte of metadata is promised for so many of data.
+const DATA_PER_METADATA: u64 = 16;
+/// Tree blocks promised besides: those of a small step of a flush.
+const BLOCKS: u64 = 96;
+/// Extents that a step of a flush brings to the trees, and where there is no room for so many.
+const STEP: usize = 256;
+const SMALL_STEP: usize = 16;
+/// And bytes.
+const STEP_BYTES: u64 = 256 << 20;
+
+impl FileSystem {
+    /// Whether data of a file is written so: it is summed and copied on write, and not compressed.
+    pub(super) fn is_ordered(&self, item: &InodeItem) -> bool {
+        let is_one = |choice: CompressionChoice| choice.algorithm() != Compression::None;
+        let others = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::COMPRESS;
+        !item.flags.intersects(others) && !self.mounted.write_options.compression.is_some_and(is_one)
+    }
+
+    /// Writes `data`, whole sectors inside the file as the tree has it; says whether it did. The caller holds the
+    /// lock on sharing and the file's data lock, both shared, and knows that the file may change.
+    pub(super) fn write_ordered(
+        &self,
+        open: &OpenInode,
+        live: &LiveTree,
+        item: &InodeItem,
+        data: &[u8],
+        offset: u64,
+        epoch: u64,
+    ) -> Result<bool> {
+        let geometry = self.mounted.volume().geometry();
+        let (sector, length) = (u64::from(geometry.sector_size), data.len() as u64);
+        let inside = offset.checked_add(length).is_some_and(|end| end <= item.size);
+        if !inside
+            || length == 0
+            || length > MOST
+            || !offset.is_multiple_of(sector)
+            || !length.is_multiple_of(sector)
+        {
+            return Ok(false);
+        }
+        self.transactions()?.check_running()?;
+        let range = offset..offset + length;
+        let (lock, found) = open.ordered.lock_to_write(range.clone());
+        let covered: u64 = found.iter().map(|part| part.range.end - part.range.start).sum();
+        // Where it lies already, if all of it may be overwritten.
+        let there = if covered == length && found.len() <= OVERWRITTEN {
+            Some(found)
+        } else {
+            match self.promise_items(open, (length - covered).max(sector)) {
+                Err(Error::NoSpace { .. }) => return Ok(false),
+                result => result?,
+            }
+            self.preallocated(open, live, item, &range, &found, epoch)?
+        };
+        let how = self.mounted.write_options.checksum;
+        let sum_and_write = |parts: &[OrderedPart]| {
+            let write = || self.write_parts(parts, data, offset);
+            sum_and_write(how, geometry.checksum_type, sector as usize, &[data], write)
+        };
+        match there {
+            Some(parts) => {
+                let (sums, written) = sum_and_write(&parts);
+                // Where that fails, what was there before may be lost, which its sums will say.
+                written?;
+                lock.overwritten(&parts, &range, &sums);
+            }
+            None => {
+                let Some(room) = self.new_room(&range, sector)? else { return Ok(false) };
+                let (sums, written) = sum_and_write(&room.parts);
+                written?;
+                let replaced = lock.replaced(&room.parts, &sums);
+                room.keep();
+                release(self.transactions()?.space(), replaced);
+            }
+        }
+        Ok(true)
+    }
+
+    /// Promises metadata for what is to be entered.
+    fn promise_items(&self, open: &OpenInode, bytes: u64) -> Result<()> {
+        while !open.ordered.take_credit(bytes) {
+            let transactions = self.transactions()?;
+            let base = if open.ordered.is_empty() { BLOCKS * transactions.node_size() } else { 0 };
+            let (_, metadata) = transactions.reserve(0, base + CREDIT / DATA_PER_METADATA)?;
+            open.ordered.promise(CREDIT, metadata);
+        }
+        Ok(())
+    }
+
+    /// The parts of a range, if all that is not in ordered extents is preallocated and may be written where it
+    /// lies.
+    fn preallocated(
+        &self,
+        open: &OpenInode,
+        live: &LiveTree,
+        item: &InodeItem,
+        range: &Range<u64>,
+        found: &OrderedParts,
+        epoch: u64,
+    ) -> Result<Option<OrderedParts>> {
+        if !item.flags.contains(InodeFlags::PREALLOC) || found.is_full() {
+            return Ok(None);
+        }
+        let mut parts = OrderedParts::new();
+        let mut at = range.start;
+        for next in found.iter().map(Some).chain([None]) {
+            let gap = at..next.map_or(range.end, |part| part.range.start);
+            if !gap.is_empty() && !self.add_preallocated(open, live, &gap, epoch, &mut parts)? {
+                return Ok(None);
+            }
+            if let Some(part) = next {
+                if !add(&mut parts, part.clone()) {
+                    return Ok(None);
+                }
+                at = part.range.end;
+            }
+        }
+        Ok(Some(parts))
+    }
+
+    /// Adds the parts of a gap between ordered extents; says whether it is such.
+    fn add_preallocated(
+        &self,
+        open: &OpenInode,
+        live: &LiveTree,
+        gap: &Range<u64>,
+        epoch: u64,
+        parts: &mut OrderedParts,
+    ) -> Result<bool> {
+        let reaches = |pieces: &Pieces| {
+            pieces.last().is_some_and(|last| last.range.end == gap.end)
+                && pieces.iter().all(|piece| piece.preallocated)
+        };
+        let mut pieces = open.in_place.pieces(gap, epoch);
+        if !reaches(&pieces) {
+            self.ask(open, live, gap, true, epoch)?;
+            pieces = open.in_place.pieces(gap, epoch);
+        }
+        Ok(reaches(&pieces)
+            && pieces
+                .into_iter()
+                .all(|piece| add(parts, OrderedPart { range: piece.range, disk: piece.disk, new: false })))
+    }
+
+    /// New room for a range, if there is some.
+    fn new_room(&self, range: &Range<u64>, sector: u64) -> Result<Option<NewRoom<'_>>> {
+        let transactions = self.transactions()?;
+        let mut room = NewRoom { space: transactions.space(), parts: OrderedParts::new() };
+        let mut at = range.start;
+        while at < range.end {
+            if room.parts.is_full() {
+                return Ok(None);
+            }
+            let got = match transactions.allocate_data(sector, range.end - at) {
+                Err(Error::NoSpace { .. }) => return Ok(None),
+                result => result?,
+            };
+            let end = at + got.length;
+            room.parts.push(OrderedPart { range: at..end, disk: got.start, new: true });
+            at = end;
+        }
+        Ok(Some(room))
+    }
+
+    /// Writes the bytes of `data`, which starts at `offset` in the file, to where its parts lie.
+    fn write_parts(&self, parts: &[OrderedPart], data: &[u8], offset: u64) -> Result<()> {
+        let volume = self.mounted.volume();
+        if let [part] = parts {
+            return volume.write(part.disk, data);
+        }
+        let bytes = |of: &Range<u64>| &data[(of.start - offset) as usize..(of.end - offset) as usize];
+        let mut writes: Vec<_> =
+            parts.iter().map(|part| LogicalWrite::new(part.disk, bytes(&part.range))).collect();
+        volume.write_many(&mut writes);
+        writes.into_iter().try_for_each(|write| write.result)
+    }
+
+    /// Brings a file's ordered extents to the trees. The caller holds its data lock exclusively.
+    pub(super) fn write_back_ordered(&self, open: &OpenInode) -> Result<()> {
+        if open.ordered.is_empty() {
+            return Ok(());
+        }
+        // What was promised is there for what follows.
+        drop(open.ordered.take_promise());
+        for new in [true, false] {
+            let mut most = if new { STEP } else { STEP_RANGES };
+            loop {
+                let parts = open.ordered.first(new, most, STEP_BYTES);
+                if parts.is_empty() {
+                    break;
+                }
+                match self.publish_ordered(open, &parts, new) {
+                    Err(Error::NoSpace { .. }) if most > SMALL_STEP => most = SMALL_STEP,
+                    // It went with its subvolume.
+                    Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {
+                        forget_ordered(&self.mounted, open);
+                        return Ok(());
+                    }
+                    result => {
+                        result?;
+                        open.forget_extents();
+                        open.ordered.published(&parts);
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn publish_ordered(&self, open: &OpenInode, parts: &[OrderedPart], new: bool) -> Result<()> {
+        let place = open.place();
+        let geometry = self.mounted.volume().geometry();
+        let bytes: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
+        let sums = bytes / u64::from(geometry.sector_size) * geometry.checksum_type.size() as u64;
+        let items = EXTENT_ITEMS + parts.len() as u64 + sums / u64::from(geometry.node_size);
+        self.change_handle(place.tree, items, |handle, _| {
+            self.edit_data(handle, place, |context: &WriteContext<'_>, file: &mut FileEdit<'_>| {
+                for part in parts {
+                    open.note_changed(&self.mounted.changed_files, context.space.generation(), &part.range);
+                }
+                let sums = open.ordered.sums_of(parts, &geometry);
+                let item = open.as_seen(context.stamped(file));
+                if new {
+                    put_new(context, file, parts, sums, item)
+                } else {
+                    put_preallocated(context, file, parts, sums, item)
+                }
+            })
+        })
+    }
+}
+
+/// Forgets a file's ordered extents, with their room. The caller holds its data lock exclusively, or is the last
+/// to know it.
+pub(super) fn forget_ordered(mounted: &Mounted, open: &OpenInode) {
+    if let Some(transactions) = mounted.trees.transactions() {
+        release(transactions.space(), open.ordered.forget());
+    }
+}
+
+/// Gives back room that nothing leads to.
+fn release(space: &Space, room: impl IntoIterator<Item = LogicalRange>) {
+    room.into_iter().for_each(|range| space.release(range));
+}
+
+/// Room that was allocated; given back when dropped.
+struct NewRoom<'a> {
+    space: &'a Space,
+    parts: OrderedParts,
+}
+
+impl NewRoom<'_> {
+    /// Others know of it now.
+    fn keep(mut self) {
+        self.parts.clear();
+    }
+}
+
+impl Drop for NewRoom<'_> {
+    fn drop(&mut self) {
+        let room = self
+            .parts
+            .iter()
+            .map(|part| LogicalRange { start: part.disk, length: part.range.end - part.range.start });
+        release(self.space, room);
+    }
+}
+
+/// Adds a part, joined to the last one if it goes on there; says whether there was room for it.
+fn add(parts: &mut OrderedParts, part: OrderedPart) -> bool {
+    if let Some(last) = parts.last_mut()
+        && last.new == part.new
+        && last.disk.0 + (last.range.end - last.range.start) == part.disk.0
+    {
+        last.range.end = part.range.end;
+        return true;
+    }
+    parts.try_push(part).is_ok()
+}

@@ -1,0 +1,489 @@
+//! Ordered extents: writes of whole sectors reach the trees by a flush only. Until then they are read from where
+//! they are, a crash leaves what was there before, and whatever else happens to the file comes after them.
+
+use papilio::{
+    CheckOptions, ErrorKind, FiemapExtent, File, FileSystem, MkfsOptions, NocowCheck, OpenOptions, Tuning,
+};
+use papilio_device::{Device, MemoryDevice};
+use papilio_oracle::{ImageSet, Need, Scratch, require};
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+const SECTOR: u64 = 4096;
+
+fn made(size: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(size));
+    papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).expect("mkfs");
+    device
+}
+
+fn open_with(device: &Arc<MemoryDevice>, options: OpenOptions) -> FileSystem {
+    let options = options.write(true).commit_interval(None);
+    FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).expect("open")
+}
+
+fn open(device: &Arc<MemoryDevice>) -> FileSystem {
+    open_with(device, OpenOptions::new())
+}
+
+fn assert_clean(device: &Arc<MemoryDevice>) {
+    let devices = vec![device.clone() as Arc<dyn Device>];
+    let check = CheckOptions::new().data_csum(true);
+    let report = papilio::check_devices(devices, &OpenOptions::new(), &check).expect("check");
+    assert!(report.is_clean(), "{:#?}", report.findings);
+}
+
+/// Where the bytes of a file lie, and whether as preallocated.
+fn places(file: &File) -> Vec<(u64, u64, u64, bool)> {
+    let unwritten = |extent: &FiemapExtent| extent.flags & FiemapExtent::UNWRITTEN != 0;
+    let extents = file.fiemap(0).unwrap();
+    extents.iter().map(|e| (e.start.0, e.length, e.address.0, unwritten(e))).collect()
+}
+
+/// Writes sectors all over the file in a seeded order, here and in the model.
+fn scatter(file: &File, model: &mut [u8], random: &mut fastrand::Rng, writes: usize) {
+    let sectors = model.len() as u64 / SECTOR;
+    for _ in 0..writes {
+        let count = random.u64(1..=16).min(sectors);
+        let at = random.u64(0..=sectors - count) * SECTOR;
+        let bytes = vec![random.u8(1..); (count * SECTOR) as usize];
+        file.write_at(&bytes, at).unwrap();
+        model[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+    }
+}
+
+#[test]
+fn a_preallocated_file_with_checksums_is_written_where_it_lies() {
+    for check in [NocowCheck::FirstMatch, NocowCheck::CollectAll] {
+        let device = made(512 << 20);
+        let mut tuning = Tuning::default();
+        tuning.nocow_check = check;
+        let fs = open_with(&device, OpenOptions::new().tuning(tuning));
+        let file = fs.create_file("/file").unwrap();
+        file.allocate(0, 16 << 20, false).unwrap();
+        let before = places(&file);
+        let mut model = vec![0; 16 << 20];
+        let mut random = fastrand::Rng::with_seed(1);
+        scatter(&file, &mut model, &mut random, 300);
+        assert!(file.read_all().unwrap() == model, "before the flush");
+        fs.sync().unwrap();
+        assert!(file.read_all().unwrap() == model, "after it");
+        assert_clean(&device);
+        let base = before[0].2 - before[0].0;
+        assert!(before.len() > 1 || places(&file).iter().all(|place| place.2 - place.0 == base));
+        // Now a part has sums, and is copied; the other is still written where it lies.
+        for round in 0..4 {
+            scatter(&file, &mut model, &mut random, 200);
+            assert!(file.read_all().unwrap() == model, "round {round}");
+            fs.sync().unwrap();
+            assert!(file.read_all().unwrap() == model, "round {round}, flushed");
+            assert_clean(&device);
+        }
+        drop(file);
+        fs.close().unwrap();
+        assert!(open(&device).read("/file").unwrap() == model);
+    }
+}
+
+#[test]
+fn a_crash_before_the_flush_leaves_what_was_there_and_one_after_it_what_was_written() {
+    let device = made(256 << 20);
+    let fs = open(&device);
+    let copied = fs.create_file("/copied").unwrap();
+    copied.write_at(&[1; 65536], 0).unwrap();
+    let preallocated = fs.create_file("/preallocated").unwrap();
+    preallocated.allocate(0, 65536, false).unwrap();
+    fs.sync().unwrap();
+    for byte in 2..9 {
+        copied.write_at(&[byte; 8192], 4096).unwrap();
+        preallocated.write_at(&[byte; 8192], 4096).unwrap();
+    }
+    let content = |device: &Arc<MemoryDevice>| {
+        assert_clean(device);
+        let fs = open(device);
+        ["/copied", "/preallocated"].map(|path| fs.read(path).unwrap()[8192])
+    };
+    assert_eq!(content(&Arc::new(device.snapshot())), [1, 0], "nothing led there");
+    // One is made durable alone.
+    copied.sync().unwrap();
+    assert_eq!(content(&Arc::new(device.snapshot())), [8, 0]);
+    copied.write_at(&[9; 8192], 4096).unwrap();
+    assert_eq!(content(&Arc::new(device.snapshot())), [8, 0], "it is not overwritten where the log points");
+    // What no log can say is a commit, of all that was written.
+    fs.create_subvolume("/new").unwrap();
+    fs.create_file("/new/file").unwrap().sync().unwrap();
+    assert_eq!(content(&Arc::new(device.snapshot())), [9, 8]);
+    // Not a flush: it goes with the file system.
+    copied.write_at(&[10; 4096], 8192).unwrap();
+    drop((copied, preallocated));
+    fs.close().unwrap();
+    assert_eq!(content(&device), [10, 8]);
+}
+
+/// Seeded operations of all kinds on two files, beside a model.
+struct Run {
+    fs: FileSystem,
+    files: [File; 2],
+    models: [Vec<u8>; 2],
+    snapshots: Vec<(String, [Vec<u8>; 2])>,
+    random: fastrand::Rng,
+}
+
+const PATHS: [&str; 2] = ["/a", "/b"];
+const FILE: u64 = 1 << 20;
+
+impl Run {
+    fn new(fs: FileSystem, seed: u64) -> Self {
+        let files = PATHS.map(|path| fs.create_file(path).unwrap());
+        files[0].allocate(0, FILE, false).unwrap();
+        files[1].write_at(&[7; FILE as usize], 0).unwrap();
+        let models = [vec![0; FILE as usize], vec![7; FILE as usize]];
+        Self { fs, files, models, snapshots: Vec::new(), random: fastrand::Rng::with_seed(seed) }
+    }
+
+    fn sectors(&mut self, most: u64) -> (u64, u64) {
+        let count = self.random.u64(1..=most);
+        (self.random.u64(0..=FILE / SECTOR - count) * SECTOR, count * SECTOR)
+    }
+
+    fn step(&mut self) {
+        let which = self.random.usize(..2);
+        let (file, byte) = (self.files[which].clone(), self.random.u8(1..));
+        let (at, length) = self.sectors(24);
+        let (start, end) = (at as usize, (at + length) as usize);
+        match self.random.u8(..64) {
+            0 => {
+                let (from, to) = (at + self.random.u64(..SECTOR), at + length);
+                file.write_at(&vec![byte; (to - from) as usize], from).unwrap();
+                self.models[which][from as usize..end].fill(byte);
+            }
+            1 => {
+                file.punch_hole(at, length).unwrap();
+                self.models[which][start..end].fill(0);
+            }
+            2 => {
+                file.set_len(at).unwrap();
+                file.set_len(FILE).unwrap();
+                self.models[which][start..].fill(0);
+            }
+            3 => {
+                file.set_len(at).unwrap();
+                file.allocate(at, FILE - at, false).unwrap();
+                self.models[which][start..].fill(0);
+            }
+            4 => file.allocate(at, length, false).unwrap(),
+            5 => {
+                self.files[1 - which].clone_range(&file, at, length, at).unwrap();
+                let bytes = self.models[which][start..end].to_vec();
+                self.models[1 - which][start..end].copy_from_slice(&bytes);
+            }
+            6 if self.snapshots.len() < 6 => {
+                let name = format!("/snapshot-{}", self.snapshots.len());
+                self.fs.snapshot("/", &name, false).unwrap();
+                self.snapshots.push((name, self.models.clone()));
+            }
+            7 => file.sync().unwrap(),
+            8 => self.fs.sync().unwrap(),
+            9 => assert!(!file.fiemap(0).unwrap().is_empty() || self.models[which].iter().all(|b| *b == 0)),
+            10..20 => {
+                let (from, to) = (start + self.random.usize(..4096), end - self.random.usize(..4000));
+                let mut buffer = vec![0; to.saturating_sub(from)];
+                assert_eq!(file.read_at(&mut buffer, from as u64).unwrap(), buffer.len());
+                assert!(buffer == self.models[which][from..from + buffer.len()]);
+            }
+            _ => {
+                file.write_at(&vec![byte; length as usize], at).unwrap();
+                self.models[which][start..end].fill(byte);
+            }
+        }
+    }
+
+    fn compare(&self) {
+        for (file, model) in self.files.iter().zip(&self.models) {
+            assert!(file.read_all().unwrap() == *model);
+        }
+        for (name, models) in &self.snapshots {
+            for (path, model) in PATHS.iter().zip(models) {
+                assert!(self.fs.read(format!("{name}{path}")).unwrap() == *model, "{name}{path}");
+            }
+        }
+    }
+}
+
+#[test]
+fn random_operations_leave_what_a_model_says() {
+    for seed in 1..=12 {
+        let device = made(256 << 20);
+        let options = match seed % 3 {
+            0 => OpenOptions::new().cache_bytes(2 << 20),
+            _ => OpenOptions::new(),
+        };
+        let mut run = Run::new(open_with(&device, options), seed);
+        if seed % 6 == 0 {
+            run.files[0].set_direct(true);
+        }
+        for step in 0..1200 {
+            run.step();
+            if step % 100 == 99 {
+                run.compare();
+                // A crash now is none of the file system's business.
+                assert_clean(&Arc::new(device.snapshot()));
+            }
+        }
+        let Run { fs, files, models, .. } = run;
+        drop(files);
+        fs.close().unwrap();
+        assert_clean(&device);
+        let fs = open(&device);
+        for (path, model) in PATHS.iter().zip(&models) {
+            assert!(fs.read(path).unwrap() == *model, "seed {seed}");
+        }
+    }
+}
+
+/// One sector, all of whose words say who wrote it, when, and where.
+fn stamp(buffer: &mut [u8], at: u64, who: u64, sequence: u64) {
+    for (number, sector) in buffer.chunks_exact_mut(SECTOR as usize).enumerate() {
+        let place = at / SECTOR + number as u64;
+        let word = ((who << 56) | (sequence << 24) | place).to_le_bytes();
+        sector.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&word));
+    }
+}
+
+/// The word of a sector, which was written whole and belongs here.
+fn stamped(sector: &[u8], place: u64) -> u64 {
+    let word = u64::from_le_bytes(sector[..8].try_into().unwrap());
+    assert!(sector.chunks_exact(8).all(|bytes| bytes == &sector[..8]), "sector {place} is torn");
+    assert!(word == 0 || word & 0xff_ffff == place, "sector {place} has {word:x}");
+    word
+}
+
+#[test]
+fn writers_and_readers_of_one_file_see_whole_writes_only() {
+    const SIZE: u64 = 8 << 20;
+    const WRITERS: u64 = 4;
+    for preallocated in [true, false] {
+        let device = made(512 << 20);
+        let fs = open(&device);
+        let file = fs.create_file("/file").unwrap();
+        if preallocated {
+            file.allocate(0, SIZE, false).unwrap();
+        } else {
+            let mut first = vec![0; SIZE as usize];
+            stamp(&mut first, 0, 9, 0);
+            file.write_at(&first, 0).unwrap();
+        }
+        let (stop, highest) = (AtomicBool::new(false), AtomicU64::new(0));
+        std::thread::scope(|scope| {
+            let (fs, file, stop, highest) = (&fs, &file, &stop, &highest);
+            let writers: Vec<_> = (1..=WRITERS)
+                .map(|who| {
+                    scope.spawn(move || {
+                        let mut random = fastrand::Rng::with_seed(who);
+                        let mut own = vec![0; (SIZE / SECTOR) as usize];
+                        for sequence in 1..600 {
+                            let count = random.u64(1..=16);
+                            let at = random.u64(0..=SIZE / SECTOR - count);
+                            let mut buffer = vec![0; (count * SECTOR) as usize];
+                            stamp(&mut buffer, at * SECTOR, who, sequence);
+                            file.write_at(&buffer, at * SECTOR).unwrap();
+                            own[at as usize..(at + count) as usize].fill(sequence);
+                            highest.fetch_max(sequence, Ordering::Relaxed);
+                        }
+                        own
+                    })
+                })
+                .collect();
+            let others: Vec<_> = (0..3)
+                .map(|which| {
+                    scope.spawn(move || {
+                        let mut random = fastrand::Rng::with_seed(which);
+                        while !stop.load(Ordering::Relaxed) {
+                            match (which, random.u8(..8)) {
+                                (2, 0) => fs.sync().unwrap(),
+                                (2, 1) => file.sync().unwrap(),
+                                (2, _) => std::thread::yield_now(),
+                                _ => {
+                                    let count = random.u64(1..=64);
+                                    let at = random.u64(0..=SIZE / SECTOR - count);
+                                    let mut buffer = vec![0; (count * SECTOR) as usize];
+                                    file.read_at(&mut buffer, at * SECTOR).unwrap();
+                                    for (number, sector) in buffer.chunks_exact(SECTOR as usize).enumerate() {
+                                        stamped(sector, at + number as u64);
+                                    }
+                                }
+                            }
+                        }
+                    })
+                })
+                .collect();
+            let written: Vec<Vec<u64>> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+            stop.store(true, Ordering::Relaxed);
+            others.into_iter().for_each(|other| other.join().unwrap());
+            let content = file.read_all().unwrap();
+            for (place, sector) in content.chunks_exact(SECTOR as usize).enumerate() {
+                let word = stamped(sector, place as u64);
+                let (who, sequence) = (word >> 56, (word >> 24) & 0xffff_ffff);
+                match written.get((who as usize).wrapping_sub(1)) {
+                    // The last of one of those who wrote it.
+                    Some(own) => assert_eq!(own[place], sequence, "sector {place} by {who}"),
+                    None => assert!(written.iter().all(|own| own[place] == 0), "sector {place}"),
+                }
+            }
+        });
+        drop(file);
+        fs.close().unwrap();
+        assert_clean(&device);
+    }
+}
+
+#[test]
+fn room_is_given_back_however_often_it_is_written() {
+    let device = made(320 << 20);
+    let fs = open(&device);
+    let mut random = fastrand::Rng::with_seed(3);
+    let mut model = vec![0; 40 << 20];
+    let file = fs.create_file("/file").unwrap();
+    file.write_at(&model, 0).unwrap();
+    // Many times what there is room for.
+    for round in 0..24 {
+        scatter(&file, &mut model, &mut random, 1500);
+        assert!(file.read_all().unwrap() == model, "round {round}");
+        let other = fs.create_file("/other").unwrap();
+        other.write_at(&vec![1; 20 << 20], 0).unwrap();
+        for at in (0..20 << 20).step_by(1 << 20) {
+            other.write_at(&vec![2; 1 << 20], at).unwrap();
+        }
+        // It goes with all that no tree tells of.
+        fs.remove_file("/other").unwrap();
+        drop(other);
+        if round % 4 == 3 {
+            fs.sync().unwrap();
+            assert_clean(&device);
+        }
+    }
+    drop(file);
+    fs.close().unwrap();
+    assert_clean(&device);
+    assert!(open(&device).read("/file").unwrap() == model);
+}
+
+#[test]
+fn a_full_file_system_refuses_and_keeps_what_it_has() {
+    let device = made(128 << 20);
+    let fs = open(&device);
+    let file = fs.create_file("/file").unwrap();
+    let mut model = vec![1; 24 << 20];
+    file.write_at(&model, 0).unwrap();
+    let filler = fs.create_file("/filler").unwrap();
+    let mut at = 0;
+    loop {
+        match filler.write_at(&[3; 256 << 10], at) {
+            Ok(()) => at += 256 << 10,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                break;
+            }
+        }
+    }
+    // Whatever there is room for takes the place of what commits then free.
+    let mut random = fastrand::Rng::with_seed(4);
+    let (mut done, mut refused) = (0, 0);
+    for _ in 0..2000 {
+        let count = random.u64(1..=8);
+        let at = random.u64(0..=(24 << 20) / SECTOR - count) * SECTOR;
+        let bytes = vec![random.u8(1..); (count * SECTOR) as usize];
+        match file.write_at(&bytes, at) {
+            Ok(()) => {
+                model[at as usize..][..bytes.len()].copy_from_slice(&bytes);
+                done += 1;
+            }
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
+                refused += 1;
+            }
+        }
+    }
+    assert!(file.read_all().unwrap() == model, "{done} done, {refused} refused");
+    fs.remove_file("/filler").unwrap();
+    drop(filler);
+    fs.sync().unwrap();
+    scatter(&file, &mut model, &mut random, 200);
+    assert!(file.read_all().unwrap() == model);
+    drop(file);
+    fs.close().unwrap();
+    assert_clean(&device);
+    assert!(open(&device).read("/file").unwrap() == model);
+}
+
+#[test]
+fn a_deleted_subvolume_takes_its_files_with_it() {
+    let device = made(256 << 20);
+    let fs = open(&device);
+    fs.create_subvolume("/sub").unwrap();
+    let file = fs.create_file("/sub/file").unwrap();
+    file.write_at(&[1; 1 << 20], 0).unwrap();
+    file.write_at(&[2; 1 << 19], 0).unwrap();
+    fs.delete_subvolume("/sub").unwrap();
+    fs.create_file("/file").unwrap().sync().unwrap();
+    fs.sync().unwrap();
+    assert!(file.read_at(&mut [0; 4096], 0).is_err());
+    drop(file);
+    fs.clean_subvolumes().unwrap();
+    fs.close().unwrap();
+    assert_clean(&device);
+}
+
+#[test]
+fn the_kernel_reads_what_was_written() {
+    if require(&[Need::Root, Need::Loop, Need::KernelBtrfs]).is_none() {
+        return;
+    }
+    let scratch = Scratch::new(256 << 20).unwrap();
+    let image = scratch.path().join("ordered.img");
+    papilio::mkfs(&image, &MkfsOptions::new().size(256 << 20)).unwrap();
+    let open = |image: &Path| FileSystem::open_with(image, &OpenOptions::new().write(true)).unwrap();
+    let mut models = None;
+    for seed in 1..=3 {
+        let fs = open(&image);
+        let mut run = match models.take() {
+            None => Run::new(fs, seed),
+            Some(models) => Run {
+                files: PATHS.map(|path| fs.open_file(path).unwrap()),
+                fs,
+                models,
+                snapshots: Vec::new(),
+                random: fastrand::Rng::with_seed(seed),
+            },
+        };
+        for _ in 0..800 {
+            // Snapshots have their names from the first round.
+            if seed > 1 {
+                run.snapshots = vec![Default::default(); 6];
+            }
+            run.step();
+        }
+        let Run { fs, files, models: left, .. } = run;
+        drop(files);
+        fs.close().unwrap();
+        let images = ImageSet::open(&scratch, vec![image.clone()]);
+        images.btrfs_check().unwrap();
+        let mounted = images.mount().unwrap();
+        for (path, model) in PATHS.iter().zip(&left) {
+            let host = mounted.path().join(&path[1..]);
+            assert!(std::fs::read(&host).unwrap() == *model, "seed {seed}, {path}");
+        }
+        // What the kernel preallocates is written where it lies, too.
+        let host = mounted.path().join("a");
+        for how in [&["-p"][..], &[]] {
+            let mut command = std::process::Command::new("fallocate");
+            command.args(how).args(["-o", "65536", "-l", "262144"]).arg(&host);
+            assert!(command.status().unwrap().success());
+        }
+        mounted.unmount().unwrap();
+        let mut left = left;
+        left[0][65536..65536 + 262_144].fill(0);
+        models = Some(left);
+    }
+}
