@@ -110,10 +110,21 @@ impl Mapping {
     /// Copies bytes from `offset` on, as far as they are in the cache and up to date without a gap; gives how many. Waits
     /// for folios being filled. Counts as an access to each folio. Knows nothing of the file's size.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> usize {
+        self.read_by(offset, out, MappingInner::find)
+    }
+
+    /// [`Mapping::read`] that never waits for who changes the file's pages, and for that may stop at one that is there:
+    /// for who goes on with [`Mapping::insert`], which is sure.
+    pub fn read_found(&self, offset: u64, out: &mut [u8]) -> usize {
+        self.read_by(offset, out, MappingInner::find_unlocked)
+    }
+
+    #[inline]
+    fn read_by(&self, offset: u64, out: &mut [u8], find: fn(&MappingInner, u64) -> Option<Folio>) -> usize {
         let mut done = 0;
         while done < out.len() {
             let position = offset + done as u64;
-            let found = self.inner.find(position >> PAGE_SHIFT);
+            let found = find(&self.inner, position >> PAGE_SHIFT);
             self.inner.count(found.as_ref());
             let Some(guard) = found.and_then(Folio::into_read) else { break };
             let start = (position - guard.folio().offset()) as usize;
@@ -133,12 +144,23 @@ impl Mapping {
     /// # Panics
     /// With an index that no file has (2^52 and above).
     pub fn get_or_insert(&self, index: u64, order: u8) -> Result<Lookup, CacheError> {
-        assert!(index <= LAST_INDEX, "a file has no page {index}");
-        let inner = &self.inner;
-        if let Some(folio) = inner.find_unlocked(index) {
+        if let Some(folio) = self.inner.find_unlocked(index) {
             folio.record().accessed();
             return Ok(Lookup::Present(folio));
         }
+        self.insert(index, order)
+    }
+
+    /// [`Mapping::get_or_insert`] by who has just looked, and found nothing.
+    ///
+    /// # Errors
+    /// As [`Mapping::get_or_insert`].
+    ///
+    /// # Panics
+    /// As [`Mapping::get_or_insert`].
+    pub fn insert(&self, index: u64, order: u8) -> Result<Lookup, CacheError> {
+        assert!(index <= LAST_INDEX, "a file has no page {index}");
+        let inner = &self.inner;
         let mut order = order.min(MAX_ORDER);
         loop {
             let record = inner.shared.allocate(order)?;

@@ -16,6 +16,7 @@ use crate::fs::committer::Wake;
 use crate::fs::in_place::check_mutable;
 use crate::fs::open_inodes::OpenInode;
 use papilio_pagecache::{CacheError, FolioFill, FolioWrite, Lookup, MAX_ORDER, Mapping, PAGE_SIZE};
+use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -27,6 +28,11 @@ const PAGE: u64 = PAGE_SIZE as u64;
 const BLOCKS: u64 = 24;
 /// One byte of metadata is promised for so many of data.
 const DATA_PER_METADATA: u64 = 16;
+
+thread_local! {
+    /// Room for what one call of [`File::fill`] fills; empty in between.
+    static FILLS: RefCell<Vec<FolioFill>> = const { RefCell::new(Vec::new()) };
+}
 
 /// How far something came before the cache had no room for it.
 enum Filled {
@@ -49,34 +55,89 @@ impl File {
         if wanted == 0 {
             return Ok(0);
         }
-        let mut done = mapping.read(offset, &mut buffer[..wanted]);
+        // Whether something is missing is only to be sure of where it is inserted.
+        let mut done = mapping.read_found(offset, &mut buffer[..wanted]);
         let pages = offset / PAGE..(offset + wanted as u64).div_ceil(PAGE);
+        let mut looked = done == 0;
         let request = self.readahead(pages, done == 0, size.div_ceil(PAGE));
-        if let Some(request) = request {
+        // One page, which is missing, is what is asked for.
+        if let Some(request) = request.filter(|request| request.pages.end - request.pages.start > 1) {
             // Ahead of who reads: that it fails shows when the place is reached.
             if let Err(error) = self.fill(open, mapping, request.pages, request.order) {
                 tracing::debug!("readahead: {error}");
             }
+            looked = false;
         }
         while done < wanted {
             let at = offset + done as u64;
-            let read = mapping.read(at, &mut buffer[done..wanted]);
-            done += read;
-            if read == 0 {
-                let end = (offset + wanted as u64).min(at + CHUNK);
+            let rest = &mut buffer[done..wanted];
+            if !std::mem::take(&mut looked) {
+                let read = mapping.read(at, rest);
+                done += read;
+                if read > 0 {
+                    continue;
+                }
+            }
+            let end = (at + rest.len() as u64).min(at + CHUNK);
+            if end.div_ceil(PAGE) - at / PAGE == 1 {
+                done += self.read_page(open, mapping, at, rest)?;
+            } else {
                 self.fill(open, mapping, at / PAGE..end.div_ceil(PAGE), MAX_ORDER)?;
             }
         }
         Ok(done)
     }
 
-    /// Reads what of the pages is not in the cache.
-    fn fill(&self, open: &Arc<OpenInode>, mapping: &Mapping, pages: Range<u64>, order: u8) -> Result<()> {
-        let mut fills = Vec::new();
+    /// Reads a page that was not found in the cache, puts it there and copies it from byte `at` of the file on.
+    fn read_page(&self, open: &OpenInode, mapping: &Mapping, at: u64, out: &mut [u8]) -> Result<usize> {
         let mut attempts = 0;
         loop {
             let shared = open.data.read();
-            match mapping.insert_range(pages.clone(), order, &mut fills) {
+            let error = match mapping.insert(at / PAGE, 0) {
+                Ok(Lookup::Vacant(mut fill)) => {
+                    self.read_folio(open, &mut fill)?;
+                    let copied = copy_from(&fill, at - fill.offset(), out);
+                    fill.finish();
+                    return Ok(copied);
+                }
+                Ok(Lookup::Present(folio)) => {
+                    drop(shared);
+                    match folio.read() {
+                        Some(folio) => return Ok(copy_from(&folio, at - folio.folio().offset(), out)),
+                        // It could not be filled, or left the file.
+                        None => continue,
+                    }
+                }
+                Err(error) => error,
+            };
+            drop(shared);
+            self.make_room(&error, attempts)?;
+            attempts += 1;
+        }
+    }
+
+    /// Reads what of the pages is not in the cache.
+    fn fill(&self, open: &OpenInode, mapping: &Mapping, pages: Range<u64>, order: u8) -> Result<()> {
+        let mut fills = FILLS.take();
+        let result = self.fill_all(open, mapping, pages, order, &mut fills);
+        // Where that failed, those that are left are given up.
+        fills.clear();
+        FILLS.set(fills);
+        result
+    }
+
+    fn fill_all(
+        &self,
+        open: &OpenInode,
+        mapping: &Mapping,
+        pages: Range<u64>,
+        order: u8,
+        fills: &mut Vec<FolioFill>,
+    ) -> Result<()> {
+        let mut attempts = 0;
+        loop {
+            let shared = open.data.read();
+            match mapping.insert_range(pages.clone(), order, fills) {
                 // Some are there: the reader comes again for the rest.
                 Err(_) if !fills.is_empty() => {}
                 Err(error) => {
@@ -87,7 +148,7 @@ impl File {
                 }
                 Ok(()) => {}
             }
-            for mut fill in fills {
+            for mut fill in fills.drain(..) {
                 self.read_folio(open, &mut fill)?;
                 fill.finish();
             }
@@ -252,6 +313,14 @@ impl File {
     pub(super) fn too_large(&self) -> Error {
         Error::path(format!("inode {}", self.inode().number()).as_bytes(), PathError::TooLarge)
     }
+}
+
+/// Copies a folio's bytes from `start` on, as many as there are or are wanted.
+fn copy_from(folio: &[u8], start: u64, out: &mut [u8]) -> usize {
+    let bytes = &folio[start as usize..];
+    let length = bytes.len().min(out.len());
+    out[..length].copy_from_slice(&bytes[..length]);
+    length
 }
 
 /// The order of the largest folio that starts at `at` and ends at `end` or before; 0 where none does.

@@ -9,12 +9,13 @@
 //! `btrfs_get_blocks_direct_write` (`fs/btrfs/direct-io.c`).
 
 use crate::btree::LiveTree;
-use crate::data::nocow::{self, Pieces, Question};
+use crate::data::nocow::{self, MAX_PIECES, Pieces, Question};
 use crate::errors::{Error, PathError, Result};
 use crate::fs::open_inodes::OpenInode;
 use crate::fs::{File, FileSystem};
 use crate::namespace::Place;
 use crate::volume::LogicalWrite;
+use arrayvec::ArrayVec;
 use papilio_format::items::inode::{InodeFlags, InodeItem};
 use papilio_pagecache::Invalidate;
 use std::ops::Range;
@@ -138,7 +139,7 @@ impl FileSystem {
         match &pieces[..] {
             [piece] => self.mounted.volume().write(piece.disk, part(&piece.range))?,
             pieces => {
-                let mut writes: Vec<_> =
+                let mut writes: ArrayVec<_, MAX_PIECES> =
                     pieces.iter().map(|piece| LogicalWrite::new(piece.disk, part(&piece.range))).collect();
                 self.mounted.volume().write_many(&mut writes);
                 writes.into_iter().try_for_each(|write| write.result)?;

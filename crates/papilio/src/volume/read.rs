@@ -17,6 +17,10 @@ use crate::{Error, Result};
 use papilio_device::ReadRequest;
 use papilio_format::items::chunk::Stripe;
 use papilio_format::{LogicalAddress, PhysicalAddress};
+use smallvec::SmallVec;
+
+/// Pieces of a batch that take no allocation.
+const USUAL_PIECES: usize = 32;
 
 /// One range of a batch.
 #[derive(Debug)]
@@ -153,8 +157,8 @@ fn for_each_piece<'m, 'b>(
 }
 
 fn read_batch(chunks: &ChunkMap, sources: Sources<'_>, requests: &mut [LogicalRead<'_>]) {
-    let mut direct = Vec::with_capacity(requests.len());
-    let mut results: Vec<Result<()>> = Vec::with_capacity(requests.len());
+    let mut direct: SmallVec<[Direct<'_, '_>; USUAL_PIECES]> = SmallVec::new();
+    let mut results: SmallVec<[Result<()>; USUAL_PIECES]> = SmallVec::new();
     for (number, request) in requests.iter_mut().enumerate() {
         results.push(for_each_piece(
             chunks,
@@ -170,7 +174,7 @@ fn read_batch(chunks: &ChunkMap, sources: Sources<'_>, requests: &mut [LogicalRe
             },
         ));
     }
-    direct.sort_by_key(|direct| (direct.device, direct.physical));
+    direct.sort_unstable_by_key(|direct| (direct.device, direct.physical));
     for group in direct.chunk_by_mut(|a, b| a.device == b.device) {
         for (number, error) in read_group(sources, group) {
             if results[number].is_ok() {
@@ -187,7 +191,7 @@ fn read_batch(chunks: &ChunkMap, sources: Sources<'_>, requests: &mut [LogicalRe
 /// Reads pieces of one device, and those that fail from elsewhere. Returns what failed for good.
 fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize, Error)> {
     let device = sources.devices.device(group[0].device).expect("only pieces on present devices are direct");
-    let mut batch: Vec<ReadRequest<'_>> =
+    let mut batch: SmallVec<[ReadRequest<'_>; USUAL_PIECES]> =
         group.iter_mut().map(|direct| ReadRequest::new(direct.physical, &mut *direct.piece.buffer)).collect();
     device.read_many(&mut batch);
     let failed: Vec<(usize, std::io::Error)> = batch

@@ -27,7 +27,11 @@ use papilio_device::{Device, WriteRequest};
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS};
 use papilio_format::{Corrupt, LogicalAddress, PhysicalAddress};
+use smallvec::SmallVec;
 use std::io;
+
+/// Pieces of a batch that take no allocation.
+const USUAL_PIECES: usize = 32;
 
 /// One range of a batch.
 #[derive(Debug)]
@@ -75,7 +79,7 @@ pub(super) struct DeviceWrite<'b> {
 }
 
 /// The outcomes of a batch's ranges.
-pub(super) struct Outcomes(Vec<Result<()>>);
+pub(super) struct Outcomes(SmallVec<[Result<()>; USUAL_PIECES]>);
 
 impl Outcomes {
     /// Keeps the first error of a range.
@@ -117,8 +121,8 @@ impl Volume {
     }
 
     fn write_batch(&self, chunks: &ChunkMap, devices: &DeviceTable, requests: &mut [LogicalWrite<'_>]) {
-        let mut outcomes = Outcomes(Vec::with_capacity(requests.len()));
-        let mut plain = Vec::with_capacity(requests.len());
+        let mut outcomes = Outcomes(SmallVec::new());
+        let mut plain: SmallVec<[DeviceWrite<'_>; USUAL_PIECES]> = SmallVec::new();
         let mut rows = Vec::new();
         for (number, request) in requests.iter().enumerate() {
             let marks = (plain.len(), rows.len());
@@ -145,7 +149,7 @@ impl Volume {
                 Owner::Segment(_) => unreachable!("there are no rows"),
             });
         } else {
-            write_rows::write(devices, &self.rows, rows, plain, &mut outcomes);
+            write_rows::write(devices, &self.rows, rows, plain.into_vec(), &mut outcomes);
         }
         for (request, outcome) in requests.iter_mut().zip(outcomes.0) {
             request.result = outcome;
@@ -360,7 +364,7 @@ pub(super) fn submit(
     writes.sort_unstable_by_key(|write| (write.device, write.physical));
     for group in writes.chunk_by(|a, b| a.device == b.device) {
         let device = devices.device(group[0].device).expect("only present devices are called");
-        let mut batch: Vec<_> =
+        let mut batch: SmallVec<[_; USUAL_PIECES]> =
             group.iter().map(|write| WriteRequest::new(write.physical, write.buffer)).collect();
         device.write_many(&mut batch);
         for (write, request) in group.iter().zip(batch) {

@@ -1,0 +1,189 @@
+//! Reads and overwrites in their steady state allocate nothing from the heap: direct ones and cached ones, hits,
+//! misses and evictions, of files in one extent and in many.
+
+use papilio::{File, FileSystem, InodeFlags, MkfsOptions, OpenOptions};
+use std::alloc::{GlobalAlloc, Layout, System};
+use std::backtrace::Backtrace;
+use std::cell::{Cell, RefCell};
+
+/// Counts what a thread allocates while it says so.
+struct Counting;
+
+thread_local! {
+    /// Allocations so far, while they are counted.
+    static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
+    /// Where the first was made.
+    static FIRST: RefCell<Option<Backtrace>> = const { RefCell::new(None) };
+}
+
+fn count_one() {
+    // Not counted: what a thread allocates as it begins and ends, and what telling of an allocation takes.
+    let Ok(Some(before)) = COUNT.try_with(|count| count.take()) else { return };
+    if before == 0 {
+        FIRST.with_borrow_mut(|first| *first = Some(Backtrace::force_capture()));
+    }
+    COUNT.set(Some(before + 1));
+}
+
+// SAFETY: hands everything on to the system's allocator, which keeps the contract.
+unsafe impl GlobalAlloc for Counting {
+    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
+        count_one();
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.alloc(layout) }
+    }
+
+    unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
+        count_one();
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.realloc(pointer, layout, size) }
+    }
+
+    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
+        // SAFETY: the caller's promise is handed on.
+        unsafe { System.dealloc(pointer, layout) }
+    }
+}
+
+#[global_allocator]
+static ALLOCATOR: Counting = Counting;
+
+/// Runs `run`, in which this thread must allocate nothing.
+fn without_allocation<R>(what: &str, run: impl FnOnce() -> R) -> R {
+    COUNT.set(Some(0));
+    let result = run();
+    let count = COUNT.take().expect("it was set");
+    let first = FIRST.take();
+    assert_eq!(count, 0, "{what} allocated {count} times, first here:\n{}", first.expect("it was kept"));
+    result
+}
+
+const SECTOR: u64 = 4096;
+/// Bytes of a file.
+const FILE: u64 = 24 << 20;
+const ROUNDS: usize = 4_000;
+
+struct Place {
+    _folder: tempfile::TempDir,
+    fs: FileSystem,
+}
+
+impl Place {
+    fn new(cache_bytes: u64) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let image = folder.path().join("steady.img");
+        papilio::mkfs(&image, &MkfsOptions::new().size(256 << 20)).unwrap();
+        let options = OpenOptions::new().write(true).commit_interval(None).cache_bytes(cache_bytes);
+        Self { fs: FileSystem::open_with(&image, &options).unwrap(), _folder: folder }
+    }
+
+    /// A file of which each sector holds its number.
+    fn file(&self, path: &str, step: u64) -> File {
+        let mut file = self.fs.create_file(path).unwrap();
+        file.set_direct(true);
+        for start in (0..FILE).step_by(step as usize) {
+            let bytes: Vec<u8> = (start / SECTOR..(start + step) / SECTOR).flat_map(sector).collect();
+            file.write_at(&bytes, start).unwrap();
+        }
+        self.fs.sync().unwrap();
+        file
+    }
+}
+
+/// What a sector of this number holds.
+fn sector(number: u64) -> [u8; SECTOR as usize] {
+    [(number * 7 + 1) as u8; SECTOR as usize]
+}
+
+fn read_at_random(file: &File, buffer: &mut [u8], random: &mut fastrand::Rng, rounds: usize) {
+    let length = buffer.len() as u64;
+    for _ in 0..rounds {
+        let at = random.u64(0..=(FILE - length) / SECTOR) * SECTOR;
+        assert_eq!(file.read_at(buffer, at).unwrap(), buffer.len());
+        for (index, bytes) in buffer.chunks(SECTOR as usize).enumerate() {
+            assert!(bytes == sector(at / SECTOR + index as u64), "{at}: sector {index}");
+        }
+    }
+}
+
+#[test]
+fn direct_reads() {
+    let place = Place::new(0);
+    let mut random = fastrand::Rng::with_seed(1);
+    for (path, step) in [("/whole", FILE), ("/pieces", 12 * SECTOR)] {
+        let file = place.file(path, step);
+        for length in [4096, 1 << 20] {
+            let mut buffer = vec![0; length];
+            read_at_random(&file, &mut buffer, &mut random, 4_000);
+            without_allocation(&format!("direct reads of {length} of {path}"), || {
+                read_at_random(&file, &mut buffer, &mut random, ROUNDS);
+            });
+        }
+        // Neither offset nor length at a sector's boundary.
+        let mut buffer = vec![0; 10_000];
+        file.read_at(&mut buffer, 100).unwrap();
+        without_allocation(&format!("unaligned reads of {path}"), || {
+            for _ in 0..ROUNDS {
+                let at = random.u64(0..FILE - 10_000);
+                assert_eq!(file.read_at(&mut buffer, at).unwrap(), buffer.len());
+                assert_eq!(buffer[5000], sector((at + 5000) / SECTOR)[0]);
+            }
+        });
+    }
+}
+
+#[test]
+fn cached_reads() {
+    // Hits: all of it fits. Then most are misses, each of which evicts something.
+    for (cache_bytes, what) in [(64 << 20, "hits"), (8 << 20, "misses")] {
+        let place = Place::new(cache_bytes);
+        place.file("/file", 4 << 20);
+        let file = place.fs.open_file("/file").unwrap();
+        let mut random = fastrand::Rng::with_seed(2);
+        let mut buffer = vec![0; 4096];
+        read_at_random(&file, &mut buffer, &mut random, 60_000);
+        without_allocation(&format!("cached reads, {what}"), || {
+            read_at_random(&file, &mut buffer, &mut random, ROUNDS);
+        });
+        // In order, with readahead.
+        let in_order = |buffer: &mut [u8]| {
+            for at in (0..FILE).step_by(buffer.len()) {
+                file.read_at(buffer, at).unwrap();
+                assert_eq!(buffer[0], sector(at / SECTOR)[0]);
+            }
+        };
+        for length in [4096, 128 << 10] {
+            let mut buffer = vec![0; length];
+            (0..3).for_each(|_| in_order(&mut buffer));
+            without_allocation(&format!("cached reads of {length} in order, {what}"), || {
+                (0..3).for_each(|_| in_order(&mut buffer));
+            });
+        }
+    }
+}
+
+#[test]
+fn overwrites_in_place() {
+    let place = Place::new(0);
+    let file = place.fs.create_file("/nocow").unwrap();
+    file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
+    drop(file);
+    let mut file = place.fs.open_file("/nocow").unwrap();
+    file.set_direct(true);
+    for start in (0..FILE).step_by(4 << 20) {
+        file.write_at(&vec![1; 4 << 20], start).unwrap();
+    }
+    place.fs.sync().unwrap();
+    let mut random = fastrand::Rng::with_seed(3);
+    for length in [4096, 1 << 20] {
+        let bytes = vec![random.u8(..); length as usize];
+        let mut overwrite = |rounds| {
+            for _ in 0..rounds {
+                let at = random.u64(0..=(FILE - length) / SECTOR) * SECTOR;
+                file.write_at(&bytes, at).unwrap();
+            }
+        };
+        overwrite(4_000);
+        without_allocation(&format!("overwrites of {length} in place"), || overwrite(ROUNDS));
+    }
+}

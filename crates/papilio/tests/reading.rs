@@ -1,0 +1,155 @@
+//! What open files keep in memory of extents and checksums: it is never older than the file, and a sector that
+//! changes on the device is found bad whether its sum comes from there or from the tree.
+
+use papilio::{CsumLookup, Error, File, FileSystem, MkfsOptions, OpenOptions, Tuning};
+use papilio_device::{Device, MemoryDevice};
+use papilio_format::PhysicalAddress;
+use std::sync::Arc;
+
+const SECTOR: usize = 4096;
+
+fn made(size: u64) -> Arc<MemoryDevice> {
+    let device = Arc::new(MemoryDevice::new(size));
+    papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).expect("mkfs");
+    device
+}
+
+fn open(device: &Arc<MemoryDevice>, options: OpenOptions) -> FileSystem {
+    let options = options.write(true).commit_interval(None);
+    FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).expect("open")
+}
+
+/// Where on the device the sector lies that holds these bytes.
+fn find(device: &MemoryDevice, sector: &[u8]) -> PhysicalAddress {
+    let mut chunk = vec![0; 1 << 20];
+    for start in (0..device.size()).step_by(chunk.len()) {
+        device.read_at(&mut chunk, PhysicalAddress(start)).unwrap();
+        if let Some(at) = chunk.chunks(SECTOR).position(|bytes| bytes == sector) {
+            return PhysicalAddress(start + (at * SECTOR) as u64);
+        }
+    }
+    panic!("no sector on the device holds these bytes");
+}
+
+#[test]
+fn a_sector_that_changes_under_known_sums_is_found() {
+    for lookup in [CsumLookup::Stack, CsumLookup::Heap] {
+        let device = made(256 << 20);
+        let mut tuning = Tuning::default();
+        tuning.csum_lookup = lookup;
+        let fs = open(&device, OpenOptions::new().tuning(tuning));
+        let file = fs.create_file("/file").unwrap();
+        let content: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(6 << 20).collect();
+        file.write_at(&content, 0).unwrap();
+        fs.sync().unwrap();
+        assert!(file.read_all().unwrap() == content, "{lookup:?}: its sums are known now");
+        for sector in [0, 700, 1023, 1024, 1535] {
+            let good = &content[sector * SECTOR..][..SECTOR];
+            let place = find(&device, good);
+            let mut bad = good.to_vec();
+            bad[sector % SECTOR] ^= 1;
+            device.write_at(&bad, place).unwrap();
+            // Alone, among others, and by an unaligned read.
+            for (start, end) in [
+                (sector, sector + 1),
+                (sector.saturating_sub(300), (sector + 200).min(content.len() / SECTOR)),
+            ] {
+                let mut buffer = vec![0; (end - start) * SECTOR];
+                let error = file.read_at(&mut buffer, (start * SECTOR) as u64).unwrap_err();
+                let Error::DataChecksum { place, .. } = &error else { panic!("{lookup:?}: {error}") };
+                assert_eq!(place.offset.0, (sector * SECTOR) as u64, "{lookup:?}");
+            }
+            let mut byte = [0];
+            assert!(file.read_at(&mut byte, (sector * SECTOR + 9) as u64).is_err());
+            device.write_at(good, place).unwrap();
+        }
+        assert!(file.read_all().unwrap() == content, "{lookup:?}: all is well again");
+    }
+}
+
+/// One of several files, and what it holds.
+struct Modelled {
+    file: File,
+    content: Vec<u8>,
+}
+
+impl Modelled {
+    fn read(&self, random: &mut fastrand::Rng) {
+        let at = random.usize(0..=self.content.len());
+        let mut buffer = vec![0; random.usize(1..200_000)];
+        let read = self.file.read_at(&mut buffer, at as u64).unwrap();
+        assert_eq!(read, buffer.len().min(self.content.len() - at));
+        assert!(buffer[..read] == self.content[at..][..read], "{read} bytes at {at}");
+    }
+
+    fn change(&mut self, random: &mut fastrand::Rng) {
+        let at = random.usize(0..3 << 20);
+        let length = random.usize(1..300_000);
+        match random.u8(..8) {
+            0 => {
+                self.content.resize(at, 0);
+                self.file.set_len(at as u64).unwrap();
+            }
+            1 => {
+                self.file.punch_hole(at as u64, length as u64).unwrap();
+                let end = (at + length).min(self.content.len());
+                self.content[at.min(end)..end].fill(0);
+            }
+            _ => {
+                let bytes = vec![random.u8(1..); length];
+                self.file.write_at(&bytes, at as u64).unwrap();
+                let end = self.content.len().max(at + length);
+                self.content.resize(end, 0);
+                self.content[at..at + length].copy_from_slice(&bytes);
+            }
+        }
+    }
+}
+
+/// In so little space that extents soon lie where others lay, with and without a cache.
+#[test]
+fn what_is_known_of_a_file_follows_its_changes() {
+    for cache_bytes in [0, 1 << 20] {
+        let device = made(160 << 20);
+        // No room for the sums of all: they displace one another.
+        let options = OpenOptions::new().cache_bytes(cache_bytes).node_cache_bytes(64 << 10);
+        let fs = open(&device, options);
+        let mut random = fastrand::Rng::with_seed(cache_bytes + 5);
+        let files = (0..4).map(|number| fs.create_file(format!("/{number}")).unwrap());
+        let mut files: Vec<_> = files.map(|file| Modelled { file, content: Vec::new() }).collect();
+        for step in 0..1_500 {
+            let file = &mut files[random.usize(..4)];
+            file.change(&mut random);
+            for _ in 0..3 {
+                files[random.usize(..4)].read(&mut random);
+            }
+            if step % 16 == 0 {
+                fs.sync().unwrap();
+            }
+        }
+        for modelled in &files {
+            assert!(modelled.file.read_all().unwrap() == modelled.content);
+        }
+        drop(files);
+        drop(fs);
+        let devices = vec![device as Arc<dyn Device>];
+        let check = papilio::CheckOptions::new().data_csum(true);
+        let report = papilio::check_devices(devices, &OpenOptions::new(), &check).expect("check");
+        assert!(report.is_clean(), "{:#?}", report.findings);
+    }
+}
+
+#[test]
+fn a_file_of_a_deleted_subvolume_is_not_read() {
+    let device = made(256 << 20);
+    let fs = open(&device, OpenOptions::new());
+    fs.create_subvolume("/sub").unwrap();
+    let file = fs.create_file("/sub/file").unwrap();
+    file.write_at(&[7; 40_000], 0).unwrap();
+    fs.sync().unwrap();
+    let mut buffer = [0; 4096];
+    file.read_at(&mut buffer, 0).unwrap();
+    fs.delete_subvolume("/sub").unwrap();
+    let error = file.read_at(&mut buffer, 0).unwrap_err();
+    assert!(matches!(error, Error::Path { .. }), "{error:?}");
+}
