@@ -11,11 +11,11 @@ use crate::folio::Folio;
 use crate::folio::arena::Arena;
 use crate::folio::lock::{LOCKED, WaitTable};
 use crate::folio::record::{Record, flag};
-use crate::lru::{List, Lru};
+use crate::lru::Lru;
 use crate::mapping::{Mapping, MappingInner};
 use crate::reclaim;
 use crate::statistics::{Counters, Statistics};
-use crate::sync::{self, Condvar, Mutex};
+use crate::sync::{self, Condvar, Mutex, Padded};
 use crate::xarray::{CacheInsert, NodePool};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use std::collections::HashMap;
@@ -111,20 +111,20 @@ impl PageCache {
             .ok()
             .filter(|pages| *pages < u32::MAX / 2)
             .expect("a cache is at most 8 TiB large");
-        let charged = Arc::<PlainU64>::default();
+        let charged = Arc::<Padded<PlainU64>>::default();
         let nodes = (options.limit / NodePool::NODE_BYTES as u64).min(u64::from(u32::MAX / 2)) as usize;
         Self {
             shared: Arc::new(Shared {
                 arena: Arena::new(pages, options.huge_pages),
                 pool: Arc::new(NodePool::with_account(nodes + 64, Arc::clone(&charged))),
                 options,
-                lru: Mutex::new(Lru::new()),
+                lru: Padded(Mutex::new(Lru::new())),
                 waits: WaitTable::new(),
                 charged,
-                isolated: PlainU64::new(0),
-                age: PlainU64::new(0),
-                dirty: PlainU64::new(0),
-                writeback: PlainU64::new(0),
+                isolated: Padded::default(),
+                age: Padded::default(),
+                dirty: Padded::default(),
+                writeback: Padded::default(),
                 counters: Counters::new(),
                 mappings: Mutex::new(HashMap::new()),
                 next_mapping: PlainU64::new(1),
@@ -214,16 +214,16 @@ pub(crate) struct Shared {
     pub options: CacheOptions,
     pub arena: Arena,
     pub pool: Arc<NodePool>,
-    pub lru: Mutex<Lru>,
+    pub lru: Padded<Mutex<Lru>>,
     pub waits: WaitTable,
     /// Bytes charged for folios, their records, and nodes.
-    charged: Arc<PlainU64>,
+    charged: Arc<Padded<PlainU64>>,
     /// Folios that are off the lists while someone tries to evict them.
-    pub isolated: PlainU64,
+    pub isolated: Padded<PlainU64>,
     /// The eviction clock: pages evicted or activated.
-    pub age: PlainU64,
-    pub dirty: PlainU64,
-    pub writeback: PlainU64,
+    pub age: Padded<PlainU64>,
+    pub dirty: Padded<PlainU64>,
+    pub writeback: Padded<PlainU64>,
     pub counters: Counters,
     pub mappings: Mutex<HashMap<u64, Weak<MappingInner>>>,
     pub next_mapping: PlainU64,
@@ -310,11 +310,6 @@ impl Shared {
         }
     }
 
-    /// Puts a folio that has joined a mapping on a list.
-    pub fn add_to_list(&self, record: &Record, list: List) {
-        sync::lock(&self.lru).add(&self.arena, record, list);
-    }
-
     /// Takes back a folio whose count has gone to 0.
     ///
     /// # Safety
@@ -323,19 +318,41 @@ impl Shared {
     pub unsafe fn free(this: NonNull<Self>, record: NonNull<Record>) {
         // SAFETY: the folio, until it is freed at the end, keeps `Shared` alive.
         let shared = unsafe { this.as_ref() };
-        // SAFETY: records live as long as the arena, which is `Shared`'s.
-        let record = unsafe { record.as_ref() };
-        if record.has(flag::LRU) {
-            let mut lru = sync::lock(&shared.lru);
-            lru.remove(&shared.arena, record);
+        {
+            // SAFETY: records live as long as the arena, which is `Shared`'s.
+            let record = unsafe { record.as_ref() };
+            if record.has(flag::LRU) {
+                let mut lru = sync::lock(&shared.lru);
+                lru.remove(&shared.arena, record);
+            }
         }
-        let order = record.order();
-        record.mapping.store(0, Relaxed);
-        record.flags.store(0, Relaxed);
-        shared.arena.free(record.id, order);
-        shared.charged.fetch_sub(((PAGE_SIZE as u64) << order) + RECORD_BYTES, Relaxed);
-        // SAFETY: `allocate` turned one clone of the `Arc` into this pointer, and this is where it is dropped.
-        drop(unsafe { Arc::from_raw(this.as_ptr().cast_const()) });
+        // SAFETY: this function's own contract.
+        unsafe { Self::free_all(this, &[record]) };
+    }
+
+    /// As [`Shared::free`], of several folios that are on no list.
+    ///
+    /// # Safety
+    /// As for [`Shared::free`].
+    pub unsafe fn free_all(this: NonNull<Self>, records: &[NonNull<Record>]) {
+        // SAFETY: the folios, until they are freed at the end, keep `Shared` alive.
+        let shared = unsafe { this.as_ref() };
+        let mut bytes = 0;
+        shared.arena.free(records.iter().map(|record| {
+            // SAFETY: records live as long as the arena, which is `Shared`'s.
+            let record = unsafe { record.as_ref() };
+            let order = record.order();
+            record.mapping.store(0, Relaxed);
+            record.flags.store(0, Relaxed);
+            bytes += ((PAGE_SIZE as u64) << order) + RECORD_BYTES;
+            (record.id, order)
+        }));
+        shared.charged.fetch_sub(bytes, Relaxed);
+        for _ in records {
+            // SAFETY: `allocate` turned one clone of the `Arc` into this pointer for each, and this is where it is
+            // dropped.
+            drop(unsafe { Arc::from_raw(this.as_ptr().cast_const()) });
+        }
     }
 
     /// Writers that wait may look again.

@@ -10,9 +10,8 @@
 use crate::cache::{CacheError, PageCache, Shared};
 use crate::folio::record::{Record, flag};
 use crate::folio::{Folio, FolioFill};
-use crate::lru::List;
 use crate::reclaim;
-use crate::sync::{self, Mutex};
+use crate::sync::{self, Mutex, Padded};
 use crate::xarray::{Entry, Found, InsertError, NodePool, Reader, XArray};
 use crate::{MAX_ORDER, PAGE_SHIFT, PAGE_SIZE};
 use std::ops::Range;
@@ -43,8 +42,9 @@ pub(crate) struct MappingInner {
     pub id: u64,
     pub host: u64,
     reader: Reader,
-    pub tree: Mutex<XArray>,
-    pub folios: PlainU64,
+    /// Apart from what a look-up reads.
+    pub tree: Padded<Mutex<XArray>>,
+    pub folios: Padded<PlainU64>,
     pub dirty: PlainU64,
 }
 
@@ -64,8 +64,8 @@ impl Mapping {
             id,
             host,
             reader: tree.reader(),
-            tree: Mutex::new(tree),
-            folios: PlainU64::new(0),
+            tree: Padded(Mutex::new(tree)),
+            folios: Padded(PlainU64::new(0)),
             dirty: PlainU64::new(0),
         });
         sync::lock(&shared.mappings).insert(id, Arc::downgrade(&inner));
@@ -236,10 +236,10 @@ impl MappingInner {
         match found {
             Some(folio) => {
                 folio.record().accessed();
-                self.shared.counters.hit();
+                self.shared.counters.here().hits.fetch_add(1, Relaxed);
             }
             None => {
-                self.shared.counters.misses.fetch_add(1, Relaxed);
+                self.shared.counters.here().misses.fetch_add(1, Relaxed);
             }
         }
     }
@@ -311,16 +311,12 @@ impl MappingInner {
             }
         };
         self.folios.fetch_add(1, Relaxed);
-        let counters = &self.shared.counters;
-        counters.insertions.fetch_add(1, Relaxed);
+        let counts = self.shared.counters.here();
+        counts.insertions.fetch_add(1, Relaxed);
         if inserted.split {
-            counters.splits.fetch_add(1, Relaxed);
+            counts.splits.fetch_add(1, Relaxed);
         }
-        let list = match inserted.shadow {
-            Some(shadow) => reclaim::refault(&self.shared, record, shadow.entry.payload()),
-            None => List::Inactive,
-        };
-        self.shared.add_to_list(record, list);
+        reclaim::join(&self.shared, record, inserted.shadow.map(|shadow| shadow.entry.payload()));
         // SAFETY: of the two references that the folio came with, one is the tree's now and this is the other.
         let folio = unsafe { Folio::from_counted(record, &self.shared) };
         Ok(FolioFill::new(folio, Arc::clone(self)))

@@ -20,7 +20,6 @@ use crate::folio::record::{Record, flag};
 use crate::lru::{List, Lru};
 use crate::mapping::MappingInner;
 use crate::sync;
-use crate::xarray::Entry;
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -44,8 +43,8 @@ pub(crate) struct Shadow {
 }
 
 impl Shadow {
-    fn entry(self) -> Entry {
-        Entry::Value((self.age & ((1 << AGE_BITS) - 1)) << 1 | u64::from(self.workingset))
+    fn payload(self) -> u64 {
+        (self.age & ((1 << AGE_BITS) - 1)) << 1 | u64::from(self.workingset)
     }
 
     fn from_payload(payload: u64) -> Self {
@@ -102,20 +101,26 @@ fn pass(shared: &Arc<Shared>, want: u64, press: bool) -> (bool, u64, u64) {
             let Some(record) = lru.tail(&shared.arena, List::Inactive) else { break };
             scanned += 1;
             if let Some(folio) = examine(shared, &mut lru, record) {
-                shared.isolated.fetch_add(1, Relaxed);
                 bytes += folio.len() as u64;
                 batch.push(folio);
             }
         }
+        shared.isolated.fetch_add(batch.len() as u64, Relaxed);
         (scanned, folios)
     };
+    let isolated = batch.len() as u64;
     let mut last = None;
-    let mut freed = false;
-    for folio in batch {
-        freed |= evict(shared, folio, &mut last);
-        shared.isolated.fetch_sub(1, Release);
+    let evicted: ArrayVec<NonNull<Record>, BATCH> =
+        batch.into_iter().filter_map(|folio| evict(shared, folio, &mut last)).collect();
+    if !evicted.is_empty() {
+        shared.counters.here().evictions.fetch_add(evicted.len() as u64, Relaxed);
+        // SAFETY: freezing took their counts to 0, and `shared` is kept alive by the caller.
+        unsafe { Shared::free_all(NonNull::from(&**shared), &evicted) };
     }
-    (freed, scanned, folios)
+    if isolated > 0 {
+        shared.isolated.fetch_sub(isolated, Release);
+    }
+    (!evicted.is_empty(), scanned, folios)
 }
 
 /// Looks at the tail of the inactive list: the folio goes elsewhere, or is taken off to be evicted.
@@ -125,7 +130,7 @@ fn examine(shared: &Shared, lru: &mut Lru, record: &Record) -> Option<Folio> {
         record.clear(flag::HOT | flag::REFERENCED);
         lru.rotate(&shared.arena, record, List::Active);
         shared.age.fetch_add(record.pages(), Relaxed);
-        shared.counters.activations.fetch_add(1, Relaxed);
+        shared.counters.here().activations.fetch_add(1, Relaxed);
         return None;
     }
     let second_chance = !shared.options.working_set && flags & flag::REFERENCED != 0;
@@ -161,24 +166,29 @@ fn deactivate(shared: &Shared, lru: &mut Lru) -> u64 {
     scanned
 }
 
-/// Evicts a folio that has been taken off its list; puts it back where that cannot be.
-fn evict(shared: &Arc<Shared>, folio: Folio, last: &mut Option<Arc<MappingInner>>) -> bool {
+/// Takes a folio that has been taken off its list out of its file; puts it back where that cannot be. Gives its record,
+/// which nobody refers to any more, to be freed.
+fn evict(
+    shared: &Arc<Shared>,
+    folio: Folio,
+    last: &mut Option<Arc<MappingInner>>,
+) -> Option<NonNull<Record>> {
     let record = folio.record();
     let id = record.mapping.load(Acquire);
     if last.as_ref().is_none_or(|mapping| mapping.id != id) {
         *last = shared.mapping_by_id(id);
     }
-    let Some(mapping) = last else { return false };
+    let mapping = last.as_ref()?;
     let mut tree = sync::lock(&mapping.tree);
     let stays = record.has(flag::DIRTY | flag::WRITEBACK);
     if record.mapping.load(Acquire) != id {
         // Truncated meanwhile: it goes with its last user.
-        return false;
+        return None;
     }
     if stays || !record.freeze(2) {
         drop(tree);
-        shared.add_to_list(record, List::Inactive);
-        return false;
+        sync::lock(&shared.lru).add(&shared.arena, record, List::Inactive);
+        return None;
     }
     let (index, pages) = (folio.index(), record.pages());
     let record = NonNull::from(record);
@@ -187,12 +197,10 @@ fn evict(shared: &Arc<Shared>, folio: Folio, last: &mut Option<Arc<MappingInner>
     let age = shared.age.fetch_add(pages, Relaxed);
     let mut only_shadows = false;
     if shared.options.working_set {
-        // SAFETY: the folio is ours alone now, and freed below.
+        // SAFETY: the folio is ours alone now, and freed by the caller.
         let workingset = unsafe { record.as_ref() }.has(flag::WORKINGSET);
-        let item = tree.get(index).expect("an attached folio is in the tree").entry;
         let shadow = Shadow { age, workingset };
-        tree.compare_exchange(index, Some(item), Some(shadow.entry())).expect("it has just been seen");
-        only_shadows = tree.values_only(index).is_some();
+        only_shadows = tree.replace_item(index, shadow.payload()).expect("an attached folio is in the tree");
         mapping.folios.fetch_sub(1, Relaxed);
         // SAFETY: as above.
         unsafe { record.as_ref() }.mapping.store(0, Release);
@@ -201,13 +209,10 @@ fn evict(shared: &Arc<Shared>, folio: Folio, last: &mut Option<Arc<MappingInner>
         mapping.take_frozen(&mut tree, unsafe { record.as_ref() });
     }
     drop(tree);
-    shared.counters.evictions.fetch_add(1, Relaxed);
-    // SAFETY: freezing took the count to 0, and `shared` is kept alive by the caller.
-    unsafe { Shared::free(NonNull::from(&**shared), record) };
     if only_shadows {
         note_shadow_node(shared, id, index);
     }
-    true
+    Some(record)
 }
 
 fn note_shadow_node(shared: &Arc<Shared>, mapping: u64, index: u64) {
@@ -233,26 +238,34 @@ fn prune_shadow_nodes(shared: &Arc<Shared>, bound: usize) -> bool {
         let mut tree = sync::lock(&mapping.tree);
         if let Some(range) = tree.values_only(index) {
             tree.remove_range(range, |_| {});
-            shared.counters.shadow_nodes_pruned.fetch_add(1, Relaxed);
+            shared.counters.here().shadow_nodes_pruned.fetch_add(1, Relaxed);
             pruned = true;
         }
     }
 }
 
-/// A folio has been inserted where this shadow was: which list does it join?
-pub(crate) fn refault(shared: &Shared, record: &Record, payload: u64) -> List {
-    let shadow = Shadow::from_payload(payload);
-    shared.counters.refaults.fetch_add(1, Relaxed);
-    let distance = shared.age.load(Relaxed).wrapping_sub(shadow.age) & ((1 << AGE_BITS) - 1);
+/// Puts a folio that has been inserted on a list; where there was a shadow, by what that says.
+pub(crate) fn join(shared: &Shared, record: &Record, shadow: Option<u64>) {
     let mut lru = sync::lock(&shared.lru);
+    let list = match shadow {
+        Some(payload) => refault(shared, &mut lru, record, Shadow::from_payload(payload)),
+        None => List::Inactive,
+    };
+    lru.add(&shared.arena, record, list);
+}
+
+/// A folio has been inserted where this shadow was: which list does it join?
+fn refault(shared: &Shared, lru: &mut Lru, record: &Record, shadow: Shadow) -> List {
+    let counts = shared.counters.here();
+    counts.refaults.fetch_add(1, Relaxed);
+    let distance = shared.age.load(Relaxed).wrapping_sub(shadow.age) & ((1 << AGE_BITS) - 1);
     if distance > lru.pages[List::Active as usize] {
         return List::Inactive;
     }
     lru.pressure += record.pages();
-    drop(lru);
     record.set(flag::WORKINGSET);
     shared.age.fetch_add(record.pages(), Relaxed);
-    shared.counters.activations.fetch_add(1, Relaxed);
+    counts.activations.fetch_add(1, Relaxed);
     List::Active
 }
 
@@ -265,8 +278,7 @@ mod tests {
         for age in [0, 1, (1 << AGE_BITS) - 1] {
             for workingset in [false, true] {
                 let shadow = Shadow { age, workingset };
-                assert_eq!(Shadow::from_payload(shadow.entry().payload()), shadow);
-                assert!(!shadow.entry().is_item());
+                assert_eq!(Shadow::from_payload(shadow.payload()), shadow);
             }
         }
     }

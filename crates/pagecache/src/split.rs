@@ -77,7 +77,7 @@ impl Mapping {
         }
         drop(tree);
         inner.folios.fetch_add(parts - 1, Relaxed);
-        shared.counters.folio_splits.fetch_add(1, Relaxed);
+        shared.counters.here().folio_splits.fetch_add(1, Relaxed);
         Ok(())
     }
 }

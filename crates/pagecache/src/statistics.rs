@@ -1,23 +1,26 @@
 //! Counters.
 //!
-//! Owns what is counted. Hits are counted in one of several cells by thread, so that threads on different cores do not
-//! write one cache line; all else happens seldom enough for one cell.
+//! Owns what is counted, in one of several cells by thread, so that threads on different cores do not write one
+//! cache line.
 
 use crate::cache::Shared;
 use crate::lru::List;
-use crate::sync;
+use crate::sync::{self, Padded};
 use std::cell::Cell;
 use std::sync::atomic::AtomicU64 as PlainU64;
 use std::sync::atomic::Ordering::Relaxed;
 
 const CELLS: usize = 32;
 
-#[repr(align(128))]
-struct Padded(PlainU64);
-
 /// The counters of a cache.
 pub(crate) struct Counters {
-    hits: [Padded; CELLS],
+    cells: Box<[Padded<Counts>; CELLS]>,
+}
+
+/// What some of the threads counted.
+#[derive(Default)]
+pub(crate) struct Counts {
+    pub hits: PlainU64,
     pub misses: PlainU64,
     pub insertions: PlainU64,
     pub refaults: PlainU64,
@@ -30,23 +33,17 @@ pub(crate) struct Counters {
 
 impl Counters {
     pub fn new() -> Self {
-        let zero = || PlainU64::new(0);
-        Self {
-            hits: std::array::from_fn(|_| Padded(zero())),
-            misses: zero(),
-            insertions: zero(),
-            refaults: zero(),
-            activations: zero(),
-            evictions: zero(),
-            splits: zero(),
-            folio_splits: zero(),
-            shadow_nodes_pruned: zero(),
-        }
+        Self { cells: Box::new(std::array::from_fn(|_| Padded::default())) }
     }
 
+    /// Where this thread counts.
     #[inline]
-    pub fn hit(&self) {
-        self.hits[cell()].0.fetch_add(1, Relaxed);
+    pub fn here(&self) -> &Counts {
+        &self.cells[cell()]
+    }
+
+    fn sum(&self, of: impl Fn(&Counts) -> &PlainU64) -> u64 {
+        self.cells.iter().map(|counts| of(counts).load(Relaxed)).sum()
     }
 }
 
@@ -112,15 +109,15 @@ impl Shared {
             (lru.pages, lru.folios.iter().sum())
         };
         Statistics {
-            hits: counters.hits.iter().map(|cell| cell.0.load(Relaxed)).sum(),
-            misses: counters.misses.load(Relaxed),
-            insertions: counters.insertions.load(Relaxed),
-            refaults: counters.refaults.load(Relaxed),
-            activations: counters.activations.load(Relaxed),
-            evictions: counters.evictions.load(Relaxed),
-            splits: counters.splits.load(Relaxed),
-            folio_splits: counters.folio_splits.load(Relaxed),
-            shadow_nodes_pruned: counters.shadow_nodes_pruned.load(Relaxed),
+            hits: counters.sum(|counts| &counts.hits),
+            misses: counters.sum(|counts| &counts.misses),
+            insertions: counters.sum(|counts| &counts.insertions),
+            refaults: counters.sum(|counts| &counts.refaults),
+            activations: counters.sum(|counts| &counts.activations),
+            evictions: counters.sum(|counts| &counts.evictions),
+            splits: counters.sum(|counts| &counts.splits),
+            folio_splits: counters.sum(|counts| &counts.folio_splits),
+            shadow_nodes_pruned: counters.sum(|counts| &counts.shadow_nodes_pruned),
             bytes: self.bytes(),
             folios,
             active_bytes: pages[List::Active as usize] << crate::PAGE_SHIFT,

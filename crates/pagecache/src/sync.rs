@@ -1,6 +1,6 @@
 //! The locks and atomics of this crate: parking_lot and std, or shuttle's for model checking.
 //!
-//! Owns the choice and nothing else. What is only touched under a lock uses std's atomics in both
+//! Owns the choice, and [`Padded`]. What is only touched under a lock uses std's atomics in both
 //! builds, so that the model checker tries interleavings where there are any.
 
 #[cfg(not(feature = "shuttle"))]
@@ -66,3 +66,17 @@ mod real {
 }
 
 pub use real::*;
+
+/// A value in cache lines of its own, so that threads that change it do not slow those who read what lies beside it.
+#[derive(Default)]
+#[repr(align(128))]
+pub struct Padded<T>(pub T);
+
+impl<T> std::ops::Deref for Padded<T> {
+    type Target = T;
+
+    #[inline]
+    fn deref(&self) -> &T {
+        &self.0
+    }
+}

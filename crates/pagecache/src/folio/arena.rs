@@ -7,7 +7,7 @@
 //! their own, so that allocation does not wait for the kernel.
 
 use super::record::{NONE, Record};
-use crate::sync::{self, Mutex};
+use crate::sync::{self, Mutex, Padded};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
@@ -26,7 +26,7 @@ pub(crate) struct Arena {
     regions: Box<[OnceLock<Region>]>,
     pages: u32,
     huge_pages: bool,
-    buddy: Mutex<Buddy>,
+    buddy: Padded<Mutex<Buddy>>,
     /// Regions that are mapped; changed under `mapping`.
     mapped: AtomicUsize,
     mapping: Mutex<()>,
@@ -101,7 +101,7 @@ impl Arena {
             regions: (0..pages.div_ceil(REGION_PAGES)).map(|_| OnceLock::new()).collect(),
             pages,
             huge_pages,
-            buddy: Mutex::new(Buddy { free: [NONE; ORDERS] }),
+            buddy: Padded(Mutex::new(Buddy { free: [NONE; ORDERS] })),
             mapped: AtomicUsize::new(0),
             mapping: Mutex::new(()),
         }
@@ -131,10 +131,12 @@ impl Arena {
         (0..order).rev().find_map(|order| Some((self.take(order)?, order)))
     }
 
-    /// Gives a block back.
-    pub fn free(&self, id: u32, order: u8) {
+    /// Gives blocks back: first page and order of each.
+    pub fn free(&self, blocks: impl IntoIterator<Item = (u32, u8)>) {
         let mut buddy = sync::lock(&self.buddy);
-        self.put(&mut buddy, id, order);
+        for (id, order) in blocks {
+            self.put(&mut buddy, id, order);
+        }
     }
 
     fn take(&self, order: u8) -> Option<u32> {
@@ -252,11 +254,11 @@ mod tests {
             } else if !taken.is_empty() {
                 let (id, order) = taken.swap_remove(rng.usize(..taken.len()));
                 used[id as usize..(id + (1 << order)) as usize].fill(false);
-                arena.free(id, order);
+                arena.free([(id, order)]);
             }
         }
         for (id, order) in taken {
-            arena.free(id, order);
+            arena.free([(id, order)]);
         }
         let mut largest = 0;
         while let Some((_, MAX_ORDER)) = arena.allocate(MAX_ORDER) {

@@ -9,7 +9,7 @@
 //! and are accessed relaxed under that lock. The pool's own lock is a leaf: nothing is locked under it.
 
 use super::entry::Raw;
-use crate::sync::{self, AtomicU64, Mutex};
+use crate::sync::{self, AtomicU64, Mutex, Padded};
 use arrayvec::ArrayVec;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64 as PlainU64, AtomicUsize};
@@ -156,10 +156,10 @@ impl Node {
 /// The memory of nodes, shared by any number of arrays.
 pub struct NodePool {
     chunks: Box<[OnceLock<Box<[Node]>>]>,
-    free: Mutex<Free>,
-    in_use: AtomicUsize,
+    free: Padded<Mutex<Free>>,
+    in_use: Padded<AtomicUsize>,
     /// Bytes charged for nodes in use, and for whatever else its owner charges there.
-    account: Arc<PlainU64>,
+    account: Arc<Padded<PlainU64>>,
 }
 
 struct Free {
@@ -180,13 +180,13 @@ impl NodePool {
     }
 
     /// A pool that charges its nodes to an account.
-    pub(crate) fn with_account(capacity: usize, account: Arc<PlainU64>) -> Self {
+    pub(crate) fn with_account(capacity: usize, account: Arc<Padded<PlainU64>>) -> Self {
         assert!(capacity < NONE as usize - 4 * LARGEST as usize, "nodes are numbered with 32 bits");
         let chunks = chunk_of(capacity as u32).0 + 1;
         Self {
             chunks: (0..chunks).map(|_| OnceLock::new()).collect(),
-            free: Mutex::new(Free { nodes: Vec::new(), made: 0 }),
-            in_use: AtomicUsize::new(0),
+            free: Padded(Mutex::new(Free { nodes: Vec::new(), made: 0 })),
+            in_use: Padded::default(),
             account,
         }
     }

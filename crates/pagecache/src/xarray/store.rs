@@ -65,6 +65,21 @@ impl XArray {
         Ok(())
     }
 
+    /// Puts a value in the place of the item that covers `index`, over its range and with its marks, in one walk. Gives
+    /// whether its node then holds nothing but values; `None` where there is no item.
+    pub fn replace_item(&mut self, index: u64, value: u64) -> Option<bool> {
+        let walked = self.walk(index);
+        self.found(&walked).filter(|found| found.entry.is_item())?;
+        let (place, raw) = (walked.place, Raw::entry(Entry::Value(value)));
+        if place.node == NONE {
+            self.set_head(raw);
+            return Some(false);
+        }
+        let node = self.node(place.node);
+        node.put_entry(place.offset, node.width(place.offset), raw);
+        Some(node.present() == node.values())
+    }
+
     /// Takes out the entry at `index`, its whole range.
     pub fn erase(&mut self, index: u64) -> Option<Found> {
         let walked = self.walk(index);

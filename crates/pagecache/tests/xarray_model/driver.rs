@@ -18,7 +18,7 @@ pub enum Operation {
     Erase { index: u64 },
     /// Take out all that touch a range.
     RemoveRange { first: u64, count: u64 },
-    /// Put another entry in the place of one: the right one is expected, or not.
+    /// Put another entry in the place of one: the right one is expected, or not. A value takes an item's place as in eviction.
     Exchange { index: u64, right: bool, new: Option<bool> },
     /// Split into pieces of one order.
     Split { index: u64, order: u8 },
@@ -181,6 +181,17 @@ impl Driver {
         let new = new.map(|value| self.entry(value));
         let other = self.entry(false);
         let expected = if right { there.map(|(_, stored)| stored.entry) } else { Some(other) };
+        if right
+            && let Some((first, stored)) = there
+            && stored.entry.is_item()
+            && let Some(entry @ Entry::Value(value)) = new
+        {
+            // The same in one walk, as eviction does it.
+            let only_values = self.both(|array| array.replace_item(index, value));
+            assert_eq!(only_values, Some(self.both(|array| array.values_only(index)).is_some()));
+            self.model.get_mut(&first).expect("just found").entry = entry;
+            return;
+        }
         let result = self.both(|array| array.compare_exchange(index, expected, new));
         if !right {
             assert_eq!(result, Err(there.map(|(first, stored)| found(first, stored))));
