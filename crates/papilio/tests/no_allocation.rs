@@ -187,3 +187,19 @@ fn overwrites_in_place() {
         without_allocation(&format!("overwrites of {length} in place"), || overwrite(ROUNDS));
     }
 }
+
+/// Data with checksums is not overwritten where a commit left it; where nobody but memory knows of it, it is.
+#[test]
+fn overwrites_of_what_no_tree_tells_of() {
+    let place = Place::new(0);
+    let file = place.file("/summed", 4 << 20);
+    let mut random = fastrand::Rng::with_seed(4);
+    let bytes = [7; SECTOR as usize];
+    let mut overwrite = |rounds| {
+        for _ in 0..rounds {
+            file.write_at(&bytes, random.u64(0..256) * SECTOR).unwrap();
+        }
+    };
+    overwrite(4_000);
+    without_allocation("overwrites of pending extents", || overwrite(ROUNDS));
+}

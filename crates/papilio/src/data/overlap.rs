@@ -8,10 +8,14 @@
 use crate::tuning::WriteChecksum;
 use papilio_format::ChecksumType;
 use rayon::{ThreadPool, ThreadPoolBuilder};
+use smallvec::SmallVec;
 use std::sync::OnceLock;
 
 /// Bytes from which on it is worth to hand the sums over.
 const WORTH_IT: usize = 128 << 10;
+
+/// Sums one behind the other; those of a small write are no allocation.
+pub(crate) type Sums = SmallVec<[u8; 128]>;
 
 /// The threads that compute sums; absent where there is one core, or none can be started.
 fn workers() -> Option<&'static ThreadPool> {
@@ -34,10 +38,10 @@ pub(crate) fn sum_and_write<R: Send>(
     sector_size: usize,
     sectors: &[&[u8]],
     write: impl FnOnce() -> R + Send,
-) -> (Vec<u8>, R) {
+) -> (Sums, R) {
     let bytes: usize = sectors.iter().map(|piece| piece.len()).sum();
     let sums = move || {
-        let mut sums = Vec::with_capacity(bytes / sector_size * algorithm.size());
+        let mut sums = Sums::with_capacity(bytes / sector_size * algorithm.size());
         for sector in sectors.iter().flat_map(|piece| piece.chunks_exact(sector_size)) {
             sums.extend_from_slice(algorithm.compute(sector).as_bytes());
         }
@@ -48,7 +52,7 @@ pub(crate) fn sum_and_write<R: Send>(
         (WriteChecksum::BeforeSubmit, _) | (_, None) => (sums(), write()),
         (WriteChecksum::Offloaded, Some(workers)) => workers.install(|| (sums(), write())),
         (WriteChecksum::Overlapped, Some(workers)) => {
-            let mut computed = Vec::new();
+            let mut computed = Sums::new();
             let result = workers.in_place_scope(|scope| {
                 scope.spawn(|_| computed = sums());
                 write()
@@ -86,7 +90,7 @@ mod tests {
             for how in [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded] {
                 let (sums, result, written) = run(how);
                 assert_eq!(
-                    (sums == expected, result, written == pieces.concat()),
+                    (sums[..] == expected[..], result, written == pieces.concat()),
                     (true, 42, true),
                     "{how:?}"
                 );
