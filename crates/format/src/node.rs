@@ -110,21 +110,43 @@ impl<'a> Node<'a> {
         assert_eq!(bytes.len(), geometry.node_size as usize, "a tree block is one node size long");
         let header = NodeHeader::parse_prefix(bytes)?.0;
         // The cheap test first, and the one that tells "nothing was ever written here" best.
-        if header.address != expected.address {
-            return Err(Corrupt::NodeIdentity {
-                field: "address",
-                expected: expected.address.0,
-                found: header.address.0,
-            });
-        }
+        check_address(&header, expected)?;
         let sum = geometry.checksum_type;
         let computed = sum.compute(&bytes[CHECKSUM_SIZE..]);
         let stored = sum.stored(bytes);
         if computed != stored {
             return Err(Corrupt::Checksum { what: "tree block", stored, computed });
         }
-        check_identity(&header, expected, geometry)?;
-        let node = Self::check_structure(bytes, &header, geometry)?;
+        Self::check_content(bytes, &header, expected, geometry)
+    }
+
+    /// As [`Node::check`], of a block whose checksum was computed just now.
+    ///
+    /// # Errors
+    /// The first thing wrong with it.
+    ///
+    /// # Panics
+    /// As [`Node::check`].
+    pub fn check_summed(
+        bytes: &'a [u8],
+        expected: &NodeExpectation,
+        geometry: &Geometry,
+    ) -> Result<Self, Corrupt> {
+        assert_eq!(bytes.len(), geometry.node_size as usize, "a tree block is one node size long");
+        let header = NodeHeader::parse_prefix(bytes)?.0;
+        check_address(&header, expected)?;
+        Self::check_content(bytes, &header, expected, geometry)
+    }
+
+    /// Identity, structure and items.
+    fn check_content(
+        bytes: &'a [u8],
+        header: &NodeHeader,
+        expected: &NodeExpectation,
+        geometry: &Geometry,
+    ) -> Result<Self, Corrupt> {
+        check_identity(header, expected, geometry)?;
+        let node = Self::check_structure(bytes, header, geometry)?;
         if let Some(first_key) = expected.first_key
             && !node.is_empty()
             && node.key(0) != first_key
@@ -132,9 +154,9 @@ impl<'a> Node<'a> {
             return Err(Corrupt::FirstKey { expected: first_key, found: node.key(0) });
         }
         if node.level == 0 {
-            crate::tree_check::check_leaf(node, &header, geometry)?;
+            crate::tree_check::check_leaf(node, header, geometry)?;
         } else {
-            crate::tree_check::check_internal(node, &header)?;
+            crate::tree_check::check_internal(node, header)?;
         }
         Ok(node)
     }
@@ -289,6 +311,14 @@ impl<'a> Node<'a> {
         };
         data_start - self.len() * ItemHeader::SIZE
     }
+}
+
+fn check_address(header: &NodeHeader, expected: &NodeExpectation) -> Result<(), Corrupt> {
+    if header.address == expected.address {
+        return Ok(());
+    }
+    let (expected, found) = (expected.address.0, header.address.0);
+    Err(Corrupt::NodeIdentity { field: "address", expected, found })
 }
 
 /// File system, level, generation and owner, as the caller expects them.

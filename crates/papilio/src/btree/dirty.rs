@@ -24,7 +24,7 @@ pub(crate) fn dirty_blocks_since(root: &Arc<TreeBlock>, since: u64, found: &mut 
     }
 }
 
-/// Appends the block to `buffer` as it goes to disk: its gap zeroed, its checksum computed; checked by
+/// Puts the block into `buffer` as it goes to disk: its gap zeroed, its checksum computed; checked by
 /// the same code that checks what is read.
 ///
 /// # Errors
@@ -40,5 +40,5 @@ pub(crate) fn sealed(block: &TreeBlock, geometry: &Geometry, buffer: &mut [u8]) 
         owner: Some(block.owner()),
         ..NodeExpectation::at(block.address())
     };
-    Node::check(buffer, &expected, geometry).map(|_| ())
+    Node::check_summed(buffer, &expected, geometry).map(|_| ())
 }

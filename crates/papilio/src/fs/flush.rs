@@ -16,7 +16,7 @@ use crate::fs::FileSystem;
 use crate::fs::change::EXTENT_ITEMS;
 use crate::fs::open_inodes::OpenInode;
 use crate::namespace::Place;
-use papilio_format::TreeId;
+use papilio_format::{Generation, TreeId};
 use papilio_pagecache::Dirty;
 use parking_lot::Mutex;
 use std::cell::RefCell;
@@ -99,13 +99,24 @@ impl FileSystem {
 
     /// Commits, with what calls that returned have written to the device: it is not in the trees before.
     pub(super) fn commit(&self) -> Result<()> {
+        self.write_back_all_ordered()?;
+        self.transactions()?.commit()
+    }
+
+    /// As [`FileSystem::commit`], unless that transaction is committed already.
+    pub(super) fn commit_transaction(&self, generation: Generation) -> Result<()> {
+        self.write_back_all_ordered()?;
+        self.transactions()?.commit_transaction(generation)
+    }
+
+    fn write_back_all_ordered(&self) -> Result<()> {
         for open in self.mounted.dirty_inodes.those_of(None) {
             if !open.ordered.is_empty() {
                 let _exclusive = open.data.write();
                 self.write_back_ordered(&open)?;
             }
         }
-        self.transactions()?.commit()
+        Ok(())
     }
 
     /// Where there is no room for a change: brings what is in no tree yet to the trees, of files that nobody uses

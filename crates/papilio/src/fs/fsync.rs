@@ -184,6 +184,8 @@ impl FileSystem {
         if !self.mounted.tree_log {
             return self.commit();
         }
+        // What is to be durable was changed in this transaction or before.
+        let generation = transactions.generation();
         let logged = match open {
             Some(open) => self.log_open(open)?,
             None => self.log_inode(place, None)?,
@@ -198,7 +200,7 @@ impl FileSystem {
             Logged::NeedsCommit(why) => why,
         };
         tracing::debug!("fsync of {place:?} is a commit: {why}");
-        self.commit()
+        self.commit_transaction(generation)
     }
 
     /// Enters an open file into the log.

@@ -19,10 +19,9 @@ use super::extent_items::ExtentItems;
 use super::handle::Handle;
 use super::quota::mark_inconsistent;
 use super::transaction::Transactions;
-use crate::btree::{Change, LiveTree, ReadPin, Tree, TreeBlock, dirty_blocks, sealed};
-use crate::errors::{BlockFault, Error, Result};
+use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
+use crate::errors::{Error, Result};
 use crate::space::{BlockGroupUpdate, LogicalRange, NewBlockGroup, Pinned, RangeSet, free_space_tree};
-use crate::volume::LogicalWrite;
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
 use papilio_format::items::root::{RootItem, root_key};
@@ -33,9 +32,6 @@ use papilio_format::{
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-
-/// Bytes of tree blocks that are sealed and written together.
-const WRITE_BATCH: usize = 4 << 20;
 
 /// What commits hand on to one another.
 #[derive(Debug)]
@@ -50,6 +46,8 @@ pub(crate) struct CommitState {
     waiting: VecDeque<(ReadPin, Pinned)>,
     /// The UUID tree is kept up to date, and the superblock says so.
     uuid_tree_current: bool,
+    /// Through which tree blocks are written.
+    pub(super) buffer: Vec<u8>,
 }
 
 impl CommitState {
@@ -62,6 +60,7 @@ impl CommitState {
             superblock_changed: false,
             waiting: VecDeque::new(),
             uuid_tree_current,
+            buffer: Vec::new(),
         }
     }
 }
@@ -93,6 +92,19 @@ impl Transactions {
         result
     }
 
+    /// Makes durable what was changed in a transaction, unless a commit did meanwhile.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit`].
+    pub(crate) fn commit_transaction(&self, generation: Generation) -> Result<()> {
+        let mut state = self.commit.lock();
+        if state.written.generation >= generation {
+            return Ok(());
+        }
+        self.check_running()?;
+        self.commit_locked(&mut state).inspect_err(|error| self.abort(error))
+    }
+
     /// Returns when no commit is being written any more: what was changed in a transaction before the running
     /// one is then durable.
     ///
@@ -115,10 +127,11 @@ impl Transactions {
             self.prepare(state)?;
             self.freeze(state)?
         };
-        self.write_out(&frozen)?;
+        self.write_out(&frozen, &mut state.buffer)?;
         self.volume.flush()?;
         self.volume.write_superblocks(&frozen.superblock)?;
         state.written = frozen.superblock;
+        self.log.queue.committed(frozen.superblock.generation);
         for range in frozen.log_blocks {
             self.space.release(range);
         }
@@ -456,61 +469,15 @@ impl Transactions {
     }
 
     /// Writes all blocks of the frozen trees that are not on disk, in the order of their addresses.
-    fn write_out(&self, frozen: &Frozen) -> Result<()> {
+    fn write_out(&self, frozen: &Frozen, buffer: &mut Vec<u8>) -> Result<()> {
         let mut blocks = Vec::new();
         for (_, tree) in &frozen.trees {
             dirty_blocks(&tree.root_block()?, &mut blocks);
         }
-        self.write_blocks(blocks)
-    }
-
-    /// Writes blocks that do not change any more.
-    pub(super) fn write_blocks(&self, mut blocks: Vec<Arc<TreeBlock>>) -> Result<()> {
-        blocks.sort_unstable_by_key(|block| block.address());
-        blocks.dedup_by_key(|block| block.address());
-        let geometry = self.volume.geometry();
-        let node_size = geometry.node_size as usize;
-        let mut buffer = vec![0; WRITE_BATCH.min(blocks.len() * node_size)];
-        for batch in blocks.chunks(WRITE_BATCH / node_size) {
-            for (block, bytes) in batch.iter().zip(buffer.chunks_exact_mut(node_size)) {
-                sealed(block, &geometry, bytes).map_err(|reason| Error::TreeBlock {
-                    tree: block.owner(),
-                    address: block.address(),
-                    copies: 0,
-                    reason: BlockFault::Corrupt(reason),
-                })?;
-            }
-            let mut writes: Vec<_> = runs(batch)
-                .map(|(from, to)| {
-                    LogicalWrite::new(batch[from].address(), &buffer[from * node_size..to * node_size])
-                })
-                .collect();
-            self.volume.write_many(&mut writes);
-            writes.into_iter().try_for_each(|write| write.result)?;
-            for block in batch {
-                self.live.forest().written(block);
-            }
-        }
+        self.write_blocks(&mut blocks, buffer)?;
+        blocks.iter().for_each(|block| self.live.forest().written(block));
         Ok(())
     }
-}
-
-/// Neighbours in a batch of sorted blocks, as ranges of it.
-fn runs(batch: &[Arc<TreeBlock>]) -> impl Iterator<Item = (usize, usize)> + '_ {
-    let mut next = 0;
-    std::iter::from_fn(move || {
-        let from = next;
-        let first = batch.get(from)?;
-        let size = first.bytes().len() as u64;
-        next += 1;
-        while batch
-            .get(next)
-            .is_some_and(|block| block.address().0 == first.address().0 + (next - from) as u64 * size)
-        {
-            next += 1;
-        }
-        Some((from, next))
-    })
 }
 
 /// Whether two root items are alike but for the time, which alone is no change.

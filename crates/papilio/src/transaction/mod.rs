@@ -4,6 +4,7 @@
 //! [`extent_items`] turns it into items of the extent tree; [`chunks`] makes room; [`commit`] writes
 //! all of it out while the next transaction goes on.
 
+mod block_writing;
 mod chunks;
 mod commit;
 pub(crate) mod csum_items;
@@ -12,6 +13,9 @@ mod extent_items;
 mod handle;
 mod lazy_tree;
 mod live_trees;
+mod log_blocks;
+mod log_queue;
+mod log_sync;
 mod log_trees;
 mod only_reference;
 mod quota;
@@ -22,5 +26,6 @@ mod writable;
 
 pub(crate) use handle::{DataExtent, DataReference, Handle};
 pub(crate) use lazy_tree::LazyTree;
-pub(crate) use log_trees::{LogTicket, Synced, log_root_key};
+pub(crate) use log_queue::LogTicket;
+pub(crate) use log_sync::{Synced, log_root_key};
 pub(crate) use transaction::{TransactionOptions, Transactions};

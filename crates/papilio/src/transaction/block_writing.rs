@@ -1,0 +1,68 @@
+//! Writing tree blocks.
+//!
+//! Owns [`Transactions::write_blocks`], by which everything that a commit or a sync of the log writes of trees
+//! leaves: checked, in the order of addresses, neighbours in one piece. Locks: none; the blocks are frozen, and
+//! the buffer is the caller's. Kernel counterpart: `btree_write_cache_pages` (`fs/btrfs/extent_io.c`).
+
+use super::transaction::Transactions;
+use crate::btree::{TreeBlock, sealed};
+use crate::errors::{BlockFault, Error, Result};
+use crate::volume::LogicalWrite;
+use std::sync::Arc;
+
+/// Bytes of tree blocks that are sealed and written together.
+const WRITE_BATCH: usize = 1 << 20;
+
+impl Transactions {
+    /// Writes blocks that do not change any more, through a buffer that is kept from one time to the next.
+    ///
+    /// # Errors
+    /// A block that is not as it should be, of which nothing gets to disk; what writing meets.
+    pub(super) fn write_blocks(&self, blocks: &mut Vec<Arc<TreeBlock>>, buffer: &mut Vec<u8>) -> Result<()> {
+        blocks.sort_unstable_by_key(|block| block.address());
+        blocks.dedup_by_key(|block| block.address());
+        let geometry = self.volume.geometry();
+        let node_size = geometry.node_size as usize;
+        let room = WRITE_BATCH.min(blocks.len() * node_size);
+        if buffer.len() < room {
+            buffer.resize(room, 0);
+        }
+        for batch in blocks.chunks(WRITE_BATCH / node_size) {
+            for (block, bytes) in batch.iter().zip(buffer.chunks_exact_mut(node_size)) {
+                sealed(block, &geometry, bytes).map_err(|reason| Error::TreeBlock {
+                    tree: block.owner(),
+                    address: block.address(),
+                    copies: 0,
+                    reason: BlockFault::Corrupt(reason),
+                })?;
+            }
+            let mut writes: Vec<_> = runs(batch)
+                .map(|(from, to)| {
+                    LogicalWrite::new(batch[from].address(), &buffer[from * node_size..to * node_size])
+                })
+                .collect();
+            self.volume.write_many(&mut writes);
+            writes.into_iter().try_for_each(|write| write.result)?;
+        }
+        Ok(())
+    }
+}
+
+/// Neighbours in a batch of sorted blocks, as ranges of it.
+fn runs(batch: &[Arc<TreeBlock>]) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let mut next = 0;
+    std::iter::from_fn(move || {
+        let from = next;
+        let first = batch.get(from)?;
+        let size = first.bytes().len() as u64;
+        next += 1;
+        while batch
+            .get(next)
+            .is_some_and(|block| block.address().0 == first.address().0 + (next - from) as u64 * size)
+        {
+            next += 1;
+        }
+        Some((from, next))
+    })
+}
+

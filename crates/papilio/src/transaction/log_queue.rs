@@ -1,0 +1,118 @@
+//! Those who wait for the log to be durable: one of them writes it for all who are there.
+//!
+//! Owns [`LogQueue`] and [`LogTicket`]. Invariants: at most one leads, and while anybody waits somebody leads or
+//! has been woken to; who is woken is either done or to lead, so that a sync costs each of those whom it serves
+//! one sleep and one waking. Lock: a leaf, held by nobody who waits. Kernel counterparts: `join_running_log_trans`,
+//! `wait_log_commit` (`fs/btrfs/tree-log.c`); what [`LogQueue::gather`] does, by `log_batch` in `btrfs_sync_log`.
+
+use papilio_format::Generation;
+use parking_lot::Mutex;
+use std::thread::{self, Thread};
+use std::time::{Duration, Instant};
+
+/// What was entered into the log and waits to be durable.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogTicket {
+    /// The transaction whose log it is.
+    pub(super) generation: Generation,
+    /// How many changes the log has with it.
+    pub(super) entered: u64,
+}
+
+impl LogTicket {
+}
+
+/// Those who wait.
+#[derive(Debug, Default)]
+pub(super) struct LogQueue {
+    state: Mutex<State>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// The last transaction that is known to be committed.
+    committed: Generation,
+    /// The transaction whose log was synced last, and how many of its changes.
+    generation: Generation,
+    synced: u64,
+    leading: bool,
+    waiting: Vec<(LogTicket, Thread)>,
+}
+
+impl State {
+    fn has(&self, ticket: &LogTicket) -> bool {
+        self.committed >= ticket.generation
+            || self.generation == ticket.generation && self.synced >= ticket.entered
+    }
+
+    /// Those to be woken: who has what he waits for, and one to lead if nobody does.
+    fn wake(&mut self) -> Vec<Thread> {
+        let mut waiting = std::mem::take(&mut self.waiting);
+        let mut woken = Vec::with_capacity(waiting.len());
+        let mut leads = self.leading;
+        waiting.retain(|(ticket, thread)| {
+            let done = self.has(ticket);
+            if !done && std::mem::replace(&mut leads, true) {
+                return true;
+            }
+            woken.push(thread.clone());
+            false
+        });
+        self.waiting = waiting;
+        woken
+    }
+}
+
+/// The right to write the log, until it is dropped.
+pub(super) struct Lead<'q> {
+    queue: &'q LogQueue,
+}
+
+impl Drop for Lead<'_> {
+    fn drop(&mut self) {
+        self.queue.update(|state| state.leading = false);
+    }
+}
+
+impl LogQueue {
+    fn update(&self, change: impl FnOnce(&mut State)) {
+        let woken = {
+            let mut state = self.state.lock();
+            change(&mut state);
+            state.wake()
+        };
+        woken.iter().for_each(Thread::unpark);
+    }
+
+    /// Waits until what the ticket stands for is durable, or it is the caller's turn to make it so.
+    pub(super) fn wait(&self, ticket: LogTicket) -> Option<Lead<'_>> {
+        let mut state = self.state.lock();
+        loop {
+            if state.has(&ticket) {
+                return None;
+            }
+            if !state.leading {
+                state.leading = true;
+                return Some(Lead { queue: self });
+            }
+            let current = thread::current();
+            // Parking may end for no reason.
+            state.waiting.retain(|(_, thread)| thread.id() != current.id());
+            state.waiting.push((ticket, current));
+            drop(state);
+            thread::park();
+            state = self.state.lock();
+        }
+    }
+
+    /// All that was entered up to this is durable.
+    pub(super) fn synced(&self, upto: LogTicket) {
+        let mut state = self.state.lock();
+        (state.generation, state.synced) = (upto.generation, upto.entered);
+    }
+
+    /// A transaction is committed.
+    pub(super) fn committed(&self, generation: Generation) {
+        self.update(|state| state.committed = generation);
+    }
+}

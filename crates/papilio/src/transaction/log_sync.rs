@@ -1,0 +1,167 @@
+//! The way of a log to disk.
+//!
+//! Owns [`Transactions::sync_log`], which makes durable what all who wait have entered: log trees, their root
+//! tree, a flush, the first superblock copy, which names the root tree and bears the generation of the last
+//! commit. Where the log cannot say what has to be durable (a chunk or a feature bit that only the next commit
+//! makes known), the answer is [`Synced::NeedsCommit`].
+//!
+//! Locks, in this order: `commit`, a tree's writer, those of the log (leaves). Who waits for another's sync holds
+//! none. Kernel counterpart: `btrfs_sync_log` (`fs/btrfs/tree-log.c`).
+
+use super::commit::CommitState;
+use super::handle::Handle;
+use super::log_queue::LogTicket;
+use super::log_trees::LogAllocator;
+use super::transaction::Transactions;
+use crate::btree::{LiveTree, Tree, TreeBlock, dirty_blocks_since};
+use crate::errors::{Error, Result};
+use papilio_format::items::inode::FileKind;
+use papilio_format::items::root::{RawRootItem, RootItem};
+use papilio_format::superblock::RawSuperblock;
+use papilio_format::{Generation, ItemType, Key, TreeId, objectid};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What syncing a log came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[must_use]
+pub(crate) enum Synced {
+    /// It is durable.
+    Durable,
+    /// Only a commit makes it so.
+    NeedsCommit,
+}
+
+/// What a sync makes durable.
+struct LogState {
+    /// The log trees that changed.
+    changed: Vec<(TreeId, Arc<LiveTree>)>,
+    /// The freezes of the sync before, of log trees and of their root tree.
+    since: (u64, u64),
+    upto: LogTicket,
+}
+
+impl Transactions {
+    /// Makes durable what was entered into the log with `ticket`, and before.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnlyFileSystem`] after an earlier failure; else the failure of this, which latches the
+    /// file system read-only, as nobody knows what is on disk then.
+    pub(crate) fn sync_log(&self, ticket: LogTicket) -> Result<Synced> {
+        let Some(_lead) = self.log.queue.wait(ticket) else { return Ok(Synced::Durable) };
+        let mut state = self.commit.lock();
+        self.check_running()?;
+        if state.written.generation >= ticket.generation {
+            // A commit came in between.
+            return Ok(Synced::Durable);
+        }
+        let features = *self.features.lock();
+        if state.superblock_changed
+            || self.chunks.has_pending()
+            || !state.written.incompat_flags.contains(features)
+        {
+            return Ok(Synced::NeedsCommit);
+        }
+        match self.sync_log_locked(ticket.generation, &mut state) {
+            Ok(synced) => Ok(synced),
+            // Nothing was written that anything leads to.
+            Err(Error::NoSpace { .. }) => Ok(Synced::NeedsCommit),
+            Err(error) => {
+                self.abort(&error);
+                Err(error)
+            }
+        }
+    }
+
+    fn sync_log_locked(&self, generation: Generation, state: &mut CommitState) -> Result<Synced> {
+        // Before the first tree is frozen.
+        let left = self.log.blocks.take_left();
+        let log = self.take_log_state(generation);
+        let written = self.write_log(&log, state);
+        if let Ok(Some(stamps)) = written {
+            {
+                let mut log = self.log.state.lock();
+                (log.synced_stamp, log.root_synced_stamp) = stamps;
+            }
+            self.log.blocks.free(left);
+            self.log.queue.synced(log.upto);
+            return Ok(Synced::Durable);
+        }
+        self.log.blocks.put_back(left);
+        self.log.state.lock().changed.extend(log.changed.iter().map(|(id, _)| *id));
+        written.map(|_| Synced::NeedsCommit)
+    }
+
+    fn take_log_state(&self, generation: Generation) -> LogState {
+        let mut log = self.log.state.lock();
+        let changed = std::mem::take(&mut log.changed);
+        LogState {
+            changed: changed.into_iter().map(|id| (id, Arc::clone(&log.trees[&id]))).collect(),
+            since: (log.synced_stamp, log.root_synced_stamp),
+            upto: LogTicket { generation, entered: log.entered },
+        }
+    }
+
+    /// Writes a state of the log; returns the freezes of its log trees and of their root tree, or `None` where a
+    /// change of it stopped half-way.
+    fn write_log(&self, log: &LogState, state: &mut CommitState) -> Result<Option<(u64, u64)>> {
+        // No commit ends the transaction meanwhile: that takes the lock which the caller holds.
+        let handle = Handle::new(self, None, None, self.now());
+        let allocator = LogAllocator { handle: &handle, log: &self.log };
+        let stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
+        let frozen: Vec<Tree> = log.changed.iter().map(|(_, tree)| tree.freeze(stamp)).collect();
+        let root_tree = {
+            let log = self.log.state.lock();
+            if log.broken {
+                return Ok(None);
+            }
+            log.root.clone()
+        };
+        let root_tree = match root_tree {
+            Some(tree) => tree,
+            None => {
+                let tree = self.new_log_tree(&allocator)?;
+                self.log.state.lock().root = Some(Arc::clone(&tree));
+                tree
+            }
+        };
+        for ((id, _), tree) in log.changed.iter().zip(&frozen) {
+            let item = log_root_item(&*tree.root_block()?, self.node_size());
+            root_tree.edit(&allocator).put(log_root_key(*id), &item)?;
+        }
+        let root_stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
+        let root = root_tree.freeze(root_stamp).root_block()?;
+        let mut blocks = Vec::new();
+        dirty_blocks_since(&root, log.since.1, &mut blocks);
+        for tree in &frozen {
+            dirty_blocks_since(&tree.root_block()?, log.since.0, &mut blocks);
+        }
+        let superblock =
+            RawSuperblock { log_root: root.address(), log_root_level: root.level(), ..state.written };
+        drop((frozen, root));
+        self.write_blocks(&mut blocks, &mut state.buffer)?;
+        self.volume.flush()?;
+        self.volume.write_log_superblock(&superblock)?;
+        Ok(Some((stamp, root_stamp)))
+    }
+}
+
+/// The key by which the root tree of log trees finds that of a subvolume.
+pub(crate) const fn log_root_key(subvolume: TreeId) -> Key {
+    Key::new(objectid::TREE_LOG.0, ItemType::ROOT_ITEM, subvolume.0)
+}
+
+/// The root item of a log tree, as the kernel makes it.
+fn log_root_item(root: &TreeBlock, node_size: u64) -> [u8; RawRootItem::SIZE] {
+    let mut item = RawRootItem::parse(&[0; RawRootItem::SIZE]).expect("zeros are a root item");
+    item.inode.generation = Generation(1);
+    item.inode.size = 3;
+    item.inode.nlink = 1;
+    item.inode.nbytes = node_size;
+    item.inode.mode = FileKind::Directory.mode_bits() | 0o755;
+    item.generation = root.generation();
+    item.address = root.address();
+    item.level = root.level();
+    item.refs = 1;
+    RootItem::new(item).to_bytes()
+}
