@@ -34,6 +34,12 @@ pub(crate) trait NodeAllocator {
     /// References that cannot be read.
     fn copied(&self, tree: &LiveTree, old: &TreeBlock, new: &TreeBlock) -> Result<()>;
 
+    /// Whether all that [`NodeAllocator::copied`] does of an old block is what [`NodeAllocator::free`] does: then a
+    /// block that nobody else holds is not copied in memory, but given its new place.
+    fn moves(&self) -> bool {
+        false
+    }
+
     /// Something of a tree was changed, so that an error from here on leaves it half done. Copying a
     /// block alone is no such change.
     fn changed(&self) {}

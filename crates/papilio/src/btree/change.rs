@@ -48,11 +48,18 @@ impl Edit<'_> {
         Ok(TreeBlock::empty_like(node, &self.identity(level, first_key)?, level))
     }
 
-    /// Copies the block where it was frozen or is held by a reader, and gives it for changing.
+    /// Copies the block where it was frozen or is held by a reader, and gives it for changing. An error leaves it
+    /// as it is.
     pub(super) fn writable<'n>(&self, node: &'n mut Arc<TreeBlock>) -> Result<&'n mut TreeBlock> {
         if node.stamp() <= self.frozen {
             let first_key = if node.len() == 0 { Key::MIN } else { node.first_key() };
             let identity = self.identity(node.level(), &first_key)?;
+            if self.allocator.moves() && Arc::get_mut(node).is_some() {
+                self.allocator.free(self.tree, node)?;
+                let block = Arc::get_mut(node).expect("seen above");
+                block.move_to(&identity);
+                return Ok(block);
+            }
             let copy = node.copy_as(&identity);
             self.allocator.copied(self.tree, node, &copy).inspect_err(|_| self.allocator.changed())?;
             *node = Arc::new(copy);

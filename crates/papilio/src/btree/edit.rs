@@ -38,11 +38,16 @@ impl TreeBlock {
     /// A block with the content of this one and another identity.
     pub(crate) fn copy_as(&self, identity: &BlockIdentity) -> Self {
         let mut copy = self.clone();
-        if copy.level > 0 && copy.links.is_empty() {
-            copy.links.resize(copy.len(), None);
-        }
-        copy.identify(identity);
+        copy.move_to(identity);
         copy
+    }
+
+    /// Gives this block another identity.
+    pub(crate) fn move_to(&mut self, identity: &BlockIdentity) {
+        if self.level > 0 && self.links.is_empty() {
+            self.links.resize(self.len(), None);
+        }
+        self.identify(identity);
     }
 
     /// A new block without content, of the same file system as `template`.

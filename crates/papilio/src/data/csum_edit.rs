@@ -108,7 +108,16 @@ impl SumRuns {
 /// # Errors
 /// A tree block or item that cannot be read, before anything was changed; or what changing the tree
 /// meets.
-pub(crate) fn insert_sums(editor: &mut TreeEditor<'_>, mut sums: SumRuns) -> Result<()> {
+pub(crate) fn insert_sums(editor: &mut TreeEditor<'_>, sums: SumRuns) -> Result<()> {
+    let most = max_sums(editor.geometry());
+    insert_short_sums(editor, sums, most)
+}
+
+/// As [`insert_sums`], in items of `most` sums at most: growing one of those moves less.
+///
+/// # Errors
+/// As [`insert_sums`].
+pub(crate) fn insert_short_sums(editor: &mut TreeEditor<'_>, mut sums: SumRuns, most: usize) -> Result<()> {
     sums.runs.sort_unstable_by_key(|run| run.start);
     assert!(sums.runs.is_sorted_by(|a, b| a.end <= b.start), "no sector has two sums");
     let geometry = *editor.geometry();
@@ -117,7 +126,7 @@ pub(crate) fn insert_sums(editor: &mut TreeEditor<'_>, mut sums: SumRuns) -> Res
     drop(tree);
     remove_sums_of(editor, &stale)?;
     let tree = editor.tree();
-    let changes = plan_insertion(&tree, &geometry, &sums)?;
+    let changes = plan_insertion(&tree, &geometry, &sums, most.min(max_sums(&geometry)))?;
     drop(tree);
     editor.apply(&changes)
 }
@@ -155,9 +164,9 @@ struct Growing {
     sums: Vec<u8>,
 }
 
-fn plan_insertion(tree: &Tree, geometry: &Geometry, sums: &SumRuns) -> Result<Vec<Change>> {
+fn plan_insertion(tree: &Tree, geometry: &Geometry, sums: &SumRuns, most: usize) -> Result<Vec<Change>> {
     let size = geometry.checksum_type.size();
-    let most = max_sums(geometry) * size;
+    let most = most * size;
     let sector = u64::from(geometry.sector_size);
     let end_of = |item: &Growing| LogicalAddress(item.start.0 + (item.sums.len() / size) as u64 * sector);
     let mut changes = Vec::new();

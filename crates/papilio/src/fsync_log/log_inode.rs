@@ -15,7 +15,7 @@
 
 use crate::btree::{Change, LiveTree, Tree, TreeEditor};
 use crate::data::checksum::DataSums;
-use crate::data::csum_edit::{SumRuns, insert_sums};
+use crate::data::csum_edit::{SumRuns, insert_short_sums};
 use crate::data::file_extents_edit::{hole, on_disk};
 use crate::data::stored_extents::StoredExtents;
 use crate::errors::Result;
@@ -36,6 +36,9 @@ use std::ops::{Range, RangeInclusive};
 
 /// Extents that an fsync logs at most; beyond that, a commit is as quick.
 const MAX_EXTENTS: usize = 4096;
+
+/// Sums in one item of a log, which is written anew with each fsync, at most.
+const MAX_SUMS: usize = 128;
 
 /// What is known of an inode that is to be logged.
 #[derive(Clone, Copy)]
@@ -141,7 +144,7 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
             },
         };
         if !gathered.sums.is_empty() {
-            insert_sums(editor, gathered.sums)?;
+            insert_short_sums(editor, gathered.sums, MAX_SUMS)?;
         }
         Ok(gathered.inodes)
     })?;

@@ -65,4 +65,3 @@ fn runs(batch: &[Arc<TreeBlock>]) -> impl Iterator<Item = (usize, usize)> + '_ {
         Some((from, next))
     })
 }
-

@@ -88,7 +88,10 @@ mod tests {
         blocks.leave(address(2));
         assert_eq!(blocks.reuse(), None, "the next state is not durable yet");
         blocks.free(left);
-        assert_eq!([blocks.reuse(), blocks.reuse(), blocks.reuse()], [Some(address(1)), Some(address(3)), None]);
+        assert_eq!(
+            [blocks.reuse(), blocks.reuse(), blocks.reuse()],
+            [Some(address(1)), Some(address(3)), None]
+        );
         let left = blocks.take_left();
         blocks.put_back(left);
         assert_eq!(blocks.reuse(), None, "the state did not get to disk");

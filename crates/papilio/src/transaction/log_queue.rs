@@ -3,12 +3,11 @@
 //! Owns [`LogQueue`] and [`LogTicket`]. Invariants: at most one leads, and while anybody waits somebody leads or
 //! has been woken to; who is woken is either done or to lead, so that a sync costs each of those whom it serves
 //! one sleep and one waking. Lock: a leaf, held by nobody who waits. Kernel counterparts: `join_running_log_trans`,
-//! `wait_log_commit` (`fs/btrfs/tree-log.c`); what [`LogQueue::gather`] does, by `log_batch` in `btrfs_sync_log`.
+//! `wait_log_commit` (`fs/btrfs/tree-log.c`).
 
 use papilio_format::Generation;
 use parking_lot::Mutex;
 use std::thread::{self, Thread};
-use std::time::{Duration, Instant};
 
 /// What was entered into the log and waits to be durable.
 #[derive(Clone, Copy, Debug)]
@@ -19,8 +18,7 @@ pub(crate) struct LogTicket {
     pub(super) entered: u64,
 }
 
-impl LogTicket {
-}
+impl LogTicket {}
 
 /// Those who wait.
 #[derive(Debug, Default)]

@@ -96,6 +96,10 @@ impl NodeAllocator for LogAllocator<'_, '_> {
     fn copied(&self, tree: &LiveTree, old: &TreeBlock, _new: &TreeBlock) -> Result<()> {
         self.free(tree, old)
     }
+
+    fn moves(&self) -> bool {
+        true
+    }
 }
 
 impl Transactions {
