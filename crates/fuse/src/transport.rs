@@ -279,7 +279,7 @@ pub trait Operations: Send + Sync + 'static {
     /// Writes all of it.
     fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno>;
 
-    /// Makes a file or directory durable.
+    /// Makes a file or directory durable; with `data_only`, what reading the data takes.
     fn sync(&self, node: NodeId, data_only: bool) -> Result<(), Errno>;
 
     /// Gives room to a range, makes a hole of it or zeroes, by `fallocate`'s mode.

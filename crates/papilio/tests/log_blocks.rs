@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 const FILES: usize = 3;
 const FILE_BYTES: usize = 600_000;
-const FSYNCS: usize = 120;
+const FSYNCS: usize = 80;
 
 fn open(device: Arc<dyn Device>) -> FileSystem {
     let options = OpenOptions::new().write(true).commit_interval(None);

@@ -169,12 +169,13 @@ impl Operations for Server {
         self.write_file(caller, node, write)
     }
 
-    fn sync(&self, node: NodeId, _data_only: bool) -> Result<(), Errno> {
+    fn sync(&self, node: NodeId, data_only: bool) -> Result<(), Errno> {
         if self.read_only {
             return Ok(());
         }
         let node = self.node(node)?;
         match node.file() {
+            Ok(file) if data_only => Ok(file.sync_data()?),
             Ok(file) => Ok(file.sync()?),
             Err(_) => Ok(node.inode.sync()?),
         }

@@ -1,6 +1,6 @@
 //! fsync: what makes one inode durable.
 //!
-//! Owns [`File::sync`] and [`Inode::sync`], and which ranges of files changed in the running transaction
+//! Owns [`File::sync`], [`File::sync_data`] and [`Inode::sync`], and which ranges of files changed in the running transaction
 //! ([`ChangedFiles`]). Where the log can say all of it, the log is written, together with those of others who wait;
 //! else it is a commit. Which names go with it, [`NameChanges`](crate::fsync_log::name_changes) knows.
 //!
@@ -15,7 +15,7 @@ use crate::fs::{File, FileSystem, Inode};
 use crate::fsync_log::log_inode::{LogRequest, Logged, WithNames, log_file};
 use crate::namespace::Place;
 use crate::space::RangeSet;
-use crate::transaction::{Handle, Synced};
+use crate::transaction::{Handle, LogTicket, Synced};
 use papilio_format::items::inode::FileKind;
 use papilio_format::{Generation, InodeNumber};
 use parking_lot::Mutex;
@@ -42,6 +42,18 @@ struct Changed {
     /// The one that the ranges changed in.
     generation: Generation,
     ranges: RangeSet,
+    /// What entered it into the log last.
+    logged: Option<LogTicket>,
+}
+
+/// Where the data of a file is, and what reading it takes.
+enum DataState {
+    /// Some is not in the log of the running transaction, or that is not known.
+    Changed,
+    /// All is in the log, or in an earlier transaction.
+    Logged(LogTicket),
+    /// All is in earlier transactions.
+    Unchanged,
 }
 
 impl ChangedRanges {
@@ -65,10 +77,22 @@ impl ChangedRanges {
     }
 
     /// The log of transaction `generation` has all of it.
-    fn logged(&self, generation: Generation) {
+    fn logged(&self, generation: Generation, ticket: LogTicket) {
         let mut state = self.state.lock();
         state.known_from = state.known_from.min(generation);
         state.ranges.clear();
+        state.logged = Some(ticket);
+    }
+
+    fn data_state(&self, generation: Generation) -> DataState {
+        let state = self.state.lock();
+        if state.known_from > generation || state.generation == generation && !state.ranges.is_empty() {
+            return DataState::Changed;
+        }
+        match state.logged {
+            Some(ticket) if ticket.generation() == generation => DataState::Logged(ticket),
+            _ => DataState::Unchanged,
+        }
     }
 }
 
@@ -147,6 +171,43 @@ impl File {
         let Some(open) = self.open_arc() else { return fs.commit() };
         fs.flush(open)?;
         fs.sync_inode(self.inode().place(), Some(open))
+    }
+
+    /// Makes all data that was written to this file before the call durable, and what it takes to read it back:
+    /// the size, which extents there are, the names of a new file; but not times, attributes, or names of a file
+    /// that had some before (`fdatasync`). Where nothing of that changed since it was made durable last, nothing
+    /// is written; what was overwritten in place is flushed.
+    ///
+    /// # Errors
+    /// As [`File::sync`].
+    pub fn sync_data(&self) -> Result<()> {
+        let fs = self.inode().file_system();
+        let transactions = fs.transactions()?;
+        let Some(open) = self.open_arc() else { return fs.commit() };
+        let (generation, place) = (transactions.generation(), open.place());
+        let state = {
+            // Who brings it to the trees holds it exclusively.
+            let _shared = open.data.read();
+            let item = open.item(&*transactions.live().get(place.tree)?)?;
+            let in_memory = open.has_data_in_memory(&item);
+            match open.changed.data_state(generation) {
+                DataState::Unchanged if item.generation >= generation => DataState::Changed,
+                DataState::Logged(_) if !transactions.is_logged(place.tree, place.inode) => {
+                    DataState::Changed
+                }
+                state if !in_memory => state,
+                _ => DataState::Changed,
+            }
+        };
+        match state {
+            DataState::Changed => return self.sync(),
+            DataState::Unchanged => transactions.wait_for_commit()?,
+            DataState::Logged(ticket) => match transactions.sync_log(ticket)? {
+                Synced::Durable => {}
+                Synced::NeedsCommit => return fs.commit_transaction(generation),
+            },
+        }
+        fs.mounted.volume().flush()
     }
 }
 
@@ -251,8 +312,8 @@ impl FileSystem {
                 how: self.mounted.tuning.log_items,
             },
         )?;
-        if let (Logged::Entered(_), Some(changed)) = (logged, changed) {
-            changed.logged(generation);
+        if let (Logged::Entered(ticket), Some(changed)) = (logged, changed) {
+            changed.logged(generation, ticket);
         }
         Ok(logged)
     }

@@ -37,7 +37,7 @@ pub enum IoOperation<B> {
     },
     /// Makes the file durable, as [`File::sync`].
     Fsync,
-    /// Makes the file's data durable, and of its metadata what reading them takes.
+    /// Makes the file's data durable, as [`File::sync_data`].
     Fdatasync,
     /// Makes a hole, as [`File::punch_hole`] (a trim).
     PunchHole {
@@ -235,7 +235,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> IoOperation<B> {
                 let bytes = (*buffer).as_ref();
                 file.write_at(bytes, *offset).map(|()| bytes.len())
             }
-            IoOperation::Fsync | IoOperation::Fdatasync => file.sync().map(|()| 0),
+            IoOperation::Fsync => file.sync().map(|()| 0),
+            IoOperation::Fdatasync => file.sync_data().map(|()| 0),
             IoOperation::PunchHole { offset, length } => {
                 file.punch_hole(*offset, *length).map(|()| *length as usize)
             }

@@ -275,6 +275,15 @@ impl OpenInode {
         }
     }
 
+    /// Whether data, or what it takes to read it, is in memory only; `item` is what the tree has.
+    pub(super) fn has_data_in_memory(&self, item: &InodeItem) -> bool {
+        !self.ordered.is_empty()
+            || self.is_dirty()
+                && (self.mapping.as_ref().is_some_and(|mapping| mapping.has_dirty(0..u64::MAX))
+                    || !self.in_place.written().read().is_empty()
+                    || self.touched().is_some_and(|touched| touched.size > item.size))
+    }
+
     /// Whether there is something to flush.
     pub(super) fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)

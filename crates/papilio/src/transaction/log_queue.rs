@@ -20,6 +20,13 @@ pub(crate) struct LogTicket {
 
 impl LogTicket {}
 
+impl LogTicket {
+    /// The transaction whose log it is.
+    pub(crate) fn generation(&self) -> Generation {
+        self.generation
+    }
+}
+
 /// Those who wait.
 #[derive(Debug, Default)]
 pub(super) struct LogQueue {

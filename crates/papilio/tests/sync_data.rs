@@ -1,0 +1,130 @@
+//! `fdatasync`: data and what reading it takes are durable; where nothing of that changed, nothing is written.
+
+use papilio::format::items::inode::Timespec;
+use papilio::{File, FileSystem, InodeFlags, MkfsOptions, OpenOptions, SetAttributes, SetTime};
+use papilio_device::{Action, Device, MemoryDevice, Recording};
+use std::sync::Arc;
+
+/// A file system whose device's writes are seen.
+struct Case {
+    recording: Recording,
+    open: OpenOptions,
+    fs: FileSystem,
+}
+
+impl Case {
+    fn new(cache: Option<u64>) -> Self {
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).expect("mkfs");
+        let mut open = OpenOptions::new().write(true).commit_interval(None);
+        if let Some(bytes) = cache {
+            open = open.cache_bytes(bytes);
+        }
+        let recording = Recording::new();
+        let recorder = recording.attach(device);
+        let fs = FileSystem::from_devices(vec![Arc::new(recorder)], &open).expect("open");
+        // Chunks are there: making one is what a log cannot say.
+        fs.create_file("/first").unwrap().write_at(&[1; 100_000], 0).unwrap();
+        fs.sync().unwrap();
+        Self { recording, open, fs }
+    }
+
+    /// Bytes of each write, and flushes, that `run` makes.
+    fn seen(&self, run: impl FnOnce()) -> (Vec<usize>, usize) {
+        let before = self.recording.len();
+        run();
+        let events = self.recording.events();
+        let new = &events[before..];
+        let writes = new.iter().filter_map(|event| match &event.action {
+            Action::Write { data, .. } => Some(data.len()),
+            _ => None,
+        });
+        let flushes = new.iter().filter(|event| matches!(event.action, Action::Flush)).count();
+        (writes.collect(), flushes)
+    }
+
+    /// The content of a file after the power went.
+    fn after_power_loss(&self, path: &str) -> Vec<u8> {
+        let mut replay = self.recording.replay();
+        replay.advance(self.recording.len());
+        let device: Arc<dyn Device> = Arc::new(replay.durable().pop().unwrap());
+        let fs = FileSystem::from_devices(vec![device], &self.open).expect("open after the power went");
+        let file = fs.open_file(path).unwrap();
+        let mut content = vec![0; file.len() as usize];
+        assert_eq!(file.read_at(&mut content, 0).unwrap(), content.len());
+        content
+    }
+}
+
+fn set_times(file: &File, seconds: i64) {
+    let time = Timespec { seconds, nanoseconds: 0 };
+    let set = SetAttributes {
+        atime: Some(SetTime::At(time)),
+        mtime: Some(SetTime::At(time)),
+        ..SetAttributes::default()
+    };
+    file.inode().set_attributes(&set).unwrap();
+}
+
+#[test]
+fn data_sizes_and_new_files_are_durable() {
+    for cache in [None, Some(4 << 20)] {
+        let case = Case::new(cache);
+        let file = case.fs.create_file("/new").unwrap();
+        file.write_at(&[2; 50_000], 0).unwrap();
+        file.sync_data().unwrap();
+        assert_eq!(case.after_power_loss("/new"), [2; 50_000], "a new file");
+        file.write_at(&[3; 10_000], 45_000).unwrap();
+        file.sync_data().unwrap();
+        let mut content = vec![2; 45_000];
+        content.resize(55_000, 3);
+        assert_eq!(case.after_power_loss("/new"), content, "it grew");
+        case.fs.sync().unwrap();
+        file.write_at(&[4; 4096], 4096).unwrap();
+        content[4096..8192].fill(4);
+        file.sync_data().unwrap();
+        assert_eq!(case.after_power_loss("/new"), content, "a part was overwritten");
+        file.set_len(20_000).unwrap();
+        file.sync_data().unwrap();
+        assert_eq!(case.after_power_loss("/new"), content[..20_000], "it was cut");
+        case.fs.create_file("/empty").unwrap().sync_data().unwrap();
+        assert_eq!(case.after_power_loss("/empty"), [], "a new file without data");
+    }
+}
+
+#[test]
+fn where_times_alone_changed_nothing_is_written() {
+    for cache in [None, Some(4 << 20)] {
+        let case = Case::new(cache);
+        let file = case.fs.open_file("/first").unwrap();
+        set_times(&file, 1);
+        assert_eq!(case.seen(|| file.sync_data().unwrap()), (vec![], 1), "not in the log yet");
+        file.write_at(&[2; 4096], 0).unwrap();
+        let (written, _) = case.seen(|| file.sync_data().unwrap());
+        assert!(!written.is_empty(), "data changed");
+        assert_eq!(case.seen(|| file.sync_data().unwrap()), (vec![], 1), "the log has it");
+        set_times(&file, 2);
+        assert_eq!(case.seen(|| file.sync_data().unwrap()), (vec![], 1), "times changed");
+        let (written, _) = case.seen(|| file.sync().unwrap());
+        assert!(!written.is_empty(), "an fsync writes times");
+        case.fs.sync().unwrap();
+        assert_eq!(case.seen(|| file.sync_data().unwrap()), (vec![], 1), "the commit has it");
+    }
+}
+
+#[test]
+fn what_is_overwritten_in_place_is_flushed_and_nothing_else() {
+    let case = Case::new(None);
+    let file = case.fs.create_file("/place").unwrap();
+    file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
+    file.write_at(&[1; 16384], 0).unwrap();
+    case.fs.sync().unwrap();
+    let seen = case.seen(|| {
+        file.write_at(&[2; 4096], 4096).unwrap();
+        file.sync_data().unwrap();
+    });
+    assert_eq!(seen, (vec![4096], 1));
+    let mut content = vec![1; 16384];
+    content[4096..8192].fill(2);
+    assert_eq!(case.after_power_loss("/place"), content);
+}
