@@ -1,9 +1,12 @@
 //! Extents of an open file in memory, so that reading asks the tree once for each.
 //!
-//! Owns [`ExtentCache`], and in it the file's [`SumCache`]. Invariant: what it holds is what the tree says; whoever changes the file's extents
-//! holds its data lock exclusively and clears it, and who reads through it holds that lock shared. Inline
-//! extents and holes are not kept. Lock: its own, for one look-up or insertion. Kernel counterpart:
-//! `struct extent_map_tree` (`fs/btrfs/extent_map.h`).
+//! Owns [`ExtentCache`], and in it the file's [`SumCache`]. Extents lie in shards, by the part of the file that was
+//! asked for, so that readers all over a file of many extents, who keep what they looked up, do not wait for one
+//! another; one that is asked for in several parts is in the shard of each. Invariant: what it holds is what
+//! the tree says; whoever changes the file's extents holds its data lock exclusively and clears it, and who reads
+//! through it holds that lock shared. Inline extents and holes are not kept. Locks: a shard's own, for one
+//! look-up or insertion; nobody waits to insert. Kernel counterpart: `struct extent_map_tree`
+//! (`fs/btrfs/extent_map.h`).
 
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind};
 use crate::data::sum_cache::{SumBudget, SumCache};
@@ -11,9 +14,14 @@ use papilio_format::FileOffset;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Extents kept at most; beyond that all go.
-const KEPT: usize = 1 << 16;
+/// Shards of a cache.
+const SHARDS: usize = 16;
+/// Bytes of the file that are in one shard: a shift.
+const PART: u32 = 20;
+/// Extents kept at most in a shard; beyond that all of it go.
+const KEPT: usize = (1 << 16) / SHARDS;
 
 #[derive(Clone, Copy, Debug)]
 struct Kept {
@@ -22,17 +30,24 @@ struct Kept {
     preallocated: bool,
 }
 
+/// A shard, on cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(RwLock<BTreeMap<u64, Kept>>);
+
 /// Extents by the first byte of the file that they stand for.
 #[derive(Debug)]
 pub(crate) struct ExtentCache {
-    extents: RwLock<BTreeMap<u64, Kept>>,
+    shards: [Shard; SHARDS],
+    /// Whether there may be any.
+    used: AtomicBool,
     sums: SumCache,
 }
 
 impl ExtentCache {
     /// An empty cache, whose sums count against `budget`.
     pub(crate) fn new(budget: &Arc<SumBudget>) -> Self {
-        Self { extents: RwLock::default(), sums: SumCache::new(budget) }
+        Self { shards: Default::default(), used: AtomicBool::new(false), sums: SumCache::new(budget) }
     }
 
     /// The sums of these extents.
@@ -40,33 +55,43 @@ impl ExtentCache {
         &self.sums
     }
 
+    fn shard(&self, at: u64) -> &RwLock<BTreeMap<u64, Kept>> {
+        &self.shards[(at >> PART) as usize % SHARDS].0
+    }
+
     /// The rest from `at` on of the extent that holds that byte.
     pub(crate) fn get(&self, at: u64) -> Option<Extent> {
-        let extents = self.extents.read();
+        let extents = self.shard(at).read();
         let (&start, kept) = extents.range(..=at).next_back().filter(|(_, kept)| at < kept.end)?;
         let disk = kept.disk.advanced(at - start);
         let kind = if kept.preallocated { ExtentKind::Prealloc(disk) } else { ExtentKind::Regular(disk) };
         Some(Extent { start: FileOffset(at), end: FileOffset(kept.end), kind })
     }
 
-    /// Keeps a whole extent, if it is of a kind that is kept.
-    pub(crate) fn insert(&self, extent: &Extent) {
+    /// Keeps a whole extent in which `at` lies, if it is of a kind that is kept, and unless others are busy with
+    /// its shard.
+    pub(crate) fn insert(&self, extent: &Extent, at: u64) {
         let (disk, preallocated) = match extent.kind {
             ExtentKind::Regular(disk) => (disk, false),
             ExtentKind::Prealloc(disk) => (disk, true),
             ExtentKind::Hole | ExtentKind::Inline(_) => return,
         };
-        let mut extents = self.extents.write();
-        if extents.len() >= KEPT {
-            extents.clear();
-        }
+        let Some(mut extents) = self.shard(at).try_write() else { return };
+        // Before it can be found; who clears cannot be about, by the data lock.
+        self.used.store(true, Ordering::Relaxed);
+        let full = if extents.len() >= KEPT { std::mem::take(&mut *extents) } else { BTreeMap::new() };
         extents.insert(extent.start.0, Kept { end: extent.end.0, disk, preallocated });
+        drop(extents);
+        // Not while others wait.
+        drop(full);
     }
 
     /// The file's extents change.
     pub(crate) fn clear(&self) {
-        if !self.extents.read().is_empty() {
-            self.extents.write().clear();
+        if self.used.swap(false, Ordering::Relaxed) {
+            for shard in &self.shards {
+                shard.0.write().clear();
+            }
         }
         self.sums.clear();
     }
@@ -82,5 +107,53 @@ impl Extent {
             other => other,
         };
         Self { start: FileOffset(at), end: self.end, kind }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use papilio_format::items::file_extent::Compression;
+    use papilio_format::{Generation, LogicalAddress};
+
+    fn extent(start: u64, length: u64) -> Extent {
+        let disk = DiskExtent {
+            disk_address: LogicalAddress(start + (1 << 30)),
+            disk_length: length,
+            ram_bytes: length,
+            offset: 0,
+            compression: Compression::None,
+            generation: Generation(1),
+        };
+        Extent { start: FileOffset(start), end: FileOffset(start + length), kind: ExtentKind::Regular(disk) }
+    }
+
+    #[test]
+    fn an_extent_is_found_in_each_part_that_asked_for_it() {
+        let cache = ExtentCache::new(&SumBudget::new(0));
+        let large = extent(0, 64 << 20);
+        for at in [0, 5 << 20, (63 << 20) + 4096] {
+            assert!(cache.get(at).is_none());
+            cache.insert(&large, at);
+            let found = cache.get(at).unwrap();
+            assert_eq!((found.start.0, found.end.0), (at, 64 << 20));
+            let ExtentKind::Regular(disk) = found.kind else { panic!("{found:?}") };
+            assert_eq!(disk.offset, at);
+        }
+        assert!(cache.get(7 << 20).is_none() && cache.get(64 << 20).is_none());
+        cache.clear();
+        assert!([0, 5 << 20, (63 << 20) + 4096].iter().all(|at| cache.get(*at).is_none()));
+    }
+
+    #[test]
+    fn no_more_are_kept_than_may_be() {
+        let cache = ExtentCache::new(&SumBudget::new(0));
+        for number in 0..(SHARDS * KEPT * 3) as u64 {
+            cache.insert(&extent(number * 4096, 4096), number * 4096);
+            assert!(cache.get(number * 4096).is_some());
+        }
+        assert!(cache.shards.iter().all(|shard| (1..=KEPT).contains(&shard.0.read().len())));
+        cache.clear();
+        assert!(cache.shards.iter().all(|shard| shard.0.read().is_empty()));
     }
 }

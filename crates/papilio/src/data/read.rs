@@ -285,7 +285,7 @@ impl Extents<'_> {
         };
         let extent = walk.next().expect("extents cover the whole range")?;
         if let Some(known) = self.file.known {
-            known.insert(&extent);
+            known.insert(&extent, at);
         }
         self.walk = Some((walk, extent.end.0));
         Ok(extent.from(at))
