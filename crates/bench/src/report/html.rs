@@ -68,7 +68,9 @@ pub fn page(report: &Report) -> anyhow::Result<String> {
     for fact in table::facts(report) {
         let _ = writeln!(page, "<p>{}</p>", escaped(&fact));
     }
-    let _ = writeln!(page, "<p>Made by <code>{}</code></p>", escaped(&report.command.join(" ")));
+    for command in report.commands() {
+        let _ = writeln!(page, "<p>Made by <code>{}</code></p>", escaped(&command));
+    }
     if report.interrupted {
         page += "<p><strong>The run was interrupted: not all was run.</strong></p>\n";
     }

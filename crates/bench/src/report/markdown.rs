@@ -9,8 +9,11 @@ use std::path::Path;
 
 /// The folder of the plots, beside the Markdown.
 const PLOTS: &str = "plots";
+/// What follows this line in a file that is there already is by hand and stays.
+const BY_HAND: &str = "<!-- By hand from here on; papilio bench leaves it. -->\n";
 
-/// Writes the Markdown to `path` and the plots into the folder `plots` beside it.
+/// Writes the Markdown to `path` and the plots into the folder `plots` beside it. What stands in the file behind
+/// [`BY_HAND`] is kept.
 ///
 /// # Errors
 /// A plot cannot be drawn, a file not be written.
@@ -30,7 +33,12 @@ pub fn write(report: &Report, path: &Path) -> anyhow::Result<()> {
         let file = folder.join(format!("{}.svg", plot.name));
         std::fs::write(&file, &plot.svg).with_context(|| file.display().to_string())?;
     }
-    std::fs::write(path, text(report, &all)).with_context(|| path.display().to_string())
+    let old = std::fs::read_to_string(path).unwrap_or_default();
+    let mut text = text(report, &all);
+    if let Some(start) = old.find(BY_HAND) {
+        text = format!("{}\n\n{}", text.trim_end(), &old[start..]);
+    }
+    std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
 fn image(plot: &Plot) -> String {
@@ -54,7 +62,11 @@ fn text(report: &Report, all: &[Plot]) -> String {
     for fact in table::facts(report) {
         let _ = writeln!(text, "- {}", escaped(&fact));
     }
-    let _ = writeln!(text, "\nMade by:\n\n    {}\n", report.command.join(" "));
+    text += "\nMade by:\n\n";
+    for command in report.commands() {
+        let _ = writeln!(text, "    {command}");
+    }
+    text.push('\n');
     if report.interrupted {
         text += "**The run was interrupted: not all was run.**\n\n";
     }
@@ -155,6 +167,20 @@ mod tests {
         }
         assert!(text.contains("| kernel | 100 | 90.0 to 110 | - | 0.20 | - |"), "{text}");
         assert!(text.contains(r"A \<processor\> & more"));
+    }
+
+    #[test]
+    fn what_is_by_hand_stays() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("bench.md");
+        write(&sample(), &path).unwrap();
+        let made = std::fs::read_to_string(&path).unwrap();
+        std::fs::write(&path, format!("old\n\n{BY_HAND}\n## Words\n")).unwrap();
+        write(&sample(), &path).unwrap();
+        let expected = format!("{}\n\n{BY_HAND}\n## Words\n", made.trim_end());
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
+        write(&sample(), &path).unwrap();
+        assert_eq!(std::fs::read_to_string(&path).unwrap(), expected);
     }
 
     #[test]

@@ -36,6 +36,9 @@ pub struct Report {
     pub started: u64,
     /// The command that made it.
     pub command: Vec<String>,
+    /// The commands of other reports that were added.
+    #[serde(default)]
+    pub added: Vec<Vec<String>>,
     /// Where.
     pub machine: Machine,
     /// Sizes, as a part of the originals'.
@@ -146,6 +149,7 @@ impl Report {
             format: FORMAT,
             started: now.unwrap_or_default().as_secs(),
             command: command_line(std::env::args_os()),
+            added: Vec::new(),
             machine,
             scale,
             rounds,
@@ -194,6 +198,11 @@ impl Report {
                 self.left_out.push(left);
             }
         }
+        for command in std::iter::once(other.command).chain(other.added) {
+            if command != self.command && !self.added.contains(&command) {
+                self.added.push(command);
+            }
+        }
         self.model = self.model.or(other.model);
         self.interrupted |= other.interrupted;
     }
@@ -207,6 +216,11 @@ impl Report {
     /// As JSON, with a newline at the end.
     pub fn to_json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
+    }
+
+    /// The commands that made it, as lines.
+    pub fn commands(&self) -> impl Iterator<Item = String> {
+        std::iter::once(&self.command).chain(&self.added).map(|words| words.join(" "))
     }
 
     /// The job of that name, where it was run.
@@ -409,11 +423,13 @@ pub(crate) mod tests {
         joined.left_out.clear();
         let whole = sample();
         other.machine.kernel = "7.0".into();
+        other.command = vec!["papilio".into(), "sweep".into()];
         joined.add(other.clone());
         assert_eq!((joined.jobs.len(), joined.sweeps.len()), (whole.jobs.len(), 1));
         assert_eq!(joined.machine, whole.machine);
         joined.add(other);
         assert_eq!((joined.jobs.len(), joined.sweeps.len(), joined.left_out.len()), (8, 1, 1));
+        assert_eq!(joined.commands().skip(1).collect::<Vec<_>>(), ["papilio sweep"]);
         assert!(!joined.is_empty());
         joined.jobs.clear();
         assert!(!joined.is_empty());

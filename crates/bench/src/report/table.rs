@@ -118,7 +118,9 @@ pub fn sweep_heads(sweep: &Sweep, id: &str) -> Vec<String> {
 pub fn sweep_rows(sweep: &Sweep, id: &str) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for side in Side::ALL {
-        let cell = |point: &Point| match (point.job.bandwidth(side), point.job.ratio(side, Side::Kernel)) {
+        // How far the bare backing is from the kernel says nothing about either.
+        let other = if side == Side::Raw { Side::Raw } else { Side::Kernel };
+        let cell = |point: &Point| match (point.job.bandwidth(side), point.job.ratio(side, other)) {
             (Some(got), Some(ratio)) => format!("{} ({ratio:.2})", number(got.median)),
             (Some(got), None) => number(got.median),
             (None, _) => "-".to_owned(),
