@@ -2,7 +2,8 @@
 //! they are, a crash leaves what was there before, and whatever else happens to the file comes after them.
 
 use papilio::{
-    CheckOptions, ErrorKind, FiemapExtent, File, FileSystem, MkfsOptions, NocowCheck, OpenOptions, Tuning,
+    CheckOptions, ErrorKind, FiemapExtent, File, FileSystem, InodeFlags, MkfsFeature, MkfsOptions,
+    NocowCheck, OpenOptions, Tuning,
 };
 use papilio_device::{Device, MemoryDevice};
 use papilio_oracle::{ImageSet, Need, Scratch, require};
@@ -149,7 +150,8 @@ impl Run {
 
     fn step(&mut self) {
         let which = self.random.usize(..2);
-        let (file, byte) = (self.files[which].clone(), self.random.u8(1..));
+        let (mut file, byte) = (self.files[which].clone(), self.random.u8(1..));
+        file.set_direct(self.random.bool());
         let (at, length) = self.sectors(24);
         let (start, end) = (at as usize, (at + length) as usize);
         match self.random.u8(..64) {
@@ -185,8 +187,16 @@ impl Run {
             }
             7 => file.sync().unwrap(),
             8 => self.fs.sync().unwrap(),
+            10 => {
+                // Longer again by what is written behind a hole.
+                file.set_len(at).unwrap();
+                let from = (FILE - length).max(at) as usize + self.random.usize(..100);
+                file.write_at(&vec![byte; FILE as usize - from], from as u64).unwrap();
+                self.models[which][start..].fill(0);
+                self.models[which][from..].fill(byte);
+            }
             9 => assert!(!file.fiemap(0).unwrap().is_empty() || self.models[which].iter().all(|b| *b == 0)),
-            10..20 => {
+            11..20 => {
                 let (from, to) = (start + self.random.usize(..4096), end - self.random.usize(..4000));
                 let mut buffer = vec![0; to.saturating_sub(from)];
                 assert_eq!(file.read_at(&mut buffer, from as u64).unwrap(), buffer.len());
@@ -214,15 +224,14 @@ impl Run {
 #[test]
 fn random_operations_leave_what_a_model_says() {
     for seed in 1..=12 {
-        let device = made(256 << 20);
+        let device = Arc::new(MemoryDevice::new(256 << 20));
+        let mkfs = MkfsOptions::new().feature(MkfsFeature::NoHoles, seed % 4 < 2);
+        papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &mkfs).expect("mkfs");
         let options = match seed % 3 {
-            0 => OpenOptions::new().cache_bytes(2 << 20),
-            _ => OpenOptions::new(),
+            0 => OpenOptions::new(),
+            _ => OpenOptions::new().cache_bytes(2 << 20),
         };
         let mut run = Run::new(open_with(&device, options), seed);
-        if seed % 6 == 0 {
-            run.files[0].set_direct(true);
-        }
         for step in 0..1200 {
             run.step();
             if step % 100 == 99 {
@@ -433,6 +442,29 @@ fn a_deleted_subvolume_takes_its_files_with_it() {
     fs.clean_subvolumes().unwrap();
     fs.close().unwrap();
     assert_clean(&device);
+}
+
+#[test]
+fn a_folio_that_is_dirty_elsewhere_does_not_hide_a_direct_write() {
+    let device = made(256 << 20);
+    let fs = open_with(&device, OpenOptions::new().cache_bytes(8 << 20));
+    for flags in [InodeFlags::empty(), InodeFlags::NODATACOW] {
+        fs.create_file("/file").unwrap().inode().set_flags(flags).unwrap();
+        let file = fs.open_file("/file").unwrap();
+        file.write_at(&vec![1; 1 << 20], 0).unwrap();
+        file.drop_cache().unwrap();
+        assert!(file.read_all().unwrap() == vec![1; 1 << 20]);
+        file.write_at(&[2; 4096], 900 << 10).unwrap();
+        let mut direct = file.clone();
+        direct.set_direct(true);
+        direct.write_at(&[3; 8192], 4096).unwrap();
+        let mut expected = vec![1; 1 << 20];
+        expected[4096..4096 + 8192].fill(3);
+        expected[900 << 10..][..4096].fill(2);
+        assert!(file.read_all().unwrap() == expected, "{flags:?}");
+        drop((file, direct));
+        fs.remove_file("/file").unwrap();
+    }
 }
 
 #[test]

@@ -141,7 +141,9 @@ impl File {
             if !self.direct {
                 return self.read_buffered(open, mapping, buffer, offset);
             }
-            if mapping.has_dirty(offset..offset.saturating_add(buffer.len() as u64)) {
+            let range = offset..offset.saturating_add(buffer.len() as u64);
+            // Also what lies before dirty pages that make the file longer belongs to it.
+            if mapping.has_dirty(range.clone()) || self.is_longer_in_memory(open, range.end)? {
                 self.flush()?;
             }
         }
@@ -176,6 +178,13 @@ impl File {
         }
         let live = transactions.live().get(self.inode.tree())?;
         Ok(self.live.get_or_init(|| live))
+    }
+
+    /// Whether `end` lies behind the end of the file as the tree has it, and memory has more of it.
+    fn is_longer_in_memory(&self, open: &OpenInode, end: u64) -> Result<bool> {
+        let live = self.live(self.inode.file_system().transactions()?)?;
+        let in_tree = open.glance(live)?.size;
+        Ok(end > in_tree && open.size(live)? > in_tree)
     }
 
     /// Reads what trees and device have; the caller holds the data lock.

@@ -55,10 +55,17 @@ impl File {
         if done > 0 && open.touch(fs.transactions()?.now()) {
             fs.mounted.dirty_inodes.insert(open);
         }
-        if let Some(mapping) = &open.mapping {
+        if let Some(mapping) = &open.mapping
+            && mapping.invalidate(range.clone(), Invalidate::All).kept > 0
+        {
+            // A folio reaches out of the range, and is dirty there.
+            drop(shared);
+            let _exclusive = open.data.write();
+            fs.flush_locked(open, *epoch)?;
             mapping.invalidate(range, Invalidate::All);
+        } else {
+            drop(shared);
         }
-        drop(shared);
         drop(epoch);
         if open.ordered.is_full() {
             fs.flush(open)?;

@@ -256,7 +256,8 @@ impl FileSystem {
                     open.note_changed(&self.mounted.changed_files, context.space.generation(), &part.range);
                 }
                 let sums = open.ordered.sums_of(parts, &geometry);
-                let item = open.as_seen(context.stamped(file));
+                // What makes it longer is in the page cache, and comes with its data.
+                let item = InodeItem { size: file.item.size, ..open.as_seen(context.stamped(file)) };
                 if new {
                     put_new(context, file, parts, sums, item)
                 } else {
