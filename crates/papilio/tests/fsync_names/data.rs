@@ -1,0 +1,137 @@
+//! Data, sizes and attributes together with names.
+
+use crate::case::{Case, judge_all, logged};
+
+const CASES: &[Case] = &[
+    logged(
+        "a file that was changed and closed before it is opened for the fsync",
+        |at| drop(at.file_with("/a", &[1; 50_000])),
+        |at| {
+            at.write("/a", 20_000, &[2; 10_000]);
+            at.fsync("/a");
+        },
+        |seen| {
+            seen.holds("/a", &[vec![1; 20_000], vec![2; 10_000], vec![1; 20_000]].concat());
+        },
+    ),
+    logged(
+        "what others in an fsynced directory hold is of one moment",
+        |at| {
+            at.mkdir("/d");
+            at.file_with("/d/old", &[1; 50_000]);
+        },
+        |at| {
+            at.write("/d/old", 10_000, &[2; 70_000]);
+            at.rename("/d/old", "/d/moved");
+            at.file_with("/d/new", &[3; 30_000]);
+            at.fsync("/d");
+        },
+        |seen| {
+            seen.holds("/d/moved", &[vec![1; 10_000], vec![2; 70_000]].concat());
+            seen.holds("/d/new", &[3; 30_000]);
+        },
+    ),
+    logged(
+        "fsynced, moved, changed without an fsync, and its directory fsynced",
+        |at| at.mkdir("/d"),
+        |at| {
+            at.file_with("/d/a", &[1; 50_000]);
+            at.fsync("/d/a");
+            at.write("/d/a", 0, &[2; 60_000]);
+            at.rename("/d/a", "/d/b");
+            at.fsync("/d");
+        },
+        |seen| {
+            let found = std::fs::read(seen.0.join("d/b")).unwrap();
+            assert!(found == [1; 50_000] || found == [2; 60_000]);
+            seen.gone("/d/a");
+        },
+    ),
+    logged(
+        "cut, grown and renamed",
+        |at| drop(at.file_with("/a", &[1; 100_000])),
+        |at| {
+            let file = at.open("/a");
+            file.set_len(10_000).unwrap();
+            file.set_len(60_000).unwrap();
+            at.rename("/a", "/b");
+            at.link("/b", "/c");
+            at.fsync("/c");
+        },
+        |seen| {
+            seen.holds("/b", &[vec![1; 10_000], vec![0; 50_000]].concat());
+            seen.same("/b", "/c");
+            seen.gone("/a");
+        },
+    ),
+    logged(
+        "holes, and room behind the end, of a renamed file",
+        |at| drop(at.file_with("/a", &[1; 200_000])),
+        |at| {
+            let file = at.open("/a");
+            file.punch_hole(50_000, 100_000).unwrap();
+            file.allocate(200_000, 100_000, true).unwrap();
+            at.rename("/a", "/b");
+            at.fsync("/b");
+        },
+        |seen| {
+            seen.holds("/b", &[vec![1; 50_000], vec![0; 100_000], vec![1; 50_000]].concat());
+        },
+    ),
+    logged(
+        "a clone, and the file that it is of gets another name",
+        |at| drop(at.file_with("/a", &[1; 100_000])),
+        |at| {
+            let clone = at.file("/clone");
+            clone.clone_range(&at.open("/a"), 0, 0, 0).unwrap();
+            at.rename("/a", "/b");
+            at.fsync("/clone");
+            at.fsync("/b");
+        },
+        |seen| {
+            seen.holds("/clone", &[1; 100_000]);
+            seen.holds("/b", &[1; 100_000]);
+        },
+    ),
+    logged(
+        "the attributes of a file that is fsynced by its directory",
+        |at| {
+            at.mkdir("/d");
+            at.file("/d/a");
+            at.set_xattr("/d/a", "user.one", "1");
+        },
+        |at| {
+            at.remove_xattr("/d/a", "user.one");
+            at.set_xattr("/d/a", "user.two", "2");
+            at.chmod("/d/a", 0o400);
+            at.rename("/d/a", "/d/b");
+            at.fsync("/d");
+        },
+        |seen| {
+            seen.xattr("/d/b", "user.one", None);
+            seen.xattr("/d/b", "user.two", Some("2"));
+            seen.mode("/d/b", 0o400);
+        },
+    ),
+    logged(
+        "a file that is replaced while it is open, and written on",
+        |at| drop(at.file("/a")),
+        |at| {
+            let old = at.open("/a");
+            at.file_with("/b", &[4; 10_000]);
+            at.rename("/b", "/a");
+            old.write_at(&[5; 10_000], 0).unwrap();
+            old.sync().unwrap();
+            at.fsync("/a");
+        },
+        |seen| {
+            seen.holds("/a", &[4; 10_000]);
+            seen.lists("/", &["a"]);
+        },
+    ),
+];
+
+#[test]
+fn data_of_files_whose_names_change() {
+    judge_all(CASES);
+}
