@@ -34,7 +34,7 @@ impl Inode {
         let fs = self.file_system();
         let ids = fs.subvolume_ids();
         let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
-            self.note_subvolume(handle, name);
+            self.note_subvolume(handle, numbers, name)?;
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::create(handle, numbers, self.entry_named(name), new)
         })?;
@@ -57,7 +57,7 @@ impl Inode {
         *sharing += 1;
         fs.flush_tree(source, *sharing)?;
         let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
-            self.note_subvolume(handle, name);
+            self.note_subvolume(handle, numbers, name)?;
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only)
         })?;
@@ -84,8 +84,8 @@ impl Inode {
     pub(super) fn remove_empty_subvolume(&self, name: &[u8]) -> Result<()> {
         if self.lookup(name)?.is_some_and(|inode| inode.is_subvolume_stub()) {
             let fs = self.file_system();
-            return fs.change_to_free(self.tree(), NAME_ITEMS, |handle, _| {
-                self.note_subvolume(handle, name);
+            return fs.change_to_free(self.tree(), NAME_ITEMS, |handle, numbers| {
+                self.note_subvolume(handle, numbers, name)?;
                 subvolume::forget_entry(handle, self.entry_named(name))
             });
         }
@@ -94,9 +94,9 @@ impl Inode {
 
     fn delete_subvolume_if(&self, name: &[u8], only_empty: bool) -> Result<()> {
         let fs = self.file_system();
-        let id = fs.change_to_free(self.tree(), NAME_ITEMS, |handle, _| {
+        let id = fs.change_to_free(self.tree(), NAME_ITEMS, |handle, numbers| {
             let in_use = fs.mounted.root.tree;
-            self.note_subvolume(handle, name);
+            self.note_subvolume(handle, numbers, name)?;
             subvolume::delete(handle, self.entry_named(name), only_empty, in_use)
         })?;
         fs.mounted.subvolumes.lock().remove(&id);
@@ -119,8 +119,8 @@ impl Inode {
         let new_numbers = fs.numbers(directory.tree())?;
         let removed = fs.change_handle(self.tree(), 2 * SUBVOLUME_ITEMS, |handle, numbers| {
             let (from, to) = (self.entry_named(name), directory.entry_named(new_name));
-            self.note_subvolume(handle, name);
-            directory.note_subvolume(handle, new_name);
+            self.note_subvolume(handle, numbers, name)?;
+            directory.note_subvolume(handle, &new_numbers, new_name)?;
             subvolume::rename_across(handle, [numbers, &new_numbers], from, to, mode)
         })?;
         if let Some(removed) = removed {
@@ -130,9 +130,10 @@ impl Inode {
     }
 
     /// A subvolume comes to `name` or goes: a log cannot say that, nor what a later name in its place took away.
-    fn note_subvolume(&self, handle: &Handle<'_>, name: &[u8]) {
+    fn note_subvolume(&self, handle: &Handle<'_>, numbers: &SubvolumeNumbers, name: &[u8]) -> Result<()> {
         let names = &self.file_system().mounted.name_changes;
         names.note_subvolume(handle.generation(), self.tree(), self.number(), name);
+        numbers.keep_index(&handle.live_tree(self.tree())?.tree(), self.number())
     }
 
     fn entry_named<'a>(&self, name: &'a [u8]) -> Entry<'a> {
