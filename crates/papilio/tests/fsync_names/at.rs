@@ -9,14 +9,6 @@ use std::path::PathBuf;
 pub struct At(pub FileSystem);
 
 impl At {
-    pub fn new(fs: FileSystem) -> Self {
-        Self(fs)
-    }
-
-    pub fn commit(&self) {
-        self.0.sync().unwrap();
-    }
-
     pub fn mkdir(&self, path: &str) {
         self.0.create_dir(path).unwrap();
     }

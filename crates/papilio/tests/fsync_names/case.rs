@@ -44,7 +44,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub fn new_file_system() -> (Arc<MemoryDevice>, FileSystem) {
     let device = Arc::new(MemoryDevice::new(256 << 20));
     papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).unwrap();
-    let fs = FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options()).unwrap();
+    let fs = open(&device).unwrap();
     // Chunks are there: making one is what a log cannot say.
     fs.create_file("/room").unwrap().write_at(&[1; 100_000], 0).unwrap();
     fs.sync().unwrap();
@@ -52,8 +52,9 @@ pub fn new_file_system() -> (Arc<MemoryDevice>, FileSystem) {
     (device, fs)
 }
 
-fn options() -> OpenOptions {
-    OpenOptions::new().write(true).commit_interval(None)
+fn open(device: &Arc<MemoryDevice>) -> papilio::Result<FileSystem> {
+    let options = OpenOptions::new().write(true).commit_interval(None);
+    FileSystem::from_devices(vec![Arc::clone(device) as Arc<dyn Device>], &options)
 }
 
 /// Whether a device holds a log.
@@ -72,9 +73,11 @@ pub fn judge_all(cases: &[Case]) {
     let mut wrong = Vec::new();
     for case in cases {
         let (device, fs) = new_file_system();
-        let at = At::new(fs);
+        let at = At(fs);
         (case.before)(&at);
-        at.commit();
+        // Nothing is known any more of what was done.
+        at.0.close().unwrap();
+        let at = At(open(&device).unwrap());
         (case.act)(&at);
         let cut = device.snapshot();
         drop(at);
@@ -91,9 +94,7 @@ pub fn judge_all(cases: &[Case]) {
 /// Both sides replay what is on the device; `then` looks at what each made of it.
 pub fn judge(scratch: &Scratch, cut: &MemoryDevice, then: impl Fn(&Seen)) -> Result<(), Failure> {
     let ours = Arc::new(cut.snapshot());
-    FileSystem::from_devices(vec![ours.clone() as Arc<dyn Device>], &options())
-        .map_err(|error| format!("Papilio's replay: {error}"))?
-        .close()?;
+    open(&ours).map_err(|error| format!("Papilio's replay: {error}"))?.close()?;
     let checked = papilio::check_devices(
         vec![ours.clone() as Arc<dyn Device>],
         &OpenOptions::new(),

@@ -76,6 +76,42 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
+        "the same, and a file in what moved is fsynced",
+        |at| {
+            at.mkdir("/a");
+            at.mkdir("/a/b");
+            at.mkdir("/a/b/c");
+        },
+        |at| {
+            at.rename("/a/b", "/b");
+            at.rename("/a", "/b/c/a");
+            at.file("/b/c/a/file");
+            at.fsync("/b/c/a/file");
+        },
+        |seen| {
+            seen.lists("/", &["b"]);
+            seen.lists("/b/c/a", &["file"]);
+        },
+    ),
+    logged(
+        "a file that left a directory before that was removed",
+        |at| {
+            at.mkdir("/d");
+            at.mkdir("/d/e");
+            at.file("/d/e/a");
+        },
+        |at| {
+            at.rename("/d/e/a", "/a");
+            at.rmdir("/d/e");
+            at.rmdir("/d");
+            at.fsync("/a");
+        },
+        |seen| {
+            seen.lists("/", &["a"]);
+            seen.is("/a", "/d/e/a");
+        },
+    ),
+    logged(
         "the same, with a new directory in between that is in the log",
         |at| {
             at.mkdir("/a");

@@ -204,6 +204,20 @@ const CASES: &[Case] = &[
         },
         |seen| seen.is("/sub", "/sub"),
     ),
+    logged(
+        "a new name beside that of a subvolume that is deleted",
+        |at| {
+            at.mkdir("/d");
+            at.file("/d/a");
+            drop(at.0.create_subvolume("/d/sub").unwrap());
+        },
+        |at| {
+            at.0.delete_subvolume("/d/sub").unwrap();
+            at.file("/d/new");
+            at.fsync("/d/new");
+        },
+        |seen| seen.lists("/d", &["a", "sub", "new"]),
+    ),
     committed(
         "a directory in which a subvolume was made",
         |at| at.mkdir("/d"),
