@@ -247,17 +247,24 @@ impl FileSystem {
         }
         // What is to be durable was changed in this transaction or before.
         let generation = transactions.generation();
-        let logged = match open {
-            Some(open) => self.log_open(open)?,
-            None => self.log_inode(place, None)?,
+        let log = |flushed| match open {
+            Some(open) => self.log_open(open, flushed),
+            None => self.log_inode(place, None, flushed),
         };
+        let mut logged = log(false)?;
+        if let Logged::NeedsFlush(files) = &logged {
+            for &inode in files {
+                self.flush_place(Place { inode, ..place })?;
+            }
+            logged = log(true)?;
+        }
         let why = match logged {
             Logged::Nothing => return transactions.wait_for_commit(),
             Logged::Entered(ticket) => match transactions.sync_log(ticket)? {
                 Synced::Durable => return Ok(()),
                 Synced::NeedsCommit => "something that it needs is new",
             },
-            Logged::NeedsNames => unreachable!("names are entered where they are needed"),
+            Logged::NeedsNames | Logged::NeedsFlush(_) => unreachable!("both were done"),
             Logged::NeedsCommit(why) => why,
         };
         tracing::debug!("fsync of {place:?} is a commit: {why}");
@@ -265,28 +272,29 @@ impl FileSystem {
     }
 
     /// Enters an open file into the log.
-    fn log_open(&self, open: &OpenInode) -> Result<Logged> {
+    fn log_open(&self, open: &OpenInode, flushed: bool) -> Result<Logged> {
         let _one = open.fsync.lock();
         let _shared = open.data.read();
-        self.log_inode(open.place(), Some(&open.changed))
+        self.log_inode(open.place(), Some(&open.changed), flushed)
     }
 
-    /// Enters an inode into the log, of which `changed` changed where it is a file.
-    fn log_inode(&self, place: Place, changed: Option<&ChangedRanges>) -> Result<Logged> {
+    /// Enters an inode into the log, of which `changed` changed where it is a file. Other files that go with it are
+    /// as the tree has them; where they have data past the trees and were not `flushed`, that is to be done first.
+    fn log_inode(&self, place: Place, changed: Option<&ChangedRanges>, flushed: bool) -> Result<Logged> {
         self.transactions()?.change(LOG_ITEMS, |handle| {
             let names = &self.mounted.name_changes;
             if changed.is_some() {
                 // Others may do the same, and change names that are of no concern here.
                 let _shared = names.changing();
                 if !names.concern(handle.generation(), place.tree, place.inode) {
-                    match self.log_with(handle, place, changed, false)? {
+                    match self.log_with(handle, place, changed, None)? {
                         Logged::NeedsNames => {}
                         logged => return Ok(logged),
                     }
                 }
             }
             let _entering = names.entering();
-            self.log_with(handle, place, changed, true)
+            self.log_with(handle, place, changed, Some(flushed))
         })
     }
 
@@ -295,25 +303,31 @@ impl FileSystem {
         handle: &Handle<'_>,
         place: Place,
         changed: Option<&ChangedRanges>,
-        with_names: bool,
+        with_names: Option<bool>,
     ) -> Result<Logged> {
         let generation = handle.generation();
         let ranges = changed.and_then(|changed| changed.of(generation));
         let changed_of =
             |inode: InodeNumber| self.mounted.changed_files.of(generation, Place { inode, ..place });
-        let names = WithNames { changes: &self.mounted.name_changes, changed_of: &changed_of };
+        // Pages of a cache go to the trees when there is time, with an fsync of their own, or with a commit.
+        let unflushed = |inode: InodeNumber| {
+            let dirty = self.mounted.dirty_inodes.get(Place { inode, ..place });
+            with_names == Some(false) && dirty.is_some_and(|open| open.mapping.is_none())
+        };
+        let names =
+            WithNames { changes: &self.mounted.name_changes, changed_of: &changed_of, unflushed: &unflushed };
         let logged = log_file(
             handle,
             &LogRequest {
                 live: &*handle.live_tree(place.tree)?,
                 inode: place.inode,
                 changed: ranges.as_ref(),
-                names: with_names.then_some(names),
+                names: with_names.map(|_| names),
                 how: self.mounted.tuning.log_items,
             },
         )?;
-        if let (Logged::Entered(ticket), Some(changed)) = (logged, changed) {
-            changed.logged(generation, ticket);
+        if let (Logged::Entered(ticket), Some(changed)) = (&logged, changed) {
+            changed.logged(generation, *ticket);
         }
         Ok(logged)
     }

@@ -62,10 +62,12 @@ pub(crate) struct WithNames<'a> {
     pub(crate) changes: &'a NameChanges,
     /// The changed ranges of another file, as in [`LogRequest::changed`].
     pub(crate) changed_of: &'a dyn Fn(InodeNumber) -> Option<RangeSet>,
+    /// Whether another file has data in memory that it is to be logged with.
+    pub(crate) unflushed: &'a dyn Fn(InodeNumber) -> bool,
 }
 
 /// What logging came to.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 #[must_use]
 pub(crate) enum Logged {
     /// It is entered, and durable once the ticket is synced.
@@ -74,6 +76,8 @@ pub(crate) enum Logged {
     Nothing,
     /// Names have to be logged with it.
     NeedsNames,
+    /// These files have to be logged with it, and to be flushed first.
+    NeedsFlush(Vec<InodeNumber>),
     /// The log cannot say it: why.
     NeedsCommit(&'static str),
 }
@@ -112,10 +116,18 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
                 Some(names) => Related::of(names, &tree, generation, request.inode),
                 None => Ok(Err("very many names changed")),
             });
-            match related? {
+            let related = match related? {
                 Ok(related) => related,
                 Err(why) => return Ok(Logged::NeedsCommit(why)),
+            };
+            let others = related.inodes.keys().copied().filter(|inode| *inode != request.inode);
+            let unflushed: Vec<_> = others
+                .filter(|inode| !transactions.is_logged(id, *inode) && (names.unflushed)(*inode))
+                .collect();
+            if !unflushed.is_empty() {
+                return Ok(Logged::NeedsFlush(unflushed));
             }
+            related
         }
     };
     let log = transactions.log_tree(handle, id)?;

@@ -32,6 +32,24 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
+        "what was written over whole sectors goes with it",
+        |at| {
+            at.mkdir("/d");
+            at.file_with("/d/a", &[1; 40_960]);
+        },
+        |at| {
+            let file = at.open("/d/a");
+            file.write_at(&[2; 100], 0).unwrap();
+            file.write_at(&[3; 8192], 4096).unwrap();
+            at.rename("/d/a", "/d/b");
+            at.fsync("/d");
+        },
+        |seen| {
+            let content = [vec![2; 100], vec![1; 3996], vec![3; 8192], vec![1; 40_960 - 12_288]].concat();
+            seen.holds("/d/b", &content);
+        },
+    ),
+    logged(
         "fsynced, moved, changed without an fsync, and its directory fsynced",
         |at| at.mkdir("/d"),
         |at| {
