@@ -43,10 +43,11 @@ pub enum WriteChecksum {
 /// How the checksums of what was read are looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsumLookup {
-    /// Compared where they lie in their tree's leaf, by a cursor on the stack.
+    /// By a cursor on the stack, without allocation; an open file keeps those around what was read, so that the
+    /// tree is asked once for many.
     #[default]
     Stack,
-    /// Copied to memory that is allocated for each request, by a cursor that is allocated too.
+    /// In the tree for each request, by a cursor that is allocated, and copied to memory that is allocated too.
     Heap,
 }
 

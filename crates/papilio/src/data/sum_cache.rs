@@ -12,13 +12,15 @@ use crate::errors::Result;
 use papilio_format::{Geometry, LogicalAddress};
 use parking_lot::RwLock;
 use std::ops::Range;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Bytes of sums of a window: those of 4 MiB of data with CRC-32C and sectors of 4 KiB.
 pub(crate) const WINDOW: usize = 4096;
-/// Slots that a cache begins with.
+/// Slots that a shard begins with.
 const FIRST_SLOTS: usize = 4;
+/// Shards of a cache; a window is in the one that the lowest bits of its number say.
+const SHARDS: u64 = 8;
 
 /// How much memory the sums of all open files may take.
 #[derive(Debug)]
@@ -40,13 +42,19 @@ struct Window {
 #[derive(Debug)]
 pub(crate) struct SumCache {
     budget: Arc<SumBudget>,
-    table: RwLock<Table>,
+    /// Absent as long as there was nothing to keep.
+    shards: OnceLock<Box<[Shard; SHARDS as usize]>>,
 }
+
+/// In cache lines of its own.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+struct Shard(RwLock<Table>);
 
 /// The windows that are kept.
 #[derive(Debug, Default)]
 struct Table {
-    /// A power of two of them or none; a window is in the one that the lowest bits of its number say.
+    /// A power of two of them or none; a window is in the one that the next bits of its number say.
     slots: Vec<Option<Window>>,
     /// Slots that are taken.
     held: usize,
@@ -92,14 +100,15 @@ impl SumBudget {
 impl SumCache {
     /// An empty cache.
     pub(crate) fn new(budget: &Arc<SumBudget>) -> Self {
-        Self { budget: Arc::clone(budget), table: RwLock::default() }
+        Self { budget: Arc::clone(budget), shards: OnceLock::new() }
     }
 
     /// Copies the sums of the first sectors from `logical` on to `sums`, as far as they are known and there is
     /// room; says how many bytes of them.
     pub(crate) fn copy(&self, logical: LogicalAddress, geometry: &Geometry, sums: &mut [u8]) -> usize {
         let place = Place::of(logical, geometry);
-        let table = self.table.read();
+        let Some(shards) = self.shards.get() else { return 0 };
+        let table = shards[(place.window % SHARDS) as usize].0.read();
         let Some(window) = table.find(place.window) else { return 0 };
         if !window.valid.contains(&place.at) {
             return 0;
@@ -147,7 +156,8 @@ impl SumCache {
     }
 
     fn insert(&self, number: u64, valid: Range<usize>, sums: &[u8; WINDOW]) {
-        let mut table = self.table.write();
+        let shards = self.shards.get_or_init(Box::default);
+        let mut table = shards[(number % SHARDS) as usize].0.write();
         let Some(slot) = table.slot_for(number, self.budget.is_left()) else { return };
         match &mut table.slots[slot] {
             Some(kept) => {
@@ -165,16 +175,22 @@ impl SumCache {
 
     /// The file's extents change.
     pub(crate) fn clear(&self) {
-        if self.table.read().held > 0 {
-            let table = std::mem::take(&mut *self.table.write());
-            self.budget.give_back(table.held);
+        for Shard(table) in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
+            if table.read().held > 0 {
+                let table = std::mem::take(&mut *table.write());
+                self.budget.give_back(table.held);
+            }
         }
     }
 }
 
+fn slot_of(number: u64, mask: usize) -> usize {
+    (number / SHARDS) as usize & mask
+}
+
 impl Table {
     fn find(&self, number: u64) -> Option<&Window> {
-        let slot = number as usize & self.slots.len().checked_sub(1)?;
+        let slot = slot_of(number, self.slots.len().checked_sub(1)?);
         self.slots[slot].as_ref().filter(|window| window.number == number)
     }
 
@@ -183,7 +199,7 @@ impl Table {
     fn slot_for(&mut self, number: u64, may_come: bool) -> Option<usize> {
         loop {
             if let Some(mask) = self.slots.len().checked_sub(1) {
-                let slot = number as usize & mask;
+                let slot = slot_of(number, mask);
                 let displaced = self.slots[slot].as_ref().is_some_and(|kept| kept.number != number);
                 if !displaced || !may_come || self.held * 4 < self.slots.len() {
                     return Some(slot);
@@ -200,7 +216,7 @@ impl Table {
         let mut slots: Vec<Option<Window>> = Vec::new();
         slots.resize_with(length, || None);
         for window in self.slots.drain(..).flatten() {
-            let slot = window.number as usize & (length - 1);
+            let slot = slot_of(window.number, length - 1);
             slots[slot] = Some(window);
         }
         self.slots = slots;
@@ -270,11 +286,14 @@ mod tests {
         // The budget is spent: one displaces another, and none is added.
         for window in 2000..2200 {
             cache.insert(window, 0..WINDOW, &[window as u8; WINDOW]);
-            assert_eq!(cache.table.read().slots.iter().flatten().count(), cache.table.read().held);
         }
-        assert!(cache.table.read().held <= 100);
+        let shards = cache.shards.get().unwrap();
+        assert!(
+            shards.iter().all(|shard| shard.0.read().slots.iter().flatten().count() == shard.0.read().held)
+        );
+        assert_eq!(shards.iter().map(|shard| shard.0.read().held).sum::<usize>(), 100);
         assert!(!cache.budget.take());
-        let slots = cache.table.read().slots.len();
+        let slots: usize = shards.iter().map(|shard| shard.0.read().slots.len()).sum();
         assert!(slots <= 512, "{slots}");
     }
 
@@ -285,7 +304,7 @@ mod tests {
             cache.insert(window << 30, 0..WINDOW, &[window as u8; WINDOW]);
             assert_eq!(known(&cache, window << 30), Some(window as u8));
         }
-        assert!(cache.table.read().slots.len() <= 8);
+        assert!(cache.shards.get().unwrap()[0].0.read().slots.len() <= 8);
     }
 
     #[test]
