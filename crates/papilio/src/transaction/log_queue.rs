@@ -121,3 +121,77 @@ impl LogQueue {
         self.update(|state| state.committed = generation);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    const GENERATION: Generation = Generation(7);
+
+    /// Threads that enter and wait; every `commit_every`th sync is refused, and is a commit.
+    fn all_get_what_they_wait_for(threads: u64, rounds: u64, commit_every: u64) {
+        let (queue, entered, generation) = (LogQueue::default(), Mutex::new(0), AtomicU64::new(GENERATION.0));
+        let (syncs, leading) = (AtomicU64::new(0), AtomicU64::new(0));
+        let sync = || {
+            let ticket = {
+                let mut entered = entered.lock();
+                *entered += 1;
+                LogTicket { generation: Generation(generation.load(Ordering::SeqCst)), entered: *entered }
+            };
+            if let Some(lead) = queue.wait(ticket) {
+                assert_eq!(leading.fetch_add(1, Ordering::SeqCst), 0, "one leads");
+                let number = syncs.fetch_add(1, Ordering::SeqCst);
+                if number % 3 == 0 {
+                    thread::yield_now();
+                }
+                {
+                    let mut entered = entered.lock();
+                    let now = Generation(generation.load(Ordering::SeqCst));
+                    if commit_every > 0 && number % commit_every == 0 {
+                        *entered = 0;
+                        generation.fetch_add(1, Ordering::SeqCst);
+                        queue.committed(now);
+                    } else {
+                        queue.synced(LogTicket { generation: now, entered: *entered });
+                    }
+                }
+                leading.fetch_sub(1, Ordering::SeqCst);
+                drop(lead);
+            }
+            assert!(queue.state.lock().has(&ticket), "it is durable");
+        };
+        thread::scope(|scope| {
+            for _ in 0..threads {
+                scope.spawn(|| (0..rounds).for_each(|_| sync()));
+            }
+        });
+        let state = queue.state.lock();
+        assert!(state.waiting.is_empty() && !state.leading);
+        assert!(syncs.into_inner() <= threads * rounds);
+    }
+
+    #[test]
+    fn nobody_waits_for_ever_and_one_leads() {
+        all_get_what_they_wait_for(1, 100, 0);
+        all_get_what_they_wait_for(2, 2000, 0);
+        all_get_what_they_wait_for(8, 2000, 5);
+    }
+
+    #[test]
+    fn who_leads_and_fails_leaves_the_lead_to_another() {
+        let queue = LogQueue::default();
+        let ticket = |entered| LogTicket { generation: GENERATION, entered };
+        let lead = queue.wait(ticket(1)).expect("nobody leads");
+        thread::scope(|scope| {
+            let other = scope.spawn(|| queue.wait(ticket(2)).is_some());
+            while queue.state.lock().waiting.is_empty() {
+                thread::yield_now();
+            }
+            drop(lead);
+            assert!(other.join().unwrap(), "nothing was synced");
+        });
+        queue.synced(ticket(2));
+        assert!(queue.wait(ticket(1)).is_none());
+    }
+}
