@@ -30,8 +30,7 @@ pub(crate) fn dirty_blocks_since(root: &Arc<TreeBlock>, since: u64, found: &mut 
 /// # Errors
 /// What the check finds: a fault of ours, which must not get to disk.
 pub(crate) fn sealed(block: &TreeBlock, geometry: &Geometry, buffer: &mut [u8]) -> Result<(), Corrupt> {
-    buffer.copy_from_slice(block.bytes());
-    TreeBlock::clear_gap(buffer, block);
+    block.copy_clean(buffer);
     let sum = geometry.checksum_type.compute(&buffer[32..]);
     buffer[..32].copy_from_slice(sum.padded());
     let expected = NodeExpectation {

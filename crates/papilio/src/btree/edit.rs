@@ -3,7 +3,7 @@
 //! Owns the editing half of [`TreeBlock`]. Invariants kept by every function: the bytes are well formed
 //! (item data packed from the end, in slot order; keys ascending); the links of an internal node are
 //! as many as its pointers; the unused middle of a block is of no meaning until the block is written,
-//! when [`TreeBlock::clear_gap`] zeroes it. That there is room is the caller's promise (asserted).
+//! when [`TreeBlock::copy_clean`] leaves it out. That there is room is the caller's promise (asserted).
 //!
 //! Takes no lock. Kernel counterpart: `setup_items_for_insert`, `btrfs_del_items`, `btrfs_extend_item`,
 //! `push_leaf_left`, `insert_ptr` (`fs/btrfs/ctree.c`).
@@ -99,14 +99,16 @@ impl TreeBlock {
         }
     }
 
-    /// Zeroes what lies between the headers and the data, so that nothing stale gets to disk.
-    pub(crate) fn clear_gap(bytes: &mut [u8], block: &TreeBlock) {
-        let (start, end) = if block.level == 0 {
-            (NodeHeader::SIZE + block.len() * ItemHeader::SIZE, NodeHeader::SIZE + block.data_start())
+    /// Copies its bytes with zeros between the headers and the data, so that nothing stale gets to disk.
+    pub(crate) fn copy_clean(&self, bytes: &mut [u8]) {
+        let (start, end) = if self.level == 0 {
+            (NodeHeader::SIZE + self.len() * ItemHeader::SIZE, NodeHeader::SIZE + self.data_start())
         } else {
-            (NodeHeader::SIZE + block.len() * KeyPointer::SIZE, bytes.len())
+            (NodeHeader::SIZE + self.len() * KeyPointer::SIZE, bytes.len())
         };
+        bytes[..start].copy_from_slice(&self.bytes[..start]);
         bytes[start..end].fill(0);
+        bytes[end..].copy_from_slice(&self.bytes[end..]);
     }
 
     fn put_u64(&mut self, at: usize, value: u64) {

@@ -168,6 +168,8 @@ pub(super) fn check_size(device: &dyn Device, need: u64, degraded: bool) -> Resu
 pub(super) struct SuperblockWriter<'d> {
     device: &'d dyn Device,
     superblock: Superblock,
+    /// The first copy, as it was checked.
+    first: [u8; SUPERBLOCK_SIZE],
 }
 
 impl<'d> SuperblockWriter<'d> {
@@ -179,11 +181,12 @@ impl<'d> SuperblockWriter<'d> {
         let bytes = RawSuperblock { dev_item: item, ..*raw }.to_bytes();
         let place = superblock_offset(0);
         let checked = Superblock::parse_unverified(&bytes).and_then(|superblock| {
-            Superblock::parse(&superblock.to_bytes(place), place)?;
-            Ok(superblock)
+            let first = superblock.to_bytes(place);
+            Superblock::parse(&first, place)?;
+            Ok((superblock, first))
         });
         match checked {
-            Ok(superblock) => Ok(Self { device, superblock }),
+            Ok((superblock, first)) => Ok(Self { device, superblock, first }),
             Err(reason) => Err(Error::Superblock {
                 device: device.name().to_owned(),
                 offset: place,
@@ -198,8 +201,7 @@ impl<'d> SuperblockWriter<'d> {
     /// # Errors
     /// [`Error::SuperblockWrite`].
     pub(super) fn write_first(&self) -> Result<()> {
-        let place = superblock_offset(0);
-        let written = self.device.write_fua(&self.superblock.to_bytes(place), place);
+        let written = self.device.write_fua(&self.first, superblock_offset(0));
         written.map_err(|source| self.error(0, source))
     }
 
