@@ -202,7 +202,7 @@ impl Profile {
 }
 
 /// Parts by words in a symbol's name; the first that fits.
-const PARTS: [(&str, &[&str]); 9] = [
+const PARTS: [(&str, &[&str]); 10] = [
     ("checksum", &["crc32c", "xxhash", "sha2::", "blake2", "data::checksum", "data::overlap", "csum"]),
     ("locks", &["parking_lot", "pthread_mutex", "pthread_rwlock", "futex", "lll_lock", "arc_swap"]),
     ("copying", &["memmove", "memcpy", "memset", "memcmp"]),
@@ -212,6 +212,7 @@ const PARTS: [(&str, &[&str]); 9] = [
     ("btree", &["papilio::btree", "papilio::items", "papilio_format", "extent_map", "stored_extents"]),
     ("FUSE server", &["papilio_fuse", "fuser::"]),
     ("engine", &["papilio_fio"]),
+    ("maps and sets", &["alloc::collections", "std::collections", "hashbrown"]),
 ];
 
 /// What a symbol of an object (a program, a library) belongs to.
@@ -278,6 +279,8 @@ mod tests {
             ("papilio", "papilio_fuse::server::Server::read", "FUSE server"),
             ("libc.so.6", "__memmove_avx512_unaligned_erms", "copying"),
             ("libc.so.6", "_int_malloc", "allocation"),
+            ("libpapilio_fio.so", "alloc::collections::btree::navigate::find", "maps and sets"),
+            ("libpapilio_fio.so", "alloc::raw_vec::finish_grow", "allocation"),
             ("libc.so.6", "syscall", "other"),
             ("fuse.ko", "fuse_copy_page", "kernel and device"),
         ] {
