@@ -451,17 +451,19 @@ fn a_folio_that_is_dirty_elsewhere_does_not_hide_a_direct_write() {
     for flags in [InodeFlags::empty(), InodeFlags::NODATACOW] {
         fs.create_file("/file").unwrap().inode().set_flags(flags).unwrap();
         let file = fs.open_file("/file").unwrap();
-        file.write_at(&vec![1; 1 << 20], 0).unwrap();
-        file.drop_cache().unwrap();
-        assert!(file.read_all().unwrap() == vec![1; 1 << 20]);
-        file.write_at(&[2; 4096], 900 << 10).unwrap();
         let mut direct = file.clone();
         direct.set_direct(true);
-        direct.write_at(&[3; 8192], 4096).unwrap();
-        let mut expected = vec![1; 1 << 20];
-        expected[4096..4096 + 8192].fill(3);
-        expected[900 << 10..][..4096].fill(2);
-        assert!(file.read_all().unwrap() == expected, "{flags:?}");
+        for dirty in [16 << 10, 60 << 10, 250 << 10, 900 << 10] {
+            let mut expected = vec![1; 1 << 20];
+            // One folio, which the flush leaves clean.
+            file.write_at(&expected, 0).unwrap();
+            file.sync().unwrap();
+            file.write_at(&[2; 4096], dirty).unwrap();
+            direct.write_at(&[3; 8192], 4096).unwrap();
+            expected[4096..4096 + 8192].fill(3);
+            expected[dirty as usize..][..4096].fill(2);
+            assert!(file.read_all().unwrap() == expected, "{flags:?}, {dirty}");
+        }
         drop((file, direct));
         fs.remove_file("/file").unwrap();
     }
