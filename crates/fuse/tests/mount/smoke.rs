@@ -39,14 +39,18 @@ fn what_was_fsynced_outlives_the_server() {
         fs::write(&path, &content).unwrap();
         fs::File::open(&path).unwrap().sync_all().unwrap();
     }
+    fs::create_dir(mount.path().join("d")).unwrap();
+    fs::rename(mount.path().join("file0"), mount.path().join("d/moved")).unwrap();
+    fs::remove_file(mount.path().join("file1")).unwrap();
     fs::File::open(mount.path()).unwrap().sync_all().unwrap();
     mount.kill();
     check(&image);
     let again = Mount::new(&scratch, &image, "");
-    for round in 0..5_u8 {
-        let found = fs::read(again.path().join(format!("file{round}"))).unwrap();
-        assert!(found == vec![round; 100_000 * (usize::from(round) + 1)], "file{round}");
+    for (round, name) in [(0_u8, "d/moved"), (2, "file2"), (3, "file3"), (4, "file4")] {
+        let found = fs::read(again.path().join(name)).unwrap();
+        assert!(found == vec![round; 100_000 * (usize::from(round) + 1)], "{name}");
     }
+    assert_eq!(fs::read_dir(again.path()).unwrap().count(), 4, "file0 and file1 are gone");
     again.unmount();
 }
 
