@@ -7,7 +7,7 @@ use papilio_device::{Device, MemoryDevice};
 use papilio_oracle::manifest::ManifestOptions;
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Manifest, Need, Scratch, require};
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is done, and what has to be there after the power went.
 pub struct Case {
@@ -110,6 +110,9 @@ pub fn judge(scratch: &Scratch, cut: &MemoryDevice, then: impl Fn(&Seen)) -> Res
     if shown.is_empty() { Ok(()) } else { Err(format!("kernel | Papilio: {shown:#?}").into()) }
 }
 
+/// Held by who has the kernel look: a check asks about all loop devices, and fails where one goes meanwhile.
+static KERNEL: Mutex<()> = Mutex::new(());
+
 /// What a kernel mount shows. Everything can be removed then, and nothing is wrong before or after that.
 fn seen_by_kernel(
     scratch: &Scratch,
@@ -117,6 +120,7 @@ fn seen_by_kernel(
     whose: &str,
     then: &impl Fn(&Seen),
 ) -> Result<Manifest, Failure> {
+    let _alone = KERNEL.lock().unwrap_or_else(PoisonError::into_inner);
     let image = scratch.unique("image");
     device.write_image(&image)?;
     let images = ImageSet::open(scratch, vec![image.clone()]);
