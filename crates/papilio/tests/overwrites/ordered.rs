@@ -1,58 +1,15 @@
 //! Ordered extents: writes of whole sectors reach the trees by a flush only. Until then they are read from where
 //! they are, a crash leaves what was there before, and whatever else happens to the file comes after them.
 
+use crate::support::{SECTOR, assert_clean, made, open, open_with, places, scatter};
 use papilio::{
-    CheckOptions, ErrorKind, FiemapExtent, File, FileSystem, InodeFlags, MkfsFeature, MkfsOptions,
-    NocowCheck, OpenOptions, Tuning,
+    ErrorKind, File, FileSystem, InodeFlags, MkfsFeature, MkfsOptions, NocowCheck, OpenOptions, Tuning,
 };
 use papilio_device::{Device, MemoryDevice};
 use papilio_oracle::{ImageSet, Need, Scratch, require};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-
-const SECTOR: u64 = 4096;
-
-fn made(size: u64) -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new(size));
-    papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).expect("mkfs");
-    device
-}
-
-fn open_with(device: &Arc<MemoryDevice>, options: OpenOptions) -> FileSystem {
-    let options = options.write(true).commit_interval(None);
-    FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).expect("open")
-}
-
-fn open(device: &Arc<MemoryDevice>) -> FileSystem {
-    open_with(device, OpenOptions::new())
-}
-
-fn assert_clean(device: &Arc<MemoryDevice>) {
-    let devices = vec![device.clone() as Arc<dyn Device>];
-    let check = CheckOptions::new().data_csum(true);
-    let report = papilio::check_devices(devices, &OpenOptions::new(), &check).expect("check");
-    assert!(report.is_clean(), "{:#?}", report.findings);
-}
-
-/// Where the bytes of a file lie, and whether as preallocated.
-fn places(file: &File) -> Vec<(u64, u64, u64, bool)> {
-    let unwritten = |extent: &FiemapExtent| extent.flags & FiemapExtent::UNWRITTEN != 0;
-    let extents = file.fiemap(0).unwrap();
-    extents.iter().map(|e| (e.start.0, e.length, e.address.0, unwritten(e))).collect()
-}
-
-/// Writes sectors all over the file in a seeded order, here and in the model.
-fn scatter(file: &File, model: &mut [u8], random: &mut fastrand::Rng, writes: usize) {
-    let sectors = model.len() as u64 / SECTOR;
-    for _ in 0..writes {
-        let count = random.u64(1..=16).min(sectors);
-        let at = random.u64(0..=sectors - count) * SECTOR;
-        let bytes = vec![random.u8(1..); (count * SECTOR) as usize];
-        file.write_at(&bytes, at).unwrap();
-        model[at as usize..][..bytes.len()].copy_from_slice(&bytes);
-    }
-}
 
 #[test]
 fn a_preallocated_file_with_checksums_is_written_where_it_lies() {

@@ -1,60 +1,16 @@
 //! Overwriting in place: files that are not copied on write stay where they are, until something shares their
 //! data; preallocated room is used; and nobody sees anything but what was written.
 
-use papilio::{
-    CheckOptions, FiemapExtent, File, FileSystem, InodeFlags, MkfsOptions, NocowCheck, OpenOptions, Tuning,
-};
+use crate::support::{SECTOR, assert_clean, made, open, open_with, places, scatter};
+use papilio::{File, FileSystem, InodeFlags, MkfsOptions, NocowCheck, OpenOptions, Tuning};
 use papilio_device::{Device, MemoryDevice};
 use std::sync::Arc;
-
-const SECTOR: u64 = 4096;
-
-fn made(size: u64) -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new(size));
-    papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).expect("mkfs");
-    device
-}
-
-fn open_tuned(device: &Arc<MemoryDevice>, tuning: Tuning) -> FileSystem {
-    let options = OpenOptions::new().write(true).commit_interval(None).tuning(tuning);
-    FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).expect("open")
-}
-
-fn open(device: &Arc<MemoryDevice>) -> FileSystem {
-    open_tuned(device, Tuning::default())
-}
-
-fn assert_clean(device: &Arc<MemoryDevice>) {
-    let devices = vec![device.clone() as Arc<dyn Device>];
-    let check = CheckOptions::new().data_csum(true);
-    let report = papilio::check_devices(devices, &OpenOptions::new(), &check).expect("check");
-    assert!(report.is_clean(), "{:#?}", report.findings);
-}
 
 /// A file that is overwritten in place.
 fn nocow_file(fs: &FileSystem, path: &str) -> File {
     let file = fs.create_file(path).unwrap();
     file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
     fs.open_file(path).unwrap()
-}
-
-/// Where the bytes of a file lie, and whether as preallocated.
-fn places(file: &File) -> Vec<(u64, u64, u64, bool)> {
-    let unwritten = |extent: &FiemapExtent| extent.flags & FiemapExtent::UNWRITTEN != 0;
-    let extents = file.fiemap(0).unwrap();
-    extents.iter().map(|e| (e.start.0, e.length, e.address.0, unwritten(e))).collect()
-}
-
-/// Writes sectors all over the file in a seeded order, here and in the model.
-fn scatter(file: &File, model: &mut [u8], random: &mut fastrand::Rng, writes: usize) {
-    let sectors = model.len() as u64 / SECTOR;
-    for _ in 0..writes {
-        let count = random.u64(1..=8).min(sectors);
-        let at = random.u64(0..=sectors - count) * SECTOR;
-        let bytes = vec![random.u8(1..); (count * SECTOR) as usize];
-        file.write_at(&bytes, at).unwrap();
-        model[at as usize..][..bytes.len()].copy_from_slice(&bytes);
-    }
 }
 
 #[test]
@@ -118,7 +74,7 @@ fn snapshots_and_reflinks_keep_what_they_share() {
         let device = made(512 << 20);
         let mut tuning = Tuning::default();
         tuning.nocow_check = check;
-        let fs = open_tuned(&device, tuning);
+        let fs = open_with(&device, OpenOptions::new().tuning(tuning));
         fs.create_subvolume("/sub").unwrap();
         let file = nocow_file(&fs, "/sub/file");
         file.allocate(0, 4 << 20, false).unwrap();
@@ -233,7 +189,7 @@ fn both_ways_to_ask_for_checksums_say_the_same() {
     for check in [NocowCheck::FirstMatch, NocowCheck::CollectAll] {
         let mut tuning = Tuning::default();
         tuning.nocow_check = check;
-        let fs = open_tuned(&device, tuning);
+        let fs = open_with(&device, OpenOptions::new().tuning(tuning));
         let unsummed = nocow_file(&fs, &format!("/unsummed-{check:?}"));
         unsummed.write_at(&[1; 1 << 20], 0).unwrap();
         let mixed = fs.create_file(format!("/mixed-{check:?}")).unwrap();

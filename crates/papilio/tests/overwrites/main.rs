@@ -1,0 +1,5 @@
+//! Writes that go past the trees: in place where a file is not copied on write, and into ordered extents.
+
+mod nocow;
+mod ordered;
+mod support;
