@@ -203,7 +203,10 @@ impl Profile {
 
 /// Parts by words in a symbol's name; the first that fits.
 const PARTS: [(&str, &[&str]); 10] = [
-    ("checksum", &["crc32c", "xxhash", "sha2::", "blake2", "data::checksum", "data::overlap", "csum"]),
+    (
+        "checksum",
+        &["crc32c", "crc_fast", "xxhash", "sha2::", "blake2", "data::checksum", "data::overlap", "csum"],
+    ),
     ("locks", &["parking_lot", "pthread_mutex", "pthread_rwlock", "futex", "lll_lock", "arc_swap"]),
     ("copying", &["memmove", "memcpy", "memset", "memcmp"]),
     ("page cache", &["papilio_pagecache", "fs::buffered"]),

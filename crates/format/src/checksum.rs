@@ -85,6 +85,12 @@ impl ChecksumType {
         Checksum { bytes: sum, size: self.size() as u8 }
     }
 
+    /// Whether summing is as quick here as reading the bytes from memory: then who sums them first and uses them
+    /// next pays next to nothing for it.
+    pub fn keeps_up_with_memory(self) -> bool {
+        self == Self::Crc32c && multiplies_wide()
+    }
+
     /// Whether `stored` (at least [`ChecksumType::size`] bytes) is the sum of `bytes`.
     #[inline]
     pub fn verify(self, bytes: &[u8], stored: &[u8]) -> bool {
@@ -139,14 +145,18 @@ impl std::fmt::Debug for Checksum {
 /// instead of 0.16), else its CRC instruction, which is ahead of narrower multiplications.
 #[inline]
 fn crc32c(bytes: &[u8]) -> u32 {
+    if multiplies_wide() { crc_fast::crc32_iscsi(bytes) } else { crc32c::crc32c(bytes) }
+}
+
+/// Whether the processor multiplies polynomials of 64 bytes at a time.
+#[inline]
+fn multiplies_wide() -> bool {
     #[cfg(target_arch = "x86_64")]
-    if is_x86_feature_detected!("vpclmulqdq")
+    return is_x86_feature_detected!("vpclmulqdq")
         && is_x86_feature_detected!("avx512vl")
-        && is_x86_feature_detected!("avx512f")
-    {
-        return crc_fast::crc32_iscsi(bytes);
-    }
-    crc32c::crc32c(bytes)
+        && is_x86_feature_detected!("avx512f");
+    #[cfg(not(target_arch = "x86_64"))]
+    false
 }
 
 /// The raw CRC-32C register update that the kernel's `crc32c(seed, data)` computes: no inversion

@@ -31,7 +31,8 @@ pub enum LogItems {
 /// When the checksums of a write are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteChecksum {
-    /// By other threads while the device writes; a write ends when both have.
+    /// By other threads while the device writes; a write ends when both have. By the writer, before, where that
+    /// costs less: for small writes, and by an algorithm that keeps up with memory on this processor.
     #[default]
     Overlapped,
     /// By the writer, before the device gets the data.

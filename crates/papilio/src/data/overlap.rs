@@ -1,8 +1,9 @@
 //! Checksums of a write, and when they are computed beside its I/O.
 //!
 //! Owns [`sum_and_write`] and the worker threads. The data may not change meanwhile, which borrowing it sees
-//! to. Small writes are summed by the writer: handing over costs more than it saves. The workers are rayon's,
-//! one for each core but the writer's, whose scopes let them borrow what the writer holds. Locks: none.
+//! to. Small writes are summed by the writer, and all where summing keeps up with memory: handing over costs more
+//! than it saves, and what was just summed lies in the near cache for the write. The workers are rayon's, one for
+//! each core but the writer's, whose scopes let them borrow what the writer holds. Locks: none.
 //! Kernel counterpart: `btrfs_bio_csum` and `btrfs_wq_submit_bio` (`fs/btrfs/bio.c`).
 
 use crate::tuning::WriteChecksum;
@@ -47,7 +48,8 @@ pub(crate) fn sum_and_write<R: Send>(
         }
         sums
     };
-    let workers = if bytes < WORTH_IT { None } else { workers() };
+    let inline = bytes < WORTH_IT || (how == WriteChecksum::Overlapped && algorithm.keeps_up_with_memory());
+    let workers = if inline { None } else { workers() };
     match (how, workers) {
         (WriteChecksum::BeforeSubmit, _) | (_, None) => (sums(), write()),
         (WriteChecksum::Offloaded, Some(workers)) => workers.install(|| (sums(), write())),
