@@ -284,9 +284,11 @@ fn writers_and_readers_of_one_file_see_whole_writes_only() {
                     })
                 })
                 .collect();
-            let written: Vec<Vec<u64>> = writers.into_iter().map(|writer| writer.join().unwrap()).collect();
+            let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+            // The others end also where a writer failed.
             stop.store(true, Ordering::Relaxed);
             others.into_iter().for_each(|other| other.join().unwrap());
+            let written: Vec<Vec<u64>> = written.into_iter().map(|own| own.unwrap()).collect();
             let content = file.read_all().unwrap();
             for (place, sector) in content.chunks_exact(SECTOR as usize).enumerate() {
                 let word = stamped(sector, place as u64);
@@ -302,6 +304,46 @@ fn writers_and_readers_of_one_file_see_whole_writes_only() {
         fs.close().unwrap();
         assert_clean(&device);
     }
+}
+
+/// On a device that has little more room than the file takes.
+#[test]
+fn fsyncs_without_end_find_room_by_a_commit() {
+    const SIZE: u64 = 8 << 20;
+    let device = made(112 << 20);
+    let fs = open(&device);
+    let file = fs.create_file("/file").unwrap();
+    file.write_at(&[1; SIZE as usize], 0).unwrap();
+    let stop = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let (file, stop) = (&file, &stop);
+        let write_all_over = |who: u64| {
+            let mut random = fastrand::Rng::with_seed(who);
+            for _ in 0..3000 {
+                let count = random.u64(1..=16);
+                let at = random.u64(0..=SIZE / SECTOR - count);
+                file.write_at(&vec![who as u8; (count * SECTOR) as usize], at * SECTOR)?;
+            }
+            Ok::<(), papilio::Error>(())
+        };
+        let writers: Vec<_> = (1..=4).map(|who| scope.spawn(move || write_all_over(who))).collect();
+        let syncing = scope.spawn(move || {
+            while !stop.load(Ordering::Relaxed) {
+                file.sync()?;
+            }
+            Ok::<(), papilio::Error>(())
+        });
+        let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
+        stop.store(true, Ordering::Relaxed);
+        let synced = syncing.join().unwrap();
+        for result in written {
+            result.unwrap().unwrap();
+        }
+        synced.unwrap();
+    });
+    drop(file);
+    fs.close().unwrap();
+    assert_clean(&device);
 }
 
 #[test]
