@@ -182,8 +182,9 @@ extern "C" fn get_file_size(td: *mut c_void, file: *mut c_void) -> c_int {
     let (thread, file) = unsafe { (ThreadData::new(td), FioFile::new(file)) };
     let sized = set_up(thread).and_then(|(options, fs)| {
         file.set_regular();
-        if let Some(found) = (Files { fs: &fs, options: &options }).find(&file.name())? {
-            file.set_size(found.len());
+        let (files, name) = (Files { fs: &fs, options: &options }, file.name());
+        if let Some(found) = files.find(&name)? {
+            file.set_size(files.size(&found, &name)?);
         }
         Ok(())
     });

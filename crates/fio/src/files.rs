@@ -71,6 +71,14 @@ impl Files<'_> {
         file.drop_cache().map_err(Self::error("writing back", &self.path(name)))
     }
 
+    /// Bytes of an open file.
+    ///
+    /// # Errors
+    /// What reading its inode meets.
+    pub fn size(&self, file: &File, name: &str) -> Result<u64, EngineError> {
+        file.size().map_err(Self::error("looking at", &self.path(name)))
+    }
+
     /// Removes the file.
     ///
     /// # Errors
@@ -95,7 +103,7 @@ impl Files<'_> {
         let path = self.path(name);
         let found = self.find(name)?;
         if let Some(file) = &found
-            && file.len() >= size
+            && self.size(file, name)? >= size
         {
             return Ok(file.clone());
         }

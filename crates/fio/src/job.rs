@@ -109,7 +109,7 @@ impl Job {
             files.forget(&file, name)?;
         }
         file.set_direct(self.options.direct);
-        let size = file.len();
+        let size = files.size(&file, name)?;
         if self.files.len() <= number {
             self.files.resize_with(number + 1, || None);
         }

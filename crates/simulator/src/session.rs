@@ -364,7 +364,7 @@ impl Session {
         let file = self.open_file(target)?;
         match operation {
             Operation::Write { offset, fill, .. } => file.write_at(&fill.bytes(), *offset),
-            Operation::Append { fill, .. } => file.write_at(&fill.bytes(), file.len()),
+            Operation::Append { fill, .. } => file.size().and_then(|size| file.write_at(&fill.bytes(), size)),
             Operation::Truncate { size, .. } => file.set_len(*size),
             Operation::PunchHole { offset, length, .. } => file.punch_hole(*offset, *length),
             Operation::Allocate { offset, length, keep_size, .. } => {

@@ -49,7 +49,7 @@ impl Copy<'_> {
     /// Returns how many bytes were done from `start` on; an error only if none were.
     fn share_or_copy(&self, start: u64, end: u64, size: u64, sector: u64) -> papilio::Result<u64> {
         let first = start.next_multiple_of(sector);
-        let whole_file = end == size && self.there(end) >= self.to.len();
+        let whole_file = end == size && self.there(end) >= self.to.size()?;
         let last = if whole_file { end } else { end / sector * sector };
         if !self.delta.is_multiple_of(sector) || first >= last {
             return self.copy(start, end);

@@ -114,12 +114,20 @@ impl File {
         self.inode.metadata()
     }
 
-    /// Its size in bytes: as of now, where it can change and can be read; else as of when it was opened.
-    pub fn len(&self) -> u64 {
+    /// Its size in bytes, as of now.
+    ///
+    /// # Errors
+    /// An inode that cannot be read.
+    pub fn size(&self) -> Result<u64> {
         match &self.open {
-            Some(open) => self.size_of(open).unwrap_or(self.metadata().size()),
-            None => self.metadata().size(),
+            Some(open) => self.size_of(open),
+            None => Ok(self.metadata().size()),
         }
+    }
+
+    /// As [`File::size`]; where that cannot be told, as of when it was opened.
+    pub fn len(&self) -> u64 {
+        self.size().unwrap_or(self.metadata().size())
     }
 
     /// Whether its size is 0.
@@ -281,12 +289,8 @@ impl File {
         let mut content = Vec::new();
         loop {
             let start = content.len();
-            // Not `len`, which cannot say that it does not know; and it may have become shorter since.
-            let size = match &self.open {
-                Some(open) => self.size_of(open)?,
-                None => self.metadata().size(),
-            };
-            let left = size.saturating_sub(start as u64);
+            // It may have become shorter since.
+            let left = self.size()?.saturating_sub(start as u64);
             let step = STEP.min(usize::try_from(left).unwrap_or(STEP));
             if step == 0 {
                 return Ok(content);
