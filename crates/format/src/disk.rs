@@ -124,6 +124,7 @@ macro_rules! disk_struct {
 
         impl $crate::disk::OnDisk for $name {
             type Disk = $disk;
+            #[inline]
             fn from_disk(disk: &$disk) -> Self {
                 Self { $( $field: <$type as $crate::disk::OnDisk>::from_disk(&disk.$field), )+ }
             }

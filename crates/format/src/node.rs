@@ -16,7 +16,7 @@ use crate::objectid;
 use crate::superblock::{Geometry, MAX_LEVEL};
 use crate::units::{Generation, LogicalAddress, TreeId};
 use uuid::Uuid;
-use zerocopy::FromBytes;
+use zerocopy::{FromBytes, Immutable, KnownLayout, Unaligned};
 
 disk_struct! {
     /// The first 101 bytes of every tree block.
@@ -146,7 +146,7 @@ impl<'a> Node<'a> {
         geometry: &Geometry,
     ) -> Result<Self, Corrupt> {
         check_identity(header, expected, geometry)?;
-        let node = Self::check_structure(bytes, header, geometry)?;
+        let node = Self::of_counted(bytes, header)?;
         if let Some(first_key) = expected.first_key
             && !node.is_empty()
             && node.key(0) != first_key
@@ -156,7 +156,7 @@ impl<'a> Node<'a> {
         if node.level == 0 {
             crate::tree_check::check_leaf(node, header, geometry)?;
         } else {
-            crate::tree_check::check_internal(node, header)?;
+            crate::tree_check::check_internal(node, header, geometry)?;
         }
         Ok(node)
     }
@@ -168,8 +168,8 @@ impl<'a> Node<'a> {
         Self { bytes, item_count: header.item_count.get(), level: header.level }
     }
 
-    /// Item count, key order and item bounds.
-    fn check_structure(bytes: &'a [u8], header: &NodeHeader, geometry: &Geometry) -> Result<Self, Corrupt> {
+    /// A view of a block that has room for as many entries as its header says.
+    fn of_counted(bytes: &'a [u8], header: &NodeHeader) -> Result<Self, Corrupt> {
         let room = bytes.len() - NodeHeader::SIZE;
         let entry = if header.level == 0 { ItemHeader::SIZE } else { KeyPointer::SIZE };
         if header.item_count as usize > room / entry {
@@ -180,40 +180,29 @@ impl<'a> Node<'a> {
                 "more than fit",
             ));
         }
-        let node = Self { bytes, item_count: header.item_count, level: header.level };
-        let mut end = room as u32;
-        for slot in 0..node.len() {
-            let key = node.key(slot);
-            if slot > 0 && node.key(slot - 1) >= key {
-                return Err(Corrupt::KeyOrder { slot, previous: node.key(slot - 1), key });
-            }
-            if node.level == 0 {
-                let item = node.item_header(slot);
-                if item.offset.checked_add(item.size) != Some(end)
-                    || (item.offset as usize) < node.len() * ItemHeader::SIZE
-                {
-                    return Err(Corrupt::ItemBounds {
-                        slot,
-                        offset: item.offset,
-                        size: item.size,
-                        expected_end: end,
-                    });
-                }
-                end = item.offset;
-            } else {
-                let child = node.child(slot);
-                if child.address.0 == 0 || !child.address.is_aligned(geometry.sector_size.into()) {
-                    return Err(Corrupt::field(
-                        "key pointer",
-                        "address",
-                        child.address.0,
-                        "not a positive multiple of the sector size",
-                    )
-                    .in_item(slot, key));
-                }
-            }
-        }
-        Ok(node)
+        Ok(Self { bytes, item_count: header.item_count, level: header.level })
+    }
+
+    /// A leaf's directory entries, as they lie there.
+    pub(crate) fn item_headers(&self) -> &'a [ItemHeaderDisk] {
+        assert_eq!(self.level, 0, "items are in leaves");
+        self.entries()
+    }
+
+    /// An internal node's pointers, as they lie there.
+    pub(crate) fn key_pointers(&self) -> &'a [KeyPointerDisk] {
+        assert_ne!(self.level, 0, "children are in internal nodes");
+        self.entries()
+    }
+
+    fn entries<D: FromBytes + Immutable + KnownLayout + Unaligned>(&self) -> &'a [D] {
+        let entries = <[D]>::ref_from_prefix_with_elems(&self.bytes[NodeHeader::SIZE..], self.len());
+        entries.expect("as many as fit, which was checked").0
+    }
+
+    /// What a leaf's items have for themselves: all behind the header.
+    pub(crate) fn room(&self) -> &'a [u8] {
+        &self.bytes[NodeHeader::SIZE..]
     }
 
     /// The header.

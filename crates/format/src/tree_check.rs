@@ -4,15 +4,17 @@
 //! dispatch from an item type to its validator, and the rules that concern a block as a whole. What an
 //! item may hold is said in the item's own file. Kernel counterpart: `fs/btrfs/tree-checker.c`.
 //!
-//! Invariant: a validator believes nothing but what its context says. Key order and item bounds were
-//! checked before; items of lower slots have been validated, items of higher slots have not.
+//! Invariant: a validator believes nothing but what its context says. Key order and item bounds up to its
+//! item were checked before; items of lower slots have been validated, those of higher slots have not been
+//! looked at: all is checked in one pass over the block.
 
 pub(crate) mod extent;
 
+use crate::disk::OnDisk;
 use crate::error::Corrupt;
 use crate::items::{csum, dir_item, dir_log, file_extent, inode, inode_ref, root, root_ref, verity};
 use crate::key::{ItemType, Key};
-use crate::node::{Node, NodeHeader};
+use crate::node::{ItemHeader, KeyPointer, Node, NodeHeader};
 use crate::objectid;
 use crate::superblock::Geometry;
 use crate::units::{Generation, TreeId};
@@ -61,15 +63,28 @@ impl ItemContext<'_> {
     }
 }
 
-/// Checks each item of a leaf whose structure is already known to be right.
+/// Checks a leaf: the order of its keys, the bounds of its items, and each item.
 pub(crate) fn check_leaf(node: Node<'_>, header: &NodeHeader, geometry: &Geometry) -> Result<(), Corrupt> {
     check_flags(header)?;
     if node.is_empty() {
         return check_empty_leaf(header);
     }
-    let mut previous = None;
-    for slot in 0..node.len() {
-        let (key, data) = (node.key(slot), node.item(slot));
+    let (headers, room) = (node.item_headers(), node.room());
+    let first_data = size_of_val(headers);
+    let mut end = room.len() as u32;
+    let mut previous: Option<(Key, &[u8])> = None;
+    for (slot, entry) in headers.iter().enumerate() {
+        let ItemHeader { key, offset, size } = ItemHeader::from_disk(entry);
+        if let Some((previous, _)) = previous
+            && previous >= key
+        {
+            return Err(Corrupt::KeyOrder { slot, previous, key });
+        }
+        if offset.checked_add(size) != Some(end) || (offset as usize) < first_data {
+            return Err(Corrupt::ItemBounds { slot, offset, size, expected_end: end });
+        }
+        let data = &room[offset as usize..end as usize];
+        end = offset;
         let context = ItemContext { key, data, previous, owner: header.owner, geometry };
         check_item(&context).map_err(|reason| reason.in_item(slot, key))?;
         previous = Some((key, data));
@@ -77,23 +92,33 @@ pub(crate) fn check_leaf(node: Node<'_>, header: &NodeHeader, geometry: &Geometr
     Ok(())
 }
 
-/// Checks what an internal node may hold; its pointers were checked with its structure.
-pub(crate) fn check_internal(node: Node<'_>, header: &NodeHeader) -> Result<(), Corrupt> {
+/// Checks an internal node: the order of its keys, and each pointer.
+pub(crate) fn check_internal(
+    node: Node<'_>,
+    header: &NodeHeader,
+    geometry: &Geometry,
+) -> Result<(), Corrupt> {
     check_flags(header)?;
     if node.is_empty() {
         return Err(Corrupt::field("tree block", "item_count", 0, "an internal node has children"));
     }
-    for slot in 0..node.len() {
-        let child = node.child(slot);
+    let mut previous: Option<Key> = None;
+    for (slot, entry) in node.key_pointers().iter().enumerate() {
+        let KeyPointer { key, address, generation } = KeyPointer::from_disk(entry);
+        if let Some(previous) = previous
+            && previous >= key
+        {
+            return Err(Corrupt::KeyOrder { slot, previous, key });
+        }
+        previous = Some(key);
+        let bad =
+            |field, value, why| Err(Corrupt::field("key pointer", field, value, why).in_item(slot, key));
+        if address.0 == 0 || !address.is_aligned(geometry.sector_size.into()) {
+            return bad("address", address.0, "not a positive multiple of the sector size");
+        }
         // A child is written no later than its parent.
-        if child.generation > header.generation {
-            let reason = Corrupt::field(
-                "key pointer",
-                "generation",
-                child.generation.0,
-                "later than the block that points there",
-            );
-            return Err(reason.in_item(slot, child.key));
+        if generation > header.generation {
+            return bad("generation", generation.0, "later than the block that points there");
         }
     }
     Ok(())
@@ -198,7 +223,7 @@ mod tests {
     use super::test_support::{check_in, geometry};
     use super::*;
     use crate::checksum::CHECKSUM_SIZE;
-    use crate::node::{ItemHeader, KeyPointer, NodeExpectation};
+    use crate::node::NodeExpectation;
     use crate::units::LogicalAddress;
     use proptest::prelude::*;
 

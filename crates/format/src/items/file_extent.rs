@@ -10,6 +10,7 @@ use crate::items::inode;
 use crate::key::{ItemType, Key};
 use crate::tree_check::ItemContext;
 use crate::units::{FileOffset, Generation, InodeNumber, LogicalAddress};
+use zerocopy::FromBytes;
 
 /// Most bytes that one compressed extent holds uncompressed (`BTRFS_MAX_UNCOMPRESSED`).
 pub const MAX_UNCOMPRESSED: u64 = 128 << 10;
@@ -246,6 +247,42 @@ pub const fn file_extent_key(inode: InodeNumber, offset: FileOffset) -> Key {
 /// As the kernel, it says nothing about `ram_bytes` of uncompressed extents (old kernels wrote wrong
 /// ones) and about the length of inline data (old tools made it longer than a sector).
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
+    if is_plain_and_right(context) { Ok(()) } else { validate_fully(context) }
+}
+
+/// Whether the item is an uncompressed extent outside of the leaf, behind another such one of the same file, and
+/// all that [`validate_fully`] asks of it holds. Most items of a leaf of a file are, in all that is read and
+/// written; of what is not, the other says what is wrong, if anything.
+#[inline]
+fn is_plain_and_right(context: &ItemContext<'_>) -> bool {
+    let Some((before, before_data)) = context.previous else { return false };
+    let (Some((_, part_before)), Some((header, part))) = (plain_part(before_data), plain_part(context.data))
+    else {
+        return false;
+    };
+    let (address, bytes) = (part.disk_address.get(), part.disk_length.get());
+    let (offset, length, start) = (part.offset.get(), part.length.get(), context.key.offset);
+    let misaligned = (header.ram_bytes.get() | address | bytes | offset | length | start)
+        & (u64::from(context.geometry.sector_size) - 1);
+    (before.objectid, before.item_type) == (context.key.objectid, ItemType::EXTENT_DATA)
+        && misaligned == 0
+        && address.checked_add(bytes).is_some()
+        && offset.checked_add(length).is_some()
+        && start.checked_add(length).is_some()
+        && before.offset.checked_add(part_before.length.get()).is_some_and(|end| end <= start)
+}
+
+/// The parts of an item that is an uncompressed extent outside of the leaf.
+#[inline]
+fn plain_part(data: &[u8]) -> Option<(&FileExtentHeaderDisk, &ExtentPartDisk)> {
+    let (header, rest) = FileExtentHeaderDisk::ref_from_prefix(data).ok()?;
+    let part = ExtentPartDisk::ref_from_bytes(rest).ok()?;
+    let plain = header.compression == 0 && header.encryption == 0 && matches!(header.extent_type, 1 | 2);
+    plain.then_some((header, part))
+}
+
+/// The checks, one after the other, with what is wrong.
+fn validate_fully(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     let bad = |field, value, why| Err(Corrupt::field(WHAT, field, value, why));
     let start = FileOffset(context.key.offset);
     let sector_size = context.geometry.sector_size;
@@ -285,7 +322,7 @@ pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
 mod tests {
     use super::*;
     use crate::objectid;
-    use crate::tree_check::test_support::{check, check_in, fault};
+    use crate::tree_check::test_support::{check, check_in, fault, geometry};
     use proptest::prelude::*;
 
     const INODE: InodeNumber = InodeNumber(257);
@@ -309,6 +346,78 @@ mod tests {
 
     fn key(offset: u64) -> Key {
         file_extent_key(INODE, FileOffset(offset))
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig { max_global_rejects: 1 << 20, ..ProptestConfig::with_cases(2048) })]
+        #[test]
+        fn what_is_taken_as_right_at_a_glance_is_right(
+            fields in prop::collection::vec(any_field(), 10),
+            types in (0u8..4, 0u8..4, 0u8..2, 0u8..2),
+            cut in prop_oneof![8 => Just(FileExtentItem::SIZE), 1 => 0..FileExtentItem::SIZE + 2],
+            same_inode in prop::bool::weighted(0.9),
+            before_type in prop_oneof![8 => Just(ItemType::EXTENT_DATA), 1 => Just(ItemType::XATTR_ITEM)],
+        ) {
+            let bytes = |fields: &[u64], extent_type: u8, compression: u8| {
+                let header = FileExtentHeader {
+                    generation: Generation(9),
+                    ram_bytes: fields[0],
+                    compression,
+                    encryption: 0,
+                    other_encoding: 0,
+                    extent_type,
+                };
+                let part = ExtentPart {
+                    disk_address: LogicalAddress(fields[1]),
+                    disk_length: fields[2],
+                    offset: fields[3],
+                    length: fields[4],
+                };
+                let mut bytes = header.to_bytes().to_vec();
+                bytes.extend_from_slice(&part.to_bytes());
+                bytes
+            };
+            let before = bytes(&fields[..5], types.0, types.2);
+            let mut data = bytes(&fields[5..], types.1, types.3);
+            data.resize(cut, 0);
+            let inode = INODE.0 + u64::from(!same_inode);
+            let before_key = Key::new(INODE.0, before_type, fields[1]);
+            let geometry = geometry();
+            let context = |key, data, previous| {
+                ItemContext { key, data, previous, owner: objectid::FS_TREE, geometry: &geometry }
+            };
+            // Items before have passed their own check.
+            prop_assume!(validate_fully(&context(before_key, &before, None)).is_ok());
+            let key = Key::new(inode, ItemType::EXTENT_DATA, fields[6]);
+            let context = context(key, &data, Some((before_key, &before)));
+            if is_plain_and_right(&context) {
+                prop_assert_eq!(validate_fully(&context), Ok(()));
+            }
+        }
+    }
+
+    /// Sectors, mostly, and what is near a limit.
+    fn any_field() -> impl Strategy<Value = u64> {
+        prop_oneof![8 => (0u64..32).prop_map(|n| n << 12), 1 => Just(u64::MAX - 4095), 1 => any::<u64>()]
+    }
+
+    #[test]
+    fn extents_one_behind_the_other_are_taken_at_a_glance() {
+        let item = regular(PART).to_bytes();
+        let check = |start: u64| {
+            let context = ItemContext {
+                key: key(start),
+                data: &item,
+                previous: Some((key(0), &item)),
+                owner: objectid::FS_TREE,
+                geometry: &geometry(),
+            };
+            (is_plain_and_right(&context), validate(&context).is_ok())
+        };
+        assert_eq!(check(8192), (true, true));
+        assert_eq!(check(1 << 20), (true, true));
+        assert_eq!(check(4096), (false, false), "it overlaps the one before");
+        assert_eq!(check(8193), (false, false), "it is not at a sector");
     }
 
     proptest! {
