@@ -9,7 +9,7 @@
 //! levels below 8 and a system chunk array that decodes.
 
 use crate::checksum::{CHECKSUM_SIZE, ChecksumType};
-use crate::disk::disk_struct;
+use crate::disk::{OnDisk, disk_struct};
 use crate::error::{Corrupt, Incompatible};
 use crate::features::{CompatRoFeatures, IncompatFeatures, SuperblockFlags};
 use crate::items::chunk::ChunkItem;
@@ -17,6 +17,7 @@ use crate::items::device::DeviceItem;
 use crate::key::{ItemType, Key};
 use crate::units::{Generation, LogicalAddress, PhysicalAddress, TreeId};
 use uuid::Uuid;
+use zerocopy::FromBytes;
 
 /// Bytes of a superblock.
 pub const SUPERBLOCK_SIZE: usize = 4096;
@@ -212,6 +213,53 @@ pub struct Geometry {
     pub generation: Generation,
 }
 
+/// The bytes of a superblock, of which only the log that it names changes from one time to the next. Invariant:
+/// [`Superblock::parse`] accepts them.
+#[derive(Clone, Debug)]
+pub struct EncodedSuperblock {
+    bytes: [u8; SUPERBLOCK_SIZE],
+    checksum_type: ChecksumType,
+    sector_size: u32,
+}
+
+impl EncodedSuperblock {
+    /// Names the root of the log root tree, and brings the checksum up to date.
+    ///
+    /// # Errors
+    /// A place or a level that no reader would accept; the bytes are then as they were.
+    pub fn name_log(&mut self, root: LogicalAddress, level: u8) -> Result<(), SuperblockError> {
+        check_root("log_root", root, "log_root_level", level, self.sector_size)?;
+        let disk = RawSuperblockDisk::mut_from_bytes(&mut self.bytes).expect("a superblock's size");
+        (disk.log_root, disk.log_root_level) = (root.to_disk(), level);
+        let sum = self.checksum_type.compute(&self.bytes[CHECKSUM_SIZE..]);
+        self.bytes[..CHECKSUM_SIZE].copy_from_slice(sum.padded());
+        Ok(())
+    }
+
+    /// The bytes.
+    pub fn as_bytes(&self) -> &[u8; SUPERBLOCK_SIZE] {
+        &self.bytes
+    }
+}
+
+/// Refuses the root of a tree that no superblock may name.
+fn check_root(
+    address_field: &'static str,
+    address: LogicalAddress,
+    level_field: &'static str,
+    level: u8,
+    sector_size: u32,
+) -> Result<(), SuperblockError> {
+    let bad = |field, value, why| Err(Corrupt::field("superblock", field, value, why).into());
+    if level >= MAX_LEVEL {
+        return bad(level_field, level.into(), "not below 8");
+    }
+    if !address.is_aligned(sector_size.into()) {
+        return bad(address_field, address.0, "not a multiple of the sector size");
+    }
+    Ok(())
+}
+
 impl Superblock {
     /// Checks and decodes a superblock read from `place`.
     ///
@@ -252,6 +300,17 @@ impl Superblock {
         bytes
     }
 
+    /// As [`Superblock::to_bytes`], checked as a reader would, and ready to name one log after another.
+    ///
+    /// # Errors
+    /// As [`Superblock::parse`].
+    pub fn to_encoded(&self, place: PhysicalAddress) -> Result<EncodedSuperblock, SuperblockError> {
+        let bytes = self.to_bytes(place);
+        Self::parse(&bytes, place)?;
+        let (checksum_type, sector_size) = (self.checksum_type, self.raw.sector_size);
+        Ok(EncodedSuperblock { bytes, checksum_type, sector_size })
+    }
+
     /// The checks of `btrfs_validate_super`, and those of feature bits.
     fn validate(&self, place: PhysicalAddress) -> Result<(), SuperblockError> {
         let raw = &self.raw;
@@ -275,21 +334,12 @@ impl Superblock {
         if raw.leaf_size != node_size {
             return bad("leaf_size", raw.leaf_size.into(), "not the node size");
         }
-        for (field, level) in [
-            ("root_level", raw.root_level),
-            ("chunk_root_level", raw.chunk_root_level),
-            ("log_root_level", raw.log_root_level),
+        for (level_field, level, address_field, address) in [
+            ("root_level", raw.root_level, "root", raw.root),
+            ("chunk_root_level", raw.chunk_root_level, "chunk_root", raw.chunk_root),
+            ("log_root_level", raw.log_root_level, "log_root", raw.log_root),
         ] {
-            if level >= MAX_LEVEL {
-                return bad(field, level.into(), "not below 8");
-            }
-        }
-        for (field, address) in
-            [("root", raw.root), ("chunk_root", raw.chunk_root), ("log_root", raw.log_root)]
-        {
-            if !address.is_aligned(sector_size.into()) {
-                return bad(field, address.0, "not a multiple of the sector size");
-            }
+            check_root(address_field, address, level_field, level, sector_size)?;
         }
         if raw.dev_item.fsid != self.metadata_uuid() {
             return Err(Corrupt::NodeFsid { expected: self.metadata_uuid(), found: raw.dev_item.fsid }.into());

@@ -22,6 +22,7 @@ use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
 use crate::errors::{Error, Result};
 use crate::space::{BlockGroupUpdate, LogicalRange, NewBlockGroup, Pinned, RangeSet, free_space_tree};
+use crate::volume::LogSuperblocks;
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
 use papilio_format::items::root::{RootItem, root_key};
@@ -40,6 +41,8 @@ pub(crate) struct CommitState {
     pub(super) superblock: RawSuperblock,
     /// The superblock as it is on disk, but for a log.
     pub(super) written: RawSuperblock,
+    /// The same as the syncs of a log write it.
+    pub(super) log_superblocks: Option<LogSuperblocks>,
     /// It has to be written although no tree changed.
     pub(super) superblock_changed: bool,
     /// Space that is free as soon as the readers who began before are gone.
@@ -57,6 +60,7 @@ impl CommitState {
         Self {
             superblock,
             written: superblock,
+            log_superblocks: None,
             superblock_changed: false,
             waiting: VecDeque::new(),
             uuid_tree_current,
@@ -130,7 +134,7 @@ impl Transactions {
         self.write_out(&frozen, &mut state.buffer)?;
         self.volume.flush()?;
         self.volume.write_superblocks(&frozen.superblock)?;
-        state.written = frozen.superblock;
+        (state.written, state.log_superblocks) = (frozen.superblock, None);
         self.log.queue.committed(frozen.superblock.generation);
         for range in frozen.log_blocks {
             self.space.release(range);

@@ -17,7 +17,6 @@ use crate::btree::{LiveTree, Tree, TreeBlock, dirty_blocks_since};
 use crate::errors::{Error, Result};
 use papilio_format::items::inode::FileKind;
 use papilio_format::items::root::{RawRootItem, RootItem};
-use papilio_format::superblock::RawSuperblock;
 use papilio_format::{Generation, ItemType, Key, TreeId, objectid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -136,12 +135,11 @@ impl Transactions {
         for tree in &frozen {
             dirty_blocks_since(&tree.root_block()?, log.since.0, &mut blocks);
         }
-        let superblock =
-            RawSuperblock { log_root: root.address(), log_root_level: root.level(), ..state.written };
+        let place = (root.address(), root.level());
         drop((frozen, root));
         self.write_blocks(&mut blocks, &mut state.buffer)?;
         self.volume.flush()?;
-        self.volume.write_log_superblock(&superblock)?;
+        self.volume.write_log_superblock(&state.written, place, &mut state.log_superblocks)?;
         Ok(Some((stamp, root_stamp)))
     }
 }

@@ -13,8 +13,10 @@ use crate::{Error, Result};
 use papilio_device::Device;
 use papilio_format::features::SuperblockFlags;
 use papilio_format::items::device::DeviceItem;
-use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{Corrupt, PhysicalAddress, Superblock, SuperblockError};
+use papilio_format::superblock::{
+    EncodedSuperblock, RawSuperblock, SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset,
+};
+use papilio_format::{Corrupt, DeviceId, PhysicalAddress, Superblock, SuperblockError};
 use std::sync::Arc;
 
 /// Reads and checks copy `mirror` of a device's superblock.
@@ -169,7 +171,7 @@ pub(super) struct SuperblockWriter<'d> {
     device: &'d dyn Device,
     superblock: Superblock,
     /// The first copy, as it was checked.
-    first: [u8; SUPERBLOCK_SIZE],
+    first: EncodedSuperblock,
 }
 
 impl<'d> SuperblockWriter<'d> {
@@ -180,11 +182,8 @@ impl<'d> SuperblockWriter<'d> {
     pub(super) fn new(device: &'d dyn Device, raw: &RawSuperblock, item: DeviceItem) -> Result<Self> {
         let bytes = RawSuperblock { dev_item: item, ..*raw }.to_bytes();
         let place = superblock_offset(0);
-        let checked = Superblock::parse_unverified(&bytes).and_then(|superblock| {
-            let first = superblock.to_bytes(place);
-            Superblock::parse(&first, place)?;
-            Ok((superblock, first))
-        });
+        let checked = Superblock::parse_unverified(&bytes)
+            .and_then(|superblock| superblock.to_encoded(place).map(|first| (superblock, first)));
         match checked {
             Ok((superblock, first)) => Ok(Self { device, superblock, first }),
             Err(reason) => Err(Error::Superblock {
@@ -196,12 +195,17 @@ impl<'d> SuperblockWriter<'d> {
         }
     }
 
+    /// The first copy, and whose it is.
+    pub(super) fn into_first(self) -> (DeviceId, EncodedSuperblock) {
+        (self.superblock.raw.dev_item.devid, self.first)
+    }
+
     /// Writes the first copy, and returns when it is durable.
     ///
     /// # Errors
     /// [`Error::SuperblockWrite`].
     pub(super) fn write_first(&self) -> Result<()> {
-        let written = self.device.write_fua(&self.first, superblock_offset(0));
+        let written = self.device.write_fua(self.first.as_bytes(), superblock_offset(0));
         written.map_err(|source| self.error(0, source))
     }
 

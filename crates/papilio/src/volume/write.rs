@@ -18,6 +18,7 @@
 
 use super::chunk_map::{Chunk, ChunkMap, chunk_error};
 use super::devices::{DeviceSlot, DeviceTable};
+use super::log_superblocks::LogSuperblocks;
 use super::mapping::Element;
 use super::superblocks::SuperblockWriter;
 use super::volume::Volume;
@@ -221,15 +222,24 @@ impl Volume {
         self.flush()
     }
 
-    /// Writes the first copy of a superblock that differs from the last one in the log that it names, durably,
-    /// to every device. What it names must be durable before.
+    /// Writes the first copy of `committed`, the superblock of the last commit, with the log at `root`, durably, to
+    /// every device. What it names must be durable before. `kept` is what the caller keeps from one log of this
+    /// commit to the next, at first `None`.
     ///
     /// # Errors
     /// As [`Volume::write_superblocks`].
-    pub(crate) fn write_log_superblock(&self, superblock: &RawSuperblock) -> Result<()> {
-        let devices = self.devices.load();
-        let writers = self.superblock_writers(&devices, superblock)?;
-        first_error(writers.iter().map(SuperblockWriter::write_first))
+    pub(crate) fn write_log_superblock(
+        &self,
+        committed: &RawSuperblock,
+        (root, level): (LogicalAddress, u8),
+        kept: &mut Option<LogSuperblocks>,
+    ) -> Result<()> {
+        let devices = self.devices.load_full();
+        let kept = match kept {
+            Some(kept) if kept.are_of(&devices) => kept,
+            kept => kept.insert(LogSuperblocks::new(&devices, self.superblock_writers(&devices, committed)?)),
+        };
+        kept.write(root, level)
     }
 
     fn superblock_writers<'d>(

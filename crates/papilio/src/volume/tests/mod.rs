@@ -3,6 +3,7 @@
 //! the kernel wrote.
 
 mod kernel;
+mod log_superblocks;
 mod opening;
 mod reading;
 mod writing;
