@@ -4,14 +4,14 @@
 //! record, and each node of the files' trees. A folio is charged before it is allocated, and room is made first where
 //! there is none, so that the limit holds at all times.
 //!
-//! Locks, in their order: a folio's content lock; a mapping's tree; then, one at a time, the lists, the buddy allocator, the node
+//! Locks, in their order: a folio's content lock; a mapping's tree; then, one at a time, a shard of the lists, the buddy allocator, the node
 //! pool, the table of mappings, the table of sleepers.
 
 use crate::folio::Folio;
 use crate::folio::arena::Arena;
 use crate::folio::lock::{LOCKED, WaitTable};
 use crate::folio::record::{Record, flag};
-use crate::lru::Lru;
+use crate::lru::Lrus;
 use crate::mapping::{Mapping, MappingInner};
 use crate::reclaim;
 use crate::statistics::{Counters, Statistics};
@@ -118,7 +118,7 @@ impl PageCache {
                 arena: Arena::new(pages, options.huge_pages),
                 pool: Arc::new(NodePool::with_account(nodes + 64, Arc::clone(&charged))),
                 options,
-                lru: Padded(Mutex::new(Lru::new())),
+                lru: Lrus::new(pages),
                 waits: WaitTable::new(),
                 charged,
                 isolated: Padded::default(),
@@ -214,7 +214,7 @@ pub(crate) struct Shared {
     pub options: CacheOptions,
     pub arena: Arena,
     pub pool: Arc<NodePool>,
-    pub lru: Padded<Mutex<Lru>>,
+    pub lru: Lrus,
     pub waits: WaitTable,
     /// Bytes charged for folios, their records, and nodes.
     charged: Arc<Padded<PlainU64>>,
@@ -237,11 +237,11 @@ impl Shared {
     }
 
     /// Allocates a folio of this order, or of a smaller one where there is no such block. It is locked exclusively, has two
-    /// references (the caller's and the tree's to be) and no place yet.
+    /// references (the caller's and the tree's to be), these flags and no place yet.
     ///
     /// # Errors
     /// There is no room and none can be made.
-    pub fn allocate(self: &Arc<Self>, order: u8) -> Result<&Record, CacheError> {
+    pub fn allocate(self: &Arc<Self>, order: u8, flags: u32) -> Result<&Record, CacheError> {
         let mut order = order.min(self.options.max_order);
         // A folio is at most an eighth of the cache.
         while order > 0 && (PAGE_SIZE as u64) << order > self.options.limit / 8 {
@@ -262,7 +262,7 @@ impl Shared {
         self.charged.fetch_sub(bytes(order) - bytes(got), Relaxed);
         let record = self.arena.record(id);
         record.lock.store(LOCKED, Relaxed);
-        record.flags.store(u32::from(got), Relaxed);
+        record.flags.store(u32::from(got) | flags, Relaxed);
         let _counted = Arc::into_raw(Arc::clone(self));
         record.refs.store(2, Release);
         Ok(record)
@@ -322,8 +322,7 @@ impl Shared {
             // SAFETY: records live as long as the arena, which is `Shared`'s.
             let record = unsafe { record.as_ref() };
             if record.has(flag::LRU) {
-                let mut lru = sync::lock(&shared.lru);
-                lru.remove(&shared.arena, record);
+                shared.lru.lock_of(record).remove(&shared.arena, record);
             }
         }
         // SAFETY: this function's own contract.

@@ -55,7 +55,8 @@
 //! - [`xarray`]: the tree from page numbers to folios and shadows;
 //! - `folio`: memory, references, content locks; `mapping`: look-up and insertion; `dirty`: writeback; `remove`: truncation;
 //!   `split`;
-//! - `cache`: the limit; `lru` and `reclaim`: what is evicted; `readahead`; `statistics`; `sync`: the locks and atomics.
+//! - `cache`: the limit; `lru` and `reclaim`: what is evicted; `readahead`; `statistics`; `sync`: the locks and atomics;
+//!   `processor`: prefetching, copies past the processor's caches.
 //!
 //! With the feature `shuttle` the locks and atomics are shuttle's, for model checking only.
 
@@ -64,6 +65,7 @@ mod dirty;
 mod folio;
 mod lru;
 mod mapping;
+mod processor;
 mod readahead;
 mod reclaim;
 mod remove;

@@ -41,9 +41,10 @@ pub(crate) struct MappingInner {
     pub shared: Arc<Shared>,
     pub id: u64,
     pub host: u64,
-    reader: Reader,
+    pub reader: Reader,
     /// Apart from what a look-up reads.
     pub tree: Padded<Mutex<XArray>>,
+    /// Folios in the tree; changed with it locked.
     pub folios: Padded<PlainU64>,
     pub dirty: PlainU64,
 }
@@ -124,6 +125,7 @@ impl Mapping {
         let mut done = 0;
         while done < out.len() {
             let position = offset + done as u64;
+            self.inner.prefetch(position);
             let found = find(&self.inner, position >> PAGE_SHIFT);
             self.inner.count(found.as_ref());
             let Some(guard) = found.and_then(Folio::into_read) else { break };
@@ -162,14 +164,12 @@ impl Mapping {
         assert!(index <= LAST_INDEX, "a file has no page {index}");
         let inner = &self.inner;
         let mut order = order.min(MAX_ORDER);
+        inner.reader.prefetch(index);
         loop {
-            let record = inner.shared.allocate(order)?;
+            let record = inner.shared.allocate(order, flag::REFERENCED)?;
             order = record.order();
             match inner.place(record, index & !((1 << order) - 1)) {
-                Ok(fill) => {
-                    fill.folio().record().accessed();
-                    return Ok(Lookup::Vacant(fill));
-                }
+                Ok(fill) => return Ok(Lookup::Vacant(fill)),
                 Err(Misplaced::Occupied(found, folio)) => {
                     if (found.index..=found.last()).contains(&index) {
                         folio.record().accessed();
@@ -209,7 +209,7 @@ impl Mapping {
                 (hole, tree.next_item(hole..=pages.end - 1).map_or(pages.end, |found| found.index))
             };
             let order = (hole.trailing_zeros() as u8).min((end - hole).ilog2() as u8).min(order);
-            let record = inner.shared.allocate(order)?;
+            let record = inner.shared.allocate(order, 0)?;
             let pages = record.pages();
             match inner.place(record, hole) {
                 Ok(fill) => {
@@ -264,6 +264,15 @@ impl MappingInner {
         here.then_some(folio)
     }
 
+    /// Begins to load bytes of the file, if they lie in a folio of one page: by its number alone, while its record is still
+    /// on its way too.
+    #[inline]
+    fn prefetch(&self, position: u64) {
+        if let Some(Entry::Item(id)) = self.reader.load(position >> PAGE_SHIFT) {
+            self.shared.arena.prefetch(id as u32, position as usize % PAGE_SIZE);
+        }
+    }
+
     #[cold]
     fn find_locked(&self, index: u64) -> Option<Folio> {
         let tree = sync::lock(&self.tree);
@@ -290,7 +299,10 @@ impl MappingInner {
             record.index.store(first, Release);
             record.mapping.store(self.id, Release);
             match tree.try_insert(first, record.order(), entry, self.shared.options.insert, &mut preload) {
-                Ok(inserted) => break inserted,
+                Ok(inserted) => {
+                    self.add_folios(1);
+                    break inserted;
+                }
                 Err(InsertError::Occupied(found)) => {
                     record.mapping.store(0, Release);
                     let folio = self.folio(found);
@@ -310,7 +322,6 @@ impl MappingInner {
                 }
             }
         };
-        self.folios.fetch_add(1, Relaxed);
         let counts = self.shared.counters.here();
         counts.insertions.fetch_add(1, Relaxed);
         if inserted.split {
@@ -325,8 +336,18 @@ impl MappingInner {
     /// Takes a clean folio out of the tree whose references have been frozen; its memory is the caller's.
     pub fn take_frozen(&self, tree: &mut XArray, record: &Record) {
         tree.erase(record.index.load(Acquire));
+        self.left(record);
+    }
+
+    /// A folio has left the tree, which is locked.
+    pub fn left(&self, record: &Record) {
         record.mapping.store(0, Release);
-        self.folios.fetch_sub(1, Relaxed);
+        self.add_folios(-1);
+    }
+
+    /// Changes the number of folios; the tree is locked, so that nobody else does.
+    pub fn add_folios(&self, more: i64) {
+        self.folios.store(self.folios.load(Relaxed).wrapping_add_signed(more), Relaxed);
     }
 
     /// Takes a folio out of the tree, if it is still there; it leaves no shadow and is no longer dirty. The caller holds its
@@ -348,8 +369,7 @@ impl MappingInner {
             // A run goes on with a folio that is in no mapping any more; nobody need wait for it.
             record.end_writeback(&self.shared.waits);
         }
-        record.mapping.store(0, Release);
-        self.folios.fetch_sub(1, Relaxed);
+        self.left(record);
         // SAFETY: this is the tree's reference, which goes with the entry. The caller's handle keeps the folio.
         drop(unsafe { Folio::from_counted(record, &self.shared) });
         true

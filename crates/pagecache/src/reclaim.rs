@@ -20,6 +20,7 @@ use crate::folio::record::{Record, flag};
 use crate::lru::{List, Lru};
 use crate::mapping::MappingInner;
 use crate::sync;
+use crate::xarray::XArray;
 use arrayvec::ArrayVec;
 use std::collections::VecDeque;
 use std::ptr::NonNull;
@@ -28,7 +29,9 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Folios evicted at a time.
 const BATCH: usize = 32;
-/// Folios looked at with the lists locked.
+/// Folios taken out of a file with its tree locked once.
+const AT_ONCE: usize = 8;
+/// Folios looked at with a shard of the lists locked.
 const SCAN: u64 = 128;
 /// Bits of the clock that a shadow remembers.
 const AGE_BITS: u32 = 60;
@@ -65,14 +68,26 @@ impl ShadowNodes {
 
 /// Evicts until at most `target` bytes are charged; false when that cannot be.
 pub(crate) fn shrink_to(shared: &Arc<Shared>, target: u64) -> bool {
-    let mut fruitless = 0;
+    let shards = u64::from(shared.lru.shards());
+    // Looks since something was evicted: at folios, and at shards without any.
+    let (mut fruitless, mut empty) = (0, 0);
     let mut press = false;
+    let mut shard = None;
     while shared.bytes() > target {
-        let (freed, scanned, folios) = pass(shared, shared.bytes().saturating_sub(target), press);
-        fruitless = if freed { 0 } else { fruitless + scanned };
-        // When all of the inactive list has been looked at for nothing, the active one must give.
+        let number = *shard.get_or_insert_with(|| shared.lru.next_turn());
+        // All shards, one after the other, whatever others do.
+        shard = Some(number.wrapping_add(1));
+        let (freed, scanned) = pass(shared, number, shared.bytes().saturating_sub(target), press);
+        if freed {
+            (fruitless, empty, press) = (0, 0, false);
+            continue;
+        }
+        fruitless += scanned;
+        empty = if scanned == 0 { empty + 1 } else { 0 };
+        let folios = shared.lru.count().1;
+        // When all of the inactive lists has been looked at for nothing, the active ones must give.
         press = fruitless > folios;
-        if !freed && (scanned == 0 || fruitless > 4 * folios + SCAN) && !prune_shadow_nodes(shared, 0) {
+        if (empty >= shards || fruitless > 4 * folios + SCAN * shards) && !prune_shadow_nodes(shared, 0) {
             if shared.isolated.load(Acquire) == 0 {
                 return shared.bytes() <= target;
             }
@@ -83,44 +98,45 @@ pub(crate) fn shrink_to(shared: &Arc<Shared>, target: u64) -> bool {
     true
 }
 
-/// Looks at some folios and evicts what may go, about `want` bytes or a batch. Gives whether anything left, how many were
-/// looked at, and how many there are. With `press`, the active list gives some.
-fn pass(shared: &Arc<Shared>, want: u64, press: bool) -> (bool, u64, u64) {
+/// Looks at some folios of a shard and evicts what may go, about `want` bytes or a batch. Gives whether anything left, and
+/// how many were looked at. With `press`, the active list gives some.
+fn pass(shared: &Arc<Shared>, shard: u32, want: u64, press: bool) -> (bool, u64) {
     let mut batch = ArrayVec::<Folio, BATCH>::new();
-    let (scanned, folios) = {
-        let mut lru = sync::lock(&shared.lru);
-        let folios: u64 = lru.folios.iter().sum();
+    let scanned = {
+        let mut lru = shared.lru.lock(shard);
         if press {
             lru.pressure = lru.pressure.max(BATCH as u64);
         }
         let mut scanned = deactivate(shared, &mut lru);
         // A batch is evicted at a time, unless the cache is so small that this would be much of it.
-        let enough = (folios / 8 + 1).min(BATCH as u64) as usize;
+        let enough = (lru.folios() / 8 + 1).min(BATCH as u64) as usize;
         let mut bytes = 0;
         while scanned < SCAN && !batch.is_full() && (bytes < want || batch.len() < enough) {
             let Some(record) = lru.tail(&shared.arena, List::Inactive) else { break };
             scanned += 1;
+            lru.prefetch_before(&shared.arena, record);
             if let Some(folio) = examine(shared, &mut lru, record) {
                 bytes += folio.len() as u64;
                 batch.push(folio);
             }
         }
-        shared.isolated.fetch_add(batch.len() as u64, Relaxed);
-        (scanned, folios)
+        if !batch.is_empty() {
+            shared.isolated.fetch_add(batch.len() as u64, Relaxed);
+        }
+        scanned
     };
+    if batch.is_empty() {
+        return (false, scanned);
+    }
     let isolated = batch.len() as u64;
-    let mut last = None;
-    let evicted: ArrayVec<NonNull<Record>, BATCH> =
-        batch.into_iter().filter_map(|folio| evict(shared, folio, &mut last)).collect();
+    let evicted = evict_all(shared, batch);
     if !evicted.is_empty() {
         shared.counters.here().evictions.fetch_add(evicted.len() as u64, Relaxed);
         // SAFETY: freezing took their counts to 0, and `shared` is kept alive by the caller.
         unsafe { Shared::free_all(NonNull::from(&**shared), &evicted) };
     }
-    if isolated > 0 {
-        shared.isolated.fetch_sub(isolated, Release);
-    }
-    (!evicted.is_empty(), scanned, folios)
+    shared.isolated.fetch_sub(isolated, Release);
+    (!evicted.is_empty(), scanned)
 }
 
 /// Looks at the tail of the inactive list: the folio goes elsewhere, or is taken off to be evicted.
@@ -158,6 +174,7 @@ fn deactivate(shared: &Shared, lru: &mut Lru) -> u64 {
         }
         let Some(record) = lru.tail(&shared.arena, List::Active) else { break };
         scanned += 1;
+        lru.prefetch_before(&shared.arena, record);
         lru.pressure = lru.pressure.saturating_sub(record.pages());
         let referenced = record.clear(flag::HOT | flag::REFERENCED) & (flag::HOT | flag::REFERENCED) != 0;
         let to = if referenced { List::Active } else { List::Inactive };
@@ -166,53 +183,85 @@ fn deactivate(shared: &Shared, lru: &mut Lru) -> u64 {
     scanned
 }
 
-/// Takes a folio that has been taken off its list out of its file; puts it back where that cannot be. Gives its record,
-/// which nobody refers to any more, to be freed.
-fn evict(
-    shared: &Arc<Shared>,
-    folio: Folio,
-    last: &mut Option<Arc<MappingInner>>,
-) -> Option<NonNull<Record>> {
-    let record = folio.record();
-    let id = record.mapping.load(Acquire);
-    if last.as_ref().is_none_or(|mapping| mapping.id != id) {
-        *last = shared.mapping_by_id(id);
-    }
-    let mapping = last.as_ref()?;
-    let mut tree = sync::lock(&mapping.tree);
-    let stays = record.has(flag::DIRTY | flag::WRITEBACK);
-    if record.mapping.load(Acquire) != id {
-        // Truncated meanwhile: it goes with its last user.
-        return None;
-    }
-    if stays || !record.freeze(2) {
+/// Takes folios that have been taken off their lists out of their files; puts those back where that cannot be. Gives the
+/// records of the others, to which nobody refers any more, to be freed.
+fn evict_all(shared: &Arc<Shared>, batch: ArrayVec<Folio, BATCH>) -> ArrayVec<NonNull<Record>, BATCH> {
+    let mut evicted = ArrayVec::new();
+    // One step for all; that some may stay makes the clock a little fast.
+    let mut age = shared.age.fetch_add(batch.iter().map(|folio| folio.record().pages()).sum(), Relaxed);
+    let mut batch = batch.into_iter();
+    let file_of = |folio: &Folio| folio.record().mapping.load(Acquire);
+    while let Some(first) = batch.as_slice().first() {
+        let id = file_of(first);
+        let Some(mapping) = shared.mapping_by_id(id) else {
+            // Truncated meanwhile, or its mapping is going: it goes with its last user.
+            batch.next();
+            continue;
+        };
+        // Each lies somewhere else: what is waited for, is waited for by all at once and without the lock.
+        for folio in batch.as_slice().iter().take(AT_ONCE).take_while(|folio| file_of(folio) == id) {
+            mapping.reader.prefetch(folio.index());
+        }
+        let mut kept = ArrayVec::<Folio, AT_ONCE>::new();
+        let mut only_shadows = ArrayVec::<u64, AT_ONCE>::new();
+        let mut tree = sync::lock(&mapping.tree);
+        // With the tree locked, some of the same file.
+        for _ in 0..AT_ONCE {
+            if batch.as_slice().first().is_none_or(|folio| file_of(folio) != id) {
+                break;
+            }
+            let folio = batch.next().expect("it was there");
+            let (index, left_at) = (folio.index(), age);
+            age += folio.record().pages();
+            match evict(shared, &mapping, &mut tree, folio, left_at) {
+                Ok((record, shadows)) => {
+                    evicted.push(record);
+                    if shadows {
+                        only_shadows.push(index);
+                    }
+                }
+                Err(folio) => kept.push(folio),
+            }
+        }
         drop(tree);
-        sync::lock(&shared.lru).add(&shared.arena, record, List::Inactive);
-        return None;
+        for folio in kept {
+            let record = folio.record();
+            shared.lru.lock_of(record).add(&shared.arena, record, List::Inactive);
+        }
+        for index in only_shadows {
+            note_shadow_node(shared, id, index);
+        }
     }
-    let (index, pages) = (folio.index(), record.pages());
+    evicted
+}
+
+/// Takes a folio out of its file, whose tree is locked, and leaves a shadow of that `age`; gives the folio back where that
+/// cannot be. Gives its record, and whether it left its node with nothing but shadows.
+fn evict(
+    shared: &Shared,
+    mapping: &MappingInner,
+    tree: &mut XArray,
+    folio: Folio,
+    age: u64,
+) -> Result<(NonNull<Record>, bool), Folio> {
+    let record = folio.record();
+    if record.has(flag::DIRTY | flag::WRITEBACK) || !record.freeze(2) {
+        return Err(folio);
+    }
+    let index = folio.index();
     let record = NonNull::from(record);
     // Its reference and the tree's are gone with the freezing.
     std::mem::forget(folio);
-    let age = shared.age.fetch_add(pages, Relaxed);
-    let mut only_shadows = false;
-    if shared.options.working_set {
-        // SAFETY: the folio is ours alone now, and freed by the caller.
-        let workingset = unsafe { record.as_ref() }.has(flag::WORKINGSET);
-        let shadow = Shadow { age, workingset };
-        only_shadows = tree.replace_item(index, shadow.payload()).expect("an attached folio is in the tree");
-        mapping.folios.fetch_sub(1, Relaxed);
-        // SAFETY: as above.
-        unsafe { record.as_ref() }.mapping.store(0, Release);
-    } else {
-        // SAFETY: as above.
-        mapping.take_frozen(&mut tree, unsafe { record.as_ref() });
+    // SAFETY: the folio is ours alone now, and freed by the caller.
+    let frozen = unsafe { record.as_ref() };
+    if !shared.options.working_set {
+        mapping.take_frozen(tree, frozen);
+        return Ok((record, false));
     }
-    drop(tree);
-    if only_shadows {
-        note_shadow_node(shared, id, index);
-    }
-    Some(record)
+    let shadow = Shadow { age, workingset: frozen.has(flag::WORKINGSET) };
+    let only_shadows = tree.replace_item(index, shadow.payload()).expect("an attached folio is in the tree");
+    mapping.left(frozen);
+    Ok((record, only_shadows))
 }
 
 fn note_shadow_node(shared: &Arc<Shared>, mapping: u64, index: u64) {
@@ -246,7 +295,7 @@ fn prune_shadow_nodes(shared: &Arc<Shared>, bound: usize) -> bool {
 
 /// Puts a folio that has been inserted on a list; where there was a shadow, by what that says.
 pub(crate) fn join(shared: &Shared, record: &Record, shadow: Option<u64>) {
-    let mut lru = sync::lock(&shared.lru);
+    let mut lru = shared.lru.lock_of(record);
     let list = match shadow {
         Some(payload) => refault(shared, &mut lru, record, Shadow::from_payload(payload)),
         None => List::Inactive,
@@ -259,7 +308,8 @@ fn refault(shared: &Shared, lru: &mut Lru, record: &Record, shadow: Shadow) -> L
     let counts = shared.counters.here();
     counts.refaults.fetch_add(1, Relaxed);
     let distance = shared.age.load(Relaxed).wrapping_sub(shadow.age) & ((1 << AGE_BITS) - 1);
-    if distance > lru.pages[List::Active as usize] {
+    // The shard has its part of what is active.
+    if distance > lru.pages[List::Active as usize] * u64::from(shared.lru.shards()) {
         return List::Inactive;
     }
     lru.pressure += record.pages();

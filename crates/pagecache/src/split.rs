@@ -75,8 +75,8 @@ impl Mapping {
                 tree.clear_mark(first, Mark::ToWrite);
             }
         }
+        inner.add_folios(parts as i64 - 1);
         drop(tree);
-        inner.folios.fetch_add(parts - 1, Relaxed);
         shared.counters.here().folio_splits.fetch_add(1, Relaxed);
         Ok(())
     }
@@ -90,7 +90,8 @@ fn divide(shared: &Arc<Shared>, head: &Record, order: u8, mapping: u64, index: u
     for word in 0..words {
         blocks[word as usize] = shared.arena.record(head.id + word).blocks.swap(0, Relaxed);
     }
-    let mut lru = sync::lock(&shared.lru);
+    // Its parts lie in its stretch.
+    let mut lru = shared.lru.lock_of(head);
     let list = head.has(flag::LRU).then(|| lru.list_of(head));
     if list.is_some() {
         lru.remove(&shared.arena, head);

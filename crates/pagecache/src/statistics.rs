@@ -6,7 +6,6 @@
 use crate::cache::Shared;
 use crate::lru::List;
 use crate::sync::{self, Padded};
-use std::cell::Cell;
 use std::sync::atomic::AtomicU64 as PlainU64;
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -39,27 +38,12 @@ impl Counters {
     /// Where this thread counts.
     #[inline]
     pub fn here(&self) -> &Counts {
-        &self.cells[cell()]
+        &self.cells[sync::thread_number() % CELLS]
     }
 
     fn sum(&self, of: impl Fn(&Counts) -> &PlainU64) -> u64 {
         self.cells.iter().map(|counts| of(counts).load(Relaxed)).sum()
     }
-}
-
-/// The cell of this thread.
-#[inline]
-fn cell() -> usize {
-    static NEXT: PlainU64 = PlainU64::new(0);
-    thread_local! {
-        static CELL: Cell<usize> = const { Cell::new(usize::MAX) };
-    }
-    CELL.with(|cell| {
-        if cell.get() == usize::MAX {
-            cell.set(NEXT.fetch_add(1, Relaxed) as usize % CELLS);
-        }
-        cell.get()
-    })
 }
 
 /// What has happened in a cache, and what there is.
@@ -104,10 +88,7 @@ pub struct Statistics {
 impl Shared {
     pub(crate) fn statistics(&self) -> Statistics {
         let counters = &self.counters;
-        let (pages, folios) = {
-            let lru = sync::lock(&self.lru);
-            (lru.pages, lru.folios.iter().sum())
-        };
+        let (pages, folios) = self.lru.count();
         Statistics {
             hits: counters.sum(|counts| &counts.hits),
             misses: counters.sum(|counts| &counts.misses),

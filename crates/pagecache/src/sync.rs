@@ -33,6 +33,23 @@ mod real {
     pub fn relax() {
         std::thread::yield_now();
     }
+
+    /// The number of this thread: threads are counted as they come here first.
+    #[inline]
+    pub fn thread_number() -> usize {
+        use std::cell::Cell;
+        use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+        static NEXT: AtomicUsize = AtomicUsize::new(0);
+        thread_local! {
+            static NUMBER: Cell<usize> = const { Cell::new(usize::MAX) };
+        }
+        NUMBER.with(|number| {
+            if number.get() == usize::MAX {
+                number.set(NEXT.fetch_add(1, Relaxed));
+            }
+            number.get()
+        })
+    }
 }
 
 #[cfg(feature = "shuttle")]
@@ -62,6 +79,11 @@ mod real {
     /// Gives way to others while something short is waited for.
     pub fn relax() {
         shuttle::thread::yield_now();
+    }
+
+    /// The number of this thread.
+    pub fn thread_number() -> usize {
+        shuttle::current::me().into()
     }
 }
 

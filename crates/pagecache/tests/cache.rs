@@ -353,6 +353,26 @@ fn hits_beside_a_scan(working_set: bool) -> f64 {
 }
 
 #[test]
+fn what_is_old_goes_first_in_a_cache_of_many_shards() {
+    let pages = 16_384;
+    let cache = PageCache::new(pages * (PAGE_SIZE as u64 + 64) + (2 << 20));
+    let mapping = cache.mapping(0);
+    for index in 0..pages {
+        let Ok(Lookup::Vacant(fill)) = mapping.get_or_insert(index, 0) else { panic!("page {index} is new") };
+        fill.finish();
+    }
+    assert_eq!(mapping.folios(), pages, "there is room for all");
+    let left = |range: std::ops::Range<u64>| range.filter(|index| mapping.peek(*index).is_some()).count();
+    cache.shrink_to(cache.bytes() / 2);
+    // Shards are looked at one after the other, a batch each: that much their order may differ.
+    assert_eq!(left(0..pages * 3 / 8), 0);
+    assert_eq!(left(pages * 5 / 8..pages), pages as usize * 3 / 8);
+    cache.shrink_to(0);
+    assert_eq!(cache.statistics().folios, 0, "all shards have been emptied");
+    assert_eq!(cache.statistics().evictions, pages);
+}
+
+#[test]
 fn a_scan_does_not_flush_the_working_set() {
     let (with, without) = (hits_beside_a_scan(true), hits_beside_a_scan(false));
     println!("hit rate of the working set: {with:.3} with shadows, {without:.3} without");

@@ -133,6 +133,89 @@ fn a_lookup_beside_eviction_finds_the_page_or_nothing() {
     });
 }
 
+/// Folios of all shards of a cache that has several: of 64 pages, four.
+fn fill_shards(mapping: &Mapping, pages: u64) {
+    for index in 0..pages {
+        touch(mapping, index, 0).expect("there is room");
+    }
+}
+
+#[test]
+fn two_evictors_take_each_folio_once() {
+    check(|| {
+        let cache = cache(64, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        fill_shards(&mapping, 20);
+        let threads = [0, 12 * (PAGE + 64)].map(|target| {
+            let evictor = cache.clone();
+            thread::spawn(move || {
+                evictor.shrink_to(target);
+            })
+        });
+        join(threads.into());
+        let statistics = cache.statistics();
+        assert_eq!((statistics.evictions, statistics.folios), (20, 0), "each went, and once");
+        assert!(mapping.is_empty());
+        nothing_left(&cache, mapping);
+    });
+}
+
+#[test]
+fn eviction_beside_lookups_and_removal_keeps_the_lists() {
+    check(|| {
+        let cache = cache(64, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        fill_shards(&mapping, 12);
+        let (first, second) = (cache.clone(), cache.clone());
+        let threads = vec![
+            thread::spawn(move || {
+                first.shrink_to(4 * (PAGE + 64));
+            }),
+            thread::spawn(move || {
+                second.shrink_to(0);
+            }),
+            spawn(&mapping, |mapping| {
+                mapping.truncate(10 * PAGE);
+                mapping.invalidate(0..3 * PAGE, Invalidate::Clean);
+            }),
+            spawn(&mapping, |mapping| {
+                for index in [9, 0, 5] {
+                    check_page(mapping, index);
+                }
+                // Comes back where a shadow may be, in memory that may have just been given back.
+                touch(mapping, 5, 0).expect("there is room");
+                check_page(mapping, 5);
+            }),
+        ];
+        join(threads);
+        let statistics = cache.statistics();
+        assert_eq!(statistics.folios, mapping.folios(), "what is in the file is on a list, and nothing else");
+        assert!(mapping.get(10).is_none() && mapping.get(11).is_none(), "truncated");
+        nothing_left(&cache, mapping);
+    });
+}
+
+#[test]
+fn pages_in_others_magazines_are_found() {
+    check(|| {
+        let cache = cache(16, CacheInsert::OneWalk);
+        let mapping = Arc::new(cache.mapping(0));
+        fill_shards(&mapping, 14);
+        let threads = [0u64, 100].map(|base| {
+            let evictor = cache.clone();
+            spawn(&mapping, move |mapping| {
+                // What this gives back is taken by either.
+                evictor.shrink_to(4 * (PAGE + 64));
+                for index in base..base + 5 {
+                    touch(mapping, index, 0).expect("there is room, and memory");
+                }
+            })
+        });
+        join(threads.into());
+        nothing_left(&cache, mapping);
+    });
+}
+
 #[test]
 fn a_lookup_beside_a_tree_that_grows_and_shrinks_misses_nothing() {
     check(|| {

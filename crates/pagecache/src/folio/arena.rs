@@ -3,12 +3,19 @@
 //! Owns the regions. They are mapped as they are needed, up to the cache's limit, huge pages advised, and unmapped when the
 //! cache goes; their records are never given back before that, so that a look-up without a lock may touch a record whose
 //! folio has just been freed. A free block of order k is aligned to 2^k pages within its region and heads a list of its
-//! order; two halves that are both free are joined. The allocator's lock is a leaf. Regions are mapped under a lock of
-//! their own, so that allocation does not wait for the kernel.
+//! order; two halves that are both free are joined. In front of it are magazines of single pages, which threads share by
+//! their numbers: what one evicts it takes again, and neither joins it to its neighbour nor cuts it off.
+//!
+//! Locks: the allocator's, under which all magazines' are taken, in their order, to empty them; a magazine's alone is a leaf.
+//! Regions are mapped under a lock of their own, before these, so that allocation does not wait for the kernel.
+//!
+//! Kernel counterpart: mm/page_alloc.c; a magazine is its `struct per_cpu_pages`.
 
 use super::record::{NONE, Record};
+use crate::processor::prefetch_address;
 use crate::sync::{self, Mutex, Padded};
 use crate::{MAX_ORDER, PAGE_SIZE};
+use arrayvec::ArrayVec;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -17,9 +24,17 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
 /// Pages of a region: 32 MiB.
 const REGION_PAGES: u32 = 8192;
+/// Bytes that are prefetched of a page; with a few lines, the processor sees where it goes.
+const PREFETCHED: usize = 256;
 /// Size and alignment of a huge page.
 const HUGE_PAGE: usize = PAGE_SIZE << MAX_ORDER;
 const ORDERS: usize = MAX_ORDER as usize + 1;
+/// Magazines of a cache.
+const MAGAZINES: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };
+/// Pages that a magazine holds: twice what is evicted at a time.
+const MAGAZINE: usize = if cfg!(feature = "shuttle") { 2 } else { 64 };
+
+type Magazine = ArrayVec<u32, MAGAZINE>;
 
 /// All regions of a cache.
 pub(crate) struct Arena {
@@ -27,6 +42,7 @@ pub(crate) struct Arena {
     pages: u32,
     huge_pages: bool,
     buddy: Padded<Mutex<Buddy>>,
+    magazines: [Padded<Mutex<Magazine>>; MAGAZINES],
     /// Regions that are mapped; changed under `mapping`.
     mapped: AtomicUsize,
     mapping: Mutex<()>,
@@ -84,6 +100,15 @@ impl Mapped {
         let _ = unsafe { madvise(base.cast(), bytes, advice) };
         Ok(Self { base: NonNull::new(base).expect("the kernel maps nothing at 0"), bytes })
     }
+
+    /// Begins to load some cache lines from `offset` on.
+    #[inline]
+    fn prefetch(&self, offset: usize) {
+        for line in (offset..self.bytes.min(offset + PREFETCHED)).step_by(64) {
+            // SAFETY: the byte lies in the mapping.
+            prefetch_address(unsafe { self.base.add(line) });
+        }
+    }
 }
 
 impl Drop for Mapped {
@@ -102,6 +127,7 @@ impl Arena {
             pages,
             huge_pages,
             buddy: Padded(Mutex::new(Buddy { free: [NONE; ORDERS] })),
+            magazines: std::array::from_fn(|_| Padded(Mutex::new(ArrayVec::new()))),
             mapped: AtomicUsize::new(0),
             mapping: Mutex::new(()),
         }
@@ -115,37 +141,80 @@ impl Arena {
             [(id % REGION_PAGES) as usize]
     }
 
+    /// Begins to load a page's bytes from `offset` on; whoever copies them finds the rest of them by itself.
+    #[inline]
+    pub fn prefetch(&self, id: u32, offset: usize) {
+        let Some(region) = self.regions[(id / REGION_PAGES) as usize].get() else { return };
+        region.memory.prefetch((id % REGION_PAGES) as usize * PAGE_SIZE + offset);
+    }
+
     /// Takes a block of this order, or of the largest smaller one that is left. `None`: no page is left, or the kernel
     /// gives no memory.
     pub fn allocate(&self, order: u8) -> Option<(u32, u8)> {
         loop {
             // Counted before: if another maps one after this look at the lists, look again.
             let seen = self.mapped.load(Acquire);
-            if let Some(id) = self.take(order) {
+            if order == 0
+                && let Some(id) = sync::lock(self.magazine()).pop()
+            {
+                return Some((id, 0));
+            }
+            if let Some(id) = self.take(&mut sync::lock(&self.buddy), order) {
+                return Some((id, order));
+            }
+            if let Some(id) = self.take_from_all(order) {
                 return Some((id, order));
             }
             if !self.map_region(seen) {
                 break;
             }
         }
-        (0..order).rev().find_map(|order| Some((self.take(order)?, order)))
+        (0..order).rev().find_map(|order| Some((self.take_from_all(order)?, order)))
     }
 
     /// Gives blocks back: first page and order of each.
     pub fn free(&self, blocks: impl IntoIterator<Item = (u32, u8)>) {
-        let mut buddy = sync::lock(&self.buddy);
-        for (id, order) in blocks {
-            self.put(&mut buddy, id, order);
+        let mut blocks = blocks.into_iter();
+        let mut next = blocks.next();
+        {
+            let mut magazine = sync::lock(self.magazine());
+            while let Some((id, 0)) = next
+                && magazine.try_push(id).is_ok()
+            {
+                next = blocks.next();
+            }
+        }
+        if next.is_some() {
+            let mut buddy = sync::lock(&self.buddy);
+            for (id, order) in next.into_iter().chain(blocks) {
+                self.put(&mut buddy, id, order);
+            }
         }
     }
 
-    fn take(&self, order: u8) -> Option<u32> {
+    /// This thread's magazine.
+    fn magazine(&self) -> &Mutex<Magazine> {
+        &self.magazines[sync::thread_number() % MAGAZINES]
+    }
+
+    /// Takes a block after the magazines have been emptied: if there is none, there was none at some time.
+    fn take_from_all(&self, order: u8) -> Option<u32> {
         let mut buddy = sync::lock(&self.buddy);
+        // All at once, so that no page goes from one that has not been looked at to one that has.
+        let mut magazines: ArrayVec<_, MAGAZINES> =
+            self.magazines.iter().map(|magazine| sync::lock(magazine)).collect();
+        for id in magazines.iter_mut().flat_map(|magazine| magazine.drain(..)) {
+            self.put(&mut buddy, id, 0);
+        }
+        self.take(&mut buddy, order)
+    }
+
+    fn take(&self, buddy: &mut Buddy, order: u8) -> Option<u32> {
         let found = (order..=MAX_ORDER).find(|order| buddy.free[usize::from(*order)] != NONE)?;
         let id = buddy.free[usize::from(found)];
-        self.unlink(&mut buddy, id, found);
+        self.unlink(buddy, id, found);
         for half in (order..found).rev() {
-            self.link(&mut buddy, id + (1 << half), half);
+            self.link(buddy, id + (1 << half), half);
         }
         Some(id)
     }
@@ -265,6 +334,23 @@ mod tests {
             largest += 1;
         }
         assert_eq!(largest, (REGION_PAGES + 777) >> MAX_ORDER, "all halves were joined again");
+    }
+
+    #[test]
+    fn what_others_have_in_their_magazines_is_found() {
+        let arena = Arena::new(2 << MAX_ORDER, false);
+        let pages: Vec<u32> = std::iter::from_fn(|| Some(arena.allocate(0)?.0)).collect();
+        assert_eq!(pages.len(), 2 << MAX_ORDER);
+        // Each thread keeps some of what it gives back.
+        std::thread::scope(|scope| {
+            for part in pages.chunks(MAGAZINE / 2) {
+                let arena = &arena;
+                scope.spawn(move || arena.free(part.iter().map(|id| (*id, 0))));
+            }
+        });
+        assert_eq!(arena.allocate(MAX_ORDER).map(|(_, order)| order), Some(MAX_ORDER));
+        let rest: usize = std::iter::from_fn(|| arena.allocate(0)).count();
+        assert_eq!(rest, 1 << MAX_ORDER, "every page is there once");
     }
 
     #[test]

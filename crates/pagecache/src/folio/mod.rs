@@ -19,6 +19,7 @@ pub(crate) mod record;
 
 use crate::cache::Shared;
 use crate::mapping::MappingInner;
+use crate::processor::copy_past_caches;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 use record::{Record, flag};
 use std::ops::{Deref, DerefMut};
@@ -333,6 +334,15 @@ impl FolioFill {
     /// 2^order pages, 0 to 9.
     pub fn order(&self) -> u8 {
         self.folio().order()
+    }
+
+    /// Fills the folio with what a reader has in a buffer of its own already, so that nobody is going to look at the folio soon:
+    /// the copy goes past the processor's caches.
+    ///
+    /// # Panics
+    /// When that is not as long as the folio.
+    pub fn fill_from(&mut self, contents: &[u8]) {
+        copy_past_caches(self, contents);
     }
 
     /// The contents are the file's now; those who wait may read.

@@ -9,6 +9,7 @@
 //! and are accessed relaxed under that lock. The pool's own lock is a leaf: nothing is locked under it.
 
 use super::entry::Raw;
+use crate::processor::prefetch;
 use crate::sync::{self, AtomicU64, Mutex, Padded};
 use arrayvec::ArrayVec;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -32,7 +33,8 @@ const DOUBLINGS: u32 = 6;
 /// Nodes that one operation can need: a tree of eleven levels grown and descended, or the largest split.
 pub(super) const MAX_PRELOAD: usize = 24;
 
-/// A node: 64 slots, which of them are used and how, and the marks on them.
+/// A node: 64 slots, which of them are used and how, and the marks on them. All but the slots is in one cache line.
+#[repr(C, align(64))]
 pub(super) struct Node {
     slots: [AtomicU64; SLOTS as usize],
     /// Slots that are not empty, siblings included.
@@ -136,6 +138,12 @@ impl Node {
         self.parent.store(parent, Relaxed);
         self.offset.store(offset as u8, Relaxed);
         self.shift.store(shift as u8, Relaxed);
+    }
+
+    /// Begins to load what changing this slot takes.
+    pub fn prefetch(&self, offset: u32) {
+        prefetch(&self.slots[(offset & 63) as usize]);
+        prefetch(&self.present);
     }
 
     fn clear(&self) {

@@ -30,9 +30,27 @@ impl Reader {
     pub fn load(&self, index: u64) -> Option<Entry> {
         self.root.load(&self.pool, index)
     }
+
+    /// Begins to load what changing the entry at `index` takes.
+    #[inline]
+    pub(crate) fn prefetch(&self, index: u64) {
+        self.root.prefetch(&self.pool, index);
+    }
 }
 
 impl Root {
+    /// Goes down as [`Root::load`] does to the lowest node, and does not wait for what it has there.
+    fn prefetch(&self, pool: &NodePool, index: u64) {
+        let Slot::Node { mut id, mut shift } = self.head().slot() else { return };
+        while shift > 0 {
+            match pool.node(id).slot((index >> shift) as u32 & (SLOTS - 1)).slot() {
+                Slot::Node { id: child, shift: below } if below < shift => (id, shift) = (child, below),
+                _ => break,
+            }
+        }
+        pool.node(id).prefetch((index >> shift) as u32 & (SLOTS - 1));
+    }
+
     #[inline]
     pub(super) fn load(&self, pool: &NodePool, index: u64) -> Option<Entry> {
         let (mut id, mut shift) = match self.head().slot() {
