@@ -4,7 +4,7 @@
 //! into reads, which go to the devices together; then each is verified, repaired from other copies
 //! where it is bad, and brought to the caller's buffer: whole sectors of uncompressed extents were
 //! read there in the first place, everything else passes through the scratch. Nothing that failed
-//! its checksum is ever handed out.
+//! its checksum is ever handed out. Whole sectors that memory knows all about are read without any of that.
 //!
 //! Memory: a thread's scratch is [`ARENA`] bytes and one uncompressed extent, taken once; a request
 //! allocates nothing more. Locks: none. Kernel counterparts: `btrfs_readahead` (`fs/btrfs/extent_io.c`),
@@ -237,6 +237,9 @@ impl ReadContext {
         if length == 0 {
             return Ok(0);
         }
+        if self.read_in_one_piece(file, offset.0, &mut buffer[..length]) {
+            return Ok(length);
+        }
         // The scratch is taken out, not borrowed: nothing here can then find it borrowed already.
         let mut scratch = SCRATCH.take();
         // Taken after the file's tree: sums of what that reaches are there until its pin goes.
@@ -245,6 +248,38 @@ impl ReadContext {
         let result = request.run(offset.0, &mut buffer[..length], &mut scratch);
         SCRATCH.set(scratch);
         result.map(|()| length)
+    }
+
+    /// Reads whole sectors that memory knows all about: an uncompressed extent and, where they are verified, its sums.
+    /// Says whether they are there, and good; what is not, or is bad, takes a request.
+    fn read_in_one_piece(&self, file: &FileData<'_>, offset: u64, buffer: &mut [u8]) -> bool {
+        let geometry = self.volume.geometry();
+        let sector_size = geometry.sector_size as usize;
+        // Sizes of sectors are powers of two.
+        let unaligned = (offset as usize | buffer.len()) & (sector_size - 1) != 0;
+        let (Some(known), None, false) = (file.known, file.ordered, unaligned) else { return false };
+        let Some(Extent { end, kind: ExtentKind::Regular(disk), .. }) = known.get(offset) else {
+            return false;
+        };
+        let logical = LogicalAddress(disk.disk_address.0 + disk.offset);
+        if disk.compression != Compression::None
+            || end.0 - offset < buffer.len() as u64
+            || logical.0 & (sector_size as u64 - 1) != 0
+        {
+            return false;
+        }
+        if !self.verify || file.flags.contains(InodeFlags::NODATASUM) {
+            return self.volume.read(logical, buffer).is_ok();
+        }
+        let algorithm = geometry.checksum_type;
+        let mut sums = [0; SUMS_AT_ONCE];
+        let wanted = buffer.len() / sector_size * algorithm.size();
+        let Some(sums) = sums.get_mut(..wanted).filter(|_| self.lookup == CsumLookup::Stack) else {
+            return false;
+        };
+        known.sums().copy(logical, &geometry, sums) == wanted
+            && self.volume.read(logical, buffer).is_ok()
+            && first_mismatch(algorithm, sector_size, buffer, sums).is_none()
     }
 }
 

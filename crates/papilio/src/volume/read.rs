@@ -117,8 +117,14 @@ impl Volume {
         if buffer.len() as u64 <= chunk.end().0 - logical.0 {
             let mut elements = chunk.elements(logical, buffer.len());
             if let (Some(element), None) = (elements.next(), elements.next()) {
-                // The common case: a tree block or a small extent, in one piece.
-                return read_any(self.sources(&devices), chunk, &element, buffer, None);
+                // The common case: a tree block or a small extent, in one piece, and its first copy is good.
+                let sources = self.sources(&devices);
+                let Some((copy, number, physical)) = preferred(&devices, chunk, &element) else {
+                    return read_any(sources, chunk, &element, buffer, None);
+                };
+                let device = devices.device(number).expect("a preferred copy's device is present");
+                let Err(error) = read_device(device, buffer, physical) else { return Ok(()) };
+                return read_any(sources, chunk, &element, buffer, Some((copy, error)));
             }
         }
         let mut request = [LogicalRead::new(logical, buffer)];
