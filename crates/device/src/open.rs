@@ -78,6 +78,8 @@ impl OpenOptions {
         let backing = backing(&file)?;
         // Needed only for the open itself; io_uring would answer EAGAIN instead of waiting.
         rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT).map_err(io_kind)?;
+        // That an image was read is in its own inodes. Only its owner may ask for this, and it only saves time.
+        let _ = rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT | OFlags::NOATIME);
         if self.lock {
             lock::acquire(&file, self.access)?;
             if self.access == Access::ReadWrite
