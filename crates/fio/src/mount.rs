@@ -25,6 +25,8 @@ pub struct MountRequest {
     pub tuning: Tuning,
     /// Bytes of the page cache; 0 for none.
     pub cache_bytes: u64,
+    /// Bytes of the cache of tree blocks, if not as many as there usually are.
+    pub node_cache_bytes: Option<usize>,
     /// New files are written in place and have no checksums.
     pub no_data_cow: bool,
     /// New files have no checksums.
@@ -95,6 +97,9 @@ impl MountRequest {
         }
         for image in &self.images[1..] {
             options = options.device(image);
+        }
+        if let Some(bytes) = self.node_cache_bytes {
+            options = options.node_cache_bytes(bytes);
         }
         if let Some(compress) = self.compress {
             options = options.compress(compress);

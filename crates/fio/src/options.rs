@@ -35,6 +35,7 @@ pub struct EngineOptions {
     nodesize: *const c_char,
     tuning: *const c_char,
     cache: *const c_char,
+    node_cache: *const c_char,
     compress: *const c_char,
     root: *const c_char,
 }
@@ -53,7 +54,7 @@ struct Described {
     help: &'static CStr,
 }
 
-const OPTIONS: [Described; 13] = [
+const OPTIONS: [Described; 14] = [
     text(
         c"image",
         offset_of!(EngineOptions, image),
@@ -73,6 +74,11 @@ const OPTIONS: [Described; 13] = [
         c"Switches of optimisations, row=way with commas between",
     ),
     text(c"cache", offset_of!(EngineOptions, cache), c"Limit of the page cache in bytes (8g)"),
+    text(
+        c"node_cache",
+        offset_of!(EngineOptions, node_cache),
+        c"Limit of the cache of tree blocks in bytes (64m)",
+    ),
     text(
         c"compress",
         offset_of!(EngineOptions, compress),
@@ -254,6 +260,7 @@ struct Texts {
     nodesize: String,
     tuning: String,
     cache: String,
+    node_cache: String,
     compress: String,
     root: String,
 }
@@ -270,6 +277,7 @@ impl EngineOptions {
             nodesize: text(self.nodesize),
             tuning: text(self.tuning),
             cache: text(self.cache),
+            node_cache: text(self.node_cache),
             compress: text(self.compress),
             root: text(self.root),
         }
@@ -328,6 +336,13 @@ impl Texts {
                 })?
             }
         };
+        let node_cache_bytes = match self.node_cache.as_str() {
+            "" => None,
+            text => {
+                let bytes = parse_bytes(text).and_then(|bytes| usize::try_from(bytes).ok());
+                Some(bytes.ok_or_else(|| value("node_cache", text, "not a size in bytes".to_owned()))?)
+            }
+        };
         let mkfs = self.mkfs_request(&value)?;
         if mkfs.is_some() && read_only {
             return Err(value("mkfs", &self.mkfs, "not with --readonly".to_owned()));
@@ -338,6 +353,7 @@ impl Texts {
             compress,
             tuning,
             cache_bytes,
+            node_cache_bytes,
             no_data_cow: false,
             no_data_sums: false,
             read_only,
@@ -458,6 +474,9 @@ mod tests {
         assert_eq!(colons.images, ["a:1.img", r"c\d"].map(PathBuf::from));
         let tuned = with(&|texts| texts.tuning = "nocow_check=collect-all".into()).unwrap();
         assert_eq!(tuned.tuning.nocow_check, papilio::NocowCheck::CollectAll);
+        assert_eq!(tuned.node_cache_bytes, None);
+        let cached = with(&|texts| texts.node_cache = "256m".into()).unwrap();
+        assert_eq!(cached.node_cache_bytes, Some(256 << 20));
         let made = with(&|texts| {
             (texts.mkfs, texts.fs_size) = ("1".into(), "1g".into());
             (texts.csum, texts.nodesize) = ("xxhash".into(), "4k".into());
@@ -477,6 +496,7 @@ mod tests {
         refused(&|texts| texts.image.clear(), "image= is missing");
         refused(&|texts| texts.cache = "1x".into(), "cache=1x: not a size");
         refused(&|texts| texts.cache = "4k".into(), "cache=4k: not a size in bytes, of 1048576 at least");
+        refused(&|texts| texts.node_cache = "much".into(), "node_cache=much: not a size");
         refused(&|texts| texts.tuning = "nocow_check=perhaps".into(), "tuning=nocow_check=perhaps");
         refused(&|texts| texts.csum = "sha256".into(), "goes with mkfs=1");
         refused(&|texts| texts.mkfs = "yes".into(), "mkfs=yes");

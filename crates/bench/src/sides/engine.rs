@@ -39,6 +39,9 @@ impl Bench<'_> {
     }
 }
 
+/// Bytes of the engine's cache of tree blocks. The kernel keeps as many as memory holds.
+const NODE_CACHE: u64 = 256 << 20;
+
 /// The job with Papilio's engine for the kernel's, and its files on the image.
 fn job_file(job: &ScaledJob, engine: &Path, image: &Path, tuning: Option<&str>) -> JobFile {
     let mut file = job.file.clone();
@@ -50,6 +53,7 @@ fn job_file(job: &ScaledJob, engine: &Path, image: &Path, tuning: Option<&str>) 
     // An engine's options are known only in and after the section that names it.
     file.set("ioengine", format_args!("external:{}", engine.display()));
     file.set("image", image.display().to_string().replace(':', "\\:"));
+    file.set("node_cache", NODE_CACHE);
     if let Some(tuning) = tuning {
         file.set("tuning", tuning);
     }
@@ -108,7 +112,8 @@ mod tests {
         assert!(text.contains("ioengine=external:/e.so\n") && !text.contains("io_uring"), "{text}");
         assert!(text.contains("image=/i\n") && text.contains("tuning=nocow_check=collect-all\n"), "{text}");
         assert!(text.contains("filename=fio-rand-write\n") && !text.contains("directory="), "{text}");
-        assert!(!text.contains("cache=") && !text.contains("nodatacow"), "{text}");
+        assert!(text.contains("node_cache=268435456\n"), "{text}");
+        assert!(!text.contains("\ncache=") && !text.contains("nodatacow"), "{text}");
         assert!(made("000-nodatacow", None).contains("nodatacow=1\n"));
     }
 
@@ -128,7 +133,7 @@ mod tests {
     #[test]
     fn huge_folios_come_of_large_reads() {
         let text = made("004-huge", None);
-        assert!(text.contains("cache=268435456\n"), "{text}");
+        assert!(text.contains("\ncache=268435456\n"), "{text}");
         let (before, after) = text.split_once("[cached]").unwrap();
         assert!(before.contains("bs=2m\n") && !text.contains("thp") && !after.contains("2m"), "{text}");
     }
