@@ -124,7 +124,8 @@ impl OpenOptions {
     }
 
     /// Limits the memory of cached tree blocks, in bytes (default 64 MiB). Besides, data checksums of open files
-    /// take up to an eighth of that.
+    /// take up to an eighth of that, and where data was written of which the trees were not told yet about twice as
+    /// much as that.
     pub fn node_cache_bytes(mut self, bytes: usize) -> Self {
         self.node_cache_bytes = bytes;
         self

@@ -3,9 +3,10 @@
 //! Owns [`ExtentCache`], and in it the file's [`SumCache`]. Extents lie in shards, by the part of the file that was
 //! asked for, so that readers all over a file of many extents, who keep what they looked up, do not wait for one
 //! another; one that is asked for in several parts is in the shard of each. Invariant: what it holds is what
-//! the tree says; whoever changes the file's extents holds its data lock exclusively and clears it, and who reads
-//! through it holds that lock shared. Inline extents and holes are not kept. Locks: a shard's own, for one
-//! look-up or insertion; nobody waits to insert. Kernel counterpart: `struct extent_map_tree`
+//! the tree says of ranges that nobody changes; whoever changes the file's extents clears it before others may read
+//! there: they hold its data lock shared, or the range that they read is locked besides. What was looked up before
+//! it was cleared is not entered after that ([`ExtentCache::epoch`]). Inline extents and holes are not kept. Locks: a
+//! shard's own, for one look-up or insertion; nobody waits to insert. Kernel counterpart: `struct extent_map_tree`
 //! (`fs/btrfs/extent_map.h`).
 
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind};
@@ -14,7 +15,7 @@ use papilio_format::FileOffset;
 use parking_lot::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Shards of a cache.
 const SHARDS: usize = 16;
@@ -41,13 +42,25 @@ pub(crate) struct ExtentCache {
     shards: [Shard; SHARDS],
     /// Whether there may be any.
     used: AtomicBool,
+    /// How often it was cleared.
+    epoch: AtomicU64,
     sums: SumCache,
 }
 
 impl ExtentCache {
     /// An empty cache, whose sums count against `budget`.
     pub(crate) fn new(budget: &Arc<SumBudget>) -> Self {
-        Self { shards: Default::default(), used: AtomicBool::new(false), sums: SumCache::new(budget) }
+        Self {
+            shards: Default::default(),
+            used: AtomicBool::new(false),
+            epoch: AtomicU64::new(0),
+            sums: SumCache::new(budget),
+        }
+    }
+
+    /// To be asked before the tree is taken that extents are looked up in.
+    pub(crate) fn epoch(&self) -> u64 {
+        self.epoch.load(Ordering::SeqCst)
     }
 
     /// The sums of these extents.
@@ -69,16 +82,19 @@ impl ExtentCache {
     }
 
     /// Keeps a whole extent in which `at` lies, if it is of a kind that is kept, and unless others are busy with
-    /// its shard.
-    pub(crate) fn insert(&self, extent: &Extent, at: u64) {
+    /// its shard or the cache was cleared since `epoch`.
+    pub(crate) fn insert(&self, extent: &Extent, at: u64, epoch: u64) {
         let (disk, preallocated) = match extent.kind {
             ExtentKind::Regular(disk) => (disk, false),
             ExtentKind::Prealloc(disk) => (disk, true),
             ExtentKind::Hole | ExtentKind::Inline(_) => return,
         };
         let Some(mut extents) = self.shard(at).try_write() else { return };
-        // Before it can be found; who clears cannot be about, by the data lock.
-        self.used.store(true, Ordering::Relaxed);
+        // In this order: who clears either finds it used, and waits for the shard, or is seen here.
+        self.used.store(true, Ordering::SeqCst);
+        if self.epoch() != epoch {
+            return;
+        }
         let full = if extents.len() >= KEPT { std::mem::take(&mut *extents) } else { BTreeMap::new() };
         extents.insert(extent.start.0, Kept { end: extent.end.0, disk, preallocated });
         drop(extents);
@@ -88,7 +104,8 @@ impl ExtentCache {
 
     /// The file's extents change.
     pub(crate) fn clear(&self) {
-        if self.used.swap(false, Ordering::Relaxed) {
+        self.epoch.fetch_add(1, Ordering::SeqCst);
+        if self.used.swap(false, Ordering::SeqCst) {
             for shard in &self.shards {
                 shard.0.write().clear();
             }
@@ -134,7 +151,7 @@ mod tests {
         let large = extent(0, 64 << 20);
         for at in [0, 5 << 20, (63 << 20) + 4096] {
             assert!(cache.get(at).is_none());
-            cache.insert(&large, at);
+            cache.insert(&large, at, cache.epoch());
             let found = cache.get(at).unwrap();
             assert_eq!((found.start.0, found.end.0), (at, 64 << 20));
             let ExtentKind::Regular(disk) = found.kind else { panic!("{found:?}") };
@@ -146,10 +163,22 @@ mod tests {
     }
 
     #[test]
+    fn what_was_looked_up_before_it_was_cleared_is_not_kept() {
+        let cache = ExtentCache::new(&SumBudget::new(0));
+        let epoch = cache.epoch();
+        cache.insert(&extent(0, 4096), 0, epoch);
+        cache.clear();
+        cache.insert(&extent(0, 4096), 0, epoch);
+        assert!(cache.get(0).is_none());
+        cache.insert(&extent(0, 4096), 0, cache.epoch());
+        assert!(cache.get(0).is_some());
+    }
+
+    #[test]
     fn no_more_are_kept_than_may_be() {
         let cache = ExtentCache::new(&SumBudget::new(0));
         for number in 0..(SHARDS * KEPT * 3) as u64 {
-            cache.insert(&extent(number * 4096, 4096), number * 4096);
+            cache.insert(&extent(number * 4096, 4096), number * 4096, 0);
             assert!(cache.get(number * 4096).is_some());
         }
         assert!(cache.shards.iter().all(|shard| (1..=KEPT).contains(&shard.0.read().len())));

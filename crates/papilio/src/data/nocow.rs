@@ -53,11 +53,19 @@ pub(crate) struct Piece {
     pub(crate) preallocated: bool,
 }
 
+/// What is known.
+#[derive(Debug, Default)]
+struct Answers {
+    /// By the first byte.
+    extents: BTreeMap<u64, Overwritable>,
+    /// How often all were forgotten.
+    forgotten: u64,
+}
+
 /// What is kept of an open file for overwriting in place.
 #[derive(Debug, Default)]
 pub(crate) struct InPlace {
-    /// By the first byte.
-    extents: RwLock<BTreeMap<u64, Overwritable>>,
+    extents: RwLock<Answers>,
     /// Preallocated ranges that hold data by now.
     written: RwLock<RangeSet>,
 }
@@ -80,12 +88,14 @@ pub(crate) struct Question<'a> {
     pub(crate) preallocated_only: bool,
     /// The epoch of sharing, which cannot end meanwhile.
     pub(crate) epoch: u64,
+    /// What [`InPlace::forgotten`] said before the tree was taken.
+    pub(crate) forgotten: u64,
 }
 
 impl InPlace {
     /// The first pieces of `range`, as far as what is remembered says that they may be overwritten.
     pub(crate) fn pieces(&self, range: &Range<u64>, epoch: u64) -> Pieces {
-        let extents = self.extents.read();
+        let extents = &self.extents.read().extents;
         let mut pieces = Pieces::new();
         let Some((&first, _)) = extents.range(..=range.start).next_back() else { return pieces };
         let mut at = range.start;
@@ -101,7 +111,13 @@ impl InPlace {
         pieces
     }
 
-    /// Asks for the first extents that `range` lies in, and remembers those that may be overwritten.
+    /// How often all was forgotten: to be asked before the tree of a question is taken.
+    pub(crate) fn forgotten(&self) -> u64 {
+        self.extents.read().forgotten
+    }
+
+    /// Asks for the first extents that `range` lies in, and remembers those that may be overwritten, unless all
+    /// was forgotten meanwhile.
     ///
     /// # Errors
     /// A tree block or an item that cannot be read.
@@ -118,21 +134,23 @@ impl InPlace {
             }
             let disk = LogicalAddress(part.disk_address.0 + part.offset);
             let known = Overwritable { end: extent.end, disk, preallocated, epoch: question.epoch };
-            let mut extents = self.extents.write();
-            if extents.len() >= REMEMBERED {
-                extents.clear();
+            let mut answers = self.extents.write();
+            if answers.forgotten != question.forgotten {
+                break;
             }
-            extents.insert(extent.start, known);
+            if answers.extents.len() >= REMEMBERED {
+                answers.extents.clear();
+            }
+            answers.extents.insert(extent.start, known);
         }
         Ok(())
     }
 
     /// The file's extents change: nothing is known of them any more.
     pub(crate) fn forget(&self) {
-        let mut extents = self.extents.write();
-        if !extents.is_empty() {
-            extents.clear();
-        }
+        let mut answers = self.extents.write();
+        answers.forgotten += 1;
+        answers.extents.clear();
     }
 
     /// A preallocated range holds data by now. Says whether that is news.

@@ -7,9 +7,10 @@
 //! is, and costs one item however often.
 //!
 //! Invariants: extents do not overlap; each has sums for all its sectors, of the bytes that are on the device,
-//! unless its range is locked by a writer; all room of a new one is shown by it, so that cutting one makes two
-//! that stand for themselves. What is entered here covers what the trees say. Extents change under the file's
-//! data lock, shared, and the writer's range; they leave by a flush, under the data lock, exclusive.
+//! unless its range is locked by a writer. What is entered here covers what the trees say. Extents change under
+//! the file's data lock, shared, and the writer's range. They leave by a flush: under the data lock, exclusive, or,
+//! a step at a time, shared, and the step's range. The latter only once all who hold the data lock know that there
+//! are some, and lock what they read (*known*): who found none may be reading still.
 //!
 //! Locks: one mutex, for a few operations on maps; who waits for a range holds the file's data lock (shared) and
 //! none but those before it. Kernel counterpart: `struct btrfs_ordered_extent`
@@ -17,39 +18,24 @@
 
 use super::csum_edit::SumRuns;
 use super::extent_map::{DiskExtent, Extent, ExtentKind};
+use super::ordered_budget::OrderedBudget;
+use super::ordered_map::{Ordered, OrderedMap};
 use super::range_locks::RangeLocks;
-use super::sector_sums::SectorSums;
 use crate::space::{LogicalRange, Reservation};
 use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::{ChecksumType, FileOffset, Generation, Geometry, LogicalAddress};
 use parking_lot::{Condvar, Mutex, MutexGuard};
-use std::collections::BTreeMap;
 use std::ops::Range;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Parts that a write finds at most; where there are more, it is one of its own.
-pub(crate) const MAX_PARTS: usize = 16;
-/// Extents of a file beyond which it is to be flushed.
-const MAX_EXTENTS: usize = 16 << 10;
-/// And pieces of memory for sums, of 256 sectors each.
-const MAX_CHUNKS: usize = 16 << 10;
+pub(crate) use super::ordered_map::{MAX_PARTS, OrderedPart, OrderedParts};
+
+/// How often its limits a file may have before writers wait for a step of a flush.
+const FAR_BEYOND: usize = 2;
 /// Bytes of sums that are copied at once to be compared.
 const COMPARED: usize = 1 << 10;
-
-/// A part of a file, and where it lies.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct OrderedPart {
-    /// Of the file.
-    pub(crate) range: Range<u64>,
-    /// Of its first byte.
-    pub(crate) disk: LogicalAddress,
-    /// In room that was allocated for it, or else in a preallocated extent.
-    pub(crate) new: bool,
-}
-
-/// The parts of one write.
-pub(crate) type OrderedParts = ArrayVec<OrderedPart, MAX_PARTS>;
 
 /// What stands at a byte of the file.
 pub(crate) enum OrderedAt {
@@ -63,16 +49,23 @@ pub(crate) enum OrderedAt {
 #[derive(Debug)]
 pub(crate) struct OrderedExtents {
     checksum_type: ChecksumType,
+    budget: Arc<OrderedBudget>,
     /// Whether there are any. Set before the first one's range is unlocked.
     any: AtomicBool,
+    /// Whether all who hold the data lock know of that.
+    known: AtomicBool,
+    /// How many there are, and bytes of memory that they take, to be asked without the lock.
+    count: AtomicUsize,
+    memory: AtomicUsize,
+    /// Where the next step of a flush begins that is made because there are many.
+    next_step: AtomicU64,
     state: Mutex<State>,
     left: Condvar,
 }
 
 #[derive(Debug)]
 struct State {
-    extents: BTreeMap<u64, Ordered>,
-    sums: SectorSums,
+    map: OrderedMap,
     locks: RangeLocks,
     /// Metadata that is promised for items to come.
     promised: Option<Reservation>,
@@ -80,11 +73,15 @@ struct State {
     credit: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Ordered {
-    end: u64,
-    disk: LogicalAddress,
-    new: bool,
+/// What a step of a flush brings to the trees.
+#[derive(Debug)]
+pub(crate) struct Step<'a> {
+    /// Nobody else reads or writes there meanwhile.
+    pub(crate) lock: RangeLock<'a>,
+    /// Ascending.
+    pub(crate) parts: Vec<OrderedPart>,
+    /// Where the next step begins.
+    pub(crate) next: u64,
 }
 
 /// A locked range of the file.
@@ -98,17 +95,17 @@ pub(crate) struct RangeLock<'a> {
 
 impl OrderedExtents {
     /// None yet.
-    pub(crate) fn new(geometry: &Geometry) -> Self {
-        let state = State {
-            extents: BTreeMap::new(),
-            sums: SectorSums::new(geometry),
-            locks: RangeLocks::default(),
-            promised: None,
-            credit: 0,
-        };
+    pub(crate) fn new(geometry: &Geometry, budget: &Arc<OrderedBudget>) -> Self {
+        let state =
+            State { map: OrderedMap::new(geometry), locks: RangeLocks::default(), promised: None, credit: 0 };
         Self {
             checksum_type: geometry.checksum_type,
+            budget: Arc::clone(budget),
             any: AtomicBool::new(false),
+            known: AtomicBool::new(false),
+            count: AtomicUsize::new(0),
+            memory: AtomicUsize::new(0),
+            next_step: AtomicU64::new(0),
             state: Mutex::new(state),
             left: Condvar::new(),
         }
@@ -120,13 +117,53 @@ impl OrderedExtents {
         !self.any.load(Ordering::Acquire)
     }
 
-    /// Whether there are so many that they are to be flushed.
+    /// Whether all who hold the data lock, or will, know that there are some.
+    pub(crate) fn is_known(&self) -> bool {
+        self.known.load(Ordering::Acquire)
+    }
+
+    /// Lets all know, if there are some. The caller holds the data lock exclusively: whoever gets it next asks.
+    pub(crate) fn make_known(&self) {
+        self.known.store(!self.is_empty(), Ordering::Release);
+    }
+
+    /// Whether there are so many that some are to be brought to the trees.
     pub(crate) fn is_full(&self) -> bool {
-        if self.is_empty() {
+        self.is_beyond(1)
+    }
+
+    /// Whether there are so many that writers are to wait until some are.
+    pub(crate) fn is_overfull(&self) -> bool {
+        self.is_beyond(FAR_BEYOND)
+    }
+
+    fn is_beyond(&self, times: usize) -> bool {
+        let (count, memory) = (self.count.load(Ordering::Relaxed), self.memory.load(Ordering::Relaxed));
+        if count == 0 {
             return false;
         }
-        let state = self.state.lock();
-        state.extents.len() > MAX_EXTENTS || state.sums.chunks() > MAX_CHUNKS
+        let limits = self.budget.limits();
+        count > limits.extents * times || memory > limits.memory * times
+    }
+
+    /// Whether bringing all to the trees takes several steps.
+    pub(crate) fn is_many(&self) -> bool {
+        self.count.load(Ordering::Relaxed) > self.budget.step()
+    }
+
+    /// Extents that a step of a flush is of.
+    pub(crate) fn step_size(&self) -> usize {
+        self.budget.step()
+    }
+
+    /// Where the next step begins that is made because there are many.
+    pub(crate) fn next_step(&self) -> u64 {
+        self.next_step.load(Ordering::Relaxed)
+    }
+
+    /// It begins at `at`.
+    pub(crate) fn set_next_step(&self, at: u64) {
+        self.next_step.store(at, Ordering::Relaxed);
     }
 
     /// Locks a range, to read what it stands for. The caller holds the data lock, shared.
@@ -138,9 +175,24 @@ impl OrderedExtents {
     /// caller holds the data lock, shared.
     pub(crate) fn lock_to_write(&self, range: Range<u64>) -> (RangeLock<'_>, OrderedParts) {
         let (lock, state) = self.lock(range, true);
-        let parts = state.parts(&lock.range);
+        let parts = state.map.parts(&lock.range).take(MAX_PARTS).collect();
         drop(state);
         (lock, parts)
+    }
+
+    /// Locks the range of the first extents from `from` on, up to `most` of them and of up to `bytes` bytes, and
+    /// shows them; `None` where there are none. The caller holds the data lock, shared, and is the only one to
+    /// make a step, or holds it exclusively.
+    pub(crate) fn lock_step(&self, from: u64, most: usize, bytes: u64) -> Option<Step<'_>> {
+        let first = |state: &State, range: Range<u64>| state.map.first_parts(&range, most, bytes);
+        let parts = first(&self.state.lock(), from..u64::MAX);
+        let range = parts.first()?.range.start..parts.last()?.range.end;
+        let (lock, state) = self.lock(range.clone(), true);
+        // As they are now: who had a part of the range locked may have changed them.
+        let parts = first(&state, range.clone());
+        drop(state);
+        let next = parts.last().map_or(range.end, |last| last.range.end);
+        Some(Step { lock, parts, next })
     }
 
     fn lock(&self, range: Range<u64>, exclusive: bool) -> (RangeLock<'_>, MutexGuard<'_, State>) {
@@ -177,10 +229,22 @@ impl OrderedExtents {
         state.promised.take()
     }
 
+    /// Keeps `base` bytes of what was promised, and one for so many bytes of what there is.
+    pub(crate) fn trim_promise(&self, base: u64, data_per_byte: u64) {
+        let mut state = self.state.lock();
+        let keep = base + (state.map.bytes() + state.credit).div_ceil(data_per_byte);
+        let surplus = state.promised.as_mut().and_then(|promised| {
+            let surplus = promised.bytes().checked_sub(keep)?;
+            Some(promised.split(surplus))
+        });
+        drop(state);
+        drop(surplus);
+    }
+
     /// What stands at `at`, which lies in a locked range.
     pub(crate) fn at(&self, at: u64) -> OrderedAt {
         let state = self.state.lock();
-        if let Some((start, found)) = state.holder(at) {
+        if let Some((start, found)) = state.map.holder(at) {
             let disk = DiskExtent {
                 disk_address: LogicalAddress(found.disk.0 + (at - start)),
                 disk_length: found.end - at,
@@ -192,25 +256,25 @@ impl OrderedExtents {
             let (start, end) = (FileOffset(at), FileOffset(found.end));
             return OrderedAt::Here(Extent { start, end, kind: ExtentKind::Regular(disk) });
         }
-        OrderedAt::Until(state.extents.range(at..).next().map_or(u64::MAX, |(&start, _)| start))
+        OrderedAt::Until(state.map.next_start(at).unwrap_or(u64::MAX))
     }
 
     /// Whether the sums of what stands at `at`, in a locked range, are here.
     pub(crate) fn holds(&self, at: u64) -> bool {
-        self.state.lock().holder(at).is_some()
+        self.state.lock().map.holder(at).is_some()
     }
 
     /// The first sector of `data`, which was read from an ordered extent that holds `start` and is in a locked
     /// range, whose sum is another.
     pub(crate) fn first_mismatch(&self, start: u64, data: &[u8]) -> Option<usize> {
-        let (sector, size) = self.state.lock().sums.sizes();
+        let (sector, size) = self.state.lock().map.sums.sizes();
         let most = COMPARED / size * sector as usize;
         let mut first = 0;
         for data in data.chunks(most) {
             let at = start + first as u64 * sector;
             let mut sums: ArrayVec<u8, COMPARED> = ArrayVec::new();
             let state = self.state.lock();
-            state.sums.for_each(&(at..at + data.len() as u64), |part| sums.extend(part.iter().copied()));
+            state.map.sums.for_each(&(at..at + data.len() as u64), |part| sums.extend(part.iter().copied()));
             drop(state);
             let sectors = data.chunks_exact(sector as usize).zip(sums.chunks_exact(size));
             let bad = sectors.into_iter().position(|(bytes, sum)| !self.checksum_type.verify(bytes, sum));
@@ -222,44 +286,23 @@ impl OrderedExtents {
         None
     }
 
-    /// The first extents of one kind, up to `most` of them and of about `bytes` bytes.
-    pub(crate) fn first(&self, new: bool, most: usize, bytes: u64) -> Vec<OrderedPart> {
-        let state = self.state.lock();
-        let mut parts = Vec::new();
-        let mut left = bytes;
-        for (&start, found) in state.extents.iter().filter(|(_, extent)| extent.new == new) {
-            let range = start..found.end.min(start + left);
-            left -= range.end - range.start;
-            parts.push(OrderedPart { range, disk: found.disk, new });
-            if parts.len() == most || left == 0 {
-                break;
-            }
-        }
-        parts
-    }
-
     /// The sums of `parts`, which are here.
-    pub(crate) fn sums_of(&self, parts: &[OrderedPart], geometry: &Geometry) -> SumRuns {
+    pub(crate) fn sums_of<'p>(
+        &self,
+        parts: impl IntoIterator<Item = &'p OrderedPart>,
+        geometry: &Geometry,
+    ) -> SumRuns {
         let state = self.state.lock();
         let mut runs = SumRuns::new(geometry);
-        let (sector, size) = state.sums.sizes();
+        let (sector, size) = state.map.sums.sizes();
         for part in parts {
             let mut at = part.disk.0;
-            state.sums.for_each(&part.range, |sums| {
+            state.map.sums.for_each(&part.range, |sums| {
                 runs.add_known(LogicalAddress(at), sums);
                 at += (sums.len() / size) as u64 * sector;
             });
         }
         runs
-    }
-
-    /// The trees have these now. The caller holds the data lock exclusively.
-    pub(crate) fn published(&self, parts: &[OrderedPart]) {
-        let mut state = self.state.lock();
-        for part in parts {
-            state.cut_out(&part.range, &mut Vec::new());
-        }
-        self.note_whether_any(&mut state);
     }
 
     /// Forgets all, and returns the room of those that were new. The caller holds the data lock exclusively, or
@@ -268,16 +311,35 @@ impl OrderedExtents {
         drop(self.take_promise());
         let mut state = self.state.lock();
         let mut room = Vec::new();
-        state.cut_out(&(0..u64::MAX), &mut room);
-        self.note_whether_any(&mut state);
+        state.map.cut_out(&(0..u64::MAX), &mut room);
+        drop(state);
+        self.note_whether_any();
         room
     }
 
-    fn note_whether_any(&self, state: &mut State) {
-        if state.extents.is_empty() {
-            state.sums.clear();
+    /// Notes whether there are any left. The caller holds the data lock exclusively, or is the last to know the
+    /// file.
+    pub(crate) fn note_whether_any(&self) {
+        let mut state = self.state.lock();
+        if state.map.len() == 0 {
+            state.map.sums.clear();
+            self.account(&state);
             self.any.store(false, Ordering::Release);
+            self.known.store(false, Ordering::Release);
         }
+    }
+
+    /// Notes how many there are.
+    fn account(&self, state: &State) {
+        let memory = state.map.memory();
+        self.count.store(state.map.len(), Ordering::Relaxed);
+        self.budget.changed(self.memory.swap(memory, Ordering::Relaxed), memory);
+    }
+}
+
+impl Drop for OrderedExtents {
+    fn drop(&mut self) {
+        self.budget.changed(*self.memory.get_mut(), 0);
     }
 }
 
@@ -286,10 +348,11 @@ impl RangeLock<'_> {
     /// `sums` are those of the whole of `range`, which the parts cover.
     pub(crate) fn overwritten(&self, parts: &[OrderedPart], range: &Range<u64>, sums: &[u8]) {
         let mut state = self.of.state.lock();
-        state.sums.put(range, sums);
+        state.map.sums.put(range, sums);
         for part in parts.iter().filter(|part| !part.new) {
-            state.enter_preallocated(part);
+            state.map.enter_preallocated(part);
         }
+        self.of.account(&state);
         self.of.any.store(true, Ordering::Release);
     }
 
@@ -298,14 +361,22 @@ impl RangeLock<'_> {
     pub(crate) fn replaced(&self, parts: &[OrderedPart], sums: &[u8]) -> Vec<LogicalRange> {
         let mut room = Vec::new();
         let mut state = self.of.state.lock();
-        state.cut_out(&self.range, &mut room);
-        state.sums.put(&self.range, sums);
+        state.map.cut_out(&self.range, &mut room);
+        state.map.sums.put(&self.range, sums);
         for part in parts {
             let extent = Ordered { end: part.range.end, disk: part.disk, new: true };
-            state.extents.insert(part.range.start, extent);
+            state.map.insert(part.range.start, extent);
         }
+        self.of.account(&state);
         self.of.any.store(true, Ordering::Release);
         room
+    }
+
+    /// The trees have `parts` of the range now.
+    pub(crate) fn published(&self, parts: &[OrderedPart]) {
+        let mut state = self.of.state.lock();
+        state.map.take_out(parts);
+        self.of.account(&state);
     }
 }
 
@@ -314,74 +385,5 @@ impl Drop for RangeLock<'_> {
         if self.of.state.lock().locks.leave(self.ticket) {
             self.of.left.notify_all();
         }
-    }
-}
-
-impl State {
-    /// The extent that holds byte `at`.
-    fn holder(&self, at: u64) -> Option<(u64, Ordered)> {
-        let (&start, &found) = self.extents.range(..=at).next_back()?;
-        (at < found.end).then_some((start, found))
-    }
-
-    /// The extents in a range, cut to it.
-    fn parts(&self, range: &Range<u64>) -> OrderedParts {
-        let first = self.holder(range.start).map_or(range.start, |(start, _)| start);
-        let parts = self.extents.range(first..range.end).take(MAX_PARTS).map(|(&start, found)| {
-            let from = start.max(range.start);
-            let disk = LogicalAddress(found.disk.0 + (from - start));
-            OrderedPart { range: from..found.end.min(range.end), disk, new: found.new }
-        });
-        parts.collect()
-    }
-
-    /// Leaves nothing of a range, and adds the room of what was new in it to `room`.
-    fn cut_out(&mut self, range: &Range<u64>, room: &mut Vec<LogicalRange>) {
-        let mut at = range.start;
-        while let Some((start, found)) =
-            self.holder(at).or_else(|| self.extents.range(at..).next().map(|(&start, &found)| (start, found)))
-            && start < range.end
-        {
-            let (from, to) = (start.max(range.start), found.end.min(range.end));
-            let address = |offset: u64| LogicalAddress(found.disk.0 + (offset - start));
-            if from > start {
-                self.extents.insert(start, Ordered { end: from, ..found });
-            } else {
-                self.extents.remove(&start);
-            }
-            if to < found.end {
-                self.extents.insert(to, Ordered { disk: address(to), ..found });
-            }
-            if found.new {
-                room.push(LogicalRange { start: address(from), length: to - from });
-            }
-            at = to;
-        }
-    }
-
-    /// Enters what was written of a preallocated extent, together with its neighbours in the same.
-    fn enter_preallocated(&mut self, part: &OrderedPart) {
-        let Range { start, end } = part.range;
-        if self.holder(start).is_some_and(|(_, found)| !found.new && found.end >= end) {
-            return;
-        }
-        let mut joined = Ordered { end, disk: part.disk, new: false };
-        let mut first = start;
-        self.cut_out(&part.range, &mut Vec::new());
-        if let Some((&before, found)) = self.extents.range(..start).next_back()
-            && !found.new
-            && found.end == start
-            && found.disk.0 + (start - before) == part.disk.0
-        {
-            (first, joined.disk) = (before, found.disk);
-        }
-        if let Some(&behind) = self.extents.get(&end)
-            && !behind.new
-            && behind.disk.0 == part.disk.0 + (end - start)
-        {
-            self.extents.remove(&end);
-            joined.end = behind.end;
-        }
-        self.extents.insert(first, joined);
     }
 }

@@ -289,6 +289,8 @@ struct Extents<'a> {
     sector_size: u32,
     /// The walk over the tree, and where it stands.
     walk: Option<(FileExtents<'a>, u64)>,
+    /// Of what is known, from before the tree was taken.
+    epoch: u64,
 }
 
 impl Extents<'_> {
@@ -320,7 +322,7 @@ impl Extents<'_> {
         };
         let extent = walk.next().expect("extents cover the whole range")?;
         if let Some(known) = self.file.known {
-            known.insert(&extent, at);
+            known.insert(&extent, at, self.epoch);
         }
         self.walk = Some((walk, extent.end.0));
         Ok(extent.from(at))
@@ -349,7 +351,9 @@ impl<'a> Request<'a> {
 
     fn run(&mut self, offset: u64, buffer: &mut [u8], scratch: &mut Scratch) -> Result<()> {
         let end = offset + buffer.len() as u64;
-        let mut extents = Extents { file: self.file, sector_size: self.sector_size as u32, walk: None };
+        let epoch = self.file.known.map_or(0, ExtentCache::epoch);
+        let mut extents =
+            Extents { file: self.file, sector_size: self.sector_size as u32, walk: None, epoch };
         let mut at = offset;
         let mut rest = buffer;
         // The rest of an extent that was cut, and one that the batch had no room for.

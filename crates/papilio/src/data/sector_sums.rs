@@ -34,9 +34,26 @@ impl SectorSums {
         (self.sector_size, self.size)
     }
 
-    /// Pieces of memory that there are.
-    pub(super) fn chunks(&self) -> usize {
-        self.chunks.len()
+    /// Bytes of memory that they take.
+    pub(super) fn memory(&self) -> usize {
+        self.chunks.len() * CHUNK as usize * self.size
+    }
+
+    /// The numbers of the pieces that a range of the file touches.
+    pub(super) fn chunks_of(&self, range: &Range<u64>) -> Range<u64> {
+        let bytes = CHUNK * self.sector_size;
+        range.start / bytes..range.end.div_ceil(bytes)
+    }
+
+    /// The bytes of the file whose sums lie in a piece.
+    pub(super) fn range_of(&self, chunk: u64) -> Range<u64> {
+        let bytes = CHUNK * self.sector_size;
+        chunk * bytes..(chunk + 1).saturating_mul(bytes)
+    }
+
+    /// Forgets the sums of a piece.
+    pub(super) fn forget(&mut self, chunk: u64) {
+        self.chunks.remove(&chunk);
     }
 
     /// Keeps the sums of `range`, whole sectors of the file.

@@ -2,8 +2,10 @@
 //!
 //! Owns [`SumCache`] and [`SumBudget`]. Sums are kept in *windows* of [`WINDOW`] bytes of them, by the address of
 //! their sectors. Invariants: sums of what the file refers to stay as they are for as long as it does, so whoever
-//! changes the file's extents holds its data lock exclusively and clears the cache, and who reads or fills it
-//! holds that lock shared and asks for sectors of the file only; all caches of a file system together hold no
+//! changes the file's extents clears the cache before others may read there, and who reads or fills it holds the data
+//! lock shared and asks for sectors of the file only, which nobody changes. Sums of what it does not refer to any more
+//! may come in with those, from a tree that is held and thereby keeps others from these sectors: they are gone when
+//! the file refers to what is written there next. All caches of a file system together hold no
 //! more windows than the budget, and what is taken up when that is spent takes the place of another window of the
 //! same file. Lock: its own, for one look-up or insertion, not while a tree is walked.
 

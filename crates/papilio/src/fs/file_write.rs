@@ -226,9 +226,18 @@ impl File {
 
     /// The right to change the file's extents.
     fn exclusive<'a>(&'a self, open: &'a OpenInode) -> Result<Exclusive<'a>> {
+        self.thin_out(open)?;
         let sharing = self.inode().file_system().mounted.sharing.read();
         let epoch = *sharing;
         Ok(Exclusive { epoch, _data: Some(open.data.write()), _sharing: Some(sharing) })
+    }
+
+    /// Brings much that the trees do not have there beside others who read and write, before they have to wait.
+    fn thin_out(&self, open: &OpenInode) -> Result<()> {
+        if open.ordered.is_many() {
+            self.inode().file_system().sweep_ordered(open)?;
+        }
+        Ok(())
     }
 
     /// Runs `run` with both files locked, in an order that all follow.
@@ -241,6 +250,8 @@ impl File {
         {
             return Err(Error::path(b"clone", PathError::CrossDevice));
         }
+        self.thin_out(self.open_inode()?)?;
+        source.thin_out(source.open_inode()?)?;
         // Nobody overwrites in place what will be shared, nor reads what is flushed.
         let mut sharing = self.inode().file_system().mounted.sharing.write();
         *sharing += 1;

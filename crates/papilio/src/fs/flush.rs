@@ -2,9 +2,10 @@
 //!
 //! Owns [`DirtyInodes`], the files that have something to bring there, and the ways to make them do so: one
 //! file, those of a subvolume, all. Invariants: whoever changes a file's extents, size or times in the tree
-//! has flushed it before, in the same exclusive hold of its data lock; a file is in the table from its first
-//! change in memory until it is flushed, and is kept open by that. A commit by itself does not flush: who
-//! promises that data is durable (`sync`, `fsync`, a snapshot of the subvolume, closing) does so first.
+//! has flushed it before, in the same exclusive hold of its data lock, but for who brings ordered extents there
+//! ([`super::ordered_flush`]); a file is in the table from its first change in memory until it is flushed, and is
+//! kept open by that. A commit by itself does not flush: who promises that data is durable (`sync`, `fsync`, a
+//! snapshot of the subvolume, closing) does so first.
 //!
 //! Locks: a file's data lock, then the table's or those of a transaction.
 
@@ -91,8 +92,9 @@ impl FileSystem {
     /// Flushes all files.
     pub(super) fn flush_all(&self) -> Result<()> {
         for open in self.mounted.dirty_inodes.those_of(None) {
+            let swept = !open.is_unlinked() && self.sweep_ordered(&open)?;
             let epoch = self.mounted.sharing.read();
-            self.flush_or_forget(&open, *epoch)?;
+            self.flush_or_forget(&open, *epoch, swept)?;
         }
         Ok(())
     }
@@ -111,10 +113,7 @@ impl FileSystem {
 
     fn write_back_all_ordered(&self) -> Result<()> {
         for open in self.mounted.dirty_inodes.those_of(None) {
-            if !open.ordered.is_empty() {
-                let _exclusive = open.data.write();
-                self.write_back_ordered(&open)?;
-            }
+            self.flush_ordered(&open)?;
         }
         Ok(())
     }
@@ -140,19 +139,30 @@ impl FileSystem {
     /// Flushes the files of a subvolume, while nothing else is shared or overwritten in place.
     pub(super) fn flush_tree(&self, tree: TreeId, epoch: u64) -> Result<()> {
         for open in self.mounted.dirty_inodes.those_of(Some(tree)) {
-            self.flush_or_forget(&open, epoch)?;
+            self.flush_or_forget(&open, epoch, false)?;
         }
         Ok(())
     }
 
-    fn flush_or_forget(&self, open: &Arc<OpenInode>, epoch: u64) -> Result<()> {
+    /// Where files of a subvolume have many ordered extents, brings them to the trees beside others who write: a
+    /// flush that follows, while nobody may, has little to do.
+    pub(super) fn thin_out(&self, tree: TreeId) -> Result<()> {
+        for open in self.mounted.dirty_inodes.those_of(Some(tree)) {
+            if open.ordered.is_many() && !open.is_unlinked() {
+                self.sweep_ordered(&open)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn flush_or_forget(&self, open: &Arc<OpenInode>, epoch: u64, swept: bool) -> Result<()> {
         let _exclusive = open.data.write();
         // Nobody will read it again: the table, and who calls.
         if open.is_unlinked() && Arc::strong_count(open) == 2 {
             self.mounted.dirty_inodes.remove(open.place());
             return Ok(());
         }
-        self.flush_locked(open, epoch)
+        self.flush_rest(open, epoch, swept)
     }
 
     /// Flushes the file at a place, if it is open and has changes.
@@ -168,9 +178,25 @@ impl FileSystem {
         if !open.is_dirty() {
             return Ok(());
         }
+        let swept = self.sweep_ordered(open)?;
         let epoch = self.mounted.sharing.read();
         let _exclusive = open.data.write();
-        self.flush_locked(open, *epoch)
+        self.flush_rest(open, *epoch, swept)
+    }
+
+    /// As [`FileSystem::flush_locked`], where ordered extents that the caller is to flush were `swept` up: what
+    /// others have written since is left, if that is much and nothing else depends on it.
+    fn flush_rest(&self, open: &OpenInode, epoch: u64, swept: bool) -> Result<()> {
+        // Pages are newer than what is on the device.
+        let has_pages = open.mapping.as_ref().is_some_and(|mapping| mapping.has_dirty(0..u64::MAX));
+        if !swept || !open.ordered.is_many() || has_pages {
+            return self.flush_locked(open, epoch);
+        }
+        match self.write_back_items(open) {
+            // It went with its subvolume.
+            Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => Ok(()),
+            result => result,
+        }
     }
 
     /// Flushes a file whose data lock the caller holds exclusively, and the lock on sharing anyhow.

@@ -68,7 +68,7 @@ impl File {
         }
         drop(epoch);
         if open.ordered.is_full() {
-            fs.flush(open)?;
+            fs.relieve(open)?;
         }
         Ok(done)
     }
@@ -124,6 +124,7 @@ impl FileSystem {
         epoch: u64,
     ) -> Result<()> {
         let transactions = self.transactions()?;
+        let forgotten = open.in_place.forgotten();
         let pin = transactions.pin();
         let tree = live.tree().pinned(pin);
         let sums = nocow::checksum_tree(transactions)?;
@@ -136,6 +137,7 @@ impl FileSystem {
             check: self.mounted.tuning.nocow_check,
             preallocated_only,
             epoch,
+            forgotten,
         };
         open.in_place.ask(&question, range)
     }

@@ -25,6 +25,7 @@ mod metadata;
 mod mount;
 mod names;
 mod open_inodes;
+mod ordered_flush;
 mod ordered_write;
 mod populate;
 mod resize;

@@ -36,6 +36,8 @@ use std::sync::Arc;
 
 /// Sums of open files may take this part of what the node cache may, besides it.
 const SUM_SHARE: usize = 8;
+/// What is written past the trees may take so many times what the node cache may, besides it.
+const ORDERED_SHARE: usize = 2;
 
 /// Everything that an open file system is made of.
 #[derive(Debug)]
@@ -153,7 +155,10 @@ impl Mounted {
             reader,
             root,
             subvolumes: Subvolumes::default(),
-            open_inodes: OpenInodes::new(options.node_cache_bytes / SUM_SHARE),
+            open_inodes: OpenInodes::new(
+                options.node_cache_bytes / SUM_SHARE,
+                options.node_cache_bytes.saturating_mul(ORDERED_SHARE),
+            ),
             dirty_inodes: DirtyInodes::default(),
             name_changes: NameChanges::default(),
             changed_files: ChangedFiles::default(),

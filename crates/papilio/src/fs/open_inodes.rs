@@ -5,12 +5,13 @@
 //! open, at once. A crash in between leaves an orphan item, by which the next mount finds it.
 //!
 //! Locks: the table's, for one operation on the map; an inode's, shared by readers of its data and
-//! exclusive for who changes it, taken before a transaction is joined. Kernel counterpart: the inode
-//! cache, `btrfs_evict_inode` (`fs/btrfs/inode.c`).
+//! exclusive for who changes it ([`super::ordered_flush`] says who else does), taken before a transaction is
+//! joined. Kernel counterpart: the inode cache, `btrfs_evict_inode` (`fs/btrfs/inode.c`).
 
 use crate::btree::LiveTree;
 use crate::data::extent_cache::ExtentCache;
 use crate::data::nocow::InPlace;
+use crate::data::ordered_budget::OrderedBudget;
 use crate::data::ordered_extents::OrderedExtents;
 use crate::data::sum_cache::SumBudget;
 use crate::errors::{Error, PathError, Result};
@@ -35,6 +36,8 @@ pub(crate) struct OpenInodes {
     table: Mutex<HashMap<Place, Weak<OpenInode>>>,
     /// Of the checksums that are kept of them.
     sum_budget: Arc<SumBudget>,
+    /// Of what is written past the trees.
+    ordered_budget: Arc<OrderedBudget>,
 }
 
 /// An inode that somebody has open.
@@ -64,7 +67,8 @@ pub(crate) struct OpenInode {
     dirty: AtomicBool,
     /// What changed of it in the running transaction.
     pub(super) changed: Arc<ChangedRanges>,
-    /// Held by who enters it into the log, one at a time.
+    /// Held by who enters it into the log, or makes a step of bringing ordered extents to the trees beside others
+    /// who write, one at a time.
     pub(super) fsync: Mutex<()>,
     /// Its pages, where there is a cache.
     pub(super) mapping: Option<Mapping>,
@@ -109,9 +113,14 @@ impl Inode {
 }
 
 impl OpenInodes {
-    /// Nobody has anything open. Up to `sum_bytes` of memory will be taken by checksums of what is opened.
-    pub(super) fn new(sum_bytes: usize) -> Self {
-        Self { table: Mutex::default(), sum_budget: SumBudget::new(sum_bytes) }
+    /// Nobody has anything open. Up to `sum_bytes` of memory will be taken by checksums of what is opened, about
+    /// `ordered_bytes` by what is written past the trees.
+    pub(super) fn new(sum_bytes: usize, ordered_bytes: usize) -> Self {
+        Self {
+            table: Mutex::default(),
+            sum_budget: SumBudget::new(sum_bytes),
+            ordered_budget: Arc::new(OrderedBudget::new(ordered_bytes)),
+        }
     }
 
     /// Opens an inode.
@@ -128,7 +137,7 @@ impl OpenInodes {
             linkable: AtomicBool::new(false),
             in_place: InPlace::default(),
             extents: ExtentCache::new(&self.sum_budget),
-            ordered: OrderedExtents::new(&mounted.volume().geometry()),
+            ordered: OrderedExtents::new(&mounted.volume().geometry(), &self.ordered_budget),
             item: KnownItem::default(),
             touched: Mutex::new(None),
             touched_size: AtomicU64::new(0),
@@ -289,7 +298,8 @@ impl OpenInode {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Its extents change. The caller holds the data lock exclusively.
+    /// Its extents change: the caller holds the data lock exclusively. Or they have changed, in a range that the
+    /// caller has locked.
     pub(super) fn forget_extents(&self) {
         self.in_place.forget();
         self.extents.clear();

@@ -1,7 +1,7 @@
 //! Writing whole sectors of files with checksums, past the trees.
 //!
 //! Owns the fast way of writing data that is copied on write: it goes to the device and into the file's
-//! [ordered extents](crate::data::ordered_extents), and the trees are told by a flush, all at once. Where it
+//! [ordered extents](crate::data::ordered_extents), and the trees are told by a flush ([`super::ordered_flush`]), of many at once. Where it
 //! goes: over an ordered extent, into a preallocated one that is this file's alone, or else into new room.
 //! Any number of threads write at once; only those whose ranges overlap wait for one another. What cannot be
 //! done so, for want of room too, is left to [`super::file_write`], which flushes first.
@@ -11,15 +11,11 @@
 //! `btrfs_finish_one_ordered` (`fs/btrfs/inode.c`).
 
 use crate::btree::LiveTree;
-use crate::data::convert::STEP_RANGES;
-use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::nocow::Pieces;
 use crate::data::ordered_extents::{OrderedPart, OrderedParts};
-use crate::data::ordered_items::{put_new, put_preallocated};
 use crate::data::overlap::sum_and_write;
-use crate::errors::{Error, ErrorKind, PathError, Result};
+use crate::errors::{Error, Result};
 use crate::fs::FileSystem;
-use crate::fs::change::EXTENT_ITEMS;
 use crate::fs::mount::Mounted;
 use crate::fs::open_inodes::OpenInode;
 use crate::options::CompressionChoice;
@@ -36,14 +32,9 @@ const OVERWRITTEN: usize = 4;
 /// Bytes of data that metadata is promised for at once.
 const CREDIT: u64 = 16 << 20;
 /// One byte of metadata is promised for so many of data.
-const DATA_PER_METADATA: u64 = 16;
+pub(super) const DATA_PER_METADATA: u64 = 16;
 /// Tree blocks promised besides: those of a small step of a flush.
-const BLOCKS: u64 = 96;
-/// Extents that a step of a flush brings to the trees, and where there is no room for so many.
-const STEP: usize = 256;
-const SMALL_STEP: usize = 16;
-/// And bytes.
-const STEP_BYTES: u64 = 256 << 20;
+pub(super) const BLOCKS: u64 = 96;
 
 impl FileSystem {
     /// Whether data of a file is written so: it is summed and copied on write, and not compressed.
@@ -210,61 +201,6 @@ impl FileSystem {
             parts.iter().map(|part| LogicalWrite::new(part.disk, bytes(&part.range))).collect();
         volume.write_many(&mut writes);
         writes.into_iter().try_for_each(|write| write.result)
-    }
-
-    /// Brings a file's ordered extents to the trees. The caller holds its data lock exclusively.
-    pub(super) fn write_back_ordered(&self, open: &OpenInode) -> Result<()> {
-        if open.ordered.is_empty() {
-            return Ok(());
-        }
-        // What was promised is there for what follows.
-        drop(open.ordered.take_promise());
-        for new in [true, false] {
-            let mut most = if new { STEP } else { STEP_RANGES };
-            loop {
-                let parts = open.ordered.first(new, most, STEP_BYTES);
-                if parts.is_empty() {
-                    break;
-                }
-                match self.publish_ordered(open, &parts, new) {
-                    Err(Error::NoSpace { .. }) if most > SMALL_STEP => most = SMALL_STEP,
-                    // It went with its subvolume.
-                    Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {
-                        forget_ordered(&self.mounted, open);
-                        return Ok(());
-                    }
-                    result => {
-                        result?;
-                        open.forget_extents();
-                        open.ordered.published(&parts);
-                    }
-                }
-            }
-        }
-        Ok(())
-    }
-
-    fn publish_ordered(&self, open: &OpenInode, parts: &[OrderedPart], new: bool) -> Result<()> {
-        let place = open.place();
-        let geometry = self.mounted.volume().geometry();
-        let bytes: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
-        let sums = bytes / u64::from(geometry.sector_size) * geometry.checksum_type.size() as u64;
-        let items = EXTENT_ITEMS + parts.len() as u64 + sums / u64::from(geometry.node_size);
-        self.change_handle(place.tree, items, |handle, _| {
-            self.edit_data(handle, place, |context: &WriteContext<'_>, file: &mut FileEdit<'_>| {
-                for part in parts {
-                    open.note_changed(&self.mounted.changed_files, context.space.generation(), &part.range);
-                }
-                let sums = open.ordered.sums_of(parts, &geometry);
-                // What makes it longer is in the page cache, and comes with its data.
-                let item = InodeItem { size: file.item.size, ..open.as_seen(context.stamped(file)) };
-                if new {
-                    put_new(context, file, parts, sums, item)
-                } else {
-                    put_preallocated(context, file, parts, sums, item)
-                }
-            })
-        })
     }
 }
 

@@ -52,6 +52,7 @@ impl Inode {
         // Refuses what is no subvolume, such as other trees.
         fs.mounted.trees.subvolume(source)?;
         let ids = fs.subvolume_ids();
+        fs.thin_out(source)?;
         // Nobody overwrites in place what the snapshot will show, and everything written before is in it.
         let mut sharing = fs.mounted.sharing.write();
         *sharing += 1;

@@ -281,9 +281,7 @@ impl Transactions {
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         self.check_running()?;
-        if self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_limit {
-            self.commit()?;
-        }
+        self.commit_if_full()?;
         let gate = self.gate.read();
         self.check_running()?;
         let bytes = (items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
@@ -296,6 +294,17 @@ impl Transactions {
             self.abort(error);
         }
         result
+    }
+
+    /// Commits where tree blocks in memory are so many that a change would.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit`].
+    pub(crate) fn commit_if_full(&self) -> Result<()> {
+        if self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_limit {
+            return self.commit();
+        }
+        Ok(())
     }
 
     /// Latches the file system read-only; the first cause stays.

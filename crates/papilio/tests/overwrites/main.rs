@@ -2,4 +2,5 @@
 
 mod nocow;
 mod ordered;
+mod steps;
 mod support;

@@ -1,7 +1,7 @@
 //! Ordered extents: writes of whole sectors reach the trees by a flush only. Until then they are read from where
 //! they are, a crash leaves what was there before, and whatever else happens to the file comes after them.
 
-use crate::support::{SECTOR, assert_clean, made, open, open_with, places, scatter};
+use crate::support::{SECTOR, assert_clean, made, open, open_with, places, scatter, stamp, stamped};
 use papilio::{
     ErrorKind, File, FileSystem, InodeFlags, MkfsFeature, MkfsOptions, NocowCheck, OpenOptions, Tuning,
 };
@@ -206,23 +206,6 @@ fn random_operations_leave_what_a_model_says() {
             assert!(fs.read(path).unwrap() == *model, "seed {seed}");
         }
     }
-}
-
-/// One sector, all of whose words say who wrote it, when, and where.
-fn stamp(buffer: &mut [u8], at: u64, who: u64, sequence: u64) {
-    for (number, sector) in buffer.chunks_exact_mut(SECTOR as usize).enumerate() {
-        let place = at / SECTOR + number as u64;
-        let word = ((who << 56) | (sequence << 24) | place).to_le_bytes();
-        sector.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&word));
-    }
-}
-
-/// The word of a sector, which was written whole and belongs here.
-fn stamped(sector: &[u8], place: u64) -> u64 {
-    let word = u64::from_le_bytes(sector[..8].try_into().unwrap());
-    assert!(sector.chunks_exact(8).all(|bytes| bytes == &sector[..8]), "sector {place} is torn");
-    assert!(word == 0 || word & 0xff_ffff == place, "sector {place} has {word:x}");
-    word
 }
 
 #[test]

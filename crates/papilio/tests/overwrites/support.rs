@@ -46,3 +46,20 @@ pub fn scatter(file: &File, model: &mut [u8], random: &mut fastrand::Rng, writes
         model[at as usize..][..bytes.len()].copy_from_slice(&bytes);
     }
 }
+
+/// Sectors, all of whose words say who wrote it, when, and where.
+pub fn stamp(buffer: &mut [u8], at: u64, who: u64, sequence: u64) {
+    for (number, sector) in buffer.chunks_exact_mut(SECTOR as usize).enumerate() {
+        let place = at / SECTOR + number as u64;
+        let word = ((who << 56) | (sequence << 24) | place).to_le_bytes();
+        sector.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&word));
+    }
+}
+
+/// The word of a sector, which was written whole and belongs here.
+pub fn stamped(sector: &[u8], place: u64) -> u64 {
+    let word = u64::from_le_bytes(sector[..8].try_into().unwrap());
+    assert!(sector.chunks_exact(8).all(|bytes| bytes == &sector[..8]), "sector {place} is torn");
+    assert!(word == 0 || word & 0xff_ffff == place, "sector {place} has {word:x}");
+    word
+}
