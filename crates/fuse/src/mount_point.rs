@@ -6,6 +6,7 @@
 //! this process, which could come to wait for itself.
 
 use crate::MountOptions;
+use crate::RingError;
 use crate::mount_table::MountEntry;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
@@ -70,6 +71,9 @@ pub enum MountError {
     /// Kernel and server could not agree.
     #[error("the kernel's FUSE: {0}")]
     Handshake(io::Error),
+    /// Requests cannot come over io_uring.
+    #[error(transparent)]
+    Ring(#[from] RingError),
     /// The file system's root cannot be read.
     #[error(transparent)]
     FileSystem(#[from] papilio::Error),
@@ -85,7 +89,7 @@ pub(crate) fn check(directory: &Path) -> Result<PathBuf, MountError> {
         match source.raw_os_error() {
             Some(libc::ENOENT) => MountError::Missing(path),
             Some(libc::ENOTDIR) => MountError::NotADirectory(path),
-            Some(libc::ENOTCONN) => MountError::DeadMount(path),
+            Some(libc::ENOTCONN | libc::ECONNABORTED) => MountError::DeadMount(path),
             _ => MountError::MountPoint { path, source },
         }
     };

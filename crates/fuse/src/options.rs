@@ -30,6 +30,18 @@ pub enum Atime {
     Nodiratime,
 }
 
+/// How requests come from the kernel.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Transport {
+    /// By reading and writing `/dev/fuse`.
+    #[default]
+    Classic,
+    /// Over io_uring, which the kernel must have and root must have switched on.
+    Ring,
+    /// Over io_uring where the kernel offers it.
+    Auto,
+}
+
 /// How a file system is opened and mounted.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
@@ -47,6 +59,8 @@ pub struct MountOptions {
     pub fsname: Option<String>,
     /// The most threads that serve requests.
     pub max_threads: Option<usize>,
+    /// How requests come from the kernel.
+    pub transport: Transport,
     /// Whether the kernel gathers writes.
     pub writeback_cache: bool,
     /// How long the kernel believes attributes and names without asking: long, as nobody else changes them.
@@ -165,6 +179,7 @@ struct Parser {
     allow_other: bool,
     fsname: Option<String>,
     max_threads: Option<usize>,
+    transport: Transport,
     no_writeback_cache: bool,
     user_subvol_rm_allowed: bool,
     no_dev: bool,
@@ -227,9 +242,17 @@ impl Parser {
             "threads" | "thread_pool" => {
                 self.max_threads = Some(number(name, value, 1..=1024)? as usize);
             }
+            "transport" => {
+                self.transport = match needed(name, value)? {
+                    "classic" => Transport::Classic,
+                    "ring" => Transport::Ring,
+                    "auto" => Transport::Auto,
+                    _ => return Err(bad_value(name, value, "classic, ring or auto")),
+                };
+            }
             _ => return Ok(false),
         }
-        check_bare(name, value, &["fsname", "threads", "thread_pool", "user"])?;
+        check_bare(name, value, &["fsname", "threads", "thread_pool", "transport", "user"])?;
         Ok(true)
     }
 
@@ -392,6 +415,7 @@ impl Parser {
             default_permissions: true,
             fsname: self.fsname,
             max_threads: self.max_threads,
+            transport: self.transport,
             writeback_cache: !self.no_writeback_cache,
             attr_timeout: Duration::from_secs(3600),
             user_subvol_rm_allowed: self.user_subvol_rm_allowed,
@@ -574,6 +598,9 @@ mod tests {
         let options = parse("ro,rw,noatime,strictatime,user,exec,nowriteback_cache,thread_pool=8");
         assert!(!options.read_only && options.exec && !options.suid && !options.writeback_cache);
         assert_eq!((options.noatime, options.max_threads), (Atime::Strict, Some(8)));
+        assert_eq!(options.transport, Transport::Classic);
+        assert_eq!(parse("transport=ring,transport=auto").transport, Transport::Auto);
+        assert_eq!(parse("transport=ring").transport, Transport::Ring);
     }
 
     #[test]
@@ -654,6 +681,7 @@ mod tests {
             ("commit", "mount option commit needs a value: commit=..."),
             ("subvolid=x", "mount option subvolid: \"x\" is not a number"),
             ("threads=0", "mount option threads: \"0\" is not a number from 1 to 1024"),
+            ("transport=tcp", "mount option transport: \"tcp\" is not classic, ring or auto"),
             ("ro=1", "mount option ro has no value, but \"1\" was given"),
             ("degraded=yes", "mount option degraded has no value, but \"yes\" was given"),
             ("discard=never", "mount option discard: \"never\" is not sync, async or no"),

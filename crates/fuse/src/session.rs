@@ -6,20 +6,25 @@
 //! returns. A session that is dropped unmounts, lazily if it must, and waits.
 
 use crate::MountOptions;
-use crate::fuser_transport::{Assistant, FuserTransport, MAX_WRITE};
+use crate::fuser_transport::{Agreed, Assistant, FuserTransport, MAX_WRITE};
 use crate::ioctl::MountInfo;
 use crate::mount_point::{self, MountError, Unmounter};
+use crate::options::Transport;
+use crate::ring_transport::{RingError, RingTransport, Serving};
 use crate::server::Server;
 use papilio::FileSystem;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// Threads that serve at least: some may wait for a commit.
 const MIN_THREADS: usize = 4;
 /// And at most, unless the options say otherwise.
 const MAX_THREADS: usize = 16;
+/// Threads that serve `/dev/fuse` where requests come over io_uring.
+const BESIDE_RINGS: usize = 2;
 
 /// A file system that is mounted.
 #[derive(Debug)]
@@ -43,15 +48,37 @@ impl Session {
         let info = MountInfo::new(source, &directory, options);
         let server = Arc::new(Server::new(fs, info, options)?);
         let (assistant, helper) = Assistant::start().map_err(MountError::Thread)?;
-        let transport = FuserTransport::new(Arc::clone(&server), options.clone(), assistant.clone());
+        let ring = prepare_ring(&directory, options)?;
+        let agreed = Arc::new(Agreed { ring: ring.is_some().into(), ..Agreed::default() });
+        let transport =
+            FuserTransport::new(Arc::clone(&server), options.clone(), assistant.clone(), Arc::clone(&agreed));
         let unmounter = Unmounter::new(directory.clone());
         let channel = mount_point::attach(source, &directory, options)?;
-        let session = fuser::Session::from_fd(transport, channel, fuser::SessionACL::All, threads(options));
-        let session = session.map_err(|error| {
+        let detach = |error: MountError| {
             let _ = unmounter.detach();
-            MountError::Handshake(error)
-        })?;
+            error
+        };
+        let device = channel.try_clone().map_err(|error| detach(MountError::Handshake(error)))?;
+        let (acl, threads) = (fuser::SessionACL::All, threads(options, ring.is_some()));
+        let session = fuser::Session::from_fd(transport, channel, acl, threads)
+            .map_err(|error| detach(MountError::Handshake(error)))?;
         assistant.connect(session.notifier());
+        let rings = match ring.filter(|_| agreed.ring.load(Ordering::Acquire)) {
+            None if options.transport == Transport::Ring => return Err(detach(RingError::Off.into())),
+            None => None,
+            Some(ring) => {
+                let parallel_direct = agreed.parallel_direct.load(Ordering::Acquire);
+                let (operations, assistant) = (Arc::clone(&server), assistant.clone());
+                let (rings, taken) =
+                    ring.serve(operations, parallel_direct, assistant, device, unmounter.clone());
+                if let Err(error) = taken {
+                    let error = detach(error.into());
+                    rings.join();
+                    return Err(error);
+                }
+                Some(rings)
+            }
+        };
         // The threads' own is the last that keeps the assistant alive.
         drop(assistant);
         let ending = unmounter.clone();
@@ -61,6 +88,7 @@ impl Session {
                 // Nobody would answer any more.
                 let _ = ending.detach();
             }
+            rings.into_iter().for_each(Serving::join);
             if helper.join().is_err() {
                 tracing::error!("the assistant's thread panicked");
             }
@@ -118,13 +146,31 @@ fn close(server: Arc<Server>) -> papilio::Result<()> {
     fs.close()
 }
 
-/// How fuser serves.
-fn threads(options: &MountOptions) -> fuser::Config {
+/// The rings, where requests shall come over them.
+fn prepare_ring(
+    directory: &Path,
+    options: &MountOptions,
+) -> Result<Option<RingTransport<Server>>, MountError> {
+    let prepare = || RingTransport::prepare(thread_count(options), directory.to_owned());
+    match options.transport {
+        Transport::Classic => Ok(None),
+        Transport::Ring => Ok(Some(prepare()?)),
+        Transport::Auto => Ok(prepare().inspect_err(|error| tracing::info!("{error}")).ok()),
+    }
+}
+
+/// How many threads answer what may take long, or all.
+fn thread_count(options: &MountOptions) -> usize {
     let cores = std::thread::available_parallelism().map_or(MIN_THREADS, usize::from);
-    let count = options.max_threads.unwrap_or_else(|| (2 * cores).clamp(MIN_THREADS, MAX_THREADS));
+    options.max_threads.unwrap_or_else(|| (2 * cores).clamp(MIN_THREADS, MAX_THREADS)).max(1)
+}
+
+/// How fuser serves: alone, or beside rings that leave little to it.
+fn threads(options: &MountOptions, beside_rings: bool) -> fuser::Config {
+    let count = thread_count(options);
     let mut config = fuser::Config::default();
     config.acl = fuser::SessionACL::All;
-    config.n_threads = Some(count.max(1));
+    config.n_threads = Some(if beside_rings { count.min(BESIDE_RINGS) } else { count });
     config.clone_fd = false;
     config
 }

@@ -19,6 +19,8 @@ pub enum Need {
     KernelBtrfs,
     /// FUSE, which this process may use.
     Fuse,
+    /// FUSE over io_uring, which this process may switch on.
+    FuseRing,
     /// A program on the PATH, or in the sbin folders.
     Command(&'static str),
 }
@@ -44,6 +46,7 @@ impl Need {
                 .open("/dev/fuse")
                 .err()
                 .map(|e| format!("needs FUSE: /dev/fuse: {e}")),
+            Self::FuseRing => crate::fuse_ring::RingSwitch::missing(),
             Self::KernelBtrfs => (!kernel_has_btrfs()).then(|| "needs a kernel with Btrfs".to_owned()),
             Self::Command(name) => find_command(name).is_none().then(|| format!("needs the command {name}")),
         }

@@ -21,17 +21,17 @@ pub(crate) struct Kernel {
 
 impl Kernel {
     /// Has the kernel write what it holds of a file's data, and forget it.
-    pub(super) fn write_back(&self, node: NodeId) {
+    pub(crate) fn write_back(&self, node: NodeId) {
         self.tell(|notifier| notifier.inval_inode(INodeNo(node.0), 0, 0));
     }
 
     /// Has the kernel forget a node's attributes.
-    pub(super) fn forget_attributes(&self, node: NodeId) {
+    pub(crate) fn forget_attributes(&self, node: NodeId) {
         self.tell(|notifier| notifier.inval_inode(INodeNo(node.0), -1, 0));
     }
 
     /// Has the kernel forget an entry of a directory, and the directory's attributes.
-    pub(super) fn forget_entry(&self, directory: NodeId, name: &[u8]) {
+    pub(crate) fn forget_entry(&self, directory: NodeId, name: &[u8]) {
         self.tell(|notifier| notifier.inval_entry(INodeNo(directory.0), OsStr::from_bytes(name)));
         self.forget_attributes(directory);
     }
@@ -78,7 +78,7 @@ impl Assistant {
     }
 
     /// Runs a task; one that cannot be run is dropped, and with it the reply that it owes, which answers EIO.
-    pub(super) fn run(&self, task: impl FnOnce(&Kernel) + Send + 'static) {
+    pub(crate) fn run(&self, task: impl FnOnce(&Kernel) + Send + 'static) {
         let _ = self.tasks.send(Box::new(task));
     }
 }

@@ -1,6 +1,7 @@
 //! fuser's types from and to ours.
 
 use crate::Errno;
+use crate::device_number;
 use crate::ioctl::Caller;
 use crate::transport::Attributes;
 use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
@@ -42,7 +43,7 @@ pub(super) fn attributes(attributes: &Attributes, number: u64) -> FileAttr {
         nlink: attributes.links,
         uid: attributes.uid,
         gid: attributes.gid,
-        rdev: pack_device(attributes.device),
+        rdev: device_number::pack(attributes.device),
         blksize: attributes.block_size,
         flags: 0,
     }
@@ -103,26 +104,9 @@ pub(super) fn set_time(set: TimeOrNow) -> SetTime {
     }
 }
 
-/// The kernel's `new_encode_dev`: 12 bits of major, 20 of minor.
-fn pack_device((major, minor): (u32, u32)) -> u32 {
-    minor & 0xff | (major & 0xfff) << 8 | (minor & !0xff) << 12
-}
-
-pub(super) fn unpack_device(device: u32) -> (u32, u32) {
-    ((device & 0xf_ff00) >> 8, device & 0xff | device >> 12 & 0xf_ff00)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn device_numbers_come_back() {
-        for device in [(0, 0), (8, 1), (259, 65_537), (0xfff, 0xf_ffff)] {
-            assert_eq!(unpack_device(pack_device(device)), device);
-        }
-        assert_eq!(pack_device((8, 1)), 0x801);
-    }
 
     #[test]
     fn times_before_1970_are_written_as_they_are() {

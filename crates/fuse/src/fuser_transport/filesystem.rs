@@ -1,7 +1,9 @@
 //! Each of fuser's calls as an operation of ours.
 
+use super::Agreed;
 use super::assistant::{Assistant, Kernel};
-use super::convert::{attributes, caller, errno, file_type, nothing, set_time, time, unpack_device};
+use super::convert::{attributes, caller, errno, file_type, nothing, set_time, time};
+use crate::device_number;
 use crate::ioctl::{Changed as IoctlChanged, IoctlReply};
 use crate::transport::{
     AttributeChange, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, ListedEntry, NewNode,
@@ -21,6 +23,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
 /// No file has a handle: the node is what is open.
@@ -31,8 +34,7 @@ pub(crate) struct FuserTransport<O> {
     operations: Arc<O>,
     options: MountOptions,
     assistant: Assistant,
-    /// Whether files opened for direct I/O are written by several at once.
-    parallel_direct: bool,
+    agreed: Arc<Agreed>,
 }
 
 thread_local! {
@@ -41,8 +43,13 @@ thread_local! {
 }
 
 impl<O: Operations> FuserTransport<O> {
-    pub(crate) fn new(operations: Arc<O>, options: MountOptions, assistant: Assistant) -> Self {
-        Self { operations, options, assistant, parallel_direct: false }
+    pub(crate) fn new(
+        operations: Arc<O>,
+        options: MountOptions,
+        assistant: Assistant,
+        agreed: Arc<Agreed>,
+    ) -> Self {
+        Self { operations, options, assistant, agreed }
     }
 
     /// Runs an operation; a panic is an I/O error.
@@ -65,7 +72,7 @@ impl<O: Operations> FuserTransport<O> {
     fn opened(&self, flags: i32) -> FopenFlags {
         // Nobody changes the data but through the kernel.
         let keep = FopenFlags::FOPEN_KEEP_CACHE;
-        if self.parallel_direct && flags & libc::O_DIRECT != 0 {
+        if self.agreed.parallel_direct.load(Ordering::Acquire) && flags & libc::O_DIRECT != 0 {
             return keep | FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
         }
         keep
@@ -117,7 +124,7 @@ fn node(number: INodeNo) -> NodeId {
 
 impl<O: Operations> Filesystem for FuserTransport<O> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        self.parallel_direct = super::agree(config, &self.options);
+        super::agree(config, &self.options, &self.agreed);
         Ok(())
     }
 
@@ -195,7 +202,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let (major, minor) = unpack_device(device);
+        let (major, minor) = device_number::unpack(device);
         let kind = match mode & libc::S_IFMT {
             libc::S_IFREG | 0 => NewNodeKind::Regular,
             libc::S_IFIFO => NewNodeKind::Fifo,

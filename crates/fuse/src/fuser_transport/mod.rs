@@ -1,4 +1,4 @@
-//! The transport over `/dev/fuse`, by the fuser crate.
+//! The transport over `/dev/fuse`, by the fuser crate. (`ring_transport` is the other one.)
 //!
 //! Owns [`FuserTransport`] (fuser's `Filesystem`, in `filesystem.rs`) and what is agreed with the kernel when a
 //! mount begins. fuser calls from several threads, each of which reads a request, has it answered and
@@ -19,23 +19,32 @@ mod assistant;
 mod convert;
 mod filesystem;
 
-pub(crate) use assistant::Assistant;
+pub(crate) use assistant::{Assistant, Kernel};
 pub(crate) use filesystem::FuserTransport;
 
 use crate::MountOptions;
 use fuser::{InitFlags, KernelConfig};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Bytes of one read or write at most; the kernel's own limit unless root raised it (`fs.fuse.max_pages_limit`).
 pub(crate) const MAX_WRITE: u32 = 1 << 20;
 /// Requests of readahead and writeback that the kernel has under way at once.
 const MAX_BACKGROUND: u16 = 64;
 
-/// Agrees with the kernel on what this transport does; says whether files that are opened for direct I/O may
-/// be written by several at once.
+/// What was agreed on when the mount began, for who serves beside.
+#[derive(Debug, Default)]
+pub(crate) struct Agreed {
+    /// Whether files that are opened for direct I/O may be written by several at once.
+    pub(crate) parallel_direct: AtomicBool,
+    /// Whether requests come over io_uring. Asked for where it is set before.
+    pub(crate) ring: AtomicBool,
+}
+
+/// Agrees with the kernel on what this transport does.
 ///
-/// The kernel writes such a file under its lock, unless it is told that the server does not need that. Then it
-/// forgets to update the times that it keeps with the writeback cache, so that it is either or.
-fn agree(config: &mut KernelConfig, options: &MountOptions) -> bool {
+/// The kernel writes a file that is opened for direct I/O under its lock, unless it is told that the server does not need
+/// that. Then it forgets to update the times that it keeps with the writeback cache, so that it is either or.
+fn agree(config: &mut KernelConfig, options: &MountOptions, agreed: &Agreed) {
     let mut wanted = vec![
         // Which umask counts is decided by the directory's default access control list.
         InitFlags::FUSE_DONT_MASK,
@@ -74,5 +83,9 @@ fn agree(config: &mut KernelConfig, options: &MountOptions) -> bool {
     let _ = config.set_max_background(MAX_BACKGROUND);
     let _ = config.set_congestion_threshold(MAX_BACKGROUND / 4 * 3);
     // Kernels that know this also keep such writes and the cache of who else has the file open in line.
-    !gathers && config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok()
+    let parallel = !gathers && config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
+    agreed.parallel_direct.store(parallel, Ordering::Release);
+    let ring =
+        agreed.ring.load(Ordering::Acquire) && config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_ok();
+    agreed.ring.store(ring, Ordering::Release);
 }

@@ -1,6 +1,7 @@
 //! A mounted Papilio, used by programs as any file system, and compared with the kernel's Btrfs.
 //!
 //! The server runs in a child process, as it does for users: who uses a mount must not be who serves it.
+//! (`mount_ring` runs the same over the other transport.)
 
 mod access_times;
 mod compared;
@@ -13,3 +14,4 @@ mod server;
 mod smoke;
 mod steps;
 mod subvolumes;
+mod transport;

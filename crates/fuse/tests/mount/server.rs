@@ -48,13 +48,14 @@ fn give_up_mounting() {
 }
 
 /// What mounting takes.
-pub const NEEDS: &[Need] = &[Need::Root, Need::Fuse];
+pub use crate::transport::NEEDS;
 
 /// A mount. Dropping it ends it, also after a failure.
 pub struct Mount {
     directory: PathBuf,
     server: Option<Child>,
     _scratch: Scratch,
+    _switch: crate::transport::Switch,
 }
 
 impl Mount {
@@ -71,6 +72,7 @@ impl Mount {
     fn start(scratch: &Scratch, image: &Path, options: &str, helper: bool) -> Self {
         let directory = scratch.unique("papilio");
         std::fs::create_dir(&directory).unwrap();
+        let switch = crate::transport::switch();
         let mut command = Command::new(std::env::current_exe().unwrap());
         if helper {
             command.env(HELPER, "1");
@@ -79,7 +81,7 @@ impl Mount {
             .args(["--exact", "server::serve", "--nocapture", "--test-threads=1"])
             .env(IMAGE, image)
             .env(DIRECTORY, &directory)
-            .env(OPTIONS, options)
+            .env(OPTIONS, format!("{options},transport={}", crate::transport::NAME))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
@@ -88,7 +90,7 @@ impl Mount {
         let mounted = output.any(|line| line.is_ok_and(|line| line == MOUNTED));
         // What follows is read on, so that the server is never held up by it.
         std::thread::spawn(move || output.for_each(drop));
-        let mount = Self { directory, server: Some(server), _scratch: scratch.clone() };
+        let mount = Self { directory, server: Some(server), _scratch: scratch.clone(), _switch: switch };
         assert!(mounted, "the server did not mount");
         mount
     }
@@ -96,6 +98,12 @@ impl Mount {
     /// Where it is.
     pub fn path(&self) -> &Path {
         &self.directory
+    }
+
+    /// The server's process.
+    #[allow(dead_code, reason = "asked for by the tests of one transport only")]
+    pub fn server(&self) -> u32 {
+        self.server.as_ref().expect("it runs").id()
     }
 
     /// Unmounts and waits for the server to close the image.

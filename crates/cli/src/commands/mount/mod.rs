@@ -29,7 +29,7 @@ use std::process::{Command, Stdio};
     compress-force, nodatacow, nodatasum, degraded, device=PATH, commit=SECONDS, discard, max_inline=BYTES, \
     rescue=usebackuproot|ignoredatacsums|nologreplay|all, user_subvol_rm_allowed, noatime, strictatime, nodiratime, \
     nodev, nosuid, noexec, sync, dirsync; of FUSE: allow_other, fsname=NAME; and of Papilio: threads=N, \
-    nowriteback_cache. docs/mount.md says what each does."
+    nowriteback_cache, transport=classic|ring|auto. docs/mount.md says what each does."
 )]
 pub struct Args {
     /// The image or device

@@ -1,0 +1,330 @@
+//! The bytes of a request and of its reply, as FUSE over io_uring lays them out.
+//!
+//! Owns the structures that lie in an entry's buffers and in a submission, the numbers of operations, and flags.
+//! All integers are the machine's own. Kernel counterpart: `include/uapi/linux/fuse.h`; described in
+//! Documentation/filesystems/fuse/fuse-io-uring.rst.
+
+use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
+
+/// Commands of a submission to `/dev/fuse`.
+pub(super) mod command {
+    /// Gives the kernel an entry to put requests into.
+    pub const REGISTER: u32 = 1;
+    /// Takes an entry's reply, and puts the next request into it.
+    pub const COMMIT_AND_FETCH: u32 = 2;
+}
+
+/// Numbers of the operations that are answered; all others are ENOSYS.
+pub(super) mod opcode {
+    pub const LOOKUP: u32 = 1;
+    pub const GETATTR: u32 = 3;
+    pub const SETATTR: u32 = 4;
+    pub const READLINK: u32 = 5;
+    pub const SYMLINK: u32 = 6;
+    pub const MKNOD: u32 = 8;
+    pub const MKDIR: u32 = 9;
+    pub const UNLINK: u32 = 10;
+    pub const RMDIR: u32 = 11;
+    pub const RENAME: u32 = 12;
+    pub const LINK: u32 = 13;
+    pub const OPEN: u32 = 14;
+    pub const READ: u32 = 15;
+    pub const WRITE: u32 = 16;
+    pub const STATFS: u32 = 17;
+    pub const RELEASE: u32 = 18;
+    pub const FSYNC: u32 = 20;
+    pub const SETXATTR: u32 = 21;
+    pub const GETXATTR: u32 = 22;
+    pub const LISTXATTR: u32 = 23;
+    pub const REMOVEXATTR: u32 = 24;
+    pub const OPENDIR: u32 = 27;
+    pub const READDIR: u32 = 28;
+    pub const RELEASEDIR: u32 = 29;
+    pub const FSYNCDIR: u32 = 30;
+    pub const CREATE: u32 = 35;
+    pub const IOCTL: u32 = 39;
+    pub const FALLOCATE: u32 = 43;
+    pub const READDIRPLUS: u32 = 44;
+    pub const RENAME2: u32 = 45;
+    pub const LSEEK: u32 = 46;
+    pub const COPY_FILE_RANGE: u32 = 47;
+}
+
+/// Which fields of [`SetAttrIn`] count.
+pub(super) mod valid {
+    pub const MODE: u32 = 1 << 0;
+    pub const UID: u32 = 1 << 1;
+    pub const GID: u32 = 1 << 2;
+    pub const SIZE: u32 = 1 << 3;
+    pub const ATIME: u32 = 1 << 4;
+    pub const MTIME: u32 = 1 << 5;
+    pub const HANDLE: u32 = 1 << 6;
+    pub const ATIME_NOW: u32 = 1 << 7;
+    pub const MTIME_NOW: u32 = 1 << 8;
+    pub const CTIME: u32 = 1 << 10;
+}
+
+/// What the kernel may do with an open file.
+pub(super) mod open_flags {
+    pub const DIRECT_IO: u32 = 1 << 0;
+    pub const KEEP_CACHE: u32 = 1 << 1;
+    pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
+}
+
+/// Of `fsync`: data alone.
+pub(super) const FSYNC_DATA_ONLY: u32 = 1 << 0;
+/// Of a write: set-user-id and set-group-id bits are to go.
+pub(super) const WRITE_KILLS_PRIVILEGES: u32 = 1 << 2;
+
+/// Declares structures that the kernel writes or reads, each with its size there.
+macro_rules! structures {
+    ($($(#[$doc:meta])* $name:ident: $size:literal { $($field:ident: $type:ty,)* })*) => {
+        $(
+            $(#[$doc])*
+            #[repr(C)]
+            #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
+            pub(super) struct $name {
+                $(pub $field: $type,)*
+            }
+
+            const _: () = assert!(size_of::<$name>() == $size);
+        )*
+    };
+}
+
+structures! {
+    /// What every request begins with.
+    InHeader: 40 {
+        length: u32,
+        opcode: u32,
+        unique: u64,
+        node: u64,
+        uid: u32,
+        gid: u32,
+        pid: u32,
+        extension_length: u16,
+        padding: u16,
+    }
+    /// What every reply begins with.
+    OutHeader: 16 {
+        length: u32,
+        error: i32,
+        unique: u64,
+    }
+    /// What goes with the headers, both ways.
+    EntryInOut: 32 {
+        flags: u64,
+        commit: u64,
+        payload: u32,
+        padding: u32,
+        reserved: u64,
+    }
+    /// The first of an entry's two buffers. `in_out` holds an [`InHeader`] or an [`OutHeader`], `operation`
+    /// the first argument of the request; further arguments are in the second buffer, the payload, and so is all
+    /// of a reply.
+    RequestHeader: 288 {
+        in_out: [u8; 128],
+        operation: [u8; 128],
+        entry: EntryInOut,
+    }
+    /// The bytes of a submission that are the command's own.
+    CommandRequest: 24 {
+        flags: u64,
+        commit: u64,
+        queue: u16,
+        padding: [u8; 6],
+    }
+    SetAttrIn: 88 {
+        valid: u32,
+        padding: u32,
+        handle: u64,
+        size: u64,
+        lock_owner: u64,
+        atime: i64,
+        mtime: i64,
+        ctime: i64,
+        atime_nanoseconds: u32,
+        mtime_nanoseconds: u32,
+        ctime_nanoseconds: u32,
+        mode: u32,
+        unused: u32,
+        uid: u32,
+        gid: u32,
+        unused_too: u32,
+    }
+    MknodIn: 16 {
+        mode: u32,
+        device: u32,
+        umask: u32,
+        padding: u32,
+    }
+    MkdirIn: 8 {
+        mode: u32,
+        umask: u32,
+    }
+    RenameIn: 8 {
+        directory: u64,
+    }
+    Rename2In: 16 {
+        directory: u64,
+        flags: u32,
+        padding: u32,
+    }
+    LinkIn: 8 {
+        node: u64,
+    }
+    OpenIn: 8 {
+        flags: i32,
+        open_flags: u32,
+    }
+    CreateIn: 16 {
+        flags: i32,
+        mode: u32,
+        umask: u32,
+        open_flags: u32,
+    }
+    /// Of reads and of listings.
+    ReadIn: 40 {
+        handle: u64,
+        offset: u64,
+        size: u32,
+        read_flags: u32,
+        lock_owner: u64,
+        flags: i32,
+        padding: u32,
+    }
+    WriteIn: 40 {
+        handle: u64,
+        offset: u64,
+        size: u32,
+        write_flags: u32,
+        lock_owner: u64,
+        flags: i32,
+        padding: u32,
+    }
+    ReleaseIn: 24 {
+        handle: u64,
+        flags: i32,
+        release_flags: u32,
+        lock_owner: u64,
+    }
+    FsyncIn: 16 {
+        handle: u64,
+        flags: u32,
+        padding: u32,
+    }
+    SetXattrIn: 8 {
+        size: u32,
+        flags: i32,
+    }
+    /// Also of listing names.
+    GetXattrIn: 8 {
+        size: u32,
+        padding: u32,
+    }
+    IoctlIn: 32 {
+        handle: u64,
+        flags: u32,
+        command: u32,
+        argument: u64,
+        in_size: u32,
+        out_size: u32,
+    }
+    FallocateIn: 32 {
+        handle: u64,
+        offset: u64,
+        length: u64,
+        mode: i32,
+        padding: u32,
+    }
+    LseekIn: 24 {
+        handle: u64,
+        offset: i64,
+        whence: i32,
+        padding: u32,
+    }
+    CopyFileRangeIn: 56 {
+        source_handle: u64,
+        source_offset: u64,
+        target: u64,
+        target_handle: u64,
+        target_offset: u64,
+        length: u64,
+        flags: u64,
+    }
+    Attr: 88 {
+        number: u64,
+        size: u64,
+        blocks: u64,
+        atime: i64,
+        mtime: i64,
+        ctime: i64,
+        atime_nanoseconds: u32,
+        mtime_nanoseconds: u32,
+        ctime_nanoseconds: u32,
+        mode: u32,
+        links: u32,
+        uid: u32,
+        gid: u32,
+        device: u32,
+        block_size: u32,
+        flags: u32,
+    }
+    EntryOut: 128 {
+        node: u64,
+        generation: u64,
+        entry_valid: u64,
+        attributes_valid: u64,
+        entry_valid_nanoseconds: u32,
+        attributes_valid_nanoseconds: u32,
+        attributes: Attr,
+    }
+    AttrOut: 104 {
+        valid: u64,
+        valid_nanoseconds: u32,
+        padding: u32,
+        attributes: Attr,
+    }
+    OpenOut: 16 {
+        handle: u64,
+        flags: u32,
+        backing: u32,
+    }
+    /// Also of copies.
+    WriteOut: 8 {
+        size: u32,
+        padding: u32,
+    }
+    StatfsOut: 80 {
+        blocks: u64,
+        free: u64,
+        available: u64,
+        files: u64,
+        free_files: u64,
+        block_size: u32,
+        name_max: u32,
+        fragment_size: u32,
+        padding: u32,
+        spare: [u32; 6],
+    }
+    GetXattrOut: 8 {
+        size: u32,
+        padding: u32,
+    }
+    IoctlOut: 16 {
+        result: i32,
+        flags: u32,
+        in_parts: u32,
+        out_parts: u32,
+    }
+    LseekOut: 8 {
+        offset: i64,
+    }
+    /// Followed by the name, and zeros up to a multiple of eight bytes.
+    Dirent: 24 {
+        number: u64,
+        next: u64,
+        name_length: u32,
+        kind: u32,
+    }
+}

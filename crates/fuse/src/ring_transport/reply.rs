@@ -1,0 +1,217 @@
+//! A reply, in an entry's payload.
+//!
+//! Owns [`Answer`], how each kind of it is laid out, and [`Listing`], which a directory's entries are put into
+//! where they lie. Nothing is written past the payload. Kernel counterpart: `fuse_copy_out_args`
+//! (`fs/fuse/dev.c`), which takes all arguments of a reply from the payload, one behind the other.
+
+use super::protocol::{
+    Attr, AttrOut, Dirent, EntryOut, GetXattrOut, IoctlOut, LseekOut, OpenOut, StatfsOut, WriteOut,
+};
+use crate::Errno;
+use crate::device_number;
+use crate::transport::{Attributes, DirectorySink, Entry, FileSystemSizes, ListedEntry};
+use papilio::FileKind;
+use std::time::Duration;
+use zerocopy::{Immutable, IntoBytes};
+
+/// What a request is answered with, if with no error.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    /// That it is done.
+    Done,
+    /// So many bytes, which are in the payload already.
+    InPlace(usize),
+    Entry(Entry),
+    /// That there is no such name, which the kernel remembers.
+    NoEntry,
+    Created(Entry, u32),
+    Attributes(Attributes),
+    Opened {
+        handle: u64,
+        flags: u32,
+    },
+    Written(u32),
+    Bytes(Vec<u8>),
+    /// How long an extended attribute is.
+    Length(u32),
+    Sizes(FileSystemSizes),
+    Offset(u64),
+    Ioctl {
+        result: i32,
+        output: Vec<u8>,
+    },
+}
+
+impl Answer {
+    /// Puts it into the payload; returns how many bytes it is. The kernel may believe names and attributes for
+    /// `valid`.
+    ///
+    /// # Errors
+    /// EIO, where it does not fit.
+    pub(super) fn encode(&self, valid: Duration, payload: &mut [u8]) -> Result<usize, Errno> {
+        let mut out = Out { payload, used: 0 };
+        match self {
+            Self::Done => {}
+            Self::InPlace(bytes) => out.used = *bytes,
+            Self::Entry(entry) => out.put(&entry_out(entry, entry.attributes.number, valid))?,
+            Self::NoEntry => out.put(&no_entry(valid))?,
+            Self::Created(entry, flags) => {
+                out.put(&entry_out(entry, entry.attributes.number, valid))?;
+                out.put(&OpenOut { handle: 0, flags: *flags, backing: 0 })?;
+            }
+            Self::Attributes(attributes) => out.put(&AttrOut {
+                valid: valid.as_secs(),
+                valid_nanoseconds: valid.subsec_nanos(),
+                padding: 0,
+                attributes: attr(attributes, attributes.number),
+            })?,
+            Self::Opened { handle, flags } => {
+                out.put(&OpenOut { handle: *handle, flags: *flags, backing: 0 })?;
+            }
+            Self::Written(size) => out.put(&WriteOut { size: *size, padding: 0 })?,
+            Self::Bytes(bytes) => out.put_bytes(bytes)?,
+            Self::Length(size) => out.put(&GetXattrOut { size: *size, padding: 0 })?,
+            Self::Sizes(sizes) => out.put(&statfs(sizes))?,
+            Self::Offset(offset) => out.put(&LseekOut { offset: *offset as i64 })?,
+            Self::Ioctl { result, output } => {
+                // The last three only count where a server follows pointers.
+                out.put(&IoctlOut { result: *result, flags: 0, in_parts: 0, out_parts: 0 })?;
+                out.put_bytes(output)?;
+            }
+        }
+        Ok(out.used)
+    }
+}
+
+/// The payload, as far as it is filled.
+struct Out<'a> {
+    payload: &'a mut [u8],
+    used: usize,
+}
+
+impl Out<'_> {
+    fn put(&mut self, part: &(impl IntoBytes + Immutable)) -> Result<(), Errno> {
+        self.put_bytes(part.as_bytes())
+    }
+
+    fn put_bytes(&mut self, bytes: &[u8]) -> Result<(), Errno> {
+        let end = self.used + bytes.len();
+        self.payload.get_mut(self.used..end).ok_or(Errno(libc::EIO))?.copy_from_slice(bytes);
+        self.used = end;
+        Ok(())
+    }
+}
+
+/// The bits of `st_mode` that say what a file is.
+fn type_bits(kind: FileKind) -> u32 {
+    match kind {
+        FileKind::Regular => libc::S_IFREG,
+        FileKind::Directory => libc::S_IFDIR,
+        FileKind::Symlink => libc::S_IFLNK,
+        FileKind::CharacterDevice => libc::S_IFCHR,
+        FileKind::BlockDevice => libc::S_IFBLK,
+        FileKind::Fifo => libc::S_IFIFO,
+        FileKind::Socket => libc::S_IFSOCK,
+    }
+}
+
+fn attr(attributes: &Attributes, number: u64) -> Attr {
+    Attr {
+        number,
+        size: attributes.size,
+        blocks: attributes.blocks,
+        atime: attributes.atime.seconds,
+        mtime: attributes.mtime.seconds,
+        ctime: attributes.ctime.seconds,
+        atime_nanoseconds: attributes.atime.nanoseconds,
+        mtime_nanoseconds: attributes.mtime.nanoseconds,
+        ctime_nanoseconds: attributes.ctime.nanoseconds,
+        mode: type_bits(attributes.kind) | attributes.permissions & 0o7777,
+        links: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        device: device_number::pack(attributes.device),
+        block_size: attributes.block_size,
+        flags: 0,
+    }
+}
+
+fn entry_out(entry: &Entry, number: u64, valid: Duration) -> EntryOut {
+    EntryOut {
+        node: entry.node.0,
+        generation: entry.generation,
+        attributes: attr(&entry.attributes, number),
+        ..no_entry(valid)
+    }
+}
+
+fn no_entry(valid: Duration) -> EntryOut {
+    let nothing: EntryOut = zerocopy::FromZeros::new_zeroed();
+    EntryOut {
+        entry_valid: valid.as_secs(),
+        attributes_valid: valid.as_secs(),
+        entry_valid_nanoseconds: valid.subsec_nanos(),
+        attributes_valid_nanoseconds: valid.subsec_nanos(),
+        ..nothing
+    }
+}
+
+fn statfs(sizes: &FileSystemSizes) -> StatfsOut {
+    StatfsOut {
+        blocks: sizes.blocks,
+        free: sizes.free,
+        available: sizes.available,
+        // Btrfs has no limit of inodes, and says so by zeros.
+        files: 0,
+        free_files: 0,
+        block_size: sizes.block_size,
+        name_max: sizes.name_max,
+        fragment_size: sizes.block_size,
+        padding: 0,
+        spare: [0; 6],
+    }
+}
+
+/// A listing, in the payload.
+pub(super) struct Listing<'a> {
+    room: &'a mut [u8],
+    used: usize,
+    /// With attributes, which may be believed for so long.
+    attributes: Option<Duration>,
+}
+
+impl<'a> Listing<'a> {
+    /// A listing that fills `room` at most.
+    pub(super) fn new(room: &'a mut [u8], attributes: Option<Duration>) -> Self {
+        Self { room, used: 0, attributes }
+    }
+
+    /// Its bytes.
+    pub(super) fn used(&self) -> usize {
+        self.used
+    }
+}
+
+impl DirectorySink for Listing<'_> {
+    fn add(&mut self, entry: &ListedEntry<'_>) -> bool {
+        let Ok(name_length) = u32::try_from(entry.name.len()) else { return false };
+        let before = if self.attributes.is_some() { size_of::<EntryOut>() } else { 0 };
+        let name_at = before + size_of::<Dirent>();
+        let length = (name_at + entry.name.len()).next_multiple_of(8);
+        let Some(room) = self.room.get_mut(self.used..).and_then(|rest| rest.get_mut(..length)) else {
+            return false;
+        };
+        if let Some(valid) = self.attributes {
+            let Some(known) = &entry.entry else { return false };
+            room[..before].copy_from_slice(entry_out(known, entry.number, valid).as_bytes());
+        }
+        let kind = type_bits(entry.kind) >> 12;
+        let dirent = Dirent { number: entry.number, next: entry.next, name_length, kind };
+        room[before..name_at].copy_from_slice(dirent.as_bytes());
+        let (name, padding) = room[name_at..].split_at_mut(entry.name.len());
+        name.copy_from_slice(entry.name);
+        padding.fill(0);
+        self.used += length;
+        true
+    }
+}

@@ -1,0 +1,325 @@
+//! A request out of an entry's buffers.
+//!
+//! Owns [`Request`] and how it is taken apart. Nothing of what the buffers say is believed before it was held
+//! against how many bytes there are; what does not fit is [`DecodeError::Malformed`]. Kernel counterparts: the
+//! callers of `fuse_simple_request` (`fs/fuse/`).
+
+use super::protocol::{
+    CopyFileRangeIn, CreateIn, FSYNC_DATA_ONLY, FallocateIn, FsyncIn, GetXattrIn, InHeader, IoctlIn, LinkIn,
+    LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SetAttrIn,
+    SetXattrIn, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
+};
+use crate::Errno;
+use crate::device_number;
+use crate::ioctl::Caller;
+use crate::transport::{
+    AttributeChange, CopyRange, DirectoryHandle, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,
+    XattrSet,
+};
+use papilio::{RenameMode, SetTime, Timespec};
+use zerocopy::FromBytes;
+
+/// Why there is no request to answer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub(super) enum DecodeError {
+    /// The bytes are none that the kernel would send.
+    #[error("operation {opcode}: {what}")]
+    Malformed {
+        /// The operation's number.
+        opcode: u32,
+        /// What is wrong.
+        what: &'static str,
+    },
+    /// An operation that the server does not have.
+    #[error("operation {0} is not known")]
+    Unknown(u32),
+    /// A request that no file system could fulfil.
+    #[error("refused with error number {}", .0.code())]
+    Refused(Errno),
+}
+
+impl DecodeError {
+    /// What the caller is told.
+    pub(super) fn errno(self) -> Errno {
+        match self {
+            Self::Malformed { .. } => Errno(libc::EIO),
+            Self::Unknown(_) => Errno(libc::ENOSYS),
+            Self::Refused(errno) => errno,
+        }
+    }
+}
+
+/// Whether an attribute is there, and whether that is wanted, as `setxattr`'s flags say it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SetHow {
+    /// As the library does it.
+    Set(XattrSet),
+    /// It must be there and must not: what is wrong of the two is the answer.
+    Never,
+}
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Body<'a> {
+    Lookup { name: &'a [u8] },
+    Attributes,
+    SetAttributes(AttributeChange),
+    ReadLink,
+    Make(NewNode<'a>),
+    Create { new: NewNode<'a>, flags: i32 },
+    Link { node: NodeId, name: &'a [u8] },
+    Unlink { name: &'a [u8] },
+    Rmdir { name: &'a [u8] },
+    Rename(Rename<'a>),
+    Open { flags: i32 },
+    Release { flags: i32 },
+    Read { offset: u64, size: usize, flags: i32 },
+    Write(Write<'a>),
+    Sync { data_only: bool },
+    Allocate { offset: u64, length: u64, mode: i32 },
+    Seek { offset: u64, to: SeekTo },
+    CopyRange(CopyRange),
+    OpenDirectory,
+    List { handle: DirectoryHandle, offset: u64, size: usize, attributes: bool },
+    ReleaseDirectory(DirectoryHandle),
+    Sizes,
+    Xattr { name: &'a [u8], size: u32 },
+    ListXattrs { size: u32 },
+    SetXattr { name: &'a [u8], value: &'a [u8], how: SetHow },
+    RemoveXattr { name: &'a [u8] },
+    Ioctl { command: u32, input: &'a [u8], output_size: usize },
+}
+
+/// A request.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Request<'a> {
+    pub(super) node: NodeId,
+    pub(super) caller: Caller,
+    pub(super) body: Body<'a>,
+}
+
+impl<'a> Request<'a> {
+    /// Takes an entry's buffers apart; `payload` is all of the second one.
+    pub(super) fn decode(header: &'a RequestHeader, payload: &'a [u8]) -> Result<Self, DecodeError> {
+        let (general, _) = InHeader::read_from_prefix(&header.in_out).expect("it is smaller than its room");
+        let fields = Fields::new(&general, header, payload)?;
+        let body = fields.body(NodeId(general.node))?;
+        let caller = Caller { uid: general.uid, gid: general.gid, pid: general.pid };
+        Ok(Self { node: NodeId(general.node), caller, body })
+    }
+}
+
+/// The parts of a request that are the operation's own.
+struct Fields<'a> {
+    opcode: u32,
+    /// The first argument, as long as the kernel says that it is.
+    operation: &'a [u8],
+    payload: &'a [u8],
+}
+
+impl<'a> Fields<'a> {
+    fn new(general: &InHeader, header: &'a RequestHeader, payload: &'a [u8]) -> Result<Self, DecodeError> {
+        let malformed = |what| DecodeError::Malformed { opcode: general.opcode, what };
+        let used = header.entry.payload as usize;
+        let payload = payload.get(..used).ok_or(malformed("more payload than there is room for"))?;
+        let rest = (general.length as usize).checked_sub(size_of::<InHeader>() + used);
+        let operation = rest.and_then(|length| header.operation.get(..length));
+        let operation = operation.ok_or(malformed("the lengths contradict one another"))?;
+        Ok(Self { opcode: general.opcode, operation, payload })
+    }
+
+    fn malformed(&self, what: &'static str) -> DecodeError {
+        DecodeError::Malformed { opcode: self.opcode, what }
+    }
+
+    /// The first argument; newer kernels may know of more fields behind.
+    fn argument<T: FromBytes>(&self) -> Result<T, DecodeError> {
+        let found = T::read_from_prefix(self.operation);
+        found.map(|(argument, _)| argument).map_err(|_| self.malformed("an argument is too short"))
+    }
+
+    /// The payload's first name, and what follows its end.
+    fn name_and_rest(&self) -> Result<(&'a [u8], &'a [u8]), DecodeError> {
+        let end = self.payload.iter().position(|&byte| byte == 0);
+        let end = end.ok_or_else(|| self.malformed("a name has no end"))?;
+        Ok((&self.payload[..end], &self.payload[end + 1..]))
+    }
+
+    fn name(&self) -> Result<&'a [u8], DecodeError> {
+        Ok(self.name_and_rest()?.0)
+    }
+
+    fn two_names(&self) -> Result<(&'a [u8], &'a [u8]), DecodeError> {
+        let (first, rest) = self.name_and_rest()?;
+        let end = rest.iter().position(|&byte| byte == 0);
+        let end = end.ok_or_else(|| self.malformed("a second name has no end"))?;
+        Ok((first, &rest[..end]))
+    }
+
+    fn body(&self, node: NodeId) -> Result<Body<'a>, DecodeError> {
+        Ok(match self.opcode {
+            opcode::GETATTR => Body::Attributes,
+            opcode::SETATTR => Body::SetAttributes(change(&self.argument()?)),
+            opcode::OPEN => Body::Open { flags: self.argument::<OpenIn>()?.flags },
+            opcode::RELEASE => Body::Release { flags: self.argument::<ReleaseIn>()?.flags },
+            opcode::READ => {
+                let ReadIn { offset, size, flags, .. } = self.argument()?;
+                Body::Read { offset, size: size as usize, flags }
+            }
+            opcode::WRITE => self.write()?,
+            opcode::FSYNC | opcode::FSYNCDIR => {
+                Body::Sync { data_only: self.argument::<FsyncIn>()?.flags & FSYNC_DATA_ONLY != 0 }
+            }
+            opcode::FALLOCATE => {
+                let FallocateIn { offset, length, mode, .. } = self.argument()?;
+                Body::Allocate { offset, length, mode }
+            }
+            opcode::LSEEK => seek(&self.argument()?)?,
+            opcode::COPY_FILE_RANGE => {
+                let CopyFileRangeIn { source_offset, target, target_offset, length, .. } = self.argument()?;
+                let target = NodeId(target);
+                Body::CopyRange(CopyRange { source: node, source_offset, target, target_offset, length })
+            }
+            opcode::OPENDIR => Body::OpenDirectory,
+            opcode::READDIR | opcode::READDIRPLUS => {
+                let ReadIn { handle, offset, size, .. } = self.argument()?;
+                let (handle, size) = (DirectoryHandle(handle), size as usize);
+                Body::List { handle, offset, size, attributes: self.opcode == opcode::READDIRPLUS }
+            }
+            opcode::RELEASEDIR => {
+                Body::ReleaseDirectory(DirectoryHandle(self.argument::<ReleaseIn>()?.handle))
+            }
+            opcode::STATFS => Body::Sizes,
+            opcode::IOCTL => self.ioctl()?,
+            _ => self.names(node)?,
+        })
+    }
+
+    /// The operations that have names.
+    fn names(&self, node: NodeId) -> Result<Body<'a>, DecodeError> {
+        Ok(match self.opcode {
+            opcode::LOOKUP => Body::Lookup { name: self.name()? },
+            opcode::READLINK => Body::ReadLink,
+            opcode::UNLINK => Body::Unlink { name: self.name()? },
+            opcode::RMDIR => Body::Rmdir { name: self.name()? },
+            opcode::LINK => Body::Link { node: NodeId(self.argument::<LinkIn>()?.node), name: self.name()? },
+            opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK => Body::Make(self.new_node(node)?),
+            opcode::CREATE => {
+                let CreateIn { flags, mode, umask, .. } = self.argument()?;
+                let kind = NewNodeKind::Regular;
+                let permissions = mode & 0o7777;
+                let new = NewNode { parent: node, name: self.name()?, kind, permissions, umask };
+                Body::Create { new, flags }
+            }
+            opcode::RENAME => self.rename(
+                node,
+                Rename2In { directory: self.argument::<RenameIn>()?.directory, flags: 0, padding: 0 },
+            )?,
+            opcode::RENAME2 => self.rename(node, self.argument()?)?,
+            opcode::GETXATTR => Body::Xattr { name: self.name()?, size: self.argument::<GetXattrIn>()?.size },
+            opcode::LISTXATTR => Body::ListXattrs { size: self.argument::<GetXattrIn>()?.size },
+            opcode::SETXATTR => self.set_xattr()?,
+            opcode::REMOVEXATTR => Body::RemoveXattr { name: self.name()? },
+            unknown => return Err(DecodeError::Unknown(unknown)),
+        })
+    }
+
+    fn new_node(&self, parent: NodeId) -> Result<NewNode<'a>, DecodeError> {
+        if self.opcode == opcode::SYMLINK {
+            let (name, target) = self.two_names()?;
+            let kind = NewNodeKind::Symlink(target);
+            return Ok(NewNode { parent, name, kind, permissions: 0o777, umask: 0 });
+        }
+        let name = self.name()?;
+        if self.opcode == opcode::MKDIR {
+            let MkdirIn { mode, umask } = self.argument()?;
+            let kind = NewNodeKind::Directory;
+            return Ok(NewNode { parent, name, kind, permissions: mode & 0o7777, umask });
+        }
+        let MknodIn { mode, device, umask, .. } = self.argument()?;
+        let (major, minor) = device_number::unpack(device);
+        let kind = match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => NewNodeKind::Regular,
+            libc::S_IFIFO => NewNodeKind::Fifo,
+            libc::S_IFSOCK => NewNodeKind::Socket,
+            libc::S_IFCHR => NewNodeKind::CharacterDevice(major, minor),
+            libc::S_IFBLK => NewNodeKind::BlockDevice(major, minor),
+            _ => return Err(DecodeError::Refused(Errno(libc::EINVAL))),
+        };
+        Ok(NewNode { parent, name, kind, permissions: mode & 0o7777, umask })
+    }
+
+    fn rename(&self, parent: NodeId, argument: Rename2In) -> Result<Body<'a>, DecodeError> {
+        let whiteout = argument.flags & libc::RENAME_WHITEOUT != 0;
+        let mode = match argument.flags & !libc::RENAME_WHITEOUT {
+            0 => RenameMode::Replace,
+            libc::RENAME_NOREPLACE => RenameMode::NoReplace,
+            libc::RENAME_EXCHANGE => RenameMode::Exchange,
+            _ => return Err(DecodeError::Refused(Errno(libc::EINVAL))),
+        };
+        let (name, new_name) = self.two_names()?;
+        let new_parent = NodeId(argument.directory);
+        Ok(Body::Rename(Rename { parent, name, new_parent, new_name, mode, whiteout }))
+    }
+
+    fn write(&self) -> Result<Body<'a>, DecodeError> {
+        let WriteIn { offset, size, write_flags, .. } = self.argument()?;
+        if size as usize != self.payload.len() {
+            return Err(self.malformed("the data is not as long as it says"));
+        }
+        let kills_privileges = write_flags & WRITE_KILLS_PRIVILEGES != 0;
+        Ok(Body::Write(Write { offset, data: self.payload, kills_privileges }))
+    }
+
+    fn set_xattr(&self) -> Result<Body<'a>, DecodeError> {
+        let SetXattrIn { size, flags } = self.argument()?;
+        let (name, rest) = self.name_and_rest()?;
+        let value = rest.get(..size as usize).ok_or_else(|| self.malformed("a value is too short"))?;
+        let how = match flags {
+            0 => SetHow::Set(XattrSet::Any),
+            libc::XATTR_CREATE => SetHow::Set(XattrSet::Create),
+            libc::XATTR_REPLACE => SetHow::Set(XattrSet::Replace),
+            3 => SetHow::Never,
+            _ => return Err(DecodeError::Refused(Errno(libc::EINVAL))),
+        };
+        Ok(Body::SetXattr { name, value, how })
+    }
+
+    fn ioctl(&self) -> Result<Body<'a>, DecodeError> {
+        let IoctlIn { command, in_size, out_size, .. } = self.argument()?;
+        let input = self.payload.get(..in_size as usize);
+        let input = input.ok_or_else(|| self.malformed("the input is too short"))?;
+        Ok(Body::Ioctl { command, input, output_size: out_size as usize })
+    }
+}
+
+fn seek(argument: &LseekIn) -> Result<Body<'static>, DecodeError> {
+    let to = match argument.whence {
+        libc::SEEK_DATA => SeekTo::Data,
+        libc::SEEK_HOLE => SeekTo::Hole,
+        _ => return Err(DecodeError::Refused(Errno(libc::EINVAL))),
+    };
+    let offset = u64::try_from(argument.offset).map_err(|_| DecodeError::Refused(Errno(libc::ENXIO)))?;
+    Ok(Body::Seek { offset, to })
+}
+
+fn change(argument: &SetAttrIn) -> AttributeChange {
+    let has = |flag| argument.valid & flag != 0;
+    let set_time = |flag, now, seconds, nanoseconds| {
+        has(flag).then(|| match has(now) {
+            true => SetTime::Now,
+            false => SetTime::At(Timespec { seconds, nanoseconds }),
+        })
+    };
+    AttributeChange {
+        permissions: has(valid::MODE).then_some(argument.mode & 0o7777),
+        uid: has(valid::UID).then_some(argument.uid),
+        gid: has(valid::GID).then_some(argument.gid),
+        size: has(valid::SIZE).then_some(argument.size),
+        atime: set_time(valid::ATIME, valid::ATIME_NOW, argument.atime, argument.atime_nanoseconds),
+        mtime: set_time(valid::MTIME, valid::MTIME_NOW, argument.mtime, argument.mtime_nanoseconds),
+        ctime: has(valid::CTIME)
+            .then_some(Timespec { seconds: argument.ctime, nanoseconds: argument.ctime_nanoseconds }),
+        by_handle: has(valid::HANDLE),
+    }
+}

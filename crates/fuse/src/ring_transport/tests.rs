@@ -1,0 +1,237 @@
+//! Requests as the kernel would lay them out, taken apart and answered; and bytes that it would not send.
+
+use super::protocol::{
+    CreateIn, Dirent, EntryInOut, EntryOut, InHeader, IoctlIn, LseekIn, Rename2In, RequestHeader, SetAttrIn,
+    SetXattrIn, WriteIn, opcode, valid,
+};
+use super::reply::{Answer, Listing};
+use super::request::{Body, DecodeError, Request, SetHow};
+use crate::Errno;
+use crate::transport::{
+    Attributes, DirectorySink, Entry, ListedEntry, NewNodeKind, NodeId, SeekTo, XattrSet,
+};
+use papilio::{FileKind, RenameMode, SetTime, Timespec};
+use std::time::Duration;
+use zerocopy::{FromBytes, Immutable, IntoBytes};
+
+/// A request of the operation, its first argument, and the rest.
+fn request(opcode: u32, argument: &[u8], payload: &[u8]) -> RequestHeader {
+    let mut header: RequestHeader = zerocopy::FromZeros::new_zeroed();
+    let length = (size_of::<InHeader>() + argument.len() + payload.len()) as u32;
+    let (unique, node, uid, gid, pid) = (9, 77, 1, 2, 3);
+    let general = InHeader { length, opcode, unique, node, uid, gid, pid, extension_length: 0, padding: 0 };
+    header.in_out[..size_of::<InHeader>()].copy_from_slice(general.as_bytes());
+    header.operation[..argument.len()].copy_from_slice(argument);
+    let payload = payload.len() as u32;
+    header.entry = EntryInOut { flags: 0, commit: unique, payload, padding: 0, reserved: 0 };
+    header
+}
+
+fn decoded<R>(
+    opcode: u32,
+    argument: &(impl IntoBytes + Immutable),
+    payload: &[u8],
+    look: impl FnOnce(Result<Body<'_>, DecodeError>) -> R,
+) -> R {
+    let header = request(opcode, argument.as_bytes(), payload);
+    let mut room = payload.to_vec();
+    room.resize(4096, 0xff);
+    let request = Request::decode(&header, &room);
+    if let Ok(request) = &request {
+        assert_eq!((request.node, request.caller.uid, request.caller.pid), (NodeId(77), 1, 3));
+    }
+    look(request.map(|request| request.body))
+}
+
+fn nothing() -> [u8; 0] {
+    []
+}
+
+#[test]
+fn names_are_found_in_the_payload() {
+    decoded(opcode::LOOKUP, &nothing(), b"name\0", |body| {
+        assert!(matches!(body.unwrap(), Body::Lookup { name: b"name" }));
+    });
+    let argument =
+        Rename2In { directory: 5, flags: libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT, padding: 0 };
+    decoded(opcode::RENAME2, &argument, b"old\0new\0", |body| {
+        let Body::Rename(rename) = body.unwrap() else { panic!("no rename") };
+        assert_eq!((rename.name, rename.new_name), (&b"old"[..], &b"new"[..]));
+        assert_eq!((rename.parent, rename.new_parent), (NodeId(77), NodeId(5)));
+        assert!(rename.whiteout && rename.mode == RenameMode::NoReplace);
+    });
+    decoded(opcode::RENAME, &5_u64, b"old\0new\0", |body| {
+        let Body::Rename(rename) = body.unwrap() else { panic!("no rename") };
+        assert!(!rename.whiteout && rename.mode == RenameMode::Replace);
+    });
+    decoded(opcode::SYMLINK, &nothing(), b"link\0target\0", |body| {
+        let Body::Make(new) = body.unwrap() else { panic!("no link") };
+        assert!(new.name == b"link" && matches!(new.kind, NewNodeKind::Symlink(b"target")));
+    });
+    let argument = CreateIn { flags: libc::O_RDWR, mode: libc::S_IFREG | 0o640, umask: 0o22, open_flags: 0 };
+    decoded(opcode::CREATE, &argument, b"new\0", |body| {
+        let Body::Create { new, flags } = body.unwrap() else { panic!("no file") };
+        assert_eq!((new.permissions, new.umask, flags), (0o640, 0o22, libc::O_RDWR));
+    });
+}
+
+#[test]
+fn attributes_change_as_far_as_they_are_valid() {
+    let argument = SetAttrIn {
+        valid: valid::SIZE | valid::ATIME | valid::MTIME | valid::MTIME_NOW | valid::HANDLE,
+        size: 1234,
+        atime: -2,
+        atime_nanoseconds: 250_000_000,
+        uid: 8,
+        ..zerocopy::FromZeros::new_zeroed()
+    };
+    decoded(opcode::SETATTR, &argument, b"", |body| {
+        let Body::SetAttributes(change) = body.unwrap() else { panic!("no change") };
+        assert_eq!(
+            (change.size, change.uid, change.permissions, change.ctime),
+            (Some(1234), None, None, None)
+        );
+        let before_1970 = Timespec { seconds: -2, nanoseconds: 250_000_000 };
+        assert_eq!((change.atime, change.mtime), (Some(SetTime::At(before_1970)), Some(SetTime::Now)));
+        assert!(change.by_handle);
+    });
+}
+
+#[test]
+fn data_and_values_are_as_long_as_they_say() {
+    let write = |size, payload: &[u8]| {
+        let argument = WriteIn { offset: 4096, size, write_flags: 4, ..zerocopy::FromZeros::new_zeroed() };
+        decoded(opcode::WRITE, &argument, payload, |body| {
+            body.map(|body| match body {
+                Body::Write(write) => (write.offset, write.data.to_vec(), write.kills_privileges),
+                _ => panic!("no write"),
+            })
+        })
+    };
+    assert_eq!(write(4, b"data"), Ok((4096, b"data".to_vec(), true)));
+    for wrong in [3, 5, u32::MAX] {
+        assert!(matches!(write(wrong, b"data"), Err(DecodeError::Malformed { .. })), "{wrong}");
+    }
+    let set = |size, flags| {
+        decoded(opcode::SETXATTR, &SetXattrIn { size, flags }, b"user.a\0value", |body| {
+            body.map(|body| match body {
+                Body::SetXattr { name: b"user.a", value, how } => (value.to_vec(), how),
+                _ => panic!("no attribute"),
+            })
+        })
+    };
+    assert_eq!(set(5, libc::XATTR_CREATE), Ok((b"value".to_vec(), SetHow::Set(XattrSet::Create))));
+    assert_eq!(set(0, 3), Ok((Vec::new(), SetHow::Never)));
+    assert!(matches!(set(6, 0), Err(DecodeError::Malformed { .. })));
+    assert_eq!(set(5, 4).unwrap_err().errno(), Errno(libc::EINVAL));
+    let argument = IoctlIn { in_size: 9, out_size: 7, ..zerocopy::FromZeros::new_zeroed() };
+    decoded(opcode::IOCTL, &argument, b"12345678", |body| {
+        assert!(matches!(body, Err(DecodeError::Malformed { .. })));
+    });
+}
+
+#[test]
+fn what_cannot_be_is_an_error_number() {
+    let seek = |offset, whence| {
+        let argument = LseekIn { offset, whence, ..zerocopy::FromZeros::new_zeroed() };
+        decoded(opcode::LSEEK, &argument, b"", |body| {
+            body.map(|body| matches!(body, Body::Seek { offset: 8, to: SeekTo::Hole }))
+        })
+    };
+    assert_eq!(seek(8, libc::SEEK_HOLE), Ok(true));
+    assert_eq!(seek(-1, libc::SEEK_HOLE).unwrap_err().errno(), Errno(libc::ENXIO));
+    assert_eq!(seek(8, libc::SEEK_SET).unwrap_err().errno(), Errno(libc::EINVAL));
+    for unknown in [0, 36, 38, 48, 50, 51, 52, u32::MAX] {
+        let error = decoded(unknown, &nothing(), b"", |body| body.unwrap_err());
+        assert_eq!((error, error.errno()), (DecodeError::Unknown(unknown), Errno(libc::ENOSYS)));
+    }
+}
+
+#[test]
+fn no_bytes_reach_past_their_buffers() {
+    let room = [0; 64];
+    let mut header = request(opcode::LOOKUP, &[], b"name\0");
+    header.entry.payload = 65;
+    assert!(matches!(Request::decode(&header, &room), Err(DecodeError::Malformed { .. })));
+    // Names without an end, and lengths that contradict one another.
+    for payload in [&b""[..], b"name", b"one\0two"] {
+        let header = request(opcode::SYMLINK, &[], payload);
+        assert!(matches!(Request::decode(&header, payload), Err(DecodeError::Malformed { .. })));
+    }
+    for length in [0, 39, 40, 44, 46, 300, u32::MAX] {
+        let mut header = request(opcode::OPEN, &[0; 8], b"");
+        header.in_out[..4].copy_from_slice(&length.to_ne_bytes());
+        assert!(matches!(Request::decode(&header, &room), Err(DecodeError::Malformed { .. })), "{length}");
+    }
+    // Whatever the bytes, there is an answer.
+    let mut random = fastrand::Rng::with_seed(7);
+    for _ in 0..20_000 {
+        let mut bytes = [0; size_of::<RequestHeader>()];
+        random.fill(&mut bytes);
+        let mut header = RequestHeader::read_from_bytes(&bytes).unwrap();
+        header.in_out[4..8].copy_from_slice(&random.u32(0..56).to_ne_bytes());
+        let payload = random.u32(0..80);
+        header.entry.payload = payload;
+        let length = 40 + payload + random.u32(0..140);
+        header.in_out[..4].copy_from_slice(&length.to_ne_bytes());
+        let _ = Request::decode(&header, &room);
+    }
+}
+
+fn entry() -> Entry {
+    let time = Timespec { seconds: -1, nanoseconds: 5 };
+    let attributes = Attributes {
+        number: 300,
+        size: 10,
+        blocks: 8,
+        atime: time,
+        mtime: time,
+        ctime: time,
+        kind: FileKind::Directory,
+        permissions: 0o755,
+        links: 1,
+        uid: 4,
+        gid: 5,
+        device: (8, 1),
+        block_size: 4096,
+    };
+    Entry { node: NodeId(1), generation: 6, attributes }
+}
+
+#[test]
+fn replies_fit_or_are_errors() {
+    let valid = Duration::new(3, 7);
+    let mut room = [0; 4096];
+    let used = Answer::Created(entry(), 2).encode(valid, &mut room).unwrap();
+    assert_eq!(used, 144);
+    let (out, _) = EntryOut::read_from_prefix(&room).unwrap();
+    // The node is the kernel's name for it, the number what `stat` shows.
+    assert_eq!((out.node, out.generation, out.attributes.number), (1, 6, 300));
+    assert_eq!((out.entry_valid, out.attributes_valid_nanoseconds), (3, 7));
+    assert_eq!((out.attributes.mode, out.attributes.mtime), (libc::S_IFDIR | 0o755, -1));
+    assert_eq!(Answer::Done.encode(valid, &mut []), Ok(0));
+    assert_eq!(Answer::Bytes(vec![1; 5]).encode(valid, &mut [0; 4]), Err(Errno(libc::EIO)));
+    let used = Answer::NoEntry.encode(valid, &mut room).unwrap();
+    let (out, _) = EntryOut::read_from_prefix(&room).unwrap();
+    assert_eq!((used, out.node, out.entry_valid), (128, 0, 3));
+}
+
+#[test]
+fn listings_end_where_the_room_does() {
+    let listed = |name| ListedEntry { name, number: 12, kind: FileKind::Fifo, next: 4, entry: Some(entry()) };
+    let mut room = [0xff; 100];
+    let mut listing = Listing::new(&mut room, None);
+    let added: Vec<bool> =
+        [&b"a"[..], b"12345678", b"123456789", b"b"].map(|name| listing.add(&listed(name))).into();
+    assert_eq!((added, listing.used()), (vec![true, true, false, true], 96));
+    let (dirent, rest) = Dirent::read_from_prefix(&room).unwrap();
+    assert_eq!((dirent.number, dirent.next, dirent.name_length, dirent.kind), (12, 4, 1, 1));
+    assert_eq!(rest[..8], *b"a\0\0\0\0\0\0\0");
+    // With attributes it takes more, and the number is the listed one's.
+    let mut room = [0; 160];
+    let mut listing = Listing::new(&mut room, Some(Duration::ZERO));
+    assert!(listing.add(&listed(b"a")) && !listing.add(&listed(b"a")));
+    assert_eq!(listing.used(), 160);
+    let (out, _) = EntryOut::read_from_prefix(&room).unwrap();
+    assert_eq!((out.node, out.attributes.number), (1, 12));
+}

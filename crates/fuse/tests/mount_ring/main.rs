@@ -1,0 +1,26 @@
+//! What `mount` tests, over io_uring, and what is special about that.
+
+#[path = "../mount/access_times.rs"]
+mod access_times;
+#[path = "../mount/compared.rs"]
+mod compared;
+#[path = "../mount/limits.rs"]
+mod limits;
+#[path = "../mount/locks.rs"]
+mod locks;
+#[path = "../mount/parallel.rs"]
+mod parallel;
+#[path = "../mount/random.rs"]
+mod random;
+mod rings;
+#[path = "../mount/script.rs"]
+mod script;
+#[path = "../mount/server.rs"]
+mod server;
+#[path = "../mount/smoke.rs"]
+mod smoke;
+#[path = "../mount/steps/mod.rs"]
+mod steps;
+#[path = "../mount/subvolumes.rs"]
+mod subvolumes;
+mod transport;
