@@ -95,9 +95,9 @@ pub(crate) struct JobArgs {
     /// The jobs: 000 to 004, or one run of a job such as 003-4k
     #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "000,001,002,003,004")]
     jobs: Vec<String>,
-    /// By whom: kernel, papilio, papilio-slow, mount, raw
+    /// By whom: kernel, papilio, papilio-slow, mount, mount-ring, raw
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
-    #[arg(default_value = "kernel,papilio,papilio-slow,mount,raw")]
+    #[arg(default_value = "kernel,papilio,papilio-slow,mount,mount-ring,raw")]
     sides: Vec<String>,
     /// Sizes as a part of the originals', of which the largest is 80 GiB
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0 / 64.0)]

@@ -7,8 +7,8 @@ use crate::cgroup::MemoryLimit;
 use crate::job::ScaledJob;
 use crate::side::Side;
 use anyhow::{Context, bail};
-use papilio_oracle::Need;
 use papilio_oracle::requirement::find_command;
+use papilio_oracle::{Need, RingSwitch};
 use std::path::{Path, PathBuf};
 
 /// The file name of Papilio's engine for fio.
@@ -52,6 +52,7 @@ impl Environment {
                 format!("{ENGINE} is not there: build it (cargo build -p papilio-fio), or say --engine")
             }),
             Side::Mount => self.mount_missing(),
+            Side::MountRing => self.mount_missing().or_else(RingSwitch::missing),
             Side::Raw => None,
         }
     }
@@ -60,7 +61,7 @@ impl Environment {
     pub fn missing_for(side: Side, job: &ScaledJob) -> Option<String> {
         match side {
             // Without a limit the whole file fits, which is another job.
-            Side::Kernel | Side::Mount if job.cache.is_some() => MemoryLimit::missing(),
+            Side::Kernel | Side::Mount | Side::MountRing if job.cache.is_some() => MemoryLimit::missing(),
             _ => None,
         }
     }
@@ -109,6 +110,7 @@ mod tests {
         let nothing = Environment { fio: "fio".into(), engine: None, papilio: None };
         assert!(nothing.missing(Side::Papilio).unwrap().contains(ENGINE));
         assert!(nothing.missing(Side::Mount).unwrap().contains("papilio"));
+        assert!(nothing.missing(Side::MountRing).unwrap().contains("papilio"));
         assert_eq!(nothing.missing(Side::Raw), None);
     }
 

@@ -40,7 +40,7 @@ pub struct Plan {
 }
 
 /// The sides whose time is ours.
-const PROFILED: [Side; 2] = [Side::Papilio, Side::Mount];
+const PROFILED: [Side; 3] = [Side::Papilio, Side::Mount, Side::MountRing];
 
 /// A side's runs of a job while they are collected.
 struct Contender {

@@ -15,13 +15,16 @@ pub enum Side {
     PapilioSlow,
     /// Papilio's FUSE mount.
     Mount,
+    /// The same over io_uring.
+    MountRing,
     /// The backing file or device itself, without a file system on it: the limit.
     Raw,
 }
 
 impl Side {
     /// All, in the order of tables and plots.
-    pub const ALL: [Self; 5] = [Self::Kernel, Self::Papilio, Self::PapilioSlow, Self::Mount, Self::Raw];
+    pub const ALL: [Self; 6] =
+        [Self::Kernel, Self::Papilio, Self::PapilioSlow, Self::Mount, Self::MountRing, Self::Raw];
 
     /// The word for it.
     pub fn name(self) -> &'static str {
@@ -30,6 +33,7 @@ impl Side {
             Self::Papilio => "papilio",
             Self::PapilioSlow => "papilio-slow",
             Self::Mount => "mount",
+            Self::MountRing => "mount-ring",
             Self::Raw => "raw",
         }
     }
@@ -41,8 +45,14 @@ impl Side {
             Self::Papilio => "Papilio in fio's process",
             Self::PapilioSlow => "the same, the job's switch in its slow position",
             Self::Mount => "Papilio's FUSE mount",
+            Self::MountRing => "Papilio's FUSE mount over io_uring",
             Self::Raw => "the backing itself, no file system",
         }
+    }
+
+    /// Whether Papilio works in a process of its own, which serves a mount.
+    pub fn is_mount(self) -> bool {
+        matches!(self, Self::Mount | Self::MountRing)
     }
 
     /// The side of that name.

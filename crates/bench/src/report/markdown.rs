@@ -165,7 +165,7 @@ mod tests {
             let svg = std::fs::read_to_string(folder.path().join("docs").join(image)).unwrap();
             assert!(svg.starts_with("<svg "), "{image}");
         }
-        assert!(text.contains("| kernel | 100 | 90.0 to 110 | - | 0.20 | - |"), "{text}");
+        assert!(text.contains("| kernel | 100 | 90.0 to 110 | - | 0.17 | - |"), "{text}");
         assert!(text.contains(r"A \<processor\> & more"));
     }
 

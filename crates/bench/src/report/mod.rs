@@ -255,7 +255,7 @@ impl JobReport {
     /// The most memory that a side of Papilio's took beside what fio itself takes; of the mount, its server's.
     pub fn memory(&self, side: Side) -> Option<u64> {
         let seen = self.side(side)?.runs.iter().filter_map(|run| run.memory_bytes).max()?;
-        let fio = if side == Side::Mount { 0 } else { self.fio_memory? };
+        let fio = if side.is_mount() { 0 } else { self.fio_memory? };
         Some(seen.saturating_sub(fio))
     }
 
@@ -412,7 +412,7 @@ pub(crate) mod tests {
         assert_eq!(job.ratio(Side::Papilio, Side::Kernel), Some(2.0));
         assert_eq!(job.ratio(Side::Kernel, Side::Kernel), None);
         assert_eq!(report.job("004-huge").unwrap().ratio(Side::Papilio, Side::Kernel), None);
-        assert_eq!(report.sides().count(), 5);
+        assert_eq!(report.sides().count(), 6);
     }
 
     #[test]

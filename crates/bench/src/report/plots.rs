@@ -51,6 +51,7 @@ pub fn colour(side: Side) -> RGBColor {
         Side::Papilio => RGBColor(0xd5, 0x5e, 0x00),
         Side::PapilioSlow => RGBColor(0xe6, 0x9f, 0x00),
         Side::Mount => RGBColor(0x00, 0x9e, 0x73),
+        Side::MountRing => RGBColor(0xcc, 0x79, 0xa7),
         Side::Raw => RGBColor(0x8c, 0x8c, 0x8c),
     }
 }
@@ -133,7 +134,7 @@ pub fn cpu(job: &JobReport) -> anyhow::Result<Plot> {
 pub fn overview(report: &Report) -> anyhow::Result<Option<Plot>> {
     let mut rows = Vec::new();
     for job in &report.jobs {
-        for side in [Side::Papilio, Side::Mount, Side::Raw] {
+        for side in [Side::Papilio, Side::Mount, Side::MountRing, Side::Raw] {
             let Some(ratio) = job.ratio(side, Side::Kernel) else { continue };
             rows.push(Bar {
                 name: format!("{} {side}", job.id),

@@ -6,6 +6,7 @@ use crate::fio::run::{Measurement, Run, Whose};
 use crate::interrupt;
 use crate::profile::Recorder;
 use anyhow::{Context, bail};
+use papilio_oracle::RingSwitch;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::fs::MetadataExt;
@@ -22,10 +23,12 @@ struct Served {
     server: Child,
     point: PathBuf,
     log: PathBuf,
+    /// While it serves over io_uring.
+    _switch: Option<RingSwitch>,
 }
 
 impl Bench<'_> {
-    pub(super) fn fuse_mount(&self, turn: Turn<'_>) -> anyhow::Result<Measurement> {
+    pub(super) fn fuse_mount(&self, turn: Turn<'_>, ring: bool) -> anyhow::Result<Measurement> {
         let Turn { job, fresh, stem, record } = turn;
         if fresh {
             self.mkfs()?;
@@ -34,7 +37,15 @@ impl Bench<'_> {
         let point = self.backing.scratch().unique("fuse");
         std::fs::create_dir(&point)?;
         let log = PathBuf::from(format!("{}.server.log", stem.display()));
-        let mut served = Served::start(program, self.backing.path(), &point, job.job.nodatacow, log)?;
+        let mut options = String::from("noatime");
+        if job.job.nodatacow {
+            options.push_str(",nodatacow");
+        }
+        let switch = ring.then(RingSwitch::on).transpose().context("FUSE over io_uring")?;
+        if ring {
+            options.push_str(",transport=ring");
+        }
+        let mut served = Served::start(program, self.backing.path(), &point, &options, log, switch)?;
         let limit = job.cache.map(|cache| MemoryLimit::new(cache, job.file_bytes)).transpose()?;
         let mut file = job.file.clone();
         file.set("directory", point.display());
@@ -52,13 +63,14 @@ impl Served {
         program: &Path,
         image: &Path,
         point: &Path,
-        nodatacow: bool,
+        options: &str,
         log: PathBuf,
+        switch: Option<RingSwitch>,
     ) -> anyhow::Result<Self> {
         let before = std::fs::metadata(point)?.dev();
         let output = File::create(&log).with_context(|| log.display().to_string())?;
         let server = Command::new(program)
-            .args(["mount", "--foreground", "-o", if nodatacow { "noatime,nodatacow" } else { "noatime" }])
+            .args(["mount", "--foreground", "-o", options])
             .args([image, point])
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
@@ -67,7 +79,7 @@ impl Served {
             .process_group(0)
             .spawn()
             .with_context(|| program.display().to_string())?;
-        let mut served = Self { server, point: point.to_owned(), log };
+        let mut served = Self { server, point: point.to_owned(), log, _switch: switch };
         let start = Instant::now();
         loop {
             if std::fs::metadata(point).is_ok_and(|now| now.dev() != before) {

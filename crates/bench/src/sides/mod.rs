@@ -89,7 +89,8 @@ impl Bench<'_> {
                 let slow = turn.job.job.slow;
                 self.engine(turn, Some(slow))
             }
-            Side::Mount => self.fuse_mount(turn),
+            Side::Mount => self.fuse_mount(turn, false),
+            Side::MountRing => self.fuse_mount(turn, true),
             Side::Raw => self.raw(turn),
         }
     }
