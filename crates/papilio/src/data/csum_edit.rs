@@ -5,7 +5,7 @@
 //! leaves. Everything is looked up before the first change. Locks: none; the caller's editor holds the
 //! tree's. Kernel counterpart: `btrfs_csum_file_blocks` (`fs/btrfs/file-item.c`).
 
-use crate::btree::{Change, Tree, TreeEditor};
+use crate::btree::{Change, Item, Tree, TreeEditor};
 use crate::errors::{Error, Result};
 use crate::transaction::csum_items::{max_sums, remove_sums_of};
 use papilio_format::items::csum::CsumItem;
@@ -117,45 +117,63 @@ pub(crate) fn insert_sums(editor: &mut TreeEditor<'_>, sums: SumRuns) -> Result<
 ///
 /// # Errors
 /// As [`insert_sums`].
-pub(crate) fn insert_short_sums(editor: &mut TreeEditor<'_>, mut sums: SumRuns, most: usize) -> Result<()> {
-    sums.runs.sort_unstable_by_key(|run| run.start);
-    assert!(sums.runs.is_sorted_by(|a, b| a.end <= b.start), "no sector has two sums");
-    let geometry = *editor.geometry();
-    let tree = editor.tree();
-    let stale = overlapped(&tree, &geometry, &sums)?;
-    drop(tree);
-    remove_sums_of(editor, &stale)?;
-    let tree = editor.tree();
-    let changes = plan_insertion(&tree, &geometry, &sums, most.min(max_sums(&geometry)))?;
-    drop(tree);
+pub(crate) fn insert_short_sums(editor: &mut TreeEditor<'_>, sums: SumRuns, most: usize) -> Result<()> {
+    let changes = plan_short_sums(editor, sums, most)?;
     editor.apply(&changes)
 }
 
-/// The last item that starts before `end`.
-fn item_before(
-    tree: &Tree,
-    geometry: &Geometry,
+/// What [`insert_short_sums`] is to do, for who does it together with more: changes in the order of their keys, true
+/// as long as nobody else changes the tree. Sums that the tree has for these sectors already are gone by then.
+///
+/// # Errors
+/// As [`insert_sums`].
+pub(crate) fn plan_short_sums(
+    editor: &mut TreeEditor<'_>,
+    mut sums: SumRuns,
+    most: usize,
+) -> Result<Vec<Change>> {
+    sums.runs.sort_unstable_by_key(|run| run.start);
+    assert!(sums.runs.is_sorted_by(|a, b| a.end <= b.start), "no sector has two sums");
+    let geometry = *editor.geometry();
+    let mut before = items_before(&editor.tree(), &geometry, &sums)?;
+    let stale = overlapped(&before, &sums);
+    if !stale.is_empty() {
+        drop(before);
+        remove_sums_of(editor, &stale)?;
+        before = items_before(&editor.tree(), &geometry, &sums)?;
+    }
+    Ok(plan_insertion(before, &geometry, &sums, most.min(max_sums(&geometry))))
+}
+
+/// An item that is there.
+struct Before {
+    start: LogicalAddress,
     end: LogicalAddress,
-) -> Result<Option<(LogicalAddress, LogicalAddress, crate::btree::Item)>> {
+    item: Item,
+}
+
+/// For each run, the last item that starts before its end.
+fn items_before(tree: &Tree, geometry: &Geometry, sums: &SumRuns) -> Result<Vec<Option<Before>>> {
+    sums.runs.iter().map(|run| item_before(tree, geometry, run.end)).collect()
+}
+
+/// The last item that starts before `end`.
+fn item_before(tree: &Tree, geometry: &Geometry, end: LogicalAddress) -> Result<Option<Before>> {
     let Some(item) = tree.last_up_to(&CsumItem::key(LogicalAddress(end.0 - 1)))? else { return Ok(None) };
     if (item.key.objectid, item.key.item_type) != (objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM) {
         return Ok(None);
     }
     let view = CsumItem::parse(&item.key, item.data(), geometry);
     let view = view.map_err(|reason| Error::Item { tree: tree.id(), key: item.key, reason })?;
-    Ok(Some((view.start(), view.end(), item)))
+    Ok(Some(Before { start: view.start(), end: view.end(), item }))
 }
 
 /// Those of the runs that the tree has sums for already. A crash between two of our steps leaves none;
 /// it takes a tree that says more than it should.
-fn overlapped(tree: &Tree, geometry: &Geometry, sums: &SumRuns) -> Result<Vec<(LogicalAddress, u64)>> {
-    let mut stale = Vec::new();
-    for run in &sums.runs {
-        if item_before(tree, geometry, run.end)?.is_some_and(|(_, end, _)| end > run.start) {
-            stale.push((run.start, run.end.0 - run.start.0));
-        }
-    }
-    Ok(stale)
+fn overlapped(before: &[Option<Before>], sums: &SumRuns) -> Vec<(LogicalAddress, u64)> {
+    let of_runs = sums.runs.iter().zip(before);
+    let stale = of_runs.filter(|(run, before)| before.as_ref().is_some_and(|before| before.end > run.start));
+    stale.map(|(run, _)| (run.start, run.end.0 - run.start.0)).collect()
 }
 
 /// An item that grows.
@@ -164,7 +182,13 @@ struct Growing {
     sums: Vec<u8>,
 }
 
-fn plan_insertion(tree: &Tree, geometry: &Geometry, sums: &SumRuns, most: usize) -> Result<Vec<Change>> {
+/// Of runs that overlap no item: what starts before such a run's end, starts and ends before it.
+fn plan_insertion(
+    before: Vec<Option<Before>>,
+    geometry: &Geometry,
+    sums: &SumRuns,
+    most: usize,
+) -> Vec<Change> {
     let size = geometry.checksum_type.size();
     let most = most * size;
     let sector = u64::from(geometry.sector_size);
@@ -173,13 +197,13 @@ fn plan_insertion(tree: &Tree, geometry: &Geometry, sums: &SumRuns, most: usize)
     let mut push =
         |item: Growing| changes.push(Change::Put { key: CsumItem::key(item.start), data: item.sums });
     let mut growing: Option<Growing> = None;
-    for run in &sums.runs {
+    for (run, before) in sums.runs.iter().zip(before) {
         let mut item = match growing.take() {
             Some(item) if end_of(&item) == run.start => item,
             other => {
                 other.into_iter().for_each(&mut push);
-                match item_before(tree, geometry, run.start)? {
-                    Some((start, end, item)) if end == run.start && item.data().len() < most => {
+                match before {
+                    Some(Before { start, end, item }) if end == run.start && item.data().len() < most => {
                         Growing { start, sums: item.data().to_vec() }
                     }
                     _ => Growing { start: run.start, sums: Vec::new() },
@@ -199,5 +223,5 @@ fn plan_insertion(tree: &Tree, geometry: &Geometry, sums: &SumRuns, most: usize)
         growing = Some(item);
     }
     growing.into_iter().for_each(push);
-    Ok(changes)
+    changes
 }

@@ -15,7 +15,7 @@
 
 use crate::btree::{Change, LiveTree, Tree, TreeEditor};
 use crate::data::checksum::DataSums;
-use crate::data::csum_edit::{SumRuns, insert_short_sums};
+use crate::data::csum_edit::{SumRuns, insert_short_sums, plan_short_sums};
 use crate::data::file_extents_edit::{hole, on_disk};
 use crate::data::stored_extents::StoredExtents;
 use crate::errors::Result;
@@ -140,25 +140,15 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
         LogItems::InPlace => None,
     };
     let mut refused = None;
-    let ticket = transactions.enter_log(handle, id, |editor| {
-        let gathered = match prepared {
-            Some(gathered) => {
-                let changes: Vec<_> = gathered.items.into_iter().map(change).collect();
-                editor.apply(&changes)?;
-                Gathered { items: BTreeMap::new(), ..gathered }
+    let ticket = transactions.enter_log(handle, id, |editor| match prepared {
+        Some(gathered) => put_at_once(editor, gathered),
+        None => match gather()? {
+            Ok(gathered) => put_one_by_one(editor, gathered),
+            Err(why) => {
+                refused = Some(why);
+                Ok(Vec::new())
             }
-            None => match gather()? {
-                Ok(gathered) => put_one_by_one(editor, gathered)?,
-                Err(why) => {
-                    refused = Some(why);
-                    return Ok(Vec::new());
-                }
-            },
-        };
-        if !gathered.sums.is_empty() {
-            insert_short_sums(editor, gathered.sums, MAX_SUMS)?;
-        }
-        Ok(gathered.inodes)
+        },
     })?;
     if let Some(why) = refused {
         return Ok(Logged::NeedsCommit(why));
@@ -203,14 +193,29 @@ fn change((key, data): (Key, Option<Vec<u8>>)) -> Change {
     }
 }
 
-fn put_one_by_one(editor: &mut TreeEditor<'_>, mut gathered: Gathered) -> Result<Gathered> {
-    for (key, data) in std::mem::take(&mut gathered.items) {
+/// Puts all of it in one pass over the tree; gives back the inodes.
+fn put_at_once(editor: &mut TreeEditor<'_>, gathered: Gathered) -> Result<Vec<InodeNumber>> {
+    let mut changes: Vec<_> = gathered.items.into_iter().map(change).collect();
+    if !gathered.sums.is_empty() {
+        // Their keys are behind those of all inodes. What they make longer may be another's, and is known only here.
+        changes.extend(plan_short_sums(editor, gathered.sums, MAX_SUMS)?);
+    }
+    editor.apply(&changes)?;
+    Ok(gathered.inodes)
+}
+
+/// Puts one item after the other, then the sums; gives back the inodes.
+fn put_one_by_one(editor: &mut TreeEditor<'_>, gathered: Gathered) -> Result<Vec<InodeNumber>> {
+    for (key, data) in gathered.items {
         match data {
             Some(data) => editor.put(key, &data)?,
             None => editor.remove(key).map(drop)?,
         }
     }
-    Ok(gathered)
+    if !gathered.sums.is_empty() {
+        insert_short_sums(editor, gathered.sums, MAX_SUMS)?;
+    }
+    Ok(gathered.inodes)
 }
 
 /// What gathering looks at.
