@@ -1,13 +1,29 @@
 //! Those who wait for the log to be durable: one of them writes it for all who are there.
 //!
 //! Owns [`LogQueue`] and [`LogTicket`]. Invariants: at most one leads, and while anybody waits somebody leads or
-//! has been woken to; who is woken is either done or to lead, so that a sync costs each of those whom it serves
-//! one sleep and one waking. Lock: a leaf, held by nobody who waits. Kernel counterparts: `join_running_log_trans`,
-//! `wait_log_commit` (`fs/btrfs/tree-log.c`).
+//! has been woken to, or looks again without being woken; who is woken is either done or to lead.
+//!
+//! Where several threads sync, who leads yields first, so that others who are about to enter something are served
+//! by the same sync, and who waits yields some times before it sleeps: on a device that is quick, sleeping and waking
+//! cost as much as the sync. That is for as long as yielding is a matter of microseconds: where it gives the
+//! processor to the work of others for long, nobody yields for some syncs ([`Patience`]).
+//!
+//! Lock: a leaf, held by nobody who waits or yields. Kernel counterparts: `join_running_log_trans`, `wait_log_commit`,
+//! `BTRFS_ROOT_MULTI_LOG_TASKS` and the waits of `btrfs_sync_log` (`fs/btrfs/tree-log.c`).
 
 use papilio_format::Generation;
 use parking_lot::Mutex;
-use std::thread::{self, Thread};
+use std::thread::{self, Thread, ThreadId};
+use std::time::{Duration, Instant};
+
+/// Yields of who leads, before what is to be synced is settled.
+const LEADING_YIELDS: u32 = 2;
+/// Yields of who waits, before it sleeps.
+const WAITING_YIELDS: u32 = 30;
+/// What others take to enter something is much shorter than this, and a time slice longer.
+const LONG: Duration = Duration::from_millis(1);
+/// Syncs without a yield after one that was long, at least and at most.
+const SKIPPED: (u32, u32) = (16, 4096);
 
 /// What was entered into the log and waits to be durable.
 #[derive(Clone, Copy, Debug)]
@@ -17,8 +33,6 @@ pub(crate) struct LogTicket {
     /// How many changes the log has with it.
     pub(super) entered: u64,
 }
-
-impl LogTicket {}
 
 impl LogTicket {
     /// The transaction whose log it is.
@@ -42,6 +56,37 @@ struct State {
     synced: u64,
     leading: bool,
     waiting: Vec<(LogTicket, Thread)>,
+    /// Who led last.
+    led: Option<ThreadId>,
+    patience: Patience,
+}
+
+/// Whether yielding is worth its while.
+#[derive(Debug, Default)]
+struct Patience {
+    /// Syncs still to come without a yield.
+    skip: u32,
+    /// How many it were after the last long one.
+    skipped: u32,
+}
+
+impl Patience {
+    /// Whether to yield, at the start of a sync.
+    fn starts(&mut self) -> bool {
+        let yields = self.skip == 0;
+        self.skip = self.skip.saturating_sub(1);
+        yields
+    }
+
+    /// Yielding took this long.
+    fn took(&mut self, time: Duration) {
+        if time < LONG {
+            self.skipped = self.skipped.saturating_sub(1);
+            return;
+        }
+        self.skipped = (self.skipped * 2).clamp(SKIPPED.0, SKIPPED.1);
+        self.skip = self.skipped;
+    }
 }
 
 impl State {
@@ -71,6 +116,23 @@ impl State {
 /// The right to write the log, until it is dropped.
 pub(super) struct Lead<'q> {
     queue: &'q LogQueue,
+    /// Others sync too.
+    several: bool,
+}
+
+impl Lead<'_> {
+    /// Lets others enter what they are about to, where there are others: to be called before what is to be synced is
+    /// settled.
+    pub(super) fn let_others_enter(&self) {
+        if !self.several || !self.queue.state.lock().patience.starts() {
+            return;
+        }
+        let begun = Instant::now();
+        for _ in 0..LEADING_YIELDS {
+            thread::yield_now();
+        }
+        self.queue.state.lock().patience.took(begun.elapsed());
+    }
 }
 
 impl Drop for Lead<'_> {
@@ -91,22 +153,30 @@ impl LogQueue {
 
     /// Waits until what the ticket stands for is durable, or it is the caller's turn to make it so.
     pub(super) fn wait(&self, ticket: LogTicket) -> Option<Lead<'_>> {
-        let mut state = self.state.lock();
+        let mut yields = 0;
         loop {
+            let mut state = self.state.lock();
             if state.has(&ticket) {
                 return None;
             }
+            let current = thread::current();
             if !state.leading {
                 state.leading = true;
-                return Some(Lead { queue: self });
+                let others = state.led.replace(current.id()) != Some(current.id());
+                let several = others || !state.waiting.is_empty();
+                return Some(Lead { queue: self, several });
             }
-            let current = thread::current();
+            if yields < WAITING_YIELDS && state.patience.skip == 0 {
+                yields += 1;
+                drop(state);
+                thread::yield_now();
+                continue;
+            }
             // Parking may end for no reason.
             state.waiting.retain(|(_, thread)| thread.id() != current.id());
             state.waiting.push((ticket, current));
             drop(state);
             thread::park();
-            state = self.state.lock();
         }
     }
 
@@ -176,6 +246,48 @@ mod tests {
         all_get_what_they_wait_for(1, 100, 0);
         all_get_what_they_wait_for(2, 2000, 0);
         all_get_what_they_wait_for(8, 2000, 5);
+    }
+
+    #[test]
+    fn who_syncs_alone_does_not_yield() {
+        let queue = LogQueue::default();
+        let ticket = |entered| LogTicket { generation: GENERATION, entered };
+        let leads = |entered| {
+            let lead = queue.wait(ticket(entered)).expect("nobody leads");
+            queue.synced(ticket(entered));
+            lead.several
+        };
+        leads(1);
+        assert!(!leads(2), "it was the last who led");
+        let other = thread::scope(|scope| scope.spawn(|| leads(3)).join().unwrap());
+        assert!(other, "another led before");
+        assert!(leads(4), "and again");
+        assert!(!leads(5));
+    }
+
+    #[test]
+    fn long_yields_are_paused() {
+        let mut patience = Patience::default();
+        let (short, long) = (LONG / 2, LONG * 2);
+        let syncs_until_it_yields = |patience: &mut Patience| (0..10_000).find(|_| patience.starts());
+        for _ in 0..3 {
+            assert_eq!(syncs_until_it_yields(&mut patience), Some(0));
+            patience.took(short);
+        }
+        for syncs in [16, 32, 64] {
+            patience.took(long);
+            assert_eq!(syncs_until_it_yields(&mut patience), Some(syncs));
+        }
+        for _ in 0..40 {
+            patience.took(short);
+            assert!(patience.starts(), "as long as it is short");
+        }
+        patience.took(long);
+        assert_eq!(syncs_until_it_yields(&mut patience), Some(48), "it was better in between");
+        for _ in 0..20 {
+            patience.took(long);
+        }
+        assert_eq!(syncs_until_it_yields(&mut patience), Some(4096));
     }
 
     #[test]

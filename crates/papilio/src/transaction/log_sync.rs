@@ -47,7 +47,8 @@ impl Transactions {
     /// [`Error::ReadOnlyFileSystem`] after an earlier failure; else the failure of this, which latches the
     /// file system read-only, as nobody knows what is on disk then.
     pub(crate) fn sync_log(&self, ticket: LogTicket) -> Result<Synced> {
-        let Some(_lead) = self.log.queue.wait(ticket) else { return Ok(Synced::Durable) };
+        let Some(lead) = self.log.queue.wait(ticket) else { return Ok(Synced::Durable) };
+        lead.let_others_enter();
         let mut state = self.commit.lock();
         self.check_running()?;
         if state.written.generation >= ticket.generation {
