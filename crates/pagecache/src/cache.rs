@@ -11,20 +11,22 @@ use crate::folio::Folio;
 use crate::folio::arena::Arena;
 use crate::folio::lock::{LOCKED, WaitTable};
 use crate::folio::record::{Record, flag};
-use crate::lru::Lrus;
+use crate::lru::{Lrus, STRETCH};
 use crate::mapping::{Mapping, MappingInner};
 use crate::reclaim;
 use crate::statistics::{Counters, Statistics};
-use crate::sync::{self, Condvar, Mutex, Padded};
+use crate::sync::{self, AtomicU64, Condvar, Mutex, Padded};
 use crate::xarray::{CacheInsert, NodePool};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use std::collections::HashMap;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicU64 as PlainU64;
-use std::sync::atomic::Ordering::{Relaxed, Release};
+use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
+/// Counts of folios in use.
+const HELD: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };
 /// Bytes charged for a folio beside its memory.
 pub(crate) const RECORD_BYTES: u64 = 64;
 
@@ -120,6 +122,7 @@ impl PageCache {
                 options,
                 lru: Lrus::new(pages),
                 waits: WaitTable::new(),
+                held: std::array::from_fn(|_| Padded(AtomicU64::new(0))),
                 charged,
                 isolated: Padded::default(),
                 age: Padded::default(),
@@ -209,13 +212,15 @@ impl std::fmt::Debug for PageCache {
     }
 }
 
-/// What mappings and folios refer to. Every allocated folio counts as a reference to it, so that it outlives them.
+/// What mappings and folios refer to. It outlives every allocated folio.
 pub(crate) struct Shared {
     pub options: CacheOptions,
     pub arena: Arena,
     pub pool: Arc<NodePool>,
     pub lru: Lrus,
     pub waits: WaitTable,
+    /// Folios in use, by stretches of memory.
+    held: [Padded<AtomicU64>; HELD],
     /// Bytes charged for folios, their records, and nodes.
     charged: Arc<Padded<PlainU64>>,
     /// Folios that are off the lists while someone tries to evict them.
@@ -263,9 +268,23 @@ impl Shared {
         let record = self.arena.record(id);
         record.lock.store(LOCKED, Relaxed);
         record.flags.store(u32::from(got) | flags, Relaxed);
-        let _counted = Arc::into_raw(Arc::clone(self));
+        self.hold(record);
         record.refs.store(2, Release);
         Ok(record)
+    }
+
+    /// Counts a folio that comes into use. While any of its stretches of memory is, these have a reference to the cache, which
+    /// outlives the folios by it.
+    pub fn hold(self: &Arc<Self>, record: &Record) {
+        if self.held(record).fetch_add(1, Relaxed) == 0 {
+            // Whoever counts further ones meanwhile has this thread's reference to rely on: until this one is taken, the
+            // folio cannot have been freed.
+            let _counted = Arc::into_raw(Arc::clone(self));
+        }
+    }
+
+    fn held(&self, record: &Record) -> &AtomicU64 {
+        &self.held[(record.id / STRETCH) as usize % HELD]
     }
 
     /// Charges bytes, for which room is made first.
@@ -347,10 +366,20 @@ impl Shared {
             (record.id, order)
         }));
         shared.charged.fetch_sub(bytes, Relaxed);
-        for _ in records {
-            // SAFETY: `allocate` turned one clone of the `Arc` into this pointer for each, and this is where it is
-            // dropped.
-            drop(unsafe { Arc::from_raw(this.as_ptr().cast_const()) });
+        // Those of one stretch, as one shard's are mostly, at once.
+        let stretch = |record: &NonNull<Record>| {
+            // SAFETY: as above.
+            unsafe { record.as_ref() }.id / STRETCH
+        };
+        for same in records.chunk_by(|a, b| stretch(a) == stretch(b)) {
+            // SAFETY: as above.
+            let held = shared.held(unsafe { same[0].as_ref() });
+            let count = same.len() as u64;
+            if held.fetch_sub(count, AcqRel) == count {
+                // SAFETY: when the count left 0, `hold` turned one clone of the `Arc` into this pointer, and this is where
+                // it is dropped. Before the last of them, `shared` is in use no more.
+                drop(unsafe { Arc::from_raw(this.as_ptr().cast_const()) });
+            }
         }
     }
 

@@ -81,6 +81,7 @@ pub use mapping::{Lookup, Mapping};
 pub use readahead::{Readahead, ReadaheadRequest};
 pub use remove::{Invalidate, Invalidated};
 pub use statistics::Statistics;
+pub use sync::thread_number;
 pub use xarray::{CacheInsert, MAX_ORDER};
 
 /// Bytes of a page as a shift.

@@ -290,7 +290,7 @@ impl MappingInner {
     }
 
     /// Puts a new folio into the tree, or frees it.
-    fn place(self: &Arc<Self>, record: &Record, first: u64) -> Result<FolioFill, Misplaced> {
+    fn place(&self, record: &Record, first: u64) -> Result<FolioFill, Misplaced> {
         let mut preload = self.shared.pool.preload(0);
         let entry = Entry::Item(u64::from(record.id));
         let inserted = loop {
@@ -330,7 +330,7 @@ impl MappingInner {
         reclaim::join(&self.shared, record, inserted.shadow.map(|shadow| shadow.entry.payload()));
         // SAFETY: of the two references that the folio came with, one is the tree's now and this is the other.
         let folio = unsafe { Folio::from_counted(record, &self.shared) };
-        Ok(FolioFill::new(folio, Arc::clone(self)))
+        Ok(FolioFill::new(folio))
     }
 
     /// Takes a clean folio out of the tree whose references have been frozen; its memory is the caller's.

@@ -113,8 +113,8 @@ fn divide(shared: &Arc<Shared>, head: &Record, order: u8, mapping: u64, index: u
         record.mapping.store(mapping, Relaxed);
         record.lock.store(0, Relaxed);
         if part > 0 {
-            // Each folio counts as a reference to the cache; the head has its own.
-            let _counted = Arc::into_raw(Arc::clone(shared));
+            // Each folio is counted; the head has been.
+            shared.hold(record);
         }
         if let Some(list) = list {
             lru.add(&shared.arena, record, list);

@@ -34,7 +34,8 @@ mod real {
         std::thread::yield_now();
     }
 
-    /// The number of this thread: threads are counted as they come here first.
+    /// The number of this thread, from 0 on: threads are counted as each first asks. By it, what every thread changes is
+    /// divided, so that threads on different processors do not write one cache line.
     #[inline]
     pub fn thread_number() -> usize {
         use std::cell::Cell;

@@ -18,13 +18,11 @@ pub(crate) mod lock;
 pub(crate) mod record;
 
 use crate::cache::Shared;
-use crate::mapping::MappingInner;
 use crate::processor::copy_past_caches;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 use record::{Record, flag};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 /// A counted reference to a folio.
@@ -33,7 +31,7 @@ pub struct Folio {
     shared: NonNull<Shared>,
 }
 
-// SAFETY: the reference counted by this handle keeps record, memory and `Shared` alive (see `Shared::allocate`); all of a
+// SAFETY: the reference counted by this handle keeps record, memory and `Shared` alive (see `Shared::hold`); all of a
 // record's fields are atomics, and the bytes are only touched under the content lock.
 unsafe impl Send for Folio {}
 // SAFETY: as above; `&Folio` gives nothing that `Folio` does not.
@@ -308,12 +306,11 @@ impl Drop for FolioWrite {
 #[derive(Debug)]
 pub struct FolioFill {
     folio: Option<Folio>,
-    mapping: Arc<MappingInner>,
 }
 
 impl FolioFill {
-    pub(crate) fn new(folio: Folio, mapping: Arc<MappingInner>) -> Self {
-        Self { folio: Some(folio), mapping }
+    pub(crate) fn new(folio: Folio) -> Self {
+        Self { folio: Some(folio) }
     }
 
     /// The folio.
@@ -380,7 +377,12 @@ impl DerefMut for FolioFill {
 impl Drop for FolioFill {
     fn drop(&mut self) {
         if let Some(folio) = self.folio.take() {
-            self.mapping.detach(&folio);
+            // By its number, so that a fill that is finished has counted no reference to the mapping. One that is going takes
+            // its folios out itself.
+            let mapping = folio.record().mapping.load(Acquire);
+            if let Some(mapping) = folio.shared().mapping_by_id(mapping) {
+                mapping.detach(&folio);
+            }
             folio.record().unlock_exclusive(&folio.shared().waits);
         }
     }
