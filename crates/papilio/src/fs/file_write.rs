@@ -17,12 +17,13 @@ use crate::data::write;
 use crate::errors::{Error, PathError, Result};
 use crate::fs::File;
 use crate::fs::change::EXTENT_ITEMS;
+use crate::fs::data_lock::ExclusiveData;
 use crate::fs::in_place::check_mutable;
 use crate::fs::open_inodes::OpenInode;
 use crate::items::inode;
 use papilio_format::FileOffset;
 use papilio_pagecache::Invalidate;
-use parking_lot::{RwLockReadGuard, RwLockWriteGuard};
+use parking_lot::RwLockReadGuard;
 use std::ops::Range;
 
 /// Bytes that one change of a transaction writes at most.
@@ -319,7 +320,7 @@ struct Exclusive<'a> {
     /// Of sharing; it does not end meanwhile.
     epoch: u64,
     // In this order: the data lock is taken last. Absent where the caller holds them.
-    _data: Option<RwLockWriteGuard<'a, ()>>,
+    _data: Option<ExclusiveData<'a>>,
     _sharing: Option<RwLockReadGuard<'a, u64>>,
 }
 

@@ -10,6 +10,7 @@ mod committer;
 mod compression_against_kernel;
 #[cfg(test)]
 mod data_against_kernel;
+mod data_lock;
 mod dir;
 mod file;
 mod file_system;

@@ -15,6 +15,7 @@ use crate::data::ordered_budget::OrderedBudget;
 use crate::data::ordered_extents::OrderedExtents;
 use crate::data::sum_cache::SumBudget;
 use crate::errors::{Error, PathError, Result};
+use crate::fs::data_lock::DataLock;
 use crate::fs::fsync::ChangedRanges;
 use crate::fs::known_item::{Glance, KnownItem};
 use crate::fs::mount::Mounted;
@@ -25,7 +26,7 @@ use crate::namespace::Place;
 use crate::space::Reservation;
 use papilio_format::items::inode::{InodeItem, Timespec};
 use papilio_pagecache::Mapping;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -46,7 +47,7 @@ pub(crate) struct OpenInode {
     place: Place,
     mounted: Weak<Mounted>,
     /// Shared while data is read, exclusive while it changes.
-    pub(super) data: RwLock<()>,
+    pub(super) data: DataLock,
     /// Its last name is gone.
     unlinked: AtomicBool,
     /// It was made without a name and never had one: only then may it get one.
@@ -132,7 +133,7 @@ impl OpenInodes {
         let open = Arc::new(OpenInode {
             place,
             mounted: Arc::downgrade(mounted),
-            data: RwLock::new(()),
+            data: DataLock::default(),
             unlinked: AtomicBool::new(false),
             linkable: AtomicBool::new(false),
             in_place: InPlace::default(),
