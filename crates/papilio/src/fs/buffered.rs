@@ -251,10 +251,7 @@ impl File {
             drop(trees.split(unused / DATA_PER_METADATA));
             open.promise(room, trees);
             if reached > at {
-                let first = open.touch_to(transactions.now(), reached);
-                if first {
-                    fs.mounted.dirty_inodes.insert(open);
-                }
+                fs.mounted.dirty_inodes.touch(open, transactions.now(), reached);
                 attempts = 0;
             }
             drop(shared);

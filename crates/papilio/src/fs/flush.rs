@@ -17,6 +17,7 @@ use crate::fs::FileSystem;
 use crate::fs::change::EXTENT_ITEMS;
 use crate::fs::open_inodes::OpenInode;
 use crate::namespace::Place;
+use papilio_format::items::inode::Timespec;
 use papilio_format::{Generation, TreeId};
 use papilio_pagecache::Dirty;
 use parking_lot::Mutex;
@@ -45,10 +46,20 @@ impl DirtyInodes {
         self.count.load(Ordering::Acquire) == 0
     }
 
-    pub(super) fn insert(&self, open: &Arc<OpenInode>) {
+    fn insert(&self, open: &Arc<OpenInode>) {
         let mut table = self.table.lock();
         table.insert(open.place(), Arc::clone(open));
         self.count.store(table.len(), Ordering::Release);
+    }
+
+    /// Notes a change of a file in memory that reaches to byte `end`. The caller holds its data lock, shared.
+    pub(super) fn touch(&self, open: &Arc<OpenInode>, now: Timespec, end: u64) {
+        // In this order: who finds it dirty leaves it to others to enter it here, and whoever flushes all after that
+        // must find it.
+        if !open.is_dirty() {
+            self.insert(open);
+        }
+        open.touch_to(now, end);
     }
 
     fn remove(&self, place: Place) -> Option<Arc<OpenInode>> {

@@ -52,8 +52,8 @@ impl File {
         } else {
             fs.overwrite_pages(open, data, offset, *epoch)?
         };
-        if done > 0 && open.touch(fs.transactions()?.now()) {
-            fs.mounted.dirty_inodes.insert(open);
+        if done > 0 {
+            fs.mounted.dirty_inodes.touch(open, fs.transactions()?.now(), 0);
         }
         if let Some(mapping) = &open.mapping
             && mapping.invalidate(range.clone(), Invalidate::All).kept > 0

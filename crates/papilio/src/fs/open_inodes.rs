@@ -227,14 +227,8 @@ impl OpenInode {
         Ok(self.glance(live)?.size.max(touched))
     }
 
-    /// Notes a change in memory. Says whether it is the first since the last flush: then the caller enters
-    /// it in the table of dirty files.
-    pub(super) fn touch(&self, now: Timespec) -> bool {
-        self.touch_to(now, 0)
-    }
-
-    /// Notes a change in memory that reaches to byte `end`.
-    pub(super) fn touch_to(&self, now: Timespec, end: u64) -> bool {
+    /// Notes a change in memory that reaches to byte `end`. The table of dirty files has it by now.
+    pub(super) fn touch_to(&self, now: Timespec, end: u64) {
         let mut touched = self.touched.lock();
         let (sequence, size) = match &*touched {
             Some(touched) => (touched.sequence, touched.size),
@@ -243,7 +237,7 @@ impl OpenInode {
         let size = size.max(end);
         *touched = Some(Touched { time: now, sequence: sequence.wrapping_add(1), size });
         self.touched_size.store(size, Ordering::Release);
-        !self.dirty.swap(true, Ordering::AcqRel)
+        self.dirty.store(true, Ordering::Release);
     }
 
     /// Takes over room for pages that are dirty now.

@@ -27,11 +27,16 @@ fn stamped_all(file: &File, at: u64, length: u64) -> Vec<u64> {
 }
 
 /// Writes all over a range with ever larger sequence numbers, so many times; returns those of its sectors.
-fn write_all_over(file: &File, range: std::ops::Range<u64>, who: u64, rounds: u64) -> Vec<u64> {
-    let mut random = fastrand::Rng::with_seed(who);
+fn write_all_over(
+    file: &File,
+    range: std::ops::Range<u64>,
+    who: u64,
+    rounds: std::ops::Range<u64>,
+) -> Vec<u64> {
+    let mut random = fastrand::Rng::with_seed(who << 32 | rounds.start);
     let sectors = (range.end - range.start) / SECTOR;
     let mut own = vec![0; sectors as usize];
-    for sequence in 1..=rounds {
+    for sequence in rounds {
         let count = random.u64(1..=4);
         let first = random.u64(0..=sectors - count);
         let at = range.start + first * SECTOR;
@@ -63,7 +68,10 @@ fn write_alone(fs: &FileSystem, device: &Arc<MemoryDevice>, file: &File, who: u6
     let range = start..start + OWN;
     let mut own = vec![0; (OWN / SECTOR) as usize];
     for round in 0..6 {
-        for (sequence, before) in write_all_over(file, range.clone(), who, 60).into_iter().zip(&mut own) {
+        let sequences = round * 60 + 1..(round + 1) * 60;
+        for (sequence, before) in
+            write_all_over(file, range.clone(), who, sequences).into_iter().zip(&mut own)
+        {
             *before = if sequence == 0 { *before } else { sequence };
         }
         let when = format!("{who}, round {round}");
@@ -135,7 +143,7 @@ fn steps_beside_all_that_may_be_done_to_a_file_lose_nothing() {
         let written = std::thread::scope(|scope| {
             let (fs, file, device, stop) = (&fs, &file, &device, &stop);
             let writers: Vec<_> = (1..=WRITERS)
-                .map(|who| scope.spawn(move || write_all_over(file, 0..SIZE, who, 700)))
+                .map(|who| scope.spawn(move || write_all_over(file, 0..SIZE, who, 1..700)))
                 .collect();
             let alone: Vec<_> = (0..ALONE)
                 .map(|which| scope.spawn(move || write_alone(fs, device, file, 4 + which)))
