@@ -4,6 +4,8 @@ mod buffered;
 mod change;
 mod check;
 mod checksums;
+#[cfg(test)]
+mod chunks_beside_commits;
 #[allow(dead_code)] // The deletion of subvolumes calls it next.
 mod committer;
 #[cfg(test)]

@@ -1,9 +1,9 @@
 //! Chunks that come and go while the file system is open.
 //!
 //! Owns [`Chunks`]: what of the devices is in use, and chunks made in memory whose items wait for the
-//! commit. A chunk can be used as soon as it is made here, also from inside a change of a tree; its
-//! items are inserted before the commit that first uses it. Invariant: device space of a removed chunk
-//! is not used again before the commit without it is on disk.
+//! commit. A chunk can be used as soon as it is made here, also from inside a change of a tree, and at any time
+//! of a commit; its items are inserted before the commit that first uses it. Invariants: a chunk is not removed while
+//! its items wait; device space of a removed chunk is not used again before the commit without it is on disk.
 //!
 //! Lock: one; inside it the volume's and the space's. Kernel counterparts: `btrfs_create_chunk`,
 //! `btrfs_chunk_alloc_add_chunk_item`, `btrfs_remove_chunk` (`fs/btrfs/volumes.c`),
@@ -80,6 +80,11 @@ impl Chunks {
     /// written by a commit that is not on disk yet.
     pub(crate) fn has_pending(&self) -> bool {
         !self.state.lock().pending.is_empty()
+    }
+
+    /// Whether the items of the chunk that starts there wait.
+    pub(crate) fn is_pending(&self, start: LogicalAddress) -> bool {
+        self.state.lock().pending.iter().any(|chunk| chunk.start == start)
     }
 
     /// Takes the chunks whose items wait.

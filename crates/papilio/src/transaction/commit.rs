@@ -12,7 +12,7 @@
 //! `btrfs_commit_transaction`, `commit_cowonly_roots` (`fs/btrfs/transaction.c`), `write_all_supers`
 //! (`fs/btrfs/disk-io.c`).
 
-use super::chunks::PendingChunk;
+use super::chunk_items::put_block_group;
 use super::csum_items::remove_sums_of;
 use super::delayed_refs::ExtentKind;
 use super::extent_items::ExtentItems;
@@ -20,16 +20,13 @@ use super::handle::Handle;
 use super::quota::mark_inconsistent;
 use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
-use crate::errors::{Error, Result};
-use crate::space::{BlockGroupUpdate, LogicalRange, NewBlockGroup, Pinned, RangeSet, free_space_tree};
+use crate::errors::Result;
+use crate::space::{BlockGroupUpdate, LogicalRange, Pinned, free_space_tree};
 use crate::volume::LogSuperblocks;
 use papilio_format::features::CompatRoFeatures;
-use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
 use papilio_format::items::root::{RootItem, root_key};
-use papilio_format::superblock::{RawSuperblock, RootBackup, SYSTEM_CHUNK_ARRAY_SIZE};
-use papilio_format::{
-    DeviceId, Generation, ItemType, Key, LogicalAddress, PhysicalAddress, TreeId, objectid,
-};
+use papilio_format::superblock::{RawSuperblock, RootBackup};
+use papilio_format::{DeviceId, Generation, Key, LogicalAddress, PhysicalAddress, TreeId, objectid};
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -248,12 +245,12 @@ impl Transactions {
         Ok(true)
     }
 
-    fn has_free_space_tree(&self) -> bool {
+    pub(super) fn has_free_space_tree(&self) -> bool {
         self.volume.geometry().compat_ro.contains(CompatRoFeatures::FREE_SPACE_TREE)
     }
 
     /// The tree that holds block group items.
-    fn block_group_tree(&self) -> Result<Arc<LiveTree>> {
+    pub(super) fn block_group_tree(&self) -> Result<Arc<LiveTree>> {
         let own = self.volume.geometry().compat_ro.contains(CompatRoFeatures::BLOCK_GROUP_TREE);
         self.live.get(if own { objectid::BLOCK_GROUP_TREE } else { objectid::EXTENT_TREE })
     }
@@ -272,94 +269,6 @@ impl Transactions {
         let changes: Vec<_> =
             updates.iter().map(|update| put_block_group(update.range, update.used, update.flags)).collect();
         self.block_group_tree()?.edit(handle).apply(&changes)
-    }
-
-    /// Inserts the items of all chunks that were made in memory; says whether there were any.
-    fn insert_chunks(&self, handle: &Handle<'_>, state: &mut CommitState) -> Result<bool> {
-        let chunks = self.chunks.take_pending();
-        chunks.iter().try_for_each(|chunk| self.insert_chunk(handle, state, chunk))?;
-        Ok(!chunks.is_empty())
-    }
-
-    /// Inserts the items of a chunk that was made in memory.
-    fn insert_chunk(&self, handle: &Handle<'_>, state: &mut CommitState, chunk: &PendingChunk) -> Result<()> {
-        let item = chunk.plan.chunk_item(self.volume.geometry().sector_size);
-        let key = chunk_key(chunk.start);
-        self.live.chunk_tree().edit(handle).insert(key, &item.to_bytes())?;
-        if item.flags.contains(BlockGroupFlags::SYSTEM) {
-            append_system_chunk(&mut state.superblock, &key, &item.to_bytes())?;
-        }
-        let chunk_tree_uuid = self.chunk_tree_uuid()?;
-        let extents = chunk.plan.device_extents(chunk.start, chunk_tree_uuid);
-        let dev_tree = self.live.get(objectid::DEV_TREE)?;
-        for (key, extent) in extents {
-            dev_tree.edit(handle).insert(key, &extent.to_bytes())?;
-        }
-        let mut devices: Vec<DeviceId> = chunk.plan.stripes.iter().map(|stripe| stripe.devid).collect();
-        devices.dedup();
-        for devid in devices {
-            self.change_device_use(handle, devid, chunk.plan.bytes_on(devid) as i64)?;
-        }
-        let range = LogicalRange { start: chunk.start, length: chunk.plan.length };
-        self.block_group_tree()?.edit(handle).apply(&[put_block_group(range, 0, item.flags)])?;
-        if self.has_free_space_tree() {
-            let mut free = RangeSet::default();
-            free.cover(&(range.start.0..range.end().0));
-            let tree = self.live.get(objectid::FREE_SPACE_TREE)?;
-            free_space_tree::create(&mut tree.edit(handle), range, &free)?;
-        }
-        Ok(())
-    }
-
-    fn chunk_tree_uuid(&self) -> Result<papilio_format::Uuid> {
-        Ok(self.live.chunk_tree().tree().root_block()?.view().header().chunk_tree_uuid)
-    }
-
-    /// Changes how many bytes of a device chunks use.
-    fn change_device_use(&self, handle: &Handle<'_>, devid: DeviceId, change: i64) -> Result<()> {
-        let devices = self.volume.devices();
-        let slot = devices.iter().find(|slot| slot.devid() == devid).expect("chunks are on known devices");
-        let mut item = slot.item;
-        item.bytes_used = item.bytes_used.saturating_add_signed(change);
-        let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid.0);
-        self.live.chunk_tree().edit(handle).replace(key, &item.to_bytes())?;
-        self.volume.set_device_item(item)
-    }
-
-    /// Removes the chunks of block groups in which nothing is.
-    fn remove_empty_groups(&self, handle: &Handle<'_>) -> Result<()> {
-        for group in self.space.empty_groups() {
-            // The superblock's array has no place to take a chunk from without copying all.
-            if group.flags.contains(BlockGroupFlags::SYSTEM) || !self.space.mark_read_only(group.range.start)
-            {
-                continue;
-            }
-            self.remove_chunk(handle, &group)?;
-        }
-        Ok(())
-    }
-
-    fn remove_chunk(&self, handle: &Handle<'_>, group: &NewBlockGroup) -> Result<()> {
-        let start = group.range.start;
-        let chunks = self.volume.chunk_map();
-        let chunk = Arc::clone(chunks.require(start, group.range.length)?);
-        if self.has_free_space_tree() {
-            let tree = self.live.get(objectid::FREE_SPACE_TREE)?;
-            free_space_tree::delete(&mut tree.edit(handle), group.range)?;
-        }
-        self.block_group_tree()?.edit(handle).remove(block_group_key(group.range))?;
-        self.live.chunk_tree().edit(handle).remove(chunk_key(start))?;
-        let dev_tree = self.live.get(objectid::DEV_TREE)?;
-        for stripe in chunk.stripes() {
-            let key = Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
-            dev_tree.edit(handle).remove(key)?;
-            let bytes = chunk.length() / chunk.data_columns() as u64;
-            self.change_device_use(handle, stripe.devid, -(bytes as i64))?;
-        }
-        self.space.remove_block_group(start);
-        self.volume.remove_chunk(start)?;
-        self.chunks.removed(chunk.stripes().iter().map(|stripe| (stripe.devid, stripe.offset)));
-        Ok(())
     }
 
     /// Brings the root items of changed trees up to date; says whether any had to be.
@@ -490,30 +399,4 @@ fn same_root(old: &[u8], new: &[u8]) -> bool {
     let mut old = old.into_raw();
     old.ctime = new.ctime;
     old == new.into_raw()
-}
-
-fn chunk_key(start: LogicalAddress) -> Key {
-    Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0)
-}
-
-fn block_group_key(range: LogicalRange) -> Key {
-    Key::new(range.start.0, ItemType::BLOCK_GROUP_ITEM, range.length)
-}
-
-fn put_block_group(range: LogicalRange, used: u64, flags: BlockGroupFlags) -> Change {
-    let item = BlockGroupItem { used, chunk_objectid: objectid::FIRST_CHUNK_TREE, flags };
-    Change::Put { key: block_group_key(range), data: item.to_bytes().to_vec() }
-}
-
-/// Adds a system chunk to the superblock's array.
-fn append_system_chunk(superblock: &mut RawSuperblock, key: &Key, chunk: &[u8]) -> Result<()> {
-    let used = superblock.sys_chunk_array_size as usize;
-    let end = used + Key::SIZE + chunk.len();
-    if end > SYSTEM_CHUNK_ARRAY_SIZE {
-        return Err(Error::NoSpace { what: "the superblock's array of system chunks" });
-    }
-    superblock.sys_chunk_array[used..used + Key::SIZE].copy_from_slice(&key.to_bytes());
-    superblock.sys_chunk_array[used + Key::SIZE..end].copy_from_slice(chunk);
-    superblock.sys_chunk_array_size = end as u32;
-    Ok(())
 }

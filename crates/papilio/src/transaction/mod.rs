@@ -5,6 +5,7 @@
 //! all of it out while the next transaction goes on.
 
 mod block_writing;
+mod chunk_items;
 mod chunks;
 mod commit;
 pub(crate) mod csum_items;

@@ -1,0 +1,141 @@
+//! The items of chunks that come and go.
+//!
+//! Owns what a commit enters of a chunk that was made in memory ([`Transactions::insert_chunks`]), and what it takes
+//! out of one in which nothing is any more ([`Transactions::remove_empty_groups`]): chunk and device extents, block
+//! group, free space, what of the devices is in use. Invariant: whoever takes room for data holds no handle, so that
+//! chunks are made, and filled, at any time of a commit; one is removed only if its items are in the trees and
+//! nothing is in it. Locks: the caller's, those of trees, leaves. Kernel counterparts:
+//! `btrfs_chunk_alloc_add_chunk_item`, `btrfs_remove_chunk` (`fs/btrfs/volumes.c`),
+//! `btrfs_create_pending_block_groups`, `btrfs_delete_unused_bgs` (`fs/btrfs/block-group.c`).
+
+use super::chunks::PendingChunk;
+use super::commit::CommitState;
+use super::handle::Handle;
+use super::transaction::Transactions;
+use crate::btree::Change;
+use crate::errors::{Error, Result};
+use crate::space::{LogicalRange, NewBlockGroup, RangeSet, free_space_tree};
+use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
+use papilio_format::superblock::{RawSuperblock, SYSTEM_CHUNK_ARRAY_SIZE};
+use papilio_format::{DeviceId, ItemType, Key, LogicalAddress, objectid};
+use std::sync::Arc;
+
+impl Transactions {
+    /// Inserts the items of all chunks that were made in memory; says whether there were any.
+    pub(super) fn insert_chunks(&self, handle: &Handle<'_>, state: &mut CommitState) -> Result<bool> {
+        let chunks = self.chunks.take_pending();
+        chunks.iter().try_for_each(|chunk| self.insert_chunk(handle, state, chunk))?;
+        Ok(!chunks.is_empty())
+    }
+
+    /// Inserts the items of a chunk that was made in memory.
+    fn insert_chunk(&self, handle: &Handle<'_>, state: &mut CommitState, chunk: &PendingChunk) -> Result<()> {
+        let item = chunk.plan.chunk_item(self.volume.geometry().sector_size);
+        let key = chunk_key(chunk.start);
+        self.live.chunk_tree().edit(handle).insert(key, &item.to_bytes())?;
+        if item.flags.contains(BlockGroupFlags::SYSTEM) {
+            append_system_chunk(&mut state.superblock, &key, &item.to_bytes())?;
+        }
+        let chunk_tree_uuid = self.chunk_tree_uuid()?;
+        let extents = chunk.plan.device_extents(chunk.start, chunk_tree_uuid);
+        let dev_tree = self.live.get(objectid::DEV_TREE)?;
+        for (key, extent) in extents {
+            dev_tree.edit(handle).insert(key, &extent.to_bytes())?;
+        }
+        let mut devices: Vec<DeviceId> = chunk.plan.stripes.iter().map(|stripe| stripe.devid).collect();
+        devices.dedup();
+        for devid in devices {
+            self.change_device_use(handle, devid, chunk.plan.bytes_on(devid) as i64)?;
+        }
+        let range = LogicalRange { start: chunk.start, length: chunk.plan.length };
+        self.block_group_tree()?.edit(handle).apply(&[put_block_group(range, 0, item.flags)])?;
+        if self.has_free_space_tree() {
+            let mut free = RangeSet::default();
+            free.cover(&(range.start.0..range.end().0));
+            let tree = self.live.get(objectid::FREE_SPACE_TREE)?;
+            free_space_tree::create(&mut tree.edit(handle), range, &free)?;
+        }
+        Ok(())
+    }
+
+    fn chunk_tree_uuid(&self) -> Result<papilio_format::Uuid> {
+        Ok(self.live.chunk_tree().tree().root_block()?.view().header().chunk_tree_uuid)
+    }
+
+    /// Changes how many bytes of a device chunks use.
+    fn change_device_use(&self, handle: &Handle<'_>, devid: DeviceId, change: i64) -> Result<()> {
+        let devices = self.volume.devices();
+        let slot = devices.iter().find(|slot| slot.devid() == devid).expect("chunks are on known devices");
+        let mut item = slot.item;
+        item.bytes_used = item.bytes_used.saturating_add_signed(change);
+        let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid.0);
+        self.live.chunk_tree().edit(handle).replace(key, &item.to_bytes())?;
+        self.volume.set_device_item(item)
+    }
+
+    /// Removes the chunks of block groups in which nothing is.
+    pub(crate) fn remove_empty_groups(&self, handle: &Handle<'_>) -> Result<()> {
+        for group in self.space.empty_groups() {
+            let start = group.range.start;
+            // The superblock's array has no place to take a chunk from without copying all. And room for data is
+            // taken without a handle: a chunk may be so new that its items wait, or have something in it by now.
+            if group.flags.contains(BlockGroupFlags::SYSTEM)
+                || self.chunks.is_pending(start)
+                || !self.space.mark_empty_read_only(start)
+            {
+                continue;
+            }
+            self.remove_chunk(handle, &group)?;
+        }
+        Ok(())
+    }
+
+    fn remove_chunk(&self, handle: &Handle<'_>, group: &NewBlockGroup) -> Result<()> {
+        let start = group.range.start;
+        let chunks = self.volume.chunk_map();
+        let chunk = Arc::clone(chunks.require(start, group.range.length)?);
+        if self.has_free_space_tree() {
+            let tree = self.live.get(objectid::FREE_SPACE_TREE)?;
+            free_space_tree::delete(&mut tree.edit(handle), group.range)?;
+        }
+        self.block_group_tree()?.edit(handle).remove(block_group_key(group.range))?;
+        self.live.chunk_tree().edit(handle).remove(chunk_key(start))?;
+        let dev_tree = self.live.get(objectid::DEV_TREE)?;
+        for stripe in chunk.stripes() {
+            let key = Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
+            dev_tree.edit(handle).remove(key)?;
+            let bytes = chunk.length() / chunk.data_columns() as u64;
+            self.change_device_use(handle, stripe.devid, -(bytes as i64))?;
+        }
+        self.space.remove_block_group(start);
+        self.volume.remove_chunk(start)?;
+        self.chunks.removed(chunk.stripes().iter().map(|stripe| (stripe.devid, stripe.offset)));
+        Ok(())
+    }
+}
+
+fn chunk_key(start: LogicalAddress) -> Key {
+    Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0)
+}
+
+fn block_group_key(range: LogicalRange) -> Key {
+    Key::new(range.start.0, ItemType::BLOCK_GROUP_ITEM, range.length)
+}
+
+pub(super) fn put_block_group(range: LogicalRange, used: u64, flags: BlockGroupFlags) -> Change {
+    let item = BlockGroupItem { used, chunk_objectid: objectid::FIRST_CHUNK_TREE, flags };
+    Change::Put { key: block_group_key(range), data: item.to_bytes().to_vec() }
+}
+
+/// Adds a system chunk to the superblock's array.
+fn append_system_chunk(superblock: &mut RawSuperblock, key: &Key, chunk: &[u8]) -> Result<()> {
+    let used = superblock.sys_chunk_array_size as usize;
+    let end = used + Key::SIZE + chunk.len();
+    if end > SYSTEM_CHUNK_ARRAY_SIZE {
+        return Err(Error::NoSpace { what: "the superblock's array of system chunks" });
+    }
+    superblock.sys_chunk_array[used..used + Key::SIZE].copy_from_slice(&key.to_bytes());
+    superblock.sys_chunk_array[used + Key::SIZE..end].copy_from_slice(chunk);
+    superblock.sys_chunk_array_size = end as u32;
+    Ok(())
+}
