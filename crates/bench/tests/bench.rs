@@ -260,9 +260,9 @@ fn profiles_and_memory_are_in_the_report() {
     assert!(done.status.success(), "{}", text(&done.stderr));
     let report = Report::read(&output.join("report.json")).unwrap();
     let job = report.job("004").unwrap();
-    // A slow machine does not fill the cache in that time.
+    // How much of the cache a slow machine fills in that time, nobody knows.
     let (memory, cache) = (job.memory(Side::Papilio).unwrap(), job.cache.unwrap());
-    assert!(memory > cache / 16, "{memory} bytes for a cache of {cache}");
+    assert!(memory < 4 * cache, "{memory} bytes for a cache of {cache}");
     assert!(text(&done.stdout).contains("memory: MiB at most: papilio "), "{}", text(&done.stdout));
     let refused = |left: &LeftOut| left.why.starts_with("its profile: perf");
     if report.left_out.iter().any(refused) {

@@ -126,11 +126,22 @@ impl LiveTree {
         TreeEditor { tree: self, allocator, geometry, _writer }
     }
 
-    /// Declares all blocks made up to `stamp` unchangeable and returns the tree as of now.
+    /// Declares all blocks made up to `stamp` unchangeable and returns the tree as of now. Nobody has begun to change
+    /// it with an older clock and not ended.
     pub(crate) fn freeze(&self, stamp: u64) -> Tree {
         let _writer = self.writer.lock();
         self.frozen.fetch_max(stamp, Ordering::Relaxed);
         self.tree()
+    }
+
+    /// Declares all blocks made so far unchangeable by moving `clock` on, while no writer is half-way; returns the
+    /// tree as of now and the stamp up to which it is frozen. For a tree that is changed meanwhile: a stamp that was
+    /// taken before the writer ended would leave the blocks that it made after that out.
+    pub(crate) fn freeze_now(&self, clock: &AtomicU64) -> (Tree, u64) {
+        let _writer = self.writer.lock();
+        let stamp = clock.fetch_add(1, Ordering::AcqRel);
+        self.frozen.fetch_max(stamp, Ordering::Relaxed);
+        (self.tree(), stamp)
     }
 
     /// Drops what is kept in memory of blocks made up to `stamp`, all of which are on disk by now and

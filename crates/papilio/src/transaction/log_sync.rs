@@ -19,7 +19,6 @@ use papilio_format::items::inode::FileKind;
 use papilio_format::items::root::{RawRootItem, RootItem};
 use papilio_format::{Generation, ItemType, Key, TreeId, objectid};
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// What syncing a log came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -33,11 +32,25 @@ pub(crate) enum Synced {
 
 /// What a sync makes durable.
 struct LogState {
-    /// The log trees that changed.
-    changed: Vec<(TreeId, Arc<LiveTree>)>,
-    /// The freezes of the sync before, of log trees and of their root tree.
-    since: (u64, u64),
+    changed: Vec<ChangedLog>,
+    /// Up to which stamp the blocks of their root tree are on disk.
+    root_since: u64,
     upto: LogTicket,
+}
+
+/// A log tree that changed.
+struct ChangedLog {
+    subvolume: TreeId,
+    tree: Arc<LiveTree>,
+    /// Up to which stamp its blocks are on disk.
+    since: u64,
+}
+
+/// Up to which stamps the blocks of log trees are on disk by now, in the order of [`LogState::changed`], and
+/// those of their root tree.
+struct Written {
+    stamps: Vec<u64>,
+    root: u64,
 }
 
 impl Transactions {
@@ -55,11 +68,7 @@ impl Transactions {
             // A commit came in between.
             return Ok(Synced::Durable);
         }
-        let features = *self.features.lock();
-        if state.superblock_changed
-            || self.chunks.has_pending()
-            || !state.written.incompat_flags.contains(features)
-        {
+        if self.needs_commit(&state) {
             return Ok(Synced::NeedsCommit);
         }
         match self.sync_log_locked(ticket.generation, &mut state) {
@@ -73,43 +82,62 @@ impl Transactions {
         }
     }
 
+    /// Whether there is something that only a commit makes known to who reads the log.
+    fn needs_commit(&self, state: &CommitState) -> bool {
+        let features = *self.features.lock();
+        state.superblock_changed
+            || self.chunks.has_pending()
+            || !state.written.incompat_flags.contains(features)
+    }
+
     fn sync_log_locked(&self, generation: Generation, state: &mut CommitState) -> Result<Synced> {
         // Before the first tree is frozen.
         let left = self.log.blocks.take_left();
         let log = self.take_log_state(generation);
         let written = self.write_log(&log, state);
-        if let Ok(Some(stamps)) = written {
+        if let Ok(Some(written)) = written {
             {
-                let mut log = self.log.state.lock();
-                (log.synced_stamp, log.root_synced_stamp) = stamps;
+                let mut state = self.log.state.lock();
+                let subvolumes = log.changed.iter().map(|changed| changed.subvolume);
+                state.synced.extend(subvolumes.zip(written.stamps));
+                state.root_synced = written.root;
             }
             self.log.blocks.free(left);
             self.log.queue.synced(log.upto);
             return Ok(Synced::Durable);
         }
         self.log.blocks.put_back(left);
-        self.log.state.lock().changed.extend(log.changed.iter().map(|(id, _)| *id));
+        self.log.state.lock().changed.extend(log.changed.iter().map(|changed| changed.subvolume));
         written.map(|_| Synced::NeedsCommit)
     }
 
     fn take_log_state(&self, generation: Generation) -> LogState {
         let mut log = self.log.state.lock();
         let changed = std::mem::take(&mut log.changed);
+        let of = |subvolume| ChangedLog {
+            subvolume,
+            tree: Arc::clone(&log.trees[&subvolume]),
+            since: log.synced.get(&subvolume).copied().unwrap_or(0),
+        };
         LogState {
-            changed: changed.into_iter().map(|id| (id, Arc::clone(&log.trees[&id]))).collect(),
-            since: (log.synced_stamp, log.root_synced_stamp),
+            changed: changed.into_iter().map(of).collect(),
+            root_since: log.root_synced,
             upto: LogTicket { generation, entered: log.entered },
         }
     }
 
-    /// Writes a state of the log; returns the freezes of its log trees and of their root tree, or `None` where a
-    /// change of it stopped half-way.
-    fn write_log(&self, log: &LogState, state: &mut CommitState) -> Result<Option<(u64, u64)>> {
+    /// Writes a state of the log, or returns `None` where a change of it stopped half-way, or what was entered
+    /// meanwhile needs a commit.
+    fn write_log(&self, log: &LogState, state: &mut CommitState) -> Result<Option<Written>> {
         // No commit ends the transaction meanwhile: that takes the lock which the caller holds.
         let handle = Handle::new(self, None, None, self.now());
         let allocator = LogAllocator { handle: &handle, log: &self.log };
-        let stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
-        let frozen: Vec<Tree> = log.changed.iter().map(|(_, tree)| tree.freeze(stamp)).collect();
+        let (frozen, stamps): (Vec<Tree>, Vec<u64>) =
+            log.changed.iter().map(|changed| changed.tree.freeze_now(&self.stamp)).unzip();
+        // Others entered what they changed until their tree was frozen, and that may lie in a new chunk.
+        if self.needs_commit(state) {
+            return Ok(None);
+        }
         let root_tree = {
             let log = self.log.state.lock();
             if log.broken {
@@ -125,23 +153,23 @@ impl Transactions {
                 tree
             }
         };
-        for ((id, _), tree) in log.changed.iter().zip(&frozen) {
+        for (changed, tree) in log.changed.iter().zip(&frozen) {
             let item = log_root_item(&*tree.root_block()?, self.node_size());
-            root_tree.edit(&allocator).put(log_root_key(*id), &item)?;
+            root_tree.edit(&allocator).put(log_root_key(changed.subvolume), &item)?;
         }
-        let root_stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
-        let root = root_tree.freeze(root_stamp).root_block()?;
+        let (root, root_stamp) = root_tree.freeze_now(&self.stamp);
+        let root = root.root_block()?;
         let mut blocks = Vec::new();
-        dirty_blocks_since(&root, log.since.1, &mut blocks);
-        for tree in &frozen {
-            dirty_blocks_since(&tree.root_block()?, log.since.0, &mut blocks);
+        dirty_blocks_since(&root, log.root_since, &mut blocks);
+        for (changed, tree) in log.changed.iter().zip(&frozen) {
+            dirty_blocks_since(&tree.root_block()?, changed.since, &mut blocks);
         }
         let place = (root.address(), root.level());
         drop((frozen, root));
         self.write_blocks(&mut blocks, &mut state.buffer)?;
         self.volume.flush()?;
         self.volume.write_log_superblock(&state.written, place, &mut state.log_superblocks)?;
-        Ok(Some((stamp, root_stamp)))
+        Ok(Some(Written { stamps, root: root_stamp }))
     }
 }
 

@@ -44,10 +44,9 @@ pub(super) struct State {
     inodes: BTreeSet<(TreeId, InodeNumber)>,
     /// Changes entered.
     pub(super) entered: u64,
-    /// The clock of freezes when the last sync froze the log trees, and when it froze their root tree. Not
-    /// one for both: others change log trees in between.
-    pub(super) synced_stamp: u64,
-    pub(super) root_synced_stamp: u64,
+    /// Up to which stamp the blocks of each log tree are on disk, and those of their root tree.
+    pub(super) synced: BTreeMap<TreeId, u64>,
+    pub(super) root_synced: u64,
 }
 
 impl LogTrees {
