@@ -7,6 +7,7 @@
 //! true. It has no state of the file system of its own.
 
 use crate::Errno;
+use crate::device_number;
 use crate::ioctl::{Caller, IoctlReply};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
 use std::time::Duration;
@@ -119,6 +120,22 @@ pub enum NewNodeKind<'a> {
     BlockDevice(u32, u32),
     /// A symbolic link.
     Symlink(&'a [u8]),
+}
+
+impl NewNodeKind<'_> {
+    /// What `mknod` is to make with these mode and device numbers, as the kernel encodes them; `None` where it makes
+    /// no such thing.
+    pub fn of_mknod(mode: u32, device: u32) -> Option<Self> {
+        let (major, minor) = device_number::unpack(device);
+        match mode & libc::S_IFMT {
+            libc::S_IFREG | 0 => Some(Self::Regular),
+            libc::S_IFIFO => Some(Self::Fifo),
+            libc::S_IFSOCK => Some(Self::Socket),
+            libc::S_IFCHR => Some(Self::CharacterDevice(major, minor)),
+            libc::S_IFBLK => Some(Self::BlockDevice(major, minor)),
+            _ => None,
+        }
+    }
 }
 
 /// A rename.

@@ -3,7 +3,6 @@
 use super::Agreed;
 use super::assistant::{Assistant, Kernel};
 use super::convert::{attributes, caller, errno, file_type, nothing, set_time, time};
-use crate::device_number;
 use crate::ioctl::{Changed as IoctlChanged, IoctlReply};
 use crate::transport::{
     AttributeChange, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, ListedEntry, NewNode,
@@ -202,14 +201,8 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
         device: u32,
         reply: ReplyEntry,
     ) {
-        let (major, minor) = device_number::unpack(device);
-        let kind = match mode & libc::S_IFMT {
-            libc::S_IFREG | 0 => NewNodeKind::Regular,
-            libc::S_IFIFO => NewNodeKind::Fifo,
-            libc::S_IFSOCK => NewNodeKind::Socket,
-            libc::S_IFCHR => NewNodeKind::CharacterDevice(major, minor),
-            libc::S_IFBLK => NewNodeKind::BlockDevice(major, minor),
-            _ => return reply.error(fuser::Errno::EINVAL),
+        let Some(kind) = NewNodeKind::of_mknod(mode, device) else {
+            return reply.error(fuser::Errno::EINVAL);
         };
         let (parent, name) = (node(parent), name.as_bytes());
         self.make(request, &NewNode { parent, name, kind, permissions: mode & 0o7777, umask }, reply);

@@ -10,7 +10,6 @@ use super::protocol::{
     SetXattrIn, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
 };
 use crate::Errno;
-use crate::device_number;
 use crate::ioctl::Caller;
 use crate::transport::{
     AttributeChange, CopyRange, DirectoryHandle, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,
@@ -237,15 +236,7 @@ impl<'a> Fields<'a> {
             return Ok(NewNode { parent, name, kind, permissions: mode & 0o7777, umask });
         }
         let MknodIn { mode, device, umask, .. } = self.argument()?;
-        let (major, minor) = device_number::unpack(device);
-        let kind = match mode & libc::S_IFMT {
-            libc::S_IFREG | 0 => NewNodeKind::Regular,
-            libc::S_IFIFO => NewNodeKind::Fifo,
-            libc::S_IFSOCK => NewNodeKind::Socket,
-            libc::S_IFCHR => NewNodeKind::CharacterDevice(major, minor),
-            libc::S_IFBLK => NewNodeKind::BlockDevice(major, minor),
-            _ => return Err(DecodeError::Refused(Errno(libc::EINVAL))),
-        };
+        let kind = NewNodeKind::of_mknod(mode, device).ok_or(DecodeError::Refused(Errno(libc::EINVAL)))?;
         Ok(NewNode { parent, name, kind, permissions: mode & 0o7777, umask })
     }
 
