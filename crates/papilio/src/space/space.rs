@@ -372,22 +372,23 @@ impl Space {
         found
     }
 
-    /// Keeps new allocations out of a block group, as its removal or relocation needs. Returns false,
-    /// and changes nothing, where what is promised would not fit in the rest.
-    ///
-    /// # Panics
-    /// Where there is none.
-    pub(crate) fn mark_read_only(&self, start: LogicalAddress) -> bool {
-        self.state.lock().mark_read_only(start)
-    }
-
-    /// As [`Space::mark_read_only`], unless there is something in it: others allocate while a commit runs.
+    /// Keeps new allocations out of a block group, as its removal needs. Returns false, and changes nothing, where
+    /// something is in it, which others may have allocated while a commit runs, or where what is promised would not
+    /// fit in the rest.
     ///
     /// # Panics
     /// Where there is none.
     pub(crate) fn mark_empty_read_only(&self, start: LogicalAddress) -> bool {
         let mut state = self.state.lock();
-        state.change(start.0, |group| group.is_empty()) && state.mark_read_only(start)
+        let (flags, empty, free) = state.change(start.0, |group| {
+            (group.flags, group.is_empty(), if group.serves() { group.free.bytes() } else { 0 })
+        });
+        let could_be_had = state.could_be_had(flags) - free;
+        if !empty || free > 0 && could_be_had < state.info(flags).promised {
+            return false;
+        }
+        state.change(start.0, |group| group.read_only = true);
+        true
     }
 
     /// Allows allocations in a block group again.
@@ -474,17 +475,6 @@ impl Space {
 }
 
 impl State {
-    fn mark_read_only(&mut self, start: LogicalAddress) -> bool {
-        let (flags, free) =
-            self.change(start.0, |group| (group.flags, if group.serves() { group.free.bytes() } else { 0 }));
-        let could_be_had = self.could_be_had(flags) - free;
-        if free > 0 && could_be_had < self.info(flags).promised {
-            return false;
-        }
-        self.change(start.0, |group| group.read_only = true);
-        true
-    }
-
     /// The sums of the kind that flags name.
     fn info(&mut self, flags: BlockGroupFlags) -> &mut SpaceInfo {
         &mut self.infos[slot(flags)]

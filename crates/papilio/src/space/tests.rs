@@ -371,8 +371,8 @@ fn read_only_groups_serve_nobody_and_can_be_removed() {
     add(&space, second.0, 1 << 20, BlockGroupFlags::DATA);
     let promise = space.reserve_data(1 << 20).unwrap();
     assert!(is_full(space.reserve_data((1 << 20) + 1)));
-    assert!(space.mark_read_only(first));
-    assert!(!space.mark_read_only(second), "it would break the promise");
+    assert!(space.mark_empty_read_only(first));
+    assert!(!space.mark_empty_read_only(second), "it would break the promise");
     assert!(is_full(space.reserve_data(1)));
     assert_eq!(space.allocate(SpaceKind::Data, 1 << 20, 1 << 20).unwrap().start, second);
     assert!(is_full(space.allocate(SpaceKind::Data, SECTOR, SECTOR)));
@@ -397,7 +397,7 @@ fn lesser_profiles_serve_only_alone() {
     assert_eq!(space.allocate(SpaceKind::Metadata, NODE, NODE).unwrap().start.0, 1 << 20);
     assert!(is_full(space.allocate(SpaceKind::Metadata, NODE, NODE)));
     space.release(range(1 << 20, NODE));
-    assert!(space.mark_read_only(LogicalAddress(1 << 20)));
+    assert!(space.mark_empty_read_only(LogicalAddress(1 << 20)));
     space.remove_block_group(LogicalAddress(1 << 20));
     assert_eq!(space.allocate(SpaceKind::Metadata, NODE, NODE).unwrap().start.0, NODE);
 }
