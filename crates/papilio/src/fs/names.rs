@@ -73,7 +73,10 @@ impl Inode {
         if target.tree() != self.tree() {
             return Err(Error::path(name, PathError::CrossDevice));
         }
-        let unnamed = self.file_system().mounted.open_inodes.is_linkable(target.place());
+        // Kept open meanwhile: without a name it would go with the last who has it open.
+        let open = self.file_system().mounted.open_inodes.get(target.place());
+        let linkable = open.as_ref().and_then(|open| open.linkable());
+        let unnamed = linkable.is_some();
         self.file_system().change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
             let names = &self.file_system().mounted.name_changes;
             let _changing = names.changing();
@@ -83,7 +86,9 @@ impl Inode {
             names.note(generation, &editor.tree(), self.number(), name, Some(target.number()))?;
             link::link(&mut editor, numbers, handle.now(), target.number(), unnamed, self.number(), name)
         })?;
-        self.file_system().mounted.open_inodes.named(target.place());
+        if let (Some(open), Some(linkable)) = (&open, linkable) {
+            open.named(linkable);
+        }
         Ok(())
     }
 

@@ -4,9 +4,10 @@
 //! it open; an inode that lost its last name is deleted when the last of them goes, and if nobody has it
 //! open, at once. A crash in between leaves an orphan item, by which the next mount finds it.
 //!
-//! Locks: the table's, for one operation on the map; an inode's, shared by readers of its data and
-//! exclusive for who changes it ([`super::ordered_flush`] says who else does), taken before a transaction is
-//! joined. Kernel counterpart: the inode cache, `btrfs_evict_inode` (`fs/btrfs/inode.c`).
+//! Locks: the table's, for one operation on the map, and never where an [`OpenInode`] may be let go: that asks for
+//! it. An inode's data lock, shared by readers of its data and exclusive for who changes it
+//! ([`super::ordered_flush`] says who else does), and its `linkable`: both taken before a transaction is joined.
+//! Kernel counterpart: the inode cache, `btrfs_evict_inode` (`fs/btrfs/inode.c`).
 
 use crate::btree::LiveTree;
 use crate::data::extent_cache::ExtentCache;
@@ -26,7 +27,7 @@ use crate::namespace::Place;
 use crate::space::Reservation;
 use papilio_format::items::inode::{InodeItem, Timespec};
 use papilio_pagecache::Mapping;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -50,8 +51,9 @@ pub(crate) struct OpenInode {
     pub(super) data: DataLock,
     /// Its last name is gone.
     unlinked: AtomicBool,
-    /// It was made without a name and never had one: only then may it get one.
-    linkable: AtomicBool,
+    /// It was made without a name and never had one (`I_LINKABLE`): only then may it get one. Held by who names it
+    /// then, and by who notes that its last name went.
+    linkable: Mutex<bool>,
     /// What is known of overwriting it in place.
     pub(super) in_place: InPlace,
     /// What is known of its extents.
@@ -135,7 +137,7 @@ impl OpenInodes {
             mounted: Arc::downgrade(mounted),
             data: DataLock::default(),
             unlinked: AtomicBool::new(false),
-            linkable: AtomicBool::new(false),
+            linkable: Mutex::new(false),
             in_place: InPlace::default(),
             extents: ExtentCache::new(&self.sum_budget),
             ordered: OrderedExtents::new(&mounted.volume().geometry(), &self.ordered_budget),
@@ -157,22 +159,18 @@ impl OpenInodes {
     pub(super) fn unlinked(&self, mounted: &Arc<Mounted>, place: Place) {
         // Opened here too, so that exactly one is the last.
         let open = self.open(mounted, place);
-        open.unlinked.store(true, Ordering::Release);
+        {
+            // Not before who gave it that name has noted it.
+            let _linkable = open.linkable.lock();
+            open.unlinked.store(true, Ordering::Release);
+        }
         mounted.dirty_inodes.forget_unlinked(open);
     }
 
-    /// An inode without a name has one now.
-    pub(super) fn named(&self, place: Place) {
-        if let Some(open) = self.table.lock().get(&place).and_then(Weak::upgrade) {
-            open.unlinked.store(false, Ordering::Release);
-            open.linkable.store(false, Ordering::Release);
-        }
-    }
-
-    /// Whether an inode was made without a name and never had one (`I_LINKABLE`).
-    pub(super) fn is_linkable(&self, place: Place) -> bool {
-        let open = self.table.lock().get(&place).and_then(Weak::upgrade);
-        open.is_some_and(|open| open.linkable.load(Ordering::Acquire))
+    /// The inode at a place, if somebody has it open.
+    pub(super) fn get(&self, place: Place) -> Option<Arc<OpenInode>> {
+        // The lock goes before what this returns does.
+        self.table.lock().get(&place).and_then(Weak::upgrade)
     }
 }
 
@@ -314,8 +312,21 @@ impl OpenInode {
 
     /// It was made without a name: it is deleted when the last who has it open is gone.
     pub(super) fn set_unnamed(&self) {
+        let mut linkable = self.linkable.lock();
         self.unlinked.store(true, Ordering::Release);
-        self.linkable.store(true, Ordering::Release);
+        *linkable = true;
+    }
+
+    /// The right to give it its first name, if it was made without one and has none yet.
+    pub(super) fn linkable(&self) -> Option<MutexGuard<'_, bool>> {
+        let linkable = self.linkable.lock();
+        linkable.then_some(linkable)
+    }
+
+    /// It has its first name now.
+    pub(super) fn named(&self, mut linkable: MutexGuard<'_, bool>) {
+        *linkable = false;
+        self.unlinked.store(false, Ordering::Release);
     }
 }
 

@@ -5,6 +5,15 @@ use papilio::{FileSystem, RenameMode};
 use papilio_oracle::{Need, Scratch, require};
 use std::sync::atomic::{AtomicBool, Ordering};
 
+/// The others end also where who judges them fails: a scope waits for them before anybody hears of it.
+struct EndsWithScope<'a>(&'a AtomicBool);
+
+impl Drop for EndsWithScope<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
+}
+
 /// Threads that unlink a name and threads that make and fsync it: whatever comes first, replay finds one file of
 /// that name, as its fsync left it.
 #[test]
@@ -18,6 +27,7 @@ fn a_name_is_unlinked_while_others_make_and_fsync_it() {
     fs.sync().unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
+        let _others = EndsWithScope(&stop);
         for _ in 0..2 {
             scope.spawn(|| {
                 while !stop.load(Ordering::Relaxed) {
@@ -46,7 +56,6 @@ fn a_name_is_unlinked_while_others_make_and_fsync_it() {
             })
             .unwrap();
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(fs.failure().is_none());
 }
@@ -88,6 +97,7 @@ fn threads_that_change_and_fsync_the_same_names() {
     fs.sync().unwrap();
     let (stop, mut logs) = (AtomicBool::new(false), 0);
     std::thread::scope(|scope| {
+        let _others = EndsWithScope(&stop);
         for seed in 0..4 {
             let (fs, stop) = (&fs, &stop);
             scope.spawn(move || quarrel(fs, seed, stop));
@@ -101,7 +111,6 @@ fn threads_that_change_and_fsync_the_same_names() {
                 fs.sync().unwrap();
             }
         }
-        stop.store(true, Ordering::Relaxed);
     });
     assert!(fs.failure().is_none());
     assert!(logs > 0, "there are logs to be replayed");
