@@ -154,7 +154,7 @@ pub fn run(program: &str, arguments: &[&str]) -> String {
 pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
     let begun = Instant::now();
     while !so() {
-        assert!(begun.elapsed() < Duration::from_secs(30), "{what} never came");
+        assert!(begun.elapsed() < Duration::from_secs(120), "{what} never came");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
