@@ -73,24 +73,18 @@
 
 #![forbid(unsafe_code)]
 
-#[allow(dead_code)] // Not all of the writing half has a caller yet.
 mod btree;
-#[allow(dead_code)] // Not all of the writing half has a caller yet.
 mod data;
 mod errno;
 mod errors;
 mod fs;
 mod fsync_log;
-#[allow(dead_code)] // Not all of the writing half has a caller yet.
 mod items;
 mod maintenance;
-#[allow(dead_code)] // Not all of the writing half has a caller yet.
 mod namespace;
 mod options;
-#[allow(dead_code)] // Not all of the writing half has a caller yet.
 mod space;
 mod subvolume;
-#[allow(dead_code)] // Not all of the writing half has a caller yet.
 mod transaction;
 mod tuning;
 mod volume;

@@ -7,7 +7,7 @@
 
 use crate::btree::{Change, Item, Tree, TreeEditor};
 use crate::errors::{Error, Result};
-use crate::transaction::csum_items::{max_sums, remove_sums_of};
+use crate::transaction::csum_items::{max_sums, remove_sums};
 use papilio_format::items::csum::CsumItem;
 use papilio_format::{ChecksumType, Geometry, ItemType, LogicalAddress, objectid};
 use std::ops::Range;
@@ -139,7 +139,7 @@ pub(crate) fn plan_short_sums(
     let stale = overlapped(&before, &sums);
     if !stale.is_empty() {
         drop(before);
-        remove_sums_of(editor, &stale)?;
+        remove_sums(editor, &stale)?;
         before = items_before(&editor.tree(), &geometry, &sums)?;
     }
     Ok(plan_insertion(before, &geometry, &sums, most.min(max_sums(&geometry))))

@@ -6,7 +6,6 @@ mod check;
 mod checksums;
 #[cfg(test)]
 mod chunks_beside_commits;
-#[allow(dead_code)] // The deletion of subvolumes calls it next.
 mod committer;
 #[cfg(test)]
 mod compression_against_kernel;

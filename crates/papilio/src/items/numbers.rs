@@ -110,7 +110,8 @@ impl SubvolumeNumbers {
         Ok(())
     }
 
-    /// Forgets everything: for a tree that something else changed, such as the replay of a log.
+    /// Forgets everything, as the next mount would have.
+    #[cfg(test)]
     pub(crate) fn forget(&self) {
         *self.state.lock() = State::default();
     }

@@ -30,11 +30,6 @@ pub(crate) struct Removed {
 }
 
 impl Removed {
-    /// Names that are left.
-    pub(crate) fn nlink(&self) -> u32 {
-        self.item.nlink
-    }
-
     /// Whether it was the last name: the inode is an orphan now, to be removed once nobody has it open.
     pub(crate) fn is_last(&self) -> bool {
         self.item.nlink == 0

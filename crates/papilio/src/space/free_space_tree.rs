@@ -46,34 +46,6 @@ pub(crate) fn apply(
     editor.apply(&planned)
 }
 
-/// A range of a block group got an extent item.
-///
-/// # Errors
-/// As [`apply`].
-pub(crate) fn allocate_range(
-    editor: &mut TreeEditor<'_>,
-    group: LogicalRange,
-    range: LogicalRange,
-) -> Result<()> {
-    let mut changes = FreeSpaceChanges::default();
-    changes.allocated.cover(&range.bytes());
-    apply(editor, group, &changes)
-}
-
-/// A range of a block group lost its extent item.
-///
-/// # Errors
-/// As [`apply`].
-pub(crate) fn free_range(
-    editor: &mut TreeEditor<'_>,
-    group: LogicalRange,
-    range: LogicalRange,
-) -> Result<()> {
-    let mut changes = FreeSpaceChanges::default();
-    changes.freed.cover(&range.bytes());
-    apply(editor, group, &changes)
-}
-
 /// Adds a block group of which `free` is free. What an older block group of the same place left
 /// behind (as mkfs.btrfs before 6.3 does) goes.
 ///
@@ -452,6 +424,20 @@ mod tests {
     use proptest::prelude::*;
 
     const SECTOR: u64 = 4096;
+
+    /// A range got an extent item.
+    fn allocate_range(editor: &mut TreeEditor<'_>, group: LogicalRange, range: LogicalRange) -> Result<()> {
+        let mut changes = FreeSpaceChanges::default();
+        changes.allocated.cover(&range.bytes());
+        apply(editor, group, &changes)
+    }
+
+    /// A range lost its extent item.
+    fn free_range(editor: &mut TreeEditor<'_>, group: LogicalRange, range: LogicalRange) -> Result<()> {
+        let mut changes = FreeSpaceChanges::default();
+        changes.freed.cover(&range.bytes());
+        apply(editor, group, &changes)
+    }
 
     /// A block group's sectors, kept apart from the tree.
     struct Model {

@@ -13,7 +13,7 @@
 use super::block_group::{BlockGroup, BlockGroupUpdate};
 use super::range_set::RangeSet;
 use super::space_info::SpaceInfo;
-use super::{LogicalRange, Reservation, SpaceKind, SpaceTotals};
+use super::{LogicalRange, Reservation, SpaceKind};
 use crate::errors::{Error, Result};
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -54,11 +54,6 @@ impl Pinned {
     /// something new already.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = LogicalRange> + '_ {
         self.ranges.iter().map(LogicalRange::of)
-    }
-
-    /// Bytes.
-    pub(crate) fn bytes(&self) -> u64 {
-        self.ranges.bytes()
     }
 }
 
@@ -315,7 +310,8 @@ impl Space {
     }
 
     /// The sums of a kind. Where data and metadata share block groups, both are the same.
-    pub(crate) fn totals(&self, kind: SpaceKind) -> SpaceTotals {
+    #[cfg(test)]
+    pub(crate) fn totals(&self, kind: SpaceKind) -> super::SpaceTotals {
         self.state.lock().info(self.flags(kind)).totals
     }
 
@@ -337,6 +333,7 @@ impl Space {
     }
 
     /// The block group that an address lies in.
+    #[cfg(test)]
     pub(crate) fn block_group_of(&self, address: LogicalAddress) -> Option<NewBlockGroup> {
         let state = self.state.lock();
         let group = state.group_of(&(address.0..address.0.checked_add(1)?))?;
@@ -389,14 +386,6 @@ impl Space {
         }
         state.change(start.0, |group| group.read_only = true);
         true
-    }
-
-    /// Allows allocations in a block group again.
-    ///
-    /// # Panics
-    /// Where there is none.
-    pub(crate) fn mark_read_write(&self, start: LogicalAddress) {
-        self.state.lock().change(start.0, |group| group.read_only = false);
     }
 
     /// Promises metadata. An `emergency` may use the global reserve (see [`super::reservation`]).

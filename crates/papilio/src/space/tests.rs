@@ -216,7 +216,6 @@ impl Model {
             }
             Step::Unpin => {
                 let Some(pinned) = self.frozen.take() else { return };
-                assert_eq!(pinned.ranges().map(|range| range.length).sum::<u64>(), pinned.bytes());
                 self.space.unpin(pinned);
                 self.replace(Sector::Frozen, Sector::Free);
             }

@@ -13,7 +13,7 @@
 //! (`fs/btrfs/disk-io.c`).
 
 use super::chunk_items::put_block_group;
-use super::csum_items::remove_sums_of;
+use super::csum_items::remove_sums;
 use super::delayed_refs::ExtentKind;
 use super::extent_items::ExtentItems;
 use super::handle::Handle;
@@ -195,7 +195,7 @@ impl Transactions {
         }
         ranges.sort_unstable();
         let Some(tree) = self.live.find(objectid::CSUM_TREE)? else { return Ok(()) };
-        remove_sums_of(&mut tree.edit(handle), &ranges)
+        remove_sums(&mut tree.edit(handle), &ranges)
     }
 
     /// Tells the extent tree what happened to extents; says whether anything did.

@@ -40,21 +40,13 @@ pub(crate) fn csum_item<'c>(
     item.map(Some).map_err(|reason| Error::Item { tree: tree.id(), key, reason })
 }
 
-/// Removes the sums of `length` bytes from `start` on; sectors that have none are passed over.
+/// Removes the sums of ranges (start, bytes) in one pass over the tree; sectors that have none are passed over. The
+/// ranges ascend and do not overlap.
 ///
 /// # Errors
 /// A tree block or item that cannot be read, before anything was changed; or what changing the tree
 /// meets.
-pub(crate) fn remove_sums(editor: &mut TreeEditor<'_>, start: LogicalAddress, length: u64) -> Result<()> {
-    remove_sums_of(editor, &[(start, length)])
-}
-
-/// As [`remove_sums`], of many ranges (start, bytes) in one pass over the tree. The ranges ascend and
-/// do not overlap.
-///
-/// # Errors
-/// As [`remove_sums`].
-pub(crate) fn remove_sums_of(editor: &mut TreeEditor<'_>, ranges: &[(LogicalAddress, u64)]) -> Result<()> {
+pub(crate) fn remove_sums(editor: &mut TreeEditor<'_>, ranges: &[(LogicalAddress, u64)]) -> Result<()> {
     let ranges: Vec<Range<u64>> = ranges
         .iter()
         .map(|&(start, length)| start.0..start.0.saturating_add(length))

@@ -20,7 +20,6 @@ pub(crate) mod testing;
 mod tests;
 #[allow(clippy::module_inception)]
 mod volume;
-#[allow(dead_code)] // Callers land next.
 pub(crate) mod write;
 mod write_rows;
 

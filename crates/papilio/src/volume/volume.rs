@@ -82,7 +82,6 @@ impl Volume {
 
     /// Tells the last committed transaction: tree blocks of the one after it are accepted from here
     /// on. To be called before a block of a still later transaction can be read.
-    #[allow(dead_code)] // Callers land next.
     pub(crate) fn set_generation(&self, generation: Generation) {
         self.generation.store(generation.0, Ordering::Release);
     }
@@ -116,7 +115,6 @@ impl Volume {
     ///
     /// # Errors
     /// No chunk starts there.
-    #[allow(dead_code)] // Callers land next.
     pub(crate) fn remove_chunk(&self, start: LogicalAddress) -> Result<()> {
         let _writer = self.install.lock();
         let chunks =
@@ -129,7 +127,6 @@ impl Volume {
     ///
     /// # Errors
     /// No such device, or one that is smaller than the item says.
-    #[allow(dead_code)] // Callers land next.
     pub(crate) fn set_device_item(&self, item: DeviceItem) -> Result<()> {
         let _writer = self.install.lock();
         let devices = self.devices.load();

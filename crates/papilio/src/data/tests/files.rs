@@ -8,7 +8,7 @@ use crate::data::file_edit::{FileEdit, WriteContext, WriteOptions};
 use crate::data::space::{DataExtent, DataReference, DataSpace};
 use crate::data::stored_extents::StoredExtents;
 use crate::data::{FileData, ReadContext};
-use crate::transaction::csum_items::remove_sums_of;
+use crate::transaction::csum_items::remove_sums;
 use crate::volume::testing::{chunk_item, superblock};
 use crate::{Error, Result};
 use papilio_format::features::IncompatFeatures;
@@ -241,7 +241,7 @@ impl Files {
         drop(state);
         let ranges: Vec<_> =
             free.iter().map(|&(address, length)| (LogicalAddress(address), length)).collect();
-        remove_sums_of(&mut self.sums.edit(&self.space), &ranges).unwrap();
+        remove_sums(&mut self.sums.edit(&self.space), &ranges).unwrap();
         for (address, length) in free {
             let junk = vec![0xdd; length as usize];
             self.forest.volume.write(LogicalAddress(address), &junk).unwrap();

@@ -135,7 +135,7 @@ fn times_of_links_and_unlinks() {
     let stored = world.item(number);
     assert_eq!((stored.mtime.seconds, stored.sequence), (born, 1));
     let removed = world.unlink(ROOT, b"a").unwrap();
-    assert_eq!((removed.nlink(), removed.is_last(), removed.index), (1, false, 2));
+    assert_eq!((removed.item.nlink, removed.is_last(), removed.index), (1, false, 2));
     assert_eq!(world.item(number).ctime.seconds, world.clock());
     assert_eq!(world.item(ROOT).mtime.seconds, world.clock());
     world.check();

@@ -67,7 +67,7 @@ fn a_range_takes_fronts_backs_and_middles() {
         let forest = TestForest::new(4096);
         let tree = tree(&forest, &items);
         let removed: Vec<_> = removed.iter().map(|&(from, to)| (at(from), (to - from) * SECTOR)).collect();
-        remove_sums_of(&mut tree.edit(&forest.allocator), &removed).unwrap();
+        remove_sums(&mut tree.edit(&forest.allocator), &removed).unwrap();
         assert_eq!(ranges(&tree), left, "without {removed:?}");
     }
 }
@@ -78,12 +78,12 @@ fn one_range_over_many_leaves() {
     let items: Vec<_> = (0..200).map(|n| (n * 800, n * 800 + 700)).collect();
     let tree = tree(&forest, &items);
     assert!(tree.tree().root().level > 0);
-    remove_sums(&mut tree.edit(&forest.allocator), at(1_000), 100_000 * SECTOR).unwrap();
+    remove_sums(&mut tree.edit(&forest.allocator), &[(at(1_000), 100_000 * SECTOR)]).unwrap();
     let left = ranges(&tree);
     assert_eq!(left[..2], [(0, 700), (800, 1_000)]);
     assert_eq!(left[2], (101_000, 101_500));
     assert_eq!(left.len(), 2 + 200 - 126);
-    remove_sums(&mut tree.edit(&forest.allocator), LogicalAddress(0), u64::MAX).unwrap();
+    remove_sums(&mut tree.edit(&forest.allocator), &[(LogicalAddress(0), u64::MAX)]).unwrap();
     assert_eq!(ranges(&tree), []);
 }
 
