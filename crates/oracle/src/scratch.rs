@@ -1,4 +1,5 @@
-//! Temporary folders that take everything in them away again: files, mounts and loop devices.
+//! Temporary folders that take everything in them away again: files, mounts and loop devices; and a switch of the kernel's
+//! that is on for as long as there is one ([`crate::fuse_ring`]).
 //!
 //! A folder is called `papilio-PID-START-RANDOM`, after the process that made it and the moment that
 //! process started, and holds a file `lock` that the process keeps locked. A run that was killed
@@ -121,24 +122,29 @@ pub fn free_space(path: &Path) -> io::Result<u64> {
 
 /// Removes what killed runs left under `/dev/shm` and the temporary folder; gives what it removed.
 pub fn clean_leftovers() -> Vec<PathBuf> {
+    let parents = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
+    parents.iter().flat_map(|parent| clean_leftovers_in(parent)).collect()
+}
+
+/// Removes what killed runs left in a folder; gives what it removed.
+pub(crate) fn clean_leftovers_in(parent: &Path) -> Vec<PathBuf> {
     let mut removed = Vec::new();
-    for parent in [PathBuf::from("/dev/shm"), std::env::temp_dir()] {
-        let Ok(entries) = std::fs::read_dir(&parent) else { continue };
-        for entry in entries.flatten() {
-            if !entry.file_type().is_ok_and(|kind| kind.is_dir()) || !is_orphan(&entry.file_name()) {
-                continue;
-            }
-            match remove_leftover(&entry.path()) {
-                Ok(true) => removed.push(entry.path()),
-                Ok(false) => {}
-                Err(error) => eprintln!("{}: not removed: {error:#}", entry.path().display()),
-            }
+    let Ok(entries) = std::fs::read_dir(parent) else { return removed };
+    for entry in entries.flatten() {
+        if !entry.file_type().is_ok_and(|kind| kind.is_dir()) || !is_orphan(&entry.file_name()) {
+            continue;
+        }
+        match remove_leftover(&entry.path()) {
+            Ok(true) => removed.push(entry.path()),
+            Ok(false) => {}
+            Err(error) => eprintln!("{}: not removed: {error:#}", entry.path().display()),
         }
     }
     removed
 }
 
-fn clean_leftovers_once() {
+/// As [`clean_leftovers`], the first time in a process.
+pub(crate) fn clean_leftovers_once() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| drop(clean_leftovers()));
 }
@@ -160,7 +166,7 @@ fn is_orphan(name: &OsStr) -> bool {
 fn remove_leftover(path: &Path) -> anyhow::Result<bool> {
     match File::open(path.join(LOCK_FILE)) {
         Ok(lock) => match lock.try_lock() {
-            Ok(()) => remove(path).map(|()| true),
+            Ok(()) => Ok(crate::fuse_ring::put_back(path)? && remove(path).map(|()| true)?),
             Err(std::fs::TryLockError::WouldBlock) => Ok(false),
             Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
         },
