@@ -1,5 +1,6 @@
 //! A mount whose server is a child process, and its end.
 
+use crate::transport;
 use papilio::{FileSystem, MkfsOptions};
 use papilio_fuse::{MountOptions, Session};
 use papilio_oracle::{Need, Scratch, require};
@@ -50,29 +51,45 @@ fn give_up_mounting() {
 /// What mounting takes.
 pub use crate::transport::NEEDS;
 
+/// Options, and a transport.
+fn over(transport: &str, options: &str) -> String {
+    format!("{options},transport={transport}")
+}
+
 /// A mount. Dropping it ends it, also after a failure.
 pub struct Mount {
     directory: PathBuf,
     server: Option<Child>,
     _scratch: Scratch,
-    _switch: crate::transport::Switch,
+    _switch: transport::Switch,
 }
 
 impl Mount {
     /// Mounts the image with these options.
     pub fn new(scratch: &Scratch, image: &Path, options: &str) -> Self {
-        Self::start(scratch, image, options, false)
+        Self::start(scratch, image, &over(transport::NAME, options), false, transport::switch())
     }
 
     /// Mounts by the helper for users.
     pub fn by_helper(scratch: &Scratch, image: &Path, options: &str) -> Self {
-        Self::start(scratch, image, options, true)
+        Self::start(scratch, image, &over(transport::NAME, options), true, transport::switch())
     }
 
-    fn start(scratch: &Scratch, image: &Path, options: &str, helper: bool) -> Self {
+    /// Mounts over another transport than this program's, with the switch as it is.
+    #[allow(dead_code, reason = "asked for by the tests of one transport only")]
+    pub fn by_transport(scratch: &Scratch, image: &Path, name: &str, switch: transport::Switch) -> Self {
+        Self::start(scratch, image, &over(name, ""), false, switch)
+    }
+
+    fn start(
+        scratch: &Scratch,
+        image: &Path,
+        options: &str,
+        helper: bool,
+        switch: transport::Switch,
+    ) -> Self {
         let directory = scratch.unique("papilio");
         std::fs::create_dir(&directory).unwrap();
-        let switch = crate::transport::switch();
         let mut command = Command::new(std::env::current_exe().unwrap());
         if helper {
             command.env(HELPER, "1");
@@ -81,7 +98,7 @@ impl Mount {
             .args(["--exact", "server::serve", "--nocapture", "--test-threads=1"])
             .env(IMAGE, image)
             .env(DIRECTORY, &directory)
-            .env(OPTIONS, format!("{options},transport={}", crate::transport::NAME))
+            .env(OPTIONS, options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()

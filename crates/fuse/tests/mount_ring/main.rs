@@ -23,4 +23,5 @@ mod smoke;
 mod steps;
 #[path = "../mount/subvolumes.rs"]
 mod subvolumes;
+mod switched;
 mod transport;
