@@ -309,7 +309,8 @@ impl Transactions {
         let generation = Generation(self.generation.load(Ordering::Acquire));
         let stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
         let mut trees = Vec::new();
-        for id in std::mem::take(&mut *self.changed_trees.lock()) {
+        let changed = std::mem::take(&mut *self.changed_trees.lock());
+        for id in changed {
             if let Some(tree) = self.live.find(id)? {
                 let frozen = tree.freeze(stamp);
                 trees.push((tree, frozen));
