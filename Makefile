@@ -1,6 +1,6 @@
 # The main jobs. Each installs what it needs (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall test longtest bench demo clients fuzz tidy ci
+.PHONY: help setup build install uninstall test locks longtest bench demo clients fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -39,6 +39,10 @@ uninstall: ## take away what install put there
 test: setup ## run all tests; those that need root, loop devices or the kernel's Btrfs say so when skipped
 	$(CARGO) test --workspace --locked
 	$(CARGO) test --locked -p papilio-pagecache --features shuttle --test model_check
+	bash scripts/lock-order.sh
+
+locks: setup ## run tests of threads with locks that check the order they are taken in, and print that order
+	@bash scripts/lock-order.sh
 
 longtest: setup ## compare 50,000 files and 2 GiB with the kernel in every shape and profile (hours; PAPILIO_ORACLE_PRESETS picks)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \

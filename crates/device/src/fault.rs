@@ -9,7 +9,7 @@
 
 use crate::device::{Access, Advice, Device, check_read, check_write};
 use papilio_format::PhysicalAddress;
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::io;
 use std::ops::Range;
 use std::sync::Arc;

@@ -19,7 +19,7 @@ use crate::open::Backing;
 pub use crate::open::OpenOptions;
 use crate::uring;
 use papilio_format::PhysicalAddress;
-use parking_lot::RwLock;
+use papilio_locks::RwLock;
 use rustix::fs::FallocateFlags;
 use rustix::io::{Errno, ReadWriteFlags};
 use std::cell::RefCell;

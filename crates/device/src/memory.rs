@@ -10,7 +10,7 @@
 
 use crate::device::{Access, Device, check_read, check_write};
 use papilio_format::PhysicalAddress;
-use parking_lot::RwLock;
+use papilio_locks::{RwLock, in_order};
 use std::collections::HashMap;
 use std::fs::File;
 use std::io;
@@ -98,6 +98,7 @@ impl MemoryDevice {
     /// A device with the same content, from one moment; later writes to either are not seen by the
     /// other. Costs a table entry a chunk, and no copy of data until one is written.
     pub fn snapshot(&self) -> Self {
+        let _order = in_order("shards, as they lie");
         let held: Vec<_> = self.shards.iter().map(|shard| shard.read()).collect();
         let tables = held.iter().map(|shard| (**shard).clone()).collect();
         let mut snapshot = Self::from_tables(self.size.load(Ordering::Acquire), tables);
@@ -113,6 +114,7 @@ impl MemoryDevice {
 
     /// Grows or shrinks the device. What is cut off is gone: growing again shows zeros.
     pub fn resize(&self, size: u64) {
+        let _order = in_order("shards, as they lie");
         let mut held: Vec<_> = self.shards.iter().map(|shard| shard.write()).collect();
         self.size.store(size, Ordering::Release);
         let (last, used) = (size / CHUNK_SIZE as u64, (size % CHUNK_SIZE as u64) as usize);

@@ -15,7 +15,7 @@
 use crate::device::{Access, Advice, Device};
 use crate::memory::MemoryDevice;
 use papilio_format::PhysicalAddress;
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::io;
 use std::sync::Arc;
 

@@ -13,7 +13,7 @@ use crate::numbers::{InodeNumbers, Place};
 use crate::transport::NodeId;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};

@@ -15,7 +15,7 @@
 //! Owns [`InodeNumbers`]. Locks: its table's, for one look-up.
 
 use papilio::format::{InodeNumber, TreeId};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::HashMap;
 
 /// Bits of an inode's own number.

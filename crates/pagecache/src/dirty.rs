@@ -12,11 +12,12 @@
 //! ```
 
 use crate::folio::record::{BLOCKS_PER_RECORD, Record, flag};
-use crate::folio::{Folio, FolioRead, FolioWrite};
+use crate::folio::{Folio, FolioRead, FolioWrite, WRITEBACK};
 use crate::mapping::{LAST_INDEX, Mapping, MappingInner};
 use crate::sync;
 use crate::xarray::{Mark, XArray};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
+use papilio_locks::Held;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64 as PlainU64;
@@ -316,7 +317,8 @@ impl Mapping {
             drop(tree);
             drop(given_back);
             let range = run_of(&pieces).expect("a run has a piece");
-            return Some(WritebackRun { mapping: Arc::clone(inner), pieces, range });
+            let _held = WRITEBACK.tried(pieces[0].guard().folio().record());
+            return Some(WritebackRun { mapping: Arc::clone(inner), pieces, range, _held });
         }
     }
 
@@ -395,6 +397,7 @@ pub struct WritebackRun {
     mapping: Arc<MappingInner>,
     pieces: Vec<Piece>,
     range: Range<u64>,
+    _held: Held,
 }
 
 impl WritebackRun {

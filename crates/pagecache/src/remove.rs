@@ -7,8 +7,8 @@ use crate::PAGE_SHIFT;
 use crate::PAGE_SIZE;
 use crate::cache::Shared;
 use crate::dirty::pages_of;
-use crate::folio::Folio;
 use crate::folio::record::flag;
+use crate::folio::{CONTENTS, Folio};
 use crate::mapping::{LAST_INDEX, Mapping};
 use crate::sync;
 use crate::xarray::Found;
@@ -89,6 +89,7 @@ impl Mapping {
     /// False when the folio had left its mapping, so that something else may be there now.
     fn discard_folio(&self, folio: Folio, bytes: &Range<u64>) -> bool {
         let record = folio.record();
+        let _held = CONTENTS.hold(record);
         record.lock_exclusive(&self.inner.shared.waits);
         let unlock = || record.unlock_exclusive(&self.inner.shared.waits);
         if record.mapping.load(Acquire) != self.inner.id {
@@ -164,6 +165,7 @@ impl Mapping {
     /// Whether the folio left; `None` when it had left before.
     fn invalidate_folio(&self, folio: &Folio, bytes: &Range<u64>) -> Option<bool> {
         let record = folio.record();
+        let _held = CONTENTS.hold(record);
         record.lock_exclusive(&self.inner.shared.waits);
         let result = (record.mapping.load(Acquire) == self.inner.id).then(|| {
             let mut tree = sync::lock(&self.inner.tree);

@@ -1,25 +1,28 @@
-//! The locks and atomics of this crate: parking_lot and std, or shuttle's for model checking.
+//! The locks and atomics of this crate: those of papilio-locks and std, or shuttle's for model checking.
 //!
 //! Owns the choice, and [`Padded`]. What is only touched under a lock uses std's atomics in both
 //! builds, so that the model checker tries interleavings where there are any.
 
 #[cfg(not(feature = "shuttle"))]
 mod real {
-    pub use parking_lot::{Condvar, Mutex, MutexGuard};
+    pub use papilio_locks::{Condvar, Mutex, MutexGuard};
     pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
     /// Locks.
+    #[cfg_attr(feature = "lock-order", track_caller)]
     pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock()
     }
 
     /// Waits for a notification.
+    #[cfg_attr(feature = "lock-order", track_caller)]
     pub fn wait<'a, T>(condvar: &Condvar, mut guard: MutexGuard<'a, T>) -> MutexGuard<'a, T> {
         condvar.wait(&mut guard);
         guard
     }
 
     /// Waits for a notification, at most this long.
+    #[cfg_attr(feature = "lock-order", track_caller)]
     pub fn wait_for<'a, T>(
         condvar: &Condvar,
         mut guard: MutexGuard<'a, T>,

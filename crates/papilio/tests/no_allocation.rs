@@ -1,6 +1,9 @@
 //! Reads and overwrites in their steady state allocate nothing from the heap: direct ones and cached ones, hits,
 //! misses and evictions, of files in one extent and in many.
 
+// Noting the order of locks does.
+#![cfg(not(feature = "lock-order"))]
+
 use papilio::{File, FileSystem, InodeFlags, MkfsOptions, OpenOptions};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;

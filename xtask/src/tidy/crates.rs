@@ -17,7 +17,7 @@ const LAYERS: [&[&str]; 10] = [
     &["papilio"],
     &["papilio-device"],
     &["papilio-pagecache"],
-    &["papilio-format"],
+    &["papilio-format", "papilio-locks"],
 ];
 /// For tests: what a user gets never needs them.
 const TEST_ONLY: [&str; 2] = ["papilio-oracle", "papilio-simulator"];

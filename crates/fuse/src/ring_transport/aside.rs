@@ -4,7 +4,7 @@
 //! the last handle on them is gone.
 
 use super::cpus;
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::PathBuf;

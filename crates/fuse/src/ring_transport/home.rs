@@ -5,7 +5,7 @@
 //! (EIO then). Locks: `returned`, held for a push or a swap.
 
 use super::entry::Entry;
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};

@@ -12,7 +12,7 @@ use crate::Errno;
 use crate::nodes::{Node, stale};
 use crate::transport::{DirectoryHandle, DirectorySink, Entry, ListedEntry, NodeId};
 use papilio::{DirEntry, EntryTarget, ErrorKind, FileKind, Inode, PathError};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

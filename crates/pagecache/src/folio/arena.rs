@@ -16,6 +16,7 @@ use crate::processor::prefetch_address;
 use crate::sync::{self, Mutex, Padded};
 use crate::{MAX_ORDER, PAGE_SIZE};
 use arrayvec::ArrayVec;
+use papilio_locks::in_order;
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -201,6 +202,7 @@ impl Arena {
     fn take_from_all(&self, order: u8) -> Option<u32> {
         let mut buddy = sync::lock(&self.buddy);
         // All at once, so that no page goes from one that has not been looked at to one that has.
+        let _order = in_order("magazines, as they lie, and only under the allocator's lock");
         let mut magazines: ArrayVec<_, MAGAZINES> =
             self.magazines.iter().map(|magazine| sync::lock(magazine)).collect();
         for id in magazines.iter_mut().flat_map(|magazine| magazine.drain(..)) {

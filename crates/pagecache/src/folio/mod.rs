@@ -20,10 +20,17 @@ pub(crate) mod record;
 use crate::cache::Shared;
 use crate::processor::copy_past_caches;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
+use papilio_locks::{Class, Held};
 use record::{Record, flag};
 use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
+
+/// Content locks, for the order of locks.
+pub(crate) static CONTENTS: Class = Class::new("folio");
+/// Folios that are being written.
+pub(crate) static WRITEBACK: Class =
+    Class::several("writeback", "who writes does not wait for others who do");
 
 /// A counted reference to a folio.
 pub struct Folio {
@@ -108,6 +115,7 @@ impl Folio {
     /// Locks the contents for reading; waits for a fill or a writer. `None` when they are not up to date: the fill failed,
     /// or the folio was truncated before it.
     pub fn read(&self) -> Option<FolioRead> {
+        CONTENTS.might_wait(self.record());
         self.record().lock_shared(&self.shared().waits);
         self.clone().locked_shared()
     }
@@ -122,19 +130,22 @@ impl Folio {
 
     /// [`Folio::read`] that gives its own reference to the guard.
     pub fn into_read(self) -> Option<FolioRead> {
+        CONTENTS.might_wait(self.record());
         self.record().lock_shared(&self.shared().waits);
         self.locked_shared()
     }
 
     #[inline]
     fn locked_shared(self) -> Option<FolioRead> {
-        let guard = FolioRead { folio: self };
+        let _held = CONTENTS.tried(self.record());
+        let guard = FolioRead { folio: self, _held };
         guard.folio.is_uptodate().then_some(guard)
     }
 
     /// Locks the contents for changing them; waits for readers, a fill and writeback. `None` when they are not up to date or
     /// the folio is no longer in its mapping: look it up again. While the guard lives, the folio stays in its mapping.
     pub fn write(&self) -> Option<FolioWrite> {
+        CONTENTS.might_wait(self.record());
         self.record().lock_exclusive(&self.shared().waits);
         self.clone().locked_exclusive()
     }
@@ -148,12 +159,13 @@ impl Folio {
     }
 
     fn locked_exclusive(self) -> Option<FolioWrite> {
-        let guard = FolioWrite { folio: self };
+        let guard = FolioWrite::from_locked(self);
         (guard.folio.is_uptodate() && guard.folio.is_attached()).then_some(guard)
     }
 
     /// Waits until no block of it is being written.
     pub fn wait_writeback(&self) {
+        WRITEBACK.might_wait(self.record());
         self.record().wait_writeback(&self.shared().waits);
     }
 
@@ -225,6 +237,7 @@ impl std::fmt::Debug for Folio {
 #[derive(Debug)]
 pub struct FolioRead {
     folio: Folio,
+    _held: Held,
 }
 
 impl FolioRead {
@@ -255,6 +268,7 @@ impl Drop for FolioRead {
 #[derive(Debug)]
 pub struct FolioWrite {
     folio: Folio,
+    held: Held,
 }
 
 impl FolioWrite {
@@ -265,12 +279,14 @@ impl FolioWrite {
 
     /// Takes over a lock that is held.
     pub(crate) fn from_locked(folio: Folio) -> Self {
-        Self { folio }
+        let held = CONTENTS.tried(folio.record());
+        Self { folio, held }
     }
 
     /// Gives up the reference, which the caller has frozen, and the lock, which it lets go itself.
     pub(crate) fn forget<'a>(self) -> &'a Record {
         let record = self.folio.record;
+        self.held.let_go();
         std::mem::forget(self);
         // SAFETY: records live as long as the cache, which the caller, who froze the folio, keeps alive.
         unsafe { record.as_ref() }
@@ -306,11 +322,13 @@ impl Drop for FolioWrite {
 #[derive(Debug)]
 pub struct FolioFill {
     folio: Option<Folio>,
+    held: Held,
 }
 
 impl FolioFill {
     pub(crate) fn new(folio: Folio) -> Self {
-        Self { folio: Some(folio) }
+        let held = CONTENTS.tried(folio.record());
+        Self { folio: Some(folio), held }
     }
 
     /// The folio.
@@ -354,6 +372,7 @@ impl FolioFill {
     pub fn finish_write(mut self) -> FolioWrite {
         let folio = self.folio.take().expect("only finishing takes it");
         folio.record().set(flag::UPTODATE);
+        self.held.let_go();
         FolioWrite::from_locked(folio)
     }
 }

@@ -8,7 +8,7 @@
 
 use crate::btree::TreeBlock;
 use papilio_format::LogicalAddress;
-use parking_lot::RwLock;
+use papilio_locks::RwLock;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;

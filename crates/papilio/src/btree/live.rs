@@ -6,7 +6,9 @@
 //! written out, or shared, at leisure.
 //!
 //! Locks: `writer` (held by an editor), then `root` (exclusively only while blocks in memory are
-//! changed, not while a device is read, as far as the path was warmed before). A record's lock is a leaf.
+//! changed, not while a device is read, as far as the path was warmed before), and in it those of who gives and takes
+//! blocks (see [`NodeAllocator`]). Of several subvolumes, the writers in the order of their ids; after them the root
+//! tree's or the UUID tree's; no other trees' writers are held together. A record's lock is a leaf.
 //! Kernel counterpart: `struct btrfs_root` (`fs/btrfs/ctree.h`).
 
 use super::change::{Edit, Op};
@@ -14,8 +16,8 @@ use super::edit::BlockIdentity;
 use super::{Forest, Item, NodeAllocator, RootPointer, Tree, TreeBlock};
 use crate::errors::{Error, Result};
 use papilio_format::items::root::RawRootItem;
-use papilio_format::{Generation, Geometry, Key, TreeId};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use papilio_format::{Generation, Geometry, Key, TreeId, objectid};
+use papilio_locks::{Mutex, MutexGuard, RwLock};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -27,6 +29,27 @@ pub(crate) struct RootRecord {
     pub(crate) item: RawRootItem,
     /// The offset of the root item's key.
     pub(crate) key_offset: u64,
+}
+
+/// The locks of a tree, its root's and its writer's: made in places of their own for trees that one thread changes at
+/// once, so that `lock-order` tells them apart.
+fn locks_of(tree: Tree) -> (RwLock<Tree>, Mutex<()>) {
+    #[track_caller]
+    fn new(tree: Tree) -> (RwLock<Tree>, Mutex<()>) {
+        (RwLock::new(tree), Mutex::new(()))
+    }
+    match tree.id() {
+        objectid::ROOT_TREE => new(tree),
+        objectid::CHUNK_TREE => new(tree),
+        objectid::DEV_TREE => new(tree),
+        objectid::EXTENT_TREE => new(tree),
+        objectid::BLOCK_GROUP_TREE => new(tree),
+        objectid::FREE_SPACE_TREE => new(tree),
+        objectid::CSUM_TREE => new(tree),
+        objectid::UUID_TREE => new(tree),
+        objectid::TREE_LOG => new(tree),
+        _subvolume => new(tree),
+    }
 }
 
 /// A tree that changes.
@@ -67,11 +90,13 @@ impl LiveTree {
     }
 
     fn of(tree: Tree, record: Option<RootRecord>) -> Self {
+        let (id, forest) = (tree.id(), Arc::clone(tree.forest()));
+        let (root, writer) = locks_of(tree);
         Self {
-            id: tree.id(),
-            forest: Arc::clone(tree.forest()),
-            root: RwLock::new(tree),
-            writer: Mutex::new(()),
+            id,
+            forest,
+            root,
+            writer,
             frozen: AtomicU64::new(0),
             version: AtomicU64::new(0),
             referenced: AtomicBool::new(is_referenced(record.as_ref())),

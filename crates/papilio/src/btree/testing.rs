@@ -15,7 +15,7 @@ use papilio_format::items::chunk::RaidProfile;
 use papilio_format::items::root::RawRootItem;
 use papilio_format::node::NodeHeader;
 use papilio_format::{Generation, Key, LogicalAddress, PhysicalAddress, TreeId};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

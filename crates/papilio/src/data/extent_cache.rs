@@ -12,7 +12,7 @@
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind};
 use crate::data::sum_cache::{SumBudget, SumCache};
 use papilio_format::FileOffset;
-use parking_lot::RwLock;
+use papilio_locks::RwLock;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};

@@ -22,7 +22,7 @@ use crate::tuning::NocowCheck;
 use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::{ExtentPart, FileExtentContent};
 use papilio_format::{FileOffset, Geometry, InodeNumber, LogicalAddress, objectid};
-use parking_lot::RwLock;
+use papilio_locks::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 

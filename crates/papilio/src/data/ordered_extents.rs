@@ -25,7 +25,7 @@ use crate::space::{LogicalRange, Reservation};
 use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::{ChecksumType, FileOffset, Generation, Geometry, LogicalAddress};
-use parking_lot::{Condvar, Mutex, MutexGuard};
+use papilio_locks::{Class, Condvar, Held, Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -84,6 +84,9 @@ pub(crate) struct Step<'a> {
     pub(crate) next: u64,
 }
 
+/// Ranges of files that are locked: a thread has at most one.
+static RANGE: Class = Class::new("range-of-file");
+
 /// A locked range of the file.
 #[derive(Debug)]
 #[must_use = "it is unlocked when dropped"]
@@ -91,6 +94,7 @@ pub(crate) struct RangeLock<'a> {
     of: &'a OrderedExtents,
     range: Range<u64>,
     ticket: u64,
+    _held: Held,
 }
 
 impl OrderedExtents {
@@ -196,12 +200,13 @@ impl OrderedExtents {
     }
 
     fn lock(&self, range: Range<u64>, exclusive: bool) -> (RangeLock<'_>, MutexGuard<'_, State>) {
+        RANGE.might_wait(self);
         let mut state = self.state.lock();
         let ticket = state.locks.enter(range.clone(), exclusive);
         while !state.locks.is_granted(ticket) {
             self.left.wait(&mut state);
         }
-        (RangeLock { of: self, range, ticket }, state)
+        (RangeLock { of: self, range, ticket, _held: RANGE.tried(self) }, state)
     }
 
     /// Takes `bytes` of those for which metadata is promised, if there are so many.

@@ -27,7 +27,7 @@ use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::{FileOffset, Geometry, InodeNumber, LogicalAddress, TreeId, objectid};
-use parking_lot::RwLock;
+use papilio_locks::RwLock;
 use std::cell::{OnceCell, RefCell};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};

@@ -12,7 +12,7 @@
 use crate::data::checksum::DataSums;
 use crate::errors::Result;
 use papilio_format::{Geometry, LogicalAddress};
-use parking_lot::RwLock;
+use papilio_locks::RwLock;
 use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -290,9 +290,8 @@ mod tests {
             cache.insert(window, 0..WINDOW, &[window as u8; WINDOW]);
         }
         let shards = cache.shards.get().unwrap();
-        assert!(
-            shards.iter().all(|shard| shard.0.read().slots.iter().flatten().count() == shard.0.read().held)
-        );
+        let counts_what_it_holds = |table: &Table| table.slots.iter().flatten().count() == table.held;
+        assert!(shards.iter().all(|shard| counts_what_it_holds(&shard.0.read())));
         assert_eq!(shards.iter().map(|shard| shard.0.read().held).sum::<usize>(), 100);
         assert!(!cache.budget.take());
         let slots: usize = shards.iter().map(|shard| shard.0.read().slots.len()).sum();

@@ -6,7 +6,7 @@
 //!
 //! Invariants: room is promised for every dirty block; bytes of a folio behind the end of the file are zeros;
 //! a folio that is not in the cache has its truth in the trees. Locks, in this order: the open inode's writer
-//! lock, its data lock (shared), folios. Kernel counterparts: `btrfs_buffered_write`,
+//! lock, sharing and its data lock (both shared), folios, those of a transaction. Kernel counterparts: `btrfs_buffered_write`,
 //! `btrfs_delalloc_reserve_space` (`fs/btrfs/file.c`, `fs/btrfs/delalloc-space.c`), `filemap_read`
 //! (`mm/filemap.c`).
 

@@ -19,7 +19,7 @@ use crate::transaction::{Handle, Transactions};
 use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 use papilio_format::items::root::RootFlags;
 use papilio_format::{InodeNumber, TreeId, objectid};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -7,6 +7,7 @@
 
 use crate::fs::FileSystem;
 use crate::fs::mount::Mounted;
+use papilio_locks::Class;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Weak};
@@ -74,8 +75,12 @@ impl Committer {
     }
 }
 
+/// The thread at work, for which closing waits.
+static COMMITTER: Class = Class::new("committer-thread");
+
 impl Drop for Committer {
     fn drop(&mut self) {
+        COMMITTER.might_wait(&*self.stop);
         self.stop.store(true, Ordering::Release);
         self.wake = None;
         if let Some(thread) = self.thread.take()
@@ -96,6 +101,7 @@ struct Work {
 
 impl Work {
     fn run(&self, told: &Receiver<Wake>) {
+        let _at_work = COMMITTER.tried(&*self.stop);
         let mut commit_at = Instant::now() + self.interval;
         loop {
             let told_now = told.recv_timeout(commit_at.saturating_duration_since(Instant::now()));

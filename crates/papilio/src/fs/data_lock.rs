@@ -9,8 +9,8 @@
 //! whose readers count by processor is `include/linux/percpu-rwsem.h`.
 
 use arrayvec::ArrayVec;
+use papilio_locks::{RwLock, RwLockReadGuard, RwLockWriteGuard, in_order};
 use papilio_pagecache::thread_number;
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 /// Shards of a lock.
 const SHARDS: usize = 8;
@@ -47,7 +47,12 @@ impl DataLock {
 
     /// Takes it alone: waits for all others.
     pub(super) fn write(&self) -> ExclusiveData<'_> {
-        ExclusiveData { _shards: self.shards.iter().map(|shard| shard.0.write()).collect() }
+        let (first, others) = self.shards.split_first().expect("there are some");
+        let mut shards: ArrayVec<_, SHARDS> = ArrayVec::new();
+        shards.push(first.0.write());
+        let _order = in_order("a lock's shards, as they lie");
+        shards.extend(others.iter().map(|shard| shard.0.write()));
+        ExclusiveData { _shards: shards }
     }
 
     /// As [`DataLock::write`], if nobody has it.

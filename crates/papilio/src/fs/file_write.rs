@@ -22,8 +22,8 @@ use crate::fs::in_place::check_mutable;
 use crate::fs::open_inodes::OpenInode;
 use crate::items::inode;
 use papilio_format::FileOffset;
+use papilio_locks::{RwLockReadGuard, in_order};
 use papilio_pagecache::Invalidate;
-use parking_lot::RwLockReadGuard;
 use std::ops::Range;
 
 /// Bytes that one change of a transaction writes at most.
@@ -259,15 +259,18 @@ impl File {
         let (own, other) = (self.open_inode()?, source.open_inode()?);
         let (own_place, other_place) = (self.inode().place(), source.inode().place());
         let (_first, _second);
-        match own_place.cmp(&other_place) {
-            std::cmp::Ordering::Equal => _first = own.data.write(),
-            std::cmp::Ordering::Less => {
-                _first = own.data.write();
-                _second = other.data.write();
-            }
-            std::cmp::Ordering::Greater => {
-                _second = other.data.write();
-                _first = own.data.write();
+        {
+            let _order = in_order("data locks of two files, by their places");
+            match own_place.cmp(&other_place) {
+                std::cmp::Ordering::Equal => _first = own.data.write(),
+                std::cmp::Ordering::Less => {
+                    _first = own.data.write();
+                    _second = other.data.write();
+                }
+                std::cmp::Ordering::Greater => {
+                    _second = other.data.write();
+                    _first = own.data.write();
+                }
             }
         }
         let exclusive = Exclusive { epoch: *sharing, _data: None, _sharing: None };

@@ -7,7 +7,7 @@
 //! kept open by that. A commit by itself does not flush: who promises that data is durable (`sync`, `fsync`, a
 //! snapshot of the subvolume, closing) does so first.
 //!
-//! Locks: a file's data lock, then the table's or those of a transaction.
+//! Locks: a file's data lock, then those of a transaction, or the table's: a leaf, under which no [`OpenInode`] is let go.
 
 use crate::data::convert::{STEP_RANGES, convert_step};
 use crate::data::truncate::Progress;
@@ -19,8 +19,8 @@ use crate::fs::open_inodes::OpenInode;
 use crate::namespace::Place;
 use papilio_format::items::inode::Timespec;
 use papilio_format::{Generation, TreeId};
+use papilio_locks::{Mutex, might_lock};
 use papilio_pagecache::Dirty;
-use parking_lot::Mutex;
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -41,15 +41,30 @@ pub(crate) struct DirtyInodes {
 }
 
 impl DirtyInodes {
+    #[cfg(all(test, feature = "lock-order"))]
+    pub(super) fn lock_table(&self) -> papilio_locks::MutexGuard<'_, impl Sized> {
+        self.table.lock()
+    }
+
+    /// What the caller does may ask for the table.
+    #[inline]
+    pub(super) fn might_lock(&self) {
+        might_lock(&self.table);
+    }
+
     /// Whether there are none.
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
 
     fn insert(&self, open: &Arc<OpenInode>) {
-        let mut table = self.table.lock();
-        table.insert(open.place(), Arc::clone(open));
-        self.count.store(table.len(), Ordering::Release);
+        let _replaced = {
+            let mut table = self.table.lock();
+            let replaced = table.insert(open.place(), Arc::clone(open));
+            self.count.store(table.len(), Ordering::Release);
+            // Let go of without the table locked.
+            replaced
+        };
     }
 
     /// Notes a change of a file in memory that reaches to byte `end`. The caller holds its data lock, shared.

@@ -6,7 +6,7 @@
 //!
 //! Invariants: a change is noted here in the transaction that makes it, before anybody can log the file;
 //! what is noted of an earlier transaction is forgotten. Locks, in this order: an inode's fsync lock, its data
-//! lock (shared), the transaction's, the one on names; the tables here are leaves. Kernel counterpart:
+//! lock (shared), the transaction's, the one on names, the table of files, a file's ranges (leaves). Kernel counterpart:
 //! `btrfs_sync_file` (`fs/btrfs/file.c`).
 
 use crate::errors::Result;
@@ -18,7 +18,7 @@ use crate::space::RangeSet;
 use crate::transaction::{Handle, LogTicket, Synced};
 use papilio_format::items::inode::FileKind;
 use papilio_format::{Generation, InodeNumber};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::HashMap;
 use std::ops::Range;
 use std::sync::Arc;

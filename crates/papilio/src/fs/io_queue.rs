@@ -11,7 +11,7 @@
 
 use crate::errors::Result;
 use crate::fs::File;
-use parking_lot::{Condvar, Mutex};
+use papilio_locks::{Class, Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
@@ -262,6 +262,9 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> IoRequest<B> {
     }
 }
 
+/// Requests that run, for which is waited.
+static RUNNING: Class = Class::new("io-queue:running");
+
 /// Threads that run requests.
 struct Pool<B> {
     shared: Arc<Shared<B>>,
@@ -312,6 +315,7 @@ impl<B> Pool<B> {
     /// # Panics
     /// When a request made its thread panic: it will never be answered.
     fn collect(&self, min: usize, completions: &mut Vec<IoCompletion<B>>) {
+        RUNNING.might_wait(&*self.shared);
         let mut lists = self.shared.lists.lock();
         while lists.done.len() < min && !lists.panicked {
             self.shared.completed.wait(&mut lists);
@@ -329,7 +333,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Shared<B> {
         loop {
             if let Some(request) = lists.waiting.pop_front() {
                 drop(lists);
-                let completion = request.run();
+                let completion = {
+                    let _running = RUNNING.tried(self);
+                    request.run()
+                };
                 lists = self.lists.lock();
                 lists.done.push(completion);
                 self.completed.notify_one();
@@ -356,6 +363,7 @@ impl<B> Drop for TellOfPanic<'_, B> {
 
 impl<B> Drop for Pool<B> {
     fn drop(&mut self) {
+        RUNNING.might_wait(&*self.shared);
         let unbegun = {
             let mut lists = self.shared.lists.lock();
             lists.closed = true;

@@ -5,7 +5,7 @@
 //! turn belong together. Lock: its own, for one copy.
 
 use papilio_format::items::inode::{InodeFlags, InodeItem};
-use parking_lot::RwLock;
+use papilio_locks::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// An inode item, if it was read before.

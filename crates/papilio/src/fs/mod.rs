@@ -23,6 +23,8 @@ mod inode;
 mod inspect;
 mod io_queue;
 mod known_item;
+#[cfg(all(test, feature = "lock-order"))]
+mod lock_order;
 mod metadata;
 mod mount;
 mod names;

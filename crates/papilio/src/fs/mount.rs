@@ -29,8 +29,8 @@ use papilio_format::items::device::DeviceItem;
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::superblock::RootBackup;
 use papilio_format::{InodeNumber, ItemType, LogicalAddress, Superblock, TreeId, objectid};
+use papilio_locks::{Mutex, RwLock};
 use papilio_pagecache::{CacheOptions, PageCache};
-use parking_lot::{Mutex, RwLock};
 use std::path::Path;
 use std::sync::Arc;
 

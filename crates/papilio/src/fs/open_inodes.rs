@@ -5,7 +5,8 @@
 //! open, at once. A crash in between leaves an orphan item, by which the next mount finds it.
 //!
 //! Locks: the table's, for one operation on the map, and never where an [`OpenInode`] may be let go: that asks for
-//! it. An inode's data lock, shared by readers of its data and exclusive for who changes it
+//! it, as it asks for the table of dirty files, and joins a transaction where the last name is gone; inside it, leaves
+//! (the tables of changed files and of mappings). An inode's data lock, shared by readers of its data and exclusive for who changes it
 //! ([`super::ordered_flush`] says who else does), and its `linkable`: both taken before a transaction is joined.
 //! Kernel counterpart: the inode cache, `btrfs_evict_inode` (`fs/btrfs/inode.c`).
 
@@ -26,8 +27,8 @@ use crate::items::inode;
 use crate::namespace::Place;
 use crate::space::Reservation;
 use papilio_format::items::inode::{InodeItem, Timespec};
+use papilio_locks::{Mutex, MutexGuard, might_lock};
 use papilio_pagecache::Mapping;
-use parking_lot::{Mutex, MutexGuard};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Weak};
@@ -171,6 +172,13 @@ impl OpenInodes {
     pub(super) fn get(&self, place: Place) -> Option<Arc<OpenInode>> {
         // The lock goes before what this returns does.
         self.table.lock().get(&place).and_then(Weak::upgrade)
+    }
+}
+
+#[cfg(all(test, feature = "lock-order"))]
+impl OpenInodes {
+    pub(super) fn lock_table(&self) -> MutexGuard<'_, impl Sized> {
+        self.table.lock()
     }
 }
 
@@ -333,6 +341,12 @@ impl OpenInode {
 impl Drop for OpenInode {
     fn drop(&mut self) {
         let Some(mounted) = self.mounted.upgrade() else { return };
+        // Each time, whether it has a name or not.
+        might_lock(&mounted.open_inodes.table);
+        mounted.dirty_inodes.might_lock();
+        if let Some(transactions) = mounted.trees.transactions() {
+            transactions.might_change();
+        }
         {
             let mut table = mounted.open_inodes.table.lock();
             // Somebody may have opened it anew in between.

@@ -9,7 +9,7 @@
 //! until it is; slots are taken out only by who holds [`NameChanges::entering`] and entered them into the log, and all
 //! go with the transaction. Slots of subvolumes stay, as only a commit can say them. Locks: the one on
 //! names, shared by who changes them and exclusive for who enters them into the log, before a tree's writer; the
-//! table is a leaf. Kernel counterpart: `btrfs_record_unlink_dir`, `btrfs_log_new_name`
+//! table's, inside which only blocks are read. Kernel counterpart: `btrfs_record_unlink_dir`, `btrfs_log_new_name`
 //! (`fs/btrfs/tree-log.c`), which keep less and so know less.
 
 use crate::btree::Tree;
@@ -17,7 +17,7 @@ use crate::errors::Result;
 use crate::items::dir::{self, EntryTarget};
 use crate::items::inode::for_each_name;
 use papilio_format::{Generation, InodeNumber, TreeId};
-use parking_lot::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
+use papilio_locks::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
 
 /// Slots that are kept of one transaction; beyond that names are made durable by commits.

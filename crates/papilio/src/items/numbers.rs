@@ -6,14 +6,15 @@
 //! `btrfs_init_root_free_objectid`, `btrfs_get_free_objectid` (`fs/btrfs/disk-io.c`),
 //! `btrfs_set_inode_index` (`fs/btrfs/inode.c`).
 //!
-//! Locks: its own mutex, for one number at a time, within the tree's writer lock. A number is taken for
+//! Locks: its own mutex, for one number at a time (the first of a directory is read from the tree under it), within the
+//! tree's writer lock. A number is taken for
 //! a change that may still fail; then it stays unused.
 
 use crate::btree::Tree;
 use crate::errors::{Error, Result};
 use crate::items::dir_edit;
 use papilio_format::{InodeNumber, Key, objectid};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::HashMap;
 
 /// Directories whose next index is remembered; beyond that all are forgotten and looked up again.

@@ -14,7 +14,7 @@ use crate::items::item_error;
 use crate::transaction::Transactions;
 use papilio_format::items::root::RootItem;
 use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
-use parking_lot::RwLock;
+use papilio_locks::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -18,7 +18,7 @@ use crate::errors::{Error, Result};
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::{Corrupt, Geometry, ItemType, Key, LogicalAddress, objectid};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 use std::sync::Arc;

@@ -17,6 +17,7 @@ use crate::namespace::create::{self, NewInode};
 use crate::namespace::subvolume_entry::{check_subvolume_entry, insert_subvolume_entry};
 use crate::transaction::Handle;
 use papilio_format::{InodeNumber, ItemType, TreeId, objectid};
+use papilio_locks::in_order;
 
 /// A name in a directory of a subvolume.
 #[derive(Clone, Copy, Debug)]
@@ -69,7 +70,10 @@ pub(crate) fn create(
     let id = numbers.subvolume(handle)?;
     check_subvolume_entry(&editor, at.directory, at.name, id)?;
     let tree = handle.new_tree(id, new_subvolume_item(handle, id), 0)?;
-    create::create_root(&mut tree.edit(handle), handle.now(), inheritance, new)?;
+    {
+        let _order = in_order("a new tree's id is the highest");
+        create::create_root(&mut tree.edit(handle), handle.now(), inheritance, new)?;
+    }
     add_entry(handle, &mut editor, numbers.parent, at, &tree)?;
     Ok(id)
 }
@@ -135,6 +139,7 @@ pub(super) struct Editors<'a> {
 
 impl<'a> Editors<'a> {
     pub(super) fn lock(handle: &'a Handle<'_>, first: &'a LiveTree, second: &'a LiveTree) -> Self {
+        let _order = in_order("writers of subvolumes, by their ids");
         match first.id().cmp(&second.id()) {
             std::cmp::Ordering::Equal => Self { first: first.edit(handle), second: None },
             std::cmp::Ordering::Less => {

@@ -16,7 +16,7 @@ use crate::space::{LogicalRange, NewBlockGroup, Space, SpaceKind};
 use crate::volume::Volume;
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::{DeviceId, LogicalAddress, PhysicalAddress};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 
 /// Device space that is never counted on for metadata: too small a rest for a chunk.
 const UNUSABLE_REST: u64 = 16 << 20;

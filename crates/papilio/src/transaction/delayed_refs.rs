@@ -9,7 +9,7 @@
 
 use papilio_format::items::back_ref::BackRef;
 use papilio_format::{FileOffset, Generation, InodeNumber, Key, LogicalAddress, TreeId};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::BTreeMap;
 
 /// Who refers to an extent.

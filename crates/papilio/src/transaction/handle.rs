@@ -4,8 +4,8 @@
 //! delayed references. While a handle lives, the transaction is not committed; handles are never nested
 //! (a commit that waits would wait for ever).
 //!
-//! Locks: the transaction's gate, shared, from join to drop; inside it those of trees, then space, chunks
-//! and delayed references, each a leaf. Kernel counterpart: `struct btrfs_trans_handle`
+//! Locks: the transaction's gate, shared, from join to drop; inside it those of trees, then chunks and in them space,
+//! and delayed references, a leaf. Kernel counterpart: `struct btrfs_trans_handle`
 //! (`fs/btrfs/transaction.c`), `btrfs_alloc_tree_block`, `btrfs_free_tree_block`
 //! (`fs/btrfs/extent-tree.c`), `update_ref_for_cow` (`fs/btrfs/ctree.c`).
 
@@ -21,7 +21,7 @@ use papilio_format::items::inode::Timespec;
 use papilio_format::{
     Corrupt, FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
 };
-use parking_lot::{MutexGuard, RwLockReadGuard};
+use papilio_locks::{MutexGuard, RwLockReadGuard};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

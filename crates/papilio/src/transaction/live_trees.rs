@@ -10,7 +10,7 @@ use crate::btree::{Forest, LiveTree, RootPointer, RootRecord};
 use crate::errors::{Error, Result};
 use papilio_format::items::root::RootItem;
 use papilio_format::{ItemType, Key, TreeId, objectid};
-use parking_lot::RwLock;
+use papilio_locks::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 

@@ -11,7 +11,7 @@
 
 use crate::space::LogicalRange;
 use papilio_format::LogicalAddress;
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::BTreeSet;
 
 /// The blocks of a log.

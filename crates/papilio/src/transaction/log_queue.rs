@@ -12,7 +12,7 @@
 //! `BTRFS_ROOT_MULTI_LOG_TASKS` and the waits of `btrfs_sync_log` (`fs/btrfs/tree-log.c`).
 
 use papilio_format::Generation;
-use parking_lot::Mutex;
+use papilio_locks::{Class, Held, Mutex};
 use std::thread::{self, Thread, ThreadId};
 use std::time::{Duration, Instant};
 
@@ -113,9 +113,13 @@ impl State {
     }
 }
 
+/// Who leads, for whom the others wait.
+static LEADING: Class = Class::new("log-queue:leading");
+
 /// The right to write the log, until it is dropped.
 pub(super) struct Lead<'q> {
     queue: &'q LogQueue,
+    _held: Held,
     /// Others sync too.
     several: bool,
 }
@@ -153,6 +157,7 @@ impl LogQueue {
 
     /// Waits until what the ticket stands for is durable, or it is the caller's turn to make it so.
     pub(super) fn wait(&self, ticket: LogTicket) -> Option<Lead<'_>> {
+        LEADING.might_wait(self);
         let mut yields = 0;
         loop {
             let mut state = self.state.lock();
@@ -164,7 +169,7 @@ impl LogQueue {
                 state.leading = true;
                 let others = state.led.replace(current.id()) != Some(current.id());
                 let several = others || !state.waiting.is_empty();
-                return Some(Lead { queue: self, several });
+                return Some(Lead { queue: self, _held: LEADING.tried(self), several });
             }
             if yields < WAITING_YIELDS && state.patience.skip == 0 {
                 yields += 1;

@@ -19,7 +19,7 @@ use crate::btree::{BlockIdentity, LiveTree, NodeAllocator, TreeBlock, TreeEditor
 use crate::errors::Result;
 use crate::space::{LogicalRange, SpaceKind};
 use papilio_format::{Generation, InodeNumber, Key, LogicalAddress, TreeId, objectid};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 

@@ -11,6 +11,7 @@ use crate::btree::{BlockIdentity, LiveTree, NodeAllocator, RootRecord, TreeEdito
 use crate::errors::Result;
 use papilio_format::items::root::RawRootItem;
 use papilio_format::{Key, TreeId};
+use papilio_locks::in_order;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -51,7 +52,10 @@ impl Handle<'_> {
         // What both share is not changed in place any more, though it was made in this transaction.
         let stamp = self.transactions().stamp.fetch_add(1, Ordering::AcqRel);
         editor.freeze(stamp);
-        tree.freeze(stamp);
+        {
+            let _order = in_order("a new tree's id is the highest");
+            tree.freeze(stamp);
+        }
         source.update_record(|record| record.item.last_snapshot = self.generation());
         self.transactions().live().insert(Arc::clone(&tree));
         Ok(tree)

@@ -5,8 +5,8 @@
 //! commit's critical section exclude one another by the gate; after a failure nothing changes any more
 //! (the first cause is kept), and what is on disk stays as the last good commit left it.
 //!
-//! Locks, in this order: `cleaning`, `commit`, `gate`, a tree's writer, `sharing`, leaves (`failure`, `changed_trees`, `gone`,
-//! `pin`, the space's, the chunks', the delayed references'). Kernel counterpart: `start_transaction`,
+//! Locks, in this order: `cleaning`, `commit`, `gate`, a tree's writer, its root, `sharing`, the extent tree's root, the chunks',
+//! leaves (`failure`, `changed_trees`, `gone`, `pin`, the space's, the delayed references'). Kernel counterpart: `start_transaction`,
 //! `btrfs_commit_transaction`, `btrfs_abort_transaction` (`fs/btrfs/transaction.c`).
 
 use super::chunks::Chunks;
@@ -27,7 +27,7 @@ use papilio_format::items::device::DeviceExtent;
 use papilio_format::items::inode::Timespec;
 use papilio_format::superblock::RawSuperblock;
 use papilio_format::{Generation, ItemType, LogicalAddress, PhysicalAddress, TreeId, objectid};
-use parking_lot::{Mutex, MutexGuard, RwLock};
+use papilio_locks::{Mutex, MutexGuard, RwLock, might_lock, might_read};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -264,6 +264,7 @@ impl Transactions {
         emergency: bool,
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
+        self.might_change();
         match self.attempt(items, emergency, change) {
             Err(Error::NoSpace { .. }) => {
                 // Twice: what the first commit frees is free when its superblocks are on disk.
@@ -294,6 +295,13 @@ impl Transactions {
             self.abort(error);
         }
         result
+    }
+
+    /// What the caller does may join the running transaction, and commit before it where there is no room.
+    #[inline]
+    pub(crate) fn might_change(&self) {
+        might_lock(&self.commit);
+        might_read(&self.gate);
     }
 
     /// Commits where tree blocks in memory are so many that a change would.
@@ -370,6 +378,7 @@ impl Transactions {
     /// # Errors
     /// [`Error::NoSpace`], [`Error::ReadOnlyFileSystem`] after a failure.
     pub(crate) fn reserve(&self, data: u64, metadata: u64) -> Result<(Reservation, Reservation)> {
+        might_lock(&self.commit);
         let mut committed = false;
         loop {
             self.check_running()?;

@@ -11,7 +11,7 @@
 //! (`fs/btrfs/raid56.c`).
 
 use super::chunk_map::Chunk;
-use parking_lot::{RwLock, RwLockReadGuard, RwLockWriteGuard};
+use papilio_locks::{RwLock, RwLockReadGuard, RwLockWriteGuard, in_order};
 
 const LOCKS: usize = 256;
 
@@ -48,6 +48,7 @@ impl RowLocks {
         for (chunk, row) in rows {
             wanted[Self::place(chunk, row)] = true;
         }
+        let _order = in_order("locks of rows, as they lie");
         self.locks.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(lock, _)| lock.write()).collect()
     }
 }

@@ -22,7 +22,7 @@ use papilio_device::Device;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, Stripe};
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{Generation, Geometry, LogicalAddress, Superblock};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -17,7 +17,7 @@ use papilio_format::items::csum::CsumItem;
 use papilio_format::items::file_extent::{Compression, FileExtentContent};
 use papilio_format::items::inode::{InodeFlags, InodeItem, Timespec, inode_key};
 use papilio_format::{FileOffset, Generation, InodeNumber, Key, LogicalAddress, TreeId, objectid};
-use parking_lot::Mutex;
+use papilio_locks::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -187,7 +187,7 @@ impl Files {
         self.files.len() - 1
     }
 
-    pub(super) fn state(&self) -> parking_lot::MutexGuard<'_, SpaceState> {
+    pub(super) fn state(&self) -> papilio_locks::MutexGuard<'_, SpaceState> {
         self.space.state.lock()
     }
 
