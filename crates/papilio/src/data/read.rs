@@ -6,7 +6,7 @@
 //! read there in the first place, everything else passes through the scratch. Nothing that failed
 //! its checksum is ever handed out. Whole sectors that memory knows all about are read without any of that.
 //!
-//! Memory: a thread's scratch is [`ARENA`] bytes and one uncompressed extent, taken once; a request
+//! Memory: a thread's scratch is up to [`ARENA`] bytes and one uncompressed extent, taken once; a request
 //! allocates nothing more. Locks: none. Kernel counterparts: `btrfs_readahead` (`fs/btrfs/extent_io.c`),
 //! `btrfs_submit_bbio`, `btrfs_check_read_bio` (`fs/btrfs/bio.c`), `btrfs_submit_compressed_read`
 //! (`fs/btrfs/compression.c`).
@@ -39,6 +39,8 @@ const READS_PER_EXTENT: usize = 3;
 /// Bytes of scratch for what isn't read straight into the caller's buffer. The largest need of one
 /// extent is 128 KiB: a compressed extent, or two sectors of 64 KiB.
 const ARENA: usize = 1 << 20;
+/// Bytes that it begins with: for the ends of reads that are not of whole sectors.
+const SMALL_ARENA: usize = 32 << 10;
 /// Bytes of sums that are taken from memory at once.
 const SUMS_AT_ONCE: usize = 256;
 
@@ -358,8 +360,9 @@ impl<'a> Request<'a> {
         let mut rest = buffer;
         // The rest of an extent that was cut, and one that the batch had no room for.
         let mut carried: ArrayVec<Extent, 2> = ArrayVec::new();
+        let mut room = SMALL_ARENA;
         while !rest.is_empty() {
-            let mut batch = Batch::new(&mut scratch.arena);
+            let mut batch = Batch::new(&mut scratch.arena, room);
             while !rest.is_empty() {
                 let extent = match carried.pop() {
                     Some(extent) => extent,
@@ -370,6 +373,7 @@ impl<'a> Request<'a> {
                     && !batch.has_room(disk, self.sector_size)
                 {
                     carried.push(extent);
+                    room = ARENA;
                     break;
                 }
                 let wanted = (extent.end.0.min(end) - extent.start.0) as usize;
@@ -664,8 +668,10 @@ impl LastExtent {
 }
 
 impl<'b> Batch<'b> {
-    fn new(arena: &'b mut Vec<u8>) -> Self {
-        arena.resize(ARENA, 0);
+    fn new(arena: &'b mut Vec<u8>, room: usize) -> Self {
+        if arena.len() < room {
+            arena.resize(room, 0);
+        }
         Self { reads: ArrayVec::new(), pieces: ArrayVec::new(), arena }
     }
 
