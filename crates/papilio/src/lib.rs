@@ -94,8 +94,8 @@ pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{
     DirEntry, Entries, Existing, File, FileReader, FileSystem, Inode, IoCompletion, IoOperation, IoQueue,
-    IoRequest, KeptInode, Manifest, ManifestEntry, Metadata, NewSubvolume, Populate, PopulateObserver,
-    Populated, Walk, WalkEntry, check, check_devices,
+    IoRequest, KeptInode, Manifest, ManifestEntry, MemoryUse, Metadata, NewSubvolume, Populate,
+    PopulateObserver, Populated, Walk, WalkEntry, check, check_devices,
 };
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;

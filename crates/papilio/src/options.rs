@@ -123,9 +123,11 @@ impl OpenOptions {
         self
     }
 
-    /// Limits the memory of cached tree blocks, in bytes (default 64 MiB). Besides, data checksums of open files
-    /// take up to an eighth of that, and where data was written of which the trees were not told yet about twice as
-    /// much as that.
+    /// Limits the memory of tree blocks, in bytes (default 64 MiB): of those that are cached, which give way down to a
+    /// quarter to those that changes made and a commit has not written yet, and of a writable file system's checksums
+    /// of data in open files and changes of references to extents. Beside it, checksums take up to an eighth where the
+    /// file system is open for reading only; and data that was written past the page cache, of which the trees were not
+    /// told yet, about twice as much.
     pub fn node_cache_bytes(mut self, bytes: usize) -> Self {
         self.node_cache_bytes = bytes;
         self
@@ -151,8 +153,9 @@ impl OpenOptions {
         self
     }
 
-    /// Bytes of changed tree blocks in memory beyond which a change waits for a commit (default
-    /// 128 MiB).
+    /// Bytes of changed tree blocks in memory beyond which a change waits for a commit (default 128 MiB), but no more
+    /// than three eighths of [`OpenOptions::node_cache_bytes`], of which there are then two such parts: those of the
+    /// running transaction, and those of one that is being written.
     pub fn dirty_bytes(mut self, bytes: u64) -> Self {
         self.dirty_bytes = bytes;
         self

@@ -2,20 +2,15 @@
 //! written at random through it.
 //!
 //! What counts is the process's own memory (`RssAnon`): pages and what describes them (the page cache's limit), tree
-//! blocks and checksums (the node cache's limit and an eighth); who writes, changed tree blocks of two transactions
-//! ([`OpenOptions::dirty_bytes`] of the running one and of the one that is committed) and a fixed part for what is
-//! remembered of one open file's extents and references and for each thread's buffers. The kernel's pages of the image
-//! do not: they are not the process's.
+//! blocks, checksums and changed references (the node cache's), and a fixed part for what is remembered of one open
+//! file's extents and for each thread's buffers. The kernel's pages of the image do not: they are not the process's.
 
 use papilio::{File, FileSystem, MkfsOptions, OpenOptions};
 
 const MIB: u64 = 1 << 20;
 const NODES: u64 = 8 * MIB;
-const DIRTY: u64 = 8 * MIB;
-/// One file's extents in memory (65,536 at most, some 100 bytes each), and 3 MiB for each of two threads.
-const FIXED: u64 = 14 * MIB;
-/// Tree blocks and checksums.
-const KNOWN: u64 = NODES + NODES / 8;
+/// One file's extents in memory (65,536 at most, some 100 bytes each), and 2 MiB for each of two threads.
+const FIXED: u64 = 10 * MIB;
 
 /// Bytes of the process's own memory.
 fn own_memory() -> u64 {
@@ -50,8 +45,7 @@ fn measure(cache: u64, file_bytes: u64, operations: usize) {
         .write(true)
         .commit_interval(None)
         .cache_bytes(cache)
-        .node_cache_bytes(NODES as usize)
-        .dirty_bytes(DIRTY);
+        .node_cache_bytes(NODES as usize);
     let fs = FileSystem::open_with(&image, &options).unwrap();
     let file = fs.create_file("/file").unwrap();
     for start in (0..file_bytes).step_by(MIB as usize) {
@@ -64,7 +58,7 @@ fn measure(cache: u64, file_bytes: u64, operations: usize) {
     let told = format!("page cache of {} MiB, file of {} MiB", cache / MIB, file_bytes / MIB);
 
     work(&file, &mut written, &mut random, operations, usize::MAX);
-    let (reading, limit) = (grown(), (cache + KNOWN) * 11 / 10);
+    let (reading, limit) = (grown(), (cache + NODES) * 11 / 10);
     println!("{told}, reads: {:.1} MiB; allowed {:.1}", mebibytes(reading), mebibytes(limit));
     assert!(reading <= limit, "{reading} bytes of memory where {limit} are allowed");
     // The cache was in use, all of it.
@@ -78,7 +72,7 @@ fn measure(cache: u64, file_bytes: u64, operations: usize) {
         }
         most = most.max(grown());
     }
-    let limit = (cache + KNOWN + 2 * DIRTY) * 11 / 10 + FIXED;
+    let limit = (cache + NODES) * 11 / 10 + FIXED;
     println!("{told}, reads and writes: {:.1} MiB; allowed {:.1}", mebibytes(most), mebibytes(limit));
     assert!(most <= limit, "{most} bytes of memory where {limit} are allowed");
 }

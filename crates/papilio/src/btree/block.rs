@@ -5,13 +5,14 @@
 //! holds it ([`Arc::make_mut`]), and links to those of its children that are not on disk yet, so that a
 //! reader who holds a root reaches all of its tree. Kernel counterpart: `struct extent_buffer`.
 
+use super::block_bytes::BlockBytes;
 use papilio_format::{Corrupt, Generation, Geometry, Key, LogicalAddress, Node, NodeExpectation, TreeId};
 use std::sync::Arc;
 
 /// A tree block.
 #[derive(Clone, Debug)]
 pub(crate) struct TreeBlock {
-    pub(super) bytes: Box<[u8]>,
+    pub(super) bytes: BlockBytes,
     pub(super) address: LogicalAddress,
     pub(super) generation: Generation,
     pub(super) owner: TreeId,
@@ -28,7 +29,7 @@ impl TreeBlock {
     /// # Errors
     /// What `Node::check` finds.
     pub(crate) fn check(
-        bytes: Box<[u8]>,
+        bytes: BlockBytes,
         expected: &NodeExpectation,
         geometry: &Geometry,
     ) -> Result<Self, Corrupt> {

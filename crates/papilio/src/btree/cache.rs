@@ -2,7 +2,8 @@
 //!
 //! Owns [`NodeCache`]: shards, each a map and a clock hand (second-chance eviction). Invariants: a
 //! shard never holds more bytes than its share of the limit, but for one block; evicting a block
-//! only drops the cache's reference, so that readers keep what they hold.
+//! only drops the cache's reference, so that readers keep what they hold. Blocks that are not on disk yet are
+//! their trees' and count against the limit too: as they become more, those here become fewer, down to a quarter.
 //!
 //! Locks: one shard's `RwLock` at a time, never while reading a device.
 
@@ -12,9 +13,11 @@ use papilio_locks::RwLock;
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 16;
+/// Blocks that give way at most for one that is not on disk: more than one, so that the cache keeps up.
+const GIVE_WAY: usize = 4;
 
 struct Entry {
     block: Arc<TreeBlock>,
@@ -56,7 +59,11 @@ struct Shard {
 /// Blocks by logical address.
 pub(crate) struct NodeCache {
     shards: Box<[RwLock<Shard>]>,
-    shard_limit: usize,
+    limit: usize,
+    /// Bytes of blocks that are not on disk.
+    unwritten: AtomicUsize,
+    /// The shard that gives way next.
+    next: AtomicUsize,
     hits: AtomicU64,
     misses: AtomicU64,
 }
@@ -66,7 +73,9 @@ impl NodeCache {
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
-            shard_limit: limit / SHARDS,
+            limit,
+            unwritten: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
             hits: AtomicU64::new(0),
             misses: AtomicU64::new(0),
         }
@@ -76,6 +85,33 @@ impl NodeCache {
         // Blocks are 4K or 16K apart: the multiplication spreads either over the shards.
         let hash = (address.0 >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
         &self.shards[hash as usize % SHARDS]
+    }
+
+    /// Bytes that a shard may hold.
+    fn shard_limit(&self) -> usize {
+        let unwritten = self.unwritten.load(Ordering::Relaxed).min(self.limit / 4 * 3);
+        (self.limit - unwritten) / SHARDS
+    }
+
+    /// Blocks of so many bytes more are not on disk: others give way, of another shard each time.
+    pub(crate) fn unwritten_grew(&self, bytes: usize) {
+        self.unwritten.fetch_add(bytes, Ordering::Relaxed);
+        let limit = self.shard_limit();
+        let shard = &self.shards[self.next.fetch_add(1, Ordering::Relaxed) % SHARDS];
+        if shard.read().bytes <= limit {
+            return;
+        }
+        let mut shard = shard.write();
+        for _ in 0..GIVE_WAY {
+            if shard.bytes <= limit || !shard.evict_one() {
+                break;
+            }
+        }
+    }
+
+    /// Blocks of so many bytes are on disk, or gone.
+    pub(crate) fn unwritten_shrank(&self, bytes: usize) {
+        self.unwritten.fetch_sub(bytes, Ordering::Relaxed);
     }
 
     /// The block at `address`, if it is here.
@@ -103,11 +139,12 @@ impl NodeCache {
     pub(crate) fn insert(&self, block: Arc<TreeBlock>) {
         let address = block.address();
         let size = block.bytes().len();
+        let limit = self.shard_limit();
         let mut shard = self.shard(address).write();
         if shard.entries.contains_key(&address) {
             return;
         }
-        while shard.bytes + size > self.shard_limit && shard.evict_one() {}
+        while shard.bytes + size > limit && shard.evict_one() {}
         shard.bytes += size;
         shard.clock.push(address);
         shard.entries.insert(address, Entry { block, used: AtomicBool::new(false) });
@@ -189,6 +226,28 @@ mod tests {
         cache.clear();
         assert_eq!(cache.bytes(), 0);
         assert!(!cache.contains(favourite));
+    }
+
+    #[test]
+    fn gives_way_to_blocks_that_are_not_on_disk() {
+        let limit = SHARDS * 16 * 4096;
+        let cache = NodeCache::new(limit);
+        for index in 1..2000u64 {
+            cache.insert(Arc::new(leaf(LogicalAddress(index * 4096))));
+        }
+        let full = cache.bytes();
+        assert!(full > limit / 2);
+        for unwritten in 1..=16 * SHARDS {
+            cache.unwritten_grew(4096);
+            // A shard comes behind by what became dirty since its last turn.
+            assert!(cache.bytes() + unwritten * 4096 <= limit + SHARDS * 4096 || cache.bytes() <= limit / 4);
+        }
+        assert_eq!(cache.bytes(), limit / 4, "a quarter stays, however many there are");
+        cache.unwritten_shrank(16 * SHARDS * 4096);
+        for index in 1..2000u64 {
+            cache.insert(Arc::new(leaf(LogicalAddress(index * 4096))));
+        }
+        assert_eq!(cache.bytes(), full);
     }
 
     #[test]

@@ -9,6 +9,7 @@
 //! `push_leaf_left`, `insert_ptr` (`fs/btrfs/ctree.c`).
 
 use super::TreeBlock;
+use super::block_bytes::BlockBytes;
 use papilio_format::OnDisk;
 use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
 use papilio_format::{Generation, Key, LogicalAddress, TreeId};
@@ -57,7 +58,7 @@ impl TreeBlock {
 
     /// A new block without content; `header` holds the UUIDs.
     pub(crate) fn empty(header: &[u8], node_size: usize, identity: &BlockIdentity, level: u8) -> Self {
-        let mut bytes = vec![0; node_size].into_boxed_slice();
+        let mut bytes = BlockBytes::zeroed(node_size);
         bytes[..NodeHeader::SIZE].copy_from_slice(&header[..NodeHeader::SIZE]);
         bytes[..32].fill(0);
         bytes[LEVEL_AT] = level;

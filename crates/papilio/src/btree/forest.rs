@@ -6,6 +6,7 @@
 //!
 //! Locks: none of its own; the cache's.
 
+use crate::btree::block_bytes::BlockBytes;
 use crate::btree::cache::NodeCache;
 use crate::btree::{RootPointer, Tree, TreeBlock};
 use crate::errors::{BlockFault, Error, ErrorKind, Result};
@@ -39,7 +40,7 @@ pub struct CacheStatistics {
 }
 
 impl Forest {
-    /// A forest over `volume` with a cache of at most `cache_bytes`.
+    /// A forest over `volume` with a cache of at most `cache_bytes`, blocks that are not on disk yet included.
     pub(crate) fn new(volume: Arc<Volume>, cache_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             volume,
@@ -88,6 +89,17 @@ impl Forest {
         self.cache.insert(clean);
     }
 
+    /// A tree got a block of so many bytes that is not on disk: it counts against the cache's limit until
+    /// [`Forest::unwritten_shrank`].
+    pub(crate) fn unwritten_grew(&self, bytes: u64) {
+        self.cache.unwritten_grew(bytes as usize);
+    }
+
+    /// Blocks of so many bytes are on disk, or gone.
+    pub(crate) fn unwritten_shrank(&self, bytes: u64) {
+        self.cache.unwritten_shrank(bytes as usize);
+    }
+
     /// Reads copy after copy until one is good.
     fn read_any_copy(&self, tree: TreeId, expected: &NodeExpectation) -> Result<TreeBlock> {
         let address = expected.address;
@@ -116,7 +128,7 @@ impl Forest {
     /// Reads and checks one copy, whatever the cache holds.
     pub(crate) fn read_copy(&self, expected: &NodeExpectation, copy: usize) -> Result<TreeBlock, BlockFault> {
         let geometry = self.volume.geometry();
-        let mut bytes = vec![0; geometry.node_size as usize].into_boxed_slice();
+        let mut bytes = BlockBytes::zeroed(geometry.node_size as usize);
         self.blocks_read.fetch_add(1, Ordering::Relaxed);
         self.volume.read_copy(expected.address, &mut bytes, copy).map_err(read_fault)?;
         Ok(TreeBlock::check(bytes, expected, &geometry)?)
@@ -128,7 +140,7 @@ impl Forest {
         let geometry = self.volume.geometry();
         let wanted: Vec<_> = expected.filter(|block| !self.cache.contains(block.address)).collect();
         let mut buffers: Vec<_> =
-            wanted.iter().map(|_| vec![0; geometry.node_size as usize].into_boxed_slice()).collect();
+            wanted.iter().map(|_| BlockBytes::zeroed(geometry.node_size as usize)).collect();
         let mut requests: Vec<_> = wanted
             .iter()
             .zip(&mut buffers)
@@ -214,7 +226,7 @@ pub(crate) mod tests {
             offset: (4096 - NodeHeader::SIZE - data.len()) as u32,
             size: data.len() as u32,
         };
-        let mut bytes = vec![0; 4096].into_boxed_slice();
+        let mut bytes = BlockBytes::zeroed(4096);
         bytes[..NodeHeader::SIZE].copy_from_slice(&header.to_bytes());
         bytes[NodeHeader::SIZE..][..ItemHeader::SIZE].copy_from_slice(&item.to_bytes());
         bytes[4096 - data.len()..].copy_from_slice(&data);

@@ -6,6 +6,7 @@
 
 mod allocator;
 mod block;
+mod block_bytes;
 mod cache;
 mod change;
 mod cursor;

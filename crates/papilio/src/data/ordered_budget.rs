@@ -39,6 +39,11 @@ impl OrderedBudget {
         Self { bytes, used: AtomicUsize::new(0) }
     }
 
+    /// Bytes that are taken.
+    pub(crate) fn used(&self) -> usize {
+        self.used.load(Ordering::Relaxed)
+    }
+
     /// A file takes `now` bytes, and took `before`.
     pub(super) fn changed(&self, before: usize, now: usize) {
         if now == before {

@@ -27,6 +27,7 @@ const SHARDS: u64 = 8;
 /// How much memory the sums of all open files may take.
 #[derive(Debug)]
 pub(crate) struct SumBudget {
+    windows: usize,
     windows_left: AtomicUsize,
 }
 
@@ -82,7 +83,12 @@ impl Place {
 impl SumBudget {
     /// A budget of `bytes` of sums.
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
-        Arc::new(Self { windows_left: AtomicUsize::new(bytes / WINDOW) })
+        Arc::new(Self { windows: bytes / WINDOW, windows_left: AtomicUsize::new(bytes / WINDOW) })
+    }
+
+    /// Bytes that are taken.
+    pub(crate) fn used(&self) -> usize {
+        self.windows.saturating_sub(self.windows_left.load(Ordering::Relaxed)) * WINDOW
     }
 
     fn is_left(&self) -> bool {

@@ -25,6 +25,7 @@ mod io_queue;
 mod known_item;
 #[cfg(all(test, feature = "lock-order"))]
 mod lock_order;
+mod memory_use;
 mod metadata;
 mod mount;
 mod names;
@@ -46,6 +47,7 @@ pub use file::{File, FileReader};
 pub use file_system::FileSystem;
 pub use inode::Inode;
 pub use io_queue::{IoCompletion, IoOperation, IoQueue, IoRequest};
+pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
 pub use open_inodes::KeptInode;
 pub use populate::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};

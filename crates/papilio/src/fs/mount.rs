@@ -20,7 +20,7 @@ use crate::items::item_error;
 use crate::items::trees::Trees;
 use crate::namespace::{Handle, Place, resolve};
 use crate::options::{OpenOptions, SubvolumeChoice};
-use crate::transaction::{TransactionOptions, Transactions};
+use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::tuning::Tuning;
 use crate::volume::Volume;
 use papilio_device::{Access, Device, FileDevice};
@@ -34,10 +34,12 @@ use papilio_pagecache::{CacheOptions, PageCache};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Sums of open files may take this part of what the node cache may, besides it.
+/// Sums of open files may take this part of what the node cache may; besides it, where nothing is written.
 const SUM_SHARE: usize = 8;
 /// What is written past the trees may take so many times what the node cache may, besides it.
 const ORDERED_SHARE: usize = 2;
+/// Bytes of changed tree blocks that a transaction may have, however small the node cache is.
+const LEAST_DIRTY: u64 = 1 << 20;
 
 /// Everything that an open file system is made of.
 #[derive(Debug)]
@@ -119,7 +121,7 @@ impl Mounted {
     /// Reads the chunk tree and opens the root tree; proves that the top-level subvolume can be
     /// reached.
     fn with_roots(volume: &Arc<Volume>, roots: Roots, options: &OpenOptions) -> Result<Trees> {
-        let forest = Forest::new(Arc::clone(volume), options.node_cache_bytes);
+        let forest = Forest::new(Arc::clone(volume), block_bytes(options));
         let trees = Trees::new(&forest, roots.root, roots.chunk_root);
         read_chunk_tree(volume, &trees.chunk_tree())?;
         trees.root_tree().root_block()?;
@@ -176,7 +178,7 @@ impl Mounted {
     /// Takes the file system over for writing.
     fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<Self> {
         let run = TransactionOptions {
-            dirty_limit: options.dirty_bytes,
+            dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
             discard: options.discard,
             timestamp: options.timestamp,
         };
@@ -200,6 +202,23 @@ impl Mounted {
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         self.trees.forest().volume()
     }
+}
+
+/// Bytes of changed tree blocks that a transaction may have with a node cache of so many: with those of another that
+/// is being written three quarters of it, and the least that a commit is worth.
+fn dirty_share(node_cache_bytes: usize) -> u64 {
+    (node_cache_bytes as u64 / 8 * 3).max(LEAST_DIRTY)
+}
+
+/// Bytes that tree blocks may take, those that are not on disk included. Who writes has checksums and delayed
+/// references in fixed shares of the node cache's bytes: blocks that made room for what comes and goes with every
+/// commit would be let go of and made anew as often.
+fn block_bytes(options: &OpenOptions) -> usize {
+    let bytes = options.node_cache_bytes;
+    if !options.write {
+        return bytes;
+    }
+    bytes - bytes / SUM_SHARE - bytes / 8 * 3 / PENDING_SHARE as usize
 }
 
 fn page_cache(options: &OpenOptions) -> PageCache {

@@ -127,6 +127,11 @@ impl OpenInodes {
         }
     }
 
+    /// Bytes of checksums that are kept, and of what is written past the trees.
+    pub(super) fn memory(&self) -> (usize, usize) {
+        (self.sum_budget.used(), self.ordered_budget.used())
+    }
+
     /// Opens an inode.
     pub(super) fn open(&self, mounted: &Arc<Mounted>, place: Place) -> Arc<OpenInode> {
         let mut table = self.table.lock();

@@ -14,7 +14,7 @@
 
 use super::chunk_items::put_block_group;
 use super::csum_items::remove_sums;
-use super::delayed_refs::ExtentKind;
+use super::delayed_refs::{ExtentKind, Head};
 use super::extent_items::ExtentItems;
 use super::handle::Handle;
 use super::quota::mark_inconsistent;
@@ -30,6 +30,19 @@ use papilio_format::{DeviceId, Generation, Key, LogicalAddress, PhysicalAddress,
 use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Heads of which the extent tree is told in one pass. They share leaves where they are many; what is to be
+/// changed is in memory besides them.
+const HEADS_AT_ONCE: usize = 4096;
+
+/// Of what the extent tree was told.
+#[derive(Default)]
+struct Told {
+    inserted: Vec<LogicalRange>,
+    removed: Vec<LogicalRange>,
+    /// Data whose checksums go.
+    sums: Vec<(LogicalAddress, u64)>,
+}
 
 /// What commits hand on to one another.
 #[derive(Debug)]
@@ -117,7 +130,7 @@ impl Transactions {
     }
 
     fn commit_locked(&self, state: &mut CommitState) -> Result<()> {
-        let frozen = {
+        let mut frozen = {
             let _gate = self.gate.write();
             if !self.is_dirty() && !state.superblock_changed {
                 drop(_gate);
@@ -128,16 +141,21 @@ impl Transactions {
             self.prepare(state)?;
             self.freeze(state)?
         };
-        self.write_out(&frozen, &mut state.buffer)?;
+        let trees = std::mem::take(&mut frozen.trees);
+        self.write_out(&trees, &mut state.buffer)?;
+        for (tree, root) in trees {
+            // Nothing but what it holds by then is kept in memory.
+            drop(root);
+            tree.settle(frozen.stamp);
+        }
+        let left = self.frozen_bytes.swap(0, Ordering::Relaxed);
+        self.live.forest().unwritten_shrank(left);
         self.volume.flush()?;
         self.volume.write_superblocks(&frozen.superblock)?;
         (state.written, state.log_superblocks) = (frozen.superblock, None);
         self.log.queue.committed(frozen.superblock.generation);
         for range in frozen.log_blocks {
             self.space.release(range);
-        }
-        for (tree, _) in &frozen.trees {
-            tree.settle(frozen.stamp);
         }
         self.chunks.committed(frozen.freed, &self.space);
         state.waiting.push_back((frozen.pin, frozen.pinned));
@@ -206,43 +224,55 @@ impl Transactions {
         }
         let live = self.live.get(objectid::EXTENT_TREE)?;
         let mut editor = live.edit(handle);
-        let mut changes = Vec::with_capacity(heads.len());
-        let (mut inserted, mut removed, mut sums) = (Vec::new(), Vec::new(), Vec::new());
-        {
-            let tree = editor.tree();
-            let items = ExtentItems::new(&tree, &self.volume.geometry());
-            for (&address, head) in &heads {
-                let mut applied = items.apply(address, head)?;
-                let range = LogicalRange { start: address, length: head.length };
-                // A removal and an insertion at one key are a replacement: the later one counts.
-                applied.changes.sort_by_key(Change::key);
-                for change in applied.changes {
-                    match changes.last_mut() {
-                        Some(last) if Change::key(last) == change.key() => *last = change,
-                        _ => changes.push(change),
-                    }
+        let mut told = Told::default();
+        let mut heads = heads.into_iter();
+        while heads.len() > 0 {
+            let changes =
+                self.extent_changes(&editor.tree(), heads.by_ref().take(HEADS_AT_ONCE), &mut told)?;
+            editor.apply(&changes)?;
+        }
+        drop(editor);
+        for range in told.inserted {
+            self.space.extent_inserted(range);
+        }
+        for range in told.removed {
+            self.space.extent_removed(range)?;
+        }
+        self.remove_sums(handle, told.sums)?;
+        Ok(true)
+    }
+
+    /// What is to be changed in the extent tree for these heads, ascending.
+    fn extent_changes(
+        &self,
+        tree: &Tree,
+        heads: impl Iterator<Item = (LogicalAddress, Head)>,
+        told: &mut Told,
+    ) -> Result<Vec<Change>> {
+        let items = ExtentItems::new(tree, &self.volume.geometry());
+        let mut changes: Vec<Change> = Vec::new();
+        for (address, head) in heads {
+            let mut applied = items.apply(address, &head)?;
+            let range = LogicalRange { start: address, length: head.length };
+            // A removal and an insertion at one key are a replacement: the later one counts.
+            applied.changes.sort_by_key(Change::key);
+            for change in applied.changes {
+                match changes.last_mut() {
+                    Some(last) if Change::key(last) == change.key() => *last = change,
+                    _ => changes.push(change),
                 }
-                if head.new {
-                    inserted.push(range);
-                }
-                if applied.removed {
-                    removed.push(range);
-                    if head.kind == ExtentKind::Data {
-                        sums.push((address, head.length));
-                    }
+            }
+            if head.new {
+                told.inserted.push(range);
+            }
+            if applied.removed {
+                told.removed.push(range);
+                if head.kind == ExtentKind::Data {
+                    told.sums.push((address, head.length));
                 }
             }
         }
-        editor.apply(&changes)?;
-        drop(editor);
-        for range in inserted {
-            self.space.extent_inserted(range);
-        }
-        for range in removed {
-            self.space.extent_removed(range)?;
-        }
-        self.remove_sums(handle, sums)?;
-        Ok(true)
+        Ok(changes)
     }
 
     pub(super) fn has_free_space_tree(&self) -> bool {
@@ -337,7 +367,7 @@ impl Transactions {
         state.superblock_changed = false;
         let superblock = state.superblock;
         self.volume.set_generation(generation);
-        self.dirty_bytes.store(0, Ordering::Relaxed);
+        self.frozen_bytes.store(self.dirty_bytes.swap(0, Ordering::Relaxed), Ordering::Relaxed);
         self.generation.store(generation.0 + 1, Ordering::Release);
         let pin = std::mem::take(&mut *self.pin.lock());
         Ok(Frozen {
@@ -383,13 +413,21 @@ impl Transactions {
     }
 
     /// Writes all blocks of the frozen trees that are not on disk, in the order of their addresses.
-    fn write_out(&self, frozen: &Frozen, buffer: &mut Vec<u8>) -> Result<()> {
+    fn write_out(&self, trees: &[(Arc<LiveTree>, Tree)], buffer: &mut Vec<u8>) -> Result<()> {
         let mut blocks = Vec::new();
-        for (_, tree) in &frozen.trees {
+        for (_, tree) in trees {
             dirty_blocks(&tree.root_block()?, &mut blocks);
         }
         self.write_blocks(&mut blocks, buffer)?;
-        blocks.iter().for_each(|block| self.live.forest().written(block));
+        let forest = self.live.forest();
+        for block in blocks {
+            // Those that went after the extent tree was told of them are counted still, and go last.
+            let left = self.frozen_bytes.load(Ordering::Relaxed);
+            let written = left.min(self.node_size());
+            self.frozen_bytes.store(left - written, Ordering::Relaxed);
+            forest.unwritten_shrank(written);
+            forest.written(&block);
+        }
         Ok(())
     }
 }

@@ -11,6 +11,7 @@ use papilio_format::items::back_ref::BackRef;
 use papilio_format::{FileOffset, Generation, InodeNumber, Key, LogicalAddress, TreeId};
 use papilio_locks::Mutex;
 use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Who refers to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -82,8 +83,53 @@ pub(crate) struct Head {
     pub(crate) first_key: Key,
     /// The block's references are to be counted by the block from now on.
     pub(crate) full_backref: bool,
-    /// The sums; none is 0.
-    pub(crate) changes: BTreeMap<Reference, i64>,
+    /// The sums.
+    pub(crate) changes: ReferenceChanges,
+}
+
+/// Sums of what happened to the references of an extent, none of them 0.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct ReferenceChanges {
+    /// The least one. Mostly it is the only one, and heads are many.
+    first: Option<(Reference, i64)>,
+    more: BTreeMap<Reference, i64>,
+}
+
+impl ReferenceChanges {
+    /// Adds `change` to the sum of a reference.
+    pub(crate) fn add(&mut self, reference: Reference, change: i64) {
+        match &mut self.first {
+            Some((first, sum)) if *first == reference => {
+                *sum += change;
+                if *sum == 0 {
+                    self.first = self.more.pop_first();
+                }
+            }
+            Some((first, _)) if *first < reference => {
+                let sum = self.more.entry(reference).or_insert(0);
+                *sum += change;
+                if *sum == 0 {
+                    self.more.remove(&reference);
+                }
+            }
+            _ if change == 0 => {}
+            first => {
+                if let Some((reference, sum)) = first.replace((reference, change)) {
+                    self.more.insert(reference, sum);
+                }
+            }
+        }
+    }
+
+    /// Whether nothing is left of it.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.first.is_none()
+    }
+
+    /// The references and their sums, ascending.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = (&Reference, &i64)> {
+        self.first.iter().map(|(reference, sum)| (reference, sum)).chain(&self.more)
+    }
 }
 
 impl Head {
@@ -96,13 +142,13 @@ impl Head {
             generation: Generation(0),
             first_key: Key::MIN,
             full_backref: false,
-            changes: BTreeMap::new(),
+            changes: ReferenceChanges::default(),
         }
     }
 
     /// The sum of all changes.
     pub(crate) fn total(&self) -> i64 {
-        self.changes.values().sum()
+        self.changes.iter().map(|(_, change)| change).sum()
     }
 }
 
@@ -116,10 +162,15 @@ pub(crate) enum Outcome {
     Gone,
 }
 
+/// Bytes of memory that a head takes, with its share of a map that is filled in ascending order, which leaves it half empty.
+const HEAD_BYTES: u64 = (size_of::<Head>() + size_of::<LogicalAddress>()) as u64 * 2;
+
 /// The heads of the running transaction, by logical address.
 #[derive(Debug, Default)]
 pub(crate) struct DelayedRefs {
     heads: Mutex<BTreeMap<LogicalAddress, Head>>,
+    /// How many there are, to be asked without the lock.
+    count: AtomicUsize,
 }
 
 impl DelayedRefs {
@@ -129,6 +180,7 @@ impl DelayedRefs {
         let mut heads = self.heads.lock();
         let before = heads.insert(address, head);
         assert!(before.is_none(), "extent {address} is given out once");
+        self.count.store(heads.len(), Ordering::Relaxed);
     }
 
     /// `change` further references of one kind to an extent (negative: fewer).
@@ -141,12 +193,21 @@ impl DelayedRefs {
         change: i64,
     ) -> Outcome {
         let mut heads = self.heads.lock();
+        let outcome = Self::change_in(&mut heads, address, length, kind, reference, change);
+        self.count.store(heads.len(), Ordering::Relaxed);
+        outcome
+    }
+
+    fn change_in(
+        heads: &mut BTreeMap<LogicalAddress, Head>,
+        address: LogicalAddress,
+        length: u64,
+        kind: ExtentKind,
+        reference: Reference,
+        change: i64,
+    ) -> Outcome {
         let head = heads.entry(address).or_insert_with(|| Head::new(length, kind));
-        let sum = head.changes.entry(reference).or_insert(0);
-        *sum += change;
-        if *sum == 0 {
-            head.changes.remove(&reference);
-        }
+        head.changes.add(reference, change);
         if head.changes.is_empty() && !head.full_backref {
             let gone = head.new;
             heads.remove(&address);
@@ -164,6 +225,7 @@ impl DelayedRefs {
         let mut heads = self.heads.lock();
         let head = heads.entry(address).or_insert_with(|| Head::new(length, ExtentKind::TreeBlock { level }));
         head.full_backref = true;
+        self.count.store(heads.len(), Ordering::Relaxed);
     }
 
     /// What waits for an extent: the sum of changes, whether its references are to count by the block,
@@ -179,17 +241,24 @@ impl DelayedRefs {
 
     /// Takes all heads, ascending by address.
     pub(crate) fn take(&self) -> BTreeMap<LogicalAddress, Head> {
-        std::mem::take(&mut self.heads.lock())
+        let mut heads = self.heads.lock();
+        self.count.store(0, Ordering::Relaxed);
+        std::mem::take(&mut heads)
     }
 
     /// Heads that wait.
     pub(crate) fn len(&self) -> usize {
-        self.heads.lock().len()
+        self.count.load(Ordering::Relaxed)
+    }
+
+    /// Bytes of memory that they take.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.len() as u64 * HEAD_BYTES
     }
 
     /// Whether none waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.len() == 0
+        self.heads.lock().is_empty()
     }
 }
 
@@ -218,12 +287,27 @@ mod tests {
         let refs = DelayedRefs::default();
         let mut head = Head::new(4096, BLOCK);
         head.new = true;
-        head.changes.insert(tree(5), 1);
+        head.changes.add(tree(5), 1);
         refs.insert_new(AT, head);
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(256), 1), Outcome::Queued);
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1), Outcome::Queued);
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(256), -1), Outcome::Gone);
         assert!(refs.is_empty());
+    }
+
+    #[test]
+    fn sums_are_those_of_each_reference_in_order() {
+        let mut changes = ReferenceChanges::default();
+        let mut sums = BTreeMap::new();
+        let mut random = fastrand::Rng::with_seed(7);
+        for _ in 0..2000 {
+            let (id, change) = (random.u64(1..6), random.i64(-1..=1));
+            changes.add(tree(id), change);
+            *sums.entry(tree(id)).or_insert(0) += change;
+            sums.retain(|_, sum| *sum != 0);
+            assert!(changes.iter().eq(&sums), "{changes:?} instead of {sums:?}");
+            assert_eq!(changes.is_empty(), sums.is_empty());
+        }
     }
 
     #[test]

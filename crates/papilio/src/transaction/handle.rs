@@ -180,7 +180,7 @@ impl<'a> Handle<'a> {
             let mut head = Head::new(length, ExtentKind::Data);
             head.new = true;
             head.generation = self.generation;
-            head.changes.insert(key, 1);
+            head.changes.add(key, 1);
             self.transactions.refs.insert_new(reference.address, head);
             return Ok(());
         }
@@ -213,7 +213,10 @@ impl<'a> Handle<'a> {
                 self.transactions.space.pin_reserved(LogicalRange { start: address, length });
                 self.transactions.forget_sums(address, length);
             }
-            Outcome::Gone => self.transactions.space.release(LogicalRange { start: address, length }),
+            Outcome::Gone => {
+                self.transactions.block_gone();
+                self.transactions.space.release(LogicalRange { start: address, length });
+            }
         }
     }
 
@@ -343,7 +346,7 @@ impl NodeAllocator for Handle<'_> {
         head.new = true;
         head.generation = self.generation;
         head.first_key = *first_key;
-        head.changes.insert(Reference::Tree(tree.id()), 1);
+        head.changes.add(Reference::Tree(tree.id()), 1);
         self.transactions.refs.insert_new(range.start, head);
         self.transactions.tree_changed(tree);
         tree.update_record(|record| record.item.bytes_used += node_size);

@@ -29,4 +29,4 @@ pub(crate) use handle::{DataExtent, DataReference, Handle};
 pub(crate) use lazy_tree::LazyTree;
 pub(crate) use log_queue::LogTicket;
 pub(crate) use log_sync::{Synced, log_root_key};
-pub(crate) use transaction::{TransactionOptions, Transactions};
+pub(crate) use transaction::{PENDING_SHARE, TransactionOptions, Transactions};

@@ -40,7 +40,7 @@ impl Transactions {
         let _gate = self.gate.read();
         let key = reference.key();
         if let Some(head) = self.refs.pending_head(reference.address) {
-            if head.changes.keys().any(|other| *other != key) {
+            if head.changes.iter().any(|(other, _)| *other != key) {
                 return Ok(false);
             }
             if head.new {

@@ -42,10 +42,14 @@ const GLOBAL_RESERVE_MAX: u64 = 512 << 20;
 /// And at least, in tree blocks.
 const GLOBAL_RESERVE_BLOCKS: u64 = 32;
 
+/// The part of a transaction's limit that delayed references may take.
+pub(crate) const PENDING_SHARE: u64 = 4;
+
 /// How transactions are run.
 #[derive(Clone, Debug)]
 pub(crate) struct TransactionOptions {
-    /// Bytes of changed tree blocks in memory beyond which a change waits for a commit.
+    /// Bytes of changed tree blocks and delayed references in memory beyond which a change waits for a commit;
+    /// with those of a commit that is being written, twice as many.
     pub(crate) dirty_limit: u64,
     /// Whether freed space is discarded after each commit.
     pub(crate) discard: bool,
@@ -77,8 +81,10 @@ pub(crate) struct Transactions {
     pub(super) commit: Mutex<CommitState>,
     /// Trees with blocks that are not on disk.
     pub(super) changed_trees: Mutex<BTreeSet<TreeId>>,
-    /// Bytes of them.
+    /// Bytes of those that the running transaction made.
     pub(super) dirty_bytes: AtomicU64,
+    /// Bytes of those that a commit has yet to write.
+    pub(super) frozen_bytes: AtomicU64,
     /// Data extents that came and went in the running transaction: their checksums must go.
     pub(super) gone: Mutex<Vec<(LogicalAddress, u64)>>,
     /// Held while the references of a block that trees may share are asked for and changed.
@@ -143,6 +149,7 @@ impl Transactions {
             commit: Mutex::new(CommitState::new(raw)),
             changed_trees: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
+            frozen_bytes: AtomicU64::new(0),
             gone: Mutex::default(),
             sharing: Mutex::default(),
             cleaning: Mutex::default(),
@@ -212,6 +219,13 @@ impl Transactions {
     /// Extents whose references the extent tree was not told of yet: memory that only a commit frees.
     pub(crate) fn delayed_refs(&self) -> usize {
         self.refs.len()
+    }
+
+    /// Bytes of tree blocks that are not on disk, and of delayed references.
+    pub(crate) fn memory(&self) -> (u64, u64) {
+        let [dirty, frozen] =
+            [&self.dirty_bytes, &self.frozen_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
+        (dirty + frozen, self.refs.bytes())
     }
 
     /// The time that a change made now bears.
@@ -304,13 +318,21 @@ impl Transactions {
         might_read(&self.gate);
     }
 
-    /// Commits where tree blocks in memory are so many that a change would.
+    /// Commits where tree blocks in memory are so many that a change would, or waits for a commit to be written.
     ///
     /// # Errors
     /// As [`Transactions::commit`].
     pub(crate) fn commit_if_full(&self) -> Result<()> {
-        if self.dirty_bytes.load(Ordering::Relaxed) > self.options.dirty_limit {
-            return self.commit();
+        let generation = self.generation();
+        let limit = self.options.dirty_limit;
+        let pending = self.refs.bytes();
+        let running = self.dirty_bytes.load(Ordering::Relaxed) + pending;
+        if running > limit || pending > limit / PENDING_SHARE {
+            // Of those who find it so, one commits.
+            return self.commit_transaction(generation);
+        }
+        if running + self.frozen_bytes.load(Ordering::Relaxed) > 2 * limit {
+            return self.wait_for_commit();
         }
         Ok(())
     }
@@ -398,9 +420,17 @@ impl Transactions {
         }
     }
 
+    /// A tree got a block. The caller holds the gate.
     pub(super) fn tree_changed(&self, tree: &LiveTree) {
         self.dirty_bytes.fetch_add(self.node_size(), Ordering::Relaxed);
+        self.live.forest().unwritten_grew(self.node_size());
         self.changed_trees.lock().insert(tree.id());
+    }
+
+    /// A block that the running transaction made is gone. The caller holds the gate.
+    pub(super) fn block_gone(&self) {
+        self.dirty_bytes.fetch_sub(self.node_size(), Ordering::Relaxed);
+        self.live.forest().unwritten_shrank(self.node_size());
     }
 
     pub(super) fn forget_sums(&self, address: LogicalAddress, length: u64) {

@@ -24,11 +24,9 @@ const DEVICE: DeviceId = DeviceId(1);
 const STREAM_BYTES: u64 = 48 << 30;
 /// How often an estimate is doubled.
 const ATTEMPTS: u32 = 5;
-/// Changed tree blocks in memory, in bytes, beyond which they are written.
-const DIRTY_BYTES: u64 = 24 << 20;
-/// Tree blocks that are kept after they were written: files come in the order of their names, so that few are
-/// asked for again.
-const NODE_CACHE_BYTES: usize = 8 << 20;
+/// Tree blocks in all: those of a commit and of the next, and some that are kept after they were written. Files come
+/// in the order of their names, so that few are asked for again.
+const NODE_CACHE_BYTES: usize = 48 << 20;
 
 /// What the file system holds.
 #[derive(Debug, clap::Args)]
@@ -154,7 +152,6 @@ impl Build<'_> {
         let mut open_options = OpenOptions::new()
             .write(true)
             .commit_interval(None)
-            .dirty_bytes(DIRTY_BYTES)
             .node_cache_bytes(NODE_CACHE_BYTES)
             .timestamp(self.timestamp);
         if let Some(choice) = self.arguments.compress {
