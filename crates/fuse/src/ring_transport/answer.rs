@@ -49,6 +49,11 @@ impl<O: Operations> Server<O> {
     pub(super) fn lane(&self, entry: &mut Entry) -> Lane {
         let (header, payload) = entry.request();
         let Ok(request) = Request::decode(&header, payload) else { return Lane::Here };
+        // Who answers will find out again what is wrong.
+        caught(|| Ok(self.lane_of(&request))).unwrap_or(Lane::Here)
+    }
+
+    fn lane_of(&self, request: &Request<'_>) -> Lane {
         match request.body {
             // What the kernel has not written yet is data too, and it does not write it for this by itself.
             Body::Seek { .. } if self.operations.may_be_dirty(request.node) => {
@@ -69,7 +74,7 @@ impl<O: Operations> Server<O> {
     pub(super) fn answer(&self, entry: &mut Entry) -> Vec<Stale> {
         let mut stale = Vec::new();
         let (header, payload) = entry.request();
-        let answered = self.answer_in(&header, payload, &mut stale);
+        let answered = caught(|| self.answer_in(&header, payload, &mut stale));
         match answered {
             Ok(bytes) => entry.reply(0, bytes),
             Err(error) => entry.reply(error.code(), 0),
@@ -92,21 +97,17 @@ impl<O: Operations> Server<O> {
             Body::Read { offset, size, flags } => {
                 let node = request.node;
                 let room = payload.get_mut(..size).ok_or(Errno(libc::EIO))?;
-                Answer::InPlace(ask(&self.operations, |operations| {
-                    operations.read(node, offset, flags, room)
-                })?)
+                Answer::InPlace(self.operations.read(node, offset, flags, room)?)
             }
             Body::List { handle, offset, size, attributes } => {
                 let node = request.node;
                 let room = payload.get_mut(..size).ok_or(Errno(libc::EIO))?;
                 let valid = attributes.then(|| self.operations.valid_for());
                 let mut listing = Listing::new(room, valid);
-                ask(&self.operations, |operations| {
-                    operations.list(node, handle, offset, attributes, &mut listing)
-                })?;
+                self.operations.list(node, handle, offset, attributes, &mut listing)?;
                 Answer::InPlace(listing.used())
             }
-            _ => ask(&self.operations, |operations| self.run(operations, &request, stale))?,
+            _ => self.run(&self.operations, &request, stale)?,
         };
         answer.encode(self.operations.valid_for(), payload)
     }
@@ -208,8 +209,8 @@ fn run_on_content<O: Operations>(
 }
 
 /// Runs an operation; a panic is an I/O error.
-fn ask<O, R>(operations: &O, operation: impl FnOnce(&O) -> Result<R, Errno>) -> Result<R, Errno> {
-    catch_unwind(AssertUnwindSafe(|| operation(operations))).unwrap_or_else(|_| {
+fn caught<R>(operation: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+    catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|_| {
         tracing::error!("an operation panicked; it is answered with EIO");
         Err(Errno(libc::EIO))
     })

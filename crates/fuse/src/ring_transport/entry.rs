@@ -113,6 +113,15 @@ impl Entry {
         self.commit = self.request().0.entry.commit;
     }
 
+    /// Puts a request in, as the kernel would.
+    #[cfg(test)]
+    pub(super) fn receive(&mut self, header: RequestHeader, payload: &[u8]) {
+        self.request().1[..payload.len()].copy_from_slice(payload);
+        // SAFETY: as in `reply`.
+        unsafe { self.memory.cast::<RequestHeader>().write(header) };
+        self.received();
+    }
+
     /// Completes the reply: `error` is 0 or a number of an error, and `bytes` of the payload belong to it.
     pub(super) fn reply(&mut self, error: i32, bytes: usize) {
         let (mut header, _) = self.request();

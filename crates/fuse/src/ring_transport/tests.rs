@@ -1,16 +1,21 @@
 //! Requests as the kernel would lay them out, taken apart and answered; and bytes that it would not send.
 
+use super::answer::{Lane, Server};
 use super::protocol::{
-    CreateIn, Dirent, EntryInOut, EntryOut, InHeader, IoctlIn, LseekIn, Rename2In, RequestHeader, SetAttrIn,
-    SetXattrIn, WriteIn, opcode, valid,
+    CreateIn, Dirent, EntryInOut, EntryOut, InHeader, IoctlIn, LseekIn, OutHeader, Rename2In, RequestHeader,
+    SetAttrIn, SetXattrIn, WriteIn, opcode, valid,
 };
 use super::reply::{Answer, Listing};
 use super::request::{Body, DecodeError, Request, SetHow};
 use crate::Errno;
+use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
-    Attributes, DirectorySink, Entry, ListedEntry, NewNodeKind, NodeId, SeekTo, XattrSet,
+    AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
+    ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Write, XattrSet,
 };
+use papilio::format::{InodeNumber, TreeId};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
+use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
@@ -234,4 +239,69 @@ fn listings_end_where_the_room_does() {
     assert_eq!(listing.used(), 160);
     let (out, _) = EntryOut::read_from_prefix(&room).unwrap();
     assert_eq!((out.node, out.attributes.number), (1, 12));
+}
+
+/// A server each of whose operations panics.
+struct Panics;
+
+macro_rules! panics {
+    ($(fn $name:ident($($argument:ty),*) $(-> $out:ty)?;)*) => {
+        $(fn $name(&self, $(_: $argument),*) $(-> $out)? {
+            std::panic::resume_unwind(Box::new("on purpose"))
+        })*
+    };
+}
+
+impl Operations for Panics {
+    panics! {
+        fn valid_for() -> Duration;
+        fn lookup(NodeId, &[u8]) -> Result<Entry, Errno>;
+        fn forget(NodeId, u64);
+        fn attributes(NodeId) -> Result<Attributes, Errno>;
+        fn set_attributes(Caller, NodeId, &AttributeChange) -> Result<Attributes, Errno>;
+        fn read_link(NodeId) -> Result<Vec<u8>, Errno>;
+        fn make(Caller, &NewNode<'_>) -> Result<Entry, Errno>;
+        fn create(Caller, &NewNode<'_>, i32) -> Result<Entry, Errno>;
+        fn link(NodeId, NodeId, &[u8]) -> Result<Entry, Errno>;
+        fn unlink(NodeId, &[u8]) -> Result<(), Errno>;
+        fn rmdir(NodeId, &[u8]) -> Result<(), Errno>;
+        fn rename(Caller, &Rename<'_>) -> Result<(), Errno>;
+        fn open(NodeId, i32) -> Result<(), Errno>;
+        fn release(NodeId, i32);
+        fn may_be_dirty(NodeId) -> bool;
+        fn read(NodeId, u64, i32, &mut [u8]) -> Result<usize, Errno>;
+        fn write(Caller, NodeId, &Write<'_>) -> Result<Changed, Errno>;
+        fn sync(NodeId, bool) -> Result<(), Errno>;
+        fn allocate(Caller, NodeId, u64, u64, i32) -> Result<Changed, Errno>;
+        fn seek(NodeId, u64, SeekTo) -> Result<u64, Errno>;
+        fn copy_range(Caller, &CopyRange) -> Result<(u64, Changed), Errno>;
+        fn open_directory(NodeId) -> Result<DirectoryHandle, Errno>;
+        fn list(NodeId, DirectoryHandle, u64, bool, &mut dyn DirectorySink) -> Result<(), Errno>;
+        fn release_directory(DirectoryHandle);
+        fn sizes() -> Result<FileSystemSizes, Errno>;
+        fn xattr(NodeId, &[u8]) -> Result<Vec<u8>, Errno>;
+        fn list_xattrs(NodeId) -> Result<Vec<u8>, Errno>;
+        fn set_xattr(Caller, NodeId, &[u8], &[u8], XattrSet) -> Result<(), Errno>;
+        fn remove_xattr(NodeId, &[u8]) -> Result<(), Errno>;
+        fn dirty_before(u32) -> Vec<NodeId>;
+        fn ioctl(Caller, NodeId, u32, &[u8], usize) -> Result<IoctlReply, Errno>;
+        fn node_of(TreeId, InodeNumber) -> NodeId;
+    }
+}
+
+#[test]
+fn whatever_panics_is_answered() {
+    let server = Server::new(Arc::new(Panics), false);
+    let mut entry = super::entry::Entry::new(0, 4096).unwrap();
+    for opcode in 0..60 {
+        // Two names, and behind the first a value that no argument says the length of.
+        entry.receive(request(opcode, &[0; 88], b"one\0two\0"), b"one\0two\0");
+        let lane = server.lane(&mut entry);
+        assert!(!matches!(lane, Lane::AfterWriteBack(_)), "{opcode}");
+        assert!(server.answer(&mut entry).is_empty());
+        let (out, _) = OutHeader::read_from_prefix(&entry.request().0.in_out).unwrap();
+        assert_eq!((out.length, out.unique), (16, 9), "{opcode}");
+        let errors = [libc::EIO, libc::EINVAL, libc::ENOSYS].map(|error| -error);
+        assert!(errors.contains(&out.error), "{opcode}: {}", out.error);
+    }
 }
