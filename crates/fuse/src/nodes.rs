@@ -184,6 +184,15 @@ impl Nodes {
         open
     }
 
+    /// How often the kernel learned of nodes that it did not forget.
+    #[cfg(test)]
+    pub(crate) fn lookups(&self) -> u64 {
+        let all = |shard: &Mutex<HashMap<NodeId, Known>>| {
+            shard.lock().values().map(|known| known.lookups).sum::<u64>()
+        };
+        self.shards.iter().map(all).sum()
+    }
+
     fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, Known>> {
         // Numbers of one directory's files follow one another.
         &self.shards[id.0 as usize % SHARDS]

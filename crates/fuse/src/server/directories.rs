@@ -69,14 +69,20 @@ impl Server {
             return Ok(());
         }
         let entries = node.inode.entries()?.starting_at(offset.max(FIRST_INDEX));
+        let mut added = false;
         for entry in entries.up_to(last.load(Ordering::Acquire)) {
-            let entry = entry.map_err(stale)?;
-            match self.list_entry(&node, &entry, attributes, sink) {
-                Ok(true) => {}
-                Ok(false) => return Ok(()),
+            let listed = match entry.map(|entry| self.list_entry(&node, &entry, attributes, sink)) {
                 // It went since.
-                Err(error) if error.kind() == ErrorKind::Path(PathError::NotFound) => {}
-                Err(error) => return Err(error.into()),
+                Ok(Err(error)) if error.kind() == ErrorKind::Path(PathError::NotFound) => continue,
+                Ok(listed) => listed.map_err(Errno::from),
+                Err(error) => Err(stale(error)),
+            };
+            match listed {
+                Ok(true) => added = true,
+                Ok(false) => return Ok(()),
+                // The kernel knows nodes by a reply without an error only: what was listed is told, and the next call fails.
+                Err(_) if added => return Ok(()),
+                Err(error) => return Err(error),
             }
         }
         Ok(())
@@ -134,5 +140,84 @@ impl Server {
     fn learn_listed(&self, node: &Node, name: &[u8], inode: &Inode) -> Entry {
         let known = self.nodes.learn(&node.inode, name, inode);
         self.entry_of(&known, inode)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::MountOptions;
+    use crate::ioctl::MountInfo;
+    use papilio::{FileSystem, MkfsOptions, OpenOptions};
+    use papilio_device::{Device, FaultDevice, MemoryDevice};
+    use std::path::Path;
+
+    /// A reply with room for some entries.
+    struct Reply {
+        room: usize,
+        known: Vec<NodeId>,
+        next: u64,
+    }
+
+    impl DirectorySink for Reply {
+        fn add(&mut self, entry: &ListedEntry<'_>) -> bool {
+            let fits = self.room > 0;
+            if fits {
+                self.room -= 1;
+                self.next = entry.next;
+                let dots = matches!(entry.name, b"." | b"..");
+                self.known.extend(entry.entry.filter(|_| !dots).map(|entry| entry.node));
+            }
+            fits
+        }
+    }
+
+    /// Lists all as the kernel does, which learns of nodes by each reply that is no error. Says whether one was.
+    fn list_all(server: &Server, directory: NodeId, handle: DirectoryHandle) -> (Vec<NodeId>, bool) {
+        let (mut known, mut next) = (Vec::new(), 0);
+        loop {
+            let mut reply = Reply { room: 70, known: Vec::new(), next };
+            if server.list_directory(directory, handle, next, true, &mut reply).is_err() {
+                return (known, true);
+            }
+            if reply.next == next {
+                return (known, false);
+            }
+            next = reply.next;
+            known.extend(reply.known);
+        }
+    }
+
+    /// A device that fails from any point of a listing on.
+    #[test]
+    fn what_a_listing_that_fails_made_known_was_told() {
+        const FILES: usize = 1500;
+        let device = Arc::new(MemoryDevice::new(256 << 20)) as Arc<dyn Device>;
+        papilio::mkfs_device(&device, &MkfsOptions::new()).unwrap();
+        let fs = FileSystem::from_devices(vec![device.clone()], &OpenOptions::new().write(true)).unwrap();
+        fs.create_dir("/d").unwrap();
+        for number in 0..FILES {
+            fs.create_file(format!("/d/{number}")).unwrap();
+        }
+        fs.close().unwrap();
+        let options = MountOptions::parse("ro").unwrap();
+        let info = MountInfo::new(Path::new("image"), Path::new("/"), &options);
+        for number in 0.. {
+            let failing = Arc::new(FaultDevice::new(device.clone()));
+            let devices = vec![failing.clone() as Arc<dyn Device>];
+            let fs = FileSystem::from_devices(devices, &OpenOptions::new()).unwrap();
+            let server = Server::new(fs, info.clone(), &options).unwrap();
+            let directory = server.look_up(NodeId::ROOT, b"d").unwrap().node;
+            let handle = server.open_listing(directory).unwrap();
+            failing.reset_counts();
+            failing.fail_all_from(number);
+            let (known, failed) = list_all(&server, directory, handle);
+            known.iter().chain([&directory]).for_each(|node| server.nodes.forget(*node, 1));
+            assert_eq!(server.nodes.lookups(), 0, "the device failed from call {number} on");
+            if !failed {
+                assert!(number > 10 && known.len() == FILES, "{number} calls, {} files", known.len());
+                break;
+            }
+        }
     }
 }
