@@ -318,6 +318,9 @@ pub trait Operations: Send + Sync + 'static {
     /// Opens a directory.
     fn open_directory(&self, node: NodeId) -> Result<DirectoryHandle, Errno>;
 
+    /// Whether the kernel may keep how a directory was listed until its names change.
+    fn may_keep_listings(&self) -> bool;
+
     /// Lists a directory from `offset` on: 0, or an entry's `next`. With `attributes`, each listed node is
     /// known once more.
     fn list(

@@ -30,10 +30,11 @@ impl Kernel {
         self.tell(|notifier| notifier.inval_inode(INodeNo(node.0), -1, 0));
     }
 
-    /// Has the kernel forget an entry of a directory, and the directory's attributes.
+    /// Has the kernel forget an entry of a directory, the directory's attributes and how it was listed.
     pub(crate) fn forget_entry(&self, directory: NodeId, name: &[u8]) {
         self.tell(|notifier| notifier.inval_entry(INodeNo(directory.0), OsStr::from_bytes(name)));
-        self.forget_attributes(directory);
+        // Its pages are the listing. That the entry is gone says nothing of it where the kernel did not know the entry.
+        self.write_back(directory);
     }
 
     fn tell(&self, tell: impl FnOnce(&Notifier) -> std::io::Result<()>) {

@@ -141,7 +141,12 @@ impl<O: Operations> Server<O> {
                 operations.release(node, flags);
                 Answer::Done
             }
-            Body::OpenDirectory => Answer::Opened { handle: operations.open_directory(node)?.0, flags: 0 },
+            Body::OpenDirectory => {
+                // Names change by way of the kernel, or it is told.
+                let keep = open_flags::KEEP_CACHE | open_flags::CACHE_DIR;
+                let flags = if operations.may_keep_listings() { keep } else { 0 };
+                Answer::Opened { handle: operations.open_directory(node)?.0, flags }
+            }
             Body::ReleaseDirectory(handle) => {
                 operations.release_directory(handle);
                 Answer::Done

@@ -276,6 +276,7 @@ impl Operations for Panics {
         fn seek(NodeId, u64, SeekTo) -> Result<u64, Errno>;
         fn copy_range(Caller, &CopyRange) -> Result<(u64, Changed), Errno>;
         fn open_directory(NodeId) -> Result<DirectoryHandle, Errno>;
+        fn may_keep_listings() -> bool;
         fn list(NodeId, DirectoryHandle, u64, bool, &mut dyn DirectorySink) -> Result<(), Errno>;
         fn release_directory(DirectoryHandle);
         fn sizes() -> Result<FileSystemSizes, Errno>;

@@ -8,8 +8,14 @@ use crate::transport::{Changed, NodeId, SeekTo, Write};
 use papilio::format::items::inode::InodeFlags;
 use std::sync::atomic::Ordering;
 
+/// Asks the kernel not to tell the server of what is opened and closed any more (`no_open`, `no_opendir`).
+pub(super) const NO_NEED: Errno = Errno(libc::ENOSYS);
+
 impl Server {
     pub(super) fn open_file(&self, node: NodeId, flags: i32) -> Result<(), Errno> {
+        if self.read_only {
+            return Err(NO_NEED);
+        }
         let node = self.node(node)?;
         node.file()?;
         if is_writing(flags) {

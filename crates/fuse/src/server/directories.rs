@@ -3,11 +3,12 @@
 //! A listing goes by the directory's index, as the kernel's does: an entry's place in a listing is its index,
 //! which no other entry ever has, so that a listing goes on rightly while entries come and go. `.` and `..` are at 0
 //! and 1; indexes start at 2. Entries that came after the listing began are left out, so that a listing ends
-//! even if each entry is renamed as it is read.
+//! even if each entry is renamed as it is read. Where nothing changes, the kernel opens directories without the server.
 //!
 //! Owns [`Listings`], the directories that are open. Locks: the table's, for one look-up.
 
 use super::Server;
+use super::data::NO_NEED;
 use crate::Errno;
 use crate::nodes::{Node, stale};
 use crate::transport::{DirectoryHandle, DirectorySink, Entry, ListedEntry, NodeId};
@@ -46,6 +47,9 @@ impl Listings {
 
 impl Server {
     pub(super) fn open_listing(&self, node: NodeId) -> Result<DirectoryHandle, Errno> {
+        if self.read_only {
+            return Err(NO_NEED);
+        }
         let node = self.node(node)?;
         Ok(self.listings.open(node.inode.last_entry_index().map_err(stale)?))
     }
@@ -59,18 +63,14 @@ impl Server {
         sink: &mut dyn DirectorySink,
     ) -> Result<(), Errno> {
         let node = self.node(node)?;
-        let last = self.listings.get(handle)?;
-        if offset == 0 {
-            // Also after rewinding, when what came meanwhile is to be seen.
-            last.store(node.inode.last_entry_index().map_err(stale)?, Ordering::Release);
-        }
+        let last = self.last_of_interest(&node, handle, offset)?;
         self.note_read(&node, 0);
         if offset < FIRST_INDEX && !self.list_dots(&node, offset, attributes, sink)? {
             return Ok(());
         }
         let entries = node.inode.entries()?.starting_at(offset.max(FIRST_INDEX));
         let mut added = false;
-        for entry in entries.up_to(last.load(Ordering::Acquire)) {
+        for entry in entries.up_to(last) {
             let listed = match entry.map(|entry| self.list_entry(&node, &entry, attributes, sink)) {
                 // It went since.
                 Ok(Err(error)) if error.kind() == ErrorKind::Path(PathError::NotFound) => continue,
@@ -86,6 +86,19 @@ impl Server {
             }
         }
         Ok(())
+    }
+
+    /// The last index that a listing comes to.
+    fn last_of_interest(&self, node: &Node, handle: DirectoryHandle, offset: u64) -> Result<u64, Errno> {
+        if self.read_only {
+            return Ok(u64::MAX);
+        }
+        let last = self.listings.get(handle)?;
+        if offset == 0 {
+            // Also after rewinding, when what came meanwhile is to be seen.
+            last.store(node.inode.last_entry_index().map_err(stale)?, Ordering::Release);
+        }
+        Ok(last.load(Ordering::Acquire))
     }
 
     fn list_dots(
@@ -208,7 +221,8 @@ mod tests {
             let fs = FileSystem::from_devices(devices, &OpenOptions::new()).unwrap();
             let server = Server::new(fs, info.clone(), &options).unwrap();
             let directory = server.look_up(NodeId::ROOT, b"d").unwrap().node;
-            let handle = server.open_listing(directory).unwrap();
+            assert_eq!(server.open_listing(directory), Err(NO_NEED));
+            let handle = DirectoryHandle(0);
             failing.reset_counts();
             failing.fail_all_from(number);
             let (known, failed) = list_all(&server, directory, handle);

@@ -204,6 +204,11 @@ impl Operations for Server {
         self.open_listing(node)
     }
 
+    fn may_keep_listings(&self) -> bool {
+        // Each listing is noted then.
+        self.access_times != Some(Atime::Strict)
+    }
+
     fn list(
         &self,
         node: NodeId,

@@ -6,6 +6,7 @@
 mod access_times;
 mod compared;
 mod limits;
+mod listings;
 mod locks;
 mod parallel;
 mod random;

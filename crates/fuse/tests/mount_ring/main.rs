@@ -6,6 +6,8 @@ mod access_times;
 mod compared;
 #[path = "../mount/limits.rs"]
 mod limits;
+#[path = "../mount/listings.rs"]
+mod listings;
 #[path = "../mount/locks.rs"]
 mod locks;
 #[path = "../mount/parallel.rs"]
