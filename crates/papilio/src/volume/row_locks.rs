@@ -11,7 +11,7 @@
 //! (`fs/btrfs/raid56.c`).
 
 use super::chunk_map::Chunk;
-use papilio_locks::{RwLock, RwLockReadGuard, RwLockWriteGuard, in_order};
+use papilio_locks::{RwLock, RwLockReadGuard, RwLockWriteGuard, in_order, might_write};
 
 const LOCKS: usize = 256;
 
@@ -48,7 +48,11 @@ impl RowLocks {
         for (chunk, row) in rows {
             wanted[Self::place(chunk, row)] = true;
         }
+        let wanted = self.locks.iter().zip(wanted).filter_map(|(lock, wanted)| wanted.then_some(lock));
+        if let Some(first) = wanted.clone().next() {
+            might_write(first);
+        }
         let _order = in_order("locks of rows, as they lie");
-        self.locks.iter().zip(wanted).filter(|(_, wanted)| *wanted).map(|(lock, _)| lock.write()).collect()
+        wanted.map(|lock| lock.write()).collect()
     }
 }
