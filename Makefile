@@ -1,6 +1,6 @@
 # The main jobs. Each installs what it needs (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall test locks longtest bench demo clients fuzz tidy ci
+.PHONY: help setup build install uninstall everyday test locks longtest bench demo clients fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -61,6 +61,9 @@ demo: setup ## read a file system that the kernel made, build, change and mount 
 
 clients: build ## git, rsync, tar, SQLite and PostgreSQL on a mount, its server killed under them (root; 6 GiB of memory)
 	@bash scripts/clients.sh
+
+everyday: build ## tar, cp, find, grep, rm and dd on a mount and on the kernel's Btrfs, in turn (root; some 4 GiB of memory)
+	@bash scripts/everyday.sh
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
 	@bash scripts/fuzz.sh

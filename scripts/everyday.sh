@@ -1,0 +1,110 @@
+#!/usr/bin/env bash
+# Everyday work by stock programs on a mount of Papilio and on the kernel's Btrfs, in turn, each on a fresh image in
+# memory: seconds of each side, medians, and how many times faster the mount is. As root.
+#
+# TREE is the directory whose content is worked on (default: the sources that cargo has fetched), ROUNDS (5) how often,
+# OPTIONS what the mount is given (transport=ring needs the kernel's switch on), PAPILIO the command.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+PATH=$PATH:/usr/sbin:/sbin
+
+papilio=$(realpath -- "${PAPILIO:-target/release/papilio}")
+tree=${TREE:-${CARGO_HOME:-$HOME/.cargo}/registry/src}
+rounds=${ROUNDS:-5}
+options=${OPTIONS:-}
+
+fail() { printf 'everyday: %s\n' "$*" >&2; exit 1; }
+
+[ "$(id -u)" -eq 0 ] || fail "needs root, to mount the kernel's Btrfs"
+[ -x "$papilio" ] || fail "$papilio is missing: make build"
+[ -d "$tree" ] || fail "$tree is no directory: TREE names one"
+for tool in mkfs.btrfs losetup tar; do command -v "$tool" >/dev/null || fail "$tool is missing"; done
+
+work=$(mktemp -d /dev/shm/papilio-everyday.XXXXXX)
+image=$work/image
+point=$work/mount
+loop=
+side=
+mkdir "$point"
+
+take_down() {
+    if [ "$side" = kernel ]; then
+        umount "$point" 2>/dev/null || umount -l "$point" 2>/dev/null || true
+    elif [ -n "$side" ]; then
+        "$papilio" umount "$point" 2>/dev/null || umount -l "$point" 2>/dev/null || true
+    fi
+    [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
+    side=
+    loop=
+    rm -f "$image"
+}
+cleanup() {
+    local status=$?
+    trap - EXIT INT TERM
+    cd /
+    take_down
+    rm -rf --one-file-system "$work"
+    exit "$status"
+}
+trap cleanup EXIT INT TERM
+
+set_up() {
+    truncate -s 4G "$image"
+    mkfs.btrfs -q "$image" >/dev/null 2>&1
+    if [ "$1" = kernel ]; then
+        loop=$(losetup -f --show "$image")
+        side=$1
+        mount "$loop" "$point"
+    else
+        side=$1
+        "$papilio" mount ${options:+-o "$options"} "$image" "$point"
+    fi
+}
+
+# Runs a line of shell in the mount and notes how long it took.
+work_on() {
+    local what=$1 start end
+    start=$(date +%s%N)
+    (cd "$point" && sh -c "$2") >/dev/null
+    end=$(date +%s%N)
+    printf '%s\t%s\t%s\n' "$what" "$side" "$(((end - start) / 1000))" >>"$work/times"
+}
+
+forget() {
+    sync -f "$point"
+    echo 2 >/proc/sys/vm/drop_caches
+}
+
+tar -C "$tree" -cf "$work/tree.tar" .
+printf 'everyday: %s entries, %s of data, %s rounds\n' "$(find "$tree" | wc -l)" "$(du -sh "$tree" | cut -f 1)" "$rounds"
+export ARCHIVE=$work/tree.tar
+
+for round in $(seq "$rounds"); do
+    for now in kernel papilio; do
+        set_up "$now"
+        work_on "tar -x, syncfs" 'mkdir t && tar -C t -xf "$ARCHIVE" && sync -f t'
+        work_on "cp -a, syncfs" 'cp -a t c && sync -f c'
+        forget
+        work_on "find -size, nothing cached" 'find t -size +100k'
+        work_on "find -size again" 'find t -size +100k'
+        work_on "grep -r" 'grep -rc xyzzyplugh t || true'
+        work_on "du" 'du -s t'
+        work_on "240 MB in writes of 4 KiB, syncfs" 'dd if=/dev/zero of=a bs=4k count=60000 2>/dev/null && sync -f a'
+        work_on "700 MiB by dd, fsync" 'dd if=/dev/zero of=big bs=1M count=700 conv=fsync 2>/dev/null'
+        work_on "rm -r, syncfs" 'rm -r c && sync -f .'
+        take_down
+    done
+    printf 'everyday: round %s of %s\n' "$round" "$rounds" >&2
+done
+
+sort -t "$(printf '\t')" -k1,2 -k3,3n "$work/times" | awk -F '\t' '
+    { key = $1 FS $2; if (key != last) { n = 0; last = key } value[key, ++n] = $3; count[key] = n; seen[$1] = 1 }
+    function median(key) { return value[key, int((count[key] + 1) / 2)] / 1e6 }
+    END {
+        print "| | kernel, s | mount, s | x kernel |"
+        print "|---|---|---|---|"
+        for (what in seen) {
+            k = median(what FS "kernel"); p = median(what FS "papilio")
+            printf "| %s | %.2f | %.2f | %.2f |\n", what, k, p, k / p | "sort"
+        }
+    }'
