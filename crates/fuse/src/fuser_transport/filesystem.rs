@@ -393,12 +393,12 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
 
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.ask(|operations| operations.open_directory(node(number))) {
-            // Names change by way of the kernel, or it is told.
-            Ok(handle) if self.operations.may_keep_listings() => {
-                reply
-                    .opened(FileHandle(handle.0), FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR);
+            Ok(handle) => {
+                // Names change by way of the kernel, or it is told.
+                let keep = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR;
+                let flags = if self.operations.may_keep_listings() { keep } else { FopenFlags::empty() };
+                reply.opened(FileHandle(handle.0), flags);
             }
-            Ok(handle) => reply.opened(FileHandle(handle.0), FopenFlags::empty()),
             Err(error) => reply.error(errno(error)),
         }
     }

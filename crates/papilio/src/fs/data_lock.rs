@@ -9,7 +9,7 @@
 //! whose readers count by processor is `include/linux/percpu-rwsem.h`.
 
 use arrayvec::ArrayVec;
-use papilio_locks::{RwLock, RwLockReadGuard, RwLockWriteGuard, in_order};
+use papilio_locks::{RwLock, RwLockReadGuard, RwLockWriteGuard, in_order, might_write};
 use papilio_pagecache::thread_number;
 
 /// Shards of a lock.
@@ -47,12 +47,9 @@ impl DataLock {
 
     /// Takes it alone: waits for all others.
     pub(super) fn write(&self) -> ExclusiveData<'_> {
-        let (first, others) = self.shards.split_first().expect("there are some");
-        let mut shards: ArrayVec<_, SHARDS> = ArrayVec::new();
-        shards.push(first.0.write());
+        might_write(&self.shards[0].0);
         let _order = in_order("a lock's shards, as they lie");
-        shards.extend(others.iter().map(|shard| shard.0.write()));
-        ExclusiveData { _shards: shards }
+        ExclusiveData { _shards: self.shards.iter().map(|shard| shard.0.write()).collect() }
     }
 
     /// As [`DataLock::write`], if nobody has it.

@@ -6,8 +6,9 @@
 //!
 //! Locks: the table's, for one operation on the map, and never where an [`OpenInode`] may be let go: that asks for
 //! it, as it asks for the table of dirty files, and joins a transaction where the last name is gone; inside it, leaves
-//! (the tables of changed files and of mappings). An inode's data lock, shared by readers of its data and exclusive for who changes it
-//! ([`super::ordered_flush`] says who else does), and its `linkable`: both taken before a transaction is joined.
+//! (the tables of changed files and of mappings). An inode's data lock, shared by readers of its data and exclusive
+//! for who changes it ([`super::ordered_flush`] says who else does), and its `linkable`: both taken before a
+//! transaction is joined.
 //! Kernel counterpart: the inode cache, `btrfs_evict_inode` (`fs/btrfs/inode.c`).
 
 use crate::btree::LiveTree;

@@ -6,9 +6,9 @@
 //! `btrfs_init_root_free_objectid`, `btrfs_get_free_objectid` (`fs/btrfs/disk-io.c`),
 //! `btrfs_set_inode_index` (`fs/btrfs/inode.c`).
 //!
-//! Locks: its own mutex, for one number at a time (the first of a directory is read from the tree under it), within the
-//! tree's writer lock. A number is taken for
-//! a change that may still fail; then it stays unused.
+//! Locks: its own mutex, for one number at a time (the first of a directory is read from the tree under
+//! it), within the tree's writer lock. A number is taken for a change that may still fail; then it stays
+//! unused.
 
 use crate::btree::Tree;
 use crate::errors::{Error, Result};

@@ -193,31 +193,14 @@ impl DelayedRefs {
         change: i64,
     ) -> Outcome {
         let mut heads = self.heads.lock();
-        let outcome = Self::change_in(&mut heads, address, length, kind, reference, change);
-        self.count.store(heads.len(), Ordering::Relaxed);
-        outcome
-    }
-
-    fn change_in(
-        heads: &mut BTreeMap<LogicalAddress, Head>,
-        address: LogicalAddress,
-        length: u64,
-        kind: ExtentKind,
-        reference: Reference,
-        change: i64,
-    ) -> Outcome {
         let head = heads.entry(address).or_insert_with(|| Head::new(length, kind));
         head.changes.add(reference, change);
-        if head.changes.is_empty() && !head.full_backref {
-            let gone = head.new;
+        let gone = head.new && head.total() == 0;
+        if gone || head.changes.is_empty() && !head.full_backref {
             heads.remove(&address);
-            return if gone { Outcome::Gone } else { Outcome::Queued };
         }
-        if head.new && head.total() == 0 {
-            heads.remove(&address);
-            return Outcome::Gone;
-        }
-        Outcome::Queued
+        self.count.store(heads.len(), Ordering::Relaxed);
+        if gone { Outcome::Gone } else { Outcome::Queued }
     }
 
     /// The block's references count by the block from now on.
