@@ -1,10 +1,10 @@
 //! The macro behind every fixed-size on-disk structure.
 //!
-//! Owns [`OnDisk`], the pairing of a memory type with its little-endian, unaligned bytes, and
-//! `disk_struct!`, which writes both structures, the conversions and a compile-time size check.
+//! Owns [`OnDisk`], which pairs a memory type with its little-endian, unaligned bytes, and
+//! `disk_struct!`, which generates both structures, the conversions and a compile-time size check.
 //!
-//! Invariant: conversion is lossless both ways; parsing any bytes and serialising the result gives
-//! the same bytes. Whether the values make sense is the validators' business, not the parser's.
+//! **Invariant:** conversion is lossless both ways. Parsing any bytes and serialising the result
+//! gives the same bytes. Validators, not parsers, decide whether the values make sense.
 
 use crate::error::Corrupt;
 use zerocopy::little_endian::{I64, U16, U32, U64};
@@ -12,10 +12,10 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A memory type with a fixed-size form on disk.
 pub trait OnDisk: Sized {
-    /// The bytes: little-endian, without alignment or padding.
+    /// The on-disk bytes: little-endian, without alignment or padding.
     type Disk: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy + 'static;
 
-    /// Decodes; never fails, because every bit pattern has a meaning at this level.
+    /// Decodes; never fails, because every bit pattern is valid at this level.
     fn from_disk(disk: &Self::Disk) -> Self;
 
     /// Encodes; the exact inverse of [`OnDisk::from_disk`].
@@ -82,11 +82,11 @@ pub(crate) fn parse_prefix<'a, T: OnDisk>(
     }
 }
 
-/// Declares a memory structure, its on-disk twin, the conversions, and asserts the twin's size.
+/// Declares a memory structure, its on-disk twin and the conversions, and asserts the twin's size.
 ///
 /// ```text
 /// disk_struct! {
-///     /// What it is.
+///     /// Struct docs.
 ///     pub struct Timespec as TimespecDisk = 12 {
 ///         /// Field docs.
 ///         pub seconds: u64,
@@ -134,7 +134,7 @@ macro_rules! disk_struct {
         }
 
         impl $name {
-            /// Bytes on disk.
+            /// Size on disk, in bytes.
             pub const SIZE: usize = $size;
 
             /// Decodes the structure at the start of `bytes` and returns what follows it.
@@ -148,7 +148,8 @@ macro_rules! disk_struct {
             /// Decodes `bytes`, which must be exactly this structure.
             ///
             /// # Errors
-            /// [`Corrupt::WrongSize`](crate::Corrupt::WrongSize) unless there are `Self::SIZE` bytes.
+            /// [`Corrupt::WrongSize`](crate::Corrupt::WrongSize) unless there are `Self::SIZE`
+            /// bytes.
             pub fn parse(bytes: &[u8]) -> Result<Self, $crate::Corrupt> {
                 if bytes.len() != Self::SIZE {
                     return Err($crate::Corrupt::WrongSize {
@@ -170,21 +171,21 @@ macro_rules! disk_struct {
         impl $crate::disk::RoundTrip for $name {
             const BYTES: usize = $size;
             fn round_trip(bytes: &[u8]) -> Vec<u8> {
-                Self::parse(bytes).expect("right size").to_bytes().to_vec()
+                Self::parse(bytes).expect("the bytes have the structure's size").to_bytes().to_vec()
             }
         }
     };
 }
 pub(crate) use disk_struct;
 
-/// What the round-trip property tests need of a structure.
+/// The operations that round-trip property tests need.
 #[cfg(test)]
 pub(crate) trait RoundTrip {
     const BYTES: usize;
     fn round_trip(bytes: &[u8]) -> Vec<u8>;
 }
 
-/// Asserts, over random bytes, that parsing and serialising give the same bytes.
+/// Asserts, on random bytes, that serialising inverts parsing.
 #[cfg(test)]
 pub(crate) fn assert_round_trip<T: RoundTrip>() {
     use proptest::prelude::*;

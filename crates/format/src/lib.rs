@@ -1,8 +1,8 @@
 //! The Btrfs on-disk format: bytes to types and back, validated, without any I/O.
 //!
-//! Everything that a 6.18 kernel may have written has a type here. Structures come as
-//! parse/serialise pairs whose sizes are asserted at compile time; validation is as strict as the
-//! kernel's tree checker, so that layers above may believe every field of a block they were given.
+//! Every structure that a 6.18 kernel may have written has a type here. Structures come as
+//! parse/serialise pairs whose sizes are asserted at compile time. Validation is as strict as the
+//! kernel's tree checker, so upper layers may trust every field of a checked block.
 
 #![forbid(unsafe_code)]
 

@@ -38,7 +38,7 @@ fn jobs_that_ask_for_what_is_not_there() {
 fn images_that_cannot_be_mounted() {
     let Some(bench) = Bench::with_image(256) else { return };
     let held = bench.open_writable();
-    bench.run(&WRITE).refused("it is in use by another process");
+    bench.run(&WRITE).refused("another process is using it");
     drop(held);
     let (good, text) = (bench.image.clone(), bench.scratch.path().join("text.img"));
     std::fs::write(&text, vec![b'x'; 1 << 20]).unwrap();

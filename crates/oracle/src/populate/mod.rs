@@ -1,16 +1,16 @@
-//! A seeded tree with everything in it that a Btrfs can hold, written through a kernel mount.
+//! A seeded tree with everything that a Btrfs can hold, written through a kernel mount.
 //!
-//! The same [`TreeSpec`] writes the same tree, byte for byte and name for name (change times,
-//! creation times and extent layout apart). The parts:
+//! The same [`TreeSpec`] writes the same tree, byte for byte and name for name, except for change
+//! times, creation times and extent layout. The parts:
 //!
 //! - `many/`: one directory of many small files;
 //! - `tree/`: the rest of the small files, in nested directories;
 //! - `big/`: the bulk of the bytes;
 //! - `extents/`: holes, preallocation, overwrites, shared extents;
-//! - `links/`, `special/`, `names/`, `attributes/`: what the names say;
-//! - `subvolumes/`: subvolumes and snapshots whose origin changed afterwards.
+//! - `links/`, `names/`, `attributes/`: links and special inodes, odd names, modes and xattrs;
+//! - `subvolumes/`: subvolumes, and snapshots whose origin changed afterwards.
 //!
-//! Modification times of all entries are set from the seed in a last pass, subvolume by subvolume.
+//! A last pass sets the modification times of all entries from the seed.
 
 mod attributes;
 mod bulk;
@@ -27,16 +27,16 @@ use anyhow::Context;
 
 pub use content::{Data, Writer};
 
-/// How much to write, and from which seed.
+/// How much to write, and the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeSpec {
-    /// About how many files; a few hundred of each kind of oddity are written whatever it says.
+    /// Approximate number of files; a few hundred special cases come on top.
     pub files: u64,
-    /// About how many bytes of file content, counted before compression and sharing.
+    /// Approximate bytes of file content, before compression and sharing.
     pub bytes: u64,
-    /// Where all random choices come from.
+    /// Seed of all random choices.
     pub seed: u64,
-    /// Whether to write subvolumes and snapshots, which only Btrfs itself can.
+    /// Whether to write subvolumes and snapshots, which only Btrfs supports.
     pub subvolumes: bool,
 }
 
@@ -46,10 +46,10 @@ impl Default for TreeSpec {
     }
 }
 
-/// What was written.
+/// Counts of written entries and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Populated {
-    /// Files, directories and other inodes created, snapshots not counted.
+    /// Files, directories and other inodes created, without snapshots.
     pub entries: u64,
     /// Bytes of content written.
     pub bytes: u64,
@@ -74,7 +74,7 @@ impl TreeSpec {
             let folder = root.join(name);
             writer.directory(&folder)?;
             write(&mut writer, &folder, self).with_context(|| format!("populate {name}"))?;
-            // Each part is a generation of its own.
+            // Each part gets its own generation.
             sync(root)?;
         }
         let big = root.join("big");
@@ -98,8 +98,8 @@ pub(crate) fn sync(path: &Path) -> anyhow::Result<()> {
     Ok(rustix::fs::syncfs(File::open(path)?)?)
 }
 
-/// Sets access and modification times of all entries under `root`, each from the seed and its path.
-/// What cannot be changed (read-only snapshots) is left as it is.
+/// Sets access and modification times of all entries under `root`, each derived from the seed and
+/// the path. Entries that cannot be changed (in read-only snapshots) are skipped.
 pub(crate) fn set_times(root: &Path, seed: u64) -> anyhow::Result<()> {
     let mut stack = vec![root.to_owned()];
     let mut directories = Vec::new();
@@ -114,7 +114,7 @@ pub(crate) fn set_times(root: &Path, seed: u64) -> anyhow::Result<()> {
         }
         directories.push(path);
     }
-    // Nothing is created after this, so the order does not matter any more.
+    // Nothing is created after this, so the order no longer matters.
     directories.iter().try_for_each(|path| set_time(root, path, seed))
 }
 
@@ -125,7 +125,7 @@ fn set_time(root: &Path, path: &Path, seed: u64) -> anyhow::Result<()> {
     let mut stamp = || rustix::fs::Timespec {
         tv_sec: match random.u8(..) {
             0..16 => random.i64(-10_000_000_000..0),
-            // After the 32 bits of seconds end, in 2038.
+            // Past the end of signed 32-bit seconds, in 2038.
             16..32 => random.i64(1 << 31..1 << 35),
             32..36 => 0,
             _ => random.i64(1_000_000_000..1_800_000_000),
@@ -140,7 +140,7 @@ fn set_time(root: &Path, path: &Path, seed: u64) -> anyhow::Result<()> {
     }
 }
 
-/// A path below `folder`, from a prefix and a number.
+/// Builds a path below `folder` from a prefix and a number.
 fn numbered(folder: &Path, prefix: &str, number: u64) -> PathBuf {
     folder.join(format!("{prefix}{number}"))
 }
