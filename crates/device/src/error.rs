@@ -63,3 +63,10 @@ pub enum OpenErrorKind {
     #[error(transparent)]
     Io(io::Error),
 }
+
+impl OpenErrorKind {
+    /// Creates [`OpenErrorKind::Io`] from an errno.
+    pub(crate) fn io(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
+}

@@ -15,11 +15,10 @@
 //! Kernel counterpart: block/fops.c, and mm/filemap.c for files.
 
 use crate::aligned::AlignedBuffer;
+use crate::backing::Backing;
 use crate::device::{
     Access, Advice, Device, ReadRequest, WriteRequest, check_read, check_write, past_end, read_only,
 };
-use crate::open::Backing;
-pub use crate::open::OpenOptions;
 use crate::uring;
 use papilio_format::PhysicalAddress;
 use papilio_locks::RwLock;
@@ -43,7 +42,7 @@ thread_local! {
     static BOUNCE: RefCell<Option<AlignedBuffer>> = const { RefCell::new(None) };
 }
 
-/// A regular file or a block device, opened by [`OpenOptions::open`].
+/// A regular file or a block device, opened by [`OpenOptions::open`](crate::OpenOptions::open).
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
@@ -70,14 +69,6 @@ impl FileDevice {
     ) -> Self {
         let known_size = AtomicU64::new(0);
         Self { file, name, access, backing, alignment, ring, known_size, unaligned: RwLock::new(()) }
-    }
-
-    /// Opens with the defaults of [`OpenOptions`].
-    ///
-    /// # Errors
-    /// As [`OpenOptions::open`].
-    pub fn open(path: impl AsRef<std::path::Path>, access: Access) -> Result<Self, crate::error::OpenError> {
-        OpenOptions::new(access).open(path)
     }
 
     /// Returns whether this is a block device.
@@ -368,7 +359,7 @@ fn block_discard(file: &File, start: u64, length: u64) -> rustix::io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
+    use crate::{MemoryDevice, OpenOptions};
     use std::path::Path;
 
     fn options(direct: bool) -> OpenOptions {

@@ -58,6 +58,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod aligned;
+mod backing;
 mod device;
 mod error;
 mod fault;
@@ -73,7 +74,8 @@ pub use aligned::AlignedBuffer;
 pub use device::{Access, Advice, Device, ReadRequest, WriteRequest};
 pub use error::{OpenError, OpenErrorKind};
 pub use fault::{CallCounts, CallKind, FaultDevice};
-pub use file::{FileDevice, OpenOptions};
+pub use file::FileDevice;
 pub use memory::MemoryDevice;
+pub use open::OpenOptions;
 pub use papilio_format::PhysicalAddress;
 pub use recorder::{Action, Event, RecorderDevice, Recording, Replay, SECTOR_SIZE};

@@ -8,25 +8,19 @@
 //! 4. Check whether the kernel has the image mounted.
 //! 5. Measure the size.
 
+use crate::backing::Backing;
 use crate::device::Access;
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::lock;
 use crate::loop_use;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::Path;
 
 /// The alignment for direct I/O if the host reports none: it suits a page and a 4Kn sector.
 const FALLBACK_ALIGNMENT: usize = 4096;
-
-/// Whether a device is a regular file or a block device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backing {
-    RegularFile,
-    BlockDevice,
-}
 
 /// Options for opening a file or block device.
 #[derive(Clone, Debug)]
@@ -81,10 +75,10 @@ impl OpenOptions {
             Ok(fd) => File::from(fd),
             Err(errno) => return Err(self.classify(path, errno)),
         };
-        let backing = backing(&file)?;
+        let backing = Backing::of(&file)?;
         // Only the open itself must not block; with O_NONBLOCK set, io_uring returns EAGAIN instead
         // of waiting.
-        rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT).map_err(io_kind)?;
+        rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT).map_err(OpenErrorKind::io)?;
         // Reading an image should not update the image file's access time. Only the file's owner
         // may set O_NOATIME, and it only saves work, so a failure is ignored.
         let _ = rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT | OFlags::NOATIME);
@@ -131,34 +125,25 @@ impl OpenOptions {
             Errno::ROFS => OpenErrorKind::ReadOnlyMedium,
             // For a directory, FIFO or socket the file type explains the failure better than
             // O_DIRECT.
-            Errno::INVAL | Errno::NXIO => match rustix::fs::stat(path).map(|stat| file_type(stat.st_mode)) {
-                Ok(Err(kind)) => kind,
-                _ if self.direct && errno == Errno::INVAL => OpenErrorKind::DirectUnsupported,
-                _ => io_kind(errno),
-            },
-            _ => io_kind(errno),
+            Errno::INVAL | Errno::NXIO => {
+                match rustix::fs::stat(path).map(|stat| Backing::of_mode(stat.st_mode)) {
+                    Ok(Err(kind)) => kind,
+                    _ if self.direct && errno == Errno::INVAL => OpenErrorKind::DirectUnsupported,
+                    _ => OpenErrorKind::io(errno),
+                }
+            }
+            _ => OpenErrorKind::io(errno),
         }
     }
 }
 
-fn io_kind(errno: Errno) -> OpenErrorKind {
-    OpenErrorKind::Io(errno.into())
-}
-
-fn backing(file: &File) -> Result<Backing, OpenErrorKind> {
-    let stat = rustix::fs::fstat(file).map_err(io_kind)?;
-    file_type(stat.st_mode)
-}
-
-fn file_type(mode: u32) -> Result<Backing, OpenErrorKind> {
-    match FileType::from_raw_mode(mode) {
-        FileType::RegularFile => Ok(Backing::RegularFile),
-        FileType::BlockDevice => Ok(Backing::BlockDevice),
-        FileType::Directory => Err(OpenErrorKind::IsDirectory),
-        FileType::CharacterDevice => Err(OpenErrorKind::UnsupportedFileType("character device")),
-        FileType::Fifo => Err(OpenErrorKind::UnsupportedFileType("FIFO")),
-        FileType::Socket => Err(OpenErrorKind::UnsupportedFileType("socket")),
-        _ => Err(OpenErrorKind::UnsupportedFileType("special file")),
+impl FileDevice {
+    /// Opens with the default [`OpenOptions`].
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self, OpenError> {
+        OpenOptions::new(access).open(path)
     }
 }
 

@@ -352,7 +352,7 @@ fn kernel_mounts_state_after_power_loss() {
         recorded.advance(position);
         let device = recorded.device(Survival::Some(position as u64), InFlight::Nothing);
         let label = format!("seed {seed}, event {position}");
-        let model = recorded.resolve_node(&device).unwrap_or_else(|failure| panic!("{label}: {failure}"));
+        let model = recorded.found(&device).unwrap_or_else(|failure| panic!("{label}: {failure}"));
         let image = scratch.unique("image");
         device.write_image(&image).expect("write the image");
         check_image(&label, &ImageSet::open(&scratch, vec![image.clone()]), model);
