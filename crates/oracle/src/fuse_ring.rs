@@ -51,6 +51,14 @@ impl RingSwitch {
         Ok(Self(held))
     }
 
+    /// Switches on the file `switch`, which stands for the kernel's switch, for tests of this type.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn on_at(switch: &Path) -> io::Result<Self> {
+        Ok(Self(Arc::new(Held::share(switch)?)))
+    }
+
     /// Waits until nobody needs it on, and switches it off; who needs it on waits then. A thread that has it on waits for
     /// itself.
     ///
@@ -180,12 +188,7 @@ fn value(switch: &Path) -> io::Result<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader};
     use std::path::PathBuf;
-    use std::process::{Child, Command, Stdio};
-
-    const PRETENDED: &str = "PAPILIO_TEST_SWITCH";
-    const HOLDS: &str = "holds";
 
     /// A file that stands for the switch, and the folder that it is in.
     fn switch(value: &str) -> (tempfile::TempDir, PathBuf) {
@@ -220,53 +223,6 @@ mod tests {
         assert_eq!(value(&switch).unwrap(), OFF);
         drop(off);
         assert_eq!(value(&switch).unwrap(), ON);
-    }
-
-    /// The holder that is killed: this test does nothing unless it is asked to be one.
-    #[test]
-    fn hold() {
-        let Some(switch) = std::env::var_os(PRETENDED) else { return };
-        let _held = Held::share(Path::new(&switch)).unwrap();
-        println!("\n{HOLDS}");
-        // Until the test is gone, if it does not kill this process before.
-        let _ = std::io::stdin().read_line(&mut String::new());
-    }
-
-    /// A process that has a switch on, with its scratch folders in `directory`.
-    fn holder(directory: &Path, switch: &Path) -> Child {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "fuse_ring::tests::hold", "--nocapture", "--test-threads=1"])
-            .env("TMPDIR", directory)
-            .env(PRETENDED, switch)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let holds = output.lines().any(|line| line.is_ok_and(|line| line == HOLDS));
-        if !holds {
-            let _ = child.kill();
-            panic!("the holder ended with {}", child.wait().unwrap());
-        }
-        child
-    }
-
-    #[test]
-    fn who_is_killed_leaves_nothing_that_cleaning_does_not_put_back() {
-        let (directory, switch) = switch("N\n");
-        let mut first = holder(directory.path(), &switch);
-        let used = Held::share(&switch).unwrap();
-        assert!(scratch::clean_leftovers_in(directory.path()).is_empty(), "it is alive");
-        first.kill().unwrap();
-        first.wait().unwrap();
-        // Others use it still.
-        assert!(scratch::clean_leftovers_in(directory.path()).is_empty());
-        assert_eq!(value(&switch).unwrap(), ON);
-        drop(used);
-        assert_eq!(scratch::clean_leftovers_in(directory.path()).len(), 1);
-        assert_eq!(value(&switch).unwrap(), OFF);
-        // Nothing more than the switch is left.
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

@@ -127,7 +127,7 @@ pub fn clean_leftovers() -> Vec<PathBuf> {
 }
 
 /// Removes what killed runs left in a folder; gives what it removed.
-pub(crate) fn clean_leftovers_in(parent: &Path) -> Vec<PathBuf> {
+pub fn clean_leftovers_in(parent: &Path) -> Vec<PathBuf> {
     let mut removed = Vec::new();
     let Ok(entries) = std::fs::read_dir(parent) else { return removed };
     for entry in entries.flatten() {
