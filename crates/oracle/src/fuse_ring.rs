@@ -60,6 +60,14 @@ impl RingSwitch {
         Ok(Self(held))
     }
 
+    /// Switches on the file `switch`, which stands in for the kernel's switch in tests.
+    ///
+    /// # Errors
+    /// The file cannot be read or written.
+    pub fn on_at(switch: &Path) -> io::Result<Self> {
+        Ok(Self(Arc::new(Held::share(switch)?)))
+    }
+
     /// Waits until no process needs it on, then switches it off. Later users that need it on wait
     /// for this one. A thread that already holds it on deadlocks.
     ///
@@ -191,12 +199,7 @@ fn value(switch: &Path) -> io::Result<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader};
     use std::path::PathBuf;
-    use std::process::{Child, Command, Stdio};
-
-    const PRETENDED: &str = "PAPILIO_TEST_SWITCH";
-    const HOLDS: &str = "holds";
 
     /// Creates a file that stands in for the switch, and the folder that contains it.
     fn switch(value: &str) -> (tempfile::TempDir, PathBuf) {
@@ -231,54 +234,6 @@ mod tests {
         assert_eq!(value(&switch).unwrap(), OFF);
         drop(off);
         assert_eq!(value(&switch).unwrap(), ON);
-    }
-
-    /// The holder process to be killed. As a test it does nothing unless the environment names a
-    /// switch.
-    #[test]
-    fn hold() {
-        let Some(switch) = std::env::var_os(PRETENDED) else { return };
-        let _held = Held::share(Path::new(&switch)).unwrap();
-        println!("\n{HOLDS}");
-        // Waits until the test ends, or until it kills this process.
-        let _ = std::io::stdin().read_line(&mut String::new());
-    }
-
-    /// Starts a process that holds a switch on, with its scratch folders in `directory`.
-    fn holder(directory: &Path, switch: &Path) -> Child {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "fuse_ring::tests::hold", "--nocapture", "--test-threads=1"])
-            .env("TMPDIR", directory)
-            .env(PRETENDED, switch)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let holds = output.lines().any(|line| line.is_ok_and(|line| line == HOLDS));
-        if !holds {
-            let _ = child.kill();
-            panic!("the holder ended with {}", child.wait().unwrap());
-        }
-        child
-    }
-
-    #[test]
-    fn who_is_killed_leaves_nothing_that_cleaning_does_not_put_back() {
-        let (directory, switch) = switch("N\n");
-        let mut first = holder(directory.path(), &switch);
-        let used = Held::share(&switch).unwrap();
-        assert!(scratch::clean_leftovers_in(directory.path()).is_empty(), "it is alive");
-        first.kill().unwrap();
-        first.wait().unwrap();
-        // Other users still need it on.
-        assert!(scratch::clean_leftovers_in(directory.path()).is_empty());
-        assert_eq!(value(&switch).unwrap(), ON);
-        drop(used);
-        assert_eq!(scratch::clean_leftovers_in(directory.path()).len(), 1);
-        assert_eq!(value(&switch).unwrap(), OFF);
-        // Only the switch is left.
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
     }
 
     #[test]

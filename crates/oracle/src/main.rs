@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use papilio_oracle::{
-    CompareOptions, HostTree, ImageSet, Manifest, ManifestOptions, Need, Scratch, TreeSpec, compare, matrix,
-    preset, scratch,
+    CompareOptions, HostTree, ImageSet, Manifest, ManifestOptions, Need, RingSwitch, Scratch, TreeSpec,
+    compare, matrix, preset, scratch,
 };
 
 /// Make file systems with the kernel's Btrfs, read them and compare trees
@@ -62,6 +62,12 @@ enum Command {
     },
     /// Remove the remains of killed runs
     Clean,
+    /// For tests: switch on the file SWITCH, which stands for the kernel's switch, until standard input ends
+    #[command(hide = true)]
+    HoldSwitch {
+        /// The file
+        switch: PathBuf,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -85,6 +91,12 @@ fn main() -> anyhow::Result<()> {
         }
         Command::Clean => {
             scratch::clean_leftovers().iter().for_each(|path| println!("removed {}", path.display()));
+            Ok(())
+        }
+        Command::HoldSwitch { switch } => {
+            let _held = RingSwitch::on_at(&switch)?;
+            println!("on");
+            std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
             Ok(())
         }
     }

@@ -128,7 +128,7 @@ pub fn clean_leftovers() -> Vec<PathBuf> {
 }
 
 /// Removes the remains of killed runs from one folder; returns their paths.
-pub(crate) fn clean_leftovers_in(parent: &Path) -> Vec<PathBuf> {
+pub fn clean_leftovers_in(parent: &Path) -> Vec<PathBuf> {
     let mut removed = Vec::new();
     let Ok(entries) = std::fs::read_dir(parent) else { return removed };
     for entry in entries.flatten() {

@@ -7,7 +7,6 @@ mod access_times;
 mod compared;
 mod limits;
 mod listings;
-mod locks;
 mod parallel;
 mod random;
 mod script;

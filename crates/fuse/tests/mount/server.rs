@@ -1,52 +1,15 @@
 //! A mount whose server is a child process, and its end.
 
 use crate::transport;
-use papilio::{FileSystem, MkfsOptions};
-use papilio_fuse::{MountOptions, Session};
+use papilio::MkfsOptions;
 use papilio_oracle::{Need, Scratch, require};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-const IMAGE: &str = "PAPILIO_TEST_IMAGE";
-const DIRECTORY: &str = "PAPILIO_TEST_DIRECTORY";
-const OPTIONS: &str = "PAPILIO_TEST_OPTIONS";
-const HELPER: &str = "PAPILIO_TEST_HELPER";
-const MOUNTED: &str = "mounted";
-
-/// The server: this test does nothing unless it is asked to be one.
-#[test]
-fn serve() {
-    let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else { return };
-    let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("a directory is named"));
-    let options = std::env::var(OPTIONS).unwrap_or_default();
-    let options = MountOptions::parse(&options).expect("options of the test");
-    if std::env::var_os(HELPER).is_some() {
-        give_up_mounting();
-    }
-    let fs = FileSystem::open_with(&image, &options.open).expect("the image opens");
-    let session = Session::mount(fs, &image, &directory, &options).expect("it is mounted");
-    // On a line of its own, whatever the harness printed before.
-    println!("\n{MOUNTED}");
-    session.wait().expect("all is durable");
-}
-
-/// Gives up the right to mount, as users do not have it; programs that are started have it anew.
-fn give_up_mounting() {
-    const VERSION: u32 = 0x2008_0522;
-    const SYS_ADMIN: u32 = 1 << 21;
-    let mut header = [VERSION, 0];
-    // Effective, permitted and inheritable, of the lower and of the upper capabilities.
-    let mut sets = [0_u32; 6];
-    // SAFETY: plain system calls about this thread, with buffers of the sizes that this version has.
-    unsafe {
-        assert_eq!(libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()), 0);
-        sets[0] &= !SYS_ADMIN;
-        sets[1] &= !SYS_ADMIN;
-        assert_eq!(libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()), 0);
-    }
-}
+/// The program that serves, or locks a file, beside the tests.
+pub const HELPER: &str = env!("CARGO_BIN_EXE_papilio-fuse-test-helper");
 
 /// What mounting takes.
 pub use crate::transport::NEEDS;
@@ -85,26 +48,21 @@ impl Mount {
         scratch: &Scratch,
         image: &Path,
         options: &str,
-        helper: bool,
+        unprivileged: bool,
         switch: transport::Switch,
     ) -> Self {
         let directory = scratch.unique("papilio");
         std::fs::create_dir(&directory).unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        if helper {
-            command.env(HELPER, "1");
-        }
-        let mut server = command
-            .args(["--exact", "server::serve", "--nocapture", "--test-threads=1"])
-            .env(IMAGE, image)
-            .env(DIRECTORY, &directory)
-            .env(OPTIONS, options)
+        let mut server = Command::new(HELPER)
+            .arg(if unprivileged { "serve-unprivileged" } else { "serve" })
+            .args([image, &directory])
+            .arg(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut output = BufReader::new(server.stdout.take().unwrap()).lines();
-        let mounted = output.any(|line| line.is_ok_and(|line| line == MOUNTED));
+        let mounted = output.any(|line| line.is_ok_and(|line| line == "mounted"));
         // What follows is read on, so that the server is never held up by it.
         std::thread::spawn(move || output.for_each(drop));
         let mount = Self { directory, server: Some(server), _scratch: scratch.clone(), _switch: switch };

@@ -8,8 +8,6 @@ mod compared;
 mod limits;
 #[path = "../mount/listings.rs"]
 mod listings;
-#[path = "../mount/locks.rs"]
-mod locks;
 #[path = "../mount/parallel.rs"]
 mod parallel;
 #[path = "../mount/random.rs"]

@@ -328,13 +328,12 @@ fn locks(s: &mut Script) {
         }
         s.step("fcntl lock of another process", |root| {
             rustix::fs::fcntl_lock(&one, FlockOperation::NonBlockingLockExclusive)?;
-            let other = std::process::Command::new(std::env::current_exe()?)
-                .args(["--exact", "locks::try_lock", "--nocapture"])
-                .env(crate::locks::FILE, root.join("locked"))
+            let other = std::process::Command::new(crate::server::HELPER)
+                .arg("try-lock")
+                .arg(root.join("locked"))
                 .output()?;
-            let text = String::from_utf8_lossy(&other.stdout).into_owned();
-            let found = text.lines().find(|line| line.starts_with(crate::locks::ANSWER));
-            Ok(found.unwrap_or("no answer").to_owned())
+            assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stderr));
+            Ok(String::from_utf8_lossy(&other.stdout).trim_end().to_owned())
         });
     }
     listings(s);
