@@ -5,7 +5,7 @@
 //! rings are unaffected.
 //!
 //! A killed process leaves a folder like those of [`crate::scratch`], with a record of the value to
-//! restore. The last user restores it, and so does any cleanup of killed runs.
+//! restore ([`crate::switch_record`]). The last user restores it, and so does any cleanup of killed runs.
 //!
 //! **Locks**
 //! - `IN_USE`: within a process.
@@ -15,20 +15,15 @@
 //! Kernel counterpart: `enable_uring` (`fs/fuse/dev_uring.c`).
 
 use crate::scratch::{self, Scratch};
+use crate::switch_record;
 use rustix::fs::{FlockOperation, flock};
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// The module parameter that is the switch.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-/// The file in a scratch folder that records what to restore: a switch's value, followed by its
-/// path.
-const RECORD: &str = "switch";
 const ON: u8 = b'Y';
 const OFF: u8 = b'N';
 
@@ -75,7 +70,7 @@ impl RingSwitch {
     /// The kernel lacks the switch, or the process is not root.
     pub fn off() -> io::Result<Self> {
         scratch::clean_leftovers_once();
-        Ok(Self(Arc::new(Held::alone(Path::new(SWITCH))?)))
+        Ok(Self(Arc::new(Held::exclusive(Path::new(SWITCH))?)))
     }
 }
 
@@ -112,7 +107,7 @@ impl Held {
     }
 
     /// Switches off, and keeps every other process from changing it.
-    fn alone(switch: &Path) -> io::Result<Self> {
+    fn exclusive(switch: &Path) -> io::Result<Self> {
         let mut held = Self::open(switch)?;
         flock(&held.file, FlockOperation::LockExclusive)?;
         held.set(switch, OFF)?;
@@ -132,8 +127,7 @@ impl Held {
         if self.changed.is_none() {
             // Written before there is anything to restore.
             let record = Scratch::under(&std::env::temp_dir(), 0).map_err(io::Error::other)?;
-            let content = [&[before][..], switch.as_os_str().as_bytes()].concat();
-            std::fs::write(record.path().join(RECORD), content)?;
+            switch_record::write(record.path(), before, switch)?;
             self.changed = Some(Change { before, record });
         }
         rustix::io::pwrite(&self.file, &[wanted], 0)?;
@@ -157,40 +151,6 @@ impl Drop for Held {
     }
 }
 
-/// Restores a switch that the killed owner of `folder` changed. Returns whether nothing is left to
-/// do; a switch in use keeps its value for now.
-///
-/// # Errors
-/// The switch cannot be written.
-pub(crate) fn put_back(folder: &Path) -> io::Result<bool> {
-    let record = folder.join(RECORD);
-    let content = match std::fs::read(&record) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        content => content?,
-    };
-    // Other users can create folders here, and must not decide what is written where.
-    let ours = [folder, &record].into_iter().try_fold(true, |ours, path| {
-        let found = std::fs::symlink_metadata(path)?;
-        io::Result::Ok(
-            ours && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0,
-        )
-    })?;
-    // A truncated record was written before anything was changed.
-    let Some((&before, path)) = content.split_first().filter(|(_, path)| ours && !path.is_empty()) else {
-        return Ok(true);
-    };
-    let switch = match File::options().read(true).write(true).open(OsStr::from_bytes(path)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        switch => switch?,
-    };
-    match flock(&switch, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(false),
-        locked => locked?,
-    }
-    rustix::io::pwrite(&switch, &[before], 0)?;
-    Ok(true)
-}
-
 /// Reads the value of a switch.
 fn value(switch: &Path) -> io::Result<u8> {
     std::fs::read(switch)?.first().copied().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
@@ -210,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn who_switches_it_on_puts_it_back_after_the_last_user() {
+    fn switch_is_restored_after_its_last_user() {
         let (_directory, switch) = switch("N\n");
         let first = Held::share(&switch).unwrap();
         assert!(first.changed.is_some());
@@ -226,32 +186,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_on_stays_on() {
+    fn switch_that_was_on_stays_on() {
         let (_directory, switch) = switch("Y\n");
         drop(Held::share(&switch).unwrap());
         assert_eq!(value(&switch).unwrap(), ON);
-        let off = Held::alone(&switch).unwrap();
+        let off = Held::exclusive(&switch).unwrap();
         assert_eq!(value(&switch).unwrap(), OFF);
         drop(off);
         assert_eq!(value(&switch).unwrap(), ON);
-    }
-
-    #[test]
-    fn a_record_of_others_is_not_believed() {
-        let (directory, switch) = switch("Y\n");
-        let folder = directory.path().join("folder");
-        std::fs::create_dir(&folder).unwrap();
-        let record = folder.join(RECORD);
-        std::fs::write(&record, [b"N", switch.as_os_str().as_bytes()].concat()).unwrap();
-        let mode = |mode| {
-            use std::os::unix::fs::PermissionsExt;
-            std::fs::set_permissions(&record, std::fs::Permissions::from_mode(mode)).unwrap();
-        };
-        mode(0o666);
-        assert!(put_back(&folder).unwrap());
-        assert_eq!(value(&switch).unwrap(), ON);
-        mode(0o600);
-        assert!(put_back(&folder).unwrap());
-        assert_eq!(value(&switch).unwrap(), OFF);
     }
 }

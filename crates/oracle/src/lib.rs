@@ -23,6 +23,7 @@ pub mod preset;
 pub mod requirement;
 pub mod scratch;
 pub mod source;
+mod switch_record;
 pub mod sys;
 
 pub use compare::{CompareOptions, Difference, Report, compare};

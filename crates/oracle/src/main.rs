@@ -62,10 +62,10 @@ enum Command {
     },
     /// Remove the remains of killed runs
     Clean,
-    /// For tests: switch on the file SWITCH, which stands for the kernel's switch, until standard input ends
+    /// For tests: hold the file SWITCH, a stand-in for the kernel's switch, on until stdin ends
     #[command(hide = true)]
     HoldSwitch {
-        /// The file
+        /// The file that stands in for the switch
         switch: PathBuf,
     },
 }

@@ -16,7 +16,7 @@ use std::sync::{Arc, Once};
 use anyhow::{Context, bail};
 use rustix::mount::UnmountFlags;
 
-use crate::sys;
+use crate::{switch_record, sys};
 
 const PREFIX: &str = "papilio-";
 const LOCK_FILE: &str = "lock";
@@ -168,7 +168,7 @@ fn is_orphan(name: &OsStr) -> bool {
 fn remove_leftover(path: &Path) -> anyhow::Result<bool> {
     match File::open(path.join(LOCK_FILE)) {
         Ok(lock) => match lock.try_lock() {
-            Ok(()) => Ok(crate::fuse_ring::put_back(path)? && remove(path).map(|()| true)?),
+            Ok(()) => Ok(switch_record::restore(path)? && remove(path).map(|()| true)?),
             Err(std::fs::TryLockError::WouldBlock) => Ok(false),
             Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
         },
