@@ -4,7 +4,7 @@
 //! trait object. Sources: `fs/btrfs/fs.c` (`btrfs_csums`), `Documentation/filesystems/btrfs` and
 //! the "Checksumming" page of the Btrfs documentation.
 
-use crate::error::Incompatible;
+use crate::incompatible::Incompatible;
 
 /// Bytes reserved for the checksum in every block.
 pub const CHECKSUM_SIZE: usize = 32;

@@ -1,8 +1,6 @@
 //! The faults that bytes can have, as types that name the fault and its location.
 //!
-//! Owns [`Corrupt`] (the bytes violate the format) and [`Incompatible`] (the bytes use a feature
-//! that this code does not support). Neither names a path or a device; the layers that do I/O add
-//! those.
+//! Owns [`Corrupt`]. It names neither a path nor a device; the layers that do I/O add those.
 
 use crate::checksum::Checksum;
 use crate::key::Key;
@@ -129,22 +127,4 @@ impl Corrupt {
     pub fn field(what: &'static str, field: &'static str, value: u64, why: &'static str) -> Self {
         Corrupt::Field { what, field, value, why }
     }
-}
-
-/// A file system that uses a feature this code does not support.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Incompatible {
-    /// Incompat feature bits that forbid reading.
-    #[error("unknown incompat feature bits {0:#x}")]
-    IncompatBits(u64),
-    /// Read-only compatible feature bits; an unknown one forbids writing.
-    #[error("unknown compat_ro feature bits {0:#x}: the file system can only be read")]
-    CompatRoBits(u64),
-    /// An unknown checksum algorithm.
-    #[error("unknown checksum type {0}")]
-    ChecksumType(u16),
-    /// An unknown compression algorithm.
-    #[error("unknown compression type {0}")]
-    Compression(u8),
 }

@@ -3,7 +3,7 @@
 //! Owns [`Key`] and [`ItemType`]. Keys compare by object id, then item type, then offset, all
 //! unsigned (`include/uapi/linux/btrfs_tree.h`, `struct btrfs_disk_key`).
 
-use crate::disk::{OnDisk, disk_struct};
+use crate::disk::{OnDisk, disk_layout};
 
 /// The middle part of a key: the kind of item.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
@@ -138,7 +138,7 @@ impl std::fmt::Display for ItemType {
     }
 }
 
-disk_struct! {
+disk_layout! {
     /// A key, ordered by object id, item type, offset.
     #[derive(PartialOrd, Ord, Hash)]
     pub struct Key as KeyDisk = 17 {
@@ -202,7 +202,7 @@ mod tests {
 
     #[test]
     fn keys_round_trip() {
-        crate::disk::assert_round_trip::<Key>();
+        crate::parse::assert_round_trip::<Key>();
     }
 
     #[test]

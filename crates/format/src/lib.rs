@@ -6,23 +6,30 @@
 
 #![forbid(unsafe_code)]
 
+mod block_check;
 pub mod checksum;
 mod disk;
 mod error;
 pub mod features;
+mod geometry;
+mod incompatible;
+mod item_context;
 pub mod items;
 pub mod key;
 pub mod node;
 pub mod objectid;
+mod parse;
 pub mod superblock;
 mod tree_check;
 pub mod units;
 
 pub use checksum::{Checksum, ChecksumType};
 pub use disk::OnDisk;
-pub use error::{Corrupt, Incompatible};
+pub use error::Corrupt;
+pub use geometry::Geometry;
+pub use incompatible::Incompatible;
 pub use key::{ItemType, Key};
 pub use node::{Node, NodeExpectation};
-pub use superblock::{Geometry, Superblock, SuperblockError};
+pub use superblock::{Superblock, SuperblockError};
 pub use units::{DeviceId, FileOffset, Generation, InodeNumber, LogicalAddress, PhysicalAddress, TreeId};
 pub use uuid::Uuid;

@@ -12,12 +12,15 @@
 //! `btrfs_validate_super` (`fs/btrfs/disk-io.c`).
 
 use crate::checksum::{CHECKSUM_SIZE, ChecksumType};
-use crate::disk::{OnDisk, disk_struct};
-use crate::error::{Corrupt, Incompatible};
+use crate::disk::OnDisk;
+use crate::error::Corrupt;
 use crate::features::{CompatRoFeatures, IncompatFeatures, SuperblockFlags};
+pub use crate::geometry::{Geometry, MAX_LEVEL};
+use crate::incompatible::Incompatible;
 use crate::items::chunk::ChunkItem;
 use crate::items::device::DeviceItem;
 use crate::key::{ItemType, Key};
+use crate::parse::disk_struct;
 use crate::units::{Generation, LogicalAddress, PhysicalAddress, TreeId};
 use uuid::Uuid;
 use zerocopy::FromBytes;
@@ -26,8 +29,6 @@ use zerocopy::FromBytes;
 pub const SUPERBLOCK_SIZE: usize = 4096;
 /// `_BHRfS_M`, little-endian.
 pub const MAGIC: u64 = 0x4d5f_5366_5248_425f;
-/// The number of levels a tree can have: 0 (leaf) to 7.
-pub const MAX_LEVEL: u8 = 8;
 /// Size of the system chunk array in bytes.
 pub const SYSTEM_CHUNK_ARRAY_SIZE: usize = 2048;
 /// Size of the label field in bytes, including its NUL.
@@ -196,25 +197,6 @@ pub struct Superblock {
     /// The decoded fields.
     pub raw: RawSuperblock,
     checksum_type: ChecksumType,
-}
-
-/// The parameters of a file system that its block readers need.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Bytes per tree block.
-    pub node_size: u32,
-    /// Bytes per data sector.
-    pub sector_size: u32,
-    /// Checksum algorithm.
-    pub checksum_type: ChecksumType,
-    /// Incompat feature bits.
-    pub incompat: IncompatFeatures,
-    /// Compat_ro feature bits.
-    pub compat_ro: CompatRoFeatures,
-    /// UUID in tree blocks.
-    pub metadata_uuid: Uuid,
-    /// The last committed transaction; a tree block is at most one generation newer.
-    pub generation: Generation,
 }
 
 /// The bytes of a superblock that is rewritten with a new log root each time.

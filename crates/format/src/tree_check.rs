@@ -1,70 +1,26 @@
 //! The check of every item of a tree block, as strict as the kernel's tree checker.
 //!
-//! Owns the walk over a block's items, [`ItemContext`] (the input of an item's validator), the
-//! dispatch from item type to validator, and the rules for whole blocks. Each item's own file holds
-//! the rules for its content.
+//! Owns the walk over a block's items, the dispatch from item type to validator, and the rules for
+//! whole blocks. Each item's own file holds the rules for its content.
 //!
 //! **Invariants**
 //! - A validator trusts nothing beyond its context.
 //! - One pass checks a block. Before an item is validated, key order and item bounds up to it and
 //!   the items in lower slots have been checked. Items in higher slots have not.
 //!
-//! Kernel counterpart: `fs/btrfs/tree-checker.c`.
+//! Kernel counterpart: `fs/btrfs/tree-checker.c` (`__btrfs_check_leaf`, `__btrfs_check_node`).
 
 pub(crate) mod extent;
 
 use crate::disk::OnDisk;
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
+use crate::item_context::ItemContext;
 use crate::items::{csum, dir_item, dir_log, file_extent, inode, inode_ref, root, root_ref, verity};
 use crate::key::{ItemType, Key};
 use crate::node::{ItemHeader, KeyPointer, Node, NodeHeader};
 use crate::objectid;
-use crate::superblock::Geometry;
-use crate::units::{Generation, TreeId};
-
-/// The input of an item's validator.
-#[derive(Clone, Copy)]
-pub(crate) struct ItemContext<'a> {
-    /// The item's key.
-    pub key: Key,
-    /// The item's bytes.
-    pub data: &'a [u8],
-    /// Key and bytes of the item before it in the same leaf.
-    pub previous: Option<(Key, &'a [u8])>,
-    /// The tree that allocated the leaf.
-    pub owner: TreeId,
-    /// The file system's parameters.
-    pub geometry: &'a Geometry,
-}
-
-impl ItemContext<'_> {
-    /// Refuses a generation more than one ahead of the last commit. A log tree may be one ahead.
-    pub fn check_generation(
-        &self,
-        what: &'static str,
-        field: &'static str,
-        generation: Generation,
-    ) -> Result<(), Corrupt> {
-        if generation.0 > self.geometry.generation.0.saturating_add(1) {
-            return Err(Corrupt::field(what, field, generation.0, "later than the last transaction"));
-        }
-        Ok(())
-    }
-
-    /// Refuses a size or an address that is not a multiple of the sector size.
-    pub fn check_sector_aligned(
-        &self,
-        what: &'static str,
-        field: &'static str,
-        value: u64,
-    ) -> Result<(), Corrupt> {
-        // The sector size is a power of two; a mask is cheap enough for every field of every item.
-        if value & (u64::from(self.geometry.sector_size) - 1) != 0 {
-            return Err(Corrupt::field(what, field, value, "not a multiple of the sector size"));
-        }
-        Ok(())
-    }
-}
+use crate::units::TreeId;
 
 /// Checks a leaf: the order of its keys, the bounds of its items, and each item.
 pub(crate) fn check_leaf(node: Node<'_>, header: &NodeHeader, geometry: &Geometry) -> Result<(), Corrupt> {
@@ -182,6 +138,7 @@ pub(crate) mod test_support {
     use super::*;
     use crate::checksum::ChecksumType;
     use crate::features::{CompatRoFeatures, IncompatFeatures};
+    use crate::units::Generation;
 
     /// 16 KiB nodes, 4 KiB sectors, CRC-32C, last transaction 100.
     pub fn geometry() -> Geometry {
@@ -227,7 +184,7 @@ mod tests {
     use super::*;
     use crate::checksum::CHECKSUM_SIZE;
     use crate::node::NodeExpectation;
-    use crate::units::LogicalAddress;
+    use crate::units::{Generation, LogicalAddress};
     use proptest::prelude::*;
 
     const ADDRESS: LogicalAddress = LogicalAddress(1 << 20);

@@ -5,7 +5,8 @@
 //! rings are unaffected.
 //!
 //! A killed process leaves a folder like those of [`crate::scratch`], with a record of the value to
-//! restore ([`crate::switch_record`]). The last user restores it, and so does any cleanup of killed runs.
+//! restore ([`crate::switch_record`]). The last user restores it, and so does any cleanup of killed
+//! runs.
 //!
 //! **Locks**
 //! - `IN_USE`: within a process.

@@ -9,6 +9,7 @@
 //! Kernel counterpart: `btrfs_print_leaf` (`fs/btrfs/print-tree.c`).
 
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
 use crate::items::back_ref::KeyedRefs;
 use crate::items::balance::BalanceItem;
 use crate::items::block_group::BlockGroupItem;
@@ -32,7 +33,6 @@ use crate::items::uuid_tree::{UuidItem, uuid_of_key};
 use crate::items::verity::VerityDescriptorItem;
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::superblock::Geometry;
 use crate::tree_check::extent::{is_balance, is_device_stats, is_free_space_header};
 use crate::units::{InodeNumber, LogicalAddress, TreeId};
 use uuid::Uuid;

@@ -15,11 +15,11 @@
 //! | SHARED_BLOCK_REF | parent | parent | empty |
 //! | SHARED_DATA_REF | parent, count | parent | count |
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 use crate::units::{FileOffset, InodeNumber, LogicalAddress, TreeId};
 use std::cmp::Ordering;
 
@@ -164,7 +164,7 @@ impl BackRef {
             ItemType::TREE_BLOCK_REF => Self::TreeBlock { root: TreeId(offset) },
             ItemType::SHARED_BLOCK_REF => Self::SharedBlock { parent: LogicalAddress(offset) },
             ItemType::SHARED_DATA_REF => {
-                let (count, rest) = crate::disk::parse_prefix("inline reference", rest)?;
+                let (count, rest) = crate::parse::parse_prefix("inline reference", rest)?;
                 return Ok((Self::SharedData { parent: LogicalAddress(offset), count }, rest));
             }
             _ => return Err(Corrupt::field("inline reference", "type", kind.0.into(), "unknown")),
@@ -329,7 +329,7 @@ impl<'a> KeyedRefs<'a> {
             ItemType::SHARED_BLOCK_REF => sized(0).map(|()| BackRef::SharedBlock { parent })?,
             ItemType::SHARED_DATA_REF => {
                 sized(4)?;
-                let (count, _) = crate::disk::parse_prefix("back reference", bytes)?;
+                let (count, _) = crate::parse::parse_prefix("back reference", bytes)?;
                 BackRef::SharedData { parent, count }
             }
             other => {
@@ -412,8 +412,8 @@ pub(crate) mod tests {
 
     #[test]
     fn fixed_parts_round_trip() {
-        crate::disk::assert_round_trip::<DataRef>();
-        crate::disk::assert_round_trip::<InlineHeader>();
+        crate::parse::assert_round_trip::<DataRef>();
+        crate::parse::assert_round_trip::<InlineHeader>();
     }
 
     #[test]

@@ -4,12 +4,12 @@
 //! `btrfs_disk_balance_args` (`include/uapi/linux/btrfs_tree.h`), `BTRFS_BALANCE_*`
 //! (`fs/btrfs/volumes.h`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::on_disk_flags;
 use crate::items::block_group::BlockGroupFlags;
 use crate::key::Key;
 use crate::objectid;
+use crate::parse::disk_struct;
 use crate::units::{DeviceId, LogicalAddress, PhysicalAddress};
 
 bitflags::bitflags! {
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<BalanceArgs>();
-        crate::disk::assert_round_trip::<BalanceItem>();
+        crate::parse::assert_round_trip::<BalanceArgs>();
+        crate::parse::assert_round_trip::<BalanceItem>();
     }
 
     #[test]

@@ -3,12 +3,12 @@
 //! Owns [`BlockGroupFlags`] and [`BlockGroupItem`]. Sources: `struct btrfs_block_group_item`
 //! (`include/uapi/linux/btrfs_tree.h`), `check_block_group_item` (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::{IncompatFeatures, on_disk_flags};
+use crate::geometry::Geometry;
 use crate::key::Key;
 use crate::objectid;
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 
 bitflags::bitflags! {
     /// The content type of a chunk, and its profile.
@@ -114,7 +114,7 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<BlockGroupItem>();
+        crate::parse::assert_round_trip::<BlockGroupItem>();
     }
 
     #[test]

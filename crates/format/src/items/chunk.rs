@@ -4,11 +4,11 @@
 //! (`include/uapi/linux/btrfs_tree.h`), `btrfs_check_chunk_valid` (`fs/btrfs/tree-checker.c`),
 //! `btrfs_raid_array` (`fs/btrfs/volumes.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::IncompatFeatures;
+use crate::geometry::Geometry;
 use crate::items::block_group::BlockGroupFlags;
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 use crate::units::{DeviceId, LogicalAddress, PhysicalAddress};
 use uuid::Uuid;
 

@@ -5,10 +5,10 @@
 
 use crate::checksum::{Checksum, ChecksumType};
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
+use crate::item_context::ItemContext;
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::superblock::Geometry;
-use crate::tree_check::ItemContext;
 use crate::units::LogicalAddress;
 
 /// The checksums of one item, under key (EXTENT_CSUM, EXTENT_CSUM, address of the first sector).

@@ -3,10 +3,10 @@
 //! Owns [`DevReplaceItem`]. Sources: `struct btrfs_dev_replace_item`
 //! (`include/uapi/linux/btrfs_tree.h`), `btrfs_init_dev_replace` (`fs/btrfs/dev-replace.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::key::Key;
 use crate::objectid;
+use crate::parse::disk_struct;
 use crate::units::DeviceId;
 
 disk_struct! {
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<DevReplaceItem>();
+        crate::parse::assert_round_trip::<DevReplaceItem>();
     }
 
     #[test]

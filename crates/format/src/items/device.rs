@@ -5,11 +5,11 @@
 //! (`include/uapi/linux/btrfs_tree.h`), `check_dev_item`, `check_dev_extent_item`
 //! (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
 use crate::key::Key;
 use crate::objectid;
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 use crate::units::{DeviceId, Generation, LogicalAddress, TreeId};
 use uuid::Uuid;
 
@@ -219,8 +219,8 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<DeviceItem>();
-        crate::disk::assert_round_trip::<DeviceExtent>();
+        crate::parse::assert_round_trip::<DeviceItem>();
+        crate::parse::assert_round_trip::<DeviceExtent>();
     }
 
     #[test]

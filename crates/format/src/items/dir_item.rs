@@ -7,67 +7,18 @@
 //! (`fs/btrfs/tree-checker.c`).
 
 use crate::checksum::name_hash;
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::item_context::ItemContext;
+pub use crate::items::file_type::FileType;
 use crate::items::inode;
 use crate::items::packed::{PackedEntries, PackedEntry, take};
 use crate::items::root;
 use crate::key::{ItemType, Key};
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::{Generation, InodeNumber};
 
 /// Maximum length of a file's or attribute's name in bytes (`BTRFS_NAME_LEN`, `XATTR_NAME_MAX`).
 pub const NAME_MAX: usize = 255;
-
-/// The type of an entry's target (`BTRFS_FT_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum FileType {
-    Regular = 1,
-    Directory = 2,
-    CharacterDevice = 3,
-    BlockDevice = 4,
-    Fifo = 5,
-    Socket = 6,
-    Symlink = 7,
-    /// An extended attribute, not a file.
-    Xattr = 8,
-}
-
-impl FileType {
-    /// All types, in the order of their numbers.
-    pub const ALL: [Self; 8] = [
-        Self::Regular,
-        Self::Directory,
-        Self::CharacterDevice,
-        Self::BlockDevice,
-        Self::Fifo,
-        Self::Socket,
-        Self::Symlink,
-        Self::Xattr,
-    ];
-
-    /// Decodes a number from disk, without [`ENCRYPTED`]; returns `None` for 0 and unknown types.
-    pub fn from_raw(raw: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(raw).checked_sub(1)?).copied()
-    }
-
-    /// Returns the kind of file, or `None` for an attribute.
-    pub const fn kind(self) -> Option<inode::FileKind> {
-        use inode::FileKind;
-        Some(match self {
-            Self::Regular => FileKind::Regular,
-            Self::Directory => FileKind::Directory,
-            Self::CharacterDevice => FileKind::CharacterDevice,
-            Self::BlockDevice => FileKind::BlockDevice,
-            Self::Fifo => FileKind::Fifo,
-            Self::Socket => FileKind::Socket,
-            Self::Symlink => FileKind::Symlink,
-            Self::Xattr => return None,
-        })
-    }
-}
 
 /// The flag, beside the file type, of an entry with an encrypted name (`BTRFS_FT_ENCRYPTED`).
 pub const ENCRYPTED: u8 = 0x80;

@@ -3,9 +3,9 @@
 //! Owns [`DirLogItem`]. Replay deletes the entries of a range that are not in the log. Sources:
 //! `struct btrfs_dir_log_item` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/tree-log.c`.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
-use crate::tree_check::ItemContext;
+use crate::item_context::ItemContext;
+use crate::parse::disk_struct;
 
 disk_struct! {
     /// One range, under key (directory, DIR_LOG_INDEX, first index), in log trees only.
@@ -32,7 +32,7 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<DirLogItem>();
+        crate::parse::assert_round_trip::<DirLogItem>();
     }
 
     #[test]

@@ -17,12 +17,12 @@
 //! - References ascend by type and, within a type, descend by [`BackRef::sequence`].
 //! - Their counts sum to at most the header's count. Keyed items that follow hold the remainder.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::{IncompatFeatures, on_disk_flags};
+use crate::geometry::{Geometry, MAX_LEVEL};
 use crate::items::back_ref::{BackRef, InlineRefs};
 use crate::key::{ItemType, Key};
-use crate::superblock::{Geometry, MAX_LEVEL};
+use crate::parse::disk_struct;
 use crate::units::Generation;
 
 bitflags::bitflags! {
@@ -282,8 +282,8 @@ mod tests {
 
     #[test]
     fn fixed_parts_round_trip() {
-        crate::disk::assert_round_trip::<ExtentHeader>();
-        crate::disk::assert_round_trip::<TreeBlockInfo>();
+        crate::parse::assert_round_trip::<ExtentHeader>();
+        crate::parse::assert_round_trip::<TreeBlockInfo>();
     }
 
     #[test]

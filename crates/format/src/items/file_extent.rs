@@ -4,11 +4,12 @@
 //! an extent on disk, written or preallocated. Sources: `struct btrfs_file_extent_item`
 //! (`include/uapi/linux/btrfs_tree.h`), `check_extent_data_item` (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
-use crate::error::{Corrupt, Incompatible};
+use crate::error::Corrupt;
+use crate::incompatible::Incompatible;
+use crate::item_context::ItemContext;
 use crate::items::inode;
 use crate::key::{ItemType, Key};
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::{FileOffset, Generation, InodeNumber, LogicalAddress};
 use zerocopy::FromBytes;
 

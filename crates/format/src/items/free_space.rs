@@ -10,11 +10,11 @@
 //! - FREE_SPACE_BITMAP items (start, .., bytes) that cover the whole group, 2048 sectors each
 //!   except the last.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
 use crate::items::bitmap::{BitRun, BitRuns, set_run};
 use crate::key::{ItemType, Key};
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 use crate::units::LogicalAddress;
 use zerocopy::little_endian::U32;
 
@@ -199,7 +199,7 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<FreeSpaceInfo>();
+        crate::parse::assert_round_trip::<FreeSpaceInfo>();
     }
 
     #[test]

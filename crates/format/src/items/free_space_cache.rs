@@ -22,10 +22,10 @@
 //! extent tree.
 
 use crate::checksum::ChecksumType;
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::items::bitmap::BitRuns;
 use crate::key::{ItemType, Key};
+use crate::parse::disk_struct;
 use crate::units::{Generation, LogicalAddress};
 
 disk_struct! {
@@ -138,7 +138,7 @@ impl<'a> FreeSpaceCache<'a> {
             }
         }
         let (generation, _): (Generation, _) =
-            crate::disk::parse_prefix("free space cache", &bytes[pages * 4..])?;
+            crate::parse::parse_prefix("free space cache", &bytes[pages * 4..])?;
         if generation != header.generation {
             return Err(bad("generation", generation.0, "not the header item's generation"));
         }
@@ -324,8 +324,8 @@ mod tests {
 
     #[test]
     fn fixed_parts_round_trip() {
-        crate::disk::assert_round_trip::<FreeSpaceHeader>();
-        crate::disk::assert_round_trip::<FreeSpaceEntry>();
+        crate::parse::assert_round_trip::<FreeSpaceHeader>();
+        crate::parse::assert_round_trip::<FreeSpaceEntry>();
     }
 
     #[test]

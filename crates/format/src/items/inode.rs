@@ -4,13 +4,13 @@
 //! btrfs_inode_item` (`include/uapi/linux/btrfs_tree.h`), `check_inode_item` and `check_inode_key`
 //! (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::on_disk_flags;
-use crate::items::dir_item::FileType;
+use crate::item_context::ItemContext;
+pub use crate::items::file_type::{FileKind, MODE_KIND_MASK};
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::Generation;
 
 disk_struct! {
@@ -91,76 +91,8 @@ impl InodeFlags {
     }
 }
 
-/// The mode bits that hold the kind of file.
-pub const MODE_KIND_MASK: u32 = 0o170_000;
 /// The mode bits that `chmod` changes.
 pub const MODE_PERMISSION_MASK: u32 = 0o7_777;
-
-/// The kind of file in an inode's mode.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum FileKind {
-    Regular,
-    Directory,
-    Symlink,
-    CharacterDevice,
-    BlockDevice,
-    Fifo,
-    Socket,
-}
-
-impl FileKind {
-    /// All kinds.
-    pub const ALL: [Self; 7] = [
-        Self::Regular,
-        Self::Directory,
-        Self::Symlink,
-        Self::CharacterDevice,
-        Self::BlockDevice,
-        Self::Fifo,
-        Self::Socket,
-    ];
-
-    /// Returns the kind in a mode (`S_IFMT`), or `None` for an unknown one.
-    pub const fn from_mode(mode: u32) -> Option<Self> {
-        Some(match mode & MODE_KIND_MASK {
-            0o100_000 => Self::Regular,
-            0o040_000 => Self::Directory,
-            0o120_000 => Self::Symlink,
-            0o020_000 => Self::CharacterDevice,
-            0o060_000 => Self::BlockDevice,
-            0o010_000 => Self::Fifo,
-            0o140_000 => Self::Socket,
-            _ => return None,
-        })
-    }
-
-    /// Returns the kind's bits in a mode.
-    pub const fn mode_bits(self) -> u32 {
-        match self {
-            Self::Regular => 0o100_000,
-            Self::Directory => 0o040_000,
-            Self::Symlink => 0o120_000,
-            Self::CharacterDevice => 0o020_000,
-            Self::BlockDevice => 0o060_000,
-            Self::Fifo => 0o010_000,
-            Self::Socket => 0o140_000,
-        }
-    }
-
-    /// Returns the type that directory entries hold for such a file.
-    pub const fn file_type(self) -> FileType {
-        match self {
-            Self::Regular => FileType::Regular,
-            Self::Directory => FileType::Directory,
-            Self::Symlink => FileType::Symlink,
-            Self::CharacterDevice => FileType::CharacterDevice,
-            Self::BlockDevice => FileType::BlockDevice,
-            Self::Fifo => FileType::Fifo,
-            Self::Socket => FileType::Socket,
-        }
-    }
-}
 
 disk_struct! {
     /// One inode, under key (inode number, INODE_ITEM, 0).
@@ -315,8 +247,8 @@ pub(crate) mod tests {
 
     #[test]
     fn structures_round_trip() {
-        crate::disk::assert_round_trip::<Timespec>();
-        crate::disk::assert_round_trip::<InodeItem>();
+        crate::parse::assert_round_trip::<Timespec>();
+        crate::parse::assert_round_trip::<InodeItem>();
     }
 
     #[test]

@@ -7,13 +7,13 @@
 //! (`fs/btrfs/tree-checker.c`).
 
 use crate::checksum::extref_hash;
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::item_context::ItemContext;
 use crate::items::dir_item::NAME_MAX;
 use crate::items::inode;
 use crate::items::packed::{PackedEntries, PackedEntry, take};
 use crate::key::{ItemType, Key};
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::InodeNumber;
 
 disk_struct! {

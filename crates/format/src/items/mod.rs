@@ -16,6 +16,7 @@ pub mod dir_item;
 pub mod dir_log;
 pub mod extent;
 pub mod file_extent;
+pub mod file_type;
 pub mod free_space;
 pub mod free_space_cache;
 pub mod inode;

@@ -11,10 +11,10 @@
 //! | limit | (0, QGROUP_LIMIT, qgroup id) |
 //! | relation | (one qgroup id, QGROUP_RELATION, the other), in both directions, empty |
 
-use crate::disk::{disk_struct, parse_prefix};
 use crate::error::Corrupt;
 use crate::features::on_disk_flags;
 use crate::key::{ItemType, Key};
+use crate::parse::{disk_struct, parse_prefix};
 use crate::units::Generation;
 use std::fmt;
 
@@ -230,9 +230,9 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<QgroupStatusHeader>();
-        crate::disk::assert_round_trip::<QgroupInfo>();
-        crate::disk::assert_round_trip::<QgroupLimit>();
+        crate::parse::assert_round_trip::<QgroupStatusHeader>();
+        crate::parse::assert_round_trip::<QgroupInfo>();
+        crate::parse::assert_round_trip::<QgroupLimit>();
     }
 
     #[test]

@@ -4,11 +4,11 @@
 //! `btrfs_raid_stride` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/raid-stripe-tree.c`,
 //! `check_raid_stripe_extent` (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::IncompatFeatures;
+use crate::geometry::Geometry;
 use crate::key::Key;
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 use crate::units::{DeviceId, PhysicalAddress};
 
 disk_struct! {
@@ -83,7 +83,7 @@ mod tests {
 
     #[test]
     fn strides_round_trip() {
-        crate::disk::assert_round_trip::<RaidStride>();
+        crate::parse::assert_round_trip::<RaidStride>();
     }
 
     #[test]

@@ -4,14 +4,14 @@
 //! (`include/uapi/linux/btrfs_tree.h`), `btrfs_read_root_item` (`fs/btrfs/root-tree.c`),
 //! `check_root_item` and `check_root_key` (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::on_disk_flags;
+use crate::geometry::MAX_LEVEL;
+use crate::item_context::ItemContext;
 use crate::items::inode::{InodeItem, Timespec};
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::superblock::MAX_LEVEL;
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::{Generation, InodeNumber, LogicalAddress, TreeId};
 use uuid::Uuid;
 
@@ -236,7 +236,7 @@ mod tests {
 
     #[test]
     fn fields_round_trip() {
-        crate::disk::assert_round_trip::<RawRootItem>();
+        crate::parse::assert_round_trip::<RawRootItem>();
         let item = RootItem::new(sample());
         assert_eq!(RootItem::parse(&item.to_bytes()), Ok(item));
     }

@@ -4,11 +4,11 @@
 //! ROOT_BACKREF to the child (key (child, ROOT_BACKREF, parent)); both have the same content.
 //! Sources: `struct btrfs_root_ref` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/root-tree.c`.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::item_context::ItemContext;
 use crate::items::inode_ref::take_name;
 use crate::key::{ItemType, Key};
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::{InodeNumber, TreeId};
 
 disk_struct! {

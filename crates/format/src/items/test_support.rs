@@ -3,7 +3,7 @@
 use crate::checksum::ChecksumType;
 use crate::error::Corrupt;
 use crate::features::{CompatRoFeatures, IncompatFeatures};
-use crate::superblock::Geometry;
+use crate::geometry::Geometry;
 use crate::units::Generation;
 
 /// Returns 16 KiB nodes, 4 KiB sectors, generation 100 and every feature bit.

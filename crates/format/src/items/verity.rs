@@ -8,9 +8,9 @@
 //! Sources: `struct btrfs_verity_descriptor_item` (`include/uapi/linux/btrfs_tree.h`),
 //! `fs/btrfs/verity.c`.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
-use crate::tree_check::ItemContext;
+use crate::item_context::ItemContext;
+use crate::parse::disk_struct;
 
 disk_struct! {
     /// The size of the verity descriptor.
@@ -48,7 +48,7 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<VerityDescriptorItem>();
+        crate::parse::assert_round_trip::<VerityDescriptorItem>();
     }
 
     #[test]
