@@ -169,7 +169,7 @@ disk_struct! {
         pub metadata_uuid: Uuid,
         /// Number of global roots (EXTENT_TREE_V2).
         pub nr_global_roots: u64,
-        /// Generation of the last `btrfstune` remap, reserved.
+        /// Reserved.
         pub reserved: [u64; 27],
         /// System chunks: pairs of key and chunk item.
         pub sys_chunk_array: [u8; 2048],

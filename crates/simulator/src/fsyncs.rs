@@ -212,10 +212,10 @@ impl FsyncRun {
             session.abandon();
         } else {
             let fs = FileSystem::from_devices(vec![recorder], &open).map_err(say)?;
-            let ran: Vec<Result<History, String>> = std::thread::scope(|threads_of| {
+            let ran: Vec<Result<History, String>> = std::thread::scope(|thread_scope| {
                 let begin = |thread| {
                     let (fs, mut worker) = (fs.clone(), worker(thread));
-                    threads_of.spawn(move || {
+                    thread_scope.spawn(move || {
                         let base = format!("/t{thread}").into_bytes();
                         let mut session = Session::shared(fs, &base);
                         let mut history = History::begin(&base, false, cached, session.model());

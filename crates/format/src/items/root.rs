@@ -49,7 +49,7 @@ disk_struct! {
         pub flags: RootFlags,
         /// 1; 0 once deleted.
         pub refs: u32,
-        /// Progress of the deletion: the next key to drop.
+        /// Progress of the deletion, as a key.
         pub drop_progress: Key,
         /// Tree level of `drop_progress`.
         pub drop_level: u8,

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_found() {
+    fn faults_are_detected() {
         assert_fault(UuidItem::parse(&[]), "positive multiple of 8");
         assert_fault(UuidItem::parse(&[0; 9]), "positive multiple of 8");
     }
