@@ -20,6 +20,7 @@ mod log_sync;
 mod log_trees;
 mod only_reference;
 mod quota;
+mod reserved_data;
 mod snapshot;
 #[allow(clippy::module_inception)]
 mod transaction;
@@ -29,4 +30,5 @@ pub(crate) use handle::{DataExtent, DataReference, Handle};
 pub(crate) use lazy_tree::LazyTree;
 pub(crate) use log_queue::LogTicket;
 pub(crate) use log_sync::{Synced, log_root_key};
+pub(crate) use reserved_data::ReservedData;
 pub(crate) use transaction::{PENDING_SHARE, TransactionOptions, Transactions};
