@@ -9,10 +9,12 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy [--tighten] | cargo xtask ci
+const USAGE: &str = "usage: cargo xtask tidy [--tighten | --cycles] | cargo xtask ci
 
-  tidy            check layers, dead files, long functions, file headers and leftovers
-  tidy --tighten  first lower the allowances of xtask/tidy-ratchet.toml to what is true now
+  tidy            check layers, cycles of imports, dead files, long functions, file headers,
+                  the width and words of comments, and leftovers
+  tidy --tighten  first lower the exceptions in xtask/tidy-ratchet.toml to the present numbers
+  tidy --cycles   only list the files that import one another in a circle
   ci              run .ci/run: format, Clippy, tidy, tests and the demo";
 
 fn main() -> ExitCode {
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["tidy"] => tidy::run(&workspace_root(), false),
         ["tidy", "--tighten"] => tidy::run(&workspace_root(), true),
+        ["tidy", "--cycles"] => tidy::print_cycles(&workspace_root()).map(|()| true),
         ["ci"] => ci::run(&workspace_root()),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");

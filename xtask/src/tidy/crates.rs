@@ -3,7 +3,7 @@
 //! Owns the order of the crates. Looked at are the dependencies and build dependencies of each
 //! `Cargo.toml`, those under `[target]` too. Dev-dependencies may also be crates made for tests.
 
-use super::Finding;
+use super::finding::Finding;
 use super::sources::{Manifest, Sources};
 
 /// The packages from the top to the bottom; those in a row do not depend on one another.

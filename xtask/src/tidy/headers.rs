@@ -1,6 +1,6 @@
 //! What a file opens with: `//!`, and a reason when it is very long.
 
-use super::Finding;
+use super::finding::Finding;
 use super::sources::SourceFile;
 
 /// Above this many lines a file's header says why.

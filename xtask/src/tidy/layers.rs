@@ -5,7 +5,8 @@
 //! as the module it comes from. `lib.rs` itself stands above all. Tests beside the code are held to
 //! the same rule; those that need a layer above belong in `tests/`.
 
-use super::Finding;
+use super::finding::Finding;
+use super::imports::{Import, flatten, is_test_only, item_name};
 use super::sources::{Module, SourceFile, Sources};
 use super::tokens;
 use std::collections::{BTreeMap, BTreeSet};
@@ -59,7 +60,7 @@ fn unknown_modules(root: &SourceFile) -> Vec<Finding> {
     for item in &root.syntax.items {
         if let syn::Item::Mod(module) = item {
             let name = module.ident.to_string();
-            let is_test = module.attrs.iter().any(is_cfg_test);
+            let is_test = is_test_only(&module.attrs);
             if rank(&name).is_none() && !is_test {
                 let message =
                     format!("module `{name}` has no layer: give it one in xtask/src/tidy/layers.rs");
@@ -68,11 +69,6 @@ fn unknown_modules(root: &SourceFile) -> Vec<Finding> {
         }
     }
     findings
-}
-
-fn is_cfg_test(attribute: &syn::Attribute) -> bool {
-    attribute.path().is_ident("cfg")
-        && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
 }
 
 /// What `lib.rs` offers under a name of its own.
@@ -124,53 +120,6 @@ impl Exports {
         }
         // It can be from any of the globs; the highest is the one to fear.
         self.globs.iter().min_by_key(|module| rank(module)).map(String::as_str)
-    }
-}
-
-fn item_name(item: &syn::Item) -> Option<String> {
-    let ident = match item {
-        syn::Item::Const(item) => &item.ident,
-        syn::Item::Enum(item) => &item.ident,
-        syn::Item::Fn(item) => &item.sig.ident,
-        syn::Item::Macro(item) => item.ident.as_ref()?,
-        syn::Item::Mod(item) => &item.ident,
-        syn::Item::Static(item) => &item.ident,
-        syn::Item::Struct(item) => &item.ident,
-        syn::Item::Trait(item) => &item.ident,
-        syn::Item::Type(item) => &item.ident,
-        syn::Item::Union(item) => &item.ident,
-        _ => return None,
-    };
-    Some(ident.to_string())
-}
-
-/// One leaf of a `use` tree.
-struct Import {
-    segments: Vec<String>,
-    /// The name that it is given; `None` for a glob.
-    name: Option<String>,
-    line: usize,
-}
-
-fn flatten(tree: &syn::UseTree, prefix: &mut Vec<String>, take: &mut impl FnMut(&Import)) {
-    let mut leaf = |last: Option<&syn::Ident>, name: Option<&syn::Ident>, line| {
-        let mut segments = prefix.clone();
-        segments.extend(last.map(ToString::to_string).filter(|last| last != "self" || prefix.is_empty()));
-        let name = name.map(ToString::to_string);
-        take(&Import { segments, name, line });
-    };
-    match tree {
-        syn::UseTree::Path(path) => {
-            prefix.push(path.ident.to_string());
-            flatten(&path.tree, prefix, take);
-            prefix.pop();
-        }
-        syn::UseTree::Name(name) => leaf(Some(&name.ident), Some(&name.ident), name.span().start().line),
-        syn::UseTree::Rename(rename) => {
-            leaf(Some(&rename.ident), Some(&rename.rename), rename.span().start().line);
-        }
-        syn::UseTree::Glob(glob) => leaf(None, None, glob.span().start().line),
-        syn::UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, prefix, take)),
     }
 }
 

@@ -1,6 +1,6 @@
 //! `todo!`, `unimplemented!` and `dbg!`, which Clippy sees only in the code that a build compiles.
 
-use super::Finding;
+use super::finding::Finding;
 use super::sources::SourceFile;
 use super::tokens;
 use syn::spanned::Spanned;

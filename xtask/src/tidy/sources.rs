@@ -5,7 +5,7 @@
 //! `path = ` of a target); from there `mod` declarations are followed, `#[path]` and literal
 //! `include!` too. What is not reached that way is dead. A `mod` that a macro writes is not seen.
 
-use super::Finding;
+use super::finding::Finding;
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -28,6 +28,14 @@ impl SourceFile {
             .map_err(|error| anyhow::anyhow!("{path}:{}: {error}", error.span().start().line))?;
         Ok(Self { path: path.to_owned(), text: text.to_owned(), syntax })
     }
+}
+
+/// One Markdown file.
+pub struct Document {
+    /// Path from the workspace's root, with `/`.
+    pub path: String,
+    /// Content.
+    pub text: String,
 }
 
 /// One `Cargo.toml` with a package.
@@ -67,6 +75,7 @@ pub struct Module {
 pub struct Sources {
     files: BTreeMap<String, SourceFile>,
     manifests: Vec<Manifest>,
+    documents: Vec<Document>,
     modules: BTreeSet<Module>,
 }
 
@@ -82,9 +91,12 @@ impl Sources {
     pub fn from_texts(texts: impl IntoIterator<Item = (String, String)>) -> anyhow::Result<Self> {
         let mut files = BTreeMap::new();
         let mut manifests = Vec::new();
+        let mut documents = Vec::new();
         for (path, text) in texts {
             if path.ends_with(".rs") {
                 files.insert(path.clone(), SourceFile::parse(&path, &text)?);
+            } else if path.ends_with(".md") {
+                documents.push(Document { path, text });
             } else {
                 let table: toml::Table = toml::from_str(&text).with_context(|| path.clone())?;
                 if table.contains_key("package") {
@@ -92,7 +104,7 @@ impl Sources {
                 }
             }
         }
-        let mut sources = Self { files, manifests, modules: BTreeSet::new() };
+        let mut sources = Self { files, manifests, documents, modules: BTreeSet::new() };
         for root in sources.roots() {
             sources.follow(Module { root: root.clone(), names: Vec::new(), file: root });
         }
@@ -112,6 +124,11 @@ impl Sources {
     /// Every package's manifest.
     pub fn manifests(&self) -> &[Manifest] {
         &self.manifests
+    }
+
+    /// Every Markdown file.
+    pub fn documents(&self) -> &[Document] {
+        &self.documents
     }
 
     /// Every module that is a file.
@@ -275,6 +292,11 @@ fn normalise(path: &Path) -> String {
     parts.join("/")
 }
 
+/// Whether the file `name` is read: Rust, Markdown and manifests are.
+fn is_read(name: &str) -> bool {
+    name.ends_with(".rs") || name.ends_with(".md") || name == "Cargo.toml"
+}
+
 fn read_folder(root: &Path, folder: &Path, texts: &mut Vec<(String, String)>) -> anyhow::Result<()> {
     for entry in std::fs::read_dir(folder).with_context(|| folder.display().to_string())? {
         let entry = entry?;
@@ -286,7 +308,7 @@ fn read_folder(root: &Path, folder: &Path, texts: &mut Vec<(String, String)>) ->
             if !generated && !name.starts_with('.') {
                 read_folder(root, &path, texts)?;
             }
-        } else if kind.is_file() && (name.ends_with(".rs") || name == "Cargo.toml") {
+        } else if kind.is_file() && is_read(&name) {
             let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
             let inside = path.strip_prefix(root).expect("walked from the root");
             texts.push((normalise(inside), text));

@@ -8,31 +8,48 @@ use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 /// A path found in tokens.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TokenPath {
-    /// Its segments; only paths that start with `crate`, `super` or `self` are collected.
+    /// Its segments, at least one.
     pub segments: Vec<String>,
     /// Line, from 1.
     pub line: usize,
 }
 
-/// Every path in `tokens` that starts with `crate`, `super` or `self`; a group is spread
-/// (`crate::{a, b::c}` is two).
+/// Returns every path in `tokens` that starts with `crate`, `super` or `self`. A group is expanded:
+/// `crate::{a, b::c}` is two paths.
 pub fn paths(tokens: TokenStream) -> Vec<TokenPath> {
+    let mut found = all_paths(tokens);
+    found.retain(|path| ["crate", "super", "self"].contains(&path.segments[0].as_str()));
+    found
+}
+
+/// Returns every path in `tokens`, single names included, but not the names of fields, methods and
+/// lifetimes.
+pub fn all_paths(tokens: TokenStream) -> Vec<TokenPath> {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut found = Vec::new();
     let mut position = 0;
     while position < trees.len() {
         match &trees[position] {
-            TokenTree::Ident(ident) if ["crate", "super", "self"].iter().any(|word| ident == word) => {
+            TokenTree::Ident(_) if !is_member(&trees, position) => {
                 position = path_at(&trees, position, &[], &mut found);
             }
             TokenTree::Group(group) => {
-                found.extend(paths(group.stream()));
+                found.extend(all_paths(group.stream()));
                 position += 1;
             }
             _ => position += 1,
         }
     }
     found
+}
+
+/// Whether the name at `position` follows a `.` that is not part of `..`, or a lifetime's `'`.
+fn is_member(trees: &[TokenTree], position: usize) -> bool {
+    let punct = |back: usize| match position.checked_sub(back).map(|before| &trees[before]) {
+        Some(TokenTree::Punct(punct)) => Some(punct.as_char()),
+        _ => None,
+    };
+    punct(1) == Some('\'') || (punct(1) == Some('.') && punct(2) != Some('.'))
 }
 
 /// Collects the path that starts at `start`, below `prefix`; gives the position after it.
@@ -123,6 +140,13 @@ mod tests {
             found("use crate::{a::{b, c as d}, e};"),
             ["crate::a::b@1", "crate::a::c@1", "crate::e@1"]
         );
+    }
+
+    #[test]
+    fn all_paths_skip_members_and_lifetimes() {
+        let tokens: TokenStream = "a.b(c::d, &'e f, 0..g)".parse().expect("tokens");
+        let names: Vec<String> = all_paths(tokens).iter().map(|path| path.segments.join("::")).collect();
+        assert_eq!(names, ["a", "c::d", "f", "g"]);
     }
 
     #[test]
