@@ -1,7 +1,6 @@
-//! Cycles among the files of a crate: no file imports, in however many steps, from itself.
+//! No cycles of imports among the files of a crate.
 //!
-//! Owns [`Component`]: files that all reach one another by imports. The ratchet allows a crate that
-//! still has cycles a number of files in them.
+//! Owns [`Component`]. The ratchet allows a crate with cycles a number of files in them.
 
 use super::areas::area;
 use super::finding::Finding;
@@ -10,7 +9,7 @@ use super::ratchet::{CycleAllowance, Ratchet, TIGHTEN};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 
-/// Files that all reach one another by imports, and why.
+/// A group of files that all reach one another by imports: a strongly connected component.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Component {
     /// The files, sorted; at least two.
@@ -107,7 +106,8 @@ pub fn measure(components: &[Component]) -> BTreeMap<String, CycleAllowance> {
     measured
 }
 
-/// Compares `components` with what `ratchet` allows; stale allowances are reported at `ratchet_path`.
+/// Compares `components` with what `ratchet` allows; stale allowances are reported at
+/// `ratchet_path`.
 pub fn check(components: &[Component], ratchet: &Ratchet, ratchet_path: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     let measured = measure(components);
@@ -157,8 +157,8 @@ impl std::fmt::Display for Component {
     }
 }
 
-/// Describes `component` of `graph` for those who want to end it: its files, and short cycles that have
-/// no import in common. One import of each has to go, at least.
+/// Describes `component` of `graph`: its files, and short cycles that have no import in common.
+/// Ending the component takes the removal of at least one import of each.
 pub fn describe(graph: &FileGraph, component: &Component) -> String {
     let mut text = format!("{}: {}\n", area(&component.files[0]), summary(component));
     for file in &component.files {

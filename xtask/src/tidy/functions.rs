@@ -1,8 +1,8 @@
-//! How long functions are, against the limit and the ratchet.
+//! The lengths of functions, compared with the limit and the ratchet.
 //!
-//! Owns [`FunctionLength`]: lines from `fn` to the closing brace, closures and nested functions
-//! included, attributes and documentation not. Tests and tables count like all others; a function
-//! that a macro writes is not seen.
+//! Owns [`FunctionLength`]: the lines from `fn` to the closing brace, with closures and nested
+//! functions but without attributes and documentation. Tests count like all other functions.
+//! Functions that a macro generates are not measured.
 
 use super::finding::Finding;
 use super::ratchet::{Ratchet, TIGHTEN};
@@ -11,12 +11,12 @@ use std::collections::BTreeMap;
 use syn::spanned::Spanned;
 use syn::visit::Visit;
 
-/// One function's length.
+/// The length of one function.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FunctionLength {
     /// Path of its file.
     pub path: String,
-    /// Name, with the modules and the type that it lies in.
+    /// Name, with the modules and the type that contain it.
     pub name: String,
     /// Line of its `fn`, from 1.
     pub line: usize,
@@ -25,7 +25,7 @@ pub struct FunctionLength {
 }
 
 impl FunctionLength {
-    /// Its name in the ratchet.
+    /// Returns its key in the ratchet.
     pub fn key(&self) -> String {
         format!("{}: {}", self.path, self.name)
     }
@@ -52,7 +52,8 @@ pub fn longest(lengths: &[FunctionLength]) -> BTreeMap<String, usize> {
     longest
 }
 
-/// Compares lengths with what `ratchet` allows; `ratchet_path` is where stale entries are reported.
+/// Compares `lengths` with the limit and exceptions of `ratchet`; reports stale exceptions at
+/// `ratchet_path`.
 pub fn check(lengths: &[FunctionLength], ratchet: &Ratchet, ratchet_path: &str) -> Vec<Finding> {
     let mut findings = Vec::new();
     for length in lengths {
@@ -172,7 +173,7 @@ mod tests {
     }
 
     #[test]
-    fn names_carry_their_place() {
+    fn names_include_module_and_type() {
         let text = "fn a() {}\nimpl T {\n fn b() {\n  fn c() {}\n }\n}\nimpl From<u8> for [T] { fn d() {} }\n\
                     mod m { trait U { fn e(); fn f() {} } }\n#[test]\nfn g() {}\n";
         let expected = [
@@ -187,7 +188,7 @@ mod tests {
     }
 
     #[test]
-    fn the_limit_fires() {
+    fn a_function_over_the_limit_is_found() {
         assert_eq!(findings(80, &[]), Vec::<String>::new());
         assert_eq!(findings(81, &[]), ["a.rs:3: fn f has 81 lines, 80 are allowed"]);
     }

@@ -1,9 +1,9 @@
-//! The layers inside `crates/papilio`: a module imports only from those below it.
+//! The layers inside `crates/papilio`: a module imports only from modules of lower layers.
 //!
-//! Owns the layer map. Looked at are `use` trees, paths in code and in attributes, and the tokens of
-//! macros; `crate::`, `self::` and `super::` are resolved, and a name that `lib.rs` re-exports counts
-//! as the module it comes from. `lib.rs` itself stands above all. Tests beside the code are held to
-//! the same rule; those that need a layer above belong in `tests/`.
+//! Owns the layer map. The check covers `use` trees, paths in code and attributes, and the tokens
+//! of macros. It resolves `crate::`, `self::` and `super::`; a name that `lib.rs` re-exports counts
+//! as the module that it comes from. `lib.rs` is above all layers. Unit tests follow the same rule:
+//! tests that need a higher layer belong in `tests/`.
 
 use super::finding::Finding;
 use super::imports::{Import, flatten, is_test_only, item_name};
@@ -15,7 +15,7 @@ use syn::visit::Visit;
 
 /// The crate that has layers.
 const ROOT: &str = "crates/papilio/src/lib.rs";
-/// Its top-level modules, from the top to the bottom.
+/// Its top-level modules, from the highest layer to the lowest.
 const LAYERS: [&str; 11] = [
     "fs",
     "maintenance",
@@ -29,10 +29,10 @@ const LAYERS: [&str; 11] = [
     "btree",
     "volume",
 ];
-/// Below all of them, for everyone to import.
+/// The modules of the lowest layer, which every module may import.
 const COMMON: [&str; 4] = ["options", "tuning", "errors", "errno"];
 
-/// Checks the layered crate; nothing is found where there is none.
+/// Checks the layered crate, if there is one.
 pub fn check(sources: &Sources) -> Vec<Finding> {
     let Some(root) = sources.file(ROOT) else { return Vec::new() };
     let exports = Exports::of(root);
@@ -47,7 +47,7 @@ pub fn check(sources: &Sources) -> Vec<Finding> {
     findings
 }
 
-/// 0 is the top.
+/// Returns the index of the layer of `module`; 0 is the highest.
 fn rank(module: &str) -> Option<usize> {
     match LAYERS.iter().position(|layer| *layer == module) {
         None if COMMON.contains(&module) => Some(LAYERS.len()),
@@ -71,14 +71,14 @@ fn unknown_modules(root: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-/// What `lib.rs` offers under a name of its own.
+/// The names in `lib.rs`.
 #[derive(Default)]
 struct Exports {
-    /// Re-exported name to the top-level module it is from.
+    /// The top-level module of each re-exported name.
     from: BTreeMap<String, String>,
-    /// Modules of which everything is re-exported.
+    /// Modules that are re-exported by a glob.
     globs: Vec<String>,
-    /// What `lib.rs` defines itself.
+    /// Names that `lib.rs` defines.
     own: BTreeSet<String>,
 }
 
@@ -107,7 +107,7 @@ impl Exports {
         }
     }
 
-    /// The module that `crate::name` is from, if it can be told.
+    /// Returns the top-level module that `crate::name` comes from, if known.
     fn module_of<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         if rank(name).is_some() {
             return Some(name);
@@ -118,7 +118,7 @@ impl Exports {
         if self.own.contains(name) {
             return None;
         }
-        // It can be from any of the globs; the highest is the one to fear.
+        // The name can come from any of the globs: assume the highest.
         self.globs.iter().min_by_key(|module| rank(module)).map(String::as_str)
     }
 }
@@ -130,23 +130,26 @@ fn check_module(module: &Module, own: usize, file: &SourceFile, exports: &Export
     let mut findings = Vec::new();
     for (absolute, line) in visitor.found {
         let Some(first) = absolute.first() else {
-            let message = format!("`{own_name}` takes the crate's root whole, which hides the layers");
+            let message =
+                format!("`{own_name}` imports the crate's root, which hides the layers: import names");
             findings.push(Finding::new(&file.path, line, message));
             continue;
         };
         let Some(target) = exports.module_of(first) else { continue };
         if rank(target).is_some_and(|target| target < own) {
-            let message =
-                format!("`{own_name}` imports `crate::{}`: `{target}` lies above it", absolute.join("::"));
+            let message = format!(
+                "`{own_name}` imports `crate::{}`: `{target}` is a higher layer",
+                absolute.join("::")
+            );
             findings.push(Finding::new(&file.path, line, message));
         }
     }
     findings
 }
 
-/// Collects paths within the crate, made absolute; an empty one is the crate's root itself.
+/// Collects paths within the crate, made absolute; an empty path is the crate's root.
 struct Paths {
-    /// The module that is open.
+    /// Names of the module around the current item.
     names: Vec<String>,
     found: Vec<(Vec<String>, usize)>,
 }
@@ -170,7 +173,7 @@ impl Paths {
 
     fn add_tokens(&mut self, stream: proc_macro2::TokenStream) {
         for path in tokens::paths(stream) {
-            // A lone `self` is a value, a lone `crate` or `super` a visibility.
+            // A lone `self` is a value; a lone `crate` or `super` is part of a visibility.
             if path.segments.len() > 1 {
                 self.add(&path.segments, path.line);
             }
@@ -205,7 +208,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
-        // `pub(in crate::fs)` names an ancestor; it imports nothing.
+        // `pub(in crate::fs)` names an ancestor and imports nothing.
     }
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
@@ -227,7 +230,7 @@ mod tests {
     const LIB: &str = "mod fs; mod space; mod btree; mod volume; mod errors;\n\
                        pub use fs::{File, inner::Dir as Directory}; pub use errors::Error; fn helper() {}";
 
-    /// Findings, with `btree` made of `text` in `btree/cursor.rs`.
+    /// Returns the findings of a crate with the root `lib` whose `btree/cursor.rs` is `text`.
     fn found_below(lib: &str, text: &str) -> Vec<String> {
         let sources = sources(&[
             MANIFEST,
@@ -246,7 +249,7 @@ mod tests {
         found_below(LIB, text)
     }
 
-    const PLACE: &str = "crates/papilio/src/btree/cursor.rs";
+    const CURSOR: &str = "crates/papilio/src/btree/cursor.rs";
 
     #[test]
     fn downward_and_sideways_imports_pass() {
@@ -290,21 +293,22 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_names_place_and_layers() {
-        let expected = format!("{PLACE}:3: `btree` imports `crate::fs::File`: `fs` lies above it");
+    fn a_finding_names_line_and_layers() {
+        let expected = format!("{CURSOR}:3: `btree` imports `crate::fs::File`: `fs` is a higher layer");
         assert_eq!(found("\nuse crate::{\n    fs::File,\n    volume::Map,\n};"), [expected]);
     }
 
     #[test]
-    fn the_root_is_not_taken_whole() {
+    fn importing_the_root_is_found() {
         for text in ["use crate::*;", "use crate as c;", "use super::super::*;", "use crate::{self as c};"] {
-            let whole = format!("{PLACE}:1: `btree` takes the crate's root whole, which hides the layers");
+            let whole =
+                format!("{CURSOR}:1: `btree` imports the crate's root, which hides the layers: import names");
             assert_eq!(found(text), [whole], "{text}");
         }
     }
 
     #[test]
-    fn a_glob_export_is_as_high_as_its_module() {
+    fn a_glob_re_export_counts_as_its_highest_module() {
         let lib = "mod fs; mod space; mod btree; mod volume; mod errors; pub use fs::*; pub use volume::*;";
         assert_eq!(found_below(lib, "use crate::Anything;").len(), 1);
         let lib = "mod fs; mod space; mod btree; mod volume; mod errors; pub use volume::*;";

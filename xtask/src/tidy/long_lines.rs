@@ -1,7 +1,8 @@
 //! Comments and documents are at most 100 columns wide; code may be as wide as rustfmt makes it.
 //!
-//! A column is a character. Exempt are lines that cannot be wrapped: rows of tables and single words,
-//! such as an address. In Markdown, code blocks, HTML and lines that are one link are exempt too.
+//! A column is a character. Exempt are lines that cannot be wrapped: rows of tables and single
+//! words, such as an address. In Markdown, code blocks, HTML and lines that are one link are exempt
+//! too.
 
 use super::comments::comment_lines;
 use super::finding::Finding;

@@ -2,15 +2,15 @@
 //!
 //! Owns [`FileGraph`]. An edge leads from the file that uses a name to the file that defines it:
 //!
-//! - A name that is re-exported leads to its definition. The re-export itself makes no edge, so
-//!   `lib.rs` and `mod.rs` can collect names; it does make one where the same file also uses the name.
-//! - `mod x;` makes no edge, and neither does `use super::x;` for a module `x`: the names that are used
+//! - A re-exported name leads to its definition. The re-export itself makes no edge, so `lib.rs`
+//!   and `mod.rs` can collect names; a use of the name in the same file does.
+//! - `mod x;` makes no edge, and neither does `use super::x;` for a module `x`. The names used
 //!   through `x` do.
-//! - A name that cannot be found, such as one that a macro defines, counts as defined in the file of
-//!   the module that the path names.
+//! - A name without a visible definition, such as one that a macro defines, counts as defined in
+//!   the file of the module that the path names.
 //! - Code that only tests compile makes no edges.
-//! - Methods make none either: an `impl` in another file than its type leads to the type's file, and
-//!   nothing leads back.
+//! - Method calls make none either. An `impl` outside of its type's file makes an edge to that
+//!   file, and none back.
 
 use super::imports::{Import, flatten, is_test_only, item_attributes, item_name};
 use super::sources::{Module, Sources};
@@ -28,7 +28,8 @@ type Names = Vec<String>;
 /// How many re-exports and globs a name is followed through.
 const MAX_HOPS: usize = 16;
 
-/// Returns the graph of every crate's product files: `tests`, `benches` and `examples` are left out.
+/// Returns the graph of every crate's product files: `tests`, `benches` and `examples` are left
+/// out.
 pub fn build(sources: &Sources) -> FileGraph {
     let mut graph = FileGraph::new();
     let roots: BTreeSet<&str> = sources.modules().map(|module| module.root.as_str()).collect();
@@ -56,7 +57,7 @@ fn is_test_root(root: &str) -> bool {
     folders.any(|folder| ["tests", "benches", "examples"].contains(&folder))
 }
 
-/// What a name in a module stands for.
+/// A meaning of a name in a module.
 #[derive(Clone, Debug)]
 enum Binding {
     /// An item that this file defines.
@@ -67,7 +68,7 @@ enum Binding {
     Import(Vec<String>),
 }
 
-/// What a path leads to.
+/// The item or module at the end of a path.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Target {
     /// An item that this file defines.
@@ -113,7 +114,7 @@ impl CrateNames {
         (0..=names.len()).any(|length| self.test_modules.contains(&names[..length]))
     }
 
-    /// Returns the files that define what `segments`, written in the module `scope`, leads to.
+    /// Returns the files that define the item at the path `segments` in the module `scope`.
     fn definitions(&self, scope: &[String], segments: &[String]) -> BTreeSet<String> {
         let targets = self.resolve(scope, segments, MAX_HOPS).into_iter();
         targets.filter_map(|target| if let Target::Item(file) = target { Some(file) } else { None }).collect()
@@ -136,8 +137,8 @@ impl CrateNames {
         self.descend(start, rest, explicit, hops)
     }
 
-    /// Resolves `segments` below the module `start`. A name that is not found belongs to the module's
-    /// file when the path is `explicit`, and to another crate otherwise.
+    /// Resolves `segments` below the module `start`. A name that is not found belongs to the
+    /// module's file when the path is `explicit`, and to another crate otherwise.
     fn descend(&self, start: Names, segments: &[String], explicit: bool, hops: usize) -> BTreeSet<Target> {
         let Some((first, rest)) = segments.split_first() else {
             return BTreeSet::from([Target::Module(start)]);
@@ -161,7 +162,7 @@ impl CrateNames {
         below.collect()
     }
 
-    /// Returns what `name` means in the module `scope`; nothing if the module does not bind it.
+    /// Returns the meanings of `name` in the module `scope`.
     fn look_up(&self, scope: &[String], name: &str, hops: usize) -> BTreeSet<Target> {
         let mut found = BTreeSet::new();
         let (Some(names), Some(hops)) = (self.scopes.get(scope), hops.checked_sub(1)) else { return found };
@@ -250,7 +251,7 @@ impl<'ast> Visit<'ast> for Bindings<'_> {
     }
 
     fn visit_stmt(&mut self, statement: &'ast syn::Stmt) {
-        // Items inside of functions are out of reach for other files; their imports are not skipped.
+        // Other files cannot reach items inside of functions. Imports are kept: they name modules.
         if let syn::Stmt::Item(item) = statement
             && !matches!(item, syn::Item::Use(_))
         {
