@@ -3,8 +3,9 @@
 # kills the program and fails. CI uses it as cargo's runner, so that a test that hangs fails with a
 # diagnosis.
 #
-# Files, mounts and loop devices of the program are cleaned up as after any kill. gdb, if installed,
-# prints the threads' backtraces; the kernel function in which each thread waits is always printed.
+# The next test that makes a temporary directory removes the files, mounts and loop devices that the
+# killed program left. gdb, if installed, prints the threads' backtraces; the kernel function in
+# which each thread waits is always printed.
 set -uo pipefail
 
 limit=${PAPILIO_TEST_SECONDS:-900}

@@ -58,16 +58,16 @@ impl<T> Mutex<T> {
     /// Waits for the mutex and acquires it.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        order::waits(self.origin.class(), address(self));
+        order::check_wait(self.origin.class(), address(self));
         let inner = self.inner.lock();
-        MutexGuard { inner, held: order::took(self.origin.class(), address(self)) }
+        MutexGuard { inner, held: order::acquired(self.origin.class(), address(self)) }
     }
 
     /// Acquires the mutex if it is free.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
-        Some(MutexGuard { inner, held: order::took(self.origin.class(), address(self)) })
+        Some(MutexGuard { inner, held: order::acquired(self.origin.class(), address(self)) })
     }
 
     /// Returns the protected value, which needs no locking.
@@ -94,31 +94,31 @@ impl<T> RwLock<T> {
     /// deadlock too.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        order::waits(self.origin.class(), address(self));
+        order::check_wait(self.origin.class(), address(self));
         let inner = self.inner.read();
-        RwLockReadGuard { inner, _held: order::took(self.origin.class(), address(self)) }
+        RwLockReadGuard { inner, _held: order::acquired(self.origin.class(), address(self)) }
     }
 
     /// Waits for the lock and acquires it exclusively.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        order::waits(self.origin.class(), address(self));
+        order::check_wait(self.origin.class(), address(self));
         let inner = self.inner.write();
-        RwLockWriteGuard { inner, _held: order::took(self.origin.class(), address(self)) }
+        RwLockWriteGuard { inner, _held: order::acquired(self.origin.class(), address(self)) }
     }
 
     /// Acquires the lock shared if that needs no waiting.
     #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let inner = self.inner.try_read()?;
-        Some(RwLockReadGuard { inner, _held: order::took(self.origin.class(), address(self)) })
+        Some(RwLockReadGuard { inner, _held: order::acquired(self.origin.class(), address(self)) })
     }
 
     /// Acquires the lock exclusively if that needs no waiting.
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let inner = self.inner.try_write()?;
-        Some(RwLockWriteGuard { inner, _held: order::took(self.origin.class(), address(self)) })
+        Some(RwLockWriteGuard { inner, _held: order::acquired(self.origin.class(), address(self)) })
     }
 
     /// Returns the protected value, which needs no locking.
@@ -173,19 +173,19 @@ impl Condvar {
 /// Checks the order as if the thread acquired `mutex` here.
 #[track_caller]
 pub fn might_lock<T>(mutex: &Mutex<T>) {
-    order::waits(mutex.origin.class(), address(mutex));
+    order::check_wait(mutex.origin.class(), address(mutex));
 }
 
 /// Checks the order as if the thread acquired `lock` shared here.
 #[track_caller]
 pub fn might_read<T>(lock: &RwLock<T>) {
-    order::waits(lock.origin.class(), address(lock));
+    order::check_wait(lock.origin.class(), address(lock));
 }
 
 /// Checks the order as if the thread acquired `lock` exclusively here.
 #[track_caller]
 pub fn might_write<T>(lock: &RwLock<T>) {
-    order::waits(lock.origin.class(), address(lock));
+    order::check_wait(lock.origin.class(), address(lock));
 }
 
 macro_rules! lock {

@@ -51,7 +51,7 @@ pub struct Class {
 /// acquired it, even if another thread drops the record.
 #[derive(Debug)]
 pub struct Held {
-    by: Arc<Mutex<Vec<Taken>>>,
+    by: Arc<Mutex<Vec<Acquisition>>>,
     token: u64,
 }
 
@@ -61,9 +61,9 @@ pub struct InOrder {
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
-/// An entry in a thread's list of held locks.
+/// An acquisition in a thread's list of held locks.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct Acquisition {
     class: u32,
     instance: usize,
     at: Place,
@@ -73,7 +73,7 @@ struct Taken {
 /// A hold that is suspended until this is dropped.
 pub(crate) struct Without<'a> {
     held: &'a Held,
-    taken: Option<Taken>,
+    taken: Option<Acquisition>,
 }
 
 #[derive(Default)]
@@ -102,7 +102,7 @@ static GRAPH: LazyLock<Mutex<Graph>> = LazyLock::new(Mutex::default);
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static HELD: Arc<Mutex<Vec<Taken>>> = Arc::default();
+    static HELD: Arc<Mutex<Vec<Acquisition>>> = Arc::default();
     /// Edges that this thread knows to be in the graph.
     static KNOWN: RefCell<HashSet<(u32, u32)>> = RefCell::default();
     /// Number of [`InOrder`] that are alive.
@@ -149,13 +149,13 @@ impl Class {
     /// Records that the thread holds `instance`, which it acquired without waiting.
     #[track_caller]
     pub fn tried<T: ?Sized>(&self, instance: &T) -> Held {
-        took(self.class(), std::ptr::from_ref(instance).addr())
+        acquired(self.class(), std::ptr::from_ref(instance).addr())
     }
 
     /// Checks the order as if the thread waited for `instance` here.
     #[track_caller]
     pub fn might_wait<T: ?Sized>(&self, instance: &T) {
-        waits(self.class(), std::ptr::from_ref(instance).addr());
+        check_wait(self.class(), std::ptr::from_ref(instance).addr());
     }
 
     fn class(&self) -> u32 {
@@ -193,7 +193,7 @@ impl Drop for InOrder {
 /// # Panics
 /// The wait could deadlock.
 #[track_caller]
-pub(crate) fn waits(class: u32, instance: usize) {
+pub(crate) fn check_wait(class: u32, instance: usize) {
     // Code that runs while the thread unwinds must not panic a second time.
     if std::thread::panicking() {
         return;
@@ -218,10 +218,10 @@ pub(crate) fn waits(class: u32, instance: usize) {
 
 /// Records that the thread holds `instance` of `class`.
 #[track_caller]
-pub(crate) fn took(class: u32, instance: usize) -> Held {
+pub(crate) fn acquired(class: u32, instance: usize) -> Held {
     let token = NEXT_TOKEN.fetch_add(1, Relaxed);
     let by = HELD.try_with(Arc::clone).unwrap_or_default();
-    by.lock().push(Taken { class, instance, at: Location::caller(), token });
+    by.lock().push(Acquisition { class, instance, at: Location::caller(), token });
     Held { by, token }
 }
 
@@ -232,7 +232,7 @@ impl Held {
     }
 
     /// Removes the entry from the holder's list, unless that has been done.
-    fn remove(&self) -> Option<Taken> {
+    fn remove(&self) -> Option<Acquisition> {
         let mut list = self.by.lock();
         let index = list.iter().rposition(|taken| taken.token == self.token)?;
         Some(list.remove(index))
@@ -258,7 +258,7 @@ impl Drop for Without<'_> {
 
 /// Adds the edge from `held` to `class`. If it would close a cycle, leaves the graph as it is and
 /// returns a description of the cycle.
-fn enter_edge(held: &Taken, class: u32, at: Place) -> Option<String> {
+fn enter_edge(held: &Acquisition, class: u32, at: Place) -> Option<String> {
     let edge = (held.class, class);
     if KNOWN.try_with(|known| known.borrow().contains(&edge)).unwrap_or(true) {
         return None;
@@ -279,7 +279,7 @@ fn enter_edge(held: &Taken, class: u32, at: Place) -> Option<String> {
 }
 
 /// Panics with the violation and the locks that the thread holds.
-fn report(held: &[Taken], class: u32, at: Place, why: &str) -> ! {
+fn report(held: &[Acquisition], class: u32, at: Place, why: &str) -> ! {
     let graph = GRAPH.lock();
     let name = |class: u32| graph.classes[class as usize].name.as_str();
     let mut text = format!("lock order: {} is awaited at {at} by a thread that holds", name(class));
@@ -294,7 +294,8 @@ fn report(held: &[Taken], class: u32, at: Place, why: &str) -> ! {
 }
 
 impl Graph {
-    /// Returns the number of the class made at `place` or, without one, called `name`; adds a new class.
+    /// Returns the number of the class made at `place` or, without one, called `name`. Adds a new
+    /// class.
     fn class(&mut self, place: Option<MadeAt>, name: impl FnOnce() -> String, several: bool) -> u32 {
         if place.is_some()
             && let Some(found) = self.classes.iter().position(|class| class.place == place)

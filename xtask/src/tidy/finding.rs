@@ -9,7 +9,7 @@ pub struct Finding {
     pub path: String,
     /// Line, from 1.
     pub line: usize,
-    /// What is wrong, and what to do.
+    /// The problem and, if known, the remedy.
     pub message: String,
 }
 
