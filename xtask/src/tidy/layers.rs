@@ -16,9 +16,12 @@ use syn::visit::Visit;
 /// The crate that has layers.
 const ROOT: &str = "crates/papilio/src/lib.rs";
 /// Its top-level modules, from the highest layer to the lowest.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 14] = [
+    "import",
     "fs",
     "maintenance",
+    "mount",
+    "file",
     "subvolume",
     "namespace",
     "fsync_log",
