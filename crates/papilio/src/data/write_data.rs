@@ -6,6 +6,7 @@
 use crate::data::overlap::{Sums, sum_and_write};
 use crate::data::write_rules::WriteRules;
 use crate::errors::Result;
+use crate::transaction::assert_no_handle;
 use crate::volume::{LogicalWrite, Volume};
 use papilio_format::LogicalAddress;
 use smallvec::SmallVec;
@@ -31,6 +32,7 @@ pub(crate) fn write_data(
     summed: bool,
     pieces: &[Placed<'_>],
 ) -> Result<Sums> {
+    assert_no_handle();
     let write = || write_pieces(volume, pieces);
     if !summed {
         return write().map(|()| Sums::new());
