@@ -32,7 +32,7 @@ const IN_PLACE_UNIT: usize = 512;
 /// Unit of writeback, in bytes.
 const SECTOR: usize = 4096;
 
-/// What an operation made durable.
+/// The part of the state that an operation made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durable {
     /// Everything.
@@ -51,7 +51,7 @@ pub(crate) struct Step {
     /// The run's clock when it was requested, and (`finished`) when it returned.
     pub(crate) began: u64,
     pub(crate) finished: u64,
-    /// What its return acknowledged.
+    /// The part of the state that its return acknowledged as durable.
     pub(crate) durable: Option<Durable>,
     /// Whether it may make anything durable. An fsync of a file without a name may, but
     /// acknowledges nothing.

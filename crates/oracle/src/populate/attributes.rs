@@ -5,7 +5,9 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::{Data, TreeSpec, Writer, names, numbered};
+use super::content::{Data, Writer, numbered};
+use super::names;
+use super::tree_spec::TreeSpec;
 
 /// Writes all cases.
 pub fn write(writer: &mut Writer, folder: &Path, _spec: &TreeSpec) -> anyhow::Result<()> {

@@ -2,7 +2,8 @@
 
 use std::path::Path;
 
-use super::{Data, TreeSpec, Writer, numbered};
+use super::content::{Data, Writer, numbered};
+use super::tree_spec::TreeSpec;
 
 /// Writes a quarter of the files into one directory; most are tiny, so their data is inline.
 pub fn many(writer: &mut Writer, folder: &Path, spec: &TreeSpec) -> anyhow::Result<()> {

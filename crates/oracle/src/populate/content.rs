@@ -8,8 +8,6 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use fastrand::Rng;
 
-use super::Populated;
-
 const PIECE: usize = 1 << 20;
 
 /// The kind of bytes to write.
@@ -86,6 +84,15 @@ fn fill_text(random: &mut Rng, buffer: &mut [u8]) {
             bits >>= 4;
         }
     }
+}
+
+/// Counts of written entries and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Populated {
+    /// Files, directories and other inodes created, without snapshots.
+    pub entries: u64,
+    /// Bytes of content written.
+    pub bytes: u64,
 }
 
 /// Creates files and directories and counts them. Each file's content depends only on the seed and
@@ -181,6 +188,16 @@ impl Writer {
         self.done.bytes += length;
         Ok(())
     }
+}
+
+/// Commits the file system that holds `path`.
+pub(crate) fn sync(path: &Path) -> anyhow::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(path)?)?)
+}
+
+/// Builds a path below `folder` from a prefix and a number.
+pub(crate) fn numbered(folder: &Path, prefix: &str, number: u64) -> PathBuf {
+    folder.join(format!("{prefix}{number}"))
 }
 
 #[cfg(test)]

@@ -7,7 +7,8 @@ use anyhow::Context;
 use fastrand::Rng;
 use rustix::fs::{FallocateFlags, IFlags, fallocate};
 
-use super::{Data, TreeSpec, Writer, numbered, sync};
+use super::content::{Data, Writer, numbered, sync};
+use super::tree_spec::TreeSpec;
 use crate::sys;
 
 const KIB: u64 = 1 << 10;

@@ -7,7 +7,8 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use super::{Data, TreeSpec, Writer, numbered};
+use super::content::{Data, Writer, numbered};
+use super::tree_spec::TreeSpec;
 
 /// Writes all cases.
 pub fn write(writer: &mut Writer, folder: &Path, _spec: &TreeSpec) -> anyhow::Result<()> {

@@ -8,7 +8,8 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::{Data, TreeSpec, Writer};
+use super::content::{Data, Writer};
+use super::tree_spec::TreeSpec;
 
 /// The reflected polynomial of CRC-32C.
 const POLYNOMIAL: u32 = 0x82f6_3b78;

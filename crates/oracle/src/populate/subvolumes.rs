@@ -3,7 +3,9 @@
 use std::fs::File;
 use std::path::Path;
 
-use super::{Data, TreeSpec, Writer, numbered, set_times, sync};
+use super::content::{Data, Writer, numbered, sync};
+use super::times::set_times;
+use super::tree_spec::TreeSpec;
 use crate::sys;
 
 /// Writes all cases, and makes one subvolume the default.
