@@ -1,9 +1,9 @@
 //! Power losses among fsyncs: [`FsyncRun`], a recorded run that can return to every moment.
 //!
 //! Owns the operations of each thread and the moments of their acknowledgements; `promise` derives
-//! the guarantees. Device states are as in [`crash`](crate::crash), except that a write of the first
-//! superblock is never torn. The other copies belong to the last commit and know no log, and the
-//! kernel too assumes that this block is written atomically.
+//! the guarantees. Device states are as in [`crash`](crate::crash), except that a write of the
+//! first superblock is never torn. The other copies belong to the last commit and know no log, and
+//! the kernel too assumes that this block is written atomically.
 //!
 //! **Invariant:** commits happen only where a run requests a sync or an fsync.
 
