@@ -16,7 +16,7 @@
 //! commit can come amid another's operations. Inodes and names are then as they were after any
 //! operation.
 //!
-//! The data of some files is not all from one moment (see [`mixing_unit`](History::mixing_unit)).
+//! The data of some files is not all from one moment (see [`History::mixing_unit`]).
 //! With NODATACOW it is overwritten in place at once, in units of 512 bytes; below a page cache it
 //! is written back at any time. Each unit then holds its bytes as of any operation since the last
 //! acknowledgement, never older or other bytes. The size is within the range of sizes since then,

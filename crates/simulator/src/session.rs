@@ -3,8 +3,8 @@
 //! Owns the open file system, its open files, and the comparison of each answer.
 //!
 //! **Invariant:** after each operation that did not fail the run, the file system and the model
-//! check_reply. An operation that runs out of space leaves no trace, unless it changes data in
-//! steps. Then each sector is either old or new, and the model adopts the actual content.
+//! agree. An operation that runs out of space leaves no trace, unless it changes data in steps.
+//! Then each sector is either old or new, and the model adopts the actual content.
 
 use crate::model::{Content, Model, Place, Refusal};
 use crate::operation::{FileAt, NewFile, Operation, Reply};

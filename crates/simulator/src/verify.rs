@@ -57,7 +57,7 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
                     != Some((below.tree(), below.number()))
                 {
                     return Err(differ(format!(
-                        "\"{shown}\" is listed as {below:?}, looked_up up as {looked_up:?}"
+                        "\"{shown}\" is listed as {below:?}, looked up as {looked_up:?}"
                     )));
                 }
                 let path = [&path[..], b"/", name].concat();

@@ -32,7 +32,8 @@ impl FileType {
         Self::Xattr,
     ];
 
-    /// Decodes a number from disk, without [`ENCRYPTED`]; returns `None` for 0 and unknown types.
+    /// Decodes a number from disk, without the flag for encrypted names; returns `None` for 0 and
+    /// unknown types.
     pub fn from_raw(raw: u8) -> Option<Self> {
         Self::ALL.get(usize::from(raw).checked_sub(1)?).copied()
     }
