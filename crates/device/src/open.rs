@@ -182,7 +182,8 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let fifo = at("fifo");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::from(0o600), 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::from(0o600), 0)
+            .unwrap();
         let _listener = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
         File::create(at("empty")).unwrap();
         for access in [Access::ReadOnly, Access::ReadWrite] {
