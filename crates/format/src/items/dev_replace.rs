@@ -100,8 +100,8 @@ mod tests {
             item.validate(&key).unwrap();
             assert_eq!(item.is_under_way(), under_way);
         }
-        assert_fault(item.validate(&Key { offset: 1, ..key }), "are 0");
-        assert_fault(item.validate(&Key { objectid: 1, ..key }), "are 0");
+        assert_fault(item.validate(&Key { offset: 1, ..key }), "must be 0");
+        assert_fault(item.validate(&Key { objectid: 1, ..key }), "must be 0");
         item.state = 5;
         assert_fault(item.validate(&key), "not below 5");
     }

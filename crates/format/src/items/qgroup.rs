@@ -254,8 +254,11 @@ mod tests {
         };
         let good = QgroupStatus { header, enable_generation: Some(Generation(4)) };
         good.validate(&key).unwrap();
-        assert_fault(QgroupStatus { enable_generation: None, ..good }.validate(&key), "without their");
-        assert_fault(good.validate(&Key { offset: 1, ..key }), "are 0");
+        assert_fault(
+            QgroupStatus { enable_generation: None, ..good }.validate(&key),
+            "without an enabling generation",
+        );
+        assert_fault(good.validate(&Key { offset: 1, ..key }), "must be 0");
         let header = QgroupStatusHeader { version: 2, ..header };
         assert_fault(QgroupStatus { header, ..good }.validate(&key), "not 1");
         assert!(matches!(QgroupStatus::parse(&[0; 33]), Err(Corrupt::WrongSize { .. })));
