@@ -1,8 +1,8 @@
-//! Transactions: many changes that become durable together.
+//! Transactions: groups of changes that become durable together.
 //!
-//! [`handle`] is what a change holds; [`delayed_refs`] collects what changes do to extents, and
-//! [`extent_items`] turns it into items of the extent tree; [`chunks`] makes room; [`commit`] writes
-//! all of it out while the next transaction goes on.
+//! A change holds a [`handle`]. [`delayed_refs`] collects what changes do to extents, and
+//! [`extent_items`] turns it into items of the extent tree. [`chunks`] makes new chunks when space
+//! runs short. [`commit`] writes everything out while the next transaction runs.
 
 mod block_writing;
 mod chunk_items;
