@@ -1,58 +1,59 @@
-//! Switches between several ways to do the same thing.
+//! Switches between implementations of one mechanism.
 //!
-//! Owns [`Tuning`]: one row for each mechanism whose gain is to be measured, the fast way first and by
-//! default. All ways of a row make the same results and the same format; they differ in speed only. Text like
-//! `nocow_check=collect-all,...` parses into one.
+//! Owns [`Tuning`], with one switch for each mechanism whose gain is measured. Its fastest
+//! implementation comes first and is the default. All implementations give the same results and the
+//! same disk format, and differ in speed only. A [`Tuning`] is parsed from text like
+//! `nocow_check=collect-all,...`.
 
 use papilio_pagecache::CacheInsert;
 use std::fmt;
 use std::str::FromStr;
 
-/// How it is asked whether a range has checksums (row 000 of the tuning switches).
+/// How a range is checked for checksums before it is overwritten in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NocowCheck {
-    /// Stops at the first one that is there.
+    /// Stops at the first checksum.
     #[default]
     FirstMatch,
-    /// Collects all of them and looks whether there are any, as the kernel did before.
+    /// Collects all checksums and then checks whether there are any, as the kernel used to.
     CollectAll,
 }
 
-/// How an fsync's items enter the log.
+/// How the items of an fsync enter the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogItems {
-    /// They are complete before the log tree's lock is taken, and enter it in one pass.
+    /// All items are complete before the log tree's lock is taken, and enter it in one pass.
     #[default]
     Prepared,
-    /// They are read and put one after the other while it is held.
+    /// Each item is read and inserted while the lock is held.
     InPlace,
 }
 
-/// When the checksums of a write are computed.
+/// When the checksums of written data are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteChecksum {
-    /// By other threads while the device writes; a write ends when both have. By the writer, before, where that
-    /// costs less: for small writes, and by an algorithm that keeps up with memory on this processor.
+    /// By other threads while the device writes; a write ends when both are done. Small writes, and
+    /// algorithms as fast as memory on this processor, are computed by the writer beforehand.
     #[default]
     Overlapped,
-    /// By the writer, before the device gets the data.
+    /// By the writer, before it submits the data to the device.
     BeforeSubmit,
-    /// By another thread, which then hands the data to the device.
+    /// By another thread, which then submits the data to the device.
     Offloaded,
 }
 
-/// How the checksums of what was read are looked up.
+/// How the checksums of data that was read are looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsumLookup {
-    /// By a cursor on the stack, without allocation; an open file keeps those around what was read, so that the
-    /// tree is asked once for many.
+    /// By a cursor on the stack, without allocation. An open file keeps nearby checksums, so that
+    /// one look-up in the tree serves many reads.
     #[default]
     Stack,
-    /// In the tree for each request, by a cursor that is allocated, and copied to memory that is allocated too.
+    /// By a heap-allocated cursor, in the tree for each request, into a heap-allocated buffer.
     Heap,
 }
 
-/// Which of several ways things are done.
+/// A choice of implementations.
 ///
 /// ```
 /// use papilio::{NocowCheck, Tuning};
@@ -66,37 +67,37 @@ pub enum CsumLookup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tuning {
-    /// How it is asked whether a range has checksums before it is overwritten in place.
+    /// How a range is checked for checksums before it is overwritten in place.
     pub nocow_check: NocowCheck,
-    /// How an fsync's items enter the log.
+    /// How the items of an fsync enter the log.
     pub log_items: LogItems,
-    /// When the checksums of a write are computed.
+    /// When the checksums of written data are computed.
     pub write_checksum: WriteChecksum,
-    /// How the checksums of what was read are looked up.
+    /// How the checksums of data that was read are looked up.
     pub csum_lookup: CsumLookup,
-    /// How pages enter the page cache.
+    /// How pages are inserted into the page cache.
     pub cache_insert: CacheInsert,
 }
 
-/// A switch that cannot be set so.
+/// An invalid setting of a switch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TuningError {
-    /// No such row.
-    #[error("{0:?} is no tuning switch; there are: {rows}", rows = ROWS.map(|row| row.name).join(", "))]
+    /// There is no such switch.
+    #[error("unknown tuning switch {0:?}; the switches are {rows}", rows = ROWS.map(|row| row.name).join(", "))]
     UnknownSwitch(String),
-    /// The row has other ways.
-    #[error("{switch}={value:?}: it is one of {ways}")]
+    /// The switch has no such implementation.
+    #[error("tuning switch {switch}={value:?}: expected one of {ways}")]
     UnknownWay {
-        /// The row.
+        /// The name of the switch.
         switch: &'static str,
-        /// What was asked for.
+        /// The value that was given.
         value: String,
-        /// What there is.
+        /// The valid values.
         ways: String,
     },
 }
 
-/// A row: its name, its ways (the default first), and how to get and set it by the way's place.
+/// A switch: its name, its values (the default first), and access to it by the index of a value.
 struct Row {
     name: &'static str,
     ways: &'static [&'static str],
@@ -104,7 +105,7 @@ struct Row {
     set: fn(&mut Tuning, usize),
 }
 
-/// All rows that are there.
+/// All switches.
 const ROWS: [Row; 5] = [
     Row {
         name: "nocow_check",

@@ -157,7 +157,12 @@ impl LogContents {
             Corrupt::field("file extent", "length", extent.length(), "reaches past the largest offset")
         })?;
         if end.is_some_and(|(inode, end)| inode == key.objectid && end > key.offset) {
-            return Err(Corrupt::field("file extent", "key.offset", key.offset, "overlaps the previous extent"));
+            return Err(Corrupt::field(
+                "file extent",
+                "key.offset",
+                key.offset,
+                "overlaps the previous extent",
+            ));
         }
         *end = Some((key.objectid, stop.0));
         let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = extent.content else {
@@ -170,7 +175,12 @@ impl LogContents {
         let known = self.extents.entry(part.disk_address).or_insert(part.disk_length);
         if *known != part.disk_length {
             let value = part.disk_length;
-            return Err(Corrupt::field("file extent", "disk_length", value, "differs from another item of the same extent"));
+            return Err(Corrupt::field(
+                "file extent",
+                "disk_length",
+                value,
+                "differs from another item of the same extent",
+            ));
         }
         Ok(())
     }

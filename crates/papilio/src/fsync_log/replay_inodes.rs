@@ -43,8 +43,12 @@ impl Replay<'_> {
         if let Some(old) = old
             && old.kind() != logged.kind()
         {
-            let reason =
-                Corrupt::field("inode", "mode", logged.mode.into(), "the subvolume's inode is of another kind");
+            let reason = Corrupt::field(
+                "inode",
+                "mode",
+                logged.mode.into(),
+                "the subvolume's inode is of another kind",
+            );
             return Err(Error::Item { tree: self.log.id(), key: inode_key(number), reason });
         }
         self.remove_xattrs(number)?;

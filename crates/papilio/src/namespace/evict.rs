@@ -110,7 +110,12 @@ fn evictable_keys(tree: &Tree, inode: InodeNumber) -> Result<Vec<Key>> {
                         if !part.is_hole() =>
                     {
                         let address = part.disk_address.0;
-                        return fault(Corrupt::field("file extent", "disk_address", address, "the extent was not dropped before the inode"));
+                        return fault(Corrupt::field(
+                            "file extent",
+                            "disk_address",
+                            address,
+                            "the extent was not dropped before the inode",
+                        ));
                     }
                     _ => {}
                 }

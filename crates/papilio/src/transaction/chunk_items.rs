@@ -16,7 +16,7 @@
 //! (`fs/btrfs/block-group.c`).
 
 use super::chunks::PendingChunk;
-use super::commit::CommitState;
+use super::commit_state::CommitState;
 use super::handle::Handle;
 use super::transaction::Transactions;
 use crate::btree::Change;
@@ -72,7 +72,10 @@ impl Transactions {
     /// Changes the number of bytes that chunks use on a device.
     fn change_device_use(&self, handle: &Handle<'_>, devid: DeviceId, change: i64) -> Result<()> {
         let devices = self.volume.devices();
-        let slot = devices.iter().find(|slot| slot.devid() == devid).expect("a chunk's stripes are on known devices");
+        let slot = devices
+            .iter()
+            .find(|slot| slot.devid() == devid)
+            .expect("a chunk's stripes are on known devices");
         let mut item = slot.item;
         item.bytes_used = item.bytes_used.saturating_add_signed(change);
         let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid.0);

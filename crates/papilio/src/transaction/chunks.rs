@@ -188,7 +188,8 @@ impl State {
                 return Err(Error::NoSpace { what: "data" });
             }
         }
-        let start = next_chunk_start(&volume.chunk_map()).ok_or(Error::NoSpace { what: "logical addresses for a chunk" })?;
+        let start = next_chunk_start(&volume.chunk_map())
+            .ok_or(Error::NoSpace { what: "logical addresses for a chunk" })?;
         volume.install_chunks([(start, plan.chunk_item(geometry.sector_size))])?;
         for stripe in &plan.stripes {
             let device = self.devices.iter_mut().find(|device| device.devid == stripe.devid);

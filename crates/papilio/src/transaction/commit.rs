@@ -17,6 +17,7 @@
 //! (`fs/btrfs/transaction.c`), `write_all_supers` (`fs/btrfs/disk-io.c`).
 
 use super::chunk_items::put_block_group;
+use super::commit_state::CommitState;
 use super::csum_items::remove_sums;
 use super::delayed_refs::{ExtentKind, Head};
 use super::extent_items::ExtentItems;
@@ -26,12 +27,10 @@ use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
 use crate::errors::Result;
 use crate::space::{BlockGroupUpdate, LogicalRange, Pinned, free_space_tree};
-use crate::volume::LogSuperblocks;
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::root::{RootItem, root_key};
 use papilio_format::superblock::{RawSuperblock, RootBackup};
 use papilio_format::{DeviceId, Generation, Key, LogicalAddress, PhysicalAddress, TreeId, objectid};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -46,41 +45,6 @@ struct Told {
     removed: Vec<LogicalRange>,
     /// Removed data extents (address, bytes), whose checksums must go.
     sums: Vec<(LogicalAddress, u64)>,
-}
-
-/// State that one commit hands on to the next.
-#[derive(Debug)]
-pub(crate) struct CommitState {
-    /// The superblock as last written, with the changes that are to be written next.
-    pub(super) superblock: RawSuperblock,
-    /// The superblock as it is on disk, apart from its log fields.
-    pub(super) written: RawSuperblock,
-    /// The cached superblock copies that log syncs write.
-    pub(super) log_superblocks: Option<LogSuperblocks>,
-    /// Whether the superblock must be written even if no tree changed.
-    pub(super) superblock_changed: bool,
-    /// Space that becomes free once all readers of an earlier state are gone.
-    waiting: VecDeque<(ReadPin, Pinned)>,
-    /// Whether the UUID tree is up to date, which the superblock has to say.
-    uuid_tree_current: bool,
-    /// The buffer for writing tree blocks.
-    pub(super) buffer: Vec<u8>,
-}
-
-impl CommitState {
-    /// The state after a commit that wrote `superblock`.
-    pub(super) fn new(superblock: RawSuperblock) -> Self {
-        let uuid_tree_current = superblock.uuid_tree_generation == superblock.generation.0;
-        Self {
-            superblock,
-            written: superblock,
-            log_superblocks: None,
-            superblock_changed: false,
-            waiting: VecDeque::new(),
-            uuid_tree_current,
-            buffer: Vec::new(),
-        }
-    }
 }
 
 /// A transaction that does not change any more.

@@ -170,7 +170,12 @@ impl<'a> ExtentItems<'a> {
         if refs == 0 {
             let left = info.inline.iter().any(|reference| reference.count() > 0);
             if left {
-                let reason = Corrupt::field("extent item", "refs", 0, "references are left that the count does not include");
+                let reason = Corrupt::field(
+                    "extent item",
+                    "refs",
+                    0,
+                    "references are left that the count does not include",
+                );
                 return Err(Error::Item { tree: self.tree.id(), key: info.key, reason });
             }
             applied.removed = true;
@@ -245,8 +250,12 @@ impl<'a> ExtentItems<'a> {
     /// Checks that a tree, or a parent block, refers to a tree block once only.
     fn check_single(&self, reference: &Reference, count: u32, key: Key) -> Result<()> {
         if count > 1 && matches!(reference, Reference::Tree(_) | Reference::SharedBlock(_)) {
-            let reason =
-                Corrupt::field("back reference", "count", count.into(), "a second reference of the same parent");
+            let reason = Corrupt::field(
+                "back reference",
+                "count",
+                count.into(),
+                "a second reference of the same parent",
+            );
             return Err(Error::Item { tree: self.tree.id(), key, reason });
         }
         Ok(())
@@ -279,7 +288,12 @@ impl<'a> ExtentItems<'a> {
                 }
             }
             if key.item_type != ItemType::EXTENT_DATA_REF {
-                let reason = Corrupt::field("back reference", "key", key.offset, "the item belongs to another reference");
+                let reason = Corrupt::field(
+                    "back reference",
+                    "key",
+                    key.offset,
+                    "the item belongs to another reference",
+                );
                 return Err(Error::Item { tree: self.tree.id(), key, reason });
             }
             key.offset = key.offset.wrapping_add(1);

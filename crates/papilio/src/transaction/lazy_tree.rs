@@ -6,7 +6,7 @@
 //!
 //! Locks: the tree's and the pin's, once, at the first use.
 
-use super::Transactions;
+use super::transaction::Transactions;
 use crate::btree::{LiveTree, Tree};
 use std::cell::OnceCell;
 

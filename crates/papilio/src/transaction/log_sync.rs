@@ -11,7 +11,7 @@
 //!
 //! Kernel counterpart: `btrfs_sync_log` (`fs/btrfs/tree-log.c`).
 
-use super::commit::CommitState;
+use super::commit_state::CommitState;
 use super::handle::Handle;
 use super::log_queue::LogTicket;
 use super::log_trees::LogAllocator;

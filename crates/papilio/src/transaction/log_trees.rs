@@ -16,51 +16,14 @@
 //! `alloc_log_tree` (`fs/btrfs/disk-io.c`).
 
 use super::handle::Handle;
-use super::log_blocks::LogBlocks;
-use super::log_queue::{LogQueue, LogTicket};
+use super::log_queue::LogTicket;
+use super::log_state::LogTrees;
 use super::transaction::Transactions;
 use crate::btree::{BlockIdentity, LiveTree, NodeAllocator, TreeBlock, TreeEditor, empty_root};
 use crate::errors::Result;
-use crate::space::{LogicalRange, SpaceKind};
+use crate::space::SpaceKind;
 use papilio_format::{Generation, InodeNumber, Key, LogicalAddress, TreeId, objectid};
-use papilio_locks::Mutex;
-use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
-
-/// The log of the running transaction.
-#[derive(Debug, Default)]
-pub(super) struct LogTrees {
-    pub(super) state: Mutex<State>,
-    pub(super) blocks: LogBlocks,
-    pub(super) queue: LogQueue,
-}
-
-#[derive(Debug, Default)]
-pub(super) struct State {
-    /// The root tree of log trees.
-    pub(super) root: Option<Arc<LiveTree>>,
-    pub(super) trees: BTreeMap<TreeId, Arc<LiveTree>>,
-    /// Subvolumes whose log changed since the last sync.
-    pub(super) changed: BTreeSet<TreeId>,
-    /// Whether a change of the log stopped half-way. The log is then not synced any more.
-    pub(super) broken: bool,
-    /// Inodes that are in the log.
-    inodes: BTreeSet<(TreeId, InodeNumber)>,
-    /// The number of changes entered.
-    pub(super) entered: u64,
-    /// The stamp up to which the blocks of each log tree are on disk.
-    pub(super) synced: BTreeMap<TreeId, u64>,
-    /// The stamp up to which the blocks of the log root tree are on disk.
-    pub(super) root_synced: u64,
-}
-
-impl LogTrees {
-    /// Ends the log and returns its blocks, which are free once the commit is on disk.
-    pub(super) fn take_blocks(&self) -> Vec<LogicalRange> {
-        *self.state.lock() = State::default();
-        self.blocks.end()
-    }
-}
 
 /// Allocates and frees blocks of a log.
 pub(super) struct LogAllocator<'a, 't> {

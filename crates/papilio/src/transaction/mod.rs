@@ -5,9 +5,11 @@
 //! runs short. [`commit`] writes everything out while the next transaction runs.
 
 mod block_writing;
+mod change;
 mod chunk_items;
 mod chunks;
 mod commit;
+mod commit_state;
 pub(crate) mod csum_items;
 mod delayed_refs;
 mod extent_items;
@@ -16,6 +18,7 @@ mod lazy_tree;
 mod live_trees;
 mod log_blocks;
 mod log_queue;
+mod log_state;
 mod log_sync;
 mod log_trees;
 mod only_reference;

@@ -8,7 +8,7 @@
 //!
 //! Kernel counterpart: `qgroup_mark_inconsistent` (`fs/btrfs/qgroup.c`).
 
-use super::Handle;
+use super::handle::Handle;
 use crate::errors::{Error, Result};
 use papilio_format::items::qgroup::{QgroupStatus, QgroupStatusFlags};
 use papilio_format::{ItemType, Key, objectid};

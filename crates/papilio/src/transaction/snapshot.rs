@@ -8,7 +8,7 @@
 //! Kernel counterparts: `create_subvol` (`fs/btrfs/ioctl.c`), `create_pending_snapshot`
 //! (`fs/btrfs/transaction.c`), `btrfs_copy_root` (`fs/btrfs/ctree.c`).
 
-use super::Handle;
+use super::handle::Handle;
 use crate::btree::{BlockIdentity, LiveTree, NodeAllocator, RootRecord, TreeEditor, empty_root};
 use crate::errors::Result;
 use papilio_format::items::root::RawRootItem;

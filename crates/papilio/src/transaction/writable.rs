@@ -62,7 +62,10 @@ fn check_superblock(volume: &Volume) -> Result<()> {
     }
     let compat_ro = raw.compat_ro_flags;
     if compat_ro.unsupported() != 0 {
-        return refuse(&format!("it has unknown read-only-compatible features ({:#x})", compat_ro.unsupported()));
+        return refuse(&format!(
+            "it has unknown read-only-compatible features ({:#x})",
+            compat_ro.unsupported()
+        ));
     }
     if raw.incompat_flags.contains(IncompatFeatures::SIMPLE_QUOTA) {
         return refuse("it uses simple quotas, which this code does not update");
