@@ -35,28 +35,28 @@ impl Error {
     /// ```
     pub fn errno(&self) -> i32 {
         let errno = match self {
-            Error::Open(open) => of_open(&open.kind),
-            Error::Host { source, .. } => of_host(source),
+            Error::Open(open) => open_errno(&open.kind),
+            Error::Host { source, .. } => host_errno(source),
             Error::Occupied { .. } => Errno::EXIST,
             Error::DeviceMissing { .. } => Errno::NOENT,
-            other => of_kind(other.kind()),
+            other => kind_errno(other.kind()),
         };
         errno.raw_os_error()
     }
 }
 
-fn of_kind(kind: ErrorKind) -> Errno {
+fn kind_errno(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::Io | ErrorKind::Host | ErrorKind::MissingDevice => Errno::IO,
         ErrorKind::Incompatible => Errno::OPNOTSUPP,
         ErrorKind::NotBtrfs | ErrorKind::Invalid => Errno::INVAL,
-        ErrorKind::Path(reason) => of_path(reason),
+        ErrorKind::Path(reason) => path_errno(reason),
         ErrorKind::NoSpace => Errno::NOSPC,
         ErrorKind::ReadOnly => Errno::ROFS,
     }
 }
 
-fn of_path(reason: PathError) -> Errno {
+fn path_errno(reason: PathError) -> Errno {
     match reason {
         PathError::NotFound | PathError::NoSubvolume => Errno::NOENT,
         PathError::NotADirectory => Errno::NOTDIR,
@@ -83,7 +83,7 @@ fn of_path(reason: PathError) -> Errno {
     }
 }
 
-fn of_open(kind: &OpenErrorKind) -> Errno {
+fn open_errno(kind: &OpenErrorKind) -> Errno {
     match kind {
         OpenErrorKind::NotFound => Errno::NOENT,
         OpenErrorKind::PermissionDenied => Errno::ACCESS,
@@ -94,14 +94,14 @@ fn of_open(kind: &OpenErrorKind) -> Errno {
         }
         OpenErrorKind::TextBusy => Errno::TXTBSY,
         OpenErrorKind::ReadOnlyMedium => Errno::ROFS,
-        OpenErrorKind::Io(source) => of_host(source),
+        OpenErrorKind::Io(source) => host_errno(source),
         // An empty device, missing direct I/O, and kinds that are added later.
         _ => Errno::INVAL,
     }
 }
 
 /// The host's errno, or the nearest one to its kind of error.
-fn of_host(source: &io::Error) -> Errno {
+fn host_errno(source: &io::Error) -> Errno {
     match source.raw_os_error() {
         Some(number) if number > 0 => Errno::from_raw_os_error(number),
         _ => match source.kind() {

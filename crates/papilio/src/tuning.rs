@@ -83,7 +83,10 @@ pub struct Tuning {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TuningError {
     /// There is no such switch.
-    #[error("unknown tuning switch {0:?}; the switches are {rows}", rows = ROWS.map(|row| row.name).join(", "))]
+    #[error(
+        "unknown tuning switch {0:?}; the switches are {switches}",
+        switches = SWITCHES.map(|switch| switch.name).join(", ")
+    )]
     UnknownSwitch(String),
     /// The switch has no such implementation.
     #[error("tuning switch {switch}={value:?}: expected one of {ways}")]
@@ -98,47 +101,47 @@ pub enum TuningError {
 }
 
 /// A switch: its name, its values (the default first), and access to it by the index of a value.
-struct Row {
+struct Switch {
     name: &'static str,
-    ways: &'static [&'static str],
+    values: &'static [&'static str],
     get: fn(&Tuning) -> usize,
     set: fn(&mut Tuning, usize),
 }
 
 /// All switches.
-const ROWS: [Row; 5] = [
-    Row {
+const SWITCHES: [Switch; 5] = [
+    Switch {
         name: "nocow_check",
-        ways: &["first-match", "collect-all"],
+        values: &["first-match", "collect-all"],
         get: |tuning| tuning.nocow_check as usize,
-        set: |tuning, way| tuning.nocow_check = [NocowCheck::FirstMatch, NocowCheck::CollectAll][way],
+        set: |tuning, index| tuning.nocow_check = [NocowCheck::FirstMatch, NocowCheck::CollectAll][index],
     },
-    Row {
+    Switch {
         name: "log_items",
-        ways: &["prepared", "in-place"],
+        values: &["prepared", "in-place"],
         get: |tuning| tuning.log_items as usize,
-        set: |tuning, way| tuning.log_items = [LogItems::Prepared, LogItems::InPlace][way],
+        set: |tuning, index| tuning.log_items = [LogItems::Prepared, LogItems::InPlace][index],
     },
-    Row {
+    Switch {
         name: "write_checksum",
-        ways: &["overlapped", "before-submit", "offloaded"],
+        values: &["overlapped", "before-submit", "offloaded"],
         get: |tuning| tuning.write_checksum as usize,
-        set: |tuning, way| {
-            let ways = [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded];
-            tuning.write_checksum = ways[way];
+        set: |tuning, index| {
+            let values = [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded];
+            tuning.write_checksum = values[index];
         },
     },
-    Row {
+    Switch {
         name: "csum_lookup",
-        ways: &["stack", "heap"],
+        values: &["stack", "heap"],
         get: |tuning| tuning.csum_lookup as usize,
-        set: |tuning, way| tuning.csum_lookup = [CsumLookup::Stack, CsumLookup::Heap][way],
+        set: |tuning, index| tuning.csum_lookup = [CsumLookup::Stack, CsumLookup::Heap][index],
     },
-    Row {
+    Switch {
         name: "cache_insert",
-        ways: &["one-walk", "many-walks"],
+        values: &["one-walk", "many-walks"],
         get: |tuning| tuning.cache_insert as usize,
-        set: |tuning, way| tuning.cache_insert = [CacheInsert::OneWalk, CacheInsert::ManyWalks][way],
+        set: |tuning, index| tuning.cache_insert = [CacheInsert::OneWalk, CacheInsert::ManyWalks][index],
     },
 ];
 
@@ -149,15 +152,16 @@ impl FromStr for Tuning {
         let mut tuning = Self::default();
         for setting in text.split(',').map(str::trim).filter(|setting| !setting.is_empty()) {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-            let row = ROWS.iter().find(|row| row.name == name);
-            let row = row.ok_or_else(|| TuningError::UnknownSwitch(name.to_owned()))?;
-            let way =
-                row.ways.iter().position(|way| *way == value).ok_or_else(|| TuningError::UnknownWay {
-                    switch: row.name,
+            let switch = SWITCHES.iter().find(|switch| switch.name == name);
+            let switch = switch.ok_or_else(|| TuningError::UnknownSwitch(name.to_owned()))?;
+            let index = switch.values.iter().position(|known| *known == value).ok_or_else(|| {
+                TuningError::UnknownWay {
+                    switch: switch.name,
                     value: value.to_owned(),
-                    ways: row.ways.join(", "),
-                })?;
-            (row.set)(&mut tuning, way);
+                    ways: switch.values.join(", "),
+                }
+            })?;
+            (switch.set)(&mut tuning, index);
         }
         Ok(tuning)
     }
@@ -165,9 +169,9 @@ impl FromStr for Tuning {
 
 impl fmt::Display for Tuning {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, row) in ROWS.iter().enumerate() {
+        for (number, switch) in SWITCHES.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
-            write!(formatter, "{comma}{}={}", row.name, row.ways[(row.get)(self)])?;
+            write!(formatter, "{comma}{}={}", switch.name, switch.values[(switch.get)(self)])?;
         }
         Ok(())
     }
@@ -178,10 +182,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_of_every_row_survives_text() {
-        for row in &ROWS {
-            for way in row.ways {
-                let text = format!("{}={way}", row.name);
+    fn every_value_of_every_switch_round_trips() {
+        for switch in &SWITCHES {
+            for value in switch.values {
+                let text = format!("{}={value}", switch.name);
                 let tuning: Tuning = text.parse().unwrap();
                 assert!(tuning.to_string().split(',').any(|setting| setting == text), "{text}");
             }
@@ -189,9 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_wrong_setting() {
         assert_eq!("fast".parse::<Tuning>(), Err(TuningError::UnknownSwitch("fast".to_owned())));
         let error = "nocow_check=".parse::<Tuning>().unwrap_err();
-        assert_eq!(error.to_string(), "nocow_check=\"\": it is one of first-match, collect-all");
+        assert_eq!(
+            error.to_string(),
+            "tuning switch nocow_check=\"\": expected one of first-match, collect-all"
+        );
     }
 }

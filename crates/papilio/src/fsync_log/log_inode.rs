@@ -123,7 +123,7 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
         }
         None => Related::default(),
         Some(names) => {
-            let related = names.changes.look(generation, id, |names| match names {
+            let related = names.changes.with_subvolume(generation, id, |names| match names {
                 Some(names) => Related::of(names, &tree, generation, request.inode),
                 None => Ok(Err("too many names changed")),
             });

@@ -126,7 +126,7 @@ impl NameChanges {
                 slot.held.push(inode);
             }
             for inode in holder.into_iter().chain(next) {
-                names.belongs(inode, directory, name);
+                names.list_slot(inode, directory, name);
             }
         });
         Ok(())
@@ -203,7 +203,7 @@ impl NameChanges {
     }
 
     /// Runs `run` with the changed names of a subvolume; `None` if they are not all known.
-    pub(super) fn look<R>(
+    pub(super) fn with_subvolume<R>(
         &self,
         generation: Generation,
         tree: TreeId,
@@ -282,7 +282,7 @@ impl TreeNames {
     }
 
     /// Lists a slot among those that an inode had or gets.
-    fn belongs(&mut self, inode: InodeNumber, directory: InodeNumber, name: &[u8]) {
+    fn list_slot(&mut self, inode: InodeNumber, directory: InodeNumber, name: &[u8]) {
         let of = self.of.entry(inode).or_default();
         if !of.iter().any(|(known, known_name)| *known == directory && **known_name == *name) {
             of.push((directory, name.into()));

@@ -48,14 +48,14 @@ enum Work {
     Inode(InodeNumber),
     Slot(SlotKey),
     /// A directory and its ancestors.
-    Way(InodeNumber),
+    Ancestors(InodeNumber),
 }
 
 struct Search<'a> {
     names: &'a TreeNames,
     tree: &'a Tree,
     found: Related,
-    ways: HashSet<InodeNumber>,
+    climbed: HashSet<InodeNumber>,
     work: Vec<Work>,
     /// If set, directories of this generation bring all changed names in them.
     new: Option<Generation>,
@@ -77,7 +77,7 @@ impl Related {
             names,
             tree,
             found: Self::default(),
-            ways: HashSet::new(),
+            climbed: HashSet::new(),
             work: vec![Work::Inode(inode)],
             new,
         };
@@ -91,8 +91,8 @@ impl Related {
                     None
                 }
                 Work::Slot(slot) => search.slot(slot)?,
-                Work::Way(directory) => {
-                    search.way(directory)?;
+                Work::Ancestors(directory) => {
+                    search.ancestors(directory)?;
                     None
                 }
             };
@@ -155,7 +155,7 @@ impl Search<'_> {
             Some(EntryTarget::Subvolume(_)) => return Ok(Some("a subvolume was created or removed")),
             None => {}
         }
-        self.work.push(Work::Way(directory));
+        self.work.push(Work::Ancestors(directory));
         if let Some(index) = slot.index {
             self.found.removed.insert((directory, index));
         }
@@ -164,9 +164,9 @@ impl Search<'_> {
     }
 
     /// Adds the changed names of a directory and of its ancestors.
-    fn way(&mut self, directory: InodeNumber) -> Result<()> {
+    fn ancestors(&mut self, directory: InodeNumber) -> Result<()> {
         let mut next = Some(directory);
-        while let Some(directory) = next.take().filter(|directory| self.ways.insert(*directory)) {
+        while let Some(directory) = next.take().filter(|directory| self.climbed.insert(*directory)) {
             let alive = inode::inode(self.tree, directory)?.is_some_and(|item| item.nlink > 0);
             if !alive {
                 self.work.push(Work::Inode(directory));

@@ -116,7 +116,7 @@ impl Replay<'_> {
         let log = self.log.clone();
         for item in log.items() {
             let item = item?;
-            if item.key.item_type == ItemType::DIR_INDEX && !self.is_passed_over(&item.key) {
+            if item.key.item_type == ItemType::DIR_INDEX && !self.is_skipped(&item.key) {
                 self.replay_entry(&item)?;
             }
         }
@@ -127,7 +127,7 @@ impl Replay<'_> {
         let log = self.log.clone();
         for item in log.items() {
             let item = item?;
-            if self.is_passed_over(&item.key) {
+            if self.is_skipped(&item.key) {
                 continue;
             }
             match item.key.item_type {
@@ -140,7 +140,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn is_passed_over(&self, key: &Key) -> bool {
+    fn is_skipped(&self, key: &Key) -> bool {
         self.unlinked.contains(&InodeNumber(key.objectid))
     }
 

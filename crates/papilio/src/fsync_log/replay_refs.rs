@@ -96,7 +96,7 @@ impl Replay<'_> {
             if self.is_linked(number, reference)? {
                 continue;
             }
-            self.make_way(number, reference)?;
+            self.unlink_conflicts(number, reference)?;
             let Reference { parent, index, name } = reference;
             self.link(*parent, number, *index, name, file_type, false)?;
         }
@@ -116,7 +116,7 @@ impl Replay<'_> {
 
     /// Unlinks everything that conflicts with a name: other names that the inode had in the
     /// directory, and the present owners of its index and its name.
-    fn make_way(&mut self, inode: InodeNumber, reference: &Reference) -> Result<()> {
+    fn unlink_conflicts(&mut self, inode: InodeNumber, reference: &Reference) -> Result<()> {
         let directory = reference.parent;
         let key = inode_ref_key(inode, directory);
         let logged = match self.log.get(&key)? {

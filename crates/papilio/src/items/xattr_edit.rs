@@ -63,7 +63,7 @@ pub(crate) fn set(
     }
     let limit = draft.max_item_size();
     if DirItemHeader::SIZE + name.len() + value.len() > limit {
-        return Err(no_room());
+        return Err(exceeds_leaf());
     }
     let key = xattr_key(inode, name);
     // Values above 65,535 bytes exceed any leaf and were refused, so the length fits its 16 bits.
@@ -96,7 +96,7 @@ pub(crate) fn set(
         _ => {}
     }
     if data.len() + entry.size_on_disk() > limit {
-        return Err(no_room());
+        return Err(exceeds_leaf());
     }
     entry.append_to(&mut data);
     if item_there {
@@ -151,6 +151,6 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn no_room() -> Error {
+fn exceeds_leaf() -> Error {
     Error::NoSpace { what: "an extended attribute must fit a leaf" }
 }

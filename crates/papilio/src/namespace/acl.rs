@@ -26,7 +26,7 @@ const PERMISSIONS: u16 = 0o7;
 
 /// The user or group that an entry is for, in the order of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+enum Subject {
     Owner,
     User(u32),
     OwningGroup,
@@ -35,27 +35,27 @@ enum Who {
     Others,
 }
 
-impl Who {
+impl Subject {
     fn parse(tag: u16, id: u32) -> Option<Self> {
         Some(match tag {
-            0x01 => Who::Owner,
-            0x02 if id != NO_ID => Who::User(id),
-            0x04 => Who::OwningGroup,
-            0x08 if id != NO_ID => Who::Group(id),
-            0x10 => Who::Mask,
-            0x20 => Who::Others,
+            0x01 => Subject::Owner,
+            0x02 if id != NO_ID => Subject::User(id),
+            0x04 => Subject::OwningGroup,
+            0x08 if id != NO_ID => Subject::Group(id),
+            0x10 => Subject::Mask,
+            0x20 => Subject::Others,
             _ => return None,
         })
     }
 
     fn tag_and_id(self) -> (u16, u32) {
         match self {
-            Who::Owner => (0x01, NO_ID),
-            Who::User(id) => (0x02, id),
-            Who::OwningGroup => (0x04, NO_ID),
-            Who::Group(id) => (0x08, id),
-            Who::Mask => (0x10, NO_ID),
-            Who::Others => (0x20, NO_ID),
+            Subject::Owner => (0x01, NO_ID),
+            Subject::User(id) => (0x02, id),
+            Subject::OwningGroup => (0x04, NO_ID),
+            Subject::Group(id) => (0x08, id),
+            Subject::Mask => (0x10, NO_ID),
+            Subject::Others => (0x20, NO_ID),
         }
     }
 
@@ -67,7 +67,7 @@ impl Who {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
-    who: Who,
+    subject: Subject,
     /// Three bits: read, write, execute.
     permissions: u16,
 }
@@ -98,9 +98,11 @@ impl Acl {
         let mut entries = Vec::with_capacity(chunks.len());
         for &[tag0, tag1, permissions0, permissions1, id @ ..] in chunks {
             let permissions = u16::from_le_bytes([permissions0, permissions1]);
-            let who = Who::parse(u16::from_le_bytes([tag0, tag1]), u32::from_le_bytes(id));
-            match who {
-                Some(who) if permissions & !PERMISSIONS == 0 => entries.push(Entry { who, permissions }),
+            let subject = Subject::parse(u16::from_le_bytes([tag0, tag1]), u32::from_le_bytes(id));
+            match subject {
+                Some(subject) if permissions & !PERMISSIONS == 0 => {
+                    entries.push(Entry { subject, permissions })
+                }
                 Some(_) => return bad("unknown permissions"),
                 None => return bad("unknown kind of entry"),
             }
@@ -113,12 +115,12 @@ impl Acl {
     }
 
     fn is_valid(&self) -> bool {
-        let named = |entry: &Entry| matches!(entry.who, Who::User(_) | Who::Group(_));
-        let count = |who| self.entries.iter().filter(|entry| entry.who == who).count();
-        let ordered = self.entries.is_sorted_by_key(|entry| entry.who.rank());
-        let masks = count(Who::Mask);
+        let named = |entry: &Entry| matches!(entry.subject, Subject::User(_) | Subject::Group(_));
+        let count = |subject| self.entries.iter().filter(|entry| entry.subject == subject).count();
+        let ordered = self.entries.is_sorted_by_key(|entry| entry.subject.rank());
+        let masks = count(Subject::Mask);
         ordered
-            && [Who::Owner, Who::OwningGroup, Who::Others].map(count) == [1; 3]
+            && [Subject::Owner, Subject::OwningGroup, Subject::Others].map(count) == [1; 3]
             && (masks == 1 || (masks == 0 && !self.entries.iter().any(named)))
     }
 
@@ -127,7 +129,7 @@ impl Acl {
         let mut bytes = Vec::with_capacity(HEADER_SIZE + self.entries.len() * ENTRY_SIZE);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         for entry in &self.entries {
-            let (tag, id) = entry.who.tag_and_id();
+            let (tag, id) = entry.subject.tag_and_id();
             bytes.extend_from_slice(&tag.to_le_bytes());
             bytes.extend_from_slice(&entry.permissions.to_le_bytes());
             bytes.extend_from_slice(&id.to_le_bytes());
@@ -143,9 +145,9 @@ impl Acl {
     /// Returns `mode` with the nine permission bits of the list. The group bits are those of the
     /// mask, if there is one.
     pub(crate) fn apply_to_mode(&self, mode: u32) -> u32 {
-        let bits = |who| self.permissions(who).map_or(0, u32::from);
-        let group = self.permissions(Who::Mask).map_or_else(|| bits(Who::OwningGroup), u32::from);
-        (mode & !0o777) | bits(Who::Owner) << 6 | group << 3 | bits(Who::Others)
+        let bits = |subject| self.permissions(subject).map_or(0, u32::from);
+        let group = self.permissions(Subject::Mask).map_or_else(|| bits(Subject::OwningGroup), u32::from);
+        (mode & !0o777) | bits(Subject::Owner) << 6 | group << 3 | bits(Subject::Others)
     }
 
     /// Updates the list after `chmod` to `mode`: sets the permissions of the owner, the others, and
@@ -164,21 +166,21 @@ impl Acl {
 
     /// Combines the bits of a mode with the entries that they correspond to.
     fn narrow_or_set(&mut self, mode: u32, combine: impl Fn(u16, u16) -> u16) {
-        let masked = self.permissions(Who::Mask).is_some();
+        let masked = self.permissions(Subject::Mask).is_some();
         for entry in &mut self.entries {
-            let shift = match entry.who {
-                Who::Owner => 6,
-                Who::Mask => 3,
-                Who::OwningGroup if !masked => 3,
-                Who::Others => 0,
+            let shift = match entry.subject {
+                Subject::Owner => 6,
+                Subject::Mask => 3,
+                Subject::OwningGroup if !masked => 3,
+                Subject::Others => 0,
                 _ => continue,
             };
             entry.permissions = combine(entry.permissions, (mode >> shift) as u16 & PERMISSIONS);
         }
     }
 
-    fn permissions(&self, who: Who) -> Option<u16> {
-        Some(self.entries.iter().find(|entry| entry.who == who)?.permissions)
+    fn permissions(&self, subject: Subject) -> Option<u16> {
+        Some(self.entries.iter().find(|entry| entry.subject == subject)?.permissions)
     }
 }
 
@@ -256,17 +258,17 @@ mod tests {
         changed.chmod(0o641);
         assert_eq!(changed.apply_to_mode(0), 0o641);
         // The group keeps its permissions; the mask takes the mode's.
-        assert_eq!(changed.permissions(Who::OwningGroup), Some(5));
-        assert_eq!(changed.permissions(Who::Mask), Some(4));
+        assert_eq!(changed.permissions(Subject::OwningGroup), Some(5));
+        assert_eq!(changed.permissions(Subject::Mask), Some(4));
         let mut changed = minimal.clone();
         changed.chmod(0o642);
-        assert_eq!(changed.permissions(Who::OwningGroup), Some(4));
+        assert_eq!(changed.permissions(Subject::OwningGroup), Some(4));
 
         let (inherited, mode) = full.inherit(0o100_644);
         assert_eq!(mode, 0o100_640);
-        assert_eq!(inherited.permissions(Who::Owner), Some(6));
-        assert_eq!(inherited.permissions(Who::Mask), Some(4));
-        assert_eq!(inherited.permissions(Who::User(1000)), Some(6));
+        assert_eq!(inherited.permissions(Subject::Owner), Some(6));
+        assert_eq!(inherited.permissions(Subject::Mask), Some(4));
+        assert_eq!(inherited.permissions(Subject::User(1000)), Some(6));
         let (inherited, mode) = minimal.inherit(0o666);
         assert_eq!(mode, 0o640);
         assert!(inherited.is_equivalent_to_mode());

@@ -225,7 +225,7 @@ fn replace(
     let EntryTarget::Inode(inode) = EntryTarget::of(&target.location) else {
         return refuse(PathError::NotEmpty);
     };
-    if only_grows(draft, to.parent)? {
+    if is_append_only(draft, to.parent)? {
         return refuse(PathError::NotPermitted);
     }
     let item = inode_edit::load(draft, inode)?;
@@ -233,7 +233,7 @@ fn replace(
 }
 
 /// Whether a directory is append-only.
-fn only_grows(draft: &mut Draft<'_>, directory: InodeNumber) -> Result<bool> {
+fn is_append_only(draft: &mut Draft<'_>, directory: InodeNumber) -> Result<bool> {
     Ok(inode_edit::load(draft, directory)?.flags.contains(InodeFlags::APPEND))
 }
 

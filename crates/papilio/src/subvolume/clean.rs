@@ -47,7 +47,7 @@ pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
     loop {
         let (progress, result) = transactions.change_to_free(ITEMS, |handle| {
             let (progress, result) = walk.run(handle, PIECE);
-            keep_progress(handle, &tree, progress)?;
+            record_progress(handle, &tree, progress)?;
             Ok((progress, result))
         })?;
         result?;
@@ -83,7 +83,7 @@ fn next_dead(transactions: &Transactions) -> Result<Option<Arc<LiveTree>>> {
 }
 
 /// Records the progress of the walk in the root item. Removes the item once the tree is gone.
-fn keep_progress(handle: &Handle<'_>, tree: &LiveTree, progress: Progress) -> Result<()> {
+fn record_progress(handle: &Handle<'_>, tree: &LiveTree, progress: Progress) -> Result<()> {
     let live = handle.transactions().live();
     match progress {
         Progress::Converting => Ok(()),

@@ -28,9 +28,9 @@ impl Transactions {
         blocks.dedup_by_key(|block| block.address());
         let geometry = self.volume.geometry();
         let node_size = geometry.node_size as usize;
-        let room = WRITE_BATCH.min(blocks.len() * node_size);
-        if buffer.len() < room {
-            buffer.resize(room, 0);
+        let batch_bytes = WRITE_BATCH.min(blocks.len() * node_size);
+        if buffer.len() < batch_bytes {
+            buffer.resize(batch_bytes, 0);
         }
         for batch in blocks.chunks(WRITE_BATCH / node_size) {
             for (block, bytes) in batch.iter().zip(buffer.chunks_exact_mut(node_size)) {

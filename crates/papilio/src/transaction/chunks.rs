@@ -199,7 +199,7 @@ impl State {
         }
         let range = LogicalRange { start, length: plan.length };
         let chunks = volume.chunk_map();
-        let excluded = superblock_exclusions(chunks.find(start).expect("it was just installed"));
+        let excluded = superblock_exclusions(chunks.find(start).expect("the chunk was just installed"));
         // Noted here before the block group exists: a commit that sees the group's changes sees the
         // chunk.
         self.pending.push(PendingChunk { start, plan });

@@ -40,7 +40,7 @@ const HEADS_AT_ONCE: usize = 4096;
 
 /// Extents that a pass over the delayed references inserted and removed.
 #[derive(Default)]
-struct Told {
+struct AppliedExtents {
     inserted: Vec<LogicalRange>,
     removed: Vec<LogicalRange>,
     /// Removed data extents (address, bytes), whose checksums must go.
@@ -137,7 +137,7 @@ impl Transactions {
         while let Some((pin, _)) = state.waiting.front()
             && Arc::strong_count(pin) == 1
         {
-            let (_, pinned) = state.waiting.pop_front().expect("seen above");
+            let (_, pinned) = state.waiting.pop_front().expect("the queue has a front");
             if self.options.discard {
                 for range in pinned.ranges() {
                     // A device that cannot discard is no reason to fail.
@@ -164,7 +164,7 @@ impl Transactions {
             // without its chunk.
             let updates = self.space.dirty_groups();
             let made = self.insert_chunks(&handle, state)?;
-            let sums = std::mem::take(&mut *self.gone.lock());
+            let sums = std::mem::take(&mut *self.dropped_data.lock());
             let more = !updates.is_empty() || made || !sums.is_empty();
             self.remove_sums(&handle, sums)?;
             let ran = self.run_delayed_refs(&handle)?;
@@ -193,21 +193,21 @@ impl Transactions {
         }
         let live = self.live.get(objectid::EXTENT_TREE)?;
         let mut editor = live.edit(handle);
-        let mut told = Told::default();
+        let mut extents = AppliedExtents::default();
         let mut heads = heads.into_iter();
         while heads.len() > 0 {
             let changes =
-                self.extent_changes(&editor.tree(), heads.by_ref().take(HEADS_AT_ONCE), &mut told)?;
+                self.extent_changes(&editor.tree(), heads.by_ref().take(HEADS_AT_ONCE), &mut extents)?;
             editor.apply(&changes)?;
         }
         drop(editor);
-        for range in told.inserted {
+        for range in extents.inserted {
             self.space.extent_inserted(range);
         }
-        for range in told.removed {
+        for range in extents.removed {
             self.space.extent_removed(range)?;
         }
-        self.remove_sums(handle, told.sums)?;
+        self.remove_sums(handle, extents.sums)?;
         Ok(true)
     }
 
@@ -216,7 +216,7 @@ impl Transactions {
         &self,
         tree: &Tree,
         heads: impl Iterator<Item = (LogicalAddress, Head)>,
-        told: &mut Told,
+        extents: &mut AppliedExtents,
     ) -> Result<Vec<Change>> {
         let items = ExtentItems::new(tree, &self.volume.geometry());
         let mut changes: Vec<Change> = Vec::new();
@@ -232,12 +232,12 @@ impl Transactions {
                 }
             }
             if head.new {
-                told.inserted.push(range);
+                extents.inserted.push(range);
             }
             if applied.removed {
-                told.removed.push(range);
+                extents.removed.push(range);
                 if head.kind == ExtentKind::Data {
-                    told.sums.push((address, head.length));
+                    extents.sums.push((address, head.length));
                 }
             }
         }

@@ -27,8 +27,8 @@ const MAX_SUMS: usize = 4096;
 /// The most checksums that an item may hold: as many as fit a leaf beside another item's header,
 /// less one. The kernel counts the same way (`MAX_CSUM_ITEMS`, `fs/btrfs/file-item.c`).
 pub(crate) fn max_sums(geometry: &Geometry) -> usize {
-    let room = geometry.node_size as usize - NodeHeader::SIZE - 2 * ItemHeader::SIZE;
-    (room / geometry.checksum_type.size() - 1).min(MAX_SUMS)
+    let leaf_bytes = geometry.node_size as usize - NodeHeader::SIZE - 2 * ItemHeader::SIZE;
+    (leaf_bytes / geometry.checksum_type.size() - 1).min(MAX_SUMS)
 }
 
 /// Parses the checksum item at a cursor; `None` if the cursor is past the last one.
@@ -60,7 +60,7 @@ pub(crate) fn remove_sums(editor: &mut TreeEditor<'_>, ranges: &[(LogicalAddress
         .map(|&(start, length)| start.0..start.0.saturating_add(length))
         .filter(|range| !range.is_empty())
         .collect();
-    assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "ranges ascend and do not overlap");
+    assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "ranges overlap or do not ascend");
     let tree = editor.tree();
     let changes = plan_removal(&tree, editor.geometry(), &ranges)?;
     drop(tree);

@@ -97,11 +97,11 @@ pub(crate) struct ExtentItems<'a> {
 impl<'a> ExtentItems<'a> {
     /// Reads from `tree`, the extent tree as it is now.
     pub(crate) fn new(tree: &'a Tree, geometry: &Geometry) -> Self {
-        let room = geometry.node_size as usize - NodeHeader::SIZE;
+        let leaf_bytes = geometry.node_size as usize - NodeHeader::SIZE;
         Self {
             tree,
             skinny: geometry.incompat.contains(IncompatFeatures::SKINNY_METADATA),
-            inline_limit: (room >> 4) - ItemHeader::SIZE,
+            inline_limit: (leaf_bytes >> 4) - ItemHeader::SIZE,
         }
     }
 

@@ -219,10 +219,10 @@ impl<'a> Handle<'a> {
             // only.
             Outcome::Gone if kind == ExtentKind::Data => {
                 self.transactions.space.pin_reserved(LogicalRange { start: address, length });
-                self.transactions.forget_sums(address, length);
+                self.transactions.note_dropped_data(address, length);
             }
             Outcome::Gone => {
-                self.transactions.block_gone();
+                self.transactions.block_dropped();
                 self.transactions.space.release(LogicalRange { start: address, length });
             }
         }
@@ -358,7 +358,7 @@ impl NodeAllocator for Handle<'_> {
         head.first_key = *first_key;
         head.changes.add(Reference::Tree(tree.id()), 1);
         self.transactions.refs.insert_new(range.start, head);
-        self.transactions.tree_changed(tree);
+        self.transactions.block_added(tree);
         tree.update_record(|record| record.item.bytes_used += node_size);
         Ok(range.start)
     }

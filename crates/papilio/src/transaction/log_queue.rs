@@ -297,7 +297,7 @@ mod tests {
             assert!(patience.starts(), "short yields go on");
         }
         patience.took(long);
-        assert_eq!(syncs_until_yield(&mut patience), Some(48), "short yields halved the pause");
+        assert_eq!(syncs_until_yield(&mut patience), Some(48), "short yields shorten the pause");
         for _ in 0..20 {
             patience.took(long);
         }

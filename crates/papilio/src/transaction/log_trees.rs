@@ -1,7 +1,7 @@
 //! Log trees: changes fsynced since the last commit, on disk beside it.
 //!
-//! Owns [`LogTrees`] and [`Transactions::enter_log`], which enters changes into the log tree of a
-//! subvolume. [`super::log_sync`] makes them durable.
+//! Owns [`Transactions::enter_log`], which enters changes into the log tree of a subvolume, and
+//! [`LogAllocator`], which provides its blocks. [`super::log_sync`] makes the changes durable.
 //!
 //! **Invariants**
 //! - A log belongs to the running transaction, and its blocks carry that generation.
@@ -10,10 +10,10 @@
 //! - A block that a superblock on disk leads to is never overwritten (see [`super::log_blocks`]).
 //! - All blocks of a log stay in memory, outside the cache of blocks that are on disk.
 //!
-//! **Locks**, in this order: a tree's writer; `state`, a leaf, for one operation on the lists.
+//! **Locks**, in this order: a tree's writer; that of [`LogTrees`], a leaf.
 //!
-//! Kernel counterparts: `start_log_trans`, `free_log_tree` (`fs/btrfs/tree-log.c`),
-//! `alloc_log_tree` (`fs/btrfs/disk-io.c`).
+//! Kernel counterparts: `start_log_trans` (`fs/btrfs/tree-log.c`), `alloc_log_tree`
+//! (`fs/btrfs/disk-io.c`).
 
 use super::handle::Handle;
 use super::log_queue::LogTicket;

@@ -12,7 +12,7 @@
 //! **Locks**, in this order:
 //! - `cleaning`, `commit`, `gate`, a tree's writer, a tree's root, `sharing`, the extent tree's
 //!   root, the chunks';
-//! - leaves: `failure`, `changed_trees`, `gone`, `pin`, those of the space and of the delayed
+//! - leaves: `failure`, `changed_trees`, `dropped_data`, `pin`, those of the space and of the delayed
 //!   references.
 //!
 //! Kernel counterpart: `start_transaction`, `btrfs_commit_transaction`, `btrfs_abort_transaction`
@@ -92,7 +92,7 @@ pub(crate) struct Transactions {
     pub(super) frozen_bytes: AtomicU64,
     /// Data extents that were allocated and dropped within the running transaction. Their checksums
     /// must go.
-    pub(super) gone: Mutex<Vec<(LogicalAddress, u64)>>,
+    pub(super) dropped_data: Mutex<Vec<(LogicalAddress, u64)>>,
     /// Held while a block's reference count is looked up and acted on.
     pub(super) sharing: Mutex<()>,
     /// Held by the thread that drops the trees of deleted subvolumes.
@@ -156,7 +156,7 @@ impl Transactions {
             changed_trees: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
             frozen_bytes: AtomicU64::new(0),
-            gone: Mutex::default(),
+            dropped_data: Mutex::default(),
             sharing: Mutex::default(),
             cleaning: Mutex::default(),
             features: Mutex::default(),
@@ -367,21 +367,21 @@ impl Transactions {
     }
 
     /// Counts a block that a tree got. The caller holds the gate.
-    pub(super) fn tree_changed(&self, tree: &LiveTree) {
+    pub(super) fn block_added(&self, tree: &LiveTree) {
         self.dirty_bytes.fetch_add(self.node_size(), Ordering::Relaxed);
         self.live.forest().unwritten_grew(self.node_size());
         self.changed_trees.lock().insert(tree.id());
     }
 
     /// Counts a block of the running transaction that is gone. The caller holds the gate.
-    pub(super) fn block_gone(&self) {
+    pub(super) fn block_dropped(&self) {
         self.dirty_bytes.fetch_sub(self.node_size(), Ordering::Relaxed);
         self.live.forest().unwritten_shrank(self.node_size());
     }
 
     /// Notes that the checksums of a dropped data extent must go with the next commit.
-    pub(super) fn forget_sums(&self, address: LogicalAddress, length: u64) {
-        self.gone.lock().push((address, length));
+    pub(super) fn note_dropped_data(&self, address: LogicalAddress, length: u64) {
+        self.dropped_data.lock().push((address, length));
     }
 
     /// Keeps back as much metadata as a commit may need to copy the trees that it changes.
