@@ -5,7 +5,7 @@
 //!
 //! **Invariants**
 //! - At most one thread leads.
-//! - While any thread waits, one leads, has been woken to lead, or polls and will lead.
+//! - While any thread waits, one leads, has been woken to lead, or is polling.
 //! - A woken thread is either done or leads.
 //!
 //! Where several threads sync, the leader yields first, so that threads about to enter something
