@@ -212,7 +212,7 @@ pub enum Error {
     #[error("{0}")]
     Invalid(String),
     /// A device that is to be overwritten is not empty.
-    #[error("{device}: contains {found}; force is needed to overwrite it")]
+    #[error("{device}: contains {found}; only force overwrites it")]
     Occupied {
         /// Path of the device or image.
         device: String,

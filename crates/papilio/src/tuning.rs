@@ -84,7 +84,7 @@ pub struct Tuning {
 pub enum TuningError {
     /// There is no such switch.
     #[error(
-        "unknown tuning switch {0:?}; the switches are {switches}",
+        "there is no tuning switch {0:?}; the switches are {switches}",
         switches = SWITCHES.map(|switch| switch.name).join(", ")
     )]
     UnknownSwitch(String),

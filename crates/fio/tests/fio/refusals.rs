@@ -17,7 +17,7 @@ fn jobs_that_ask_for_what_is_not_there() {
     let write = ["--name=job", &engine, "--rw=write", "--size=1m"];
     bench.run_plainly(&write).refused("job job: image= is missing");
     bench.run(&with(&["--tuning=nocow_check=perhaps"])).refused("tuning=nocow_check=perhaps");
-    bench.run(&with(&["--tuning=unknown"])).refused("unknown tuning switch");
+    bench.run(&with(&["--tuning=unknown"])).refused("no tuning switch");
     bench.run(&with(&["--compress=zip"])).refused("compress=zip");
     bench.run(&with(&["--csum=sha256"])).refused("csum=sha256: it goes with mkfs=1");
     bench.run(&with(&["--mkfs=maybe"])).refused("mkfs=maybe");
@@ -25,7 +25,7 @@ fn jobs_that_ask_for_what_is_not_there() {
     bench.run(&with(&["--mkfs=1", "--fs_size=1m"])).refused("too few");
     bench.run(&with(&["--queue_threads=1000"])).refused("queue_threads=1000");
     // A file system is there already.
-    bench.run(&with(&["--mkfs=1", "--fs_size=256m"])).refused("force is needed to overwrite it");
+    bench.run(&with(&["--mkfs=1", "--fs_size=256m"])).refused("only force overwrites it");
     bench.run(&["--rw=read", "--size=1m", "--pre_read=1"]).refused("pre_read=1");
     bench.run(&with(&["--fsync_on_close=1"])).refused("fsync_on_close=1");
     bench.run(&["--rw=write", "--fill_device=1"]).refused("size= is missing");
