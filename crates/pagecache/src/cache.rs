@@ -1,11 +1,18 @@
-//! The cache: what all files share.
+//! The cache: the state that all files share.
 //!
-//! Owns the byte limit, the memory, the lists and the counters. `bytes()` is what is charged: each folio with 64 bytes for its
-//! record, and each node of the files' trees. A folio is charged before it is allocated, and room is made first where
-//! there is none, so that the limit holds at all times.
+//! Owns the byte limit, the memory, the LRU lists and the counters.
 //!
-//! Locks, in their order: a folio's content lock; a mapping's tree; then, one at a time, a shard of the lists, the buddy allocator, the node
-//! pool, the table of mappings, the table of sleepers.
+//! **Invariants**
+//! - `bytes()` is the sum of all charges: each folio plus 64 bytes for its record, and each node of
+//!   the files' trees. It never exceeds the limit.
+//! - A folio is charged before it is allocated. If the charge does not fit, the allocator evicts
+//!   first.
+//!
+//! **Locks**, in order of acquisition:
+//! - a folio's content lock;
+//! - a mapping's tree;
+//! - then one at a time: an LRU shard, the buddy allocator, the node pool, the table of mappings,
+//!   the wait table.
 
 use crate::folio::Folio;
 use crate::folio::arena::Arena;
@@ -25,55 +32,56 @@ use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// Counts of folios in use.
+/// Number of counters of folios in use.
 const HELD: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };
-/// Bytes charged for a folio beside its memory.
+/// Bytes charged per folio in addition to its memory.
 pub(crate) const RECORD_BYTES: u64 = 64;
 
-/// Why nothing could be inserted.
+/// The reason why an insertion into the cache failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CacheError {
-    /// What could be evicted is dirty or being written: write back, or wait for it, and try again.
-    #[error("the cache is full of {dirty} bytes dirty and {writeback} bytes being written")]
+    /// All evictable memory is dirty or under writeback: write back, or wait for writeback, and
+    /// retry.
+    #[error("the page cache is full: {dirty} bytes are dirty and {writeback} bytes are under writeback")]
     AllDirty {
-        /// Bytes dirty.
+        /// Dirty bytes.
         dirty: u64,
-        /// Bytes being written.
+        /// Bytes under writeback.
         writeback: u64,
     },
-    /// All that there is, is in use: let go of folios and try again.
-    #[error("all {bytes} bytes of the cache are in use")]
+    /// All memory is in use: release folios and retry.
+    #[error("the page cache is full: all {bytes} bytes are in use")]
     AllInUse {
         /// Bytes charged.
         bytes: u64,
     },
-    /// The kernel gives no memory.
-    #[error("no memory for the page cache")]
+    /// The kernel refused to map more memory.
+    #[error("the kernel refused memory for the page cache")]
     NoMemory,
 }
 
-/// What a cache is made with.
+/// Options of a new cache.
 #[derive(Clone, Debug)]
 pub struct CacheOptions {
-    /// Bytes, metadata included; at least 16 pages.
+    /// Limit in bytes, metadata included; at least 16 pages.
     pub limit: u64,
-    /// How to insert.
+    /// How an insertion treats the shadows it overlaps.
     pub insert: CacheInsert,
-    /// Whether evicted folios leave shadows by which the working set is known when it comes back. Without, eviction gives a
-    /// second chance to what was accessed and knows nothing more.
+    /// Whether evicted folios leave shadows, which identify the working set when pages come back.
+    /// Without shadows, eviction only gives accessed folios a second chance.
     pub working_set: bool,
-    /// Dirty bytes from which on [`PageCache::over_background`] asks for writeback.
+    /// Number of dirty bytes from which [`PageCache::over_background`] returns true.
     pub dirty_background: u64,
-    /// Dirty bytes from which on [`PageCache::over_hard`] asks writers to stop.
+    /// Number of dirty bytes from which [`PageCache::over_hard`] returns true.
     pub dirty_hard: u64,
-    /// Whether to ask for huge pages.
+    /// Whether to advise huge pages.
     pub huge_pages: bool,
     /// The largest order of a folio, 0 to 9.
     pub max_order: u8,
 }
 
 impl CacheOptions {
-    /// The usual: writeback from a tenth of the limit on, writers stopped at two fifths.
+    /// Defaults: background writeback starts at a tenth of the limit, writers stop at two fifths.
     pub fn new(limit: u64) -> Self {
         Self {
             limit,
@@ -94,25 +102,25 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    /// A cache of at most `limit` bytes, metadata included (at least 16 pages).
+    /// Creates a cache of at most `limit` bytes, metadata included (at least 16 pages).
     ///
     /// # Panics
-    /// As [`PageCache::with_options`].
+    /// See [`PageCache::with_options`].
     pub fn new(limit: u64) -> Self {
         Self::with_options(CacheOptions::new(limit))
     }
 
-    /// A cache made to measure.
+    /// Creates a cache with the given options.
     ///
     /// # Panics
-    /// With a limit above 8 TiB, or a `max_order` above 9.
+    /// If the limit is above 8 TiB or `max_order` above 9.
     pub fn with_options(mut options: CacheOptions) -> Self {
-        assert!(options.max_order <= MAX_ORDER, "folios have orders up to {MAX_ORDER}");
+        assert!(options.max_order <= MAX_ORDER, "max_order is at most {MAX_ORDER}");
         options.limit = options.limit.max(16 * (PAGE_SIZE as u64 + RECORD_BYTES));
         let pages = u32::try_from(options.limit / PAGE_SIZE as u64 + 1)
             .ok()
             .filter(|pages| *pages < u32::MAX / 2)
-            .expect("a cache is at most 8 TiB large");
+            .expect("the limit is at most 8 TiB");
         let charged = Arc::<Padded<PlainU64>>::default();
         let nodes = (options.limit / NodePool::NODE_BYTES as u64).min(u64::from(u32::MAX / 2)) as usize;
         Self {
@@ -141,42 +149,43 @@ impl PageCache {
         Self { shared }
     }
 
-    /// A file's pages, none yet. `host` is the caller's own name for the file and only given back.
+    /// Creates an empty mapping for a file. `host` is the caller's identifier for the file;
+    /// [`Mapping::host`] returns it.
     pub fn mapping(&self, host: u64) -> Mapping {
         Mapping::new(&self.shared, host)
     }
 
-    /// Bytes charged: folios, their records, and nodes.
+    /// Returns the bytes charged: folios, their records, and nodes.
     pub fn bytes(&self) -> u64 {
         self.shared.bytes()
     }
 
-    /// The most bytes that may be charged.
+    /// Returns the limit of the bytes charged.
     pub fn limit(&self) -> u64 {
         self.shared.options.limit
     }
 
-    /// The options.
+    /// Returns the options of this cache.
     pub fn options(&self) -> &CacheOptions {
         &self.shared.options
     }
 
-    /// Bytes dirty or being written.
+    /// Returns the number of bytes that are dirty or under writeback.
     pub fn dirty_bytes(&self) -> u64 {
         self.shared.dirty.load(Relaxed) + self.shared.writeback.load(Relaxed)
     }
 
-    /// Whether writeback should begin.
+    /// Returns whether background writeback should start.
     pub fn over_background(&self) -> bool {
         self.dirty_bytes() >= self.shared.options.dirty_background
     }
 
-    /// Whether writers should stop until writeback has caught up.
+    /// Returns whether writers should wait for writeback.
     pub fn over_hard(&self) -> bool {
         self.dirty_bytes() >= self.shared.options.dirty_hard
     }
 
-    /// Waits until writers may go on; false when that took longer than `timeout`.
+    /// Waits until writers may continue. Returns false if `timeout` passes first.
     pub fn wait_dirty_below_hard(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let (mutex, condvar) = &self.shared.throttle;
@@ -191,13 +200,14 @@ impl PageCache {
         true
     }
 
-    /// Evicts clean folios that nobody uses until at most `bytes` are charged, or none is left; gives what is charged then.
+    /// Evicts clean unused folios until at most `bytes` are charged or none is left. Returns the
+    /// bytes still charged.
     pub fn shrink_to(&self, bytes: u64) -> u64 {
         reclaim::shrink_to(&self.shared, bytes);
         self.bytes()
     }
 
-    /// What has happened and what there is.
+    /// Returns event counts and current sizes.
     pub fn statistics(&self) -> Statistics {
         self.shared.statistics()
     }
@@ -212,20 +222,20 @@ impl std::fmt::Debug for PageCache {
     }
 }
 
-/// What mappings and folios refer to. It outlives every allocated folio.
+/// The state shared by mappings and folios. It outlives every allocated folio.
 pub(crate) struct Shared {
     pub options: CacheOptions,
     pub arena: Arena,
     pub pool: Arc<NodePool>,
     pub lru: Lrus,
     pub waits: WaitTable,
-    /// Folios in use, by stretches of memory.
+    /// Numbers of folios in use, by stretch of memory.
     held: [Padded<AtomicU64>; HELD],
     /// Bytes charged for folios, their records, and nodes.
     charged: Arc<Padded<PlainU64>>,
-    /// Folios that are off the lists while someone tries to evict them.
+    /// Folios taken off the LRU lists by a thread that tries to evict them.
     pub isolated: Padded<PlainU64>,
-    /// The eviction clock: pages evicted or activated.
+    /// The eviction clock: number of pages evicted or activated so far.
     pub age: Padded<PlainU64>,
     pub dirty: Padded<PlainU64>,
     pub writeback: Padded<PlainU64>,
@@ -241,11 +251,13 @@ impl Shared {
         self.charged.load(Relaxed)
     }
 
-    /// Allocates a folio of this order, or of a smaller one where there is no such block. It is locked exclusively, has two
-    /// references (the caller's and the tree's to be), these flags and no place yet.
+    /// Allocates a folio of this order, or of a smaller one if no such block is free.
+    ///
+    /// The folio is locked exclusively and has two references: the caller's and the one that the
+    /// tree will own. It has these flags and belongs to no mapping yet.
     ///
     /// # Errors
-    /// There is no room and none can be made.
+    /// The cache is full and nothing can be evicted, or the kernel refuses memory.
     pub fn allocate(self: &Arc<Self>, order: u8, flags: u32) -> Result<&Record, CacheError> {
         let mut order = order.min(self.options.max_order);
         // A folio is at most an eighth of the cache.
@@ -273,12 +285,12 @@ impl Shared {
         Ok(record)
     }
 
-    /// Counts a folio that comes into use. While any of its stretches of memory is, these have a reference to the cache, which
-    /// outlives the folios by it.
+    /// Counts a folio that comes into use. While a counter is above 0, it owns a reference to this
+    /// `Shared`, which therefore outlives the folios.
     pub fn hold(self: &Arc<Self>, record: &Record) {
         if self.held(record).fetch_add(1, Relaxed) == 0 {
-            // Whoever counts further ones meanwhile has this thread's reference to rely on: until this one is taken, the
-            // folio cannot have been freed.
+            // Another thread that increments the counter before the next line may rely on this
+            // thread's own reference: this folio cannot have been freed yet.
             let _counted = Arc::into_raw(Arc::clone(self));
         }
     }
@@ -287,7 +299,7 @@ impl Shared {
         &self.held[(record.id / STRETCH) as usize % HELD]
     }
 
-    /// Charges bytes, for which room is made first.
+    /// Charges bytes to the cache, evicting first if they do not fit.
     pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<(), CacheError> {
         loop {
             let charged = self.charged.load(Relaxed);
@@ -301,12 +313,12 @@ impl Shared {
         }
     }
 
-    /// Gives back what was charged.
+    /// Returns a charge.
     pub fn uncharge(&self, bytes: u64) {
         self.charged.fetch_sub(bytes, Relaxed);
     }
 
-    /// Evicts until `bytes` more may be charged.
+    /// Evicts until `bytes` more can be charged.
     fn make_room(self: &Arc<Self>, bytes: u64) -> Result<(), CacheError> {
         let target = self.options.limit.saturating_sub(bytes);
         if self.bytes() <= target || reclaim::shrink_to(self, target) {
@@ -320,7 +332,7 @@ impl Shared {
         })
     }
 
-    /// Takes back a folio from `allocate` that has found no place.
+    /// Frees a folio from `allocate` that did not make it into a tree.
     pub fn release_new(&self, record: &Record) {
         record.unlock_exclusive(&self.waits);
         for _ in 0..2 {
@@ -329,11 +341,11 @@ impl Shared {
         }
     }
 
-    /// Takes back a folio whose count has gone to 0.
+    /// Frees a folio whose reference count has dropped to 0.
     ///
     /// # Safety
-    /// The caller has taken the count to 0; `this` is the `Shared` that allocated the record, and is not used by the
-    /// caller afterwards unless something else keeps it alive.
+    /// The caller took the count to 0. `this` is the `Shared` that allocated the record, and the
+    /// caller does not use it afterwards unless something else keeps it alive.
     pub unsafe fn free(this: NonNull<Self>, record: NonNull<Record>) {
         // SAFETY: the folio, until it is freed at the end, keeps `Shared` alive.
         let shared = unsafe { this.as_ref() };
@@ -348,10 +360,10 @@ impl Shared {
         unsafe { Self::free_all(this, &[record]) };
     }
 
-    /// As [`Shared::free`], of several folios that are on no list.
+    /// [`Shared::free`] for several folios that are on no LRU list.
     ///
     /// # Safety
-    /// As for [`Shared::free`].
+    /// See [`Shared::free`].
     pub unsafe fn free_all(this: NonNull<Self>, records: &[NonNull<Record>]) {
         // SAFETY: the folios, until they are freed at the end, keep `Shared` alive.
         let shared = unsafe { this.as_ref() };
@@ -366,7 +378,7 @@ impl Shared {
             (record.id, order)
         }));
         shared.charged.fetch_sub(bytes, Relaxed);
-        // Those of one stretch, as one shard's are mostly, at once.
+        // Most records of one LRU shard share a stretch, so update each counter once.
         let stretch = |record: &NonNull<Record>| {
             // SAFETY: as above.
             unsafe { record.as_ref() }.id / STRETCH
@@ -376,14 +388,14 @@ impl Shared {
             let held = shared.held(unsafe { same[0].as_ref() });
             let count = same.len() as u64;
             if held.fetch_sub(count, AcqRel) == count {
-                // SAFETY: when the count left 0, `hold` turned one clone of the `Arc` into this pointer, and this is where
-                // it is dropped. Before the last of them, `shared` is in use no more.
+                // SAFETY: when the counter left 0, `hold` turned one clone of the `Arc` into this
+                // pointer. It is dropped here, and `shared` is not used after the last drop.
                 drop(unsafe { Arc::from_raw(this.as_ptr().cast_const()) });
             }
         }
     }
 
-    /// Writers that wait may look again.
+    /// Wakes writers that wait for the dirty bytes to fall.
     pub fn writeback_ended(&self) {
         let (mutex, condvar) = &self.throttle;
         drop(sync::lock(mutex));
