@@ -1,7 +1,7 @@
-//! Counters.
+//! Event counters.
 //!
-//! Owns what is counted, in one of several cells by thread, so that threads on different cores do not write one
-//! cache line.
+//! Owns the counters, in several cells chosen by thread, so that threads on different cores do not
+//! write the same cache line.
 
 use crate::cache::Shared;
 use crate::lru::List;
@@ -16,7 +16,7 @@ pub(crate) struct Counters {
     cells: Box<[Padded<Counts>; CELLS]>,
 }
 
-/// What some of the threads counted.
+/// The counts of some of the threads.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub hits: PlainU64,
@@ -35,7 +35,7 @@ impl Counters {
         Self { cells: Box::new(std::array::from_fn(|_| Padded::default())) }
     }
 
-    /// Where this thread counts.
+    /// Returns this thread's cell.
     #[inline]
     pub fn here(&self) -> &Counts {
         &self.cells[sync::thread_number() % CELLS]
@@ -46,18 +46,18 @@ impl Counters {
     }
 }
 
-/// What has happened in a cache, and what there is.
+/// Event counts of a cache since its creation, and its current sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Look-ups that found a folio.
+    /// Lookups that found a folio.
     pub hits: u64,
-    /// Look-ups that found none.
+    /// Lookups that found none.
     pub misses: u64,
     /// Folios inserted.
     pub insertions: u64,
-    /// Folios inserted where an evicted one had left its shadow.
+    /// Folios inserted where an evicted one had left a shadow.
     pub refaults: u64,
-    /// Folios that joined the active list, because they came back early or were hit twice.
+    /// Folios that moved to the active list because they came back early or were accessed twice.
     pub activations: u64,
     /// Folios evicted.
     pub evictions: u64,
@@ -65,19 +65,19 @@ pub struct Statistics {
     pub splits: u64,
     /// Large folios split.
     pub folio_splits: u64,
-    /// Nodes that held nothing but shadows and were pruned.
+    /// Nodes pruned because they held only shadows.
     pub shadow_nodes_pruned: u64,
     /// Bytes charged: folios, records, nodes.
     pub bytes: u64,
-    /// Folios on the lists.
+    /// Folios on the LRU lists.
     pub folios: u64,
     /// Bytes of folios on the active list.
     pub active_bytes: u64,
     /// Bytes of folios on the inactive list.
     pub inactive_bytes: u64,
-    /// Bytes dirty.
+    /// Dirty bytes.
     pub dirty_bytes: u64,
-    /// Bytes being written.
+    /// Bytes under writeback.
     pub writeback_bytes: u64,
     /// Nodes of the files' trees.
     pub nodes: u64,
