@@ -223,10 +223,7 @@ fn run(operations: impl Iterator<Item = Operation>, limit: u64, insert: CacheIns
                 let done = file
                     .mapping
                     .invalidate(offset % size..(offset % size).saturating_add(len), Invalidate::Clean);
-                assert!(
-                    done.kept == 0 || file.mapping.dirty_bytes() > 0,
-                    "only dirty folios stay: {done:?}"
-                );
+                assert!(done.kept == 0 || file.mapping.dirty_bytes() > 0, "only dirty folios stay: {done:?}");
             }
             Operation::Shrink { bytes } => {
                 cache.shrink_to(bytes);

@@ -381,11 +381,7 @@ fn changes_racing_with_writeback_are_not_lost() {
                 let bytes: Vec<u8> = run.slices().flatten().copied().step_by(PAGE_SIZE).collect();
                 thread::yield_now();
                 for (byte, slice) in bytes.iter().zip(run.slices()) {
-                    assert_eq!(
-                        slice[PAGE_SIZE - 1],
-                        *byte,
-                        "the contents do not change during writeback"
-                    );
+                    assert_eq!(slice[PAGE_SIZE - 1], *byte, "the contents do not change during writeback");
                 }
                 let first = (run.range().start / PAGE) as usize;
                 disk.lock().expect("no panic")[first..first + bytes.len()].copy_from_slice(&bytes);

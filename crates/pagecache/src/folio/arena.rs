@@ -331,7 +331,10 @@ mod tests {
                 let Some((id, order)) = arena.allocate(rng.u8(..10)) else { continue };
                 assert_eq!(id % (1 << order), 0);
                 for page in id..id + (1 << order) {
-                    assert!(!std::mem::replace(&mut used[page as usize], true), "page {page} is allocated twice");
+                    assert!(
+                        !std::mem::replace(&mut used[page as usize], true),
+                        "page {page} is allocated twice"
+                    );
                 }
                 taken.push((id, order));
             } else if !taken.is_empty() {

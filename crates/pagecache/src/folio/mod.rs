@@ -191,10 +191,7 @@ impl Folio {
     /// # Safety
     /// The content lock is held exclusively for as long as the slice lives, and this is the only
     /// slice made under it.
-    #[allow(
-        clippy::mut_from_ref,
-        reason = "the caller's exclusive content lock takes the role of &mut"
-    )]
+    #[allow(clippy::mut_from_ref, reason = "the caller's exclusive content lock takes the role of &mut")]
     pub(crate) unsafe fn bytes_mut(&self) -> &mut [u8] {
         // SAFETY: as for `bytes`, and the caller's lock is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.record().data.as_ptr(), self.len()) }

@@ -47,8 +47,9 @@ impl LogSuperblocks {
         let mut result = Ok(());
         for (devid, copy) in &mut self.copies {
             let slot = self.devices.iter().find(|slot| slot.devid() == *devid);
-            let device =
-                slot.and_then(|slot| slot.device.as_deref()).expect("every device in the table was present when the superblocks were made");
+            let device = slot
+                .and_then(|slot| slot.device.as_deref())
+                .expect("every device in the table was present when the superblocks were made");
             let place = superblock_offset(0);
             copy.name_log(root, level).map_err(|reason: SuperblockError| Error::Superblock {
                 device: device.name().to_owned(),

@@ -76,7 +76,9 @@ pub(crate) fn rebuild(
         other_lost = Some(column);
         lost += 1;
         if lost > row.parity {
-            return Err(first_error.expect("an attempt assumes at most as many losses as there are parity columns"));
+            return Err(
+                first_error.expect("an attempt assumes at most as many losses as there are parity columns")
+            );
         }
     }
 

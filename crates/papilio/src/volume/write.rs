@@ -217,7 +217,9 @@ impl Volume {
             .map(|(slot, device)| SuperblockWriter::new(device, superblock, slot.item))
             .collect::<Result<Vec<_>>>()?;
         if writers.is_empty() {
-            return Err(Error::Invalid("writing superblocks: no device of the file system is present".to_owned()));
+            return Err(Error::Invalid(
+                "writing superblocks: no device of the file system is present".to_owned(),
+            ));
         }
         Ok(writers)
     }
@@ -291,7 +293,8 @@ fn for_each_copy(
     mut each: impl FnMut(usize, PhysicalAddress),
 ) -> Result<()> {
     let profile = chunk.profile();
-    let places = (0..profile.copies()).map(|copy| chunk.direct(element, copy).expect("chunks without parity have only direct copies"));
+    let places = (0..profile.copies())
+        .map(|copy| chunk.direct(element, copy).expect("chunks without parity have only direct copies"));
     let present = |stripe: usize| devices.present(&chunk.stripes()[stripe]);
     let missing = places.clone().filter(|&(stripe, _)| present(stripe).is_none()).count();
     check_missing(chunk, missing)?;
@@ -327,7 +330,8 @@ fn discard_ranges(
 ) {
     for element in chunk.elements(logical, length as usize) {
         for copy in 0..chunk.profile().copies() {
-            let (stripe, physical) = chunk.direct(&element, copy).expect("chunks without parity have only direct copies");
+            let (stripe, physical) =
+                chunk.direct(&element, copy).expect("chunks without parity have only direct copies");
             if let Some((number, _)) = devices.present(&chunk.stripes()[stripe]) {
                 ranges.push((number, physical, element.length as u64));
             }

@@ -24,7 +24,7 @@ use super::device_writes::{DeviceWrite, Outcomes, Owner, Piece, check_missing, s
 use super::devices::DeviceTable;
 use super::mapping::Element;
 use super::parity::Syndrome;
-use super::read::{read_stripe, more_telling};
+use super::read::{more_telling, read_stripe};
 use super::rebuild::{Row, rebuild};
 use super::row_locks::RowLocks;
 use crate::{Error, Result};
