@@ -17,7 +17,8 @@
 
 use crate::folio::record::{BLOCKS_PER_RECORD, Record, flag};
 use crate::folio::{Folio, FolioRead, FolioWrite, WRITEBACK};
-use crate::mapping::{LAST_INDEX, Mapping, MappingInner};
+use crate::mapping::{LAST_INDEX, Mapping};
+use crate::shared::MappingInner;
 use crate::sync;
 use crate::xarray::{Mark, XArray};
 use crate::{PAGE_SHIFT, PAGE_SIZE};

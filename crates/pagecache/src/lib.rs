@@ -62,29 +62,35 @@
 //! - [`xarray`]: the tree from page numbers to folios and shadows;
 //! - `folio`: memory, references and content locks; `mapping`: lookup and insertion; `dirty`:
 //!   writeback; `remove`: truncation; `split`: splitting large folios;
-//! - `cache`: the limit; `lru` and `reclaim`: eviction; `readahead`; `statistics`; `sync`: the
+//! - `shared`: the state that all files share; `cache`: the handle to it; `options`;
+//! - `charge`: the limit; `lru` and `reclaim`: eviction; `readahead`; `statistics`; `sync`: the
 //!   locks and atomics; `processor`: prefetching and copies that bypass the processor's caches.
 //!
 //! With the feature `shuttle` the locks and atomics are shuttle's, for model checking only.
 
 mod cache;
+mod charge;
 mod dirty;
 mod folio;
 mod lru;
 mod mapping;
+mod options;
 mod processor;
 mod readahead;
 mod reclaim;
 mod remove;
+mod shared;
 mod split;
 mod statistics;
 mod sync;
 pub mod xarray;
 
-pub use cache::{CacheError, CacheOptions, PageCache};
+pub use cache::PageCache;
+pub use charge::CacheError;
 pub use dirty::{Detached, Dirty, WritebackRun};
 pub use folio::{Folio, FolioFill, FolioRead, FolioWrite};
 pub use mapping::{Lookup, Mapping};
+pub use options::CacheOptions;
 pub use readahead::{Readahead, ReadaheadRequest};
 pub use remove::{Invalidate, Invalidated};
 pub use statistics::Statistics;

@@ -9,12 +9,13 @@
 //!
 //! Kernel counterpart: `struct address_space` and mm/filemap.c.
 
-use crate::cache::{CacheError, PageCache, Shared};
+use crate::charge::CacheError;
 use crate::folio::record::{Record, flag};
 use crate::folio::{Folio, FolioFill};
 use crate::reclaim;
+use crate::shared::{MappingInner, Shared};
 use crate::sync::{self, Mutex, Padded};
-use crate::xarray::{Entry, Found, InsertError, NodePool, Reader, XArray};
+use crate::xarray::{Entry, Found, InsertError, NodePool, XArray};
 use crate::{MAX_ORDER, PAGE_SHIFT, PAGE_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
@@ -36,19 +37,6 @@ pub enum Lookup {
 /// The pages of one file. Dropping the mapping drops all its folios, dirty or not.
 pub struct Mapping {
     pub(crate) inner: Arc<MappingInner>,
-}
-
-/// The part of a mapping that guards keep alive.
-pub(crate) struct MappingInner {
-    pub shared: Arc<Shared>,
-    pub id: u64,
-    pub host: u64,
-    pub reader: Reader,
-    /// In cache lines of its own, apart from the fields that a lookup reads.
-    pub tree: Padded<Mutex<XArray>>,
-    /// Number of folios in the tree; written only with the tree locked.
-    pub folios: Padded<PlainU64>,
-    pub dirty: PlainU64,
 }
 
 /// The reason why a new folio could not be inserted.
@@ -78,11 +66,6 @@ impl Mapping {
     /// Returns the caller's identifier for the file.
     pub fn host(&self) -> u64 {
         self.inner.host
-    }
-
-    /// Returns the cache that this mapping belongs to.
-    pub fn cache(&self) -> PageCache {
-        PageCache::from_shared(Arc::clone(&self.inner.shared))
     }
 
     /// Returns the number of the file's folios in the cache.
@@ -393,13 +376,6 @@ impl MappingInner {
     }
 }
 
-impl Shared {
-    /// Returns the mapping with this number if it is still alive.
-    pub(crate) fn mapping_by_id(&self, id: u64) -> Option<Arc<MappingInner>> {
-        sync::lock(&self.mappings).get(&id)?.upgrade()
-    }
-}
-
 impl Drop for Mapping {
     fn drop(&mut self) {
         let inner = &self.inner;
@@ -426,12 +402,6 @@ impl std::fmt::Debug for Mapping {
             .field("host", &self.host())
             .field("folios", &self.folios())
             .finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for MappingInner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MappingInner").field("host", &self.host).finish_non_exhaustive()
     }
 }
 

@@ -19,15 +19,13 @@
 //! Kernel counterpart: mm/vmscan.c and mm/workingset.c.
 
 use crate::PAGE_SHIFT;
-use crate::cache::Shared;
 use crate::folio::Folio;
 use crate::folio::record::{Record, flag};
 use crate::lru::{List, Lru};
-use crate::mapping::MappingInner;
+use crate::shared::{MappingInner, Shared};
 use crate::sync;
 use crate::xarray::XArray;
 use arrayvec::ArrayVec;
-use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
@@ -57,17 +55,6 @@ impl Shadow {
 
     fn from_payload(payload: u64) -> Self {
         Self { age: payload >> 1, workingset: payload & 1 != 0 }
-    }
-}
-
-/// Queue of nodes that held only shadows when they were queued: mapping and an index in the node.
-pub(crate) struct ShadowNodes {
-    queue: VecDeque<(u64, u64)>,
-}
-
-impl ShadowNodes {
-    pub fn new() -> Self {
-        Self { queue: VecDeque::new() }
     }
 }
 

@@ -6,11 +6,11 @@
 
 use crate::PAGE_SHIFT;
 use crate::PAGE_SIZE;
-use crate::cache::Shared;
 use crate::dirty::pages_of;
 use crate::folio::record::flag;
 use crate::folio::{CONTENTS, Folio};
 use crate::mapping::{LAST_INDEX, Mapping};
+use crate::shared::Shared;
 use crate::sync;
 use crate::xarray::Found;
 use std::ops::Range;

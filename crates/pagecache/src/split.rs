@@ -6,10 +6,10 @@
 //! **Invariant**: only the holder of the single reference besides the tree's can split. The count
 //! is frozen at 0 during the split, so a lookup without a lock fails and waits for the tree's lock.
 
-use crate::cache::{RECORD_BYTES, Shared};
 use crate::folio::FolioWrite;
 use crate::folio::record::{BLOCKS_PER_RECORD, Record, flag};
 use crate::mapping::Mapping;
+use crate::shared::{RECORD_BYTES, Shared};
 use crate::sync;
 use crate::xarray::{Entry, Mark, NodePool, SplitError};
 use crate::{MAX_ORDER, PAGE_SIZE};

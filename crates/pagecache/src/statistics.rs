@@ -3,8 +3,6 @@
 //! Owns the counters, in several cells chosen by thread, so that threads on different cores do not
 //! write the same cache line.
 
-use crate::cache::Shared;
-use crate::lru::List;
 use crate::sync::{self, Padded};
 use std::sync::atomic::AtomicU64 as PlainU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -41,7 +39,7 @@ impl Counters {
         &self.cells[sync::thread_number() % CELLS]
     }
 
-    fn sum(&self, of: impl Fn(&Counts) -> &PlainU64) -> u64 {
+    pub fn sum(&self, of: impl Fn(&Counts) -> &PlainU64) -> u64 {
         self.cells.iter().map(|counts| of(counts).load(Relaxed)).sum()
     }
 }
@@ -83,30 +81,4 @@ pub struct Statistics {
     pub nodes: u64,
     /// Bytes of memory mapped for folios.
     pub mapped_bytes: u64,
-}
-
-impl Shared {
-    pub(crate) fn statistics(&self) -> Statistics {
-        let counters = &self.counters;
-        let (pages, folios) = self.lru.count();
-        Statistics {
-            hits: counters.sum(|counts| &counts.hits),
-            misses: counters.sum(|counts| &counts.misses),
-            insertions: counters.sum(|counts| &counts.insertions),
-            refaults: counters.sum(|counts| &counts.refaults),
-            activations: counters.sum(|counts| &counts.activations),
-            evictions: counters.sum(|counts| &counts.evictions),
-            splits: counters.sum(|counts| &counts.splits),
-            folio_splits: counters.sum(|counts| &counts.folio_splits),
-            shadow_nodes_pruned: counters.sum(|counts| &counts.shadow_nodes_pruned),
-            bytes: self.bytes(),
-            folios,
-            active_bytes: pages[List::Active as usize] << crate::PAGE_SHIFT,
-            inactive_bytes: pages[List::Inactive as usize] << crate::PAGE_SHIFT,
-            dirty_bytes: self.dirty.load(Relaxed),
-            writeback_bytes: self.writeback.load(Relaxed),
-            nodes: self.pool.in_use() as u64,
-            mapped_bytes: self.arena.mapped_bytes(),
-        }
-    }
 }

@@ -9,7 +9,7 @@
 //!
 //! **Locks**: the table's mutexes are leaves.
 
-use super::record::Record;
+use super::record::{Record, flag};
 use crate::sync::{self, Condvar, Mutex};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -130,5 +130,28 @@ impl Record {
         // Every waiter set the bit before it slept, and sets it again if it has to keep waiting.
         self.lock.fetch_and(!SLEEPERS, Relaxed);
         waits.wake(self.id);
+    }
+
+    /// Waits until WRITEBACK is clear.
+    pub fn wait_writeback(&self, waits: &WaitTable) {
+        if !self.has(flag::WRITEBACK) {
+            return;
+        }
+        waits.wait_until(self.id, || {
+            let flags = self.flags.load(Acquire);
+            if flags & flag::WRITEBACK == 0 {
+                return true;
+            }
+            // Either WRITEBACK is still set after this and the thread that clears it sees the
+            // waiter, or this thread sees it clear.
+            self.set(flag::WRITEBACK_WAITERS) & flag::WRITEBACK == 0
+        });
+    }
+
+    /// Clears WRITEBACK and wakes its waiters.
+    pub fn end_writeback(&self, waits: &WaitTable) {
+        if self.clear(flag::WRITEBACK | flag::WRITEBACK_WAITERS) & flag::WRITEBACK_WAITERS != 0 {
+            waits.wake(self.id);
+        }
     }
 }

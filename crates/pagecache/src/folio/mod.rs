@@ -21,8 +21,8 @@ pub(crate) mod arena;
 pub(crate) mod lock;
 pub(crate) mod record;
 
-use crate::cache::Shared;
 use crate::processor::copy_past_caches;
+use crate::shared::Shared;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 use papilio_locks::{Class, Held};
 use record::{Record, flag};
@@ -67,7 +67,8 @@ impl Folio {
 
     #[inline]
     pub(crate) fn shared(&self) -> &Shared {
-        // SAFETY: an allocated folio keeps `Shared` alive, and this handle keeps the folio allocated.
+        // SAFETY: an allocated folio keeps `Shared` alive, and this handle keeps the folio
+        // allocated.
         unsafe { self.shared.as_ref() }
     }
 

@@ -13,7 +13,6 @@
 //! | `buddy` | under the buddy allocator's lock |
 //! | `lock` | see `lock.rs` |
 
-use super::lock::WaitTable;
 use crate::sync::{AtomicU32, AtomicU64};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -157,28 +156,5 @@ impl Record {
     /// Takes the count from `expected` to 0 in one step, so that nobody can acquire a reference.
     pub fn freeze(&self, expected: u32) -> bool {
         self.refs.compare_exchange(expected, 0, AcqRel, Relaxed).is_ok()
-    }
-
-    /// Waits until WRITEBACK is clear.
-    pub fn wait_writeback(&self, waits: &WaitTable) {
-        if !self.has(flag::WRITEBACK) {
-            return;
-        }
-        waits.wait_until(self.id, || {
-            let flags = self.flags.load(Acquire);
-            if flags & flag::WRITEBACK == 0 {
-                return true;
-            }
-            // Either WRITEBACK is still set after this and the thread that clears it sees the
-            // waiter, or this thread sees it clear.
-            self.set(flag::WRITEBACK_WAITERS) & flag::WRITEBACK == 0
-        });
-    }
-
-    /// Clears WRITEBACK and wakes its waiters.
-    pub fn end_writeback(&self, waits: &WaitTable) {
-        if self.clear(flag::WRITEBACK | flag::WRITEBACK_WAITERS) & flag::WRITEBACK_WAITERS != 0 {
-            waits.wake(self.id);
-        }
     }
 }

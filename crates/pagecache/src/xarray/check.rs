@@ -1,8 +1,8 @@
 //! Checks of the tree's invariants, for tests and the fuzzer.
 
-use super::entry::{Raw, Slot};
+use super::XArray;
+use super::entry::{MARKS, Raw, Slot};
 use super::node::{NONE, SHIFT, SLOTS};
-use super::{MARKS, XArray};
 
 impl XArray {
     /// Checks every invariant of the tree. Returns the number of its nodes.

@@ -10,6 +10,8 @@
 //! | 11 | bit 2 clear: sibling | the slot that holds the entry |
 //! | 11 | bit 2 set: node | bits 3 to 8: the node's shift; from bit 9: its number |
 //!
+//! Also owns what the array's users see of it: [`Entry`], [`Found`] and [`Mark`].
+//!
 //! Kernel counterpart: `xa_mk_value`, `xa_mk_sibling` and `xa_mk_node` in include/linux/xarray.h.
 
 /// The entry stored at an index.
@@ -40,6 +42,43 @@ impl Entry {
     pub fn is_item(self) -> bool {
         matches!(self, Self::Item(_))
     }
+}
+
+/// An entry and the range that it covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Found {
+    /// First index, aligned to the order.
+    pub index: u64,
+    /// The entry covers 2^order indices.
+    pub order: u8,
+    /// The entry.
+    pub entry: Entry,
+}
+
+impl Found {
+    /// Returns the last index covered.
+    pub fn last(&self) -> u64 {
+        self.index + ((1 << self.order) - 1)
+    }
+}
+
+/// Number of kinds of marks.
+pub(super) const MARKS: usize = 3;
+
+/// A mark on an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mark {
+    /// Changed since it was last written.
+    Dirty = 0,
+    /// Under writeback.
+    Writeback = 1,
+    /// Tagged for the writeback under way.
+    ToWrite = 2,
+}
+
+impl Mark {
+    /// All marks.
+    pub const ALL: [Self; MARKS] = [Self::Dirty, Self::Writeback, Self::ToWrite];
 }
 
 /// The bits of a slot.

@@ -3,28 +3,10 @@
 //! Each search descends from the top and uses the nodes' bitmaps to skip unwanted slots. It costs
 //! one walk, however wide the gap.
 
-use super::entry::Slot;
-use super::node::{NONE, SLOTS};
-use super::{Entry, Mark, XArray, last_of};
+use super::entry::{Entry, Found, Slot};
+use super::node::{NONE, SHIFT, SLOTS, last_of};
+use super::{Mark, XArray};
 use std::ops::RangeInclusive;
-
-/// An entry and the range that it covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Found {
-    /// First index, aligned to the order.
-    pub index: u64,
-    /// The entry covers 2^order indices.
-    pub order: u8,
-    /// The entry.
-    pub entry: Entry,
-}
-
-impl Found {
-    /// Returns the last index covered.
-    pub fn last(&self) -> u64 {
-        self.index + ((1 << self.order) - 1)
-    }
-}
 
 /// The kind of entry that a search looks for.
 #[derive(Clone, Copy)]
@@ -150,7 +132,7 @@ impl XArray {
                 index = (index | last_of(shift)).checked_add(1)?;
                 loop {
                     let node = self.node(id);
-                    (id, shift) = (node.parent(), shift + super::SHIFT);
+                    (id, shift) = (node.parent(), shift + SHIFT);
                     if id == NONE {
                         return None;
                     }

@@ -13,9 +13,9 @@
 //!
 //! Kernel counterpart: `__filemap_add_folio` in mm/filemap.c.
 
-use super::entry::{Raw, Slot};
-use super::node::{NONE, Preload, SHIFT, SLOTS};
-use super::{Entry, Found, Place, XArray, check_range, last_of, level_of};
+use super::entry::{MARKS, Raw, Slot};
+use super::node::{NONE, Preload, SHIFT, SLOTS, last_of};
+use super::{Entry, Found, Place, XArray, check_range, level_of};
 use arrayvec::ArrayVec;
 use std::fmt;
 use std::str::FromStr;
@@ -388,7 +388,7 @@ impl XArray {
                 let node = self.node(id);
                 node.attach(NONE, 0, 0);
                 node.put(0, head, head.is_value());
-                for mark in 0..super::MARKS {
+                for mark in 0..MARKS {
                     node.set_marks(mark, u64::from(self.head_marks >> mark & 1));
                 }
                 (id, 0)
@@ -399,7 +399,7 @@ impl XArray {
             let (child, node) = (self.node(id), self.node(above));
             node.attach(NONE, 0, shift + SHIFT);
             node.put(0, Raw::node(id, shift), false);
-            for mark in 0..super::MARKS {
+            for mark in 0..MARKS {
                 node.set_marks(mark, u64::from(child.marks(mark) != 0));
             }
             child.attach(above, 0, shift);

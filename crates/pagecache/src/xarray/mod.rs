@@ -31,59 +31,26 @@ mod reader;
 mod split;
 mod store;
 
-pub use entry::Entry;
-pub use find::{Found, Iter};
+pub use entry::{Entry, Found, Mark};
+pub use find::Iter;
 pub use insert::{CacheInsert, InsertError, Inserted, UnknownCacheInsert};
 pub use node::{NodePool, Preload};
 pub use reader::Reader;
 pub use split::SplitError;
 
-use crate::sync::AtomicU64;
 use entry::{Raw, Slot};
-use node::{NONE, Node, SHIFT, SLOTS};
+use node::{NONE, Node, SHIFT, SLOTS, last_of};
+use reader::Root;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// The largest order of an entry: 512 indices.
 pub const MAX_ORDER: u8 = 9;
-/// Number of kinds of marks.
-const MARKS: usize = 3;
-
-/// A mark on an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mark {
-    /// Changed since it was last written.
-    Dirty = 0,
-    /// Under writeback.
-    Writeback = 1,
-    /// Tagged for the writeback under way.
-    ToWrite = 2,
-}
-
-impl Mark {
-    /// All marks.
-    pub const ALL: [Self; MARKS] = [Self::Dirty, Self::Writeback, Self::ToWrite];
-}
-
 /// The array. See the module's documentation.
 pub struct XArray {
     root: Arc<Root>,
     pool: Arc<NodePool>,
     /// Marks of an entry that the head itself holds.
     head_marks: u8,
-}
-
-/// The part of the array that readers share.
-struct Root {
-    /// Empty, one entry at index 0, or the top node.
-    head: AtomicU64,
-}
-
-impl Root {
-    #[inline]
-    fn head(&self) -> Raw {
-        Raw(self.head.load(Acquire))
-    }
 }
 
 /// A slot in the tree: in a node, or the head itself.
@@ -113,7 +80,7 @@ impl XArray {
 
     /// Creates an empty array that takes its nodes from `pool`.
     pub fn with_pool(pool: Arc<NodePool>) -> Self {
-        Self { root: Arc::new(Root { head: AtomicU64::new(0) }), pool, head_marks: 0 }
+        Self { root: Arc::new(Root::new()), pool, head_marks: 0 }
     }
 
     /// Returns the pool that its nodes come from.
@@ -162,7 +129,7 @@ impl XArray {
     }
 
     fn set_head(&self, raw: Raw) {
-        self.root.head.store(raw.0, Release);
+        self.root.set_head(raw);
     }
 
     /// Descends to the slot that covers `index`: an entry or an empty slot.
@@ -195,11 +162,6 @@ impl XArray {
             return Walked { place: Place { node: id, shift, offset }, raw, first, last };
         }
     }
-}
-
-/// Returns the last index below a top node of this shift.
-fn last_of(shift: u32) -> u64 {
-    if shift + SHIFT >= u64::BITS { u64::MAX } else { (1 << (shift + SHIFT)) - 1 }
 }
 
 /// Returns the shift of the level whose slots hold entries of this order.

@@ -11,7 +11,7 @@
 //!
 //! **Locks**: the pool's lock is a leaf.
 
-use super::entry::Raw;
+use super::entry::{MARKS, Raw, Slot};
 use crate::processor::prefetch;
 use crate::sync::{self, AtomicU64, Mutex, Padded};
 use arrayvec::ArrayVec;
@@ -49,7 +49,7 @@ pub(super) struct Node {
     values: PlainU64,
     /// Marks: on the slot that holds a marked entry, not on its siblings, and on the slot of a node
     /// that contains one.
-    marks: [PlainU64; super::MARKS],
+    marks: [PlainU64; MARKS],
     parent: AtomicU32,
     /// Slot number in the parent.
     offset: AtomicU8,
@@ -107,7 +107,7 @@ impl Node {
     /// Returns the slot that holds the entry which covers `offset`.
     pub fn canonical(&self, offset: u32) -> u32 {
         match self.slot(offset).slot() {
-            super::entry::Slot::Sibling(of) => of,
+            Slot::Sibling(of) => of,
             _ => offset,
         }
     }
@@ -256,6 +256,11 @@ impl std::fmt::Debug for NodePool {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("NodePool").field("in_use", &self.in_use()).finish_non_exhaustive()
     }
+}
+
+/// Returns the last index below a top node of this shift.
+pub(super) fn last_of(shift: u32) -> u64 {
+    if shift + SHIFT >= u64::BITS { u64::MAX } else { (1 << (shift + SHIFT)) - 1 }
 }
 
 /// Returns the chunk of a node and its offset there.

@@ -10,10 +10,17 @@
 //!
 //! Kernel counterpart: a walk under `rcu_read_lock`, where RCU prevents the reuse of freed nodes.
 
-use super::entry::{Entry, Slot};
-use super::node::{NodePool, SLOTS};
-use super::{Root, last_of};
+use super::entry::{Entry, Raw, Slot};
+use super::node::{NodePool, SLOTS, last_of};
+use crate::sync::AtomicU64;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
+
+/// The part of the array that readers share.
+pub(super) struct Root {
+    /// Empty, one entry at index 0, or the top node.
+    head: AtomicU64,
+}
 
 /// A handle for lookups in an [`super::XArray`] without its lock. See the module's documentation
 /// for the guarantees.
@@ -42,6 +49,19 @@ impl Reader {
 }
 
 impl Root {
+    pub fn new() -> Self {
+        Self { head: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    pub fn head(&self) -> Raw {
+        Raw(self.head.load(Acquire))
+    }
+
+    pub fn set_head(&self, raw: Raw) {
+        self.head.store(raw.0, Release);
+    }
+
     /// Descends like [`Root::load`] to the lowest node, and does not wait for its cache lines.
     fn prefetch(&self, pool: &NodePool, index: u64) {
         let Slot::Node { mut id, mut shift } = self.head().slot() else { return };

@@ -8,7 +8,7 @@
 //!
 //! Kernel counterparts: `xas_split` and `xas_try_split`.
 
-use super::entry::Raw;
+use super::entry::{MARKS, Raw};
 use super::node::{NONE, Preload, SHIFT, SLOTS};
 use super::{Entry, Found, Mark, Place, XArray, check_range, level_of};
 
@@ -175,7 +175,7 @@ impl XArray {
 
     fn or_marks(&self, place: Place, marks: u8) {
         let node = self.node(place.node);
-        for mark in 0..super::MARKS {
+        for mark in 0..MARKS {
             node.set_marks(mark, node.marks(mark) | u64::from(marks >> mark & 1) << place.offset);
         }
     }

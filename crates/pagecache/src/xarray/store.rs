@@ -3,9 +3,9 @@
 //! Owns how the tree shrinks: an empty node is released, and so is a top node that uses only its
 //! first slot.
 
-use super::entry::{Raw, Slot};
+use super::entry::{MARKS, Raw, Slot};
 use super::insert::{InsertError, Target};
-use super::node::NONE;
+use super::node::{NONE, last_of};
 use super::{Entry, Found, Place, XArray, check_range};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
@@ -123,7 +123,7 @@ impl XArray {
             return None;
         }
         let node = self.node(walked.place.node);
-        let span = super::last_of(walked.place.shift);
+        let span = last_of(walked.place.shift);
         (node.present() == node.values()).then_some(index & !span..=index | span)
     }
 
@@ -163,8 +163,7 @@ impl XArray {
             match raw.slot() {
                 Slot::Node { id: child, shift: below } => self.node(child).attach(NONE, 0, below),
                 Slot::Entry(_) if shift == 0 => {
-                    self.head_marks =
-                        (0..super::MARKS).map(|mark| (node.marks(mark) as u8 & 1) << mark).sum();
+                    self.head_marks = (0..MARKS).map(|mark| (node.marks(mark) as u8 & 1) << mark).sum();
                 }
                 _ => return,
             }

@@ -1,7 +1,7 @@
 //! The editor: exclusive write access to a tree.
 //!
-//! Owns [`TreeEditor`] and [`Change`]. An error leaves the tree well formed, with some of the changes
-//! applied.
+//! Owns [`TreeEditor`] and [`Change`]. An error leaves the tree well formed, with some of the
+//! changes applied.
 //!
 //! **Locks**: an editor holds its tree's `writer` lock, and takes `root` for each descent, see
 //! [`super::live`].

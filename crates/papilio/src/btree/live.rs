@@ -1,10 +1,10 @@
 //! A tree that changes: its root in memory, one writer at a time, and readers that never wait for
 //! it.
 //!
-//! Owns [`LiveTree`]; [`super::TreeEditor`] changes it. A reader clones the root and walks the blocks it reaches.
-//! A writer copies a block first if a reader holds it. A *freeze* (by a commit or a snapshot) makes
-//! all existing blocks immutable: later changes copy them to new addresses. The frozen state can be
-//! written out, or shared, at any later time.
+//! Owns [`LiveTree`]; [`super::TreeEditor`] changes it. A reader clones the root and walks the
+//! blocks it reaches. A writer copies a block first if a reader holds it. A *freeze* (by a commit
+//! or a snapshot) makes all existing blocks immutable: later changes copy them to new addresses.
+//! The frozen state can be written out, or shared, at any later time.
 //!
 //! **Locks**, in order of acquisition:
 //! - `writer`, held by an editor. The writers of several subvolumes are acquired in order of tree

@@ -1,7 +1,7 @@
 //! The batch of device writes that plain writes and writes of parity rows share.
 //!
-//! Owns [`DeviceWrite`], its submission to the devices, and [`Outcomes`], which collects the results of
-//! a batch's requests.
+//! Owns [`DeviceWrite`], its submission to the devices, and [`Outcomes`], which collects the
+//! results of a batch's requests.
 //!
 //! **Locks**: none; for chunks with parity the caller holds the row locks.
 //!
