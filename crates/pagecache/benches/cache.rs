@@ -76,7 +76,7 @@ fn xarray(criterion: &mut Criterion) {
 }
 
 fn touch(mapping: &Mapping, index: u64, order: u8) {
-    if let Lookup::Vacant(mut fill) = mapping.get_or_insert(index, order).expect("there is room") {
+    if let Lookup::Vacant(mut fill) = mapping.get_or_insert(index, order).expect("the cache has space") {
         // As if read from a device with no cost, except one byte per page.
         for page in fill.chunks_mut(PAGE_SIZE) {
             page[0] = index as u8;

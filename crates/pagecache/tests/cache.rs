@@ -11,7 +11,7 @@ const PAGE: u64 = PAGE_SIZE as u64;
 
 /// Makes sure that a page is cached, filled with its number. Returns true if it was.
 fn touch(mapping: &Mapping, index: u64, order: u8) -> bool {
-    match mapping.get_or_insert(index, order).expect("there is room") {
+    match mapping.get_or_insert(index, order).expect("the cache has space") {
         Lookup::Present(_) => true,
         Lookup::Vacant(mut fill) => {
             let first = fill.index();
@@ -34,7 +34,7 @@ fn write(mapping: &Mapping, offset: u64, byte: u8, len: usize) {
         let start = (position - folio.offset()) as usize;
         let count = (guard.len() - start).min(len - done);
         guard[start..start + count].fill(byte);
-        mapping.mark_dirty(&guard, start..start + count).expect("it is in its mapping");
+        mapping.mark_dirty(&guard, start..start + count).expect("it is attached");
         done += count;
     }
 }
@@ -48,7 +48,7 @@ fn reads_return_filled_contents() {
     assert!(!touch(&mapping, 3, 0));
     assert!(!touch(&mapping, 12, 2));
     assert!(touch(&mapping, 14, 9));
-    let folio = mapping.get(14).expect("it is there");
+    let folio = mapping.get(14).expect("it is cached");
     assert_eq!(
         (folio.index(), folio.order(), folio.len(), folio.offset()),
         (12, 2, 4 * PAGE_SIZE, 12 * PAGE)
@@ -73,12 +73,12 @@ fn new_folios_do_not_overlap_neighbours() {
     let mapping = cache.mapping(0);
     touch(&mapping, 5, 0);
     touch(&mapping, 0, 9);
-    let folio = mapping.get(0).expect("it is there");
+    let folio = mapping.get(0).expect("it is cached");
     assert_eq!((folio.index(), folio.order()), (0, 2));
     touch(&mapping, 6, 9);
-    assert_eq!(mapping.get(7).expect("it is there").order(), 1);
+    assert_eq!(mapping.get(7).expect("it is cached").order(), 1);
     let mut fills = Vec::new();
-    mapping.insert_range(0..100, 4, &mut fills).expect("there is room");
+    mapping.insert_range(0..100, 4, &mut fills).expect("the cache has space");
     let made: Vec<(u64, u8)> = fills.iter().map(|fill| (fill.index(), fill.order())).collect();
     assert_eq!(made, [(4, 0), (8, 3), (16, 4), (32, 4), (48, 4), (64, 4), (80, 4), (96, 2)]);
 }
@@ -87,11 +87,11 @@ fn new_folios_do_not_overlap_neighbours() {
 fn failed_fill_leaves_no_folio() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);
-    let Lookup::Vacant(fill) = mapping.get_or_insert(1, 0).expect("there is room") else {
+    let Lookup::Vacant(fill) = mapping.get_or_insert(1, 0).expect("the cache has space") else {
         panic!("it is new")
     };
-    let Lookup::Present(waiting) = mapping.get_or_insert(1, 0).expect("there is room") else {
-        panic!("it is there")
+    let Lookup::Present(waiting) = mapping.get_or_insert(1, 0).expect("the cache has space") else {
+        panic!("it is cached")
     };
     assert!(waiting.try_read().is_none() && !waiting.is_uptodate());
     drop(fill);
@@ -124,7 +124,7 @@ fn adjacent_dirty_blocks_form_one_run() {
     assert_eq!(runs, [8..11, 14..17, 18..19]);
     assert_eq!(written, [vec![3 * PAGE_SIZE], vec![2 * PAGE_SIZE, PAGE_SIZE], vec![PAGE_SIZE]]);
     assert_eq!((mapping.dirty_bytes(), cache.dirty_bytes()), (0, 0));
-    assert!(!mapping.get(8).expect("it is there").is_dirty());
+    assert!(!mapping.get(8).expect("it is cached").is_dirty());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn writeback_excludes_writers_not_readers() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);
     write(&mapping, 0, 7, PAGE_SIZE);
-    let folio = mapping.get(0).expect("it is there");
+    let folio = mapping.get(0).expect("it is cached");
     let run = mapping.start_writeback(0..PAGE, u64::MAX, Dirty::Any).expect("it is dirty");
     assert!(folio.try_write().is_none() && folio.try_read().is_some() && folio.is_writeback());
     assert_eq!((mapping.dirty_bytes(), cache.dirty_bytes()), (0, PAGE));
@@ -181,7 +181,7 @@ fn split_preserves_contents_and_dirty_blocks() {
         touch(&mapping, 512, 9);
         write(&mapping, 515 * PAGE, 1, 130 * PAGE_SIZE);
         write(&mapping, 1023 * PAGE, 2, 1);
-        let folio = mapping.get(600).expect("it is there");
+        let folio = mapping.get(600).expect("it is cached");
         let guard = folio.write().expect("it is up to date");
         let guard = mapping.split(guard, order).expect_err("the folio is in use");
         drop(folio);
@@ -189,7 +189,7 @@ fn split_preserves_contents_and_dirty_blocks() {
         assert_eq!(mapping.folios(), 512 >> order);
         assert_eq!((mapping.dirty_bytes(), cache.statistics().folio_splits), (131 * PAGE, 1));
         for page in 512..1024 {
-            let folio = mapping.get(page).expect("it is there");
+            let folio = mapping.get(page).expect("it is cached");
             assert_eq!((folio.order(), folio.index()), (order, page >> order << order));
             let at = ((page - folio.index()) * PAGE) as usize;
             let written = (515..645).contains(&page);
@@ -214,7 +214,7 @@ fn truncation_drops_zeroes_and_cleans() {
     let mapping = cache.mapping(0);
     touch(&mapping, 8, 3);
     write(&mapping, 8 * PAGE, 9, 12 * PAGE_SIZE);
-    let held = mapping.get(19).expect("it is there");
+    let held = mapping.get(19).expect("it is cached");
     mapping.truncate(10 * PAGE + 5);
     assert_eq!(mapping.dirty_bytes(), 3 * PAGE);
     assert!(mapping.get(16).is_none() && !held.is_attached() && held.write().is_none());
@@ -240,7 +240,7 @@ fn invalidation_keeps_folios_dirty_outside_the_range() {
     write(&mapping, PAGE, 1, 1);
     write(&mapping, 8 * PAGE, 1, 1);
     write(&mapping, 10 * PAGE, 1, 1);
-    let used = mapping.get(2).expect("it is there");
+    let used = mapping.get(2).expect("it is cached");
     let clean = mapping.invalidate(0..12 * PAGE, Invalidate::Clean);
     assert_eq!(clean, Invalidated { dropped: 2, kept: 3 });
     drop(used);
@@ -278,7 +278,7 @@ fn insertion_into_an_all_dirty_cache_fails() {
         match mapping.get_or_insert(index, 0) {
             Ok(Lookup::Vacant(fill)) => {
                 let guard = fill.finish_write();
-                mapping.mark_dirty(&guard, 0..PAGE_SIZE).expect("it is in its mapping");
+                mapping.mark_dirty(&guard, 0..PAGE_SIZE).expect("it is attached");
             }
             Ok(Lookup::Present(_)) => panic!("every page is new"),
             Err(error) => break error,
@@ -362,7 +362,7 @@ fn oldest_folios_are_evicted_first_across_shards() {
         let Ok(Lookup::Vacant(fill)) = mapping.get_or_insert(index, 0) else { panic!("page {index} is new") };
         fill.finish();
     }
-    assert_eq!(mapping.folios(), pages, "there is room for all");
+    assert_eq!(mapping.folios(), pages, "all pages fit");
     let left = |range: std::ops::Range<u64>| range.filter(|index| mapping.peek(*index).is_some()).count();
     cache.shrink_to(cache.bytes() / 2);
     // Shards are visited in turn, one batch each, so the order may differ by that much.
@@ -400,7 +400,7 @@ fn folios_outlive_the_cache() {
     let cache = PageCache::new(1 << 20);
     let mapping = cache.mapping(0);
     touch(&mapping, 1, 0);
-    let folio = mapping.get(1).expect("it is there");
+    let folio = mapping.get(1).expect("it is cached");
     drop((mapping, cache));
     assert!(!folio.is_attached());
     assert_eq!(folio.read().expect("up to date")[0], 1);

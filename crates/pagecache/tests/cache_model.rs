@@ -75,7 +75,7 @@ impl File {
         let missing = pages.clone().any(|page| self.mapping.peek(page).is_none());
         if let Some(request) = readahead.access(pages, missing, FILE_PAGES) {
             let mut fills = Vec::new();
-            // When there is no room for it, it is left out.
+            // Readahead is skipped if the cache is full.
             let _ = self.mapping.insert_range(request.pages.clone(), request.order, &mut fills);
             for fill in fills {
                 assert!(request.pages.contains(&fill.index()));

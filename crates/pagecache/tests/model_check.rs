@@ -90,10 +90,10 @@ fn concurrent_insertions_of_one_page_yield_one_folio() {
             let mapping = Arc::new(cache.mapping(0));
             let threads = [(5, 0), (4, 2), (5, 0)].map(|(index, order)| {
                 spawn(&mapping, move |mapping| {
-                    let folio = touch(mapping, index, order).expect("there is room");
+                    let folio = touch(mapping, index, order).expect("the cache has space");
                     let guard = folio.read().expect("it was filled");
                     assert_eq!(guard[((index - folio.index()) * PAGE) as usize], index as u8);
-                    assert!(mapping.get(index).expect("it is there") == folio);
+                    assert!(mapping.get(index).expect("it is cached") == folio);
                 })
             });
             join(threads.into());
@@ -109,7 +109,7 @@ fn lookup_racing_with_eviction_finds_the_page_or_nothing() {
         let cache = cache(16, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
         for index in 0..3 {
-            touch(&mapping, index, 0).expect("there is room");
+            touch(&mapping, index, 0).expect("the cache has space");
         }
         let evictor = cache.clone();
         let threads = vec![
@@ -123,7 +123,7 @@ fn lookup_racing_with_eviction_finds_the_page_or_nothing() {
             }),
             spawn(&mapping, |mapping| {
                 // Reuses the memory freed by eviction for another page.
-                touch(mapping, 70, 0).expect("there is room");
+                touch(mapping, 70, 0).expect("the cache has space");
                 assert!(mapping.peek(70).is_none_or(|folio| folio.index() == 70));
             }),
         ];
@@ -138,7 +138,7 @@ fn lookup_racing_with_eviction_finds_the_page_or_nothing() {
 /// Inserts folios into all shards. A cache of 64 pages has four.
 fn fill_shards(mapping: &Mapping, pages: u64) {
     for index in 0..pages {
-        touch(mapping, index, 0).expect("there is room");
+        touch(mapping, index, 0).expect("the cache has space");
     }
 }
 
@@ -185,7 +185,7 @@ fn eviction_racing_with_lookups_and_removal_keeps_the_lists() {
                     check_page(mapping, index);
                 }
                 // Inserts where a shadow may be, in memory that may have just been freed.
-                touch(mapping, 5, 0).expect("there is room");
+                touch(mapping, 5, 0).expect("the cache has space");
                 check_page(mapping, 5);
             }),
         ];
@@ -209,7 +209,7 @@ fn pages_in_other_threads_magazines_are_found() {
                 // Either thread takes the pages freed here.
                 evictor.shrink_to(4 * (PAGE + 64));
                 for index in base..base + 5 {
-                    touch(mapping, index, 0).expect("there is room, and memory");
+                    touch(mapping, index, 0).expect("the cache has space and memory");
                 }
             })
         });
@@ -224,18 +224,18 @@ fn lookup_in_a_growing_and_shrinking_tree_misses_nothing() {
         let cache = cache(64, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
         let other = Arc::new(cache.mapping(1));
-        touch(&mapping, 0, 0).expect("there is room");
+        touch(&mapping, 0, 0).expect("the cache has space");
         let threads = vec![
             spawn(&mapping, |mapping| {
                 for index in [1, 100, 5000] {
-                    touch(mapping, index, 0).expect("there is room");
+                    touch(mapping, index, 0).expect("the cache has space");
                 }
                 mapping.truncate(PAGE);
             }),
             spawn(&other, |other| {
                 // Takes over nodes that the first thread releases.
-                touch(other, 64, 0).expect("there is room");
-                touch(other, 3, 0).expect("there is room");
+                touch(other, 64, 0).expect("the cache has space");
+                touch(other, 3, 0).expect("the cache has space");
             }),
             spawn(&mapping, |mapping| {
                 for _ in 0..3 {
@@ -254,17 +254,17 @@ fn truncation_racing_with_a_fill_leaves_nothing() {
     check(|| {
         let cache = cache(64, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
-        touch(&mapping, 1, 0).expect("there is room");
+        touch(&mapping, 1, 0).expect("the cache has space");
         let threads = vec![
             spawn(&mapping, |mapping| mapping.truncate(PAGE)),
             spawn(&mapping, |mapping| {
-                if let Lookup::Vacant(mut fill) = mapping.get_or_insert(2, 0).expect("there is room") {
+                if let Lookup::Vacant(mut fill) = mapping.get_or_insert(2, 0).expect("the cache has space") {
                     fill.fill(2);
                     fill.finish();
                 }
             }),
             spawn(&mapping, |mapping| {
-                if let Lookup::Vacant(fill) = mapping.get_or_insert(2, 0).expect("there is room") {
+                if let Lookup::Vacant(fill) = mapping.get_or_insert(2, 0).expect("the cache has space") {
                     // The read failed.
                     drop(fill);
                 }
@@ -290,17 +290,17 @@ fn shadow_split_racing_with_lookups() {
             // A folio is at most an eighth of the cache: order 3 needs 64 pages.
             let cache = cache(80, insert);
             let mapping = Arc::new(cache.mapping(0));
-            touch(&mapping, 64, 3).expect("there is room");
+            touch(&mapping, 64, 3).expect("the cache has space");
             cache.shrink_to(0);
             assert!(mapping.is_empty());
-            touch(&mapping, 3, 0).expect("there is room");
+            touch(&mapping, 3, 0).expect("the cache has space");
             let threads = vec![
                 spawn(&mapping, |mapping| {
-                    touch(mapping, 66, 0).expect("there is room");
+                    touch(mapping, 66, 0).expect("the cache has space");
                     assert!(check_page(mapping, 66));
                 }),
                 spawn(&mapping, |mapping| {
-                    touch(mapping, 68, 2).expect("there is room");
+                    touch(mapping, 68, 2).expect("the cache has space");
                     assert!(check_page(mapping, 70));
                 }),
                 spawn(&mapping, |mapping| {
@@ -323,7 +323,7 @@ fn folio_split_racing_with_lookups_and_eviction() {
     check(|| {
         let cache = cache(80, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
-        touch(&mapping, 4, 2).expect("there is room");
+        touch(&mapping, 4, 2).expect("the cache has space");
         let evictor = cache.clone();
         let threads = vec![
             spawn(&mapping, |mapping| {
@@ -343,7 +343,7 @@ fn folio_split_racing_with_lookups_and_eviction() {
                 evictor.shrink_to(0);
             }),
             spawn(&mapping, |mapping| {
-                touch(mapping, 6, 0).expect("there is room");
+                touch(mapping, 6, 0).expect("the cache has space");
                 mapping.truncate(7 * PAGE);
             }),
         ];
@@ -359,7 +359,7 @@ fn folio_split_racing_with_lookups_and_eviction() {
 /// Writes a byte over a page.
 fn write(mapping: &Mapping, index: u64, byte: u8) {
     loop {
-        let folio = touch(mapping, index, 0).expect("there is room");
+        let folio = touch(mapping, index, 0).expect("the cache has space");
         let Some(mut guard) = folio.write() else { continue };
         guard.fill(byte);
         let start = ((index - folio.index()) * PAGE) as usize;
@@ -461,7 +461,7 @@ fn mapping_dropped_while_folios_are_in_use() {
         write(&mapping, 0, 1);
         write(&mapping, 2, 1);
         let run = mapping.start_writeback(0..PAGE, u64::MAX, Dirty::Any).expect("it is dirty");
-        let folio = mapping.get(2).expect("it is there");
+        let folio = mapping.get(2).expect("it is cached");
         let Ok(Lookup::Vacant(fill)) = mapping.get_or_insert(5, 0) else { panic!("it is new") };
         let evictor = cache.clone();
         let threads = vec![

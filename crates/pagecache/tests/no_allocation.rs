@@ -29,7 +29,7 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn touch(mapping: &Mapping, index: u64) {
-    if let Lookup::Vacant(mut fill) = mapping.get_or_insert(index, 0).expect("there is room") {
+    if let Lookup::Vacant(mut fill) = mapping.get_or_insert(index, 0).expect("the cache has space") {
         fill.fill(index as u8);
         fill.finish();
     }

@@ -505,12 +505,13 @@ impl State {
             return Some(at..at + want);
         }
         let free = |start: u64| &self.groups[&start].free;
-        let fit =
-            |length: u64| info.with_room(length).find_map(|start| free(start).best_fit(length, alignment));
+        let fit = |length: u64| {
+            info.with_space_for(length).find_map(|start| free(start).best_fit(length, alignment))
+        };
         if let Some(start) = fit(want.max(CLUSTER)).or_else(|| fit(want)) {
             return Some(start..start + want);
         }
-        let runs = info.with_most_room().filter_map(|start| free(start).longest_run(min, alignment));
+        let runs = info.with_longest_ranges().filter_map(|start| free(start).longest_run(min, alignment));
         runs.max_by_key(|run| run.end - run.start).map(|run| run.start..run.end.min(run.start + want))
     }
 

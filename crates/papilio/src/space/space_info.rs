@@ -86,13 +86,13 @@ impl SpaceInfo {
 
     /// Iterates over the starts of block groups whose longest free range may be `length` or more,
     /// the shortest first.
-    pub(super) fn with_room(&self, length: u64) -> impl Iterator<Item = u64> + '_ {
+    pub(super) fn with_space_for(&self, length: u64) -> impl Iterator<Item = u64> + '_ {
         self.by_longest.range((length.ilog2(), 0)..).map(|&(_, start)| start)
     }
 
     /// Iterates over the starts of block groups with the longest free ranges, within a factor of
     /// two.
-    pub(super) fn with_most_room(&self) -> impl Iterator<Item = u64> + '_ {
+    pub(super) fn with_longest_ranges(&self) -> impl Iterator<Item = u64> + '_ {
         let class = self.by_longest.last().map_or(0, |&(class, _)| class);
         self.by_longest.range((class, 0)..).map(|&(_, start)| start)
     }
@@ -160,17 +160,17 @@ mod tests {
         for (start, free) in [(0, 900), (1000, 40), (2000, 0), (3000, 70)] {
             info.add(&group(start, BlockGroupFlags::DATA, free));
         }
-        assert_eq!(info.with_room(1).collect::<Vec<_>>(), [1000, 3000, 0]);
-        assert_eq!(info.with_room(100).collect::<Vec<_>>(), [3000, 0]);
-        assert_eq!(info.with_room(128).collect::<Vec<_>>(), [0]);
-        assert_eq!(info.with_most_room().collect::<Vec<_>>(), [0]);
+        assert_eq!(info.with_space_for(1).collect::<Vec<_>>(), [1000, 3000, 0]);
+        assert_eq!(info.with_space_for(100).collect::<Vec<_>>(), [3000, 0]);
+        assert_eq!(info.with_space_for(128).collect::<Vec<_>>(), [0]);
+        assert_eq!(info.with_longest_ranges().collect::<Vec<_>>(), [0]);
         assert_eq!(info.available, 1010);
 
         let mut full = group(0, BlockGroupFlags::DATA, 900);
         let before = full.footprint();
         full.read_only = true;
         info.change(0, &before, &full.footprint());
-        assert_eq!(info.with_most_room().collect::<Vec<_>>(), [3000]);
+        assert_eq!(info.with_longest_ranges().collect::<Vec<_>>(), [3000]);
         assert_eq!((info.available, info.totals.free), (110, 1010));
     }
 }

@@ -32,5 +32,4 @@ pub(crate) use devices::DeviceSlot;
 pub(crate) use log_superblocks::LogSuperblocks;
 pub(crate) use read::LogicalRead;
 pub(crate) use volume::Volume;
-#[allow(unused_imports)] // Callers land next.
 pub(crate) use write::LogicalWrite;
