@@ -81,7 +81,7 @@ impl Drop for Reservation {
 }
 
 impl Space {
-    /// Reserves metadata. An `emergency` may use the global reserve (see above).
+    /// Reserves metadata. An `emergency` may use the global reserve (see the module's documentation).
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`]; a commit may help if bytes are pinned.
