@@ -294,7 +294,7 @@ impl FolioWrite {
     /// releases it.
     pub(crate) fn forget<'a>(self) -> &'a Record {
         let record = self.folio.record;
-        self.held.let_go();
+        self.held.release();
         std::mem::forget(self);
         // SAFETY: records live as long as the cache, which the caller keeps alive.
         unsafe { record.as_ref() }
@@ -381,7 +381,7 @@ impl FolioFill {
     pub fn finish_write(mut self) -> FolioWrite {
         let folio = self.folio.take().expect("only finishing takes it");
         folio.record().set(flag::UPTODATE);
-        self.held.let_go();
+        self.held.release();
         FolioWrite::from_locked(folio)
     }
 }
