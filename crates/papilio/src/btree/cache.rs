@@ -3,7 +3,8 @@
 //! Owns [`NodeCache`]: shards, each a map with a clock hand (second-chance eviction).
 //!
 //! **Invariants**
-//! - A shard exceeds its share of the limit by at most one block.
+//! - After an insertion a shard exceeds its share of the limit by at most one block. A share that
+//!   dirty blocks shrink is enforced at the shard's next insertion or turn.
 //! - Evicting a block drops only the cache's reference; readers keep the blocks they hold.
 //! - Dirty blocks belong to their trees but count against the limit. The more there are, the fewer
 //!   blocks are cached, down to a quarter of the limit.

@@ -304,7 +304,7 @@ impl TreeBlock {
         self.links[slot].take()
     }
 
-    /// Drops the link of a slot whose child is on disk.
+    /// Drops the link of a slot whose child is on disk, or held by the caller.
     pub(crate) fn unlink(&mut self, slot: usize) {
         self.links[slot] = None;
     }

@@ -27,7 +27,7 @@ pub(crate) struct Tree {
     forest: Arc<Forest>,
     id: TreeId,
     root: RootPointer,
-    /// The root block, if it may not yet be on disk.
+    /// The root block if it is held in memory, as it always is while it is not on disk.
     live: Option<Arc<TreeBlock>>,
     pin: Option<ReadPin>,
 }
