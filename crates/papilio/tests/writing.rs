@@ -300,9 +300,9 @@ fn what_nobody_syncs_is_committed_in_the_background() {
 fn what_could_not_be_kept_right_is_not_opened_for_writing() {
     type Change = fn(&mut RawSuperblock);
     let cases: [(&str, Change); 4] = [
-        ("a seed", |raw| raw.flags |= SuperblockFlags::SEEDING),
+        ("a seed file system", |raw| raw.flags |= SuperblockFlags::SEEDING),
         ("being converted", |raw| raw.flags |= SuperblockFlags::CHANGING_FSID),
-        ("features that are not known", |raw| {
+        ("unknown read-only-compatible features", |raw| {
             raw.compat_ro_flags |= CompatRoFeatures::from_bits_retain(1 << 40);
         }),
         ("free-space tree is not valid", |raw| {
