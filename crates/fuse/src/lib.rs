@@ -24,9 +24,11 @@ mod session;
 pub mod signals;
 pub mod streams;
 pub mod transport;
+mod unmount;
 
 pub use errno::Errno;
-pub use mount_point::{MountError, Unmounter};
+pub use mount_point::MountError;
 pub use options::{Atime, MountOptionError, MountOptions, Transport};
 pub use ring_transport::RingError;
 pub use session::Session;
+pub use unmount::Unmounter;

@@ -1,13 +1,14 @@
 //! Where a file system is mounted: making the mount, and ending it.
 //!
-//! Owns [`attach`], which gives the channel to the kernel, and [`Unmounter`]. Root mounts by itself, so that the
+//! Owns [`attach`], which gives the channel to the kernel. Root mounts by itself, so that the
 //! table of mounts shows the image as the source and `fuse.papilio` as the type; others ask `fusermount3`,
 //! which FUSE brings along for them. Nothing here touches the mount itself once it is there: its server is
 //! this process, which could come to wait for itself.
 
-use crate::MountOptions;
-use crate::RingError;
 use crate::mount_table::MountEntry;
+use crate::options::{Atime, MountOptions};
+use crate::ring_transport::RingError;
+use crate::unmount::HELPER;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
@@ -20,7 +21,6 @@ use std::process::{Command, Stdio};
 /// The type of the mount, as the table of mounts shows it.
 const TYPE: &str = "fuse.papilio";
 const DEVICE: &str = "/dev/fuse";
-const HELPER: &str = "fusermount3";
 
 /// Why a file system could not be mounted, each in a line.
 #[derive(Debug, thiserror::Error)]
@@ -138,8 +138,8 @@ fn mount_directly(
     flags.set(MountFlags::NOEXEC, !options.exec);
     flags.set(MountFlags::SYNCHRONOUS, options.sync);
     flags.set(MountFlags::DIRSYNC, options.dirsync);
-    flags.set(MountFlags::NOATIME, options.noatime == crate::Atime::Noatime);
-    flags.set(MountFlags::NODIRATIME, options.noatime == crate::Atime::Nodiratime);
+    flags.set(MountFlags::NOATIME, options.noatime == Atime::Noatime);
+    flags.set(MountFlags::NODIRATIME, options.noatime == Atime::Nodiratime);
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={}",
         device.as_raw_fd(),
@@ -173,7 +173,7 @@ fn mount_by_helper(source: &Path, directory: &Path, options: &MountOptions) -> R
         (!options.exec, "noexec"),
         (options.sync, "sync"),
         (options.dirsync, "dirsync"),
-        (options.noatime == crate::Atime::Noatime, "noatime"),
+        (options.noatime == Atime::Noatime, "noatime"),
     ] {
         if wanted {
             list = if list.is_empty() { name.to_owned() } else { format!("{list},{name}") };
@@ -257,50 +257,6 @@ fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
         let descriptor = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<libc::c_int>());
         OwnedFd::from_raw_fd(descriptor)
     }))
-}
-
-/// Ends a mount, from any thread.
-#[derive(Clone, Debug)]
-pub struct Unmounter {
-    directory: PathBuf,
-}
-
-impl Unmounter {
-    pub(crate) fn new(directory: PathBuf) -> Self {
-        Self { directory }
-    }
-
-    /// Unmounts. What the kernel holds is written first; the session ends when the server has seen that.
-    ///
-    /// # Errors
-    /// EBUSY where the mount is in use, or what the system says.
-    pub fn unmount(&self) -> io::Result<()> {
-        self.end(rustix::mount::UnmountFlags::NOFOLLOW, &["-u"])
-    }
-
-    /// Takes the mount out of sight; it ends when nobody uses it any more.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn detach(&self) -> io::Result<()> {
-        use rustix::mount::UnmountFlags;
-        self.end(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH, &["-u", "-z"])
-    }
-
-    fn end(&self, flags: rustix::mount::UnmountFlags, arguments: &[&str]) -> io::Result<()> {
-        match rustix::mount::unmount(&self.directory, flags) {
-            Err(rustix::io::Errno::PERM) => {}
-            result => return Ok(result?),
-        }
-        let helper = Command::new(HELPER).args(arguments).arg("--").arg(&self.directory).output()?;
-        if helper.status.success() {
-            return Ok(());
-        }
-        let message = String::from_utf8_lossy(&helper.stderr);
-        let busy = message.contains("busy");
-        let kind = if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
-        Err(io::Error::new(kind, message.lines().next().unwrap_or_default().to_owned()))
-    }
 }
 
 /// Lets the kernel read ahead as much at once as a request can carry, which only root may ask for: it

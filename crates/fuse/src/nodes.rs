@@ -8,7 +8,7 @@
 //!
 //! Locks: a shard's, for one operation on its map; dropping a node may delete an inode and happens outside.
 
-use crate::Errno;
+use crate::errno::Errno;
 use crate::numbers::{InodeNumbers, Place};
 use crate::transport::NodeId;
 use papilio::format::{InodeNumber, TreeId};

@@ -5,13 +5,13 @@
 //! when the file system has been committed and its devices are unlocked, which is when [`Session::wait`]
 //! returns. A session that is dropped unmounts, lazily if it must, and waits.
 
-use crate::MountOptions;
 use crate::fuser_transport::{Agreed, Assistant, FuserTransport, MAX_WRITE};
 use crate::ioctl::MountInfo;
-use crate::mount_point::{self, MountError, Unmounter};
-use crate::options::Transport;
+use crate::mount_point::{self, MountError};
+use crate::options::{MountOptions, Transport};
 use crate::ring_transport::{RingError, RingTransport, Serving};
 use crate::server::Server;
+use crate::unmount::Unmounter;
 use papilio::FileSystem;
 use std::io;
 use std::path::Path;

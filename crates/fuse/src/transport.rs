@@ -6,8 +6,8 @@
 //! once, also when an operation panics; and it tells the kernel's caches of what a reply says is no longer
 //! true. It has no state of the file system of its own.
 
-use crate::Errno;
 use crate::device_number;
+use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
 use std::time::Duration;

@@ -1,7 +1,7 @@
 //! fuser's types from and to ours.
 
-use crate::Errno;
 use crate::device_number;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::transport::Attributes;
 use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};

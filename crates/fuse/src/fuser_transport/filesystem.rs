@@ -1,14 +1,15 @@
 //! Each of fuser's calls as an operation of ours.
 
-use super::Agreed;
+use super::agreement::{Agreed, agree};
 use super::assistant::{Assistant, Kernel};
 use super::convert::{attributes, caller, errno, file_type, nothing, set_time, time};
+use crate::errno::Errno;
 use crate::ioctl::{Changed as IoctlChanged, IoctlReply};
+use crate::options::MountOptions;
 use crate::transport::{
     AttributeChange, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, ListedEntry, NewNode,
     NewNodeKind, NodeId, Operations, Rename, SeekTo, Write, XattrSet,
 };
-use crate::{Errno, MountOptions};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -123,7 +124,7 @@ fn node(number: INodeNo) -> NodeId {
 
 impl<O: Operations> Filesystem for FuserTransport<O> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        super::agree(config, &self.options, &self.agreed);
+        agree(config, &self.options, &self.agreed);
         Ok(())
     }
 

@@ -9,7 +9,7 @@ use super::entry::Entry;
 use super::protocol::{RequestHeader, open_flags};
 use super::reply::{Answer, Listing};
 use super::request::{Body, Request, SetHow};
-use crate::Errno;
+use crate::errno::Errno;
 use crate::ioctl::Changed as IoctlChanged;
 use crate::transport::{Changed, NodeId, Operations};
 use std::panic::{AssertUnwindSafe, catch_unwind};

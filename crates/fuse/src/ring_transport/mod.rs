@@ -21,16 +21,18 @@ mod protocol;
 mod queue;
 mod reply;
 mod request;
+mod shared;
 
 #[cfg(test)]
 mod tests;
 
-use crate::Unmounter;
-use crate::fuser_transport::{Assistant, MAX_WRITE};
+use crate::fuser_transport::Assistant;
 use crate::transport::Operations;
+use crate::unmount::Unmounter;
 use answer::Server;
 use aside::{Nudge, Workers};
 use queue::{Queue, Ring};
+use shared::Shared;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -43,8 +45,6 @@ use std::thread::{Builder, JoinHandle};
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
 /// Entries of a queue, at the beginning.
 const ENTRIES: usize = 8;
-/// Bytes of an entry's payload: the longest request or reply.
-const PAYLOAD: usize = MAX_WRITE as usize;
 
 /// Why requests cannot come over io_uring.
 #[derive(Debug, thiserror::Error)]
@@ -74,17 +74,6 @@ pub(crate) fn offered() -> Result<(), RingError> {
         Ok(_) => Err(RingError::Off),
         Err(_) => Err(RingError::Unknown),
     }
-}
-
-/// What the threads have in common.
-struct Shared<O> {
-    server: Server<O>,
-    assistant: Assistant,
-    workers: Workers,
-    nudge: Nudge,
-    device: OwnedFd,
-    /// Ends the mount where a ring fails: nobody would answer what waits for it.
-    unmounter: Unmounter,
 }
 
 /// A thread of a queue that has its ring and waits to be told what to serve.

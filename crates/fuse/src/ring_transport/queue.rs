@@ -17,11 +17,11 @@
 //! The ring has no `IORING_SETUP_DEFER_TASKRUN`: a server that is killed must not leave requests behind that only its own thread
 //! could end. Locks: those of [`Home`]. Kernel counterpart: `fs/fuse/dev_uring.c`.
 
-use super::Shared;
 use super::answer::{Lane, Stale};
 use super::entry::Entry;
 use super::home::{Held, Home};
-use crate::fuser_transport::Kernel;
+use super::shared::Shared;
+use crate::fuser_transport::{Kernel, MAX_WRITE};
 use crate::transport::Operations;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -35,6 +35,9 @@ const CAME_HOME: u64 = u64::MAX;
 const SUBMISSIONS: u32 = 64;
 /// A reply of so many bytes does not wait until the requests beside it are answered.
 const LARGE: usize = 32 << 10;
+
+/// Bytes of an entry's payload: the longest request or reply.
+const PAYLOAD: usize = MAX_WRITE as usize;
 
 /// Who has an entry.
 #[derive(Debug)]
@@ -169,7 +172,7 @@ impl<O: Operations> Queue<O> {
 
     /// Adds an entry to a queue.
     fn add(&mut self, queue: u16) -> io::Result<()> {
-        let mut entry = Entry::new(queue, super::PAYLOAD)?;
+        let mut entry = Entry::new(queue, PAYLOAD)?;
         let submission = entry.registration(self.shared.device.as_fd());
         let place = self.table.len();
         self.table.push(Place::Taken);

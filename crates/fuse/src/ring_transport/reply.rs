@@ -7,8 +7,8 @@
 use super::protocol::{
     Attr, AttrOut, Dirent, EntryOut, GetXattrOut, IoctlOut, LseekOut, OpenOut, StatfsOut, WriteOut,
 };
-use crate::Errno;
 use crate::device_number;
+use crate::errno::Errno;
 use crate::transport::{Attributes, DirectorySink, Entry, FileSystemSizes, ListedEntry};
 use papilio::FileKind;
 use std::time::Duration;

@@ -9,7 +9,7 @@ use super::protocol::{
     LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SetAttrIn,
     SetXattrIn, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
 };
-use crate::Errno;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::transport::{
     AttributeChange, CopyRange, DirectoryHandle, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,

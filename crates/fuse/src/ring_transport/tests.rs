@@ -7,7 +7,7 @@ use super::protocol::{
 };
 use super::reply::{Answer, Listing};
 use super::request::{Body, DecodeError, Request, SetHow};
-use crate::Errno;
+use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,

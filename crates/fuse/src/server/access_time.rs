@@ -7,9 +7,9 @@
 //! changed since; what changes an inode through its node says so ([`Server::changed`]), what changes it
 //! through a name makes all nodes ask anew ([`Server::names_change`]).
 
-use super::Server;
-use crate::Atime;
+use super::state::Server;
 use crate::nodes::Node;
+use crate::options::Atime;
 use papilio::format::items::inode::InodeFlags;
 use papilio::{FileKind, Metadata, Timespec};
 use std::sync::atomic::Ordering;

@@ -1,7 +1,8 @@
 //! What `stat` and `statfs` show, and changing it.
 
-use super::{Server, privileges};
-use crate::Errno;
+use super::privileges;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{AttributeChange, Attributes, Entry, FileSystemSizes, NodeId};

@@ -5,8 +5,8 @@
 //! where it ends both files; where they do not, or the files cannot share (one of them has no checksums),
 //! bytes are copied.
 
-use super::Server;
-use crate::Errno;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
 use crate::transport::{Changed, CopyRange};

@@ -1,7 +1,8 @@
 //! Opening files, and what changes their data.
 
-use super::{Server, privileges};
-use crate::Errno;
+use super::privileges;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{Changed, NodeId, SeekTo, Write};

@@ -4,46 +4,17 @@
 //! which no other entry ever has, so that a listing goes on rightly while entries come and go. `.` and `..` are at 0
 //! and 1; indexes start at 2. Entries that came after the listing began are left out, so that a listing ends
 //! even if each entry is renamed as it is read. Where nothing changes, the kernel opens directories without the server.
-//!
-//! Owns [`Listings`], the directories that are open. Locks: the table's, for one look-up.
 
-use super::Server;
 use super::data::NO_NEED;
-use crate::Errno;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::nodes::{Node, stale};
 use crate::transport::{DirectoryHandle, DirectorySink, Entry, ListedEntry, NodeId};
 use papilio::{DirEntry, EntryTarget, ErrorKind, FileKind, Inode, PathError};
-use papilio_locks::Mutex;
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// The index of a directory's first entry.
 const FIRST_INDEX: u64 = 2;
-
-/// Directories that are open.
-#[derive(Debug, Default)]
-pub(super) struct Listings {
-    next: AtomicU64,
-    /// The last index of interest of each.
-    open: Mutex<HashMap<DirectoryHandle, Arc<AtomicU64>>>,
-}
-
-impl Listings {
-    fn open(&self, last: u64) -> DirectoryHandle {
-        let handle = DirectoryHandle(self.next.fetch_add(1, Ordering::Relaxed));
-        self.open.lock().insert(handle, Arc::new(AtomicU64::new(last)));
-        handle
-    }
-
-    fn get(&self, handle: DirectoryHandle) -> Result<Arc<AtomicU64>, Errno> {
-        self.open.lock().get(&handle).cloned().ok_or(Errno(libc::EBADF))
-    }
-
-    pub(super) fn close(&self, handle: DirectoryHandle) {
-        self.open.lock().remove(&handle);
-    }
-}
 
 impl Server {
     pub(super) fn open_listing(&self, node: NodeId) -> Result<DirectoryHandle, Errno> {
@@ -159,11 +130,12 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MountOptions;
     use crate::ioctl::MountInfo;
+    use crate::options::MountOptions;
     use papilio::{FileSystem, MkfsOptions, OpenOptions};
     use papilio_device::{Device, FaultDevice, MemoryDevice};
     use std::path::Path;
+    use std::sync::Arc;
 
     /// A reply with room for some entries.
     struct Reply {

@@ -1,7 +1,7 @@
 //! Names: looking up, making, linking, renaming.
 
-use super::Server;
-use crate::Errno;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{Entry, NewNode, NewNodeKind, NodeId, Rename};

@@ -6,8 +6,8 @@
 //! kernel tells with a write whether the caller may keep them (`CAP_FSETID`); with other requests fuser does
 //! not pass that on, and user 0 stands for it.
 
-use super::Server;
-use crate::Errno;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::Node;
 use papilio::SetAttributes;

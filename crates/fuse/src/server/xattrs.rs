@@ -1,7 +1,8 @@
 //! Extended attributes, and access control lists among them.
 
-use super::{Server, privileges};
-use crate::Errno;
+use super::privileges;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
 use crate::transport::{NodeId, XattrSet};

@@ -4,8 +4,9 @@
 //! `acl_permission_check` (`fs/namei.c`), `posix_acl_permission` (`fs/posix_acl.c`), `btrfs_may_delete`,
 //! `btrfs_may_create` (`fs/btrfs/ioctl.c`).
 
-use super::{IoctlCall, Result, caller};
-use crate::Errno;
+use super::call::{IoctlCall, Result};
+use super::caller;
+use crate::errno::Errno;
 use papilio::{Inode, InodeFlags};
 
 pub(super) const EXECUTE: u32 = 1;

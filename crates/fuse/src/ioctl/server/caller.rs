@@ -4,8 +4,8 @@
 //! where it may not, less is known, and less is allowed. What is read there is the caller's own doing, so that
 //! it is used for what the caller may do, and for nothing else.
 
-use super::{Caller, IoctlCall, Result};
-use crate::Errno;
+use super::call::{Caller, IoctlCall, Result};
+use crate::errno::Errno;
 use crate::mount_table::{self, MountEntry};
 use papilio::Inode;
 use std::fs;

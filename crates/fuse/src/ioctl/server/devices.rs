@@ -3,8 +3,8 @@
 //! Kernel counterparts: `btrfs_ioctl_set_fslabel`, `btrfs_ioctl_resize`, `btrfs_ioctl_fitrim`,
 //! `btrfs_ioctl_fs_info`, `btrfs_ioctl_dev_info`, `btrfs_ioctl_space_info` (`fs/btrfs/ioctl.c`).
 
-use super::{IoctlCall, IoctlReply, Result, done, page};
-use crate::Errno;
+use super::call::{IoctlCall, IoctlReply, Result, done, page};
+use crate::errno::Errno;
 use crate::ioctl::layout::{
     DevInfo, FS_INFO_CSUM, FS_INFO_GENERATION, FS_INFO_METADATA_UUID, FeatureFlags, FsInfo, LABEL_SIZE, Page,
     SpaceArgs, TrimRange, VolArgs, put_name, until_nul,

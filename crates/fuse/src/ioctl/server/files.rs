@@ -4,8 +4,8 @@
 //! `btrfs_search_path_in_tree_user` (`fs/btrfs/ioctl.c`), `fileattr_fill_flags` (`fs/file_attr.c`).
 
 use super::access::{EXECUTE, READ};
-use super::{Changed, IoctlCall, IoctlReply, Result, done};
-use crate::Errno;
+use super::call::{Changed, IoctlCall, IoctlReply, Result, done};
+use crate::errno::Errno;
 use crate::ioctl::layout::{FileAttributes, InoLookup, InoLookupUser, put_name};
 use papilio::format::{InodeNumber, TreeId, objectid};
 use papilio::{FileKind, Inode, InodeFlags};

@@ -5,9 +5,9 @@
 //! `btrfs_ioctl_get_subvol_info`, `btrfs_ioctl_get_subvol_rootref` (`fs/btrfs/ioctl.c`).
 
 use super::access::{EXECUTE, WRITE};
+use super::call::{Changed, IoctlCall, IoctlReply, Result, done, page};
 use super::caller;
-use super::{Changed, IoctlCall, IoctlReply, Result, done, page};
-use crate::Errno;
+use crate::errno::Errno;
 use crate::ioctl::layout::{
     GetSubvolInfo, GetSubvolRootref, IoctlTimespec, Page, Rootref, SUBVOL_QGROUP_INHERIT, SUBVOL_RDONLY,
     SUBVOL_SPEC_BY_ID, SnapshotById, VolArgs, VolArgsV2, put_name, until_nul,
