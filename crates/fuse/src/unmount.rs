@@ -1,15 +1,15 @@
-//! Unmounting, from any thread.
+//! Unmounting.
 //!
-//! Owns [`Unmounter`]. Root unmounts by a system call; users ask `fusermount3`.
+//! Owns [`Unmounter`]. Root unmounts with a system call; other users go through `fusermount3`.
 
 use std::io;
 use std::path::PathBuf;
 use std::process::Command;
 
-/// The program of FUSE that mounts and unmounts for users.
+/// FUSE's set-user-id program that mounts and unmounts for users.
 pub(crate) const HELPER: &str = "fusermount3";
 
-/// Ends a mount, from any thread.
+/// A handle that ends a mount from any thread.
 #[derive(Clone, Debug)]
 pub struct Unmounter {
     directory: PathBuf,
@@ -20,18 +20,19 @@ impl Unmounter {
         Self { directory }
     }
 
-    /// Unmounts. What the kernel holds is written first; the session ends when the server has seen that.
+    /// Unmounts after the kernel has written back its cache. The session ends when the server
+    /// notices.
     ///
     /// # Errors
-    /// EBUSY where the mount is in use, or what the system says.
+    /// EBUSY if the mount is in use, or another error of the system.
     pub fn unmount(&self) -> io::Result<()> {
         self.end(rustix::mount::UnmountFlags::NOFOLLOW, &["-u"])
     }
 
-    /// Takes the mount out of sight; it ends when nobody uses it any more.
+    /// Detaches the mount from the tree of mounts. It ends with its last user.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error.
     pub fn detach(&self) -> io::Result<()> {
         use rustix::mount::UnmountFlags;
         self.end(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH, &["-u", "-z"])

@@ -1,19 +1,21 @@
-//! The transport over `/dev/fuse`, by the fuser crate. (`ring_transport` is the other one.)
+//! The transport over `/dev/fuse`, based on the fuser crate.
 //!
-//! Owns [`FuserTransport`] (fuser's `Filesystem`, in `filesystem.rs`) and what is agreed with the kernel when a
-//! mount begins. fuser calls from several threads, each of which reads a request, has it answered and
-//! replies; a panic in an operation is caught and answered with EIO, and the thread goes on.
+//! Owns [`FuserTransport`], an implementation of fuser's `Filesystem`, and the agreement with the
+//! kernel at the start of a mount. fuser runs several threads, each of which reads a request, calls
+//! the server and replies. A panic in an operation is caught and answered with EIO, and the thread
+//! continues.
 //!
-//! What fuser 0.18 has no operation for is answered with ENOSYS, and the kernel does without:
-//! - `STATX`: the kernel asks for ordinary attributes instead, and `statx` shows no birth time;
-//! - `TMPFILE`: `open` with `O_TMPFILE` is EOPNOTSUPP;
-//! - `SYNCFS`: the kernel sends it to a server that was mounted by a user in no case. `sync` writes the kernel's cache
-//!   to the server, and the next commit makes it durable; `fsync` asks the server at once;
+//! fuser 0.18 answers requests that it does not know with ENOSYS, and the kernel does without them:
+//!
+//! - `STATX`: the kernel asks for ordinary attributes instead, and `statx` shows no birth time.
+//! - `TMPFILE`: `open` with `O_TMPFILE` fails with EOPNOTSUPP.
+//! - `SYNCFS`: the kernel does not send it to servers in user space. `sync` writes the kernel's
+//!   cache to the server, and the next commit makes it durable. `fsync` reaches the server at once.
 //! - `COPY_FILE_RANGE_64`: copies of more than 4 GiB come in pieces.
 //!
-//! Some requests need the kernel's help before they can be answered (data that it has not written yet, caches
-//! that an ioctl made untrue). The kernel may turn to the server to help, so such requests are moved from the
-//! threads that serve to the [`Assistant`]'s.
+//! Some requests need the kernel's help before the server can answer them: writeback of the
+//! kernel's dirty data, or invalidation of caches after an ioctl. The kernel may in turn send
+//! requests to the server. Threads that serve therefore hand such requests to the [`Assistant`].
 
 mod agreement;
 mod assistant;

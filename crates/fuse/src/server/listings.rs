@@ -12,11 +12,11 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Directories that are open.
+/// The open directories.
 #[derive(Debug, Default)]
 pub(super) struct Listings {
     next: AtomicU64,
-    /// The last index of interest of each.
+    /// Index of the last entry that each listing shows.
     open: Mutex<HashMap<DirectoryHandle, Arc<AtomicU64>>>,
 }
 

@@ -1,9 +1,10 @@
-//! The server: each operation that the kernel asks for, as calls of the library.
+//! The server: implements each operation of the kernel with calls of the library.
 //!
-//! Owns [`Server`]. There is no file-system logic here, only translation: from nodes to inodes, from the
-//! library's errors to error numbers, and the rules that in the kernel lie above a file system and that
-//! FUSE leaves to the server (access times, set-user-id bits, who may open what). No lock is held across a
-//! call of the library, but for those that the library holds itself.
+//! Owns the [`Operations`] of [`Server`]. It holds no file-system logic and only translates: nodes
+//! to inodes and the library's errors to error numbers. It also applies the rules that the kernel
+//! keeps above a file system and that FUSE leaves to the server: access times, set-user-id bits,
+//! and permission to open files with certain inode flags. It holds no lock of its own across a call
+//! of the library.
 
 mod access_time;
 mod attributes;
@@ -29,8 +30,8 @@ use crate::transport::{
 use papilio::format::{InodeNumber, TreeId};
 use std::time::Duration;
 
-/// Ioctls that mean all data that was written before: snapshots and commits; and what makes a subvolume
-/// read-only, because nothing could be written to it any more.
+/// Ioctls that need all data written before them: snapshots, commits, and making a subvolume
+/// read-only, after which nothing could be written back to it.
 const NEEDS_DATA: [Command; 6] = [
     Command::SNAP_CREATE,
     Command::SNAP_CREATE_V2,
@@ -158,7 +159,7 @@ impl Operations for Server {
     }
 
     fn may_keep_listings(&self) -> bool {
-        // Each listing is noted then.
+        // With strictatime every listing updates the access time.
         self.access_times != Some(Atime::Strict)
     }
 

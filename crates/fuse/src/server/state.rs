@@ -13,15 +13,16 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// A mounted file system.
+/// The server of a mounted file system.
 pub(crate) struct Server {
     pub(super) fs: FileSystem,
     pub(super) nodes: Nodes,
     pub(super) listings: Listings,
     pub(super) mount: MountInfo,
-    /// When reads are noted; `None` for never.
+    /// The rule for access times; `None` if reads never update them.
     pub(super) access_times: Option<Atime>,
-    /// Counts changes of names, which change times of inodes that are not looked up here.
+    /// Number of changes to names. They change times of inodes whose nodes the server does not look
+    /// up.
     pub(super) name_changes: AtomicU64,
     pub(super) valid_for: Duration,
     pub(super) sector_size: u32,
@@ -29,10 +30,10 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// A server of `fs`, whose root is the one that it was opened with.
+    /// Creates a server of `fs`, whose root is the mounted directory.
     ///
     /// # Errors
-    /// A root directory that cannot be read.
+    /// The root directory cannot be read.
     pub(crate) fn new(fs: FileSystem, mount: MountInfo, options: &MountOptions) -> papilio::Result<Self> {
         let nodes = Nodes::new(fs.root()?);
         let noted = !options.read_only && options.noatime != Atime::Noatime;
@@ -50,7 +51,7 @@ impl Server {
         })
     }
 
-    /// A handle on the file system, to close it when the server is gone.
+    /// Returns a handle to the file system, to close it after the server is gone.
     pub(crate) fn file_system(&self) -> FileSystem {
         self.fs.clone()
     }

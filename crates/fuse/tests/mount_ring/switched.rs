@@ -44,7 +44,7 @@ fn rings_that_are_off_are_refused_before_anything_is_mounted() {
     assert!(matches!(refused, MountError::Ring(RingError::Off)), "{refused}");
     assert_eq!(
         refused.to_string(),
-        "FUSE over io_uring is off in this kernel; root switches it on by: \
+        "FUSE over io_uring is disabled in this kernel; root enables it with: \
          echo Y > /sys/module/fuse/parameters/enable_uring"
     );
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
