@@ -11,30 +11,30 @@ use papilio::{FileSystem, Inode};
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// Who asks.
+/// The process that made a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Caller {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Thread, as the server's PID namespace numbers it.
+    /// Thread id in the server's PID namespace; 0 if it is not visible there.
     pub pid: u32,
 }
 
-/// What ioctls need to know of the mount.
+/// The properties of a mount that ioctls need.
 #[derive(Clone, Debug)]
 pub struct MountInfo {
-    /// What was mounted.
+    /// The mounted source.
     pub source: PathBuf,
-    /// Where, as an absolute path.
+    /// The mount point, an absolute path.
     pub directory: PathBuf,
-    /// Whether owners may delete their subvolumes (`user_subvol_rm_allowed`).
+    /// Owners may delete their subvolumes (`user_subvol_rm_allowed`).
     pub user_subvol_rm_allowed: bool,
 }
 
 impl MountInfo {
-    /// Of a mount of `source` on `directory`, which must be absolute.
+    /// Describes a mount of `source` on `directory`, which must be absolute.
     pub fn new(source: &Path, directory: &Path, options: &MountOptions) -> Self {
         Self {
             source: source.to_path_buf(),
@@ -51,35 +51,35 @@ pub struct IoctlCall<'a> {
     pub fs: &'a FileSystem,
     /// The mount.
     pub mount: &'a MountInfo,
-    /// The file or directory that it was called on, as it is now.
+    /// The file or directory of the call, freshly read.
     pub inode: &'a Inode,
     /// The command's number.
     pub command: u32,
-    /// What the caller passed.
+    /// The bytes that the caller passed.
     pub input: &'a [u8],
-    /// Bytes that can be returned.
+    /// Maximum number of bytes to return.
     pub output_size: usize,
-    /// Who asks.
+    /// The calling process.
     pub caller: Caller,
-    /// The caller's umask, for where the system does not tell it.
+    /// The caller's umask, if /proc does not show it.
     pub umask: u32,
 }
 
-/// What is answered.
+/// The reply to an ioctl.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct IoctlReply {
-    /// What `ioctl` returns; an errno as a negative number where something is returned beside it.
+    /// The result of `ioctl`; a negative errno if data is returned as well.
     pub result: i32,
-    /// What is copied to the caller.
+    /// The bytes for the caller.
     pub output: Vec<u8>,
-    /// What the kernel may hold in its caches and is no longer true.
+    /// Changes that the kernel's caches do not know of.
     pub changed: Vec<Changed>,
 }
 
-/// Something that an ioctl changed behind the kernel's caches.
+/// A change that the kernel's caches do not know of.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Changed {
-    /// An entry of a directory came or went.
+    /// A directory entry was added or removed.
     Entry {
         /// The directory.
         directory: (TreeId, InodeNumber),
@@ -93,19 +93,19 @@ pub enum Changed {
 pub(super) type Result<T, E = Errno> = std::result::Result<T, E>;
 
 impl<'a> IoctlCall<'a> {
-    /// What the caller passed, as a struct.
+    /// Reads the caller's bytes as a struct; EINVAL if there are too few.
     pub(super) fn argument<T: FromBytes>(&self) -> Result<T> {
         T::read_from_prefix(self.input).map(|(argument, _)| argument).map_err(|_| Errno(libc::EINVAL))
     }
 
-    /// A reply with a struct, or as much of it as the caller has room for.
+    /// Replies with a struct, cut to the length that the caller accepts.
     pub(super) fn reply<T: IntoBytes + Immutable>(&self, output: &T) -> Result<IoctlReply> {
         let bytes = output.as_bytes();
         let output = bytes[..bytes.len().min(self.output_size)].to_vec();
         Ok(IoctlReply { output, ..IoctlReply::default() })
     }
 
-    /// Refuses who is neither root nor runs the server.
+    /// Refuses callers that are neither root nor the server's own user.
     pub(super) fn must_be_administrator(&self) -> Result<()> {
         if self.is_administrator() { Ok(()) } else { Err(Errno(libc::EPERM)) }
     }
@@ -115,12 +115,13 @@ impl<'a> IoctlCall<'a> {
     }
 }
 
-/// A reply that says only that it was done.
+/// Replies without data.
 pub(super) fn done(changed: Vec<Changed>) -> Result<IoctlReply> {
     Ok(IoctlReply { changed, ..IoctlReply::default() })
 }
 
-/// Fills a page with records from `cursor` on, each made by `write`, as many as fit.
+/// Replies with a page of records from index `cursor` on, as many as fit. `write` encodes each
+/// record.
 pub(super) fn page<T>(
     call: &IoctlCall<'_>,
     mut page: Page,

@@ -1,8 +1,12 @@
-//! What a server answers to an ioctl.
+//! The server's side of ioctls.
 //!
-//! Owns [`IoctlCall`], [`IoctlReply`] and [`handle`], which sends each command to its maker. Invariant: what
-//! the kernel lets only an administrator do, only root and whoever runs the server may do here; the rest
-//! follows the permissions of files ([`access`]). Kernel counterpart: `btrfs_ioctl` (`fs/btrfs/ioctl.c`).
+//! Owns [`handle`], which dispatches each command to its handler.
+//!
+//! **Invariants**
+//! - Operations that the kernel reserves for administrators are reserved for root and the server's
+//!   own user. Permissions of files govern the rest (`access.rs`).
+//!
+//! Kernel counterpart: `btrfs_ioctl` (`fs/btrfs/ioctl.c`).
 
 mod access;
 mod call;
@@ -23,8 +27,8 @@ use std::os::unix::fs::MetadataExt;
 /// Answers an ioctl.
 ///
 /// # Errors
-/// ENOTTY for a command that is not known, EPERM and EACCES for what the caller may not do, EINVAL for
-/// arguments without sense; else what the library says, as the kernel's Btrfs would.
+/// ENOTTY for an unknown command, EPERM and EACCES for missing permissions, EINVAL for invalid
+/// arguments. Otherwise the library's error, as the kernel's Btrfs would return it.
 pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     match Command(call.command) {
         Command::GET_FLAGS => files::get_flags(call),
@@ -78,7 +82,7 @@ fn server_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.reply(&info)
 }
 
-/// The inode of this process's PID namespace, or 0.
+/// Returns the inode number of this process's PID namespace, or 0 if it is unknown.
 pub(super) fn pid_namespace() -> u64 {
     std::fs::metadata("/proc/self/ns/pid").map_or(0, |metadata| metadata.ino())
 }
