@@ -6,7 +6,6 @@
 
 use crate::args::GlobalArgs;
 use crate::holder;
-use crate::mounted::Target;
 use crate::output::escaped;
 use crate::path::ImagePath;
 use anyhow::Context as _;
@@ -17,25 +16,6 @@ use std::fmt;
 use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
-
-/// The arguments make no sense together.
-#[derive(Debug)]
-pub struct UsageError(String);
-
-impl UsageError {
-    /// With what is wrong, as a line.
-    pub fn new(text: impl fmt::Display) -> Self {
-        Self(text.to_string())
-    }
-}
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
 
 /// What all commands share.
 pub struct Context {
@@ -217,56 +197,6 @@ pub fn describe(path: &ImagePath, error: &Error) -> String {
         Error::Path { kind, .. } => format!("{path}: {kind}"),
         other => format!("{path}: {other}"),
     }
-}
-
-/// As [`for_each_operand`], with file systems that are open for changes.
-pub fn for_each_operand_to_change(
-    context: &Context,
-    operands: &[std::ffi::OsString],
-    mut each: impl FnMut(ImagePath, FileSystem) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for_each_operand(context, operands, |path| {
-        let system = context.change(&path.image)?;
-        each(path, system)
-    })
-}
-
-/// Runs `each` for every operand; a failure of one is reported and the others go on.
-pub fn for_each_operand(
-    context: &Context,
-    operands: &[std::ffi::OsString],
-    mut each: impl FnMut(ImagePath) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for_each_parsed(context, operands, ImagePath::parse, &mut each)
-}
-
-/// As [`for_each_operand`], of operands that may lie in a mount.
-pub fn for_each_target(
-    context: &Context,
-    operands: &[std::ffi::OsString],
-    parse: impl Fn(&std::ffi::OsStr) -> Result<Target, UsageError>,
-    mut each: impl FnMut(Target) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for_each_parsed(context, operands, parse, &mut each)
-}
-
-fn for_each_parsed<T>(
-    context: &Context,
-    operands: &[std::ffi::OsString],
-    parse: impl Fn(&std::ffi::OsStr) -> Result<T, UsageError>,
-    each: &mut dyn FnMut(T) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for operand in operands {
-        match each(parse(operand)?) {
-            Ok(()) => {}
-            Err(error) if crate::is_closed_pipe(&error) || error.is::<UsageError>() => {
-                return Err(error);
-            }
-            Err(error) if error.is::<crate::output::OutputError>() => return Err(error),
-            Err(error) => context.failure(&error),
-        }
-    }
-    Ok(())
 }
 
 /// A file of the host, with its name in the error.

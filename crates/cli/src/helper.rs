@@ -6,7 +6,7 @@
 //! [-t TYPE]`. Where no such link is installed, FUSE's own helper, `mount.fuse`, takes `mount -t fuse.papilio` to a
 //! call of `papilio SOURCE DIR -o OPTIONS`, which is understood too: no command starts with a slash.
 
-use crate::UsageError;
+use crate::usage_error::UsageError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;

@@ -6,27 +6,31 @@
 
 #![forbid(unsafe_code)]
 
-pub mod args;
-pub mod commands;
-pub mod context;
+mod args;
+mod cli;
+mod commands;
+mod context;
 mod copy;
+mod errno_text;
 mod filling;
 mod helper;
 mod holder;
 mod log;
 mod mounted;
+mod operands;
 mod output;
 mod path;
 mod time;
 mod tree;
 mod units;
+mod usage_error;
 
-pub use context::UsageError;
+pub use usage_error::UsageError;
 
-use clap::Parser;
+use clap::CommandFactory;
+use cli::Cli;
 use context::Context;
 use std::ffi::OsString;
-use std::io;
 
 /// How a run ended; `main` makes the exit code of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +52,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
             return Outcome::WrongUsage;
         }
     };
-    let cli = match args::Cli::try_parse_from(args::with_long_dashes(arguments)) {
+    let cli = match Cli::parse_arguments(arguments) {
         Ok(cli) => cli,
         Err(error) => {
             let wrong = error.use_stderr();
@@ -58,13 +62,13 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
         }
     };
     let context = Context::resolve(cli.global);
-    let ran = cli.command.run(&context);
+    let ran = cli.command.run(&context, Cli::command);
     // What was done before a failure stays done, as on a mounted file system.
     context.close();
     match ran {
         Ok(()) if context.has_failed() => Outcome::Failed,
         Ok(()) => Outcome::Done,
-        Err(error) if is_closed_pipe(&error) => Outcome::Done,
+        Err(error) if output::is_closed_pipe(&error) => Outcome::Done,
         Err(error) => {
             context.failure(&error);
             match error.downcast_ref::<UsageError>() {
@@ -73,11 +77,4 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
             }
         }
     }
-}
-
-/// Whether the reader of our output has gone (`papilio find ... | head`): no reason for a word.
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
-    })
 }

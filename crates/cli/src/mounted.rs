@@ -4,9 +4,10 @@
 //! directory in a mount of Papilio's, or of the kernel's Btrfs, is a path in a mount; so is a file there, unless
 //! it is itself an image. The kernel's Btrfs answers its own ioctls, so that most commands work there too.
 
-use crate::UsageError;
+use crate::errno_text;
 use crate::output::escaped;
 use crate::path::{ImagePath, Operand};
+use crate::usage_error::UsageError;
 use papilio_fuse::ioctl::client::MountedPath;
 use papilio_fuse::mount_table::MountEntry;
 use std::ffi::OsStr;
@@ -121,7 +122,7 @@ impl Mounted {
             Some(rustix::io::Errno::NOTCONN) => {
                 format!("{self}: the mount's server is gone; end the mount with: papilio umount {self}")
             }
-            Some(errno) => format!("{self}: {}", crate::mounted::text_of(errno)),
+            Some(errno) => format!("{self}: {}", errno_text::text_of(errno)),
             None => format!("{self}: {error}"),
         })
     }
@@ -131,29 +132,4 @@ impl fmt::Display for Mounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&escaped(self.path.as_os_str().as_bytes())))
     }
-}
-
-/// An errno as the commands on images say it.
-pub fn text_of(errno: rustix::io::Errno) -> String {
-    use papilio::PathError;
-    use rustix::io::Errno;
-    let reason = match errno {
-        Errno::NOENT => PathError::NotFound,
-        Errno::NOTDIR => PathError::NotADirectory,
-        Errno::EXIST => PathError::Exists,
-        Errno::NOTEMPTY => PathError::NotEmpty,
-        Errno::PERM => PathError::NotPermitted,
-        Errno::ACCESS => PathError::AccessDenied,
-        Errno::NAMETOOLONG => PathError::NameTooLong,
-        Errno::BUSY => PathError::Busy,
-        Errno::XDEV => return "a snapshot lies in the file system of its source".to_owned(),
-        Errno::ROFS => return "the file system or the subvolume is read-only".to_owned(),
-        Errno::NOSPC => return "no space left on the file system".to_owned(),
-        other => {
-            let text = io::Error::from(other).to_string();
-            // Rust adds the number, which says nothing more.
-            return text.split(" (os error").next().unwrap_or_default().to_lowercase();
-        }
-    };
-    reason.to_string()
 }

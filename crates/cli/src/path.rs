@@ -4,8 +4,8 @@
 //! divides; where a name holds several, the first one behind which an existing file or device ends
 //! wins, so that `/dev/disk/by-path/pci:/a` can still be named by being there.
 
-use crate::UsageError;
 use crate::output::escaped;
+use crate::usage_error::UsageError;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};

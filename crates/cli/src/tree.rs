@@ -2,7 +2,8 @@
 //!
 //! Owns [`for_each_inode`].
 
-use crate::context::{Context, describe, for_each_operand_to_change};
+use crate::context::{Context, describe};
+use crate::operands::for_each_operand_to_change;
 use crate::path::ImagePath;
 use papilio::{Error, FileKind, Inode};
 use std::ffi::OsString;

@@ -1,6 +1,7 @@
 //! `papilio bench`: the workloads of `papilio-bench`, with this command's exit codes.
 
-use crate::context::{Context, UsageError};
+use crate::context::Context;
+use crate::usage_error::UsageError;
 
 /// Run the same work by the kernel's Btrfs and by Papilio, in turn, and compare
 ///

@@ -1,7 +1,8 @@
 //! `papilio cat`: the bytes of files. Large files are read and verified on a second thread while
 //! the first writes.
 
-use crate::context::{Context, for_each_operand};
+use crate::context::Context;
+use crate::operands::for_each_operand;
 use crate::output::Output;
 use crate::path::ImagePath;
 use papilio::{FileKind, PathError};

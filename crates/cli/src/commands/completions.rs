@@ -1,8 +1,6 @@
 //! `papilio completions`: the shell's completion script, from the command's own definitions.
 
-use crate::args::Cli;
 use crate::output::Output;
-use clap::CommandFactory;
 use clap_complete::Shell;
 
 /// Print a shell's completion script
@@ -17,9 +15,9 @@ pub struct Args {
 
 impl Args {
     /// Prints the script.
-    pub fn run(self) -> anyhow::Result<()> {
+    pub fn run(self, mut definition: clap::Command) -> anyhow::Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "papilio", &mut script);
+        clap_complete::generate(self.shell, &mut definition, "papilio", &mut script);
         let mut output = Output::new()?;
         output.bytes(&script)?;
         Ok(output.finish()?)

@@ -1,6 +1,7 @@
 //! `papilio du`: the space that files take, each inode counted once.
 
-use crate::context::{Context, describe, for_each_operand};
+use crate::context::{Context, describe};
+use crate::operands::for_each_operand;
 use crate::output::{JsonArray, Output, disk_bytes, human_size, json_bytes};
 use crate::path::ImagePath;
 use papilio::{DirEntry, FileKind, Inode};

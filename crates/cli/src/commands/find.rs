@@ -2,7 +2,8 @@
 
 mod tests;
 
-use crate::context::{Context, describe, for_each_operand};
+use crate::context::{Context, describe};
+use crate::operands::for_each_operand;
 use crate::output::{JsonArray, Output, disk_bytes, is_device, json_bytes, json_inode, mode_letters};
 use crate::path::ImagePath;
 use crate::time;

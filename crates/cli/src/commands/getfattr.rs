@@ -2,7 +2,8 @@
 //!
 //! Owns the forms of values that getfattr(1) and setfattr(1) have: quoted text, hexadecimal, base64.
 
-use crate::context::{Context, for_each_operand};
+use crate::context::Context;
+use crate::operands::for_each_operand;
 use crate::output::{JsonArray, Output, json_bytes};
 use papilio::{Inode, PathError, Xattr};
 use serde_json::{Map, Value};

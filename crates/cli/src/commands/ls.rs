@@ -2,12 +2,13 @@
 //!
 //! Owners are numbers: the names in the host's user database belong to other people.
 
-use crate::context::{Context, UsageError, describe};
+use crate::context::{Context, describe};
 use crate::output::{
     JsonArray, Output, disk_bytes, human_size, is_device, json_bytes, json_inode, mode_letters,
 };
 use crate::path::ImagePath;
 use crate::time;
+use crate::usage_error::UsageError;
 use papilio::{FileKind, Inode};
 use std::collections::HashSet;
 use std::ffi::OsString;

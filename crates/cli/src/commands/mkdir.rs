@@ -1,8 +1,9 @@
 //! `papilio mkdir`.
 
 use super::chmod::Mode;
-use crate::context::{Context, for_each_operand_to_change};
+use crate::context::Context;
 use crate::filling::Caller;
+use crate::operands::for_each_operand_to_change;
 use crate::path::ImagePath;
 use papilio::{Error, FileKind, FileSystem, NewKind, PathError, SetAttributes};
 use std::ffi::OsString;

@@ -1,8 +1,8 @@
 //! `papilio mv`.
 
-use crate::UsageError;
 use crate::context::Context;
 use crate::path::ImagePath;
+use crate::usage_error::UsageError;
 use papilio::{Error, FileKind, PathError, RenameMode};
 use std::ffi::OsString;
 

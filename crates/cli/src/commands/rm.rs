@@ -1,6 +1,7 @@
 //! `papilio rm`.
 
-use crate::context::{Context, describe, for_each_operand_to_change};
+use crate::context::{Context, describe};
+use crate::operands::for_each_operand_to_change;
 use crate::path::ImagePath;
 use papilio::{Error, FileKind, Inode, PathError};
 use std::ffi::OsString;

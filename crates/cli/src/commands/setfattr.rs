@@ -1,7 +1,8 @@
 //! `papilio setfattr`.
 
 use super::getfattr::decode;
-use crate::context::{Context, for_each_operand_to_change};
+use crate::context::Context;
+use crate::operands::for_each_operand_to_change;
 use papilio::XattrSet;
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
@@ -34,7 +35,7 @@ impl Args {
     /// Sets or removes it.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let value = self.value.as_deref().unwrap_or_default().as_bytes();
-        let value = decode(value).map_err(crate::UsageError::new)?;
+        let value = decode(value).map_err(crate::usage_error::UsageError::new)?;
         for_each_operand_to_change(context, &self.paths, |path, _| {
             let inode = context.inode(&path, !self.no_dereference)?;
             let done = match (&self.name, &self.remove) {

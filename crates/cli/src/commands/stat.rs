@@ -1,6 +1,7 @@
 //! `papilio stat`: what stat(1) shows, and what only Btrfs knows.
 
-use crate::context::{Context, for_each_operand};
+use crate::context::Context;
+use crate::operands::for_each_operand;
 use crate::output::{
     JsonArray, Output, disk_bytes, is_device, json_bytes, json_inode, kind_words, mode_letters,
 };

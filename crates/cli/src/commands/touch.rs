@@ -1,7 +1,8 @@
 //! `papilio touch`.
 
-use crate::context::{Context, for_each_operand_to_change};
+use crate::context::Context;
 use crate::filling::Caller;
+use crate::operands::for_each_operand_to_change;
 use crate::time;
 use papilio::{Error, NewKind, PathError, SetAttributes, SetTime, Timespec};
 use std::ffi::OsString;

@@ -1,7 +1,8 @@
 //! `papilio truncate`.
 
-use crate::context::{Context, for_each_operand_to_change};
+use crate::context::Context;
 use crate::filling::Caller;
+use crate::operands::for_each_operand_to_change;
 use crate::units::parse_size;
 use papilio::{Error, NewKind, PathError};
 use std::ffi::OsString;

@@ -12,8 +12,9 @@
 
 use super::event::{Attributes, Event, InodeId, Special};
 use super::host_attributes::{Keeper, Node};
-use super::{Sink, Stop};
+use super::sink::{Sink, Stop};
 use crate::context::Context;
+use crate::errno_text::system_text;
 use crate::path::ImagePath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -147,10 +148,10 @@ impl<'a> HostSink<'a> {
     fn fail(&self, path: &str, errno: Errno) -> Result<(), Stop> {
         match errno {
             Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
-                Err(Stop(anyhow::anyhow!("{path}: {}; the copy stops here", reason(errno))))
+                Err(Stop(anyhow::anyhow!("{path}: {}; the copy stops here", system_text(errno))))
             }
             errno => {
-                self.context.error(format_args!("{path}: {}", reason(errno)));
+                self.context.error(format_args!("{path}: {}", system_text(errno)));
                 Ok(())
             }
         }
@@ -416,7 +417,7 @@ impl<'a> HostSink<'a> {
 
     fn write_failed(&self, current: &Current, error: &std::io::Error) -> Result<(), Stop> {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
-        self.incomplete(current, &reason(errno));
+        self.incomplete(current, &system_text(errno));
         match errno {
             Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
                 Err(Stop(anyhow::anyhow!("the destination takes no more; the copy stops here")))
@@ -589,15 +590,6 @@ fn node_kind(special: Special) -> (FileType, rustix::fs::Dev) {
         Special::Socket => (FileType::Socket, 0),
         Special::Block { major, minor } => (FileType::BlockDevice, rustix::fs::makedev(major, minor)),
         Special::Character { major, minor } => (FileType::CharacterDevice, rustix::fs::makedev(major, minor)),
-    }
-}
-
-/// The system's words, without its number.
-pub fn reason(errno: Errno) -> String {
-    let text = std::io::Error::from(errno).to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
     }
 }
 

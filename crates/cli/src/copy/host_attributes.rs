@@ -5,8 +5,8 @@
 //! of these change it, the times.
 
 use super::event::Attributes;
-use super::host::reason;
 use crate::context::Context;
+use crate::errno_text::system_text;
 use crate::output::escaped;
 use papilio::{Timespec, Xattr};
 use rustix::fs::{AtFlags, Gid, Mode, Timestamps, Uid, XattrFlags};
@@ -128,9 +128,9 @@ impl<'a> Keeper<'a> {
             match errno {
                 Errno::OPNOTSUPP | Errno::PERM if errno != Errno::PERM || !self.privileged => {
                     self.unsupported += 1;
-                    self.example.get_or_insert_with(|| format!("{path}: {name}: {}", reason(errno)));
+                    self.example.get_or_insert_with(|| format!("{path}: {name}: {}", system_text(errno)));
                 }
-                errno => self.context.error(format_args!("{path}: attribute {name}: {}", reason(errno))),
+                errno => self.context.error(format_args!("{path}: attribute {name}: {}", system_text(errno))),
             }
         }
     }

@@ -10,38 +10,20 @@ pub mod host;
 mod host_attributes;
 pub mod image;
 pub mod progress;
+mod sink;
 pub mod source;
 pub mod tar;
 
 use crate::context::Context;
 use event::{BufferPool, Event};
 use progress::Progress;
+use sink::{Sink, Stop};
 use source::{Source, SourceOptions};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 /// Batches that may wait between the two threads.
 const QUEUED_BATCHES: usize = 8;
-
-/// What the events of a copy become.
-pub trait Sink {
-    /// A new source begins; its first event names its top.
-    fn begin(&mut self, source: usize) -> Result<(), Stop>;
-    /// Bytes of the file that the last `File` began.
-    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Stop>;
-    /// Any other event. Failures of single files are reported and are no error here.
-    fn take(&mut self, event: Event) -> Result<(), Stop>;
-}
-
-/// The whole copy cannot go on: a full destination, an archive that cannot be written.
-#[derive(Debug)]
-pub struct Stop(pub anyhow::Error);
-
-impl<E: Into<anyhow::Error>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Self(error.into())
-    }
-}
 
 /// Copies all `sources` into `sink`.
 pub fn run(

@@ -7,7 +7,7 @@
 
 use super::event::{Attributes, Event, InodeId, Special};
 use super::host_attributes::is_acl;
-use super::{Sink, Stop};
+use super::sink::{Sink, Stop};
 use crate::context::Context;
 use crate::output::escaped;
 use crate::path::ImagePath;

@@ -3,11 +3,12 @@
 //! Owns [`IntoImage`]. From the host, [`papilio::Populate`] does the work; between places of file systems,
 //! [`crate::copy::image`].
 
-use super::Args;
+use super::args::Args;
 use crate::context::Context;
 use crate::copy::image::{ImageCopy, ImageCopyOptions};
 use crate::filling::{Caller, Report};
 use crate::path::{ImagePath, Operand};
+use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use papilio::{Error, Existing, FileKind, FileSystem, Inode, NewKind, PathError, Populate, PopulateObserver};
 use std::fs::File;
@@ -188,5 +189,5 @@ fn is_fatal(error: &anyhow::Error) -> bool {
     let fatal = |error: &Error| {
         !matches!(error, Error::Path { .. } | Error::Host { .. } | Error::Invalid(_) | Error::Open(_))
     };
-    error.downcast_ref::<Error>().is_some_and(fatal) || error.is::<crate::UsageError>()
+    error.downcast_ref::<Error>().is_some_and(fatal) || error.is::<UsageError>()
 }

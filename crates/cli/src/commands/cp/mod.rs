@@ -1,17 +1,19 @@
 //! `papilio cp`: which source goes where, by cp(1)'s own rules; the copying is [`crate::copy`]'s, and into
 //! a file system that of [`into`].
 
+mod args;
 mod into;
 
-use crate::UsageError;
+pub use args::Args;
+
 use crate::context::{Context, create_host_file};
 use crate::copy;
 use crate::copy::host::{HostOptions, HostSink, Place};
-use crate::copy::image::Share;
 use crate::copy::progress::Progress;
 use crate::copy::source::{Source, SourceOptions, refuse_without_recursion};
 use crate::copy::tar::TarSink;
 use crate::path::{ImagePath, Operand};
+use crate::usage_error::UsageError;
 use into::IntoImage;
 use papilio::FileKind;
 use std::collections::HashMap;
@@ -20,50 +22,6 @@ use std::io::{BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
-
-/// Copy files and directories out of a file system, into one, and within it
-///
-/// The rules are cp(1)'s: into DEST if that is a directory, else as DEST; dir/. means the content of a
-/// directory. Without -r and -a, symbolic links are followed and directories left out. Holes stay holes. What
-/// exists at the destination is replaced; below DEST, links of the host are never followed. Within a file
-/// system, the copy shares the data of the original.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// The sources, then the destination unless -t or --to-tar names it; each is IMAGE:/PATH or a path of
-    /// the host, but not all are the host's
-    #[arg(value_name = "SOURCE... [DEST]", required = true)]
-    #[arg(value_hint = clap::ValueHint::AnyPath)]
-    paths: Vec<OsString>,
-    /// Copy directories with all that is in them
-    #[arg(short, long, visible_short_alias = 'R')]
-    recursive: bool,
-    /// As -r, and keep owners (on the host: if root), modes, times, extended attributes, ACLs and hard links
-    #[arg(short, long)]
-    archive: bool,
-    /// Leave alone what exists
-    #[arg(short, long, conflicts_with = "to_tar")]
-    no_clobber: bool,
-    /// Stay in the subvolume of each source
-    #[arg(short = 'x', long)]
-    one_file_system: bool,
-    /// Copy into this directory
-    #[arg(short, long, value_name = "DIR", conflicts_with = "to_tar")]
-    #[arg(value_hint = clap::ValueHint::DirPath)]
-    target_directory: Option<OsString>,
-    /// Copy as DEST even if that is a directory
-    #[arg(short = 'T', long, conflicts_with_all = ["target_directory", "to_tar"])]
-    no_target_directory: bool,
-    /// Within a file system, share the data of files instead of copying it
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
-    #[arg(default_value = "auto", default_missing_value = "always")]
-    reflink: Share,
-    /// Write a tar archive instead, with all that -a keeps; `-` is standard output
-    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
-    to_tar: Option<PathBuf>,
-    /// No progress bar (there is none anyway where standard error is no terminal)
-    #[arg(long)]
-    no_progress: bool,
-}
 
 impl Args {
     /// Copies.

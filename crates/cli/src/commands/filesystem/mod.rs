@@ -20,17 +20,11 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Show label, UUID and devices
     Show(show::Args),
-    /// Show used space by type and profile
     Df(df::Args),
-    /// Show used and free space in detail
     Usage(usage::Args),
-    /// Show the label, or set it
     Label(label::Args),
-    /// Make a file system larger or smaller
     Resize(resize::Args),
-    /// Finish what earlier changes left to the background
     Sync(sync::Args),
 }
 

@@ -2,10 +2,10 @@
 //!
 //! Owns [`TestArgs`] (as typed) and [`Tests`] (resolved). All of them must hold.
 
-use crate::UsageError;
 use crate::output::find_letter;
 use crate::path::ImagePath;
 use crate::time;
+use crate::usage_error::UsageError;
 use globset::{GlobBuilder, GlobMatcher};
 use papilio::{FileKind, Inode};
 use std::cmp::Ordering;

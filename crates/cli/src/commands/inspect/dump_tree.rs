@@ -6,9 +6,9 @@
 use super::details::write_text;
 use super::items::{Choice, describe};
 use super::key_text::{key_json, key_text, object_name};
-use crate::UsageError;
 use crate::context::Context;
 use crate::output::{JsonArray, Output};
+use crate::usage_error::UsageError;
 use papilio::format::{LogicalAddress, TreeId, objectid};
 use papilio::{Block, FileSystem, TreeBlocks, TreeRoot};
 use serde_json::{Map, Value, json};

@@ -19,11 +19,8 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Show superblocks, broken ones too
     DumpSuper(dump_super::Args),
-    /// Show trees block by block and item by item
     DumpTree(dump_tree::Args),
-    /// Show what trees are made of
     TreeStats(tree_stats::Args),
 }
 

@@ -5,9 +5,10 @@
 
 mod content;
 
-use crate::context::{Context, UsageError};
+use crate::context::Context;
 use crate::output::{Output, escaped, json_bytes};
 use crate::units::{self, Units};
+use crate::usage_error::UsageError;
 use content::ContentArgs;
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;

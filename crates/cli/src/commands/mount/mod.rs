@@ -11,11 +11,42 @@ use crate::args::GlobalArgs;
 use crate::context::Context;
 use anyhow::Context as _;
 use papilio_fuse::MountOptions;
+use serve::{READY, Server};
 use std::ffi::OsString;
-use std::fs::File;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+
+/// The options of `-o`, for the help and the manual page.
+const MOUNT_OPTIONS: &str = "\
+Mount options, named as in btrfs(5) where Btrfs has them:
+  ro, rw                    Whether anything may change (rw)
+  subvol=PATH, subvolid=ID  The subvolume to show
+  degraded                  Mount although devices are missing
+  device=PATH               A further device of the file system
+  compress[=ALGORITHM[:LEVEL]], compress-force
+                            Compress with zlib (default), lzo, zstd or no
+  nodatacow, nodatasum      Overwrite new files in place; write no checksums
+  commit=SECONDS            The longest time from a change to its commit (30)
+  discard, nodiscard        Whether commits discard freed space (nodiscard)
+  max_inline=BYTES          The largest file to store in a tree (2048)
+  treelog, notreelog        Whether fsync may log instead of commit (treelog)
+  rescue=usebackuproot      Fall back to older tree roots
+  rescue=ignoredatacsums    Ignore wrong checksums of data; needs ro
+  rescue=nologreplay        Do not replay the log; needs ro
+  rescue=all                All of these; needs ro
+  user_subvol_rm_allowed    Users may delete subvolumes that they may write
+  noatime, relatime, strictatime, nodiratime
+                            When access times change (relatime)
+  nodev, nosuid, noexec, sync, dirsync
+                            As in mount(8)
+  allow_other               Other users may use the mount
+  fsname=NAME               The source that the table of mounts shows
+  cache=BYTES               The size of the server's own page cache (0)
+  threads=N                 The most threads that serve
+  transport=classic|ring|auto
+                            How requests arrive: from /dev/fuse or io_uring
+  nowriteback_cache         The kernel passes on each write immediately";
 
 /// Mount a file system through FUSE
 ///
@@ -24,13 +55,7 @@ use std::process::{Command, Stdio};
 /// devices wants one --device for each further one. With the helpers that make install puts in place,
 /// mount -t fuse.papilio IMAGE DIR -o OPTIONS does the same, and fstab knows it too.
 #[derive(Debug, clap::Args)]
-#[command(
-    after_help = "Options of -o, named as Btrfs's own: ro, rw, subvol=PATH, subvolid=ID, compress[=ALGORITHM[:LEVEL]], \
-    compress-force, nodatacow, nodatasum, degraded, device=PATH, commit=SECONDS, discard, max_inline=BYTES, \
-    rescue=usebackuproot|ignoredatacsums|nologreplay|all, user_subvol_rm_allowed, noatime, strictatime, nodiratime, \
-    nodev, nosuid, noexec, sync, dirsync; of FUSE: allow_other, fsname=NAME; and of Papilio: threads=N, \
-    nowriteback_cache, transport=classic|ring|auto. docs/mount.md says what each does."
-)]
+#[command(after_help = MOUNT_OPTIONS)]
 pub struct Args {
     /// The image or device
     #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
@@ -61,9 +86,6 @@ pub struct Args {
     serve: bool,
 }
 
-/// What the server writes when the mount can be used.
-const READY: u8 = b'\n';
-
 impl Args {
     /// Mounts.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
@@ -73,7 +95,8 @@ impl Args {
             return Ok(());
         }
         if self.foreground || self.serve {
-            return serve::serve(&self, context, options);
+            let (image, directory, log) = (&self.image, &self.directory, self.log.as_deref());
+            return Server { image, directory, log, background: self.serve }.run(context, options);
         }
         self.start_server(context)
     }
@@ -208,10 +231,4 @@ fn check_mount_point(directory: &Path) -> anyhow::Result<()> {
         anyhow::bail!("{shown}: busy: {} is mounted on it", mount.source.display());
     }
     Ok(())
-}
-
-/// Opens the file that a server logs to.
-fn open_log(path: &Path) -> anyhow::Result<File> {
-    let opened = File::options().append(true).create(true).open(path);
-    opened.with_context(|| format!("{}: cannot be used as the log", path.display()))
 }

@@ -4,7 +4,6 @@
 //! the image is opened and mounted; the caller is told; standard streams are let go; then nothing but waiting.
 //! A failure before the caller is told goes to its terminal, one after that to the log.
 
-use super::{Args, READY, open_log};
 use crate::context::Context;
 use crate::{holder, log};
 use anyhow::{Context as _, bail};
@@ -16,34 +15,51 @@ use std::fs::File;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// Mounts and serves until the end.
-pub(super) fn serve(args: &Args, context: &Context, options: MountOptions) -> anyhow::Result<()> {
-    let signals = Signals::block().context("holding signals back")?;
-    let log_file = args.log.as_deref().map(open_log).transpose()?;
-    if args.serve {
-        // Where the caller leads a session of its own, such as from cron, this is none of it any more.
-        let _ = rustix::process::setsid();
+/// The byte that the server writes to standard output when the mount can be used.
+pub(super) const READY: u8 = b'\n';
+
+/// The arguments of a server.
+pub(super) struct Server<'a> {
+    /// The image or device.
+    pub image: &'a Path,
+    /// The mount point.
+    pub directory: &'a Path,
+    /// The file that warnings and errors are appended to.
+    pub log: Option<&'a Path>,
+    /// Whether the caller waits for [`READY`] and the server then leaves its terminal.
+    pub background: bool,
+}
+
+impl Server<'_> {
+    /// Mounts, and serves until the file system is unmounted.
+    pub(super) fn run(&self, context: &Context, options: MountOptions) -> anyhow::Result<()> {
+        let signals = Signals::block().context("holding signals back")?;
+        let log_file = self.log.map(open_log).transpose()?;
+        if self.background {
+            // Where the caller leads a session of its own, such as from cron, this is none of it any more.
+            let _ = rustix::process::setsid();
+        }
+        log::Log::start(context.verbosity);
+        let source = absolute(self.image);
+        let fs = FileSystem::open_with(&source, &options.open).map_err(holder::explain)?;
+        check_subvolume(&fs, &options)?;
+        if fs.has_log() && context.verbosity >= 0 {
+            context.warning(format_args!(
+                "{}: a log tree is present: changes fsynced since the last commit are not shown",
+                self.image.display()
+            ));
+        }
+        let session = Session::mount(fs, &source, self.directory, &options)?;
+        log::Log::serving();
+        end_on_signals(signals, session.unmounter())?;
+        if self.background {
+            std::io::stdout().write_all(&[READY]).and_then(|()| std::io::stdout().flush())?;
+            leave(log_file.as_ref())?;
+        } else if let Some(file) = &log_file {
+            replace(Stream::Error, file).context("the log")?;
+        }
+        session.wait().with_context(|| format!("{}: closing", self.image.display()))
     }
-    log::Log::start(context.verbosity);
-    let source = absolute(&args.image);
-    let fs = FileSystem::open_with(&source, &options.open).map_err(holder::explain)?;
-    check_subvolume(&fs, &options)?;
-    if fs.has_log() && context.verbosity >= 0 {
-        context.warning(format_args!(
-            "{}: a log tree is present: changes fsynced since the last commit are not shown",
-            args.image.display()
-        ));
-    }
-    let session = Session::mount(fs, &source, &args.directory, &options)?;
-    log::Log::serving();
-    end_on_signals(signals, session.unmounter())?;
-    if args.serve {
-        std::io::stdout().write_all(&[READY]).and_then(|()| std::io::stdout().flush())?;
-        leave(log_file.as_ref())?;
-    } else if let Some(file) = &log_file {
-        replace(Stream::Error, file).context("the log")?;
-    }
-    session.wait().with_context(|| format!("{}: closing", args.image.display()))
 }
 
 /// The image's path as the table of mounts shows it. Names of the device mapper stay as they are: what they
@@ -93,4 +109,10 @@ fn leave(log: Option<&File>) -> anyhow::Result<()> {
     // The caller waits for this one's end.
     replace(Stream::Output, &null).context("standard output")?;
     Ok(())
+}
+
+/// Opens the file that the server logs to.
+fn open_log(path: &Path) -> anyhow::Result<File> {
+    let opened = File::options().append(true).create(true).open(path);
+    opened.with_context(|| format!("{}: opening the log", path.display()))
 }

@@ -1,9 +1,9 @@
 //! `papilio property`: what `btrfs property` gets and sets.
 
-use crate::UsageError;
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
+use crate::usage_error::UsageError;
 use papilio::{PathError, XattrSet};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -20,9 +20,7 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Show one, or all that there are
     Get(Get),
-    /// Set one
     Set(Set),
 }
 

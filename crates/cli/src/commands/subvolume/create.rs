@@ -1,8 +1,9 @@
 //! `papilio subvolume create`.
 
-use crate::context::{Context, for_each_target};
+use crate::context::Context;
 use crate::filling::Caller;
 use crate::mounted::Target;
+use crate::operands::for_each_target;
 use papilio::NewKind;
 use std::ffi::OsString;
 

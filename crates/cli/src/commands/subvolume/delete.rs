@@ -1,8 +1,9 @@
 //! `papilio subvolume delete`.
 
-use crate::UsageError;
-use crate::context::{Context, for_each_target};
+use crate::context::Context;
 use crate::mounted::{Mounted, Target};
+use crate::operands::for_each_target;
+use crate::usage_error::UsageError;
 use papilio::format::TreeId;
 use papilio::{Error, PathError};
 use std::ffi::{OsStr, OsString};

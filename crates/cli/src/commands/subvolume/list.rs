@@ -1,11 +1,11 @@
 //! `papilio subvolume list`, as `btrfs subvolume list` prints it.
 
-use super::{to_json, uuid_text};
-use crate::UsageError;
+use super::format::{to_json, uuid_text};
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{JsonArray, Output};
 use crate::time;
+use crate::usage_error::UsageError;
 use papilio::Subvolume;
 use papilio::format::objectid;
 use std::cmp::Ordering;

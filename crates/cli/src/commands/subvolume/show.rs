@@ -1,11 +1,11 @@
 //! `papilio subvolume show`, as `btrfs subvolume show` prints it.
 
-use super::{to_json, uuid_text};
-use crate::UsageError;
+use super::format::{to_json, uuid_text};
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{Output, json_bytes};
 use crate::time;
+use crate::usage_error::UsageError;
 use papilio::Subvolume;
 use papilio::format::{TreeId, Uuid, objectid};
 use serde_json::{Map, Value};
