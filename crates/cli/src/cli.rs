@@ -52,7 +52,8 @@ fn with_short_help(root: clap::Command) -> clap::Command {
     root.mut_subcommands(|command| {
         let refers = !WITHOUT_FILE_SYSTEM.contains(&command.get_name());
         // clap copies a global option only into subcommands that have none of that name.
-        let command = command.args(&hidden);
+        let own: Vec<_> = command.get_arguments().map(|option| option.get_id().clone()).collect();
+        let command = command.args(hidden.iter().filter(|option| !own.contains(option.get_id())));
         if refers { with_reference(command) } else { command }
     })
 }

@@ -24,7 +24,7 @@ pub fn text_of(errno: Errno) -> String {
         Errno::ACCESS => PathError::AccessDenied,
         Errno::NAMETOOLONG => PathError::NameTooLong,
         Errno::BUSY => PathError::Busy,
-        Errno::XDEV => return "a snapshot lies in the file system of its source".to_owned(),
+        Errno::XDEV => return "a snapshot must be in the file system of its source".to_owned(),
         Errno::ROFS => return "the file system or the subvolume is read-only".to_owned(),
         Errno::NOSPC => return "no space left on the file system".to_owned(),
         other => {

@@ -1,8 +1,8 @@
 //! The `papilio` command as a library, so that its man pages, completions and tests come from the
 //! same definitions as the command itself.
 //!
-//! Arguments pass three stages: as typed ([`args::Cli`]), resolved ([`context::Context`]), and run
-//! ([`commands`]). Front ends translate; what a file system is, the `papilio` crate knows.
+//! Arguments pass three stages: they are parsed ([`cli::Cli`]), resolved ([`context::Context`]) and
+//! run ([`commands`]). This crate only translates; the file-system logic is in the `papilio` crate.
 
 #![forbid(unsafe_code)]
 
@@ -32,14 +32,14 @@ use cli::Cli;
 use context::Context;
 use std::ffi::OsString;
 
-/// How a run ended; `main` makes the exit code of it.
+/// How a run ended; `main` turns it into an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything that was asked for was done.
+    /// Everything that was requested was done.
     Done,
-    /// Something failed, and standard error has a line on each failure.
+    /// Something failed. Standard error has a line for each failure.
     Failed,
-    /// The arguments make no sense.
+    /// The arguments are wrong.
     WrongUsage,
 }
 
@@ -56,14 +56,14 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
         Ok(cli) => cli,
         Err(error) => {
             let wrong = error.use_stderr();
-            // Nowhere is left to report that the report could not be printed.
+            // A failure to print the message cannot be reported either.
             let _ = error.print();
             return if wrong { Outcome::WrongUsage } else { Outcome::Done };
         }
     };
     let context = Context::resolve(cli.global);
     let ran = cli.command.run(&context, Cli::command);
-    // What was done before a failure stays done, as on a mounted file system.
+    // Changes made before a failure are kept, as on a mounted file system.
     context.close();
     match ran {
         Ok(()) if context.has_failed() => Outcome::Failed,

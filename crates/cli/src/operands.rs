@@ -11,7 +11,7 @@ use crate::usage_error::UsageError;
 use papilio::FileSystem;
 use std::ffi::{OsStr, OsString};
 
-/// As [`for_each_operand`], with file systems that are open for changes.
+/// Like [`for_each_operand`], with each file system open for writing.
 pub fn for_each_operand_to_change(
     context: &Context,
     operands: &[OsString],
@@ -23,7 +23,7 @@ pub fn for_each_operand_to_change(
     })
 }
 
-/// Runs `each` for every operand; a failure of one is reported and the others go on.
+/// Runs `each` for every operand.
 pub fn for_each_operand(
     context: &Context,
     operands: &[OsString],
@@ -32,7 +32,7 @@ pub fn for_each_operand(
     for_each_parsed(context, operands, ImagePath::parse, &mut each)
 }
 
-/// As [`for_each_operand`], of operands that may lie in a mount.
+/// Like [`for_each_operand`], for operands that may be in a mount.
 pub fn for_each_target(
     context: &Context,
     operands: &[OsString],

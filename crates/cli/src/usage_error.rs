@@ -2,12 +2,12 @@
 
 use std::fmt;
 
-/// The arguments make no sense together.
+/// Arguments that parse but are wrong, alone or together.
 #[derive(Debug)]
 pub struct UsageError(String);
 
 impl UsageError {
-    /// With what is wrong, as a line.
+    /// Creates an error with the message `text`, one line.
     pub fn new(text: impl fmt::Display) -> Self {
         Self(text.to_string())
     }

@@ -1,5 +1,7 @@
-//! The commands. Owns the list of them; a new one is a `mod` line, a variant and a line in
-//! [`Command::run`].
+//! The commands.
+//!
+//! Owns the list of them. A new command needs a `mod` line, a variant of [`Command`], a line in
+//! [`Command::run`] and an entry in [`man`].
 
 mod bench;
 mod cat;

@@ -1,9 +1,11 @@
-//! Copying trees out of a file system.
+//! Copies trees out of a file system.
 //!
-//! Two threads and a bounded queue between them: [`source`] walks the image, reads and verifies, and
-//! turns the tree into [`event::Event`]s; a [`Sink`] makes of them files of the host ([`host`]) or
-//! members of an archive ([`tar`]). So reading and checking overlap with writing, for one large file
-//! as for many small ones. The queue holds at most [`QUEUED_BATCHES`] batches of about 1 MiB.
+//! Two threads share a bounded queue, so that reading overlaps with writing, for one large file as
+//! well as for many small ones. The reader ([`source`]) walks the image, verifies checksums and sends
+//! [`event::Event`]s. The writer, a [`Sink`], turns them into files of the host ([`host`]) or members
+//! of an archive ([`tar`]). The queue holds at most [`QUEUED_BATCHES`] batches of about 1 MiB.
+//!
+//! [`image`] copies into a file system, on one thread.
 
 pub mod event;
 pub mod host;
@@ -22,7 +24,7 @@ use source::{Source, SourceOptions};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-/// Batches that may wait between the two threads.
+/// The capacity of the queue between the two threads, in batches.
 const QUEUED_BATCHES: usize = 8;
 
 /// Copies all `sources` into `sink`.
@@ -56,7 +58,7 @@ pub fn run(
                 }
             }
         }
-        // Returning early drops the receiving end, which ends the reader.
+        // An early return drops the receiving end, which stops the reader.
         Ok(())
     });
     drop(counting);

@@ -2,17 +2,17 @@
 
 use super::event::Event;
 
-/// What the events of a copy become.
+/// The writer of a copy, which turns events into files.
 pub trait Sink {
-    /// A new source begins; its first event names its top.
+    /// Begins a source. Its first event describes the source's own inode.
     fn begin(&mut self, source: usize) -> Result<(), Stop>;
-    /// Bytes of the file that the last `File` began.
+    /// Writes bytes of the file that the last [`Event::File`] began.
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Stop>;
-    /// Any other event. Failures of single files are reported and are no error here.
+    /// Handles any other event. Reports failures of single files instead of returning them.
     fn take(&mut self, event: Event) -> Result<(), Stop>;
 }
 
-/// The whole copy cannot go on: a full destination, an archive that cannot be written.
+/// An error that ends the whole copy, such as a full destination.
 #[derive(Debug)]
 pub struct Stop(pub anyhow::Error);
 

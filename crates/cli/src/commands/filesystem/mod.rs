@@ -1,5 +1,6 @@
-//! `papilio filesystem`: devices, how their space is used, and what concerns the whole. Owns the list of
-//! its commands.
+//! `papilio filesystem`: the devices, space, label and size of a file system.
+//!
+//! Owns the list of its subcommands.
 
 mod df;
 mod label;
@@ -11,7 +12,7 @@ mod usage;
 
 use crate::context::Context;
 
-/// Show the devices of file systems and how their space is used; change label and size
+/// Show the devices and space of a file system, and change its label and size
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -29,7 +30,7 @@ enum Subcommand {
 }
 
 impl Args {
-    /// Does it.
+    /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::Show(command) => command.run(context),

@@ -1,6 +1,4 @@
-//! Where a command learns of a file system: from its image, or from the server that has it mounted.
-//!
-//! Owns [`Source`].
+//! [`Source`]: a file system on an image or in a mount, for commands that show its properties.
 
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
@@ -9,23 +7,23 @@ use papilio::{FileSystem, Usage};
 use papilio_fuse::ioctl::client::MountedPath;
 use std::path::Path;
 
-/// A file system that is asked.
+/// A file system on an image or in a mount.
 pub enum Source {
-    /// On an image that nobody has mounted.
+    /// On an image that is not mounted.
     Image(FileSystem),
     /// In a mount.
     Mounted(Mounted, MountedPath),
 }
 
-/// What it is called.
+/// The label and UUIDs of a file system.
 pub struct Names {
-    /// Its label, which may be empty.
+    /// The label, which may be empty.
     pub label: Vec<u8>,
     /// The UUID that users see.
     pub uuid: Uuid,
-    /// The one that metadata bears.
+    /// The UUID in the tree blocks.
     pub metadata_uuid: Uuid,
-    /// How many devices it has.
+    /// The number of devices.
     pub devices: u64,
 }
 
@@ -41,7 +39,7 @@ impl Source {
         })
     }
 
-    /// How space is used.
+    /// Returns the use of space.
     pub fn usage(&self) -> anyhow::Result<Usage> {
         match self {
             Self::Image(fs) => Ok(fs.usage()?),
@@ -49,7 +47,7 @@ impl Source {
         }
     }
 
-    /// The label.
+    /// Returns the label.
     pub fn label(&self) -> anyhow::Result<Vec<u8>> {
         match self {
             Self::Image(fs) => Ok(fs.label()),
@@ -57,7 +55,7 @@ impl Source {
         }
     }
 
-    /// What it is called.
+    /// Returns the label and UUIDs.
     pub fn names(&self) -> anyhow::Result<Names> {
         Ok(match self {
             Self::Image(fs) => {

@@ -1,4 +1,4 @@
-//! `papilio property`: what `btrfs property` gets and sets.
+//! `papilio property`: the properties of `btrfs property`.
 
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
@@ -11,7 +11,9 @@ use std::ffi::OsString;
 
 const COMPRESSION: &str = "btrfs.compression";
 
-/// Show and set properties: ro of a subvolume, compression of a file or directory
+/// Show and set properties of subvolumes and files
+///
+/// A subvolume has the property ro, and a file or directory compression.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -24,38 +26,38 @@ enum Subcommand {
     Set(Set),
 }
 
-/// Show one, or all that there are
+/// Show one or all properties
 #[derive(Debug, clap::Args)]
 struct Get {
     /// The file, directory or subvolume
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
-    /// Which; all without it
+    /// The property; without it, all of them
     name: Option<Name>,
 }
 
-/// Set one
+/// Set a property
 #[derive(Debug, clap::Args)]
 struct Set {
     /// The file, directory or subvolume
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
-    /// Which
+    /// The property
     name: Name,
-    /// true or false; zlib, lzo, zstd, none, or nothing for what the mount says
+    /// The value: true or false for ro; for compression, zlib, lzo, zstd, none, or "" for the default
     value: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Name {
-    /// Whether a subvolume does not change
+    /// Whether a subvolume is read-only
     Ro,
-    /// How what is written to a file is compressed
+    /// The compression of data that is written to a file
     Compression,
 }
 
 impl Args {
-    /// Shows or sets.
+    /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::Get(get) => get.run(context),
