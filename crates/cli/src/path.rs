@@ -2,7 +2,8 @@
 //!
 //! Owns [`ImagePath`] and [`Operand`] and their syntax. A colon before a slash separates the image
 //! from the path. If there are several, the parser takes the first one whose left side exists and is
-//! not a directory. An argument without such a colon that exists as a whole is a path on the host.
+//! not a directory. Without such a colon, an argument that exists as a whole is a path on the host,
+//! and in any other one the first colon separates.
 
 use crate::output::escaped;
 use crate::usage_error::UsageError;

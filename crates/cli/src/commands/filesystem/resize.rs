@@ -125,8 +125,8 @@ impl Args {
     /// without a mount.
     fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
         let devid = self.size.devid;
-        let asked = mounted.open()?;
-        let devices = asked.usage().map_err(|error| mounted.at(&error));
+        let mount = mounted.open()?;
+        let devices = mount.usage().map_err(|error| mounted.at(&error));
         let size = match self.size.size {
             Size::To(size) => size.to_string(),
             Size::More(more) => format!("+{more}"),
@@ -135,7 +135,7 @@ impl Args {
             Size::Min => bail!("{mounted}: min is not supported on a mounted file system"),
         };
         let resize =
-            || asked.resize(&format!("{devid}:{size}")).map_err(|error| resize_error(mounted, devid, &error));
+            || mount.resize(&format!("{devid}:{size}")).map_err(|error| resize_error(mounted, devid, &error));
         let devices = match devices {
             Ok(usage) => usage.devices,
             // This is the kernel's Btrfs, which resizes no image files.

@@ -33,8 +33,8 @@ impl Source {
         Ok(match Target::parse(path.as_os_str())? {
             Target::Image(path) => Self::Image(context.open(&path.image)?),
             Target::Mounted(mounted) => {
-                let asked = mounted.open()?;
-                Self::Mounted(mounted, asked)
+                let mount = mounted.open()?;
+                Self::Mounted(mounted, mount)
             }
         })
     }
@@ -43,7 +43,7 @@ impl Source {
     pub fn usage(&self) -> anyhow::Result<Usage> {
         match self {
             Self::Image(fs) => Ok(fs.usage()?),
-            Self::Mounted(mounted, asked) => asked.usage().map_err(|error| mounted.at(&error)),
+            Self::Mounted(mounted, mount) => mount.usage().map_err(|error| mounted.at(&error)),
         }
     }
 
@@ -51,7 +51,7 @@ impl Source {
     pub fn label(&self) -> anyhow::Result<Vec<u8>> {
         match self {
             Self::Image(fs) => Ok(fs.label()),
-            Self::Mounted(mounted, asked) => asked.label().map_err(|error| mounted.at(&error)),
+            Self::Mounted(mounted, mount) => mount.label().map_err(|error| mounted.at(&error)),
         }
     }
 
@@ -67,8 +67,8 @@ impl Source {
                     devices: superblock.raw.num_devices,
                 }
             }
-            Self::Mounted(mounted, asked) => {
-                let info = asked.fs_info().map_err(|error| mounted.at(&error))?;
+            Self::Mounted(mounted, mount) => {
+                let info = mount.fs_info().map_err(|error| mounted.at(&error))?;
                 Names {
                     label: self.label()?,
                     uuid: Uuid::from_bytes(info.fsid),

@@ -1,9 +1,8 @@
-//! `papilio mount`: mounting through FUSE.
+//! `papilio mount`: mounts a file system through FUSE.
 //!
-//! Owns the command's two halves. The one that was called starts the server as another process, whose errors go
-//! to the terminal, and returns when the server says that the mount can be used; the server ([`serve`]) is this
-//! program once more. With `--foreground` there is only the server. Nothing is forked, so that no thread and no
-//! lock is lost on the way.
+//! The command starts this program again as the server ([`serve`]), and returns when the server reports
+//! that the mount is usable. Until then the server prints its errors on the terminal. With
+//! `--foreground` the command is the server. A fork without exec would lose threads and locks.
 
 mod serve;
 
@@ -50,44 +49,45 @@ Mount options, named as in btrfs(5) where Btrfs has them:
 
 /// Mount a file system through FUSE
 ///
-/// The command returns when the mount can be used, and a server goes on in the background until it is unmounted
-/// (papilio umount DIR). Without subvol= and subvolid= the default subvolume is shown. A file system of several
-/// devices wants one --device for each further one. With the helpers that make install puts in place,
-/// mount -t fuse.papilio IMAGE DIR -o OPTIONS does the same, and fstab knows it too.
+/// The command returns when the mount is usable. A server runs in the background until the file system
+/// is unmounted with papilio umount DIR. Without subvol= and subvolid= the mount shows the default
+/// subvolume. A file system on several devices needs one --device for each further device. With the
+/// helpers that make install installs, mount -t fuse.papilio IMAGE DIR -o OPTIONS does the same, also
+/// from fstab(5).
 #[derive(Debug, clap::Args)]
 #[command(after_help = MOUNT_OPTIONS)]
 pub struct Args {
     /// The image or device
     #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Where
+    /// The mount point
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     directory: PathBuf,
     /// Mount options, separated by commas
     #[arg(short = 'o', long = "options", value_name = "OPTIONS")]
     options: Vec<String>,
-    /// Read-only: the same as -o ro
+    /// Mount read-only, like -o ro
     #[arg(short = 'r', long = "read-only")]
     read_only: bool,
-    /// Serve in the foreground, until it is unmounted or a signal asks for the end
+    /// Serve in the foreground, until the file system is unmounted or a signal arrives
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// The server's warnings go to this file, behind what is there; without it the background's go nowhere
+    /// Append the server's warnings to this file; without it, a server in the background discards them
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     log: Option<PathBuf>,
-    /// Options that are not known are passed over (mount -s)
+    /// Ignore unknown mount options (mount -s)
     #[arg(long, hide = true)]
     sloppy: bool,
-    /// Everything but the mount itself (mount -f)
+    /// Do everything except the mount itself (mount -f)
     #[arg(long, hide = true)]
     fake: bool,
-    /// Tells standard output when the mount can be used, and leaves the terminal
+    /// Serve in the background, and report on standard output when the mount is usable
     #[arg(long, hide = true, conflicts_with = "foreground")]
     serve: bool,
 }
 
 impl Args {
-    /// Mounts.
+    /// Mounts the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let options = self.mount_options(context.arguments())?;
         check_mount_point(&self.directory)?;
@@ -101,7 +101,7 @@ impl Args {
         self.start_server(context)
     }
 
-    /// The options as a whole: the command's own first, so that those of `-o` win.
+    /// Returns all mount options. Those of the command come first, so that those of `-o` win.
     fn mount_options(&self, global: &GlobalArgs) -> anyhow::Result<MountOptions> {
         let mut texts = Vec::new();
         if self.read_only {
@@ -119,15 +119,15 @@ impl Args {
         let given = self.options.join(",");
         match self.sloppy {
             false => texts.push(given),
-            // Each alone: what is not known by itself is left out.
+            // Parses each option alone and omits unknown ones.
             true => {
                 texts.extend(given.split(',').filter(|one| known(one)).map(str::to_owned));
             }
         }
         let mut options = MountOptions::parse(&texts.join(",")).map_err(anyhow::Error::msg)?;
-        // These are bytes, which need be no text.
+        // Paths are bytes and need not be UTF-8.
         for device in &global.device {
-            // The server leaves the directory that it was called in.
+            // The server leaves its working directory.
             options.open =
                 options.open.device(std::path::absolute(device).unwrap_or_else(|_| device.clone()));
         }
@@ -142,26 +142,26 @@ impl Args {
         Ok(options)
     }
 
-    /// Starts this program again as the server, and waits for its word.
+    /// Starts this program again as the server, and waits until the mount is usable.
     fn start_server(&self, context: &Context) -> anyhow::Result<()> {
-        let program = std::env::current_exe().context("finding this program to start the server")?;
+        let program = std::env::current_exe().context("cannot start the server: finding this program")?;
         let mut command = Command::new(program);
         command.arg("mount").arg("--serve").args(self.server_arguments(context.arguments()));
         let mut server =
-            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("starting the server")?;
-        let mut word = Vec::new();
-        // Up to the end where it ends before, and else to its one byte.
-        let mut output = server.stdout.take().context("the server's output")?;
-        let heard = output.by_ref().take(1).read_to_end(&mut word);
-        if heard.is_ok() && word == [READY] {
+            command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().context("cannot start the server")?;
+        let mut byte = Vec::new();
+        // Returns at the first byte, or when the server exits.
+        let mut output = server.stdout.take().context("the server has no output")?;
+        let read = output.by_ref().take(1).read_to_end(&mut byte);
+        if read.is_ok() && byte == [READY] {
             return Ok(());
         }
-        let status = server.wait().context("waiting for the server")?;
+        let status = server.wait().context("cannot wait for the server")?;
         match status.code() {
-            // It has said why.
+            // The server has printed its error.
             Some(1 | 2) => context.fail_silently(),
             _ => anyhow::bail!(
-                "{}: the server ended before the mount was there: {status}",
+                "{}: the server exited before the mount was usable: {status}",
                 self.image.display()
             ),
         }
@@ -209,22 +209,27 @@ fn known(option: &str) -> bool {
     }
 }
 
-/// Refuses a mount point before anything is opened: one that is not there, is none, or has a mount of ours.
+/// Checks the mount point before anything is opened.
+///
+/// # Errors
+/// It does not exist, is not a directory, or has a Papilio mount already.
 fn check_mount_point(directory: &Path) -> anyhow::Result<()> {
     let shown = directory.display();
     let metadata = match std::fs::metadata(directory) {
         Ok(metadata) => metadata,
-        // The mount itself says it better.
+        // A stat of a dead mount fails with ENOTCONN.
         Err(error) if error.raw_os_error() == Some(rustix::io::Errno::NOTCONN.raw_os_error()) => {
-            anyhow::bail!("{shown}: busy: a mount whose server is gone; end it with: papilio umount {shown}");
+            anyhow::bail!(
+                "{shown}: busy: a mount whose server has died; unmount it with: papilio umount {shown}"
+            );
         }
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
-            anyhow::bail!("{shown}: no such directory to mount on");
+            anyhow::bail!("{shown}: the mount point does not exist");
         }
         Err(error) => return Err(error).with_context(|| shown.to_string()),
     };
     if !metadata.is_dir() {
-        anyhow::bail!("{shown}: not a directory, nothing can be mounted on it");
+        anyhow::bail!("{shown}: the mount point is not a directory");
     }
     let point = directory.canonicalize().with_context(|| shown.to_string())?;
     if let Ok(Some(mount)) = papilio_fuse::mount_table::MountEntry::of_papilio_on(&point) {

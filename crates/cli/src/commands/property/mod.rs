@@ -93,24 +93,24 @@ impl Get {
     }
 
     fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
-        let told = |error: std::io::Error| mounted.at(&error);
-        let asked = mounted.open()?;
+        let with_path = |error: std::io::Error| mounted.at(&error);
+        let mount = mounted.open()?;
         let mut output = Output::new()?;
-        if self.name != Some(Name::Compression) && asked.is_subvolume_root().map_err(told)? {
-            output.text(format_args!("ro={}\n", asked.is_subvolume_read_only().map_err(told)?))?;
+        if self.name != Some(Name::Compression) && mount.is_subvolume_root().map_err(with_path)? {
+            output.text(format_args!("ro={}\n", mount.is_subvolume_read_only().map_err(with_path)?))?;
         } else if self.name == Some(Name::Ro) {
             anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
         }
         let mut value = [0; 64];
         if self.name != Some(Name::Ro) {
-            match rustix::fs::fgetxattr(&asked, COMPRESSION, &mut value) {
+            match rustix::fs::fgetxattr(&mount, COMPRESSION, &mut value) {
                 Ok(length) => {
                     output.bytes(b"compression=")?;
                     output.name(&value[..length])?;
                     output.bytes(b"\n")?;
                 }
                 Err(Errno::NODATA) => {}
-                Err(error) => return Err(told(error.into())),
+                Err(error) => return Err(with_path(error.into())),
             }
         }
         Ok(output.finish()?)
@@ -127,10 +127,10 @@ impl Set {
     }
 
     fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
-        let asked = mounted.open()?;
+        let mount = mounted.open()?;
         match self.name {
             Name::Ro => {
-                let set = asked.set_subvolume_read_only(self.read_only()?);
+                let set = mount.set_subvolume_read_only(self.read_only()?);
                 set.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::INVAL) => anyhow::anyhow!("{mounted}: {}", PathError::NoSubvolume),
                     _ => mounted.at(&error),
@@ -138,7 +138,7 @@ impl Set {
             }
             Name::Compression => {
                 let set =
-                    rustix::fs::fsetxattr(&asked, COMPRESSION, self.value.as_bytes(), XattrFlags::empty());
+                    rustix::fs::fsetxattr(&mount, COMPRESSION, self.value.as_bytes(), XattrFlags::empty());
                 set.map_err(|error| mounted.at(&error.into()))
             }
         }

@@ -7,7 +7,7 @@ use crate::operands::for_each_target;
 use papilio::NewKind;
 use std::ffi::OsString;
 
-/// Make empty subvolumes
+/// Create empty subvolumes
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subvolumes
@@ -16,7 +16,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Makes them.
+    /// Creates the subvolumes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let caller = Caller::new();
         for_each_target(context, &self.paths, Target::parse_new, |target| {

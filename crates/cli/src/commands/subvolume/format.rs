@@ -1,4 +1,4 @@
-//! How subvolumes are shown: their UUIDs in text, and their JSON object.
+//! The output of subvolumes: UUIDs in text, and JSON objects.
 
 use crate::output::json_bytes;
 use crate::time;

@@ -1,4 +1,4 @@
-//! `papilio subvolume`: subvolumes and snapshots. Owns the list of its commands.
+//! `papilio subvolume`: subvolumes and snapshots. Owns the list of its subcommands.
 
 mod create;
 mod delete;
@@ -11,7 +11,7 @@ mod sync;
 
 use crate::context::Context;
 
-/// List, show, make and delete subvolumes and snapshots
+/// List, show, create and delete subvolumes and snapshots
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -30,7 +30,7 @@ enum Subcommand {
 }
 
 impl Args {
-    /// Does it.
+    /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::List(command) => command.run(context),
