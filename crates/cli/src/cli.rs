@@ -1,7 +1,8 @@
 //! The command line as typed.
 //!
 //! Owns [`Cli`], from whose definition the parser, the manual pages and the shell completions come,
-//! and the one deviation from clap's grammar: `find` accepts its tests with one dash, as find(1) does.
+//! and the one deviation from clap's grammar: `find` accepts its tests with one dash, as find(1)
+//! does.
 
 use crate::args::{GlobalArgs, HEADING};
 use crate::commands::Command;
@@ -12,8 +13,8 @@ use std::os::unix::ffi::{OsStrExt, OsStringExt};
 /// Read and change Btrfs file systems in images and on devices, without a kernel driver
 ///
 /// IMAGE:/PATH names a file inside a file system, where IMAGE is a regular file or a block device.
-/// Commands that only read never write to IMAGE. A file system on several devices needs one --device
-/// for each further device.
+/// Commands that only read never write to IMAGE. A file system on several devices needs one
+/// --device for each further device.
 #[derive(Debug, Parser)]
 #[command(name = "papilio", version, propagate_version = true, max_term_width = 100)]
 #[command(after_help = "Exit status: 0 on success, 1 if something failed, 2 for wrong usage.")]
@@ -42,7 +43,8 @@ impl Cli {
 /// Commands that open no file system, or open it by options of their own.
 const WITHOUT_FILE_SYSTEM: [&str; 4] = ["bench", "completions", "man", "umount"];
 
-/// Hides the file system options in the help of the subcommands, which refer to the main help instead.
+/// Hides the file system options in the help of the subcommands, which refer to the main help
+/// instead.
 fn with_short_help(root: clap::Command) -> clap::Command {
     let hidden: Vec<clap::Arg> = root
         .get_arguments()

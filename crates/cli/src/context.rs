@@ -112,8 +112,8 @@ impl Context {
         }
     }
 
-    /// Returns the inode that `path` names. Follows a symbolic link in the last component if `follow`
-    /// is set or the path ends in a slash.
+    /// Returns the inode that `path` names. Follows a symbolic link in the last component if
+    /// `follow` is set or the path ends in a slash.
     pub fn inode(&self, path: &ImagePath, follow: bool) -> anyhow::Result<Inode> {
         let system = self.open(&path.image)?;
         let found = match follow || path.wants_directory() {

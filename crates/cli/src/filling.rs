@@ -38,7 +38,8 @@ impl Caller {
     }
 }
 
-/// Reports the progress of filling a file system: names under -v, problems, and a bar on a terminal.
+/// Reports the progress of filling a file system: names under -v, problems, and a bar on a
+/// terminal.
 pub struct Report<'a> {
     context: &'a Context,
     bar: Option<ProgressBar>,

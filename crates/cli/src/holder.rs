@@ -13,8 +13,8 @@ pub fn explain(error: Error) -> anyhow::Error {
     busy_error(&error).unwrap_or_else(|| error.into())
 }
 
-/// Returns an error that names the holder of the device, if `error` says that the device is busy and
-/// the holder is known.
+/// Returns an error that names the holder of the device, if `error` says that the device is busy
+/// and the holder is known.
 pub fn busy_error(error: &Error) -> Option<anyhow::Error> {
     let Error::Open(open) = error else { return None };
     if error.errno() != rustix::io::Errno::BUSY.raw_os_error() {

@@ -1,7 +1,7 @@
 //! The log of a mount's server on standard error.
 //!
-//! Owns [`Log`], a minimal subscriber of `tracing`. Until the mount is usable, a line looks like the
-//! command's own messages. Afterwards each line has the time, the level and the text.
+//! Owns [`Log`], a minimal subscriber of `tracing`. Until the mount is usable, a line looks like
+//! the command's own messages. Afterwards each line has the time, the level and the text.
 
 use crate::time;
 use papilio::Timespec;

@@ -38,8 +38,8 @@ impl From<io::Error> for OutputError {
     }
 }
 
-/// Whether `error` says that the reader of our output is gone, as in `papilio find ... | head`. Such
-/// a run ends silently.
+/// Whether `error` says that the reader of our output is gone, as in `papilio find ... | head`.
+/// Such a run ends silently.
 pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
     error.chain().any(|cause| {
         cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)

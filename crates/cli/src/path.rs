@@ -1,9 +1,9 @@
 //! Operands: `IMAGE:/path` inside a file system, or a path on the host.
 //!
 //! Owns [`ImagePath`] and [`Operand`] and their syntax. A colon before a slash separates the image
-//! from the path. If there are several, the parser takes the first one whose left side exists and is
-//! not a directory. Without such a colon, an argument that exists as a whole is a path on the host,
-//! and in any other one the first colon separates.
+//! from the path. If there are several, the parser takes the first one whose left side exists and
+//! is not a directory. Without such a colon, an argument that exists as a whole is a path on the
+//! host, and in any other one the first colon separates.
 
 use crate::output::escaped;
 use crate::usage_error::UsageError;
@@ -92,7 +92,8 @@ impl ImagePath {
         }
     }
 
-    /// Returns the last component, or `None` for the root and for `.` and `..`, which name no entry.
+    /// Returns the last component, or `None` for the root and for `.` and `..`, which name no
+    /// entry.
     pub fn base_name(&self) -> Option<&[u8]> {
         let end = self.path.iter().rposition(|&byte| byte != b'/')? + 1;
         let start = self.path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);

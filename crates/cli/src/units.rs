@@ -67,8 +67,8 @@ impl Units {
         self.power.is_none()
     }
 
-    /// Formats a size. Like btrfs-progs, divides by all but one power of the base as integers before
-    /// it rounds.
+    /// Formats a size. Like btrfs-progs, divides by all but one power of the base as integers
+    /// before it rounds.
     pub fn text(self, bytes: u64) -> String {
         let power = match self.power {
             Some(0) => return bytes.to_string(),

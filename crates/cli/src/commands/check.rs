@@ -11,10 +11,10 @@ use std::time::Duration;
 
 /// Check a file system without changing it
 ///
-/// Reads every copy of every tree block, and compares extents with their references, free space with
-/// extents, and chunks with device extents. Checks inodes, directories, link counts, checksums,
-/// subvolumes and superblocks. A file system that is too damaged to be opened is checked as far as
-/// possible. The exit status is 1 if there are errors.
+/// Reads every copy of every tree block, and compares extents with their references, free space
+/// with extents, and chunks with device extents. Checks inodes, directories, link counts,
+/// checksums, subvolumes and superblocks. A file system that is too damaged to be opened is checked
+/// as far as possible. The exit status is 1 if there are errors.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image or device

@@ -8,8 +8,8 @@ use std::ffi::OsString;
 
 /// Change owners and groups
 ///
-/// Names are looked up in the user database of the host, which need not be that of the image. Numbers
-/// are unambiguous.
+/// Names are looked up in the user database of the host, which need not be that of the image.
+/// Numbers are unambiguous.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// USER, USER:GROUP, USER: (with the user's login group) or :GROUP, by name or number

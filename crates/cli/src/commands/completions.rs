@@ -1,4 +1,5 @@
-//! `papilio completions`: the completion script of a shell, from the definition of the command line.
+//! `papilio completions`: the completion script of a shell, from the definition of the command
+//! line.
 
 use crate::output::Output;
 use clap_complete::Shell;

@@ -64,8 +64,8 @@ struct Sum<'a> {
     context: &'a Context,
     output: Output,
     json: Option<JsonArray>,
-    /// The inodes that were counted: those with several links, and all directories. The walk ends even
-    /// if a corrupt directory is its own ancestor.
+    /// The inodes that were counted: those with several links, and all directories. The walk ends
+    /// even if a corrupt directory is its own ancestor.
     counted: HashSet<(std::path::PathBuf, u64, u64)>,
 }
 

@@ -14,9 +14,9 @@ use tests::{Candidate, TestArgs, Tests};
 
 /// Find files by their properties
 ///
-/// The tests are those of find(1), with one or two dashes (-name, --name). A file is shown if it passes
-/// all tests. There is no -o, -not or -exec. The patterns of -path match the path inside the file
-/// system, from its root. Symbolic links are not followed.
+/// The tests are those of find(1), with one or two dashes (-name, --name). A file is shown if it
+/// passes all tests. There is no -o, -not or -exec. The patterns of -path match the path inside the
+/// file system, from its root. Symbolic links are not followed.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
@@ -128,7 +128,8 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// Returns the next file of the innermost directory, or leaves that directory if it has no more.
+    /// Returns the next file of the innermost directory, or leaves that directory if it has no
+    /// more.
     fn advance(&mut self, stack: &mut Vec<Frame>) -> anyhow::Result<Option<(ImagePath, Inode)>> {
         let Some(frame) = stack.last_mut() else { return Ok(None) };
         match frame.entries.next() {
@@ -154,8 +155,8 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// Returns whether the entry alone shows that the file is neither shown nor entered, so that its
-    /// inode need not be read.
+    /// Returns whether the entry alone shows that the file is neither shown nor entered, so that
+    /// its inode need not be read.
     fn is_excluded_by_name(&self, entry: &DirEntry, depth: usize) -> bool {
         entry.kind() != FileKind::Directory
             && (depth < self.arguments.mindepth || !self.tests.name_passes(entry.name()))

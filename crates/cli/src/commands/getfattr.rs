@@ -1,6 +1,7 @@
 //! `papilio getfattr`.
 //!
-//! Owns the text formats of values in getfattr(1) and setfattr(1): quoted text, hexadecimal, base64.
+//! Owns the text formats of values in getfattr(1) and setfattr(1): quoted text, hexadecimal,
+//! base64.
 
 use crate::context::Context;
 use crate::operands::for_each_operand;

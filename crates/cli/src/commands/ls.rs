@@ -16,8 +16,8 @@ use std::ffi::OsString;
 /// List directories and files
 ///
 /// Names are sorted in byte order. Owners are shown as numbers, since the host's user names mean
-/// nothing inside an image. On a terminal, control characters and invalid UTF-8 in names are shown as
-/// \ooo.
+/// nothing inside an image. On a terminal, control characters and invalid UTF-8 in names are shown
+/// as \ooo.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
@@ -367,7 +367,8 @@ fn acl_sign(inode: &Inode) -> &'static str {
     }
 }
 
-/// Returns the smallest number of rows whose columns fit into `width`, and the width of each column.
+/// Returns the smallest number of rows whose columns fit into `width`, and the width of each
+/// column.
 fn layout(widths: &[usize], width: usize) -> (usize, Vec<usize>) {
     let mut rows = 1;
     loop {
@@ -377,7 +378,8 @@ fn layout(widths: &[usize], width: usize) -> (usize, Vec<usize>) {
         if total <= width || columns.len() <= 1 {
             return (rows.min(widths.len()), columns);
         }
-        // The steps grow with the number of rows, since an exact minimum is not worth a long search.
+        // The steps grow with the number of rows, since an exact minimum is not worth a long
+        // search.
         rows += 1 + rows / 16;
     }
 }

@@ -2,8 +2,8 @@
 //!
 //! There is one page for `papilio` itself and one for each of its commands; the subcommands of a
 //! command are sections of its page. Commands that mirror a user command of the host are in section
-//! 1, all others in section 8, where btrfs-progs has its pages. Options that every command takes are
-//! on the page of `papilio` alone.
+//! 1, all others in section 8, where btrfs-progs has its pages. Options that every command takes
+//! are on the page of `papilio` alone.
 
 use crate::output::Output;
 use anyhow::Context as _;
@@ -17,8 +17,8 @@ use std::path::PathBuf;
 /// The pages go to the directories man1 and man8 inside DIR, which are created if necessary.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The directory that receives the pages, such as /usr/local/share/man; without it, the main page
-    /// goes to standard output
+    /// The directory that receives the pages, such as /usr/local/share/man; without it, the main
+    /// page goes to standard output
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     directory: Option<PathBuf>,
 }
@@ -229,9 +229,9 @@ impl Writer {
         }
     }
 
-    /// Appends the text that the help of `command` ends with. Its first line is the heading and ends
-    /// in a colon. Lines of the form `  TERM  MEANING` are a list, where a long term has a line of its
-    /// own.
+    /// Appends the text that the help of `command` ends with. Its first line is the heading and
+    /// ends in a colon. Lines of the form `  TERM  MEANING` are a list, where a long term has a
+    /// line of its own.
     fn after_help(&mut self, command: &Command) {
         let Some(text) = command.get_after_help().map(ToString::to_string) else { return };
         let (heading, text) = text.split_once(":\n").unwrap_or(("Notes", &text));

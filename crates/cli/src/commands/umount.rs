@@ -1,9 +1,9 @@
 //! `papilio umount`: unmounts, and waits until the server has closed the image.
 //!
-//! The kernel's umount returns when the mount is gone, but only then the server writes and closes the
-//! image. A program that opened the image next would race with it. The command therefore opens a
-//! handle of the server's process before it unmounts, and waits for that process to end. Without such
-//! a handle it waits for the server's lock on the image.
+//! The kernel's umount returns when the mount is gone, but only then the server writes and closes
+//! the image. A program that opened the image next would race with it. The command therefore opens
+//! a handle of the server's process before it unmounts, and waits for that process to end. Without
+//! such a handle it waits for the server's lock on the image.
 
 use crate::context::Context;
 use anyhow::{Context as _, bail};
@@ -128,8 +128,8 @@ fn is_elsewhere(mount: &MountEntry) -> bool {
     MountEntry::all().is_ok_and(|all| all.iter().any(|other| other.device == mount.device))
 }
 
-/// Returns whether the kernel still has the connection to the server. Then there is another mount in
-/// a different namespace.
+/// Returns whether the kernel still has the connection to the server. Then there is another mount
+/// in a different namespace.
 fn is_alive(mount: &MountEntry) -> bool {
     let Some((_, minor)) = mount.device.split_once(':') else { return false };
     Path::new("/sys/fs/fuse/connections").join(minor).exists()

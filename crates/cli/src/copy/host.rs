@@ -3,8 +3,8 @@
 //! Owns [`HostSink`].
 //!
 //! **Invariants**
-//! - Below the destination that the user named, every name is resolved relative to an open directory
-//!   without following links. A link planted in the destination cannot redirect the copy.
+//! - Below the destination that the user named, every name is resolved relative to an open
+//!   directory without following links. A link planted in the destination cannot redirect the copy.
 //! - A directory has at least mode 0700 until it is complete. Then it gets its owner, attributes,
 //!   mode and, last, times.
 //! - An existing file that is not a directory is removed and created anew. The exception is a file
@@ -184,8 +184,8 @@ impl<'a> HostSink<'a> {
         Ok(directory)
     }
 
-    /// Runs `make` for a new entry. If the name exists, removes the old entry and retries, or returns
-    /// `None` under `no_clobber`.
+    /// Runs `make` for a new entry. If the name exists, removes the old entry and retries, or
+    /// returns `None` under `no_clobber`.
     fn make<T>(
         &mut self,
         name: &[u8],

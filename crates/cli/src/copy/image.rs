@@ -289,8 +289,8 @@ impl<'a> ImageCopy<'a> {
         Ok(())
     }
 
-    /// Prepares `name` for a new inode of `kind`, or for a link if that is `None`. Returns `None` if
-    /// the name is free, possibly after the old entry was unlinked.
+    /// Prepares `name` for a new inode of `kind`, or for a link if that is `None`. Returns `None`
+    /// if the name is free, possibly after the old entry was unlinked.
     fn clear_name(
         &self,
         parent: &Inode,

@@ -1,9 +1,10 @@
 //! Copies trees out of a file system.
 //!
 //! Two threads share a bounded queue, so that reading overlaps with writing, for one large file as
-//! well as for many small ones. The reader ([`source`]) walks the image, verifies checksums and sends
-//! [`event::Event`]s. The writer, a [`Sink`], turns them into files of the host ([`host`]) or members
-//! of an archive ([`tar`]). The queue holds at most [`QUEUED_BATCHES`] batches of about 1 MiB.
+//! well as for many small ones. The reader ([`source`]) walks the image, verifies checksums and
+//! sends [`event::Event`]s. The writer, a [`Sink`], turns them into files of the host ([`host`]) or
+//! members of an archive ([`tar`]). The queue holds at most [`QUEUED_BATCHES`] batches of about 1
+//! MiB.
 //!
 //! [`image`] copies into a file system, on one thread.
 

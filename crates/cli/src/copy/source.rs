@@ -153,7 +153,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Returns the index of an image, by which links are identified. Two operands may name one image.
+    /// Returns the index of an image, by which links are identified. Two operands may name one
+    /// image.
     fn image_number(&mut self, path: &ImagePath) -> usize {
         let known = self.images.iter().position(|image| *image == path.image);
         known.unwrap_or_else(|| {

@@ -1,8 +1,8 @@
 //! The writer of a copy to a tar archive.
 //!
 //! Owns [`TarSink`]. The archive is in POSIX pax format: times have nanoseconds, and names and
-//! numbers any length. Extended attributes are `SCHILY.xattr.*`, ACLs `SCHILY.acl.*`, and files with
-//! holes in GNU's sparse format 1.0. GNU tar, bsdtar and star read all of these.
+//! numbers any length. Extended attributes are `SCHILY.xattr.*`, ACLs `SCHILY.acl.*`, and files
+//! with holes in GNU's sparse format 1.0. GNU tar, bsdtar and star read all of these.
 //!
 //! **Invariants**
 //! - A member has the size in its header. Zeros replace what cannot be read, so that the members
@@ -436,8 +436,8 @@ fn xattr_key(name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Widens segments to whole blocks and returns them as (start, end). Readers expect each to start at
-/// a block.
+/// Widens segments to whole blocks and returns them as (start, end). Readers expect each to start
+/// at a block.
 fn whole_blocks(segments: &[(u64, u64)], size: u64) -> Vec<(u64, u64)> {
     let mut out: Vec<(u64, u64)> = Vec::with_capacity(segments.len());
     for &(offset, length) in segments {

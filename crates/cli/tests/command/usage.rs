@@ -1,6 +1,6 @@
 //! Wrong usage, help, completions and manual pages.
 
-use crate::fixture::{fail, papilio, succeed, text};
+use crate::common::{fail, papilio, succeed, text};
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::process::Command;
@@ -22,7 +22,7 @@ fn wrong_usage_is_exit_code_2() {
     }
     fail(2, "not a number", ["find", "a:/", "-size", "x"]);
     fail(2, "not an octal mode", ["find", "a:/", "-perm", "u+x"]);
-    fail(2, "not kinds", ["find", "a:/", "-type", "x"]);
+    fail(2, "not a list of", ["find", "a:/", "-type", "x"]);
     fail(2, "not a time", ["find", "a:/", "-newermt", "teatime"]);
     fail(2, "no job \"9\"", ["bench", "--jobs", "9"]);
     fail(2, "no side \"ext4\"", ["bench", "--sides", "ext4"]);
@@ -30,12 +30,12 @@ fn wrong_usage_is_exit_code_2() {
 }
 
 #[test]
-fn a_bench_report_that_is_none_is_named() {
+fn missing_bench_report_is_named() {
     fail(1, "/nowhere/report.json", ["bench", "--report", "/nowhere/report.json"]);
 }
 
 #[test]
-fn images_of_a_directory_are_compared() {
+fn bench_compares_images_of_a_directory() {
     let table = text(&succeed(["--quiet", "bench", "image", "--files", "150", "--rounds", "1"]));
     assert!(table.contains("papilio mkfs --rootdir") && table.contains("1.00 times papilio"), "{table}");
     assert_eq!(table.lines().count(), 3, "{table}");
@@ -51,7 +51,7 @@ fn help_is_on_standard_output() {
 }
 
 #[test]
-fn completions_know_the_commands() {
+fn completions_include_commands_and_options() {
     for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
         let script = text(&succeed(["completions", shell]));
         assert!(script.contains("subvolid") && script.contains("maxdepth"), "{shell}");
@@ -61,7 +61,7 @@ fn completions_know_the_commands() {
 /// The commands that `papilio ARGUMENTS --help` lists, without `help` itself.
 fn commands_of(arguments: &[&str]) -> Vec<String> {
     let help = text(&succeed(arguments.iter().chain(&["-h"])));
-    let list = help.split("\nCommands:\n").nth(1).unwrap_or_default();
+    let list = help.split("Commands:\n").nth(1).unwrap_or_default();
     let lines = list.lines().take_while(|line| !line.is_empty());
     let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     names.filter(|name| !["", "help"].contains(name)).map(str::to_owned).collect()
@@ -93,7 +93,7 @@ fn every_command_has_one_manual_page() {
     for command in &commands {
         let [user, system] = ["1", "8"].map(|section| pages.get(&format!("papilio-{command}.{section}")));
         let page = std::fs::read_to_string(user.xor(system).expect(command)).unwrap();
-        // Such a command takes the same name on the page, where `-` is escaped.
+        // Roff escapes dashes.
         for subcommand in commands_of(&[command]) {
             let heading = format!("\n.SS {subcommand}\n");
             assert!(page.replace("\\-", "-").contains(&heading), "{command} {subcommand}");

@@ -6,11 +6,11 @@ use std::path::PathBuf;
 
 /// Copy files and directories out of a file system, into one, and within it
 ///
-/// The rules are those of cp(1): sources go into DEST if that is a directory, otherwise the source is
-/// copied as DEST. DIR/. means the content of a directory. Without -r and -a, symbolic links are
+/// The rules are those of cp(1): sources go into DEST if that is a directory, otherwise the source
+/// is copied as DEST. DIR/. means the content of a directory. Without -r and -a, symbolic links are
 /// followed and directories skipped. Holes are preserved. Existing files at the destination are
-/// replaced. Below DEST, links of the host are never followed. Within a file system, the copy shares
-/// the data of the original.
+/// replaced. Below DEST, links of the host are never followed. Within a file system, the copy
+/// shares the data of the original.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The sources, then the destination unless -t or --to-tar names it

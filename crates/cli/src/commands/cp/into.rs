@@ -1,7 +1,7 @@
 //! `papilio cp` into a file system, from the host or from another or the same file system.
 //!
-//! Owns [`IntoImage`]. [`papilio::Populate`] copies from the host, and [`crate::copy::image`] between
-//! file systems.
+//! Owns [`IntoImage`]. [`papilio::Populate`] copies from the host, and [`crate::copy::image`]
+//! between file systems.
 
 use super::args::Args;
 use crate::context::Context;

@@ -1,7 +1,7 @@
 //! `papilio filesystem resize`.
 //!
-//! An image file grows before its file system and shrinks after it, so that the file system is never
-//! larger than the file.
+//! An image file grows before its file system and shrinks after it, so that the file system is
+//! never larger than the file.
 
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
@@ -16,8 +16,8 @@ use std::str::FromStr;
 
 /// Change the size of a file system and of its image file
 ///
-/// The minimum is the end of the last chunk, since nothing is moved. max is the size of the device or
-/// image file. Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
+/// The minimum is the end of the last chunk, since nothing is moved. max is the size of the device
+/// or image file. Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The new size in bytes, a change with a leading + or -, max or min
@@ -121,8 +121,8 @@ impl Args {
         Ok(())
     }
 
-    /// Resizes through the server of a mount. The image file grows before and shrinks after, as it does
-    /// without a mount.
+    /// Resizes through the server of a mount. The image file grows before and shrinks after, as it
+    /// does without a mount.
     fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
         let devid = self.size.devid;
         let mount = mounted.open()?;

@@ -16,9 +16,9 @@ use std::path::PathBuf;
 
 /// Show the blocks and items of trees
 ///
-/// Without options, shows all trees, including log trees. The output contains the names of files unless
-/// --hide-names is given. A block that cannot be read is also reported on standard error, and the exit
-/// status is then 1.
+/// Without options, shows all trees, including log trees. The output contains the names of files
+/// unless --hide-names is given. A block that cannot be read is also reported on standard error,
+/// and the exit status is then 1.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image or device
@@ -365,7 +365,8 @@ impl Dump<'_> {
     }
 }
 
-/// Splits a block's flags into the flags proper and the revision of back references in the top byte.
+/// Splits a block's flags into the flags proper and the revision of back references in the top
+/// byte.
 fn split_flags(flags: u64) -> (u64, u64) {
     (flags & ((1 << 56) - 1), flags >> 56)
 }

@@ -1,5 +1,5 @@
-//! `papilio inspect tree-stats`, in the format of `btrfs inspect-internal tree-stats`, with the fill
-//! of the blocks.
+//! `papilio inspect tree-stats`, in the format of `btrfs inspect-internal tree-stats`, with the
+//! fill of the blocks.
 
 use super::dump_tree::parse_tree;
 use super::key_text::{key_json, object_name};

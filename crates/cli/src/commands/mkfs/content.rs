@@ -1,7 +1,7 @@
 //! Fills a new file system from a directory of the host or a tar archive.
 //!
-//! Owns [`ContentArgs`]. Without a given size, the size is estimated from the content. If the estimate
-//! turns out too small, the file system is created again with twice the size.
+//! Owns [`ContentArgs`]. Without a given size, the size is estimated from the content. If the
+//! estimate turns out too small, the file system is created again with twice the size.
 
 use crate::context::Context;
 use crate::filling::Report;
@@ -19,30 +19,32 @@ use std::path::{Path, PathBuf};
 
 /// The only device of a new file system.
 const DEVICE: DeviceId = DeviceId(1);
-/// The size in bytes of the sparse image for content from a stream, whose size is unknown. The image
-/// is shrunk afterwards.
+/// The size in bytes of the sparse image for content from a stream, whose size is unknown. The
+/// image is shrunk afterwards.
 const STREAM_BYTES: u64 = 48 << 30;
 /// The maximal number of estimates to try.
 const ATTEMPTS: u32 = 5;
-/// The size in bytes of the cache of tree blocks. It holds the blocks of one commit and the next, and
-/// some that were written. Files arrive in the order of their names, so few blocks are needed again.
+/// The size in bytes of the cache of tree blocks. It holds the blocks of one commit and the next,
+/// and some that were written. Files arrive in the order of their names, so few blocks are needed
+/// again.
 const NODE_CACHE_BYTES: usize = 48 << 20;
 
 /// The content of the file system.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Content")]
 pub struct ContentArgs {
-    /// Fill the file system from a directory or a tar archive (plain, gzip or zstd); - means an archive
-    /// on standard input
+    /// Fill the file system from a directory or a tar archive (plain, gzip or zstd); - means an
+    /// archive on standard input
     ///
-    /// Keeps owners, modes, times, extended attributes, ACLs, hard links, device files and holes. Copies
-    /// the entries of a directory in the order of their names, and those of an archive in its order.
+    /// Keeps owners, modes, times, extended attributes, ACLs, hard links, device files and holes.
+    /// Copies the entries of a directory in the order of their names, and those of an archive in
+    /// its order.
     #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub rootdir: Option<PathBuf>,
     /// Take owners and modes from lines of PATH UID GID MODE
     ///
-    /// A - keeps a value, and the path * means all other files. An image with any owners can thus be
-    /// built without root.
+    /// A - keeps a value, and the path * means all other files. An image with any owners can thus
+    /// be built without root.
     #[arg(long, value_name = "FILE", requires = "rootdir", value_hint = clap::ValueHint::FilePath)]
     manifest: Option<PathBuf>,
     /// Make this directory a subvolume

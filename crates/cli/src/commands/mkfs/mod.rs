@@ -24,15 +24,16 @@ const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 
 /// Create a file system
 ///
-/// IMAGE is a block device or a regular file, which --size creates or extends. The defaults are those
-/// of mkfs.btrfs 6.19, except that the block-group tree is off, so that older versions of btrfs-check(8)
-/// can read the file system; -O block-group-tree switches it on.
+/// IMAGE is a block device or a regular file, which --size creates or extends. The defaults are
+/// those of mkfs.btrfs 6.19, except that the block-group tree is off, so that older versions of
+/// btrfs-check(8) can read the file system; -O block-group-tree switches it on.
 ///
-/// With --rootdir the file system is filled, and the content determines the size if there is no --size.
+/// With --rootdir the file system is filled, and the content determines the size if there is no
+/// --size.
 ///
 /// With --uuid, and SOURCE_DATE_EPOCH in the environment (seconds since 1970), the same options and
-/// content result in the same bytes. The time of the last access of each file is then that of its last
-/// modification.
+/// content result in the same bytes. The time of the last access of each file is then that of its
+/// last modification.
 ///
 /// Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
 #[derive(Debug, clap::Args)]
@@ -82,8 +83,8 @@ struct FormatArgs {
     /// The checksum algorithm: crc32c (default), xxhash, sha256 or blake2
     #[arg(long, visible_alias = "checksum", value_name = "TYPE", value_parser = parse_checksum)]
     csum: Option<ChecksumType>,
-    /// The features to switch on, or off with a leading ^: mixed-bg, extref, skinny-metadata, no-holes,
-    /// free-space-tree, block-group-tree
+    /// The features to switch on, or off with a leading ^: mixed-bg, extref, skinny-metadata,
+    /// no-holes, free-space-tree, block-group-tree
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
     /// An older name of --features

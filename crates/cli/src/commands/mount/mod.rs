@@ -1,7 +1,7 @@
 //! `papilio mount`: mounts a file system through FUSE.
 //!
-//! The command starts this program again as the server ([`serve`]), and returns when the server reports
-//! that the mount is usable. Until then the server prints its errors on the terminal. With
+//! The command starts this program again as the server ([`serve`]), and returns when the server
+//! reports that the mount is usable. Until then the server prints its errors on the terminal. With
 //! `--foreground` the command is the server. A fork without exec would lose threads and locks.
 
 mod serve;
@@ -49,11 +49,11 @@ Mount options, named as in btrfs(5) where Btrfs has them:
 
 /// Mount a file system through FUSE
 ///
-/// The command returns when the mount is usable. A server runs in the background until the file system
-/// is unmounted with papilio umount DIR. Without subvol= and subvolid= the mount shows the default
-/// subvolume. A file system on several devices needs one --device for each further device. With the
-/// helpers that make install installs, mount -t fuse.papilio IMAGE DIR -o OPTIONS does the same, also
-/// from fstab(5).
+/// The command returns when the mount is usable. A server runs in the background until the file
+/// system is unmounted with papilio umount DIR. Without subvol= and subvolid= the mount shows the
+/// default subvolume. A file system on several devices needs one --device for each further device.
+/// With the helpers that make install installs, mount -t fuse.papilio IMAGE DIR -o OPTIONS does the
+/// same, also from fstab(5).
 #[derive(Debug, clap::Args)]
 #[command(after_help = MOUNT_OPTIONS)]
 pub struct Args {
@@ -72,7 +72,8 @@ pub struct Args {
     /// Serve in the foreground, until the file system is unmounted or a signal arrives
     #[arg(short = 'f', long)]
     foreground: bool,
-    /// Append the server's warnings to this file; without it, a server in the background discards them
+    /// Append the server's warnings to this file; without it, a server in the background discards
+    /// them
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     log: Option<PathBuf>,
     /// Ignore unknown mount options (mount -s)

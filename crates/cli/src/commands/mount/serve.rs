@@ -68,8 +68,8 @@ impl Server<'_> {
     }
 }
 
-/// Returns the path of the image for the table of mounts. Keeps names of the device mapper, since the
-/// device that they link to has no meaningful name.
+/// Returns the path of the image for the table of mounts. Keeps names of the device mapper, since
+/// the device that they link to has no meaningful name.
 fn absolute(image: &Path) -> PathBuf {
     let kept = image.starts_with("/dev/mapper");
     let resolved = if kept { std::path::absolute(image) } else { image.canonicalize() };
@@ -86,8 +86,8 @@ fn check_subvolume(fs: &FileSystem, options: &MountOptions) -> anyhow::Result<()
     Ok(())
 }
 
-/// Starts a thread that unmounts when a signal arrives. It detaches a mount that is in use, which ends
-/// with its last user.
+/// Starts a thread that unmounts when a signal arrives. It detaches a mount that is in use, which
+/// ends with its last user.
 fn end_on_signals(signals: Signals, unmounter: Unmounter) -> anyhow::Result<()> {
     let wait = move || {
         while let Ok(signal) = signals.wait() {
@@ -107,7 +107,8 @@ fn end_on_signals(signals: Signals, unmounter: Unmounter) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Leaves the caller's working directory, which the server would keep busy, and its standard streams.
+/// Leaves the caller's working directory, which the server would keep busy, and its standard
+/// streams.
 fn leave(log: Option<&File>) -> anyhow::Result<()> {
     let null = File::options().read(true).write(true).open("/dev/null").context("/dev/null")?;
     rustix::process::chdir("/").context("/")?;
@@ -121,5 +122,5 @@ fn leave(log: Option<&File>) -> anyhow::Result<()> {
 /// Opens the file that the server logs to.
 fn open_log(path: &Path) -> anyhow::Result<File> {
     let opened = File::options().append(true).create(true).open(path);
-    opened.with_context(|| format!("{}: opening the log", path.display()))
+    opened.with_context(|| format!("{}: cannot open the log", path.display()))
 }

@@ -44,7 +44,8 @@ struct Set {
     path: OsString,
     /// The property
     name: Name,
-    /// The value: true or false for ro; for compression, zlib, lzo, zstd, none, or "" for the default
+    /// The value: true or false for ro; for compression, zlib, lzo, zstd, none, or "" for the
+    /// default
     value: String,
 }
 

@@ -13,7 +13,8 @@ use std::ffi::OsString;
 
 /// Show the properties of a subvolume
 ///
-/// The path names the subvolume, or only its file system if an id or a UUID is given. Times are local.
+/// The path names the subvolume, or only its file system if an id or a UUID is given. Times are
+/// local.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subvolume; IMAGE alone means its top level
@@ -48,7 +49,8 @@ impl Args {
         Ok(output.finish()?)
     }
 
-    /// Returns all subvolumes, and the id of the one that the path names, unless an option names one.
+    /// Returns all subvolumes, and the id of the one that the path names, unless an option names
+    /// one.
     fn subvolumes(&self, context: &Context) -> anyhow::Result<(Vec<Subvolume>, Option<TreeId>)> {
         let by_path = self.id.is_none() && self.uuid.is_none();
         let none = || UsageError::new(format_args!("{}: not a subvolume", self.path.display()));

@@ -9,8 +9,8 @@ use std::time::Duration;
 
 /// Wait until deleted subvolumes are cleaned up and their space is free
 ///
-/// In a mount, the command waits for the server, which cleans up in the background. On an image, the
-/// command cleans up.
+/// In a mount, the command waits for the server, which cleans up in the background. On an image,
+/// the command cleans up.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A directory in the mount, or the image
