@@ -15,8 +15,9 @@ use tests::{Candidate, TestArgs, Tests};
 /// Find files by their properties
 ///
 /// The tests are those of find(1), with one or two dashes (-name, --name). A file is shown if it
-/// passes all tests. There is no -o, -not or -exec. The patterns of -path match the path inside the
-/// file system, from its root. Symbolic links are not followed.
+/// passes all tests, in which N means exactly N, +N more and -N less. There is no -o, -not or
+/// -exec. The patterns of -path match the path inside the file system, from its root. Symbolic
+/// links are not followed.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {

@@ -58,16 +58,16 @@ fn completions_include_commands_and_options() {
     }
 }
 
-/// The commands that `papilio ARGUMENTS --help` lists, without `help` itself.
+/// Returns the commands that `papilio ARGUMENTS --help` lists, without `help` itself.
 fn commands_of(arguments: &[&str]) -> Vec<String> {
-    let help = text(&succeed(arguments.iter().chain(&["-h"])));
+    let help = text(&succeed(arguments.iter().chain(&["--help"])));
     let list = help.split("Commands:\n").nth(1).unwrap_or_default();
     let lines = list.lines().take_while(|line| !line.is_empty());
     let names = lines.filter_map(|line| line.strip_prefix("  ")?.split(' ').next());
     names.filter(|name| !["", "help"].contains(name)).map(str::to_owned).collect()
 }
 
-/// The pages that `papilio man` writes, by their names, such as `papilio-ls.1`.
+/// Returns the pages that `papilio man` writes, by their names, such as `papilio-ls.1`.
 fn manual_pages() -> (tempfile::TempDir, BTreeMap<String, PathBuf>) {
     let folder = tempfile::tempdir().unwrap();
     succeed(["man".as_ref(), folder.path().as_os_str()]);

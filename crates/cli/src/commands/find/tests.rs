@@ -12,7 +12,7 @@ use std::cmp::Ordering;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-const HEADING: &str = "Tests (N means exactly N, +N more, -N less)";
+const HEADING: &str = "Tests";
 
 /// The tests as typed.
 #[derive(Debug, clap::Args)]

@@ -242,7 +242,7 @@ impl Args {
         all.into_iter().filter(|(_, shown)| *shown).map(|(column, _)| column).collect()
     }
 
-    /// What a column shows; the path is written apart, as it may be any bytes.
+    /// Returns the text of a column, except for the path, which need not be UTF-8.
     fn cell(&self, column: Column, subvolume: &Subvolume) -> String {
         let parent = subvolume.parent.map_or(0, |parent| parent.0);
         match column {
