@@ -24,8 +24,6 @@ pub struct Args {
     /// The files and directories to search; IMAGE alone means its root directory
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::FilePath)]
     paths: Vec<OsString>,
-    #[command(flatten)]
-    tests: TestArgs,
     /// Descend at most N levels below the arguments
     #[arg(long, value_name = "N")]
     maxdepth: Option<usize>,
@@ -53,6 +51,9 @@ pub struct Args {
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
+    // The last field, since its heading applies to all options that follow.
+    #[command(flatten)]
+    tests: TestArgs,
 }
 
 struct Frame {

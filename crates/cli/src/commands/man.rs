@@ -193,22 +193,19 @@ impl Writer {
         self.append(without_preamble(&roff.render()));
     }
 
-    /// The options of `command`, whose page is `man`. Every page has a section of them.
+    /// Appends the options of `command`, whose page is `man`. Every page has the section OPTIONS.
     fn options(&mut self, man: &Man, command: &Command) {
-        if command.get_arguments().any(|option| !option.is_hide_set()) {
-            let options = rendered(|out| man.render_options_section(out));
-            self.append(&in_paragraphs(&options));
-        } else {
-            self.roff(|roff| {
-                roff.control("SH", ["OPTIONS"]);
-            });
-        }
-        if self.page.name != "papilio" {
-            self.roff(|roff| {
-                roff.control("PP", []);
+        let is_main = self.page.name == "papilio";
+        self.roff(|roff| {
+            roff.control("SH", ["OPTIONS"]);
+            if !is_main {
                 let text = "for the options that every command takes.";
                 roff.text([roman("See "), bold("papilio"), roman(format!("(8) {text}"))]);
-            });
+            }
+        });
+        if command.get_arguments().any(|option| !option.is_hide_set()) {
+            let options = rendered(|out| man.render_options_section(out));
+            self.append(&in_paragraphs(options.strip_prefix(".SH OPTIONS\n").unwrap_or(&options)));
         }
     }
 

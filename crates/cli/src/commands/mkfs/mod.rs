@@ -43,8 +43,6 @@ pub struct Args {
     image: PathBuf,
     #[command(flatten)]
     format: FormatArgs,
-    #[command(flatten)]
-    content: ContentArgs,
     /// Overwrite an existing file system
     #[arg(short, long)]
     force: bool,
@@ -54,6 +52,9 @@ pub struct Args {
     /// Print one JSON object
     #[arg(long)]
     json: bool,
+    // The last field, since its heading applies to all options that follow.
+    #[command(flatten)]
+    content: ContentArgs,
 }
 
 /// The properties of the file system.
