@@ -19,8 +19,8 @@ build: setup ## build the papilio command: target/release/papilio
 
 install: build ## install the command, manual pages and completions (PREFIX=/usr/local) and mount(8) helpers (HELPERDIR=/sbin)
 	install -D -m 755 target/release/papilio $(DESTDIR)$(PREFIX)/bin/papilio
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(HELPERDIR)
-	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/man $(DESTDIR)$(HELPERDIR)
+	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	target/release/papilio completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio
@@ -29,8 +29,8 @@ install: build ## install the command, manual pages and completions (PREFIX=/usr
 	for helper in $(HELPERS); do ln -sfn $(PREFIX)/bin/papilio $(DESTDIR)$(HELPERDIR)/$$helper; done
 
 uninstall: ## remove the installed files
-	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/share/man/man1/papilio.1 \
-		$(DESTDIR)$(PREFIX)/share/man/man1/papilio-*.1 \
+	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/share/man/man8/papilio.8 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/papilio-*.8 $(DESTDIR)$(PREFIX)/share/man/man1/papilio-*.1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_papilio \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/papilio.fish \

@@ -1,12 +1,14 @@
 //! `papilio bench`: the workloads of `papilio-bench`, with this command's exit codes.
 
-use crate::context::{Context, UsageError};
+use crate::context::Context;
+use crate::usage_error::UsageError;
 
-/// Run the same work by the kernel's Btrfs and by Papilio, in turn, and compare
+/// Compare the performance of Papilio with that of the kernel's Btrfs
 ///
-/// Without a subcommand: five jobs of the real fio, by the kernel's Btrfs, by Papilio within fio (with each
-/// job's switch in both positions), by Papilio's mount, and on the bare backing. What this machine lacks is
-/// left out and named. Needs fio; root for the kernel's side.
+/// Without a subcommand, runs five jobs of fio(1) in turn on the kernel's Btrfs, on Papilio inside
+/// fio (with both positions of each job's switch), on a Papilio mount, and on the bare backing.
+/// Names and skips sides that this machine does not support. Needs fio, and root for the kernel's
+/// side.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -14,7 +16,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Runs it.
+    /// Runs the benchmark.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         papilio_bench::run(&self.bench, context.verbosity < 0).map_err(|error| match error
             .downcast_ref::<papilio_bench::UsageError>(
