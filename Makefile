@@ -1,6 +1,6 @@
 # The main jobs. Each installs what it needs (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall everyday test locks longtest bench demo clients fuzz tidy ci
+.PHONY: help setup build install uninstall everyday test locks longtest bench benchreport demo clients fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -48,11 +48,21 @@ longtest: setup ## compare 50,000 files and 2 GiB with the kernel in every shape
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \
 		$(CARGO) test --release --locked -p papilio --test kernel -- --nocapture --test-threads 1
 
-bench: setup ## fio's jobs, reads and writes beside the kernel, in turn, as ratios (root; some 4 GiB of memory)
+bench: setup ## compare fio jobs, reads and writes with the kernel, in turn, as ratios (root; some 4 GiB of memory)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli
 	target/release/papilio bench --output target/bench
 	$(CARGO) run --release --locked -p papilio-bench -- read
 	$(CARGO) run --release --locked -p papilio-bench -- names
+
+BENCH := target/release/papilio bench
+QUICK := --rounds 1 --runtime 1
+benchreport: setup ## run all fio jobs and sweeps, and write docs/bench.md and docs/plots (root; some 8 GiB of memory)
+	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli
+	$(BENCH) --rounds 5 --runtime 1 --profile --output target/bench/jobs
+	$(BENCH) sweep --over extents --sides kernel,papilio,raw $(QUICK) --output target/bench/extents
+	$(BENCH) sweep --over snapshots,threads --sides kernel,papilio $(QUICK) --output target/bench/sweeps
+	$(BENCH) $(foreach run,jobs extents sweeps,--report target/bench/$(run)/report.json) \
+		--output target/bench --markdown docs/bench.md
 
 demo: setup ## read a file system that the kernel made, build, change and mount one of our own, and prove all of it
 	@bash scripts/demo.sh

@@ -58,7 +58,8 @@ pub(crate) struct SweepArgs {
     /// Quantities to vary
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, required = true)]
     over: Vec<Over>,
-    /// Values to run with [default: 1,2,4,16 threads; 1000 to 10000000 extents; 1 to 1000 snapshots]
+    /// Values to run with [default: 1,2,4,16 threads; 1000 to 10000000 extents; 1 to 1000
+    /// snapshots]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     points: Vec<u64>,
     #[command(flatten)]

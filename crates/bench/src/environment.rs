@@ -102,7 +102,8 @@ fn own_command() -> Option<PathBuf> {
 fn next_to_us(name: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folder = program.parent()?;
-    // The same directory; its parent (tests run in target/debug/deps); where packages put libraries.
+    // The same directory; its parent (tests run in target/debug/deps); where packages put
+    // libraries.
     let folders = [
         folder.to_owned(),
         folder.join(".."),

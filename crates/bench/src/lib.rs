@@ -1,4 +1,5 @@
-//! `papilio bench`: runs the same workloads on the kernel's Btrfs and on Papilio, and compares them.
+//! `papilio bench`: runs the same workloads on the kernel's Btrfs and on Papilio, and compares
+//! them.
 //!
 //! Each [`job`] is a run of the real fio. Several [sides](side) run it in turn on the same backing
 //! ([`runner`]), and a [`report`] shows the results. Absolute results drift with the machine; the

@@ -1,8 +1,8 @@
-//! The check before a write in place, alone: does a range of a file have any checksum?
+//! Times the check that precedes a write in place: does a range of a file have any checksum?
 //!
-//! Asked of the same file with the switch `nocow_check` in both positions, in turn. A range with sums is what the
-//! switch is about: the first that is found is the answer, or all are collected first. A range without them takes
-//! the same walk both ways; it is what a file that is overwritten in place has.
+//! Runs on the same files with both positions of the switch `nocow_check`, in turn. For a range
+//! with checksums, `first-match` stops at the first one and `collect-all` collects them all. A
+//! range without checksums, as in a nodatacow file, takes the same tree walk either way.
 
 use crate::interrupt;
 use crate::report::statistics::{Spread, nanoseconds, number};
@@ -12,33 +12,40 @@ use std::hint::black_box;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// Arguments of the comparison.
+/// Arguments of `nocow-check`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Rounds; medians are shown
+    /// Number of rounds; the output shows medians
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// How often each question is asked in a round
+    /// Number of checks of each kind in a round
     #[arg(long, default_value_t = 20_000)]
-    questions: u32,
+    checks: u32,
 }
 
-/// Bytes of the files: an extent each.
+/// Size of each file in bytes; each is one extent.
 const FILE: u64 = 8 << 20;
-/// Bytes of the image.
+/// Size of the image in bytes.
 const IMAGE: u64 = 512 << 20;
-/// Bytes of the ranges that are asked for.
+/// Sizes of the checked ranges in bytes.
 const RANGES: [u64; 4] = [4 << 10, 64 << 10, 1 << 20, FILE];
 
+/// Runs the comparison and prints a row for each range.
+///
+/// # Errors
+/// The library fails, or space is insufficient.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     interrupt::watch();
-    anyhow::ensure!(arguments.rounds > 0 && arguments.questions > 0, "at least one round of one question");
+    anyhow::ensure!(
+        arguments.rounds > 0 && arguments.checks > 0,
+        "--rounds and --checks: must be at least 1"
+    );
     let scratch = Scratch::under(Path::new("/dev/shm"), IMAGE)?;
     let image = scratch.unique("image");
     papilio::mkfs(&image, &MkfsOptions::new().size(IMAGE))?;
     make_files(&image)?;
     println!("{:28} {:>12} {:>12}  first match is", "range", "first match", "collect all");
-    for (name, file) in [("with checksums", "/summed"), ("without", "/unsummed")] {
+    for (name, file) in [("with checksums", "/with"), ("without", "/without")] {
         for bytes in RANGES {
             let mut times = [Vec::new(), Vec::new()];
             for _ in 0..arguments.rounds {
@@ -46,7 +53,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
                 for (check, times) in
                     [NocowCheck::FirstMatch, NocowCheck::CollectAll].into_iter().zip(&mut times)
                 {
-                    times.push(ask(&image, file, check, bytes, arguments.questions)?.as_secs_f64() * 1e9);
+                    times.push(time_check(&image, file, check, bytes, arguments.checks)?.as_secs_f64() * 1e9);
                 }
             }
             let [first, all] = times.map(|times| Spread::of(times).median);
@@ -58,11 +65,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One file with checksums and one without, an extent each.
+/// Creates one file with checksums and one without, each of one extent.
 fn make_files(image: &Path) -> anyhow::Result<()> {
     let data: Vec<u8> = (0..FILE).map(|byte| (byte.wrapping_mul(2_654_435_761) >> 20) as u8).collect();
-    for (name, unsummed) in [("/summed", false), ("/unsummed", true)] {
-        let options = OpenOptions::new().write(true).no_data_sums(unsummed);
+    for (name, no_checksums) in [("/with", false), ("/without", true)] {
+        let options = OpenOptions::new().write(true).no_data_sums(no_checksums);
         let fs = FileSystem::open_with(image, &options)?;
         fs.create_file(name)?.write_at(&data, 0)?;
         fs.close()?;
@@ -70,20 +77,26 @@ fn make_files(image: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// How long one question takes, of many.
-fn ask(image: &Path, name: &str, check: NocowCheck, bytes: u64, questions: u32) -> anyhow::Result<Duration> {
+/// Returns the mean time of one check.
+fn time_check(
+    image: &Path,
+    name: &str,
+    check: NocowCheck,
+    bytes: u64,
+    checks: u32,
+) -> anyhow::Result<Duration> {
     let mut tuning = Tuning::default();
     tuning.nocow_check = check;
     let fs = FileSystem::open_with(image, &OpenOptions::new().write(true).tuning(tuning))?;
     let file: File = fs.open_file(name)?;
     let start = Instant::now();
-    for question in 0..u64::from(questions) {
-        // Another place each time, where there are several.
-        let at = question % (FILE / bytes) * bytes;
+    for number in 0..u64::from(checks) {
+        // Cycles through the ranges of the file.
+        let at = number % (FILE / bytes) * bytes;
         let found = file.has_checksums(black_box(at..at + bytes))?;
-        anyhow::ensure!(found == (name == "/summed"), "{name} at {at}: {found}");
+        anyhow::ensure!(found == (name == "/with"), "{name} at {at}: has_checksums returned {found}");
     }
-    let took = start.elapsed() / questions;
+    let took = start.elapsed() / checks;
     drop(file);
     fs.close()?;
     Ok(took)

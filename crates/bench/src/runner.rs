@@ -1,7 +1,8 @@
 //! The run: one job after another, and for each job all sides in turn, round by round.
 //!
 //! - The order of the sides rotates by one with every round, so that no side always runs first.
-//! - A side that fails is left out of the rest of its job. The report drops its results and says why.
+//! - A side that fails is left out of the rest of its job. The report drops its results and says
+//!   why.
 
 use crate::backing::{Backing, Place};
 use crate::environment::Environment;

@@ -175,7 +175,8 @@ impl Varied {
                 let extents = self.job.file_bytes / WINDOW * per_window;
                 let seconds = if self.shared { 0.0 } else { self.job.seconds.unwrap_or(1.0) };
                 let written = (WRITTEN_IN_A_SECOND * seconds) as u64;
-                // Each extent's file item, twice (DUP), in half-full leaves, before and after a commit.
+                // Each extent's file item, twice (DUP), in half-full leaves, before and after a
+                // commit.
                 (SHARED_BYTES + written + extents * 400 + (1 << 30)).next_multiple_of(1 << 20)
             }
             // Each snapshot's root block, and the blocks that its commit replaces.
@@ -186,8 +187,8 @@ impl Varied {
 
     /// Prepares the files if necessary and runs the job once.
     ///
-    /// `ready` describes the prepared files on the backing, perhaps of another job. `laid_out` tells
-    /// whether this point's unprepared shared files exist.
+    /// `ready` describes the prepared files on the backing, perhaps of another job. `laid_out`
+    /// tells whether this point's unprepared shared files exist.
     fn run(
         &self,
         bench: &Bench<'_>,

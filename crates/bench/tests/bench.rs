@@ -239,7 +239,7 @@ fn sides_that_cannot_run_are_reported() {
 
 #[test]
 fn nocow_check_times_both_modes() {
-    let output = bench(&["nocow-check", "--rounds", "1", "--questions", "20"]);
+    let output = bench(&["nocow-check", "--rounds", "1", "--checks", "20"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
     assert_eq!(table.lines().count(), 9, "{table}");

@@ -148,7 +148,7 @@ mod tests {
             assert_eq!(plot.svg.matches(&format!("\n{}\n", job.id)).count(), 1, "{}", job.id);
         }
         for (_, words) in SIDES {
-            assert_eq!(plot.svg.matches(&escaped(words)).count(), 1, "{words}");
+            assert_eq!(plot.svg.matches(&format!("\n{}\n", escaped(words))).count(), 1, "{words}");
         }
         assert!(plot.svg.starts_with("<svg role=\"img\""));
     }

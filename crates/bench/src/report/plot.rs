@@ -1,7 +1,8 @@
 //! What all plots share: the SVG document, colours, fonts and number formats.
 //!
-//! Text, grid and background have fixed colours ([`INK`], [`GRID`], white). A page can select them by
-//! their attributes and replace them. The sides' colours are distinguishable to colour-blind readers.
+//! Text, grid and background have fixed colours ([`INK`], [`GRID`], white). A page can select them
+//! by their attributes and replace them. The sides' colours are distinguishable to colour-blind
+//! readers.
 
 use super::escape;
 use super::statistics::{nanoseconds, number};

@@ -116,7 +116,14 @@ pub fn latency(job: &JobReport) -> anyhow::Result<Option<Plot>> {
     }
     let title = format!("{}: latency by percentile", job.id);
     let names = PERCENTILES.map(|percent| format!("p{percent}"));
-    let svg = draw_lines(&title, "percentile of operations", &names, &lines, &axis_time, SIDES_LEGEND)?;
+    let svg = draw_lines(
+        &title,
+        ("percentile of operations", "latency"),
+        &names,
+        &lines,
+        &axis_time,
+        SIDES_LEGEND,
+    )?;
     Ok(Some(Plot::new(format!("{}-latency", job.id), title, &svg)))
 }
 
@@ -141,7 +148,7 @@ pub fn sweep(sweep: &Sweep, id: &str) -> anyhow::Result<Option<Plot>> {
     }
     let names: Vec<String> = points().map(|point| axis_number(point.value as f64)).collect();
     let title = format!("{id}: MiB/s over {}", sweep.over.unit());
-    let svg = draw_lines(&title, sweep.over.unit(), &names, &lines, &axis_number, SIDES_LEGEND)?;
+    let svg = draw_lines(&title, (sweep.over.unit(), "MiB/s"), &names, &lines, &axis_number, SIDES_LEGEND)?;
     Ok(Some(Plot::new(format!("{id}-over-{}", sweep.over), title, &svg)))
 }
 
@@ -170,8 +177,15 @@ pub fn sweep_ratios(sweep: &Sweep) -> anyhow::Result<Option<Plot>> {
         return Ok(None);
     }
     let names: Vec<String> = names.into_iter().map(|value| axis_number(value as f64)).collect();
-    let title = format!("Papilio's bandwidth as a multiple of the kernel's, over {}", sweep.over.unit());
-    let svg = draw_lines(&title, sweep.over.unit(), &names, &lines, &axis_number, JOBS_LEGEND)?;
+    let title = format!("Papilio / kernel, over {}", sweep.over.unit());
+    let svg = draw_lines(
+        &title,
+        (sweep.over.unit(), "times the kernel's bandwidth"),
+        &names,
+        &lines,
+        &axis_number,
+        JOBS_LEGEND,
+    )?;
     Ok(Some(Plot::new(format!("over-{}", sweep.over), title, &svg)))
 }
 
@@ -243,7 +257,7 @@ struct Line {
 /// Draws lines over named positions on a logarithmic axis, with a legend at the right.
 fn draw_lines(
     title: &str,
-    x_title: &str,
+    (x_title, y_title): (&str, &str),
     names: &[String],
     lines: &[Line],
     label: &dyn Fn(f64) -> String,
@@ -263,7 +277,7 @@ fn draw_lines(
             .margin(8)
             .margin_right(legend)
             .x_label_area_size(46)
-            .y_label_area_size(72)
+            .y_label_area_size(84)
             .build_cartesian_2d(-0.3..names.len() as f64 - 0.7, (low..high).log_scale())?;
         let decades = (high / low).log10().round() as usize;
         chart
@@ -271,6 +285,7 @@ fn draw_lines(
             .disable_x_mesh()
             .x_labels(0)
             .x_desc(x_title)
+            .y_desc(y_title)
             .y_labels(decades + 1)
             .y_label_formatter(&|value| label(*value))
             .axis_style(INK)

@@ -34,7 +34,8 @@ pub(super) struct Turn<'a> {
 }
 
 impl Bench<'_> {
-    /// Makes a new file system with Papilio, with the options that `mkfs.btrfs` gets for the kernel.
+    /// Makes a new file system with Papilio, with the options that `mkfs.btrfs` gets for the
+    /// kernel.
     pub(super) fn mkfs(&self) -> anyhow::Result<()> {
         let options = MkfsOptions::new()
             .size(self.backing.bytes())

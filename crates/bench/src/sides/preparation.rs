@@ -4,8 +4,8 @@
 //!
 //! The file's extents are reflinks: 10,000,000 extents of 4 KiB with data of their own would need
 //! 40 GiB. The pieces of the file refer alternately to two groups of shared extents, so that
-//! neighbouring pieces are never contiguous on disk. The file's tree has its full size; the checksum
-//! and extent trees stay small.
+//! neighbouring pieces are never contiguous on disk. The file's tree has its full size; the
+//! checksum and extent trees stay small.
 
 use super::bench::Bench;
 use crate::job::ScaledJob;
