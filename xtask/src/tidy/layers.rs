@@ -15,9 +15,12 @@ use syn::visit::Visit;
 /// The crate that has layers.
 const ROOT: &str = "crates/papilio/src/lib.rs";
 /// Its top-level modules, from the top to the bottom.
-const LAYERS: [&str; 11] = [
+const LAYERS: [&str; 14] = [
+    "import",
     "fs",
     "maintenance",
+    "mount",
+    "file",
     "subvolume",
     "namespace",
     "fsync_log",

@@ -5,6 +5,7 @@
 //! it takes of a transaction.
 
 pub(crate) mod checksum;
+pub(crate) mod checksum_cache;
 pub(crate) mod clone;
 mod compress;
 pub(crate) mod convert;
@@ -32,7 +33,6 @@ mod sector_sums;
 mod seek;
 pub(crate) mod space;
 pub(crate) mod stored_extents;
-pub(crate) mod sum_cache;
 pub(crate) mod truncate;
 pub(crate) mod write;
 

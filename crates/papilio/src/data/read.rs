@@ -13,11 +13,11 @@
 
 use crate::btree::{LiveTree, Tree};
 use crate::data::checksum::{DataSums, SectorFault, first_mismatch};
+use crate::data::checksum_cache::ChecksumCache;
 use crate::data::compress::{DecompressError, MAX_UNCOMPRESSED, decompress};
 use crate::data::extent_cache::ExtentCache;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents, InlineExtent};
 use crate::data::ordered_extents::{OrderedAt, OrderedExtents};
-use crate::data::sum_cache::SumCache;
 use crate::errors::{Error, FilePlace, Result};
 use crate::space::RangeSet;
 use crate::transaction::{LazyTree, Transactions};
@@ -567,7 +567,7 @@ impl<'a> Request<'a> {
     /// As [`Request::first_fault`], by sums from memory, where those that are missing are taken up.
     fn first_fault_known(
         &mut self,
-        known: &SumCache,
+        known: &ChecksumCache,
         logical: LogicalAddress,
         data: &[u8],
     ) -> Result<Option<(usize, SectorFault)>> {
