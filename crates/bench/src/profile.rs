@@ -208,13 +208,13 @@ impl Profile {
 const PARTS: [(&str, &[&str]); 10] = [
     (
         "checksum",
-        &["crc32c", "crc_fast", "xxhash", "sha2::", "blake2", "data::checksum", "data::overlap", "csum"],
+        &["crc32c", "crc_fast", "xxhash", "sha2::", "blake2", "data::checksum::", "data::overlap", "csum"],
     ),
     ("locks", &["parking_lot", "pthread_mutex", "pthread_rwlock", "futex", "lll_lock", "arc_swap"]),
     ("copying", &["memmove", "memcpy", "memset", "memcmp"]),
-    ("page cache", &["papilio_pagecache", "fs::buffered"]),
+    ("page cache", &["papilio_pagecache", "::buffered"]),
     ("device", &["papilio_device", "papilio::volume", "io_uring"]),
-    ("transaction", &["papilio::transaction", "papilio::space", "papilio::fsync_log", "fs::committer"]),
+    ("transaction", &["papilio::transaction", "papilio::space", "papilio::fsync_log", "::committer"]),
     ("btree", &["papilio::btree", "papilio::items", "papilio_format", "extent_map", "stored_extents"]),
     ("FUSE server", &["papilio_fuse", "fuser::"]),
     ("engine", &["papilio_fio"]),
