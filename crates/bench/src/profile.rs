@@ -81,7 +81,7 @@ impl Recorder {
         let mut command = Command::new(program()?);
         command.args(arguments(data)).arg("-p").arg(process.to_string());
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        let perf = command.spawn().context("perf")?;
+        let perf = command.spawn().context("cannot start perf")?;
         let mut recorder = Self { perf, log };
         // perf creates the file once it samples.
         let start = Instant::now();
@@ -147,7 +147,7 @@ impl Profile {
         command.args(["report", "--stdio", "--no-children", "-g", "none", "-t", "\t"]);
         command.args(["-F", "sample,dso,symbol", "-i"]).arg(data);
         command.arg(format!("--time={start:.6},{end:.6}"));
-        let output = command.stdin(Stdio::null()).output().context("perf report")?;
+        let output = command.stdin(Stdio::null()).output().context("cannot start perf report")?;
         let _ = std::fs::remove_file(data);
         let profile = Self::parse(side, &String::from_utf8_lossy(&output.stdout));
         if profile.samples == 0 {

@@ -19,7 +19,7 @@ pub enum Side {
     Mount,
     /// Papilio's FUSE mount with requests over io_uring.
     MountRing,
-    /// The backing file or device without a file system: the upper limit.
+    /// The backing file or device without a file system: the reference for its speed.
     Raw,
 }
 

@@ -15,7 +15,7 @@ const SIDES: [(Side, &str); 4] = [
     (Side::Papilio, "Papilio in fio's process"),
     (Side::Mount, "Papilio's FUSE mount"),
     (Side::MountRing, "Papilio's FUSE mount over io_uring"),
-    (Side::Raw, "no file system (upper limit)"),
+    (Side::Raw, "the backing without a file system"),
 ];
 /// Width of the plot in pixels.
 const WIDTH: i32 = 760;

@@ -72,6 +72,16 @@ pub(super) fn axis_number(value: f64) -> String {
     if value == 0.0 { "0".to_owned() } else { number(value) }
 }
 
+/// Formats a count with a suffix: `16`, `10k`, `1M`. Neighbouring labels of an axis stay apart.
+pub(super) fn short_count(value: u64) -> String {
+    match value {
+        0 => "0".to_owned(),
+        value if value.is_multiple_of(1_000_000) => format!("{}M", value / 1_000_000),
+        value if value.is_multiple_of(1000) => format!("{}k", value / 1000),
+        value => value.to_string(),
+    }
+}
+
 /// Formats a time in nanoseconds on an axis.
 pub(super) fn axis_time(value: f64) -> String {
     nanoseconds(value).replace(".00 ", " ").replace(".0 ", " ")
@@ -84,5 +94,6 @@ mod tests {
     #[test]
     fn axes_have_short_numbers() {
         assert_eq!([0.0, 1.0, 10.0, 2000.0, 0.5].map(axis_number), ["0", "1", "10", "2,000", "0.50"]);
+        assert_eq!([0, 16, 1500, 10_000, 1_000_000].map(short_count), ["0", "16", "1500", "10k", "1M"]);
     }
 }

@@ -3,7 +3,7 @@
 //! Owns the drawing of bars with spread ([`bandwidth`], [`cpu`]) and of lines ([`latency`],
 //! [`sweep`], [`sweep_ratios`]).
 
-use super::plot::{COLOURS, GRID, INK, Plot, axis_number, axis_time, colour, font};
+use super::plot::{COLOURS, GRID, INK, Plot, axis_number, axis_time, colour, font, short_count};
 use super::statistics::{Spread, number};
 use super::{JobReport, SideReport, Sweep};
 use crate::side::Side;
@@ -146,7 +146,7 @@ pub fn sweep(sweep: &Sweep, id: &str) -> anyhow::Result<Option<Plot>> {
     if lines.is_empty() {
         return Ok(None);
     }
-    let names: Vec<String> = points().map(|point| axis_number(point.value as f64)).collect();
+    let names: Vec<String> = points().map(|point| short_count(point.value)).collect();
     let title = format!("{id}: MiB/s over {}", sweep.over.unit());
     let svg = draw_lines(&title, (sweep.over.unit(), "MiB/s"), &names, &lines, &axis_number, SIDES_LEGEND)?;
     Ok(Some(Plot::new(format!("{id}-over-{}", sweep.over), title, &svg)))
@@ -176,7 +176,7 @@ pub fn sweep_ratios(sweep: &Sweep) -> anyhow::Result<Option<Plot>> {
     if lines.is_empty() {
         return Ok(None);
     }
-    let names: Vec<String> = names.into_iter().map(|value| axis_number(value as f64)).collect();
+    let names: Vec<String> = names.into_iter().map(short_count).collect();
     let title = format!("Papilio / kernel, over {}", sweep.over.unit());
     let svg = draw_lines(
         &title,

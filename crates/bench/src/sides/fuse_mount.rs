@@ -41,7 +41,7 @@ impl Bench<'_> {
         if job.job.nodatacow {
             options.push_str(",nodatacow");
         }
-        let switch = ring.then(RingSwitch::on).transpose().context("FUSE over io_uring")?;
+        let switch = ring.then(RingSwitch::on).transpose().context("cannot enable FUSE over io_uring")?;
         if ring {
             options.push_str(",transport=ring");
         }

@@ -53,7 +53,7 @@ impl Bench<'_> {
         command.args(["--quiet", "--force", "--nodiscard", "--csum", "crc32c", "-d", "single", "-m", "dup"]);
         command.args(["-O", "no-holes", "-R", "free-space-tree"]);
         command.arg("--byte-count").arg(self.backing.bytes().to_string()).arg(self.backing.path());
-        let output = command.output().context("mkfs.btrfs")?;
+        let output = command.output().context("cannot start mkfs.btrfs")?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr);
             bail!("mkfs.btrfs: {}", words.lines().last().unwrap_or("failed").trim());

@@ -1,4 +1,4 @@
-//! The raw side: the same job on the backing without a file system, as the upper limit.
+//! The raw side: the same job on the backing without a file system, as the reference.
 
 use super::bench::{Bench, Turn};
 use super::engine::large_reads;
