@@ -5,7 +5,7 @@
 //! itself, without the kernel's. The space is that of the finished image.
 
 use crate::interrupt;
-use crate::measure::Times;
+use crate::measure::{Times, print_line};
 use crate::report::statistics::number;
 use anyhow::{Context, bail};
 use papilio_oracle::requirement::find_command;
@@ -92,8 +92,8 @@ pub fn run(arguments: &Arguments, papilio: &Path, quiet: bool) -> anyhow::Result
     let first = ways[0].times.median();
     for (place, way) in ways.iter().enumerate() {
         match left_out.iter().find(|(left, _)| *left == place) {
-            Some((_, why)) => println!("{:24} left out: {why}", way.name),
-            None => println!("{}", line(way, first)),
+            Some((_, why)) => print_line(format_args!("{:24} left out: {why}", way.name))?,
+            None => print_line(format_args!("{}", line(way, first)))?,
         }
     }
     Ok(())

@@ -1,5 +1,7 @@
 //! Times of repeated workloads, their medians, and the rows that compare them.
 
+use std::fmt;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 /// Times of one side in one workload.
@@ -32,25 +34,39 @@ impl Times {
     }
 }
 
+/// Prints a line on standard output.
+///
+/// # Errors
+/// Standard output is closed or cannot be written.
+pub fn print_line(text: fmt::Arguments<'_>) -> anyhow::Result<()> {
+    Ok(writeln!(std::io::stdout(), "{text}")?)
+}
+
 /// Prints a row with both sides' median bandwidth and spread, and their ratio.
-pub fn row(name: &str, bytes: u64, kernel: &Times, papilio: &Times) {
+///
+/// # Errors
+/// As [`print_line`].
+pub fn row(name: &str, bytes: u64, kernel: &Times, papilio: &Times) -> anyhow::Result<()> {
     let rate = |times: &Times| bytes as f64 / (1 << 20) as f64 / times.median().as_secs_f64().max(1e-9);
     let spread = |times: &Times| {
         let (low, high) = times.spread();
         format!("{:.2}-{:.2} s", low.as_secs_f64(), high.as_secs_f64())
     };
-    println!(
+    print_line(format_args!(
         "{name:22} kernel {:8.0} MiB/s ({})  papilio {:8.0} MiB/s ({})  ratio {:.2}",
         rate(kernel),
         spread(kernel),
         rate(papilio),
         spread(papilio),
         kernel.median().as_secs_f64() / papilio.median().as_secs_f64().max(1e-9),
-    );
+    ))
 }
 
 /// Prints a row with both sides' operations per second and spread, and their ratio.
-pub fn row_of_operations(name: &str, operations: u64, kernel: &Times, papilio: &Times) {
+///
+/// # Errors
+/// As [`print_line`].
+pub fn row_of_operations(name: &str, operations: u64, kernel: &Times, papilio: &Times) -> anyhow::Result<()> {
     let side = |times: &Times| {
         let (low, high) = times.spread();
         format!(
@@ -60,10 +76,10 @@ pub fn row_of_operations(name: &str, operations: u64, kernel: &Times, papilio: &
             high.as_secs_f64()
         )
     };
-    println!(
+    print_line(format_args!(
         "{name:22} kernel {}  papilio {}  ratio {:.2}",
         side(kernel),
         side(papilio),
         kernel.median().as_secs_f64() / papilio.median().as_secs_f64().max(1e-9),
-    );
+    ))
 }

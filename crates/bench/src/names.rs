@@ -61,11 +61,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         by_papilio(arguments, &mut papilio)?;
     }
     let files = arguments.files;
-    row_of_operations("create files, sync", files, &kernel.create, &papilio.create);
-    row_of_operations("list them", files, &kernel.list, &papilio.list);
-    row_of_operations("snapshot", arguments.snapshots, &kernel.snapshot, &papilio.snapshot);
-    row_of_operations("delete files, sync", files, &kernel.delete, &papilio.delete);
-    row("write a large file, sync", arguments.big_bytes, &kernel.write, &papilio.write);
+    row_of_operations("create files, sync", files, &kernel.create, &papilio.create)?;
+    row_of_operations("list them", files, &kernel.list, &papilio.list)?;
+    row_of_operations("snapshot", arguments.snapshots, &kernel.snapshot, &papilio.snapshot)?;
+    row_of_operations("delete files, sync", files, &kernel.delete, &papilio.delete)?;
+    row("write a large file, sync", arguments.big_bytes, &kernel.write, &papilio.write)?;
     Ok(())
 }
 

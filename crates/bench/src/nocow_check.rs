@@ -5,6 +5,7 @@
 //! range without checksums, as in a nodatacow file, takes the same tree walk either way.
 
 use crate::interrupt;
+use crate::measure::print_line;
 use crate::report::statistics::{Spread, nanoseconds, number};
 use papilio::{File, FileSystem, MkfsOptions, NocowCheck, OpenOptions, Tuning};
 use papilio_oracle::Scratch;
@@ -44,7 +45,7 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     let image = scratch.unique("image");
     papilio::mkfs(&image, &MkfsOptions::new().size(IMAGE))?;
     make_files(&image)?;
-    println!("{:28} {:>12} {:>12}  first match is", "range", "first match", "collect all");
+    print_line(format_args!("{:28} {:>12} {:>12}  first match is", "range", "first match", "collect all"))?;
     for (name, file) in [("with checksums", "/with"), ("without", "/without")] {
         for bytes in RANGES {
             let mut times = [Vec::new(), Vec::new()];
@@ -59,7 +60,8 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             let [first, all] = times.map(|times| Spread::of(times).median);
             let range = format!("{} KiB {name}", bytes >> 10);
             let ratio = number(all / first);
-            println!("{range:28} {:>12} {:>12}  {ratio} times as fast", nanoseconds(first), nanoseconds(all));
+            let (first, all) = (nanoseconds(first), nanoseconds(all));
+            print_line(format_args!("{range:28} {first:>12} {all:>12}  {ratio} times as fast"))?;
         }
     }
     Ok(())

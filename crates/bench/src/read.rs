@@ -84,10 +84,10 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             times.take(small_bytes, || papilio_tree(&fs, "/small"))?;
         }
     }
-    row("large file, cold", arguments.big_bytes, big_kernel_cold, big_cold);
-    row("large file, warm", arguments.big_bytes, big_kernel_warm, big_warm);
-    row("small files, cold", small_bytes, small_kernel_cold, small_cold);
-    row("small files, warm", small_bytes, small_kernel_warm, small_warm);
+    row("large file, cold", arguments.big_bytes, big_kernel_cold, big_cold)?;
+    row("large file, warm", arguments.big_bytes, big_kernel_warm, big_warm)?;
+    row("small files, cold", small_bytes, small_kernel_cold, small_cold)?;
+    row("small files, warm", small_bytes, small_kernel_warm, small_warm)?;
     Ok(())
 }
 

@@ -83,7 +83,7 @@ pub enum Command {
     Check(check::Args),
     /// Look at the structures that a file system is made of
     Inspect(inspect::Args),
-    /// Run the same work by the kernel's Btrfs and by Papilio, and compare
+    /// Compare Papilio with the kernel's Btrfs on the same workloads, in turn
     Bench(Box<bench::Args>),
     /// Print a shell's completion script
     Completions(completions::Args),

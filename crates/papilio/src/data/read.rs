@@ -20,7 +20,7 @@ use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents, Inlin
 use crate::data::ordered_extents::{OrderedAt, OrderedExtents};
 use crate::errors::{Error, FilePlace, Result};
 use crate::space::RangeSet;
-use crate::transaction::{LazyTree, Transactions};
+use crate::transaction::{LazyTree, Transactions, assert_no_handle};
 use crate::tuning::CsumLookup;
 use crate::volume::{LogicalRead, Volume};
 use arrayvec::ArrayVec;
@@ -234,6 +234,7 @@ impl ReadContext {
     /// [`Error::MissingChecksum`] where no copy is good, [`Error::Decompress`], or a device's error.
     /// The buffer's content is then undefined.
     pub(crate) fn read(&self, file: &FileData<'_>, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        assert_no_handle();
         let left = file.size.saturating_sub(offset.0);
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         if length == 0 {

@@ -5,38 +5,49 @@
 //!
 //! Kernel counterparts: `btrfs_setsize` (`fs/btrfs/inode.c`), `btrfs_fallocate` (`fs/btrfs/file.c`).
 
-use crate::data::prealloc::preallocate_step;
-use crate::data::punch_hole::punch_hole_step;
-use crate::data::truncate::truncate_step;
+use crate::data::prealloc::{preallocate_rewrite, preallocate_step};
+use crate::data::progress::Progress;
+use crate::data::punch_hole::{Hole, punch_hole_step, zero_edge};
+use crate::data::rewrite::SectorRewrite;
+use crate::data::truncate::PreparedTruncate;
 use crate::errors::Result;
+use crate::file::change::EXTENT_ITEMS;
 use crate::file::open_file::OpenFile;
 use crate::file::write::Exclusive;
 use papilio_format::FileOffset;
 use papilio_pagecache::Invalidate;
 use std::ops::Range;
 
+/// Items that a step touches.
+const STEP_ITEMS: u64 = 2 * EXTENT_ITEMS;
+
 impl OpenFile {
     /// Makes the file `size` bytes long (`ftruncate`).
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`OpenFile::write_at`].
     pub(crate) fn set_len(&self, size: u64) -> Result<()> {
         let open = &self.open;
         let exclusive = self.exclusive()?;
-        // All that is not there any more, or is for the first time.
+        // The sectors that the file loses, or gains.
         let range = open.changed_range(&self.fs, size, u64::MAX)?;
-        self.steps(&exclusive, &range, |context, file| truncate_step(context, file, size))?;
-        // Not before: a refusal leaves all as it was.
+        let trees = self.begin_change(&exclusive)?;
+        let context = trees.context(&**self.fs.transactions()?);
+        let mut truncate = trees.prepare(|file| PreparedTruncate::new(&context, file, size))?;
+        while self.publish_change(&range, STEP_ITEMS, |context, file| truncate.step(context, file))?
+            == Progress::More
+        {}
+        // Only now: after an error the file is as it was.
         if let Some(mapping) = &open.mapping {
             mapping.truncate(size);
         }
         Ok(())
     }
 
-    /// Makes a hole of `length` bytes from `offset` on; the size stays (`FALLOC_FL_PUNCH_HOLE`).
+    /// Punches a hole of `length` bytes from `offset` on; the size stays (`FALLOC_FL_PUNCH_HOLE`).
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`OpenFile::write_at`].
     pub(crate) fn punch_hole(&self, offset: u64, length: u64) -> Result<()> {
         let open = &self.open;
         let exclusive = self.exclusive()?;
@@ -44,49 +55,84 @@ impl OpenFile {
         self.punch(&exclusive, &range, offset, length)
     }
 
-    /// Makes a hole, of which the cache then knows.
+    /// Punches the hole and drops the pages in it.
     fn punch(&self, exclusive: &Exclusive<'_>, range: &Range<u64>, offset: u64, length: u64) -> Result<()> {
-        self.steps(exclusive, range, |context, file| {
-            punch_hole_step(context, file, FileOffset(offset), length)
-        })?;
+        let trees = self.begin_change(exclusive)?;
+        let context = trees.context(&**self.fs.transactions()?);
+        let hole =
+            trees.prepare(|file| Hole::new(&context.rules, file.inode, file.item.size, offset, length))?;
+        if let Some(mut sectors) = hole.sectors {
+            let mut rewrite =
+                trees.prepare(|file| SectorRewrite::prepare(&context, file, Some(&sectors), None))?;
+            loop {
+                let (progress, reached) = self.publish_change(range, STEP_ITEMS, |context, file| {
+                    punch_hole_step(context, file, &sectors, &mut rewrite)
+                })?;
+                if progress == Progress::Done {
+                    break;
+                }
+                sectors.start = reached;
+            }
+        }
+        for edge in &hole.edges {
+            let mut zeros = trees.prepare(|file| zero_edge(&context, file, edge))?;
+            self.publish_change(range, STEP_ITEMS, |context, file| zeros.publish(context, file))?;
+        }
         if let Some(mapping) = &self.open.mapping {
             mapping.discard(offset..offset.saturating_add(length));
         }
         Ok(())
     }
 
-    /// Gives room to all sectors of a range; those that had none read as zeros (`fallocate`).
+    /// Allocates space for the sectors of a range that have none; they read as zeros (`fallocate`).
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`OpenFile::write_at`].
     pub(crate) fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         let open = &self.open;
         let exclusive = self.exclusive()?;
         let range = open.changed_range(&self.fs, offset, length)?;
-        self.steps(&exclusive, &range, |context, file| {
-            preallocate_step(context, file, FileOffset(offset), length, keep_size)
-        })
+        self.preallocate(&exclusive, &range, offset, length, keep_size)
     }
 
-    /// Makes a range read as zeros, with room for all its sectors (`FALLOC_FL_ZERO_RANGE`). Where there is no
-    /// room for them, a part of the range may be a hole, which reads the same.
+    fn preallocate(
+        &self,
+        exclusive: &Exclusive<'_>,
+        range: &Range<u64>,
+        offset: u64,
+        length: u64,
+        keep_size: bool,
+    ) -> Result<()> {
+        let offset = FileOffset(offset);
+        let trees = self.begin_change(exclusive)?;
+        let context = trees.context(&**self.fs.transactions()?);
+        let mut rewrite = trees.prepare(|file| preallocate_rewrite(&context, file, offset, length))?;
+        while self.publish_change(range, STEP_ITEMS, |context, file| {
+            preallocate_step(context, file, offset, length, keep_size, &mut rewrite)
+        })? == Progress::More
+        {}
+        Ok(())
+    }
+
+    /// Makes a range read as zeros, with space for all its sectors (`FALLOC_FL_ZERO_RANGE`). After [`NoSpace`] a part
+    /// of the range may be a hole, which reads the same.
+    ///
+    /// [`NoSpace`]: crate::Error::NoSpace
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`OpenFile::write_at`].
     pub(crate) fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         let open = &self.open;
         let exclusive = self.exclusive()?;
         let range = open.changed_range(&self.fs, offset, length)?;
         self.punch(&exclusive, &range, offset, length)?;
-        self.steps(&exclusive, &range, |context, file| {
-            preallocate_step(context, file, FileOffset(offset), length, keep_size)
-        })
+        self.preallocate(&exclusive, &range, offset, length, keep_size)
     }
 
-    /// Lets go of the pages that the page cache holds of this file, after writing back those that are dirty.
+    /// Writes dirty pages back and drops all pages of the file.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`OpenFile::write_at`].
     pub(crate) fn drop_cache(&self) -> Result<()> {
         if let Some(mapping) = &self.open.mapping {
             let exclusive = self.exclusive()?;

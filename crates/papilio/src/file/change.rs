@@ -6,7 +6,7 @@
 //!
 //! Locks: those of the transaction. The caller holds the inode's data lock where data changes.
 
-use crate::btree::TreeEditor;
+use crate::btree::{LiveTree, TreeEditor};
 use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::errors::{Error, PathError, Result};
 use crate::file::fs_info::FsInfo;
@@ -17,7 +17,7 @@ use crate::namespace::Place;
 use crate::transaction::Handle;
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::items::root::RootFlags;
-use papilio_format::{TreeId, objectid};
+use papilio_format::{InodeNumber, TreeId, objectid};
 use std::sync::Arc;
 
 /// Items that a change of names touches, for the metadata reservation.
@@ -118,24 +118,40 @@ impl FsInfo {
         change: impl FnOnce(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
     ) -> Result<R> {
         let live = handle.live_tree(place.tree)?;
-        let sums = handle.live_tree(objectid::CSUM_TREE)?;
-        let transactions = handle.transactions();
-        let context = WriteContext {
-            space: handle,
-            volume: transactions.volume(),
-            checksum_tree: &sums,
-            options: &self.write_options,
-        };
+        let checksum_tree = handle.live_tree(objectid::CSUM_TREE)?;
+        let context =
+            WriteContext { space: handle, checksum_tree: &checksum_tree, rules: self.write_rules() };
+        change(&context, &mut self.file_edit(&live, place.inode)?)
+    }
+
+    /// The file with number `inode` in `live`, its subvolume, as it is now.
+    pub(super) fn file_edit<'t>(&self, live: &'t LiveTree, inode: InodeNumber) -> Result<FileEdit<'t>> {
         let tree = live.tree();
-        let item = inode::inode(&tree, place.inode)?.ok_or_else(|| not_found(place))?;
+        let place = Place { tree: live.id(), inode };
+        let item = inode::inode(&tree, inode)?.ok_or_else(|| not_found(place))?;
         let mut property = None;
         if item.flags.contains(InodeFlags::COMPRESS)
-            && let Some(value) = xattr::get(&tree, place.inode, b"btrfs.compression")?
+            && let Some(value) = xattr::get(&tree, inode, b"btrfs.compression")?
         {
             property = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
         }
-        drop(tree);
-        change(&context, &mut FileEdit { tree: &live, inode: place.inode, item, property, touched: None })
+        Ok(FileEdit { tree: live, inode, item, property, touched: None })
+    }
+
+    /// Runs `attempt` again where it found no space: after a commit, and after other files published their data.
+    pub(super) fn retry_for_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
+        let transactions = self.transactions()?;
+        let mut after_commit = || match attempt() {
+            Err(Error::NoSpace { .. }) => {
+                transactions.commit()?;
+                attempt()
+            }
+            result => result,
+        };
+        match after_commit() {
+            Err(Error::NoSpace { .. }) if self.make_room() => after_commit(),
+            result => result,
+        }
     }
 }
 

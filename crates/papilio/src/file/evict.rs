@@ -8,7 +8,8 @@
 //! Locks: those of a transaction; the tables of open and of dirty inodes. Kernel counterparts:
 //! `btrfs_evict_inode`, `btrfs_orphan_cleanup` (`fs/btrfs/inode.c`).
 
-use crate::data::truncate::{Progress, truncate_step};
+use crate::data::progress::{Progress, STEP_EXTENTS};
+use crate::data::truncate::shrink;
 use crate::errors::{ErrorKind, PathError, Result};
 use crate::file::change::{EXTENT_ITEMS, NAME_ITEMS};
 use crate::file::fs_info::FsInfo;
@@ -66,7 +67,7 @@ impl FsInfo {
         if matches!(kind, Some(FileKind::Regular | FileKind::Symlink)) {
             loop {
                 let progress = transactions.change_to_free(EXTENT_ITEMS, |handle| {
-                    self.edit_data(handle, place, |context, file| truncate_step(context, file, 0))
+                    self.edit_data(handle, place, |context, file| shrink(context, file, 0, STEP_EXTENTS))
                 })?;
                 if progress == Progress::Done {
                     break;

@@ -10,16 +10,16 @@
 //! Locks: a file's data lock, then those of a transaction, or the table's: a leaf, under which no [`OpenInode`] is let go.
 
 use crate::data::convert::{STEP_RANGES, convert_step};
-use crate::data::truncate::Progress;
-use crate::data::write::write_back;
+use crate::data::progress::Progress;
+use crate::data::write::PreparedWrite;
 use crate::errors::{ErrorKind, PathError, Result};
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
 use crate::namespace::Place;
+use crate::transaction::ReservedData;
 use papilio_format::{Generation, TreeId};
 use papilio_pagecache::Dirty;
-use std::cell::RefCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -110,19 +110,20 @@ impl OpenInode {
         let touched = self.touched();
         let bytes = range.end - at;
         let promised = self.take_promise(bytes);
-        drop(promised.metadata);
-        let promise = RefCell::new(promised.data);
+        let reserved = ReservedData::new(fs.transactions()?, promised.data);
+        let trees = fs.data_trees(place)?;
+        let context = trees.context(&reserved);
+        let mut write = trees.prepare(|file| {
+            let size = file.item.size.max(touched.map_or(0, |touched| touched.size));
+            PreparedWrite::of_pages(&context, file, at, left, size)
+        })?;
         let changed = self.changed_range(fs, at, bytes)?;
-        fs.change_handle(place.tree, EXTENT_ITEMS + (bytes >> 17), |handle, _| {
-            handle.lend(promise.take());
-            let result = fs.edit_data(handle, place, |context, file| {
-                self.note_changed(&fs.changed_files, context.space.generation(), &changed);
-                file.touched = touched.map(|touched| (touched.time, touched.sequence));
-                let size = file.item.size.max(touched.map_or(0, |touched| touched.size));
-                write_back(context, file, at, left, size)
-            });
-            promise.replace(handle.lend(None));
-            result
+        // The handle reserves metadata itself.
+        drop(promised.metadata);
+        fs.change_data(place, EXTENT_ITEMS + (bytes >> 17), |context, file| {
+            self.note_changed(&fs.changed_files, context.space.generation(), &changed);
+            file.touched = touched.map(|touched| (touched.time, touched.sequence));
+            write.publish(context, file)
         })
     }
 

@@ -6,7 +6,7 @@
 //! Kernel counterpart: `struct btrfs_fs_info` (`fs/btrfs/fs.h`).
 
 use crate::data::ReadContext;
-use crate::data::file_edit::WriteOptions;
+use crate::data::write_rules::{WriteOptions, WriteRules};
 use crate::errors::{Error, Result};
 use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
@@ -90,6 +90,11 @@ impl FsInfo {
 }
 
 impl FsInfo {
+    /// The rules that writes of data follow.
+    pub(crate) fn write_rules(&self) -> WriteRules<'_> {
+        WriteRules { geometry: self.volume().geometry(), options: &self.write_options }
+    }
+
     /// Opens an inode of a file system that is open for writing, or joins those that have it open.
     pub(crate) fn open_inode(self: &Arc<Self>, place: Place) -> Arc<OpenInode> {
         self.open_inodes.open(place, |budgets| {

@@ -8,10 +8,10 @@
 
 use crate::btree::LiveTree;
 use crate::data::nocow::{self, MAX_PIECES, Pieces, Question};
+use crate::data::write_data::{Placed, write_data};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::{OpenInode, check_mutable};
-use crate::volume::LogicalWrite;
 use arrayvec::ArrayVec;
 use papilio_format::items::inode::InodeFlags;
 use std::ops::Range;
@@ -83,16 +83,10 @@ impl OpenInode {
 
     /// Overwrites pieces that lie one behind the other from `start` on.
     fn overwrite(&self, fs: &FsInfo, data: &[u8], start: u64, pieces: &Pieces) -> Result<()> {
-        let part = |of: &Range<u64>| &data[(of.start - start) as usize..(of.end - start) as usize];
-        match &pieces[..] {
-            [piece] => fs.volume().write(piece.disk, part(&piece.range))?,
-            pieces => {
-                let mut writes: ArrayVec<_, MAX_PIECES> =
-                    pieces.iter().map(|piece| LogicalWrite::new(piece.disk, part(&piece.range))).collect();
-                fs.volume().write_many(&mut writes);
-                writes.into_iter().try_for_each(|write| write.result)?;
-            }
-        }
+        let bytes = |of: &Range<u64>| &data[(of.start - start) as usize..(of.end - start) as usize];
+        let placed: ArrayVec<_, MAX_PIECES> =
+            pieces.iter().map(|piece| Placed { address: piece.disk, bytes: bytes(&piece.range) }).collect();
+        write_data(fs.volume(), &fs.write_rules(), false, &placed)?;
         for piece in pieces.iter().filter(|piece| piece.preallocated) {
             self.in_place.set_written(&piece.range);
         }

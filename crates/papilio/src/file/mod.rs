@@ -18,6 +18,7 @@ mod cached_inode_item;
 pub(crate) mod change;
 pub(crate) mod changed_files;
 mod data_lock;
+mod data_trees;
 pub(crate) mod dirty_inodes;
 mod evict;
 mod flush;

@@ -15,9 +15,10 @@
 //! of a transaction. Kernel counterpart: `btrfs_finish_one_ordered` (`fs/btrfs/inode.c`), in a work queue there.
 
 use crate::data::convert::STEP_RANGES;
-use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::ordered_extents::{OrderedPart, Step};
-use crate::data::ordered_items::{put_new, put_preallocated};
+use crate::data::publish_extents::{publish_extents, publish_preallocated};
+use crate::data::rewrite::SectorRewrite;
+use crate::data::written_extents::WrittenExtent;
 use crate::errors::{Error, ErrorKind, PathError, Result};
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::fs_info::FsInfo;
@@ -158,20 +159,24 @@ impl OpenInode {
         let bytes: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
         let sums = bytes / u64::from(geometry.sector_size) * geometry.checksum_type.size() as u64;
         let items = EXTENT_ITEMS + parts.len() as u64 + sums / u64::from(geometry.node_size);
-        fs.change_handle(place.tree, items, |handle, _| {
-            fs.edit_data(handle, place, |context: &WriteContext<'_>, file: &mut FileEdit<'_>| {
-                for part in parts {
-                    self.note_changed(&fs.changed_files, context.space.generation(), &part.range);
-                }
-                let sums = self.ordered.sums_of(parts, &geometry);
-                // What makes it longer is in the page cache, and comes with its data.
-                let item = InodeItem { size: file.item.size, ..self.as_seen(context.stamped(file)) };
-                if parts[0].new {
-                    put_new(context, file, parts, sums, item)
-                } else {
-                    put_preallocated(context, file, parts, sums, item)
-                }
-            })
+        let trees = fs.data_trees(place)?;
+        let context = trees.context(&**fs.transactions()?);
+        let mut rewrite = trees.prepare(|file| SectorRewrite::prepare(&context, file, None, None))?;
+        fs.change_data(place, items, |context, file| {
+            for part in parts {
+                self.note_changed(&fs.changed_files, context.space.generation(), &part.range);
+            }
+            rewrite.publish(context, file)?;
+            let sums = self.ordered.sums_of(parts, &geometry);
+            // A larger size belongs to pages in the cache, and is published with their data.
+            let item = InodeItem { size: file.item.size, ..self.as_seen(context.stamped(file)) };
+            if parts[0].new {
+                let extents: Vec<_> =
+                    parts.iter().map(|part| WrittenExtent::plain(&part.range, part.disk)).collect();
+                publish_extents(context, file, &extents, Some(sums), item)
+            } else {
+                publish_preallocated(context, file, parts, sums, item)
+            }
         })
     }
 }

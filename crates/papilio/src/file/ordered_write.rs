@@ -12,14 +12,15 @@
 
 use crate::btree::LiveTree;
 use crate::data::nocow::Pieces;
-use crate::data::ordered_extents::{OrderedPart, OrderedParts};
-use crate::data::overlap::sum_and_write;
+use crate::data::ordered_extents::{MAX_PARTS, OrderedPart, OrderedParts};
+use crate::data::overlap::Sums;
+use crate::data::write_data::{Placed, write_data};
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
 use crate::options::CompressionChoice;
 use crate::space::{LogicalRange, Space};
-use crate::volume::LogicalWrite;
+use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, InodeItem};
 use std::ops::Range;
@@ -80,22 +81,15 @@ impl OpenInode {
             }
             self.preallocated(fs, live, item, &range, &found, epoch)?
         };
-        let how = fs.write_options.checksum;
-        let sum_and_write = |parts: &[OrderedPart]| {
-            let write = || fs.write_parts(parts, data, offset);
-            sum_and_write(how, geometry.checksum_type, sector as usize, &[data], write)
-        };
         match there {
             Some(parts) => {
-                let (sums, written) = sum_and_write(&parts);
-                // Where that fails, what was there before may be lost, which its sums will say.
-                written?;
+                // After an error the old data may be lost, which its checksums tell.
+                let sums = fs.write_parts(&parts, data, offset)?;
                 lock.overwritten(&parts, &range, &sums);
             }
             None => {
                 let Some(room) = fs.new_room(&range, sector)? else { return Ok(false) };
-                let (sums, written) = sum_and_write(&room.parts);
-                written?;
+                let sums = fs.write_parts(&room.parts, data, offset)?;
                 let replaced = lock.replaced(&room.parts, &sums);
                 room.keep();
                 release(fs.transactions()?.space(), replaced);
@@ -199,17 +193,12 @@ impl FsInfo {
         Ok(Some(room))
     }
 
-    /// Writes the bytes of `data`, which starts at `offset` in the file, to where its parts lie.
-    fn write_parts(&self, parts: &[OrderedPart], data: &[u8], offset: u64) -> Result<()> {
-        let volume = self.volume();
-        if let [part] = parts {
-            return volume.write(part.disk, data);
-        }
+    /// Writes `data`, which starts at file offset `offset`, to its parts, and returns its checksums.
+    fn write_parts(&self, parts: &[OrderedPart], data: &[u8], offset: u64) -> Result<Sums> {
         let bytes = |of: &Range<u64>| &data[(of.start - offset) as usize..(of.end - offset) as usize];
-        let mut writes: Vec<_> =
-            parts.iter().map(|part| LogicalWrite::new(part.disk, bytes(&part.range))).collect();
-        volume.write_many(&mut writes);
-        writes.into_iter().try_for_each(|write| write.result)
+        let placed: ArrayVec<_, MAX_PARTS> =
+            parts.iter().map(|part| Placed { address: part.disk, bytes: bytes(&part.range) }).collect();
+        write_data(self.volume(), &self.write_rules(), true, &placed)
     }
 }
 

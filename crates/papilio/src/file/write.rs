@@ -14,11 +14,11 @@
 //! Locks, in this order: `sharing` (shared), the file's data lock, those of a transaction.
 
 use crate::data::file_edit::{FileEdit, WriteContext};
-use crate::data::truncate::Progress;
-use crate::data::write;
+use crate::data::write::PreparedWrite;
 use crate::errors::Result;
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::data_lock::ExclusiveData;
+use crate::file::data_trees::DataTrees;
 use crate::file::in_place::IN_PLACE;
 use crate::file::open_file::OpenFile;
 use crate::file::open_inode::check_mutable;
@@ -58,9 +58,10 @@ impl OpenFile {
             let (now, later) = rest.split_at(step);
             let items = EXTENT_ITEMS + (step >> 20) as u64;
             let range = open.changed_range(&self.fs, at, step as u64)?;
-            self.change(&exclusive, &range, items, |context, file| {
-                write::write(context, file, FileOffset(at), now)
-            })?;
+            let trees = self.begin_change(&exclusive)?;
+            let context = trees.context(&**self.fs.transactions()?);
+            let mut write = trees.prepare(|file| PreparedWrite::new(&context, file, FileOffset(at), now))?;
+            self.publish_change(&range, items, |context, file| write.publish(context, file))?;
             at = at.checked_add(step as u64).ok_or_else(|| self.too_large())?;
             rest = later;
         }
@@ -126,33 +127,30 @@ impl OpenFile {
         Ok(Exclusive { epoch, _data: Some(self.open.data.write()), _sharing: Some(sharing) })
     }
 
-    /// One change of this file's data.
-    pub(super) fn change<R>(
-        &self,
-        exclusive: &Exclusive<'_>,
-        range: &Range<u64>,
-        items: u64,
-        mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
-    ) -> Result<R> {
+    /// Makes the file ready for the first phase of a change: what memory holds of it is published, and the change is
+    /// allowed.
+    pub(super) fn begin_change(&self, exclusive: &Exclusive<'_>) -> Result<DataTrees<'_>> {
         let (open, fs, place) = (&self.open, &self.fs, self.open.place());
         open.flush_locked(fs, exclusive.epoch)?;
         open.forget_extents();
+        fs.check_changeable(place.tree)?;
+        check_mutable(place, &open.item(self.live()?)?)?;
+        fs.data_trees(place)
+    }
+
+    /// Runs the second phase of a change, which touches the sectors in `range`.
+    pub(super) fn publish_change<R>(
+        &self,
+        range: &Range<u64>,
+        items: u64,
+        mut publish: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let (open, fs, place) = (&self.open, &self.fs, self.open.place());
         fs.change_data(place, items, |context, file| {
             check_mutable(place, &file.item)?;
             open.note_changed(&fs.changed_files, context.space.generation(), range);
-            change(context, file)
+            publish(context, file)
         })
-    }
-
-    /// A change in steps.
-    pub(super) fn steps(
-        &self,
-        exclusive: &Exclusive<'_>,
-        range: &Range<u64>,
-        mut step: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<Progress>,
-    ) -> Result<()> {
-        while self.change(exclusive, range, 2 * EXTENT_ITEMS, &mut step)? == Progress::More {}
-        Ok(())
     }
 }
 

@@ -12,7 +12,7 @@
 
 use crate::btree::{Forest, Tree};
 use crate::data::ReadContext;
-use crate::data::file_edit::WriteOptions;
+use crate::data::write_rules::WriteOptions;
 use crate::errors::{Error, PathError, Result};
 use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
