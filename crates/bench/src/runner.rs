@@ -17,7 +17,7 @@ use crate::sides::Bench;
 use anyhow::bail;
 use std::path::{Path, PathBuf};
 
-/// What to run.
+/// The jobs, sides and parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The jobs, in order.

@@ -1,4 +1,4 @@
-//! What all plots share: the SVG document, colours, fonts and number formats.
+//! Shared parts of all plots: the SVG document, colours, fonts and number formats.
 //!
 //! Text, grid and background have fixed colours ([`INK`], [`GRID`], white). A page can select them
 //! by their attributes and replace them. The sides' colours are distinguishable to colour-blind
@@ -31,7 +31,7 @@ pub const COLOURS: [RGBColor; 8] = [
 pub struct Plot {
     /// File name without a suffix.
     pub name: String,
-    /// What the plot shows.
+    /// Title of the plot.
     pub title: String,
     /// The SVG document.
     pub svg: String,

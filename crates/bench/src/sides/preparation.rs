@@ -20,7 +20,7 @@ pub const SECTOR: u64 = 4096;
 /// Total size of the shared extents in bytes: two for each of those windows.
 pub const SHARED_BYTES: u64 = 2 * OWN_WINDOWS * WINDOW;
 
-/// What to prepare before a run.
+/// The preparation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prepared {
     /// Extents in each window of the job's one file; `None` means files written sequentially.
