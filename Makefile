@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall everyday test locks longtest bench demo clients fuzz tidy ci
+.PHONY: help setup build install uninstall everyday test locks longtest bench report demo clients fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -53,6 +53,16 @@ bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (ro
 	target/release/papilio bench --output target/bench
 	$(CARGO) run --release --locked -p papilio-bench -- read
 	$(CARGO) run --release --locked -p papilio-bench -- names
+
+BENCH := target/release/papilio bench
+QUICK := --rounds 1 --runtime 1
+report: setup ## run all fio jobs and sweeps; write docs/bench.md and docs/plots (root; about 8 GiB of memory)
+	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli
+	$(BENCH) --rounds 5 --runtime 1 --profile --output target/bench/jobs
+	$(BENCH) sweep --over extents --sides kernel,papilio,raw $(QUICK) --output target/bench/extents
+	$(BENCH) sweep --over snapshots,threads --sides kernel,papilio $(QUICK) --output target/bench/sweeps
+	$(BENCH) $(foreach run,jobs extents sweeps,--report target/bench/$(run)/report.json) \
+		--output target/bench --markdown docs/bench.md
 
 demo: setup ## copy out a file system made by the kernel; make, change and mount another; verify each result
 	@bash scripts/demo.sh

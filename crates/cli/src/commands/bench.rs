@@ -1,14 +1,14 @@
-//! `papilio bench`: the workloads of `papilio-bench`, with this command's exit codes.
+//! `papilio bench`: runs `papilio-bench` with this command's exit codes.
 
 use crate::context::Context;
 use crate::usage_error::UsageError;
 
-/// Compare the performance of Papilio with that of the kernel's Btrfs
+/// Compare Papilio with the kernel's Btrfs on the same workloads, in turn
 ///
-/// Without a subcommand, runs five jobs of fio(1) in turn on the kernel's Btrfs, on Papilio inside
-/// fio (with both positions of each job's switch), on a Papilio mount, and on the bare backing.
-/// Names and skips sides that this machine does not support. Needs fio, and root for the kernel's
-/// side.
+/// Without a subcommand, fio jobs run on the kernel's Btrfs, on Papilio inside fio (with each job's
+/// tuning switch in both positions), on Papilio's mount, and on the backing without a file system.
+/// Sides that this machine cannot run are skipped, and the report says why. Needs fio, and root for
+/// the kernel's side.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -16,7 +16,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Runs the benchmark.
+    /// Runs the command.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         papilio_bench::run(&self.bench, context.verbosity < 0).map_err(|error| match error
             .downcast_ref::<papilio_bench::UsageError>(
