@@ -73,12 +73,19 @@
 
 #![forbid(unsafe_code)]
 
+// Helpers of unit and integration tests are one file, which calls this crate by its name.
+#[cfg(test)]
+extern crate self as papilio;
+
 mod btree;
 mod data;
 mod errno;
 mod errors;
 mod fs;
 mod fsync_log;
+#[cfg(test)]
+#[path = "../tests/support/in_memory.rs"]
+mod in_memory;
 mod items;
 mod maintenance;
 mod namespace;
