@@ -1,6 +1,5 @@
-//! New file systems against the Btrfs tools and the kernel: what `mkfs` makes, `btrfs check` calls
-//! clean, the kernel mounts, writes and leaves clean, and Papilio reads what it wrote; and chunks lie
-//! where `mkfs.btrfs` puts them.
+//! New file systems of Papilio: `btrfs check` has no complaint about them, the kernel mounts and writes
+//! them, and Papilio reads what the kernel wrote. Their chunks are where `mkfs.btrfs` puts them.
 
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
@@ -13,12 +12,12 @@ use std::process::Command;
 const MIB: u64 = 1 << 20;
 const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 
-/// One kind of file system.
+/// Options of a file system to test.
 struct Case {
     name: &'static str,
     size: u64,
     options: MkfsOptions,
-    /// Whether `btrfs check` of version 6.2 can read it.
+    /// Whether `btrfs check` 6.2 supports it.
     checkable: bool,
 }
 
@@ -66,7 +65,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Ours, and the tools' where they can.
+/// Asserts that Papilio's check and `btrfs check`, where it supports the case, have no findings.
 fn assert_clean(case: &Case, images: &ImageSet, when: &str) {
     let image = &images.paths()[0];
     let options = CheckOptions::new().data_csum(true);
@@ -81,13 +80,13 @@ fn assert_clean(case: &Case, images: &ImageSet, when: &str) {
     }
 }
 
-/// What the kernel is given to write, past what is stored in metadata.
+/// Content for the kernel to write, too large for an inline extent.
 fn content() -> Vec<u8> {
     (0..300_000u32).flat_map(|number| (number % 65_521).to_le_bytes()).collect()
 }
 
 #[test]
-fn the_kernel_works_on_every_kind() {
+fn the_kernel_reads_and_writes_every_case() {
     let Some(_met) = require(NEEDS) else { return };
     let scratch = Scratch::new(512 * MIB).unwrap();
     for case in cases() {
@@ -110,7 +109,7 @@ fn the_kernel_works_on_every_kind() {
         assert_eq!(fs.read("/folder/small").unwrap(), b"small", "{}", case.name);
         drop(fs);
 
-        // The next mount finds all as it was left.
+        // The next mount shows the same content.
         let mounted = images.mount_read_only().unwrap();
         assert!(std::fs::read(mounted.path().join("folder/file")).unwrap() == content(), "{}", case.name);
         drop(mounted);
@@ -118,10 +117,10 @@ fn the_kernel_works_on_every_kind() {
     }
 }
 
-/// What `btrfs inspect-internal dump-tree` says of chunks and device extents, without UUIDs, and
-/// without the alignment that mkfs.btrfs gives its very first chunk only.
+/// Returns the lines of `btrfs inspect-internal dump-tree` about chunks and device extents, without
+/// UUIDs and without the alignment, which `mkfs.btrfs` sets differently for its first chunk.
 fn chunks_and_extents(image: &Path) -> Vec<String> {
-    let tell = |tree: &str| {
+    let dump = |tree: &str| {
         let output = Command::new(find_command("btrfs").unwrap())
             .args(["inspect-internal", "dump-tree", "-t", tree])
             .arg(image)
@@ -130,18 +129,18 @@ fn chunks_and_extents(image: &Path) -> Vec<String> {
         assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
         let text = String::from_utf8(output.stdout).unwrap();
         let wanted = ["CHUNK_ITEM", "DEV_EXTENT", "length ", "stripe ", "total_bytes "];
-        let of_interest = |line: &&str| wanted.iter().any(|word| line.contains(word));
+        let is_wanted = |line: &&str| wanted.iter().any(|word| line.contains(word));
         let without_place = |line: &str| match line.split_once("key (") {
             Some((_, key)) => key.split(" itemoff").next().unwrap().to_owned(),
             None => line.trim().to_owned(),
         };
-        text.lines().filter(of_interest).map(without_place).collect::<Vec<_>>()
+        text.lines().filter(is_wanted).map(without_place).collect::<Vec<_>>()
     };
-    [tell("chunk"), tell("dev")].concat()
+    [dump("chunk"), dump("dev")].concat()
 }
 
 #[test]
-fn chunks_lie_where_mkfs_btrfs_puts_them() {
+fn chunks_are_where_mkfs_btrfs_puts_them() {
     let needs = [Need::Command("mkfs.btrfs"), Need::Command("btrfs")];
     let Some(_met) = require(&needs) else { return };
     let scratch = Scratch::new(64 * MIB).unwrap();
@@ -188,7 +187,7 @@ fn chunks_lie_where_mkfs_btrfs_puts_them() {
 }
 
 #[test]
-fn two_runs_make_the_same_image() {
+fn equal_options_make_equal_images() {
     let folder = tempfile::tempdir().unwrap();
     let options = MkfsOptions::new()
         .size(120 * MIB)

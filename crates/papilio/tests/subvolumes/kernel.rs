@@ -1,4 +1,4 @@
-//! Subvolumes that go back and forth between Papilio and the kernel.
+//! Subvolumes that Papilio and the kernel change in turn.
 
 use crate::bridge::Papilio;
 use crate::fill;
@@ -21,7 +21,7 @@ fn open(image: &Path) -> FileSystem {
     FileSystem::open_with(image, &OpenOptions::new().write(true).commit_interval(None)).unwrap()
 }
 
-/// Ours and theirs.
+/// Asserts that neither Papilio's check nor `btrfs check` finds anything.
 fn assert_clean(images: &ImageSet, when: &str) {
     let options = CheckOptions::new().data_csum(true);
     let report = papilio::check(&images.paths()[0], &OpenOptions::new(), &options).unwrap();
@@ -30,7 +30,7 @@ fn assert_clean(images: &ImageSet, when: &str) {
     assert!(said.contains("no error found"), "{when}: {said}");
 }
 
-/// Both see the same files, and list the same subvolumes.
+/// Asserts that both see the same files and list the same subvolumes.
 fn assert_same(images: &ImageSet, when: &str) {
     let mounted = images.mount_read_only().unwrap();
     let listed = btrfs(&["subvolume", "list", "-puqR", mounted.path().to_str().unwrap()]);
@@ -60,7 +60,7 @@ fn assert_same(images: &ImageSet, when: &str) {
     compare(&HostTree::new(mounted.path()), &Papilio(fs), &CompareOptions::SAME_IMAGE).assert_equal(1);
 }
 
-/// Subvolumes and snapshots in and of one another.
+/// Makes subvolumes and snapshots, nested and of one another.
 fn make_subvolumes(image: &Path) {
     let fs = open(image);
     fs.create_subvolume("/a").unwrap();
@@ -87,7 +87,7 @@ fn make_subvolumes(image: &Path) {
     fs.close().unwrap();
 }
 
-/// Deletes a subvolume that a snapshot shares in parts, and leaves it half taken apart.
+/// Deletes a subvolume that shares some blocks with a snapshot, and does one step of its cleaning.
 fn begin_cleaning(image: &Path) {
     let fs = open(image);
     fs.create_subvolume("/large").unwrap();
@@ -102,7 +102,7 @@ fn begin_cleaning(image: &Path) {
 }
 
 #[test]
-fn the_kernel_goes_on_with_our_subvolumes_and_we_with_its() {
+fn papilio_and_the_kernel_continue_with_each_others_subvolumes() {
     if require(NEEDS).is_none() {
         return;
     }
@@ -133,7 +133,7 @@ fn the_kernel_goes_on_with_our_subvolumes_and_we_with_its() {
     assert_clean(&images, "after the kernel");
     assert_same(&images, "after the kernel");
 
-    // What the kernel deletes just before it is unmounted is left to us.
+    // The kernel deletes a subvolume just before the unmount, and leaves the cleaning to Papilio.
     {
         let mounted = images.mount().unwrap();
         let at = |path: &str| mounted.path().join(path).to_str().unwrap().to_owned();
