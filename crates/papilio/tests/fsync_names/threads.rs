@@ -91,9 +91,11 @@ fn unlinks_race_with_creates_and_fsyncs_of_a_name() {
             scope.spawn(|| {
                 let _end = EndsWork(&work);
                 while !work.has_ended() {
-                    // Another thread may unlink the file before it is open.
+                    // `create_file` creates and then opens: another thread may unlink in between.
                     let Some(file) = unless_raced(fs.create_file("/d/name")) else { continue };
-                    file.write_at(b"content", 0).unwrap();
+                    if unless_raced(file.write_at(b"content", 0)).is_none() {
+                        continue;
+                    }
                     file.sync().unwrap();
                     work.change(|state| state.fsyncs += 1);
                 }
@@ -124,10 +126,7 @@ fn change_and_fsync_names(fs: &FileSystem, seed: u64, work: &Work) {
         let (one, other) = (path(), path());
         let synced = match random.u8(..9) {
             0 => {
-                if let Some(file) = unless_raced(fs.create_file(&one)) {
-                    file.write_at(one.as_bytes(), 0).unwrap();
-                }
-                None
+                unless_raced(fs.create_file(&one).and_then(|file| file.write_at(one.as_bytes(), 0))).and(None)
             }
             1 => unless_raced(fs.rename(&one, &other, RenameMode::Replace)).and(None),
             2 => unless_raced(fs.rename(&one, &other, RenameMode::Exchange)).and(None),
