@@ -1,5 +1,5 @@
-//! fsync by the log: the kernel's replay after a power loss restores all that was fsynced. Where a log
-//! cannot hold a change, the fsync is a commit.
+//! fsync by the log: the kernel's replay after a power loss restores all that was fsynced. Where a
+//! log cannot hold a change, the fsync is a commit.
 
 #[path = "support/in_memory.rs"]
 mod in_memory;

@@ -1,5 +1,5 @@
-//! Many fsyncs in one transaction, each of which reuses blocks of older logs: a power loss at any point
-//! leaves the state of an acknowledged fsync.
+//! Many fsyncs in one transaction, each of which reuses blocks of older logs: a power loss at any
+//! point leaves the state of an acknowledged fsync.
 
 #[path = "support/in_memory.rs"]
 mod in_memory;

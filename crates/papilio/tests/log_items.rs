@@ -1,5 +1,5 @@
-//! The log's items after each fsync: they are the same whether the fsync inserts them in one pass or
-//! one by one.
+//! The log's items after each fsync: they are the same whether the fsync inserts them in one pass
+//! or one by one.
 
 #[path = "support/in_memory.rs"]
 mod in_memory;

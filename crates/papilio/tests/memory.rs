@@ -1,17 +1,17 @@
-//! Memory stays within 110% of the configured caches while one thread reads and writes a file of several
-//! times the page cache at random.
+//! Memory stays within 110% of the configured caches while one thread reads and writes a file of
+//! several times the page cache at random.
 //!
-//! The test measures the anonymous memory of the process (`RssAnon`). The page cache's limit covers pages
-//! and their descriptors; the node cache's covers tree blocks, checksums and delayed references. A fixed
-//! part is for the cached extents of the open file and for each thread's buffers. The kernel's page cache
-//! of the image does not count.
+//! The test measures the anonymous memory of the process (`RssAnon`). The page cache's limit covers
+//! pages and their descriptors; the node cache's covers tree blocks, checksums and delayed
+//! references. A fixed part is for the cached extents of the open file and for each thread's
+//! buffers. The kernel's page cache of the image does not count.
 
 use papilio::{File, FileSystem, MkfsOptions, OpenOptions};
 
 const MIB: u64 = 1 << 20;
 const NODES: u64 = 8 * MIB;
-/// Bytes of one file's cached extents (at most 65,536 of about 100 bytes), and 2 MiB for each of two
-/// threads.
+/// Bytes of one file's cached extents (at most 65,536 of about 100 bytes), and 2 MiB for each of
+/// two threads.
 const FIXED: u64 = 10 * MIB;
 
 /// Returns the anonymous memory of the process in bytes.
@@ -21,7 +21,8 @@ fn own_memory() -> u64 {
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Reads random pages and compares them with the last write; every `write`th operation writes instead.
+/// Reads random pages and compares them with the last write; every `write`th operation writes
+/// instead.
 fn work(file: &File, written: &mut [u8], random: &mut fastrand::Rng, operations: usize, write: usize) {
     let mut buffer = vec![0; 4096];
     for operation in 1..=operations {

@@ -1,10 +1,10 @@
-//! Memory stays within 110% of the page cache and the node cache while several threads access a file of
-//! twice the page cache at random. A quarter of their operations are writes.
+//! Memory stays within 110% of the page cache and the node cache while several threads access a
+//! file of twice the page cache at random. A quarter of their operations are writes.
 //!
-//! The test measures the anonymous memory of the process (`RssAnon`), allocator overhead included. The node
-//! cache's limit covers dirty tree blocks, delayed changes and checksums. Outside of both limits are cached
-//! extents of open files, free space, and each thread's buffers. This is a test program of its own: the
-//! memory of other tests would count, too.
+//! The test measures the anonymous memory of the process (`RssAnon`), allocator overhead included.
+//! The node cache's limit covers dirty tree blocks, delayed changes and checksums. Outside of both
+//! limits are cached extents of open files, free space, and each thread's buffers. This is a test
+//! program of its own: the memory of other tests would count, too.
 
 use papilio::{File, FileSystem, MemoryUse, MkfsOptions, OpenOptions};
 use std::sync::atomic::{AtomicU64, Ordering};

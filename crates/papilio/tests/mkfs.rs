@@ -1,5 +1,6 @@
-//! New file systems of Papilio: `btrfs check` has no complaint about them, the kernel mounts and writes
-//! them, and Papilio reads what the kernel wrote. Their chunks are where `mkfs.btrfs` puts them.
+//! New file systems of Papilio: `btrfs check` has no complaint about them, the kernel mounts and
+//! writes them, and Papilio reads what the kernel wrote. Their chunks are where `mkfs.btrfs` puts
+//! them.
 
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};

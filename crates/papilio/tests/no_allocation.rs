@@ -1,5 +1,5 @@
-//! Reads and overwrites in a steady state make no heap allocation: direct and cached ones, hits, misses
-//! and evictions, for files with one extent and with many.
+//! Reads and overwrites in a steady state make no heap allocation: direct and cached ones, hits,
+//! misses and evictions, for files with one extent and with many.
 
 // The lock-order checker allocates.
 #![cfg(not(feature = "lock-order"))]
@@ -196,7 +196,8 @@ fn overwrites_in_place() {
     }
 }
 
-/// Data with checksums is overwritten in place while it is in an ordered extent that no tree refers to.
+/// Data with checksums is overwritten in place while it is in an ordered extent that no tree refers
+/// to.
 #[test]
 fn overwrites_of_ordered_extents() {
     let place = Place::new(0);

@@ -1,5 +1,5 @@
-//! Threads open and close files while other threads link and unlink them, so that the last reference
-//! to a file goes at a different point each time.
+//! Threads open and close files while other threads link and unlink them, so that the last
+//! reference to a file goes at a different point each time.
 
 #[path = "support/in_memory.rs"]
 mod in_memory;
@@ -43,8 +43,9 @@ fn links_come_and_go_while_threads_open_and_close_the_file() {
     close_clean(fs, &device);
 }
 
-/// A file without a name gets its first name while its last handle is closed, or while another thread
-/// links and unlinks it. If the link succeeds the file keeps its content, otherwise it is deleted.
+/// A file without a name gets its first name while its last handle is closed, or while another
+/// thread links and unlinks it. If the link succeeds the file keeps its content, otherwise it is
+/// deleted.
 #[test]
 fn an_unnamed_file_is_linked_while_it_is_closed() {
     let (device, fs) = new_file_system(256 << 20);

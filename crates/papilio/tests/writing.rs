@@ -260,7 +260,7 @@ fn the_background_commits_without_a_sync() {
     let options = OpenOptions::new().write(true).commit_interval(Some(Duration::from_millis(20)));
     let fs = open_with(&device, &options);
     fs.create_dir("/unsynced").unwrap();
-    // Polls the device: nothing tells of a commit in the background.
+    // Polls the device: a commit in the background is not reported.
     let begun = Instant::now();
     while open_read_only(&device).inode("/unsynced").is_err() {
         assert!(begun.elapsed() < Duration::from_secs(60), "no commit within a minute");
@@ -298,8 +298,8 @@ fn file_systems_that_writing_could_corrupt_open_read_only() {
     }
 }
 
-/// The kernel relies on this flag: it miscounts the bytes of a file that has extents past its end and
-/// no flag.
+/// The kernel relies on this flag: it miscounts the bytes of a file that has extents past its end
+/// and no flag.
 #[test]
 fn preallocation_past_the_end_sets_the_flag() {
     let (_device, fs) = new_file_system(256 << 20);

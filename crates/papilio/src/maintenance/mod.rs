@@ -1,5 +1,5 @@
-//! Operations on a whole file system: making and checking it, and reporting the use of its space, the
-//! structure of its trees and the content of its superblocks.
+//! Operations on a whole file system: making and checking it, and reporting the use of its space,
+//! the structure of its trees and the content of its superblocks.
 
 pub(crate) mod check;
 pub(crate) mod dump;

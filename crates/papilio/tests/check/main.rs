@@ -1,5 +1,5 @@
-//! The check of whole file systems: no findings for file systems of the kernel, and every planted fault
-//! is found.
+//! The check of whole file systems: no findings for file systems of the kernel, and every planted
+//! fault is found.
 
 mod clean;
 mod image;

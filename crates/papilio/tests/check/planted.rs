@@ -78,8 +78,8 @@ fn every_planted_fault_is_found() {
     assert!(missed.is_empty(), "missed: {missed:#?}");
 }
 
-/// Images that the kernel made, each clean before any fault. The kernel's layout differs between runs,
-/// and a leaf may be too full for a fault: the fault then goes into another image.
+/// Images that the kernel made, each clean before any fault. The kernel's layout differs between
+/// runs, and a leaf may be too full for a fault: the fault then goes into another image.
 #[derive(Default)]
 struct Images {
     made: Vec<MemoryDevice>,

@@ -1,4 +1,5 @@
-//! Operations of histories ([`At`]) and assertions on their results ([`Seen`]). Paths start at the root.
+//! Operations of histories ([`At`]) and assertions on their results ([`Seen`]). Paths start at the
+//! root.
 
 use papilio::{File, FileKind, FileSystem, NewInode, NewKind, RenameMode, XattrSet};
 use std::collections::BTreeSet;

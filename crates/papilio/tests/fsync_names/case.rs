@@ -98,8 +98,8 @@ pub fn judge(scratch: &Scratch, cut: &MemoryDevice, then: impl Fn(&Seen)) -> Res
 /// disappears meanwhile.
 static KERNEL: Mutex<()> = Mutex::new(());
 
-/// Mounts the device with the kernel, calls `then`, and returns what the mount shows. `btrfs check` is
-/// clean afterwards, and again after everything is removed.
+/// Mounts the device with the kernel, calls `then`, and returns what the mount shows. `btrfs check`
+/// is clean afterwards, and again after everything is removed.
 fn seen_by_kernel(
     scratch: &Scratch,
     device: &MemoryDevice,

@@ -67,8 +67,8 @@ fn unless_raced<T>(result: papilio::Result<T>) -> Option<T> {
     }
 }
 
-/// Threads unlink a name while others create and fsync it: the replay finds no file of that name, or one
-/// as an fsync left it.
+/// Threads unlink a name while others create and fsync it: the replay finds no file of that name,
+/// or one as an fsync left it.
 #[test]
 fn unlinks_race_with_creates_and_fsyncs_of_a_name() {
     if require(&[Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()).is_none() {

@@ -1,5 +1,5 @@
-//! File systems that the kernel and Papilio change in turn, for each preset and each profile: the kernel
-//! fills one, Papilio changes it, both check and compare it, then each changes it once more.
+//! File systems that the kernel and Papilio change in turn, for each preset and each profile: the
+//! kernel fills one, Papilio changes it, both check and compare it, then each changes it once more.
 
 use crate::bridge::Papilio;
 use crate::matrix::{assert_check_clean, compare_with_kernel, tree_spec};
@@ -104,8 +104,9 @@ fn judge(name: &str, scratch: &Scratch, images: &ImageSet) {
     assert!(report.is_equal(), "{name}: {report}");
     assert_check_clean(name, images.paths());
     if name == "raid5" || name == "raid6" {
-        // `btrfs check --check-data-csum` 6.2 reports sectors that it rebuilds wrongly and the kernel
-        // rebuilds correctly. The kernel decides: by scrub, and by mounts without each device.
+        // `btrfs check --check-data-csum` 6.2 reports sectors that it rebuilds wrongly and the
+        // kernel rebuilds correctly. The kernel decides: by scrub, and by mounts without each
+        // device.
         scrub(name, images);
         without_each_device(name, scratch, images);
     } else if images.checkable() {
@@ -127,7 +128,8 @@ fn scrub(name: &str, images: &ImageSet) {
     assert_eq!(devices, images.paths().len(), "{name}: {text}");
 }
 
-/// Asserts that the kernel, without each device in turn, shows the same as Papilio with all of them.
+/// Asserts that the kernel, without each device in turn, shows the same as Papilio with all of
+/// them.
 fn without_each_device(name: &str, scratch: &Scratch, images: &ImageSet) {
     // All five devices in the long run.
     let step = if std::env::var_os("PAPILIO_ORACLE_FILES").is_some() { 1 } else { 3 };

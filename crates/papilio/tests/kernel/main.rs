@@ -1,5 +1,5 @@
-//! File systems that the kernel wrote, read by Papilio and compared with a kernel mount: every path,
-//! mode, owner, time, attribute, byte, hole and extent, for each preset.
+//! File systems that the kernel wrote, read by Papilio and compared with a kernel mount: every
+//! path, mode, owner, time, attribute, byte, hole and extent, for each preset.
 //!
 //! Small by default. `PAPILIO_ORACLE_FILES`, `PAPILIO_ORACLE_BYTES` and `PAPILIO_ORACLE_PRESETS`
 //! (comma-separated names) make the long run: see `make longtest`.

@@ -1,4 +1,5 @@
-//! The kernel makes, fills and unmounts a file system of each preset; then Papilio and the kernel read it.
+//! The kernel makes, fills and unmounts a file system of each preset; then Papilio and the kernel
+//! read it.
 
 use crate::bridge::Papilio;
 use papilio::{CheckOptions, FileSystem, OpenOptions};

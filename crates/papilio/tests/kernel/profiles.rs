@@ -1,5 +1,5 @@
-//! Each RAID profile, read with all devices and with every set of missing devices that it tolerates; and
-//! trees that the kernel's balance has relocated.
+//! Each RAID profile, read with all devices and with every set of missing devices that it
+//! tolerates; and trees that the kernel's balance has relocated.
 
 use crate::bridge::Papilio;
 use crate::matrix::{assert_check_clean, compare_with_kernel, open, tree_spec};

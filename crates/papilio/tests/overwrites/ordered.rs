@@ -1,5 +1,6 @@
-//! Ordered extents: writes of whole sectors reach the trees only with a flush. Until then reads find
-//! them in memory, a crash leaves the file as it was, and any other change of the file flushes first.
+//! Ordered extents: writes of whole sectors reach the trees only with a flush. Until then reads
+//! find them in memory, a crash leaves the file as it was, and any other change of the file flushes
+//! first.
 
 use crate::in_memory::{
     assert_clean, close_clean, crashed, formatted, formatted_with, open, open_with, writable,
@@ -376,7 +377,8 @@ fn a_full_file_system_refuses_writes_and_loses_no_data() {
             }
         }
     }
-    // Writes succeed where commits free the space of older ones, and fail with "no space" otherwise.
+    // Writes succeed where commits free the space of older ones, and fail with "no space"
+    // otherwise.
     let mut random = fastrand::Rng::with_seed(4);
     let (mut done, mut refused) = (0, 0);
     for _ in 0..2000 {

@@ -24,7 +24,8 @@ pub fn scatter(file: &File, model: &mut [u8], random: &mut fastrand::Rng, writes
     }
 }
 
-/// Fills each sector with a word that names its writer (8 bits), the write (32) and the sector (24).
+/// Fills each sector with a word that names its writer (8 bits), the write (32) and the sector
+/// (24).
 pub fn stamp(buffer: &mut [u8], at: u64, writer: u64, sequence: u64) {
     for (number, sector) in buffer.chunks_exact_mut(SECTOR as usize).enumerate() {
         let place = at / SECTOR + number as u64;

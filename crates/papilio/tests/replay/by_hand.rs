@@ -128,7 +128,8 @@ impl Committed {
         Generation(superblock(&self.device).raw.generation.0 + 1)
     }
 
-    /// Adds a log with these items to the top-level subvolume and replays it on a copy of the device.
+    /// Adds a log with these items to the top-level subvolume and replays it on a copy of the
+    /// device.
     fn replay(&self, mut items: Vec<(Key, Vec<u8>)>) -> papilio::Result<FileSystem> {
         items.sort_by_key(|(key, _)| *key);
         let log = LogicalAddress(self.free.0 + NODE as u64);

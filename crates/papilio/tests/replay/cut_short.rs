@@ -1,4 +1,5 @@
-//! A replay interrupted by a power loss at every point: the disk has the log still, or all its changes.
+//! A replay interrupted by a power loss at every point: the disk has the log still, or all its
+//! changes.
 
 use crate::bridge::Papilio;
 use crate::carried;

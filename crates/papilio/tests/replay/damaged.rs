@@ -33,8 +33,8 @@ fn logged() -> Logged {
     Logged { device, blocks }
 }
 
-/// Returns the bytes of a tree block, and the device offsets of its copies: every offset at which the
-/// image has a log block with this address.
+/// Returns the bytes of a tree block, and the device offsets of its copies: every offset at which
+/// the image has a log block with this address.
 fn copies(device: &MemoryDevice, address: LogicalAddress, size: usize) -> (Vec<u8>, Vec<PhysicalAddress>) {
     let mut bytes = vec![0; size];
     let (mut block, mut places) = (Vec::new(), Vec::new());
@@ -59,8 +59,8 @@ fn seal(block: &mut [u8]) {
     block[..32].copy_from_slice(sum.padded());
 }
 
-/// Opens a disk for writing after block `number` of the log was replaced. Also returns the number of
-/// writes.
+/// Opens a disk for writing after block `number` of the log was replaced. Also returns the number
+/// of writes.
 fn open_replaced(logged: &Logged, number: usize, block: &[u8]) -> (papilio::Result<FileSystem>, usize) {
     let device = crashed(&logged.device);
     for &place in &logged.blocks[number].1 {
@@ -104,7 +104,8 @@ fn a_damaged_log_is_an_error() {
     assert!(writes > 0);
 }
 
-/// Applies `change` to items of a type until it returns true. Returns the changed block and its number.
+/// Applies `change` to items of a type until it returns true. Returns the changed block and its
+/// number.
 fn change_item(
     logged: &Logged,
     wanted: ItemType,

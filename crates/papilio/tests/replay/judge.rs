@@ -28,8 +28,8 @@ fn replay_by_papilio(images: &[PathBuf]) -> Result<(), String> {
     if report.is_clean() { Ok(()) } else { Err(format!("check: {shown:#?}")) }
 }
 
-/// Reads everything from a kernel mount. Replaces times after `moment`, which the replay set, by one
-/// fixed time.
+/// Reads everything from a kernel mount. Replaces times after `moment`, which the replay set, by
+/// one fixed time.
 pub fn seen_by_kernel(
     images: &ImageSet,
     read_only: bool,

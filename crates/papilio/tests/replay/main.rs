@@ -1,4 +1,5 @@
-//! Replay of the log that a power loss leaves: Papilio's replay and the kernel's have the same result.
+//! Replay of the log that a power loss leaves: Papilio's replay and the kernel's have the same
+//! result.
 //!
 //! The kernel makes and changes the file systems. A copy of the mounted image, taken right after an
 //! fsync, is the state of the disk if the power fails at that moment.

@@ -62,7 +62,8 @@ impl Machine {
         options.extend(images.spec().mount_options.iter().cloned());
         let mounted = images.mount_with(&options, false).unwrap();
         // Makes the data chunk that the history needs: a new chunk would force commits.
-        let filler = mounted.path().join("filler");
+        // The stored image of `carried.rs` has a file of this name.
+        let filler = mounted.path().join("room");
         std::fs::write(&filler, vec![1; 24 << 20]).unwrap();
         mounted.sync().unwrap();
         std::fs::write(&filler, b"").unwrap();
@@ -88,7 +89,8 @@ impl Machine {
         PowerCut { name: name.to_owned(), images, moment }
     }
 
-    /// Unmounts, so that copies can be mounted: the kernel mounts one file system of a UUID at a time.
+    /// Unmounts, so that copies can be mounted: the kernel mounts one file system of a UUID at a
+    /// time.
     pub fn stop(self) -> Scratch {
         self.mounted.unmount().unwrap();
         self.scratch

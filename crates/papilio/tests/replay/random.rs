@@ -1,7 +1,8 @@
-//! Random histories with random fsyncs: the power fails after some of the fsyncs, and both sides replay
-//! the log on the disk.
+//! Random histories with random fsyncs: the power fails after some of the fsyncs, and both sides
+//! replay the log on the disk.
 //!
-//! Each seed is one history. `PAPILIO_REPLAY_ROUNDS` is their number, `PAPILIO_REPLAY_SEED` the first.
+//! Each seed is one history. `PAPILIO_REPLAY_ROUNDS` is their number, `PAPILIO_REPLAY_SEED` the
+//! first.
 
 use crate::judge::judge_all;
 use crate::power_cut::{Machine, PowerCut};

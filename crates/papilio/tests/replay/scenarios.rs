@@ -1,7 +1,7 @@
 //! Short histories that each end in an fsync, most of them named after a bug that a log once had.
 //!
-//! Each scenario has its own folder. A commit follows its first half; its second half ends in an fsync,
-//! and then the power fails.
+//! Each scenario has its own folder. A commit follows its first half; its second half ends in an
+//! fsync, and then the power fails.
 
 use crate::judge::judge_all;
 use crate::power_cut::Machine;
@@ -886,9 +886,9 @@ const FEW: [&str; 7] = [
     "many files, each fsynced",
 ];
 
-/// Runs scenarios on one file system, then judges each power loss. `PAPILIO_REPLAY_SCENARIO` selects one.
-/// If `strict`, the kernel must have logged each fsync that it can log, otherwise at least one: other
-/// presets may need a new chunk, and so a commit, at any time.
+/// Runs scenarios on one file system, then judges each power loss. `PAPILIO_REPLAY_SCENARIO`
+/// selects one. If `strict`, the kernel must have logged each fsync that it can log, otherwise at
+/// least one: other presets may need a new chunk, and so a commit, at any time.
 fn run(shape: &str, strict: bool, chosen: impl Fn(&str) -> bool) {
     if require(Need::KERNEL_MOUNT).is_none() || require(&[Need::Command("btrfs")]).is_none() {
         return;

@@ -141,8 +141,8 @@ impl At {
         let length = file.metadata().unwrap().len() as usize;
         assert!(offset + content.len() <= length);
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: the system chooses the address of the mapping, nothing truncates the file meanwhile,
-        // the write is within the mapping, and nothing refers to it after the unmap.
+        // SAFETY: the system chooses the address of the mapping, nothing truncates the file
+        // meanwhile, the write is within the mapping, and nothing refers to it after the unmap.
         unsafe {
             let map = mmap(std::ptr::null_mut(), length, rights, MapFlags::SHARED, &file, 0).unwrap();
             std::ptr::copy_nonoverlapping(content.as_ptr(), map.cast::<u8>().add(offset), content.len());

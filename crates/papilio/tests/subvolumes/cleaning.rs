@@ -7,8 +7,8 @@ use papilio_device::MemoryDevice;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Deletes `path` and cleans up in at least `least` steps. Simulates a crash after each step, and after
-/// some of them finishes the cleaning on the crashed device.
+/// Deletes `path` and cleans up in at least `least` steps. Simulates a crash after each step, and
+/// after some of them finishes the cleaning on the crashed device.
 fn clean_with_crashes(device: &Arc<MemoryDevice>, path: &str, least: usize) {
     let fs = open(device);
     fs.delete_subvolume(path).unwrap();
@@ -124,7 +124,8 @@ fn deleted_subvolumes_are_cleaned_up_in_the_background() {
     close_clean(fs, &device);
 }
 
-/// Polls until only the top-level subvolume is left; the committer's thread tells nobody that it is done.
+/// Polls until only the top-level subvolume is left: the committer's thread does not report the end
+/// of cleaning.
 fn wait_until_cleaned(fs: &FileSystem) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while fs.subvolumes().unwrap().len() > 1 {

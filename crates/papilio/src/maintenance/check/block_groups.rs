@@ -4,8 +4,8 @@
 //!
 //! **Rules**
 //! - A chunk and its block group have the same start, length and flags.
-//! - The used bytes of a block group are the sum of its extents, those of the superblock the sum of all
-//!   block groups.
+//! - The used bytes of a block group are the sum of its extents, those of the superblock the sum of
+//!   all block groups.
 //!
 //! Kernel counterparts: `read_one_block_group`, `check_chunk_block_group_mappings`
 //! (`fs/btrfs/block-group.c`).
@@ -120,8 +120,8 @@ impl BlockGroups {
         }
     }
 
-    /// Adds up the extents of each block group, and checks that each extent is in a block group of its
-    /// type.
+    /// Adds up the extents of each block group, and checks that each extent is in a block group of
+    /// its type.
     pub(super) fn count_extents(&mut self, extents: &[Extent], complete: bool, findings: &mut Findings) {
         for extent in extents {
             let place = || Place::extent(extent.start);

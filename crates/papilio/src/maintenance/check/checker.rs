@@ -107,8 +107,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Walks a tree, counts its blocks and their references, and calls `leaf` with the collectors for
-    /// each leaf. Returns whether the tree was read completely.
+    /// Walks a tree, counts its blocks and their references, and calls `leaf` with the collectors
+    /// for each leaf. Returns whether the tree was read completely.
     fn walk(&mut self, walk: &Walk, mut leaf: impl FnMut(&mut Collected<'_>, &Visit<'_>)) -> bool {
         self.references.count_root(walk.tree, walk.root.address);
         self.statistics.trees += 1;
@@ -196,8 +196,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads the extent tree before the trees of files: the extent item of a block determines the kind
-    /// of its references (see [`References`]).
+    /// Reads the extent tree before the trees of files: the extent item of a block determines the
+    /// kind of its references (see [`References`]).
     fn read_space_trees(&mut self) {
         if let Some(walk) = self.roots.find(objectid::EXTENT_TREE).map(Root::walk) {
             self.walk(&walk, |collected, visit| {
@@ -294,8 +294,8 @@ impl<'a> Checker<'a> {
         self.findings.add(FindingKind::NotChecked, Place::tree(tree), message);
     }
 
-    /// Checks the structure of the log of fsyncs. Its blocks have no extent items: the next writable
-    /// mount replays the log and frees them.
+    /// Checks the structure of the log of fsyncs. Its blocks have no extent items: the next
+    /// writable mount replays the log and frees them.
     fn read_log(&mut self) {
         if self.superblock.log_root.0 == 0 {
             return;

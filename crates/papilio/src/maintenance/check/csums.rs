@@ -2,8 +2,8 @@
 //!
 //! Owns [`Csums`] and [`verify_data`].
 //!
-//! Kernel counterparts: `btrfs_lookup_csums_list` (`fs/btrfs/file-item.c`), `scrub_verify_one_sector`
-//! (`fs/btrfs/scrub.c`).
+//! Kernel counterparts: `btrfs_lookup_csums_list` (`fs/btrfs/file-item.c`),
+//! `scrub_verify_one_sector` (`fs/btrfs/scrub.c`).
 
 use super::references::References;
 use super::report::{FindingKind, Findings, Place};
@@ -88,7 +88,8 @@ fn csum_tree_item(start: u64) -> Place {
     Place::item(objectid::CSUM_TREE, key)
 }
 
-/// Reads every copy of the data of a checksum leaf and verifies it. Returns the number of bytes read.
+/// Reads every copy of the data of a checksum leaf and verifies it. Returns the number of bytes
+/// read.
 pub(super) fn verify_data(
     forest: &Forest,
     leaf: &Visit<'_>,

@@ -95,8 +95,8 @@ impl Devices {
         Some(&self.items[index])
     }
 
-    /// Compares chunks, device extents and devices. `chunk_tree` and `device_tree` are whether these
-    /// trees were read completely.
+    /// Compares chunks, device extents and devices. `chunk_tree` and `device_tree` are whether
+    /// these trees were read completely.
     pub(super) fn compare(&mut self, chunk_tree: bool, device_tree: bool, findings: &mut Findings) {
         self.extents.sort_by_key(|extent| (extent.devid, extent.start));
         if chunk_tree {

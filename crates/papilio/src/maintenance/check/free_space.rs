@@ -1,5 +1,5 @@
-//! Compares the free-space tree with the extents: all space of a block group without extents is free,
-//! locations of superblock copies included.
+//! Compares the free-space tree with the extents: all space of a block group without extents is
+//! free, locations of superblock copies included.
 //!
 //! Owns [`FreeSpace`].
 //!
@@ -70,8 +70,8 @@ impl FreeSpace {
         }
     }
 
-    /// Checks that an item belongs to the block group of the last info item, and has its form (extents
-    /// or bitmaps).
+    /// Checks that an item belongs to the block group of the last info item, and has its form
+    /// (extents or bitmaps).
     fn check_item(&mut self, key: &Key, bitmap: bool, findings: &mut Findings) {
         let place = || Place::item(objectid::FREE_SPACE_TREE, *key);
         let end = key.objectid.saturating_add(key.offset);
@@ -133,8 +133,8 @@ impl FreeSpace {
         };
         let stale = self.infos.iter().filter(gone).count();
         if stale > 0 {
-            // `mkfs.btrfs` before 6.3 leaves those of its temporary block groups. The kernel ignores
-            // items of unknown block groups.
+            // `mkfs.btrfs` before 6.3 leaves those of its temporary block groups. The kernel
+            // ignores items of unknown block groups.
             findings
                 .note(format!("the free-space tree has items of {stale} block groups that no longer exist"));
         }

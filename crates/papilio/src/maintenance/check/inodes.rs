@@ -1,8 +1,9 @@
 //! Checks the inodes of one subvolume, each by itself.
 //!
-//! Owns [`Inodes`], which reads the leaves of a subvolume in order and checks an inode after its last
-//! item: missing inode items, file extents and their checksums, directory sizes, entries by name against
-//! entries by index. It keeps small records for the checks across inodes in [`super::names`].
+//! Owns [`Inodes`], which reads the leaves of a subvolume in order and checks an inode after its
+//! last item: missing inode items, file extents and their checksums, directory sizes, entries by
+//! name against entries by index. It keeps small records for the checks across inodes in
+//! [`super::names`].
 //!
 //! Kernel counterparts: `fs/btrfs/inode.c`, `fs/btrfs/dir-item.c`.
 
@@ -358,7 +359,8 @@ impl Extents {
             }
             _ => return,
         }
-        // The numbers of an inode that is being deleted may not match: deletion truncates it in steps.
+        // The numbers of an inode that is being deleted may not match: deletion truncates it in
+        // steps.
         if item.nlink > 0 && item.nbytes != self.bytes {
             let (nbytes, bytes) = (item.nbytes, self.bytes);
             add(

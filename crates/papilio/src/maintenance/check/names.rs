@@ -19,8 +19,8 @@ use std::hash::{DefaultHasher, Hasher};
 /// The index in records of entries by name that have no entry by index.
 pub(super) const ANY_INDEX: u64 = u64::MAX;
 
-/// Returns a 64-bit hash that stands for a name. Two names of one directory with the same hash would
-/// count as one, which is too unlikely to matter.
+/// Returns a 64-bit hash that stands for a name. Two names of one directory with the same hash
+/// would count as one, which is too unlikely to matter.
 pub(super) fn hash_name(name: &[u8]) -> u64 {
     let mut hasher = DefaultHasher::new();
     hasher.write(name);

@@ -1,12 +1,13 @@
-//! References to extents, found in two ways: in all trees, and as back references in the extent tree.
+//! References to extents, found in two ways: in all trees, and as back references in the extent
+//! tree.
 //!
-//! Owns [`References`]: the extents and back references of the extent tree, and the references that the
-//! walks of all trees found. They are flat vectors of fixed-size records, sorted and merged at the end.
-//! Their memory is about the size of the references on disk.
+//! Owns [`References`]: the extents and back references of the extent tree, and the references that
+//! the walks of all trees found. They are flat vectors of fixed-size records, sorted and merged at
+//! the end. Their memory is about the size of the references on disk.
 //!
-//! A back reference names the referring block, not a path to it: by address (as parent) if its extent
-//! has FULL_BACKREF, otherwise by its owner (as root). Each block therefore counts once, however many
-//! snapshots share it.
+//! A back reference names the referring block, not a path to it: by address (as parent) if its
+//! extent has FULL_BACKREF, otherwise by its owner (as root). Each block therefore counts once,
+//! however many snapshots share it.
 //!
 //! Kernel counterparts: `__btrfs_mod_ref` (`fs/btrfs/extent-tree.c`), `update_ref_for_cow`
 //! (`fs/btrfs/ctree.c`).
@@ -170,8 +171,8 @@ impl References {
         Some(&self.extents[index])
     }
 
-    /// Counts the reference of a root item to its root block. That of a relocation tree names the block
-    /// itself as parent.
+    /// Counts the reference of a root item to its root block. That of a relocation tree names the
+    /// block itself as parent.
     pub(super) fn count_root(&mut self, tree: TreeId, root: LogicalAddress) {
         let holder = if tree == objectid::TREE_RELOC {
             Holder::SharedTree { parent: root.0 }

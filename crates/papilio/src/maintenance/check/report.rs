@@ -3,8 +3,8 @@
 //! Owns [`Finding`], [`FindingKind`], [`Severity`], [`Place`], [`CheckReport`] and the collector
 //! [`Findings`].
 //!
-//! **Invariant:** the collector keeps only as many findings as the options allow, and the first of each
-//! kind. It counts the rest, so that memory does not grow with the faults of a hostile image.
+//! **Invariant:** the collector keeps only as many findings as the options allow, and the first of
+//! each kind. It counts the rest, so that memory does not grow with the faults of a hostile image.
 
 use papilio_format::objectid::Objectid;
 use papilio_format::{InodeNumber, Key, LogicalAddress, PhysicalAddress, TreeId};
@@ -393,7 +393,8 @@ pub struct CheckStatistics {
 /// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// The faults, up to the limit of [`CheckOptions::max_findings`](crate::CheckOptions::max_findings).
+    /// The faults, up to the limit of
+    /// [`CheckOptions::max_findings`](crate::CheckOptions::max_findings).
     pub findings: Vec<Finding>,
     /// The number of faults of each kind, including those not kept.
     pub counts: BTreeMap<FindingKind, u64>,

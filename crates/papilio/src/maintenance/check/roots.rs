@@ -150,7 +150,8 @@ impl Roots {
         }
     }
 
-    /// Compares references of parents and children, and checks counts, orphans and the default subvolume.
+    /// Compares references of parents and children, and checks counts, orphans and the default
+    /// subvolume.
     pub(super) fn check_references(&self, findings: &mut Findings) {
         for (&(parent, child), found) in &self.refs {
             let place = Place::item(objectid::ROOT_TREE, root_ref_key(TreeId(parent), TreeId(child)));
@@ -212,8 +213,8 @@ impl Roots {
         }
     }
 
-    /// Compares the references of one subvolume to its children with its directory entries. An entry
-    /// without a reference is not a fault: a snapshot has such entries for nested subvolumes.
+    /// Compares the references of one subvolume to its children with its directory entries. An
+    /// entry without a reference is not a fault: a snapshot has such entries for nested subvolumes.
     pub(super) fn check_entries(
         &self,
         parent: TreeId,

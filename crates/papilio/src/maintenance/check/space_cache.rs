@@ -1,7 +1,7 @@
 //! The v1 free-space caches: hidden files of the root tree.
 //!
-//! Owns [`SpaceCaches`]. A cache is a hint: readers ignore it if anything about it is wrong. A bad one
-//! is therefore a warning, and its content is not compared with the extents.
+//! Owns [`SpaceCaches`]. A cache is a hint: readers ignore it if anything about it is wrong. A bad
+//! one is therefore a warning, and its content is not compared with the extents.
 //!
 //! Kernel counterpart: `load_free_space_cache` (`fs/btrfs/free-space-cache.c`).
 

@@ -1,7 +1,7 @@
 //! The walker: visits every block of every tree once, and continues past damaged blocks.
 //!
-//! Owns [`Walker`], which reads all copies of each block, compares the block with the pointer in its
-//! parent, and remembers the blocks it has seen. A cursor would end at the first bad block.
+//! Owns [`Walker`], which reads all copies of each block, compares the block with the pointer in
+//! its parent, and remembers the blocks it has seen. A cursor would end at the first bad block.
 //!
 //! **Invariants**
 //! - A block is verified once, by address.
@@ -142,8 +142,9 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// Returns the block that `expected` names, if it can be used, and whether this is its first visit.
-    /// `report` is whether to report faults of the pointer, true for the first visit of the parent.
+    /// Returns the block that `expected` names, if it can be used, and whether this is its first
+    /// visit. `report` is whether to report faults of the pointer, true for the first visit of the
+    /// parent.
     fn enter(
         &mut self,
         walk: &Walk,
@@ -255,7 +256,8 @@ impl<'a> Walker<'a> {
         findings.add(kind, place, format_args!("{fault} (copies tried: {count})"));
     }
 
-    /// Reads every copy, and rebuilds the block from parity. A missing device is not a fault of a copy.
+    /// Reads every copy, and rebuilds the block from parity. A missing device is not a fault of a
+    /// copy.
     fn read_copies(&mut self, expected: &NodeExpectation) -> Copies {
         let plain = NodeExpectation::at(expected.address);
         let mut copies = Copies { good: None, other: None, faults: Vec::new() };
@@ -295,8 +297,8 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// Returns in how many ways a check reads an address: each copy, or with parity, the data itself and
-/// one rebuild for each parity stripe.
+/// Returns in how many ways a check reads an address: each copy, or with parity, the data itself
+/// and one rebuild for each parity stripe.
 pub(super) fn ways_to_read(forest: &Forest, address: LogicalAddress) -> Result<usize, Error> {
     let chunks = forest.volume().chunk_map();
     let chunk = chunks.require(address, 1)?;
@@ -306,8 +308,8 @@ pub(super) fn ways_to_read(forest: &Forest, address: LogicalAddress) -> Result<u
     })
 }
 
-/// Returns the children that a deletion in progress has not dropped yet. `btrfs_drop_snapshot` records
-/// a key and a level: at and above that level, everything left of the key is freed.
+/// Returns the children that a deletion in progress has not dropped yet. `btrfs_drop_snapshot`
+/// records a key and a level: at and above that level, everything left of the key is freed.
 fn live_children(drop: Option<DropProgress>, block: &TreeBlock) -> std::ops::Range<usize> {
     let view = block.view();
     let Some(drop) = drop.filter(|drop| block.level() >= drop.level && block.level() > 0) else {

@@ -1,7 +1,7 @@
 //! Encodes sorted items into tree blocks.
 //!
-//! Owns [`Shape`], the distribution of a tree's items over blocks, and [`BlockEncoder`]. The trees of a
-//! new file system are small: one leaf, or a few leaves below one node.
+//! Owns [`Shape`], the distribution of a tree's items over blocks, and [`BlockEncoder`]. The trees
+//! of a new file system are small: one leaf, or a few leaves below one node.
 //!
 //! **Invariant:** every block passes the reader's checks before it is returned.
 //!
@@ -85,7 +85,8 @@ pub(super) struct BlockEncoder<'a> {
 }
 
 impl BlockEncoder<'_> {
-    /// Encodes the blocks of a tree. `addresses` has an address for each block, in the shape's order.
+    /// Encodes the blocks of a tree. `addresses` has an address for each block, in the shape's
+    /// order.
     pub(super) fn tree(
         &self,
         owner: TreeId,

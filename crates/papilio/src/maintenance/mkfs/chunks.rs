@@ -1,11 +1,12 @@
 //! Sizes and addresses of the chunks of a new file system.
 //!
-//! Owns [`ChunkLayout`]. The chunks are the same as after `mkfs.btrfs`. It starts with a system chunk of
-//! 4 MiB and single metadata and data chunks, one after the other from 1 MiB. It then allocates chunks of
-//! the requested profiles after them and removes unneeded ones. A DUP profile therefore leaves a gap.
+//! Owns [`ChunkLayout`]. The chunks are the same as after `mkfs.btrfs`. It starts with a system
+//! chunk of 4 MiB and single metadata and data chunks, one after the other from 1 MiB. It then
+//! allocates chunks of the requested profiles after them and removes unneeded ones. A DUP profile
+//! therefore leaves a gap.
 //!
-//! Counterparts: btrfs-progs' `btrfs_alloc_chunk` (`kernel-shared/volumes.c`) and `btrfs_min_dev_size`
-//! (`mkfs/common.c`).
+//! Counterparts: btrfs-progs' `btrfs_alloc_chunk` (`kernel-shared/volumes.c`) and
+//! `btrfs_min_dev_size` (`mkfs/common.c`).
 
 use super::options::{Choice, MkfsFeature};
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -44,8 +45,8 @@ impl Chunk {
         self.stripes.iter().map(move |stripe| PhysicalAddress(stripe.0 + within))
     }
 
-    /// Whether a copy of a range overlaps the stripe element of a superblock, where the kernel never
-    /// allocates (`exclude_super_stripes`).
+    /// Whether a copy of a range overlaps the stripe element of a superblock, where the kernel
+    /// never allocates (`exclude_super_stripes`).
     pub(super) fn meets_superblock(&self, address: LogicalAddress, length: u64) -> bool {
         self.places(address).any(|place| {
             (0..SUPERBLOCK_MIRRORS)
@@ -161,13 +162,14 @@ const fn round_down(bytes: u64) -> u64 {
     bytes - bytes % STRIPE_LENGTH
 }
 
-/// Returns the bytes of a single metadata or data chunk: 8 MiB, or a tenth of a device below 80 MiB.
+/// Returns the bytes of a single metadata or data chunk: 8 MiB, or a tenth of a device below 80
+/// MiB.
 fn single_size(total: u64) -> u64 {
     round_down((total / 10).min(8 * MIB)).max(MIB)
 }
 
-/// Returns the bytes of a DUP chunk. If one copy would exceed a tenth of the device, both copies take a
-/// tenth together, but each has at least a minimum size.
+/// Returns the bytes of a DUP chunk. If one copy would exceed a tenth of the device, both copies
+/// take a tenth together, but each has at least a minimum size.
 fn dup_size(total: u64, kind: BlockGroupFlags) -> u64 {
     let (usual, most, least) = if kind.contains(BlockGroupFlags::SYSTEM) {
         (8 * MIB, 16 * MIB, MIB)
@@ -182,8 +184,9 @@ fn dup_size(total: u64, kind: BlockGroupFlags) -> u64 {
     size.max(least)
 }
 
-/// Returns the bytes of the smallest device, as `mkfs.btrfs` computes it. For mixed block groups in DUP,
-/// `mkfs.btrfs` computes too little and runs out of space later; this is the size of their chunks.
+/// Returns the bytes of the smallest device, as `mkfs.btrfs` computes it. For mixed block groups in
+/// DUP, `mkfs.btrfs` computes too little and runs out of space later; this is the size of their
+/// chunks.
 pub(super) fn minimum_size(choice: &Choice) -> u64 {
     let is_dup = |profile| profile == RaidProfile::Dup;
     if choice.has(MkfsFeature::MixedGroups) {

@@ -1,8 +1,8 @@
 //! A whole new file system in memory: the number, addresses and content of its blocks.
 //!
-//! Owns [`Layout`]. The content of the trees depends on the addresses of blocks (extent tree, free-space
-//! tree, root items), and the number of blocks on the content. So the items are made and distributed
-//! repeatedly, until the result does not change.
+//! Owns [`Layout`]. The content of the trees depends on the addresses of blocks (extent tree,
+//! free-space tree, root items), and the number of blocks on the content. So the items are made and
+//! distributed repeatedly, until the result does not change.
 //!
 //! **Invariants**
 //! - Blocks of the chunk tree are in the system chunk, all others in the metadata chunk.

@@ -1,7 +1,8 @@
 //! `mkfs`: makes a new, empty file system on one device.
 //!
-//! Owns [`mkfs`] and [`mkfs_device`], and their result, [`Made`]. The work has three steps: [`options`]
-//! resolves the options, [`layout`] makes all blocks in memory without I/O, and [`write`] writes them.
+//! Owns [`mkfs`] and [`mkfs_device`], and their result, [`Made`]. The work has three steps:
+//! [`options`] resolves the options, [`layout`] makes all blocks in memory without I/O, and
+//! [`write`] writes them.
 //!
 //! Counterpart: btrfs-progs' `mkfs/`.
 
@@ -73,8 +74,8 @@ pub struct MadeBlockGroup {
 
 /// Makes a file system in the image or on the block device at `path`.
 ///
-/// With [`MkfsOptions::size`], creates a missing regular file and extends a shorter one. A later error
-/// undoes that.
+/// With [`MkfsOptions::size`], creates a missing regular file and extends a shorter one. A later
+/// error undoes that.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -201,8 +202,8 @@ fn describe(layout: &Layout, choice: &Choice) -> Made {
     }
 }
 
-/// Creates a missing regular file, or extends an empty one, to `size` bytes. Other files are extended
-/// only after they are locked.
+/// Creates a missing regular file, or extends an empty one, to `size` bytes. Other files are
+/// extended only after they are locked.
 fn make_file(path: &Path, size: u64) -> Result<Option<Undo>> {
     let host = |source| Error::Host { path: path.to_owned(), source };
     let (file, undo) = match std::fs::metadata(path) {

@@ -1,4 +1,5 @@
-//! Options of a new file system: the builder [`MkfsOptions`], and the optional features [`MkfsFeature`].
+//! Options of a new file system: the builder [`MkfsOptions`], and the optional features
+//! [`MkfsFeature`].
 //!
 //! Owns the resolution of the options into a [`Choice`], which is complete and consistent.
 //!
@@ -63,8 +64,8 @@ impl MkfsFeature {
         }
     }
 
-    /// Whether the feature is on by default. The defaults are those of `mkfs.btrfs` 6.19, except for the
-    /// block-group tree, which is off: `btrfs check` before 6.3 cannot read one.
+    /// Whether the feature is on by default. The defaults are those of `mkfs.btrfs` 6.19, except
+    /// for the block-group tree, which is off: `btrfs check` before 6.3 cannot read one.
     pub const fn default_on(self) -> bool {
         match self {
             Self::ExtendedIref | Self::SkinnyMetadata | Self::NoHoles | Self::FreeSpaceTree => true,
@@ -100,9 +101,9 @@ impl MkfsFeature {
     }
 }
 
-/// Options of a new file system. The defaults are those of `mkfs.btrfs` 6.19 on one device, without the
-/// block-group tree: metadata DUP, data single, tree blocks of 16 KiB, CRC-32C, and the features for which
-/// [`MkfsFeature::default_on`] is true.
+/// Options of a new file system. The defaults are those of `mkfs.btrfs` 6.19 on one device, without
+/// the block-group tree: metadata DUP, data single, tree blocks of 16 KiB, CRC-32C, and the
+/// features for which [`MkfsFeature::default_on`] is true.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct MkfsOptions {
@@ -134,8 +135,9 @@ impl MkfsOptions {
         self
     }
 
-    /// Sets the UUID of the file system, random by default. With a [`timestamp`](Self::timestamp) as
-    /// well, all other UUIDs that are not set are derived from it, and equal options make equal images.
+    /// Sets the UUID of the file system, random by default. With a [`timestamp`](Self::timestamp)
+    /// as well, all other UUIDs that are not set are derived from it, and equal options make equal
+    /// images.
     pub fn fsid(mut self, fsid: Uuid) -> Self {
         self.fsid = Some(fsid);
         self
@@ -147,22 +149,22 @@ impl MkfsOptions {
         self
     }
 
-    /// Sets another UUID than [`fsid`](Self::fsid) for tree blocks (the METADATA_UUID feature, Linux
-    /// 5.0), as after `btrfstune -m`.
+    /// Sets another UUID than [`fsid`](Self::fsid) for tree blocks (the METADATA_UUID feature,
+    /// Linux 5.0), as after `btrfstune -m`.
     pub fn metadata_uuid(mut self, uuid: Uuid) -> Self {
         self.metadata_uuid = Some(uuid);
         self
     }
 
-    /// Sets the size of the file system in bytes, rounded down to whole sectors; by default that of the
-    /// device. A missing regular file is created and a shorter one extended to this size.
+    /// Sets the size of the file system in bytes, rounded down to whole sectors; by default that of
+    /// the device. A missing regular file is created and a shorter one extended to this size.
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = Some(bytes);
         self
     }
 
-    /// Sets the bytes of a tree block: a power of two from 4 KiB to 64 KiB; with mixed block groups the
-    /// sector size.
+    /// Sets the bytes of a tree block: a power of two from 4 KiB to 64 KiB; with mixed block groups
+    /// the sector size.
     pub fn node_size(mut self, bytes: u32) -> Self {
         self.node_size = Some(bytes);
         self
@@ -186,8 +188,8 @@ impl MkfsOptions {
         self
     }
 
-    /// Switches features as `mkfs.btrfs -O` does: comma-separated names, with a `^` in front to switch
-    /// off.
+    /// Switches features as `mkfs.btrfs -O` does: comma-separated names, with a `^` in front to
+    /// switch off.
     ///
     /// # Errors
     /// As [`MkfsFeature::from_name`].
@@ -205,7 +207,8 @@ impl MkfsOptions {
         self
     }
 
-    /// Sets the profile of metadata: single or DUP. With mixed block groups, it is that of data as well.
+    /// Sets the profile of metadata: single or DUP. With mixed block groups, it is that of data as
+    /// well.
     pub fn metadata_profile(mut self, profile: RaidProfile) -> Self {
         self.metadata_profile = Some(profile);
         self
@@ -217,15 +220,15 @@ impl MkfsOptions {
         self
     }
 
-    /// Sets whether to discard the old content of the device (default true): TRIM on a block device, a
-    /// hole in a file.
+    /// Sets whether to discard the old content of the device (default true): TRIM on a block
+    /// device, a hole in a file.
     pub fn discard(mut self, discard: bool) -> Self {
         self.keep_content = !discard;
         self
     }
 
-    /// Sets the time of creation, by default the current time. See [`fsid`](Self::fsid) for the effect
-    /// of both together.
+    /// Sets the time of creation, by default the current time. See [`fsid`](Self::fsid) for the
+    /// effect of both together.
     pub fn timestamp(mut self, timestamp: Timespec) -> Self {
         self.timestamp = Some(timestamp);
         self

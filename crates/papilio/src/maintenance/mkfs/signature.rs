@@ -1,8 +1,8 @@
 //! Recognises the content of a device before it is overwritten.
 //!
-//! Owns [`find_signature`]: the signatures of the most common file systems, volumes and partition tables,
-//! at the offsets where libblkid looks for them. It guards against mistakes; unknown content is
-//! overwritten.
+//! Owns [`find_signature`]: the signatures of the most common file systems, volumes and partition
+//! tables, at the offsets where libblkid looks for them. It guards against mistakes; unknown
+//! content is overwritten.
 
 use crate::errors::{Error, Result};
 use papilio_device::Device;

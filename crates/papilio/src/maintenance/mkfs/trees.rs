@@ -1,8 +1,8 @@
 //! The items of the trees of a new file system.
 //!
 //! They are the same as after `mkfs.btrfs`, except for two fields that it leaves zero until a later
-//! change: the transaction of the root directory's last change, and the creation time of the relocation
-//! tree's directory.
+//! change: the transaction of the root directory's last change, and the creation time of the
+//! relocation tree's directory.
 //!
 //! Sources: btrfs-progs' `mkfs/common.c`, `mkfs/main.c` and `common/root-tree-utils.c`.
 

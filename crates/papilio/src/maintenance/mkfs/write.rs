@@ -7,7 +7,8 @@
 //!
 //! A device on which this is interrupted has no file system, and never half of one.
 //!
-//! Counterparts: btrfs-progs' `btrfs_prepare_device` (`common/device-utils.c`) and `write_all_supers`.
+//! Counterparts: btrfs-progs' `btrfs_prepare_device` (`common/device-utils.c`) and
+//! `write_all_supers`.
 
 use super::layout::Layout;
 use crate::errors::{Error, Result};
@@ -62,7 +63,8 @@ fn copy_fits(mirror: usize, total_bytes: u64) -> bool {
 }
 
 impl Target<'_> {
-    /// Zeros a range, up to the end of the device. Skips zeros, so that a sparse image stays sparse.
+    /// Zeros a range, up to the end of the device. Skips zeros, so that a sparse image stays
+    /// sparse.
     fn wipe(&self, start: u64, length: u64) -> Result<()> {
         let end = (start + length).min(self.0.size());
         let mut buffer = vec![0; STEP];
