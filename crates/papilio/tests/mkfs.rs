@@ -2,9 +2,13 @@
 //! writes them, and Papilio reads what the kernel wrote. Their chunks are where `mkfs.btrfs` puts
 //! them.
 
+#[path = "support/images.rs"]
+mod images;
+
+use images::{assert_clean, assert_clean_for_both, btrfs};
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
-use papilio::{CheckOptions, FileSystem, MkfsFeature, MkfsOptions, OpenOptions, Timespec};
+use papilio::{FileSystem, MkfsFeature, MkfsOptions, Timespec};
 use papilio_oracle::requirement::find_command;
 use papilio_oracle::{ImageSet, Need, Scratch, require};
 use std::path::Path;
@@ -67,17 +71,14 @@ fn cases() -> Vec<Case> {
 }
 
 /// Asserts that Papilio's check and `btrfs check`, where it supports the case, have no findings.
-fn assert_clean(case: &Case, images: &ImageSet, when: &str) {
-    let image = &images.paths()[0];
-    let options = CheckOptions::new().data_csum(true);
-    let report = papilio::check(image, &OpenOptions::new(), &options).unwrap();
-    assert!(report.is_clean(), "{} {when}: {:#?}", case.name, report.findings);
-    if case.checkable {
-        let said = images.btrfs_check().unwrap_or_else(|error| panic!("{} {when}: {error:#}", case.name));
-        assert!(said.contains("no error found"), "{} {when}: {said}", case.name);
-        for word in ["warning", "WARNING", "ERROR", "invalid", "will be rebuilt"] {
-            assert!(!said.contains(word), "{} {when}: {said}", case.name);
-        }
+fn assert_case_clean(case: &Case, images: &ImageSet, when: &str) {
+    let when = format!("{} {when}", case.name);
+    if !case.checkable {
+        return assert_clean(images.paths(), &when);
+    }
+    let output = assert_clean_for_both(images, &when);
+    for word in ["warning", "WARNING", "ERROR", "invalid", "will be rebuilt"] {
+        assert!(!output.contains(word), "{when}: {output}");
     }
 }
 
@@ -94,7 +95,7 @@ fn the_kernel_reads_and_writes_every_case() {
         let image = scratch.unique("image");
         let made = papilio::mkfs(&image, &case.options.clone().size(case.size)).unwrap();
         let images = ImageSet::open(&scratch, vec![image.clone()]);
-        assert_clean(&case, &images, "when made");
+        assert_case_clean(&case, &images, "when made");
 
         let mounted = images.mount().unwrap_or_else(|error| panic!("{}: {error:#}", case.name));
         let folder = mounted.path().join("folder");
@@ -102,7 +103,7 @@ fn the_kernel_reads_and_writes_every_case() {
         std::fs::write(folder.join("file"), content()).unwrap();
         std::fs::write(folder.join("small"), "small").unwrap();
         mounted.unmount().unwrap();
-        assert_clean(&case, &images, "after the kernel wrote");
+        assert_case_clean(&case, &images, "after the kernel wrote");
 
         let fs = FileSystem::open(&image).unwrap();
         assert_eq!((fs.uuid(), &fs.label()[..]), (made.fsid, &made.label[..]), "{}", case.name);
@@ -122,13 +123,7 @@ fn the_kernel_reads_and_writes_every_case() {
 /// UUIDs and without the alignment, which `mkfs.btrfs` sets differently for its first chunk.
 fn chunks_and_extents(image: &Path) -> Vec<String> {
     let dump = |tree: &str| {
-        let output = Command::new(find_command("btrfs").unwrap())
-            .args(["inspect-internal", "dump-tree", "-t", tree])
-            .arg(image)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
+        let text = btrfs(&["inspect-internal", "dump-tree", "-t", tree, image.to_str().unwrap()]);
         let wanted = ["CHUNK_ITEM", "DEV_EXTENT", "length ", "stripe ", "total_bytes "];
         let is_wanted = |line: &&str| wanted.iter().any(|word| line.contains(word));
         let without_place = |line: &str| match line.split_once("key (") {

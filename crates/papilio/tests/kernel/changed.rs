@@ -2,13 +2,13 @@
 //! kernel fills one, Papilio changes it, both check and compare it, then each changes it once more.
 
 use crate::bridge::Papilio;
+use crate::images::{btrfs, open, writable};
 use crate::matrix::{assert_check_clean, compare_with_kernel, tree_spec};
 use papilio::{
     Error, ErrorKind, FileSystem, NewInode, NewKind, OpenOptions, PathError, RenameMode, SetAttributes,
 };
 use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
 /// The presets that Papilio opens for writing.
 const DEFAULT_PRESETS: &str = "default,sha256,blake2,xxhash,zlib,lzo,zstd,nodatasum,no-inline,dup,node-4k,\
@@ -24,12 +24,6 @@ impl Random {
         self.0 ^= self.0 << 17;
         (self.0 >> 11) % limit.max(1)
     }
-}
-
-fn open(images: &[PathBuf]) -> FileSystem {
-    let options =
-        images[1..].iter().fold(OpenOptions::new().write(true), |options, path| options.device(path));
-    FileSystem::open_with(&images[0], &options).expect("Papilio opens the images for writing")
 }
 
 /// Ignores refusals for oddities of the test tree: immutable files, read-only snapshots.
@@ -117,13 +111,7 @@ fn judge(name: &str, scratch: &Scratch, images: &ImageSet) {
 /// Has the kernel read all copies and parity, without repair.
 fn scrub(name: &str, images: &ImageSet) {
     let mounted = images.mount_read_only().unwrap();
-    let output = Command::new("btrfs")
-        .args(["scrub", "start", "-B", "-d", "-r"])
-        .arg(mounted.path())
-        .output()
-        .expect("btrfs scrub runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{name}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    let text = btrfs(&["scrub", "start", "-B", "-d", "-r", mounted.path().to_str().unwrap()]);
     let devices = text.matches("no errors found").count();
     assert_eq!(devices, images.paths().len(), "{name}: {text}");
 }
@@ -140,9 +128,7 @@ fn without_each_device(name: &str, scratch: &Scratch, images: &ImageSet) {
         let mounted = degraded
             .mount_with(&["degraded".to_owned(), "subvolid=5".to_owned()], true)
             .expect("the kernel mounts the images degraded");
-        let options =
-            images.paths()[1..].iter().fold(OpenOptions::new(), |options, path| options.device(path));
-        let fs = FileSystem::open_with(&images.paths()[0], &options).unwrap();
+        let fs = open(images.paths(), &OpenOptions::new()).unwrap();
         let report = compare(&HostTree::new(mounted.path()), &Papilio(fs), &CompareOptions::SAME_IMAGE);
         assert!(report.is_equal(), "{name} without device {lost}: {report}");
     }
@@ -169,7 +155,7 @@ fn run(name: &str, spec: FileSystemSpec, scratch_bytes: u64) {
     tree.populate(mounted.path()).unwrap();
     mounted.unmount().unwrap();
 
-    let fs = open(images.paths());
+    let fs = open(images.paths(), &writable()).unwrap();
     let done = change(&fs, 1);
     fs.sync().unwrap();
     let more = change(&fs, 2);
@@ -181,7 +167,7 @@ fn run(name: &str, spec: FileSystemSpec, scratch_bytes: u64) {
     let mounted = images.mount().unwrap();
     change_by_kernel(mounted.path());
     mounted.unmount().unwrap();
-    let fs = open(images.paths());
+    let fs = open(images.paths(), &writable()).unwrap();
     change(&fs, 3);
     assert_eq!(fs.failure(), None);
     fs.close().unwrap();
@@ -232,7 +218,7 @@ fn a_mounted_file_system_is_not_opened_for_writing() {
     let error = FileSystem::open_with(&images.paths()[0], &OpenOptions::new().write(true)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Host, "{error}");
     mounted.unmount().unwrap();
-    let fs = open(images.paths());
+    let fs = open(images.paths(), &writable()).unwrap();
     let error = FileSystem::open_with(&images.paths()[0], &OpenOptions::new().write(true)).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
     drop(fs);

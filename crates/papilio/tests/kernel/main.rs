@@ -6,5 +6,7 @@
 
 mod bridge;
 mod changed;
+#[path = "../support/images.rs"]
+mod images;
 mod matrix;
 mod profiles;

@@ -2,7 +2,8 @@
 //! read it.
 
 use crate::bridge::Papilio;
-use papilio::{CheckOptions, FileSystem, OpenOptions};
+use crate::images::open;
+use papilio::{CheckOptions, OpenOptions};
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Report, Scratch, TreeSpec, compare, require};
 use std::path::PathBuf;
 use std::time::Instant;
@@ -24,24 +25,17 @@ pub fn tree_spec() -> TreeSpec {
     }
 }
 
-/// Opens the images of a file system; with `degraded`, some may be missing.
-pub fn open(images: &[PathBuf], degraded: bool) -> papilio::Result<FileSystem> {
-    let others = &images[1..];
-    let options = others.iter().fold(OpenOptions::new(), |options, path| options.device(path));
-    FileSystem::open_with(&images[0], &options.degraded(degraded))
-}
-
 /// Compares everything that Papilio and a kernel mount show.
 pub fn compare_with_kernel(images: &ImageSet) -> Report {
     let mounted = images.mount_read_only().expect("the kernel mounts the images");
-    let fs = open(images.paths(), false).expect("Papilio opens the images");
+    let fs = open(images.paths(), &OpenOptions::new()).expect("Papilio opens the images");
     compare(&HostTree::new(mounted.path()), &Papilio(fs), &CompareOptions::SAME_IMAGE)
 }
 
 /// Asserts that Papilio's check, data included, has no findings.
 pub fn assert_check_clean(name: &str, images: &[PathBuf]) {
     let start = Instant::now();
-    let fs = open(images, false).expect("Papilio opens the images");
+    let fs = open(images, &OpenOptions::new()).expect("Papilio opens the images");
     let report = fs.check(&CheckOptions::new().data_csum(true)).expect("check");
     println!(
         "{name:20} checked {} blocks, {} data extents, {} bytes of data in {:.1} s: {} findings",

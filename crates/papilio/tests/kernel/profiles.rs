@@ -2,11 +2,11 @@
 //! tolerates; and trees that the kernel's balance has relocated.
 
 use crate::bridge::Papilio;
-use crate::matrix::{assert_check_clean, compare_with_kernel, open, tree_spec};
-use papilio::ErrorKind;
+use crate::images::{btrfs, open};
+use crate::matrix::{assert_check_clean, compare_with_kernel, tree_spec};
+use papilio::{ErrorKind, OpenOptions};
 use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
 use std::path::PathBuf;
-use std::process::Command;
 
 /// Profiles, and how many missing devices each tolerates.
 const PROFILES: [(&str, usize); 7] =
@@ -73,13 +73,9 @@ fn relocated_trees_read_the_same() {
 /// Has the kernel rewrite everything in another profile.
 fn convert(images: &ImageSet, profile: &str) {
     let mounted = images.mount().unwrap();
-    let output = Command::new("btrfs")
-        .args(["balance", "start", "--force"])
-        .args([format!("-dconvert={profile}"), format!("-mconvert={profile}")])
-        .arg(mounted.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{profile}: {}", String::from_utf8_lossy(&output.stderr));
+    let (data, metadata) = (format!("-dconvert={profile}"), format!("-mconvert={profile}"));
+    let path = mounted.path().to_str().unwrap();
+    btrfs(&["balance", "start", "--force", &data, &metadata, path]);
     mounted.unmount().unwrap();
 }
 
@@ -87,6 +83,7 @@ fn convert(images: &ImageSet, profile: &str) {
 fn without_devices(images: &ImageSet, profile: &str, tolerated: usize) {
     let mounted = images.mount_read_only().unwrap();
     let kernel = HostTree::new(mounted.path());
+    let degraded = OpenOptions::new().degraded(true);
     let all = images.paths();
     let sets = subsets(all, all.len() - tolerated);
     // In the long run each set takes long: it reads only the first and the last.
@@ -97,10 +94,11 @@ fn without_devices(images: &ImageSet, profile: &str, tolerated: usize) {
     };
     if tolerated > 0 {
         for present in &sets {
-            let fs = open(present, true).unwrap_or_else(|error| panic!("{profile}, {present:?}: {error}"));
+            let fs =
+                open(present, &degraded).unwrap_or_else(|error| panic!("{profile}, {present:?}: {error}"));
             let report = compare(&kernel, &Papilio(fs), &CompareOptions::SAME_IMAGE);
             assert!(report.is_equal() && report.entries > 100, "{profile}, {present:?}: {report}");
-            let refused = open(present, false).expect_err("a missing device is an error");
+            let refused = open(present, &OpenOptions::new()).expect_err("a missing device is an error");
             assert_eq!(refused.kind(), ErrorKind::MissingDevice, "{refused}");
         }
         println!("{profile:8} {} sets of {tolerated} missing devices", sets.len());
@@ -108,7 +106,7 @@ fn without_devices(images: &ImageSet, profile: &str, tolerated: usize) {
     // Whether one more may be missing depends on the allocator: RAID10 survives two of different
     // pairs. At least one set of devices has to fail.
     let too_few = subsets(all, all.len() - tolerated - 1);
-    let noticed = too_few.iter().any(|present| match open(present, true) {
+    let noticed = too_few.iter().any(|present| match open(present, &degraded) {
         Ok(fs) => !compare(&kernel, &Papilio(fs), &CompareOptions::SAME_IMAGE).is_equal(),
         Err(_) => true,
     });

@@ -1,7 +1,8 @@
 //! Has Papilio and the kernel replay the log that a power loss left, and compares the results.
 
-use crate::power_cut::{PowerCut, copy, open};
-use papilio::CheckOptions;
+use crate::images::{open, writable};
+use crate::power_cut::{PowerCut, copy};
+use papilio::{CheckOptions, OpenOptions};
 use papilio_oracle::manifest::ManifestOptions;
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Manifest, Scratch, Time};
 use std::path::PathBuf;
@@ -18,10 +19,10 @@ const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
 /// Describes a failed replay, or the findings of the check.
 fn replay_by_papilio(images: &[PathBuf]) -> Result<(), String> {
     let say = |error: papilio::Error| format!("Papilio's replay: {error}");
-    let fs = open(images, true).map_err(say)?;
+    let fs = open(images, &writable()).map_err(say)?;
     assert!(!fs.has_log());
     fs.close().map_err(say)?;
-    let fs = open(images, false).map_err(say)?;
+    let fs = open(images, &OpenOptions::new()).map_err(say)?;
     assert!(!fs.has_log());
     let report = fs.check(&CheckOptions::new().data_csum(true)).map_err(say)?;
     let shown: Vec<_> = report.findings.iter().take(12).map(ToString::to_string).collect();

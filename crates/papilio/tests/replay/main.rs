@@ -10,6 +10,8 @@ mod by_hand;
 mod carried;
 mod cut_short;
 mod damaged;
+#[path = "../support/images.rs"]
+mod images;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
 mod judge;

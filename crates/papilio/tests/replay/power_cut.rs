@@ -1,6 +1,7 @@
 //! A file system that the kernel writes, and copies of its images as power losses leave them.
 
-use papilio::{FileSystem, MkfsOptions, OpenOptions};
+use crate::images::open;
+use papilio::{MkfsOptions, OpenOptions};
 use papilio_oracle::{FileSystemSpec, ImageSet, Mounted, Scratch, Time};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -22,7 +23,7 @@ pub struct PowerCut {
 impl PowerCut {
     /// Whether the disk has a log to replay.
     pub fn has_log(&self) -> bool {
-        open(&self.images, false).expect("the last commit can be read").has_log()
+        open(&self.images, &OpenOptions::new()).expect("the last commit can be read").has_log()
     }
 
     /// Removes the images.
@@ -95,13 +96,6 @@ impl Machine {
         self.mounted.unmount().unwrap();
         self.scratch
     }
-}
-
-/// Opens a file system of one or more images.
-pub fn open(images: &[PathBuf], write: bool) -> papilio::Result<FileSystem> {
-    let options = OpenOptions::new().write(write).commit_interval(None);
-    let options = images[1..].iter().fold(options, |options, image| options.device(image));
-    FileSystem::open_with(&images[0], &options)
 }
 
 /// Copies images, and keeps their holes.

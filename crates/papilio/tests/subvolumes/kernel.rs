@@ -2,32 +2,15 @@
 
 use crate::bridge::Papilio;
 use crate::fill;
-use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions, Received, RenameMode};
-use papilio_oracle::requirement::find_command;
+use crate::images::{assert_clean_for_both, btrfs, writable};
+use papilio::{FileSystem, MkfsOptions, Received, RenameMode};
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Scratch, compare, require};
 use std::path::Path;
-use std::process::Command;
 
 const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 
-fn btrfs(arguments: &[&str]) -> String {
-    let output = Command::new(find_command("btrfs").unwrap()).args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
-    said
-}
-
 fn open(image: &Path) -> FileSystem {
-    FileSystem::open_with(image, &OpenOptions::new().write(true).commit_interval(None)).unwrap()
-}
-
-/// Asserts that neither Papilio's check nor `btrfs check` finds anything.
-fn assert_clean(images: &ImageSet, when: &str) {
-    let options = CheckOptions::new().data_csum(true);
-    let report = papilio::check(&images.paths()[0], &OpenOptions::new(), &options).unwrap();
-    assert!(report.is_clean(), "{when}: {:#?}", report.findings);
-    let said = images.btrfs_check().unwrap_or_else(|error| panic!("{when}: {error:#}"));
-    assert!(said.contains("no error found"), "{when}: {said}");
+    FileSystem::open_with(image, &writable()).unwrap()
 }
 
 /// Asserts that both see the same files and list the same subvolumes.
@@ -111,10 +94,10 @@ fn papilio_and_the_kernel_continue_with_each_others_subvolumes() {
     papilio::mkfs(&image, &MkfsOptions::new().node_size(4096).force(true)).unwrap();
     let images = ImageSet::open(&scratch, vec![image.clone()]);
     make_subvolumes(&image);
-    assert_clean(&images, "made");
+    assert_clean_for_both(&images, "made");
     assert_same(&images, "made");
     begin_cleaning(&image);
-    assert_clean(&images, "half cleaned");
+    assert_clean_for_both(&images, "half cleaned");
     assert!(FileSystem::open(&image).unwrap().subvolumes().unwrap().iter().any(|s| s.is_being_deleted()));
     {
         let mounted = images.mount().unwrap();
@@ -130,7 +113,7 @@ fn papilio_and_the_kernel_continue_with_each_others_subvolumes() {
         btrfs(&["subvolume", "sync", &at("")]);
         mounted.unmount().unwrap();
     }
-    assert_clean(&images, "after the kernel");
+    assert_clean_for_both(&images, "after the kernel");
     assert_same(&images, "after the kernel");
 
     // The kernel deletes a subvolume just before the unmount, and leaves the cleaning to Papilio.
@@ -154,6 +137,6 @@ fn papilio_and_the_kernel_continue_with_each_others_subvolumes() {
     fs.delete_subvolume("/rw").unwrap();
     fs.clean_subvolumes().unwrap();
     fs.close().unwrap();
-    assert_clean(&images, "ours again");
+    assert_clean_for_both(&images, "ours again");
     assert_same(&images, "ours again");
 }

@@ -5,6 +5,8 @@
 #[path = "../kernel/bridge.rs"]
 mod bridge;
 mod cleaning;
+#[path = "../support/images.rs"]
+mod images;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
 mod kernel;
