@@ -1,23 +1,23 @@
-# The main jobs. Each installs what it needs (scripts/setup.sh) and works from a clean clone.
+# The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
 .PHONY: help setup build install uninstall everyday test locks longtest bench demo clients fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
-# Where mount(8) looks for helpers; it looks nowhere else.
+# mount(8) looks for helpers in this directory only.
 HELPERDIR ?= /sbin
 HELPERS := mount.fuse.papilio mount.papilio umount.fuse.papilio umount.papilio
 
-help: ## show this
+help: ## show this list
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 16
 
-setup: ## install what is missing (apt packages, as root)
+setup: ## install missing packages (with apt, as root)
 	@bash scripts/setup.sh
 
 build: setup ## build the papilio command: target/release/papilio
 	$(CARGO) build --release --locked -p papilio-cli
 
-install: build ## install the command, its pages and completions (PREFIX=/usr/local), and helpers of mount(8) (HELPERDIR=/sbin)
+install: build ## install the command, manual pages and completions (PREFIX=/usr/local) and mount(8) helpers (HELPERDIR=/sbin)
 	install -D -m 755 target/release/papilio $(DESTDIR)$(PREFIX)/bin/papilio
 	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(HELPERDIR)
 	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man/man1
@@ -28,7 +28,7 @@ install: build ## install the command, its pages and completions (PREFIX=/usr/lo
 	target/release/papilio completions fish > $(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/papilio.fish
 	for helper in $(HELPERS); do ln -sfn $(PREFIX)/bin/papilio $(DESTDIR)$(HELPERDIR)/$$helper; done
 
-uninstall: ## take away what install put there
+uninstall: ## remove the installed files
 	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/share/man/man1/papilio.1 \
 		$(DESTDIR)$(PREFIX)/share/man/man1/papilio-*.1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio \
@@ -36,40 +36,40 @@ uninstall: ## take away what install put there
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/papilio.fish \
 		$(HELPERS:%=$(DESTDIR)$(HELPERDIR)/%)
 
-test: setup ## run all tests; those that need root, loop devices or the kernel's Btrfs say so when skipped
+test: setup ## run all tests; those without root, loop devices or the kernel's Btrfs are skipped and say so
 	$(CARGO) test --workspace --locked
 	$(CARGO) test --locked -p papilio-pagecache --features shuttle --test model_check
 	bash scripts/lock-order.sh
 
-locks: setup ## run tests of threads with locks that check the order they are taken in, and print that order
+locks: setup ## run concurrency tests with locks that check their order of acquisition, and print that order
 	@bash scripts/lock-order.sh
 
-longtest: setup ## compare 50,000 files and 2 GiB with the kernel in every shape and profile (hours; PAPILIO_ORACLE_PRESETS picks)
+longtest: setup ## compare 50,000 files and 2 GiB with the kernel, for each preset or for PAPILIO_ORACLE_PRESETS (hours)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \
 		$(CARGO) test --release --locked -p papilio --test kernel -- --nocapture --test-threads 1
 
-bench: setup ## fio's jobs, reads and writes beside the kernel, in turn, as ratios (root; some 4 GiB of memory)
+bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (root; about 4 GiB of memory)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli
 	target/release/papilio bench --output target/bench
 	$(CARGO) run --release --locked -p papilio-bench -- read
 	$(CARGO) run --release --locked -p papilio-bench -- names
 
-demo: setup ## read a file system that the kernel made, build, change and mount one of our own, and prove all of it
+demo: setup ## copy out a file system made by the kernel; make, change and mount another; verify each result
 	@bash scripts/demo.sh
 	@bash scripts/demo-write.sh
 	@bash scripts/demo-mount.sh
 
-clients: build ## git, rsync, tar, SQLite and PostgreSQL on a mount, its server killed under them (root; 6 GiB of memory)
+clients: build ## run git, rsync, tar, SQLite and PostgreSQL on a mount and kill its server (root; 6 GiB of memory)
 	@bash scripts/clients.sh
 
-everyday: build ## tar, cp, find, grep, rm and dd on a mount and on the kernel's Btrfs, in turn (root; some 4 GiB of memory)
+everyday: build ## time tar, cp, find, grep, rm and dd on a mount and on the kernel's Btrfs (root; about 4 GiB of memory)
 	@bash scripts/everyday.sh
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
 	@bash scripts/fuzz.sh
 
-tidy: ## check layers, dead files, long functions, headers
+tidy: ## check layers, import cycles, dead files, long functions, headers and comments
 	$(CARGO) xtask tidy
 
-ci: ## what every change must pass
+ci: ## run the checks that every change must pass
 	@bash .ci/run

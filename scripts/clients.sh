@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Real programs on a mount of Papilio, as root: git and cargo, rsync, tar, cp, SQLite and PostgreSQL with the
-# server killed under them. After each kill the file system is mounted anew and judged by the program's own
-# check; at the end by `btrfs check` and by the kernel's mount.
+# Runs real programs on a mount of Papilio, as root: git, cargo, rsync, tar and cp, and SQLite and
+# PostgreSQL while the mount's server is killed. After each kill the script mounts the file system
+# again and runs the program's own check; at the end it runs `btrfs check` and compares files on a
+# kernel mount.
 #
-# SECONDS_EACH (60) is how long the databases run; PAPILIO the command; the image lies in TMPDIR or /dev/shm.
+# SECONDS_EACH (60) is how long pgbench runs; SQLite runs for a sixth of it. PAPILIO names the
+# command. The image is in TMPDIR or /dev/shm.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -37,9 +39,9 @@ need() {
     done
 }
 
-[ "$(id -u)" -eq 0 ] || fail "needs root: it judges by the kernel's Btrfs and runs PostgreSQL as its own user"
+[ "$(id -u)" -eq 0 ] || fail "needs root, to mount the kernel's Btrfs and to run PostgreSQL as its own user"
 need git cargo rsync tar sqlite3 btrfs mount losetup
-[ -x "$papilio" ] || fail "$papilio is missing: make build"
+[ -x "$papilio" ] || fail "$papilio is missing: run make build"
 pg_bin=$(ls -d /usr/lib/postgresql/*/bin 2>/dev/null | sort -V | tail -n 1)
 
 mount_it() {
@@ -50,10 +52,11 @@ mount_it() {
         mountpoint -q "$point" && return
         sleep 0.05
     done
-    fail "not mounted: $(tail -n 3 "$work/server.log")"
+    fail "cannot mount: $(tail -n 3 "$work/server.log")"
 }
 
-# The power goes: nothing more of the server's memory reaches the image.
+# kill_it: kills the server, as a power failure would: nothing more reaches the image from its
+# memory.
 kill_it() {
     kill -9 "$server" 2>/dev/null || true
     wait "$server" 2>/dev/null || true
@@ -78,9 +81,9 @@ timed() {
 git_and_build() {
     git clone -q "$repository" "$point/project"
     git -C "$point/project" fsck --no-progress >/dev/null
-    [ -z "$(git -C "$point/project" status --porcelain)" ] || fail "git sees changes in a fresh clone"
+    [ -z "$(git -C "$point/project" status --porcelain)" ] || fail "git status shows changes in a fresh clone"
     (cd "$point/project" && CARGO_TARGET_DIR=$point/target cargo test -q --locked -p papilio-format \
-        >"$work/build.log" 2>&1) || fail "the build on the mount: $(tail -n 3 "$work/build.log")"
+        >"$work/build.log" 2>&1) || fail "cargo test on the mount failed: $(tail -n 3 "$work/build.log")"
 }
 
 rsync_and_tar() {
@@ -92,11 +95,11 @@ rsync_and_tar() {
     rsync -aHAX "$work/source/" "$point/rsynced/"
     local differences
     differences=$(rsync -aHAXn --checksum --delete --itemize-changes "$work/source/" "$point/rsynced/")
-    [ -z "$differences" ] || fail "rsync: $(head -n 3 <<<"$differences")"
+    [ -z "$differences" ] || fail "rsync: the copy differs: $(head -n 3 <<<"$differences")"
     mkdir "$point/untarred"
     tar -C "$point/rsynced" -cf - . | tar -C "$point/untarred" -xf -
     diff -r --no-dereference "$point/rsynced" "$point/untarred" >/dev/null || fail "tar: the trees differ"
-    say "$(find "$point/rsynced" | wc -l) files by rsync and tar, equal"
+    say "$(find "$point/rsynced" | wc -l) files copied by rsync and tar, all equal"
 }
 
 cp_shares() {
@@ -112,7 +115,8 @@ cp_shares() {
     say "cp of 200 MiB took $(((after - before) / 1024)) KiB more"
 }
 
-# sqlite MODE: rows are acknowledged outside of the file system; all that were must be there after the kill.
+# sqlite MODE: inserts rows, logging each acknowledged one outside of the mount. After the kill, all
+# acknowledged rows must exist.
 sqlite() {
     local mode=$1 base=$point/$1.db acknowledged=$work/$1.acknowledged
     : >"$acknowledged"
@@ -121,7 +125,7 @@ sqlite() {
     sqlite3 "$base" <"$work/statements" >>"$acknowledged" 2>/dev/null &
     local writer=$!
     sleep $((seconds / 6 + 1))
-    # Both at once, as when the power goes: what is left of the program is not to touch the next mount.
+    # Kills both at once, as a power failure would, so that the writer cannot touch the next mount.
     kill -9 "$server" "$writer"
     kill_it
     wait "$writer" 2>/dev/null || true
@@ -131,15 +135,16 @@ sqlite() {
     verdict=$(sqlite3 "$base" "PRAGMA integrity_check")
     [ "$verdict" = ok ] || fail "sqlite, $mode: $verdict"
     rows=$(sqlite3 "$base" "SELECT count(*) FROM t")
-    # Without EXTRA, the last commit of a rollback journal is durable only with the journal's removal.
+    # Without EXTRA, the last commit of a rollback journal is durable only with the journal's
+    # removal.
     [ "$mode" = wal ] || rows=$((rows + 1))
-    [ "$rows" -ge "${last:-0}" ] || fail "sqlite, $mode: $rows rows, $last were acknowledged"
-    say "sqlite, $mode: killed after $last commits, $rows there, integrity_check ok"
+    [ "$rows" -ge "${last:-0}" ] || fail "sqlite, $mode: $last rows were acknowledged, only $rows found"
+    say "sqlite, $mode: killed after $last commits, $rows rows found, integrity_check ok"
 }
 
 pgbench_killed() {
     if [ -z "$pg_bin" ]; then
-        say "PostgreSQL is missing: left out"
+        say "PostgreSQL is not installed: skipped"
         return
     fi
     local run="-h $work -p 54329" log=$work/pg.log before after
@@ -162,7 +167,7 @@ pgbench_killed() {
     sleep 10
     local postmaster
     postmaster=$(head -n 1 "$point/pg/postmaster.pid")
-    # All at once, as when the power goes.
+    # Kills all processes at once, as a power failure would.
     # shellcheck disable=SC2046
     kill -9 "$server" "$postmaster" $(pgrep -P "$postmaster") 2>/dev/null || true
     kill_it
@@ -172,18 +177,18 @@ pgbench_killed() {
     mount_it
     rm -f "$point/pg/postmaster.pid"
     su postgres -c "$pg_bin/pg_ctl -D $point/pg -l $log -w -t 120 -o '-p 54329 -k $work/socket -c listen_addresses=' start" >/dev/null ||
-        fail "PostgreSQL does not come up: $(grep -E 'FATAL|PANIC' "$log" | tail -n 3)"
+        fail "PostgreSQL does not start after the kill: $(grep -E 'FATAL|PANIC' "$log" | tail -n 3)"
     after=$(su postgres -c "psql $run -At -c 'SELECT count(*) FROM pgbench_history' postgres")
     local acknowledged
     acknowledged=$(cat "$work/socket/acknowledged"* | wc -l)
     [ $((after - before)) -ge "$acknowledged" ] ||
-        fail "PostgreSQL: $acknowledged transactions were acknowledged before the kill, $((after - before)) are there"
+        fail "PostgreSQL: $acknowledged transactions were acknowledged before the kill, only $((after - before)) found"
     local sums
     sums=$(su postgres -c "psql $run -At -c 'SELECT (SELECT sum(abalance) FROM pgbench_accounts) = (SELECT sum(delta) FROM pgbench_history)' postgres")
     [ "$sums" = t ] || fail "PostgreSQL: the balances do not add up"
     su postgres -c "$pg_bin/pg_ctl -D $point/pg -m fast -w stop" >/dev/null
     postgres=
-    say "PostgreSQL: killed with $acknowledged transactions acknowledged, $((after - before)) there, balances add up"
+    say "PostgreSQL: killed with $acknowledged transactions acknowledged, $((after - before)) found, balances add up"
 }
 
 judge() {
@@ -194,14 +199,14 @@ judge() {
     loop=$(losetup --show -f "$image")
     if ! mount -t btrfs -o ro "$loop" "$point"; then
         losetup -d "$loop"
-        fail "the kernel does not mount it"
+        fail "the kernel cannot mount the image"
     fi
     differences=$(rsync -aHAXn --checksum --delete --itemize-changes "$work/source/" "$point/rsynced/")
     cmp "$point/large" "$point/copy" || differences="the copy differs"
     umount "$point"
     losetup -d "$loop"
-    [ -z "$differences" ] || fail "the kernel sees other files: $(head -n 3 <<<"$differences")"
-    say "btrfs check, papilio check with data, and the kernel's mount agree"
+    [ -z "$differences" ] || fail "the files differ on the kernel mount: $(head -n 3 <<<"$differences")"
+    say "btrfs check and papilio check (with data) find no errors; the kernel mount shows the same files"
 }
 
 truncate -s 6G "$image"

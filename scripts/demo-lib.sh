@@ -1,6 +1,7 @@
-# Functions that the demo and the maker of its carried image share; to be sourced by bash.
+# Functions shared by the demo scripts and make-demo-image.sh; sourced by bash.
 
-# Whether this machine can make and mount a Btrfs of its own: root, the tools, a loop device, the kernel.
+# kernel_btrfs_missing: prints the first missing prerequisite for making and mounting a Btrfs with
+# the kernel (root, tools, kernel support, a loop device), or nothing.
 kernel_btrfs_missing() {
     [ "$(id -u)" -eq 0 ] || { echo "not root"; return; }
     local tool
@@ -12,7 +13,7 @@ kernel_btrfs_missing() {
     losetup -f >/dev/null 2>&1 || { echo "no loop device"; return; }
 }
 
-# cleanup_demo: unmounts and removes what the demo made. Uses $mounted and $work.
+# cleanup_demo: unmounts $mounted and removes $work, then exits with the script's status.
 cleanup_demo() {
     local status=$?
     trap - EXIT
@@ -25,7 +26,7 @@ cleanup_demo() {
     exit "$status"
 }
 
-# text LINES SEED: that many lines of plain text, the same for the same seed.
+# text LINES SEED: prints LINES lines of text, which depend only on SEED.
 text() {
     awk -v lines="$1" -v seed="$2" 'BEGIN {
         srand(seed)
@@ -33,7 +34,7 @@ text() {
     }'
 }
 
-# fill_tree DIR: writes the demo tree into a mounted Btrfs.
+# fill_tree DIR: writes the demo tree into the Btrfs mounted at DIR.
 fill_tree() {
     local top=$1 number algorithm
     btrfs -q subvolume create "$top/home"
@@ -66,7 +67,7 @@ fill_tree() {
     sync -f "$top"
 }
 
-# fill_odd DIR: links, holes, attributes and what else is not a plain file.
+# fill_odd DIR: makes links, holes, attributes and other special cases in DIR/odd.
 fill_odd() {
     local top=$1 long
     printf -v long '%0255d' 0
@@ -90,9 +91,9 @@ fill_odd() {
     setfacl -m u:1234:r,g:77:rw "$top/odd/random.bin"
 }
 
-# manifest DIR: a line for everything in DIR: type, mode, owner, time, size, links, name, target;
-# then the xattrs; then the SHA-256 of each file. The size and links of folders differ between
-# file systems and are left out.
+# manifest DIR: prints a line for each entry below DIR (type, mode, owner, time, size, links, name,
+# target), then the xattrs, then the SHA-256 of each file. The size and link count of directories
+# differ between file systems and are left out.
 manifest() (
     cd "$1"
     export LC_ALL=C
@@ -103,13 +104,15 @@ manifest() (
 
 say() { printf '\n== %s\n' "$*"; }
 
-# show ARGUMENT...: prints a command as a user would type it, then runs it. Uses $papilio and $work.
+# show ARGUMENT...: prints a papilio command as a user would type it, then runs it. Uses $papilio,
+# $work.
 show() {
     printf '\n$ papilio %s\n' "${*//$work/.}"
     "$papilio" "$@"
 }
 
-# start_demo: sets $papilio, building it unless PAPILIO names one, and $work, which goes at the end.
+# start_demo: sets $papilio to $PAPILIO or a fresh build, and $work to a directory that is removed
+# on exit.
 start_demo() {
     if [ -n "${PAPILIO:-}" ]; then
         papilio=$PAPILIO

@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The mounting part of the demo: makes an image, mounts it through FUSE, works on it with ordinary programs and
-# with papilio's commands on the mounted path, ends the mount, and proves what it left; then one fio job by the
-# kernel and by Papilio, side by side. What the machine lacks (FUSE, root, fio) is left out and named.
-# PAPILIO names a command that is already built. Everything is made in a temporary folder and removed, on failure too.
+# The mounting part of the demo: makes an image, mounts it through FUSE, changes it with ordinary
+# programs and with papilio's commands on the mounted path, unmounts it and verifies the result.
+# Then it runs a fio job on the kernel's Btrfs and on Papilio. Steps that need FUSE, root or fio are
+# skipped without them. PAPILIO names a command to use instead of building one. All files are made
+# in a temporary directory, which is removed on failure too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/demo-lib.sh
@@ -16,7 +17,7 @@ missing=$(kernel_btrfs_missing)
 
 fuse_missing() {
     if ! { : <>/dev/fuse; } 2>/dev/null; then
-        echo "no /dev/fuse that may be opened"
+        echo "cannot open /dev/fuse"
     elif [ "$(id -u)" -ne 0 ] && ! command -v fusermount3 >/dev/null; then
         echo "no fusermount3"
     fi
@@ -24,14 +25,14 @@ fuse_missing() {
 
 without=$(fuse_missing)
 if [ -n "$without" ]; then
-    say "mounting is left out: $without"
+    say "mounting is skipped: $without"
 else
     say "papilio makes an image and mounts it"
     show mkfs --size 1G --label mounted "$image"
     mkdir "$point"
     show mount -o compress=zstd "$image" "$point"
     mounted=$point
-    say "ordinary programs and papilio's commands work on it"
+    say "ordinary programs and papilio's commands change it"
     show subvolume create "$point/work"
     cp -a crates docs README.md "$point/work/"
     tar -C "$point/work" -cf "$point/archive.tar" docs
@@ -43,7 +44,7 @@ else
     mounted=
     show check --check-data-csum "$image"
     if [ -n "$missing" ]; then
-        echo "not shown to the kernel: $missing"
+        echo "not mounted with the kernel: $missing"
     else
         btrfs check --readonly "$image" >"$work/check" 2>&1 || { cat "$work/check" >&2; exit 1; }
         mount -o loop,ro,noatime "$image" "$point"
@@ -54,14 +55,14 @@ else
         [ ! -e "$point/work/docs" ]
         umount "$point"
         mounted=
-        echo "btrfs check finds nothing, and the kernel shows what the mount showed"
+        echo "btrfs check finds no errors, and the kernel shows the same files as the mount"
     fi
 fi
 
 if [ -n "$missing" ] || ! command -v fio >/dev/null; then
-    say "a job of fio is left out: ${missing:-no fio}"
+    say "the fio job is skipped: ${missing:-no fio}"
 else
-    say "one job of fio by the kernel's Btrfs and by Papilio, in turn (all of them: make bench)"
+    say "one fio job on the kernel's Btrfs and on Papilio, in turn (for all jobs: make bench)"
     cargo build -q --release --locked -p papilio-fio
     show bench --jobs 003-1m --sides kernel,papilio --rounds 1 --runtime 1 --scale 0.004 \
         --engine target/release/libpapilio_fio.so

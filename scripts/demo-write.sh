@@ -1,8 +1,9 @@
 #!/usr/bin/env bash
-# The writing half of the demo: builds an image from a real directory without root, changes it, and proves
-# each state with papilio's own check and, where root and the tools are there, with btrfs check and a
-# kernel mount. DEMO_SOURCE names another directory than this project's sources. PAPILIO names a command that
-# is already built. Everything is made in a temporary folder and removed, on failure too.
+# The writing part of the demo: builds an image from a directory without root, changes it, and
+# verifies each state with papilio's check and, given root and the tools, with btrfs check and a
+# kernel mount. DEMO_SOURCE names the directory; the default is this project's sources. PAPILIO
+# names a command to use instead of building one. All files are made in a temporary directory, which
+# is removed on failure too.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/demo-lib.sh
@@ -14,7 +15,8 @@ image=$work/new.img
 source=$work/source
 missing=$(kernel_btrfs_missing)
 
-# kernel_view FILE: writes what the kernel shows of the image into FILE.
+# kernel_view FILE: checks the image with btrfs check and writes the manifest of a kernel mount to
+# FILE.
 kernel_view() {
     btrfs check --readonly --check-data-csum "$image" >"$work/check" 2>&1 || { cat "$work/check" >&2; exit 1; }
     mkdir -p "$work/mnt"
@@ -25,11 +27,11 @@ kernel_view() {
     mounted=
 }
 
-# prove EXPECTED_DIR: the image is sound and holds what the directory holds.
+# prove EXPECTED_DIR: verifies that the image is consistent and holds the same tree as EXPECTED_DIR.
 prove() {
     show check --check-data-csum "$image"
     if [ -n "$missing" ]; then
-        # Without the kernel, papilio copies it out again. Owners are those of who copies.
+        # Without the kernel, papilio copies the tree out again. The copying user owns the copies.
         rm -rf "$work/out"
         mkdir "$work/out"
         "$papilio" cp -a --no-progress "$image:/." "$work/out"
@@ -40,17 +42,17 @@ prove() {
     manifest "$1" >"$work/expected"
     if ! diff "$work/expected" "$work/found" >"$work/difference"; then
         head -n 40 "$work/difference" >&2
-        echo "demo: FAILED: the image does not hold what it should" >&2
+        echo "demo: FAILED: the image does not hold the expected tree" >&2
         exit 1
     fi
     if [ -n "$missing" ]; then
         echo "equal after copying it out (no kernel mount: $missing)"
     else
-        echo "btrfs check finds nothing, and the kernel shows every file as it should be"
+        echo "btrfs check finds no errors, and the kernel shows every file as expected"
     fi
 }
 
-say "a tree to put in: ${DEMO_SOURCE:-the sources of this project}"
+say "preparing the source tree: ${DEMO_SOURCE:-the sources of this project}"
 mkdir "$source"
 if [ -n "${DEMO_SOURCE:-}" ]; then
     cp -a "$DEMO_SOURCE/." "$source"
@@ -63,13 +65,13 @@ head -c 20000000 /dev/urandom >"$source/big/random"
 truncate -s 64M "$source/big/sparse"
 echo "$(find "$source" | wc -l) entries, $(du -sh "$source" | cut -f 1)"
 
-say "papilio builds an image of it"
+say "papilio builds an image from it"
 start=$(date +%s%N)
 show mkfs --rootdir "$source" --label demo --compress zstd --shrink "$image"
 echo "in $((($(date +%s%N) - start) / 1000000)) ms; the image takes $(du -h "$image" | cut -f 1)"
 prove "$source"
 
-say "papilio takes a snapshot and changes what is there; the host's tree is changed by the host's own commands"
+say "papilio takes a snapshot and changes the image; ordinary commands change the source tree in the same way"
 show filesystem resize +64M "$image"
 show subvolume snapshot -r "$image" "$image:/before"
 cp -a "$source" "$work/before"
@@ -92,7 +94,7 @@ show setfattr --name user.colour --value blue "$image:/new/shared"
     chmod 0600 "$source/new/readme"
     setfattr -n user.colour -v blue "$source/new/shared"
 )
-# Times of directories and of the link are those of the change: made equal on both sides.
+# The changes set the times of directories and of the link: make them equal on both sides.
 for path in / /new /big /new/link; do
     "$papilio" touch --no-dereference -d @1700000000 "$image:$path"
     touch -h -d @1700000000 "$source$path"

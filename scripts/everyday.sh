@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Everyday work by stock programs on a mount of Papilio and on the kernel's Btrfs, in turn, each on a fresh image in
-# memory: seconds of each side, medians, and how many times faster the mount is. As root.
+# Times everyday work by stock programs on a mount of Papilio and on the kernel's Btrfs, in turn,
+# each on a fresh image in memory. Prints the median seconds of both and the speed of the mount as a
+# multiple of the kernel's. Needs root.
 #
-# TREE is the directory whose content is worked on (default: the sources that cargo has fetched), ROUNDS (5) how often,
-# OPTIONS what the mount is given (transport=ring needs the kernel's switch on), PAPILIO the command.
+# TREE names the directory to work on (default: the sources that cargo has downloaded), ROUNDS (5)
+# the number of rounds, OPTIONS the mount options (transport=ring must be enabled in the kernel),
+# PAPILIO the command.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 PATH=$PATH:/usr/sbin:/sbin
@@ -16,8 +18,8 @@ options=${OPTIONS:-}
 fail() { printf 'everyday: %s\n' "$*" >&2; exit 1; }
 
 [ "$(id -u)" -eq 0 ] || fail "needs root, to mount the kernel's Btrfs"
-[ -x "$papilio" ] || fail "$papilio is missing: make build"
-[ -d "$tree" ] || fail "$tree is no directory: TREE names one"
+[ -x "$papilio" ] || fail "$papilio is missing: run make build"
+[ -d "$tree" ] || fail "$tree is not a directory: set TREE"
 for tool in mkfs.btrfs losetup tar; do command -v "$tool" >/dev/null || fail "$tool is missing"; done
 
 work=$(mktemp -d /dev/shm/papilio-everyday.XXXXXX)
@@ -61,7 +63,7 @@ set_up() {
     fi
 }
 
-# Runs a line of shell in the mount and notes how long it took.
+# work_on NAME COMMAND: runs a shell command in the mount and records its time in microseconds.
 work_on() {
     local what=$1 start end
     start=$(date +%s%N)

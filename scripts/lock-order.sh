@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Runs tests in which threads meet, with locks that check the order they are taken in, and prints that order: what
-# waits for nothing else last. Fails where a thread closes a cycle, or two programs together do.
+# Runs concurrency tests with locks that check their order of acquisition, then prints that order: a
+# lock comes before those that are acquired while it is held. Fails if a thread, or all test
+# programs together, acquire locks in a cyclic order.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -9,5 +10,5 @@ trap 'rm -f "$edges"' EXIT
 tests=(open_files overwrites fsync fsync_names subvolumes writing io_queue)
 cargo test --locked -p papilio-locks --features lock-order
 PAPILIO_LOCK_ORDER=$edges cargo test --locked -p papilio --features lock-order "${tests[@]/#/--test=}"
-printf '\nThe order of locks, as it was seen:\n'
+printf '\nLocks in the order of acquisition that the tests showed:\n'
 cut -d' ' -f1,2 "$edges" | sort -u | tsort

@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
-# Makes the file system that the repository carries for machines where the demo cannot make its own:
-# tests/fixtures/demo.img.zst and demo.manifest.zst. Needs root, loop devices and the kernel's Btrfs.
+# Makes the file system that the demo uses on machines where it cannot make its own:
+# tests/fixtures/demo.img.zst and demo.manifest.zst. Needs root, loop devices and the kernel's
+# Btrfs.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 # shellcheck source=scripts/demo-lib.sh
@@ -17,7 +18,7 @@ mount -o loop,noatime "$work/demo.img" "$work/mnt"
 mounted=$work/mnt
 fill_tree "$mounted"
 manifest "$mounted" | zstd -q -f -19 -o tests/fixtures/demo.manifest.zst
-# Written blocks that are free again would only be ballast.
+# Discards freed blocks, so that their stale content is not archived.
 fstrim "$mounted" || true
 umount "$mounted"
 mounted=

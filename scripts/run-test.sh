@@ -1,9 +1,11 @@
 #!/usr/bin/env bash
-# Runs a program, and does not wait for ever: after PAPILIO_TEST_SECONDS (900) it says where each thread is, ends
-# the program and fails. Cargo's runner in CI, so that a test that hangs is a failure that can be understood.
+# Runs a program with a time limit. After PAPILIO_TEST_SECONDS (900) it prints where each thread is,
+# kills the program and fails. CI uses it as cargo's runner, so that a test that hangs fails with a
+# diagnosis.
 #
-# What was made for the program is cleaned up as after a kill. Threads are shown by gdb where there is one, and
-# else by what they wait for in the kernel.
+# The next test that makes a temporary directory removes the files, mounts and loop devices that the
+# killed program left. gdb, if installed, prints the threads' backtraces; the kernel function in
+# which each thread waits is always printed.
 set -uo pipefail
 
 limit=${PAPILIO_TEST_SECONDS:-900}
@@ -15,7 +17,7 @@ fi
 show_threads() {
     local pid=$1 task
     if command -v gdb >/dev/null; then
-        # Names and lines suffice; printing values takes minutes.
+        # Functions and lines suffice; printing arguments would take minutes.
         timeout 300 gdb -p "$pid" -batch -nx -ex "set pagination off" -ex "set print frame-arguments none" \
             -ex "set filename-display basename" -ex "thread apply all backtrace 60" </dev/null 2>/dev/null |
             grep -E '^(Thread|#)' | cut -c 1-240
@@ -26,7 +28,8 @@ show_threads() {
     done
 }
 
-# The program takes this process over; who watches it is nobody's child, and goes when it is gone.
+# The program replaces this process. The watcher is orphaned on purpose, so that the program has no
+# unexpected child; it exits when the program is gone.
 program=$1
 watched=$$
 (
@@ -36,7 +39,7 @@ watched=$$
             kill -0 "$watched" 2>/dev/null || exit 0
         done
         {
-            printf 'run-test: %s still runs after %s s. Its threads:\n' "$program" "$limit"
+            printf 'run-test: %s is still running after %s s. Its threads:\n' "$program" "$limit"
             show_threads "$watched"
         } >&2
         kill -KILL "$watched" 2>/dev/null

@@ -1,9 +1,9 @@
 #!/usr/bin/env bash
-# Installs what building and testing Papilio needs beside a Rust toolchain.
+# Installs the packages that building and testing Papilio needs besides a Rust toolchain.
 #
-# Asks apt only for what is missing, and only as root; otherwise names what is missing. A C compiler
-# and zstd are needed by all; the rest serves tests and the demo, which do less without it. With
-# PAPILIO_REQUIRE_ALL=1 anything missing is a failure.
+# As root, installs the missing packages with apt; otherwise lists them. The build needs a C
+# compiler, make, pkg-config and zstd. Tests and the demo skip steps whose tools are missing. With
+# PAPILIO_REQUIRE_ALL=1 any missing package is an error.
 set -euo pipefail
 
 PATH=$PATH:/usr/sbin:/sbin
@@ -50,8 +50,8 @@ if [ "$(id -u)" -eq 0 ] && command -v apt-get >/dev/null; then
     apt-get install -y -qq --no-install-recommends "${packages[@]}" </dev/null >/dev/null
     exit 0
 fi
-say "missing: ${packages[*]} (Debian's names). As root: apt-get install ${packages[*]}" >&2
+say "missing Debian packages: ${packages[*]}; as root, run: apt-get install ${packages[*]}" >&2
 if [ "$essential" -eq 1 ] || [ "${PAPILIO_REQUIRE_ALL:-0}" = 1 ]; then
     exit 1
 fi
-say "going on without: the tests that need them say that they were skipped" >&2
+say "continuing without them: tests that need them are skipped and say so" >&2

@@ -1,6 +1,6 @@
-//! Single items: any key, any tree, any bytes, in an otherwise perfect leaf, so that every input
-//! reaches the check of its item type. The decoder for inspectors, which runs on unchecked items
-//! too, gets the same; and what the check accepts, it must be able to show.
+//! Fuzzes single items: any key, tree and bytes in an otherwise valid leaf, so that every input
+//! reaches the check of its item type. The decoder for inspection, which also runs on unchecked
+//! items, must decode every item that the check accepts.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary, Unstructured};
@@ -43,8 +43,8 @@ fuzz_target!(|item: Item| {
     }
 });
 
-/// Visits all that an item holds; no iterator may give more than the bytes can hold. One of a
-/// bitmap gives at most a run for each bit.
+/// Iterates over the contents of an item. No iterator may return more entries than `size` bytes can
+/// hold; a bitmap has at most one run for each bit.
 fn walk(item: &AnyItem<'_>, size: usize) {
     black_box(format!("{item:?}"));
     let entries = match item {
@@ -57,12 +57,12 @@ fn walk(item: &AnyItem<'_>, size: usize) {
         AnyItem::Uuid(_, subvolumes) => subvolumes.subvolumes().count(),
         AnyItem::DeviceStats(stats) => stats.values().count(),
         AnyItem::FreeSpaceBitmap(bitmap) => bitmap.free_runs().count().div_ceil(8),
-        AnyItem::Csum(sums) => {
-            black_box(sums.sum_at(sums.start()));
-            sums.sectors()
+        AnyItem::Csum(checksums) => {
+            black_box(checksums.sum_at(checksums.start()));
+            checksums.sectors()
         }
         _ => 0,
     };
-    // A keyed reference to a tree block says all in its key.
+    // A keyed reference to a tree block has all its content in the key, and no bytes.
     assert!(entries <= size + 1, "{entries} entries in {size} bytes");
 }

@@ -1,4 +1,5 @@
-//! A whole file system with bytes changed and checksums repaired: mounted, walked, read and checked.
+//! Fuzzes whole file systems: changes bytes of an image, repairs the checksums, then mounts, walks,
+//! reads and checks it.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

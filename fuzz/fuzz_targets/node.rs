@@ -1,5 +1,5 @@
-//! Tree blocks of every geometry: leaves and internal nodes, broken anywhere, the checksum repaired.
-//! A view of an accepted block must hold what its accessors promise.
+//! Fuzzes tree blocks of every geometry: leaves and internal nodes, overwritten anywhere, with a
+//! valid checksum. The accessors of an accepted block must keep their promises.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary, Unstructured};
@@ -54,7 +54,7 @@ fuzz_target!(|block: Block| {
     repair(geometry.checksum_type, &mut bytes);
     let at = NodeExpectation::at(ADDRESS);
     let Ok(node) = Node::check(&bytes, &at, &geometry) else { return };
-    look(&node);
+    check_accessors(&node);
     assert_eq!(Node::of_checked(&bytes).len(), node.len());
     let exact = NodeExpectation {
         level: Some(node.level()),
@@ -63,16 +63,16 @@ fuzz_target!(|block: Block| {
         first_key: (!node.is_empty()).then(|| node.key(0)),
         ..at
     };
-    Node::check(&bytes, &exact, &geometry).expect("a block is what it says it is");
+    Node::check(&bytes, &exact, &geometry).expect("a block meets the expectation made from its own header");
     assert!(broken || node.header().owner == owner);
 
-    // A single flipped bit is always noticed.
+    // The checksum detects any single flipped bit.
     let last = bytes.len() - 1;
     bytes[last] ^= 1;
     assert!(Node::check(&bytes, &at, &geometry).is_err());
 });
 
-fn look(node: &Node<'_>) {
+fn check_accessors(node: &Node<'_>) {
     for slot in 0..node.len() {
         let key = node.key(slot);
         assert_eq!(node.search(&key), Ok(slot));

@@ -1,5 +1,6 @@
-//! Superblocks: raw bytes, and a good one with bytes broken and the checksum repaired. What is
-//! accepted must encode to the very bytes it was read from, and keep what its type promises.
+//! Fuzzes superblocks: raw bytes, and a valid superblock with bytes overwritten and the checksum
+//! repaired. An accepted superblock must encode to the bytes that it was parsed from, and its
+//! accessors must keep their promises.
 #![no_main]
 
 use libfuzzer_sys::{arbitrary, arbitrary::Arbitrary, fuzz_target};
@@ -18,44 +19,44 @@ struct Input<'a> {
     mirror: u8,
     checksum_type: u8,
     patches: Patches,
-    /// Taken for a superblock as it is, when it is long enough.
+    /// Parsed as a superblock without changes.
     raw: &'a [u8],
 }
 
 fuzz_target!(|input: Input| {
-    let place = superblock_offset(usize::from(input.mirror % 3));
-    look(input.raw, place);
-    let mut bytes = good_superblock(place, ChecksumType::ALL[usize::from(input.checksum_type % 4)]);
+    let offset = superblock_offset(usize::from(input.mirror % 3));
+    check_superblock(input.raw, offset);
+    let mut bytes = valid_superblock(offset, ChecksumType::ALL[usize::from(input.checksum_type % 4)]);
     input.patches.apply(&mut bytes);
     if let Ok(superblock) = Superblock::parse_unverified(&bytes) {
         repair(superblock.checksum_type(), &mut bytes);
     }
-    look(&bytes, place);
+    check_superblock(&bytes, offset);
     if input.patches.is_empty() {
-        Superblock::parse(&bytes, place).expect("a good superblock");
+        Superblock::parse(&bytes, offset).expect("the unchanged superblock is valid");
     }
 });
 
-fn look(bytes: &[u8], place: PhysicalAddress) {
-    let Ok(superblock) = Superblock::parse(bytes, place) else { return };
-    let encoded = superblock.to_bytes(place);
+fn check_superblock(bytes: &[u8], offset: PhysicalAddress) {
+    let Ok(superblock) = Superblock::parse(bytes, offset) else { return };
+    let encoded = superblock.to_bytes(offset);
     assert_eq!(encoded[CHECKSUM_SIZE..], bytes[CHECKSUM_SIZE..SUPERBLOCK_SIZE]);
-    let again = Superblock::parse(&encoded, place).expect("what was accepted is accepted again");
+    let again = Superblock::parse(&encoded, offset).expect("an encoded superblock parses");
     assert_eq!(again.geometry(), superblock.geometry());
     let geometry = superblock.geometry();
     assert!(geometry.sector_size.is_power_of_two() && geometry.node_size.is_power_of_two());
     assert!(geometry.sector_size >= 4096 && geometry.node_size <= 65536);
     assert!(geometry.node_size >= geometry.sector_size);
     assert!(superblock.label().len() <= 256);
-    let chunks = superblock.system_chunks().expect("an accepted superblock's chunks");
+    let chunks = superblock.system_chunks().expect("an accepted superblock has valid system chunks");
     assert!(!chunks.is_empty() && chunks.len() < SYSTEM_CHUNK_ARRAY_SIZE / Key::SIZE);
     let _ = format!("{superblock:?}");
 }
 
-fn good_superblock(place: PhysicalAddress, checksum_type: ChecksumType) -> Vec<u8> {
-    let mut raw = RawSuperblock::parse(&[0; SUPERBLOCK_SIZE]).expect("any bytes are raw");
+fn valid_superblock(offset: PhysicalAddress, checksum_type: ChecksumType) -> Vec<u8> {
+    let mut raw = RawSuperblock::parse(&[0; SUPERBLOCK_SIZE]).expect("any bytes parse as a raw superblock");
     raw.fsid = FSID;
-    raw.bytenr = place;
+    raw.bytenr = offset;
     raw.magic = MAGIC;
     raw.generation = GENERATION;
     raw.root = LogicalAddress(0x1d0_0000);

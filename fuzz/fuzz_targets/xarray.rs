@@ -1,4 +1,5 @@
-//! The page cache's XArray: any operations, in one walk and in many, beside a plain map.
+//! Fuzzes the page cache's XArray: runs the same operations on two arrays, one for each way of
+//! inserting, and on a plain map. All three must agree.
 #![no_main]
 
 use libfuzzer_sys::arbitrary::{self, Arbitrary, Unstructured};
@@ -16,7 +17,7 @@ struct Run {
     operations: Vec<Operation>,
 }
 
-/// Indices that are near each other, near a power of two, or anywhere.
+/// Generates an index: near zero, near a power of two, or anywhere.
 fn index(input: &mut Unstructured<'_>) -> arbitrary::Result<u64> {
     Ok(match input.int_in_range(0..=3u8)? {
         0 => u64::from(input.arbitrary::<u8>()?),
@@ -45,7 +46,7 @@ impl<'a> Arbitrary<'a> for Run {
     fn arbitrary(input: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let (bits, high) = (input.int_in_range(0..=64u32)?, input.arbitrary()?);
         let mut operations = Vec::new();
-        // Comparing takes time in the square of the number.
+        // The time of the comparisons grows with the square of the number of operations.
         while !input.is_empty() && operations.len() < 400 {
             operations.push(operation(input)?);
         }

@@ -1,9 +1,8 @@
-//! What the fuzz targets share: geometries, keys and tree blocks built from a fuzzer's bytes.
+//! Generators that the fuzz targets share: geometries, keys and tree blocks from a fuzzer's bytes.
 //!
-//! Owns the generators. They build blocks that are right in their outer layers (checksum, identity,
-//! item bounds), so that the fuzzer's bytes reach the checks further in; [`Patches`] then breaks any
-//! byte of them, and the targets repair the checksum. Targets of whole file systems (mount and walk)
-//! belong beside those of the format and can use the same patches.
+//! The generated blocks are valid in their outer layers (checksum, identity, item bounds), so that
+//! the fuzzer's bytes reach the inner checks. [`Patches`] then overwrites any bytes of a block, and
+//! the target repairs the checksum.
 
 use arbitrary::{Arbitrary, Unstructured};
 use papilio_format::checksum::CHECKSUM_SIZE;
@@ -12,14 +11,14 @@ use papilio_format::key::{ItemType, Key};
 use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
 use papilio_format::{ChecksumType, Generation, Geometry, LogicalAddress, TreeId, Uuid};
 
-/// Where blocks claim to lie.
+/// The logical address in the header of every block.
 pub const ADDRESS: LogicalAddress = LogicalAddress(0x1d0_0000);
-/// The UUID of the file system that blocks are of.
+/// The file system UUID of every block.
 pub const FSID: Uuid = Uuid::from_bytes(*b"papilio fuzzing!");
-/// The last transaction.
+/// The generation of the last transaction.
 pub const GENERATION: Generation = Generation(1000);
 
-/// Any geometry that a superblock can have.
+/// An arbitrary geometry that a superblock can have.
 #[derive(Clone, Copy, Debug)]
 pub struct AnyGeometry(pub Geometry);
 
@@ -39,7 +38,8 @@ impl<'a> Arbitrary<'a> for AnyGeometry {
     }
 }
 
-/// A number of the kinds that keys, addresses and sizes are made of, the extremes among them.
+/// Generates a number of a kind that keys, addresses and sizes have: small, aligned, extreme or
+/// any.
 pub fn number(input: &mut Unstructured<'_>) -> arbitrary::Result<u64> {
     let small = u64::from(input.arbitrary::<u16>()?);
     Ok(match input.int_in_range(0..=7_u8)? {
@@ -54,14 +54,14 @@ pub fn number(input: &mut Unstructured<'_>) -> arbitrary::Result<u64> {
     })
 }
 
-/// A key whose type mostly has a meaning.
+/// An arbitrary key, mostly of a known item type.
 #[derive(Clone, Copy, Debug)]
 pub struct AnyKey(pub Key);
 
 impl<'a> Arbitrary<'a> for AnyKey {
     fn arbitrary(input: &mut Unstructured<'a>) -> arbitrary::Result<Self> {
         let mut item_type = ItemType(input.arbitrary()?);
-        // The next type with a meaning, in three of four.
+        // Three of four keys get the next known type.
         if input.ratio(3, 4)? {
             while item_type.name().is_none() {
                 item_type.0 = item_type.0.wrapping_add(1);
@@ -71,7 +71,7 @@ impl<'a> Arbitrary<'a> for AnyKey {
     }
 }
 
-/// The tree that a block claims to be of.
+/// Generates the id of the tree that a block claims to belong to.
 pub fn owner(input: &mut Unstructured<'_>) -> arbitrary::Result<TreeId> {
     Ok(TreeId(match input.int_in_range(0..=3_u8)? {
         0 => u64::from(input.arbitrary::<u8>()?),
@@ -81,7 +81,7 @@ pub fn owner(input: &mut Unstructured<'_>) -> arbitrary::Result<TreeId> {
     }))
 }
 
-/// Bytes written over others.
+/// Byte ranges to overwrite, and their new values.
 #[derive(Arbitrary, Clone, Debug)]
 pub struct Patches(Vec<(u16, Value)>);
 
@@ -93,27 +93,27 @@ enum Value {
 }
 
 impl Patches {
-    /// Whether there are none.
+    /// Whether there is nothing to overwrite.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 
-    /// Writes them over `bytes`; those past its end wrap around.
+    /// Overwrites `bytes`. An offset past the end wraps around; a value is cut off at the end.
     pub fn apply(&self, bytes: &mut [u8]) {
-        for (place, value) in &self.0 {
+        for (offset, value) in &self.0 {
             let value: &[u8] = match value {
                 Value::Byte(value) => &value.to_le_bytes(),
                 Value::Word(value) => &value.to_le_bytes(),
                 Value::Long(value) => &value.to_le_bytes(),
             };
-            let start = usize::from(*place) % bytes.len();
+            let start = usize::from(*offset) % bytes.len();
             let end = (start + value.len()).min(bytes.len());
             bytes[start..end].copy_from_slice(&value[..end - start]);
         }
     }
 }
 
-/// The header of a block with `item_count` entries.
+/// Returns the header of a block with `item_count` entries.
 pub fn header(owner: TreeId, level: u8, item_count: usize) -> NodeHeader {
     NodeHeader {
         csum: [0; CHECKSUM_SIZE],
@@ -128,7 +128,7 @@ pub fn header(owner: TreeId, level: u8, item_count: usize) -> NodeHeader {
     }
 }
 
-/// A leaf that holds as many of `items` as fit, in the order given.
+/// Builds a leaf with as many of `items` as fit, in the given order.
 pub fn leaf(geometry: &Geometry, owner: TreeId, items: &[(Key, &[u8])]) -> Vec<u8> {
     let mut bytes = vec![0; geometry.node_size as usize];
     let mut data_start = bytes.len() - NodeHeader::SIZE;
@@ -150,7 +150,7 @@ pub fn leaf(geometry: &Geometry, owner: TreeId, items: &[(Key, &[u8])]) -> Vec<u
     bytes
 }
 
-/// An internal node of as many of `children` as fit.
+/// Builds an internal node with as many of `children` as fit.
 pub fn internal(geometry: &Geometry, owner: TreeId, level: u8, children: &[KeyPointer]) -> Vec<u8> {
     let mut bytes = vec![0; geometry.node_size as usize];
     let count = children.len().min((bytes.len() - NodeHeader::SIZE) / KeyPointer::SIZE);
@@ -161,10 +161,10 @@ pub fn internal(geometry: &Geometry, owner: TreeId, level: u8, children: &[KeyPo
     bytes
 }
 
-/// Makes the checksum at the start of `bytes` that of the rest.
+/// Stores the checksum of the rest of `bytes` at their start.
 pub fn repair(checksum_type: ChecksumType, bytes: &mut [u8]) {
-    let sum = checksum_type.compute(&bytes[CHECKSUM_SIZE..]);
-    bytes[..CHECKSUM_SIZE].copy_from_slice(sum.padded());
+    let checksum = checksum_type.compute(&bytes[CHECKSUM_SIZE..]);
+    bytes[..CHECKSUM_SIZE].copy_from_slice(checksum.padded());
 }
 
 fn write(bytes: &mut [u8], start: usize, data: &[u8]) {

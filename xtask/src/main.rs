@@ -1,7 +1,7 @@
-//! The project's own chores: `cargo xtask tidy` and `cargo xtask ci`.
+//! Development tasks: `cargo xtask tidy` and `cargo xtask ci`.
 //!
-//! Nothing here is needed by a user of Papilio. `tidy` holds the rules of the house that neither the
-//! compiler nor Clippy knows (see [`tidy`]); `ci` runs what every change must pass.
+//! Users of Papilio do not need this crate. `tidy` enforces project rules that neither the compiler
+//! nor Clippy checks (see [`tidy`]). `ci` runs the checks that every change must pass.
 
 mod ci;
 mod tidy;
@@ -9,10 +9,12 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask tidy [--tighten] | cargo xtask ci
+const USAGE: &str = "usage: cargo xtask tidy [--tighten | --cycles] | cargo xtask ci
 
-  tidy            check layers, dead files, long functions, file headers and leftovers
-  tidy --tighten  first lower the allowances of xtask/tidy-ratchet.toml to what is true now
+  tidy            check layers, import cycles, dead files, long functions, file headers,
+                  width and wording of comments, and leftover macros
+  tidy --tighten  first lower the exceptions in xtask/tidy-ratchet.toml to the present numbers
+  tidy --cycles   list the files that import one another in a circle, and check nothing
   ci              run .ci/run: format, Clippy, tidy, tests and the demo";
 
 fn main() -> ExitCode {
@@ -21,6 +23,7 @@ fn main() -> ExitCode {
     let result = match words.as_slice() {
         ["tidy"] => tidy::run(&workspace_root(), false),
         ["tidy", "--tighten"] => tidy::run(&workspace_root(), true),
+        ["tidy", "--cycles"] => tidy::print_cycles(&workspace_root()).map(|()| true),
         ["ci"] => ci::run(&workspace_root()),
         ["help" | "--help" | "-h"] => {
             println!("{USAGE}");
@@ -41,8 +44,8 @@ fn main() -> ExitCode {
     }
 }
 
-/// The folder that holds this crate's folder.
+/// Returns the parent of this crate's directory.
 fn workspace_root() -> PathBuf {
     let manifest = Path::new(env!("CARGO_MANIFEST_DIR"));
-    manifest.parent().expect("xtask lies inside the workspace").to_path_buf()
+    manifest.parent().expect("xtask is a directory of the workspace").to_path_buf()
 }

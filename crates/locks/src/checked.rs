@@ -1,6 +1,7 @@
-//! parking_lot's locks, each of which tells [`order`](crate::order) when it is waited for, taken and let go of.
+//! parking_lot's locks, which report waits, acquisitions and releases to [`order`](crate::order).
 //!
-//! Only what the other crates use of parking_lot's interface is here. A guard lets go of the lock before it says so.
+//! They have only the methods of parking_lot that the other crates use. A guard releases its lock
+//! before it reports the release.
 
 use crate::order::{self, Held, Origin};
 use std::fmt;
@@ -13,31 +14,31 @@ pub struct Mutex<T> {
     origin: Origin,
 }
 
-/// A mutex is held.
+/// A held mutex; dropping it releases the mutex.
 pub struct MutexGuard<'a, T> {
     inner: parking_lot::MutexGuard<'a, T>,
     held: Held,
 }
 
-/// A lock for readers and writers.
+/// A readers-writer lock.
 pub struct RwLock<T> {
     inner: parking_lot::RwLock<T>,
     origin: Origin,
 }
 
-/// A lock is held by a reader.
+/// A shared hold on an [`RwLock`]; dropping it releases the lock.
 pub struct RwLockReadGuard<'a, T> {
     inner: parking_lot::RwLockReadGuard<'a, T>,
     _held: Held,
 }
 
-/// A lock is held by a writer.
+/// An exclusive hold on an [`RwLock`]; dropping it releases the lock.
 pub struct RwLockWriteGuard<'a, T> {
     inner: parking_lot::RwLockWriteGuard<'a, T>,
     _held: Held,
 }
 
-/// Where threads wait with a mutex.
+/// A condition variable.
 #[derive(Debug, Default)]
 pub struct Condvar {
     inner: parking_lot::Condvar,
@@ -48,94 +49,96 @@ fn address<T>(of: &T) -> usize {
 }
 
 impl<T> Mutex<T> {
-    /// A mutex of the class of this place in the source.
+    /// Makes a mutex, whose class is the caller's location in the source.
     #[track_caller]
     pub fn new(value: T) -> Self {
         Self { inner: parking_lot::Mutex::new(value), origin: Origin::here::<T>() }
     }
 
-    /// Takes it.
+    /// Waits for the mutex and acquires it.
     #[track_caller]
     pub fn lock(&self) -> MutexGuard<'_, T> {
-        order::waits(self.origin.class(), address(self));
+        order::check_wait(self.origin.class(), address(self));
         let inner = self.inner.lock();
-        MutexGuard { inner, held: order::took(self.origin.class(), address(self)) }
+        MutexGuard { inner, held: order::acquired(self.origin.class(), address(self)) }
     }
 
-    /// Takes it if nobody has it.
+    /// Acquires the mutex if it is free.
     #[track_caller]
     pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
         let inner = self.inner.try_lock()?;
-        Some(MutexGuard { inner, held: order::took(self.origin.class(), address(self)) })
+        Some(MutexGuard { inner, held: order::acquired(self.origin.class(), address(self)) })
     }
 
-    /// What is in it.
+    /// Returns the protected value, which needs no locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
 
-    /// What was in it.
+    /// Unwraps the protected value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
     }
 }
 
 impl<T> RwLock<T> {
-    /// A lock of the class of this place in the source.
+    /// Makes a lock, whose class is the caller's location in the source.
     #[track_caller]
     pub fn new(value: T) -> Self {
         Self { inner: parking_lot::RwLock::new(value), origin: Origin::here::<T>() }
     }
 
-    /// Takes it, beside other readers. A reader who waits for a writer who waits for a reader is a deadlock too: reading
-    /// is ordered as writing is.
+    /// Waits for the lock and acquires it shared.
+    ///
+    /// Reads are ordered like writes: a reader that waits for a writer that waits for a reader is a
+    /// deadlock too.
     #[track_caller]
     pub fn read(&self) -> RwLockReadGuard<'_, T> {
-        order::waits(self.origin.class(), address(self));
+        order::check_wait(self.origin.class(), address(self));
         let inner = self.inner.read();
-        RwLockReadGuard { inner, _held: order::took(self.origin.class(), address(self)) }
+        RwLockReadGuard { inner, _held: order::acquired(self.origin.class(), address(self)) }
     }
 
-    /// Takes it alone.
+    /// Waits for the lock and acquires it exclusively.
     #[track_caller]
     pub fn write(&self) -> RwLockWriteGuard<'_, T> {
-        order::waits(self.origin.class(), address(self));
+        order::check_wait(self.origin.class(), address(self));
         let inner = self.inner.write();
-        RwLockWriteGuard { inner, _held: order::took(self.origin.class(), address(self)) }
+        RwLockWriteGuard { inner, _held: order::acquired(self.origin.class(), address(self)) }
     }
 
-    /// Takes it beside other readers, if that can be at once.
+    /// Acquires the lock shared if that needs no waiting.
     #[track_caller]
     pub fn try_read(&self) -> Option<RwLockReadGuard<'_, T>> {
         let inner = self.inner.try_read()?;
-        Some(RwLockReadGuard { inner, _held: order::took(self.origin.class(), address(self)) })
+        Some(RwLockReadGuard { inner, _held: order::acquired(self.origin.class(), address(self)) })
     }
 
-    /// Takes it alone, if that can be at once.
+    /// Acquires the lock exclusively if that needs no waiting.
     #[track_caller]
     pub fn try_write(&self) -> Option<RwLockWriteGuard<'_, T>> {
         let inner = self.inner.try_write()?;
-        Some(RwLockWriteGuard { inner, _held: order::took(self.origin.class(), address(self)) })
+        Some(RwLockWriteGuard { inner, _held: order::acquired(self.origin.class(), address(self)) })
     }
 
-    /// What is in it.
+    /// Returns the protected value, which needs no locking.
     pub fn get_mut(&mut self) -> &mut T {
         self.inner.get_mut()
     }
 
-    /// What was in it.
+    /// Unwraps the protected value.
     pub fn into_inner(self) -> T {
         self.inner.into_inner()
     }
 }
 
 impl Condvar {
-    /// Nobody waits yet.
+    /// Makes a condition variable without waiters.
     pub const fn new() -> Self {
         Self { inner: parking_lot::Condvar::new() }
     }
 
-    /// Waits, without the mutex.
+    /// Releases the mutex, waits to be woken, and acquires the mutex again.
     #[track_caller]
     pub fn wait<T>(&self, guard: &mut MutexGuard<'_, T>) {
         let without = guard.held.without();
@@ -143,7 +146,7 @@ impl Condvar {
         drop(without);
     }
 
-    /// Waits, without the mutex, at most this long.
+    /// Like [`wait`](Self::wait), for at most `timeout`.
     #[track_caller]
     pub fn wait_for<T>(
         &self,
@@ -156,33 +159,33 @@ impl Condvar {
         result
     }
 
-    /// Wakes one who waits.
+    /// Wakes one waiter; returns whether there was one.
     pub fn notify_one(&self) -> bool {
         self.inner.notify_one()
     }
 
-    /// Wakes all who wait.
+    /// Wakes all waiters; returns how many there were.
     pub fn notify_all(&self) -> usize {
         self.inner.notify_all()
     }
 }
 
-/// This mutex may be taken here.
+/// Checks the order as if the thread acquired `mutex` here.
 #[track_caller]
 pub fn might_lock<T>(mutex: &Mutex<T>) {
-    order::waits(mutex.origin.class(), address(mutex));
+    order::check_wait(mutex.origin.class(), address(mutex));
 }
 
-/// This lock may be taken here, shared.
+/// Checks the order as if the thread acquired `lock` shared here.
 #[track_caller]
 pub fn might_read<T>(lock: &RwLock<T>) {
-    order::waits(lock.origin.class(), address(lock));
+    order::check_wait(lock.origin.class(), address(lock));
 }
 
-/// This lock may be taken here, exclusively.
+/// Checks the order as if the thread acquired `lock` exclusively here.
 #[track_caller]
 pub fn might_write<T>(lock: &RwLock<T>) {
-    order::waits(lock.origin.class(), address(lock));
+    order::check_wait(lock.origin.class(), address(lock));
 }
 
 macro_rules! lock {

@@ -1,17 +1,27 @@
-//! The locks of all crates: parking_lot's, or with the feature `lock-order` ones that check the order they are taken in.
+//! The locks of all crates: parking_lot's or, with the feature `lock-order`, locks that check their
+//! order of acquisition.
 //!
-//! Owns the choice. Without the feature every name here is parking_lot's own or an empty inline function. With it each
-//! lock belongs to a class: what was made at one place in the source. Taking one while others are held notes edges from
-//! their classes to its class in a graph of the whole process, before it is waited for; the thread whose edge closes a
-//! cycle panics and says who held what, taken where, even if this time nobody waits ([`mod@order`], as the kernel's
-//! lockdep). So do the thread that takes a lock it has, and the one that takes two of a class outside of [`in_order`].
-//! A try makes no edge to what it takes: it does not wait.
+//! Owns the choice. Without the feature, every name here is parking_lot's own or an empty inline
+//! function.
 //!
-//! What is waited for and is no lock has a [`Class`] of its own, with [`Class::hold`] and [`Class::might_wait`]; what a
-//! function takes only at times, it says with [`might_lock`] and the like each time.
+//! With the feature, every lock belongs to a class: the locks that one expression of the source
+//! makes. Before a thread waits for a lock, it adds an edge from the class of each lock that it
+//! holds to the class of that lock. The graph of these edges covers the whole process
+//! ([`mod@order`]). A thread panics, even where it would not block this time, and names the locks
+//! held and where they were acquired, if
 //!
-//! With `PAPILIO_LOCK_ORDER` set to a file's path, each edge is added to it when it is first met, in words that tsort
-//! understands: see ARCHITECTURE.md. Kernel counterpart: `kernel/locking/lockdep.c`.
+//! - its edge would close a cycle;
+//! - it already holds that lock;
+//! - it holds another lock of the same class and is not inside [`in_order`].
+//!
+//! A `try_` method adds no edge to the lock that it acquires, because it does not wait.
+//!
+//! Code that waits for something other than a lock declares a [`Class`] for it, and calls
+//! [`Class::hold`] and [`Class::might_wait`]. A function that acquires a lock only sometimes calls
+//! [`might_lock`], [`might_read`] or [`might_write`] every time.
+//!
+//! If `PAPILIO_LOCK_ORDER` names a file, each new edge is appended to it in a form that tsort(1)
+//! reads: see ARCHITECTURE.md. Kernel counterpart: `kernel/locking/lockdep.c`.
 
 #![forbid(unsafe_code)]
 

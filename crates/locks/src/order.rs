@@ -1,9 +1,16 @@
-//! Which class of locks was taken while which other was held: a graph without cycles.
+//! The graph of lock classes: an edge means that a lock of one class was awaited while a lock of
+//! another was held.
 //!
-//! Owns the classes, the edges of the process, and of each thread what it holds. Invariants: the graph has no cycle, as an
-//! edge that would close one is not entered; edges are there before anybody waits for them. Locks: the graph's, and under
-//! it nothing; a list of what a thread holds is locked for one operation on it, as who has a folio's lock may hand it to
-//! another thread, which lets go of it.
+//! Owns the classes and edges of the process, and the list of locks that each thread holds.
+//!
+//! **Invariants**
+//! - The graph has no cycle: an edge that would close one is refused.
+//! - An edge is in the graph before the thread waits.
+//!
+//! **Locks**
+//! - The graph's mutex; no other is acquired under it.
+//! - A thread's list of held locks has a mutex, because another thread may release a folio's lock
+//!   that this one acquired. It is held for single operations on the list only.
 
 use parking_lot::Mutex;
 use std::cell::{Cell, RefCell};
@@ -14,52 +21,59 @@ use std::panic::Location;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 
-/// Names a file to which each new edge is added.
+/// The environment variable that names the file to which new edges are appended.
 const EDGES_VARIABLE: &str = "PAPILIO_LOCK_ORDER";
+/// Stands for a class that has no number yet.
 const UNKNOWN: u32 = u32::MAX;
 
 type Place = &'static Location<'static>;
 
-/// Where a lock was made: all that were made there are of one class.
+/// The location in the source that made a lock, and thereby its class.
 pub(crate) struct Origin {
     place: Place,
+    /// The type of the protected value.
     of: &'static str,
+    /// Number of the class, or [`UNKNOWN`].
     class: AtomicU32,
 }
 
-/// Something that is waited for and is no lock.
+/// A class of things that threads hold and wait for, other than locks.
 #[derive(Debug)]
 pub struct Class {
     name: &'static str,
+    /// Whether a thread may hold several of it.
     several: bool,
+    /// Number of the class, or [`UNKNOWN`].
     class: AtomicU32,
 }
 
-/// Something is held, until this is dropped: by the thread that took it, wherever this has gone since.
+/// A record that something is held, until it is dropped. The hold counts for the thread that
+/// acquired it, even if another thread drops the record.
 #[derive(Debug)]
 pub struct Held {
-    by: Arc<Mutex<Vec<Taken>>>,
+    by: Arc<Mutex<Vec<Acquisition>>>,
     token: u64,
 }
 
-/// Until this is dropped, several of one class may be taken.
+/// Permission for the thread to acquire several locks of one class, until it is dropped.
 #[derive(Debug)]
 pub struct InOrder {
     _of_this_thread: std::marker::PhantomData<*const ()>,
 }
 
+/// An acquisition in a thread's list of held locks.
 #[derive(Clone, Copy, Debug)]
-struct Taken {
+struct Acquisition {
     class: u32,
     instance: usize,
     at: Place,
     token: u64,
 }
 
-/// Lets go of what is held, and takes it again when it is dropped.
+/// A hold that is suspended until this is dropped.
 pub(crate) struct Without<'a> {
     held: &'a Held,
-    taken: Option<Taken>,
+    taken: Option<Acquisition>,
 }
 
 #[derive(Default)]
@@ -68,7 +82,7 @@ struct Graph {
     edges: BTreeMap<u32, BTreeMap<u32, Edge>>,
 }
 
-/// File, line, column, and the type of what the lock protects.
+/// File, line and column of the location that makes a lock, and the type of the protected value.
 type MadeAt = (&'static str, u32, u32, &'static str);
 
 struct ClassInfo {
@@ -77,7 +91,7 @@ struct ClassInfo {
     several: bool,
 }
 
-/// When it was first met.
+/// The acquisition that first showed an edge.
 struct Edge {
     held_at: Place,
     taken_at: Place,
@@ -88,9 +102,10 @@ static GRAPH: LazyLock<Mutex<Graph>> = LazyLock::new(Mutex::default);
 static NEXT_TOKEN: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
-    static HELD: Arc<Mutex<Vec<Taken>>> = Arc::default();
-    /// Edges that are known to be in the graph.
+    static HELD: Arc<Mutex<Vec<Acquisition>>> = Arc::default();
+    /// Edges that this thread knows to be in the graph.
     static KNOWN: RefCell<HashSet<(u32, u32)>> = RefCell::default();
+    /// Number of [`InOrder`] that are alive.
     static IN_ORDER: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -103,7 +118,8 @@ impl Origin {
 
     pub fn class(&self) -> u32 {
         known_or(&self.class, || {
-            // The type too: a derived `Default` makes all locks of a struct at one place.
+            // The type is part of the key: a derived `Default` makes all locks of a struct at one
+            // location.
             let key = (self.place.file(), self.place.line(), self.place.column(), self.of);
             let name = || format!("{}:{}", short(self.place), name_in_source(self.place, self.of));
             GRAPH.lock().class(Some(key), name, false)
@@ -112,33 +128,34 @@ impl Origin {
 }
 
 impl Class {
-    /// A class of that name, a word; a thread has at most one of it.
+    /// Makes a class called `name`, a single word. A thread holds at most one of the class.
     pub const fn new(name: &'static str) -> Self {
         Self { name, several: false, class: AtomicU32::new(UNKNOWN) }
     }
 
-    /// A class of that name, of which a thread may have several; `_why` that cannot deadlock.
+    /// Makes a class called `name`, of which a thread may hold several; `_why` says why that cannot
+    /// deadlock.
     pub const fn several(name: &'static str, _why: &'static str) -> Self {
         Self { name, several: true, class: AtomicU32::new(UNKNOWN) }
     }
 
-    /// The one at this address is waited for, and then held.
+    /// Checks the order of waiting for `instance`, and records that the thread holds it.
     #[track_caller]
     pub fn hold<T: ?Sized>(&self, instance: &T) -> Held {
         self.might_wait(instance);
         self.tried(instance)
     }
 
-    /// The one at this address is held, and was not waited for.
+    /// Records that the thread holds `instance`, which it acquired without waiting.
     #[track_caller]
     pub fn tried<T: ?Sized>(&self, instance: &T) -> Held {
-        took(self.class(), std::ptr::from_ref(instance).addr())
+        acquired(self.class(), std::ptr::from_ref(instance).addr())
     }
 
-    /// The one at this address may be waited for here.
+    /// Checks the order as if the thread waited for `instance` here.
     #[track_caller]
     pub fn might_wait<T: ?Sized>(&self, instance: &T) {
-        waits(self.class(), std::ptr::from_ref(instance).addr());
+        check_wait(self.class(), std::ptr::from_ref(instance).addr());
     }
 
     fn class(&self) -> u32 {
@@ -146,6 +163,7 @@ impl Class {
     }
 }
 
+/// Returns the number in `class`, or stores and returns the one that `find` gives.
 fn known_or(class: &AtomicU32, find: impl FnOnce() -> u32) -> u32 {
     match class.load(Relaxed) {
         UNKNOWN => {
@@ -157,7 +175,7 @@ fn known_or(class: &AtomicU32, find: impl FnOnce() -> u32) -> u32 {
     }
 }
 
-/// From here on this thread takes several of one class; `_why` that cannot deadlock.
+/// Lets the thread acquire several locks of one class; `_why` says why that cannot deadlock.
 pub fn in_order(_why: &'static str) -> InOrder {
     IN_ORDER.set(IN_ORDER.get() + 1);
     InOrder { _of_this_thread: std::marker::PhantomData }
@@ -169,13 +187,14 @@ impl Drop for InOrder {
     }
 }
 
-/// This thread is about to wait for one of a class.
+/// Checks the order of the locks that the thread holds and `instance` of `class`, for which it is
+/// about to wait.
 ///
 /// # Panics
-/// That may be for ever.
+/// The wait could deadlock.
 #[track_caller]
-pub(crate) fn waits(class: u32, instance: usize) {
-    // Whatever lets go of things while it panics has said enough.
+pub(crate) fn check_wait(class: u32, instance: usize) {
+    // Code that runs while the thread unwinds must not panic a second time.
     if std::thread::panicking() {
         return;
     }
@@ -185,9 +204,9 @@ pub(crate) fn waits(class: u32, instance: usize) {
         let violation = if taken.class != class {
             enter_edge(taken, class, at)
         } else if taken.instance == instance && !GRAPH.lock().classes[class as usize].several {
-            Some("it has that very one".to_owned())
+            Some("the thread already holds this very lock".to_owned())
         } else if IN_ORDER.get() == 0 && !GRAPH.lock().classes[class as usize].several {
-            Some("it has another of that class, and nothing says in which order".to_owned())
+            Some("the thread holds another lock of this class, and no in_order gives their order".to_owned())
         } else {
             None
         };
@@ -197,35 +216,37 @@ pub(crate) fn waits(class: u32, instance: usize) {
     }
 }
 
-/// This thread has one of a class now.
+/// Records that the thread holds `instance` of `class`.
 #[track_caller]
-pub(crate) fn took(class: u32, instance: usize) -> Held {
+pub(crate) fn acquired(class: u32, instance: usize) -> Held {
     let token = NEXT_TOKEN.fetch_add(1, Relaxed);
     let by = HELD.try_with(Arc::clone).unwrap_or_default();
-    by.lock().push(Taken { class, instance, at: Location::caller(), token });
+    by.lock().push(Acquisition { class, instance, at: Location::caller(), token });
     Held { by, token }
 }
 
 impl Held {
-    /// It is held no more; for what is not dropped.
-    pub fn let_go(&self) {
-        self.leave();
+    /// Records the release, for an owner that cannot drop the record.
+    pub fn release(&self) {
+        self.remove();
     }
 
-    fn leave(&self) -> Option<Taken> {
+    /// Removes the entry from the holder's list, unless that has been done.
+    fn remove(&self) -> Option<Acquisition> {
         let mut list = self.by.lock();
         let index = list.iter().rposition(|taken| taken.token == self.token)?;
         Some(list.remove(index))
     }
 
+    /// Suspends the hold until the result is dropped.
     pub(crate) fn without(&self) -> Without<'_> {
-        Without { held: self, taken: self.leave() }
+        Without { held: self, taken: self.remove() }
     }
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        self.leave();
+        self.remove();
     }
 }
 
@@ -235,8 +256,9 @@ impl Drop for Without<'_> {
     }
 }
 
-/// Enters an edge; says why not, where it would close a cycle.
-fn enter_edge(held: &Taken, class: u32, at: Place) -> Option<String> {
+/// Adds the edge from `held` to `class`. If it would close a cycle, leaves the graph as it is and
+/// returns a description of the cycle.
+fn enter_edge(held: &Acquisition, class: u32, at: Place) -> Option<String> {
     let edge = (held.class, class);
     if KNOWN.try_with(|known| known.borrow().contains(&edge)).unwrap_or(true) {
         return None;
@@ -244,7 +266,7 @@ fn enter_edge(held: &Taken, class: u32, at: Place) -> Option<String> {
     let mut graph = GRAPH.lock();
     if !graph.has_edge(edge) {
         if let Some(path) = graph.path(class, held.class) {
-            return Some(graph.tell_of(&path));
+            return Some(graph.describe(&path));
         }
         let thread = std::thread::current().name().unwrap_or("a thread").to_owned();
         let new = Edge { held_at: held.at, taken_at: at, thread };
@@ -256,21 +278,24 @@ fn enter_edge(held: &Taken, class: u32, at: Place) -> Option<String> {
     None
 }
 
-fn report(held: &[Taken], class: u32, at: Place, why: &str) -> ! {
+/// Panics with the violation and the locks that the thread holds.
+fn report(held: &[Acquisition], class: u32, at: Place, why: &str) -> ! {
     let graph = GRAPH.lock();
     let name = |class: u32| graph.classes[class as usize].name.as_str();
-    let mut text = format!("lock order: {} is waited for at {at} by who holds", name(class));
+    let mut text = format!("lock order: {} is awaited at {at} by a thread that holds", name(class));
     for taken in held {
-        let _ = write!(text, "\n    {}, taken at {}", name(taken.class), taken.at);
+        let _ = write!(text, "\n    {}, acquired at {}", name(taken.class), taken.at);
     }
     let _ = write!(text, "\n{why}");
     drop(graph);
-    // Said also where somebody catches the panic, or hangs after it.
+    // Also printed because a caller may catch the panic, or unwinding may hang.
     let _ = writeln!(std::io::stderr(), "{text}");
     panic!("{text}");
 }
 
 impl Graph {
+    /// Returns the number of the class made at `place` or, without one, called `name`. Adds a new
+    /// class.
     fn class(&mut self, place: Option<MadeAt>, name: impl FnOnce() -> String, several: bool) -> u32 {
         if place.is_some()
             && let Some(found) = self.classes.iter().position(|class| class.place == place)
@@ -278,7 +303,7 @@ impl Graph {
             return found as u32;
         }
         let name = name();
-        // One class, made by two threads at once.
+        // A class without a location is known by its name; two threads may look it up at once.
         if let Some(found) = self.classes.iter().position(|class| class.name == name && class.place == place)
         {
             return found as u32;
@@ -291,7 +316,7 @@ impl Graph {
         self.edges.get(&from).is_some_and(|edges| edges.contains_key(&to))
     }
 
-    /// The classes on a way from one to another.
+    /// Returns the classes on a path of edges from `from` to `to`, both included.
     fn path(&self, from: u32, to: u32) -> Option<Vec<u32>> {
         let mut came_from = BTreeMap::from([(from, from)]);
         let mut ways = vec![from];
@@ -314,20 +339,22 @@ impl Graph {
         None
     }
 
-    fn tell_of(&self, path: &[u32]) -> String {
-        let mut text = "but this was seen before:".to_owned();
+    /// Describes the acquisitions that the edges along `path` were seen in.
+    fn describe(&self, path: &[u32]) -> String {
+        let mut text = "but an earlier acquisition had the opposite order:".to_owned();
         for pair in path.windows(2) {
             let edge = &self.edges[&pair[0]][&pair[1]];
             let (held, taken) = (&self.classes[pair[0] as usize].name, &self.classes[pair[1] as usize].name);
             let _ = write!(
                 text,
-                "\n    {taken}, taken at {}, while {held} was held, taken at {} ({})",
+                "\n    {taken}, acquired at {}, while {held} was held, acquired at {} ({})",
                 edge.taken_at, edge.held_at, edge.thread
             );
         }
         text
     }
 
+    /// Appends the edge to the file that [`EDGES_VARIABLE`] names.
     fn print_edge(&self, (from, to): (u32, u32), edge: &Edge) {
         let Some(path) = std::env::var_os(EDGES_VARIABLE) else { return };
         let (from, to) = (&self.classes[from as usize].name, &self.classes[to as usize].name);
@@ -339,17 +366,20 @@ impl Graph {
             edge.taken_at.line()
         );
         let file = std::fs::OpenOptions::new().create(true).append(true).open(path);
-        // In one piece: several processes may add to it.
-        file.and_then(|mut file| file.write_all(line.as_bytes())).expect("the edges can be written down");
+        // A single write, because several processes may append to the file.
+        file.and_then(|mut file| file.write_all(line.as_bytes()))
+            .expect("the file of PAPILIO_LOCK_ORDER can be written");
     }
 }
 
+/// The crate, file and line of `place`.
 fn short(place: Place) -> String {
     let file = place.file().trim_start_matches("crates/").replace("/src/", "/");
     format!("{file}:{}", place.line())
 }
 
-/// What the source calls a lock that is made there: what stands before it.
+/// Returns the name of a lock made at `place`: the identifier before the expression in the source,
+/// and the type `of` the protected value.
 fn name_in_source(place: Place, of: &'static str) -> String {
     let workspace = std::path::Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."));
     let text = std::fs::read_to_string(workspace.join(place.file())).unwrap_or_default();
@@ -358,7 +388,7 @@ fn name_in_source(place: Place, of: &'static str) -> String {
     let name = before.trim_end_matches([' ', ':', '=', '>', '(', '&']);
     let name = name.rsplit(|c: char| !c.is_alphanumeric() && c != '_').next().unwrap_or_default();
     if place.file().starts_with('/') {
-        // By the standard library, for a function that was passed on.
+        // The standard library called a constructor that was passed as a function.
         return of.replace(' ', "");
     }
     let of = of.split('<').next().and_then(|of| of.rsplit("::").next()).unwrap_or(of);

@@ -1,66 +1,69 @@
-//! Locks whose order nobody checks: parking_lot's own, and nothing for what is no lock.
+//! Locks without order checks: parking_lot's own, and empty stand-ins for the rest of the
+//! interface.
 
 pub use parking_lot::{Condvar, Mutex, MutexGuard, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
-/// Something that is waited for and is no lock; see the feature `lock-order`.
+/// A class of things that threads hold and wait for, other than locks; see the feature
+/// `lock-order`.
 #[derive(Debug)]
 pub struct Class;
 
-/// Something of a [`Class`] is held until this is dropped.
+/// A record that something of a [`Class`] is held, until it is dropped.
 #[derive(Debug)]
 pub struct Held;
 
 impl Held {
-    /// It is held no more; for what is not dropped.
+    /// Records the release, for an owner that cannot drop the record.
     #[inline(always)]
-    pub fn let_go(&self) {}
+    pub fn release(&self) {}
 }
 
-/// Until this is dropped, several of one class may be taken.
+/// Permission for the thread to acquire several locks of one class, until it is dropped.
 #[derive(Debug)]
 pub struct InOrder;
 
 impl Class {
-    /// A class of that name; a thread has at most one of it.
+    /// Makes a class called `_name`, a single word. A thread holds at most one of the class.
     pub const fn new(_name: &'static str) -> Self {
         Self
     }
 
-    /// A class of that name, of which a thread may have several; `_why` that cannot deadlock.
+    /// Makes a class called `_name`, of which a thread may hold several; `_why` says why that
+    /// cannot deadlock.
     pub const fn several(_name: &'static str, _why: &'static str) -> Self {
         Self
     }
 
-    /// The one at this address is waited for, and then held.
+    /// Checks the order of waiting for `_instance`, and records that the thread holds it.
     #[inline(always)]
     pub fn hold<T: ?Sized>(&self, _instance: &T) -> Held {
         Held
     }
 
-    /// The one at this address is held, and was not waited for.
+    /// Records that the thread holds `_instance`, which it acquired without waiting.
     #[inline(always)]
     pub fn tried<T: ?Sized>(&self, _instance: &T) -> Held {
         Held
     }
 
-    /// The one at this address may be waited for here.
+    /// Checks the order as if the thread waited for `_instance` here.
     #[inline(always)]
     pub fn might_wait<T: ?Sized>(&self, _instance: &T) {}
 }
 
-/// This mutex may be taken here.
+/// Checks the order as if the thread acquired `_mutex` here.
 #[inline(always)]
 pub fn might_lock<T>(_mutex: &Mutex<T>) {}
 
-/// This lock may be taken here, shared.
+/// Checks the order as if the thread acquired `_lock` shared here.
 #[inline(always)]
 pub fn might_read<T>(_lock: &RwLock<T>) {}
 
-/// This lock may be taken here, exclusively.
+/// Checks the order as if the thread acquired `_lock` exclusively here.
 #[inline(always)]
 pub fn might_write<T>(_lock: &RwLock<T>) {}
 
-/// From here on this thread takes several of one class; `_why` that cannot deadlock.
+/// Lets the thread acquire several locks of one class; `_why` says why that cannot deadlock.
 #[inline(always)]
 pub fn in_order(_why: &'static str) -> InOrder {
     InOrder

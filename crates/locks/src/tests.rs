@@ -1,33 +1,34 @@
-//! What is noticed, and what is not.
+//! Acquisitions that the checks report, and sound ones that they accept.
 
 use crate::{Class, Condvar, Mutex, RwLock, in_order, might_lock};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
-fn complaint(of: impl FnOnce()) -> String {
-    let panicked = catch_unwind(AssertUnwindSafe(of)).expect_err("it is noticed");
-    panicked.downcast_ref::<String>().expect("with a text").clone()
+/// Runs `acquire`, which must violate the order, and returns the message.
+fn violation(acquire: impl FnOnce()) -> String {
+    let panicked = catch_unwind(AssertUnwindSafe(acquire)).expect_err("the violation panics");
+    panicked.downcast_ref::<String>().expect("the panic has a message").clone()
 }
 
 #[test]
-fn two_orders_are_noticed_though_nobody_waits() {
+fn opposite_orders_are_reported_without_contention() {
     let (first, second) = (Mutex::new(1), Mutex::new(2));
     {
         let _first = first.lock();
         let _second = second.lock();
     }
-    let text = complaint(|| {
+    let text = violation(|| {
         let _second = second.lock();
         let _first = first.lock();
     });
-    assert!(text.contains("seen before") && text.matches("tests.rs").count() >= 6, "{text}");
-    // What was noticed is not entered, and what was held is not any more.
+    assert!(text.contains("opposite order") && text.matches("tests.rs").count() >= 6, "{text}");
+    // The refused edge is not in the graph, and the panic released both locks.
     let _first = first.lock();
     let _second = second.lock();
 }
 
 #[test]
-fn a_longer_cycle_is_noticed_across_threads() {
+fn longer_cycle_across_threads_is_reported() {
     let (a, b, c) = (Mutex::new(()), RwLock::new(()), Mutex::new(()));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -41,7 +42,7 @@ fn a_longer_cycle_is_noticed_across_threads() {
             let _c = c.lock();
         });
     });
-    let text = complaint(|| {
+    let text = violation(|| {
         let _c = c.lock();
         let _a = a.lock();
     });
@@ -49,45 +50,45 @@ fn a_longer_cycle_is_noticed_across_threads() {
 }
 
 #[test]
-fn what_a_thread_has_it_cannot_take() {
+fn acquiring_a_held_lock_is_reported() {
     let mutex = Mutex::new(());
-    assert!(complaint(|| drop((mutex.lock(), mutex.lock()))).contains("that very one"));
+    assert!(violation(|| drop((mutex.lock(), mutex.lock()))).contains("this very lock"));
     let lock = RwLock::new(());
-    assert!(complaint(|| drop((lock.read(), lock.read()))).contains("that very one"));
-    assert!(complaint(|| drop((lock.read(), lock.write()))).contains("that very one"));
+    assert!(violation(|| drop((lock.read(), lock.read()))).contains("this very lock"));
+    assert!(violation(|| drop((lock.read(), lock.write()))).contains("this very lock"));
     let _held = mutex.lock();
     assert!(mutex.try_lock().is_none(), "a try does not wait");
-    assert!(complaint(|| might_lock(&mutex)).contains("that very one"));
+    assert!(violation(|| might_lock(&mutex)).contains("this very lock"));
 }
 
 #[test]
-fn two_of_a_class_need_an_order() {
+fn two_locks_of_a_class_need_in_order() {
     let locks: Vec<_> = (0..2).map(Mutex::new).collect();
-    assert!(complaint(|| drop((locks[0].lock(), locks[1].lock()))).contains("another of that class"));
+    assert!(violation(|| drop((locks[0].lock(), locks[1].lock()))).contains("another lock of this class"));
     let _order = in_order("by index");
     drop((locks[0].lock(), locks[1].lock()));
-    assert!(complaint(|| drop((locks[0].lock(), locks[0].lock()))).contains("that very one"));
+    assert!(violation(|| drop((locks[0].lock(), locks[0].lock()))).contains("this very lock"));
 }
 
 #[test]
-fn a_try_makes_no_edge_to_what_it_takes_but_from_it() {
+fn try_lock_adds_edges_only_from_its_lock() {
     let (first, second) = (Mutex::new(1), Mutex::new(2));
     {
         let _second = second.lock();
-        let _first = first.try_lock().expect("it is free");
+        let _first = first.try_lock().expect("the lock is free");
     }
     {
-        let _first = first.try_lock().expect("it is free");
+        let _first = first.try_lock().expect("the lock is free");
         let _second = second.lock();
     }
-    complaint(|| {
+    violation(|| {
         let _second = second.lock();
         let _first = first.lock();
     });
 }
 
 #[test]
-fn who_waits_for_a_condition_has_let_go() {
+fn condvar_wait_suspends_the_hold() {
     let (mutex, condvar, other) = (Mutex::new(false), Condvar::new(), Mutex::new(()));
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -103,12 +104,12 @@ fn who_waits_for_a_condition_has_let_go() {
     condvar.wait_for(&mut guard, Duration::ZERO);
     drop(other.lock());
     drop(guard);
-    // It is not held any more, for all that it was let go of and taken in between.
+    // The wait restored exactly one hold, which dropping the guard removed.
     drop(mutex.lock());
 }
 
 #[test]
-fn waits_that_are_no_locks_are_part_of_the_order() {
+fn classes_other_than_locks_are_ordered() {
     static HANDLES: Class = Class::new("handles");
     let (commit, transaction) = (Mutex::new(()), 0_u8);
     {
@@ -116,8 +117,8 @@ fn waits_that_are_no_locks_are_part_of_the_order() {
         HANDLES.might_wait(&transaction);
     }
     let handle = HANDLES.hold(&transaction);
-    assert!(complaint(|| drop(commit.lock())).contains("handles"));
-    // Let go of by another thread.
+    assert!(violation(|| drop(commit.lock())).contains("handles"));
+    // Another thread can release the handle.
     std::thread::scope(|scope| drop(scope.spawn(|| drop(handle))));
     drop(commit.lock());
 }

@@ -81,13 +81,16 @@ mod btree;
 mod data;
 mod errno;
 mod errors;
+mod file;
 mod fs;
 mod fsync_log;
+mod import;
 #[cfg(test)]
 #[path = "../tests/support/in_memory.rs"]
 mod in_memory;
 mod items;
 mod maintenance;
+mod mount;
 mod namespace;
 mod options;
 mod space;
@@ -100,10 +103,10 @@ pub use btree::CacheStatistics;
 pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{
-    DirEntry, Entries, Existing, File, FileReader, FileSystem, Inode, IoCompletion, IoOperation, IoQueue,
-    IoRequest, KeptInode, Manifest, ManifestEntry, MemoryUse, Metadata, NewSubvolume, Populate,
-    PopulateObserver, Populated, Walk, WalkEntry, check, check_devices,
+    DirEntry, Entries, File, FileReader, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest,
+    KeptInode, MemoryUse, Metadata, Walk, WalkEntry, check, check_devices,
 };
+pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;
 pub use items::xattr_edit::XattrSet;

@@ -1,12 +1,14 @@
-//! The layers of the crates: a package depends only on those below it.
+//! The layers of crates: a package depends only on packages of lower layers.
 //!
-//! Owns the order of the crates. Looked at are the dependencies and build dependencies of each
-//! `Cargo.toml`, those under `[target]` too. Dev-dependencies may also be crates made for tests.
+//! Owns the order of the crates. The check covers the dependencies, build dependencies and
+//! dev-dependencies of each `Cargo.toml`, those under `[target]` too. Only dev-dependencies may
+//! include the crates made for tests.
 
-use super::Finding;
+use super::finding::Finding;
 use super::sources::{Manifest, Sources};
 
-/// The packages from the top to the bottom; those in a row do not depend on one another.
+/// The packages, from the highest layer to the lowest; those of one layer do not depend on one
+/// another.
 const LAYERS: [&[&str]; 10] = [
     &["xtask", "papilio-fuzz"],
     &["papilio-cli"],
@@ -19,12 +21,12 @@ const LAYERS: [&[&str]; 10] = [
     &["papilio-pagecache"],
     &["papilio-format", "papilio-locks"],
 ];
-/// For tests: what a user gets never needs them.
+/// Packages for tests, which the product must not depend on.
 const TEST_ONLY: [&str; 2] = ["papilio-oracle", "papilio-simulator"];
-/// Who may have them in the product: crates that are tests themselves, or measure.
+/// Packages that may depend on those of [`TEST_ONLY`], because they test or measure themselves.
 const MAY_TEST: [&str; 5] = ["papilio-oracle", "papilio-simulator", "papilio-bench", "papilio-fuzz", "xtask"];
 
-/// 0 is the top.
+/// Returns the index of the layer; 0 is the highest.
 fn rank(package: &str) -> Option<usize> {
     LAYERS.iter().position(|row| row.contains(&package))
 }
@@ -48,9 +50,9 @@ fn check_manifest(manifest: &Manifest) -> Vec<Finding> {
         let why = if dependency.for_tests && for_tests {
             continue;
         } else if other <= own && name != package {
-            "does not lie below it"
+            "is not in a lower layer"
         } else if for_tests && !MAY_TEST.contains(&package) {
-            "is for tests"
+            "is only for tests"
         } else {
             continue;
         };
@@ -65,9 +67,9 @@ fn check_manifest(manifest: &Manifest) -> Vec<Finding> {
 }
 
 struct Dependency {
-    /// Its name in the manifest.
+    /// The key in the manifest.
     key: String,
-    /// Its package, which `package = ` may name.
+    /// The package: the value of `package`, or else the key.
     package: String,
     for_tests: bool,
 }
@@ -89,7 +91,7 @@ fn dependencies(manifest: &toml::Table) -> Vec<Dependency> {
     found
 }
 
-/// The line, from 1, that starts with `key` or with a table named after it.
+/// Returns the line (from 1) that starts with `key` or opens the table of that dependency.
 fn line_of(text: &str, key: &str) -> usize {
     let names = |line: &str| {
         let rest = match line.trim_start().strip_prefix(key) {
@@ -140,7 +142,7 @@ mod tests {
 
     #[test]
     fn a_finding_names_the_line() {
-        let message = "`papilio-format` depends on `papilio`, which does not lie below it";
+        let message = "`papilio-format` depends on `papilio`, which is not in a lower layer";
         let line = |rest| found("papilio-format", rest);
         let plain = line("[dependencies]\npapilio-device-not = '1'\npapilio.workspace = true");
         assert_eq!(plain, [format!("a/Cargo.toml:5: {message}")]);

@@ -1,11 +1,11 @@
-//! What a file opens with: `//!`, and a reason when it is very long.
+//! Every file opens with a `//!` header, and a very long one gives a reason there.
 
-use super::Finding;
+use super::finding::Finding;
 use super::sources::SourceFile;
 
-/// Above this many lines a file's header says why.
+/// A file with more lines than this needs a reason in its header.
 const LONG_FILE_LINES: usize = 1000;
-/// How it says so.
+/// The words that introduce the reason.
 const REASON: &str = "Over 1,000 lines because";
 
 /// Checks one file.
@@ -14,7 +14,7 @@ pub fn check(file: &SourceFile) -> Vec<Finding> {
     let header: Vec<&str> =
         file.text.lines().map_while(|line| line.strip_prefix("//!")).map(str::trim).collect();
     if header.is_empty() {
-        findings.push(Finding::new(&file.path, 1, "does not open with `//!`: say what the file owns"));
+        findings.push(Finding::new(&file.path, 1, "missing `//!` header: say what the file owns"));
     }
     let lines = file.text.lines().count();
     if lines > LONG_FILE_LINES && !header.join(" ").contains(REASON) {
@@ -34,15 +34,15 @@ mod tests {
     }
 
     #[test]
-    fn a_header_is_wanted_first() {
+    fn a_missing_or_late_header_is_found() {
         assert_eq!(messages("//! Owns nothing.\n\nfn a() {}\n"), Vec::<String>::new());
         assert_eq!(messages("").len(), 1);
         let found = messages("// a comment\n//! Too late.\n");
-        assert_eq!(found, ["a.rs:1: does not open with `//!`: say what the file owns"]);
+        assert_eq!(found, ["a.rs:1: missing `//!` header: say what the file owns"]);
     }
 
     #[test]
-    fn a_long_file_gives_its_reason() {
+    fn a_long_file_needs_a_reason() {
         let body = "// line\n".repeat(999);
         assert_eq!(messages(&format!("//! Short.\n{body}")), Vec::<String>::new());
         let found = messages(&format!("//! Long.\n{body}// line\n"));

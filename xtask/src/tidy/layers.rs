@@ -1,11 +1,12 @@
-//! The layers inside `crates/papilio`: a module imports only from those below it.
+//! The layers inside `crates/papilio`: a module imports only from modules of lower layers.
 //!
-//! Owns the layer map. Looked at are `use` trees, paths in code and in attributes, and the tokens of
-//! macros; `crate::`, `self::` and `super::` are resolved, and a name that `lib.rs` re-exports counts
-//! as the module it comes from. `lib.rs` itself stands above all. Tests beside the code are held to
-//! the same rule; those that need a layer above belong in `tests/`.
+//! Owns the layer map. The check covers `use` trees, paths in code and attributes, and the tokens
+//! of macros. It resolves `crate::`, `self::` and `super::`; a name that `lib.rs` re-exports counts
+//! as the module that it comes from. `lib.rs` is above all layers. Unit tests follow the same rule:
+//! tests that need a higher layer belong in `tests/`.
 
-use super::Finding;
+use super::finding::Finding;
+use super::imports::{Import, flatten, is_test_only, item_name};
 use super::sources::{Module, SourceFile, Sources};
 use super::tokens;
 use std::collections::{BTreeMap, BTreeSet};
@@ -14,10 +15,13 @@ use syn::visit::Visit;
 
 /// The crate that has layers.
 const ROOT: &str = "crates/papilio/src/lib.rs";
-/// Its top-level modules, from the top to the bottom.
-const LAYERS: [&str; 11] = [
+/// Its top-level modules, from the highest layer to the lowest.
+const LAYERS: [&str; 14] = [
+    "import",
     "fs",
     "maintenance",
+    "mount",
+    "file",
     "subvolume",
     "namespace",
     "fsync_log",
@@ -28,10 +32,10 @@ const LAYERS: [&str; 11] = [
     "btree",
     "volume",
 ];
-/// Below all of them, for everyone to import.
+/// The modules of the lowest layer, which every module may import.
 const COMMON: [&str; 4] = ["options", "tuning", "errors", "errno"];
 
-/// Checks the layered crate; nothing is found where there is none.
+/// Checks the layered crate, if there is one.
 pub fn check(sources: &Sources) -> Vec<Finding> {
     let Some(root) = sources.file(ROOT) else { return Vec::new() };
     let exports = Exports::of(root);
@@ -46,7 +50,7 @@ pub fn check(sources: &Sources) -> Vec<Finding> {
     findings
 }
 
-/// 0 is the top.
+/// Returns the index of the layer of `module`; 0 is the highest.
 fn rank(module: &str) -> Option<usize> {
     match LAYERS.iter().position(|layer| *layer == module) {
         None if COMMON.contains(&module) => Some(LAYERS.len()),
@@ -59,7 +63,7 @@ fn unknown_modules(root: &SourceFile) -> Vec<Finding> {
     for item in &root.syntax.items {
         if let syn::Item::Mod(module) = item {
             let name = module.ident.to_string();
-            let is_test = module.attrs.iter().any(is_cfg_test);
+            let is_test = is_test_only(&module.attrs);
             if rank(&name).is_none() && !is_test {
                 let message =
                     format!("module `{name}` has no layer: give it one in xtask/src/tidy/layers.rs");
@@ -70,19 +74,14 @@ fn unknown_modules(root: &SourceFile) -> Vec<Finding> {
     findings
 }
 
-fn is_cfg_test(attribute: &syn::Attribute) -> bool {
-    attribute.path().is_ident("cfg")
-        && attribute.parse_args::<syn::Path>().is_ok_and(|path| path.is_ident("test"))
-}
-
-/// What `lib.rs` offers under a name of its own.
+/// The names in `lib.rs`.
 #[derive(Default)]
 struct Exports {
-    /// Re-exported name to the top-level module it is from.
+    /// The top-level module of each re-exported name.
     from: BTreeMap<String, String>,
-    /// Modules of which everything is re-exported.
+    /// Modules that are re-exported by a glob.
     globs: Vec<String>,
-    /// What `lib.rs` defines itself.
+    /// Names that `lib.rs` defines.
     own: BTreeSet<String>,
 }
 
@@ -111,7 +110,7 @@ impl Exports {
         }
     }
 
-    /// The module that `crate::name` is from, if it can be told.
+    /// Returns the top-level module that `crate::name` comes from, if known.
     fn module_of<'a>(&'a self, name: &'a str) -> Option<&'a str> {
         if rank(name).is_some() {
             return Some(name);
@@ -122,55 +121,8 @@ impl Exports {
         if self.own.contains(name) {
             return None;
         }
-        // It can be from any of the globs; the highest is the one to fear.
+        // The name can come from any of the globs: assume the highest.
         self.globs.iter().min_by_key(|module| rank(module)).map(String::as_str)
-    }
-}
-
-fn item_name(item: &syn::Item) -> Option<String> {
-    let ident = match item {
-        syn::Item::Const(item) => &item.ident,
-        syn::Item::Enum(item) => &item.ident,
-        syn::Item::Fn(item) => &item.sig.ident,
-        syn::Item::Macro(item) => item.ident.as_ref()?,
-        syn::Item::Mod(item) => &item.ident,
-        syn::Item::Static(item) => &item.ident,
-        syn::Item::Struct(item) => &item.ident,
-        syn::Item::Trait(item) => &item.ident,
-        syn::Item::Type(item) => &item.ident,
-        syn::Item::Union(item) => &item.ident,
-        _ => return None,
-    };
-    Some(ident.to_string())
-}
-
-/// One leaf of a `use` tree.
-struct Import {
-    segments: Vec<String>,
-    /// The name that it is given; `None` for a glob.
-    name: Option<String>,
-    line: usize,
-}
-
-fn flatten(tree: &syn::UseTree, prefix: &mut Vec<String>, take: &mut impl FnMut(&Import)) {
-    let mut leaf = |last: Option<&syn::Ident>, name: Option<&syn::Ident>, line| {
-        let mut segments = prefix.clone();
-        segments.extend(last.map(ToString::to_string).filter(|last| last != "self" || prefix.is_empty()));
-        let name = name.map(ToString::to_string);
-        take(&Import { segments, name, line });
-    };
-    match tree {
-        syn::UseTree::Path(path) => {
-            prefix.push(path.ident.to_string());
-            flatten(&path.tree, prefix, take);
-            prefix.pop();
-        }
-        syn::UseTree::Name(name) => leaf(Some(&name.ident), Some(&name.ident), name.span().start().line),
-        syn::UseTree::Rename(rename) => {
-            leaf(Some(&rename.ident), Some(&rename.rename), rename.span().start().line);
-        }
-        syn::UseTree::Glob(glob) => leaf(None, None, glob.span().start().line),
-        syn::UseTree::Group(group) => group.items.iter().for_each(|tree| flatten(tree, prefix, take)),
     }
 }
 
@@ -181,23 +133,26 @@ fn check_module(module: &Module, own: usize, file: &SourceFile, exports: &Export
     let mut findings = Vec::new();
     for (absolute, line) in visitor.found {
         let Some(first) = absolute.first() else {
-            let message = format!("`{own_name}` takes the crate's root whole, which hides the layers");
+            let message =
+                format!("`{own_name}` imports the crate's root, which hides the layers: import names");
             findings.push(Finding::new(&file.path, line, message));
             continue;
         };
         let Some(target) = exports.module_of(first) else { continue };
         if rank(target).is_some_and(|target| target < own) {
-            let message =
-                format!("`{own_name}` imports `crate::{}`: `{target}` lies above it", absolute.join("::"));
+            let message = format!(
+                "`{own_name}` imports `crate::{}`: `{target}` is a higher layer",
+                absolute.join("::")
+            );
             findings.push(Finding::new(&file.path, line, message));
         }
     }
     findings
 }
 
-/// Collects paths within the crate, made absolute; an empty one is the crate's root itself.
+/// Collects paths within the crate, made absolute; an empty path is the crate's root.
 struct Paths {
-    /// The module that is open.
+    /// Names of the module around the current item.
     names: Vec<String>,
     found: Vec<(Vec<String>, usize)>,
 }
@@ -221,7 +176,7 @@ impl Paths {
 
     fn add_tokens(&mut self, stream: proc_macro2::TokenStream) {
         for path in tokens::paths(stream) {
-            // A lone `self` is a value, a lone `crate` or `super` a visibility.
+            // A lone `self` is a value; a lone `crate` or `super` is part of a visibility.
             if path.segments.len() > 1 {
                 self.add(&path.segments, path.line);
             }
@@ -256,7 +211,7 @@ impl<'ast> Visit<'ast> for Paths {
     }
 
     fn visit_visibility(&mut self, _: &'ast syn::Visibility) {
-        // `pub(in crate::fs)` names an ancestor; it imports nothing.
+        // `pub(in crate::fs)` names an ancestor and imports nothing.
     }
 
     fn visit_macro(&mut self, call: &'ast syn::Macro) {
@@ -278,7 +233,7 @@ mod tests {
     const LIB: &str = "mod fs; mod space; mod btree; mod volume; mod errors;\n\
                        pub use fs::{File, inner::Dir as Directory}; pub use errors::Error; fn helper() {}";
 
-    /// Findings, with `btree` made of `text` in `btree/cursor.rs`.
+    /// Returns the findings of a crate with the root `lib` whose `btree/cursor.rs` is `text`.
     fn found_below(lib: &str, text: &str) -> Vec<String> {
         let sources = sources(&[
             MANIFEST,
@@ -297,7 +252,7 @@ mod tests {
         found_below(LIB, text)
     }
 
-    const PLACE: &str = "crates/papilio/src/btree/cursor.rs";
+    const CURSOR: &str = "crates/papilio/src/btree/cursor.rs";
 
     #[test]
     fn downward_and_sideways_imports_pass() {
@@ -341,21 +296,22 @@ mod tests {
     }
 
     #[test]
-    fn a_finding_names_place_and_layers() {
-        let expected = format!("{PLACE}:3: `btree` imports `crate::fs::File`: `fs` lies above it");
+    fn a_finding_names_line_and_layers() {
+        let expected = format!("{CURSOR}:3: `btree` imports `crate::fs::File`: `fs` is a higher layer");
         assert_eq!(found("\nuse crate::{\n    fs::File,\n    volume::Map,\n};"), [expected]);
     }
 
     #[test]
-    fn the_root_is_not_taken_whole() {
+    fn importing_the_root_is_found() {
         for text in ["use crate::*;", "use crate as c;", "use super::super::*;", "use crate::{self as c};"] {
-            let whole = format!("{PLACE}:1: `btree` takes the crate's root whole, which hides the layers");
+            let whole =
+                format!("{CURSOR}:1: `btree` imports the crate's root, which hides the layers: import names");
             assert_eq!(found(text), [whole], "{text}");
         }
     }
 
     #[test]
-    fn a_glob_export_is_as_high_as_its_module() {
+    fn a_glob_re_export_counts_as_its_highest_module() {
         let lib = "mod fs; mod space; mod btree; mod volume; mod errors; pub use fs::*; pub use volume::*;";
         assert_eq!(found_below(lib, "use crate::Anything;").len(), 1);
         let lib = "mod fs; mod space; mod btree; mod volume; mod errors; pub use volume::*;";

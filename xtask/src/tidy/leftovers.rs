@@ -1,6 +1,6 @@
-//! `todo!`, `unimplemented!` and `dbg!`, which Clippy sees only in the code that a build compiles.
+//! No `todo!`, `unimplemented!` or `dbg!`. Clippy finds them only in code that the build compiles.
 
-use super::Finding;
+use super::finding::Finding;
 use super::sources::SourceFile;
 use super::tokens;
 use syn::spanned::Spanned;
@@ -40,7 +40,7 @@ mod tests {
     }
 
     #[test]
-    fn leftovers_fire() {
+    fn leftovers_are_found() {
         assert_eq!(
             lines("fn a() { todo!() }\nfn b() { std::unimplemented!(\"x\") }\nfn c() { dbg!(1); }"),
             [1, 2, 3]
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn words_alone_do_not() {
+    fn other_uses_of_the_names_pass() {
         assert_eq!(
             lines("// todo!()\nfn todo() { println!(\"dbg!\"); let dbg = todo != 1; unreachable!() }"),
             [0; 0]

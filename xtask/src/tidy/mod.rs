@@ -1,75 +1,81 @@
-//! The rules of the house that neither the compiler nor Clippy knows.
+//! Rules of the project that neither the compiler nor Clippy checks.
 //!
-//! Owns [`Finding`] and the order in which the checks run; each check is a file of its own:
+//! Owns the order in which the checks run; each check is a file of its own:
 //!
 //! - [`layers`]: no module of `crates/papilio` imports from a layer above it;
-//! - [`crates`]: nor does a crate depend on one above it;
+//! - [`crates`]: no crate depends on one above it;
+//! - [`cycles`]: the files of a crate do not import one another in a circle;
 //! - [`sources`]: every `.rs` file is reached by `mod` from a crate's root;
-//! - [`functions`]: no function is longer than the limit, or than its entry in the ratchet allows;
+//! - [`functions`]: no function is longer than the limit;
 //! - [`headers`]: every file opens with `//!`, and one over 1,000 lines says there why;
+//! - [`long_lines`]: comments and documents are at most 100 columns wide;
+//! - [`headless`]: no clause in a comment begins with "who", "whoever" or "what";
 //! - [`leftovers`]: no `todo!`, `unimplemented!` or `dbg!`.
 //!
-//! Each takes parsed sources and gives findings, so that its tests need no workspace on disk.
+//! Each takes parsed sources and returns findings, so its tests need no workspace on disk. The
+//! [`ratchet`] holds the exceptions from `functions`, `cycles`, `long_lines` and `headless`.
 
+mod areas;
+mod comments;
+mod counts;
 mod crates;
+mod cycles;
+mod finding;
 mod functions;
 mod headers;
+mod headless;
+mod imports;
 mod layers;
 mod leftovers;
+mod long_lines;
+mod module_graph;
 mod ratchet;
 mod sources;
 mod tokens;
 
-use ratchet::Ratchet;
+use finding::Finding;
+use ratchet::{Measured, Ratchet};
 use sources::Sources;
-use std::fmt;
 use std::path::Path;
 
-/// Where the longest functions are listed.
+/// The file of the exceptions.
 const RATCHET: &str = "xtask/tidy-ratchet.toml";
 
-/// A broken rule, and where.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Finding {
-    /// Path from the workspace's root.
-    pub path: String,
-    /// Line, from 1.
-    pub line: usize,
-    /// What is wrong, and what to do.
-    pub message: String,
-}
-
-impl Finding {
-    /// A finding at `line` (from 1) of `path`.
-    pub fn new(path: &str, line: usize, message: impl Into<String>) -> Self {
-        Self { path: path.to_owned(), line, message: message.into() }
-    }
-}
-
-impl fmt::Display for Finding {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}: {}", self.path, self.line, self.message)
-    }
-}
-
-/// Checks the workspace at `root` and prints what is found; `Ok(true)` when nothing is.
+/// Checks the workspace at `root` and prints the findings; `Ok(true)` when there are none.
 ///
 /// # Errors
 /// A file that cannot be read or parsed.
 pub fn run(root: &Path, tighten: bool) -> anyhow::Result<bool> {
     let sources = Sources::load(root)?;
     let lengths = functions::measure(&sources);
+    let components = cycles::components(&module_graph::build(&sources));
+    let long_lines: Vec<Finding> = sources
+        .files()
+        .flat_map(long_lines::check_comments)
+        .chain(sources.documents().iter().flat_map(long_lines::check_document))
+        .collect();
+    let headless_clauses: Vec<Finding> = sources.files().flat_map(headless::check).collect();
+
     let ratchet_path = root.join(RATCHET);
     let mut ratchet = Ratchet::load(&ratchet_path)?;
     if tighten {
-        ratchet.tighten(&lengths);
+        ratchet.tighten(&Measured {
+            lengths: functions::longest(&lengths),
+            cycles: cycles::measure(&components),
+            long_lines: counts::by_area(&long_lines),
+            headless_clauses: counts::by_area(&headless_clauses),
+        });
         ratchet.save(&ratchet_path)?;
     }
 
     let mut findings = sources.dead_files();
     findings.extend(crates::check(&sources));
     findings.extend(layers::check(&sources));
+    findings.extend(cycles::check(&components, &ratchet, RATCHET));
     findings.extend(functions::check(&lengths, &ratchet, RATCHET));
+    findings.extend(counts::check(long_lines, &ratchet.long_lines, "long_lines", RATCHET));
+    let allowed = &ratchet.headless_clauses;
+    findings.extend(counts::check(headless_clauses, allowed, "headless_clauses", RATCHET));
     for file in sources.files() {
         findings.extend(headers::check(file));
         findings.extend(leftovers::check(file));
@@ -85,4 +91,16 @@ pub fn run(root: &Path, tighten: bool) -> anyhow::Result<bool> {
         println!("tidy: {} findings", findings.len());
     }
     Ok(findings.is_empty())
+}
+
+/// Prints every cycle of the workspace at `root`, allowed or not, and how each could be ended.
+///
+/// # Errors
+/// A file that cannot be read or parsed.
+pub fn print_cycles(root: &Path) -> anyhow::Result<()> {
+    let graph = module_graph::build(&Sources::load(root)?);
+    for component in cycles::components(&graph) {
+        print!("{}", cycles::describe(&graph, &component));
+    }
+    Ok(())
 }

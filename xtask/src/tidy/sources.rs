@@ -1,11 +1,12 @@
-//! The workspace's files, parsed, and which module of which crate each of them is.
+//! The parsed files of the workspace, and the modules that they are.
 //!
 //! Owns [`Sources`], [`SourceFile`] and [`Module`]. Every `Cargo.toml` with a package gives crate
-//! roots (`lib.rs`, `main.rs`, `src/bin`, `tests`, `benches`, `examples`, `build.rs`, and each
-//! `path = ` of a target); from there `mod` declarations are followed, `#[path]` and literal
-//! `include!` too. What is not reached that way is dead. A `mod` that a macro writes is not seen.
+//! roots: `lib.rs`, `main.rs`, `build.rs`, files of `src/bin`, `tests`, `benches` and `examples`,
+//! and the `path` of each target. From the roots, [`Sources`] follows `mod` declarations, `#[path]`
+//! and literal `include!`. A file that is not reached is dead. A `mod` that a macro generates is
+//! not followed.
 
-use super::Finding;
+use super::finding::Finding;
 use anyhow::Context;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
@@ -30,6 +31,14 @@ impl SourceFile {
     }
 }
 
+/// One Markdown file.
+pub struct Document {
+    /// Path from the workspace's root, with `/`.
+    pub path: String,
+    /// Content.
+    pub text: String,
+}
+
 /// One `Cargo.toml` with a package.
 pub struct Manifest {
     /// Path from the workspace's root.
@@ -41,18 +50,18 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// The folder, `""` for the workspace's root, otherwise with a `/` at the end.
+    /// Returns the directory: empty for the workspace's root, otherwise with a `/` at the end.
     fn folder(&self) -> &str {
-        self.path.strip_suffix("Cargo.toml").expect("a manifest's name")
+        self.path.strip_suffix("Cargo.toml").expect("a manifest's path ends in Cargo.toml")
     }
 
-    /// The package's name.
+    /// Returns the package's name.
     pub fn package(&self) -> &str {
         self.table["package"].get("name").and_then(toml::Value::as_str).unwrap_or("")
     }
 }
 
-/// A place of a file in a crate: one file can be several modules, in several crates.
+/// A file as a module of a crate. One file can be several modules, in several crates.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Module {
     /// Path of the crate's root file.
@@ -63,28 +72,32 @@ pub struct Module {
     pub file: String,
 }
 
-/// All files.
+/// The files of the workspace.
 pub struct Sources {
     files: BTreeMap<String, SourceFile>,
     manifests: Vec<Manifest>,
+    documents: Vec<Document>,
     modules: BTreeSet<Module>,
 }
 
 impl Sources {
-    /// Reads and parses everything below `root` but `target` and hidden folders.
+    /// Reads and parses all files below `root`, except in hidden and generated directories.
     pub fn load(root: &Path) -> anyhow::Result<Self> {
         let mut texts = Vec::new();
         read_folder(root, root, &mut texts)?;
         Self::from_texts(texts)
     }
 
-    /// The same from memory: pairs of path and content.
+    /// Parses files in memory, given as pairs of path and content.
     pub fn from_texts(texts: impl IntoIterator<Item = (String, String)>) -> anyhow::Result<Self> {
         let mut files = BTreeMap::new();
         let mut manifests = Vec::new();
+        let mut documents = Vec::new();
         for (path, text) in texts {
             if path.ends_with(".rs") {
                 files.insert(path.clone(), SourceFile::parse(&path, &text)?);
+            } else if path.ends_with(".md") {
+                documents.push(Document { path, text });
             } else {
                 let table: toml::Table = toml::from_str(&text).with_context(|| path.clone())?;
                 if table.contains_key("package") {
@@ -92,34 +105,39 @@ impl Sources {
                 }
             }
         }
-        let mut sources = Self { files, manifests, modules: BTreeSet::new() };
+        let mut sources = Self { files, manifests, documents, modules: BTreeSet::new() };
         for root in sources.roots() {
             sources.follow(Module { root: root.clone(), names: Vec::new(), file: root });
         }
         Ok(sources)
     }
 
-    /// Every `.rs` file, by path.
+    /// Returns every `.rs` file, by path.
     pub fn files(&self) -> impl ExactSizeIterator<Item = &SourceFile> {
         self.files.values()
     }
 
-    /// The file at `path`.
+    /// Returns the file at `path`.
     pub fn file(&self, path: &str) -> Option<&SourceFile> {
         self.files.get(path)
     }
 
-    /// Every package's manifest.
+    /// Returns every package's manifest.
     pub fn manifests(&self) -> &[Manifest] {
         &self.manifests
     }
 
-    /// Every module that is a file.
+    /// Returns every Markdown file.
+    pub fn documents(&self) -> &[Document] {
+        &self.documents
+    }
+
+    /// Returns every module that is a file.
     pub fn modules(&self) -> impl Iterator<Item = &Module> {
         self.modules.iter()
     }
 
-    /// Files that no crate's root reaches.
+    /// Returns a finding for each file that no crate's root reaches.
     pub fn dead_files(&self) -> Vec<Finding> {
         let alive: BTreeSet<&str> = self.modules.iter().map(|module| module.file.as_str()).collect();
         let dead = self.files.keys().filter(|path| !alive.contains(path.as_str()));
@@ -143,7 +161,7 @@ impl Sources {
 
     fn follow(&mut self, module: Module) {
         let Some(file) = self.files.get(&module.file) else { return };
-        // A file that includes itself would be followed for ever.
+        // The depth limit ends the recursion of a file that includes itself.
         if !self.modules.insert(module.clone()) || module.names.len() > 64 {
             return;
         }
@@ -157,11 +175,12 @@ impl Sources {
     }
 }
 
-/// Collects the `mod name;` and `include!("file")` of a file, with the files that may be meant.
+/// Collects the `mod name;` and `include!("file")` of a file.
 struct Declarations<'a> {
     module: &'a Module,
-    /// Names of the inline modules that are open.
+    /// Names of the inline modules around the current item.
     inline: Vec<String>,
+    /// Names of each module, and the files that could be it.
     found: Vec<(Vec<String>, Vec<String>)>,
 }
 
@@ -174,12 +193,12 @@ impl<'a> Declarations<'a> {
         self.module.names.iter().chain(&self.inline).cloned().collect()
     }
 
-    /// The folder of the file itself.
+    /// Returns the directory of the file.
     fn own_folder(&self) -> PathBuf {
         Path::new(&self.module.file).parent().unwrap_or(Path::new("")).to_path_buf()
     }
 
-    /// The folder in which the children of the innermost open module lie.
+    /// Returns the directory for child modules of the innermost inline module.
     fn child_folder(&self) -> PathBuf {
         let path = Path::new(&self.module.file);
         let mut folder = self.own_folder();
@@ -232,7 +251,7 @@ fn path_attribute(attributes: &[syn::Attribute]) -> Option<String> {
     })
 }
 
-/// Whether Cargo takes `inside`, a path within a package, for a target without being told.
+/// Whether Cargo makes `inside`, a path within a package, a target by default.
 fn is_default_root(inside: &str) -> bool {
     if ["src/lib.rs", "src/main.rs", "build.rs"].contains(&inside) {
         return true;
@@ -245,7 +264,7 @@ fn is_default_root(inside: &str) -> bool {
     })
 }
 
-/// The paths that a manifest's targets name, from its folder.
+/// Returns the paths that the targets of `manifest` name, relative to it.
 fn target_paths(manifest: &toml::Table) -> BTreeSet<String> {
     let mut paths = BTreeSet::new();
     let mut add = |target: &toml::Value| {
@@ -262,7 +281,7 @@ fn target_paths(manifest: &toml::Table) -> BTreeSet<String> {
     paths
 }
 
-/// `a/./b/../c` as `a/c`, with `/`.
+/// Normalises `a/./b/../c` to `a/c`.
 fn normalise(path: &Path) -> String {
     let mut parts: Vec<String> = Vec::new();
     for component in path.components() {
@@ -273,6 +292,11 @@ fn normalise(path: &Path) -> String {
         }
     }
     parts.join("/")
+}
+
+/// Whether the file `name` is read: Rust, Markdown and manifests are.
+fn is_read(name: &str) -> bool {
+    name.ends_with(".rs") || name.ends_with(".md") || name == "Cargo.toml"
 }
 
 fn read_folder(root: &Path, folder: &Path, texts: &mut Vec<(String, String)>) -> anyhow::Result<()> {
@@ -286,9 +310,9 @@ fn read_folder(root: &Path, folder: &Path, texts: &mut Vec<(String, String)>) ->
             if !generated && !name.starts_with('.') {
                 read_folder(root, &path, texts)?;
             }
-        } else if kind.is_file() && (name.ends_with(".rs") || name == "Cargo.toml") {
+        } else if kind.is_file() && is_read(&name) {
             let text = std::fs::read_to_string(&path).with_context(|| path.display().to_string())?;
-            let inside = path.strip_prefix(root).expect("walked from the root");
+            let inside = path.strip_prefix(root).expect("the walk starts at the root");
             texts.push((normalise(inside), text));
         }
     }
@@ -299,7 +323,7 @@ fn read_folder(root: &Path, folder: &Path, texts: &mut Vec<(String, String)>) ->
 pub mod tests {
     use super::*;
 
-    /// Sources from pairs of path and content.
+    /// Parses pairs of path and content.
     pub fn sources(texts: &[(&str, &str)]) -> Sources {
         Sources::from_texts(texts.iter().map(|(path, text)| ((*path).to_owned(), (*text).to_owned())))
             .expect("synthetic sources parse")
@@ -361,7 +385,7 @@ pub mod tests {
     }
 
     #[test]
-    fn a_folder_is_read_without_its_generated_files() {
+    fn loading_skips_generated_and_hidden_directories() {
         let folder = tempfile::tempdir().expect("a temporary folder");
         let write = |path: &str, text: &str| {
             let path = folder.path().join(path);
@@ -381,8 +405,8 @@ pub mod tests {
     }
 
     #[test]
-    fn a_parse_error_names_the_place() {
-        let error = SourceFile::parse("a.rs", "fn ok() {}\nfn (").err().expect("no Rust");
+    fn a_parse_error_names_file_and_line() {
+        let error = SourceFile::parse("a.rs", "fn ok() {}\nfn (").err().expect("the text does not parse");
         assert!(error.to_string().starts_with("a.rs:2: "), "{error}");
     }
 }

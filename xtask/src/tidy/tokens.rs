@@ -1,32 +1,39 @@
-//! Macro arguments, which the parser leaves as tokens.
+//! Paths and macro calls inside of macro arguments, which the parser leaves as tokens.
 //!
-//! Owns the walk over tokens that finds macro calls and `crate::`, `super::` and `self::` paths in
-//! them, so that a macro hides neither from the other checks.
+//! The other checks use these functions to look inside macros.
 
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 
-/// A path found in tokens.
+/// A path in tokens.
 #[derive(Debug, PartialEq, Eq)]
 pub struct TokenPath {
-    /// Its segments; only paths that start with `crate`, `super` or `self` are collected.
+    /// The segments, at least one.
     pub segments: Vec<String>,
     /// Line, from 1.
     pub line: usize,
 }
 
-/// Every path in `tokens` that starts with `crate`, `super` or `self`; a group is spread
-/// (`crate::{a, b::c}` is two).
+/// Returns every path in `tokens` that starts with `crate`, `super` or `self`. A group is expanded:
+/// `crate::{a, b::c}` is two paths.
 pub fn paths(tokens: TokenStream) -> Vec<TokenPath> {
+    let mut found = all_paths(tokens);
+    found.retain(|path| ["crate", "super", "self"].contains(&path.segments[0].as_str()));
+    found
+}
+
+/// Returns every path in `tokens`, single names included, but not the names of fields, methods and
+/// lifetimes.
+pub fn all_paths(tokens: TokenStream) -> Vec<TokenPath> {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut found = Vec::new();
     let mut position = 0;
     while position < trees.len() {
         match &trees[position] {
-            TokenTree::Ident(ident) if ["crate", "super", "self"].iter().any(|word| ident == word) => {
+            TokenTree::Ident(_) if !is_member(&trees, position) => {
                 position = path_at(&trees, position, &[], &mut found);
             }
             TokenTree::Group(group) => {
-                found.extend(paths(group.stream()));
+                found.extend(all_paths(group.stream()));
                 position += 1;
             }
             _ => position += 1,
@@ -35,7 +42,16 @@ pub fn paths(tokens: TokenStream) -> Vec<TokenPath> {
     found
 }
 
-/// Collects the path that starts at `start`, below `prefix`; gives the position after it.
+/// Whether the name at `position` follows a `.` that is not part of `..`, or a lifetime's `'`.
+fn is_member(trees: &[TokenTree], position: usize) -> bool {
+    let punct = |back: usize| match position.checked_sub(back).map(|before| &trees[before]) {
+        Some(TokenTree::Punct(punct)) => Some(punct.as_char()),
+        _ => None,
+    };
+    punct(1) == Some('\'') || (punct(1) == Some('.') && punct(2) != Some('.'))
+}
+
+/// Adds the path that starts at `start`, below `prefix`, to `found`; returns the position after it.
 fn path_at(trees: &[TokenTree], start: usize, prefix: &[String], found: &mut Vec<TokenPath>) -> usize {
     let line = trees[start].span().start().line;
     let mut segments = prefix.to_vec();
@@ -59,7 +75,7 @@ fn path_at(trees: &[TokenTree], start: usize, prefix: &[String], found: &mut Vec
     position
 }
 
-/// Collects what a brace group of a `use` tree names, below `prefix`.
+/// Adds the paths of a brace group of a `use` tree, below `prefix`, to `found`.
 fn spread(tokens: TokenStream, prefix: &[String], found: &mut Vec<TokenPath>) {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut expects_path = true;
@@ -83,7 +99,7 @@ fn is_separator(trees: &[TokenTree], position: usize) -> bool {
     colon(0) == Some(Spacing::Joint) && colon(1).is_some()
 }
 
-/// Every `name!` in `tokens`: name and line.
+/// Returns the name and line of every macro call `name!` in `tokens`.
 pub fn macro_calls(tokens: TokenStream) -> Vec<(String, usize)> {
     let trees: Vec<TokenTree> = tokens.into_iter().collect();
     let mut found = Vec::new();
@@ -91,7 +107,7 @@ pub fn macro_calls(tokens: TokenStream) -> Vec<(String, usize)> {
         match tree {
             TokenTree::Group(group) => found.extend(macro_calls(group.stream())),
             TokenTree::Ident(ident) => {
-                // `a != b` has a joint `!`.
+                // In `a != b` the `!` is joint with the `=`.
                 let called = matches!(
                     trees.get(position + 1),
                     Some(TokenTree::Punct(punct)) if punct.as_char() == '!' && punct.spacing() == Spacing::Alone
@@ -126,12 +142,19 @@ mod tests {
     }
 
     #[test]
-    fn other_paths_are_not() {
+    fn all_paths_skip_members_and_lifetimes() {
+        let tokens: TokenStream = "a.b(c::d, &'e f, 0..g)".parse().expect("tokens");
+        let names: Vec<String> = all_paths(tokens).iter().map(|path| path.segments.join("::")).collect();
+        assert_eq!(names, ["a", "c::d", "f", "g"]);
+    }
+
+    #[test]
+    fn other_paths_are_skipped() {
         assert_eq!(found("fs::x, std::fs::y, \"crate::fs\", 'a': b"), Vec::<String>::new());
     }
 
     #[test]
-    fn calls_are_told_from_comparisons() {
+    fn macro_calls_differ_from_comparisons() {
         let tokens: TokenStream = "f(a!(), { b![1] }); c != d; !e".parse().expect("tokens");
         let names: Vec<String> = macro_calls(tokens).into_iter().map(|call| call.0).collect();
         assert_eq!(names, ["a", "b"]);

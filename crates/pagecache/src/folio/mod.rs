@@ -286,7 +286,7 @@ impl FolioWrite {
     /// Gives up the reference, which the caller has frozen, and the lock, which it lets go itself.
     pub(crate) fn forget<'a>(self) -> &'a Record {
         let record = self.folio.record;
-        self.held.let_go();
+        self.held.release();
         std::mem::forget(self);
         // SAFETY: records live as long as the cache, which the caller, who froze the folio, keeps alive.
         unsafe { record.as_ref() }
@@ -372,7 +372,7 @@ impl FolioFill {
     pub fn finish_write(mut self) -> FolioWrite {
         let folio = self.folio.take().expect("only finishing takes it");
         folio.record().set(flag::UPTODATE);
-        self.held.let_go();
+        self.held.release();
         FolioWrite::from_locked(folio)
     }
 }

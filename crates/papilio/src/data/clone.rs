@@ -1,20 +1,26 @@
 //! Reflinks: a range of one file becomes a range of another that shares its extents.
 //!
-//! Owns [`CloneRange`], which checks a request once and carries it out in steps. Invariants: both ends of
-//! what is shared are sector boundaries; an extent that is shared has a reference for each item that
-//! stands for a part of it; files with and without data checksums never share, as each would break the
-//! other's promise. Inline data is copied. Locks: as [`super::file_edit`], and the layer above holds both
-//! inodes'. Kernel counterparts: `btrfs_remap_file_range`, `btrfs_clone` (`fs/btrfs/reflink.c`),
-//! `generic_remap_file_range_prep` (`fs/remap_range.c`).
+//! Owns [`CloneRange`], which checks a request once and carries it out in steps.
+//!
+//! Invariants:
+//! - Both ends of a shared range are sector boundaries.
+//! - A shared extent has a reference for each item that stands for a part of it.
+//! - A file with data checksums and one without never share extents: each would break the other's promise.
+//! - Inline data is copied.
+//!
+//! Locks: as [`super::file_edit`]; the floor above holds the locks of both inodes. Kernel counterparts:
+//! `btrfs_remap_file_range`, `btrfs_clone` (`fs/btrfs/reflink.c`), `generic_remap_file_range_prep`
+//! (`fs/remap_range.c`).
 
 use crate::btree::LiveTree;
-use crate::data::extend::reach;
+use crate::data::data_context::DataContext;
 use crate::data::file_edit::{FileEdit, WriteContext};
-use crate::data::inline::move_out_of_line;
+use crate::data::progress::{Progress, STEP_EXTENTS};
 use crate::data::read::{FileData, ReadContext};
-use crate::data::stored_extents::{StoredExtent, StoredExtents};
-use crate::data::truncate::{Progress, STEP_EXTENTS};
-use crate::data::write::write;
+use crate::data::rewrite::{SectorRewrite, fill_gap};
+use crate::data::stored_extents::{StoredExtent, StoredExtents, inline_extent};
+use crate::data::write::PreparedWrite;
+use crate::data::write_rules::WriteRules;
 use crate::errors::{Error, Result};
 use papilio_format::items::file_extent::{ExtentPart, FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::{InodeFlags, InodeItem};
@@ -48,6 +54,14 @@ pub(crate) struct CloneRange {
     touches: bool,
 }
 
+/// The prepared first phase of a step.
+pub(crate) enum PreparedClone<'a> {
+    /// A copy of the source's inline data, up to source offset `end`.
+    Copy { copy: PreparedWrite<'a>, end: u64 },
+    /// Extents are shared, after this rewrite.
+    Share(SectorRewrite<'a>),
+}
+
 fn invalid<T>(reason: &str) -> Result<T> {
     Err(Error::Invalid(format!("clone: {reason}")))
 }
@@ -62,18 +76,18 @@ impl CloneRange {
     /// the end of the source, ranges of one file that overlap, or files of which only one has checksums;
     /// [`crate::PathError::TooLarge`].
     pub(crate) fn new(
-        context: &WriteContext<'_>,
+        rules: &WriteRules<'_>,
         source: &CloneSource<'_>,
         from: FileOffset,
         length: u64,
         target: &FileEdit<'_>,
         to: FileOffset,
     ) -> Result<Option<Self>> {
-        Self::checked(context, source, from, length, target, to, true)
+        Self::checked(rules, source, from, length, target, to, true)
     }
 
     pub(crate) fn checked(
-        context: &WriteContext<'_>,
+        rules: &WriteRules<'_>,
         source: &CloneSource<'_>,
         from: FileOffset,
         length: u64,
@@ -81,7 +95,7 @@ impl CloneRange {
         to: FileOffset,
         touches: bool,
     ) -> Result<Option<Self>> {
-        let (sector, size) = (context.sector(), source.item.size);
+        let (sector, size) = (rules.sector(), source.item.size);
         let summed = |item: &InodeItem| !item.flags.contains(InodeFlags::NODATASUM);
         if summed(&source.item) != summed(&target.item) {
             return invalid("one of the files has no data checksums");
@@ -100,11 +114,11 @@ impl CloneRange {
         if length > left {
             return invalid("the range reaches behind the end of the source");
         }
-        let target_end = context.end_of(target, to, length)?;
+        let target_end = rules.end_of(target.inode, to, length)?;
         if !length.is_multiple_of(sector) && (length < left || target_end < target.item.size) {
             return invalid("the length is not a multiple of the sector size");
         }
-        let whole = context.round_up(length);
+        let whole = rules.round_up(length);
         let same = source.inode == target.inode && source.tree.id() == target.tree.id();
         if same && from.0 < to.0 + whole && to.0 < from.0 + whole {
             return invalid("ranges of one file overlap");
@@ -117,38 +131,110 @@ impl CloneRange {
         self.done.min(self.target_end - self.target)
     }
 
-    /// Does a bounded part of it.
+    /// Prepares the next step: copies inline data of the source, and writes what the step needs written anew first.
     ///
     /// # Errors
     /// [`Error::NoSpace`], or what reading and writing meets.
+    pub(crate) fn prepare<'a>(
+        &self,
+        context: &DataContext<'a>,
+        source: &CloneSource<'_>,
+        target: &FileEdit<'_>,
+    ) -> Result<PreparedClone<'a>> {
+        let start = self.source + self.done;
+        let tree = source.tree.tree();
+        let inline = inline_extent(&tree, source.inode, context.geometry.sector_size)?;
+        if let Some(inline_end) = inline.map(|inline| inline.end).filter(|&end| start < end) {
+            drop(tree);
+            let end = inline_end.min(self.source + self.length);
+            let to = self.target + self.done;
+            let mut bytes = vec![0; (end - start).min(self.target_end - to) as usize];
+            source.read(context, start, &mut bytes)?;
+            let copy = PreparedWrite::new(context, target, FileOffset(to), &bytes)?;
+            return Ok(PreparedClone::Copy { copy, end });
+        }
+        if self.done > 0 {
+            return Ok(PreparedClone::Share(SectorRewrite::default()));
+        }
+        let covered = self.target..self.target + self.length;
+        let rewrite = SectorRewrite::prepare(context, target, Some(&covered), Some(self.target))?;
+        Ok(PreparedClone::Share(rewrite))
+    }
+
+    /// Makes a step of a bounded size.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`], or what reading and changing trees meets.
     pub(crate) fn step(
         &mut self,
         context: &WriteContext<'_>,
         source: &CloneSource<'_>,
         target: &mut FileEdit<'_>,
+        prepared: &mut PreparedClone<'_>,
     ) -> Result<Progress> {
-        self.limited_step(context, source, target, STEP_EXTENTS)
+        self.limited_step(context, source, target, prepared, STEP_EXTENTS)
     }
 
     /// As [`CloneRange::step`], of at most `limit` extents of the source.
+    ///
+    /// # Errors
+    /// As [`CloneRange::step`].
     pub(crate) fn limited_step(
         &mut self,
         context: &WriteContext<'_>,
         source: &CloneSource<'_>,
         target: &mut FileEdit<'_>,
+        prepared: &mut PreparedClone<'_>,
         limit: usize,
     ) -> Result<Progress> {
-        if self.done == 0 {
-            let end = self.target + self.length;
-            move_out_of_line(context, target, Some((self.target, end)))?;
-            reach(context, target, self.target)?;
-            context.space.settle();
+        match prepared {
+            PreparedClone::Copy { copy, end } => {
+                self.publish_copy(context, target, copy)?;
+                self.done = *end - self.source;
+            }
+            PreparedClone::Share(rewrite) => {
+                rewrite.publish(context, target)?;
+                if self.done == 0 {
+                    fill_gap(context, target, self.target)?;
+                }
+                let reached = self.share_step(context, source, target, limit)?;
+                self.done = reached - self.source;
+            }
         }
+        Ok(if self.done == self.length { Progress::Done } else { Progress::More })
+    }
+
+    /// Publishes a copy of the source's inline data.
+    fn publish_copy(
+        &self,
+        context: &WriteContext<'_>,
+        target: &mut FileEdit<'_>,
+        copy: &mut PreparedWrite<'_>,
+    ) -> Result<()> {
+        let before = target.item;
+        copy.publish(context, target)?;
+        if !self.touches {
+            let InodeItem { mtime, ctime, sequence, .. } = before;
+            let item = InodeItem { mtime, ctime, sequence, ..target.item };
+            let changes = context.changes(target);
+            target.publish(context, changes, item)?;
+        }
+        Ok(())
+    }
+
+    /// Shares at most `limit` extents, and returns the source offset that it reached.
+    fn share_step(
+        &self,
+        context: &WriteContext<'_>,
+        source: &CloneSource<'_>,
+        target: &mut FileEdit<'_>,
+        limit: usize,
+    ) -> Result<u64> {
         let (start, end) = (self.source + self.done, self.source + self.length);
-        let sector_size = context.geometry().sector_size;
+        let sector_size = context.geometry.sector_size;
         let mut extents = Vec::new();
         let mut reached = end;
-        // Only now: what came before may have changed it, where source and target are one file.
+        // Read after the rewrite, which may have changed the source, too, where both are one file.
         let tree = source.tree.tree();
         for extent in StoredExtents::new(&tree, source.inode, sector_size, start, end) {
             let extent = extent?;
@@ -156,44 +242,14 @@ impl CloneRange {
                 reached = extent.start;
                 break;
             }
+            assert!(!extent.is_inline(), "inline data was copied by an earlier step");
             extents.push(extent);
         }
-        if extents.first().is_some_and(StoredExtent::is_inline) {
-            let inline = extents.swap_remove(0);
-            return self.copy_inline(context, source, target, &inline);
-        }
-        reached = self.share(context, target, &extents, start, reached)?;
-        self.done = reached - self.source;
-        Ok(if self.done == self.length { Progress::Done } else { Progress::More })
+        drop(tree);
+        self.share(context, target, &extents, start, reached)
     }
 
-    /// Copies what is inline, up to the end of its sector.
-    fn copy_inline(
-        &mut self,
-        context: &WriteContext<'_>,
-        source: &CloneSource<'_>,
-        target: &mut FileEdit<'_>,
-        inline: &StoredExtent,
-    ) -> Result<Progress> {
-        let start = self.source + self.done;
-        let end = inline.end.min(self.source + self.length);
-        let to = self.target + self.done;
-        let wanted = (end - start).min(self.target_end - to);
-        let mut bytes = vec![0; wanted as usize];
-        source.read(context, start, &mut bytes)?;
-        let before = target.item;
-        write(context, target, FileOffset(to), &bytes)?;
-        if !self.touches {
-            let InodeItem { mtime, ctime, sequence, .. } = before;
-            let item = InodeItem { mtime, ctime, sequence, ..target.item };
-            let changes = context.changes(target);
-            target.publish(context, changes, item)?;
-        }
-        self.done = end - self.source;
-        Ok(if self.done == self.length { Progress::Done } else { Progress::More })
-    }
-
-    /// Lets the target have what the source has from `start` to `end`; says how far it came.
+    /// Puts the source's `extents` from `start` to `end` into the target, and returns the source offset that it reached.
     fn share(
         &self,
         context: &WriteContext<'_>,
@@ -205,7 +261,7 @@ impl CloneRange {
         let there = |offset: u64| offset - self.source + self.target;
         let mut changes = context.changes(target);
         let tree = target.tree.tree();
-        // What the target loses is bounded too.
+        // The number of extents that the target loses is bounded, too.
         let end = changes.drop_range(&tree, there(start), there(end), 2 * STEP_EXTENTS)? - self.target
             + self.source;
         drop(tree);
@@ -252,7 +308,7 @@ impl CloneSource<'_> {
     ///
     /// # Errors
     /// What reading meets.
-    pub(crate) fn read(&self, context: &WriteContext<'_>, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    pub(crate) fn read(&self, context: &DataContext<'_>, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let sums = context.checksum_tree.tree();
         let reading = ReadContext::new(Arc::clone(context.volume), Some(sums), true);
         let (inode, item) = (self.inode, &self.item);

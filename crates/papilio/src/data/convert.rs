@@ -7,8 +7,8 @@
 
 use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::file_extents_edit::{is_plain, on_disk};
+use crate::data::progress::Progress;
 use crate::data::stored_extents::{StoredExtent, StoredExtents};
-use crate::data::truncate::Progress;
 use crate::errors::Result;
 use crate::space::RangeSet;
 use papilio_format::items::file_extent::{ExtentPart, FileExtentContent, FileExtentItem};

@@ -13,7 +13,7 @@ use papilio_format::{ChecksumType, Geometry, ItemType, LogicalAddress, objectid}
 use std::ops::Range;
 
 /// The sums of what was written, a run of sectors at a time.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct SumRuns {
     checksum_type: ChecksumType,
     sector_size: usize,
@@ -45,17 +45,6 @@ impl SumRuns {
     /// Whether there are none.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
-    }
-
-    /// Adds the sums of `data`, whole sectors, which lie at `start`. No range may be added twice.
-    pub(crate) fn add(&mut self, start: LogicalAddress, data: &[u8]) {
-        assert!(data.len().is_multiple_of(self.sector_size), "sums are of whole sectors");
-        let first = self.sums.len();
-        self.sums.reserve(self.size_of(data.len()));
-        for sector in data.chunks_exact(self.sector_size) {
-            self.sums.extend_from_slice(self.checksum_type.compute(sector).as_bytes());
-        }
-        self.push(start, data.len() / self.sector_size, first);
     }
 
     /// Bytes of the sums of `length` bytes of data.

@@ -5,7 +5,8 @@
 //! `btrfs_extent_same` (`fs/btrfs/reflink.c`), `vfs_dedupe_file_range_compare` (`fs/remap_range.c`).
 
 use crate::data::clone::{CloneRange, CloneSource};
-use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::data_context::DataContext;
+use crate::data::file_edit::FileEdit;
 use crate::errors::{Error, Result};
 use papilio_format::FileOffset;
 
@@ -34,7 +35,7 @@ pub(crate) enum Deduped {
 /// [`Error::Invalid`] as for [`CloneRange::new`], and for a range that reaches behind the end of the
 /// target; what reading meets.
 pub(crate) fn dedupe(
-    context: &WriteContext<'_>,
+    context: &DataContext<'_>,
     source: &CloneSource<'_>,
     from: FileOffset,
     length: u64,
@@ -51,7 +52,7 @@ pub(crate) fn dedupe(
     if length == 0 {
         return Ok(Deduped::Nothing);
     }
-    let Some(range) = CloneRange::checked(context, source, from, length, target, to, false)? else {
+    let Some(range) = CloneRange::checked(&context.rules, source, from, length, target, to, false)? else {
         return Ok(Deduped::Nothing);
     };
     let mut buffers = [vec![0; COMPARED], vec![0; COMPARED]];

@@ -1,6 +1,6 @@
 //! Extents of an open file in memory, so that reading asks the tree once for each.
 //!
-//! Owns [`ExtentCache`], and in it the file's [`SumCache`]. Extents lie in shards, by the part of the file that was
+//! Owns [`ExtentCache`], and in it the file's [`ChecksumCache`]. Extents lie in shards, by the part of the file that was
 //! asked for, so that readers all over a file of many extents, who keep what they looked up, do not wait for one
 //! another; one that is asked for in several parts is in the shard of each. Invariant: what it holds is what
 //! the tree says of ranges that nobody changes; whoever changes the file's extents clears it before others may read
@@ -9,8 +9,8 @@
 //! shard's own, for one look-up or insertion; nobody waits to insert. Kernel counterpart: `struct extent_map_tree`
 //! (`fs/btrfs/extent_map.h`).
 
+use crate::data::checksum_cache::{ChecksumBudget, ChecksumCache};
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind};
-use crate::data::sum_cache::{SumBudget, SumCache};
 use papilio_format::FileOffset;
 use papilio_locks::RwLock;
 use std::collections::BTreeMap;
@@ -44,17 +44,17 @@ pub(crate) struct ExtentCache {
     used: AtomicBool,
     /// How often it was cleared.
     epoch: AtomicU64,
-    sums: SumCache,
+    sums: ChecksumCache,
 }
 
 impl ExtentCache {
     /// An empty cache, whose sums count against `budget`.
-    pub(crate) fn new(budget: &Arc<SumBudget>) -> Self {
+    pub(crate) fn new(budget: &Arc<ChecksumBudget>) -> Self {
         Self {
             shards: Default::default(),
             used: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
-            sums: SumCache::new(budget),
+            sums: ChecksumCache::new(budget),
         }
     }
 
@@ -64,7 +64,7 @@ impl ExtentCache {
     }
 
     /// The sums of these extents.
-    pub(crate) fn sums(&self) -> &SumCache {
+    pub(crate) fn sums(&self) -> &ChecksumCache {
         &self.sums
     }
 
@@ -147,7 +147,7 @@ mod tests {
 
     #[test]
     fn an_extent_is_found_in_each_part_that_asked_for_it() {
-        let cache = ExtentCache::new(&SumBudget::new(0));
+        let cache = ExtentCache::new(&ChecksumBudget::new(0));
         let large = extent(0, 64 << 20);
         for at in [0, 5 << 20, (63 << 20) + 4096] {
             assert!(cache.get(at).is_none());
@@ -164,7 +164,7 @@ mod tests {
 
     #[test]
     fn what_was_looked_up_before_it_was_cleared_is_not_kept() {
-        let cache = ExtentCache::new(&SumBudget::new(0));
+        let cache = ExtentCache::new(&ChecksumBudget::new(0));
         let epoch = cache.epoch();
         cache.insert(&extent(0, 4096), 0, epoch);
         cache.clear();
@@ -176,7 +176,7 @@ mod tests {
 
     #[test]
     fn no_more_are_kept_than_may_be() {
-        let cache = ExtentCache::new(&SumBudget::new(0));
+        let cache = ExtentCache::new(&ChecksumBudget::new(0));
         for number in 0..(SHARDS * KEPT * 3) as u64 {
             cache.insert(&extent(number * 4096, 4096), number * 4096, 0);
             assert!(cache.get(number * 4096).is_some());

@@ -1,40 +1,47 @@
-//! File data: where it is, whether it is what was written, and what it was before compression.
+//! File data: where it is, its checksums, its compression, and changes of it.
 //!
-//! Reading goes through a tree's root as it was when the reader came, and holds no lock. Changing goes
-//! through [`file_edit`]: data is written first, trees are changed last, for which [`space`] says what
-//! it takes of a transaction.
+//! A reader uses a tree's root as it was when the read began, and holds no lock. A change has two phases:
+//! 1. [`data_context`]: outside any transaction, data is read, compressed, checksummed and written to new space.
+//! 2. [`file_edit`]: inside a transaction handle, [`publish_extents`] puts the extents into the trees.
+//!
+//! Whole sectors of an open file may stay between the phases as [`ordered_extents`].
 
 pub(crate) mod checksum;
+pub(crate) mod checksum_cache;
 pub(crate) mod clone;
 mod compress;
 pub(crate) mod convert;
 pub(crate) mod csum_edit;
+pub(crate) mod data_context;
 pub(crate) mod dedupe;
-mod extend;
 pub(crate) mod extent_cache;
 pub(crate) mod extent_map;
 mod fiemap;
 pub(crate) mod file_edit;
 pub(crate) mod file_extents_edit;
+mod image;
 mod inline;
-mod new_extents;
 pub(crate) mod nocow;
 pub(crate) mod ordered_budget;
 pub(crate) mod ordered_extents;
-pub(crate) mod ordered_items;
 mod ordered_map;
 pub(crate) mod overlap;
 pub(crate) mod prealloc;
+pub(crate) mod progress;
+pub(crate) mod publish_extents;
 pub(crate) mod punch_hole;
 mod range_locks;
 mod read;
+pub(crate) mod rewrite;
 mod sector_sums;
 mod seek;
 pub(crate) mod space;
 pub(crate) mod stored_extents;
-pub(crate) mod sum_cache;
 pub(crate) mod truncate;
 pub(crate) mod write;
+pub(crate) mod write_data;
+pub(crate) mod write_rules;
+pub(crate) mod written_extents;
 
 #[cfg(test)]
 pub(crate) use compress::compress;

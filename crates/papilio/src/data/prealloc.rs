@@ -1,31 +1,34 @@
-//! Preallocation: room for a range that reads as zeros until it is written.
+//! Preallocation: space for a range that reads as zeros until it is written.
 //!
-//! Owns [`preallocate_step`]. Whole sectors are written into such room where it is the file's alone
-//! ([`super::nocow`]); other data is copied to new room, and the old is given back. Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_fallocate`
-//! (`fs/btrfs/file.c`), `__btrfs_prealloc_file_range` (`fs/btrfs/inode.c`).
+//! Owns [`preallocate_step`]. Whole sectors are written into such space where it is the file's alone ([`super::nocow`]).
+//! Other data is copied to new extents, and the preallocated space is released.
+//!
+//! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_fallocate` (`fs/btrfs/file.c`),
+//! `__btrfs_prealloc_file_range` (`fs/btrfs/inode.c`).
 
-use crate::data::extend::reach;
+use crate::data::data_context::DataContext;
 use crate::data::extent_map::{ExtentKind, FileExtents};
 use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::progress::Progress;
+use crate::data::rewrite::{SectorRewrite, fill_gap};
 use crate::data::space::DataExtent;
-use crate::data::truncate::Progress;
 use crate::errors::Result;
 use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::InodeFlags;
 use papilio_format::{FileOffset, Generation};
 
-/// Most bytes of a preallocated extent.
+/// The most bytes of a preallocated extent.
 const MAX_PREALLOC: u64 = 256 << 20;
 /// Extents made in one step.
 const STEP: usize = 256;
 
-/// Room that is in no tree yet; given back when dropped.
-struct Room<'a, 'b> {
+/// Allocated space that no tree refers to. Dropping it releases the space.
+struct Unreferenced<'a, 'b> {
     context: &'a WriteContext<'b>,
     extents: Vec<(u64, DataExtent)>,
 }
 
-impl Drop for Room<'_, '_> {
+impl Drop for Unreferenced<'_, '_> {
     fn drop(&mut self) {
         for (_, extent) in self.extents.drain(..) {
             self.context.space.release_data(extent);
@@ -33,33 +36,34 @@ impl Drop for Room<'_, '_> {
     }
 }
 
-/// Gives room to all sectors of `length` bytes from `offset` on that have none, or to some of them: see
-/// [`Progress`]. The file becomes long enough to hold the range, unless `keep_size`.
+/// Allocates space for sectors of `length` bytes from `offset` on that have none: for all of them, or a bounded number.
+/// The file becomes long enough to hold the range, unless `keep_size`. `rewrite` is what [`preallocate_rewrite`] returned.
 ///
 /// # Errors
-/// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or what reading and writing meets.
+/// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or what reading and changing trees meets.
 pub(crate) fn preallocate_step(
     context: &WriteContext<'_>,
     file: &mut FileEdit<'_>,
     offset: FileOffset,
     length: u64,
     keep_size: bool,
+    rewrite: &mut SectorRewrite<'_>,
 ) -> Result<Progress> {
-    let end = context.end_of(file, offset, length)?;
+    let end = context.end_of(file.inode, offset, length)?;
     let (start, stop) = (context.round_down(offset.0), context.round_up(end));
     if length == 0 {
         return Ok(Progress::Done);
     }
     if end > file.item.size {
+        rewrite.publish(context, file)?;
         let last = context.round_up(file.item.size);
-        reach(context, file, start.max(last))?;
-        context.space.settle();
+        fill_gap(context, file, start.max(last))?;
     }
     let tree = file.tree.tree();
     let mut changes = context.changes(file);
-    let mut room = Room { context, extents: Vec::new() };
+    let mut space = Unreferenced { context, extents: Vec::new() };
     let mut more = false;
-    let sector_size = context.geometry().sector_size;
+    let sector_size = context.geometry.sector_size;
     'gaps: for extent in FileExtents::new(&tree, file.inode, sector_size, FileOffset(start), FileOffset(stop))
     {
         let extent = extent?;
@@ -67,23 +71,23 @@ pub(crate) fn preallocate_step(
             continue;
         }
         let (mut at, to) = (extent.start.0, extent.end.0.min(stop));
-        // The part of the gap that gets room must be one range: no item may be cut twice.
+        // The part of the gap that gets space is one range, so that no item is cut twice.
         let gap = at;
         while at < to {
-            if room.extents.len() == STEP {
+            if space.extents.len() == STEP {
                 more = true;
                 changes.drop_range(&tree, gap, at, usize::MAX)?;
                 break 'gaps;
             }
             let wanted = (to - at).min(MAX_PREALLOC);
             let disk = context.space.allocate_data(context.sector(), wanted)?;
-            room.extents.push((at, disk));
+            space.extents.push((at, disk));
             at += disk.length;
         }
         changes.drop_range(&tree, gap, to, usize::MAX)?;
     }
     drop(tree);
-    for &(start, disk) in &room.extents {
+    for &(start, disk) in &space.extents {
         changes.insert(start, &preallocated(disk), true);
     }
     let mut item = context.touched(file);
@@ -92,8 +96,26 @@ pub(crate) fn preallocate_step(
         item.size = item.size.max(end);
     }
     file.publish(context, changes, item)?;
-    room.extents.clear();
+    space.extents.clear();
     Ok(if more { Progress::More } else { Progress::Done })
+}
+
+/// Writes what preallocation needs written anew first.
+///
+/// # Errors
+/// As [`SectorRewrite::prepare`].
+pub(crate) fn preallocate_rewrite<'a>(
+    context: &DataContext<'a>,
+    file: &FileEdit<'_>,
+    offset: FileOffset,
+    length: u64,
+) -> Result<SectorRewrite<'a>> {
+    let end = context.end_of(file.inode, offset, length)?;
+    if length == 0 || end <= file.item.size {
+        return Ok(SectorRewrite::default());
+    }
+    let grown_to = context.round_down(offset.0).max(context.round_up(file.item.size));
+    SectorRewrite::prepare(context, file, None, Some(grown_to))
 }
 
 fn preallocated(disk: DataExtent) -> FileExtentItem<'static> {

@@ -13,14 +13,14 @@
 
 use crate::btree::{LiveTree, Tree};
 use crate::data::checksum::{DataSums, SectorFault, first_mismatch};
+use crate::data::checksum_cache::ChecksumCache;
 use crate::data::compress::{DecompressError, MAX_UNCOMPRESSED, decompress};
 use crate::data::extent_cache::ExtentCache;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents, InlineExtent};
 use crate::data::ordered_extents::{OrderedAt, OrderedExtents};
-use crate::data::sum_cache::SumCache;
 use crate::errors::{Error, FilePlace, Result};
 use crate::space::RangeSet;
-use crate::transaction::{LazyTree, Transactions};
+use crate::transaction::{LazyTree, Transactions, assert_no_handle};
 use crate::tuning::CsumLookup;
 use crate::volume::{LogicalRead, Volume};
 use arrayvec::ArrayVec;
@@ -234,6 +234,7 @@ impl ReadContext {
     /// [`Error::MissingChecksum`] where no copy is good, [`Error::Decompress`], or a device's error.
     /// The buffer's content is then undefined.
     pub(crate) fn read(&self, file: &FileData<'_>, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        assert_no_handle();
         let left = file.size.saturating_sub(offset.0);
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         if length == 0 {
@@ -567,7 +568,7 @@ impl<'a> Request<'a> {
     /// As [`Request::first_fault`], by sums from memory, where those that are missing are taken up.
     fn first_fault_known(
         &mut self,
-        known: &SumCache,
+        known: &ChecksumCache,
         logical: LogicalAddress,
         data: &[u8],
     ) -> Result<Option<(usize, SectorFault)>> {

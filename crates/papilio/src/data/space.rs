@@ -1,64 +1,90 @@
-//! What changing file data needs of a transaction.
+//! The space and the references that a change of file data takes.
 //!
-//! Owns [`DataSpace`]: room for data, and references to it. A trait, so that the data layer is tested
-//! without a transaction. Kernel counterparts: `btrfs_reserve_extent`, `btrfs_free_reserved_extent`,
-//! `btrfs_inc_extent_ref`, `btrfs_free_extent` (`fs/btrfs/extent-tree.c`).
+//! Owns the traits [`DataAllocator`] and [`DataSpace`], so that tests run this floor without a transaction. Kernel
+//! counterparts: `btrfs_reserve_extent`, `btrfs_free_reserved_extent`, `btrfs_inc_extent_ref`, `btrfs_free_extent`
+//! (`fs/btrfs/extent-tree.c`).
 
 use crate::btree::NodeAllocator;
 use crate::errors::Result;
-use crate::transaction::Handle;
+use crate::space::LogicalRange;
 pub(crate) use crate::transaction::{DataExtent, DataReference};
+use crate::transaction::{Handle, ReservedData, Transactions};
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::inode::Timespec;
 
-/// Gives and takes back room for data, and counts references to it.
-pub(crate) trait DataSpace: NodeAllocator {
-    /// The time that changes bear.
-    fn now(&self) -> Timespec;
-
-    /// Contiguous room of `min` to `want` bytes, all multiples of the sector size.
+/// Allocates space for data.
+pub(crate) trait DataAllocator {
+    /// Allocates a contiguous extent of `min` to `want` bytes, all multiples of the sector size.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`].
     fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent>;
 
-    /// Gives back room that was allocated in this transaction and that nothing refers to.
+    /// Releases space that was allocated and that nothing refers to.
     fn release_data(&self, extent: DataExtent);
+}
 
-    /// Notes a reference; `new` for the first one of an extent that was just allocated.
+/// Allocates space for data, and counts references to it.
+pub(crate) trait DataSpace: NodeAllocator + DataAllocator {
+    /// Returns the time stamp of the change.
+    fn now(&self) -> Timespec;
+
+    /// Adds a reference to an extent; `new` for the first one to an extent that was just allocated.
     ///
     /// # Errors
-    /// References that cannot be noted.
+    /// A reference that cannot be queued.
     fn add_data_ref(&self, reference: &DataReference, new: bool) -> Result<()>;
 
-    /// Notes that a reference is gone.
+    /// Drops a reference to an extent.
     ///
     /// # Errors
-    /// References that cannot be noted.
+    /// A reference that cannot be queued.
     fn drop_data_ref(&self, reference: &DataReference) -> Result<()>;
 
-    /// What was changed so far stands by itself: an error from here on leaves nothing half done. Only who
-    /// aborts half-done changes needs to know.
+    /// Declares the changes so far complete: a later error need not abort the transaction.
     fn settle(&self) {}
 
-    /// Makes sure that the superblock of this transaction has these feature bits.
+    /// Sets feature bits in the superblock of this transaction.
     ///
     /// # Errors
-    /// A file system that must not get them.
+    /// A file system that must not have them.
     fn require_features(&self, features: IncompatFeatures) -> Result<()>;
 }
 
-impl DataSpace for Handle<'_> {
-    fn now(&self) -> Timespec {
-        Handle::now(self)
-    }
-
+impl DataAllocator for Handle<'_> {
     fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
         Handle::allocate_data(self, min, want)
     }
 
     fn release_data(&self, extent: DataExtent) {
         Handle::release_data(self, extent);
+    }
+}
+
+impl DataAllocator for Transactions {
+    fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
+        let range = Transactions::allocate_data(self, min, want)?;
+        Ok(DataExtent { address: range.start, length: range.length })
+    }
+
+    fn release_data(&self, extent: DataExtent) {
+        self.space().release(LogicalRange { start: extent.address, length: extent.length });
+    }
+}
+
+impl DataAllocator for ReservedData<'_> {
+    fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
+        self.allocate(min, want)
+    }
+
+    fn release_data(&self, extent: DataExtent) {
+        self.transactions().release_data(extent);
+    }
+}
+
+impl DataSpace for Handle<'_> {
+    fn now(&self) -> Timespec {
+        Handle::now(self)
     }
 
     fn add_data_ref(&self, reference: &DataReference, new: bool) -> Result<()> {

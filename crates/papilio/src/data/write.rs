@@ -1,95 +1,127 @@
-//! Writing file data.
+//! Copy-on-write changes of a file's data, in two phases.
 //!
-//! Owns [`write`] and [`write_back`]. There is no page cache below: a call allocates, writes the device, computes the
-//! sums and changes the trees before it returns; what it wrote is durable once the
-//! transaction has been committed. This is the way of all that [`super::ordered_extents`] is not for: parts of
-//! sectors, what makes a file longer, compressed and inline data, and files without checksums. Sectors that are written in part are read, merged and written anew.
-//! What is aligned goes to the device straight from the caller's buffer.
+//! Owns [`PreparedWrite`]. The first phase reads the rest of partly written sectors, allocates space, and writes the
+//! device; it runs outside any transaction. The second publishes the extents. Aligned bytes go to the device straight
+//! from the caller's buffer.
 //!
-//! Everything is copied on write, also for files that ask otherwise (`NODATACOW`): their data is put
-//! into new extents without sums, which is what the kernel does where a snapshot shares the old ones.
+//! Every byte is copied on write here, also in files with the flag `NODATACOW`: their data goes to new extents without
+//! checksums, as in the kernel where a snapshot shares the old ones.
+//!
 //! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_direct_write` (`fs/btrfs/direct-io.c`),
 //! `btrfs_run_delalloc_range`, `insert_ordered_extent_file_extent` (`fs/btrfs/inode.c`).
 
-use crate::data::extend::reach;
+use crate::data::data_context::DataContext;
 use crate::data::file_edit::{FileEdit, WriteContext};
-use crate::data::inline::{move_out_of_line, write_inline};
-use crate::data::new_extents::{Image, NewExtents};
+use crate::data::image::Image;
+use crate::data::inline::InlineContent;
+use crate::data::publish_extents::publish_written;
+use crate::data::rewrite::{SectorRewrite, fill_gap};
+use crate::data::written_extents::WrittenExtents;
 use crate::errors::Result;
 use papilio_format::FileOffset;
 use papilio_format::items::inode::InodeItem;
 
-/// Writes all of `data` at `offset`, neither of which has to be aligned, and brings size, times and the
-/// other fields of the inode up to date. Behind the end of the file, zeros come in between.
-///
-/// What a call writes is one change of the trees: a caller with much to write cuts it, so that a
-/// transaction is not kept open for long.
-///
-/// # Errors
-/// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or what reading and writing meets. The
-/// file is as it was then, unless changing a tree failed, which aborts the transaction.
-pub(crate) fn write(
-    context: &WriteContext<'_>,
-    file: &mut FileEdit<'_>,
-    offset: FileOffset,
-    data: &[u8],
-) -> Result<()> {
-    if data.is_empty() {
-        return Ok(());
-    }
-    let end = context.end_of(file, offset, data.len() as u64)?;
-    let size = file.item.size.max(end);
-    if write_inline(context, file, offset.0, data, size)? {
-        return Ok(());
-    }
-    let (start, last) = (context.round_down(offset.0), context.round_up(end));
-    move_out_of_line(context, file, Some((start, last)))?;
-    if start >= context.round_up(file.item.size) {
-        reach(context, file, start)?;
-    }
-    // The file holds the same bytes as before: that there is no room for new ones is an answer.
-    context.space.settle();
-    let image = Image::over(context, file, offset.0, data)?;
-    store(context, file, &image, size)
-}
-
-/// Writes what a page cache holds of a file of `size` bytes: `pages`, whole sectors one behind the other from
-/// `start` on, with zeros behind the file's end. The file on disk becomes as long as what is written of it, and
-/// bears the times of [`FileEdit::touched`].
-///
-/// # Errors
-/// As [`write`].
-pub(crate) fn write_back(
-    context: &WriteContext<'_>,
-    file: &mut FileEdit<'_>,
-    start: u64,
-    pages: &[&[u8]],
+/// A write whose data is on the device, or encoded for the extent item.
+pub(crate) struct PreparedWrite<'a> {
+    /// The size of the file after the write.
     size: u64,
-) -> Result<()> {
-    let length: u64 = pages.iter().map(|page| page.len() as u64).sum();
-    let end = start + length;
-    if start == 0 && size <= context.sector() && length >= size {
-        // It may fit into its item.
-        return write(context, file, FileOffset(0), &pages[0][..size as usize]);
-    }
-    move_out_of_line(context, file, Some((start, end)))?;
-    if start >= context.round_up(file.item.size) {
-        reach(context, file, start)?;
-    }
-    context.space.settle();
-    let size = file.item.size.max(end.min(size));
-    store(context, file, &Image::of_pages(start, pages), size)
+    content: Content<'a>,
 }
 
-/// Puts the image in the place of what the file has there.
-fn store(context: &WriteContext<'_>, file: &mut FileEdit<'_>, image: &Image<'_>, size: u64) -> Result<()> {
-    let mut extents = NewExtents::new(context, file.item.flags);
-    match context.compression(file) {
-        Some(plan) => extents.add_compressed(image, size, &plan)?,
-        None => extents.add_plain(image)?,
+enum Content<'a> {
+    /// The write changes nothing.
+    Unchanged,
+    Inline(InlineContent),
+    Extents {
+        /// The first sector of the write.
+        start: u64,
+        rewrite: SectorRewrite<'a>,
+        written: WrittenExtents<'a>,
+    },
+}
+
+impl<'a> PreparedWrite<'a> {
+    /// Prepares a write of all of `data` at `offset`, neither of which has to be aligned. Bytes between the end of the
+    /// file and `offset` become zeros.
+    ///
+    /// # Errors
+    /// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or what reading and writing meets.
+    pub(crate) fn new(
+        context: &DataContext<'a>,
+        file: &FileEdit<'_>,
+        offset: FileOffset,
+        data: &[u8],
+    ) -> Result<Self> {
+        if data.is_empty() {
+            return Ok(Self { size: file.item.size, content: Content::Unchanged });
+        }
+        let end = context.end_of(file.inode, offset, data.len() as u64)?;
+        let size = file.item.size.max(end);
+        if let Some(content) = InlineContent::after_write(context, file, offset.0, data, size)? {
+            return Ok(Self { size, content: Content::Inline(content) });
+        }
+        let image = Image::over(context, file, offset.0, data)?;
+        Self::of_image(context, file, &image, size)
     }
-    let mut changes = context.changes(file);
-    changes.drop_range(&file.tree.tree(), image.start(), image.end(), usize::MAX)?;
-    let item = InodeItem { size, ..context.touched(file) };
-    extents.publish(file, changes, item)
+
+    /// Prepares the writeback of `pages`, whole sectors that start at `start`, of a file that is to have `size` bytes.
+    /// Bytes after that size are zeros. The file on disk becomes as long as the pages reach, at most `size`.
+    ///
+    /// # Errors
+    /// As [`PreparedWrite::new`].
+    pub(crate) fn of_pages(
+        context: &DataContext<'a>,
+        file: &FileEdit<'_>,
+        start: u64,
+        pages: &[&[u8]],
+        size: u64,
+    ) -> Result<Self> {
+        let length: u64 = pages.iter().map(|page| page.len() as u64).sum();
+        let end = start + length;
+        if start == 0 && size <= context.sector() && length >= size {
+            // The file may become inline.
+            return Self::new(context, file, FileOffset(0), &pages[0][..size as usize]);
+        }
+        let size = file.item.size.max(end.min(size));
+        Self::of_image(context, file, &Image::of_pages(start, pages), size)
+    }
+
+    fn of_image(
+        context: &DataContext<'a>,
+        file: &FileEdit<'_>,
+        image: &Image<'_>,
+        size: u64,
+    ) -> Result<Self> {
+        let (start, range) = (image.start(), image.start()..image.end());
+        let rewrite = SectorRewrite::prepare(context, file, Some(&range), Some(start))?;
+        let mut written = WrittenExtents::new(context, file.item.flags);
+        match context.compression_of(file) {
+            Some(plan) => written.write_compressed(image, size, &plan)?,
+            None => written.write_plain(image)?,
+        }
+        Ok(Self { size, content: Content::Extents { start, rewrite, written } })
+    }
+
+    /// Publishes the write, with the times of [`FileEdit::touched`]. A second call does nothing.
+    ///
+    /// # Errors
+    /// What changing trees meets; the transaction is aborted then.
+    pub(crate) fn publish(&mut self, context: &WriteContext<'_>, file: &mut FileEdit<'_>) -> Result<()> {
+        let size = self.size;
+        match &mut self.content {
+            Content::Unchanged => return Ok(()),
+            Content::Inline(content) => {
+                let item = InodeItem { size, ..context.touched(file) };
+                content.publish(context, file, item)?;
+            }
+            Content::Extents { start, rewrite, written } => {
+                rewrite.publish(context, file)?;
+                fill_gap(context, file, *start)?;
+                let item = InodeItem { size, ..context.touched(file) };
+                publish_written(context, file, written, item)?;
+            }
+        }
+        self.content = Content::Unchanged;
+        Ok(())
+    }
 }

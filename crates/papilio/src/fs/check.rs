@@ -1,9 +1,9 @@
 //! Checking: the entry points of [`crate::maintenance::check`].
 
 use crate::errors::Result;
-use crate::fs::FileSystem;
-use crate::fs::mount::open_devices;
+use crate::fs::file_system::FileSystem;
 use crate::maintenance::check::{self, CheckOptions, CheckReport};
+use crate::mount::open_devices;
 use crate::options::OpenOptions;
 use crate::volume::Volume;
 use papilio_device::{Access, Device};
@@ -22,7 +22,7 @@ impl FileSystem {
     /// # Errors
     /// Devices that are missing. What is wrong with the file system is in the report.
     pub fn check(&self, options: &CheckOptions) -> Result<CheckReport> {
-        check::check(self.mounted.volume(), CACHE_BYTES, options)
+        check::check(self.info.volume(), CACHE_BYTES, options)
     }
 }
 

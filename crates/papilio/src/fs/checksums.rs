@@ -8,7 +8,7 @@ use crate::data::file_extents_edit::{is_plain, on_disk};
 use crate::data::nocow;
 use crate::data::stored_extents::StoredExtents;
 use crate::errors::Result;
-use crate::fs::File;
+use crate::fs::file::File;
 use papilio_format::LogicalAddress;
 use std::ops::Range;
 
@@ -21,12 +21,12 @@ impl File {
     /// writing; a tree block or an item that cannot be read.
     pub fn has_checksums(&self, range: Range<u64>) -> Result<bool> {
         let fs = self.inode().file_system();
-        let transactions = fs.transactions()?;
+        let transactions = fs.info.transactions()?;
         self.flush()?;
         let Some(sums) = nocow::checksum_tree(transactions)? else { return Ok(false) };
         let pin = transactions.pin();
         let tree = transactions.live().get(self.inode().tree())?.tree().pinned(pin);
-        let (geometry, check) = (fs.mounted.volume().geometry(), fs.mounted.tuning.nocow_check);
+        let (geometry, check) = (fs.info.volume().geometry(), fs.info.tuning.nocow_check);
         let (number, sector) = (self.inode().number(), u64::from(geometry.sector_size));
         // Sums are of whole sectors.
         let end = range.end.checked_next_multiple_of(sector).unwrap_or(u64::MAX);

@@ -1,7 +1,7 @@
 //! Room for data is taken without a handle, so that chunks are made at any time of a commit. What that may meet,
 //! one step after the other.
 
-use crate::fs::FileSystem;
+use crate::fs::file_system::FileSystem;
 use crate::space::SpaceKind;
 use crate::{CheckOptions, MkfsOptions, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
@@ -21,7 +21,7 @@ fn made() -> (Arc<dyn Device>, FileSystem) {
 #[test]
 fn a_chunk_whose_items_wait_is_not_taken_for_an_empty_one() {
     let (device, fs) = made();
-    let transactions = fs.transactions().unwrap();
+    let transactions = fs.info.transactions().unwrap();
     let make =
         || transactions.chunks().allocate(transactions.volume(), transactions.space(), SpaceKind::Data);
     let starts = || transactions.volume().chunk_map().iter().map(|chunk| chunk.start()).collect::<Vec<_>>();
@@ -48,7 +48,7 @@ fn a_chunk_whose_items_wait_is_not_taken_for_an_empty_one() {
 #[test]
 fn a_block_group_in_which_something_is_by_now_stays() {
     let (_, fs) = made();
-    let space = fs.transactions().unwrap().space();
+    let space = fs.info.transactions().unwrap().space();
     let taken = space.allocate(SpaceKind::Data, 4096, 4096).unwrap();
     let group = space.block_group_of(taken.start).unwrap();
     assert!(!space.mark_empty_read_only(group.range.start));

@@ -3,7 +3,7 @@
 
 use crate::data::compress;
 use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
-use crate::fs::FileSystem;
+use crate::fs::file_system::FileSystem;
 use crate::items::inode;
 use crate::{CompressionChoice, OpenOptions};
 use papilio_format::items::file_extent::Compression;
@@ -53,7 +53,7 @@ fn replacement(choice: CompressionChoice, seed: u64, length: usize, sectors: usi
 }
 
 fn extents(fs: &FileSystem, number: u64, size: u64) -> Vec<(FileOffset, DiskExtent)> {
-    let subvolume = fs.mounted.trees.subvolume(objectid::FS_TREE).unwrap();
+    let subvolume = fs.info.trees.subvolume(objectid::FS_TREE).unwrap();
     let number = InodeNumber(number);
     assert_eq!(inode::inode(&subvolume.tree, number).unwrap().unwrap().size, size);
     FileExtents::new(&subvolume.tree, number, SECTOR, FileOffset(0), FileOffset(size))
@@ -106,7 +106,7 @@ fn check_algorithm(algorithm: Compression, levels: &[i32]) {
             let choice = CompressionChoice::with_level(algorithm, levels[index % levels.len()]).unwrap();
             let sectors = (disk.disk_length / u64::from(SECTOR)) as usize;
             let (data, stream) = replacement(choice, 1000 + index as u64, length, sectors);
-            let (_, place) = fs.mounted.volume().place_of(disk.disk_address, 0).unwrap();
+            let (_, place) = fs.info.volume().place_of(disk.disk_address, 0).unwrap();
             image.write_all_at(&stream, place.0).unwrap();
             expected[start.0 as usize..][..length].copy_from_slice(&data);
             replaced += 1;

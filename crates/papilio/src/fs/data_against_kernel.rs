@@ -3,7 +3,7 @@
 
 use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
 use crate::data::*;
-use crate::fs::FileSystem;
+use crate::fs::file_system::FileSystem;
 use crate::items::inode;
 use crate::{Error, OpenOptions};
 use papilio_format::items::file_extent::Compression;
@@ -73,14 +73,14 @@ impl Opened {
             options = options.device(path);
         }
         let fs = FileSystem::open_with(&images.paths()[0], &options).unwrap();
-        let trees = &fs.mounted.trees;
+        let trees = &fs.info.trees;
         let sums = trees.find(objectid::CSUM_TREE).unwrap().map(|open| open.tree.clone());
-        let context = ReadContext::new(fs.mounted.volume().clone(), sums, true);
+        let context = ReadContext::new(fs.info.volume().clone(), sums, true);
         Self { fs, context }
     }
 
     fn with<T>(&self, number: u64, then: impl FnOnce(&FileData<'_>) -> T) -> T {
-        let subvolume = self.fs.mounted.trees.subvolume(objectid::FS_TREE).unwrap();
+        let subvolume = self.fs.info.trees.subvolume(objectid::FS_TREE).unwrap();
         let number = InodeNumber(number);
         let item = inode::inode(&subvolume.tree, number).unwrap().unwrap();
         then(&FileData {
@@ -95,7 +95,7 @@ impl Opened {
     }
 
     fn sector_size(&self) -> u32 {
-        self.fs.mounted.volume().geometry().sector_size
+        self.fs.info.volume().geometry().sector_size
     }
 }
 
@@ -294,7 +294,7 @@ fn first_extent(opened: &Opened, number: u64) -> DiskExtent {
 /// Flips a bit of the copies of the byte at `logical` that `copies` names.
 fn flip(opened: &Opened, images: &ImageSet, logical: u64, copies: &[usize]) {
     for &copy in copies {
-        let (device, place) = opened.fs.mounted.volume().place_of(logical.into(), copy).unwrap();
+        let (device, place) = opened.fs.info.volume().place_of(logical.into(), copy).unwrap();
         let path = images.paths().iter().find(|path| device.contains(&*path.to_string_lossy())).unwrap();
         let image = std::fs::OpenOptions::new().read(true).write(true).open(path).unwrap();
         let mut byte = [0];

@@ -3,8 +3,8 @@
 //! Owns [`Entries`], which reads a directory in batches of one leaf, and [`DirEntry`].
 
 use crate::btree::{Cursor, Tree};
-use crate::errors::Result;
-use crate::fs::Inode;
+use crate::errors::{PathError, Result};
+use crate::fs::inode::Inode;
 use crate::items::dir::{EntryTarget, index_first_key};
 use crate::items::item_error;
 use papilio_format::items::dir_item::{DirEntries, FileType};
@@ -132,5 +132,23 @@ impl Iterator for Entries {
             return Some(Err(error));
         }
         self.batch.pop_front().map(Ok)
+    }
+}
+
+impl Inode {
+    /// The entries of this directory, in the order of their creation, without `.` and `..`.
+    ///
+    /// # Errors
+    /// [`PathError::NotADirectory`].
+    pub fn entries(&self) -> Result<Entries> {
+        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
+        Ok(Entries::new(self.clone()))
+    }
+
+    /// The inode that an entry of this directory names.
+    pub(super) fn entry_inode(&self, entry: &DirEntry) -> Result<Inode> {
+        let trees = &self.file_system().info.trees;
+        let handle = self.handle()?.target(trees, entry.name(), entry.target())?;
+        Ok(self.file_system().wrap(handle))
     }
 }

@@ -3,15 +3,13 @@
 //! Owns [`FileSystem`], a cheap handle that any number of threads may share.
 
 use crate::btree::CacheStatistics;
-use crate::errors::{Error, PathError, Result};
-use crate::fs::mount::{Mounted, default_subvolume, subvolume_root};
-use crate::fs::sync::Closer;
-use crate::fs::{Entries, File, Inode, Metadata, Walk};
-use crate::namespace::{Handle, Place, resolve};
+use crate::errors::Result;
+use crate::file::fs_info::FsInfo;
+use crate::mount::{self, Closer};
 use crate::options::OpenOptions;
-use crate::subvolume::{self, Subvolume};
+use crate::subvolume::{self, Subvolume, default_subvolume};
 use papilio_device::Device;
-use papilio_format::{InodeNumber, Superblock, TreeId, Uuid};
+use papilio_format::{Superblock, TreeId, Uuid};
 use std::path::Path;
 use std::sync::Arc;
 
@@ -39,8 +37,8 @@ use std::sync::Arc;
 /// ```
 #[derive(Clone, Debug)]
 pub struct FileSystem {
-    pub(crate) mounted: Arc<Mounted>,
-    /// Closes it when the last handle of a caller goes; absent inside.
+    pub(crate) info: Arc<FsInfo>,
+    /// Closes the file system with the last handle; `None` for one that is open for reading.
     _closer: Option<Arc<Closer>>,
 }
 
@@ -60,7 +58,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::open`]; [`Error::DeviceMissing`] where a device was not named.
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
-        Ok(Self::started(Mounted::open(path.as_ref(), options)?, options))
+        Ok(Self::started(mount::open_path(path.as_ref(), options)?, options))
     }
 
     /// Opens what lies on devices that the caller made, in memory for instance. The options'
@@ -69,29 +67,24 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::open_with`].
     pub fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
-        Ok(Self::started(Mounted::from_devices(devices, options)?, options))
+        Ok(Self::started(mount::from_devices(devices, options)?, options))
     }
 
-    fn started(mounted: Mounted, options: &OpenOptions) -> Self {
-        let mounted = Arc::new(mounted);
-        let closer = Closer::start(&mounted, options.commit_interval);
-        Self { mounted, _closer: closer }
-    }
-
-    /// A handle for what is done inside, which does not keep the file system from being closed.
-    pub(crate) fn of_mounted(mounted: Arc<Mounted>) -> Self {
-        Self { mounted, _closer: None }
+    fn started(info: FsInfo, options: &OpenOptions) -> Self {
+        let info = Arc::new(info);
+        let closer = Closer::start(&info, options.commit_interval);
+        Self { info, _closer: closer }
     }
 
     /// The superblock in use.
     pub fn superblock(&self) -> Superblock {
-        match self.mounted.trees.transactions() {
+        match self.info.trees.transactions() {
             Some(transactions) => {
-                let mut superblock = self.mounted.volume().superblock().clone();
+                let mut superblock = self.info.volume().superblock().clone();
                 superblock.raw = transactions.superblock();
                 superblock
             }
-            None => self.mounted.volume().superblock().clone(),
+            None => self.info.volume().superblock().clone(),
         }
     }
 
@@ -113,33 +106,17 @@ impl FileSystem {
 
     /// Whether the newest roots could not be read and a backup root is in use.
     pub fn used_backup_root(&self) -> bool {
-        self.mounted.used_backup_root
+        self.info.used_backup_root
     }
 
     /// What the cache of tree blocks did so far.
     pub fn cache_statistics(&self) -> CacheStatistics {
-        self.mounted.trees.forest().statistics()
+        self.info.trees.forest().statistics()
     }
 
     /// Forgets all cached tree blocks, as a fresh open would.
     pub fn drop_cache(&self) {
-        self.mounted.trees.forest().drop_cache();
-    }
-
-    /// The directory that paths start from.
-    ///
-    /// # Errors
-    /// A tree block that cannot be read, or a subvolume that was deleted since.
-    pub fn root(&self) -> Result<Inode> {
-        Ok(self.wrap(self.root_handle()?))
-    }
-
-    /// The root directory of subvolume `id`.
-    ///
-    /// # Errors
-    /// [`PathError::NoSubvolume`] where there is none.
-    pub fn subvolume_root(&self, id: TreeId) -> Result<Inode> {
-        Ok(self.wrap(subvolume_root(&self.mounted.trees, id)?))
+        self.info.trees.forest().drop_cache();
     }
 
     /// The subvolume that a mount without options shows.
@@ -147,7 +124,7 @@ impl FileSystem {
     /// # Errors
     /// A tree block that cannot be read.
     pub fn default_subvolume(&self) -> Result<TreeId> {
-        default_subvolume(&self.mounted.trees)
+        default_subvolume(&self.info.trees)
     }
 
     /// All subvolumes and snapshots, the top level first, then by id; those that are being deleted
@@ -156,7 +133,7 @@ impl FileSystem {
     /// # Errors
     /// A tree block or item that cannot be read.
     pub fn subvolumes(&self) -> Result<Vec<Subvolume>> {
-        subvolume::list(&self.mounted.trees)
+        subvolume::list(&self.info.trees)
     }
 
     /// One subvolume.
@@ -164,115 +141,6 @@ impl FileSystem {
     /// # Errors
     /// [`PathError::NoSubvolume`], or as [`FileSystem::subvolumes`].
     pub fn subvolume(&self, id: TreeId) -> Result<Subvolume> {
-        subvolume::show(&self.mounted.trees, id)
-    }
-
-    /// The inode at `path`; a symbolic link is followed.
-    ///
-    /// # Errors
-    /// [`Error::Path`] with POSIX's reason, or a tree block that cannot be read.
-    pub fn inode(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
-        self.resolve(path.as_ref(), true)
-    }
-
-    /// The inode at `path`; a symbolic link in the last component is not followed.
-    ///
-    /// # Errors
-    /// As [`FileSystem::inode`].
-    pub fn inode_nofollow(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
-        self.resolve(path.as_ref(), false)
-    }
-
-    /// The inode by its subvolume and number.
-    ///
-    /// # Errors
-    /// [`PathError::NoSubvolume`] or [`PathError::NotFound`].
-    pub fn inode_at(&self, tree: TreeId, inode: InodeNumber) -> Result<Inode> {
-        Ok(self.wrap(Handle::open(&self.mounted.trees, Place { tree, inode })?))
-    }
-
-    /// What `stat` shows of `path`.
-    ///
-    /// # Errors
-    /// As [`FileSystem::inode`].
-    pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        Ok(*self.inode(path)?.metadata())
-    }
-
-    /// What `lstat` shows of `path`.
-    ///
-    /// # Errors
-    /// As [`FileSystem::inode`].
-    pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
-        Ok(*self.inode_nofollow(path)?.metadata())
-    }
-
-    /// The entries of the directory at `path`, in the order of their creation.
-    ///
-    /// # Errors
-    /// [`PathError::NotADirectory`], or as [`FileSystem::inode`].
-    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Entries> {
-        let path = path.as_ref();
-        self.inode(path)?.entries().map_err(|error| name_path(error, path))
-    }
-
-    /// Opens the regular file at `path`.
-    ///
-    /// # Errors
-    /// [`PathError::IsADirectory`], [`PathError::NotAFile`], or as [`FileSystem::inode`].
-    pub fn open_file(&self, path: impl AsRef<[u8]>) -> Result<File> {
-        let path = path.as_ref();
-        self.inode(path)?.open().map_err(|error| name_path(error, path))
-    }
-
-    /// The whole content of the regular file at `path`. Memory grows with what is really there: a
-    /// size that the device cannot hold is met by zeros read in steps, not by one allocation.
-    ///
-    /// # Errors
-    /// As [`FileSystem::open_file`], or data that no copy holds with the right checksum.
-    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        self.open_file(path)?.read_all()
-    }
-
-    /// The target of the symbolic link at `path`.
-    ///
-    /// # Errors
-    /// [`PathError::NotASymlink`], or as [`FileSystem::inode`].
-    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let path = path.as_ref();
-        self.inode_nofollow(path)?.read_link().map_err(|error| name_path(error, path))
-    }
-
-    /// Everything below `path`, each directory before its content, without following symbolic
-    /// links, across subvolumes.
-    ///
-    /// # Errors
-    /// As [`FileSystem::inode`].
-    pub fn walk(&self, path: impl AsRef<[u8]>) -> Result<Walk> {
-        Ok(Walk::new(self.inode(path)?))
-    }
-
-    pub(super) fn root_handle(&self) -> Result<Handle> {
-        Handle::open(&self.mounted.trees, self.mounted.root)
-    }
-
-    fn resolve(&self, path: &[u8], follow: bool) -> Result<Inode> {
-        let handle = resolve(&self.mounted.trees, &self.root_handle()?, path, follow)?;
-        Ok(self.wrap(handle))
-    }
-
-    pub(crate) fn wrap(&self, mut handle: Handle) -> Inode {
-        if let Some(open) = self.mounted.dirty_inodes.get(handle.place()) {
-            handle.item = open.as_seen(handle.item);
-        }
-        Inode::new(self.clone(), handle)
-    }
-}
-
-/// Puts the caller's path into an error that knows only an inode number.
-fn name_path(error: Error, path: &[u8]) -> Error {
-    match error {
-        Error::Path { kind, .. } if kind != PathError::NoSubvolume => Error::path(path, kind),
-        other => other,
+        subvolume::show(&self.info.trees, id)
     }
 }

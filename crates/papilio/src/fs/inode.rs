@@ -4,7 +4,9 @@
 //! handle was made.
 
 use crate::errors::{Error, PathError, Result};
-use crate::fs::{DirEntry, Entries, File, FileSystem, Metadata};
+use crate::file::open_inode::OpenInode;
+use crate::fs::file_system::FileSystem;
+use crate::fs::metadata::Metadata;
 use crate::items::dir::{index_first_key, index_last_key};
 use crate::items::inode::for_each_name;
 use crate::items::trees::OpenTree;
@@ -33,7 +35,7 @@ impl Inode {
             item: handle.item,
         };
         let is_subvolume_root = handle.number == handle.subvolume.root_directory();
-        let changes = fs.mounted.trees.transactions().is_some();
+        let changes = fs.info.trees.transactions().is_some();
         Self { fs, subvolume: (!changes).then_some(handle.subvolume), is_subvolume_root, metadata }
     }
 
@@ -46,7 +48,7 @@ impl Inode {
     pub(crate) fn handle(&self) -> Result<Handle> {
         let subvolume = match &self.subvolume {
             Some(subvolume) => Arc::clone(subvolume),
-            None => self.fs.mounted.trees.subvolume(self.metadata.tree)?,
+            None => self.fs.info.trees.subvolume(self.metadata.tree)?,
         };
         Ok(Handle { subvolume, number: self.metadata.number, item: self.metadata.item })
     }
@@ -93,17 +95,8 @@ impl Inode {
     /// [`PathError::NotADirectory`], [`PathError::NameTooLong`], or a tree block that cannot be read.
     pub fn lookup(&self, name: &[u8]) -> Result<Option<Inode>> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
-        let child = self.handle()?.child(&self.fs.mounted.trees, name)?;
+        let child = self.handle()?.child(&self.fs.info.trees, name)?;
         Ok(child.map(|handle| self.fs.wrap(handle)))
-    }
-
-    /// The entries of this directory, in the order of their creation, without `.` and `..`.
-    ///
-    /// # Errors
-    /// [`PathError::NotADirectory`].
-    pub fn entries(&self) -> Result<Entries> {
-        self.must_be(FileKind::Directory, PathError::NotADirectory)?;
-        Ok(Entries::new(self.clone()))
     }
 
     /// The index of this directory's newest entry; 0 where it has none.
@@ -178,31 +171,43 @@ impl Inode {
         Ok(names)
     }
 
-    /// Opens this regular file.
-    ///
-    /// # Errors
-    /// [`PathError::IsADirectory`] or [`PathError::NotAFile`].
-    pub fn open(&self) -> Result<File> {
-        match self.kind() {
-            FileKind::Regular => Ok(File::new(self.clone())),
-            FileKind::Directory => Err(self.path_error(PathError::IsADirectory)),
-            _ => Err(self.path_error(PathError::NotAFile)),
-        }
-    }
-
-    /// The inode that an entry of this directory names.
-    pub(super) fn entry_inode(&self, entry: &DirEntry) -> Result<Inode> {
-        let trees = &self.fs.mounted.trees;
-        let handle = self.handle()?.target(trees, entry.name(), entry.target())?;
-        Ok(self.fs.wrap(handle))
-    }
-
     pub(super) fn must_be(&self, kind: FileKind, otherwise: PathError) -> Result<()> {
         if self.kind() == kind { Ok(()) } else { Err(self.path_error(otherwise)) }
     }
 
-    fn path_error(&self, kind: PathError) -> Error {
+    pub(super) fn path_error(&self, kind: PathError) -> Error {
         let path = format!("subvolume {}, inode {}", self.tree(), self.number());
         Error::path(path.as_bytes(), kind)
+    }
+}
+
+/// Keeps an inode of any kind after its last name went, as an open [`File`](crate::File) keeps a regular one:
+/// for who has it in use in another way, such as a kernel that knows it. It goes with the last that keeps it.
+#[derive(Clone, Debug)]
+pub struct KeptInode {
+    _open: Option<Arc<OpenInode>>,
+}
+
+impl Inode {
+    /// Keeps this inode after its last name went, until what this returns is dropped.
+    pub fn keep(&self) -> KeptInode {
+        let info = &self.fs.info;
+        let changes = info.trees.transactions().is_some();
+        KeptInode { _open: changes.then(|| info.open_inode(self.place())) }
+    }
+}
+
+impl FileSystem {
+    /// Wraps a handle as an inode that shows changes in memory too.
+    pub(crate) fn wrap(&self, mut handle: Handle) -> Inode {
+        if let Some(open) = self.info.dirty_inodes.get(handle.place()) {
+            handle.item = open.as_seen(handle.item);
+        }
+        Inode::new(self.clone(), handle)
+    }
+
+    /// Returns the inode at `place` as it is now.
+    pub(super) fn reload(&self, place: Place) -> Result<Inode> {
+        Ok(self.wrap(Handle::open(&self.info.trees, place)?))
     }
 }

@@ -3,7 +3,7 @@
 //! Owns nothing; adds the methods of the jobs of `maintenance` to [`FileSystem`].
 
 use crate::errors::Result;
-use crate::fs::FileSystem;
+use crate::fs::file_system::FileSystem;
 use crate::maintenance::dump::{self, TreeBlocks, TreeRoot};
 use crate::maintenance::tree_stats::{self, TreeStats};
 use crate::maintenance::usage::{self, Usage};
@@ -23,7 +23,7 @@ impl FileSystem {
     /// # Errors
     /// A tree block or item that cannot be read.
     pub fn usage(&self) -> Result<Usage> {
-        usage::usage(&self.mounted.trees)
+        usage::usage(&self.info.trees)
     }
 
     /// All trees: the root tree, the chunk tree, those that the root tree names in its order, and
@@ -32,7 +32,7 @@ impl FileSystem {
     /// # Errors
     /// A tree block or root item that cannot be read.
     pub fn tree_roots(&self) -> Result<Vec<TreeRoot>> {
-        dump::tree_roots(&self.mounted.trees)
+        dump::tree_roots(&self.info.trees)
     }
 
     /// The roots of the trees with id `id`: one, but for logs and relocation trees, of which each
@@ -41,7 +41,7 @@ impl FileSystem {
     /// # Errors
     /// [`crate::Error::MissingItem`] where there is none, or as [`FileSystem::tree_roots`].
     pub fn tree_roots_of(&self, id: TreeId) -> Result<Vec<TreeRoot>> {
-        dump::roots_of(&self.mounted.trees, id)
+        dump::roots_of(&self.info.trees, id)
     }
 
     /// The blocks of a tree, each before those below it. A block that cannot be read is an error in
@@ -62,12 +62,12 @@ impl FileSystem {
     /// # }
     /// ```
     pub fn tree_blocks(&self, root: &TreeRoot) -> TreeBlocks {
-        TreeBlocks::of_tree(self.mounted.trees.forest(), root)
+        TreeBlocks::of_tree(self.info.trees.forest(), root)
     }
 
     /// The tree block at `address`, of whatever tree, and with `follow` all that are below it.
     pub fn tree_blocks_at(&self, address: LogicalAddress, follow: bool) -> TreeBlocks {
-        TreeBlocks::at(self.mounted.trees.forest(), address, follow)
+        TreeBlocks::at(self.info.trees.forest(), address, follow)
     }
 
     /// What the trees with id `id` are made of; several for logs and relocation trees.
@@ -75,6 +75,6 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::tree_roots_of`]. Blocks that cannot be read are part of the answer.
     pub fn tree_stats(&self, id: TreeId) -> Result<Vec<TreeStats>> {
-        tree_stats::tree_stats(&self.mounted.trees, id)
+        tree_stats::tree_stats(&self.info.trees, id)
     }
 }

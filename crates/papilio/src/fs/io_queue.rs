@@ -10,7 +10,7 @@
 //! Locks: a pool's, for one operation on its lists, never while a request runs.
 
 use crate::errors::Result;
-use crate::fs::File;
+use crate::fs::file::File;
 use papilio_locks::{Class, Condvar, Mutex};
 use std::collections::VecDeque;
 use std::fmt;

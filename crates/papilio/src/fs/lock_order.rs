@@ -25,18 +25,18 @@ fn a_file_is_let_go_of_without_locks_that_deleting_it_asks_for() {
 
     let file = opened();
     noticed(|| {
-        let _table = fs.mounted.open_inodes.lock_table();
+        let _table = fs.info.open_inodes.lock_table();
         drop(file);
     });
     let file = opened();
     noticed(|| {
-        let _table = fs.mounted.dirty_inodes.lock_table();
+        let _table = fs.info.dirty_inodes.lock_table();
         drop(file);
     });
     let file = opened();
     noticed(|| {
         let file = std::cell::Cell::new(Some(file));
-        let _ = fs.change_handle(tree, 1, |_handle, _| {
+        let _ = fs.info.change_handle(tree, 1, |_handle, _| {
             drop(file.take());
             Ok(())
         });
@@ -44,7 +44,7 @@ fn a_file_is_let_go_of_without_locks_that_deleting_it_asks_for() {
     let file = opened();
     noticed(|| {
         let file = std::cell::Cell::new(Some(file));
-        let _ = fs.change_tree(tree, 1, |_editor, _, _| {
+        let _ = fs.info.change_tree(tree, 1, |_editor, _, _| {
             drop(file.take());
             Ok(())
         });

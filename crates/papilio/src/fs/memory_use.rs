@@ -3,7 +3,7 @@
 //! Owns [`MemoryUse`] and [`FileSystem::memory_use`], which ask those who keep count. Locks: those of the counts, one
 //! after the other.
 
-use crate::fs::FileSystem;
+use crate::fs::file_system::FileSystem;
 
 /// Bytes of memory that a file system takes just now, by kind, as it counts them itself.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,14 +28,14 @@ pub struct MemoryUse {
 impl FileSystem {
     /// What it keeps in memory.
     pub fn memory_use(&self) -> MemoryUse {
-        let mounted = &self.mounted;
-        let pages = mounted.page_cache.as_ref();
-        let (dirty, refs) = mounted.trees.transactions().map_or((0, 0), |transactions| transactions.memory());
-        let (checksums, ordered_extents) = mounted.open_inodes.memory();
+        let info = &self.info;
+        let pages = info.page_cache.as_ref();
+        let (dirty, refs) = info.trees.transactions().map_or((0, 0), |transactions| transactions.memory());
+        let (checksums, ordered_extents) = info.open_inodes.memory();
         MemoryUse {
             pages: pages.map_or(0, |cache| cache.bytes()),
             dirty_pages: pages.map_or(0, |cache| cache.dirty_bytes()),
-            tree_blocks: mounted.trees.forest().statistics().bytes as u64,
+            tree_blocks: info.trees.forest().statistics().bytes as u64,
             dirty_tree_blocks: dirty,
             delayed_refs: refs,
             checksums: checksums as u64,

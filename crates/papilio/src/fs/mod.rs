@@ -1,38 +1,30 @@
 //! The public API: a file system, its inodes, files and directories.
+//!
+//! The methods here translate and check. What an open file does is in [`crate::file`], opening in [`crate::mount`].
 
-mod buffered;
-mod change;
 mod check;
 mod checksums;
 #[cfg(test)]
 mod chunks_beside_commits;
-mod committer;
 #[cfg(test)]
 mod compression_against_kernel;
 #[cfg(test)]
 mod data_against_kernel;
-mod data_lock;
 mod dir;
 mod file;
+mod file_reader;
 mod file_system;
 mod file_write;
-mod flush;
-mod fsync;
-mod in_place;
 mod inode;
 mod inspect;
 mod io_queue;
-mod known_item;
 #[cfg(all(test, feature = "lock-order"))]
 mod lock_order;
 mod memory_use;
 mod metadata;
-mod mount;
 mod names;
-mod open_inodes;
-mod ordered_flush;
-mod ordered_write;
-mod populate;
+mod names_by_path;
+mod paths;
 mod resize;
 #[cfg(test)]
 mod space_against_kernel;
@@ -43,12 +35,11 @@ mod walk;
 
 pub use check::{check, check_devices};
 pub use dir::{DirEntry, Entries};
-pub use file::{File, FileReader};
+pub use file::File;
+pub use file_reader::FileReader;
 pub use file_system::FileSystem;
-pub use inode::Inode;
+pub use inode::{Inode, KeptInode};
 pub use io_queue::{IoCompletion, IoOperation, IoQueue, IoRequest};
 pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
-pub use open_inodes::KeptInode;
-pub use populate::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use walk::{Walk, WalkEntry};

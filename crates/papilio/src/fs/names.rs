@@ -5,9 +5,10 @@
 
 use crate::btree::TreeEditor;
 use crate::errors::{Error, ErrorKind, PathError, Result};
-use crate::fs::change::NAME_ITEMS;
-use crate::fs::fsync::LOG_ITEMS;
-use crate::fs::{File, FileSystem, Inode};
+use crate::file::change::NAME_ITEMS;
+use crate::file::fsync::LOG_ITEMS;
+use crate::fs::file::File;
+use crate::fs::inode::Inode;
 use crate::fsync_log::log_inode::forget_inode;
 use crate::items::dir;
 use crate::items::inode_ref_edit::Name;
@@ -16,7 +17,7 @@ use crate::items::xattr_edit::XattrSet;
 use crate::namespace::Place;
 use crate::namespace::create::{self, NewInode, NewKind};
 use crate::namespace::rename::{self, RenameMode};
-use crate::namespace::setattr::{self, SetAttributes, SetTime};
+use crate::namespace::setattr::{self, SetAttributes};
 use crate::namespace::{attributes, link};
 use crate::subvolume::{self, Entry};
 use crate::transaction::Handle;
@@ -33,7 +34,7 @@ impl Inode {
     pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let new = &self.with_mount_flags(new);
-        let created = self.file_system().change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
+        let created = self.file_system().info.change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
             self.add_name(handle, name, |editor| {
                 create::create(editor, numbers, handle.now(), self.number(), name, new)
             })
@@ -49,9 +50,10 @@ impl Inode {
     pub fn create_unnamed(&self, new: &NewInode<'_>) -> Result<File> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let new = &self.with_mount_flags(new);
-        let created = self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
-            create::create_unnamed(editor, numbers, now, self.number(), new)
-        })?;
+        let created =
+            self.file_system().info.change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
+                create::create_unnamed(editor, numbers, now, self.number(), new)
+            })?;
         let place = Place { tree: self.tree(), inode: created.inode };
         let file = self.file_system().reload(place)?.open()?;
         file.set_unnamed();
@@ -60,7 +62,7 @@ impl Inode {
 
     /// What is to be made, with the flags that the options give regular files.
     fn with_mount_flags<'a>(&self, new: &NewInode<'a>) -> NewInode<'a> {
-        NewInode { file_flags: new.file_flags | self.file_system().mounted.file_flags, ..*new }
+        NewInode { file_flags: new.file_flags | self.file_system().info.file_flags, ..*new }
     }
 
     /// Names `target` once more, as `name` in this directory.
@@ -74,11 +76,11 @@ impl Inode {
             return Err(Error::path(name, PathError::CrossDevice));
         }
         // Kept open meanwhile: without a name it would go with the last who has it open.
-        let open = self.file_system().mounted.open_inodes.get(target.place());
+        let open = self.file_system().info.open_inodes.get(target.place());
         let linkable = open.as_ref().and_then(|open| open.linkable());
         let unnamed = linkable.is_some();
-        self.file_system().change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
-            let names = &self.file_system().mounted.name_changes;
+        self.file_system().info.change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
+            let names = &self.file_system().info.name_changes;
             let _changing = names.changing();
             let live = handle.live_tree(self.tree())?;
             let mut editor = live.edit(handle);
@@ -126,8 +128,8 @@ impl Inode {
         name: &[u8],
         remove: impl Fn(&mut TreeEditor<'_>, Timespec, InodeNumber, &[u8]) -> Result<link::Removed>,
     ) -> Result<link::Removed> {
-        let names = &self.file_system().mounted.name_changes;
-        self.file_system().change_to_free(self.tree(), NAME_ITEMS + LOG_ITEMS, |handle, numbers| {
+        let names = &self.file_system().info.name_changes;
+        self.file_system().info.change_to_free(self.tree(), NAME_ITEMS + LOG_ITEMS, |handle, numbers| {
             let _changing = names.changing();
             let live = handle.live_tree(self.tree())?;
             let removed = {
@@ -156,7 +158,7 @@ impl Inode {
         name: &[u8],
         add: impl FnOnce(&mut TreeEditor<'_>) -> Result<R>,
     ) -> Result<R> {
-        let names = &self.file_system().mounted.name_changes;
+        let names = &self.file_system().info.name_changes;
         let _changing = names.changing();
         let live = handle.live_tree(self.tree())?;
         let mut editor = live.edit(handle);
@@ -175,7 +177,7 @@ impl Inode {
             && removed.item.generation == generation
             && !handle.transactions().is_logged(self.tree(), removed.inode)
         {
-            let names = &self.file_system().mounted.name_changes;
+            let names = &self.file_system().info.name_changes;
             names.forget(generation, self.tree(), removed.inode, empty);
         }
     }
@@ -184,7 +186,7 @@ impl Inode {
         if removed.is_last() {
             let place = Place { tree, inode: removed.inode };
             let fs = self.file_system();
-            fs.mounted.open_inodes.unlinked(&fs.mounted, place);
+            fs.info.unlinked(place);
         }
     }
 
@@ -240,8 +242,8 @@ impl Inode {
             (Name { parent: self.number(), name }, Name { parent: directory.number(), name: new_name });
         let fs = self.file_system();
         let items = if whiteout.is_some() { 3 * NAME_ITEMS } else { 2 * NAME_ITEMS };
-        let renamed = fs.change_handle(self.tree(), items, |handle, numbers| {
-            let _changing = fs.mounted.name_changes.changing();
+        let renamed = fs.info.change_handle(self.tree(), items, |handle, numbers| {
+            let _changing = fs.info.name_changes.changing();
             let live = handle.live_tree(self.tree())?;
             let mut editor = live.edit(handle);
             // A target that is not to be replaced is refused as such, whatever it is.
@@ -287,7 +289,7 @@ impl Inode {
         from: Name<'_>,
         to: Name<'_>,
     ) -> Result<()> {
-        let names = &self.file_system().mounted.name_changes;
+        let names = &self.file_system().info.name_changes;
         let (tree, generation) = (editor.tree(), editor.generation());
         let mut subvolume = false;
         for (name, other) in [(from, to), (to, from)] {
@@ -316,8 +318,9 @@ impl Inode {
     /// [`PathError::NotPermitted`] for an immutable inode; as [`Inode::create`].
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
         // Times that are set now are newer than those of writes before.
-        self.file_system().flush_place(self.place())?;
+        self.file_system().info.flush_place(self.place())?;
         self.file_system()
+            .info
             .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
                 setattr::set_attributes(editor, now, self.number(), set)
             })
@@ -330,7 +333,7 @@ impl Inode {
     /// # Errors
     /// As [`Inode::create`].
     pub fn set_access_time(&self, time: Timespec) -> Result<()> {
-        self.file_system().change_tree(self.tree(), NAME_ITEMS, |editor, _, _| {
+        self.file_system().info.change_tree(self.tree(), NAME_ITEMS, |editor, _, _| {
             setattr::set_access_time(editor, self.number(), time)
         })
     }
@@ -341,8 +344,8 @@ impl Inode {
     /// # Errors
     /// [`Error::ReadOnlyFileSystem`], [`PathError::ReadOnly`], [`PathError::NoSubvolume`].
     pub fn check_changeable(&self) -> Result<()> {
-        self.file_system().transactions()?.check_running()?;
-        self.file_system().check_changeable(self.tree())
+        self.file_system().info.transactions()?.check_running()?;
+        self.file_system().info.check_changeable(self.tree())
     }
 
     /// Sets the flags that `chattr` and the compression property set.
@@ -350,11 +353,12 @@ impl Inode {
     /// # Errors
     /// [`PathError::NotSupported`] for other flags; [`Error::Invalid`] for those that exclude one another.
     pub fn set_flags(&self, flags: InodeFlags) -> Result<()> {
-        let choice = self.file_system().mounted.write_options.compression;
+        let choice = self.file_system().info.write_options.compression;
         let algorithm = choice.map_or(Compression::Zlib, |choice| choice.algorithm());
         // Whether it is empty is for all that was written to say.
-        self.file_system().flush_place(self.place())?;
+        self.file_system().info.flush_place(self.place())?;
         self.file_system()
+            .info
             .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
                 setattr::set_flags(editor, now, self.number(), flags, algorithm)
             })
@@ -369,6 +373,7 @@ impl Inode {
     /// too large or senseless; as [`Inode::create`].
     pub fn set_xattr(&self, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
         self.file_system()
+            .info
             .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
                 attributes::set_xattr(editor, now, self.number(), name, value, how)
             })
@@ -381,156 +386,10 @@ impl Inode {
     /// [`PathError::NoAttribute`]; as [`Inode::create`].
     pub fn remove_xattr(&self, name: &[u8]) -> Result<()> {
         self.file_system()
+            .info
             .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
                 attributes::remove_xattr(editor, now, self.number(), name)
             })
             .map(drop)
-    }
-}
-
-impl FileSystem {
-    /// The directory that `path` names its last component in, and that component.
-    ///
-    /// # Errors
-    /// [`PathError::InvalidName`] for a path that ends in no name (`/`, `.`, `..`), or as
-    /// [`FileSystem::inode`].
-    pub fn parent<'p>(&self, path: &'p (impl AsRef<[u8]> + ?Sized)) -> Result<(Inode, &'p [u8])> {
-        let path = path.as_ref();
-        let trimmed = match path.iter().rposition(|&byte| byte != b'/') {
-            Some(last) => &path[..=last],
-            None => return Err(Error::path(path, PathError::InvalidName)),
-        };
-        let start = trimmed.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
-        let (directory, name) = trimmed.split_at(start);
-        if name == b"." || name == b".." {
-            return Err(Error::path(path, PathError::InvalidName));
-        }
-        let parent = self.inode(directory).map_err(|error| name_path(error, path))?;
-        parent
-            .must_be(FileKind::Directory, PathError::NotADirectory)
-            .map_err(|error| name_path(error, path))?;
-        Ok((parent, name))
-    }
-
-    /// Makes an inode at `path`.
-    ///
-    /// # Errors
-    /// As [`Inode::create`].
-    pub fn create(&self, path: impl AsRef<[u8]>, new: &NewInode<'_>) -> Result<Inode> {
-        let path = path.as_ref();
-        if path.ends_with(b"/") && !matches!(new.kind, NewKind::Directory) {
-            return Err(Error::path(path, PathError::NotADirectory));
-        }
-        let (parent, name) = self.parent(path)?;
-        parent.create(name, new).map_err(|error| name_path(error, path))
-    }
-
-    /// Makes a directory.
-    ///
-    /// # Errors
-    /// As [`Inode::create`].
-    pub fn create_dir(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
-        self.create(path, &NewInode::new(NewKind::Directory, 0o755))
-    }
-
-    /// Makes an empty regular file and opens it.
-    ///
-    /// # Errors
-    /// As [`Inode::create`]; [`PathError::Exists`] where there is one.
-    pub fn create_file(&self, path: impl AsRef<[u8]>) -> Result<File> {
-        self.create(path, &NewInode::new(NewKind::Regular, 0o644))?.open()
-    }
-
-    /// Makes a symbolic link at `path` to `target`.
-    ///
-    /// # Errors
-    /// As [`Inode::create`].
-    pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<Inode> {
-        self.create(path, &NewInode::new(NewKind::Symlink(target.as_ref()), 0o777))
-    }
-
-    /// Names what is at `existing` once more, as `path`.
-    ///
-    /// # Errors
-    /// As [`Inode::link`].
-    pub fn hard_link(&self, existing: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
-        let target = self.inode_nofollow(existing)?;
-        let (parent, name) = self.parent(path.as_ref())?;
-        parent.link(&target, name).map_err(|error| name_path(error, path.as_ref()))
-    }
-
-    /// Takes the name of what is no directory away.
-    ///
-    /// # Errors
-    /// As [`Inode::unlink`].
-    pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
-        parent.unlink(name).map_err(|error| name_path(error, path.as_ref()))
-    }
-
-    /// Removes an empty directory.
-    ///
-    /// # Errors
-    /// As [`Inode::rmdir`].
-    pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
-        parent.rmdir(name).map_err(|error| name_path(error, path.as_ref()))
-    }
-
-    /// Renames `from` to `to`.
-    ///
-    /// # Errors
-    /// As [`Inode::rename`].
-    pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
-        let (old, old_name) = self.parent(from.as_ref())?;
-        let (new, new_name) = self.parent(to.as_ref())?;
-        old.rename(old_name, &new, new_name, mode).map_err(|error| name_path(error, to.as_ref()))
-    }
-
-    /// Sets mode bits (`chmod`); a symbolic link is followed.
-    ///
-    /// # Errors
-    /// As [`Inode::set_attributes`].
-    pub fn set_permissions(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
-        self.inode(path)?.set_attributes(&SetAttributes { mode: Some(mode), ..SetAttributes::default() })
-    }
-
-    /// Sets owner and group (`lchown`); a symbolic link is not followed.
-    ///
-    /// # Errors
-    /// As [`Inode::set_attributes`].
-    pub fn set_owner(&self, path: impl AsRef<[u8]>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
-        let set = SetAttributes { uid, gid, ..SetAttributes::default() };
-        self.inode_nofollow(path)?.set_attributes(&set)
-    }
-
-    /// Sets times (`utimensat`); a symbolic link is not followed.
-    ///
-    /// # Errors
-    /// As [`Inode::set_attributes`].
-    pub fn set_times(
-        &self,
-        path: impl AsRef<[u8]>,
-        atime: Option<SetTime>,
-        mtime: Option<SetTime>,
-    ) -> Result<()> {
-        let set = SetAttributes { atime, mtime, ..SetAttributes::default() };
-        self.inode_nofollow(path)?.set_attributes(&set)
-    }
-
-    /// Sets an extended attribute; a symbolic link is not followed.
-    ///
-    /// # Errors
-    /// As [`Inode::set_xattr`].
-    pub fn set_xattr(&self, path: impl AsRef<[u8]>, name: &[u8], value: &[u8]) -> Result<()> {
-        self.inode_nofollow(path)?.set_xattr(name, value, XattrSet::Any)
-    }
-}
-
-/// Puts the caller's path into an error that knows only a name or an inode number.
-pub(super) fn name_path(error: Error, path: &[u8]) -> Error {
-    match error {
-        Error::Path { kind, .. } if kind != PathError::NoSubvolume => Error::path(path, kind),
-        other => other,
     }
 }

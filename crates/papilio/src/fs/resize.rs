@@ -6,7 +6,7 @@
 //! `btrfs_shrink_device` (`fs/btrfs/volumes.c`), `btrfs_ioctl_set_fslabel` (`fs/btrfs/ioctl.c`).
 
 use crate::errors::{Error, Result};
-use crate::fs::FileSystem;
+use crate::fs::file_system::FileSystem;
 use papilio_format::superblock::LABEL_SIZE;
 use papilio_format::{DeviceId, ItemType, Key, objectid};
 
@@ -18,7 +18,7 @@ impl FileSystem {
     /// A file system that is open for reading only, or a device that is no part of it.
     pub fn minimum_size(&self, devid: DeviceId) -> Result<u64> {
         self.device_bytes(devid)?;
-        Ok(self.transactions()?.chunks().device_end(devid).unwrap_or(0))
+        Ok(self.info.transactions()?.chunks().device_end(devid).unwrap_or(0))
     }
 
     /// Changes how many bytes of a device the file system takes, rounded down to whole sectors, and
@@ -31,15 +31,15 @@ impl FileSystem {
     /// [`Error::TooSmall`] with the least size that there can be; [`Error::Truncated`] where the device is
     /// smaller than that; as [`FileSystem::sync`].
     pub fn resize(&self, devid: DeviceId, total_bytes: u64) -> Result<u64> {
-        let transactions = self.transactions()?;
-        let sector_size = u64::from(self.mounted.volume().geometry().sector_size);
+        let transactions = self.info.transactions()?;
+        let sector_size = u64::from(self.info.volume().geometry().sector_size);
         let total_bytes = total_bytes - total_bytes % sector_size;
         // Block groups in which nothing is any more are removed.
-        self.commit()?;
+        self.info.commit()?;
         let before = self.device_bytes(devid)?;
         let minimum = self.minimum_size(devid)?;
         if total_bytes < minimum {
-            let devices = self.mounted.volume().devices();
+            let devices = self.info.volume().devices();
             let slot = devices.iter().find(|slot| slot.devid() == devid);
             let device = slot.and_then(|slot| slot.name()).unwrap_or_default().to_owned();
             return Err(Error::TooSmall { device, size: total_bytes, minimum });
@@ -61,7 +61,7 @@ impl FileSystem {
         if total_bytes < before {
             transactions.update_superblock(|raw| raw.total_bytes -= before - total_bytes);
         }
-        self.commit()?;
+        self.info.commit()?;
         Ok(total_bytes)
     }
 
@@ -78,7 +78,7 @@ impl FileSystem {
         if label.contains(&0) || label.contains(&b'\n') {
             return Err(Error::Invalid("a label with a NUL or a line break".to_owned()));
         }
-        let transactions = self.transactions()?;
+        let transactions = self.info.transactions()?;
         transactions.check_running()?;
         transactions.update_superblock(|raw| {
             raw.label = [0; LABEL_SIZE];
@@ -88,7 +88,7 @@ impl FileSystem {
     }
 
     fn device_bytes(&self, devid: DeviceId) -> Result<u64> {
-        let devices = self.mounted.volume().devices();
+        let devices = self.info.volume().devices();
         let slot = devices.iter().find(|slot| slot.in_chunk_tree && slot.devid() == devid);
         let slot =
             slot.ok_or_else(|| Error::Invalid(format!("device {devid} is no part of the file system")))?;
@@ -96,7 +96,7 @@ impl FileSystem {
     }
 
     fn check_device_holds(&self, devid: DeviceId, need: u64) -> Result<()> {
-        let devices = self.mounted.volume().devices();
+        let devices = self.info.volume().devices();
         let slot = devices.iter().find(|slot| slot.devid() == devid);
         match slot.and_then(|slot| slot.device.as_deref()) {
             Some(device) if device.size() < need => {
@@ -107,8 +107,8 @@ impl FileSystem {
     }
 
     fn change_device_size(&self, devid: DeviceId, total_bytes: u64) -> Result<()> {
-        let volume = self.mounted.volume();
-        self.transactions()?.change(2, |handle| {
+        let volume = self.info.volume();
+        self.info.transactions()?.change(2, |handle| {
             let devices = volume.devices();
             let slot = devices.iter().find(|slot| slot.devid() == devid).expect("it was just looked up");
             let mut item = slot.item;

@@ -3,7 +3,7 @@
 
 use crate::OpenOptions;
 use crate::btree::Tree;
-use crate::fs::FileSystem;
+use crate::fs::file_system::FileSystem;
 use crate::space::load::{SpaceTrees, free_between_extents, load, read_free_space};
 use crate::space::{LogicalRange, SpaceKind};
 use papilio_format::features::CompatRoFeatures;
@@ -41,7 +41,7 @@ fn count_bitmaps(free_space: &Tree) -> usize {
 
 /// Loads the space from each source, compares, and says in how many block groups it is in bitmaps.
 fn compare(fs: &FileSystem, devices: usize) -> usize {
-    let mounted = &fs.mounted;
+    let mounted = &fs.info;
     let find = |id: TreeId| mounted.trees.find(id).unwrap().map(|open| open.tree.clone());
     let extent = find(objectid::EXTENT_TREE).unwrap();
     let block_group = find(objectid::BLOCK_GROUP_TREE);
@@ -78,7 +78,7 @@ fn compare(fs: &FileSystem, devices: usize) -> usize {
 /// The flags of a metadata chunk of the file system.
 fn profile_of(fs: &FileSystem) -> papilio_format::items::block_group::BlockGroupFlags {
     let metadata = papilio_format::items::block_group::BlockGroupFlags::METADATA;
-    let chunks = fs.mounted.volume().chunk_map();
+    let chunks = fs.info.volume().chunk_map();
     chunks.iter().find(|chunk| chunk.flags().contains(metadata)).unwrap().flags()
 }
 

@@ -5,9 +5,10 @@
 //! [`FileSystem::clean_subvolumes`]. Files of it that are open cannot be used any more.
 
 use crate::errors::{Error, PathError, Result};
-use crate::fs::change::NAME_ITEMS;
-use crate::fs::names::name_path;
-use crate::fs::{FileSystem, Inode};
+use crate::file::change::NAME_ITEMS;
+use crate::fs::file_system::FileSystem;
+use crate::fs::inode::Inode;
+use crate::fs::paths::name_path;
 use crate::items::numbers::SubvolumeNumbers;
 use crate::namespace::create::{NewInode, NewKind};
 use crate::namespace::rename::RenameMode;
@@ -33,7 +34,7 @@ impl Inode {
         }
         let fs = self.file_system();
         let ids = fs.subvolume_ids();
-        let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+        let id = fs.info.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
             self.note_subvolume(handle, numbers, name)?;
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::create(handle, numbers, self.entry_named(name), new)
@@ -50,21 +51,21 @@ impl Inode {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let fs = self.file_system();
         // Refuses what is no subvolume, such as other trees.
-        fs.mounted.trees.subvolume(source)?;
+        fs.info.trees.subvolume(source)?;
         let ids = fs.subvolume_ids();
-        fs.thin_out(source)?;
+        fs.info.publish_ordered_of_tree(source)?;
         // Nobody overwrites in place what the snapshot will show, and everything written before is in it.
-        let mut sharing = fs.mounted.sharing.write();
+        let mut sharing = fs.info.sharing.write();
         *sharing += 1;
-        fs.flush_tree(source, *sharing)?;
-        let id = fs.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+        fs.info.flush_tree(source, *sharing)?;
+        let id = fs.info.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
             self.note_subvolume(handle, numbers, name)?;
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
             subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only)
         })?;
         drop(sharing);
         // Files without a name that the source has open are no part of it: nobody has them open here.
-        if let Err(error) = fs.numbers(id) {
+        if let Err(error) = fs.info.numbers(id) {
             tracing::warn!("snapshot {id}: unlinked files are left to the next mount: {error}");
         }
         fs.subvolume_root(id)
@@ -85,7 +86,7 @@ impl Inode {
     pub(super) fn remove_empty_subvolume(&self, name: &[u8]) -> Result<()> {
         if self.lookup(name)?.is_some_and(|inode| inode.is_subvolume_stub()) {
             let fs = self.file_system();
-            return fs.change_to_free(self.tree(), NAME_ITEMS, |handle, numbers| {
+            return fs.info.change_to_free(self.tree(), NAME_ITEMS, |handle, numbers| {
                 self.note_subvolume(handle, numbers, name)?;
                 subvolume::forget_entry(handle, self.entry_named(name))
             });
@@ -95,15 +96,13 @@ impl Inode {
 
     fn delete_subvolume_if(&self, name: &[u8], only_empty: bool) -> Result<()> {
         let fs = self.file_system();
-        let id = fs.change_to_free(self.tree(), NAME_ITEMS, |handle, numbers| {
-            let in_use = fs.mounted.root.tree;
+        let id = fs.info.change_to_free(self.tree(), NAME_ITEMS, |handle, numbers| {
+            let in_use = fs.info.root.tree;
             self.note_subvolume(handle, numbers, name)?;
             subvolume::delete(handle, self.entry_named(name), only_empty, in_use)
         })?;
-        fs.mounted.subvolumes.lock().remove(&id);
-        if let Some(committer) = &*fs.mounted.committer.lock() {
-            committer.clean();
-        }
+        fs.info.subvolumes.lock().remove(&id);
+        fs.info.background.clean();
         Ok(())
     }
 
@@ -116,9 +115,9 @@ impl Inode {
         mode: RenameMode,
     ) -> Result<()> {
         let fs = self.file_system();
-        fs.check_changeable(directory.tree())?;
-        let new_numbers = fs.numbers(directory.tree())?;
-        let removed = fs.change_handle(self.tree(), 2 * SUBVOLUME_ITEMS, |handle, numbers| {
+        fs.info.check_changeable(directory.tree())?;
+        let new_numbers = fs.info.numbers(directory.tree())?;
+        let removed = fs.info.change_handle(self.tree(), 2 * SUBVOLUME_ITEMS, |handle, numbers| {
             let (from, to) = (self.entry_named(name), directory.entry_named(new_name));
             self.note_subvolume(handle, numbers, name)?;
             directory.note_subvolume(handle, &new_numbers, new_name)?;
@@ -132,7 +131,7 @@ impl Inode {
 
     /// A subvolume comes to `name` or goes: a log cannot say that, nor what a later name in its place took away.
     fn note_subvolume(&self, handle: &Handle<'_>, numbers: &SubvolumeNumbers, name: &[u8]) -> Result<()> {
-        let names = &self.file_system().mounted.name_changes;
+        let names = &self.file_system().info.name_changes;
         names.note_subvolume(handle.generation(), self.tree(), self.number(), name);
         numbers.keep_index(&handle.live_tree(self.tree())?.tree(), self.number())
     }
@@ -188,8 +187,8 @@ impl FileSystem {
         if id == objectid::FS_TREE {
             return Err(Error::path(format!("subvolume {id}").as_bytes(), PathError::NotPermitted));
         }
-        self.mounted.trees.subvolume(id)?;
-        let root_tree = self.mounted.trees.root_tree();
+        self.info.trees.subvolume(id)?;
+        let root_tree = self.info.trees.root_tree();
         let (tree, inode, name) = subvolume::entry_of(&root_tree, id)?;
         drop(root_tree);
         self.inode_at(tree, inode)?.delete_subvolume(&name)
@@ -200,8 +199,8 @@ impl FileSystem {
     /// # Errors
     /// [`PathError::NoSubvolume`]; as [`FileSystem::sync`].
     pub fn set_default_subvolume(&self, id: TreeId) -> Result<()> {
-        self.mounted.trees.subvolume(id)?;
-        self.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_default(handle, id))
+        self.info.trees.subvolume(id)?;
+        self.info.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_default(handle, id))
     }
 
     /// Makes the subvolume at `path` read-only, or lets it change again.
@@ -218,11 +217,11 @@ impl FileSystem {
     /// # Errors
     /// [`PathError::NoSubvolume`] where there is none; as [`FileSystem::sync`].
     pub fn set_subvolume_read_only_by_id(&self, id: TreeId, read_only: bool) -> Result<()> {
-        self.mounted.trees.subvolume(id)?;
+        self.info.trees.subvolume(id)?;
         // What is in memory belongs to the time before.
-        let sharing = self.mounted.sharing.write();
-        self.flush_tree(id, *sharing)?;
-        self.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_read_only(handle, id, read_only))
+        let sharing = self.info.sharing.write();
+        self.info.flush_tree(id, *sharing)?;
+        self.info.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_read_only(handle, id, read_only))
     }
 
     /// Marks the subvolume at `path` as received, and returns the transaction that says when. To be done
@@ -233,7 +232,7 @@ impl FileSystem {
     /// [`FileSystem::sync`].
     pub fn set_received(&self, path: impl AsRef<[u8]>, received: &Received) -> Result<Generation> {
         let id = self.subvolume_at(path.as_ref())?;
-        self.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_received(handle, id, received))
+        self.info.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_received(handle, id, received))
     }
 
     /// The subvolume whose root directory is at `path`.
@@ -247,7 +246,7 @@ impl FileSystem {
 
     /// What gives out ids of subvolumes: the root tree's numbers.
     fn subvolume_ids(&self) -> Arc<SubvolumeNumbers> {
-        Arc::clone(self.mounted.subvolumes.lock().entry(objectid::ROOT_TREE).or_default())
+        Arc::clone(self.info.subvolumes.lock().entry(objectid::ROOT_TREE).or_default())
     }
 }
 
@@ -267,8 +266,9 @@ mod tests {
         fs.create_subvolume("/before").unwrap();
         fs.sync().unwrap();
         // As kernels before 3.12 left it.
-        let live = fs.transactions().unwrap().live();
-        fs.transactions()
+        let live = fs.info.transactions().unwrap().live();
+        fs.info
+            .transactions()
             .unwrap()
             .change(NAME_ITEMS, |handle| {
                 let root = handle.live_tree(objectid::UUID_TREE)?.tree().root_block()?;

@@ -3,12 +3,8 @@
 //! Owns [`FileSystem::sync`] and what happens when the last handle goes.
 
 use crate::errors::Result;
-use crate::fs::FileSystem;
-use crate::fs::committer::Committer;
-use crate::fs::mount::Mounted;
+use crate::fs::file_system::FileSystem;
 use crate::subvolume::clean_step;
-use std::sync::Arc;
-use std::time::Duration;
 
 impl FileSystem {
     /// Makes everything that was changed before the call durable: a commit.
@@ -17,9 +13,7 @@ impl FileSystem {
     /// [`crate::Error::ReadOnlyFileSystem`] where it is open for reading only or an earlier failure made it
     /// so; the failure of the commit, which makes it so.
     pub fn sync(&self) -> Result<()> {
-        let transactions = self.transactions()?;
-        self.flush_all()?;
-        transactions.commit()
+        self.info.sync()
     }
 
     /// Syncs and gives up this handle. Dropping the last handle syncs too, but has nobody to tell of a
@@ -28,7 +22,7 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::sync`]; none for a file system that is open for reading only.
     pub fn close(self) -> Result<()> {
-        match self.mounted.trees.transactions() {
+        match self.info.trees.transactions() {
             Some(_) => self.sync(),
             None => Ok(()),
         }
@@ -36,7 +30,7 @@ impl FileSystem {
 
     /// Why the file system became read-only, if it did.
     pub fn failure(&self) -> Option<String> {
-        self.mounted.trees.transactions()?.failure()
+        self.info.failure()
     }
 
     /// Cleans up deleted subvolumes now, instead of in the background, until none is left.
@@ -53,41 +47,6 @@ impl FileSystem {
     /// # Errors
     /// As [`FileSystem::sync`].
     pub fn clean_subvolumes_step(&self) -> Result<bool> {
-        clean_step(self.transactions()?)
-    }
-}
-
-/// Closes a file system when it is dropped: with the last handle of a caller.
-#[derive(Debug)]
-pub(super) struct Closer {
-    mounted: Arc<Mounted>,
-}
-
-impl Closer {
-    /// Starts what runs in the background of a file system that is open for writing.
-    pub(super) fn start(mounted: &Arc<Mounted>, interval: Option<Duration>) -> Option<Arc<Self>> {
-        mounted.trees.transactions()?;
-        if let Some(interval) = interval {
-            let committer = Committer::start(mounted, interval);
-            // Subvolumes that an earlier mount deleted and did not get to.
-            committer.clean();
-            *mounted.committer.lock() = Some(committer);
-        }
-        Some(Arc::new(Self { mounted: Arc::clone(mounted) }))
-    }
-}
-
-impl Drop for Closer {
-    fn drop(&mut self) {
-        // Taken out first: the thread may be waiting for the lock.
-        let committer = self.mounted.committer.lock().take();
-        drop(committer);
-        let fs = FileSystem::of_mounted(Arc::clone(&self.mounted));
-        let Ok(transactions) = fs.transactions() else { return };
-        if transactions.check_running().is_ok()
-            && let Err(error) = fs.sync()
-        {
-            tracing::error!("the last changes could not be committed: {error}");
-        }
+        clean_step(self.info.transactions()?)
     }
 }

@@ -5,7 +5,7 @@
 //! Kernel counterpart: `btrfs_trim_fs` (`fs/btrfs/extent-tree.c`), `btrfs_issue_discard` beside it.
 
 use crate::errors::{Error, PathError, Result};
-use crate::fs::FileSystem;
+use crate::fs::file_system::FileSystem;
 use papilio_device::Device;
 use papilio_format::superblock::{SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, PhysicalAddress};
@@ -27,9 +27,9 @@ impl FileSystem {
     /// [`PathError::NotSupported`] where a device knows no discard; a device that fails; as
     /// [`FileSystem::sync`].
     pub fn trim(&self, range: Range<u64>, min_length: u64) -> Result<u64> {
-        let transactions = self.transactions()?;
+        let transactions = self.info.transactions()?;
         self.sync()?;
-        let volume = self.mounted.volume();
+        let volume = self.info.volume();
         let min_length = min_length.max(1);
         let mut bytes = 0;
         let mut at = range.start;
@@ -52,7 +52,7 @@ impl FileSystem {
     }
 
     fn trim_unallocated(&self, devid: DeviceId, device: &dyn Device, min_length: u64) -> Result<u64> {
-        let chunks = self.transactions()?.chunks();
+        let chunks = self.info.transactions()?.chunks();
         let (mut bytes, mut at) = (0, 0);
         loop {
             let next = chunks.with_unallocated(devid, at, min_length, DEVICE_PIECE, |range| {
@@ -130,7 +130,7 @@ mod tests {
         // Memory devices show zeros where they were told to discard.
         let shows = |fs: &FileSystem| {
             let mut bytes = vec![0; 4096];
-            fs.mounted.volume().read(extent.address, &mut bytes).unwrap();
+            fs.info.volume().read(extent.address, &mut bytes).unwrap();
             bytes == vec![0xab; 4096]
         };
         assert!(shows(&fs));

@@ -4,7 +4,8 @@
 //! that a walk of any bytes ends.
 
 use crate::errors::{Error, Result};
-use crate::fs::{Entries, Inode};
+use crate::fs::dir::Entries;
+use crate::fs::inode::Inode;
 use crate::namespace::Place;
 use papilio_format::Corrupt;
 use papilio_format::items::inode::FileKind;

@@ -11,6 +11,7 @@
 
 use super::delayed_refs::{ExtentKind, Head, Outcome, Reference};
 use super::extent_items::extent_info;
+use super::no_data_io::HandleHeld;
 use super::transaction::Transactions;
 use crate::btree::{LiveTree, NodeAllocator, TreeBlock};
 use crate::errors::{Error, PathError, Result};
@@ -57,10 +58,9 @@ pub(crate) struct Handle<'a> {
     _gate: Option<RwLockReadGuard<'a, ()>>,
     generation: Generation,
     reservation: RefCell<Option<Reservation>>,
-    /// Room for data that was promised before the change began.
-    data_promise: RefCell<Option<Reservation>>,
     changed: Cell<bool>,
     now: Timespec,
+    _held: HandleHeld,
 }
 
 impl<'a> Handle<'a> {
@@ -76,9 +76,9 @@ impl<'a> Handle<'a> {
             _gate: gate,
             generation: Generation(transactions.generation.load(Ordering::Acquire)),
             reservation: RefCell::new(reservation),
-            data_promise: RefCell::new(None),
             changed: Cell::new(false),
             now,
+            _held: HandleHeld::new(),
         }
     }
 
@@ -146,21 +146,8 @@ impl<'a> Handle<'a> {
     /// # Errors
     /// [`Error::NoSpace`]; a commit may help.
     pub(crate) fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
-        let mut promise = self.data_promise.borrow_mut();
-        let range = match promise.as_mut().filter(|promise| promise.bytes() >= min) {
-            Some(promise) => {
-                let range = self.transactions.allocate(SpaceKind::Data, min, want.min(promise.bytes()))?;
-                promise.spend(range.length);
-                range
-            }
-            None => self.transactions.allocate_data(min, want)?,
-        };
+        let range = self.transactions.allocate_data(min, want)?;
         Ok(DataExtent { address: range.start, length: range.length })
-    }
-
-    /// Lends room for data that was promised before, and gives back what is left of what was lent.
-    pub(crate) fn lend(&self, promise: Option<Reservation>) -> Option<Reservation> {
-        self.data_promise.replace(promise)
     }
 
     /// Gives back an extent, or the end of one, that was allocated and never referenced.

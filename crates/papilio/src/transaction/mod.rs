@@ -18,8 +18,10 @@ mod log_blocks;
 mod log_queue;
 mod log_sync;
 mod log_trees;
+mod no_data_io;
 mod only_reference;
 mod quota;
+mod reserved_data;
 mod snapshot;
 #[allow(clippy::module_inception)]
 mod transaction;
@@ -29,4 +31,6 @@ pub(crate) use handle::{DataExtent, DataReference, Handle};
 pub(crate) use lazy_tree::LazyTree;
 pub(crate) use log_queue::LogTicket;
 pub(crate) use log_sync::{Synced, log_root_key};
+pub(crate) use no_data_io::assert_no_handle;
+pub(crate) use reserved_data::ReservedData;
 pub(crate) use transaction::{PENDING_SHARE, TransactionOptions, Transactions};

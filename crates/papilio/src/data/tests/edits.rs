@@ -5,11 +5,8 @@ use crate::data::clone::CloneRange;
 use crate::data::compress::is_compressible;
 use crate::data::csum_edit::{SumRuns, insert_sums};
 use crate::data::dedupe::{Deduped, dedupe};
-use crate::data::file_edit::{MAX_FILE_SIZE, WriteOptions};
-use crate::data::prealloc::preallocate_step;
-use crate::data::punch_hole::punch_hole_step;
-use crate::data::truncate::{Progress, truncate_step};
-use crate::data::write::write;
+use crate::data::progress::Progress;
+use crate::data::write_rules::{MAX_FILE_SIZE, WriteOptions};
 use crate::errors::{Error, ErrorKind, PathError};
 use crate::options::CompressionChoice;
 use crate::transaction::csum_items::max_sums;
@@ -31,7 +28,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 fn put(files: &mut Files, index: usize, offset: u64, data: &[u8]) {
-    files.edit(index, |context, file| write(context, file, FileOffset(offset), data)).unwrap();
+    files.edit(index, |phases, file| phases.write(file, offset, data)).unwrap();
     let model = &mut files.files[index].bytes;
     let end = offset as usize + data.len();
     model.resize(model.len().max(end), 0);
@@ -40,7 +37,7 @@ fn put(files: &mut Files, index: usize, offset: u64, data: &[u8]) {
 }
 
 fn truncate(files: &mut Files, index: usize, size: u64) {
-    let progress = files.edit(index, |context, file| truncate_step(context, file, size)).unwrap();
+    let progress = files.edit(index, |phases, file| phases.truncate(file, size)).unwrap();
     assert_eq!(progress, Progress::Done);
     files.files[index].bytes.resize(size as usize, 0);
     files.check();
@@ -107,10 +104,7 @@ fn cut_extents_keep_their_references() {
     let counts = |files: &Files| files.state().references.values().copied().collect::<Vec<_>>();
     assert_eq!(counts(&files), [1]);
     let punch = |files: &mut Files, from: u64, to: u64| {
-        let progress = files.edit(file, |context, file| {
-            punch_hole_step(context, file, FileOffset(from * SECTOR), (to - from) * SECTOR)
-        });
-        assert_eq!(progress.unwrap(), Progress::Done);
+        files.edit(file, |phases, file| phases.punch(file, from * SECTOR, (to - from) * SECTOR)).unwrap();
         files.files[file].bytes[(from * SECTOR) as usize..(to * SECTOR) as usize].fill(0);
         files.check();
     };
@@ -138,7 +132,7 @@ fn without_room_nothing_changes() {
     let rooms = files.state().rooms.clone();
     for (offset, sectors) in [(0, 21), (100, 20), (50 * SECTOR, 40)] {
         let data = noise((sectors * SECTOR) as usize);
-        let error = files.edit(file, |context, file| write(context, file, FileOffset(offset), &data));
+        let error = files.edit(file, |phases, file| phases.write(file, offset, &data));
         assert_eq!(error.unwrap_err().kind(), ErrorKind::NoSpace);
         let state = files.state();
         assert_eq!((&state.rooms, state.left), (&rooms, 20 * SECTOR));
@@ -146,9 +140,7 @@ fn without_room_nothing_changes() {
         assert_eq!(files.files[file].item, item);
         files.check();
     }
-    let error = files.edit(file, |context, file| {
-        preallocate_step(context, file, FileOffset(20 * SECTOR), 30 * SECTOR, false)
-    });
+    let error = files.edit(file, |phases, file| phases.preallocate(file, 20 * SECTOR, 30 * SECTOR, false));
     assert_eq!(error.unwrap_err().kind(), ErrorKind::NoSpace);
     files.check();
     put(&mut files, file, 0, &noise(20 * SECTOR as usize));
@@ -159,9 +151,9 @@ fn offsets_past_the_largest_are_refused() {
     let mut files = files();
     let file = files.create(0, InodeFlags::empty());
     for offset in [MAX_FILE_SIZE, MAX_FILE_SIZE - 3, u64::MAX - 1] {
-        let error = files.edit(file, |context, file| write(context, file, FileOffset(offset), b"0123"));
+        let error = files.edit(file, |phases, file| phases.write(file, offset, b"0123"));
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Path(PathError::TooLarge));
-        let error = files.edit(file, |context, file| truncate_step(context, file, offset));
+        let error = files.edit(file, |phases, file| phases.truncate(file, offset));
         assert_eq!(error.unwrap_err().kind(), ErrorKind::Path(PathError::TooLarge));
     }
     files.check();
@@ -173,7 +165,7 @@ fn large_writes_make_extents_of_the_largest_size() {
     let file = files.create(0, InodeFlags::empty());
     let length = (128 << 20) + 3 * SECTOR;
     let data = noise(length as usize);
-    files.edit(file, |context, file| write(context, file, FileOffset(0), &data)).unwrap();
+    files.edit(file, |phases, file| phases.write(file, 0, &data)).unwrap();
     assert_eq!(files.map(file), [(0, 128 << 20, 'r'), (128 << 20, length, 'r')]);
     assert!(files.read(file).unwrap() == data);
     let most = max_sums(&files.forest.volume.geometry()) as u64;
@@ -243,8 +235,8 @@ fn requests_to_share_are_checked() {
     put(&mut files, source, 0, &noise(4 * SECTOR as usize + 100));
     put(&mut files, target, 0, &noise(9 * SECTOR as usize));
     let mut ask = |source, from: u64, length: u64, target, to: u64| {
-        files.edit_from(target, source, |context, file, source| {
-            CloneRange::new(context, source, FileOffset(from), length, file, FileOffset(to))
+        files.edit_from(target, source, |phases, file, source| {
+            CloneRange::new(&phases.data.rules, source, FileOffset(from), length, file, FileOffset(to))
         })
     };
     let s = SECTOR;
@@ -277,9 +269,9 @@ fn sharing_gives_references_not_bytes() {
     put(&mut files, source, 0, &noise(4 * SECTOR as usize + 100));
     let rooms = files.state().rooms.len();
     let mut range = None;
-    let progress = files.edit_from(target, source, |context, file, source| {
-        range = CloneRange::new(context, source, FileOffset(0), 0, file, FileOffset(SECTOR))?;
-        range.as_mut().unwrap().step(context, source, file)
+    let progress = files.edit_from(target, source, |phases, file, source| {
+        range = CloneRange::new(&phases.data.rules, source, FileOffset(0), 0, file, FileOffset(SECTOR))?;
+        phases.share(range.as_mut().unwrap(), source, file, 1000)
     });
     assert_eq!(progress.unwrap(), Progress::Done);
     files.files[target].bytes = [vec![0; SECTOR as usize], files.files[source].bytes.clone()].concat();
@@ -290,9 +282,10 @@ fn sharing_gives_references_not_bytes() {
     let (small, copy) = (files.create(0, InodeFlags::empty()), files.create(0, InodeFlags::empty()));
     put(&mut files, small, 0, b"a few bytes");
     for (to, kind) in [(0, 'i'), (SECTOR, 'r')] {
-        let progress = files.edit_from(copy, small, |context, file, source| {
-            let range = CloneRange::new(context, source, FileOffset(0), 0, file, FileOffset(to))?;
-            range.unwrap().step(context, source, file)
+        let progress = files.edit_from(copy, small, |phases, file, source| {
+            let rules = &phases.data.rules;
+            let range = CloneRange::new(rules, source, FileOffset(0), 0, file, FileOffset(to))?;
+            phases.share(&mut range.unwrap(), source, file, 1000)
         });
         assert_eq!(progress.unwrap(), Progress::Done);
         assert_eq!(files.map(copy).last(), Some(&(to, to + SECTOR, kind)));
@@ -311,8 +304,8 @@ fn only_what_is_the_same_is_deduped() {
     data[(299 << 10) + 5] ^= 1;
     put(&mut files, other, 0, &data);
     let ask = |files: &mut Files, length: u64| {
-        files.edit_from(other, one, |context, file, source| {
-            dedupe(context, source, FileOffset(0), length, file, FileOffset(0))
+        files.edit_from(other, one, |phases, file, source| {
+            dedupe(&phases.data, source, FileOffset(0), length, file, FileOffset(0))
         })
     };
     assert!(matches!(ask(&mut files, 300 << 10), Ok(Deduped::Differs)));
@@ -320,7 +313,8 @@ fn only_what_is_the_same_is_deduped() {
     assert!(matches!(ask(&mut files, 100), Ok(Deduped::Nothing)));
     let Ok(Deduped::Same(mut range)) = ask(&mut files, 298 << 10) else { panic!("these are the same") };
     let before = files.files[other].item;
-    let progress = files.edit_from(other, one, |context, file, source| range.step(context, source, file));
+    let progress =
+        files.edit_from(other, one, |phases, file, source| phases.share(&mut range, source, file, 1000));
     assert_eq!(progress.unwrap(), Progress::Done);
     // Half a sector is left out.
     assert_eq!(range.bytes_done(), 296 << 10);
@@ -349,7 +343,9 @@ fn sums_are_inserted_in_any_order() {
                 for (sector, bytes) in data.chunks(SECTOR as usize).enumerate() {
                     model.insert(start + sector as u64 * SECTOR, geometry.checksum_type.compute(bytes));
                 }
-                sums.add(LogicalAddress(start), &data);
+                let compute = |sector: &[u8]| geometry.checksum_type.compute(sector).as_bytes().to_vec();
+                let computed: Vec<u8> = data.chunks(SECTOR as usize).flat_map(compute).collect();
+                sums.add_known(LogicalAddress(start), &computed);
             }
             // Some of it is there already, and replaced.
             insert_sums(&mut files.sums.edit(&files.space), sums).unwrap();
@@ -378,8 +374,8 @@ fn sequential_sums_fill_items() {
     let file = files.create(0, InodeFlags::empty());
     let piece = noise(256 << 10);
     for number in 0..100 {
-        let offset = FileOffset(number * piece.len() as u64);
-        files.edit(file, |context, file| write(context, file, offset, &piece)).unwrap();
+        let offset = number * piece.len() as u64;
+        files.edit(file, |phases, file| phases.write(file, offset, &piece)).unwrap();
     }
     let sectors = 100 * piece.len() as u64 / SECTOR;
     let most = max_sums(&files.forest.volume.geometry()) as u64;

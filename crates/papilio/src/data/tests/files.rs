@@ -3,10 +3,18 @@
 
 use crate::btree::testing::TestForest;
 use crate::btree::{LiveTree, NodeAllocator, TreeBlock};
-use crate::data::clone::CloneSource;
-use crate::data::file_edit::{FileEdit, WriteContext, WriteOptions};
-use crate::data::space::{DataExtent, DataReference, DataSpace};
+use crate::data::clone::{CloneRange, CloneSource};
+use crate::data::data_context::DataContext;
+use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::prealloc::{preallocate_rewrite, preallocate_step};
+use crate::data::progress::Progress;
+use crate::data::punch_hole::{Hole, punch_hole_step, zero_edge};
+use crate::data::rewrite::SectorRewrite;
+use crate::data::space::{DataAllocator, DataExtent, DataReference, DataSpace};
 use crate::data::stored_extents::StoredExtents;
+use crate::data::truncate::PreparedTruncate;
+use crate::data::write::PreparedWrite;
+use crate::data::write_rules::{WriteOptions, WriteRules};
 use crate::data::{FileData, ReadContext};
 use crate::transaction::csum_items::remove_sums;
 use crate::volume::testing::{chunk_item, superblock};
@@ -72,13 +80,7 @@ impl NodeAllocator for TestSpace {
     }
 }
 
-impl DataSpace for TestSpace {
-    fn now(&self) -> Timespec {
-        let mut state = self.state.lock();
-        state.seconds += 1;
-        Timespec { seconds: state.seconds, nanoseconds: 7 }
-    }
-
+impl DataAllocator for TestSpace {
     fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
         assert!(0 < min && min <= want && min.is_multiple_of(SECTOR) && want.is_multiple_of(SECTOR));
         let mut state = self.state.lock();
@@ -98,6 +100,14 @@ impl DataSpace for TestSpace {
         assert!(!state.is_referenced(extent.address.0), "released with references");
         assert_eq!(state.rooms.remove(&extent.address.0), Some(extent.length), "released as it was given");
         state.left += extent.length;
+    }
+}
+
+impl DataSpace for TestSpace {
+    fn now(&self) -> Timespec {
+        let mut state = self.state.lock();
+        state.seconds += 1;
+        Timespec { seconds: state.seconds, nanoseconds: 7 }
     }
 
     fn add_data_ref(&self, reference: &DataReference, new: bool) -> Result<()> {
@@ -122,6 +132,67 @@ impl DataSpace for TestSpace {
     fn require_features(&self, features: IncompatFeatures) -> Result<()> {
         self.state.lock().features |= features;
         Ok(())
+    }
+}
+
+/// The contexts of both phases of a change.
+pub(super) struct Phases<'a> {
+    pub(super) data: DataContext<'a>,
+    pub(super) trees: WriteContext<'a>,
+}
+
+impl Phases<'_> {
+    pub(super) fn write(&self, file: &mut FileEdit<'_>, offset: u64, bytes: &[u8]) -> Result<()> {
+        PreparedWrite::new(&self.data, file, FileOffset(offset), bytes)?.publish(&self.trees, file)
+    }
+
+    /// Makes one step of a change of size, as if it began with it.
+    pub(super) fn truncate(&self, file: &mut FileEdit<'_>, size: u64) -> Result<Progress> {
+        PreparedTruncate::new(&self.data, file, size)?.step(&self.trees, file)
+    }
+
+    /// As [`Phases::truncate`], dropping at most `limit` extents.
+    pub(super) fn shorten(&self, file: &mut FileEdit<'_>, size: u64, limit: usize) -> Result<Progress> {
+        PreparedTruncate::new(&self.data, file, size)?.limited_step(&self.trees, file, limit)
+    }
+
+    pub(super) fn punch(&self, file: &mut FileEdit<'_>, offset: u64, length: u64) -> Result<()> {
+        let hole = Hole::new(&self.data.rules, file.inode, file.item.size, offset, length)?;
+        if let Some(mut sectors) = hole.sectors {
+            let mut rewrite = SectorRewrite::prepare(&self.data, file, Some(&sectors), None)?;
+            while let (Progress::More, reached) = punch_hole_step(&self.trees, file, &sectors, &mut rewrite)?
+            {
+                sectors.start = reached;
+            }
+        }
+        for edge in &hole.edges {
+            zero_edge(&self.data, file, edge)?.publish(&self.trees, file)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn preallocate(
+        &self,
+        file: &mut FileEdit<'_>,
+        offset: u64,
+        length: u64,
+        keep_size: bool,
+    ) -> Result<Progress> {
+        let offset = FileOffset(offset);
+        let mut rewrite = preallocate_rewrite(&self.data, file, offset, length)?;
+        preallocate_step(&self.trees, file, offset, length, keep_size, &mut rewrite)
+    }
+
+    /// Makes one step of a clone, of at most `limit` extents.
+    pub(super) fn share(
+        &self,
+        range: &mut CloneRange,
+        source: &CloneSource<'_>,
+        file: &mut FileEdit<'_>,
+        limit: usize,
+    ) -> Result<Progress> {
+        let mut prepared = range.prepare(&self.data, source, file)?;
+        range.limited_step(&self.trees, source, file, &mut prepared, limit)
     }
 }
 
@@ -195,34 +266,34 @@ impl Files {
     pub(super) fn edit<R>(
         &mut self,
         index: usize,
-        change: impl FnOnce(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+        change: impl FnOnce(&Phases<'_>, &mut FileEdit<'_>) -> Result<R>,
     ) -> Result<R> {
-        self.edit_from(index, index, |context, file, _| change(context, file))
+        self.edit_from(index, index, |phases, file, _| change(phases, file))
     }
 
-    /// Changes a file through the code under test, which looks at another, or at the same.
+    /// Changes a file through the code under test, which reads another file, or the same.
     pub(super) fn edit_from<R>(
         &mut self,
         index: usize,
         source: usize,
-        change: impl FnOnce(&WriteContext<'_>, &mut FileEdit<'_>, &CloneSource<'_>) -> Result<R>,
+        change: impl FnOnce(&Phases<'_>, &mut FileEdit<'_>, &CloneSource<'_>) -> Result<R>,
     ) -> Result<R> {
         let (from, file) = (&self.files[source], &self.files[index]);
         let source = CloneSource { tree: &self.trees[from.tree], inode: from.inode, item: from.item };
         let (tree, inode) = (&self.trees[file.tree], file.inode);
         let mut edit = FileEdit { tree, inode, item: file.item, property: None, touched: None };
-        let result = change(&self.context(), &mut edit, &source);
+        let result = change(&self.phases(), &mut edit, &source);
         self.files[index].item = edit.item;
         self.free_unreferenced();
         result
     }
 
-    fn context(&self) -> WriteContext<'_> {
-        WriteContext {
-            space: &self.space,
-            volume: &self.forest.volume,
-            checksum_tree: &self.sums,
-            options: &self.options,
+    fn phases(&self) -> Phases<'_> {
+        let rules = WriteRules { geometry: self.forest.volume.geometry(), options: &self.options };
+        let volume = &self.forest.volume;
+        Phases {
+            data: DataContext { allocator: &self.space, volume, checksum_tree: &self.sums, rules },
+            trees: WriteContext { space: &self.space, checksum_tree: &self.sums, rules },
         }
     }
 

@@ -3,11 +3,8 @@
 use super::files::{Files, SECTOR, bytes};
 use crate::data::clone::CloneRange;
 use crate::data::dedupe::{Deduped, dedupe};
-use crate::data::file_edit::WriteOptions;
-use crate::data::prealloc::preallocate_step;
-use crate::data::punch_hole::punch_hole_step;
-use crate::data::truncate::{Progress, shrink, truncate_step};
-use crate::data::write::write;
+use crate::data::progress::Progress;
+use crate::data::write_rules::WriteOptions;
 use crate::errors::ErrorKind;
 use crate::options::CompressionChoice;
 use papilio_format::FileOffset;
@@ -67,7 +64,7 @@ impl Run {
         let offset = self.offset(self.files.files[index].item.size);
         let length = self.length().min(LIMIT - offset.min(LIMIT - 1));
         let data = bytes(&mut self.random, length as usize);
-        self.files.edit(index, |context, file| write(context, file, FileOffset(offset), &data)).unwrap();
+        self.files.edit(index, |phases, file| phases.write(file, offset, &data)).unwrap();
         let model = &mut self.files.files[index].bytes;
         let end = (offset + length) as usize;
         if model.len() < end {
@@ -80,11 +77,11 @@ impl Run {
         let size = self.offset(self.files.files[index].item.size);
         let few = self.random.bool();
         loop {
-            let progress = self.files.edit(index, |context, file| {
+            let progress = self.files.edit(index, |phases, file| {
                 if few && size <= file.item.size {
-                    shrink(context, file, size, 2)
+                    phases.shorten(file, size, 2)
                 } else {
-                    truncate_step(context, file, size)
+                    phases.truncate(file, size)
                 }
             });
             // Between two steps, the file is shorter and as it was before there.
@@ -101,10 +98,7 @@ impl Run {
     fn punch(&mut self, index: usize) {
         let offset = self.offset(self.files.files[index].item.size);
         let length = self.length();
-        let punch = |files: &mut Files| {
-            files.edit(index, |context, file| punch_hole_step(context, file, FileOffset(offset), length))
-        };
-        while punch(&mut self.files).unwrap() == Progress::More {}
+        self.files.edit(index, |phases, file| phases.punch(file, offset, length)).unwrap();
         let model = &mut self.files.files[index].bytes;
         let end = model.len().min((offset + length) as usize);
         if let Some(range) = model.get_mut(offset as usize..end) {
@@ -116,8 +110,7 @@ impl Run {
         let (offset, length) = (self.offset(self.files.files[index].item.size), self.length());
         let keep = self.random.bool();
         let preallocate = |files: &mut Files| {
-            let offset = FileOffset(offset);
-            files.edit(index, |context, file| preallocate_step(context, file, offset, length, keep))
+            files.edit(index, |phases, file| phases.preallocate(file, offset, length, keep))
         };
         while preallocate(&mut self.files).unwrap() == Progress::More {}
         let model = &mut self.files.files[index].bytes;
@@ -154,12 +147,13 @@ impl Run {
         let mut range = None;
         loop {
             let limit = [1, 3, 1000][self.random.usize(..3)];
-            let progress = self.files.edit_from(index, source, |context, file, source| {
+            let progress = self.files.edit_from(index, source, |phases, file, source| {
                 if range.is_none() {
-                    range = CloneRange::new(context, source, FileOffset(from), length, file, FileOffset(to))?;
+                    let (from, to) = (FileOffset(from), FileOffset(to));
+                    range = CloneRange::new(&phases.data.rules, source, from, length, file, to)?;
                 }
                 range.as_mut().map_or(Ok(Progress::Done), |range| {
-                    let progress = range.limited_step(context, source, file, limit)?;
+                    let progress = phases.share(range, source, file, limit)?;
                     assert_eq!(progress == Progress::Done, range.bytes_done() == wanted);
                     Ok(progress)
                 })
@@ -206,12 +200,12 @@ impl Run {
         };
         if self.random.u8(..4) > 0 && source != index {
             let data = self.files.files[source].bytes[from as usize..][..length as usize].to_vec();
-            self.files.edit(index, |context, file| write(context, file, FileOffset(to), &data)).unwrap();
+            self.files.edit(index, |phases, file| phases.write(file, to, &data)).unwrap();
             self.files.files[index].bytes[to as usize..][..length as usize].copy_from_slice(&data);
         }
         let before = self.files.files[index].item;
-        let mut range = match self.files.edit_from(index, source, |context, file, source| {
-            dedupe(context, source, FileOffset(from), length, file, FileOffset(to))
+        let mut range = match self.files.edit_from(index, source, |phases, file, source| {
+            dedupe(&phases.data, source, FileOffset(from), length, file, FileOffset(to))
         }) {
             Ok(Deduped::Same(range)) => range,
             Ok(Deduped::Nothing) => return,
@@ -220,7 +214,7 @@ impl Run {
         };
         while self
             .files
-            .edit_from(index, source, |context, file, source| range.step(context, source, file))
+            .edit_from(index, source, |phases, file, source| phases.share(&mut range, source, file, 1000))
             .unwrap()
             == Progress::More
         {}
@@ -272,9 +266,7 @@ fn run(node_size: u32, no_holes: bool, options: WriteOptions, seed: u64, steps: 
     assert!(seen.is_superset(&wanted), "{seen:?} are not all kinds of extents, {wanted:?}");
     // Letting go of everything leaves nothing.
     for index in 0..run.files.files.len() {
-        while run.files.edit(index, |context, file| truncate_step(context, file, 0)).unwrap()
-            == Progress::More
-        {}
+        while run.files.edit(index, |phases, file| phases.truncate(file, 0)).unwrap() == Progress::More {}
         run.files.files[index].bytes.clear();
         assert_eq!((run.files.map(index), run.files.files[index].item.nbytes), (vec![], 0));
     }

@@ -12,15 +12,15 @@
 
 use crate::btree::LiveTree;
 use crate::data::nocow::Pieces;
-use crate::data::ordered_extents::{OrderedPart, OrderedParts};
-use crate::data::overlap::sum_and_write;
+use crate::data::ordered_extents::{MAX_PARTS, OrderedPart, OrderedParts};
+use crate::data::overlap::Sums;
+use crate::data::write_data::{Placed, write_data};
 use crate::errors::{Error, Result};
-use crate::fs::FileSystem;
-use crate::fs::mount::Mounted;
-use crate::fs::open_inodes::OpenInode;
+use crate::file::fs_info::FsInfo;
+use crate::file::open_inode::OpenInode;
 use crate::options::CompressionChoice;
 use crate::space::{LogicalRange, Space};
-use crate::volume::LogicalWrite;
+use arrayvec::ArrayVec;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, InodeItem};
 use std::ops::Range;
@@ -36,26 +36,27 @@ pub(super) const DATA_PER_METADATA: u64 = 16;
 /// Tree blocks promised besides: those of a small step of a flush.
 pub(super) const BLOCKS: u64 = 96;
 
-impl FileSystem {
-    /// Whether data of a file is written so: it is summed and copied on write, and not compressed.
-    pub(super) fn is_ordered(&self, item: &InodeItem) -> bool {
-        let is_one = |choice: CompressionChoice| choice.algorithm() != Compression::None;
-        let others = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::COMPRESS;
-        !item.flags.intersects(others) && !self.mounted.write_options.compression.is_some_and(is_one)
+impl OpenInode {
+    /// Drops all ordered extents and releases their space. The caller holds the data lock exclusively, or drops the
+    /// last handle.
+    pub(super) fn forget_ordered(&self, fs: &FsInfo) {
+        if let Some(transactions) = fs.trees.transactions() {
+            release(transactions.space(), self.ordered.forget());
+        }
     }
 
     /// Writes `data`, whole sectors inside the file as the tree has it; says whether it did. The caller holds the
     /// lock on sharing and the file's data lock, both shared, and knows that the file may change.
     pub(super) fn write_ordered(
         &self,
-        open: &OpenInode,
+        fs: &FsInfo,
         live: &LiveTree,
         item: &InodeItem,
         data: &[u8],
         offset: u64,
         epoch: u64,
     ) -> Result<bool> {
-        let geometry = self.mounted.volume().geometry();
+        let geometry = fs.volume().geometry();
         let (sector, length) = (u64::from(geometry.sector_size), data.len() as u64);
         let inside = offset.checked_add(length).is_some_and(|end| end <= item.size);
         if !inside
@@ -66,51 +67,44 @@ impl FileSystem {
         {
             return Ok(false);
         }
-        self.transactions()?.check_running()?;
+        fs.transactions()?.check_running()?;
         let range = offset..offset + length;
-        let (lock, found) = open.ordered.lock_to_write(range.clone());
+        let (lock, found) = self.ordered.lock_to_write(range.clone());
         let covered: u64 = found.iter().map(|part| part.range.end - part.range.start).sum();
         // Where it lies already, if all of it may be overwritten.
         let there = if covered == length && found.len() <= OVERWRITTEN {
             Some(found)
         } else {
-            match self.promise_items(open, (length - covered).max(sector)) {
+            match self.promise_items(fs, (length - covered).max(sector)) {
                 Err(Error::NoSpace { .. }) => return Ok(false),
                 result => result?,
             }
-            self.preallocated(open, live, item, &range, &found, epoch)?
-        };
-        let how = self.mounted.write_options.checksum;
-        let sum_and_write = |parts: &[OrderedPart]| {
-            let write = || self.write_parts(parts, data, offset);
-            sum_and_write(how, geometry.checksum_type, sector as usize, &[data], write)
+            self.preallocated(fs, live, item, &range, &found, epoch)?
         };
         match there {
             Some(parts) => {
-                let (sums, written) = sum_and_write(&parts);
-                // Where that fails, what was there before may be lost, which its sums will say.
-                written?;
+                // After an error the old data may be lost, which its checksums tell.
+                let sums = fs.write_parts(&parts, data, offset)?;
                 lock.overwritten(&parts, &range, &sums);
             }
             None => {
-                let Some(room) = self.new_room(&range, sector)? else { return Ok(false) };
-                let (sums, written) = sum_and_write(&room.parts);
-                written?;
+                let Some(room) = fs.new_room(&range, sector)? else { return Ok(false) };
+                let sums = fs.write_parts(&room.parts, data, offset)?;
                 let replaced = lock.replaced(&room.parts, &sums);
                 room.keep();
-                release(self.transactions()?.space(), replaced);
+                release(fs.transactions()?.space(), replaced);
             }
         }
         Ok(true)
     }
 
     /// Promises metadata for what is to be entered.
-    fn promise_items(&self, open: &OpenInode, bytes: u64) -> Result<()> {
-        while !open.ordered.take_credit(bytes) {
-            let transactions = self.transactions()?;
-            let base = if open.ordered.is_empty() { BLOCKS * transactions.node_size() } else { 0 };
+    fn promise_items(&self, fs: &FsInfo, bytes: u64) -> Result<()> {
+        while !self.ordered.take_credit(bytes) {
+            let transactions = fs.transactions()?;
+            let base = if self.ordered.is_empty() { BLOCKS * transactions.node_size() } else { 0 };
             let (_, metadata) = transactions.reserve(0, base + CREDIT / DATA_PER_METADATA)?;
-            open.ordered.promise(CREDIT, metadata);
+            self.ordered.promise(CREDIT, metadata);
         }
         Ok(())
     }
@@ -119,7 +113,7 @@ impl FileSystem {
     /// lies.
     fn preallocated(
         &self,
-        open: &OpenInode,
+        fs: &FsInfo,
         live: &LiveTree,
         item: &InodeItem,
         range: &Range<u64>,
@@ -133,7 +127,7 @@ impl FileSystem {
         let mut at = range.start;
         for next in found.iter().map(Some).chain([None]) {
             let gap = at..next.map_or(range.end, |part| part.range.start);
-            if !gap.is_empty() && !self.add_preallocated(open, live, &gap, epoch, &mut parts)? {
+            if !gap.is_empty() && !self.add_preallocated(fs, live, &gap, epoch, &mut parts)? {
                 return Ok(None);
             }
             if let Some(part) = next {
@@ -149,7 +143,7 @@ impl FileSystem {
     /// Adds the parts of a gap between ordered extents; says whether it is such.
     fn add_preallocated(
         &self,
-        open: &OpenInode,
+        fs: &FsInfo,
         live: &LiveTree,
         gap: &Range<u64>,
         epoch: u64,
@@ -159,15 +153,24 @@ impl FileSystem {
             pieces.last().is_some_and(|last| last.range.end == gap.end)
                 && pieces.iter().all(|piece| piece.preallocated)
         };
-        let mut pieces = open.in_place.pieces(gap, epoch);
+        let mut pieces = self.in_place.pieces(gap, epoch);
         if !reaches(&pieces) {
-            self.ask(open, live, gap, true, epoch)?;
-            pieces = open.in_place.pieces(gap, epoch);
+            self.ask(fs, live, gap, true, epoch)?;
+            pieces = self.in_place.pieces(gap, epoch);
         }
         Ok(reaches(&pieces)
             && pieces
                 .into_iter()
                 .all(|piece| add(parts, OrderedPart { range: piece.range, disk: piece.disk, new: false })))
+    }
+}
+
+impl FsInfo {
+    /// Whether data of a file is written so: it is summed and copied on write, and not compressed.
+    pub(super) fn is_ordered(&self, item: &InodeItem) -> bool {
+        let is_one = |choice: CompressionChoice| choice.algorithm() != Compression::None;
+        let others = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::COMPRESS;
+        !item.flags.intersects(others) && !self.write_options.compression.is_some_and(is_one)
     }
 
     /// New room for a range, if there is some.
@@ -190,25 +193,12 @@ impl FileSystem {
         Ok(Some(room))
     }
 
-    /// Writes the bytes of `data`, which starts at `offset` in the file, to where its parts lie.
-    fn write_parts(&self, parts: &[OrderedPart], data: &[u8], offset: u64) -> Result<()> {
-        let volume = self.mounted.volume();
-        if let [part] = parts {
-            return volume.write(part.disk, data);
-        }
+    /// Writes `data`, which starts at file offset `offset`, to its parts, and returns its checksums.
+    fn write_parts(&self, parts: &[OrderedPart], data: &[u8], offset: u64) -> Result<Sums> {
         let bytes = |of: &Range<u64>| &data[(of.start - offset) as usize..(of.end - offset) as usize];
-        let mut writes: Vec<_> =
-            parts.iter().map(|part| LogicalWrite::new(part.disk, bytes(&part.range))).collect();
-        volume.write_many(&mut writes);
-        writes.into_iter().try_for_each(|write| write.result)
-    }
-}
-
-/// Forgets a file's ordered extents, with their room. The caller holds its data lock exclusively, or is the last
-/// to know it.
-pub(super) fn forget_ordered(mounted: &Mounted, open: &OpenInode) {
-    if let Some(transactions) = mounted.trees.transactions() {
-        release(transactions.space(), open.ordered.forget());
+        let placed: ArrayVec<_, MAX_PARTS> =
+            parts.iter().map(|part| Placed { address: part.disk, bytes: bytes(&part.range) }).collect();
+        write_data(self.volume(), &self.write_rules(), true, &placed)
     }
 }
 

@@ -1,6 +1,6 @@
 //! The inode item of an open file in memory.
 //!
-//! Owns [`KnownItem`]: the item, with the version of the tree that it was read from, and beside it what each read
+//! Owns [`CachedInodeItem`]: the item, with the version of the tree that it was read from, and beside it what each read
 //! needs of it, in words that are read without a lock. Invariant: words that were read with an even, unchanged
 //! turn belong together. Lock: its own, for one copy.
 
@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 /// An inode item, if it was read before.
 #[derive(Debug, Default)]
-pub(super) struct KnownItem {
+pub(super) struct CachedInodeItem {
     item: RwLock<Option<(u64, InodeItem)>>,
     /// Odd while the words change.
     turn: AtomicU64,
@@ -21,19 +21,19 @@ pub(super) struct KnownItem {
 
 /// What reading needs of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Glance {
+pub(super) struct SizeAndFlags {
     pub(super) size: u64,
     pub(super) flags: InodeFlags,
 }
 
-impl Glance {
+impl SizeAndFlags {
     /// Of an item.
     pub(super) fn of(item: &InodeItem) -> Self {
         Self { size: item.size, flags: item.flags }
     }
 }
 
-impl KnownItem {
+impl CachedInodeItem {
     /// The item as of that version of its tree.
     pub(super) fn get(&self, version: u64) -> Option<InodeItem> {
         let known = self.item.read();
@@ -45,16 +45,16 @@ impl KnownItem {
         self.item.read().as_ref().map(|(_, item)| *item)
     }
 
-    /// As [`KnownItem::get`]; it may also fail where another thread stores at the same time.
+    /// As [`CachedInodeItem::get`]; it may also fail where another thread stores at the same time.
     #[inline]
-    pub(super) fn glance(&self, version: u64) -> Option<Glance> {
+    pub(super) fn size_and_flags(&self, version: u64) -> Option<SizeAndFlags> {
         let turn = self.turn.load(Ordering::Acquire);
         let known = self.version.load(Ordering::Relaxed);
         let (size, flags) = (self.size.load(Ordering::Relaxed), self.flags.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
         // Turn 0: nothing was ever stored.
         let stood = turn != 0 && turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn;
-        (stood && known == version).then(|| Glance { size, flags: InodeFlags::from_bits_retain(flags) })
+        (stood && known == version).then(|| SizeAndFlags { size, flags: InodeFlags::from_bits_retain(flags) })
     }
 
     /// The item as it was read after that version of its tree was asked for.
@@ -84,18 +84,18 @@ mod tests {
 
     #[test]
     fn only_the_version_asked_for_is_given() {
-        let known = KnownItem::default();
-        assert_eq!((known.glance(0), known.get(0)), (None, None));
+        let known = CachedInodeItem::default();
+        assert_eq!((known.size_and_flags(0), known.get(0)), (None, None));
         known.set(0, item(5));
-        assert_eq!(known.glance(0).map(|glance| glance.size), Some(5));
+        assert_eq!(known.size_and_flags(0).map(|size_and_flags| size_and_flags.size), Some(5));
         known.set(7, item(9));
-        assert_eq!((known.glance(0), known.get(0)), (None, None));
-        assert_eq!(known.glance(7), known.get(7).map(|item| Glance::of(&item)));
+        assert_eq!((known.size_and_flags(0), known.get(0)), (None, None));
+        assert_eq!(known.size_and_flags(7), known.get(7).map(|item| SizeAndFlags::of(&item)));
     }
 
     #[test]
-    fn a_glance_is_of_one_item() {
-        let known = KnownItem::default();
+    fn a_size_and_flags_is_of_one_item() {
+        let known = CachedInodeItem::default();
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 for turn in 1..200_000 {
@@ -104,10 +104,10 @@ mod tests {
             });
             let mut last = 0;
             while last < 199_999 {
-                if let Some(glance) = known.glance(3) {
-                    assert_eq!(glance.size, glance.flags.bits());
-                    assert!(glance.size >= last);
-                    last = glance.size;
+                if let Some(size_and_flags) = known.size_and_flags(3) {
+                    assert_eq!(size_and_flags.size, size_and_flags.flags.bits());
+                    assert!(size_and_flags.size >= last);
+                    last = size_and_flags.size;
                 }
             }
         });

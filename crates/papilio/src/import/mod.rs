@@ -22,8 +22,8 @@ mod writer;
 pub use manifest::{Manifest, ManifestEntry};
 
 use crate::errors::{Error, PathError, Result};
+use crate::file::change::NAME_ITEMS;
 use crate::fs::Inode;
-use crate::fs::change::NAME_ITEMS;
 use event::Batch;
 use papilio_format::items::inode::FileKind;
 use std::collections::BTreeMap;
@@ -316,7 +316,7 @@ impl Populate {
                 let path = String::from_utf8_lossy(path);
                 return Err(Error::Invalid(format!("subvolume {path}: the source has no such directory")));
             };
-            into.file_system().transactions()?.change(NAME_ITEMS, |handle| {
+            into.file_system().info.transactions()?.change(NAME_ITEMS, |handle| {
                 if wanted.default {
                     crate::subvolume::set_default(handle, id)?;
                 }

@@ -15,14 +15,15 @@
 //! of a transaction. Kernel counterpart: `btrfs_finish_one_ordered` (`fs/btrfs/inode.c`), in a work queue there.
 
 use crate::data::convert::STEP_RANGES;
-use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::ordered_extents::{OrderedPart, Step};
-use crate::data::ordered_items::{put_new, put_preallocated};
+use crate::data::publish_extents::{publish_extents, publish_preallocated};
+use crate::data::rewrite::SectorRewrite;
+use crate::data::written_extents::WrittenExtent;
 use crate::errors::{Error, ErrorKind, PathError, Result};
-use crate::fs::FileSystem;
-use crate::fs::change::EXTENT_ITEMS;
-use crate::fs::open_inodes::OpenInode;
-use crate::fs::ordered_write::{BLOCKS, DATA_PER_METADATA, forget_ordered};
+use crate::file::change::EXTENT_ITEMS;
+use crate::file::fs_info::FsInfo;
+use crate::file::open_inode::OpenInode;
+use crate::file::ordered_write::{BLOCKS, DATA_PER_METADATA};
 use papilio_format::items::inode::InodeItem;
 
 /// Extents of a step where there is no room for more.
@@ -30,26 +31,26 @@ const SMALL_STEP: usize = 16;
 /// Bytes of a step.
 const STEP_BYTES: u64 = 256 << 20;
 
-impl FileSystem {
+impl OpenInode {
     /// Where a file has many ordered extents: brings some to the trees, unless another does and they are not far
     /// too many. The caller holds none of the file's locks.
-    pub(super) fn relieve(&self, open: &OpenInode) -> Result<()> {
+    pub(super) fn publish_some_ordered(&self, fs: &FsInfo) -> Result<()> {
         let made = {
-            let _sharing = self.mounted.sharing.read();
-            let _one = match open.fsync.try_lock() {
+            let _sharing = fs.sharing.read();
+            let _one = match self.fsync.try_lock() {
                 Some(one) => one,
-                None if open.ordered.is_overfull() => open.fsync.lock(),
+                None if self.ordered.is_overfull() => self.fsync.lock(),
                 None => return Ok(()),
             };
-            if !open.ordered.is_full() {
+            if !self.ordered.is_full() {
                 return Ok(());
             }
-            let next = self.step_beside_others(open, open.ordered.next_step());
-            next.map(|next| open.ordered.set_next_step(next.unwrap_or(0)))
+            let next = self.publish_step_shared(fs, self.ordered.next_step());
+            next.map(|next| self.ordered.set_next_step(next.unwrap_or(0)))
         };
         match made {
             // What it takes must not wait for others.
-            Err(error) if needs_all(&error) => self.flush(open),
+            Err(error) if needs_all(&error) => self.flush(fs),
             made => made,
         }
     }
@@ -57,15 +58,15 @@ impl FileSystem {
     /// Brings the ordered extents that a file has by now to the trees, beside others who read and write it. What
     /// they write meanwhile may be left, and all of it where there is no room; says whether only that. The caller
     /// holds none of the file's locks.
-    pub(super) fn sweep_ordered(&self, open: &OpenInode) -> Result<bool> {
+    pub(super) fn publish_ordered(&self, fs: &FsInfo) -> Result<bool> {
         let mut from = Some(0);
         while let Some(at) = from {
-            if open.ordered.is_empty() {
+            if self.ordered.is_empty() {
                 break;
             }
-            let _sharing = self.mounted.sharing.read();
-            let _one = open.fsync.lock();
-            from = match self.step_beside_others(open, at) {
+            let _sharing = fs.sharing.read();
+            let _one = self.fsync.lock();
+            from = match self.publish_step_shared(fs, at) {
                 Err(error) if needs_all(&error) => return Ok(false),
                 next => next?,
             };
@@ -73,97 +74,109 @@ impl FileSystem {
         Ok(true)
     }
 
+    /// As [`OpenInode::publish_ordered`], but only where the file has many: later changes wait less.
+    pub(super) fn publish_ordered_if_many(&self, fs: &FsInfo) -> Result<()> {
+        if self.ordered.is_many() {
+            self.publish_ordered(fs)?;
+        }
+        Ok(())
+    }
+
     /// Brings all ordered extents of a file to the trees.
-    pub(super) fn flush_ordered(&self, open: &OpenInode) -> Result<()> {
-        if self.sweep_ordered(open)? {
+    pub(super) fn publish_all_ordered(&self, fs: &FsInfo) -> Result<()> {
+        if self.publish_ordered(fs)? {
             return Ok(());
         }
-        let _exclusive = open.data.write();
-        self.write_back_ordered(open)
+        let _exclusive = self.data.write();
+        self.publish_ordered_exclusively(fs)
     }
 
     /// A step from `from` on; says where the next one begins, if there are more. The caller holds the lock on
     /// sharing (shared), and the file's fsync lock.
-    fn step_beside_others(&self, open: &OpenInode, from: u64) -> Result<Option<u64>> {
+    fn publish_step_shared(&self, fs: &FsInfo, from: u64) -> Result<Option<u64>> {
         // Not while others wait for the step's range.
-        self.transactions()?.commit_if_full()?;
+        fs.transactions()?.commit_if_full()?;
         let _shared = loop {
-            let shared = open.data.read();
-            if open.ordered.is_empty() {
+            let shared = self.data.read();
+            if self.ordered.is_empty() {
                 return Ok(None);
             }
-            if open.ordered.is_known() {
+            if self.ordered.is_known() {
                 break shared;
             }
             drop(shared);
-            let _exclusive = open.data.write();
-            open.ordered.make_known();
+            let _exclusive = self.data.write();
+            self.ordered.make_known();
         };
-        let most = open.ordered.step_size();
-        let Some(step) = open.ordered.lock_step(from, most, STEP_BYTES) else { return Ok(None) };
-        self.publish_step(open, &step)?;
-        open.ordered.trim_promise(BLOCKS * self.transactions()?.node_size(), DATA_PER_METADATA);
+        let most = self.ordered.step_size();
+        let Some(step) = self.ordered.lock_step(from, most, STEP_BYTES) else { return Ok(None) };
+        self.publish_step(fs, &step)?;
+        self.ordered.trim_promise(BLOCKS * fs.transactions()?.node_size(), DATA_PER_METADATA);
         Ok(Some(step.next))
     }
 
     /// Brings a file's ordered extents to the trees. The caller holds its data lock exclusively.
-    pub(super) fn write_back_ordered(&self, open: &OpenInode) -> Result<()> {
-        if open.ordered.is_empty() {
+    pub(super) fn publish_ordered_exclusively(&self, fs: &FsInfo) -> Result<()> {
+        if self.ordered.is_empty() {
             return Ok(());
         }
         // What was promised is there for what follows.
-        drop(open.ordered.take_promise());
-        let mut most = open.ordered.step_size().max(SMALL_STEP);
-        while let Some(step) = open.ordered.lock_step(0, most, STEP_BYTES) {
-            match self.publish_step(open, &step) {
+        drop(self.ordered.take_promise());
+        let mut most = self.ordered.step_size().max(SMALL_STEP);
+        while let Some(step) = self.ordered.lock_step(0, most, STEP_BYTES) {
+            match self.publish_step(fs, &step) {
                 Err(Error::NoSpace { .. }) if most > SMALL_STEP => most = SMALL_STEP,
                 // It went with its subvolume.
                 Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {
                     drop(step);
-                    forget_ordered(&self.mounted, open);
+                    self.forget_ordered(fs);
                     return Ok(());
                 }
                 result => result?,
             }
         }
-        open.ordered.note_whether_any();
+        self.ordered.note_whether_any();
         Ok(())
     }
 
     /// Brings a step's extents to the trees: the new ones, then those in preallocated extents.
-    fn publish_step(&self, open: &OpenInode, step: &Step<'_>) -> Result<()> {
+    fn publish_step(&self, fs: &FsInfo, step: &Step<'_>) -> Result<()> {
         let (new, preallocated): (Vec<_>, Vec<_>) = step.parts.iter().cloned().partition(|part| part.new);
         for parts in
             std::iter::once(&new[..]).filter(|new| !new.is_empty()).chain(preallocated.chunks(STEP_RANGES))
         {
-            self.publish_ordered(open, parts)?;
-            open.forget_extents();
+            self.publish_parts(fs, parts)?;
+            self.forget_extents();
             step.lock.published(parts);
         }
         Ok(())
     }
 
     /// `parts` are of one kind.
-    fn publish_ordered(&self, open: &OpenInode, parts: &[OrderedPart]) -> Result<()> {
-        let place = open.place();
-        let geometry = self.mounted.volume().geometry();
+    fn publish_parts(&self, fs: &FsInfo, parts: &[OrderedPart]) -> Result<()> {
+        let place = self.place();
+        let geometry = fs.volume().geometry();
         let bytes: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
         let sums = bytes / u64::from(geometry.sector_size) * geometry.checksum_type.size() as u64;
         let items = EXTENT_ITEMS + parts.len() as u64 + sums / u64::from(geometry.node_size);
-        self.change_handle(place.tree, items, |handle, _| {
-            self.edit_data(handle, place, |context: &WriteContext<'_>, file: &mut FileEdit<'_>| {
-                for part in parts {
-                    open.note_changed(&self.mounted.changed_files, context.space.generation(), &part.range);
-                }
-                let sums = open.ordered.sums_of(parts, &geometry);
-                // What makes it longer is in the page cache, and comes with its data.
-                let item = InodeItem { size: file.item.size, ..open.as_seen(context.stamped(file)) };
-                if parts[0].new {
-                    put_new(context, file, parts, sums, item)
-                } else {
-                    put_preallocated(context, file, parts, sums, item)
-                }
-            })
+        let trees = fs.data_trees(place)?;
+        let context = trees.context(&**fs.transactions()?);
+        let mut rewrite = trees.prepare(|file| SectorRewrite::prepare(&context, file, None, None))?;
+        fs.change_data(place, items, |context, file| {
+            for part in parts {
+                self.note_changed(&fs.changed_files, context.space.generation(), &part.range);
+            }
+            rewrite.publish(context, file)?;
+            let sums = self.ordered.sums_of(parts, &geometry);
+            // A larger size belongs to pages in the cache, and is published with their data.
+            let item = InodeItem { size: file.item.size, ..self.as_seen(context.stamped(file)) };
+            if parts[0].new {
+                let extents: Vec<_> =
+                    parts.iter().map(|part| WrittenExtent::plain(&part.range, part.disk)).collect();
+                publish_extents(context, file, &extents, Some(sums), item)
+            } else {
+                publish_preallocated(context, file, parts, sums, item)
+            }
         })
     }
 }

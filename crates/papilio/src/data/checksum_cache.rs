@@ -1,6 +1,6 @@
 //! Checksums of an open file's sectors in memory, so that reading asks the tree once for many.
 //!
-//! Owns [`SumCache`] and [`SumBudget`]. Sums are kept in *windows* of [`WINDOW`] bytes of them, by the address of
+//! Owns [`ChecksumCache`] and [`ChecksumBudget`]. Sums are kept in *windows* of [`WINDOW`] bytes of them, by the address of
 //! their sectors. Invariants: sums of what the file refers to stay as they are for as long as it does, so whoever
 //! changes the file's extents clears the cache before others may read there, and who reads or fills it holds the data
 //! lock shared and asks for sectors of the file only, which nobody changes. Sums of what it does not refer to any more
@@ -26,7 +26,7 @@ const SHARDS: u64 = 8;
 
 /// How much memory the sums of all open files may take.
 #[derive(Debug)]
-pub(crate) struct SumBudget {
+pub(crate) struct ChecksumBudget {
     windows: usize,
     windows_left: AtomicUsize,
 }
@@ -43,8 +43,8 @@ struct Window {
 
 /// Sums by address.
 #[derive(Debug)]
-pub(crate) struct SumCache {
-    budget: Arc<SumBudget>,
+pub(crate) struct ChecksumCache {
+    budget: Arc<ChecksumBudget>,
     /// Absent as long as there was nothing to keep.
     shards: OnceLock<Box<[Shard; SHARDS as usize]>>,
 }
@@ -80,7 +80,7 @@ impl Place {
     }
 }
 
-impl SumBudget {
+impl ChecksumBudget {
     /// A budget of `bytes` of sums.
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { windows: bytes / WINDOW, windows_left: AtomicUsize::new(bytes / WINDOW) })
@@ -105,9 +105,9 @@ impl SumBudget {
     }
 }
 
-impl SumCache {
+impl ChecksumCache {
     /// An empty cache.
-    pub(crate) fn new(budget: &Arc<SumBudget>) -> Self {
+    pub(crate) fn new(budget: &Arc<ChecksumBudget>) -> Self {
         Self { budget: Arc::clone(budget), shards: OnceLock::new() }
     }
 
@@ -231,7 +231,7 @@ impl Table {
     }
 }
 
-impl Drop for SumCache {
+impl Drop for ChecksumCache {
     fn drop(&mut self) {
         self.clear();
     }
@@ -241,8 +241,8 @@ impl Drop for SumCache {
 mod tests {
     use super::*;
 
-    fn cache(windows: usize) -> SumCache {
-        SumCache::new(&SumBudget::new(windows * WINDOW))
+    fn cache(windows: usize) -> ChecksumCache {
+        ChecksumCache::new(&ChecksumBudget::new(windows * WINDOW))
     }
 
     fn geometry() -> Geometry {
@@ -254,7 +254,7 @@ mod tests {
     }
 
     /// What is known of a window, as the first byte of each sum.
-    fn known(cache: &SumCache, window: u64) -> Option<u8> {
+    fn known(cache: &ChecksumCache, window: u64) -> Option<u8> {
         let mut sums = [0; 8];
         let length = cache.copy(address(window, 5), &geometry(), &mut sums);
         (length > 0).then(|| sums[0])
@@ -316,8 +316,8 @@ mod tests {
 
     #[test]
     fn what_goes_is_given_back() {
-        let budget = SumBudget::new(3 * WINDOW);
-        let [first, second] = [SumCache::new(&budget), SumCache::new(&budget)];
+        let budget = ChecksumBudget::new(3 * WINDOW);
+        let [first, second] = [ChecksumCache::new(&budget), ChecksumCache::new(&budget)];
         for window in 0..3 {
             first.insert(window, 0..WINDOW, &[1; WINDOW]);
         }

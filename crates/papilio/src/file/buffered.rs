@@ -10,15 +10,12 @@
 //! `btrfs_delalloc_reserve_space` (`fs/btrfs/file.c`, `fs/btrfs/delalloc-space.c`), `filemap_read`
 //! (`mm/filemap.c`).
 
-use crate::errors::{Error, PathError, Result};
-use crate::fs::File;
-use crate::fs::committer::Wake;
-use crate::fs::in_place::check_mutable;
-use crate::fs::open_inodes::OpenInode;
+use crate::errors::{Error, Result};
+use crate::file::open_file::OpenFile;
+use crate::file::open_inode::check_mutable;
 use papilio_pagecache::{CacheError, FolioFill, FolioWrite, Lookup, MAX_ORDER, Mapping, PAGE_SIZE};
 use std::cell::RefCell;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Bytes that are reserved and written at once.
 const CHUNK: u64 = 4 << 20;
@@ -41,16 +38,10 @@ enum Filled {
     To(u64, CacheError),
 }
 
-impl File {
+impl OpenFile {
     /// Reads through the cache.
-    pub(super) fn read_buffered(
-        &self,
-        open: &Arc<OpenInode>,
-        mapping: &Mapping,
-        buffer: &mut [u8],
-        offset: u64,
-    ) -> Result<usize> {
-        let size = self.size_of(open)?;
+    pub(super) fn read_buffered(&self, mapping: &Mapping, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let size = self.size()?;
         let wanted = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
         if wanted == 0 {
             return Ok(0);
@@ -59,11 +50,11 @@ impl File {
         let mut done = mapping.read_found(offset, &mut buffer[..wanted]);
         let pages = offset / PAGE..(offset + wanted as u64).div_ceil(PAGE);
         let mut looked = done == 0;
-        let request = self.readahead(pages, done == 0, size.div_ceil(PAGE));
+        let request = self.next_readahead(pages, done == 0, size.div_ceil(PAGE));
         // One page, which is missing, is what is asked for.
         if let Some(request) = request.filter(|request| request.pages.end - request.pages.start > 1) {
             // Ahead of who reads: that it fails shows when the place is reached.
-            if let Err(error) = self.fill(open, mapping, request.pages, request.order) {
+            if let Err(error) = self.fill(mapping, request.pages, request.order) {
                 tracing::debug!("readahead: {error}");
             }
             looked = false;
@@ -80,30 +71,30 @@ impl File {
             }
             let end = (at + rest.len() as u64).min(at + CHUNK);
             if end.div_ceil(PAGE) - at / PAGE == 1 {
-                done += self.read_page(open, mapping, at, rest)?;
+                done += self.read_page(mapping, at, rest)?;
             } else {
-                self.fill(open, mapping, at / PAGE..end.div_ceil(PAGE), MAX_ORDER)?;
+                self.fill(mapping, at / PAGE..end.div_ceil(PAGE), MAX_ORDER)?;
             }
         }
         Ok(done)
     }
 
     /// Reads a page that was not found in the cache, puts it there and copies it from byte `at` of the file on.
-    fn read_page(&self, open: &OpenInode, mapping: &Mapping, at: u64, out: &mut [u8]) -> Result<usize> {
+    fn read_page(&self, mapping: &Mapping, at: u64, out: &mut [u8]) -> Result<usize> {
         let mut attempts = 0;
         loop {
-            let shared = open.data.read();
+            let shared = self.open.data.read();
             let error = match mapping.insert(at / PAGE, 0) {
                 // To the reader, where its sums find it in a near cache, and then to the folio, which lies in none.
                 Ok(Lookup::Vacant(mut fill)) if at == fill.offset() && out.len() >= fill.len() => {
                     let page = &mut out[..fill.len()];
-                    self.read_whole(open, page, at)?;
+                    self.read_whole(page, at)?;
                     fill.fill_from(page);
                     fill.finish();
                     return Ok(page.len());
                 }
                 Ok(Lookup::Vacant(mut fill)) => {
-                    self.read_folio(open, &mut fill)?;
+                    self.read_folio(&mut fill)?;
                     let copied = copy_from(&fill, at - fill.offset(), out);
                     fill.finish();
                     return Ok(copied);
@@ -125,9 +116,9 @@ impl File {
     }
 
     /// Reads what of the pages is not in the cache.
-    fn fill(&self, open: &OpenInode, mapping: &Mapping, pages: Range<u64>, order: u8) -> Result<()> {
+    fn fill(&self, mapping: &Mapping, pages: Range<u64>, order: u8) -> Result<()> {
         let mut fills = FILLS.take();
-        let result = self.fill_all(open, mapping, pages, order, &mut fills);
+        let result = self.fill_all(mapping, pages, order, &mut fills);
         // Where that failed, those that are left are given up.
         fills.clear();
         FILLS.set(fills);
@@ -136,7 +127,6 @@ impl File {
 
     fn fill_all(
         &self,
-        open: &OpenInode,
         mapping: &Mapping,
         pages: Range<u64>,
         order: u8,
@@ -144,7 +134,7 @@ impl File {
     ) -> Result<()> {
         let mut attempts = 0;
         loop {
-            let shared = open.data.read();
+            let shared = self.open.data.read();
             match mapping.insert_range(pages.clone(), order, fills) {
                 // Some are there: the reader comes again for the rest.
                 Err(_) if !fills.is_empty() => {}
@@ -157,7 +147,7 @@ impl File {
                 Ok(()) => {}
             }
             for mut fill in fills.drain(..) {
-                self.read_folio(open, &mut fill)?;
+                self.read_folio(&mut fill)?;
                 fill.finish();
             }
             return Ok(());
@@ -165,56 +155,47 @@ impl File {
     }
 
     /// Fills a folio with what the trees have.
-    fn read_folio(&self, open: &OpenInode, fill: &mut FolioFill) -> Result<()> {
+    fn read_folio(&self, fill: &mut FolioFill) -> Result<()> {
         let offset = fill.offset();
-        self.read_whole(open, fill, offset)
+        self.read_whole(fill, offset)
     }
 
     /// Fills a buffer with what the trees have, and zeros behind the end of the file.
-    fn read_whole(&self, open: &OpenInode, buffer: &mut [u8], offset: u64) -> Result<()> {
-        let read = self.read_trees(open, buffer, offset)?;
+    fn read_whole(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        let read = self.read_trees(buffer, offset)?;
         buffer[read..].fill(0);
         Ok(())
     }
 
     /// Writes through the cache.
-    pub(super) fn write_buffered(
-        &self,
-        open: &Arc<OpenInode>,
-        mapping: &Mapping,
-        data: &[u8],
-        offset: u64,
-    ) -> Result<()> {
-        let fs = self.inode().file_system();
-        let sector = u64::from(self.sector_size());
+    pub(super) fn write_buffered(&self, mapping: &Mapping, data: &[u8], offset: u64) -> Result<()> {
+        let sector = self.fs.sector_size();
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| self.too_large())?;
         if end.div_ceil(sector) > i64::MAX as u64 / sector {
             return Err(self.too_large());
         }
-        let _writer = open.writer.lock();
+        let _writer = self.open.writer.lock();
         let mut at = offset;
         while at < end {
             let stop = end.min((at / CHUNK + 1) * CHUNK);
             let part = &data[(at - offset) as usize..(stop - offset) as usize];
-            self.write_chunk(open, mapping, part, at)?;
+            self.write_chunk(mapping, part, at)?;
             at = stop;
         }
-        let cache = fs.mounted.page_cache.as_ref().expect("a mapping belongs to a cache");
+        let cache = self.fs.page_cache.as_ref().expect("a mapping belongs to a cache");
         if cache.over_hard() {
-            fs.flush(open)?;
+            self.flush()?;
             if cache.over_hard() {
-                fs.flush_all()?;
+                self.fs.flush_all()?;
             }
-        } else if cache.over_background()
-            && let Some(committer) = &*fs.mounted.committer.lock()
-        {
-            committer.wake(Wake::WriteBack);
+        } else if cache.over_background() {
+            self.fs.background.write_back();
         }
         Ok(())
     }
 
-    fn write_chunk(&self, open: &Arc<OpenInode>, mapping: &Mapping, data: &[u8], offset: u64) -> Result<()> {
-        let fs = self.inode().file_system();
+    fn write_chunk(&self, mapping: &Mapping, data: &[u8], offset: u64) -> Result<()> {
+        let fs = &*self.fs;
         let transactions = fs.transactions()?;
         let end = offset + data.len() as u64;
         let mut at = offset;
@@ -222,7 +203,7 @@ impl File {
         while at < end {
             let blocks = (at / PAGE * PAGE)..end.next_multiple_of(PAGE);
             let bytes = blocks.end - blocks.start;
-            let base = if open.is_dirty() { 0 } else { BLOCKS * transactions.node_size() };
+            let base = if self.open.is_dirty() { 0 } else { BLOCKS * transactions.node_size() };
             let metadata = base + bytes / DATA_PER_METADATA;
             let (mut room, mut trees) = match transactions.reserve(bytes, metadata) {
                 Err(Error::NoSpace { what }) if attempts == 0 => {
@@ -234,12 +215,12 @@ impl File {
                 }
                 result => result?,
             };
-            let shared = open.data.read();
-            fs.check_changeable(self.inode().tree())?;
-            let item = open.item(self.live(transactions)?)?;
-            check_mutable(open.place(), &item)?;
+            let shared = self.open.data.read();
+            fs.check_changeable(self.open.place().tree)?;
+            let item = self.open.item(self.live()?)?;
+            check_mutable(self.open.place(), &item)?;
             let before = mapping.dirty_bytes();
-            let filled = self.write_folios(open, mapping, &data[(at - offset) as usize..], at);
+            let filled = self.write_folios(mapping, &data[(at - offset) as usize..], at);
             let reached = match &filled {
                 Ok(Filled::To(reached, _)) => *reached,
                 Ok(Filled::All) => end,
@@ -249,9 +230,9 @@ impl File {
             let unused = bytes.saturating_sub(mapping.dirty_bytes().saturating_sub(before));
             drop(room.split(unused));
             drop(trees.split(unused / DATA_PER_METADATA));
-            open.promise(room, trees);
+            self.open.promise(room, trees);
             if reached > at {
-                fs.mounted.dirty_inodes.touch(open, transactions.now(), reached);
+                fs.dirty_inodes.touch(&self.open, transactions.now(), reached);
                 attempts = 0;
             }
             drop(shared);
@@ -265,7 +246,7 @@ impl File {
     }
 
     /// Puts data into folios, as far as the cache has room.
-    fn write_folios(&self, open: &OpenInode, mapping: &Mapping, data: &[u8], offset: u64) -> Result<Filled> {
+    fn write_folios(&self, mapping: &Mapping, data: &[u8], offset: u64) -> Result<Filled> {
         let end = offset + data.len() as u64;
         let mut at = offset;
         while at < end {
@@ -274,7 +255,7 @@ impl File {
                     Some(folio) => folio,
                     None => continue,
                 },
-                Ok(Lookup::Vacant(fill)) => self.new_folio(open, fill, at, end)?,
+                Ok(Lookup::Vacant(fill)) => self.new_folio(fill, at, end)?,
                 Err(error) => return Ok(Filled::To(at, error)),
             };
             let start = folio.folio().offset();
@@ -288,19 +269,18 @@ impl File {
     }
 
     /// A folio that was not in the cache, ready for `at` to `end` to be written to it.
-    fn new_folio(&self, open: &OpenInode, mut fill: FolioFill, at: u64, end: u64) -> Result<FolioWrite> {
+    fn new_folio(&self, mut fill: FolioFill, at: u64, end: u64) -> Result<FolioWrite> {
         let (start, stop) = (fill.offset(), fill.offset() + fill.len() as u64);
         if at > start || end < stop {
-            self.read_folio(open, &mut fill)?;
+            self.read_folio(&mut fill)?;
         }
         Ok(fill.finish_write())
     }
 
     /// Makes room in the cache, or waits for it.
     fn make_room(&self, error: &CacheError, attempts: u32) -> Result<()> {
-        let fs = self.inode().file_system();
         match error {
-            CacheError::AllDirty { .. } => fs.flush_all(),
+            CacheError::AllDirty { .. } => self.fs.flush_all(),
             // Others are reading or writing what is in use, and will be done.
             CacheError::AllInUse { .. } if attempts < 10_000 => {
                 std::thread::sleep(std::time::Duration::from_micros(50));
@@ -313,15 +293,6 @@ impl File {
                 Err(Error::Invalid(format!("the page cache is too small: {bytes} bytes are in use at once")))
             }
         }
-    }
-
-    /// The size as of now.
-    pub(super) fn size_of(&self, open: &OpenInode) -> Result<u64> {
-        open.size(self.live(self.inode().file_system().transactions()?)?)
-    }
-
-    pub(super) fn too_large(&self) -> Error {
-        Error::path(format!("inode {}", self.inode().number()).as_bytes(), PathError::TooLarge)
     }
 }
 

@@ -1,0 +1,99 @@
+//! Publishing data that is on the device in the trees: the second phase of every change of data.
+//!
+//! Owns [`publish_extents`], [`publish_written`] and [`publish_preallocated`]. The checksums of any number of extents go to
+//! the checksum tree in one insertion, the extents in one pass over the file's tree.
+//!
+//! Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_finish_one_ordered` (`fs/btrfs/inode.c`).
+
+use crate::data::convert::{STEP_RANGES, convert_step};
+use crate::data::csum_edit::{SumRuns, insert_sums};
+use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::ordered_extents::OrderedPart;
+use crate::data::progress::Progress;
+use crate::data::stored_extents::{StoredExtent, StoredExtents};
+use crate::data::written_extents::{WrittenExtent, WrittenExtents};
+use crate::errors::Result;
+use crate::space::RangeSet;
+use papilio_format::items::inode::InodeItem;
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// Publishes `extents`, ascending and disjoint, in place of what the file has there. `item` becomes the inode item,
+/// except for the flags and the byte count, which the tree has.
+///
+/// # Errors
+/// What reading and changing trees meets. The transaction is aborted then.
+pub(crate) fn publish_extents(
+    context: &WriteContext<'_>,
+    file: &mut FileEdit<'_>,
+    extents: &[WrittenExtent],
+    sums: Option<SumRuns>,
+    item: InodeItem,
+) -> Result<()> {
+    let tree = file.tree.tree();
+    let ranges: Vec<Range<u64>> = extents.iter().map(WrittenExtent::range).collect();
+    // One stored extent may overlap several ranges.
+    let mut stored: BTreeMap<u64, StoredExtent> = BTreeMap::new();
+    let mut reached = 0;
+    for range in &ranges {
+        let from = range.start.max(reached);
+        for extent in StoredExtents::new(&tree, file.inode, context.sector() as u32, from, range.end) {
+            let extent = extent?;
+            reached = extent.end;
+            stored.insert(extent.start, extent);
+        }
+    }
+    let mut changes = context.changes(file);
+    for extent in stored.values() {
+        let first = ranges.partition_point(|range| range.end <= extent.start);
+        let behind = ranges.partition_point(|range| range.start < extent.end);
+        changes.cut_all(extent, &ranges[first..behind])?;
+    }
+    drop(tree);
+    for extent in extents {
+        changes.insert(extent.start, &extent.item(), true);
+    }
+    if let Some(sums) = sums.filter(|sums| !sums.is_empty()) {
+        insert_sums(&mut context.checksum_tree.edit(context.space), sums)?;
+    }
+    file.publish(context, changes, item)
+}
+
+/// Publishes the extents of one change. A second call does nothing.
+///
+/// # Errors
+/// As [`publish_extents`].
+pub(crate) fn publish_written(
+    context: &WriteContext<'_>,
+    file: &mut FileEdit<'_>,
+    written: &mut WrittenExtents<'_>,
+    mut item: InodeItem,
+) -> Result<()> {
+    if !written.features.is_empty() {
+        context.space.require_features(written.features)?;
+    }
+    item.flags |= written.flags;
+    // Cloned: a change that finds no space for metadata runs again.
+    publish_extents(context, file, &written.extents, written.sums.clone(), item)?;
+    written.set_published();
+    Ok(())
+}
+
+/// Publishes that `parts` of preallocated extents, ascending and at most [`STEP_RANGES`], hold data.
+///
+/// # Errors
+/// What reading and changing trees meets.
+pub(crate) fn publish_preallocated(
+    context: &WriteContext<'_>,
+    file: &mut FileEdit<'_>,
+    parts: &[OrderedPart],
+    sums: SumRuns,
+    item: InodeItem,
+) -> Result<()> {
+    assert!(parts.len() <= STEP_RANGES, "{} parts in a step", parts.len());
+    let written: RangeSet = parts.iter().map(|part| part.range.clone()).collect();
+    insert_sums(&mut context.checksum_tree.edit(context.space), sums)?;
+    let (progress, _) = convert_step(context, file, &written, 0, item)?;
+    assert_eq!(progress, Progress::Done, "one step publishes so few ranges");
+    Ok(())
+}

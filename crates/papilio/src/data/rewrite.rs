@@ -1,0 +1,132 @@
+//! Sectors that have to be written anew before a change.
+//!
+//! Owns [`SectorRewrite`]. A rewrite keeps size, times and the bytes that the file shows. Two changes need one:
+//! - A file grows out of its inline extent: the inline bytes move to an extent on disk.
+//! - A file grows, and its last sector holds other bytes than zeros after the old end. Shrinking leaves them there, as
+//!   the kernel does, so that it costs no write.
+//!
+//! Invariants: bytes that a file gains by growing read as zeros; without NO_HOLES, items cover the file without a gap.
+//!
+//! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_cont_expand`, `btrfs_truncate_block` (`fs/btrfs/inode.c`).
+
+use crate::data::data_context::DataContext;
+use crate::data::extent_map::{ExtentKind, FileExtents};
+use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::image::Image;
+use crate::data::publish_extents::publish_written;
+use crate::data::stored_extents::inline_extent;
+use crate::data::written_extents::WrittenExtents;
+use crate::errors::Result;
+use papilio_format::FileOffset;
+use papilio_format::features::IncompatFeatures;
+use std::ops::Range;
+
+/// The sectors that a change needs written anew, on the device already; often there are none.
+#[derive(Default)]
+pub(crate) struct SectorRewrite<'a> {
+    written: Option<WrittenExtents<'a>>,
+}
+
+impl<'a> SectorRewrite<'a> {
+    /// Writes what a change needs that replaces `covered`, sector boundaries, and for which the file becomes at least as
+    /// long as `grown_to`, a sector boundary.
+    ///
+    /// # Errors
+    /// Data that cannot be read, [`crate::Error::NoSpace`], or a device's error.
+    pub(crate) fn prepare(
+        context: &DataContext<'a>,
+        file: &FileEdit<'_>,
+        covered: Option<&Range<u64>>,
+        grown_to: Option<u64>,
+    ) -> Result<Self> {
+        let size = file.item.size;
+        let grows = grown_to.is_some_and(|to| to >= context.round_up(size));
+        let tree = file.tree.tree();
+        if let Some(inline) = inline_extent(&tree, file.inode, context.geometry.sector_size)? {
+            let end = inline.end;
+            drop((inline, tree));
+            let replaced = covered.is_some_and(|covered| covered.start == 0 && covered.end >= end);
+            if end == 0 || replaced && !grows {
+                return Ok(Self::default());
+            }
+            let mut bytes = vec![0; end as usize];
+            context.read_as(file, size, 0, &mut bytes)?;
+            return Self::of_image(context, file, &Image::of_sectors(0, bytes));
+        }
+        drop(tree);
+        if !grows {
+            return Ok(Self::default());
+        }
+        let (start, end) = (context.round_down(size), context.round_up(size));
+        if start == end || !is_written(context, file, start)? {
+            return Ok(Self::default());
+        }
+        let mut sector = vec![0; (end - start) as usize];
+        context.read_as(file, end, start, &mut sector)?;
+        let tail = &mut sector[(size - start) as usize..];
+        if tail.iter().all(|&byte| byte == 0) {
+            return Ok(Self::default());
+        }
+        tail.fill(0);
+        Self::of_image(context, file, &Image::of_sectors(start, sector))
+    }
+
+    /// Writes whole sectors, uncompressed.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`], or a device's error.
+    pub(super) fn of_image(
+        context: &DataContext<'a>,
+        file: &FileEdit<'_>,
+        image: &Image<'_>,
+    ) -> Result<Self> {
+        let mut written = WrittenExtents::new(context, file.item.flags);
+        written.write_plain(image)?;
+        Ok(Self { written: Some(written) })
+    }
+
+    /// Publishes the sectors. A second call does nothing.
+    ///
+    /// # Errors
+    /// What changing trees meets.
+    pub(crate) fn publish(&mut self, context: &WriteContext<'_>, file: &mut FileEdit<'_>) -> Result<()> {
+        if let Some(written) = &mut self.written {
+            let item = context.stamped(file);
+            publish_written(context, file, written, item)?;
+            self.written = None;
+            context.space.settle();
+        }
+        Ok(())
+    }
+}
+
+/// Fills the gap between the end of a file and `to`, a sector boundary, with a hole item, where the file system has
+/// explicit holes. The size does not change.
+///
+/// # Errors
+/// What reading and changing trees meets.
+pub(crate) fn fill_gap(context: &WriteContext<'_>, file: &mut FileEdit<'_>, to: u64) -> Result<()> {
+    let end = context.round_up(file.item.size);
+    if to <= end || context.geometry.incompat.contains(IncompatFeatures::NO_HOLES) {
+        return Ok(());
+    }
+    let mut changes = context.changes(file);
+    changes.fill_gaps(&file.tree.tree(), end, to)?;
+    let item = context.stamped(file);
+    file.publish(context, changes, item)?;
+    context.space.settle();
+    Ok(())
+}
+
+/// Returns whether bytes in the tree or on the device stand for the one at `offset`.
+///
+/// # Errors
+/// A tree block or an item that cannot be read.
+pub(crate) fn is_written(context: &DataContext<'_>, file: &FileEdit<'_>, offset: u64) -> Result<bool> {
+    let tree = file.tree.tree();
+    let sector_size = context.geometry.sector_size;
+    let mut extents =
+        FileExtents::new(&tree, file.inode, sector_size, FileOffset(offset), FileOffset(offset + 1));
+    let extent = extents.next().transpose()?;
+    Ok(extent.is_some_and(|extent| matches!(extent.kind, ExtentKind::Inline(_) | ExtentKind::Regular(_))))
+}

@@ -1,0 +1,239 @@
+//! Data that is on the device and in no tree yet.
+//!
+//! Owns [`WrittenExtents`], the first phase of every copy-on-write change of data: space is allocated, data is compressed,
+//! checksummed and written. [`publish_extents`](super::publish_extents) is the second phase.
+//!
+//! Invariants:
+//! - Allocated space is either published or released, also after an error.
+//! - An uncompressed extent has at most [`MAX_EXTENT`] bytes. A compressed one has at most 128 KiB uncompressed, and is
+//!   at least a sector smaller on disk.
+//!
+//! Locks: none. Kernel counterparts: `cow_file_range`, `compress_file_range`, `submit_one_async_extent`
+//! (`fs/btrfs/inode.c`).
+
+use crate::data::compress::{compress, is_compressible};
+use crate::data::csum_edit::SumRuns;
+use crate::data::data_context::DataContext;
+use crate::data::image::Image;
+use crate::data::space::DataExtent;
+use crate::data::write_data::{Placed, write_data};
+use crate::data::write_rules::CompressionPlan;
+use crate::errors::Result;
+use papilio_format::features::IncompatFeatures;
+use papilio_format::items::file_extent::{
+    Compression, ExtentPart, FileExtentContent, FileExtentItem, MAX_UNCOMPRESSED,
+};
+use papilio_format::items::inode::InodeFlags;
+use papilio_format::{Generation, LogicalAddress};
+use std::ops::Range;
+
+/// The most bytes of an extent (`BTRFS_MAX_EXTENT_SIZE`).
+pub(crate) const MAX_EXTENT: u64 = 128 << 20;
+
+/// An extent on the device that no tree refers to.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct WrittenExtent {
+    /// File offset in bytes.
+    pub(super) start: u64,
+    /// Bytes of the file, a multiple of the sector size.
+    pub(super) length: u64,
+    pub(super) disk: DataExtent,
+    pub(super) compression: Compression,
+}
+
+impl WrittenExtent {
+    /// An uncompressed extent of `range` in the file, at `disk`.
+    pub(crate) fn plain(range: &Range<u64>, disk: LogicalAddress) -> Self {
+        let length = range.end - range.start;
+        let disk = DataExtent { address: disk, length };
+        Self { start: range.start, length, disk, compression: Compression::None }
+    }
+
+    /// The file offsets that it holds.
+    pub(super) fn range(&self) -> Range<u64> {
+        self.start..self.start + self.length
+    }
+
+    /// The item of its first reference.
+    pub(super) fn item(&self) -> FileExtentItem<'static> {
+        let part = ExtentPart {
+            disk_address: self.disk.address,
+            disk_length: self.disk.length,
+            offset: 0,
+            length: self.length,
+        };
+        FileExtentItem {
+            generation: Generation(0),
+            ram_bytes: self.length,
+            compression: self.compression,
+            other_encoding: 0,
+            content: FileExtentContent::Regular(part),
+        }
+    }
+}
+
+/// The extents of one change. Dropping it releases their space.
+pub(crate) struct WrittenExtents<'a> {
+    context: DataContext<'a>,
+    /// Ascending, without gaps.
+    pub(super) extents: Vec<WrittenExtent>,
+    /// `None` for a file without checksums.
+    pub(super) sums: Option<SumRuns>,
+    /// Feature bits that a reader of the extents needs.
+    pub(super) features: IncompatFeatures,
+    /// Flags that the inode gets.
+    pub(super) flags: InodeFlags,
+}
+
+impl Drop for WrittenExtents<'_> {
+    fn drop(&mut self) {
+        for extent in self.extents.drain(..) {
+            self.context.allocator.release_data(extent.disk);
+        }
+    }
+}
+
+impl<'a> WrittenExtents<'a> {
+    /// No extents yet, of a file with inode flags `flags`.
+    pub(crate) fn new(context: &DataContext<'a>, flags: InodeFlags) -> Self {
+        let summed = !flags.contains(InodeFlags::NODATASUM);
+        Self {
+            context: *context,
+            extents: Vec::new(),
+            sums: summed.then(|| SumRuns::new(&context.geometry)),
+            features: IncompatFeatures::empty(),
+            flags: InodeFlags::empty(),
+        }
+    }
+
+    /// Writes the image uncompressed.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`], or a device's error.
+    pub(crate) fn write_plain(&mut self, image: &Image<'_>) -> Result<()> {
+        self.write_plain_part(image, image.start(), image.end())
+    }
+
+    fn write_plain_part(&mut self, image: &Image<'_>, from: u64, to: u64) -> Result<()> {
+        let first = self.extents.len();
+        let mut start = from;
+        while start < to {
+            let wanted = (to - start).min(MAX_EXTENT);
+            let disk = self.context.allocator.allocate_data(self.context.sector(), wanted)?;
+            assert!(
+                disk.length > 0 && disk.length <= wanted,
+                "the allocator returns at most what was asked for"
+            );
+            let length = disk.length;
+            self.extents.push(WrittenExtent { start, length, disk, compression: Compression::None });
+            start += length;
+        }
+        let mut placed = Vec::new();
+        for extent in &self.extents[first..] {
+            let mut address = extent.disk.address;
+            for bytes in image.slices(extent.start, extent.start + extent.length) {
+                placed.push(Placed { address, bytes });
+                address = LogicalAddress(address.0 + bytes.len() as u64);
+            }
+        }
+        let computed = write_data(self.context.volume, &self.context.rules, self.sums.is_some(), &placed)?;
+        if let Some(sums) = &mut self.sums {
+            let mut rest = &computed[..];
+            for Placed { address, bytes } in &placed {
+                let (own, others) = rest.split_at(sums.size_of(bytes.len()));
+                sums.add_known(*address, own);
+                rest = others;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes the image of a file of `size` bytes, compressing each piece where that saves at least a sector.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`], or a device's error.
+    pub(crate) fn write_compressed(
+        &mut self,
+        image: &Image<'_>,
+        size: u64,
+        plan: &CompressionPlan,
+    ) -> Result<()> {
+        let (mut scratch, mut packed) = (Vec::new(), Vec::new());
+        // The start of the part that is not written yet.
+        let mut plain = image.start();
+        let mut at = image.start();
+        while at < image.end() && !self.flags.contains(InodeFlags::NOCOMPRESS) {
+            let end = (at + MAX_UNCOMPRESSED).min(image.end());
+            if self.pack(image, at..end, size, plan, &mut scratch, &mut packed) {
+                self.write_plain_part(image, plain, at)?;
+                self.write_packed(at, end - at, &packed, plan.choice.algorithm())?;
+                plain = end;
+            }
+            at = end;
+        }
+        self.write_plain_part(image, plain, image.end())
+    }
+
+    /// Compresses one piece into `packed`, and returns whether that saves space.
+    fn pack(
+        &mut self,
+        image: &Image<'_>,
+        range: Range<u64>,
+        size: u64,
+        plan: &CompressionPlan,
+        scratch: &mut Vec<u8>,
+        packed: &mut Vec<u8>,
+    ) -> bool {
+        let (sector, length) = (self.context.sector(), range.end - range.start);
+        if length <= sector {
+            return false;
+        }
+        // Bytes after the end of the file are zeros, which readers fill in.
+        let bytes = image.contiguous(range.start, range.end.min(size), scratch);
+        if !plan.forced && !is_compressible(bytes) {
+            return false;
+        }
+        if compress(plan.choice, bytes, packed, sector as u32) {
+            return true;
+        }
+        // Only a whole piece tells about the file: the size of others depends on how the caller cuts its writes,
+        // while the kernel sees all that writeback gathered.
+        if plan.marks && length == MAX_UNCOMPRESSED {
+            self.flags |= InodeFlags::NOCOMPRESS;
+        }
+        false
+    }
+
+    fn write_packed(
+        &mut self,
+        start: u64,
+        length: u64,
+        packed: &[u8],
+        compression: Compression,
+    ) -> Result<()> {
+        let bytes = packed.len() as u64;
+        let disk = self.context.allocator.allocate_data(bytes, bytes)?;
+        self.extents.push(WrittenExtent { start, length, disk, compression });
+        let placed = [Placed { address: disk.address, bytes: packed }];
+        let computed = write_data(self.context.volume, &self.context.rules, self.sums.is_some(), &placed)?;
+        if let Some(sums) = &mut self.sums {
+            sums.add_known(disk.address, &computed);
+        }
+        self.features |= feature_of(compression);
+        Ok(())
+    }
+
+    /// Declares the extents published: their space belongs to the tree.
+    pub(super) fn set_published(&mut self) {
+        self.extents.clear();
+    }
+}
+
+/// Returns the feature bit that a reader of such data has to know; zlib was there from the start.
+pub(crate) fn feature_of(compression: Compression) -> IncompatFeatures {
+    match compression {
+        Compression::None | Compression::Zlib => IncompatFeatures::empty(),
+        Compression::Lzo => IncompatFeatures::COMPRESS_LZO,
+        Compression::Zstd => IncompatFeatures::COMPRESS_ZSTD,
+    }
+}

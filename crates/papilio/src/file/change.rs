@@ -1,0 +1,160 @@
+//! The way into a transaction for changes of names, inodes and data.
+//!
+//! Owns the steps from [`FsInfo`] to an editor of a subvolume's tree.
+//!
+//! Invariant: the orphans that earlier mounts left in a subvolume are deleted before its first change.
+//!
+//! Locks: those of the transaction. The caller holds the inode's data lock where data changes.
+
+use crate::btree::{LiveTree, TreeEditor};
+use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::errors::{Error, PathError, Result};
+use crate::file::fs_info::FsInfo;
+use crate::items::inode;
+use crate::items::numbers::SubvolumeNumbers;
+use crate::items::xattr;
+use crate::namespace::Place;
+use crate::transaction::Handle;
+use papilio_format::items::inode::{InodeFlags, Timespec};
+use papilio_format::items::root::RootFlags;
+use papilio_format::{InodeNumber, TreeId, objectid};
+use std::sync::Arc;
+
+/// Items that a change of names touches, for the metadata reservation.
+pub(crate) const NAME_ITEMS: u64 = 8;
+/// Items that a change of a file's extents touches.
+pub(crate) const EXTENT_ITEMS: u64 = 6;
+
+impl FsInfo {
+    /// Counters of a subvolume that is about to change.
+    pub(crate) fn numbers(&self, tree: TreeId) -> Result<Arc<SubvolumeNumbers>> {
+        if let Some(numbers) = self.subvolumes.lock().get(&tree) {
+            return Ok(Arc::clone(numbers));
+        }
+        let numbers = Arc::new(SubvolumeNumbers::default());
+        numbers.begin(&self.transactions()?.live().get(tree)?.tree())?;
+        self.clean_orphans(tree)?;
+        let mut subvolumes = self.subvolumes.lock();
+        Ok(Arc::clone(subvolumes.entry(tree).or_insert(numbers)))
+    }
+
+    /// Changes a subvolume's tree in one go.
+    pub(crate) fn change_tree<R>(
+        &self,
+        tree: TreeId,
+        items: u64,
+        mut change: impl FnMut(&mut TreeEditor<'_>, &SubvolumeNumbers, Timespec) -> Result<R>,
+    ) -> Result<R> {
+        self.change_handle(tree, items, |handle, numbers| {
+            let live = handle.live_tree(tree)?;
+            change(&mut live.edit(handle), numbers, handle.now())
+        })
+    }
+
+    /// Changes something of a subvolume.
+    pub(crate) fn change_handle<R>(
+        &self,
+        tree: TreeId,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
+    ) -> Result<R> {
+        let transactions = self.transactions()?;
+        self.check_changeable(tree)?;
+        let numbers = self.numbers(tree)?;
+        match transactions.change(items, |handle| change(handle, &numbers)) {
+            Err(Error::NoSpace { .. }) if self.make_room() => {
+                transactions.change(items, |handle| change(handle, &numbers))
+            }
+            result => result,
+        }
+    }
+
+    /// Changes something of a subvolume that frees space: it may use what is kept back, so that a full file
+    /// system can be emptied.
+    pub(crate) fn change_to_free<R>(
+        &self,
+        tree: TreeId,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
+    ) -> Result<R> {
+        let transactions = self.transactions()?;
+        self.check_changeable(tree)?;
+        let numbers = self.numbers(tree)?;
+        transactions.change_to_free(items, |handle| change(handle, &numbers))
+    }
+
+    /// Refuses a subvolume that is read-only or being deleted.
+    pub(crate) fn check_changeable(&self, tree: TreeId) -> Result<()> {
+        let fail = |kind| Err(Error::path(format!("subvolume {tree}").as_bytes(), kind));
+        let live = self.transactions()?.live().find(tree)?;
+        match live.and_then(|live| live.record()).map(|record| record.item) {
+            Some(item) if objectid::is_subvolume(tree) && item.refs > 0 => {
+                if item.flags.contains(RootFlags::RDONLY) {
+                    return fail(PathError::ReadOnly);
+                }
+            }
+            _ => return fail(PathError::NoSubvolume),
+        }
+        Ok(())
+    }
+
+    /// Runs `change` on a file's data, in a transaction.
+    pub(crate) fn change_data<R>(
+        &self,
+        place: Place,
+        items: u64,
+        mut change: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.change_handle(place.tree, items, |handle, _| {
+            self.edit_data(handle, place, |context, file| change(context, file))
+        })
+    }
+
+    /// Runs `change` on a file's data, in the transaction of `handle`.
+    pub(crate) fn edit_data<R>(
+        &self,
+        handle: &Handle<'_>,
+        place: Place,
+        change: impl FnOnce(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let live = handle.live_tree(place.tree)?;
+        let checksum_tree = handle.live_tree(objectid::CSUM_TREE)?;
+        let context =
+            WriteContext { space: handle, checksum_tree: &checksum_tree, rules: self.write_rules() };
+        change(&context, &mut self.file_edit(&live, place.inode)?)
+    }
+
+    /// The file with number `inode` in `live`, its subvolume, as it is now.
+    pub(super) fn file_edit<'t>(&self, live: &'t LiveTree, inode: InodeNumber) -> Result<FileEdit<'t>> {
+        let tree = live.tree();
+        let place = Place { tree: live.id(), inode };
+        let item = inode::inode(&tree, inode)?.ok_or_else(|| not_found(place))?;
+        let mut property = None;
+        if item.flags.contains(InodeFlags::COMPRESS)
+            && let Some(value) = xattr::get(&tree, inode, b"btrfs.compression")?
+        {
+            property = std::str::from_utf8(&value).ok().and_then(|text| text.parse().ok());
+        }
+        Ok(FileEdit { tree: live, inode, item, property, touched: None })
+    }
+
+    /// Runs `attempt` again where it found no space: after a commit, and after other files published their data.
+    pub(super) fn retry_for_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
+        let transactions = self.transactions()?;
+        let mut after_commit = || match attempt() {
+            Err(Error::NoSpace { .. }) => {
+                transactions.commit()?;
+                attempt()
+            }
+            result => result,
+        };
+        match after_commit() {
+            Err(Error::NoSpace { .. }) if self.make_room() => after_commit(),
+            result => result,
+        }
+    }
+}
+
+fn not_found(place: Place) -> Error {
+    Error::path(format!("subvolume {}, inode {}", place.tree, place.inode).as_bytes(), PathError::NotFound)
+}

@@ -1,0 +1,103 @@
+//! Deletion of inodes that have no name any more.
+//!
+//! Owns [`FsInfo::evict`], the release of an open inode, and the deletion of the orphans of earlier mounts.
+//!
+//! Invariant: an inode that lost its last name is deleted when the last handle on it is dropped, or at once if no
+//! handle has it open.
+//!
+//! Locks: those of a transaction; the tables of open and of dirty inodes. Kernel counterparts:
+//! `btrfs_evict_inode`, `btrfs_orphan_cleanup` (`fs/btrfs/inode.c`).
+
+use crate::data::progress::{Progress, STEP_EXTENTS};
+use crate::data::truncate::shrink;
+use crate::errors::{ErrorKind, PathError, Result};
+use crate::file::change::{EXTENT_ITEMS, NAME_ITEMS};
+use crate::file::fs_info::FsInfo;
+use crate::file::open_inode::{InodeOwner, OpenInode};
+use crate::items::inode;
+use crate::namespace::Place;
+use crate::namespace::evict::{self, OrphanState};
+use papilio_format::items::inode::FileKind;
+use papilio_format::{InodeNumber, TreeId};
+use std::sync::Arc;
+
+impl InodeOwner for FsInfo {
+    fn release(&self, open: &OpenInode) {
+        // Checked on every release, not only where the inode has no name.
+        self.open_inodes.might_lock();
+        self.dirty_inodes.might_lock();
+        if let Some(transactions) = self.trees.transactions() {
+            transactions.might_change();
+        }
+        self.open_inodes.remove(open.place());
+        // Only an unlinked file still has ordered extents here: a dirty file is kept open by the table.
+        open.forget_ordered(self);
+        if open.is_unlinked()
+            && let Err(error) = self.evict(open.place())
+        {
+            tracing::warn!("{:?}: the next mount has to delete this unlinked inode: {error}", open.place());
+        }
+    }
+}
+
+impl FsInfo {
+    /// Notes that the last name of an inode was removed. The inode is deleted with its last handle.
+    pub(crate) fn unlinked(self: &Arc<Self>, place: Place) {
+        // Opened here too, so that exactly one handle is the last.
+        let open = self.open_inode(place);
+        open.set_unlinked();
+        self.dirty_inodes.forget_unlinked(&open);
+    }
+
+    /// Deletes an inode that has no name: its data in steps, then itself.
+    pub(crate) fn evict(&self, place: Place) -> Result<()> {
+        let transactions = self.transactions()?;
+        let kind = {
+            let subvolume = match self.trees.subvolume(place.tree) {
+                // It went with its subvolume.
+                Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => return Ok(()),
+                subvolume => subvolume?,
+            };
+            let Some(item) = inode::inode(&subvolume.tree, place.inode)? else { return Ok(()) };
+            if item.nlink > 0 {
+                return Ok(());
+            }
+            item.kind()
+        };
+        if matches!(kind, Some(FileKind::Regular | FileKind::Symlink)) {
+            loop {
+                let progress = transactions.change_to_free(EXTENT_ITEMS, |handle| {
+                    self.edit_data(handle, place, |context, file| shrink(context, file, 0, STEP_EXTENTS))
+                })?;
+                if progress == Progress::Done {
+                    break;
+                }
+            }
+        }
+        transactions.change_to_free(NAME_ITEMS, |handle| {
+            let live = handle.live_tree(place.tree)?;
+            evict::evict(&mut live.edit(handle), place.inode)
+        })
+    }
+
+    /// Deletes what earlier mounts left without a name.
+    pub(super) fn clean_orphans(&self, tree: TreeId) -> Result<()> {
+        let transactions = Arc::clone(self.transactions()?);
+        let mut from = InodeNumber(0);
+        loop {
+            let now = transactions.live().get(tree)?.tree();
+            let Some(orphan) = evict::next_orphan(&now, from)? else { return Ok(()) };
+            drop(now);
+            from = InodeNumber(orphan.inode.0.saturating_add(1));
+            match orphan.state {
+                OrphanState::Unnamed(_) => self.evict(Place { tree, inode: orphan.inode })?,
+                OrphanState::Named | OrphanState::Gone => {
+                    transactions.change_to_free(NAME_ITEMS, |handle| {
+                        let live = handle.live_tree(tree)?;
+                        evict::forget_orphan(&mut live.edit(handle), orphan.inode).map(drop)
+                    })?;
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,107 @@
+//! The state that all parts of an open file system share.
+//!
+//! Owns [`FsInfo`], which lives from opening to the last handle. The floors above add methods to it: each
+//! part of the state has its own locks, named in its own file.
+//!
+//! Kernel counterpart: `struct btrfs_fs_info` (`fs/btrfs/fs.h`).
+
+use crate::data::ReadContext;
+use crate::data::write_rules::{WriteOptions, WriteRules};
+use crate::errors::{Error, Result};
+use crate::file::background::Background;
+use crate::file::changed_files::ChangedFiles;
+use crate::file::dirty_inodes::DirtyInodes;
+use crate::file::open_inode::{InodeOwner, OpenInode};
+use crate::file::open_inodes::OpenInodes;
+use crate::fsync_log::name_changes::NameChanges;
+use crate::items::numbers::SubvolumeNumbers;
+use crate::items::trees::Trees;
+use crate::namespace::Place;
+use crate::transaction::Transactions;
+use crate::tuning::Tuning;
+use crate::volume::Volume;
+use papilio_format::TreeId;
+use papilio_format::items::inode::InodeFlags;
+use papilio_locks::{Mutex, RwLock};
+use papilio_pagecache::PageCache;
+use std::collections::HashMap;
+use std::sync::{Arc, Weak};
+
+/// The inode and index counters of each subvolume that this mount has changed.
+pub(crate) type ChangedSubvolumes = Mutex<HashMap<TreeId, Arc<SubvolumeNumbers>>>;
+
+/// An open file system.
+#[derive(Debug)]
+pub(crate) struct FsInfo {
+    pub(crate) trees: Trees,
+    pub(crate) reader: ReadContext,
+    /// The directory that paths start from.
+    pub(crate) root: Place,
+    pub(crate) subvolumes: ChangedSubvolumes,
+    pub(crate) open_inodes: OpenInodes,
+    /// Open files with changes that their trees do not have yet.
+    pub(crate) dirty_inodes: DirtyInodes,
+    /// Directory entries that changed in the running transaction.
+    pub(crate) name_changes: NameChanges,
+    /// Files whose data changed in the running transaction.
+    pub(crate) changed_files: ChangedFiles,
+    /// Whether an fsync may write the log tree instead of committing.
+    pub(crate) tree_log: bool,
+    /// Counts the times that extents became shared since the mount (the *sharing epoch*). A writer that
+    /// overwrites data in place holds it shared. A snapshot or a reflink holds it exclusively and adds one.
+    pub(crate) sharing: RwLock<u64>,
+    pub(crate) write_options: WriteOptions,
+    /// Inode flags that the options give each new regular file.
+    pub(crate) file_flags: InodeFlags,
+    /// The pages of all files; `None` where reads and writes go straight to the device.
+    pub(crate) page_cache: Option<PageCache>,
+    pub(crate) tuning: Tuning,
+    /// The way to the background thread.
+    pub(crate) background: Background,
+    /// Whether the trees are those of a backup root.
+    pub(crate) used_backup_root: bool,
+}
+
+impl FsInfo {
+    /// The volume that the trees and the data lie on.
+    pub(crate) fn volume(&self) -> &Arc<Volume> {
+        self.trees.forest().volume()
+    }
+
+    /// The transactions of a file system that is open for writing.
+    ///
+    /// # Errors
+    /// [`Error::ReadOnlyFileSystem`] for one that was opened for reading.
+    pub(crate) fn transactions(&self) -> Result<&Arc<Transactions>> {
+        self.trees
+            .transactions()
+            .ok_or_else(|| Error::ReadOnlyFileSystem { cause: "it was opened for reading only".to_owned() })
+    }
+
+    /// Returns why the file system became read-only, if it did.
+    pub(crate) fn failure(&self) -> Option<String> {
+        self.trees.transactions()?.failure()
+    }
+
+    /// Bytes of a sector. Read from the geometry: a commit holds the superblock while the device works.
+    pub(crate) fn sector_size(&self) -> u64 {
+        u64::from(self.volume().geometry().sector_size)
+    }
+}
+
+impl FsInfo {
+    /// The rules that writes of data follow.
+    pub(crate) fn write_rules(&self) -> WriteRules<'_> {
+        WriteRules { geometry: self.volume().geometry(), options: &self.write_options }
+    }
+
+    /// Opens an inode of a file system that is open for writing, or joins those that have it open.
+    pub(crate) fn open_inode(self: &Arc<Self>, place: Place) -> Arc<OpenInode> {
+        self.open_inodes.open(place, |budgets| {
+            let owner: Weak<dyn InodeOwner> = Arc::<Self>::downgrade(self);
+            let mapping = self.page_cache.as_ref().map(|cache| cache.mapping(place.inode.0));
+            let changed = self.changed_files.open(place);
+            OpenInode::new(place, owner, &self.volume().geometry(), budgets, changed, mapping)
+        })
+    }
+}

@@ -1,0 +1,95 @@
+//! Overwriting a file's data in place.
+//!
+//! Owns the writes to files whose data is neither copied on write nor checksummed (`NODATACOW`), where no other file
+//! or snapshot shares the extent. They change the device and memory; a flush tells the tree.
+//!
+//! Locks, in this order: `sharing` and the file's data lock, both held by the caller; the leaves of
+//! [`crate::data::nocow`]. Kernel counterpart: `btrfs_get_blocks_direct_write` (`fs/btrfs/direct-io.c`).
+
+use crate::btree::LiveTree;
+use crate::data::nocow::{self, MAX_PIECES, Pieces, Question};
+use crate::data::write_data::{Placed, write_data};
+use crate::errors::Result;
+use crate::file::fs_info::FsInfo;
+use crate::file::open_inode::{OpenInode, check_mutable};
+use arrayvec::ArrayVec;
+use papilio_format::items::inode::InodeFlags;
+use std::ops::Range;
+
+/// Flags of a file whose data is neither copied on write nor checksummed.
+pub(super) const IN_PLACE: InodeFlags = InodeFlags::NODATACOW.union(InodeFlags::NODATASUM);
+
+impl OpenInode {
+    /// Overwrites in place as many of the first bytes as may be, and says how many. The caller holds the
+    /// lock on sharing, and the file's data lock.
+    pub(super) fn overwrite_pages(&self, fs: &FsInfo, data: &[u8], offset: u64, epoch: u64) -> Result<usize> {
+        let sector = u64::from(fs.volume().geometry().sector_size);
+        let aligned = offset.is_multiple_of(sector) && (data.len() as u64).is_multiple_of(sector);
+        let Some(end) = offset.checked_add(data.len() as u64).filter(|_| aligned) else { return Ok(0) };
+        let transactions = fs.transactions()?;
+        let live = transactions.live().get(self.place().tree)?;
+        let item = self.item(&live)?;
+        // The sector that holds the end of the file belongs to it whole, unless the file is about to grow:
+        // then what lies behind its present end is filled up first.
+        let grows = self.as_seen(item).size > item.size;
+        let limit = if grows { item.size } else { item.size.next_multiple_of(sector) };
+        if !item.flags.contains(IN_PLACE) || end > limit {
+            return Ok(0);
+        }
+        transactions.check_running()?;
+        check_mutable(self.place(), &item)?;
+        let mut at = offset;
+        while at < end {
+            let mut pieces = self.in_place.pieces(&(at..end), epoch);
+            if pieces.is_empty() {
+                self.ask(fs, &live, &(at..end), false, epoch)?;
+                pieces = self.in_place.pieces(&(at..end), epoch);
+            }
+            let Some(last) = pieces.last() else { break };
+            let next = last.range.end;
+            self.overwrite(fs, &data[(at - offset) as usize..(next - offset) as usize], at, &pieces)?;
+            at = next;
+        }
+        Ok((at - offset) as usize)
+    }
+
+    /// Asks which extents of a range may be overwritten, or which preallocated ones.
+    pub(super) fn ask(
+        &self,
+        fs: &FsInfo,
+        live: &LiveTree,
+        range: &Range<u64>,
+        preallocated_only: bool,
+        epoch: u64,
+    ) -> Result<()> {
+        let transactions = fs.transactions()?;
+        let forgotten = self.in_place.forgotten();
+        let pin = transactions.pin();
+        let tree = live.tree().pinned(pin);
+        let sums = nocow::checksum_tree(transactions)?;
+        let question = Question {
+            transactions,
+            live,
+            tree: &tree,
+            sums: sums.as_ref(),
+            inode: self.place().inode,
+            check: fs.tuning.nocow_check,
+            preallocated_only,
+            epoch,
+            forgotten,
+        };
+        self.in_place.ask(&question, range)
+    }
+
+    /// Overwrites pieces that lie one behind the other from `start` on.
+    fn overwrite(&self, fs: &FsInfo, data: &[u8], start: u64, pieces: &Pieces) -> Result<()> {
+        let bytes = |of: &Range<u64>| &data[(of.start - start) as usize..(of.end - start) as usize];
+        let placed: ArrayVec<_, MAX_PIECES> =
+            pieces.iter().map(|piece| Placed { address: piece.disk, bytes: bytes(&piece.range) }).collect();
+        write_data(fs.volume(), &fs.write_rules(), false, &placed)?;
+        for piece in pieces.iter().filter(|piece| piece.preallocated) {
+            self.in_place.set_written(&piece.range);
+        }
+        Ok(())
+    }
+}

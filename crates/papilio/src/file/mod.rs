@@ -1,0 +1,35 @@
+//! The open file: its locks, its data in memory, and the ways of reading, writing and flushing it.
+//!
+//! | file | owns |
+//! |---|---|
+//! | `fs_info` | the state that an open file system shares |
+//! | `open_inode`, `open_inodes`, `dirty_inodes` | open files and their tables |
+//! | `open_file` | a handle on an open file |
+//! | `read`, `buffered` | reading from the device and through the page cache |
+//! | `write`, `in_place`, `ordered_write`, `allocate`, `reflink` | changes of data |
+//! | `flush`, `ordered_flush` | publishing changes in the trees |
+//! | `fsync`, `changed_files` | making one file durable |
+//! | `change`, `evict` | joining a transaction, deleting unlinked inodes |
+
+mod allocate;
+pub(crate) mod background;
+mod buffered;
+mod cached_inode_item;
+pub(crate) mod change;
+pub(crate) mod changed_files;
+mod data_lock;
+mod data_trees;
+pub(crate) mod dirty_inodes;
+mod evict;
+mod flush;
+pub(crate) mod fs_info;
+pub(crate) mod fsync;
+mod in_place;
+pub(crate) mod open_file;
+pub(crate) mod open_inode;
+pub(crate) mod open_inodes;
+mod ordered_flush;
+mod ordered_write;
+mod read;
+mod reflink;
+mod write;

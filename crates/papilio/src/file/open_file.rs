@@ -1,0 +1,113 @@
+//! A handle on an open file of a file system that is open for writing.
+//!
+//! Owns [`OpenFile`]: an [`OpenInode`] with what belongs to one handle, the readahead state and whether I/O is direct.
+//! Reading, writing and fsync are methods in the files beside this one.
+//!
+//! Kernel counterpart: `struct file` (`include/linux/fs.h`).
+
+use crate::btree::LiveTree;
+use crate::errors::{Error, PathError, Result};
+use crate::file::fs_info::FsInfo;
+use crate::file::open_inode::OpenInode;
+use crate::namespace::Place;
+use papilio_locks::Mutex;
+use papilio_pagecache::{Mapping, Readahead, ReadaheadRequest};
+use std::ops::Range;
+use std::sync::{Arc, OnceLock};
+
+/// Pages that are read ahead at most.
+const READAHEAD_PAGES: u64 = 1024;
+
+/// A handle on an open file. Clones share the readahead state.
+#[derive(Clone, Debug)]
+pub(crate) struct OpenFile {
+    // In this order: the inode is dropped before the file system.
+    pub(super) open: Arc<OpenInode>,
+    pub(super) fs: Arc<FsInfo>,
+    /// The file's subvolume, once it was looked up. No other subvolume gets its id.
+    live: OnceLock<Arc<LiveTree>>,
+    /// Whether reads and writes bypass the page cache.
+    pub(super) direct: bool,
+    readahead: Arc<Mutex<Readahead>>,
+}
+
+impl OpenFile {
+    /// Opens the regular file at `place`.
+    pub(crate) fn new(fs: &Arc<FsInfo>, place: Place) -> Self {
+        Self {
+            open: fs.open_inode(place),
+            fs: Arc::clone(fs),
+            live: OnceLock::new(),
+            direct: false,
+            readahead: Arc::new(Mutex::new(Readahead::new(READAHEAD_PAGES))),
+        }
+    }
+
+    /// Makes reads and writes bypass the page cache, or not (`O_DIRECT`).
+    pub(crate) fn set_direct(&mut self, direct: bool) {
+        self.direct = direct;
+    }
+
+    /// Marks a file that was created without a name: it is deleted with its last handle.
+    pub(crate) fn set_unnamed(&self) {
+        self.open.set_unnamed();
+    }
+
+    /// The size in bytes, with what only memory has.
+    ///
+    /// # Errors
+    /// An inode that cannot be read.
+    pub(crate) fn size(&self) -> Result<u64> {
+        self.open.size(self.live()?)
+    }
+
+    /// Publishes what memory holds of the file.
+    ///
+    /// # Errors
+    /// What writing the device and changing trees meets.
+    pub(crate) fn flush(&self) -> Result<()> {
+        self.open.flush(&self.fs)
+    }
+
+    /// The file's subvolume.
+    ///
+    /// # Errors
+    /// A tree block that cannot be read.
+    pub(super) fn live(&self) -> Result<&LiveTree> {
+        if let Some(live) = self.live.get() {
+            return Ok(live);
+        }
+        let live = self.fs.transactions()?.live().get(self.open.place().tree)?;
+        Ok(self.live.get_or_init(|| live))
+    }
+
+    /// The file's pages, if this handle uses them.
+    pub(super) fn cached(&self) -> Option<&Mapping> {
+        self.open.mapping.as_ref().filter(|_| !self.direct)
+    }
+
+    /// The pages to read ahead after an access to `pages`, of which some are `missing` from the cache.
+    pub(super) fn next_readahead(
+        &self,
+        pages: Range<u64>,
+        missing: bool,
+        file_pages: u64,
+    ) -> Option<ReadaheadRequest> {
+        // Several threads on one handle: the order of a second thread's accesses says nothing.
+        self.readahead.try_lock()?.access(pages, missing, file_pages)
+    }
+
+    /// The error for an offset past the largest file size.
+    pub(super) fn too_large(&self) -> Error {
+        Error::path(format!("inode {}", self.open.place().inode).as_bytes(), PathError::TooLarge)
+    }
+}
+
+impl Drop for OpenFile {
+    fn drop(&mut self) {
+        // Data of a file without a name is dropped with its last handle, not written by the next flush.
+        if self.open.is_unlinked() {
+            self.fs.dirty_inodes.forget_unlinked(&self.open);
+        }
+    }
+}

@@ -1,0 +1,317 @@
+//! An inode that at least one handle has open.
+//!
+//! Owns [`OpenInode`]: what keeps readers and writers of one file apart, and what memory holds of the file.
+//!
+//! Invariants:
+//! - An inode without a name is deleted when its last [`OpenInode`] handle is dropped. After a crash, the next
+//!   mount finds it by its orphan item.
+//!
+//! Locks:
+//! - `data`: shared by readers and by writers that change only memory and device; exclusive for a change of
+//!   extents. [`super::ordered_flush`] names the exception.
+//! - `linkable`: taken, like `data`, before the transaction is joined.
+//! - Dropping the last handle may lock the tables of open and of dirty inodes, and may join a transaction.
+//!
+//! Kernel counterparts: `struct btrfs_inode` (`fs/btrfs/btrfs_inode.h`), `btrfs_evict_inode`
+//! (`fs/btrfs/inode.c`).
+
+use crate::btree::LiveTree;
+use crate::data::extent_cache::ExtentCache;
+use crate::data::nocow::InPlace;
+use crate::data::ordered_extents::OrderedExtents;
+use crate::errors::{Error, PathError, Result};
+use crate::file::cached_inode_item::{CachedInodeItem, SizeAndFlags};
+use crate::file::changed_files::{ChangedFiles, ChangedRanges};
+use crate::file::data_lock::DataLock;
+use crate::file::open_inodes::Budgets;
+use crate::items::inode;
+use crate::namespace::Place;
+use crate::space::Reservation;
+use papilio_format::items::inode::{InodeFlags, InodeItem, Timespec};
+use papilio_format::{Generation, Geometry};
+use papilio_locks::{Mutex, MutexGuard};
+use papilio_pagecache::Mapping;
+use std::fmt::Debug;
+use std::ops::Range;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Weak};
+
+/// The file system that an open inode belongs to, as far as the inode knows it.
+pub(crate) trait InodeOwner: Debug + Send + Sync {
+    /// Forgets `open`, whose last handle is being dropped, and deletes the inode if it has no name.
+    fn release(&self, open: &OpenInode);
+}
+
+/// An open inode.
+#[derive(Debug)]
+pub(crate) struct OpenInode {
+    place: Place,
+    owner: Weak<dyn InodeOwner>,
+    pub(super) data: DataLock,
+    /// Whether the last name was removed.
+    unlinked: AtomicBool,
+    /// Whether the inode was created without a name and never had one (`I_LINKABLE`). Only then may it get one.
+    /// Held while the inode gets its first name, and while the loss of its last name is noted.
+    linkable: Mutex<bool>,
+    /// Which extents may be overwritten in place.
+    pub(super) in_place: InPlace,
+    /// Extents that were looked up, with their checksums.
+    pub(super) extents: ExtentCache,
+    /// Data on the device that no tree refers to yet.
+    pub(super) ordered: OrderedExtents,
+    item: CachedInodeItem,
+    /// Changes of the inode item that only memory has.
+    touched: Mutex<Option<Touched>>,
+    /// The size in `touched`; 0 without one.
+    touched_size: AtomicU64,
+    /// Whether a flush has anything to do.
+    dirty: AtomicBool,
+    /// Ranges that changed in the running transaction.
+    pub(super) changed: Arc<ChangedRanges>,
+    /// Held by one thread at a time, while it logs the file or publishes ordered extents beside other writers.
+    pub(super) fsync: Mutex<()>,
+    /// The file's pages; `None` without a page cache.
+    pub(super) mapping: Option<Mapping>,
+    /// Held by the thread that writes through the page cache.
+    pub(super) writer: Mutex<()>,
+    /// Space reserved for dirty pages.
+    promised: Mutex<Promised>,
+}
+
+/// Space that is reserved for dirty pages.
+#[derive(Debug, Default)]
+pub(super) struct Promised {
+    pub(super) data: Option<Reservation>,
+    pub(super) metadata: Option<Reservation>,
+}
+
+/// Changes of an inode item that only memory has.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Touched {
+    /// The time of the last change.
+    pub(super) time: Timespec,
+    /// The change counter after it.
+    pub(super) sequence: u64,
+    /// The size in bytes, if it is larger than the tree's.
+    pub(super) size: u64,
+}
+
+impl OpenInode {
+    /// A clean inode without ordered extents. `owner` is told when the last handle is dropped.
+    pub(super) fn new(
+        place: Place,
+        owner: Weak<dyn InodeOwner>,
+        geometry: &Geometry,
+        budgets: &Budgets,
+        changed: Arc<ChangedRanges>,
+        mapping: Option<Mapping>,
+    ) -> Self {
+        Self {
+            place,
+            owner,
+            data: DataLock::default(),
+            unlinked: AtomicBool::new(false),
+            linkable: Mutex::new(false),
+            in_place: InPlace::default(),
+            extents: ExtentCache::new(&budgets.checksums),
+            ordered: OrderedExtents::new(geometry, &budgets.ordered),
+            item: CachedInodeItem::default(),
+            touched: Mutex::new(None),
+            touched_size: AtomicU64::new(0),
+            dirty: AtomicBool::new(false),
+            changed,
+            fsync: Mutex::new(()),
+            mapping,
+            writer: Mutex::new(()),
+            promised: Mutex::default(),
+        }
+    }
+
+    /// Where it lies.
+    pub(super) fn place(&self) -> Place {
+        self.place
+    }
+
+    /// Whether its last name is gone.
+    pub(super) fn is_unlinked(&self) -> bool {
+        self.unlinked.load(Ordering::Acquire)
+    }
+
+    /// Notes that a range of its data changes.
+    pub(crate) fn note_changed(&self, files: &ChangedFiles, generation: Generation, range: &Range<u64>) {
+        if self.changed.note(generation, range) {
+            files.insert(generation, self.place(), &self.changed);
+        }
+    }
+
+    /// The inode item as `live`, its subvolume, has it.
+    ///
+    /// # Errors
+    /// [`PathError::NotFound`], or a tree block that cannot be read.
+    pub(super) fn item(&self, live: &LiveTree) -> Result<InodeItem> {
+        let version = live.version();
+        if let Some(item) = self.item.get(version) {
+            return Ok(item);
+        }
+        let item = inode::inode(&live.tree(), self.place.inode)?.ok_or_else(|| {
+            let path = format!("subvolume {}, inode {}", self.place.tree, self.place.inode);
+            Error::path(path.as_bytes(), PathError::NotFound)
+        })?;
+        self.item.set(version, item);
+        Ok(item)
+    }
+
+    /// What reading needs of that item.
+    ///
+    /// # Errors
+    /// As [`OpenInode::item`].
+    #[inline]
+    pub(super) fn size_and_flags(&self, live: &LiveTree) -> Result<SizeAndFlags> {
+        match self.item.size_and_flags(live.version()) {
+            Some(found) => Ok(found),
+            None => self.item(live).map(|item| SizeAndFlags::of(&item)),
+        }
+    }
+
+    /// The size as who asks for it is to see it.
+    ///
+    /// # Errors
+    /// As [`OpenInode::item`].
+    #[inline]
+    pub(super) fn size(&self, live: &LiveTree) -> Result<u64> {
+        // First: what is in the trees by now leaves here after it got there.
+        let touched = self.touched_size.load(Ordering::Acquire);
+        Ok(self.size_and_flags(live)?.size.max(touched))
+    }
+
+    /// Notes a change in memory that reaches to byte `end`. The table of dirty files has it by now.
+    pub(super) fn touch_to(&self, now: Timespec, end: u64) {
+        let mut touched = self.touched.lock();
+        let (sequence, size) = match &*touched {
+            Some(touched) => (touched.sequence, touched.size),
+            None => (self.item.last().map_or(0, |item| item.sequence), 0),
+        };
+        let size = size.max(end);
+        *touched = Some(Touched { time: now, sequence: sequence.wrapping_add(1), size });
+        self.touched_size.store(size, Ordering::Release);
+        self.dirty.store(true, Ordering::Release);
+    }
+
+    /// Takes over room for pages that are dirty now.
+    pub(super) fn promise(&self, data: Reservation, metadata: Reservation) {
+        let add = |kept: &mut Option<Reservation>, new| match kept {
+            Some(kept) => kept.merge(new),
+            None => *kept = Some(new),
+        };
+        let mut promised = self.promised.lock();
+        add(&mut promised.data, data);
+        add(&mut promised.metadata, metadata);
+    }
+
+    /// Room for `bytes` of what was promised.
+    pub(super) fn take_promise(&self, bytes: u64) -> Promised {
+        let mut promised = self.promised.lock();
+        Promised {
+            data: promised.data.as_mut().map(|data| data.split(bytes)),
+            metadata: promised.metadata.take(),
+        }
+    }
+
+    /// What changes in memory did to the inode.
+    pub(super) fn touched(&self) -> Option<Touched> {
+        *self.touched.lock()
+    }
+
+    /// The inode item as who asks for it is to see it.
+    pub(crate) fn as_seen(&self, item: InodeItem) -> InodeItem {
+        match self.touched() {
+            Some(Touched { time, sequence, size }) => InodeItem {
+                mtime: time,
+                ctime: time,
+                sequence: item.sequence.max(sequence),
+                size: item.size.max(size),
+                ..item
+            },
+            None => item,
+        }
+    }
+
+    /// Whether data, or what it takes to read it, is in memory only; `item` is what the tree has.
+    pub(super) fn has_data_in_memory(&self, item: &InodeItem) -> bool {
+        !self.ordered.is_empty()
+            || self.is_dirty()
+                && (self.mapping.as_ref().is_some_and(|mapping| mapping.has_dirty(0..u64::MAX))
+                    || !self.in_place.written().read().is_empty()
+                    || self.touched().is_some_and(|touched| touched.size > item.size))
+    }
+
+    /// Whether there is something to flush.
+    pub(super) fn is_dirty(&self) -> bool {
+        self.dirty.load(Ordering::Acquire)
+    }
+
+    /// Its extents change: the caller holds the data lock exclusively. Or they have changed, in a range that the
+    /// caller has locked.
+    pub(super) fn forget_extents(&self) {
+        self.in_place.forget();
+        self.extents.clear();
+    }
+
+    /// All of it is in the trees. The caller holds the data lock exclusively.
+    pub(super) fn set_clean(&self) {
+        self.in_place.written().write().clear();
+        self.forget_extents();
+        let mut touched = self.touched.lock();
+        *touched = None;
+        self.touched_size.store(0, Ordering::Release);
+        drop(touched);
+        *self.promised.lock() = Promised::default();
+        self.dirty.store(false, Ordering::Release);
+    }
+
+    /// It was made without a name: it is deleted when the last who has it open is gone.
+    pub(super) fn set_unnamed(&self) {
+        let mut linkable = self.linkable.lock();
+        self.unlinked.store(true, Ordering::Release);
+        *linkable = true;
+    }
+
+    /// Notes that the last name was removed.
+    pub(super) fn set_unlinked(&self) {
+        // Waits for a thread that is giving the inode its first name.
+        let _linkable = self.linkable.lock();
+        self.unlinked.store(true, Ordering::Release);
+    }
+
+    /// The right to give it its first name, if it was made without one and has none yet.
+    pub(crate) fn linkable(&self) -> Option<MutexGuard<'_, bool>> {
+        let linkable = self.linkable.lock();
+        linkable.then_some(linkable)
+    }
+
+    /// It has its first name now.
+    pub(crate) fn named(&self, mut linkable: MutexGuard<'_, bool>) {
+        *linkable = false;
+        self.unlinked.store(false, Ordering::Release);
+    }
+}
+
+/// Refuses a file whose data must not change: an immutable one, or one with fs-verity.
+///
+/// # Errors
+/// [`PathError::NotPermitted`].
+pub(super) fn check_mutable(place: Place, item: &InodeItem) -> Result<()> {
+    if item.flags.intersects(InodeFlags::IMMUTABLE | InodeFlags::VERITY) {
+        let path = format!("subvolume {}, inode {}", place.tree, place.inode);
+        return Err(Error::path(path.as_bytes(), PathError::NotPermitted));
+    }
+    Ok(())
+}
+
+impl Drop for OpenInode {
+    fn drop(&mut self) {
+        if let Some(owner) = self.owner.upgrade() {
+            owner.release(self);
+        }
+    }
+}

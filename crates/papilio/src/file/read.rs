@@ -1,0 +1,85 @@
+//! Reading an open file's data.
+//!
+//! Owns [`OpenFile::read_at`], which chooses between the page cache ([`super::buffered`]) and the device, and the
+//! read from trees and device that both use.
+//!
+//! Locks: the file's data lock (shared), then the range that is read where the file has ordered extents. Kernel
+//! counterparts: `btrfs_file_read_iter`, `btrfs_direct_read` (`fs/btrfs/file.c`, `fs/btrfs/direct-io.c`).
+
+use crate::btree::LiveTree;
+use crate::data::{FileData, FileTree};
+use crate::errors::{Error, PathError, Result};
+use crate::file::open_file::OpenFile;
+use crate::transaction::LazyTree;
+use papilio_format::FileOffset;
+use std::ops::Range;
+
+impl OpenFile {
+    /// Reads from byte `offset` on and returns the number of bytes: fewer than fit only at the end of the file.
+    ///
+    /// # Errors
+    /// [`Error::DataChecksum`] where no copy is good; an error of the device; an invalid extent.
+    pub(crate) fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        if let Some(mapping) = &self.open.mapping {
+            if !self.direct {
+                return self.read_buffered(mapping, buffer, offset);
+            }
+            let range = offset..offset.saturating_add(buffer.len() as u64);
+            // The hole before dirty pages that extend the file belongs to the file, too.
+            if mapping.has_dirty(range.clone()) || self.is_longer_in_memory(range.end)? {
+                self.flush()?;
+            }
+        }
+        let _shared = self.open.data.read();
+        self.read_trees(buffer, offset)
+    }
+
+    /// Whether `end` lies behind the end of the file as the tree has it, and memory has more of it.
+    fn is_longer_in_memory(&self, end: u64) -> Result<bool> {
+        let live = self.live()?;
+        let in_tree = self.open.size_and_flags(live)?.size;
+        Ok(end > in_tree && self.open.size(live)? > in_tree)
+    }
+
+    /// Reads what trees and device have; the caller holds the data lock.
+    pub(super) fn read_trees(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let transactions = self.fs.transactions()?;
+        let live = self.live()?;
+        self.check_referenced(live)?;
+        let inode = self.open.size_and_flags(live)?;
+        let tree = LazyTree::new(transactions, live);
+        let ordered = Some(&self.open.ordered).filter(|ordered| !ordered.is_empty());
+        let _locked = ordered.map(|ordered| ordered.lock_to_read(self.sectors(buffer, offset)));
+        let file = FileData {
+            tree: FileTree::Live(&tree),
+            inode: self.open.place().inode,
+            flags: inode.flags,
+            size: inode.size,
+            written: Some(self.open.in_place.written()),
+            known: Some(&self.open.extents),
+            ordered,
+        };
+        let read = self.fs.reader.read(&file, FileOffset(offset), buffer);
+        // What is known without the tree is not pinned. The data lock keeps extents in the file and thereby in
+        // use, unless the subvolume as a whole went: then others may have written there meanwhile.
+        self.check_referenced(live)?;
+        read
+    }
+
+    /// # Errors
+    /// [`PathError::NoSubvolume`] where the subvolume is being deleted.
+    fn check_referenced(&self, live: &LiveTree) -> Result<()> {
+        if live.is_referenced() {
+            return Ok(());
+        }
+        let path = format!("subvolume {}", self.open.place().tree);
+        Err(Error::path(path.as_bytes(), PathError::NoSubvolume))
+    }
+
+    /// The whole sectors that a buffer's bytes lie in.
+    fn sectors(&self, buffer: &[u8], offset: u64) -> Range<u64> {
+        let sector = self.fs.sector_size();
+        let end = offset.saturating_add(buffer.len() as u64);
+        offset - offset % sector..end.checked_next_multiple_of(sector).unwrap_or(u64::MAX)
+    }
+}

@@ -1,0 +1,164 @@
+//! Writing an open file's data.
+//!
+//! Owns [`OpenFile::write_at`], which chooses the way of a write, and [`Exclusive`], the right to change a file's
+//! extents.
+//!
+//! - With a page cache: [`super::buffered`].
+//! - Whole sectors inside a file with checksums: [`super::ordered_write`], beside other writers.
+//! - A `NODATACOW` file: [`super::in_place`], beside other writers.
+//! - Everything else: in steps, each a change of its own, with the data lock held exclusively.
+//!
+//! Without a page cache, or with direct I/O, the data is on the device when the call returns. It is durable after a
+//! sync. A change of extents writes dirty pages back first, and afterwards drops the pages that it made stale.
+//!
+//! Locks, in this order: `sharing` (shared), the file's data lock, those of a transaction.
+
+use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::write::PreparedWrite;
+use crate::errors::Result;
+use crate::file::change::EXTENT_ITEMS;
+use crate::file::data_lock::ExclusiveData;
+use crate::file::data_trees::DataTrees;
+use crate::file::in_place::IN_PLACE;
+use crate::file::open_file::OpenFile;
+use crate::file::open_inode::check_mutable;
+use papilio_format::FileOffset;
+use papilio_locks::RwLockReadGuard;
+use papilio_pagecache::Invalidate;
+use std::ops::Range;
+
+/// Bytes that one change of a transaction writes at most.
+const WRITE_STEP: usize = 8 << 20;
+
+impl OpenFile {
+    /// Writes all of `data` at byte `offset`; neither has to be aligned. Bytes between the old end and `offset` read
+    /// as zeros.
+    ///
+    /// # Errors
+    /// [`PathError::TooLarge`](crate::PathError::TooLarge), [`Error::NoSpace`](crate::Error::NoSpace),
+    /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or what reading and
+    /// writing meets. Steps before the failing one stay written.
+    pub(crate) fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        if let Some(mapping) = self.cached() {
+            return self.write_buffered(mapping, data, offset);
+        }
+        let done = self.write_shared(data, offset)?;
+        let data = &data[done..];
+        if data.is_empty() && done > 0 {
+            return Ok(());
+        }
+        let open = &self.open;
+        let exclusive = self.exclusive()?;
+        let mut at = offset + done as u64;
+        let range = at..at.saturating_add(data.len() as u64);
+        // Steps end at multiples of their size, so that no sector is written twice.
+        let mut rest = data;
+        while !rest.is_empty() {
+            let step = (WRITE_STEP - (at % WRITE_STEP as u64) as usize).min(rest.len());
+            let (now, later) = rest.split_at(step);
+            let items = EXTENT_ITEMS + (step >> 20) as u64;
+            let range = open.changed_range(&self.fs, at, step as u64)?;
+            let trees = self.begin_change(&exclusive)?;
+            let context = trees.context(&**self.fs.transactions()?);
+            let mut write = trees.prepare(|file| PreparedWrite::new(&context, file, FileOffset(at), now))?;
+            self.publish_change(&range, items, |context, file| write.publish(context, file))?;
+            at = at.checked_add(step as u64).ok_or_else(|| self.too_large())?;
+            rest = later;
+        }
+        if let Some(mapping) = &open.mapping {
+            mapping.invalidate(range, Invalidate::All);
+        }
+        Ok(())
+    }
+
+    /// Writes as many of the first bytes as may be beside others who write the file, and says how many.
+    fn write_shared(&self, data: &[u8], offset: u64) -> Result<usize> {
+        let (open, fs) = (&self.open, &*self.fs);
+        let range = offset..offset.saturating_add(data.len() as u64);
+        let live = fs.transactions()?.live().get(open.place().tree)?;
+        let item = open.item(&live)?;
+        let ordered = fs.is_ordered(&item);
+        if !ordered && !item.flags.contains(IN_PLACE) || range.end > open.as_seen(item).size {
+            return Ok(0);
+        }
+        let epoch = fs.sharing.read();
+        if let Some(mapping) = &open.mapping
+            && mapping.has_dirty(range.clone())
+        {
+            let _exclusive = open.data.write();
+            open.flush_locked(fs, *epoch)?;
+        }
+        let shared = open.data.read();
+        fs.check_changeable(open.place().tree)?;
+        let done = if ordered {
+            let item = open.item(&live)?;
+            check_mutable(open.place(), &item)?;
+            let done = fs.is_ordered(&item) && open.write_ordered(fs, &live, &item, data, offset, *epoch)?;
+            if done { data.len() } else { 0 }
+        } else {
+            open.overwrite_pages(fs, data, offset, *epoch)?
+        };
+        if done > 0 {
+            fs.dirty_inodes.touch(open, fs.transactions()?.now(), 0);
+        }
+        if let Some(mapping) = &open.mapping
+            && mapping.invalidate(range.clone(), Invalidate::All).kept > 0
+        {
+            // A folio reaches out of the range, and is dirty there.
+            drop(shared);
+            let _exclusive = open.data.write();
+            open.flush_locked(fs, *epoch)?;
+            mapping.invalidate(range, Invalidate::All);
+        } else {
+            drop(shared);
+        }
+        drop(epoch);
+        if open.ordered.is_full() {
+            open.publish_some_ordered(fs)?;
+        }
+        Ok(done)
+    }
+
+    /// The right to change the file's extents.
+    pub(super) fn exclusive(&self) -> Result<Exclusive<'_>> {
+        self.open.publish_ordered_if_many(&self.fs)?;
+        let sharing = self.fs.sharing.read();
+        let epoch = *sharing;
+        Ok(Exclusive { epoch, _data: Some(self.open.data.write()), _sharing: Some(sharing) })
+    }
+
+    /// Makes the file ready for the first phase of a change: what memory holds of it is published, and the change is
+    /// allowed.
+    pub(super) fn begin_change(&self, exclusive: &Exclusive<'_>) -> Result<DataTrees<'_>> {
+        let (open, fs, place) = (&self.open, &self.fs, self.open.place());
+        open.flush_locked(fs, exclusive.epoch)?;
+        open.forget_extents();
+        fs.check_changeable(place.tree)?;
+        check_mutable(place, &open.item(self.live()?)?)?;
+        fs.data_trees(place)
+    }
+
+    /// Runs the second phase of a change, which touches the sectors in `range`.
+    pub(super) fn publish_change<R>(
+        &self,
+        range: &Range<u64>,
+        items: u64,
+        mut publish: impl FnMut(&WriteContext<'_>, &mut FileEdit<'_>) -> Result<R>,
+    ) -> Result<R> {
+        let (open, fs, place) = (&self.open, &self.fs, self.open.place());
+        fs.change_data(place, items, |context, file| {
+            check_mutable(place, &file.item)?;
+            open.note_changed(&fs.changed_files, context.space.generation(), range);
+            publish(context, file)
+        })
+    }
+}
+
+/// The right to change a file's extents, until it is dropped.
+pub(super) struct Exclusive<'a> {
+    /// Of sharing; it does not end meanwhile.
+    pub(super) epoch: u64,
+    // In this order: the data lock is taken last. Absent where the caller holds them.
+    pub(super) _data: Option<ExclusiveData<'a>>,
+    pub(super) _sharing: Option<RwLockReadGuard<'a, u64>>,
+}

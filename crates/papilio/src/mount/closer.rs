@@ -1,0 +1,40 @@
+//! Closing a file system with its last handle.
+//!
+//! Owns [`Closer`], which starts the background thread, and on drop ends it and makes the last changes durable.
+
+use crate::file::fs_info::FsInfo;
+use crate::mount::committer::Committer;
+use std::sync::Arc;
+use std::time::Duration;
+
+/// Closes a file system when it is dropped, with the caller's last handle.
+#[derive(Debug)]
+pub(crate) struct Closer {
+    /// Dropped first: the thread ends before the last commit.
+    committer: Option<Committer>,
+    fs: Arc<FsInfo>,
+}
+
+impl Closer {
+    /// Starts the background thread of a file system that is open for writing; `None` for one that is not.
+    /// Without an `interval` there is no thread.
+    pub(crate) fn start(fs: &Arc<FsInfo>, interval: Option<Duration>) -> Option<Arc<Self>> {
+        fs.trees.transactions()?;
+        let committer = interval.map(|interval| Committer::start(fs, interval));
+        // Subvolumes that an earlier mount deleted but did not clean.
+        fs.background.clean();
+        Some(Arc::new(Self { committer, fs: Arc::clone(fs) }))
+    }
+}
+
+impl Drop for Closer {
+    fn drop(&mut self) {
+        drop(self.committer.take());
+        let Ok(transactions) = self.fs.transactions() else { return };
+        if transactions.check_running().is_ok()
+            && let Err(error) = self.fs.sync()
+        {
+            tracing::error!("the last changes could not be committed: {error}");
+        }
+    }
+}

@@ -1,0 +1,9 @@
+//! Opening and closing a file system, and its background thread.
+
+mod closer;
+mod committer;
+mod open;
+mod roots;
+
+pub(crate) use closer::Closer;
+pub(crate) use open::{from_devices, open_devices, open_path};

@@ -1,0 +1,242 @@
+//! Opening a file system: from devices to trees.
+//!
+//! Owns the order of the steps:
+//! 1. superblocks and system chunks,
+//! 2. the chunk tree with devices and chunks,
+//! 3. the root tree, or that of a backup root,
+//! 4. for writing: the replay of the log tree,
+//! 5. the subvolume that paths start from.
+//!
+//! Kernel counterparts: `open_ctree`, `init_tree_roots` (`fs/btrfs/disk-io.c`), `btrfs_read_chunk_tree`
+//! (`fs/btrfs/volumes.c`).
+
+use crate::btree::{Forest, Tree};
+use crate::data::ReadContext;
+use crate::data::write_rules::WriteOptions;
+use crate::errors::{Error, PathError, Result};
+use crate::file::background::Background;
+use crate::file::changed_files::ChangedFiles;
+use crate::file::dirty_inodes::DirtyInodes;
+use crate::file::fs_info::{ChangedSubvolumes, FsInfo};
+use crate::file::open_inodes::OpenInodes;
+use crate::fsync_log;
+use crate::fsync_log::name_changes::NameChanges;
+use crate::items::item_error;
+use crate::items::trees::Trees;
+use crate::mount::roots::Roots;
+use crate::namespace::{Handle, Place, resolve};
+use crate::options::{OpenOptions, SubvolumeChoice};
+use crate::subvolume::{default_subvolume, subvolume_root};
+use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
+use crate::volume::Volume;
+use papilio_device::{Access, Device, FileDevice};
+use papilio_format::items::chunk::ChunkItem;
+use papilio_format::items::device::DeviceItem;
+use papilio_format::{ItemType, LogicalAddress, objectid};
+use papilio_locks::RwLock;
+use papilio_pagecache::{CacheOptions, PageCache};
+use std::path::Path;
+use std::sync::Arc;
+
+/// Cached checksums of open files may take one part in so many of the node cache's size, besides it for a
+/// read-only file system.
+const CHECKSUM_SHARE: usize = 8;
+/// Ordered extents may take so many times the node cache's size, besides it.
+const ORDERED_SHARE: usize = 2;
+/// Bytes of changed tree blocks that a transaction may have, however small the node cache is.
+const LEAST_DIRTY: u64 = 1 << 20;
+
+/// Opens the device or image at `path` and those that the options name.
+pub(crate) fn open_path(path: &Path, options: &OpenOptions) -> Result<FsInfo> {
+    let access = if options.write { Access::ReadWrite } else { Access::ReadOnly };
+    from_devices(open_devices(path, options, access)?, options)
+}
+
+/// Mounts what lies on the devices.
+pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<FsInfo> {
+    let volume = Arc::new(Volume::open(devices, options)?);
+    let current = Roots::current(volume.superblock());
+    let first_error = match with_roots(&volume, current, options) {
+        Ok(trees) => return finish(trees, options, false),
+        Err(error) if options.use_backup_root => error,
+        Err(error) => return Err(error),
+    };
+    let mut backups = volume.superblock().raw.super_roots;
+    backups.sort_by_key(|backup| std::cmp::Reverse(backup.tree_root_generation));
+    for backup in backups.iter().filter(|backup| backup.tree_root.0 != 0) {
+        let roots = Roots::backup(backup);
+        match with_roots(&volume, roots, options) {
+            Ok(trees) => {
+                tracing::warn!(
+                    "{first_error}; using the roots of generation {} instead",
+                    backup.tree_root_generation
+                );
+                return finish(trees, options, true);
+            }
+            Err(error) => tracing::warn!("backup root {}: {error}", backup.tree_root_generation),
+        }
+    }
+    Err(first_error)
+}
+
+/// Reads the chunk tree and opens the root tree; proves that the top-level subvolume can be
+/// reached.
+fn with_roots(volume: &Arc<Volume>, roots: Roots, options: &OpenOptions) -> Result<Trees> {
+    let forest = Forest::new(Arc::clone(volume), block_bytes(options));
+    let trees = Trees::new(&forest, roots.root, roots.chunk_root);
+    read_chunk_tree(volume, &trees.chunk_tree())?;
+    trees.root_tree().root_block()?;
+    trees.get(objectid::FS_TREE, "the top-level subvolume")?.tree.root_block()?;
+    Ok(trees)
+}
+
+fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result<FsInfo> {
+    if options.write {
+        if used_backup_root {
+            let cause = "a backup root is in use".to_owned();
+            return Err(Error::ReadOnlyFileSystem { cause });
+        }
+        return finish_live(&trees, options);
+    }
+    let root = choose_root(&trees, &options.subvolume)?.place();
+    // Without a checksum tree only files that have no checksums can be read.
+    let checksums = trees.find(objectid::CSUM_TREE)?.map(|open| open.tree.clone());
+    let volume = Arc::clone(trees.forest().volume());
+    let reader = ReadContext::new(volume, checksums, options.verify_data);
+    Ok(new(trees, reader, root, options, used_backup_root))
+}
+
+/// An open file system without open files.
+fn new(
+    trees: Trees,
+    reader: ReadContext,
+    root: Place,
+    options: &OpenOptions,
+    used_backup_root: bool,
+) -> FsInfo {
+    FsInfo {
+        trees,
+        reader,
+        root,
+        subvolumes: ChangedSubvolumes::default(),
+        open_inodes: OpenInodes::new(
+            options.node_cache_bytes / CHECKSUM_SHARE,
+            options.node_cache_bytes.saturating_mul(ORDERED_SHARE),
+        ),
+        dirty_inodes: DirtyInodes::default(),
+        name_changes: NameChanges::default(),
+        changed_files: ChangedFiles::default(),
+        tree_log: options.tree_log,
+        sharing: RwLock::new(0),
+        write_options: write_options(options),
+        file_flags: options.file_flags,
+        page_cache: (options.cache_bytes > 0).then(|| page_cache(options)),
+        tuning: options.tuning,
+        background: Background::default(),
+        used_backup_root,
+    }
+}
+
+/// Takes the file system over for writing.
+fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<FsInfo> {
+    let run = TransactionOptions {
+        dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
+        discard: options.discard,
+        timestamp: options.timestamp,
+    };
+    let log = committed.forest().volume().superblock().log_root();
+    if log.is_some() && !options.replay_log {
+        let cause = "it has a log of fsyncs, which is not to be replayed".to_owned();
+        return Err(Error::ReadOnlyFileSystem { cause });
+    }
+    let (root, chunk_root) = (committed.root_tree().root(), committed.chunk_tree().root());
+    let transactions = Arc::new(Transactions::open(committed.forest(), root, chunk_root, run)?);
+    if let Some((address, level)) = log {
+        fsync_log::replay(&transactions, address, level)?;
+    }
+    let trees = Trees::live(&transactions);
+    let root = choose_root(&trees, &options.subvolume)?.place();
+    let reader = ReadContext::live(&transactions, options.verify_data, options.tuning.csum_lookup);
+    Ok(new(trees, reader, root, options, false))
+}
+
+/// Bytes of changed tree blocks that a transaction may have with a node cache of so many: with those of another that
+/// is being written three quarters of it, and the least that a commit is worth.
+fn dirty_share(node_cache_bytes: usize) -> u64 {
+    (node_cache_bytes as u64 / 8 * 3).max(LEAST_DIRTY)
+}
+
+/// Bytes that tree blocks may take, those that are not on disk included. Who writes has checksums and delayed
+/// references in fixed shares of the node cache's bytes: blocks that made room for what comes and goes with every
+/// commit would be let go of and made anew as often.
+fn block_bytes(options: &OpenOptions) -> usize {
+    let bytes = options.node_cache_bytes;
+    if !options.write {
+        return bytes;
+    }
+    bytes - bytes / CHECKSUM_SHARE - bytes / 8 * 3 / PENDING_SHARE as usize
+}
+
+fn page_cache(options: &OpenOptions) -> PageCache {
+    let insert = options.tuning.cache_insert;
+    PageCache::with_options(CacheOptions { insert, ..CacheOptions::new(options.cache_bytes) })
+}
+
+/// Opens the device or image at `path` and those that the options name.
+pub(crate) fn open_devices(
+    path: &Path,
+    options: &OpenOptions,
+    access: Access,
+) -> Result<Vec<Arc<dyn Device>>> {
+    std::iter::once(path)
+        .chain(options.devices.iter().map(|path| path.as_path()))
+        .map(|path| Ok(Arc::new(FileDevice::open(path, access)?) as Arc<dyn Device>))
+        .collect()
+}
+
+/// Installs the devices and chunks of the chunk tree.
+fn read_chunk_tree(volume: &Volume, tree: &Tree) -> Result<()> {
+    let mut devices = Vec::new();
+    let mut chunks = Vec::new();
+    for item in tree.items() {
+        let item = item?;
+        let fault = |reason| item_error(tree, &item, reason);
+        match item.key.item_type {
+            ItemType::DEV_ITEM => devices.push(DeviceItem::parse(item.data()).map_err(fault)?),
+            ItemType::CHUNK_ITEM => {
+                let chunk = ChunkItem::parse(item.data()).map_err(fault)?;
+                chunks.push((LogicalAddress(item.key.offset), chunk));
+            }
+            _ => {}
+        }
+    }
+    volume.install_chunks(chunks)?;
+    volume.install_devices(devices)
+}
+
+/// The directory that paths start from.
+fn choose_root(trees: &Trees, choice: &SubvolumeChoice) -> Result<Handle> {
+    let top = subvolume_root(trees, objectid::FS_TREE)?;
+    match choice {
+        SubvolumeChoice::TopLevel => Ok(top),
+        SubvolumeChoice::Id(id) => subvolume_root(trees, *id),
+        SubvolumeChoice::Default => subvolume_root(trees, default_subvolume(trees)?),
+        SubvolumeChoice::Path(path) => {
+            let found = resolve(trees, &top, path, true)?;
+            if found.number != found.subvolume.root_directory() {
+                return Err(Error::path(path, PathError::NoSubvolume));
+            }
+            Ok(found)
+        }
+    }
+}
+
+/// The part of the options that writes of data follow.
+fn write_options(options: &OpenOptions) -> WriteOptions {
+    WriteOptions {
+        max_inline: options.max_inline,
+        compression: options.compression,
+        force_compression: options.force_compression,
+        checksum: options.tuning.write_checksum,
+    }
+}
