@@ -28,8 +28,8 @@ fn base(random: &mut Rng) -> (Arc<MemoryDevice>, Vec<Vec<u8>>) {
     let device = formatted_with(256 << 20, &MkfsOptions::new().node_size(4096));
     let fs = open(&device);
     // Makes the data chunk: a log cannot hold a new one.
-    fs.create_file("/room").unwrap().write_at(&vec![1; 16 << 20], 0).unwrap();
-    fs.remove_file("/room").unwrap();
+    fs.create_file("/filler").unwrap().write_at(&vec![1; 16 << 20], 0).unwrap();
+    fs.remove_file("/filler").unwrap();
     let contents: Vec<Vec<u8>> = (0..FILES).map(|_| vec![random.u8(..); FILE_BYTES]).collect();
     for (number, content) in contents.iter().enumerate() {
         fs.create_file(format!("/{number}")).unwrap().write_at(content, 0).unwrap();

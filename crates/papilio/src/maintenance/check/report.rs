@@ -351,7 +351,7 @@ pub struct Finding {
     pub severity: Severity,
     /// Where it is.
     pub place: Place,
-    /// What is wrong, in one line.
+    /// A description of the fault, in one line.
     pub message: String,
 }
 

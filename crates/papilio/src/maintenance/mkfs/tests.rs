@@ -162,7 +162,7 @@ fn a_failing_device_has_no_file_system() {
                 break;
             }
             let found = Volume::open(vec![inner as Arc<dyn Device>], &MountOptions::new());
-            // Only before the first write, which wipes the superblock, is there a file system.
+            // The first write wipes the old superblock: only its failure leaves the old file system.
             let untouched = kind == CallKind::Write && call == 0;
             assert_eq!(found.is_ok(), untouched, "{kind:?} {call}");
         }
