@@ -160,7 +160,30 @@ impl FileDevice {
         })
     }
 
+    /// Returns whether offset and length are whole blocks, so that only the memory is unaligned.
+    fn is_whole_blocks(&self, length: usize, offset: PhysicalAddress) -> bool {
+        (length | offset.get() as usize) & (self.alignment - 1) == 0
+    }
+
+    /// Writes whole blocks from unaligned memory, through the bounce buffer. `write` puts the blocks
+    /// of the buffer at an offset of the file.
+    fn write_copied(
+        &self,
+        buffer: &[u8],
+        offset: PhysicalAddress,
+        mut write: impl FnMut(&[u8], u64) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let _shared = self.unaligned.read();
+        self.in_blocks(offset, buffer.len(), |blocks, at, done| {
+            blocks.copy_from_slice(&buffer[done..done + blocks.len()]);
+            write(blocks, at)
+        })
+    }
+
     fn write_unaligned(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        if self.is_whole_blocks(buffer.len(), offset) {
+            return self.write_copied(buffer, offset, |blocks, at| self.file.write_all_at(blocks, at));
+        }
         let _alone = self.unaligned.write();
         self.in_blocks(offset, buffer.len(), |blocks, at, done| {
             let skip = (offset.get() + done as u64 - at) as usize;
@@ -289,6 +312,14 @@ impl Device for FileDevice {
             if self.write_dsync(buffer, offset)? {
                 return Ok(());
             }
+        } else if self.is_whole_blocks(buffer.len(), offset) {
+            self.check(|size| check_write(self.access, size, offset, buffer.len() as u64))?;
+            let mut durable = true;
+            self.write_copied(buffer, offset, |blocks, at| {
+                durable = durable && self.write_dsync(blocks, PhysicalAddress(at))?;
+                if durable { Ok(()) } else { self.file.write_all_at(blocks, at) }
+            })?;
+            return if durable { Ok(()) } else { self.flush() };
         }
         self.write_at(buffer, offset)?;
         self.flush()

@@ -27,6 +27,8 @@ const FALLBACK_ALIGNMENT: usize = 4096;
 pub struct OpenOptions {
     access: Access,
     direct: bool,
+    /// Whether a host without direct I/O is served through its page cache instead of refused.
+    fallback: bool,
     lock: bool,
     ring: bool,
 }
@@ -34,7 +36,7 @@ pub struct OpenOptions {
 impl OpenOptions {
     /// Creates the default options: buffered, locked, io_uring for batches.
     pub fn new(access: Access) -> Self {
-        Self { access, direct: false, lock: true, ring: true }
+        Self { access, direct: false, fallback: false, lock: true, ring: true }
     }
 
     /// Sets whether to bypass the host's page cache (`O_DIRECT`). Requests not aligned to
@@ -69,7 +71,26 @@ impl OpenOptions {
         self.open_inner(path).map_err(|kind| OpenError::new(path, kind))
     }
 
+    /// Bypasses the host's page cache where that is possible and useful, and uses it elsewhere: on a
+    /// file system without direct I/O, and on one in memory, which has no other place for the bytes.
+    /// [`alignment`](crate::Device::alignment) is 1 where the page cache is used.
+    pub fn direct_where_useful(mut self) -> Self {
+        (self.direct, self.fallback) = (true, true);
+        self
+    }
+
     fn open_inner(&self, path: &Path) -> Result<FileDevice, OpenErrorKind> {
+        if self.fallback {
+            let strict = Self { fallback: false, ..self.clone() };
+            let buffered = Self { direct: false, ..strict.clone() };
+            if is_in_memory(path) {
+                return buffered.open_inner(path);
+            }
+            return match strict.open_inner(path) {
+                Err(OpenErrorKind::DirectUnsupported) => buffered.open_inner(path),
+                opened => opened,
+            };
+        }
         let flags = self.flags();
         let file = match rustix::fs::open(path, flags | OFlags::NONBLOCK, Mode::empty()) {
             Ok(fd) => File::from(fd),
@@ -147,6 +168,14 @@ impl FileDevice {
     }
 }
 
+/// Returns whether the file at `path` is on tmpfs or ramfs.
+fn is_in_memory(path: &Path) -> bool {
+    const TMPFS_MAGIC: u64 = 0x0102_1994;
+    const RAMFS_MAGIC: u64 = 0x8584_58f6;
+    rustix::fs::statfs(path)
+        .is_ok_and(|stat| [TMPFS_MAGIC, RAMFS_MAGIC].contains(&(stat.f_type as u64 & 0xffff_ffff)))
+}
+
 /// Returns one alignment that satisfies direct I/O on `file` for offsets, lengths and memory.
 fn direct_alignment(file: &File, backing: Backing) -> usize {
     // STATX_DIOALIGN reports both since Linux 6.1, but not on every file system.
@@ -202,6 +231,18 @@ mod tests {
         assert!(matches!(direct.unwrap_err().kind, OpenErrorKind::IsDirectory));
         let message = open(folder.path(), Access::ReadOnly).unwrap_err().to_string();
         assert_eq!(message, "it is a directory; expected an image file or a block device");
+    }
+
+    #[test]
+    fn direct_where_useful_falls_back_in_memory() {
+        let image = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        image.as_file().set_len(8192).unwrap();
+        let options = OpenOptions::new(Access::ReadWrite).direct_where_useful();
+        let device = options.open(image.path()).unwrap();
+        assert_eq!(device.alignment(), 1);
+        device.write_at(&[7; 100], crate::PhysicalAddress(50)).unwrap();
+        let missing = options.open("/dev/shm/no-such-image").unwrap_err();
+        assert!(matches!(missing.kind, OpenErrorKind::NotFound));
     }
 
     #[test]

@@ -24,6 +24,8 @@ pub struct EngineOptions {
     pub nodatacow: c_int,
     /// `nodatasum=`, 0 or 1.
     pub nodatasum: c_int,
+    /// `host_cache=`, 0 or 1.
+    pub host_cache: c_int,
     /// `queue_threads=`, unchecked.
     pub queue_threads: c_int,
     image: *const c_char,
@@ -53,7 +55,7 @@ struct Described {
     help: &'static CStr,
 }
 
-const OPTIONS: [Described; 14] = [
+const OPTIONS: [Described; 15] = [
     text(
         c"image",
         offset_of!(EngineOptions, image),
@@ -86,6 +88,11 @@ const OPTIONS: [Described; 14] = [
         c"New files are overwritten in place and have no checksums",
     ),
     flag(c"nodatasum", offset_of!(EngineOptions, nodatasum), c"New files have no checksums"),
+    flag(
+        c"host_cache",
+        offset_of!(EngineOptions, host_cache),
+        c"direct=1 jobs reach the image through the host's page cache, too",
+    ),
     Described {
         name: c"queue_threads",
         kind: Kind::Int,

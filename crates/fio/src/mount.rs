@@ -33,6 +33,8 @@ pub struct MountRequest {
     pub cache_bytes: u64,
     /// Size limit of the tree block cache in bytes; `None` for the default.
     pub node_cache_bytes: Option<usize>,
+    /// The image bypasses the host's page cache where the host can do that. The first job decides.
+    pub direct_io: bool,
     /// New files are overwritten in place and have no checksums.
     pub no_data_cow: bool,
     /// New files have no checksums.
@@ -69,7 +71,7 @@ static MOUNTS: Mutex<Vec<Mount>> = Mutex::new(Vec::new());
 pub fn mount(request: &MountRequest) -> Result<FileSystem, EngineError> {
     let mut mounts = MOUNTS.lock();
     if let Some(mount) = mounts.iter().find(|mount| mount.request.images == request.images) {
-        if mount.request != *request {
+        if !mount.request.is_same_mount(request) {
             return Err(EngineError::OtherMount { image: request.image() });
         }
         return mount.fs.clone().ok_or_else(|| EngineError::MountFailed { image: request.image() });
@@ -85,6 +87,11 @@ impl MountRequest {
         self.images.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(":")
     }
 
+    /// Returns whether both ask for the same mount of the same images.
+    fn is_same_mount(&self, other: &Self) -> bool {
+        Self { direct_io: other.direct_io, ..self.clone() } == *other
+    }
+
     fn open(&self) -> papilio::Result<FileSystem> {
         if let Some(mkfs) = &self.mkfs {
             if self.images.len() > 1 {
@@ -98,6 +105,7 @@ impl MountRequest {
             .write(!self.read_only)
             .tuning(self.tuning)
             .cache_bytes(self.cache_bytes)
+            .direct_io(self.direct_io)
             .no_data_sums(self.no_data_sums);
         if self.no_data_cow {
             options = options.no_data_cow(true);

@@ -87,7 +87,10 @@ impl JobOptions {
         }
         let direction = job.option(offsets.rw);
         Ok(Self {
-            mount: mount_request(own, &name, fio.is_read_only())?,
+            mount: MountRequest {
+                direct_io: flag(offsets.direct) && own.host_cache == 0,
+                ..mount_request(own, &name, fio.is_read_only())?
+            },
             root: own.texts().root,
             iodepth: job.option(offsets.iodepth).max(1) as usize,
             queue_threads: queue_threads(own, &name)?,
@@ -182,6 +185,7 @@ impl Texts {
             tuning,
             cache_bytes,
             node_cache_bytes,
+            direct_io: false,
             no_data_cow: false,
             no_data_sums: false,
             read_only,

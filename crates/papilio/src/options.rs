@@ -34,6 +34,7 @@ pub struct OpenOptions {
     pub(crate) file_flags: InodeFlags,
     pub(crate) tuning: Tuning,
     pub(crate) cache_bytes: u64,
+    pub(crate) direct_io: bool,
     pub(crate) tree_log: bool,
 }
 
@@ -73,6 +74,7 @@ impl Default for OpenOptions {
             file_flags: InodeFlags::empty(),
             tuning: Tuning::default(),
             cache_bytes: 0,
+            direct_io: false,
             tree_log: true,
         }
     }
@@ -198,6 +200,16 @@ impl OpenOptions {
     /// which also report errors of writing it back.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
+        self
+    }
+
+    /// Sets whether devices bypass the host's page cache (`O_DIRECT`). The default is false. Where the
+    /// host cannot do that, or keeps the image in memory, its page cache is used all the same.
+    ///
+    /// Requests of whole sectors from aligned memory go straight to the device; others are copied. An
+    /// [`IoQueue`](crate::IoQueue) then reads many requests at once, without a thread for each.
+    pub fn direct_io(mut self, direct_io: bool) -> Self {
+        self.direct_io = direct_io;
         self
     }
 

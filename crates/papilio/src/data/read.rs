@@ -49,7 +49,7 @@ const SUMS_AT_ONCE: usize = 256;
 pub(crate) struct ReadContext {
     /// Tells the extents of one file system from those of another in the threads' caches.
     id: u64,
-    volume: Arc<Volume>,
+    pub(super) volume: Arc<Volume>,
     sums: SumsSource,
     verify: bool,
     lookup: CsumLookup,
@@ -253,36 +253,82 @@ impl ReadContext {
         result.map(|()| length)
     }
 
-    /// Reads whole sectors that memory knows all about: an uncompressed extent and, where they are verified, its sums.
-    /// Says whether they are there, and good; what is not, or is bad, takes a request.
+    /// Reads whole sectors of which memory knows everything: an uncompressed extent, and its checksums
+    /// where they are verified. Returns whether they were read and are good. If not, a request has to
+    /// read them.
     fn read_in_one_piece(&self, file: &FileData<'_>, offset: u64, buffer: &mut [u8]) -> bool {
-        let geometry = self.volume.geometry();
-        let sector_size = geometry.sector_size as usize;
-        // Sizes of sectors are powers of two.
-        let unaligned = (offset as usize | buffer.len()) & (sector_size - 1) != 0;
-        let (Some(known), None, false) = (file.known, file.ordered, unaligned) else { return false };
-        let Some(Extent { end, kind: ExtentKind::Regular(disk), .. }) = known.get(offset) else {
-            return false;
-        };
-        let logical = LogicalAddress(disk.disk_address.0 + disk.offset);
-        if disk.compression != Compression::None
-            || end.0 - offset < buffer.len() as u64
-            || logical.0 & (sector_size as u64 - 1) != 0
-        {
-            return false;
-        }
-        if !self.verify || file.flags.contains(InodeFlags::NODATASUM) {
+        let Some(logical) = self.locate_in_one_piece(file, offset, buffer.len()) else { return false };
+        if !self.verifies(file) {
             return self.volume.read(logical, buffer).is_ok();
         }
-        let algorithm = geometry.checksum_type;
+        let geometry = self.volume.geometry();
         let mut sums = [0; SUMS_AT_ONCE];
-        let wanted = buffer.len() / sector_size * algorithm.size();
-        let Some(sums) = sums.get_mut(..wanted).filter(|_| self.lookup == CsumLookup::Stack) else {
-            return false;
+        let Some(sums) = self.copy_checksums(file, logical, buffer.len(), &mut sums) else { return false };
+        self.volume.read(logical, buffer).is_ok()
+            && first_mismatch(geometry.checksum_type, geometry.sector_size as usize, buffer, sums).is_none()
+    }
+
+    /// Returns the address of `length` bytes, whole sectors, if they lie in one uncompressed extent that
+    /// memory knows.
+    pub(super) fn locate_in_one_piece(
+        &self,
+        file: &FileData<'_>,
+        offset: u64,
+        length: usize,
+    ) -> Option<LogicalAddress> {
+        let sector_size = self.volume.geometry().sector_size as usize;
+        // Sector sizes are powers of two.
+        let unaligned = (offset as usize | length) & (sector_size - 1) != 0;
+        let (Some(known), None, false) = (file.known, file.ordered, unaligned) else { return None };
+        let Some(Extent { end, kind: ExtentKind::Regular(disk), .. }) = known.get(offset) else {
+            return None;
         };
-        known.sums().copy(logical, &geometry, sums) == wanted
-            && self.volume.read(logical, buffer).is_ok()
-            && first_mismatch(algorithm, sector_size, buffer, sums).is_none()
+        let logical = LogicalAddress(disk.disk_address.0 + disk.offset);
+        let in_one_piece = disk.compression == Compression::None
+            && end.0 - offset >= length as u64
+            && logical.0 & (sector_size as u64 - 1) == 0;
+        in_one_piece.then_some(logical)
+    }
+
+    /// Returns whether a read of `length` bytes from `logical` can be verified without a tree.
+    pub(super) fn has_checksums_at_hand(
+        &self,
+        file: &FileData<'_>,
+        logical: LogicalAddress,
+        length: usize,
+    ) -> bool {
+        let mut sums = [0; SUMS_AT_ONCE];
+        !self.verifies(file) || self.copy_checksums(file, logical, length, &mut sums).is_some()
+    }
+
+    /// Returns whether `data`, which was read from `logical`, is good by the checksums that memory has.
+    pub(super) fn is_verified(&self, file: &FileData<'_>, logical: LogicalAddress, data: &[u8]) -> bool {
+        if !self.verifies(file) {
+            return true;
+        }
+        let geometry = self.volume.geometry();
+        let mut sums = [0; SUMS_AT_ONCE];
+        self.copy_checksums(file, logical, data.len(), &mut sums).is_some_and(|sums| {
+            first_mismatch(geometry.checksum_type, geometry.sector_size as usize, data, sums).is_none()
+        })
+    }
+
+    fn verifies(&self, file: &FileData<'_>) -> bool {
+        self.verify && !file.flags.contains(InodeFlags::NODATASUM)
+    }
+
+    /// Copies the checksums of `length` bytes from `logical` into `sums`, if memory has all of them.
+    fn copy_checksums<'s>(
+        &self,
+        file: &FileData<'_>,
+        logical: LogicalAddress,
+        length: usize,
+        sums: &'s mut [u8; SUMS_AT_ONCE],
+    ) -> Option<&'s [u8]> {
+        let geometry = self.volume.geometry();
+        let wanted = length / geometry.sector_size as usize * geometry.checksum_type.size();
+        let sums = sums.get_mut(..wanted).filter(|_| self.lookup == CsumLookup::Stack)?;
+        (file.known?.sums().copy(logical, &geometry, sums) == wanted).then_some(&*sums)
     }
 }
 

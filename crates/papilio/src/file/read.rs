@@ -7,7 +7,8 @@
 //! counterparts: `btrfs_file_read_iter`, `btrfs_direct_read` (`fs/btrfs/file.c`, `fs/btrfs/direct-io.c`).
 
 use crate::btree::LiveTree;
-use crate::data::{FileData, FileTree};
+use crate::data::ordered_extents::OrderedExtents;
+use crate::data::{FileData, FileRead, FileTree};
 use crate::errors::{Error, PathError, Result};
 use crate::file::open_file::OpenFile;
 use crate::transaction::LazyTree;
@@ -41,15 +42,52 @@ impl OpenFile {
         Ok(end > in_tree && self.open.size(live)? > in_tree)
     }
 
-    /// Reads what trees and device have; the caller holds the data lock.
+    /// Carries out those of `reads` that memory places, all at once. The others are left to [`OpenFile::read_at`].
+    pub(crate) fn read_batch(&self, reads: &mut [FileRead<'_>]) {
+        if !self.fs.volume().is_direct() || self.cached().is_some() {
+            return;
+        }
+        let _shared = self.open.data.read();
+        if let Some(mapping) = &self.open.mapping
+            && mapping.has_dirty(0..u64::MAX)
+        {
+            return;
+        }
+        if !self.open.ordered.is_empty() {
+            return;
+        }
+        let read = self.with_file_data(None, |file| {
+            self.fs.reader.read_batch(file, reads);
+            Ok(())
+        });
+        if read.is_err() {
+            // The caller's own read meets the error.
+            reads.iter_mut().for_each(|read| read.read = None);
+        }
+    }
+
+    /// Reads from trees and device. The caller holds the data lock.
     pub(super) fn read_trees(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
+        let ordered = Some(&self.open.ordered).filter(|ordered| !ordered.is_empty());
+        let _locked = ordered.map(|ordered| ordered.lock_to_read(self.sectors(buffer, offset)));
+        self.with_file_data(ordered, |file| self.fs.reader.read(file, FileOffset(offset), buffer))
+    }
+
+    /// Runs `read` on the file as the trees, `ordered` and the caches have it. The caller holds the data lock, and the
+    /// range that it reads if there are ordered extents.
+    ///
+    /// # Errors
+    /// [`PathError::NoSubvolume`], an inode that cannot be read, or what `read` returns.
+    fn with_file_data<R>(
+        &self,
+        ordered: Option<&OrderedExtents>,
+        read: impl FnOnce(&FileData<'_>) -> Result<R>,
+    ) -> Result<R> {
         let transactions = self.fs.transactions()?;
         let live = self.live()?;
         self.check_referenced(live)?;
         let inode = self.open.size_and_flags(live)?;
         let tree = LazyTree::new(transactions, live);
-        let ordered = Some(&self.open.ordered).filter(|ordered| !ordered.is_empty());
-        let _locked = ordered.map(|ordered| ordered.lock_to_read(self.sectors(buffer, offset)));
         let file = FileData {
             tree: FileTree::Live(&tree),
             inode: self.open.place().inode,
@@ -59,9 +97,9 @@ impl OpenFile {
             known: Some(&self.open.extents),
             ordered,
         };
-        let read = self.fs.reader.read(&file, FileOffset(offset), buffer);
-        // What is known without the tree is not pinned. The data lock keeps extents in the file and thereby in
-        // use, unless the subvolume as a whole went: then others may have written there meanwhile.
+        let read = read(&file);
+        // Extents and checksums that memory has are not pinned. The data lock keeps them in use, unless the
+        // subvolume is deleted: then the space may have been written again.
         self.check_referenced(live)?;
         read
     }

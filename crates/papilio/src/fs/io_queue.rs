@@ -9,13 +9,18 @@
 //!
 //! Locks: a pool's, for one operation on its lists, never while a request runs.
 
+use crate::data::FileRead;
 use crate::errors::Result;
 use crate::fs::file::File;
 use papilio_locks::{Class, Condvar, Mutex};
+use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::fmt;
 use std::sync::Arc;
 use std::thread::JoinHandle;
+
+/// Requests of a batch that take no allocation.
+const USUAL_DEPTH: usize = 64;
 
 /// What a request asks of a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -176,7 +181,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]> + Send> IoQueue<B> {
     fn collect(&mut self, min: usize, completions: &mut Vec<IoCompletion<B>>) -> usize {
         let before = completions.len();
         match &mut self.runner {
-            Runner::Caller(waiting) => completions.extend(waiting.drain(..).map(IoRequest::run)),
+            Runner::Caller(waiting) => {
+                let read = read_batches(waiting.make_contiguous());
+                let requests = waiting.drain(..).zip(read.into_iter().chain(std::iter::repeat(None)));
+                completions.extend(requests.map(|(request, read)| request.complete(read)));
+            }
             Runner::Pool(pool) => pool.collect(min, completions),
         }
         let collected = completions.len() - before;
@@ -260,6 +269,50 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> IoRequest<B> {
         let result = self.operation.run(&self.file);
         IoCompletion { token: self.token, buffer: self.operation.into_buffer(), result }
     }
+}
+
+impl<B: AsRef<[u8]> + AsMut<[u8]>> IoRequest<B> {
+    /// Completes a read of `read` bytes, or runs the request.
+    fn complete(self, read: Option<usize>) -> IoCompletion<B> {
+        match read {
+            Some(read) => {
+                let (token, buffer) = (self.token, self.operation.into_buffer());
+                IoCompletion { token, buffer, result: Ok(read) }
+            }
+            None => self.run(),
+        }
+    }
+}
+
+/// Carries out those of the waiting reads that need no look-up, each file's all at once. Returns the number of bytes of
+/// each request that was read; the others are `None`.
+fn read_batches<B: AsMut<[u8]>>(waiting: &mut [IoRequest<B>]) -> SmallVec<[Option<usize>; USUAL_DEPTH]> {
+    let mut results: SmallVec<[Option<usize>; USUAL_DEPTH]> = SmallVec::new();
+    if waiting.len() < 2 {
+        return results;
+    }
+    results.resize(waiting.len(), None);
+    let mut first = 0;
+    while first < waiting.len() {
+        let file = Arc::clone(&waiting[first].file);
+        let end = first + waiting[first..].iter().take_while(|next| Arc::ptr_eq(&next.file, &file)).count();
+        if let Some(open) = file.writable() {
+            let mut numbers: SmallVec<[usize; USUAL_DEPTH]> = SmallVec::new();
+            let mut reads: SmallVec<[FileRead<'_>; USUAL_DEPTH]> = SmallVec::new();
+            for (number, request) in waiting[first..end].iter_mut().enumerate() {
+                if let IoOperation::Read { buffer, offset } = &mut request.operation {
+                    numbers.push(first + number);
+                    reads.push(FileRead { offset: *offset, buffer: buffer.as_mut(), read: None });
+                }
+            }
+            if reads.len() > 1 {
+                open.read_batch(&mut reads);
+                numbers.iter().zip(&reads).for_each(|(&number, read)| results[number] = read.read);
+            }
+        }
+        first = end;
+    }
+    results
 }
 
 /// Requests that run, for which is waited.

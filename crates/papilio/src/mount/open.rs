@@ -29,7 +29,7 @@ use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::volume::Volume;
-use papilio_device::{Access, Device, FileDevice};
+use papilio_device::{Access, Device};
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{ItemType, LogicalAddress, objectid};
@@ -190,7 +190,13 @@ pub(crate) fn open_devices(
 ) -> Result<Vec<Arc<dyn Device>>> {
     std::iter::once(path)
         .chain(options.devices.iter().map(|path| path.as_path()))
-        .map(|path| Ok(Arc::new(FileDevice::open(path, access)?) as Arc<dyn Device>))
+        .map(|path| {
+            let mut how = papilio_device::OpenOptions::new(access);
+            if options.direct_io {
+                how = how.direct_where_useful();
+            }
+            Ok(Arc::new(how.open(path)?) as Arc<dyn Device>)
+        })
         .collect()
 }
 

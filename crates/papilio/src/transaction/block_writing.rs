@@ -11,10 +11,13 @@ use super::transaction::Transactions;
 use crate::btree::{TreeBlock, sealed};
 use crate::errors::{BlockFault, Error, Result};
 use crate::volume::LogicalWrite;
+use papilio_device::AlignedBuffer;
 use std::sync::Arc;
 
 /// Bytes of tree blocks that are sealed and written together.
 const WRITE_BATCH: usize = 1 << 20;
+/// The alignment of the buffer in bytes, so that direct I/O writes from it without a copy.
+const ALIGNMENT: usize = 4096;
 
 impl Transactions {
     /// Checks and writes frozen blocks. `buffer` holds the sealed bytes; the caller keeps it from
@@ -23,14 +26,18 @@ impl Transactions {
     /// # Errors
     /// A block that fails its checks, in which case no block of its batch is written; errors of
     /// writing.
-    pub(super) fn write_blocks(&self, blocks: &mut Vec<Arc<TreeBlock>>, buffer: &mut Vec<u8>) -> Result<()> {
+    pub(super) fn write_blocks(
+        &self,
+        blocks: &mut Vec<Arc<TreeBlock>>,
+        buffer: &mut AlignedBuffer,
+    ) -> Result<()> {
         blocks.sort_unstable_by_key(|block| block.address());
         blocks.dedup_by_key(|block| block.address());
         let geometry = self.volume.geometry();
         let node_size = geometry.node_size as usize;
         let batch_bytes = WRITE_BATCH.min(blocks.len() * node_size);
         if buffer.len() < batch_bytes {
-            buffer.resize(batch_bytes, 0);
+            *buffer = AlignedBuffer::new(batch_bytes, ALIGNMENT);
         }
         for batch in blocks.chunks(WRITE_BATCH / node_size) {
             for (block, bytes) in batch.iter().zip(buffer.chunks_exact_mut(node_size)) {

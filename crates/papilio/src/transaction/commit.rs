@@ -27,6 +27,7 @@ use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
 use crate::errors::Result;
 use crate::space::{BlockGroupUpdate, LogicalRange, Pinned, free_space_tree};
+use papilio_device::AlignedBuffer;
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::root::{RootItem, root_key};
 use papilio_format::superblock::{RawSuperblock, RootBackup};
@@ -382,7 +383,7 @@ impl Transactions {
     }
 
     /// Writes all blocks of the frozen trees that are not on disk, in the order of their addresses.
-    fn write_out(&self, trees: &[(Arc<LiveTree>, Tree)], buffer: &mut Vec<u8>) -> Result<()> {
+    fn write_out(&self, trees: &[(Arc<LiveTree>, Tree)], buffer: &mut AlignedBuffer) -> Result<()> {
         let mut blocks = Vec::new();
         for (_, tree) in trees {
             dirty_blocks(&tree.root_block()?, &mut blocks);

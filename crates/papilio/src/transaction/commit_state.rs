@@ -5,6 +5,7 @@
 use crate::btree::ReadPin;
 use crate::space::Pinned;
 use crate::volume::LogSuperblocks;
+use papilio_device::AlignedBuffer;
 use papilio_format::superblock::RawSuperblock;
 use std::collections::VecDeque;
 
@@ -24,7 +25,7 @@ pub(crate) struct CommitState {
     /// Whether the UUID tree is up to date, which the superblock has to say.
     pub(super) uuid_tree_current: bool,
     /// The buffer for writing tree blocks.
-    pub(super) buffer: Vec<u8>,
+    pub(super) buffer: AlignedBuffer,
 }
 
 impl CommitState {
@@ -38,7 +39,7 @@ impl CommitState {
             superblock_changed: false,
             waiting: VecDeque::new(),
             uuid_tree_current,
-            buffer: Vec::new(),
+            buffer: AlignedBuffer::new(0, 1),
         }
     }
 }

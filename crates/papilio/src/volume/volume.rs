@@ -93,6 +93,12 @@ impl Volume {
         self.chunks.load_full()
     }
 
+    /// Returns whether a device bypasses the host's page cache, so that requests wait for it.
+    pub(crate) fn is_direct(&self) -> bool {
+        let devices = self.devices.load();
+        devices.iter().any(|slot| slot.device.as_ref().is_some_and(|device| device.alignment() > 1))
+    }
+
     /// Returns the devices known so far, including missing ones.
     pub(crate) fn devices(&self) -> Arc<DeviceTable> {
         self.devices.load_full()
