@@ -32,7 +32,7 @@ pub(crate) mod publish_extents;
 pub(crate) mod punch_hole;
 mod range_locks;
 mod read;
-mod read_batch;
+mod read_many;
 pub(crate) mod rewrite;
 mod sector_sums;
 mod seek;
@@ -49,7 +49,7 @@ pub(crate) use compress::compress;
 pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;
 pub(crate) use read::{FileData, FileTree, ReadContext};
-pub(crate) use read_batch::FileRead;
+pub(crate) use read_many::FileRead;
 pub(crate) use seek::{Whence, seek};
 
 #[cfg(test)]
