@@ -12,7 +12,7 @@
 //! (`fs/btrfs/inode.c`).
 
 use crate::data::compress::{compress, is_compressible};
-use crate::data::csum_edit::SumRuns;
+use crate::data::csum_edit::ChecksumRuns;
 use crate::data::data_context::DataContext;
 use crate::data::image::Image;
 use crate::data::space::DataExtent;
@@ -78,7 +78,7 @@ pub(crate) struct WrittenExtents<'a> {
     /// Ascending, without gaps.
     pub(super) extents: Vec<WrittenExtent>,
     /// `None` for a file without checksums.
-    pub(super) sums: Option<SumRuns>,
+    pub(super) checksums: Option<ChecksumRuns>,
     /// Feature bits that a reader of the extents needs.
     pub(super) features: IncompatFeatures,
     /// Flags that the inode gets.
@@ -96,11 +96,11 @@ impl Drop for WrittenExtents<'_> {
 impl<'a> WrittenExtents<'a> {
     /// No extents yet, of a file with inode flags `flags`.
     pub(crate) fn new(context: &DataContext<'a>, flags: InodeFlags) -> Self {
-        let summed = !flags.contains(InodeFlags::NODATASUM);
+        let checksummed = !flags.contains(InodeFlags::NODATASUM);
         Self {
             context: *context,
             extents: Vec::new(),
-            sums: summed.then(|| SumRuns::new(&context.geometry)),
+            checksums: checksummed.then(|| ChecksumRuns::new(&context.geometry)),
             features: IncompatFeatures::empty(),
             flags: InodeFlags::empty(),
         }
@@ -136,12 +136,13 @@ impl<'a> WrittenExtents<'a> {
                 address = LogicalAddress(address.0 + bytes.len() as u64);
             }
         }
-        let computed = write_data(self.context.volume, &self.context.rules, self.sums.is_some(), &placed)?;
-        if let Some(sums) = &mut self.sums {
+        let computed =
+            write_data(self.context.volume, &self.context.rules, self.checksums.is_some(), &placed)?;
+        if let Some(checksums) = &mut self.checksums {
             let mut rest = &computed[..];
             for Placed { address, bytes } in &placed {
-                let (own, others) = rest.split_at(sums.size_of(bytes.len()));
-                sums.add_known(*address, own);
+                let (own, others) = rest.split_at(checksums.size_of(bytes.len()));
+                checksums.add(*address, own);
                 rest = others;
             }
         }
@@ -215,9 +216,10 @@ impl<'a> WrittenExtents<'a> {
         let disk = self.context.allocator.allocate_data(bytes, bytes)?;
         self.extents.push(WrittenExtent { start, length, disk, compression });
         let placed = [Placed { address: disk.address, bytes: packed }];
-        let computed = write_data(self.context.volume, &self.context.rules, self.sums.is_some(), &placed)?;
-        if let Some(sums) = &mut self.sums {
-            sums.add_known(disk.address, &computed);
+        let computed =
+            write_data(self.context.volume, &self.context.rules, self.checksums.is_some(), &placed)?;
+        if let Some(checksums) = &mut self.checksums {
+            checksums.add(disk.address, &computed);
         }
         self.features |= feature_of(compression);
         Ok(())

@@ -85,7 +85,7 @@ impl OpenFile {
         loop {
             let shared = self.open.data.read();
             let error = match mapping.insert(at / PAGE, 0) {
-                // To the reader, where its sums find it in a near cache, and then to the folio, which lies in none.
+                // To the reader, where its checksums find it in a near cache, and then to the folio, which lies in none.
                 Ok(Lookup::Vacant(mut fill)) if at == fill.offset() && out.len() >= fill.len() => {
                     let page = &mut out[..fill.len()];
                     self.read_whole(page, at)?;
@@ -110,7 +110,7 @@ impl OpenFile {
                 Err(error) => error,
             };
             drop(shared);
-            self.make_room(&error, attempts)?;
+            self.make_cache_space(&error, attempts)?;
             attempts += 1;
         }
     }
@@ -140,7 +140,7 @@ impl OpenFile {
                 Err(_) if !fills.is_empty() => {}
                 Err(error) => {
                     drop(shared);
-                    self.make_room(&error, attempts)?;
+                    self.make_cache_space(&error, attempts)?;
                     attempts += 1;
                     continue;
                 }
@@ -204,8 +204,8 @@ impl OpenFile {
             let blocks = (at / PAGE * PAGE)..end.next_multiple_of(PAGE);
             let bytes = blocks.end - blocks.start;
             let base = if self.open.is_dirty() { 0 } else { BLOCKS * transactions.node_size() };
-            let metadata = base + bytes / DATA_PER_METADATA;
-            let (mut room, mut trees) = match transactions.reserve(bytes, metadata) {
+            let wanted = base + bytes / DATA_PER_METADATA;
+            let (mut space, mut metadata) = match transactions.reserve(bytes, wanted) {
                 Err(Error::NoSpace { what }) if attempts == 0 => {
                     // What is dirty may need less than was promised for it.
                     attempts += 1;
@@ -228,9 +228,9 @@ impl OpenFile {
             };
             // Only what was clean before takes room.
             let unused = bytes.saturating_sub(mapping.dirty_bytes().saturating_sub(before));
-            drop(room.split(unused));
-            drop(trees.split(unused / DATA_PER_METADATA));
-            self.open.promise(room, trees);
+            drop(space.split(unused));
+            drop(metadata.split(unused / DATA_PER_METADATA));
+            self.open.add_reservation(space, metadata);
             if reached > at {
                 fs.dirty_inodes.touch(&self.open, transactions.now(), reached);
                 attempts = 0;
@@ -238,7 +238,7 @@ impl OpenFile {
             drop(shared);
             at = reached;
             if let Filled::To(_, error) = filled? {
-                self.make_room(&error, attempts)?;
+                self.make_cache_space(&error, attempts)?;
                 attempts += 1;
             }
         }
@@ -278,7 +278,7 @@ impl OpenFile {
     }
 
     /// Makes room in the cache, or waits for it.
-    fn make_room(&self, error: &CacheError, attempts: u32) -> Result<()> {
+    fn make_cache_space(&self, error: &CacheError, attempts: u32) -> Result<()> {
         match error {
             CacheError::AllDirty { .. } => self.fs.flush_all(),
             // Others are reading or writing what is in use, and will be done.

@@ -62,7 +62,7 @@ impl FsInfo {
         self.check_changeable(tree)?;
         let numbers = self.numbers(tree)?;
         match transactions.change(items, |handle| change(handle, &numbers)) {
-            Err(Error::NoSpace { .. }) if self.make_room() => {
+            Err(Error::NoSpace { .. }) if self.free_by_publishing() => {
                 transactions.change(items, |handle| change(handle, &numbers))
             }
             result => result,
@@ -149,7 +149,7 @@ impl FsInfo {
             result => result,
         };
         match after_commit() {
-            Err(Error::NoSpace { .. }) if self.make_room() => after_commit(),
+            Err(Error::NoSpace { .. }) if self.free_by_publishing() => after_commit(),
             result => result,
         }
     }

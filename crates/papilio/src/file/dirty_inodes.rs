@@ -23,7 +23,7 @@ pub(crate) struct DirtyInodes {
     /// How many there are, to be asked without the lock.
     count: AtomicUsize,
     /// Held by who makes room, one at a time.
-    pub(super) making_room: Mutex<()>,
+    pub(super) freeing: Mutex<()>,
 }
 
 impl DirtyInodes {

@@ -109,8 +109,8 @@ impl OpenInode {
         }
         let touched = self.touched();
         let bytes = range.end - at;
-        let promised = self.take_promise(bytes);
-        let reserved = ReservedData::new(fs.transactions()?, promised.data);
+        let reservation = self.take_reservation(bytes);
+        let reserved = ReservedData::new(fs.transactions()?, reservation.data);
         let trees = fs.data_trees(place)?;
         let context = trees.context(&reserved);
         let mut write = trees.prepare(|file| {
@@ -119,7 +119,7 @@ impl OpenInode {
         })?;
         let changed = self.changed_range(fs, at, bytes)?;
         // The handle reserves metadata itself.
-        drop(promised.metadata);
+        drop(reservation.metadata);
         fs.change_data(place, EXTENT_ITEMS + (bytes >> 17), |context, file| {
             self.note_changed(&fs.changed_files, context.space.generation(), &changed);
             file.touched = touched.map(|touched| (touched.time, touched.sequence));
@@ -208,8 +208,8 @@ impl FsInfo {
     /// Where there is no room for a change: brings what is in no tree yet to the trees, of files that nobody uses
     /// just now, so that a commit frees what it takes the place of. Says whether there was any. The caller may
     /// hold data locks.
-    pub(super) fn make_room(&self) -> bool {
-        let Some(_one) = self.dirty_inodes.making_room.try_lock() else { return false };
+    pub(super) fn free_by_publishing(&self) -> bool {
+        let Some(_one) = self.dirty_inodes.freeing.try_lock() else { return false };
         let mut any = false;
         for open in self.dirty_inodes.of_tree(None) {
             if open.is_unlinked() {

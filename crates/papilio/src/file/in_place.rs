@@ -7,7 +7,7 @@
 //! [`crate::data::nocow`]. Kernel counterpart: `btrfs_get_blocks_direct_write` (`fs/btrfs/direct-io.c`).
 
 use crate::btree::LiveTree;
-use crate::data::nocow::{self, MAX_PIECES, Pieces, Question};
+use crate::data::nocow::{self, InPlaceParts, MAX_IN_PLACE_PARTS, OverwriteCheck};
 use crate::data::write_data::{Placed, write_data};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
@@ -40,21 +40,21 @@ impl OpenInode {
         check_mutable(self.place(), &item)?;
         let mut at = offset;
         while at < end {
-            let mut pieces = self.in_place.pieces(&(at..end), epoch);
-            if pieces.is_empty() {
-                self.ask(fs, &live, &(at..end), false, epoch)?;
-                pieces = self.in_place.pieces(&(at..end), epoch);
+            let mut parts = self.in_place.parts(&(at..end), epoch);
+            if parts.is_empty() {
+                self.check_overwritable(fs, &live, &(at..end), false, epoch)?;
+                parts = self.in_place.parts(&(at..end), epoch);
             }
-            let Some(last) = pieces.last() else { break };
+            let Some(last) = parts.last() else { break };
             let next = last.range.end;
-            self.overwrite(fs, &data[(at - offset) as usize..(next - offset) as usize], at, &pieces)?;
+            self.overwrite(fs, &data[(at - offset) as usize..(next - offset) as usize], at, &parts)?;
             at = next;
         }
         Ok((at - offset) as usize)
     }
 
     /// Asks which extents of a range may be overwritten, or which preallocated ones.
-    pub(super) fn ask(
+    pub(super) fn check_overwritable(
         &self,
         fs: &FsInfo,
         live: &LiveTree,
@@ -63,32 +63,32 @@ impl OpenInode {
         epoch: u64,
     ) -> Result<()> {
         let transactions = fs.transactions()?;
-        let forgotten = self.in_place.forgotten();
+        let clears = self.in_place.clears();
         let pin = transactions.pin();
         let tree = live.tree().pinned(pin);
-        let sums = nocow::checksum_tree(transactions)?;
-        let question = Question {
+        let checksums = nocow::checksum_tree(transactions)?;
+        let check = OverwriteCheck {
             transactions,
             live,
             tree: &tree,
-            sums: sums.as_ref(),
+            checksums: checksums.as_ref(),
             inode: self.place().inode,
             check: fs.tuning.nocow_check,
             preallocated_only,
             epoch,
-            forgotten,
+            clears,
         };
-        self.in_place.ask(&question, range)
+        self.in_place.check(&check, range)
     }
 
-    /// Overwrites pieces that lie one behind the other from `start` on.
-    fn overwrite(&self, fs: &FsInfo, data: &[u8], start: u64, pieces: &Pieces) -> Result<()> {
+    /// Overwrites parts that lie one behind the other from `start` on.
+    fn overwrite(&self, fs: &FsInfo, data: &[u8], start: u64, parts: &InPlaceParts) -> Result<()> {
         let bytes = |of: &Range<u64>| &data[(of.start - start) as usize..(of.end - start) as usize];
-        let placed: ArrayVec<_, MAX_PIECES> =
-            pieces.iter().map(|piece| Placed { address: piece.disk, bytes: bytes(&piece.range) }).collect();
+        let placed: ArrayVec<_, MAX_IN_PLACE_PARTS> =
+            parts.iter().map(|part| Placed { address: part.disk, bytes: bytes(&part.range) }).collect();
         write_data(fs.volume(), &fs.write_rules(), false, &placed)?;
-        for piece in pieces.iter().filter(|piece| piece.preallocated) {
-            self.in_place.set_written(&piece.range);
+        for part in parts.iter().filter(|part| part.preallocated) {
+            self.in_place.set_written(&part.range);
         }
         Ok(())
     }

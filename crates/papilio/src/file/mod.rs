@@ -25,6 +25,7 @@ mod flush;
 pub(crate) mod fs_info;
 pub(crate) mod fsync;
 mod in_place;
+mod memory_budgets;
 pub(crate) mod open_file;
 pub(crate) mod open_inode;
 pub(crate) mod open_inodes;

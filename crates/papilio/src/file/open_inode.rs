@@ -23,7 +23,7 @@ use crate::errors::{Error, PathError, Result};
 use crate::file::cached_inode_item::{CachedInodeItem, SizeAndFlags};
 use crate::file::changed_files::{ChangedFiles, ChangedRanges};
 use crate::file::data_lock::DataLock;
-use crate::file::open_inodes::Budgets;
+use crate::file::memory_budgets::MemoryBudgets;
 use crate::items::inode;
 use crate::namespace::Place;
 use crate::space::Reservation;
@@ -75,12 +75,12 @@ pub(crate) struct OpenInode {
     /// Held by the thread that writes through the page cache.
     pub(super) writer: Mutex<()>,
     /// Space reserved for dirty pages.
-    promised: Mutex<Promised>,
+    reserved: Mutex<DirtyReservation>,
 }
 
 /// Space that is reserved for dirty pages.
 #[derive(Debug, Default)]
-pub(super) struct Promised {
+pub(super) struct DirtyReservation {
     pub(super) data: Option<Reservation>,
     pub(super) metadata: Option<Reservation>,
 }
@@ -102,7 +102,7 @@ impl OpenInode {
         place: Place,
         owner: Weak<dyn InodeOwner>,
         geometry: &Geometry,
-        budgets: &Budgets,
+        budgets: &MemoryBudgets,
         changed: Arc<ChangedRanges>,
         mapping: Option<Mapping>,
     ) -> Self {
@@ -123,7 +123,7 @@ impl OpenInode {
             fsync: Mutex::new(()),
             mapping,
             writer: Mutex::new(()),
-            promised: Mutex::default(),
+            reserved: Mutex::default(),
         }
     }
 
@@ -198,22 +198,22 @@ impl OpenInode {
     }
 
     /// Takes over room for pages that are dirty now.
-    pub(super) fn promise(&self, data: Reservation, metadata: Reservation) {
-        let add = |kept: &mut Option<Reservation>, new| match kept {
-            Some(kept) => kept.merge(new),
-            None => *kept = Some(new),
+    pub(super) fn add_reservation(&self, data: Reservation, metadata: Reservation) {
+        let add = |total: &mut Option<Reservation>, new| match total {
+            Some(total) => total.merge(new),
+            None => *total = Some(new),
         };
-        let mut promised = self.promised.lock();
-        add(&mut promised.data, data);
-        add(&mut promised.metadata, metadata);
+        let mut reserved = self.reserved.lock();
+        add(&mut reserved.data, data);
+        add(&mut reserved.metadata, metadata);
     }
 
-    /// Room for `bytes` of what was promised.
-    pub(super) fn take_promise(&self, bytes: u64) -> Promised {
-        let mut promised = self.promised.lock();
-        Promised {
-            data: promised.data.as_mut().map(|data| data.split(bytes)),
-            metadata: promised.metadata.take(),
+    /// Room for `bytes` of what was reserved.
+    pub(super) fn take_reservation(&self, bytes: u64) -> DirtyReservation {
+        let mut reserved = self.reserved.lock();
+        DirtyReservation {
+            data: reserved.data.as_mut().map(|data| data.split(bytes)),
+            metadata: reserved.metadata.take(),
         }
     }
 
@@ -253,7 +253,7 @@ impl OpenInode {
     /// Its extents change: the caller holds the data lock exclusively. Or they have changed, in a range that the
     /// caller has locked.
     pub(super) fn forget_extents(&self) {
-        self.in_place.forget();
+        self.in_place.clear();
         self.extents.clear();
     }
 
@@ -265,7 +265,7 @@ impl OpenInode {
         *touched = None;
         self.touched_size.store(0, Ordering::Release);
         drop(touched);
-        *self.promised.lock() = Promised::default();
+        *self.reserved.lock() = DirtyReservation::default();
         self.dirty.store(false, Ordering::Release);
     }
 

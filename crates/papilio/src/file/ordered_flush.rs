@@ -27,7 +27,7 @@ use crate::file::ordered_write::{BLOCKS, DATA_PER_METADATA};
 use papilio_format::items::inode::InodeItem;
 
 /// Extents of a step where there is no room for more.
-const SMALL_STEP: usize = 16;
+const MIN_STEP: usize = 16;
 /// Bytes of a step.
 const STEP_BYTES: u64 = 256 << 20;
 
@@ -101,17 +101,17 @@ impl OpenInode {
             if self.ordered.is_empty() {
                 return Ok(None);
             }
-            if self.ordered.is_known() {
+            if self.ordered.is_announced() {
                 break shared;
             }
             drop(shared);
             let _exclusive = self.data.write();
-            self.ordered.make_known();
+            self.ordered.announce();
         };
         let most = self.ordered.step_size();
         let Some(step) = self.ordered.lock_step(from, most, STEP_BYTES) else { return Ok(None) };
         self.publish_step(fs, &step)?;
-        self.ordered.trim_promise(BLOCKS * fs.transactions()?.node_size(), DATA_PER_METADATA);
+        self.ordered.trim_reservation(BLOCKS * fs.transactions()?.node_size(), DATA_PER_METADATA);
         Ok(Some(step.next))
     }
 
@@ -121,11 +121,11 @@ impl OpenInode {
             return Ok(());
         }
         // What was promised is there for what follows.
-        drop(self.ordered.take_promise());
-        let mut most = self.ordered.step_size().max(SMALL_STEP);
+        drop(self.ordered.take_reservation());
+        let mut most = self.ordered.step_size().max(MIN_STEP);
         while let Some(step) = self.ordered.lock_step(0, most, STEP_BYTES) {
             match self.publish_step(fs, &step) {
-                Err(Error::NoSpace { .. }) if most > SMALL_STEP => most = SMALL_STEP,
+                Err(Error::NoSpace { .. }) if most > MIN_STEP => most = MIN_STEP,
                 // It went with its subvolume.
                 Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {
                     drop(step);
@@ -135,7 +135,7 @@ impl OpenInode {
                 result => result?,
             }
         }
-        self.ordered.note_whether_any();
+        self.ordered.update_any();
         Ok(())
     }
 
@@ -147,7 +147,7 @@ impl OpenInode {
         {
             self.publish_parts(fs, parts)?;
             self.forget_extents();
-            step.lock.published(parts);
+            step.lock.record_published(parts);
         }
         Ok(())
     }
@@ -157,8 +157,8 @@ impl OpenInode {
         let place = self.place();
         let geometry = fs.volume().geometry();
         let bytes: u64 = parts.iter().map(|part| part.range.end - part.range.start).sum();
-        let sums = bytes / u64::from(geometry.sector_size) * geometry.checksum_type.size() as u64;
-        let items = EXTENT_ITEMS + parts.len() as u64 + sums / u64::from(geometry.node_size);
+        let checksums = bytes / u64::from(geometry.sector_size) * geometry.checksum_type.size() as u64;
+        let items = EXTENT_ITEMS + parts.len() as u64 + checksums / u64::from(geometry.node_size);
         let trees = fs.data_trees(place)?;
         let context = trees.context(&**fs.transactions()?);
         let mut rewrite = trees.prepare(|file| SectorRewrite::prepare(&context, file, None, None))?;
@@ -167,15 +167,15 @@ impl OpenInode {
                 self.note_changed(&fs.changed_files, context.space.generation(), &part.range);
             }
             rewrite.publish(context, file)?;
-            let sums = self.ordered.sums_of(parts, &geometry);
+            let checksums = self.ordered.checksums_of(parts, &geometry);
             // A larger size belongs to pages in the cache, and is published with their data.
             let item = InodeItem { size: file.item.size, ..self.as_seen(context.stamped(file)) };
             if parts[0].new {
                 let extents: Vec<_> =
                     parts.iter().map(|part| WrittenExtent::plain(&part.range, part.disk)).collect();
-                publish_extents(context, file, &extents, Some(sums), item)
+                publish_extents(context, file, &extents, Some(checksums), item)
             } else {
-                publish_preallocated(context, file, parts, sums, item)
+                publish_preallocated(context, file, parts, checksums, item)
             }
         })
     }

@@ -11,9 +11,9 @@
 //! `btrfs_finish_one_ordered` (`fs/btrfs/inode.c`).
 
 use crate::btree::LiveTree;
-use crate::data::nocow::Pieces;
+use crate::data::nocow::InPlaceParts;
 use crate::data::ordered_extents::{MAX_PARTS, OrderedPart, OrderedParts};
-use crate::data::overlap::Sums;
+use crate::data::overlap::ChecksumBytes;
 use crate::data::write_data::{Placed, write_data};
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
@@ -26,9 +26,9 @@ use papilio_format::items::inode::{InodeFlags, InodeItem};
 use std::ops::Range;
 
 /// Bytes of one write that is done so; what is longer has little of trees for each byte.
-const MOST: u64 = 8 << 20;
-/// Ordered extents that a write goes over at most; where there are more, new room in one piece is better.
-const OVERWRITTEN: usize = 4;
+const MAX_WRITE: u64 = 8 << 20;
+/// Ordered extents that a write goes over at most; where there are more, new room in one part is better.
+const MAX_OVERWRITTEN: usize = 4;
 /// Bytes of data that metadata is promised for at once.
 const CREDIT: u64 = 16 << 20;
 /// One byte of metadata is promised for so many of data.
@@ -61,7 +61,7 @@ impl OpenInode {
         let inside = offset.checked_add(length).is_some_and(|end| end <= item.size);
         if !inside
             || length == 0
-            || length > MOST
+            || length > MAX_WRITE
             || !offset.is_multiple_of(sector)
             || !length.is_multiple_of(sector)
         {
@@ -72,10 +72,10 @@ impl OpenInode {
         let (lock, found) = self.ordered.lock_to_write(range.clone());
         let covered: u64 = found.iter().map(|part| part.range.end - part.range.start).sum();
         // Where it lies already, if all of it may be overwritten.
-        let there = if covered == length && found.len() <= OVERWRITTEN {
+        let there = if covered == length && found.len() <= MAX_OVERWRITTEN {
             Some(found)
         } else {
-            match self.promise_items(fs, (length - covered).max(sector)) {
+            match self.reserve_metadata(fs, (length - covered).max(sector)) {
                 Err(Error::NoSpace { .. }) => return Ok(false),
                 result => result?,
             }
@@ -84,14 +84,14 @@ impl OpenInode {
         match there {
             Some(parts) => {
                 // After an error the old data may be lost, which its checksums tell.
-                let sums = fs.write_parts(&parts, data, offset)?;
-                lock.overwritten(&parts, &range, &sums);
+                let checksums = fs.write_parts(&parts, data, offset)?;
+                lock.record_overwrite(&parts, &range, &checksums);
             }
             None => {
-                let Some(room) = fs.new_room(&range, sector)? else { return Ok(false) };
-                let sums = fs.write_parts(&room.parts, data, offset)?;
-                let replaced = lock.replaced(&room.parts, &sums);
-                room.keep();
+                let Some(space) = fs.allocate_ordered(&range, sector)? else { return Ok(false) };
+                let checksums = fs.write_parts(&space.parts, data, offset)?;
+                let replaced = lock.record_new(&space.parts, &checksums);
+                space.disarm();
                 release(fs.transactions()?.space(), replaced);
             }
         }
@@ -99,12 +99,12 @@ impl OpenInode {
     }
 
     /// Promises metadata for what is to be entered.
-    fn promise_items(&self, fs: &FsInfo, bytes: u64) -> Result<()> {
+    fn reserve_metadata(&self, fs: &FsInfo, bytes: u64) -> Result<()> {
         while !self.ordered.take_credit(bytes) {
             let transactions = fs.transactions()?;
             let base = if self.ordered.is_empty() { BLOCKS * transactions.node_size() } else { 0 };
             let (_, metadata) = transactions.reserve(0, base + CREDIT / DATA_PER_METADATA)?;
-            self.ordered.promise(CREDIT, metadata);
+            self.ordered.add_reservation(CREDIT, metadata);
         }
         Ok(())
     }
@@ -149,24 +149,24 @@ impl OpenInode {
         epoch: u64,
         parts: &mut OrderedParts,
     ) -> Result<bool> {
-        let reaches = |pieces: &Pieces| {
-            pieces.last().is_some_and(|last| last.range.end == gap.end)
-                && pieces.iter().all(|piece| piece.preallocated)
+        let reaches = |parts: &InPlaceParts| {
+            parts.last().is_some_and(|last| last.range.end == gap.end)
+                && parts.iter().all(|part| part.preallocated)
         };
-        let mut pieces = self.in_place.pieces(gap, epoch);
-        if !reaches(&pieces) {
-            self.ask(fs, live, gap, true, epoch)?;
-            pieces = self.in_place.pieces(gap, epoch);
+        let mut found = self.in_place.parts(gap, epoch);
+        if !reaches(&found) {
+            self.check_overwritable(fs, live, gap, true, epoch)?;
+            found = self.in_place.parts(gap, epoch);
         }
-        Ok(reaches(&pieces)
-            && pieces
+        Ok(reaches(&found)
+            && found
                 .into_iter()
-                .all(|piece| add(parts, OrderedPart { range: piece.range, disk: piece.disk, new: false })))
+                .all(|part| add(parts, OrderedPart { range: part.range, disk: part.disk, new: false })))
     }
 }
 
 impl FsInfo {
-    /// Whether data of a file is written so: it is summed and copied on write, and not compressed.
+    /// Whether data of a file is written so: it is checksummed and copied on write, and not compressed.
     pub(super) fn is_ordered(&self, item: &InodeItem) -> bool {
         let is_one = |choice: CompressionChoice| choice.algorithm() != Compression::None;
         let others = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::COMPRESS;
@@ -174,12 +174,12 @@ impl FsInfo {
     }
 
     /// New room for a range, if there is some.
-    fn new_room(&self, range: &Range<u64>, sector: u64) -> Result<Option<NewRoom<'_>>> {
+    fn allocate_ordered(&self, range: &Range<u64>, sector: u64) -> Result<Option<NewSpace<'_>>> {
         let transactions = self.transactions()?;
-        let mut room = NewRoom { space: transactions.space(), parts: OrderedParts::new() };
+        let mut new = NewSpace { space: transactions.space(), parts: OrderedParts::new() };
         let mut at = range.start;
         while at < range.end {
-            if room.parts.is_full() {
+            if new.parts.is_full() {
                 return Ok(None);
             }
             let got = match transactions.allocate_data(sector, range.end - at) {
@@ -187,14 +187,14 @@ impl FsInfo {
                 result => result?,
             };
             let end = at + got.length;
-            room.parts.push(OrderedPart { range: at..end, disk: got.start, new: true });
+            new.parts.push(OrderedPart { range: at..end, disk: got.start, new: true });
             at = end;
         }
-        Ok(Some(room))
+        Ok(Some(new))
     }
 
     /// Writes `data`, which starts at file offset `offset`, to its parts, and returns its checksums.
-    fn write_parts(&self, parts: &[OrderedPart], data: &[u8], offset: u64) -> Result<Sums> {
+    fn write_parts(&self, parts: &[OrderedPart], data: &[u8], offset: u64) -> Result<ChecksumBytes> {
         let bytes = |of: &Range<u64>| &data[(of.start - offset) as usize..(of.end - offset) as usize];
         let placed: ArrayVec<_, MAX_PARTS> =
             parts.iter().map(|part| Placed { address: part.disk, bytes: bytes(&part.range) }).collect();
@@ -203,30 +203,30 @@ impl FsInfo {
 }
 
 /// Gives back room that nothing leads to.
-fn release(space: &Space, room: impl IntoIterator<Item = LogicalRange>) {
-    room.into_iter().for_each(|range| space.release(range));
+fn release(space: &Space, ranges: impl IntoIterator<Item = LogicalRange>) {
+    ranges.into_iter().for_each(|range| space.release(range));
 }
 
 /// Room that was allocated; given back when dropped.
-struct NewRoom<'a> {
+struct NewSpace<'a> {
     space: &'a Space,
     parts: OrderedParts,
 }
 
-impl NewRoom<'_> {
+impl NewSpace<'_> {
     /// Others know of it now.
-    fn keep(mut self) {
+    fn disarm(mut self) {
         self.parts.clear();
     }
 }
 
-impl Drop for NewRoom<'_> {
+impl Drop for NewSpace<'_> {
     fn drop(&mut self) {
-        let room = self
+        let ranges = self
             .parts
             .iter()
             .map(|part| LogicalRange { start: part.disk, length: part.range.end - part.range.start });
-        release(self.space, room);
+        release(self.space, ranges);
     }
 }
 

@@ -56,7 +56,7 @@ impl OpenFile {
             flags: inode.flags,
             size: inode.size,
             written: Some(self.open.in_place.written()),
-            known: Some(&self.open.extents),
+            extent_cache: Some(&self.open.extents),
             ordered,
         };
         let read = self.fs.reader.read(&file, FileOffset(offset), buffer);

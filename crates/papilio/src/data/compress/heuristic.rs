@@ -12,7 +12,7 @@
 const SAMPLE: usize = 16;
 const INTERVAL: usize = 256;
 /// Bytes of data that are looked at: those of one extent.
-const SPAN: usize = super::MAX_UNCOMPRESSED as usize;
+const SPAN: usize = super::limits::MAX_UNCOMPRESSED as usize;
 /// So few different bytes are text, or nearly.
 const ALPHABET_SMALL: usize = 64;
 /// The most frequent bytes that make up nine tenths: few, the data is skewed; many, it is noise.

@@ -7,7 +7,7 @@
 //!
 //! Owns [`Lzo`], one thread's buffers. Locks: none. Kernel counterpart: `fs/btrfs/lzo.c`.
 
-use super::DecompressError;
+use super::limits::DecompressError;
 use super::lzo1x::Encoder;
 use papilio_format::items::file_extent::Compression;
 

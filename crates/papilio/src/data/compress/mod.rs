@@ -9,6 +9,7 @@
 //! `btrfs_decompress` (`fs/btrfs/compression.c`) and `compress_file_range` (`fs/btrfs/inode.c`).
 
 mod heuristic;
+mod limits;
 mod lzo;
 mod lzo1x;
 #[cfg(test)]
@@ -16,41 +17,13 @@ mod tests;
 mod zlib;
 mod zstd;
 
-#[allow(unused_imports)] // Callers land next.
 pub(crate) use heuristic::is_compressible;
+pub(crate) use limits::{DecompressError, MAX_COMPRESSED, MAX_UNCOMPRESSED};
 
 use crate::options::CompressionChoice;
+use limits::check_lengths;
 use papilio_format::items::file_extent::Compression;
 use std::cell::RefCell;
-
-/// Bytes that one compressed extent holds at most, uncompressed (`BTRFS_MAX_UNCOMPRESSED`).
-pub(crate) const MAX_UNCOMPRESSED: u64 = 128 * 1024;
-
-/// Bytes that one compressed extent has at most on disk (`BTRFS_MAX_COMPRESSED`).
-pub(crate) const MAX_COMPRESSED: u64 = 128 * 1024;
-
-/// Why an extent cannot be decoded.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DecompressError {
-    #[error("compressed extent of {length} bytes ({what}), at most {limit} are possible")]
-    TooLong { what: &'static str, length: u64, limit: u64 },
-    #[error("zlib: bad stream header {0:#06x}")]
-    ZlibHeader(u16),
-    #[error("zlib: bad data")]
-    Zlib,
-    #[error("{0}: stream ends after {1} of {2} bytes")]
-    Truncated(Compression, usize, usize),
-    #[error("lzo: total length is {total}, the extent has {length} bytes")]
-    LzoTotal { total: u32, length: usize },
-    #[error("lzo: segment of {length} bytes at {offset} reaches past the total of {total}")]
-    LzoSegment { offset: usize, length: u32, total: usize },
-    #[error("{0}, in the segment at {1}")]
-    Lzo(::lzo::Error, usize),
-    #[error("zstd: {0}")]
-    Zstd(&'static str),
-    #[error("no decoder for compression type {0}")]
-    NoDecoder(Compression),
-}
 
 /// What one thread encodes and decodes with.
 #[derive(Default)]
@@ -150,16 +123,4 @@ pub(crate) fn decompress(
     })?;
     output[filled..].fill(0);
     Ok(())
-}
-
-/// Refuses a compressed extent that the kernel could not have written, before memory is taken for it.
-///
-/// # Errors
-/// [`DecompressError::TooLong`].
-pub(crate) fn check_lengths(compressed: u64, uncompressed: u64) -> Result<(), DecompressError> {
-    let check = |what, length, limit| {
-        if length > limit { Err(DecompressError::TooLong { what, length, limit }) } else { Ok(()) }
-    };
-    check("on disk", compressed, MAX_COMPRESSED)?;
-    check("uncompressed", uncompressed, MAX_UNCOMPRESSED)
 }

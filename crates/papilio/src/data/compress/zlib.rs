@@ -3,7 +3,7 @@
 //! Owns [`Zlib`], one thread's encoder and decoder. Locks: none. Kernel counterpart:
 //! `fs/btrfs/zlib.c`.
 
-use super::DecompressError;
+use super::limits::DecompressError;
 use flate2::{Compress, Decompress, FlushCompress, FlushDecompress, Status};
 use papilio_format::items::file_extent::Compression;
 

@@ -2,7 +2,7 @@
 //!
 //! Owns [`Zstd`], one thread's contexts. Locks: none. Kernel counterpart: `fs/btrfs/zstd.c`.
 
-use super::DecompressError;
+use super::limits::DecompressError;
 use papilio_format::items::file_extent::Compression;
 use zstd::zstd_safe::{
     CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name,

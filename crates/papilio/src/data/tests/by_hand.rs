@@ -61,11 +61,11 @@ impl Made {
     }
 
     /// A checksum tree with an item for each range of sectors, starting at an address.
-    fn sums(&mut self, ranges: &[(u64, usize)]) -> Tree {
+    fn checksums(&mut self, ranges: &[(u64, usize)]) -> Tree {
         let item = |&(start, sectors): &(u64, usize)| {
             let data = content(LogicalAddress(start), sectors * SECTOR as usize);
-            let sums = data.chunks(SECTOR as usize).map(|sector| ChecksumType::Crc32c.compute(sector));
-            let bytes = sums.flat_map(|sum| sum.as_bytes().to_vec()).collect();
+            let checksums = data.chunks(SECTOR as usize).map(|sector| ChecksumType::Crc32c.compute(sector));
+            let bytes = checksums.flat_map(|sum| sum.as_bytes().to_vec()).collect();
             (CsumItem::key(LogicalAddress(start)), bytes)
         };
         self.tree(objectid::CSUM_TREE, &ranges.iter().map(item).collect::<Vec<_>>())
@@ -135,8 +135,15 @@ fn map(tree: &Tree, start: u64, end: u64) -> Result<Vec<(u64, u64, char)>> {
         .collect()
 }
 
-fn read(made: &Made, tree: &Tree, sums: &Tree, size: u64, offset: u64, length: usize) -> Result<Vec<u8>> {
-    let context = ReadContext::new(made.forest.volume().clone(), Some(sums.clone()), true);
+fn read(
+    made: &Made,
+    tree: &Tree,
+    checksums: &Tree,
+    size: u64,
+    offset: u64,
+    length: usize,
+) -> Result<Vec<u8>> {
+    let context = ReadContext::new(made.forest.volume().clone(), Some(checksums.clone()), true);
     let file = FileData {
         tree: tree.into(),
         inode: INODE,
@@ -228,15 +235,15 @@ fn reads_of_any_alignment_give_the_right_bytes() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[(SECTOR, extent(FileExtentContent::Regular(part(data, 16, 2, 16))))]);
-    // Sums in items that touch, and one that starts before the extent.
-    let sums = made.sums(&[(data, 3), (data + 3 * SECTOR, 1), (data + 4 * SECTOR, 12)]);
+    // ChecksumBytes in items that touch, and one that starts before the extent.
+    let checksums = made.checksums(&[(data, 3), (data + 3 * SECTOR, 1), (data + 4 * SECTOR, 12)]);
     let size = 15 * SECTOR - 100;
     let mut expected = vec![0; SECTOR as usize];
     expected.extend(content(LogicalAddress(data + 2 * SECTOR), 14 * SECTOR as usize));
     expected.truncate(size as usize);
     for offset in [0, 1, 4095, 4096, 5000, 8192, 12_289, size - 1, size, size + 1] {
         for length in [1, 100, 4096, 5000, 8192, 20_000, 100_000] {
-            let found = read(&made, &tree, &sums, size, offset, length).unwrap();
+            let found = read(&made, &tree, &checksums, size, offset, length).unwrap();
             let end = (offset as usize + length).min(expected.len());
             let wanted = expected.get(offset as usize..end).unwrap_or(&[]);
             assert!(found == wanted, "{length} bytes at {offset}: got {}", found.len());
@@ -249,9 +256,9 @@ fn a_gap_in_the_sums_is_an_error_where_it_is_met() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[(0, extent(FileExtentContent::Regular(part(data, 8, 0, 8))))]);
-    let sums = made.sums(&[(data, 2), (data + 3 * SECTOR, 3)]);
+    let checksums = made.checksums(&[(data, 2), (data + 3 * SECTOR, 3)]);
     let size = 8 * SECTOR;
-    let missing = |offset, length| match read(&made, &tree, &sums, size, offset, length) {
+    let missing = |offset, length| match read(&made, &tree, &checksums, size, offset, length) {
         Err(Error::MissingChecksum { place, logical }) => {
             assert_eq!(logical.0 - data, place.offset.0);
             Some(place.offset.0 / SECTOR)
@@ -265,7 +272,7 @@ fn a_gap_in_the_sums_is_an_error_where_it_is_met() {
     assert_eq!(missing(3 * SECTOR, 3 * 4096), None);
     assert_eq!(missing(4 * SECTOR, 4 * 4096), Some(6));
     assert_eq!(missing(7 * SECTOR, 4096), Some(7));
-    let empty = made.sums(&[]);
+    let empty = made.checksums(&[]);
     assert!(matches!(read(&made, &tree, &empty, size, 0, 1), Err(Error::MissingChecksum { .. })));
 }
 

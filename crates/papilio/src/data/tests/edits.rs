@@ -3,7 +3,7 @@
 use super::files::{Files, SECTOR};
 use crate::data::clone::CloneRange;
 use crate::data::compress::is_compressible;
-use crate::data::csum_edit::{SumRuns, insert_sums};
+use crate::data::csum_edit::{ChecksumRuns, insert_checksums};
 use crate::data::dedupe::{Deduped, dedupe};
 use crate::data::progress::Progress;
 use crate::data::write_rules::{MAX_FILE_SIZE, WriteOptions};
@@ -118,7 +118,7 @@ fn cut_extents_keep_their_references() {
     punch(&mut files, 0, 5);
     assert_eq!(counts(&files), [1]);
     punch(&mut files, 0, 8);
-    assert!(files.state().rooms.is_empty());
+    assert!(files.state().allocated.is_empty());
     assert_eq!(files.files[file].item.size, 8 * SECTOR);
 }
 
@@ -129,13 +129,13 @@ fn without_room_nothing_changes() {
     put(&mut files, file, 0, &noise(10 * SECTOR as usize));
     let item = files.files[file].item;
     (files.state().left, files.state().largest) = (20 * SECTOR, 3 * SECTOR);
-    let rooms = files.state().rooms.clone();
+    let allocated = files.state().allocated.clone();
     for (offset, sectors) in [(0, 21), (100, 20), (50 * SECTOR, 40)] {
         let data = noise((sectors * SECTOR) as usize);
         let error = files.edit(file, |phases, file| phases.write(file, offset, &data));
         assert_eq!(error.unwrap_err().kind(), ErrorKind::NoSpace);
         let state = files.state();
-        assert_eq!((&state.rooms, state.left), (&rooms, 20 * SECTOR));
+        assert_eq!((&state.allocated, state.left), (&allocated, 20 * SECTOR));
         drop(state);
         assert_eq!(files.files[file].item, item);
         files.check();
@@ -169,7 +169,7 @@ fn large_writes_make_extents_of_the_largest_size() {
     assert_eq!(files.map(file), [(0, 128 << 20, 'r'), (128 << 20, length, 'r')]);
     assert!(files.read(file).unwrap() == data);
     let most = max_sums(&files.forest.volume.geometry()) as u64;
-    let items = files.sums.tree().items().count() as u64;
+    let items = files.checksums.tree().items().count() as u64;
     assert_eq!(items, (length / SECTOR).div_ceil(most));
 }
 
@@ -267,7 +267,7 @@ fn sharing_gives_references_not_bytes() {
     let mut files = files();
     let (source, target) = (files.create(0, InodeFlags::empty()), files.create(1, InodeFlags::empty()));
     put(&mut files, source, 0, &noise(4 * SECTOR as usize + 100));
-    let rooms = files.state().rooms.len();
+    let allocated = files.state().allocated.len();
     let mut range = None;
     let progress = files.edit_from(target, source, |phases, file, source| {
         range = CloneRange::new(&phases.data.rules, source, FileOffset(0), 0, file, FileOffset(SECTOR))?;
@@ -276,7 +276,7 @@ fn sharing_gives_references_not_bytes() {
     assert_eq!(progress.unwrap(), Progress::Done);
     files.files[target].bytes = [vec![0; SECTOR as usize], files.files[source].bytes.clone()].concat();
     files.check();
-    assert_eq!(files.state().rooms.len(), rooms);
+    assert_eq!(files.state().allocated.len(), allocated);
     assert_eq!(files.state().references.len(), 2);
     // Inline data is copied, and stays inline where it is the whole file.
     let (small, copy) = (files.create(0, InodeFlags::empty()), files.create(0, InodeFlags::empty()));
@@ -334,7 +334,7 @@ fn sums_are_inserted_in_any_order() {
         let mut random = fastrand::Rng::with_seed(node_size.into());
         let mut model = BTreeMap::new();
         for _ in 0..200 {
-            let mut sums = SumRuns::new(&geometry);
+            let mut checksums = ChecksumRuns::new(&geometry);
             let mut places: Vec<u64> = (0..40).collect();
             random.shuffle(&mut places);
             for place in &places[..random.usize(1..6)] {
@@ -345,18 +345,18 @@ fn sums_are_inserted_in_any_order() {
                 }
                 let compute = |sector: &[u8]| geometry.checksum_type.compute(sector).as_bytes().to_vec();
                 let computed: Vec<u8> = data.chunks(SECTOR as usize).flat_map(compute).collect();
-                sums.add_known(LogicalAddress(start), &computed);
+                checksums.add(LogicalAddress(start), &computed);
             }
             // Some of it is there already, and replaced.
-            insert_sums(&mut files.sums.edit(&files.space), sums).unwrap();
+            insert_checksums(&mut files.checksums.edit(&files.space), checksums).unwrap();
         }
         let mut found = BTreeMap::new();
-        for item in files.sums.tree().items() {
+        for item in files.checksums.tree().items() {
             let item = item.unwrap();
-            let sums = CsumItem::parse(&item.key, item.data(), &geometry).unwrap();
-            assert!(sums.sectors() <= max_sums(&geometry));
-            for at in (sums.start().0..sums.end().0).step_by(SECTOR as usize) {
-                assert!(found.insert(at, sums.sum_at(LogicalAddress(at)).unwrap()).is_none());
+            let checksums = CsumItem::parse(&item.key, item.data(), &geometry).unwrap();
+            assert!(checksums.sectors() <= max_sums(&geometry));
+            for at in (checksums.start().0..checksums.end().0).step_by(SECTOR as usize) {
+                assert!(found.insert(at, checksums.sum_at(LogicalAddress(at)).unwrap()).is_none());
             }
         }
         assert!(found == model);
@@ -379,5 +379,5 @@ fn sequential_sums_fill_items() {
     }
     let sectors = 100 * piece.len() as u64 / SECTOR;
     let most = max_sums(&files.forest.volume.geometry()) as u64;
-    assert_eq!(files.sums.tree().items().count() as u64, sectors.div_ceil(most));
+    assert_eq!(files.checksums.tree().items().count() as u64, sectors.div_ceil(most));
 }

@@ -1,4 +1,4 @@
-//! Files to be changed, in memory: trees, room and references of their own, and a model of what the
+//! Files to be changed, in memory: trees, extent_length and references of their own, and a model of what the
 //! files should hold.
 
 use crate::btree::testing::TestForest;
@@ -42,11 +42,11 @@ pub(super) struct TestSpace {
 pub(super) struct SpaceState {
     next: u64,
     /// Given out and not given back: address to length.
-    pub(super) rooms: BTreeMap<u64, u64>,
+    pub(super) allocated: BTreeMap<u64, u64>,
     pub(super) references: BTreeMap<DataReference, u64>,
     /// Most bytes given out at once.
     pub(super) largest: u64,
-    /// Bytes left before there is no more room.
+    /// Bytes left before there is no more extent_length.
     pub(super) left: u64,
     pub(super) features: IncompatFeatures,
     seconds: i64,
@@ -91,14 +91,18 @@ impl DataAllocator for TestSpace {
         state.left -= length;
         let address = state.next;
         state.next += length;
-        state.rooms.insert(address, length);
+        state.allocated.insert(address, length);
         Ok(DataExtent { address: LogicalAddress(address), length })
     }
 
     fn release_data(&self, extent: DataExtent) {
         let mut state = self.state.lock();
         assert!(!state.is_referenced(extent.address.0), "released with references");
-        assert_eq!(state.rooms.remove(&extent.address.0), Some(extent.length), "released as it was given");
+        assert_eq!(
+            state.allocated.remove(&extent.address.0),
+            Some(extent.length),
+            "released as it was given"
+        );
         state.left += extent.length;
     }
 }
@@ -112,8 +116,8 @@ impl DataSpace for TestSpace {
 
     fn add_data_ref(&self, reference: &DataReference, new: bool) -> Result<()> {
         let mut state = self.state.lock();
-        let room = state.rooms.get(&reference.address.0);
-        assert_eq!(room, Some(&reference.length), "a reference to what was given out");
+        let extent_length = state.allocated.get(&reference.address.0);
+        assert_eq!(extent_length, Some(&reference.length), "a reference to what was given out");
         assert_eq!(state.is_referenced(reference.address.0), !new, "the first reference is the new one");
         *state.references.entry(*reference).or_default() += 1;
         Ok(())
@@ -210,7 +214,7 @@ pub(super) struct Files {
     pub(super) forest: Arc<TestForest>,
     pub(super) space: TestSpace,
     pub(super) trees: Vec<LiveTree>,
-    pub(super) sums: LiveTree,
+    pub(super) checksums: LiveTree,
     pub(super) options: WriteOptions,
     pub(super) files: Vec<TestFile>,
 }
@@ -230,7 +234,7 @@ impl Files {
         let forest = Arc::new(TestForest::of(raw));
         let state = SpaceState {
             next: DATA_START,
-            rooms: BTreeMap::new(),
+            allocated: BTreeMap::new(),
             references: BTreeMap::new(),
             largest: u64::MAX,
             left: 1 << 40,
@@ -239,7 +243,7 @@ impl Files {
         };
         Self {
             trees: [objectid::FS_TREE, TreeId(256)].map(|id| forest.live_tree(id)).into(),
-            sums: forest.live_tree(objectid::CSUM_TREE),
+            checksums: forest.live_tree(objectid::CSUM_TREE),
             space: TestSpace { forest: Arc::clone(&forest), state: Mutex::new(state) },
             forest,
             options,
@@ -292,8 +296,8 @@ impl Files {
         let rules = WriteRules { geometry: self.forest.volume.geometry(), options: &self.options };
         let volume = &self.forest.volume;
         Phases {
-            data: DataContext { allocator: &self.space, volume, checksum_tree: &self.sums, rules },
-            trees: WriteContext { space: &self.space, checksum_tree: &self.sums, rules },
+            data: DataContext { allocator: &self.space, volume, checksum_tree: &self.checksums, rules },
+            trees: WriteContext { space: &self.space, checksum_tree: &self.checksums, rules },
         }
     }
 
@@ -303,16 +307,16 @@ impl Files {
         let mut state = self.space.state.lock();
         let used: BTreeSet<u64> = state.references.keys().map(|reference| reference.address.0).collect();
         let free: Vec<(u64, u64)> = state
-            .rooms
+            .allocated
             .iter()
             .filter(|(address, _)| !used.contains(address))
             .map(|(&address, &length)| (address, length))
             .collect();
-        state.rooms.retain(|address, _| used.contains(address));
+        state.allocated.retain(|address, _| used.contains(address));
         drop(state);
         let ranges: Vec<_> =
             free.iter().map(|&(address, length)| (LogicalAddress(address), length)).collect();
-        remove_sums(&mut self.sums.edit(&self.space), &ranges).unwrap();
+        remove_sums(&mut self.checksums.edit(&self.space), &ranges).unwrap();
         for (address, length) in free {
             let junk = vec![0xdd; length as usize];
             self.forest.volume.write(LogicalAddress(address), &junk).unwrap();
@@ -322,7 +326,7 @@ impl Files {
     /// What the file reads as.
     pub(super) fn read(&self, index: usize) -> Result<Vec<u8>> {
         let file = &self.files[index];
-        let reading = ReadContext::new(Arc::clone(&self.forest.volume), Some(self.sums.tree()), true);
+        let reading = ReadContext::new(Arc::clone(&self.forest.volume), Some(self.checksums.tree()), true);
         let tree = self.trees[file.tree].tree();
         let (inode, flags, size) = (file.inode, file.item.flags, file.item.size);
         let mut bytes = vec![0xee; size as usize];
@@ -369,30 +373,30 @@ impl Files {
     /// Compares all files with their models, and everything that is counted with what is there.
     pub(super) fn check(&self) {
         let mut references = BTreeMap::new();
-        let mut summed = BTreeSet::new();
+        let mut checksummed = BTreeSet::new();
         for index in 0..self.files.len() {
             self.check_content(index);
-            self.check_extents(index, &mut references, &mut summed);
+            self.check_extents(index, &mut references, &mut checksummed);
         }
         let state = self.space.state.lock();
         assert_eq!(references, state.references, "references in the trees, and as they were counted");
         let mut found = BTreeSet::new();
         let mut last = 0;
-        for item in self.sums.tree().items() {
+        for item in self.checksums.tree().items() {
             let item = item.unwrap();
-            let sums = CsumItem::parse(&item.key, item.data(), &self.forest.volume.geometry()).unwrap();
-            assert!(sums.start().0 >= last && sums.sectors() > 0, "sums ascend");
-            last = sums.end().0;
-            found.extend((sums.start().0..last).step_by(SECTOR as usize));
+            let checksums = CsumItem::parse(&item.key, item.data(), &self.forest.volume.geometry()).unwrap();
+            assert!(checksums.start().0 >= last && checksums.sectors() > 0, "checksums ascend");
+            last = checksums.end().0;
+            found.extend((checksums.start().0..last).step_by(SECTOR as usize));
         }
-        assert_eq!(found, summed, "each sector of written extents has a sum, and no other has");
+        assert_eq!(found, checksummed, "each sector of written extents has a sum, and no other has");
     }
 
     fn check_extents(
         &self,
         index: usize,
         references: &mut BTreeMap<DataReference, u64>,
-        summed: &mut BTreeSet<u64>,
+        checksummed: &mut BTreeSet<u64>,
     ) {
         let file = &self.files[index];
         let tree = self.trees[file.tree].tree();
@@ -424,7 +428,7 @@ impl Files {
                 assert!(stored.end <= file.item.size.next_multiple_of(SECTOR), "data behind the end");
                 if !file.item.flags.contains(InodeFlags::NODATASUM) {
                     let end = part.disk_address.0 + part.disk_length;
-                    summed.extend((part.disk_address.0..end).step_by(SECTOR as usize));
+                    checksummed.extend((part.disk_address.0..end).step_by(SECTOR as usize));
                 }
             }
             let reference = DataReference {
@@ -442,7 +446,7 @@ impl Files {
 
     /// Writes all trees to the device and reads them again from there: each block passes its checks.
     pub(super) fn write_out(&self) {
-        for tree in self.trees.iter().chain([&self.sums]) {
+        for tree in self.trees.iter().chain([&self.checksums]) {
             self.forest.write_out(tree);
         }
     }

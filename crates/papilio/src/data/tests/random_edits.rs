@@ -138,8 +138,8 @@ impl Run {
         let whole = wanted.next_multiple_of(SECTOR);
         let reaches_ends = from + wanted == size && to + wanted >= other.item.size;
         let overlap = source == index && from < to + whole && to < from + whole;
-        let summed = |item: &InodeItem| !item.flags.contains(InodeFlags::NODATASUM);
-        let allowed = summed(&model.item) == summed(&other.item)
+        let checksummed = |item: &InodeItem| !item.flags.contains(InodeFlags::NODATASUM);
+        let allowed = checksummed(&model.item) == checksummed(&other.item)
             && from + wanted <= size
             && (wanted > 0 || from == size)
             && (wanted.is_multiple_of(SECTOR) || reaches_ends)
@@ -271,7 +271,7 @@ fn run(node_size: u32, no_holes: bool, options: WriteOptions, seed: u64, steps: 
         assert_eq!((run.files.map(index), run.files.files[index].item.nbytes), (vec![], 0));
     }
     run.files.check();
-    assert!(run.files.state().rooms.is_empty());
+    assert!(run.files.state().allocated.is_empty());
 }
 
 fn packed(algorithm: Compression, level: i32, force: bool) -> WriteOptions {
