@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - Both ends of a shared range are sector boundaries.
-//! - A shared extent has a reference for each item that stands for a part of it.
+//! - A shared extent has a reference for each item that refers to a part of it.
 //! A file with data checksums and one without never share extents: one of them would break its
 //! guarantee.
 //! - Inline data is copied.
@@ -142,7 +142,7 @@ impl CloneRange {
     /// step needs rewritten.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], or what reading and writing meets.
+    /// [`Error::NoSpace`], or an error of reading or writing.
     pub(crate) fn prepare<'a>(
         &self,
         context: &DataContext<'a>,
@@ -172,7 +172,7 @@ impl CloneRange {
     /// Makes a step of a bounded size.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], or what reading and changing trees meets.
+    /// [`Error::NoSpace`], or an error of reading or changing trees.
     pub(crate) fn step(
         &mut self,
         context: &WriteContext<'_>,
@@ -316,7 +316,7 @@ impl CloneSource<'_> {
     /// Fills `buffer` with the file's bytes from `offset` on, and with zeros after its end.
     ///
     /// # Errors
-    /// What reading meets.
+    /// A read error.
     pub(crate) fn read(&self, context: &DataContext<'_>, offset: u64, buffer: &mut [u8]) -> Result<()> {
         let checksums = context.checksum_tree.tree();
         let reading = ReadContext::new(Arc::clone(context.volume), Some(checksums), true);

@@ -59,7 +59,7 @@ impl Part<'_> {
 /// the last range.
 ///
 /// # Errors
-/// What reading and changing trees meets.
+/// An error of reading or changing trees.
 pub(crate) fn convert_step(
     context: &WriteContext<'_>,
     file: &mut FileEdit<'_>,

@@ -122,7 +122,7 @@ impl ExtentCache {
 }
 
 impl Extent {
-    /// Returns the part of the extent from `at` on, which lies inside.
+    /// Returns the part of the extent from `at` on; `at` is inside the extent.
     pub(crate) fn from(self, at: u64) -> Self {
         let skipped = at - self.start.0;
         let kind = match self.kind {

@@ -80,7 +80,7 @@ pub(crate) struct DiskExtent {
 
 impl DiskExtent {
     pub(crate) fn advanced(self, bytes: u64) -> Self {
-        // Cannot overflow: `checked` proved that the whole part lies inside the extent.
+        // No overflow: `checked` proved that the part is inside the extent.
         Self { offset: self.offset + bytes, ..self }
     }
 

@@ -34,7 +34,7 @@ impl<'a> FileTree<'a> {
         }
     }
 
-    /// The tree.
+    /// Returns the tree; takes it now, if it is the current version.
     pub(crate) fn get(self) -> &'a Tree {
         match self {
             Self::Taken(tree) => tree,

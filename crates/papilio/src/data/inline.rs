@@ -8,8 +8,8 @@
 //!   extent follows.
 //! - It is shorter than a sector unless it is compressed.
 //!
-//! Files that the kernel or older tools wrote otherwise are read as they are, and brought into this
-//! form when they are written. Locks: as [`super::file_edit`]. Kernel counterparts:
+//! Inline extents of another form, as the kernel or older tools wrote them, are read as they are. A
+//! write brings the file into this form. Locks: as [`super::file_edit`]. Kernel counterparts:
 //! `can_cow_file_range_inline`, `insert_inline_extent` (`fs/btrfs/inode.c`).
 
 use crate::data::compress::{compress_inline, is_compressible};

@@ -1,8 +1,11 @@
 //! File data: where it is, its checksums, its compression, and changes of it.
 //!
-//! A reader uses a tree's root as it was when the read began, and holds no lock. A change has two phases:
-//! 1. [`data_context`]: outside any transaction, data is read, compressed, checksummed and written to new space.
-//! 2. [`file_edit`]: inside a transaction handle, [`publish_extents`] puts the extents into the trees.
+//! A reader uses a tree's root as it was when the read began, and holds no lock. A change has two
+//! phases:
+//! 1. [`data_context`]: outside any transaction, data is read, compressed, checksummed and written
+//!    to new space.
+//! 2. [`file_edit`]: inside a transaction handle, [`publish_extents`] puts the extents into the
+//!    trees.
 //!
 //! Whole sectors of an open file may stay between the phases as [`ordered_extents`].
 

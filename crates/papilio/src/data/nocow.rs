@@ -1,6 +1,6 @@
 //! Overwriting in place: the ranges of a file that allow it.
 //!
-//! Owns [`InPlace`], what memory holds of an open file for this, and the five conditions:
+//! Owns [`InPlace`], the in-memory state of an open file for this, and the five conditions:
 //! - the extent is on disk, and neither compressed, encrypted nor inline;
 //! - no other item refers to it;
 //! - no snapshot is younger than it;
@@ -71,7 +71,7 @@ struct KnownExtents {
     clears: u64,
 }
 
-/// What memory holds of an open file for overwriting in place.
+/// The in-memory state of an open file for overwriting in place.
 #[derive(Debug, Default)]
 pub(crate) struct InPlace {
     extents: RwLock<KnownExtents>,

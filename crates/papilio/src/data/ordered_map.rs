@@ -28,7 +28,7 @@ pub(crate) struct OrderedPart {
     pub(crate) range: Range<u64>,
     /// The address of the first byte.
     pub(crate) disk: LogicalAddress,
-    /// In freed that was allocated for it, or else in a preallocated extent.
+    /// Whether it is in newly allocated space; else it is in a preallocated extent.
     pub(crate) new: bool,
 }
 

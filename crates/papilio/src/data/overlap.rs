@@ -21,7 +21,7 @@ const OFFLOAD_BYTES: usize = 128 << 10;
 /// Checksums in a row; those of a small write need no allocation.
 pub(crate) type ChecksumBytes = SmallVec<[u8; 128]>;
 
-/// The worker threads; `None` where there is one core, or where none can be started.
+/// Returns the worker threads; `None` where there is one core, or where none can be started.
 fn workers() -> Option<&'static ThreadPool> {
     static WORKERS: OnceLock<Option<ThreadPool>> = OnceLock::new();
     WORKERS

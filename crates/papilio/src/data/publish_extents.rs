@@ -20,8 +20,8 @@ use papilio_format::items::inode::InodeItem;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Publishes `extents`, ascending and disjoint, in place of what the file has there. `item` becomes
-/// the inode item, except for the flags and the byte count, which the tree has.
+/// Publishes `extents`, ascending and disjoint, in place of the file's old extents there. `item`
+/// becomes the inode item, except for the flags and the byte count, which come from the tree.
 ///
 /// # Errors
 /// An error of reading or changing trees. The transaction is then aborted.
@@ -85,7 +85,7 @@ pub(crate) fn publish_written(
 /// data.
 ///
 /// # Errors
-/// What reading and changing trees meets.
+/// An error of reading or changing trees.
 pub(crate) fn publish_preallocated(
     context: &WriteContext<'_>,
     file: &mut FileEdit<'_>,

@@ -39,7 +39,7 @@ use std::sync::{Arc, OnceLock};
 thread_local! {
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
-/// What all reads of an open file system share.
+/// The state that all reads of an open file system share.
 #[derive(Debug)]
 pub(crate) struct ReadContext {
     /// Distinguishes the extents of this file system in the threads' caches.

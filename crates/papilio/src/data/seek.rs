@@ -9,7 +9,7 @@ use crate::data::extent_map::{ExtentKind, FileExtents};
 use crate::errors::Result;
 use papilio_format::{FileOffset, InodeNumber};
 
-/// What to look for.
+/// The kind of range to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whence {
     /// Bytes in an inline or regular extent.

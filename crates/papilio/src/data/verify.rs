@@ -79,7 +79,7 @@ impl ReadRange<'_> {
 pub(super) struct Verifier<'a> {
     geometry: Geometry,
     lookup: CsumLookup,
-    /// Whether the data has checksums, and they are to be checked.
+    /// Whether data is verified: it has checksums, and the options ask for it.
     enabled: bool,
     /// The cache of the file, if it has one and the lookup uses it.
     cache: Option<&'a ExtentCache>,
@@ -100,7 +100,7 @@ impl<'a> Verifier<'a> {
         Self { geometry, lookup, enabled, cache, tree, walk: None }
     }
 
-    /// Whether data is verified at all.
+    /// Returns whether data is verified at all.
     pub(super) fn is_enabled(&self) -> bool {
         self.enabled
     }

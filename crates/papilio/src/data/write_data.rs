@@ -1,7 +1,7 @@
 //! Writing data to the device: the one way that all file data takes.
 //!
-//! Owns [`write_data`], which computes the checksums of a write beside its I/O. Locks: those of the volume. Kernel
-//! counterpart: `btrfs_submit_chunk` (`fs/btrfs/bio.c`).
+//! Owns [`write_data`], which computes the checksums of a write beside its I/O. Locks: those of the
+//! volume. Kernel counterpart: `btrfs_submit_chunk` (`fs/btrfs/bio.c`).
 
 use crate::data::overlap::{ChecksumBytes, checksum_and_write};
 use crate::data::write_rules::WriteRules;
@@ -10,7 +10,7 @@ use crate::volume::{LogicalWrite, Volume};
 use papilio_format::LogicalAddress;
 use smallvec::SmallVec;
 
-/// Pieces that a write places without an allocation.
+/// The parts of a write that need no allocation.
 const INLINE_PARTS: usize = 16;
 
 /// Whole sectors and the address that they go to.
@@ -20,8 +20,8 @@ pub(crate) struct Placed<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// Writes `parts` and, for a file that has checksums (`checksummed`), returns those of their sectors one after the other.
-/// After an error some of the parts may be on the device.
+/// Writes `parts`, and returns the checksums of their sectors in a row, or none unless
+/// `checksummed`. After an error some of the parts may be on the device.
 ///
 /// # Errors
 /// A device's error.

@@ -1,10 +1,12 @@
 //! Overwriting a file's data in place.
 //!
-//! Owns the writes to files whose data is neither copied on write nor checksummed (`NODATACOW`), where no other file
-//! or snapshot shares the extent. They change the device and memory; a flush tells the tree.
+//! Owns the writes to files whose data is neither copied on write nor checksummed (`NODATACOW`),
+//! where no other file or snapshot shares the extent. They change the device and memory; a flush
+//! updates the tree.
 //!
 //! Locks, in this order: `sharing` and the file's data lock, both held by the caller; the leaves of
-//! [`crate::data::nocow`]. Kernel counterpart: `btrfs_get_blocks_direct_write` (`fs/btrfs/direct-io.c`).
+//! [`crate::data::nocow`]. Kernel counterpart: `btrfs_get_blocks_direct_write`
+//! (`fs/btrfs/direct-io.c`).
 
 use crate::btree::LiveTree;
 use crate::data::nocow::{self, InPlaceParts, MAX_IN_PLACE_PARTS, OverwriteCheck};
@@ -20,8 +22,8 @@ use std::ops::Range;
 pub(super) const IN_PLACE: InodeFlags = InodeFlags::NODATACOW.union(InodeFlags::NODATASUM);
 
 impl OpenInode {
-    /// Overwrites in place as many of the first bytes as may be, and says how many. The caller holds the
-    /// lock on sharing, and the file's data lock.
+    /// Overwrites as many of the first bytes of `data` as may be overwritten in place, and returns
+    /// their number. The caller holds the lock on `sharing`, and the file's data lock.
     pub(super) fn overwrite_pages(&self, fs: &FsInfo, data: &[u8], offset: u64, epoch: u64) -> Result<usize> {
         let sector = u64::from(fs.volume().geometry().sector_size);
         let aligned = offset.is_multiple_of(sector) && (data.len() as u64).is_multiple_of(sector);
@@ -29,8 +31,8 @@ impl OpenInode {
         let transactions = fs.transactions()?;
         let live = transactions.live().get(self.place().tree)?;
         let item = self.item(&live)?;
-        // The sector that holds the end of the file belongs to it whole, unless the file is about to grow:
-        // then what lies behind its present end is filled up first.
+        // The sector that contains the end of the file may be overwritten whole. If memory has a
+        // larger size, the rest of that sector must be zeroed first.
         let grows = self.as_seen(item).size > item.size;
         let limit = if grows { item.size } else { item.size.next_multiple_of(sector) };
         if !item.flags.contains(IN_PLACE) || end > limit {
@@ -53,7 +55,7 @@ impl OpenInode {
         Ok((at - offset) as usize)
     }
 
-    /// Asks which extents of a range may be overwritten, or which preallocated ones.
+    /// Checks which extents of a range may be overwritten, or which preallocated ones may be.
     pub(super) fn check_overwritable(
         &self,
         fs: &FsInfo,
@@ -81,7 +83,7 @@ impl OpenInode {
         self.in_place.check(&check, range)
     }
 
-    /// Overwrites parts that lie one behind the other from `start` on.
+    /// Writes `data`, which starts at file offset `start`, to `parts`, which cover it.
     fn overwrite(&self, fs: &FsInfo, data: &[u8], start: u64, parts: &InPlaceParts) -> Result<()> {
         let bytes = |of: &Range<u64>| &data[(of.start - start) as usize..(of.end - start) as usize];
         let placed: ArrayVec<_, MAX_IN_PLACE_PARTS> =

@@ -1,10 +1,13 @@
-//! The background thread: commits at an interval, writes dirty pages back, cleans deleted subvolumes.
+//! The background thread: commits at an interval, writes dirty pages back, cleans deleted
+//! subvolumes.
 //!
 //! Owns [`Committer`].
 //!
 //! Invariants:
-//! - The thread holds a reference to the file system only while it works, so that it never keeps one open.
-//! - When a [`Committer`] has been dropped, its thread has ended: nothing changes after the file system is closed.
+//! - The thread holds a reference to the file system only while it works, so that it never keeps
+//!   one open.
+//! - When a [`Committer`] has been dropped, its thread has ended: nothing changes after the file
+//!   system is closed.
 //!
 //! Kernel counterparts: `transaction_kthread`, `cleaner_kthread` (`fs/btrfs/disk-io.c`).
 

@@ -5,26 +5,26 @@
 
 use papilio_format::items::file_extent::Compression;
 
-/// Bytes that one compressed extent holds at most, uncompressed (`BTRFS_MAX_UNCOMPRESSED`).
+/// The most bytes of a compressed extent, uncompressed (`BTRFS_MAX_UNCOMPRESSED`).
 pub(crate) const MAX_UNCOMPRESSED: u64 = 128 * 1024;
 
-/// Bytes that one compressed extent has at most on disk (`BTRFS_MAX_COMPRESSED`).
+/// The most bytes of a compressed extent on disk (`BTRFS_MAX_COMPRESSED`).
 pub(crate) const MAX_COMPRESSED: u64 = 128 * 1024;
 
 /// Why an extent cannot be decoded.
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum DecompressError {
-    #[error("compressed extent of {length} bytes ({what}), at most {limit} are possible")]
+    #[error("compressed extent of {length} bytes {what}: at most {limit} are possible")]
     TooLong { what: &'static str, length: u64, limit: u64 },
-    #[error("zlib: bad stream header {0:#06x}")]
+    #[error("zlib: invalid stream header {0:#06x}")]
     ZlibHeader(u16),
-    #[error("zlib: bad data")]
+    #[error("zlib: invalid data")]
     Zlib,
     #[error("{0}: stream ends after {1} of {2} bytes")]
     Truncated(Compression, usize, usize),
-    #[error("lzo: total length is {total}, the extent has {length} bytes")]
+    #[error("lzo: total length {total} does not fit an extent of {length} bytes")]
     LzoTotal { total: u32, length: usize },
-    #[error("lzo: segment of {length} bytes at {offset} reaches past the total of {total}")]
+    #[error("lzo: segment of {length} bytes at {offset} ends after the total length {total}")]
     LzoSegment { offset: usize, length: u32, total: usize },
     #[error("{0}, in the segment at {1}")]
     Lzo(::lzo::Error, usize),
@@ -34,7 +34,8 @@ pub(crate) enum DecompressError {
     NoDecoder(Compression),
 }
 
-/// Refuses a compressed extent that the kernel could not have written, before memory is taken for it.
+/// Refuses a compressed extent that the kernel could not have written, before memory is allocated
+/// for it.
 ///
 /// # Errors
 /// [`DecompressError::TooLong`].

@@ -1,4 +1,4 @@
-//! Files whose items are written by hand: the bounds of every extent, and items that lie.
+//! Files with hand-made items: the bounds of every extent, and corrupt items.
 
 use crate::btree::{Forest, RootPointer, Tree};
 use crate::data::extent_map::{ExtentKind, FileExtents};
@@ -23,7 +23,7 @@ const SECTOR: u64 = 4096;
 const NODE: usize = 16384;
 const INODE: InodeNumber = InodeNumber(257);
 
-/// A single-device volume whose data is known, and leaves written into its system chunk.
+/// A single-device volume with known data, and leaves written into its system chunk.
 struct Made {
     forest: Arc<Forest>,
     test: TestVolume,
@@ -37,12 +37,12 @@ impl Made {
         Self { forest: Forest::new(volume, 1 << 20), test, leaves: 0 }
     }
 
-    /// Where the data that nothing overwrites starts.
+    /// Returns the start of the data that nothing overwrites.
     fn data(&self) -> u64 {
         self.test.data_chunk.0.0
     }
 
-    /// A tree of one leaf.
+    /// Returns a tree of one leaf.
     fn tree(&mut self, owner: TreeId, items: &[(Key, Vec<u8>)]) -> Tree {
         let address = LogicalAddress(CHUNK_START.0 + self.leaves * NODE as u64);
         let bytes = leaf(owner, address, items);
@@ -60,7 +60,7 @@ impl Made {
         self.tree(objectid::FS_TREE, &extents.iter().map(item).collect::<Vec<_>>())
     }
 
-    /// A checksum tree with an item for each range of sectors, starting at an address.
+    /// Builds a checksum tree with an item for each range of sectors, starting at an address.
     fn checksums(&mut self, ranges: &[(u64, usize)]) -> Tree {
         let item = |&(start, sectors): &(u64, usize)| {
             let data = content(LogicalAddress(start), sectors * SECTOR as usize);
@@ -119,7 +119,7 @@ fn part(address: u64, sectors: u64, from: u64, to: u64) -> ExtentPart {
     }
 }
 
-/// Start and end in bytes, and what stands there: h, i, r, p.
+/// Returns the start and end of each extent in bytes, and its kind: h, i, r or p.
 fn map(tree: &Tree, start: u64, end: u64) -> Result<Vec<(u64, u64, char)>> {
     FileExtents::new(tree, INODE, SECTOR as u32, FileOffset(start), FileOffset(end))
         .map(|extent| {
@@ -160,7 +160,7 @@ fn read(
 }
 
 #[test]
-fn gaps_become_holes_and_all_extents_touch() {
+fn gaps_become_holes_between_extents() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[
@@ -183,7 +183,7 @@ fn gaps_become_holes_and_all_extents_touch() {
     assert_eq!(map(&tree, 100 * s, 101 * s).unwrap(), [(100 * s, 101 * s, 'h')]);
     assert_eq!(map(&tree, u64::MAX - 1, u64::MAX).unwrap(), [(u64::MAX - 1, u64::MAX, 'h')]);
     assert_eq!(map(&tree, s, s).unwrap(), []);
-    // Another file's extent before, and nothing behind.
+    // Another file's extent before it, and nothing after it.
     let other = extent(FileExtentContent::Regular(part(data, 1, 0, 1)));
     let key = file_extent_key(InodeNumber(INODE.0 - 1), FileOffset(0));
     let nothing = made.tree(objectid::FS_TREE, &[(key, other.to_bytes())]);
@@ -235,7 +235,7 @@ fn reads_of_any_alignment_give_the_right_bytes() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[(SECTOR, extent(FileExtentContent::Regular(part(data, 16, 2, 16))))]);
-    // ChecksumBytes in items that touch, and one that starts before the extent.
+    // Checksums in adjacent items, and one item that starts before the extent.
     let checksums = made.checksums(&[(data, 3), (data + 3 * SECTOR, 1), (data + 4 * SECTOR, 12)]);
     let size = 15 * SECTOR - 100;
     let mut expected = vec![0; SECTOR as usize];
@@ -252,7 +252,7 @@ fn reads_of_any_alignment_give_the_right_bytes() {
 }
 
 #[test]
-fn a_gap_in_the_sums_is_an_error_where_it_is_met() {
+fn a_missing_checksum_is_an_error_where_it_is_needed() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[(0, extent(FileExtentContent::Regular(part(data, 8, 0, 8))))]);
@@ -277,7 +277,7 @@ fn a_gap_in_the_sums_is_an_error_where_it_is_met() {
 }
 
 #[test]
-fn fiemap_joins_neighbours_and_skips_holes() {
+fn fiemap_merges_neighbours_and_skips_holes() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[
@@ -293,6 +293,7 @@ fn fiemap_joins_neighbours_and_skips_holes() {
     };
     fiemap(&tree, INODE, SECTOR as u32, FileOffset(SECTOR), |_| Ok(false), report).unwrap();
     let unwritten = FiemapExtent::UNWRITTEN;
-    // From the item that holds the start on: the second would have joined the first anyway.
+    // From the item that contains the start on: the second would have been merged into the first
+    // anyway.
     assert_eq!(found, [(0, 4, 0), (4, 2, unwritten), (8, 1, unwritten | FiemapExtent::LAST)]);
 }

@@ -1,4 +1,4 @@
-//! Single changes of files whose outcome is known in every detail.
+//! Single changes of files, with every detail of the outcome checked.
 
 use super::files::{Files, SECTOR};
 use crate::data::clone::CloneRange;
@@ -60,7 +60,7 @@ fn small_files_are_inline_until_they_grow() {
     assert_eq!(files.map(file), [(0, SECTOR, 'r')]);
     put(&mut files, file, 3, b"in");
     assert_eq!(files.map(file), [(0, SECTOR, 'i')]);
-    // What is written far behind leaves the rest in a sector of its own.
+    // Data far after the end leaves the old data in a sector of its own.
     put(&mut files, file, 10 * SECTOR, b"far");
     assert_eq!(files.map(file), [(0, SECTOR, 'r'), (10 * SECTOR, 11 * SECTOR, 'r')]);
     truncate(&mut files, file, 0);
@@ -68,7 +68,7 @@ fn small_files_are_inline_until_they_grow() {
 }
 
 #[test]
-fn the_inode_tells_of_each_change() {
+fn each_change_updates_the_inode() {
     let mut files = files();
     let file = files.create(0, InodeFlags::empty());
     files.files[file].item.transid = Generation(3);
@@ -82,13 +82,13 @@ fn the_inode_tells_of_each_change() {
 }
 
 #[test]
-fn growing_shows_nothing_that_was_behind_the_end() {
+fn growing_reads_as_zeros_after_the_old_end() {
     for no_holes in [true, false] {
         let mut files = Files::new(4096, no_holes, WriteOptions::default());
         let file = files.create(0, InodeFlags::empty());
         put(&mut files, file, 0, &noise(3 * SECTOR as usize));
         truncate(&mut files, file, 2 * SECTOR + 100);
-        // The bytes behind are still there, on disk.
+        // The bytes after the end are still on disk.
         truncate(&mut files, file, 5 * SECTOR + 1);
         assert_eq!(files.map(file).last().unwrap().2, if no_holes { 'r' } else { 'h' });
         truncate(&mut files, file, SECTOR + 1);
@@ -123,7 +123,7 @@ fn cut_extents_keep_their_references() {
 }
 
 #[test]
-fn without_room_nothing_changes() {
+fn without_space_nothing_changes() {
     let mut files = files();
     let file = files.create(0, InodeFlags::empty());
     put(&mut files, file, 0, &noise(10 * SECTOR as usize));
@@ -186,7 +186,7 @@ fn data_is_compressed_in_pieces() {
     assert!(files.state().features.contains(IncompatFeatures::COMPRESS_ZSTD));
     // In a file that is not a multiple of the sector size, the last sector is compressed too.
     put(&mut files, file, 299 << 10, &text[..1_500]);
-    // A sector alone is not.
+    // A single sector is not.
     put(&mut files, file, 17 * SECTOR, &text[..SECTOR as usize]);
     assert_eq!(
         files.map(file)[..3],
@@ -201,15 +201,15 @@ fn data_is_compressed_in_pieces() {
 }
 
 #[test]
-fn data_that_does_not_get_smaller_marks_the_file() {
+fn incompressible_data_marks_the_file() {
     let choice = CompressionChoice::new(Compression::Zlib);
     for (force, flag) in [(false, true), (true, false)] {
         let options =
             WriteOptions { compression: Some(choice), force_compression: force, ..WriteOptions::default() };
         let mut files = Files::new(16384, true, options);
         let file = files.create(0, InodeFlags::empty());
-        // What looks compressible, as the same bytes are where samples are taken, and saves less than a
-        // sector in a piece.
+        // Data that looks compressible, as the sampled bytes are all the same, but saves less than
+        // a sector of each piece.
         let mut data = noise(400 << 10);
         for chunk in data.chunks_mut(256) {
             chunk[..9].fill(b'a');
@@ -228,7 +228,7 @@ fn data_that_does_not_get_smaller_marks_the_file() {
 }
 
 #[test]
-fn requests_to_share_are_checked() {
+fn clone_requests_are_checked() {
     let mut files = files();
     let (source, target) = (files.create(0, InodeFlags::empty()), files.create(1, InodeFlags::empty()));
     let unsummed = files.create(1, InodeFlags::NODATASUM);
@@ -263,7 +263,7 @@ fn requests_to_share_are_checked() {
 }
 
 #[test]
-fn sharing_gives_references_not_bytes() {
+fn clones_add_references_not_bytes() {
     let mut files = files();
     let (source, target) = (files.create(0, InodeFlags::empty()), files.create(1, InodeFlags::empty()));
     put(&mut files, source, 0, &noise(4 * SECTOR as usize + 100));
@@ -296,7 +296,7 @@ fn sharing_gives_references_not_bytes() {
 }
 
 #[test]
-fn only_what_is_the_same_is_deduped() {
+fn only_equal_ranges_are_deduped() {
     let mut files = files();
     let (one, other) = (files.create(0, InodeFlags::empty()), files.create(1, InodeFlags::empty()));
     let mut data = noise(300 << 10);
@@ -327,7 +327,7 @@ fn only_what_is_the_same_is_deduped() {
 }
 
 #[test]
-fn sums_are_inserted_in_any_order() {
+fn checksums_are_inserted_in_any_order() {
     for node_size in [4096, 16384] {
         let files = Files::new(node_size, true, WriteOptions::default());
         let geometry = files.forest.volume.geometry();
@@ -347,7 +347,7 @@ fn sums_are_inserted_in_any_order() {
                 let computed: Vec<u8> = data.chunks(SECTOR as usize).flat_map(compute).collect();
                 checksums.add(LogicalAddress(start), &computed);
             }
-            // Some of it is there already, and replaced.
+            // Some of the checksums are there already, and are replaced.
             insert_checksums(&mut files.checksums.edit(&files.space), checksums).unwrap();
         }
         let mut found = BTreeMap::new();
@@ -369,7 +369,7 @@ fn noise_of(random: &mut fastrand::Rng, most: usize) -> Vec<u8> {
 }
 
 #[test]
-fn sequential_sums_fill_items() {
+fn sequential_checksums_fill_items() {
     let mut files = files();
     let file = files.create(0, InodeFlags::empty());
     let piece = noise(256 << 10);
