@@ -48,7 +48,7 @@ struct Window {
     checksums: Box<[u8; WINDOW]>,
 }
 
-/// ChecksumBytes by address.
+/// The cached checksums of one open file, by address.
 #[derive(Debug)]
 pub(crate) struct ChecksumCache {
     budget: Arc<ChecksumBudget>,
@@ -191,7 +191,7 @@ impl ChecksumCache {
         }
     }
 
-    /// Clears the cache, before the file's extents change.
+    /// Clears the cache, because the file's extents change.
     pub(crate) fn clear(&self) {
         for Shard(table) in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
             if table.read().held > 0 {

@@ -5,11 +5,11 @@
 //! Invariants:
 //! - Both ends of a shared range are sector boundaries.
 //! - A shared extent has a reference for each item that refers to a part of it.
-//! A file with data checksums and one without never share extents: one of them would break its
-//! guarantee.
+//! - A file with data checksums and one without never share extents: one of them would break its
+//!   guarantee.
 //! - Inline data is copied.
 //!
-//! Locks: as [`super::file_edit`]; the floor above holds the locks of both inodes. Kernel
+//! Locks: as [`super::file_edit`]; the layer above holds the locks of both inodes. Kernel
 //! counterparts: `btrfs_remap_file_range`, `btrfs_clone` (`fs/btrfs/reflink.c`),
 //! `generic_remap_file_range_prep` (`fs/remap_range.c`).
 

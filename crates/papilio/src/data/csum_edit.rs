@@ -28,7 +28,7 @@ pub(crate) struct ChecksumRuns {
     checksums: Vec<u8>,
 }
 
-/// ChecksumBytes of consecutive sectors.
+/// Checksums of consecutive sectors.
 #[derive(Clone, Debug)]
 struct Run {
     start: LogicalAddress,

@@ -109,7 +109,7 @@ impl ExtentCache {
         drop(full);
     }
 
-    /// Clears the cache, before the file's extents change.
+    /// Clears the cache, because the file's extents change.
     pub(crate) fn clear(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         if self.used.swap(false, Ordering::SeqCst) {

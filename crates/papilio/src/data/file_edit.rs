@@ -3,7 +3,7 @@
 //! Owns [`WriteContext`] and [`FileEdit`].
 //!
 //! Invariants:
-//! - The holder of a [`FileEdit`] is the only thread that changes the inode: the floor above holds
+//! - The holder of a [`FileEdit`] is the only thread that changes the inode: the layer above holds
 //!   the inode's lock.
 //! - Data that a change refers to is on the device before the change is published.
 //! - A change looks everything up before it edits a tree. An error before that leaves file and

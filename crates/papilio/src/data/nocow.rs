@@ -36,7 +36,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 /// The most cached results of a file; a full cache is emptied.
-const REMEMBERED: usize = 1 << 16;
+const MAX_CACHED: usize = 1 << 16;
 /// The most extents that are checked, or overwritten, at once.
 pub(crate) const MAX_IN_PLACE_PARTS: usize = 16;
 
@@ -148,7 +148,7 @@ impl InPlace {
             if known.clears != check.clears {
                 break;
             }
-            if known.extents.len() >= REMEMBERED {
+            if known.extents.len() >= MAX_CACHED {
                 known.extents.clear();
             }
             known.extents.insert(extent.start, overwritable);
@@ -156,7 +156,7 @@ impl InPlace {
         Ok(())
     }
 
-    /// Clears the cached results, before the file's extents change.
+    /// Clears the cached results, because the file's extents change.
     pub(crate) fn clear(&self) {
         let mut known = self.extents.write();
         known.clears += 1;

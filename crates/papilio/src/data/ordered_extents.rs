@@ -66,7 +66,7 @@ pub(crate) struct OrderedExtents {
     /// The file offset where the next step of a flush for memory begins.
     next_step: AtomicU64,
     state: Mutex<State>,
-    left: Condvar,
+    released: Condvar,
 }
 
 #[derive(Debug)]
@@ -117,7 +117,7 @@ impl OrderedExtents {
             memory: AtomicUsize::new(0),
             next_step: AtomicU64::new(0),
             state: Mutex::new(state),
-            left: Condvar::new(),
+            released: Condvar::new(),
         }
     }
 
@@ -212,7 +212,7 @@ impl OrderedExtents {
         let mut state = self.state.lock();
         let ticket = state.locks.request(range.clone(), exclusive);
         while !state.locks.is_granted(ticket) {
-            self.left.wait(&mut state);
+            self.released.wait(&mut state);
         }
         (RangeLock { of: self, range, ticket, _held: RANGE.tried(self) }, state)
     }
@@ -402,7 +402,7 @@ impl RangeLock<'_> {
 impl Drop for RangeLock<'_> {
     fn drop(&mut self) {
         if self.of.state.lock().locks.release(self.ticket) {
-            self.of.left.notify_all();
+            self.of.released.notify_all();
         }
     }
 }

@@ -37,8 +37,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 
 thread_local! {
+    /// The scratch of this thread; empty while a request uses it.
     static SCRATCH: RefCell<Scratch> = RefCell::default();
 }
+
 /// The state that all reads of an open file system share.
 #[derive(Debug)]
 pub(crate) struct ReadContext {

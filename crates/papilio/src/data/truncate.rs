@@ -28,11 +28,11 @@ pub(crate) struct PreparedTruncate<'a> {
 
 impl<'a> PreparedTruncate<'a> {
     /// Prepares to make the file `size` bytes long. Extents after the end, such as preallocated
-    /// ones, are dropped also where the size stays.
+    /// ones, are dropped even where the size stays.
     ///
     /// # Errors
-    /// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or what reading and writing
-    /// meets.
+    /// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or an error of reading or
+    /// writing.
     pub(crate) fn new(context: &DataContext<'a>, file: &FileEdit<'_>, size: u64) -> Result<Self> {
         context.end_of(file.inode, FileOffset(0), size)?;
         let prepared = Self { size, inline: None, rewrite: SectorRewrite::default() };
@@ -66,8 +66,8 @@ impl<'a> PreparedTruncate<'a> {
     /// Makes the next step.
     ///
     /// # Errors
-    /// [`crate::Error::NoSpace`] (shrinking takes space for metadata, too), or what reading and
-    /// changing trees meets.
+    /// [`crate::Error::NoSpace`] (shrinking takes space for metadata, too), or an error of reading
+    /// or changing trees.
     pub(crate) fn step(&mut self, context: &WriteContext<'_>, file: &mut FileEdit<'_>) -> Result<Progress> {
         self.limited_step(context, file, STEP_EXTENTS)
     }
@@ -108,8 +108,8 @@ impl<'a> PreparedTruncate<'a> {
     }
 }
 
-/// Drops the last `limit` extents after `size`, and sets the size to where the extents end then.
-/// With 0 it is the first part of deleting an inode.
+/// Drops the last `limit` extents after `size`, and sets the size to where the remaining extents
+/// end. With size 0, it is the first part of deleting an inode.
 ///
 /// # Errors
 /// An error of reading or changing trees.

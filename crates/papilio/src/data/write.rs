@@ -46,8 +46,8 @@ impl<'a> PreparedWrite<'a> {
     /// between the end of the file and `offset` become zeros.
     ///
     /// # Errors
-    /// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or what reading and writing
-    /// meets.
+    /// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or an error of reading or
+    /// writing.
     pub(crate) fn new(
         context: &DataContext<'a>,
         file: &FileEdit<'_>,

@@ -11,9 +11,9 @@
 //! - For a folio that is not in the cache, the trees and ordered extents have the current data.
 //!
 //! Locks, in this order: the open inode's writer lock, `sharing` and the file's data lock (both
-//! shared), folios, the transaction's locks. Kernel counterparts: `btrfs_buffered_write`,
-//! `btrfs_delalloc_reserve_space` (`fs/btrfs/file.c`, `fs/btrfs/delalloc-space.c`), `filemap_read`
-//! (`mm/filemap.c`).
+//! shared), folios, the transaction's locks. Kernel counterparts: `btrfs_buffered_write`
+//! (`fs/btrfs/file.c`), `btrfs_delalloc_reserve_space` (`fs/btrfs/delalloc-space.c`),
+//! `filemap_read` (`mm/filemap.c`).
 
 use crate::errors::{Error, Result};
 use crate::file::open_file::OpenFile;

@@ -6,8 +6,8 @@
 //! Invariants:
 //! - A thread that changes a file's extents, size or times in the tree flushes the file first, in
 //!   the same exclusive hold of its data lock. [`super::ordered_flush`] is the exception.
-//! - A commit by itself flushes nothing. A caller that promises durable data (`sync`, `fsync`, a
-//!   snapshot of the subvolume, closing) flushes before it commits.
+//! - A commit of the transaction by itself flushes nothing. A caller that promises durable data
+//!   (`sync`, `fsync`, a snapshot of the subvolume, closing) flushes before it commits.
 //!
 //! Locks, in this order: `sharing` (shared), a file's data lock, the transaction's locks. The table
 //! of dirty inodes is a leaf. Kernel counterparts: `btrfs_start_delalloc_roots`
@@ -68,7 +68,7 @@ impl OpenInode {
         let written = written.and_then(|()| self.write_back_pages(fs, epoch));
         let written = written.and_then(|()| self.write_back_items(fs));
         match written {
-            // It went with its subvolume.
+            // The file was deleted with its subvolume.
             Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {}
             result => result?,
         }

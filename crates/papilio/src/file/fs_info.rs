@@ -1,6 +1,6 @@
 //! The state that all parts of an open file system share.
 //!
-//! Owns [`FsInfo`], which lives from opening to the last handle. The floors above add methods to
+//! Owns [`FsInfo`], which lives from opening to the last handle. The layers above add methods to
 //! it: each part of the state has its own locks, named in its own file.
 //!
 //! Kernel counterpart: `struct btrfs_fs_info` (`fs/btrfs/fs.h`).

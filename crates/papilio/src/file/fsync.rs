@@ -162,8 +162,8 @@ impl FsInfo {
         let generation = handle.generation();
         let ranges = changed.and_then(|changed| changed.of(generation));
         let changed_of = |inode: InodeNumber| self.changed_files.of(generation, Place { inode, ..place });
-        // Only files without a page cache. Dirty pages are not flushed here: an fsync of that file,
-        // or a commit, writes them back.
+        // Only files without a page cache. Dirty pages are not flushed here: the background thread,
+        // an fsync of that file, or a sync writes them back.
         let unflushed = |inode: InodeNumber| {
             let dirty = self.dirty_inodes.get(Place { inode, ..place });
             with_names == Some(false) && dirty.is_some_and(|open| open.mapping.is_none())

@@ -60,8 +60,9 @@ impl OpenInode {
     }
 
     /// Publishes the ordered extents that the file has now, beside readers and writers. Extents
-    /// that they add meanwhile may be left. Returns `false` if there was no space for steps, so
-    /// that more are left. The caller holds none of the file's locks.
+    /// that they add meanwhile may be left. Returns `false` if steps failed for lack of space or
+    /// because the subvolume was deleted; more extents are then left. The caller holds none of the
+    /// file's locks.
     pub(super) fn publish_ordered(&self, fs: &FsInfo) -> Result<bool> {
         let mut from = Some(0);
         while let Some(at) = from {

@@ -38,8 +38,8 @@ impl OpenFile {
     /// # Errors
     /// [`PathError::TooLarge`](crate::PathError::TooLarge),
     /// [`Error::NoSpace`](crate::Error::NoSpace),
-    /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or what
-    /// reading and writing meets. Steps before the failing one stay written.
+    /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or an
+    /// error of reading or writing. Steps before the failing one stay written.
     pub(crate) fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         if let Some(mapping) = self.cached() {
             return self.write_buffered(mapping, data, offset);
