@@ -25,7 +25,7 @@ use crate::data::file_data::{ExtentLookup, FileData};
 use crate::data::read_batch::{ARENA, Batch, Destination, LastExtent, SMALL_ARENA, Scratch};
 use crate::data::verify::{CHECKSUMS_AT_ONCE, ChecksumSource, ChecksumTree, ReadRange, Verifier};
 use crate::errors::{Error, Result};
-use crate::transaction::Transactions;
+use crate::transaction::{Transactions, assert_no_handle};
 use crate::tuning::CsumLookup;
 use crate::volume::{LogicalRead, Volume};
 use arrayvec::ArrayVec;
@@ -88,6 +88,7 @@ impl ReadContext {
     /// [`Error::Decompress`]; a tree block that cannot be read; an invalid extent; an error of the
     /// device. The content of the buffer is then undefined.
     pub(crate) fn read(&self, file: &FileData<'_>, offset: FileOffset, buffer: &mut [u8]) -> Result<usize> {
+        assert_no_handle();
         let left = file.size.saturating_sub(offset.0);
         let length = usize::try_from(left).unwrap_or(usize::MAX).min(buffer.len());
         if length == 0 {

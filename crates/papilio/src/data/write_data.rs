@@ -1,11 +1,12 @@
 //! Writing data to the device: the one way that all file data takes.
 //!
-//! Owns [`write_data`], which computes the checksums of a write beside its I/O. Locks: those of the
-//! volume. Kernel counterpart: `btrfs_submit_chunk` (`fs/btrfs/bio.c`).
+//! Owns [`write_data`], which computes the checksums of a write beside its I/O. Locks: the
+//! volume's. Kernel counterpart: `btrfs_submit_chunk` (`fs/btrfs/bio.c`).
 
 use crate::data::overlap::{ChecksumBytes, checksum_and_write};
 use crate::data::write_rules::WriteRules;
 use crate::errors::Result;
+use crate::transaction::assert_no_handle;
 use crate::volume::{LogicalWrite, Volume};
 use papilio_format::LogicalAddress;
 use smallvec::SmallVec;
@@ -31,6 +32,7 @@ pub(crate) fn write_data(
     checksummed: bool,
     parts: &[Placed<'_>],
 ) -> Result<ChecksumBytes> {
+    assert_no_handle();
     let write = || write_parts(volume, parts);
     if !checksummed {
         return write().map(|()| ChecksumBytes::new());

@@ -11,6 +11,7 @@
 
 use super::delayed_refs::{ExtentKind, Head, Outcome, Reference};
 use super::extent_items::extent_info;
+use super::no_data_io::HandleHeld;
 use super::transaction::Transactions;
 use crate::btree::{LiveTree, NodeAllocator, TreeBlock};
 use crate::errors::{Error, PathError, Result};
@@ -59,6 +60,7 @@ pub(crate) struct Handle<'a> {
     reservation: RefCell<Option<Reservation>>,
     changed: Cell<bool>,
     now: Timespec,
+    _held: HandleHeld,
 }
 
 impl<'a> Handle<'a> {
@@ -76,6 +78,7 @@ impl<'a> Handle<'a> {
             reservation: RefCell::new(reservation),
             changed: Cell::new(false),
             now,
+            _held: HandleHeld::new(),
         }
     }
 
