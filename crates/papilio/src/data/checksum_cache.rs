@@ -108,7 +108,7 @@ impl ChecksumBudget {
         left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    fn give_back(&self, windows: usize) {
+    fn release(&self, windows: usize) {
         self.windows_left.fetch_add(windows, Ordering::Relaxed);
     }
 }
@@ -196,7 +196,7 @@ impl ChecksumCache {
         for Shard(table) in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
             if table.read().held > 0 {
                 let table = std::mem::take(&mut *table.write());
-                self.budget.give_back(table.held);
+                self.budget.release(table.held);
             }
         }
     }

@@ -364,7 +364,7 @@ fn zlib_has_a_header_and_zstd_one_small_frame() {
 }
 
 #[test]
-fn higher_levels_get_it_smaller() {
+fn higher_levels_compress_better() {
     let text: Vec<u8> = include_bytes!("tests.rs").iter().copied().cycle().take(131_072).collect();
     let size = |value: &str| {
         let mut output = Vec::new();
@@ -380,7 +380,7 @@ fn higher_levels_get_it_smaller() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn anything_that_is_worth_it_comes_back(
+    fn compressible_data_survives_a_round_trip(
         length in 1usize..131_073,
         seed in any::<u32>(),
         noise_from in any::<prop::sample::Index>(),

@@ -150,7 +150,7 @@ fn read(
         flags: InodeFlags::empty(),
         size,
         written: None,
-        known: None,
+        extent_cache: None,
         ordered: None,
     };
     let mut buffer = vec![0xee; length];

@@ -331,7 +331,15 @@ impl Files {
         let (inode, flags, size) = (file.inode, file.item.flags, file.item.size);
         let mut bytes = vec![0xee; size as usize];
         let read = reading.read(
-            &FileData { tree: (&tree).into(), inode, flags, size, written: None, known: None, ordered: None },
+            &FileData {
+                tree: (&tree).into(),
+                inode,
+                flags,
+                size,
+                written: None,
+                extent_cache: None,
+                ordered: None,
+            },
             FileOffset(0),
             &mut bytes,
         )?;
