@@ -13,9 +13,9 @@
 //! - A writer changes ordered extents under the file's data lock (shared) and a lock on its range.
 //! - A flush removes them under the data lock held exclusively, or in steps, under the data lock
 //!   (shared) and a lock on the step's range.
-//! - The first flush step waits until ordered extents are *announced*: every holder of the data
-//!   lock knows that there are some, and locks the range it reads. A reader that found none may
-//!   still be reading without a range lock.
+//! - Ordered extents are *announced* before the first flush step: from then on, every holder of the
+//!   data lock knows that there are some, and locks the range it reads. A reader that found none
+//!   before may still be reading without a range lock.
 //!
 //! Locks: one mutex, held for a few operations on maps. A thread that waits for a range holds the
 //! file's data lock (shared) and the locks before it, no others. Kernel counterpart: `struct

@@ -4,7 +4,7 @@
 //!
 //! Invariants:
 //! - Extents do not overlap.
-//! - A new extent shows all of its space; cutting it makes two independent ones.
+//! - A new extent refers to all of its space, so that cutting it makes two independent ones.
 //! - Memory for checksums is freed with the last extent that needs it.
 //!
 //! Locks: none.

@@ -1,6 +1,7 @@
 //! Locks on byte ranges of a file: shared for readers, exclusive for a writer.
 //!
-//! Owns [`RangeLocks`], plain memory protected by its owner's mutex. The owner waits and wakes.
+//! Owns [`RangeLocks`], plain memory protected by its owner's mutex. The owner waits and wakes
+//! waiters.
 //!
 //! Invariants:
 //! - Requests for overlapping ranges are granted in the order they were made, so that no thread

@@ -69,6 +69,7 @@ pub(super) struct ReadRange<'a> {
 }
 
 impl ReadRange<'_> {
+    #[inline]
     pub(super) fn advanced(self, bytes: usize) -> Self {
         let bytes = bytes as u64;
         Self { logical: LogicalAddress(self.logical.0 + bytes), offset: self.offset + bytes, ..self }
@@ -101,6 +102,7 @@ impl<'a> Verifier<'a> {
     }
 
     /// Returns whether data is verified at all.
+    #[inline]
     pub(super) fn is_enabled(&self) -> bool {
         self.enabled
     }

@@ -92,8 +92,8 @@ impl OpenFile {
         loop {
             let shared = self.open.data.read();
             let error = match mapping.insert(at / PAGE, 0) {
-                // Read into the caller's buffer, where its checksum brings it into the near cache,
-                // then copied to the folio.
+                // Read into the caller's buffer first: it is likely in the core's cache, where
+                // verification is fast. The new folio is not.
                 Ok(Lookup::Vacant(mut fill)) if at == fill.offset() && out.len() >= fill.len() => {
                     let page = &mut out[..fill.len()];
                     self.read_whole(page, at)?;

@@ -75,8 +75,8 @@ impl OpenFile {
 
 impl OpenInode {
     /// Returns the sectors whose items a change of `length` bytes from `offset` on may touch. They
-    /// include those between the file's end and `offset`, and those of a file of one sector, whose
-    /// bytes may be inline.
+    /// include those between the file's end and `offset`, and the first sector of a file of at most
+    /// one, whose bytes may be inline.
     pub(super) fn changed_range(&self, fs: &FsInfo, offset: u64, length: u64) -> Result<Range<u64>> {
         let sector = u64::from(fs.volume().geometry().sector_size);
         let live = fs.transactions()?.live().get(self.place().tree)?;
