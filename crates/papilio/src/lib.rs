@@ -73,6 +73,10 @@
 
 #![forbid(unsafe_code)]
 
+// Helpers of unit and integration tests are one file, which calls this crate by its name.
+#[cfg(test)]
+extern crate self as papilio;
+
 mod btree;
 mod data;
 mod errno;
@@ -81,6 +85,9 @@ mod file;
 mod fs;
 mod fsync_log;
 mod import;
+#[cfg(test)]
+#[path = "../tests/support/in_memory.rs"]
+mod in_memory;
 mod items;
 mod maintenance;
 mod mount;

@@ -1,38 +1,39 @@
-//! fsync by the log: what was told to be durable is there after the power went, by the kernel's replay; and where
-//! a log cannot say it, the fsync is a commit.
+//! fsync by the log: the kernel's replay after a power loss restores all that was fsynced. Where a
+//! log cannot hold a change, the fsync is a commit.
 
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{formatted_with, has_log, open_with, writable};
 use papilio::format::items::file_extent::Compression;
-use papilio::format::{PhysicalAddress, Superblock};
 use papilio::{
     CompressionChoice, File, FileSystem, InodeFlags, LogItems, MkfsFeature, MkfsOptions, OpenOptions,
     RenameMode, Tuning,
 };
-use papilio_device::{Device, MemoryDevice};
+use papilio_device::MemoryDevice;
 use papilio_oracle::{ImageSet, Need, Scratch, require};
 use std::path::Path;
 use std::sync::Arc;
 
-/// A file system, and what the power's going off is to leave.
+/// A file system that is about to lose power.
 struct Case {
     device: Arc<MemoryDevice>,
     fs: FileSystem,
 }
 
 impl Case {
-    fn with(mkfs: MkfsOptions, open: OpenOptions) -> Self {
-        let device = Arc::new(MemoryDevice::new(256 << 20));
-        papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &mkfs).expect("mkfs");
-        let open = open.write(true).commit_interval(None);
-        let fs = FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &open).expect("open");
+    fn with(mkfs: &MkfsOptions, open: &OpenOptions) -> Self {
+        let device = formatted_with(256 << 20, mkfs);
+        let fs = open_with(&device, open);
         let case = Self { device, fs };
-        // Chunks are there: making one is what a log cannot say.
+        // Makes the data chunk: a log cannot hold a new one.
         case.file("/first", &[1; 100_000]);
         case.fs.sync().unwrap();
         case
     }
 
     fn new() -> Self {
-        Self::with(MkfsOptions::new(), OpenOptions::new())
+        Self::with(&MkfsOptions::new(), &writable())
     }
 
     fn file(&self, path: &str, content: &[u8]) -> File {
@@ -41,14 +42,12 @@ impl Case {
         file
     }
 
-    /// Whether the device holds a log.
+    /// Whether the device has a log.
     fn has_log(&self) -> bool {
-        let mut bytes = vec![0; 4096];
-        self.device.read_at(&mut bytes, PhysicalAddress(65536)).unwrap();
-        Superblock::parse(&bytes, PhysicalAddress(65536)).unwrap().log_root().is_some()
+        has_log(&self.device)
     }
 
-    /// What the kernel makes of the device as it is now, with everything else lost.
+    /// Mounts a copy of the device with the kernel, which replays its log, and calls `judge`.
     fn after_power_loss(&self, judge: impl FnOnce(&Path)) {
         let scratch = Scratch::new(512 << 20).unwrap();
         let image = scratch.unique("image");
@@ -66,26 +65,26 @@ fn assert_content(root: &Path, name: &str, content: &[u8]) {
     let differs = found.iter().zip(content).position(|(a, b)| a != b);
     assert!(
         found == content,
-        "{name}: {} bytes for {}, first other at {differs:?}",
+        "{name}: {} bytes instead of {}, the first difference at {differs:?}",
         found.len(),
         content.len()
     );
 }
 
 #[test]
-fn what_was_fsynced_is_there_and_the_rest_may_not_be() {
+fn fsynced_files_survive_power_loss_and_others_need_not() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
     for how in [LogItems::Prepared, LogItems::InPlace] {
         let mut tuning = Tuning::default();
         tuning.log_items = how;
-        let case = Case::with(MkfsOptions::new(), OpenOptions::new().tuning(tuning));
+        let case = Case::with(&MkfsOptions::new(), &writable().tuning(tuning));
         let file = case.file("/new", b"some bytes");
         let other = case.file("/unsynced", b"lost");
         file.sync().unwrap();
-        assert!(case.has_log(), "an entry in the log, no commit");
-        // More of the same file, small and large, and what was there before.
+        assert!(case.has_log(), "the fsync is a log, not a commit");
+        // More fsyncs: of the same file, and of one that the last commit has.
         let old = case.fs.open_file("/first").unwrap();
         let mut model = vec![1; 100_000];
         for round in 0..20u8 {
@@ -113,7 +112,7 @@ fn what_was_fsynced_is_there_and_the_rest_may_not_be() {
 }
 
 #[test]
-fn a_file_that_is_cut_within_a_logged_extent_keeps_its_front() {
+fn a_file_truncated_within_a_logged_extent_keeps_its_head() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
@@ -130,7 +129,7 @@ fn a_file_that_is_cut_within_a_logged_extent_keeps_its_front() {
 }
 
 #[test]
-fn a_file_that_is_unlinked_after_its_fsync_comes_back_as_that_left_it() {
+fn a_file_unlinked_after_its_fsync_comes_back_as_fsynced() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
@@ -149,7 +148,7 @@ fn a_file_that_is_unlinked_after_its_fsync_comes_back_as_that_left_it() {
     case.file("/again", b"another").sync().unwrap();
     assert!(case.has_log());
     case.after_power_loss(|root| {
-        // No fsync said that it is gone.
+        // No fsync logged the unlink.
         assert_content(root, "gone", &[8; 50_000]);
         assert_content(root, "again", b"another");
     });
@@ -161,12 +160,12 @@ fn extents_that_a_file_refers_to_twice_are_logged() {
         return;
     }
     let zlib = CompressionChoice::new(Compression::Zlib);
-    let case = Case::with(MkfsOptions::new(), OpenOptions::new().compress(zlib));
-    // What is left of a compressed extent on both sides of a later one.
+    let case = Case::with(&MkfsOptions::new(), &writable().compress(zlib));
+    // A later write splits a compressed extent in two.
     let split = case.file("/split", &[3; 100_000]);
     split.write_at(&[4; 4096], 40_960).unwrap();
     split.sync().unwrap();
-    // And one that is cloned within its file.
+    // An extent that is cloned within its file.
     let twice = case.file("/twice", &[5; 65_536]);
     twice.clone_range(&twice, 0, 32_768, 131_072).unwrap();
     twice.sync().unwrap();
@@ -189,7 +188,7 @@ fn holes_truncation_and_preallocation_are_logged() {
     }
     for no_holes in [true, false] {
         let mkfs = MkfsOptions::new().feature(MkfsFeature::NoHoles, no_holes);
-        let case = Case::with(mkfs, OpenOptions::new());
+        let case = Case::with(&mkfs, &writable());
         let bytes: Vec<u8> = (0..1 << 20).map(|n: u32| (n / 5) as u8 | 1).collect();
         let names = ["punched", "shrunk", "grown", "reserved", "sparse", "regrown"];
         for name in names {
@@ -242,7 +241,7 @@ fn holes_truncation_and_preallocation_are_logged() {
 }
 
 #[test]
-fn names_and_attributes_are_logged_also_where_they_move() {
+fn names_and_attributes_are_logged_also_after_renames() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
@@ -255,7 +254,7 @@ fn names_and_attributes_are_logged_also_where_they_move() {
     fs.set_permissions("/d/e/deep", 0o600).unwrap();
     deep.sync().unwrap();
     assert!(case.has_log());
-    // A journal that comes and goes, as databases have it.
+    // A journal that is created and removed again and again, as databases do.
     for round in 0..5u8 {
         let journal = case.file("/journal", &[round; 20_000]);
         journal.sync().unwrap();
@@ -264,7 +263,7 @@ fn names_and_attributes_are_logged_also_where_they_move() {
         drop(journal);
         fs.remove_file("/journal").unwrap();
     }
-    assert!(case.has_log(), "coming and going is no reason to commit");
+    assert!(case.has_log(), "creating and removing files does not force a commit");
     deep.sync().unwrap();
     let linked = case.file("/one", b"two names");
     fs.hard_link("/one", "/d/two").unwrap();
@@ -279,7 +278,7 @@ fn names_and_attributes_are_logged_also_where_they_move() {
         assert_content(root, "one", b"two names");
         assert_content(root, "d/two", b"two names");
     });
-    // What takes the name of something that was moved: both are logged.
+    // A new file takes the name of a renamed one: the log has both.
     fs.rename("/first", "/moved", RenameMode::Replace).unwrap();
     let again = case.file("/first", b"another");
     again.sync().unwrap();
@@ -288,7 +287,7 @@ fn names_and_attributes_are_logged_also_where_they_move() {
         assert_content(root, "first", b"another");
         assert_content(root, "moved", &[1; 100_000]);
     });
-    // Written elsewhere, synced, and put into place: fast, and whole either way.
+    // Written under another name, fsynced, and renamed over the old file: either content is whole.
     let temporary = case.file("/temporary", b"new content");
     temporary.sync().unwrap();
     assert!(case.has_log());
@@ -314,11 +313,11 @@ fn files_of_all_kinds_are_logged() {
         (ChecksumType::Blake2b, "none"),
     ] {
         let case = Case::with(
-            MkfsOptions::new().checksum(checksum),
-            OpenOptions::new().compress(compress.parse().unwrap()).cache_bytes(8 << 20),
+            &MkfsOptions::new().checksum(checksum),
+            &writable().compress(compress.parse().unwrap()).cache_bytes(8 << 20),
         );
         let fs = &case.fs;
-        // The feature bit of the compression is on disk.
+        // A commit sets the feature bit of the compression, which a log cannot.
         case.file("/packed", &[5; 200_000]);
         fs.create_subvolume("/sub").unwrap();
         fs.sync().unwrap();
@@ -358,7 +357,7 @@ fn many_threads_share_log_commits() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
-    let case = Case::with(MkfsOptions::new(), OpenOptions::new().cache_bytes(16 << 20));
+    let case = Case::with(&MkfsOptions::new(), &writable().cache_bytes(16 << 20));
     let files: Vec<File> = (0..8).map(|n| case.file(&format!("/file{n}"), &[n; 1 << 20])).collect();
     case.fs.sync().unwrap();
     std::thread::scope(|scope| {

@@ -1,4 +1,4 @@
-//! `IoQueue`: in the caller's thread and in threads of its own, with the same answers.
+//! `IoQueue` has the same results with threads of its own and in the caller's thread.
 
 use papilio::{
     CheckOptions, FileSystem, IoCompletion, IoOperation, IoQueue, IoRequest, MkfsOptions, OpenOptions,
@@ -18,12 +18,12 @@ fn open(image: &PathBuf) -> FileSystem {
     FileSystem::open_with(image, &OpenOptions::new().write(true)).unwrap()
 }
 
-/// What block `index` of file `file` holds.
+/// Returns the content of block `index` of file `file`.
 fn pattern(file: usize, index: u64) -> Vec<u8> {
     (0..BLOCK).map(|at| (at as u64 * 7 + index * 13 + file as u64 * 101) as u8).collect()
 }
 
-/// Submits all, collecting whenever the queue is full, and returns completions by token.
+/// Submits all requests, waits whenever the queue is full, and returns the completions by token.
 fn run(queue: &mut IoQueue<Vec<u8>>, requests: Vec<IoRequest<Vec<u8>>>) -> Vec<IoCompletion<Vec<u8>>> {
     let expected = requests.len();
     let mut done = Vec::new();
@@ -100,17 +100,17 @@ fn all_operations(threads: usize) {
 }
 
 #[test]
-fn every_operation_in_the_callers_thread() {
+fn all_operations_in_the_callers_thread() {
     all_operations(0);
 }
 
 #[test]
-fn every_operation_in_threads() {
+fn all_operations_in_threads() {
     all_operations(3);
 }
 
 #[test]
-fn a_full_queue_gives_the_request_back() {
+fn a_full_queue_returns_the_request() {
     let folder = tempfile::tempdir().unwrap();
     let fs = open(&image(&folder));
     let file = Arc::new(fs.create_file("/f").unwrap());
@@ -119,7 +119,7 @@ fn a_full_queue_gives_the_request_back() {
         operation: IoOperation::Write { buffer: vec![1; 4096], offset: token * 4096 },
         token,
     };
-    // A depth of 0 is one of 1.
+    // A depth of 0 means 1.
     assert_eq!(IoQueue::<Vec<u8>>::new(0).depth(), 1);
     let mut queue = IoQueue::new(2);
     queue.submit(request(0)).unwrap();
@@ -159,7 +159,7 @@ fn errors_come_back_with_the_buffer() {
         let done = run(&mut queue, requests.collect());
         assert_eq!(done[0].result.as_ref().unwrap_err().errno(), 30);
         assert_eq!(done[0].buffer.as_deref(), Some(&[3; 10][..]));
-        // The end of the file makes a read short.
+        // A read across the end of the file is short.
         assert_eq!(*done[1].result.as_ref().unwrap(), 904);
         assert_eq!(done[1].buffer.as_ref().unwrap()[..904], [9; 904]);
         assert_eq!(*done[2].result.as_ref().unwrap(), 0);
@@ -168,7 +168,7 @@ fn errors_come_back_with_the_buffer() {
 }
 
 #[test]
-fn a_dropped_queue_finishes_what_runs_and_no_more() {
+fn a_dropped_queue_finishes_only_running_requests() {
     let folder = tempfile::tempdir().unwrap();
     let image = image(&folder);
     let fs = open(&image);
@@ -182,12 +182,12 @@ fn a_dropped_queue_finishes_what_runs_and_no_more() {
         }
         drop(queue);
         if threads == 0 {
-            assert!(file.is_empty(), "nobody polled");
+            assert!(file.is_empty(), "nothing ran without a poll");
         }
-        // Nothing runs any more, and nothing holds the file.
+        // No request is running, and none holds the file.
         assert_eq!(Arc::strong_count(&file), 1);
     }
-    // Whole writes only.
+    // Each write is whole.
     assert_eq!(file.len() % BLOCK as u64, 0);
     drop(file);
     fs.close().unwrap();

@@ -1,11 +1,14 @@
-//! Many fsyncs in one transaction, whose log is written over its own old blocks: whenever the power goes, what
-//! was acknowledged is there.
+//! Many fsyncs in one transaction, each of which reuses blocks of older logs: a power loss at any
+//! point leaves the state of an acknowledged fsync.
+
+#[path = "support/in_memory.rs"]
+mod in_memory;
 
 use fastrand::Rng;
+use in_memory::{formatted_with, open, open_read_only, superblock};
 use papilio::format::superblock::superblock_offset;
-use papilio::format::{Generation, Superblock};
-use papilio::{File, FileSystem, MkfsOptions, OpenOptions};
-use papilio_device::{Action, Device, MemoryDevice, Recording};
+use papilio::{File, MkfsOptions};
+use papilio_device::{Action, MemoryDevice, Recording};
 use std::collections::HashSet;
 use std::sync::Arc;
 
@@ -13,35 +16,20 @@ const FILES: usize = 3;
 const FILE_BYTES: usize = 600_000;
 const FSYNCS: usize = 80;
 
-fn open(device: Arc<dyn Device>) -> FileSystem {
-    let options = OpenOptions::new().write(true).commit_interval(None);
-    FileSystem::from_devices(vec![device], &options).expect("open")
-}
-
 fn content(file: &File) -> Vec<u8> {
     let mut content = vec![0; file.len() as usize];
-    let read = file.read_at(&mut content, 0).expect("every sector is as its sum says");
+    let read = file.read_at(&mut content, 0).expect("every sector has its checksum");
     assert_eq!(read, content.len());
     content
 }
 
-/// The last commit.
-fn committed(device: &MemoryDevice) -> Generation {
-    let place = superblock_offset(0);
-    let mut bytes = vec![0; 4096];
-    device.read_at(&mut bytes, place).unwrap();
-    Superblock::parse(&bytes, place).unwrap().raw.generation
-}
-
-/// A file system with the files, all in the last commit.
+/// Makes a file system with [`FILES`] committed files; returns its device and their content.
 fn base(random: &mut Rng) -> (Arc<MemoryDevice>, Vec<Vec<u8>>) {
-    let device = Arc::new(MemoryDevice::new(256 << 20));
-    let options = MkfsOptions::new().node_size(4096);
-    papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &options).expect("mkfs");
-    let fs = open(device.clone());
-    // Chunks are made before, as a log cannot tell of them.
-    fs.create_file("/room").unwrap().write_at(&vec![1; 16 << 20], 0).unwrap();
-    fs.remove_file("/room").unwrap();
+    let device = formatted_with(256 << 20, &MkfsOptions::new().node_size(4096));
+    let fs = open(&device);
+    // Makes the data chunk: a log cannot hold a new one.
+    fs.create_file("/filler").unwrap().write_at(&vec![1; 16 << 20], 0).unwrap();
+    fs.remove_file("/filler").unwrap();
     let contents: Vec<Vec<u8>> = (0..FILES).map(|_| vec![random.u8(..); FILE_BYTES]).collect();
     for (number, content) in contents.iter().enumerate() {
         fs.create_file(format!("/{number}")).unwrap().write_at(content, 0).unwrap();
@@ -50,8 +38,8 @@ fn base(random: &mut Rng) -> (Arc<MemoryDevice>, Vec<Vec<u8>>) {
     (device, contents)
 }
 
-/// Writes that end outside of superblocks, at places that had been written before.
-fn written_again(recording: &Recording) -> usize {
+/// Counts writes to offsets that had been written before, superblocks apart.
+fn rewrites(recording: &Recording) -> usize {
     let mut places = HashSet::new();
     let events = recording.events();
     let writes = events.iter().filter_map(|event| match &event.action {
@@ -64,14 +52,14 @@ fn written_again(recording: &Recording) -> usize {
 }
 
 #[test]
-fn no_state_of_the_log_is_lost_to_the_next() {
+fn a_crash_at_any_point_keeps_the_last_acknowledged_fsync() {
     let mut random = Rng::with_seed(20);
     let (device, mut contents) = base(&mut random);
     let recording = Recording::new();
-    let fs = open(Arc::new(recording.attach(device.clone())));
+    let fs = open(&Arc::new(recording.attach(device.clone())));
     let files: Vec<File> = (0..FILES).map(|number| fs.open_file(format!("/{number}")).unwrap()).collect();
-    let before = committed(&device);
-    // What was there, and from which event on it was promised.
+    let before = superblock(&device).raw.generation;
+    // The content after each fsync, and the number of events when it returned.
     let mut states = vec![(0, contents.clone())];
     for _ in 0..FSYNCS {
         let number = random.usize(..FILES);
@@ -85,9 +73,9 @@ fn no_state_of_the_log_is_lost_to_the_next() {
         files[number].sync().unwrap();
         states.push((recording.len(), contents.clone()));
     }
-    assert_eq!(committed(&device), before, "no fsync was a commit");
-    let again = written_again(&recording);
-    assert!(again > FSYNCS, "blocks of the log are used again: {again} writes");
+    assert_eq!(superblock(&device).raw.generation, before, "no fsync is a commit");
+    let rewrites = rewrites(&recording);
+    assert!(rewrites > FSYNCS, "logs reuse blocks of older ones: {rewrites} writes");
 
     let mut replay = recording.replay();
     let mut logs = 0;
@@ -98,16 +86,18 @@ fn no_state_of_the_log_is_lost_to_the_next() {
             1 => replay.durable(),
             _ => replay.crash(position as u64),
         };
-        let left: Arc<dyn Device> = Arc::new(left.pop().unwrap());
-        let seen = FileSystem::from_devices(vec![left.clone()], &OpenOptions::new()).unwrap();
-        logs += usize::from(seen.has_log());
-        drop(seen);
-        let fs = open(left);
+        let left = Arc::new(left.pop().unwrap());
+        logs += usize::from(open_read_only(&left).has_log());
+        let fs = open(&left);
         let found: Vec<Vec<u8>> =
             (0..FILES).map(|number| content(&fs.open_file(format!("/{number}")).unwrap())).collect();
-        let last = states.partition_point(|(promised, _)| *promised <= position) - 1;
+        let last = states.partition_point(|(acknowledged, _)| *acknowledged <= position) - 1;
         let matches = states[last..].iter().take(2).any(|(_, state)| *state == found);
-        assert!(matches, "before event {position} of {}: not what fsync {last} left", recording.len());
+        assert!(
+            matches,
+            "after {position} of {} events: the files differ from fsync {last}",
+            recording.len()
+        );
     }
-    assert!(logs > recording.len() / 2, "logs are there to be replayed: {logs}");
+    assert!(logs > recording.len() / 2, "most states have a log: {logs}");
 }

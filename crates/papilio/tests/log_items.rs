@@ -1,10 +1,15 @@
-//! What is in the log after each fsync: the same whichever way items enter it, all in one pass or one by one.
+//! The log's items after each fsync: they are the same whether the fsync inserts them in one pass
+//! or one by one.
+
+#[path = "support/in_memory.rs"]
+mod in_memory;
 
 use fastrand::Rng;
+use in_memory::{crashed, formatted_with, open_read_only, open_with, writable};
 use papilio::format::items::inode::Timespec;
 use papilio::format::{Key, objectid};
-use papilio::{File, FileSystem, LogItems, MkfsOptions, OpenOptions, Tuning};
-use papilio_device::{Device, MemoryDevice};
+use papilio::{File, FileSystem, LogItems, MkfsOptions, Tuning};
+use papilio_device::MemoryDevice;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -13,7 +18,7 @@ const SECTORS: u64 = 200;
 const STEPS: usize = 120;
 const NOW: Timespec = Timespec { seconds: 1_700_000_000, nanoseconds: 5 };
 
-/// One of two that do the same.
+/// One of two file systems that undergo the same changes.
 struct Side {
     device: Arc<MemoryDevice>,
     fs: FileSystem,
@@ -22,21 +27,18 @@ struct Side {
 
 impl Side {
     fn new(how: LogItems) -> Self {
-        let device = Arc::new(MemoryDevice::new(256 << 20));
         let mkfs = MkfsOptions::new().node_size(4096).fsid(uuid::Uuid::from_u128(5)).timestamp(NOW);
-        papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &mkfs).expect("mkfs");
+        let device = formatted_with(256 << 20, &mkfs);
         let mut tuning = Tuning::default();
         tuning.log_items = how;
-        let options =
-            OpenOptions::new().write(true).commit_interval(None).timestamp(Some(NOW)).tuning(tuning);
-        let fs = FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).expect("open");
+        let fs = open_with(&device, &writable().timestamp(Some(NOW)).tuning(tuning));
         let files: Vec<File> = (0..FILES).map(|n| fs.create_file(format!("/file{n}")).unwrap()).collect();
         files.iter().for_each(|file| file.write_at(&vec![1; (SECTORS * 4096) as usize], 0).unwrap());
         fs.sync().unwrap();
         Self { device, fs, files }
     }
 
-    /// A change of a file, which is then durable. Each time the same for the same `random`.
+    /// Changes and fsyncs a file. Equal seeds make equal changes.
     fn step(&self, random: &mut Rng) {
         let file = &self.files[random.usize(0..self.files.len())];
         let at = random.u64(0..SECTORS) * 4096;
@@ -54,13 +56,9 @@ impl Side {
         file.sync().unwrap();
     }
 
-    /// All items of the log that is on the device.
+    /// Returns all items of the log that is on the device.
     fn log(&self) -> BTreeMap<Key, Vec<u8>> {
-        let fs = FileSystem::from_devices(
-            vec![Arc::new(self.device.snapshot()) as Arc<dyn Device>],
-            &OpenOptions::new(),
-        )
-        .expect("open for reading");
+        let fs = open_read_only(&crashed(&self.device));
         let mut items = BTreeMap::new();
         for root in fs.tree_roots_of(objectid::TREE_LOG).unwrap_or_default() {
             for block in fs.tree_blocks(&root) {
@@ -74,20 +72,20 @@ impl Side {
 }
 
 #[test]
-fn items_that_enter_in_one_pass_are_those_that_enter_one_by_one() {
+fn prepared_items_equal_items_inserted_one_by_one() {
     let sides = [LogItems::Prepared, LogItems::InPlace].map(Side::new);
-    let mut sums = 0;
+    let mut with_checksums = 0;
     for step in 0..STEPS {
         let logs = sides.each_ref().map(|side| {
             side.step(&mut Rng::with_seed(step as u64));
             side.log()
         });
         let [prepared, in_place] = &logs;
-        assert!(prepared.keys().eq(in_place.keys()), "step {step}: the same keys");
+        assert!(prepared.keys().eq(in_place.keys()), "step {step}: the keys differ");
         for (key, data) in prepared {
-            assert!(in_place[key] == *data, "step {step}: the item {key:?}");
+            assert!(in_place[key] == *data, "step {step}: the item {key:?} differs");
         }
-        sums += usize::from(prepared.keys().any(|key| key.objectid == objectid::EXTENT_CSUM));
+        with_checksums += usize::from(prepared.keys().any(|key| key.objectid == objectid::EXTENT_CSUM));
     }
-    assert!(sums > STEPS / 2, "the log has sums, mostly");
+    assert!(with_checksums > STEPS / 2, "most logs have checksums: {with_checksums} of {STEPS}");
 }

@@ -1,25 +1,28 @@
-//! Memory: no more than the configured caches and a tenth, while a file of several times the page cache is read and
-//! written at random through it.
+//! Memory stays within 110% of the configured caches while one thread reads and writes a file of
+//! several times the page cache at random.
 //!
-//! What counts is the process's own memory (`RssAnon`): pages and what describes them (the page cache's limit), tree
-//! blocks, checksums and changed references (the node cache's), and a fixed part for what is remembered of one open
-//! file's extents and for each thread's buffers. The kernel's pages of the image do not: they are not the process's.
+//! The test measures the anonymous memory of the process (`RssAnon`). The page cache's limit covers
+//! pages and their descriptors; the node cache's covers tree blocks, checksums and delayed
+//! references. A fixed part is for the cached extents of the open file and for each thread's
+//! buffers. The kernel's page cache of the image does not count.
 
 use papilio::{File, FileSystem, MkfsOptions, OpenOptions};
 
 const MIB: u64 = 1 << 20;
 const NODES: u64 = 8 * MIB;
-/// One file's extents in memory (65,536 at most, some 100 bytes each), and 2 MiB for each of two threads.
+/// Bytes of one file's cached extents (at most 65,536 of about 100 bytes), and 2 MiB for each of
+/// two threads.
 const FIXED: u64 = 10 * MIB;
 
-/// Bytes of the process's own memory.
+/// Returns the anonymous memory of the process in bytes.
 fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("Linux tells it");
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("Linux has this line");
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// Reads pages at random, writes every `write`th, and holds each against the last that was written.
+/// Reads random pages and compares them with the last write; every `write`th operation writes
+/// instead.
 fn work(file: &File, written: &mut [u8], random: &mut fastrand::Rng, operations: usize, write: usize) {
     let mut buffer = vec![0; 4096];
     for operation in 1..=operations {
@@ -55,13 +58,13 @@ fn measure(cache: u64, file_bytes: u64, operations: usize) {
     let mut random = fastrand::Rng::with_seed(1);
     let grown = || own_memory().saturating_sub(before);
     let mebibytes = |bytes: u64| bytes as f64 / MIB as f64;
-    let told = format!("page cache of {} MiB, file of {} MiB", cache / MIB, file_bytes / MIB);
+    let sizes = format!("page cache of {} MiB, file of {} MiB", cache / MIB, file_bytes / MIB);
 
     work(&file, &mut written, &mut random, operations, usize::MAX);
     let (reading, limit) = (grown(), (cache + NODES) * 11 / 10);
-    println!("{told}, reads: {:.1} MiB; allowed {:.1}", mebibytes(reading), mebibytes(limit));
-    assert!(reading <= limit, "{reading} bytes of memory where {limit} are allowed");
-    // The cache was in use, all of it.
+    println!("{sizes}, reads: {:.1} MiB; allowed {:.1}", mebibytes(reading), mebibytes(limit));
+    assert!(reading <= limit, "{reading} bytes of memory, {limit} allowed");
+    // The whole cache is in use.
     assert!(reading > cache * 9 / 10, "{reading}");
 
     let mut most = 0;
@@ -73,18 +76,18 @@ fn measure(cache: u64, file_bytes: u64, operations: usize) {
         most = most.max(grown());
     }
     let limit = (cache + NODES) * 11 / 10 + FIXED;
-    println!("{told}, reads and writes: {:.1} MiB; allowed {:.1}", mebibytes(most), mebibytes(limit));
-    assert!(most <= limit, "{most} bytes of memory where {limit} are allowed");
+    println!("{sizes}, reads and writes: {:.1} MiB; allowed {:.1}", mebibytes(most), mebibytes(limit));
+    assert!(most <= limit, "{most} bytes of memory, {limit} allowed");
 }
 
 #[test]
-fn a_cache_is_no_larger_than_configured() {
+fn caches_stay_within_their_limits() {
     measure(64 * MIB, 256 * MIB, 200_000);
 }
 
-/// With a file of a gigabyte; needs that much room for the image.
+/// With a file of 1 GiB; the image takes that much disk space.
 #[test]
 #[ignore = "takes a gigabyte of disk and a while"]
-fn a_large_cache_is_no_larger_than_configured() {
+fn large_caches_stay_within_their_limits() {
     measure(256 * MIB, 1024 * MIB, 800_000);
 }

@@ -1,9 +1,10 @@
-//! Memory: no more than the page cache, the node cache and a tenth of both, while several threads read a file of twice
-//! the page cache at random and write a quarter of what they touch.
+//! Memory stays within 110% of the page cache and the node cache while several threads access a
+//! file of twice the page cache at random. A quarter of their operations are writes.
 //!
-//! What counts is the process's own memory (`RssAnon`), whatever its allocator makes of what it is asked for. Changed
-//! tree blocks, what waits to become some, and checksums are part of the node cache's limit; beside both limits are what
-//! is remembered of an open file's extents and of free space, and each thread's buffers. A test program of its own, as the memory of others would count too.
+//! The test measures the anonymous memory of the process (`RssAnon`), allocator overhead included.
+//! The node cache's limit covers dirty tree blocks, delayed changes and checksums. Outside of both
+//! limits are cached extents of open files, free space, and each thread's buffers. This is a test
+//! program of its own: the memory of other tests would count, too.
 
 use papilio::{File, FileSystem, MemoryUse, MkfsOptions, OpenOptions};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -11,43 +12,44 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 const PAGE: u64 = 4096;
-/// Operations of a thread between two looks at the process's memory.
-const BETWEEN_LOOKS: usize = 500;
+/// Operations of a thread between two measurements of memory.
+const MEASURE_EVERY: usize = 500;
 
 struct Load {
     cache: u64,
     nodes: u64,
     file_bytes: u64,
     threads: u64,
-    /// Of each thread.
+    /// Operations of each thread.
     operations: usize,
 }
 
-/// Bytes of the process's own memory.
+/// Returns the anonymous memory of the process in bytes.
 fn own_memory() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
-    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("Linux tells it");
+    let line = status.lines().find(|line| line.starts_with("RssAnon:")).expect("Linux has this line");
     line.split_whitespace().nth(1).unwrap().parse::<u64>().unwrap() << 10
 }
 
-/// The most that was seen, and what the file system said of itself then.
+/// The largest measurement, and the file system's own accounting at that time.
 struct Most {
+    /// Bytes before the file system was opened.
     before: u64,
     bytes: AtomicU64,
-    seen: std::sync::Mutex<MemoryUse>,
+    accounted: std::sync::Mutex<MemoryUse>,
 }
 
 impl Most {
-    fn look(&self, fs: &FileSystem) {
+    fn measure(&self, fs: &FileSystem) {
         let now = own_memory().saturating_sub(self.before);
         if now > self.bytes.fetch_max(now, Ordering::Relaxed) {
-            *self.seen.lock().unwrap() = fs.memory_use();
+            *self.accounted.lock().unwrap() = fs.memory_use();
         }
     }
 }
 
-/// Reads pages at random and writes every fourth of them: the page's number and a byte that others may have changed.
-fn work(file: &File, load: &Load, seed: u64, mut look: impl FnMut()) {
+/// Reads random pages; every fourth operation writes instead. A page starts with its number.
+fn work(file: &File, load: &Load, seed: u64, mut measure: impl FnMut()) {
     let mut random = fastrand::Rng::with_seed(seed);
     let mut buffer = vec![0; PAGE as usize];
     for operation in 0..load.operations {
@@ -60,8 +62,8 @@ fn work(file: &File, load: &Load, seed: u64, mut look: impl FnMut()) {
             file.read_at(&mut buffer, page * PAGE).unwrap();
             assert_eq!(buffer[..8], page.to_le_bytes(), "page {page}");
         }
-        if operation % BETWEEN_LOOKS == 0 {
-            look();
+        if operation % MEASURE_EVERY == 0 {
+            measure();
         }
     }
 }
@@ -86,25 +88,25 @@ fn measure(load: &Load) {
         file.write_at(&piece, start).unwrap();
     }
     fs.sync().unwrap();
-    let most = Most { before, bytes: AtomicU64::new(0), seen: Default::default() };
+    let most = Most { before, bytes: AtomicU64::new(0), accounted: Default::default() };
     std::thread::scope(|scope| {
         for seed in 0..load.threads {
             let (file, fs, most) = (&file, &fs, &most);
-            scope.spawn(move || work(file, load, seed, || most.look(fs)));
+            scope.spawn(move || work(file, load, seed, || most.measure(fs)));
         }
     });
     fs.sync().unwrap();
-    most.look(&fs);
+    most.measure(&fs);
     let (bytes, limit) = (most.bytes.into_inner(), (load.cache + load.nodes) * 11 / 10);
-    let seen = most.seen.into_inner().unwrap();
-    println!("{:.1} MiB; allowed {:.1}: {seen:?}", bytes as f64 / MIB as f64, limit as f64 / MIB as f64);
-    assert!(bytes <= limit, "{bytes} bytes of memory where {limit} are allowed: {seen:?}");
-    // Both were in use, the page cache all of it.
-    assert!(bytes > load.cache + load.nodes / 2, "{bytes} bytes only: {seen:?}");
+    let accounted = most.accounted.into_inner().unwrap();
+    println!("{:.1} MiB; allowed {:.1}: {accounted:?}", bytes as f64 / MIB as f64, limit as f64 / MIB as f64);
+    assert!(bytes <= limit, "{bytes} bytes of memory, {limit} allowed: {accounted:?}");
+    // The whole page cache is in use, and at least half of the node cache.
+    assert!(bytes > load.cache + load.nodes / 2, "only {bytes} bytes: {accounted:?}");
 }
 
 #[test]
-fn reading_and_writing_takes_no_more_than_the_caches() {
+fn mixed_load_stays_within_the_caches_limits() {
     measure(&Load {
         cache: 128 * MIB,
         nodes: 32 * MIB,
@@ -114,10 +116,10 @@ fn reading_and_writing_takes_no_more_than_the_caches() {
     });
 }
 
-/// As a job of fio's with caches of the size that such jobs have.
+/// With the cache sizes of fio jobs.
 #[test]
 #[ignore = "takes a gigabyte of disk and a while"]
-fn large_caches_too() {
+fn mixed_load_stays_within_large_caches_limits() {
     measure(&Load {
         cache: 256 * MIB,
         nodes: 64 * MIB,

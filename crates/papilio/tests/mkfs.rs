@@ -1,10 +1,14 @@
-//! New file systems against the Btrfs tools and the kernel: what `mkfs` makes, `btrfs check` calls
-//! clean, the kernel mounts, writes and leaves clean, and Papilio reads what it wrote; and chunks lie
-//! where `mkfs.btrfs` puts them.
+//! New file systems of Papilio: `btrfs check` has no complaint about them, the kernel mounts and
+//! writes them, and Papilio reads what the kernel wrote. Their chunks are where `mkfs.btrfs` puts
+//! them.
 
+#[path = "support/images.rs"]
+mod images;
+
+use images::{assert_clean, assert_clean_for_both, btrfs};
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
-use papilio::{CheckOptions, FileSystem, MkfsFeature, MkfsOptions, OpenOptions, Timespec};
+use papilio::{FileSystem, MkfsFeature, MkfsOptions, Timespec};
 use papilio_oracle::requirement::find_command;
 use papilio_oracle::{ImageSet, Need, Scratch, require};
 use std::path::Path;
@@ -13,12 +17,12 @@ use std::process::Command;
 const MIB: u64 = 1 << 20;
 const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 
-/// One kind of file system.
+/// Options of a file system to test.
 struct Case {
     name: &'static str,
     size: u64,
     options: MkfsOptions,
-    /// Whether `btrfs check` of version 6.2 can read it.
+    /// Whether `btrfs check` 6.2 supports it.
     checkable: bool,
 }
 
@@ -66,35 +70,32 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// Ours, and the tools' where they can.
-fn assert_clean(case: &Case, images: &ImageSet, when: &str) {
-    let image = &images.paths()[0];
-    let options = CheckOptions::new().data_csum(true);
-    let report = papilio::check(image, &OpenOptions::new(), &options).unwrap();
-    assert!(report.is_clean(), "{} {when}: {:#?}", case.name, report.findings);
-    if case.checkable {
-        let said = images.btrfs_check().unwrap_or_else(|error| panic!("{} {when}: {error:#}", case.name));
-        assert!(said.contains("no error found"), "{} {when}: {said}", case.name);
-        for word in ["warning", "WARNING", "ERROR", "invalid", "will be rebuilt"] {
-            assert!(!said.contains(word), "{} {when}: {said}", case.name);
-        }
+/// Asserts that Papilio's check and `btrfs check`, where it supports the case, have no findings.
+fn assert_case_clean(case: &Case, images: &ImageSet, when: &str) {
+    let when = format!("{} {when}", case.name);
+    if !case.checkable {
+        return assert_clean(images.paths(), &when);
+    }
+    let output = assert_clean_for_both(images, &when);
+    for word in ["warning", "WARNING", "ERROR", "invalid", "will be rebuilt"] {
+        assert!(!output.contains(word), "{when}: {output}");
     }
 }
 
-/// What the kernel is given to write, past what is stored in metadata.
+/// Content for the kernel to write, too large for an inline extent.
 fn content() -> Vec<u8> {
     (0..300_000u32).flat_map(|number| (number % 65_521).to_le_bytes()).collect()
 }
 
 #[test]
-fn the_kernel_works_on_every_kind() {
+fn the_kernel_reads_and_writes_every_case() {
     let Some(_met) = require(NEEDS) else { return };
     let scratch = Scratch::new(512 * MIB).unwrap();
     for case in cases() {
         let image = scratch.unique("image");
         let made = papilio::mkfs(&image, &case.options.clone().size(case.size)).unwrap();
         let images = ImageSet::open(&scratch, vec![image.clone()]);
-        assert_clean(&case, &images, "when made");
+        assert_case_clean(&case, &images, "when made");
 
         let mounted = images.mount().unwrap_or_else(|error| panic!("{}: {error:#}", case.name));
         let folder = mounted.path().join("folder");
@@ -102,7 +103,7 @@ fn the_kernel_works_on_every_kind() {
         std::fs::write(folder.join("file"), content()).unwrap();
         std::fs::write(folder.join("small"), "small").unwrap();
         mounted.unmount().unwrap();
-        assert_clean(&case, &images, "after the kernel wrote");
+        assert_case_clean(&case, &images, "after the kernel wrote");
 
         let fs = FileSystem::open(&image).unwrap();
         assert_eq!((fs.uuid(), &fs.label()[..]), (made.fsid, &made.label[..]), "{}", case.name);
@@ -110,7 +111,7 @@ fn the_kernel_works_on_every_kind() {
         assert_eq!(fs.read("/folder/small").unwrap(), b"small", "{}", case.name);
         drop(fs);
 
-        // The next mount finds all as it was left.
+        // The next mount shows the same content.
         let mounted = images.mount_read_only().unwrap();
         assert!(std::fs::read(mounted.path().join("folder/file")).unwrap() == content(), "{}", case.name);
         drop(mounted);
@@ -118,30 +119,24 @@ fn the_kernel_works_on_every_kind() {
     }
 }
 
-/// What `btrfs inspect-internal dump-tree` says of chunks and device extents, without UUIDs, and
-/// without the alignment that mkfs.btrfs gives its very first chunk only.
+/// Returns the lines of `btrfs inspect-internal dump-tree` about chunks and device extents, without
+/// UUIDs and without the alignment, which `mkfs.btrfs` sets differently for its first chunk.
 fn chunks_and_extents(image: &Path) -> Vec<String> {
-    let tell = |tree: &str| {
-        let output = Command::new(find_command("btrfs").unwrap())
-            .args(["inspect-internal", "dump-tree", "-t", tree])
-            .arg(image)
-            .output()
-            .unwrap();
-        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
-        let text = String::from_utf8(output.stdout).unwrap();
+    let dump = |tree: &str| {
+        let text = btrfs(&["inspect-internal", "dump-tree", "-t", tree, image.to_str().unwrap()]);
         let wanted = ["CHUNK_ITEM", "DEV_EXTENT", "length ", "stripe ", "total_bytes "];
-        let of_interest = |line: &&str| wanted.iter().any(|word| line.contains(word));
+        let is_wanted = |line: &&str| wanted.iter().any(|word| line.contains(word));
         let without_place = |line: &str| match line.split_once("key (") {
             Some((_, key)) => key.split(" itemoff").next().unwrap().to_owned(),
             None => line.trim().to_owned(),
         };
-        text.lines().filter(of_interest).map(without_place).collect::<Vec<_>>()
+        text.lines().filter(is_wanted).map(without_place).collect::<Vec<_>>()
     };
-    [tell("chunk"), tell("dev")].concat()
+    [dump("chunk"), dump("dev")].concat()
 }
 
 #[test]
-fn chunks_lie_where_mkfs_btrfs_puts_them() {
+fn chunks_are_where_mkfs_btrfs_puts_them() {
     let needs = [Need::Command("mkfs.btrfs"), Need::Command("btrfs")];
     let Some(_met) = require(&needs) else { return };
     let scratch = Scratch::new(64 * MIB).unwrap();
@@ -188,7 +183,7 @@ fn chunks_lie_where_mkfs_btrfs_puts_them() {
 }
 
 #[test]
-fn two_runs_make_the_same_image() {
+fn equal_options_make_equal_images() {
     let folder = tempfile::tempdir().unwrap();
     let options = MkfsOptions::new()
         .size(120 * MIB)

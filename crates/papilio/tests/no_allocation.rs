@@ -1,7 +1,7 @@
-//! Reads and overwrites in their steady state allocate nothing from the heap: direct ones and cached ones, hits,
-//! misses and evictions, of files in one extent and in many.
+//! Reads and overwrites in a steady state make no heap allocation: direct and cached ones, hits,
+//! misses and evictions, for files with one extent and with many.
 
-// Noting the order of locks does.
+// The lock-order checker allocates.
 #![cfg(not(feature = "lock-order"))]
 
 use papilio::{File, FileSystem, InodeFlags, MkfsOptions, OpenOptions};
@@ -9,18 +9,18 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
 
-/// Counts what a thread allocates while it says so.
+/// An allocator that counts the allocations of threads that ask for it.
 struct Counting;
 
 thread_local! {
-    /// Allocations so far, while they are counted.
+    /// The number of allocations, while this thread counts them.
     static COUNT: Cell<Option<u64>> = const { Cell::new(None) };
-    /// Where the first was made.
+    /// The call stack of the first one.
     static FIRST: RefCell<Option<Backtrace>> = const { RefCell::new(None) };
 }
 
 fn count_one() {
-    // Not counted: what a thread allocates as it begins and ends, and what telling of an allocation takes.
+    // Not counted: allocations while a thread starts or ends, and those of the backtrace itself.
     let Ok(Some(before)) = COUNT.try_with(|count| count.take()) else { return };
     if before == 0 {
         FIRST.with_borrow_mut(|first| *first = Some(Backtrace::force_capture()));
@@ -28,22 +28,22 @@ fn count_one() {
     COUNT.set(Some(before + 1));
 }
 
-// SAFETY: hands everything on to the system's allocator, which keeps the contract.
+// SAFETY: forwards everything to the system's allocator, which keeps the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count_one();
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn realloc(&self, pointer: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count_one();
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.realloc(pointer, layout, size) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the contract of `GlobalAlloc`.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -51,13 +51,18 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// Runs `run`, in which this thread must allocate nothing.
+/// Calls `run`, and fails if this thread allocates meanwhile.
 fn without_allocation<R>(what: &str, run: impl FnOnce() -> R) -> R {
     COUNT.set(Some(0));
     let result = run();
-    let count = COUNT.take().expect("it was set");
+    let count = COUNT.take().expect("the counter was set");
     let first = FIRST.take();
-    assert_eq!(count, 0, "{what} allocated {count} times, first here:\n{}", first.expect("it was kept"));
+    assert_eq!(
+        count,
+        0,
+        "{what} allocated {count} times, first here:\n{}",
+        first.expect("the first allocation has a backtrace")
+    );
     result
 }
 
@@ -80,7 +85,7 @@ impl Place {
         Self { fs: FileSystem::open_with(&image, &options).unwrap(), _folder: folder }
     }
 
-    /// A file of which each sector holds its number.
+    /// Makes a file with a pattern for each sector, written `step` bytes at a time.
     fn file(&self, path: &str, step: u64) -> File {
         let mut file = self.fs.create_file(path).unwrap();
         file.set_direct(true);
@@ -93,7 +98,7 @@ impl Place {
     }
 }
 
-/// What a sector of this number holds.
+/// Returns the content of sector `number`.
 fn sector(number: u64) -> [u8; SECTOR as usize] {
     [(number * 7 + 1) as u8; SECTOR as usize]
 }
@@ -122,7 +127,7 @@ fn direct_reads() {
                 read_at_random(&file, &mut buffer, &mut random, ROUNDS);
             });
         }
-        // Neither offset nor length at a sector's boundary.
+        // Neither the offset nor the length is a multiple of the sector size.
         let mut buffer = vec![0; 10_000];
         file.read_at(&mut buffer, 100).unwrap();
         without_allocation(&format!("unaligned reads of {path}"), || {
@@ -137,7 +142,7 @@ fn direct_reads() {
 
 #[test]
 fn cached_reads() {
-    // Hits: all of it fits. Then most are misses, each of which evicts something.
+    // The first cache holds the whole file. With the second, most reads miss and evict a page.
     for (cache_bytes, what) in [(64 << 20, "hits"), (8 << 20, "misses")] {
         let place = Place::new(cache_bytes);
         place.file("/file", 4 << 20);
@@ -191,9 +196,10 @@ fn overwrites_in_place() {
     }
 }
 
-/// Data with checksums is not overwritten where a commit left it; where nobody but memory knows of it, it is.
+/// Data with checksums is overwritten in place while it is in an ordered extent that no tree refers
+/// to.
 #[test]
-fn overwrites_of_what_no_tree_tells_of() {
+fn overwrites_of_ordered_extents() {
     let place = Place::new(0);
     let file = place.file("/summed", 4 << 20);
     let mut random = fastrand::Rng::with_seed(4);
@@ -204,5 +210,5 @@ fn overwrites_of_what_no_tree_tells_of() {
         }
     };
     overwrite(4_000);
-    without_allocation("overwrites of pending extents", || overwrite(ROUNDS));
+    without_allocation("overwrites of ordered extents", || overwrite(ROUNDS));
 }

@@ -1,32 +1,18 @@
-//! Files that threads open and close while others name them and take their names away: who has a file open last is
-//! another one each time.
+//! Threads open and close files while other threads link and unlink them, so that the last
+//! reference to a file goes at a different point each time.
 
-use papilio::{CheckOptions, FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions};
-use papilio_device::{Device, MemoryDevice};
-use std::sync::Arc;
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{close_clean, new_file_system};
+use papilio::{NewInode, NewKind};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 const TIMES: usize = 3000;
 
-fn made() -> (Arc<dyn Device>, FileSystem) {
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
-    papilio::mkfs_device(&device, &MkfsOptions::new()).unwrap();
-    let options = OpenOptions::new().write(true).commit_interval(None);
-    let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options).unwrap();
-    (device, fs)
-}
-
-fn close_and_check(device: Arc<dyn Device>, fs: FileSystem) {
-    fs.close().unwrap();
-    let report =
-        papilio::check_devices(vec![device], &OpenOptions::new(), &CheckOptions::new().data_csum(true))
-            .unwrap();
-    assert!(report.is_clean(), "{:#?}", report.findings);
-}
-
 #[test]
-fn a_file_is_linked_while_others_open_and_close_it() {
-    let (device, fs) = made();
+fn links_come_and_go_while_threads_open_and_close_the_file() {
+    let (device, fs) = new_file_system(256 << 20);
     fs.create_file("/file").unwrap().write_at(b"content", 0).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
@@ -48,19 +34,21 @@ fn a_file_is_linked_while_others_open_and_close_it() {
             Ok::<(), papilio::Error>(())
         });
         let linked = linking.join();
+        // Before a failure is reported: without it, the other threads never end.
         over.store(true, Ordering::Relaxed);
         opening.into_iter().for_each(|one| one.join().unwrap().unwrap());
         linked.unwrap().unwrap();
     });
     assert_eq!(fs.open_file("/file").unwrap().read_all().unwrap(), b"content");
-    close_and_check(device, fs);
+    close_clean(fs, &device);
 }
 
-/// What is made without a name gets its first one while it is closed, or while another gives it one too and takes
-/// that away again: it is there with its content where it has a name, and gone where it has none.
+/// A file without a name gets its first name while its last handle is closed, or while another
+/// thread links and unlinks it. If the link succeeds the file keeps its content, otherwise it is
+/// deleted.
 #[test]
-fn a_file_without_a_name_is_named_while_it_is_closed() {
-    let (device, fs) = made();
+fn an_unnamed_file_is_linked_while_it_is_closed() {
+    let (device, fs) = new_file_system(256 << 20);
     let root = fs.inode("/").unwrap();
     let (mut named, mut gone) = (0, 0);
     for turn in 0..TIMES {
@@ -77,7 +65,7 @@ fn a_file_without_a_name_is_named_while_it_is_closed() {
                 }
                 linked
             });
-            // About when it is named, or a little later.
+            // Varies when the handle is dropped: about when the links happen, or a little later.
             (0..turn % 64).for_each(|_| std::thread::yield_now());
             drop(file);
             (first.join().unwrap(), second.join().unwrap())
@@ -92,10 +80,10 @@ fn a_file_without_a_name_is_named_while_it_is_closed() {
             (Err(_), Err(_)) => gone += 1,
             (linked, found) => panic!("turn {turn}: {linked:?}, {second:?}, {:?}", found.err()),
         }
-        // Whatever came first, nothing of it is left.
+        // In either order, the inode is gone now.
         let left = fs.inode_at(inode.tree(), inode.number());
         assert!(left.is_err(), "turn {turn}: {first:?}, {second:?}");
     }
-    assert!(named > 0 && gone > 0, "{named} were named, {gone} were not");
-    close_and_check(device, fs);
+    assert!(named > 0 && gone > 0, "{named} files were linked, {gone} were not");
+    close_clean(fs, &device);
 }

@@ -1,25 +1,17 @@
-//! What open files keep in memory of extents and checksums: it is never older than the file, and a sector that
-//! changes on the device is found bad whether its sum comes from there or from the tree.
+//! Extents and checksums that open files keep in memory: they follow every change of the file, and
+//! a read finds a damaged sector whether its checksum comes from memory or from the tree.
 
-use papilio::{CsumLookup, Error, File, FileSystem, MkfsOptions, OpenOptions, Tuning};
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{assert_clean, formatted, open, open_with, writable};
+use papilio::{CsumLookup, Error, File, Tuning};
 use papilio_device::{Device, MemoryDevice};
 use papilio_format::PhysicalAddress;
-use std::sync::Arc;
 
 const SECTOR: usize = 4096;
 
-fn made(size: u64) -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new(size));
-    papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).expect("mkfs");
-    device
-}
-
-fn open(device: &Arc<MemoryDevice>, options: OpenOptions) -> FileSystem {
-    let options = options.write(true).commit_interval(None);
-    FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).expect("open")
-}
-
-/// Where on the device the sector lies that holds these bytes.
+/// Returns the offset on the device of the sector that holds these bytes.
 fn find(device: &MemoryDevice, sector: &[u8]) -> PhysicalAddress {
     let mut chunk = vec![0; 1 << 20];
     for start in (0..device.size()).step_by(chunk.len()) {
@@ -32,24 +24,27 @@ fn find(device: &MemoryDevice, sector: &[u8]) -> PhysicalAddress {
 }
 
 #[test]
-fn a_sector_that_changes_under_known_sums_is_found() {
+fn damage_under_cached_checksums_is_found() {
     for lookup in [CsumLookup::Stack, CsumLookup::Heap] {
-        let device = made(256 << 20);
+        let device = formatted(256 << 20);
         let mut tuning = Tuning::default();
         tuning.csum_lookup = lookup;
-        let fs = open(&device, OpenOptions::new().tuning(tuning));
+        let fs = open_with(&device, &writable().tuning(tuning));
         let file = fs.create_file("/file").unwrap();
         let content: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(6 << 20).collect();
         file.write_at(&content, 0).unwrap();
         fs.sync().unwrap();
-        assert!(file.read_all().unwrap() == content, "{lookup:?}: its sums are known now");
+        assert!(
+            file.read_all().unwrap() == content,
+            "{lookup:?}: the first read, which caches the checksums"
+        );
         for sector in [0, 700, 1023, 1024, 1535] {
             let good = &content[sector * SECTOR..][..SECTOR];
             let place = find(&device, good);
             let mut bad = good.to_vec();
             bad[sector % SECTOR] ^= 1;
             device.write_at(&bad, place).unwrap();
-            // Alone, among others, and by an unaligned read.
+            // A read of the sector alone, one of its neighbours too, and an unaligned one.
             for (start, end) in [
                 (sector, sector + 1),
                 (sector.saturating_sub(300), (sector + 200).min(content.len() / SECTOR)),
@@ -63,11 +58,11 @@ fn a_sector_that_changes_under_known_sums_is_found() {
             assert!(file.read_at(&mut byte, (sector * SECTOR + 9) as u64).is_err());
             device.write_at(good, place).unwrap();
         }
-        assert!(file.read_all().unwrap() == content, "{lookup:?}: all is well again");
+        assert!(file.read_all().unwrap() == content, "{lookup:?}: repaired");
     }
 }
 
-/// One of several files, and what it holds.
+/// A file, and a model of its content.
 struct Modelled {
     file: File,
     content: Vec<u8>,
@@ -106,14 +101,14 @@ impl Modelled {
     }
 }
 
-/// In so little space that extents soon lie where others lay, with and without a cache.
+/// In so little space that new extents soon reuse the space of old ones, with and without a cache.
 #[test]
-fn what_is_known_of_a_file_follows_its_changes() {
+fn cached_extents_and_checksums_follow_changes() {
     for cache_bytes in [0, 1 << 20] {
-        let device = made(160 << 20);
-        // No room for the sums of all: they displace one another.
-        let options = OpenOptions::new().cache_bytes(cache_bytes).node_cache_bytes(64 << 10);
-        let fs = open(&device, options);
+        let device = formatted(160 << 20);
+        // Too little memory for the checksums of all files: they evict one another.
+        let options = writable().cache_bytes(cache_bytes).node_cache_bytes(64 << 10);
+        let fs = open_with(&device, &options);
         let mut random = fastrand::Rng::with_seed(cache_bytes + 5);
         let files = (0..4).map(|number| fs.create_file(format!("/{number}")).unwrap());
         let mut files: Vec<_> = files.map(|file| Modelled { file, content: Vec::new() }).collect();
@@ -132,17 +127,14 @@ fn what_is_known_of_a_file_follows_its_changes() {
         }
         drop(files);
         drop(fs);
-        let devices = vec![device as Arc<dyn Device>];
-        let check = papilio::CheckOptions::new().data_csum(true);
-        let report = papilio::check_devices(devices, &OpenOptions::new(), &check).expect("check");
-        assert!(report.is_clean(), "{:#?}", report.findings);
+        assert_clean(&device);
     }
 }
 
 #[test]
-fn a_file_of_a_deleted_subvolume_is_not_read() {
-    let device = made(256 << 20);
-    let fs = open(&device, OpenOptions::new());
+fn a_file_of_a_deleted_subvolume_cannot_be_read() {
+    let device = formatted(256 << 20);
+    let fs = open(&device);
     fs.create_subvolume("/sub").unwrap();
     let file = fs.create_file("/sub/file").unwrap();
     file.write_at(&[7; 40_000], 0).unwrap();

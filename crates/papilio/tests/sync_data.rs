@@ -1,11 +1,16 @@
-//! `fdatasync`: data and what reading it takes are durable; where nothing of that changed, nothing is written.
+//! `fdatasync` makes data durable, and the metadata that reading it needs. It writes nothing where
+//! neither changed.
 
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{formatted, open_with, writable};
 use papilio::format::items::inode::Timespec;
-use papilio::{File, FileSystem, InodeFlags, MkfsOptions, OpenOptions, SetAttributes, SetTime};
-use papilio_device::{Action, Device, MemoryDevice, Recording};
+use papilio::{File, FileSystem, InodeFlags, OpenOptions, SetAttributes, SetTime};
+use papilio_device::{Action, Recording};
 use std::sync::Arc;
 
-/// A file system whose device's writes are seen.
+/// A file system, and a recording of its device's writes and flushes.
 struct Case {
     recording: Recording,
     open: OpenOptions,
@@ -14,22 +19,20 @@ struct Case {
 
 impl Case {
     fn new(cache: Option<u64>) -> Self {
-        let device = Arc::new(MemoryDevice::new(256 << 20));
-        papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).expect("mkfs");
-        let mut open = OpenOptions::new().write(true).commit_interval(None);
+        let mut open = writable();
         if let Some(bytes) = cache {
             open = open.cache_bytes(bytes);
         }
         let recording = Recording::new();
-        let recorder = recording.attach(device);
-        let fs = FileSystem::from_devices(vec![Arc::new(recorder)], &open).expect("open");
-        // Chunks are there: making one is what a log cannot say.
+        let recorder = recording.attach(formatted(256 << 20));
+        let fs = open_with(&Arc::new(recorder), &open);
+        // Makes the data chunk: a log cannot hold a new one.
         fs.create_file("/first").unwrap().write_at(&[1; 100_000], 0).unwrap();
         fs.sync().unwrap();
         Self { recording, open, fs }
     }
 
-    /// Bytes of each write, and flushes, that `run` makes.
+    /// Returns the length of each write that `run` makes, in bytes, and its number of flushes.
     fn seen(&self, run: impl FnOnce()) -> (Vec<usize>, usize) {
         let before = self.recording.len();
         run();
@@ -43,12 +46,11 @@ impl Case {
         (writes.collect(), flushes)
     }
 
-    /// The content of a file after the power went.
+    /// Returns the content of a file after a power loss now.
     fn after_power_loss(&self, path: &str) -> Vec<u8> {
         let mut replay = self.recording.replay();
         replay.advance(self.recording.len());
-        let device: Arc<dyn Device> = Arc::new(replay.durable().pop().unwrap());
-        let fs = FileSystem::from_devices(vec![device], &self.open).expect("open after the power went");
+        let fs = open_with(&Arc::new(replay.durable().pop().unwrap()), &self.open);
         let file = fs.open_file(path).unwrap();
         let mut content = vec![0; file.len() as usize];
         assert_eq!(file.read_at(&mut content, 0).unwrap(), content.len());
@@ -67,7 +69,7 @@ fn set_times(file: &File, seconds: i64) {
 }
 
 #[test]
-fn data_sizes_and_new_files_are_durable() {
+fn fdatasync_makes_data_sizes_and_new_files_durable() {
     for cache in [None, Some(4 << 20)] {
         let case = Case::new(cache);
         let file = case.fs.create_file("/new").unwrap();
@@ -86,14 +88,14 @@ fn data_sizes_and_new_files_are_durable() {
         assert_eq!(case.after_power_loss("/new"), content, "a part was overwritten");
         file.set_len(20_000).unwrap();
         file.sync_data().unwrap();
-        assert_eq!(case.after_power_loss("/new"), content[..20_000], "it was cut");
+        assert_eq!(case.after_power_loss("/new"), content[..20_000], "it was truncated");
         case.fs.create_file("/empty").unwrap().sync_data().unwrap();
         assert_eq!(case.after_power_loss("/empty"), [], "a new file without data");
     }
 }
 
 #[test]
-fn where_times_alone_changed_nothing_is_written() {
+fn fdatasync_of_changed_times_writes_nothing() {
     for cache in [None, Some(4 << 20)] {
         let case = Case::new(cache);
         let file = case.fs.open_file("/first").unwrap();
@@ -113,7 +115,7 @@ fn where_times_alone_changed_nothing_is_written() {
 }
 
 #[test]
-fn what_is_overwritten_in_place_is_flushed_and_nothing_else() {
+fn fdatasync_after_an_overwrite_in_place_only_flushes() {
     let case = Case::new(None);
     let file = case.fs.create_file("/place").unwrap();
     file.inode().set_flags(InodeFlags::NODATACOW).unwrap();

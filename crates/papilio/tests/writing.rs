@@ -1,39 +1,27 @@
-//! Writing through the public API on a device in memory: what was written is read back, and the check is
-//! clean after each commit.
+//! Writing through the public API on a memory device: reads return what was written, and the check
+//! is clean after each commit.
 
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{
+    assert_clean, close_clean, formatted, new_file_system, open, open_read_only, open_with, try_open,
+    writable,
+};
 use papilio::format::features::{CompatRoFeatures, SuperblockFlags};
 use papilio::format::superblock::{RawSuperblock, superblock_offset};
 use papilio::format::{PhysicalAddress, Superblock};
-use papilio::{CheckOptions, ErrorKind, FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions, RenameMode};
+use papilio::{
+    ErrorKind, FileSystem, InodeFlags, MkfsOptions, NewInode, NewKind, OpenOptions, PathError, RenameMode,
+};
 use papilio_device::{Access, Device, MemoryDevice};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
-fn made(size: u64) -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new(size));
-    papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).expect("mkfs");
-    device
-}
-
-fn open(device: &Arc<MemoryDevice>) -> FileSystem {
-    let options = OpenOptions::new().write(true).commit_interval(None);
-    FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).expect("open")
-}
-
-fn assert_clean(device: &Arc<MemoryDevice>) {
-    let report = papilio::check_devices(
-        vec![device.clone() as Arc<dyn Device>],
-        &OpenOptions::new(),
-        &CheckOptions::new().data_csum(true),
-    )
-    .expect("check");
-    assert!(report.is_clean(), "{:#?}", report.findings);
-}
-
 #[test]
-fn what_was_written_is_there_after_the_commit() {
-    let device = made(512 << 20);
+fn committed_changes_survive_closing() {
+    let device = formatted(512 << 20);
     assert_clean(&device);
     let fs = open(&device);
     fs.create_dir("/d").unwrap();
@@ -53,8 +41,7 @@ fn what_was_written_is_there_after_the_commit() {
     fs.rename("/d/file", "/moved", RenameMode::NoReplace).unwrap();
     fs.remove_file("/d/fifo").unwrap();
     drop((file, small));
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
     let fs = open(&device);
     assert_eq!(fs.read("/moved").unwrap(), content);
     assert_eq!(fs.read("/link").unwrap(), b"a few bytes");
@@ -77,13 +64,12 @@ fn what_was_written_is_there_after_the_commit() {
     }
 }
 
-/// Not a test of correctness: what creating, listing and deleting many files costs.
+/// Prints how long creating, listing and deleting many files takes; asserts nothing about it.
 #[test]
 #[ignore = "a measurement"]
 fn measure_many_files() {
     let count = 100_000;
-    let device = made(4 << 30);
-    let fs = open(&device);
+    let (device, fs) = new_file_system(4 << 30);
     let directory = fs.create_dir("/d").unwrap();
     let start = Instant::now();
     for number in 0..count {
@@ -111,14 +97,10 @@ fn measure_many_files() {
 }
 
 #[test]
-fn many_threads_write_while_commits_go_on() {
-    let device = made(1 << 30);
-    let fs = FileSystem::from_devices(
-        vec![device.clone() as Arc<dyn Device>],
-        // Small, so that changes meet commits for lack of memory too.
-        &OpenOptions::new().write(true).commit_interval(None).dirty_bytes(2 << 20),
-    )
-    .unwrap();
+fn threads_write_while_commits_run() {
+    let device = formatted(1 << 30);
+    // So little memory for dirty blocks that changes force commits, too.
+    let fs = open_with(&device, &writable().dirty_bytes(2 << 20));
     std::thread::scope(|scope| {
         for thread in 0..6u64 {
             let fs = fs.clone();
@@ -139,7 +121,7 @@ fn many_threads_write_while_commits_go_on() {
                     assert!(back == content);
                     if number % 3 == 0 {
                         directory.unlink(name.as_bytes()).unwrap();
-                        // Still there for who has it open.
+                        // The open handle still reads it.
                         assert_eq!(file.read_at(&mut back, number % 5000).unwrap(), length);
                     }
                     if number % 50 == 49 {
@@ -150,14 +132,12 @@ fn many_threads_write_while_commits_go_on() {
         }
     });
     assert_eq!(fs.failure(), None);
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }
 
 #[test]
-fn a_full_file_system_says_so_and_can_be_emptied() {
-    let device = made(128 << 20);
-    let fs = open(&device);
+fn a_full_file_system_reports_no_space_and_can_be_emptied() {
+    let (device, fs) = new_file_system(128 << 20);
     let chunk = vec![7; 1 << 20];
     let mut written = 0;
     let error = loop {
@@ -189,16 +169,16 @@ fn a_full_file_system_says_so_and_can_be_emptied() {
     assert_eq!(fs.failure(), None);
     fs.sync().unwrap();
     fs.create_file("/again").unwrap().write_at(&chunk, 0).unwrap();
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }
 
-/// A device whose flushes wait until they are let through.
+/// A device whose flushes wait while the gate is closed.
 #[derive(Debug)]
 struct Gated {
     inner: Arc<MemoryDevice>,
     closed: Mutex<bool>,
     changed: Condvar,
+    /// Whether a flush has waited.
     waiting: AtomicBool,
 }
 
@@ -239,16 +219,15 @@ impl Device for Gated {
 }
 
 #[test]
-fn the_next_transaction_goes_on_while_one_is_written() {
-    let device = made(256 << 20);
+fn changes_join_the_next_transaction_while_a_commit_writes() {
+    let device = formatted(256 << 20);
     let gated = Arc::new(Gated {
         inner: device.clone(),
         closed: Mutex::new(false),
         changed: Condvar::new(),
         waiting: AtomicBool::new(false),
     });
-    let options = OpenOptions::new().write(true).commit_interval(None);
-    let fs = FileSystem::from_devices(vec![gated.clone() as Arc<dyn Device>], &options).unwrap();
+    let fs = open(&gated);
     fs.create_dir("/before").unwrap();
     gated.set(true);
     std::thread::scope(|scope| {
@@ -256,7 +235,7 @@ fn the_next_transaction_goes_on_while_one_is_written() {
         while !gated.waiting.load(Ordering::Acquire) {
             std::thread::yield_now();
         }
-        // The commit waits for its flush. Reading and changing do not.
+        // The commit waits for its flush; readers and writers do not wait for the commit.
         for number in 0..200 {
             fs.create_file(format!("/before/f{number}")).unwrap().write_at(b"meanwhile", 0).unwrap();
         }
@@ -265,44 +244,37 @@ fn the_next_transaction_goes_on_while_one_is_written() {
         gated.set(false);
         commit.join().unwrap().unwrap();
     });
-    // What came meanwhile belongs to the next transaction: the device has only the first.
-    let committed =
-        FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &OpenOptions::new()).unwrap();
+    // Changes made meanwhile belong to the next transaction, which is not on the device yet.
+    let committed = open_read_only(&device);
     assert_eq!(committed.read_dir("/before").unwrap().count(), 0);
     drop(committed);
     assert_clean(&device);
-    fs.close().unwrap();
-    assert_clean(&device);
-    let committed =
-        FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &OpenOptions::new()).unwrap();
+    close_clean(fs, &device);
+    let committed = open_read_only(&device);
     assert_eq!(committed.read_dir("/before").unwrap().count(), 200);
 }
 
 #[test]
-fn what_nobody_syncs_is_committed_in_the_background() {
-    let device = made(256 << 20);
+fn the_background_commits_without_a_sync() {
+    let device = formatted(256 << 20);
     let options = OpenOptions::new().write(true).commit_interval(Some(Duration::from_millis(20)));
-    let fs = FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).unwrap();
-    fs.create_dir("/alone").unwrap();
+    let fs = open_with(&device, &options);
+    fs.create_dir("/unsynced").unwrap();
+    // Polls the device: a commit in the background is not reported.
     let begun = Instant::now();
-    loop {
-        let committed =
-            FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &OpenOptions::new()).unwrap();
-        if committed.inode("/alone").is_ok() {
-            break;
-        }
-        assert!(begun.elapsed() < Duration::from_secs(60), "nothing was committed");
+    while open_read_only(&device).inode("/unsynced").is_err() {
+        assert!(begun.elapsed() < Duration::from_secs(60), "no commit within a minute");
         std::thread::sleep(Duration::from_millis(10));
     }
 }
 
 #[test]
-fn what_could_not_be_kept_right_is_not_opened_for_writing() {
+fn file_systems_that_writing_could_corrupt_open_read_only() {
     type Change = fn(&mut RawSuperblock);
     let cases: [(&str, Change); 4] = [
-        ("a seed", |raw| raw.flags |= SuperblockFlags::SEEDING),
+        ("a seed file system", |raw| raw.flags |= SuperblockFlags::SEEDING),
         ("being converted", |raw| raw.flags |= SuperblockFlags::CHANGING_FSID),
-        ("features that are not known", |raw| {
+        ("unknown read-only-compatible features", |raw| {
             raw.compat_ro_flags |= CompatRoFeatures::from_bits_retain(1 << 40);
         }),
         ("free-space tree is not valid", |raw| {
@@ -310,50 +282,44 @@ fn what_could_not_be_kept_right_is_not_opened_for_writing() {
         }),
     ];
     for (cause, change) in cases {
-        let device = made(128 << 20);
+        let device = formatted(128 << 20);
         let place = superblock_offset(0);
         let mut bytes = vec![0; 4096];
         device.read_at(&mut bytes, place).unwrap();
         let mut superblock = Superblock::parse(&bytes, place).unwrap();
         change(&mut superblock.raw);
         device.write_at(&superblock.to_bytes(place), place).unwrap();
-        let open = |write| {
-            let options = OpenOptions::new().write(write);
-            FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options)
-        };
-        let error = open(true).expect_err(cause);
+        let error = try_open(&device, &writable()).expect_err(cause);
         assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
         assert!(error.to_string().contains(cause), "{error}");
-        let fs = open(false).unwrap();
+        let fs = open_read_only(&device);
         let error = fs.create_dir("/d").expect_err("it is open for reading");
         assert_eq!(error.kind(), ErrorKind::ReadOnly, "{error}");
     }
 }
 
-/// The kernel takes for granted that nothing lies behind the end of a file without this flag, and miscounts
-/// the bytes of one where something does.
+/// The kernel relies on this flag: it miscounts the bytes of a file that has extents past its end
+/// and no flag.
 #[test]
-fn a_file_with_room_behind_its_end_says_so() {
-    let device = made(256 << 20);
-    let fs = open(&device);
+fn preallocation_past_the_end_sets_the_flag() {
+    let (_device, fs) = new_file_system(256 << 20);
     let file = fs.create_file("/file").unwrap();
     file.write_at(&[1; 5000], 0).unwrap();
     file.allocate(8192, 65536, true).unwrap();
     assert_eq!(file.len(), 5000);
     let flags = fs.metadata("/file").unwrap().flags();
-    assert!(flags.contains(papilio::InodeFlags::PREALLOC), "{flags:?}");
+    assert!(flags.contains(InodeFlags::PREALLOC), "{flags:?}");
 }
 
 #[test]
-fn an_image_that_another_program_grew_or_cut() {
-    let device = made(256 << 20);
-    let fs = open(&device);
+fn another_program_grows_and_truncates_the_image() {
+    let (device, fs) = new_file_system(256 << 20);
     fs.create_dir("/d").unwrap();
     device.resize(512 << 20);
     fs.create_file("/d/f").unwrap().write_at(&[5; 100_000], 0).unwrap();
     fs.sync().unwrap();
     assert_clean(&device);
-    // Cut so short that not even the superblock's second copy is there.
+    // So short that even the second copy of the superblock is gone.
     device.resize(48 << 20);
     let mut result = Ok(());
     for number in 0..100 {
@@ -363,34 +329,31 @@ fn an_image_that_another_program_grew_or_cut() {
             break;
         }
     }
-    let error = result.expect_err("what lies behind the end cannot be written");
+    let error = result.expect_err("writes past the end fail");
     assert!(!error.to_string().contains('\n'), "{error}");
     assert!(fs.failure().is_some(), "{error}");
     assert_eq!(fs.create_dir("/e").unwrap_err().kind(), ErrorKind::ReadOnly);
 }
 
 #[test]
-fn a_snapshot_leaves_out_files_without_a_name() {
-    let device = made(256 << 20);
-    let fs = open(&device);
+fn a_snapshot_omits_unlinked_files() {
+    let (device, fs) = new_file_system(256 << 20);
     let file = fs.create_file("/file").unwrap();
     file.write_at(&[1; 100_000], 0).unwrap();
     fs.remove_file("/file").unwrap();
     let snapshot = fs.snapshot("/", "/snapshot", true).unwrap().tree();
     let number = file.inode().number();
     let missing = fs.inode_at(snapshot, number).unwrap_err();
-    assert_eq!(missing.kind(), papilio::ErrorKind::Path(papilio::PathError::NotFound), "{missing}");
-    // Here it is open still.
+    assert_eq!(missing.kind(), ErrorKind::Path(PathError::NotFound), "{missing}");
+    // The open handle still reads it.
     assert_eq!(file.read_all().unwrap(), [1; 100_000]);
     drop(file);
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }
 
-/// `nodatacow` and `nodatasum` as mount options: new regular files get the flags, directories do not.
+/// The options for `nodatacow` and `nodatasum` set flags of new regular files, not of directories.
 #[test]
 fn mount_options_give_new_files_their_flags() {
-    use papilio::{InodeFlags, MkfsOptions, NewInode, NewKind};
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("flags.img");
     papilio::mkfs(&image, &MkfsOptions::new().size(128 << 20)).unwrap();

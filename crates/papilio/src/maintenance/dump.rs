@@ -1,10 +1,13 @@
-//! Trees block by block, for those who want to look at them rather than through them.
+//! Iterates over the blocks of trees, for tools that show their structure.
 //!
-//! Owns [`TreeRoot`], [`TreeBlocks`] and [`Block`]. Unlike a cursor, the walk goes on behind a block
-//! that cannot be read. Invariant: every block meets what its parent says of it (level, generation,
-//! owner, first key) and stays below its parent's next key, so that no block is met twice and the walk
-//! ends, whatever the bytes. Kernel counterpart: none; `btrfs inspect-internal dump-tree` shows what
-//! this yields.
+//! Owns [`TreeRoot`], [`TreeBlocks`] and [`Block`]. Unlike a cursor, the walk continues after a
+//! block that cannot be read.
+//!
+//! **Invariant:** every block matches the pointer in its parent (level, generation, owner, first
+//! key), and its keys are below the parent's next key. No block is visited twice, and the walk of
+//! any bytes ends.
+//!
+//! Kernel counterpart: none; `btrfs inspect-internal dump-tree` shows the same blocks.
 
 use crate::btree::{Forest, RootPointer, Tree, TreeBlock};
 use crate::errors::{Error, Result};
@@ -18,22 +21,22 @@ use papilio_format::{
 };
 use std::sync::Arc;
 
-/// Blocks read ahead at once.
+/// Number of blocks to read ahead at once.
 const READ_AHEAD: usize = 16;
 
-/// Where a tree starts.
+/// The root of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TreeRoot {
-    /// Its id. All log trees share one, and all relocation trees: [`TreeRoot::key`] tells them apart.
+    /// Its id. All log trees share one, as do all relocation trees: [`TreeRoot::key`] differs.
     pub id: TreeId,
-    /// The key of its root item; `None` for the root, chunk and log root trees, which the superblock
-    /// names.
+    /// The key of its root item; `None` for the root, chunk and log root trees, whose roots are in
+    /// the superblock.
     pub key: Option<Key>,
     /// The address of its root block.
     pub address: LogicalAddress,
     /// The level of its root block.
     pub level: u8,
-    /// The transaction that wrote its root block, where that is recorded.
+    /// The generation of its root block, if it is recorded.
     pub generation: Option<Generation>,
 }
 
@@ -53,8 +56,8 @@ impl TreeRoot {
     }
 }
 
-/// All trees: the root tree, the chunk tree, those that the root tree names in its order, and the log
-/// root tree and the logs where there is one.
+/// Returns all trees: the root tree, the chunk tree, those with an item in the root tree, in its
+/// order, and with a log, the log root tree and the logs.
 ///
 /// # Errors
 /// A tree block or root item that cannot be read.
@@ -68,14 +71,14 @@ pub(crate) fn tree_roots(trees: &Trees) -> Result<Vec<TreeRoot>> {
     Ok(roots)
 }
 
-/// The tree of log trees, where there is a log.
+/// Returns the log root tree, if the file system has a log.
 fn log_root_tree(trees: &Trees) -> Option<Tree> {
-    // Whoever opens a file system for writing has replayed its log.
+    // Opening a file system for writing has replayed its log.
     if trees.transactions().is_some() {
         return None;
     }
     let (address, level) = trees.forest().volume().superblock().log_root()?;
-    // Its generation is the next one in most cases, and recorded nowhere.
+    // Its generation is not recorded; usually it is that of the last commit plus one.
     Some(trees.forest().tree(objectid::TREE_LOG, RootPointer { address, level, generation: None }))
 }
 
@@ -92,10 +95,10 @@ fn append_named_roots(tree: &Tree, roots: &mut Vec<TreeRoot>) -> Result<()> {
     Ok(())
 }
 
-/// The roots of the trees with id `id`: one, but for logs and relocation trees.
+/// Returns the roots of the trees with id `id`. Only logs and relocation trees can be several.
 ///
 /// # Errors
-/// [`Error::MissingItem`] where there is none, or as [`tree_roots`].
+/// [`Error::MissingItem`] if there is none, or as [`tree_roots`].
 pub(crate) fn roots_of(trees: &Trees, id: TreeId) -> Result<Vec<TreeRoot>> {
     match id {
         objectid::ROOT_TREE => return Ok(vec![TreeRoot::new(&trees.root_tree(), None)]),
@@ -114,7 +117,7 @@ pub(crate) fn roots_of(trees: &Trees, id: TreeId) -> Result<Vec<TreeRoot>> {
     }
 }
 
-/// A tree block that passed every check.
+/// A valid tree block.
 #[derive(Clone, Debug)]
 pub struct Block {
     block: Arc<TreeBlock>,
@@ -122,32 +125,32 @@ pub struct Block {
 }
 
 impl Block {
-    /// Its header.
+    /// Returns its header.
     pub fn header(&self) -> NodeHeader {
         self.block.view().header()
     }
 
-    /// Its keys, items or pointers.
+    /// Returns its keys, with items or pointers.
     pub fn node(&self) -> Node<'_> {
         self.block.view()
     }
 
-    /// Its address.
+    /// Returns its address.
     pub fn address(&self) -> LogicalAddress {
         self.block.address()
     }
 
-    /// 0 for a leaf.
+    /// Returns its level, 0 for a leaf.
     pub fn level(&self) -> u8 {
         self.block.level()
     }
 
-    /// What readers of its items need to know.
+    /// Returns the properties of the file system that parsing its items needs.
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// The items of a leaf, decoded; none in an internal block.
+    /// Iterates over the items of a leaf, decoded; an internal block has none.
     pub fn items(&self) -> impl Iterator<Item = BlockItem<'_>> {
         let node = self.node();
         let owner = self.block.owner();
@@ -164,7 +167,7 @@ impl Block {
         })
     }
 
-    /// The children of an internal block; none in a leaf.
+    /// Iterates over the children of an internal block; a leaf has none.
     pub fn children(&self) -> impl Iterator<Item = KeyPointer> {
         let node = self.node();
         let count = if node.is_leaf() { 0 } else { node.len() };
@@ -172,16 +175,16 @@ impl Block {
     }
 }
 
-/// An item with its place in a leaf.
+/// An item of a leaf.
 #[derive(Clone, Debug)]
 pub struct BlockItem<'a> {
     /// Its slot.
     pub slot: usize,
-    /// Its key and where its bytes are.
+    /// Its key, and the location of its bytes.
     pub header: ItemHeader,
     /// Its bytes.
     pub data: &'a [u8],
-    /// What they mean.
+    /// The decoded item.
     pub decoded: Result<AnyItem<'a>, Corrupt>,
 }
 
@@ -189,29 +192,30 @@ pub struct BlockItem<'a> {
 #[derive(Debug)]
 struct Visit {
     expected: NodeExpectation,
-    /// All keys below are smaller.
+    /// All keys of the block and below it are smaller.
     bound: Option<Key>,
 }
 
-/// The blocks of a tree, each before what is below it, in the order of keys. A block that cannot be
-/// read is an error in its place, and what is below it is left out; the walk goes on.
+/// An iterator over the blocks of a tree, in the order of keys, parents before children. A block
+/// that cannot be read yields an error; the walk skips the blocks below it and continues.
 #[derive(Debug)]
 pub struct TreeBlocks {
     forest: Arc<Forest>,
     tree: TreeId,
-    /// What is still to visit, the next one last.
+    /// Blocks still to visit, the next one last.
     stack: Vec<Visit>,
+    /// Whether to visit children.
     follow: bool,
 }
 
 impl TreeBlocks {
-    /// All blocks of a tree.
+    /// Iterates over all blocks of a tree.
     pub(crate) fn of_tree(forest: &Arc<Forest>, root: &TreeRoot) -> Self {
         let visit = Visit { expected: root.expectation(), bound: None };
         Self { forest: Arc::clone(forest), tree: root.id, stack: vec![visit], follow: true }
     }
 
-    /// The block at `address`, of whatever tree, and with `follow` those below it.
+    /// Returns the block at `address`, of any tree, and with `follow` iterates over those below it.
     pub(crate) fn at(forest: &Arc<Forest>, address: LogicalAddress, follow: bool) -> Self {
         let visit = Visit { expected: NodeExpectation::at(address), bound: None };
         Self { forest: Arc::clone(forest), tree: TreeId(0), stack: vec![visit], follow }
@@ -253,7 +257,7 @@ impl TreeBlocks {
         self.stack[first..].reverse();
     }
 
-    /// Before the first of a run of siblings is read, reads all of them at once.
+    /// Reads the next run of siblings at once, before the first of them is visited.
     fn read_ahead(&self) {
         let Some(next) = self.stack.last() else { return };
         if !self.stack.len().is_multiple_of(READ_AHEAD) {

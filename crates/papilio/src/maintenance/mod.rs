@@ -1,5 +1,5 @@
-//! Jobs on a whole file system: making it, checking it, how its space is used, what its trees
-//! consist of, what its superblocks say.
+//! Operations on a whole file system: making and checking it, and reporting the use of its space,
+//! the structure of its trees and the content of its superblocks.
 
 pub(crate) mod check;
 pub(crate) mod dump;

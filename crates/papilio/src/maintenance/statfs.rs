@@ -1,37 +1,39 @@
-//! What `statfs` says of a file system: its size, what is free, what a file could get.
+//! The sizes that `statfs` reports: total, free and available bytes.
 //!
-//! Owns [`Statfs`] and the way from a [`Usage`] to it. Bytes here are bytes of data: what devices have,
-//! divided by the copies that the data profile keeps. Kernel counterparts: `btrfs_statfs`,
-//! `btrfs_calc_avail_data_space` (`fs/btrfs/super.c`).
+//! Owns [`Statfs`], computed from a [`Usage`]. The sizes are bytes of data: bytes of devices,
+//! divided by the number of copies of the data profile.
+//!
+//! Kernel counterparts: `btrfs_statfs`, `btrfs_calc_avail_data_space` (`fs/btrfs/super.c`).
 
 use super::usage::Usage;
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
 
-/// Bytes of each device that chunks leave alone at its start.
+/// Bytes at the start of each device without chunks.
 const DEVICE_RESERVED: u64 = 1 << 20;
-/// Bytes of a stripe, the least that a chunk takes of a device.
+/// Bytes of a stripe element, the least that a chunk takes of a device.
 const STRIPE: u64 = 64 << 10;
-/// Free metadata beyond the reserve below which nothing is promised to files.
+/// Bytes of free metadata space beyond the reserve below which `available` is 0.
 const METADATA_THRESHOLD: u64 = 4 << 20;
 
 /// The sizes that `statfs` shows, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Statfs {
-    /// What the devices could hold of data.
+    /// Data that would fit on the empty devices.
     pub total: u64,
-    /// What of it holds nothing.
+    /// The unused part of `total`.
     pub free: u64,
-    /// What files could get: free bytes of data chunks, and of data chunks that could be made.
+    /// Space for files: free bytes of data chunks, and bytes of data chunks that could be
+    /// allocated.
     pub available: u64,
 }
 
 impl Usage {
-    /// The sizes as the kernel's Btrfs computes them.
+    /// Computes the sizes as the kernel does.
     pub fn statfs(&self) -> Statfs {
         let profile = self.data_profile();
         let factor = match profile {
-            // Parity is not counted as a copy.
+            // Parity does not count as a copy.
             RaidProfile::Raid5 | RaidProfile::Raid6 => 1,
             other => other.copies() as u64,
         };
@@ -56,7 +58,7 @@ impl Usage {
         Statfs { total, free, available }
     }
 
-    /// The profile that the next data chunk would have: of those in use the one with most copies.
+    /// Returns the profile of the next data chunk: the one in use with most copies.
     fn data_profile(&self) -> RaidProfile {
         let data = self.spaces.iter().filter(|space| space.kind.contains(BlockGroupFlags::DATA));
         let profiles = data.filter(|space| space.total > 0).map(|space| space.profile);
@@ -70,41 +72,42 @@ impl Usage {
             .fold(0_u64, |sum, space| sum.saturating_add(space.total.saturating_sub(space.used)))
     }
 
-    /// Bytes of devices that further chunks of a profile could take, copies counted.
+    /// Returns the bytes of devices that further chunks of a profile could take, copies included.
     fn allocatable(&self, profile: RaidProfile) -> u64 {
         let least = if profile == RaidProfile::Dup { 2 * STRIPE } else { STRIPE };
-        let mut rooms: Vec<u64> = self
+        let mut unallocated: Vec<u64> = self
             .devices
             .iter()
             .filter(|device| !device.is_missing())
             .map(|device| device.unallocated() / STRIPE * STRIPE)
-            .filter(|room| *room > DEVICE_RESERVED + least)
-            .map(|room| room - DEVICE_RESERVED)
+            .filter(|space| *space > DEVICE_RESERVED + least)
+            .map(|space| space - DEVICE_RESERVED)
             .collect();
-        rooms.sort_unstable_by(|a, b| b.cmp(a));
+        unallocated.sort_unstable_by(|a, b| b.cmp(a));
         let (devices_least, wanted) = match profile {
             RaidProfile::Single | RaidProfile::Dup => (1, 1),
-            RaidProfile::Raid0 => (1, rooms.len()),
+            RaidProfile::Raid0 => (1, unallocated.len()),
             RaidProfile::Raid1 => (2, 2),
             RaidProfile::Raid1c3 => (3, 3),
             RaidProfile::Raid1c4 => (4, 4),
             RaidProfile::Raid10 => (2, 4),
-            RaidProfile::Raid5 => (2, rooms.len()),
-            RaidProfile::Raid6 => (3, rooms.len()),
+            RaidProfile::Raid5 => (2, unallocated.len()),
+            RaidProfile::Raid6 => (3, unallocated.len()),
         };
         let mut bytes = 0_u64;
-        // The smallest device that is left gives all it has, with as many larger ones as a chunk spans.
-        while rooms.len() >= devices_least && !rooms.is_empty() {
-            let span = wanted.min(rooms.len());
-            let take = rooms[rooms.len() - 1];
+        // Each round takes all of the smallest remaining device, and as much of as many larger ones
+        // as a chunk spans.
+        while unallocated.len() >= devices_least && !unallocated.is_empty() {
+            let span = wanted.min(unallocated.len());
+            let take = unallocated[unallocated.len() - 1];
             if take >= least {
                 bytes = bytes.saturating_add(take.saturating_mul(span as u64));
-                let first = rooms.len() - span;
-                for room in &mut rooms[first..] {
-                    *room -= take;
+                let first = unallocated.len() - span;
+                for space in &mut unallocated[first..] {
+                    *space -= take;
                 }
             }
-            rooms.pop();
+            unallocated.pop();
         }
         bytes
     }
@@ -140,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn one_device_gives_what_is_unallocated() {
+    fn unallocated_space_of_one_device_is_available() {
         let statfs = usage(RaidProfile::Single, &[4 << 30]).statfs();
         assert_eq!(statfs.total, 4 << 30);
         assert_eq!(statfs.free, (4 << 30) - (1 << 20));
@@ -148,10 +151,10 @@ mod tests {
     }
 
     #[test]
-    fn two_copies_halve_it_and_need_two_devices() {
+    fn two_copies_halve_the_space_and_need_two_devices() {
         let statfs = usage(RaidProfile::Raid1, &[4 << 30, 2 << 30]).statfs();
         assert_eq!(statfs.total, 3 << 30);
-        // The smaller device bounds what both can hold: twice its room, halved.
+        // The smaller device limits both: twice its unallocated space, halved.
         assert_eq!(statfs.available, (1 << 30) - (1 << 20) + (1 << 30) - (1 << 20));
     }
 }

@@ -1,7 +1,6 @@
-//! A superblock as it lies on a device, good or bad: for those who want to see what is wrong with it.
+//! A superblock copy as read from a device, valid or not, for tools that show it.
 //!
-//! Owns [`SuperblockCopy`]. Nothing here decides whether a file system can be opened; that is
-//! `volume::superblocks`.
+//! Owns [`SuperblockCopy`]. `volume::superblocks` decides whether a file system can be opened.
 
 use crate::errors::{Error, Result};
 use papilio_device::{Access, Device, FileDevice};
@@ -15,26 +14,26 @@ use papilio_format::{
 };
 use std::path::Path;
 
-/// What became of a superblock's checksum.
+/// Whether a superblock matches its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChecksumState {
-    /// It is that of the bytes.
+    /// The stored checksum is that of the bytes.
     Match(Checksum),
-    /// It is not.
+    /// The stored checksum differs from that of the bytes.
     Mismatch {
-        /// As stored.
+        /// The stored checksum.
         stored: Checksum,
-        /// Of the bytes.
+        /// The checksum of the bytes.
         computed: Checksum,
     },
-    /// The superblock names no algorithm that is known.
+    /// The checksum algorithm is unknown.
     UnknownType,
 }
 
-/// One copy of a superblock, nothing of it believed.
+/// One unverified copy of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SuperblockCopy {
-    /// Where it was read.
+    /// The device offset of the copy.
     pub place: PhysicalAddress,
     /// Its fields.
     pub raw: RawSuperblock,
@@ -42,22 +41,22 @@ pub struct SuperblockCopy {
 }
 
 impl SuperblockCopy {
-    /// Reads copy `mirror` (0 to 2) from the device or image at `path`; `None` where that is too small
-    /// to have it.
+    /// Reads copy `mirror` (0 to 2) from the device or image at `path`; `None` if the device is too
+    /// small for that copy.
     ///
     /// # Errors
     /// A device that cannot be opened or read, or a copy that does not exist.
     pub fn read(path: impl AsRef<Path>, mirror: usize) -> Result<Option<Self>> {
         if mirror >= SUPERBLOCK_MIRRORS {
             return Err(Error::Invalid(format!(
-                "superblock copy {mirror}: there are only copies 0 to {}",
+                "superblock copy {mirror}: only copies 0 to {} exist",
                 SUPERBLOCK_MIRRORS - 1
             )));
         }
         Self::read_at(path, superblock_offset(mirror))
     }
 
-    /// Reads what lies at `place`; `None` where the device or image ends before it does.
+    /// Reads a copy at device offset `place`; `None` if it would reach past the end of the device.
     ///
     /// # Errors
     /// A device that cannot be opened or read.
@@ -78,21 +77,21 @@ impl SuperblockCopy {
     }
 
     fn of_bytes(bytes: [u8; SUPERBLOCK_SIZE], place: PhysicalAddress) -> Self {
-        let raw = RawSuperblock::parse(&bytes).expect("a superblock's bytes are as many as its fields take");
+        let raw = RawSuperblock::parse(&bytes).expect("the buffer has the size of a superblock");
         Self { place, raw, bytes }
     }
 
-    /// Whether it has Btrfs's magic.
+    /// Whether it has the magic of Btrfs.
     pub fn has_magic(&self) -> bool {
         self.raw.magic == MAGIC
     }
 
-    /// The algorithm that it names, if there is one of that number.
+    /// Returns its checksum algorithm, if it is known.
     pub fn checksum_type(&self) -> Option<ChecksumType> {
         ChecksumType::from_raw(self.raw.csum_type).ok()
     }
 
-    /// Whether its checksum is that of its bytes.
+    /// Compares its checksum with that of its bytes.
     pub fn checksum(&self) -> ChecksumState {
         let Some(algorithm) = self.checksum_type() else { return ChecksumState::UnknownType };
         let stored = algorithm.stored(&self.bytes);
@@ -103,20 +102,20 @@ impl SuperblockCopy {
         }
     }
 
-    /// What a mount would make of it.
+    /// Verifies it as a mount does.
     ///
     /// # Errors
-    /// The first thing wrong with it.
+    /// The first fault found.
     pub fn verify(&self) -> Result<Superblock, SuperblockError> {
         Superblock::parse(&self.bytes, self.place)
     }
 
-    /// The system chunks, as far as the array can be decoded, and what stopped that.
+    /// Returns the system chunks up to the first that cannot be decoded, and the error of that one.
     pub fn system_chunks(&self) -> (Vec<(LogicalAddress, ChunkItem)>, Option<Corrupt>) {
         let size = self.raw.sys_chunk_array_size as usize;
         let Some(mut rest) = self.raw.sys_chunk_array.get(..size) else {
             let value = u64::from(self.raw.sys_chunk_array_size);
-            let why = "more than the array has";
+            let why = "exceeds the array";
             debug_assert!(size > SYSTEM_CHUNK_ARRAY_SIZE);
             return (Vec::new(), Some(Corrupt::field("superblock", "sys_chunk_array_size", value, why)));
         };
@@ -137,7 +136,7 @@ impl SuperblockCopy {
         (chunks, None)
     }
 
-    /// Its 4,096 bytes.
+    /// Returns its 4,096 bytes.
     pub fn as_bytes(&self) -> &[u8; SUPERBLOCK_SIZE] {
         &self.bytes
     }
@@ -148,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn nonsense_is_shown_as_far_as_it_goes() {
+    fn invalid_copies_can_be_shown() {
         let copy = SuperblockCopy::of_bytes([0xff; SUPERBLOCK_SIZE], PhysicalAddress(65536));
         assert!(!copy.has_magic());
         assert_eq!(copy.checksum(), ChecksumState::UnknownType);

@@ -1,8 +1,8 @@
-//! What a tree is made of: its blocks, how full they are, and how far apart siblings lie.
+//! Statistics of a tree: its blocks, how full they are, and the distances between siblings.
 //!
-//! Owns [`TreeStats`]. Seeks and clusters are counted as `btrfs inspect-internal tree-stats` counts
-//! them: over each internal block and its children in turn, a child that does not follow right behind
-//! the block before it is a seek.
+//! Owns [`TreeStats`]. Seeks and clusters are counted as by `btrfs inspect-internal tree-stats`:
+//! among an internal block and its children, in order, a block not adjacent to the one before it is
+//! a seek.
 
 use crate::btree::Forest;
 use crate::errors::{Error, Result};
@@ -14,10 +14,10 @@ use papilio_format::{ItemType, LogicalAddress, TreeId};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Errors kept at most; further ones are counted.
+/// Most errors that are kept; further ones are only counted.
 const KEPT_ERRORS: usize = 32;
 
-/// What one tree is made of.
+/// Statistics of one tree.
 #[derive(Debug)]
 pub struct TreeStats {
     /// The tree.
@@ -30,38 +30,38 @@ pub struct TreeStats {
     pub items: u64,
     /// Bytes of items, without their headers.
     pub item_bytes: u64,
-    /// Bytes of leaves that nothing uses.
+    /// Unused bytes of leaves.
     pub leaf_free_bytes: u64,
-    /// Bytes of internal blocks that nothing uses.
+    /// Unused bytes of internal blocks.
     pub node_free_bytes: u64,
     /// Bytes of file data inside leaves, as stored.
     pub inline_bytes: u64,
-    /// How far blocks lie from each other.
+    /// Distances between blocks.
     pub layout: Layout,
     /// The first few blocks that could not be read.
     pub errors: Vec<Error>,
-    /// How many could not be read.
+    /// The number of blocks that could not be read.
     pub bad_blocks: u64,
 }
 
-/// How far a tree's blocks lie from each other, by logical address.
+/// Distances between the blocks of a tree, by logical address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// Seeks to a later address.
+    /// Seeks to a higher address.
     pub forward_seeks: u64,
-    /// Seeks to an earlier one.
+    /// Seeks to a lower address.
     pub backward_seeks: u64,
-    /// Bytes that all seeks skip.
+    /// Sum of the distances of all seeks, in bytes.
     pub seek_bytes: u64,
-    /// How often each distance in bytes occurs.
+    /// Number of seeks by distance in bytes.
     pub seeks_by_distance: BTreeMap<u64, u64>,
-    /// Runs of more than one adjacent block that a seek ended.
+    /// Runs of two or more adjacent blocks that end with a seek.
     pub clusters: u64,
-    /// Bytes of them.
+    /// Bytes of all clusters.
     pub cluster_bytes: u64,
-    /// Bytes of the smallest; 0 if there is none.
+    /// Bytes of the smallest cluster; 0 if there is none.
     pub cluster_min: u64,
-    /// Bytes of the largest; of one block if there is none.
+    /// Bytes of the largest cluster; of one block if there is none.
     pub cluster_max: u64,
     /// The lowest address of a block.
     pub lowest: LogicalAddress,
@@ -70,27 +70,27 @@ pub struct Layout {
 }
 
 impl TreeStats {
-    /// Levels of the tree, 1 for a single leaf.
+    /// Returns the number of levels, 1 for a single leaf.
     pub fn levels(&self) -> usize {
         usize::from(self.root.level) + 1
     }
 
-    /// All blocks that could be read.
+    /// Returns the number of blocks that could be read.
     pub fn blocks(&self) -> u64 {
         self.blocks_by_level.iter().sum()
     }
 
-    /// The leaves among them.
+    /// Returns the number of leaves that could be read.
     pub fn leaves(&self) -> u64 {
         self.blocks_by_level[0]
     }
 
-    /// Bytes of all blocks.
+    /// Returns the bytes of all blocks that could be read.
     pub fn bytes(&self) -> u64 {
         self.blocks().saturating_mul(self.block_bytes.into())
     }
 
-    /// The part of the leaves that is in use, 0 to 1.
+    /// Returns the used fraction of the leaves, 0 to 1.
     pub fn leaf_fill(&self) -> f64 {
         match self.leaves().saturating_mul(self.block_bytes.into()) {
             0 => 0.0,
@@ -138,12 +138,12 @@ impl Layout {
         }
     }
 
-    /// All seeks.
+    /// Returns the number of seeks.
     pub fn seeks(&self) -> u64 {
         self.forward_seeks + self.backward_seeks
     }
 
-    /// Bytes from the lowest block to the highest.
+    /// Returns the bytes from the lowest block to the highest.
     pub fn spread(&self) -> u64 {
         self.highest.0 - self.lowest.0
     }
@@ -158,8 +158,8 @@ impl Layout {
         let mut last = parent;
         let mut cluster = block_bytes;
         for child in children {
-            // Blocks that were read lie in chunks, whose ends fit 64 bits; a pointer to one that
-            // cannot be read may lie anywhere.
+            // The end of a block that was read fits 64 bits, as that of its chunk does. A pointer
+            // to an unreadable block can have any address.
             let adjacent = last.0.saturating_add(block_bytes);
             if adjacent == child.0 {
                 cluster += block_bytes;
@@ -191,10 +191,10 @@ impl Layout {
     }
 }
 
-/// What the trees with id `id` are made of: one, but for logs and relocation trees.
+/// Returns the statistics of the trees with id `id`. Only logs and relocation trees can be several.
 ///
 /// # Errors
-/// As [`dump::roots_of`]. Blocks that cannot be read are part of the answer.
+/// As [`dump::roots_of`]. Blocks that cannot be read are part of the statistics.
 pub(crate) fn tree_stats(trees: &Trees, id: TreeId) -> Result<Vec<TreeStats>> {
     let roots = dump::roots_of(trees, id)?;
     Ok(roots.into_iter().map(|root| stats_of(trees.forest(), root)).collect())
@@ -237,7 +237,7 @@ mod tests {
     fn seeks_and_clusters() {
         let block = 4096;
         let mut layout = Layout::new(LogicalAddress(10 * 4096), block);
-        // Two right behind the parent, then a jump ahead to a lone block, then one back.
+        // Two blocks adjacent to the parent, then a seek forward and a seek backward.
         let children = [11, 12, 20, 5].map(|index| LogicalAddress(index * 4096));
         layout.add(LogicalAddress(10 * 4096), children.into_iter(), block);
         assert_eq!((layout.forward_seeks, layout.backward_seeks), (1, 1));
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn pointers_beyond_sense_do_not_overflow() {
+    fn absurd_pointers_do_not_overflow() {
         let mut layout = Layout::new(LogicalAddress(u64::MAX - 4095), 4096);
         let children = [LogicalAddress(4096), LogicalAddress(u64::MAX - 4095)];
         layout.add(LogicalAddress(u64::MAX - 4095), children.into_iter(), 4096);

@@ -1,11 +1,11 @@
-//! How the space of a file system is used: what is allocated on which device, and what of it is in
-//! use.
+//! How the space of a file system is used: allocated and used bytes by profile and device.
 //!
-//! Owns [`Usage`]. Chunks give what is allocated; block groups, of which each chunk has one, what is
-//! used. A block group is found by one seek from its chunk's start, wherever the items are, so that an
-//! extent tree of millions of items costs no more than its chunks. Kernel counterparts:
-//! `btrfs_ioctl_space_info` (`fs/btrfs/ioctl.c`), `btrfs_update_global_block_rsv`
-//! (`fs/btrfs/block-rsv.c`).
+//! Owns [`Usage`]. Chunks are the allocated space; the block group of each chunk has its used
+//! bytes. One seek finds the block group of a chunk, so that the cost depends on the number of
+//! chunks, not on the size of the extent tree.
+//!
+//! Kernel counterparts: `btrfs_ioctl_space_info` (`fs/btrfs/ioctl.c`),
+//! `btrfs_update_global_block_rsv` (`fs/btrfs/block-rsv.c`).
 
 use crate::btree::{Cursor, Tree};
 use crate::errors::Result;
@@ -18,38 +18,38 @@ use papilio_format::items::chunk::RaidProfile;
 use papilio_format::{DeviceId, ItemType, Key, TreeId, Uuid, objectid};
 use std::collections::BTreeMap;
 
-/// The most that the kernel reserves (`btrfs_update_global_block_rsv`).
+/// Most bytes that the kernel reserves (`btrfs_update_global_block_rsv`).
 const GLOBAL_RESERVE_MAX: u64 = 512 << 20;
-/// Tree changes that deleting a file may take (`BTRFS_UNLINK_METADATA_UNITS`).
+/// Tree changes that deleting a file can take (`BTRFS_UNLINK_METADATA_UNITS`).
 const UNLINK_UNITS: u64 = 6;
-/// Unallocated space that is not worth counting as free, as `btrfs filesystem usage` has it.
+/// Unallocated bytes below which they do not count as free, as in `btrfs filesystem usage`.
 const UNALLOCATABLE: u64 = 16 << 20;
 
-/// What chunks of one type and one profile come to.
+/// The space of all chunks of one type and one profile.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SpaceUsage {
-    /// What they hold: data, metadata, system, or data and metadata mixed.
+    /// The type: data, metadata, system, or data and metadata mixed.
     pub kind: BlockGroupFlags,
-    /// How they are spread.
+    /// The profile.
     pub profile: RaidProfile,
-    /// Bytes that they can hold.
+    /// Capacity in bytes.
     pub total: u64,
-    /// Bytes that they hold.
+    /// Used bytes.
     pub used: u64,
-    /// Bytes that they take on devices.
+    /// Bytes of devices that the chunks take.
     pub raw_total: u64,
-    /// Bytes that what they hold takes on devices, all copies and parity counted.
+    /// Bytes of devices that the used bytes take, all copies and parity included.
     pub raw_used: u64,
 }
 
 impl SpaceUsage {
-    /// The name of what they hold: `Data`, `Metadata`, `System` or `Data+Metadata`.
+    /// Returns the name of the type: `Data`, `Metadata`, `System` or `Data+Metadata`.
     pub fn kind_name(&self) -> &'static str {
         kind_name(self.kind)
     }
 }
 
-/// The name of what chunks of a type hold, as `btrfs filesystem df` has it.
+/// Returns the name of a chunk type, as in `btrfs filesystem df`.
 pub(crate) fn kind_name(kind: BlockGroupFlags) -> &'static str {
     let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
     match kind & BlockGroupFlags::TYPE_MASK {
@@ -64,34 +64,34 @@ pub(crate) fn kind_name(kind: BlockGroupFlags) -> &'static str {
 /// One device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceUsage {
-    /// Its number.
+    /// Its id.
     pub devid: DeviceId,
     /// Its UUID.
     pub uuid: Uuid,
-    /// Its path; `None` where it is missing.
+    /// Its path; `None` if it is missing.
     pub path: Option<String>,
-    /// Bytes of it that the file system has.
+    /// Bytes of it that belong to the file system.
     pub total: u64,
-    /// Bytes that it really has; `None` where it is missing.
+    /// Its actual size in bytes; `None` if it is missing.
     pub size: Option<u64>,
-    /// Bytes that its device item says are allocated.
+    /// Allocated bytes according to its device item.
     pub allocated: u64,
-    /// Bytes that chunks of each type and profile take on it, in the order of [`Usage::spaces`].
+    /// Bytes of chunks of each type and profile on it, in the order of [`Usage::spaces`].
     pub by_space: Vec<u64>,
 }
 
 impl DeviceUsage {
-    /// Whether it is not there.
+    /// Whether it is missing.
     pub fn is_missing(&self) -> bool {
         self.path.is_none()
     }
 
-    /// Bytes that no chunk takes.
+    /// Returns the bytes that no chunk takes.
     pub fn unallocated(&self) -> u64 {
         self.total.saturating_sub(self.by_space.iter().fold(0, |sum, bytes| sum.saturating_add(*bytes)))
     }
 
-    /// Bytes of the device beyond what the file system has.
+    /// Returns the bytes of the device after the end of the file system.
     pub fn slack(&self) -> u64 {
         self.size.unwrap_or(0).saturating_sub(self.total)
     }
@@ -100,73 +100,73 @@ impl DeviceUsage {
 /// How the space of a file system is used.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Usage {
-    /// By type and profile: data, system, metadata (the order of `btrfs filesystem df`), each from
-    /// the simplest profile on.
+    /// Space by type and profile: data, system, metadata (the order of `btrfs filesystem df`), each
+    /// from the simplest profile on.
     pub spaces: Vec<SpaceUsage>,
-    /// Device by device, by number.
+    /// The devices, by id.
     pub devices: Vec<DeviceUsage>,
-    /// Bytes of metadata space that the kernel would keep back after mounting. An estimate from the
-    /// sizes of trees on disk; the kernel's own number also follows what is in memory.
+    /// Bytes of metadata space that the kernel reserves after mounting, estimated from the sizes of
+    /// trees on disk. The kernel's own number depends on its state in memory, too.
     pub global_reserve: u64,
-    /// Chunks that have no block group: nothing is known of what they hold.
+    /// Number of chunks without a block group, whose used bytes are unknown.
     pub chunks_without_block_group: u64,
 }
 
 impl Usage {
-    /// Bytes of all devices.
+    /// Returns the bytes of all devices.
     pub fn device_size(&self) -> u64 {
         sum(self.devices.iter().map(|device| device.total))
     }
 
-    /// Bytes of devices that chunks take.
+    /// Returns the bytes of devices that chunks take.
     pub fn allocated(&self) -> u64 {
         sum(self.spaces.iter().map(|space| space.raw_total))
     }
 
-    /// Bytes of devices that no chunk takes.
+    /// Returns the bytes of devices that no chunk takes.
     pub fn unallocated(&self) -> u64 {
         self.device_size().saturating_sub(self.allocated())
     }
 
-    /// Bytes of missing devices.
+    /// Returns the bytes of missing devices.
     pub fn missing(&self) -> u64 {
         sum(self.devices.iter().filter(|device| device.is_missing()).map(|device| device.total))
     }
 
-    /// Bytes of devices that the file system does not have.
+    /// Returns the bytes of devices after the end of the file system.
     pub fn slack(&self) -> u64 {
         sum(self.devices.iter().map(DeviceUsage::slack))
     }
 
-    /// Bytes of devices that are in use.
+    /// Returns the used bytes of devices.
     pub fn used(&self) -> u64 {
         sum(self.spaces.iter().map(|space| space.raw_used))
     }
 
-    /// Whether block groups hold data and metadata together.
+    /// Whether block groups have both data and metadata.
     pub fn is_mixed(&self) -> bool {
         let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
         self.spaces.iter().any(|space| space.kind.contains(mixed))
     }
 
-    /// Whether some type has chunks of more than one profile.
+    /// Whether any type has chunks of more than one profile.
     pub fn has_multiple_profiles(&self) -> bool {
         self.spaces.windows(2).any(|pair| pair[0].kind == pair[1].kind)
     }
 
-    /// Bytes on devices for a byte of data; 1 where there is no data chunk.
+    /// Returns the bytes on devices for a byte of data; 1 without data chunks.
     pub fn data_ratio(&self) -> f64 {
         self.ratio(BlockGroupFlags::DATA)
     }
 
-    /// Bytes on devices for a byte of metadata; 1 where there is no metadata chunk.
+    /// Returns the bytes on devices for a byte of metadata; 1 without metadata chunks.
     pub fn metadata_ratio(&self) -> f64 {
         self.ratio(BlockGroupFlags::METADATA)
     }
 
-    /// Bytes of data that would still fit: the estimate with unallocated space filled at the ratio of
-    /// data, and the one with it filled at the worst ratio there is, as `btrfs filesystem usage`
-    /// computes them.
+    /// Returns two estimates of the bytes of data that still fit, as `btrfs filesystem usage`
+    /// computes them: with unallocated space filled at the ratio of data, and at the worst ratio of
+    /// any profile.
     pub fn free(&self) -> (u64, u64) {
         let data = || self.spaces.iter().filter(|space| space.kind.contains(BlockGroupFlags::DATA));
         let unused = sum(data().map(|space| space.raw_total.saturating_sub(space.raw_used)));
@@ -202,17 +202,18 @@ fn sum(bytes: impl Iterator<Item = u64>) -> u64 {
     bytes.fold(0, u64::saturating_add)
 }
 
-/// Bytes over a ratio of at least 1, rounded down.
+/// Divides bytes by a ratio of at least 1, rounded down.
 fn divide(bytes: u64, ratio: f64) -> u64 {
     (bytes as f64 / ratio) as u64
 }
 
-/// The order in which types are shown, then profiles.
+/// Orders spaces for display, by type and then by profile.
 type SpaceKey = (u8, u64, RaidProfile);
 
 fn space_key(flags: BlockGroupFlags, profile: RaidProfile) -> SpaceKey {
     let kind = flags & BlockGroupFlags::TYPE_MASK;
-    // The bits ascend in the order of `btrfs filesystem df`: data, system, metadata; mixed with data.
+    // Ascending bits are the order of `btrfs filesystem df`: data, system, metadata. Mixed chunks
+    // sort with data.
     (u8::from(!kind.contains(BlockGroupFlags::DATA)), kind.bits(), profile)
 }
 
@@ -256,7 +257,7 @@ pub(crate) fn usage(trees: &Trees) -> Result<Usage> {
     })
 }
 
-/// Bytes in use of the chunk's block group; `None` where it has none.
+/// Returns the used bytes of the chunk's block group; `None` if it has none.
 fn block_group_used(tree: &Tree, cursor: &mut Cursor<'_>, chunk: &Chunk) -> Result<Option<u64>> {
     cursor.seek(&Key::new(chunk.start().0, ItemType::BLOCK_GROUP_ITEM, 0))?;
     let Some(item) = cursor.item() else { return Ok(None) };
@@ -269,8 +270,8 @@ fn block_group_used(tree: &Tree, cursor: &mut Cursor<'_>, chunk: &Chunk) -> Resu
 
 fn add_chunk(spaces: &mut BTreeMap<SpaceKey, SpaceUsage>, chunk: &Chunk, used: u64) {
     let raw_total = stripe_bytes(chunk).saturating_mul(chunk.stripes().len() as u64);
-    // A chunk is never empty, and its block group holds no more than it: no division by 0, no overflow
-    // but with a length that contradicts the chunk's.
+    // The length of a chunk is never 0. The result overflows only if the block group claims more
+    // used bytes than the chunk has.
     let raw_used = u128::from(used) * u128::from(raw_total) / u128::from(chunk.length());
     let space = spaces.entry(space_key(chunk.flags(), chunk.profile())).or_insert_with(|| SpaceUsage {
         kind: chunk.flags() & BlockGroupFlags::TYPE_MASK,
@@ -286,7 +287,7 @@ fn add_chunk(spaces: &mut BTreeMap<SpaceKey, SpaceUsage>, chunk: &Chunk, used: u
     space.raw_used = space.raw_used.saturating_add(u64::try_from(raw_used).unwrap_or(u64::MAX));
 }
 
-/// Bytes that each stripe of a chunk takes.
+/// Returns the bytes of each stripe of a chunk.
 fn stripe_bytes(chunk: &Chunk) -> u64 {
     chunk.length() / chunk.profile().data_stripes(chunk.stripes().len()).max(1) as u64
 }
@@ -318,12 +319,13 @@ fn device_usage<'a>(
     }
 }
 
-/// What the kernel would reserve: the size of the trees that every commit changes, within limits.
+/// Returns the kernel's global reserve: the size of the trees that every commit changes, within
+/// limits.
 fn global_reserve(trees: &Trees, compat_ro: CompatRoFeatures) -> Result<u64> {
     let counted: [TreeId; 4] =
         [objectid::EXTENT_TREE, objectid::CSUM_TREE, objectid::FREE_SPACE_TREE, objectid::BLOCK_GROUP_TREE];
     let mut tree_bytes = 0u64;
-    // One for the root tree, whose own size no item records.
+    // One for the root tree, whose size is not recorded.
     let mut units = 1;
     for id in counted {
         if let Some(open) = trees.find(id)? {
@@ -335,7 +337,7 @@ fn global_reserve(trees: &Trees, compat_ro: CompatRoFeatures) -> Result<u64> {
         true => 2 * UNLINK_UNITS,
         false => UNLINK_UNITS,
     };
-    // A unit is a path of 8 nodes, each of which may be split.
+    // A unit is a path of 8 nodes, any of which may split.
     let unit = u64::from(trees.forest().volume().geometry().node_size) * 8 * 2;
     let least = (units + UNLINK_UNITS + delayed_refs) * unit;
     Ok(tree_bytes.max(least).min(GLOBAL_RESERVE_MAX))
@@ -364,8 +366,8 @@ mod tests {
     }
 
     #[test]
-    fn numbers_of_a_fresh_file_system() {
-        // As `btrfs filesystem usage -b` showed them for a kernel-made one.
+    fn numbers_of_a_new_file_system() {
+        // From `btrfs filesystem usage -b` for a file system of the kernel.
         let usage = usage_of(
             vec![
                 space(BlockGroupFlags::DATA, RaidProfile::Single, 8_388_608, 5_242_880, 1),
@@ -385,7 +387,7 @@ mod tests {
     }
 
     #[test]
-    fn mixed_groups_keep_the_reserve_back() {
+    fn mixed_groups_subtract_the_reserve() {
         let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
         let usage = usage_of(vec![space(mixed, RaidProfile::Single, 8 << 20, 2 << 20, 1)], 9 << 20);
         assert!(usage.is_mixed());
@@ -394,7 +396,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_beyond_sense_do_not_overflow() {
+    fn absurd_sizes_do_not_overflow() {
         let mut usage = usage_of(
             vec![
                 space(BlockGroupFlags::DATA, RaidProfile::Single, u64::MAX, 1, 1),

@@ -1,9 +1,9 @@
-//! File systems that the kernel wrote have no finding, whatever their shape.
+//! File systems of every preset that the kernel wrote have no findings.
 
 use papilio::{CheckOptions, OpenOptions};
 use papilio_oracle::{Need, Scratch, TreeSpec, matrix, require};
 
-/// Those that differ in what a check looks at.
+/// Presets that differ in structures that the check reads.
 const SOME: [&str; 12] = [
     "default",
     "sha256",
@@ -19,9 +19,9 @@ const SOME: [&str; 12] = [
     "simple-quota",
 ];
 
-/// With `PAPILIO_LONG=1` all shapes, else some.
+/// With `PAPILIO_LONG=1` all presets, else some.
 #[test]
-fn what_the_kernel_wrote_is_clean() {
+fn file_systems_of_the_kernel_are_clean() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
@@ -36,7 +36,7 @@ fn what_the_kernel_wrote_is_clean() {
         mounted.unmount().expect("unmount");
         let (first, others) = images.paths().split_first().expect("an image");
         let open = others.iter().fold(OpenOptions::new(), |open, path| open.device(path));
-        let report = papilio::check(first, &open, &CheckOptions::new().data_csum(true)).expect("devices");
+        let report = papilio::check(first, &open, &CheckOptions::new().data_csum(true)).expect("check");
         let statistics = &report.statistics;
         println!("{:<24} {statistics:?} {:?}", preset.name, report.notes);
         assert!(statistics.files > 500 && statistics.subvolumes > 5, "{}: {statistics:?}", preset.name);

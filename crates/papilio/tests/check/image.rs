@@ -1,7 +1,7 @@
-//! An image in memory whose trees can be edited: finds items, changes them, repairs checksums.
+//! An image in memory whose trees can be edited: finds and changes items, and repairs checksums.
 //!
-//! Shares nothing with the code under test but the on-disk types. Only single and DUP chunks on one
-//! device, as the images of these tests have them.
+//! Shares only the on-disk types with the code under test. Supports one device with SINGLE and DUP
+//! chunks, as the images of these tests have.
 
 use papilio::format::items::chunk::{ChunkItem, RaidProfile};
 use papilio::format::items::root::RootItem;
@@ -17,7 +17,7 @@ use std::sync::Arc;
 /// Items of a leaf, decoded.
 pub type Items = Vec<(Key, Vec<u8>)>;
 
-/// The image.
+/// An image that tests edit.
 pub struct Image {
     pub device: Arc<MemoryDevice>,
     pub superblock: Superblock,
@@ -43,7 +43,7 @@ impl Image {
         image
     }
 
-    /// Where the copies of a byte lie.
+    /// Returns the device offset of each copy of a byte.
     pub fn copies(&self, address: LogicalAddress) -> Vec<PhysicalAddress> {
         let covers = |(start, chunk): &&(LogicalAddress, ChunkItem)| {
             address.checked_since(*start).is_some_and(|offset| offset < chunk.length)
@@ -60,12 +60,12 @@ impl Image {
         bytes
     }
 
-    /// Writes all copies of a block, with a right checksum.
+    /// Writes all copies of a block, with its checksum.
     pub fn write_block(&self, address: LogicalAddress, mut bytes: Vec<u8>) {
         let sum = self.geometry.checksum_type.compute(&bytes[32..]);
         bytes[..32].copy_from_slice(sum.padded());
         for place in self.copies(address) {
-            self.device.write_at(&bytes, place).expect("room");
+            self.device.write_at(&bytes, place).expect("a place on the device");
         }
     }
 
@@ -76,7 +76,7 @@ impl Image {
         self.write_block(address, bytes);
     }
 
-    /// Flips bits of one byte in the first `copies` copies, checksums left alone.
+    /// Flips bits of one byte in the first `copies` copies; leaves the checksums as they are.
     pub fn flip(&self, address: LogicalAddress, copies: usize) {
         for place in self.copies(address).into_iter().take(copies) {
             let mut byte = [0];
@@ -88,11 +88,11 @@ impl Image {
     /// Writes the superblock to all copies.
     pub fn write_superblock(&self) {
         for place in [superblock_offset(0), superblock_offset(1)] {
-            self.device.write_at(&self.superblock.to_bytes(place), place).expect("room");
+            self.device.write_at(&self.superblock.to_bytes(place), place).expect("a place on the device");
         }
     }
 
-    /// The root block of a tree.
+    /// Returns the root block of a tree.
     pub fn root(&self, tree: TreeId) -> LogicalAddress {
         match tree {
             objectid::ROOT_TREE => return self.superblock.raw.root,
@@ -108,7 +108,7 @@ impl Image {
         root.unwrap_or_else(|| panic!("tree {tree} exists"))
     }
 
-    /// All blocks of a tree in order, parents first.
+    /// Returns all blocks of a tree in order, parents first.
     pub fn blocks(&self, tree: TreeId) -> Vec<LogicalAddress> {
         let mut blocks = Vec::new();
         let mut stack = vec![self.root(tree)];
@@ -131,17 +131,17 @@ impl Image {
         self.node(&self.read_block(address), address).level()
     }
 
-    /// How many children a block has.
+    /// Returns the number of children of a block.
     pub fn children(&self, address: LogicalAddress) -> usize {
         self.node(&self.read_block(address), address).len()
     }
 
-    /// The leaves of a tree in order.
+    /// Returns the leaves of a tree in order.
     pub fn leaves(&self, tree: TreeId) -> Vec<LogicalAddress> {
         self.blocks(tree).into_iter().filter(|block| self.level(*block) == 0).collect()
     }
 
-    /// A block with children of a tree that has one.
+    /// Returns the root of a tree; asserts that it has children.
     pub fn internal(&self, tree: TreeId) -> LogicalAddress {
         let root = self.root(tree);
         assert!(self.level(root) > 0, "tree {tree} has more than one block");
@@ -157,7 +157,7 @@ impl Image {
         }
     }
 
-    /// The first item that does not start its leaf and that `wanted` takes.
+    /// Returns the first item that `wanted` accepts and that is not the first of its leaf.
     pub fn find(&self, tree: TreeId, mut wanted: impl FnMut(&Key, &[u8]) -> bool) -> (Key, Vec<u8>) {
         let mut found = None;
         let mut last = None;
@@ -170,7 +170,7 @@ impl Image {
         found.expect("an item to plant a fault in")
     }
 
-    /// Rewrites the leaf that holds `key`, or where it would be.
+    /// Rewrites the leaf that has `key`, or in which it would be inserted.
     pub fn edit_leaf(&self, tree: TreeId, key: &Key, edit: impl FnOnce(&mut Items)) {
         let mut target = None;
         for leaf in self.leaves(tree) {
@@ -250,7 +250,7 @@ fn encode_leaf(old: &[u8], items: &Items) -> Vec<u8> {
     let mut end = old.len() - NodeHeader::SIZE;
     for (slot, (key, data)) in items.iter().enumerate() {
         end -= data.len();
-        assert!(end >= (slot + 1) * ItemHeader::SIZE, "the leaf has room");
+        assert!(end >= (slot + 1) * ItemHeader::SIZE, "the items fit into the leaf");
         let item = ItemHeader { key: *key, offset: end as u32, size: data.len() as u32 };
         let start = NodeHeader::SIZE + slot * ItemHeader::SIZE;
         bytes[start..][..ItemHeader::SIZE].copy_from_slice(&item.to_bytes());

@@ -1,6 +1,8 @@
-//! The table of planted faults: each is found, and as what it is.
+//! A table of planted faults: the check reports each with the expected kind of finding.
 
 use crate::image::Image;
+use crate::in_memory::{check, crashed};
+use papilio::FindingKind;
 use papilio::format::items::back_ref::{BackRef, DataRef};
 use papilio::format::items::block_group::{BlockGroupFlags, BlockGroupItem};
 use papilio::format::items::device::{DeviceExtent, DeviceItem};
@@ -13,7 +15,6 @@ use papilio::format::items::inode_ref::InodeRefs;
 use papilio::format::items::root::RootItem;
 use papilio::format::superblock::superblock_offset;
 use papilio::format::{Generation, ItemType, Key, LogicalAddress, PhysicalAddress, TreeId, objectid};
-use papilio::{CheckOptions, CheckReport, FindingKind, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
 use papilio_oracle::mkfs::Quota;
 use papilio_oracle::{FileSystemSpec, Need, Scratch, TreeSpec, require};
@@ -39,7 +40,7 @@ fn fault(name: impl Into<String>, expected: FindingKind, plant: impl Fn(&mut Ima
     Fault { name: name.into(), expected, plant: Box::new(plant) }
 }
 
-/// An image with small nodes, so that every tree of some size has levels, and with all kinds of trees.
+/// Makes an image with trees of all kinds. Small nodes give larger trees several levels.
 fn make() -> MemoryDevice {
     let scratch = Scratch::new(256 << 20).expect("a scratch folder");
     let spec = FileSystemSpec { nodesize: Some(4096), quota: Quota::Full, ..FileSystemSpec::default() };
@@ -49,11 +50,6 @@ fn make() -> MemoryDevice {
     tree.populate(mounted.path()).expect("populate");
     mounted.unmount().expect("unmount");
     MemoryDevice::from_image(&images.paths()[0]).expect("memory")
-}
-
-fn check(device: Arc<MemoryDevice>) -> CheckReport {
-    let options = CheckOptions::new().data_csum(true);
-    papilio::check_devices(vec![device as Arc<dyn Device>], &OpenOptions::new(), &options).expect("a report")
 }
 
 #[test]
@@ -68,7 +64,7 @@ fn every_planted_fault_is_found() {
     let mut missed = Vec::new();
     println!("| planted fault | expected | found |\n|---|---|---|");
     for fault in all_faults().iter().filter(|fault| fault.name.contains(&only)) {
-        let report = check(images.plant(fault));
+        let report = check(&images.plant(fault));
         let kinds: Vec<String> =
             report.counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
         println!("| {} | {} | {} |", fault.name, fault.expected, kinds.join(", "));
@@ -82,8 +78,8 @@ fn every_planted_fault_is_found() {
     assert!(missed.is_empty(), "missed: {missed:#?}");
 }
 
-/// Kernel-made images, each clean before any fault. Where the kernel puts things differs from run to
-/// run, and a leaf may be too full for a fault: then another image is made.
+/// Images that the kernel made, each clean before any fault. The kernel's layout differs between
+/// runs, and a leaf may be too full for a fault: the fault then goes into another image.
 #[derive(Default)]
 struct Images {
     made: Vec<MemoryDevice>,
@@ -95,14 +91,14 @@ impl Images {
     fn get(&mut self, index: usize) -> &MemoryDevice {
         while self.made.len() <= index {
             let device = make();
-            let clean = check(Arc::new(device.snapshot()));
+            let clean = check(&crashed(&device));
             assert!(clean.counts.is_empty(), "before any fault: {:#?}", clean.findings);
             self.made.push(device);
         }
         &self.made[index]
     }
 
-    /// A copy with the fault in it.
+    /// Returns a copy of an image with the fault.
     fn plant(&mut self, fault: &Fault) -> Arc<MemoryDevice> {
         for index in 0..Self::MOST {
             let mut image = Image::new(self.get(index).snapshot());
@@ -128,7 +124,7 @@ fn all_faults() -> Vec<Fault> {
     all
 }
 
-/// One byte, in one copy and in all copies, of a block of each tree.
+/// A flipped byte in a block of each tree, in one copy and in all copies.
 fn flipped_bytes() -> Vec<Fault> {
     let trees: [(&str, TreeId); 9] = [
         ("root", ROOTS),
@@ -171,7 +167,7 @@ fn a_subvolume(image: &Image) -> TreeId {
     TreeId(image.find(ROOTS, |key, data| is_subvolume(key, data) && key.objectid < 1 << 40).0.objectid)
 }
 
-/// Blocks that are whole, but not what their parents say.
+/// Blocks with good checksums that contradict their parents.
 fn tree_faults() -> Vec<Fault> {
     vec![
         fault("a pointer's generation", FindingKind::BlockGeneration, |image| {
@@ -192,7 +188,7 @@ fn tree_faults() -> Vec<Fault> {
         }),
         fault("a block's level", FindingKind::BlockLevel, |image| {
             let parent = image.internal(FS);
-            assert!(image.level(parent) > 1, "its children are no leaves");
+            assert!(image.level(parent) > 1, "the children are internal nodes");
             let leaf = *image.leaves(FS).last().unwrap();
             image.edit_pointer(parent, 1, |pointer| pointer.address = leaf);
         }),
@@ -227,7 +223,7 @@ fn tree_faults() -> Vec<Fault> {
             image.edit_pointer(parent, 0, |pointer| first = Some(pointer.address));
             image.edit_pointer(parent, 1, |pointer| pointer.address = first.unwrap());
         }),
-        fault("a pointer out of all chunks", FindingKind::Unmapped, |image| {
+        fault("a pointer outside all chunks", FindingKind::Unmapped, |image| {
             let parent = image.internal(FS);
             image.edit_pointer(parent, 1, |pointer| pointer.address = LogicalAddress(1 << 50));
         }),
@@ -237,7 +233,7 @@ fn tree_faults() -> Vec<Fault> {
     ]
 }
 
-/// A data extent with one inline back reference, as (key, bytes, reference).
+/// Finds a data extent with one inline back reference; returns its key, bytes and reference.
 fn data_extent(image: &Image) -> (Key, Vec<u8>, DataRef) {
     let one = |data: &[u8]| {
         ExtentItem::parse(ItemType::EXTENT_ITEM, data).ok().and_then(|item| {
@@ -263,7 +259,7 @@ fn edit_data_ref(image: &Image, edit: impl Fn(&mut ExtentHeader, &mut DataRef)) 
     image.edit(EXTENTS, &key, |data| *data = ExtentItem::encode(&header, None, &[reference.into()]));
 }
 
-/// A tree block's extent item with one back reference.
+/// Finds the extent item of a tree block with one back reference.
 fn block_extent(image: &Image) -> (Key, ExtentHeader, BackRef) {
     let (key, data) = image.find(EXTENTS, |key, data| {
         let item = ExtentItem::parse(key.item_type, data);
@@ -279,7 +275,7 @@ fn edit_block_extent(image: &Image, edit: impl Fn(&mut ExtentHeader)) {
     image.edit(EXTENTS, &key, |data| *data = ExtentItem::encode(&header, None, &[reference]));
 }
 
-/// Says of a leaf with data that its references are full ones, which they are not.
+/// Sets the FULL_BACKREF flag of a leaf with data whose references are not full ones.
 fn set_full_back_ref(image: &mut Image) {
     let leaf = image.leaves(FS).into_iter().find(|leaf| {
         let mut found = false;
@@ -326,14 +322,14 @@ fn reference_faults() -> Vec<Fault> {
             let key = block_extent(image).0;
             image.remove(EXTENTS, &key);
         }),
-        fault("a back reference too many", FindingKind::BackRefExtra, |image| {
+        fault("an extra back reference", FindingKind::BackRefExtra, |image| {
             let (key, mut header, reference) = block_extent(image);
             header.refs += 1;
             let mut refs = [reference, BackRef::TreeBlock { root: TreeId(77) }];
             refs.sort_by(BackRef::inline_order);
             image.edit(EXTENTS, &key, |data| *data = ExtentItem::encode(&header, None, &refs));
         }),
-        fault("a keyed back reference of nothing", FindingKind::BackRefOrphan, |image| {
+        fault("a keyed back reference without an extent", FindingKind::BackRefOrphan, |image| {
             let key = data_extent(image).0;
             let orphan = Key::new(key.objectid + 4096, ItemType::SHARED_BLOCK_REF, 4096);
             image.insert(EXTENTS, orphan, Vec::new());
@@ -341,10 +337,10 @@ fn reference_faults() -> Vec<Fault> {
     ]
 }
 
-/// Extents against what is in them.
+/// Extent items that contradict their extents.
 fn extent_faults() -> Vec<Fault> {
     vec![
-        fault("an extent that nothing uses", FindingKind::ExtentUnreferenced, |image| {
+        fault("an unreferenced extent", FindingKind::ExtentUnreferenced, |image| {
             let group = metadata_group(image);
             let end = group.objectid + group.offset;
             let mut free = group.objectid;
@@ -353,7 +349,7 @@ fn extent_faults() -> Vec<Fault> {
                     free = free.max(key.objectid + 4096);
                 }
             });
-            assert!(free < end, "the block group has room");
+            assert!(free < end, "the block group has free space");
             let header =
                 ExtentHeader { refs: 1, generation: image.generation(), flags: ExtentFlags::TREE_BLOCK };
             let item = ExtentItem::encode(&header, None, &[BackRef::TreeBlock { root: FS }]);
@@ -403,7 +399,7 @@ fn edit_info(image: &Image, start: u64, edit: impl Fn(&mut FreeSpaceInfo)) {
     });
 }
 
-/// Whether an address lies in a block group, behind its start.
+/// Whether an address is inside a block group, not at its start.
 fn is_in_group(image: &Image, address: u64) -> bool {
     let mut found = false;
     image.for_each_item(EXTENTS, |_, key, _| {
@@ -413,14 +409,14 @@ fn is_in_group(image: &Image, address: u64) -> bool {
     found
 }
 
-/// A free extent of a block group that exists, behind something in use.
+/// Finds a free extent that follows used space in its block group.
 fn free_extent(image: &Image) -> Key {
     let wanted = |key: &Key| key.item_type == ItemType::FREE_SPACE_EXTENT && is_in_group(image, key.objectid);
     image.find(FREE, |key, _| wanted(key)).0
 }
 
-/// Turns the first bit that is `set` in a bitmap of free space.
-fn turn_bit(image: &Image, set: bool) {
+/// Flips the first bit with the value `set` in a free-space bitmap.
+fn flip_bit(image: &Image, set: bool) {
     let holds = |byte: &u8| if set { *byte != 0 } else { *byte != 0xff };
     let (key, _) =
         image.find(FREE, |key, data| key.item_type == ItemType::FREE_SPACE_BITMAP && data.iter().any(holds));
@@ -446,7 +442,7 @@ fn space_faults() -> Vec<Fault> {
             let key = metadata_group(image);
             image.remove(EXTENTS, &key);
         }),
-        fault("a block group too many", FindingKind::ChunkMissing, |image| {
+        fault("an extra block group", FindingKind::ChunkMissing, |image| {
             let item = BlockGroupItem { used: 0, chunk_objectid: 256, flags: BlockGroupFlags::DATA };
             let key = Key::new(1 << 45, ItemType::BLOCK_GROUP_ITEM, 1 << 20);
             image.insert(EXTENTS, key, item.to_bytes().to_vec());
@@ -468,9 +464,9 @@ fn space_faults() -> Vec<Fault> {
             });
         }),
         fault("a bit of a free-space bitmap cleared", FindingKind::FreeSpaceLost, |image| {
-            turn_bit(image, true)
+            flip_bit(image, true)
         }),
-        fault("a bit of a free-space bitmap set", FindingKind::FreeSpaceUsed, |image| turn_bit(image, false)),
+        fault("a bit of a free-space bitmap set", FindingKind::FreeSpaceUsed, |image| flip_bit(image, false)),
         fault("a count of free extents", FindingKind::FreeSpaceCount, |image| {
             let key = free_extent(image);
             edit_info(image, key.objectid, |info| info.extent_count += 1);
@@ -496,7 +492,7 @@ fn space_faults() -> Vec<Fault> {
             let key = image.find(CSUMS, |_, _| true).0;
             image.remove(CSUMS, &key);
         }),
-        fault("checksums of nothing", FindingKind::CsumWithoutExtent, |image| {
+        fault("checksums without an extent", FindingKind::CsumWithoutExtent, |image| {
             let key = Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, 1 << 45);
             image.insert(CSUMS, key, vec![1, 2, 3, 4]);
         }),
@@ -545,14 +541,14 @@ fn device_faults() -> Vec<Fault> {
         fault("a device's used bytes", FindingKind::DeviceBytesUsed, |image| {
             edit_device(image, |item| item.bytes_used -= 65536);
         }),
-        fault("a device's item against its superblock", FindingKind::DeviceItemDiffers, |image| {
+        fault("a device item that differs from its superblock", FindingKind::DeviceItemDiffers, |image| {
             image.superblock.raw.dev_item.bytes_used -= 65536;
             image.write_superblock();
         }),
     ]
 }
 
-/// An inode of the top level with such an item.
+/// Changes the first inode of the top-level subvolume that `wanted` accepts; returns its number.
 fn edit_inode(image: &Image, wanted: impl Fn(&InodeItem) -> bool, edit: impl Fn(&mut InodeItem)) -> u64 {
     let (key, data) = image.find(FS, |key, data| {
         key.item_type == ItemType::INODE_ITEM
@@ -569,7 +565,7 @@ fn is_file(inode: &InodeItem) -> bool {
     inode.kind() == Some(papilio::FileKind::Regular)
 }
 
-/// A plain file with one name, which no other item shares: its directory, index and name.
+/// A file with one name, whose directory items hold no other names.
 struct Named {
     inode: u64,
     directory: u64,
@@ -587,7 +583,7 @@ impl Named {
                 files.push(key.objectid);
             }
         });
-        // Not first in its leaf, like every item that is edited here.
+        // Keys that do not start a leaf, like those of all items that tests edit.
         let mut movable = std::collections::HashSet::new();
         let mut last = None;
         image.for_each_item(FS, |leaf, key, data| {
@@ -635,7 +631,7 @@ impl Named {
         Key::new(self.inode, ItemType::INODE_REF, self.directory)
     }
 
-    /// Changes both entries.
+    /// Changes both directory entries.
     fn edit_entries(&self, image: &Image, edit: impl Fn(&mut DirEntry<'_>)) {
         for key in [self.item_key(), self.index_key()] {
             image.edit(FS, &key, |data| {
@@ -670,7 +666,7 @@ fn name_faults() -> Vec<Fault> {
             image.remove(FS, &named.index_key());
             image.remove(FS, &named.item_key());
         }),
-        fault("an entry of an inode that does not exist", FindingKind::DirEntryDangling, |image| {
+        fault("an entry of a missing inode", FindingKind::DirEntryDangling, |image| {
             let named = Named::find(image);
             named.edit_entries(image, |entry| entry.location.objectid = 1 << 30);
         }),
@@ -686,7 +682,7 @@ fn name_faults() -> Vec<Fault> {
             let is_directory = |inode: &InodeItem| inode.kind() == Some(papilio::FileKind::Directory);
             edit_inode(image, is_directory, |inode| inode.size += 2);
         }),
-        fault("an inode without a name that is no orphan", FindingKind::OrphanMissing, |image| {
+        fault("an unlinked inode without an orphan item", FindingKind::OrphanMissing, |image| {
             let named = Named::find(image);
             [named.ref_key(), named.index_key(), named.item_key()]
                 .iter()
@@ -697,14 +693,14 @@ fn name_faults() -> Vec<Fault> {
                 *data = inode.to_bytes().to_vec();
             });
         }),
-        fault("an orphan that does not exist", FindingKind::OrphanStale, |image| {
+        fault("an orphan item without an inode", FindingKind::OrphanStale, |image| {
             let key = papilio::format::items::orphan::orphan_key(1 << 30);
             image.insert(FS, key, Vec::new());
         }),
     ]
 }
 
-/// Changes a file extent on disk that is not compressed and whole.
+/// Changes a file extent that refers to all of an uncompressed extent on disk.
 fn edit_file_extent(image: &Image, edit: impl Fn(&mut papilio::format::items::file_extent::ExtentPart)) {
     let (key, data) = image.find(FS, |key, data| {
         let plain = |item: FileExtentItem<'_>| {
@@ -747,8 +743,8 @@ fn file_faults() -> Vec<Fault> {
             let key = Key::new(named.inode, ItemType::INODE_ITEM, 0);
             image.remove(FS, &key);
         }),
-        fault("an extended attribute of an inode that does not exist", FindingKind::InodeMissing, |image| {
-            // The first item of a leaf is not compared with another by the tree checker.
+        fault("an extended attribute of a missing inode", FindingKind::InodeMissing, |image| {
+            // The tree checker does not compare the first item of a leaf with another one.
             let leaf = image.leaves(FS).into_iter().skip(1).find(|leaf| {
                 let mut first = None;
                 image.for_each_item(FS, |block, key, _| {
@@ -763,7 +759,7 @@ fn file_faults() -> Vec<Fault> {
     ]
 }
 
-/// Removes the first item of a leaf, and tells its parent.
+/// Removes the first item of a leaf, and updates the key in its parents.
 fn remove_first(image: &Image, leaf: LogicalAddress) {
     let mut keys = Vec::new();
     image.for_each_item(FS, |block, key, _| keys.extend((block == leaf).then_some(key)));
@@ -798,10 +794,10 @@ fn root_faults() -> Vec<Fault> {
         fault("a subvolume's count", FindingKind::RootRefCount, |image| {
             edit_root(image, |raw| raw.refs += 1);
         }),
-        fault("a deleted subvolume that is no orphan", FindingKind::RootOrphanMissing, |image| {
+        fault("a deleted subvolume without an orphan item", FindingKind::RootOrphanMissing, |image| {
             edit_root(image, |raw| raw.refs = 0);
         }),
-        fault("a tree that must be there lost", FindingKind::RootMissing, |image| {
+        fault("a required tree lost", FindingKind::RootMissing, |image| {
             let key = Key::new(DEVICES.0, ItemType::ROOT_ITEM, 0);
             image.remove(ROOTS, &key);
         }),

@@ -1,11 +1,12 @@
-//! What histories are made of: [`At`], and what they are asked about: [`Seen`]. Paths start at the root.
+//! Operations of histories ([`At`]) and assertions on their results ([`Seen`]). Paths start at the
+//! root.
 
 use papilio::{File, FileKind, FileSystem, NewInode, NewKind, RenameMode, XattrSet};
 use std::collections::BTreeSet;
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 
-/// A file system that things are done to.
+/// A file system that a history changes. Each operation panics if it fails.
 pub struct At(pub FileSystem);
 
 impl At {
@@ -13,7 +14,7 @@ impl At {
         self.0.create_dir(path).unwrap();
     }
 
-    /// A file that holds its own name.
+    /// Makes a file whose content is its own path.
     pub fn file(&self, path: &str) -> File {
         self.file_with(path, path.as_bytes())
     }
@@ -32,7 +33,7 @@ impl At {
         self.open(path).write_at(content, offset).unwrap();
     }
 
-    /// Whatever it is.
+    /// Fsyncs an inode of any kind.
     pub fn fsync(&self, path: &str) {
         self.0.inode_nofollow(path).unwrap().sync().unwrap();
     }
@@ -97,11 +98,11 @@ impl At {
     }
 }
 
-/// What a replay made of it.
+/// The root of a mounted file system, after a replay.
 pub struct Seen(pub PathBuf);
 
 impl Seen {
-    /// A file that has the content of one that was made as `made`.
+    /// Asserts that a file has the content that [`At::file`] gave it as `made`.
     pub fn is(&self, path: &str, made: &str) {
         self.holds(path, made.as_bytes());
     }
@@ -112,7 +113,7 @@ impl Seen {
     }
 
     pub fn gone(&self, path: &str) {
-        assert!(self.path(path).symlink_metadata().is_err(), "{path} is there");
+        assert!(self.path(path).symlink_metadata().is_err(), "{path} exists");
     }
 
     pub fn there(&self, path: &str) -> bool {
@@ -121,10 +122,10 @@ impl Seen {
 
     pub fn kind(&self, path: &str) -> FileKind {
         let mode = self.meta(path).mode();
-        FileKind::from_mode(mode).expect("a kind")
+        FileKind::from_mode(mode).expect("a known kind")
     }
 
-    /// The names in a directory.
+    /// Asserts that a directory has exactly these names.
     pub fn lists(&self, path: &str, names: &[&str]) {
         let entries = std::fs::read_dir(self.path(path)).unwrap_or_else(|error| panic!("{path}: {error}"));
         let found: BTreeSet<String> =
@@ -154,7 +155,7 @@ impl Seen {
         assert_eq!(self.meta(path).mode() & 0o7777, mode, "mode of {path}");
     }
 
-    /// Exactly one of two names is there.
+    /// Asserts that exactly one of two names exists.
     pub fn one_of(&self, one: &str, other: &str) {
         assert!(
             self.there(one) != self.there(other),

@@ -1,70 +1,57 @@
-//! One history, and its judges.
+//! A history of changes, and the comparison of both sides' replays of its log.
 
 use crate::at::{At, Seen};
-use papilio::format::{PhysicalAddress, Superblock};
-use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions};
-use papilio_device::{Device, MemoryDevice};
+use crate::in_memory::{self, check, crashed, has_log, try_open, writable};
+use papilio::FileSystem;
+use papilio_device::MemoryDevice;
 use papilio_oracle::manifest::ManifestOptions;
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Manifest, Need, Scratch, require};
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
 
-/// What is done, and what has to be there after the power went.
+/// A history, and assertions on the state after the power loss.
 pub struct Case {
     pub name: &'static str,
-    /// This is committed.
+    /// Changes before a commit.
     pub before: fn(&At),
-    /// The last thing that this does is an fsync.
+    /// Changes after the commit; the last operation is an fsync.
     pub act: fn(&At),
+    /// Asserts on the state after each replay.
     pub then: fn(&Seen),
-    /// Whether a log says it.
+    /// Whether the fsync is a log rather than a commit.
     pub logged: bool,
 }
 
-/// A case that a log can say.
+/// A case whose last fsync is a log.
 pub const fn logged(name: &'static str, before: fn(&At), act: fn(&At), then: fn(&Seen)) -> Case {
     Case { name, before, act, then, logged: true }
 }
 
-/// A case that only a commit says.
+/// A case whose last fsync is a commit.
 pub const fn committed(name: &'static str, before: fn(&At), act: fn(&At), then: fn(&Seen)) -> Case {
     Case { name, before, act, then, logged: false }
 }
 
-/// Everything, down to where extents lie, but times: two replays have two moments.
+/// Everything, addresses of extents included, except times: the two replays run at different times.
 const COMPARED: CompareOptions =
     CompareOptions { mtime: false, ctime: false, atime: false, extents: true, ..CompareOptions::SAME_IMAGE };
 
-/// Another file has the extent too: deleted files share theirs until somebody gets to clean up.
+/// Flag of FIEMAP: another file shares the extent. Deleted files do until they are cleaned up.
 const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-/// A new file system in memory that commits only when it is asked to.
+/// Makes a file system in memory that commits on request only.
 pub fn new_file_system() -> (Arc<MemoryDevice>, FileSystem) {
-    let device = Arc::new(MemoryDevice::new(256 << 20));
-    papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).unwrap();
-    let fs = open(&device).unwrap();
-    // Chunks are there: making one is what a log cannot say.
-    fs.create_file("/room").unwrap().write_at(&[1; 100_000], 0).unwrap();
+    let (device, fs) = in_memory::new_file_system(256 << 20);
+    // Makes the data chunk: a log cannot hold a new one.
+    fs.create_file("/filler").unwrap().write_at(&[1; 100_000], 0).unwrap();
     fs.sync().unwrap();
-    fs.remove_file("/room").unwrap();
+    fs.remove_file("/filler").unwrap();
     (device, fs)
 }
 
-fn open(device: &Arc<MemoryDevice>) -> papilio::Result<FileSystem> {
-    let options = OpenOptions::new().write(true).commit_interval(None);
-    FileSystem::from_devices(vec![Arc::clone(device) as Arc<dyn Device>], &options)
-}
-
-/// Whether a device holds a log.
-pub fn has_log(device: &MemoryDevice) -> bool {
-    let mut bytes = vec![0; 4096];
-    device.read_at(&mut bytes, PhysicalAddress(65536)).unwrap();
-    Superblock::parse(&bytes, PhysicalAddress(65536)).unwrap().log_root().is_some()
-}
-
-/// Judges all of them, and fails if any fails.
+/// Judges all cases; fails if any of them does.
 pub fn judge_all(cases: &[Case]) {
     if require(&[Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()).is_none() {
         return;
@@ -75,14 +62,15 @@ pub fn judge_all(cases: &[Case]) {
         let (device, fs) = new_file_system();
         let at = At(fs);
         (case.before)(&at);
-        // Nothing is known any more of what was done.
+        // Opened anew, so that nothing in memory remembers these changes.
         at.0.close().unwrap();
-        let at = At(open(&device).unwrap());
+        let at = At(in_memory::open(&device));
         (case.act)(&at);
         let cut = device.snapshot();
         drop(at);
         if has_log(&cut) != case.logged {
-            wrong.push(format!("{}: logged is {}", case.name, !case.logged));
+            let found = if case.logged { "a commit" } else { "a log" };
+            wrong.push(format!("{}: the fsync is {found}", case.name));
         }
         if let Err(why) = judge(&scratch, &cut, case.then) {
             wrong.push(format!("{}: {why}", case.name));
@@ -91,15 +79,11 @@ pub fn judge_all(cases: &[Case]) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Both sides replay what is on the device; `then` looks at what each made of it.
+/// Has both sides replay the log of `cut`, compares the results, and calls `then` on each.
 pub fn judge(scratch: &Scratch, cut: &MemoryDevice, then: impl Fn(&Seen)) -> Result<(), Failure> {
-    let ours = Arc::new(cut.snapshot());
-    open(&ours).map_err(|error| format!("Papilio's replay: {error}"))?.close()?;
-    let checked = papilio::check_devices(
-        vec![ours.clone() as Arc<dyn Device>],
-        &OpenOptions::new(),
-        &CheckOptions::new().data_csum(true),
-    )?;
+    let ours = crashed(cut);
+    try_open(&ours, &writable()).map_err(|error| format!("Papilio's replay: {error}"))?.close()?;
+    let checked = check(&ours);
     if !checked.is_clean() {
         return Err(format!("Papilio's check: {:#?}", checked.findings).into());
     }
@@ -110,17 +94,19 @@ pub fn judge(scratch: &Scratch, cut: &MemoryDevice, then: impl Fn(&Seen)) -> Res
     if shown.is_empty() { Ok(()) } else { Err(format!("kernel | Papilio: {shown:#?}").into()) }
 }
 
-/// Held by who has the kernel look: a check asks about all loop devices, and fails where one goes meanwhile.
+/// Held while the kernel uses an image: `btrfs check` looks at all loop devices, and fails if one
+/// disappears meanwhile.
 static KERNEL: Mutex<()> = Mutex::new(());
 
-/// What a kernel mount shows. Everything can be removed then, and nothing is wrong before or after that.
+/// Mounts the device with the kernel, calls `then`, and returns what the mount shows. `btrfs check`
+/// is clean afterwards, and again after everything is removed.
 fn seen_by_kernel(
     scratch: &Scratch,
     device: &MemoryDevice,
     whose: &str,
     then: &impl Fn(&Seen),
 ) -> Result<Manifest, Failure> {
-    let _alone = KERNEL.lock().unwrap_or_else(PoisonError::into_inner);
+    let _kernel = KERNEL.lock().unwrap_or_else(PoisonError::into_inner);
     let image = scratch.unique("image");
     device.write_image(&image)?;
     let images = ImageSet::open(scratch, vec![image.clone()]);
@@ -129,9 +115,9 @@ fn seen_by_kernel(
     let mut manifest =
         Manifest::read(&root, ManifestOptions { extents: true, ..ManifestOptions::default() })?;
     let seen = Seen(mounted.path().to_owned());
-    let looked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| then(&seen)));
+    let judged = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| then(&seen)));
     mounted.unmount()?;
-    if let Err(panic) = looked {
+    if let Err(panic) = judged {
         let text = panic.downcast_ref::<String>().cloned();
         let text = text.or_else(|| panic.downcast_ref::<&str>().map(ToString::to_string));
         return Err(format!("{whose}: {}", text.unwrap_or_default()).into());
@@ -150,7 +136,7 @@ fn seen_by_kernel(
     Ok(manifest)
 }
 
-/// A directory with a wrong size cannot be removed.
+/// Removes everything below `root`, which fails for a directory whose size is wrong.
 fn remove_all(root: &Path) -> std::io::Result<()> {
     for entry in std::fs::read_dir(root)? {
         let entry = entry?;

@@ -4,7 +4,7 @@ use crate::case::{Case, judge_all, logged};
 
 const CASES: &[Case] = &[
     logged(
-        "a file that was changed and closed before it is opened for the fsync",
+        "a file changed and closed, then reopened and fsynced",
         |at| drop(at.file_with("/a", &[1; 50_000])),
         |at| {
             at.write("/a", 20_000, &[2; 10_000]);
@@ -15,7 +15,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "what others in an fsynced directory hold is of one moment",
+        "other files of an fsynced directory are from one point in time",
         |at| {
             at.mkdir("/d");
             at.file_with("/d/old", &[1; 50_000]);
@@ -32,7 +32,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "what was written over whole sectors goes with it",
+        "whole sectors overwritten before a rename",
         |at| {
             at.mkdir("/d");
             at.file_with("/d/a", &[1; 40_960]);
@@ -50,7 +50,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "fsynced, moved, changed without an fsync, and its directory fsynced",
+        "fsynced, moved, changed, then the directory fsynced",
         |at| at.mkdir("/d"),
         |at| {
             at.file_with("/d/a", &[1; 50_000]);
@@ -66,7 +66,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "cut, grown and renamed",
+        "truncated, extended and renamed",
         |at| drop(at.file_with("/a", &[1; 100_000])),
         |at| {
             let file = at.open("/a");
@@ -83,7 +83,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "holes, and room behind the end, of a renamed file",
+        "holes and preallocation past the end of a renamed file",
         |at| drop(at.file_with("/a", &[1; 200_000])),
         |at| {
             let file = at.open("/a");
@@ -97,7 +97,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a clone, and the file that it is of gets another name",
+        "a clone, and its source renamed",
         |at| drop(at.file_with("/a", &[1; 100_000])),
         |at| {
             let clone = at.file("/clone");
@@ -112,7 +112,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "the attributes of a file that is fsynced by its directory",
+        "attributes of a file whose directory is fsynced",
         |at| {
             at.mkdir("/d");
             at.file("/d/a");
@@ -132,7 +132,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a file that is replaced while it is open, and written on",
+        "a file replaced while it is open and being written",
         |at| drop(at.file("/a")),
         |at| {
             let old = at.open("/a");
@@ -150,6 +150,6 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn data_of_files_whose_names_change() {
+fn data_of_renamed_and_linked_files() {
     judge_all(CASES);
 }

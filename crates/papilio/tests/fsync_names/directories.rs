@@ -28,7 +28,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a directory and then a file in it, each with an fsync, and all can be removed",
+        "a directory fsynced, then a file in it, and both can be removed",
         |at| {
             at.mkdir("/d");
             at.file("/d/a");
@@ -42,7 +42,7 @@ const CASES: &[Case] = &[
         |seen| seen.lists("/d", &["a", "b"]),
     ),
     logged(
-        "entries that went",
+        "removed entries",
         |at| {
             at.mkdir("/d");
             (0..50).for_each(|n| drop(at.file(&format!("/d/{n}"))));
@@ -57,7 +57,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "the last entry went, and others came",
+        "the last entry removed, and others added",
         |at| {
             at.mkdir("/d");
             at.mkdir("/e");
@@ -75,7 +75,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a directory is fsynced over and over while names come and go",
+        "a directory fsynced repeatedly between creates and unlinks",
         |at| at.mkdir("/d"),
         |at| {
             for round in 0..30 {
@@ -129,7 +129,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a symbolic link, and one whose directory is fsynced",
+        "a symbolic link fsynced, and one whose directory is fsynced",
         |at| at.mkdir("/d"),
         |at| {
             at.symlink("of its own", "/d/one");
@@ -156,7 +156,7 @@ const CASES: &[Case] = &[
         |seen| seen.is("/a/b/c/d/file", "/a/b/c/d/file"),
     ),
     logged(
-        "a directory whose inode stays and whose files are all new",
+        "a directory whose files were all replaced",
         |at| {
             at.mkdir("/d");
             (0..300).for_each(|n| drop(at.file(&format!("/d/old{n}"))));
@@ -172,7 +172,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "names that were unlinked in a directory that was fsynced before",
+        "names unlinked in a directory fsynced before",
         |at| at.mkdir("/d"),
         |at| {
             at.file("/d/a");
@@ -189,7 +189,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a tree that was removed",
+        "a removed directory tree",
         |at| {
             at.mkdir("/d");
             at.mkdir("/d/e");
@@ -208,6 +208,6 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn directories_that_are_fsynced() {
+fn fsyncs_of_directories() {
     judge_all(CASES);
 }

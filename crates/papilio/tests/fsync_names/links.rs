@@ -4,7 +4,7 @@ use crate::case::{Case, judge_all, logged};
 
 const CASES: &[Case] = &[
     logged(
-        "one of two names goes, and the other is fsynced",
+        "one of two names unlinked, the file fsynced by the other",
         |at| {
             at.file("/a");
             at.link("/a", "/b");
@@ -20,7 +20,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "one of two names goes, in another directory",
+        "one of two names unlinked in another directory",
         |at| {
             at.mkdir("/d");
             at.file("/a");
@@ -36,7 +36,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a name that goes takes nothing from a directory that is fsynced",
+        "an unlinked name changes nothing else in an fsynced directory",
         |at| {
             at.mkdir("/d");
             at.file("/a");
@@ -53,7 +53,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a new link, and the file is fsynced; its data stays",
+        "a new link, then the file fsynced; its data is unchanged",
         |at| drop(at.file_with("/a", &[5; 30_000])),
         |at| {
             at.write("/a", 30_000, &[6; 8192]);
@@ -71,7 +71,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a new link, and its directory is fsynced",
+        "a new link, then its directory fsynced",
         |at| {
             at.mkdir("/d");
             at.file("/a");
@@ -86,7 +86,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "links of two files in the directories of one another",
+        "two files linked into each other's directories",
         |at| {
             at.mkdir("/d");
             at.mkdir("/e");
@@ -104,7 +104,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a name goes and another file gets it",
+        "a name unlinked and given to another file",
         |at| {
             at.file("/a");
             at.link("/a", "/b");
@@ -121,7 +121,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "links that go around in a circle",
+        "names of several files rotated by links",
         |at| {
             at.file("/a");
             at.file("/b");
@@ -140,7 +140,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "linked anew after the first name went",
+        "linked again after the first name was unlinked",
         |at| {
             at.mkdir("/d");
             at.file("/a");
@@ -160,7 +160,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a file without a name gets two",
+        "an unnamed file linked twice",
         |at| at.mkdir("/d"),
         |at| {
             let file = at.tmpfile("/d", b"unnamed");
@@ -175,7 +175,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "thousands of links, some of which go again",
+        "thousands of links, some unlinked again",
         |at| {
             at.mkdir("/d");
             at.file("/a");
@@ -194,7 +194,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "links that come and go in an fsynced directory",
+        "links added and removed in an fsynced directory",
         |at| {
             at.mkdir("/d");
             at.file("/a");
@@ -216,7 +216,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a linked file's attributes, permissions and a name that goes",
+        "attributes and permissions of a file with an unlinked name",
         |at| {
             at.file("/a");
             at.link("/a", "/b");

@@ -1,11 +1,13 @@
-//! Names in the log: short histories that each end in an fsync, most of them about what once went wrong in the
-//! kernel's log. After the last fsync the power goes; then Papilio's replay and the kernel's have to agree, to be
-//! clean, and to hold what was acknowledged and nothing that cannot be.
+//! Names in the log: short histories that each end in an fsync, most of them after a past bug of
+//! the kernel's log. The power fails after the last fsync. Papilio's replay and the kernel's then
+//! have to agree, be clean, and have all acknowledged changes in a state that could have existed.
 
 mod at;
 mod case;
 mod data;
 mod directories;
+#[path = "../support/in_memory.rs"]
+mod in_memory;
 mod links;
 mod moved_directories;
 mod renames;

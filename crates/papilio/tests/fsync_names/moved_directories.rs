@@ -1,10 +1,10 @@
-//! Directories that move, and what lies in them.
+//! Moved directories, and the files in them.
 
 use crate::case::{Case, judge_all, logged};
 
 const CASES: &[Case] = &[
     logged(
-        "a moved directory is fsynced",
+        "a moved directory fsynced",
         |at| {
             at.mkdir("/d");
             at.mkdir("/d/e");
@@ -21,7 +21,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "the directory that it left is fsynced",
+        "a directory moved, then its old parent fsynced",
         |at| {
             at.mkdir("/d");
             at.mkdir("/d/e");
@@ -39,7 +39,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a new directory with the name of one that was renamed",
+        "a new directory with the old name of a renamed one",
         |at| {
             at.mkdir("/d");
             at.mkdir("/d/x");
@@ -57,7 +57,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a directory moves below what it held",
+        "a directory moved below one that it contained",
         |at| {
             at.mkdir("/a");
             at.mkdir("/a/b");
@@ -76,7 +76,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "the same, and a file in what moved is fsynced",
+        "the same, then a file in the moved directory fsynced",
         |at| {
             at.mkdir("/a");
             at.mkdir("/a/b");
@@ -94,7 +94,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a file that left a directory before that was removed",
+        "a file moved out of a directory that is then removed",
         |at| {
             at.mkdir("/d");
             at.mkdir("/d/e");
@@ -112,7 +112,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "the same, with a new directory in between that is in the log",
+        "the same, through a new directory that is in the log",
         |at| {
             at.mkdir("/a");
             at.mkdir("/a/b");
@@ -130,7 +130,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a file that leaves a directory, which is renamed and made anew",
+        "a file moved out of a directory that is then renamed and recreated",
         |at| {
             at.mkdir("/a");
             at.mkdir("/a/b");
@@ -148,7 +148,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "two directories that exchange their names, and a file in one of them",
+        "two directories exchanged, and a file in one of them fsynced",
         |at| {
             at.mkdir("/d");
             at.mkdir("/e");
@@ -161,14 +161,14 @@ const CASES: &[Case] = &[
             at.fsync("/d/c");
         },
         |seen| {
-            // It lies in what was e.
+            // It is in the directory that was e.
             let (e, d) = if seen.there("/d/b") { ("/d", "/e") } else { ("/e", "/d") };
             seen.lists(e, &["b", "c"]);
             seen.lists(d, &["a"]);
         },
     ),
     logged(
-        "a file whose directory is renamed after its fsync",
+        "a directory renamed after the fsync of its file",
         |at| at.mkdir("/d"),
         |at| {
             at.file("/d/a");
@@ -183,7 +183,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a new directory that is renamed after its file's fsync",
+        "a new directory renamed after the fsync of its file",
         |_| {},
         |at| {
             at.mkdir("/d");
@@ -199,7 +199,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a directory that moves into a new one",
+        "a directory moved into a new one",
         |at| {
             at.mkdir("/d");
             at.file("/d/a");
@@ -217,7 +217,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "an empty directory that another one replaces",
+        "an empty directory replaced by another",
         |at| {
             at.mkdir("/d");
             at.mkdir("/e");
@@ -233,7 +233,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "what was in directories that are gone, in directories that moved",
+        "content of removed directories, now in moved directories",
         |at| {
             for path in ["/a", "/a/b", "/a/b/c", "/d", "/d/e"] {
                 at.mkdir(path);
@@ -257,6 +257,6 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn directories_that_move() {
+fn moved_directories() {
     judge_all(CASES);
 }

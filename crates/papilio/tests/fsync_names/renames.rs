@@ -1,10 +1,10 @@
-//! Files that are renamed.
+//! Renamed files.
 
 use crate::case::{Case, judge_all, logged};
 
 const CASES: &[Case] = &[
     logged(
-        "a renamed file has its new name alone",
+        "a renamed file has only its new name",
         |at| drop(at.file("/a")),
         |at| {
             at.rename("/a", "/b");
@@ -16,7 +16,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "also into another directory, and with what was written since",
+        "renamed into another directory, with later writes",
         |at| {
             at.mkdir("/d");
             at.mkdir("/e");
@@ -75,7 +75,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "the same, where the renamed one is fsynced",
+        "the same, with the renamed file fsynced",
         |at| drop(at.file("/a")),
         |at| {
             at.rename("/a", "/b");
@@ -88,7 +88,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "the same in another directory, and the first directory is fsynced",
+        "the same in another directory, then the first directory fsynced",
         |at| {
             at.mkdir("/d");
             at.mkdir("/e");
@@ -105,7 +105,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a file that moves out of a directory that is fsynced",
+        "a file moved out of a directory, then the directory fsynced",
         |at| {
             at.mkdir("/d");
             at.mkdir("/e");
@@ -122,7 +122,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a chain of renames, each into the place of the one before",
+        "a chain of renames, each to the name freed before",
         |at| ["/1", "/2", "/3", "/4"].into_iter().for_each(|name| drop(at.file(name))),
         |at| {
             at.rename("/1", "/0");
@@ -139,7 +139,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "two files that exchange their names by a third",
+        "two files that swap names through a third name",
         |at| ["/a", "/b"].into_iter().for_each(|name| drop(at.file(name))),
         |at| {
             at.rename("/a", "/t");
@@ -154,7 +154,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "two files that exchange their names at once, in two directories",
+        "two files exchanged between two directories",
         |at| {
             at.mkdir("/d");
             at.mkdir("/e");
@@ -171,7 +171,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a new file and an old one that exchange their names",
+        "a new file exchanged with an old one",
         |at| drop(at.file("/old")),
         |at| {
             at.file("/new");
@@ -185,7 +185,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "there and back again",
+        "renamed and renamed back",
         |at| {
             at.file("/a");
             at.mkdir("/d");
@@ -202,7 +202,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a whiteout in the place of what was moved",
+        "a whiteout at the old name of a renamed file",
         |at| {
             at.mkdir("/d");
             at.file("/d/a");
@@ -239,7 +239,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a file that was moved and truncated, and one in its place that is longer",
+        "a file moved and truncated, and a longer one at its old name",
         |at| drop(at.file_with("/a", &[1; 100_000])),
         |at| {
             at.rename("/a", "/b");
@@ -254,7 +254,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "the names of one directory that others have by now, over and over",
+        "names of a directory taken over by other files, repeatedly",
         |at| {
             at.mkdir("/d");
             (0..20).for_each(|n| drop(at.file(&format!("/d/{n}"))));
@@ -277,6 +277,6 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn files_that_are_renamed() {
+fn renamed_files() {
     judge_all(CASES);
 }

@@ -1,11 +1,11 @@
-//! Names that go and are made anew.
+//! Names that are removed and recreated.
 
 use crate::case::{Case, committed, judge_all, logged};
 use papilio::NewKind;
 
 const CASES: &[Case] = &[
     logged(
-        "unlinked and made anew",
+        "unlinked and recreated",
         |at| drop(at.file("/a")),
         |at| {
             at.unlink("/a");
@@ -15,7 +15,7 @@ const CASES: &[Case] = &[
         |seen| seen.holds("/a", b"another"),
     ),
     logged(
-        "unlinked after its fsync, made anew, and fsynced",
+        "unlinked after its fsync, recreated, and fsynced",
         |_| {},
         |at| {
             at.file("/a");
@@ -30,7 +30,7 @@ const CASES: &[Case] = &[
         |seen| seen.target("/a", "a third"),
     ),
     logged(
-        "written elsewhere and put into its place",
+        "replaced by a file written under another name",
         |at| drop(at.file("/a")),
         |at| {
             at.file_with("/tmp", b"new");
@@ -44,7 +44,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "put into the place of a file that was fsynced: it is whole in between, too",
+        "an fsynced file replaced: the old or the new content, never a mix",
         |_| {},
         |at| {
             at.file_with("/a", b"old");
@@ -56,13 +56,13 @@ const CASES: &[Case] = &[
             at.fsync("/other");
         },
         |seen| {
-            let content = std::fs::read(seen.0.join("a")).expect("a is there");
+            let content = std::fs::read(seen.0.join("a")).expect("a exists");
             assert!(content == b"old" || content == b"new", "{content:?}");
             seen.is("/other", "/other");
         },
     ),
     logged(
-        "replaced again and again",
+        "replaced repeatedly",
         |at| at.mkdir("/d"),
         |at| {
             for round in 0..40u8 {
@@ -78,7 +78,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a directory in the place of one that was removed",
+        "a directory at the name of a removed one",
         |at| {
             at.mkdir("/d");
             at.file("/d/a");
@@ -93,7 +93,7 @@ const CASES: &[Case] = &[
         |seen| seen.lists("/d", &["b"]),
     ),
     logged(
-        "a directory in the place of one whose file moved out",
+        "a directory at the name of one whose file was moved out",
         |at| {
             at.mkdir("/d");
             at.file("/d/a");
@@ -110,7 +110,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "the same where a directory moved out",
+        "the same, with a directory moved out",
         |at| {
             at.mkdir("/d");
             at.mkdir("/d/e");
@@ -128,7 +128,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a file in the place of a directory",
+        "a file at the name of a directory",
         |at| at.mkdir("/d"),
         |at| {
             at.rmdir("/d");
@@ -138,7 +138,7 @@ const CASES: &[Case] = &[
         |seen| seen.is("/d", "/d"),
     ),
     logged(
-        "a directory in the place of a file that has another name",
+        "a directory at the old name of a renamed file",
         |at| {
             at.file("/a");
             at.link("/a", "/b");
@@ -178,7 +178,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "a file that was fsynced in a new directory, and left that before it was removed",
+        "a file fsynced in a new directory, moved out before its removal",
         |_| {},
         |at| {
             at.mkdir("/d");
@@ -195,7 +195,7 @@ const CASES: &[Case] = &[
         },
     ),
     committed(
-        "a name that a subvolume had",
+        "a name that belonged to a subvolume",
         |at| drop(at.0.create_subvolume("/sub").unwrap()),
         |at| {
             at.0.delete_subvolume("/sub").unwrap();
@@ -205,7 +205,7 @@ const CASES: &[Case] = &[
         |seen| seen.is("/sub", "/sub"),
     ),
     logged(
-        "a new name beside that of a subvolume that is deleted",
+        "a new name beside a deleted subvolume",
         |at| {
             at.mkdir("/d");
             at.file("/d/a");
@@ -219,7 +219,7 @@ const CASES: &[Case] = &[
         |seen| seen.lists("/d", &["a", "sub", "new"]),
     ),
     committed(
-        "a directory in which a subvolume was made",
+        "a directory with a new subvolume",
         |at| at.mkdir("/d"),
         |at| {
             at.0.create_subvolume("/d/sub").unwrap();
@@ -228,7 +228,7 @@ const CASES: &[Case] = &[
         |seen| seen.lists("/d", &["sub"]),
     ),
     committed(
-        "a subvolume and a file that exchange their names",
+        "a subvolume exchanged with a file",
         |at| {
             drop(at.0.create_subvolume("/sub").unwrap());
             at.file("/a");
@@ -243,7 +243,7 @@ const CASES: &[Case] = &[
         },
     ),
     logged(
-        "names within a subvolume, below a directory that was moved",
+        "names in a subvolume below a moved directory",
         |at| {
             at.mkdir("/d");
             drop(at.0.create_subvolume("/d/sub").unwrap());
@@ -262,6 +262,6 @@ const CASES: &[Case] = &[
 ];
 
 #[test]
-fn names_that_are_made_anew() {
+fn recreated_names() {
     judge_all(CASES);
 }

@@ -1,23 +1,76 @@
 //! Several threads that change and fsync the same names.
 
-use crate::case::{has_log, judge, new_file_system};
-use papilio::{FileSystem, RenameMode};
+use crate::case::{judge, new_file_system};
+use crate::in_memory::{crashed, has_log};
+use papilio::{ErrorKind, FileSystem, PathError, RenameMode};
 use papilio_oracle::{Need, Scratch, require};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Condvar, Mutex, PoisonError};
 
-/// The others end also where who judges them fails: a scope waits for them before anybody hears of it.
-struct EndsWithScope<'a>(&'a AtomicBool);
+/// The work of several threads: the test waits for their fsyncs and then ends them.
+#[derive(Default)]
+struct Work {
+    state: Mutex<State>,
+    changed: Condvar,
+}
 
-impl Drop for EndsWithScope<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
+#[derive(Default)]
+struct State {
+    fsyncs: u64,
+    ended: bool,
+}
+
+impl Work {
+    fn change(&self, change: impl FnOnce(&mut State)) {
+        change(&mut self.state.lock().unwrap_or_else(PoisonError::into_inner));
+        self.changed.notify_all();
+    }
+
+    fn has_ended(&self) -> bool {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner).ended
+    }
+
+    /// Waits until the threads finish this many more fsyncs. Returns false if a thread failed.
+    fn wait_for_fsyncs(&self, fsyncs: u64) -> bool {
+        let state = self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let wanted = state.fsyncs + fsyncs;
+        let pending = |state: &mut State| state.fsyncs < wanted && !state.ended;
+        let state = self.changed.wait_while(state, pending).unwrap_or_else(PoisonError::into_inner);
+        !state.ended
     }
 }
 
-/// Threads that unlink a name and threads that make and fsync it: whatever comes first, replay finds one file of
-/// that name, as its fsync left it.
+/// Ends the work when it is dropped. The test and each thread hold one: if any of them panics, all
+/// threads return, and the scope that waits for them reports the panic.
+struct EndsWork<'a>(&'a Work);
+
+impl Drop for EndsWork<'_> {
+    fn drop(&mut self) {
+        self.0.change(|state| state.ended = true);
+    }
+}
+
+/// Returns the value of an operation, or `None` where another thread had changed the names before.
+/// Panics on all other errors.
+fn unless_raced<T>(result: papilio::Result<T>) -> Option<T> {
+    match result {
+        Ok(value) => Some(value),
+        Err(error) => {
+            let raced = matches!(
+                error.kind(),
+                ErrorKind::Path(
+                    PathError::NotFound | PathError::Exists | PathError::NotEmpty | PathError::IntoItself
+                )
+            );
+            assert!(raced, "{error}");
+            None
+        }
+    }
+}
+
+/// Threads unlink a name while others create and fsync it: the replay finds no file of that name,
+/// or one as an fsync left it.
 #[test]
-fn a_name_is_unlinked_while_others_make_and_fsync_it() {
+fn unlinks_race_with_creates_and_fsyncs_of_a_name() {
     if require(&[Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()).is_none() {
         return;
     }
@@ -25,30 +78,34 @@ fn a_name_is_unlinked_while_others_make_and_fsync_it() {
     let (device, fs) = new_file_system();
     fs.create_dir("/d").unwrap();
     fs.sync().unwrap();
-    let stop = AtomicBool::new(false);
+    let work = Work::default();
     std::thread::scope(|scope| {
-        let _others = EndsWithScope(&stop);
+        let _end = EndsWork(&work);
         for _ in 0..2 {
             scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    let _ = fs.remove_file("/d/name");
+                let _end = EndsWork(&work);
+                while !work.has_ended() {
+                    unless_raced(fs.remove_file("/d/name"));
                 }
             });
             scope.spawn(|| {
-                while !stop.load(Ordering::Relaxed) {
-                    // It may be gone before it is open.
-                    if let Ok(file) = fs.create_file("/d/name")
-                        && file.write_at(b"content", 0).is_ok()
-                    {
-                        file.sync().unwrap();
+                let _end = EndsWork(&work);
+                while !work.has_ended() {
+                    // `create_file` creates and then opens: another thread may unlink in between.
+                    let Some(file) = unless_raced(fs.create_file("/d/name")) else { continue };
+                    if unless_raced(file.write_at(b"content", 0)).is_none() {
+                        continue;
                     }
+                    file.sync().unwrap();
+                    work.change(|state| state.fsyncs += 1);
                 }
             });
         }
         for _ in 0..12 {
-            std::thread::sleep(std::time::Duration::from_millis(40));
-            let cut = device.snapshot();
-            judge(&scratch, &cut, |seen| {
+            if !work.wait_for_fsyncs(50) {
+                return;
+            }
+            judge(&scratch, &crashed(&device), |seen| {
                 if seen.there("/d/name") {
                     let content = std::fs::read(seen.0.join("d/name")).unwrap();
                     assert!(content == b"content" || content.is_empty(), "{content:?}");
@@ -60,32 +117,39 @@ fn a_name_is_unlinked_while_others_make_and_fsync_it() {
     assert!(fs.failure().is_none());
 }
 
-/// Renames, links, unlinks and fsyncs of the same few names in the same few directories by several threads.
-fn quarrel(fs: &FileSystem, seed: u64, stop: &AtomicBool) {
+/// Renames, links, unlinks and fsyncs a few names in a few directories until the work ends.
+fn change_and_fsync_names(fs: &FileSystem, seed: u64, work: &Work) {
+    let _end = EndsWork(work);
     let mut random = fastrand::Rng::with_seed(seed);
-    while !stop.load(Ordering::Relaxed) {
+    while !work.has_ended() {
         let mut path = || format!("/{}/{}", ["d", "e", "d/x"][random.usize(..3)], random.u8(..5));
         let (one, other) = (path(), path());
-        // Most of it is refused, as others were quicker.
-        match random.u8(..9) {
-            0 => drop(fs.create_file(&one).and_then(|file| file.write_at(one.as_bytes(), 0))),
-            1 => drop(fs.rename(&one, &other, RenameMode::Replace)),
-            2 => drop(fs.rename(&one, &other, RenameMode::Exchange)),
-            3 => drop(fs.hard_link(&one, &other)),
-            4 => drop(fs.remove_file(&one)),
-            5 => drop(fs.create_dir("/d/x")),
-            6 => drop(
-                fs.rename("/d/x", "/e/x", RenameMode::Replace)
-                    .and_then(|()| fs.rename("/e/x", "/d/x", RenameMode::Replace)),
-            ),
-            7 => drop(fs.inode_nofollow(&one).and_then(|inode| inode.sync())),
-            _ => drop(fs.inode_nofollow(["/d", "/e", "/"][random.usize(..3)]).and_then(|inode| inode.sync())),
+        let synced = match random.u8(..9) {
+            0 => {
+                unless_raced(fs.create_file(&one).and_then(|file| file.write_at(one.as_bytes(), 0))).and(None)
+            }
+            1 => unless_raced(fs.rename(&one, &other, RenameMode::Replace)).and(None),
+            2 => unless_raced(fs.rename(&one, &other, RenameMode::Exchange)).and(None),
+            3 => unless_raced(fs.hard_link(&one, &other)).and(None),
+            4 => unless_raced(fs.remove_file(&one)).and(None),
+            5 => unless_raced(fs.create_dir("/d/x")).and(None),
+            6 => unless_raced(fs.rename("/d/x", "/e/x", RenameMode::Replace))
+                .and_then(|()| unless_raced(fs.rename("/e/x", "/d/x", RenameMode::Replace)))
+                .and(None),
+            7 => unless_raced(fs.inode_nofollow(&one).and_then(|inode| inode.sync())),
+            _ => {
+                let directory = ["/d", "/e", "/"][random.usize(..3)];
+                unless_raced(fs.inode_nofollow(directory).and_then(|inode| inode.sync()))
+            }
+        };
+        if synced.is_some() {
+            work.change(|state| state.fsyncs += 1);
         }
     }
 }
 
 #[test]
-fn threads_that_change_and_fsync_the_same_names() {
+fn threads_change_and_fsync_the_same_names() {
     if require(&[Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()).is_none() {
         return;
     }
@@ -95,16 +159,18 @@ fn threads_that_change_and_fsync_the_same_names() {
         fs.create_dir(path).unwrap();
     }
     fs.sync().unwrap();
-    let (stop, mut logs) = (AtomicBool::new(false), 0);
+    let (work, mut logs) = (Work::default(), 0);
     std::thread::scope(|scope| {
-        let _others = EndsWithScope(&stop);
+        let _end = EndsWork(&work);
         for seed in 0..4 {
-            let (fs, stop) = (&fs, &stop);
-            scope.spawn(move || quarrel(fs, seed, stop));
+            let (fs, work) = (&fs, &work);
+            scope.spawn(move || change_and_fsync_names(fs, seed, work));
         }
         for round in 0..16 {
-            std::thread::sleep(std::time::Duration::from_millis(30));
-            let cut = device.snapshot();
+            if !work.wait_for_fsyncs(50) {
+                return;
+            }
+            let cut = crashed(&device);
             logs += u32::from(has_log(&cut));
             judge(&scratch, &cut, |_| {}).unwrap_or_else(|why| panic!("round {round}: {why}"));
             if round % 5 == 4 {
@@ -113,5 +179,5 @@ fn threads_that_change_and_fsync_the_same_names() {
         }
     });
     assert!(fs.failure().is_none());
-    assert!(logs > 0, "there are logs to be replayed");
+    assert!(logs > 0, "some of the states have a log");
 }

@@ -1,4 +1,4 @@
-//! Papilio's file system as a source that the oracle compares.
+//! A file system opened by Papilio as a [`Source`] that the oracle compares.
 
 use papilio::{FileKind, FileSystem, Inode, InodeFlags, Timespec};
 use papilio_oracle::source::Content;
@@ -37,7 +37,7 @@ fn visible_flags(flags: InodeFlags) -> u32 {
     ];
     let mut visible =
         pairs.iter().filter(|(flag, _)| flags.contains(*flag)).fold(0, |all, (_, bit)| all | bit);
-    // The kernel shows one of the two.
+    // The kernel shows only one of the two.
     if flags.contains(InodeFlags::NOCOMPRESS) {
         visible |= 0x400;
     } else if flags.contains(InodeFlags::COMPRESS) {

@@ -1,17 +1,16 @@
-//! What the kernel wrote, changed by Papilio, judged by the kernel: each shape of file system and each
-//! profile is filled by the kernel, changed here, compared with the kernel's view, checked by both sides,
-//! changed by the kernel, and changed here once more.
+//! File systems that the kernel and Papilio change in turn, for each preset and each profile: the
+//! kernel fills one, Papilio changes it, both check and compare it, then each changes it once more.
 
 use crate::bridge::Papilio;
+use crate::images::{btrfs, open, writable};
 use crate::matrix::{assert_check_clean, compare_with_kernel, tree_spec};
 use papilio::{
     Error, ErrorKind, FileSystem, NewInode, NewKind, OpenOptions, PathError, RenameMode, SetAttributes,
 };
 use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
-use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::path::Path;
 
-/// Those of the matrix that can be opened for writing.
+/// The presets that Papilio opens for writing.
 const DEFAULT_PRESETS: &str = "default,sha256,blake2,xxhash,zlib,lzo,zstd,nodatasum,no-inline,dup,node-4k,\
                                node-64k,mixed,without-no-holes,without-extref,v1-cache,oldest,quota";
 const PROFILES: [&str; 7] = ["raid0", "raid1", "raid1c3", "raid1c4", "raid10", "raid5", "raid6"];
@@ -27,13 +26,7 @@ impl Random {
     }
 }
 
-fn open(images: &[PathBuf]) -> FileSystem {
-    let options =
-        images[1..].iter().fold(OpenOptions::new().write(true), |options, path| options.device(path));
-    FileSystem::open_with(&images[0], &options).expect("Papilio opens it for writing")
-}
-
-/// Passes over what the tree's own oddities forbid: immutable files, read-only snapshots.
+/// Ignores refusals for oddities of the test tree: immutable files, read-only snapshots.
 fn allowed<T>(result: papilio::Result<T>) -> Option<T> {
     match result {
         Ok(value) => Some(value),
@@ -42,13 +35,13 @@ fn allowed<T>(result: papilio::Result<T>) -> Option<T> {
                 PathError::NotPermitted | PathError::ReadOnly | PathError::TooManyLinks | PathError::NotSupported,
             ..
         }) => None,
-        // Of two files only one has checksums, or is aligned.
+        // A reflink between files of which only one has checksums, or at an unaligned offset.
         Err(Error::Invalid(_)) => None,
         Err(error) => panic!("{error}"),
     }
 }
 
-/// Seeded changes of the kernel's files, and new ones beside them.
+/// Makes seeded changes to the kernel's files, and new files; returns how many changes succeed.
 fn change(fs: &FileSystem, seed: u64) -> u64 {
     let mut random = Random(0x9e37_79b9_7f4a_7c15 ^ seed);
     let mut done = 0;
@@ -105,8 +98,9 @@ fn judge(name: &str, scratch: &Scratch, images: &ImageSet) {
     assert!(report.is_equal(), "{name}: {report}");
     assert_check_clean(name, images.paths());
     if name == "raid5" || name == "raid6" {
-        // `btrfs check --check-data-csum` of 6.2 complains of sectors that it rebuilds and that the kernel rebuilds
-        // as they are: the kernel is the judge, by scrub and with each device lost.
+        // `btrfs check --check-data-csum` 6.2 reports sectors that it rebuilds wrongly and the
+        // kernel rebuilds correctly. The kernel decides: by scrub, and by mounts without each
+        // device.
         scrub(name, images);
         without_each_device(name, scratch, images);
     } else if images.checkable() {
@@ -114,23 +108,18 @@ fn judge(name: &str, scratch: &Scratch, images: &ImageSet) {
     }
 }
 
-/// Has the kernel read all copies and parity, repairing nothing.
+/// Has the kernel read all copies and parity, without repair.
 fn scrub(name: &str, images: &ImageSet) {
     let mounted = images.mount_read_only().unwrap();
-    let output = Command::new("btrfs")
-        .args(["scrub", "start", "-B", "-d", "-r"])
-        .arg(mounted.path())
-        .output()
-        .expect("btrfs scrub runs");
-    let text = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{name}: {text}{}", String::from_utf8_lossy(&output.stderr));
+    let text = btrfs(&["scrub", "start", "-B", "-d", "-r", mounted.path().to_str().unwrap()]);
     let devices = text.matches("no errors found").count();
     assert_eq!(devices, images.paths().len(), "{name}: {text}");
 }
 
-/// With each device lost in turn, the kernel shows what Papilio shows with all of them.
+/// Asserts that the kernel, without each device in turn, shows the same as Papilio with all of
+/// them.
 fn without_each_device(name: &str, scratch: &Scratch, images: &ImageSet) {
-    // All five in the long run.
+    // All five devices in the long run.
     let step = if std::env::var_os("PAPILIO_ORACLE_FILES").is_some() { 1 } else { 3 };
     for lost in (0..images.paths().len()).step_by(step) {
         let mut left = images.paths().to_vec();
@@ -138,16 +127,14 @@ fn without_each_device(name: &str, scratch: &Scratch, images: &ImageSet) {
         let degraded = ImageSet::open(scratch, left);
         let mounted = degraded
             .mount_with(&["degraded".to_owned(), "subvolid=5".to_owned()], true)
-            .expect("the kernel mounts it degraded");
-        let options =
-            images.paths()[1..].iter().fold(OpenOptions::new(), |options, path| options.device(path));
-        let fs = FileSystem::open_with(&images.paths()[0], &options).unwrap();
+            .expect("the kernel mounts the images degraded");
+        let fs = open(images.paths(), &OpenOptions::new()).unwrap();
         let report = compare(&HostTree::new(mounted.path()), &Papilio(fs), &CompareOptions::SAME_IMAGE);
         assert!(report.is_equal(), "{name} without device {lost}: {report}");
     }
 }
 
-/// Changes through the kernel: new files, a removed directory, a snapshot.
+/// Makes changes on a kernel mount: new files, removed files, a snapshot.
 fn change_by_kernel(root: &Path) {
     let made = root.join("by-the-kernel");
     std::fs::create_dir(&made).unwrap();
@@ -168,7 +155,7 @@ fn run(name: &str, spec: FileSystemSpec, scratch_bytes: u64) {
     tree.populate(mounted.path()).unwrap();
     mounted.unmount().unwrap();
 
-    let fs = open(images.paths());
+    let fs = open(images.paths(), &writable()).unwrap();
     let done = change(&fs, 1);
     fs.sync().unwrap();
     let more = change(&fs, 2);
@@ -180,7 +167,7 @@ fn run(name: &str, spec: FileSystemSpec, scratch_bytes: u64) {
     let mounted = images.mount().unwrap();
     change_by_kernel(mounted.path());
     mounted.unmount().unwrap();
-    let fs = open(images.paths());
+    let fs = open(images.paths(), &writable()).unwrap();
     change(&fs, 3);
     assert_eq!(fs.failure(), None);
     fs.close().unwrap();
@@ -188,7 +175,7 @@ fn run(name: &str, spec: FileSystemSpec, scratch_bytes: u64) {
 }
 
 #[test]
-fn every_preset_is_changed_as_the_kernel_would_have_it() {
+fn papilio_changes_every_preset_and_the_kernel_agrees() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
@@ -200,7 +187,7 @@ fn every_preset_is_changed_as_the_kernel_would_have_it() {
 }
 
 #[test]
-fn every_profile_is_changed_as_the_kernel_would_have_it() {
+fn papilio_changes_every_profile_and_the_kernel_agrees() {
     let needs = [Need::Command("btrfs")];
     if require(Need::KERNEL_MOUNT).is_none() || require(&needs).is_none() {
         return;
@@ -221,7 +208,7 @@ fn every_profile_is_changed_as_the_kernel_would_have_it() {
 }
 
 #[test]
-fn a_file_system_in_use_is_not_opened_for_writing() {
+fn a_mounted_file_system_is_not_opened_for_writing() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
@@ -231,7 +218,7 @@ fn a_file_system_in_use_is_not_opened_for_writing() {
     let error = FileSystem::open_with(&images.paths()[0], &OpenOptions::new().write(true)).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Host, "{error}");
     mounted.unmount().unwrap();
-    let fs = open(images.paths());
+    let fs = open(images.paths(), &writable()).unwrap();
     let error = FileSystem::open_with(&images.paths()[0], &OpenOptions::new().write(true)).unwrap_err();
     assert!(error.to_string().contains("in use"), "{error}");
     drop(fs);

@@ -1,19 +1,21 @@
-//! Each preset of the oracle once: made, filled and unmounted by the kernel, then read by both.
+//! The kernel makes, fills and unmounts a file system of each preset; then Papilio and the kernel
+//! read it.
 
 use crate::bridge::Papilio;
-use papilio::{CheckOptions, FileSystem, OpenOptions};
+use crate::images::open;
+use papilio::{CheckOptions, OpenOptions};
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Report, Scratch, TreeSpec, compare, require};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// The presets of a run without wishes: every feature once, each in seconds.
+/// The presets of the short run: every feature once, seconds each.
 const DEFAULT_PRESETS: &str = "default,sha256,blake2,xxhash,zlib,lzo,zstd,nodatasum,no-inline,dup,node-4k,\
                                node-64k,mixed,without-no-holes,without-extref,v1-cache,oldest,quota,simple-quota";
 
-/// How much to write, which the environment may raise.
+/// Returns how much to write, which environment variables can raise.
 pub fn tree_spec() -> TreeSpec {
     let number = |name, default| match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
         Err(_) => default,
     };
     TreeSpec {
@@ -23,25 +25,18 @@ pub fn tree_spec() -> TreeSpec {
     }
 }
 
-/// Opens the images of a file system, all of them or, with `degraded`, some.
-pub fn open(images: &[PathBuf], degraded: bool) -> papilio::Result<FileSystem> {
-    let others = &images[1..];
-    let options = others.iter().fold(OpenOptions::new(), |options, path| options.device(path));
-    FileSystem::open_with(&images[0], &options.degraded(degraded))
-}
-
-/// Everything that both sides know.
+/// Compares everything that Papilio and a kernel mount show.
 pub fn compare_with_kernel(images: &ImageSet) -> Report {
-    let mounted = images.mount_read_only().expect("the kernel mounts it");
-    let fs = open(images.paths(), false).expect("Papilio opens it");
+    let mounted = images.mount_read_only().expect("the kernel mounts the images");
+    let fs = open(images.paths(), &OpenOptions::new()).expect("Papilio opens the images");
     compare(&HostTree::new(mounted.path()), &Papilio(fs), &CompareOptions::SAME_IMAGE)
 }
 
-/// Our own check, data included, finds nothing in what the kernel wrote.
+/// Asserts that Papilio's check, data included, has no findings.
 pub fn assert_check_clean(name: &str, images: &[PathBuf]) {
     let start = Instant::now();
-    let fs = open(images, false).expect("it was opened before");
-    let report = fs.check(&CheckOptions::new().data_csum(true)).expect("all devices are there");
+    let fs = open(images, &OpenOptions::new()).expect("Papilio opens the images");
+    let report = fs.check(&CheckOptions::new().data_csum(true)).expect("check");
     println!(
         "{name:20} checked {} blocks, {} data extents, {} bytes of data in {:.1} s: {} findings",
         report.statistics.blocks,
@@ -56,7 +51,7 @@ pub fn assert_check_clean(name: &str, images: &[PathBuf]) {
 }
 
 #[test]
-fn every_preset_reads_as_the_kernel_reads_it() {
+fn papilio_and_the_kernel_read_the_same_from_every_preset() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }

@@ -1,19 +1,19 @@
-//! Each RAID profile, with all devices and with every set of devices lost that it tolerates; and trees
-//! that the kernel's balance has relocated.
+//! Each RAID profile, read with all devices and with every set of missing devices that it
+//! tolerates; and trees that the kernel's balance has relocated.
 
 use crate::bridge::Papilio;
-use crate::matrix::{assert_check_clean, compare_with_kernel, open, tree_spec};
-use papilio::ErrorKind;
+use crate::images::{btrfs, open};
+use crate::matrix::{assert_check_clean, compare_with_kernel, tree_spec};
+use papilio::{ErrorKind, OpenOptions};
 use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, compare, require};
 use std::path::PathBuf;
-use std::process::Command;
 
-/// Profile, and how many devices it may lose.
+/// Profiles, and how many missing devices each tolerates.
 const PROFILES: [(&str, usize); 7] =
     [("raid0", 0), ("raid1", 1), ("raid1c3", 2), ("raid1c4", 3), ("raid10", 1), ("raid5", 1), ("raid6", 2)];
 
 #[test]
-fn every_profile_reads_without_the_devices_it_may_lose() {
+fn every_profile_reads_with_missing_devices() {
     let needs = [Need::Command("btrfs")];
     if require(Need::KERNEL_MOUNT).is_none() || require(&needs).is_none() {
         return;
@@ -47,7 +47,7 @@ fn one_profile(profile: &str, tolerated: usize) {
 }
 
 #[test]
-fn relocated_trees_read_as_before() {
+fn relocated_trees_read_the_same() {
     let needs = [Need::Command("btrfs")];
     if require(Need::KERNEL_MOUNT).is_none() || require(&needs).is_none() {
         return;
@@ -73,23 +73,20 @@ fn relocated_trees_read_as_before() {
 /// Has the kernel rewrite everything in another profile.
 fn convert(images: &ImageSet, profile: &str) {
     let mounted = images.mount().unwrap();
-    let output = Command::new("btrfs")
-        .args(["balance", "start", "--force"])
-        .args([format!("-dconvert={profile}"), format!("-mconvert={profile}")])
-        .arg(mounted.path())
-        .output()
-        .unwrap();
-    assert!(output.status.success(), "{profile}: {}", String::from_utf8_lossy(&output.stderr));
+    let (data, metadata) = (format!("-dconvert={profile}"), format!("-mconvert={profile}"));
+    let path = mounted.path().to_str().unwrap();
+    btrfs(&["balance", "start", "--force", &data, &metadata, path]);
     mounted.unmount().unwrap();
 }
 
-/// Compares with each set of `tolerated` devices lost, and sees one more refused.
+/// Compares with each set of `tolerated` missing devices; asserts that one more cannot be read.
 fn without_devices(images: &ImageSet, profile: &str, tolerated: usize) {
     let mounted = images.mount_read_only().unwrap();
     let kernel = HostTree::new(mounted.path());
+    let degraded = OpenOptions::new().degraded(true);
     let all = images.paths();
     let sets = subsets(all, all.len() - tolerated);
-    // In the long run, reading everything once a set would take hours: the first and the last will do.
+    // In the long run each set takes long: it reads only the first and the last.
     let sets: Vec<_> = if tree_spec().bytes > (1 << 30) {
         vec![sets[0].clone(), sets[sets.len() - 1].clone()]
     } else {
@@ -97,25 +94,26 @@ fn without_devices(images: &ImageSet, profile: &str, tolerated: usize) {
     };
     if tolerated > 0 {
         for present in &sets {
-            let fs = open(present, true).unwrap_or_else(|error| panic!("{profile}, {present:?}: {error}"));
+            let fs =
+                open(present, &degraded).unwrap_or_else(|error| panic!("{profile}, {present:?}: {error}"));
             let report = compare(&kernel, &Papilio(fs), &CompareOptions::SAME_IMAGE);
             assert!(report.is_equal() && report.entries > 100, "{profile}, {present:?}: {report}");
-            let refused = open(present, false).expect_err("a missing device is not passed over in silence");
+            let refused = open(present, &OpenOptions::new()).expect_err("a missing device is an error");
             assert_eq!(refused.kind(), ErrorKind::MissingDevice, "{refused}");
         }
-        println!("{profile:8} {} sets of {tolerated} devices lost", sets.len());
+        println!("{profile:8} {} sets of {tolerated} missing devices", sets.len());
     }
-    // Which devices hold both copies of something depends on the allocator (RAID10 may lose two of
-    // different pairs), but some set of one more must.
+    // Whether one more may be missing depends on the allocator: RAID10 survives two of different
+    // pairs. At least one set of devices has to fail.
     let too_few = subsets(all, all.len() - tolerated - 1);
-    let noticed = too_few.iter().any(|present| match open(present, true) {
+    let noticed = too_few.iter().any(|present| match open(present, &degraded) {
         Ok(fs) => !compare(&kernel, &Papilio(fs), &CompareOptions::SAME_IMAGE).is_equal(),
         Err(_) => true,
     });
-    assert!(noticed, "{profile}: read whole with too few devices");
+    assert!(noticed, "{profile}: everything can be read with too few devices");
 }
 
-/// All sets of `size` of the paths, in order.
+/// Returns all sets of `size` paths, in order.
 fn subsets(paths: &[PathBuf], size: usize) -> Vec<Vec<PathBuf>> {
     if size == 0 {
         return vec![Vec::new()];

@@ -1,15 +1,16 @@
-//! Room for writes past the trees is taken beside commits: chunks come, are emptied and go while commits bring the
-//! items of others to the trees.
+//! Ordered extents allocate data space while commits run: chunks are made, emptied and removed
+//! while commits insert the items of other chunks.
 
-use crate::support::{SECTOR, assert_clean, made, open};
+use crate::in_memory::{close_clean, formatted, open};
+use crate::support::SECTOR;
 use papilio::{File, FileSystem};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A file as long as several chunks of data of that file system.
+/// Bytes of a file: several data chunks of this file system.
 const LENGTH: u64 = 96 << 20;
 const PIECE: usize = 2 << 20;
 
-/// Fills a new file without telling the trees, and removes it, so often.
+/// Fills a new file with ordered extents and removes it before they reach a tree, `rounds` times.
 fn fill_and_remove(fs: &FileSystem, path: &str, rounds: u64) -> Result<(), papilio::Error> {
     let piece = vec![7; PIECE];
     for _ in 0..rounds {
@@ -24,8 +25,8 @@ fn fill_and_remove(fs: &FileSystem, path: &str, rounds: u64) -> Result<(), papil
 }
 
 #[test]
-fn chunks_come_and_go_beside_commits() {
-    let device = made(512 << 20);
+fn chunks_are_made_and_removed_while_commits_run() {
+    let device = formatted(512 << 20);
     let fs = open(&device);
     let kept = fs.create_file("/kept").unwrap();
     kept.write_at(&[1; SECTOR as usize], 0).unwrap();
@@ -52,6 +53,5 @@ fn chunks_come_and_go_beside_commits() {
         assert_eq!(kept.read_all().unwrap(), [byte; SECTOR as usize]);
     });
     drop(kept);
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }

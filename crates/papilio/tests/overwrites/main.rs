@@ -1,6 +1,8 @@
-//! Writes that go past the trees: in place where a file is not copied on write, and into ordered extents.
+//! Writes that change no tree at once: overwrites in place, and ordered extents.
 
 mod chunks;
+#[path = "../support/in_memory.rs"]
+mod in_memory;
 mod nocow;
 mod ordered;
 mod steps;

@@ -1,12 +1,14 @@
-//! Overwriting in place: files that are not copied on write stay where they are, until something shares their
-//! data; preallocated room is used; and nobody sees anything but what was written.
+//! Overwriting in place: a file without copy-on-write keeps its extents until a snapshot or reflink
+//! shares them, and writes use preallocated extents. Readers see the bytes written last throughout.
 
-use crate::support::{SECTOR, assert_clean, made, open, open_with, places, scatter};
-use papilio::{File, FileSystem, InodeFlags, MkfsOptions, NocowCheck, OpenOptions, Tuning};
-use papilio_device::{Device, MemoryDevice};
-use std::sync::Arc;
+use crate::in_memory::{
+    assert_clean, close_clean, crashed, formatted, open, open_read_only, open_with, writable,
+};
+use crate::support::{SECTOR, extents_of, scatter};
+use papilio::{File, FileSystem, InodeFlags, NocowCheck, OpenOptions, Tuning};
+use std::time::{SystemTime, UNIX_EPOCH};
 
-/// A file that is overwritten in place.
+/// Makes a file without copy-on-write.
 fn nocow_file(fs: &FileSystem, path: &str) -> File {
     let file = fs.create_file(path).unwrap();
     file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
@@ -14,12 +16,12 @@ fn nocow_file(fs: &FileSystem, path: &str) -> File {
 }
 
 #[test]
-fn a_preallocated_file_is_written_where_it_lies() {
-    let device = made(512 << 20);
+fn a_preallocated_file_is_written_in_place() {
+    let device = formatted(512 << 20);
     let fs = open(&device);
     let file = nocow_file(&fs, "/file");
     file.allocate(0, 16 << 20, false).unwrap();
-    let before = places(&file);
+    let before = extents_of(&file);
     assert!(before.iter().all(|extent| extent.3), "{before:?}");
     let mut model = vec![0; 16 << 20];
     let mut random = fastrand::Rng::with_seed(1);
@@ -29,39 +31,38 @@ fn a_preallocated_file_is_written_where_it_lies() {
         fs.sync().unwrap();
         assert!(file.read_all().unwrap() == model, "after it, round {round}");
         assert_clean(&device);
-        // The same room, whatever part of it was written.
+        // The same location on the device, whichever part was written.
         let base = before[0].2 - before[0].0;
-        assert!(before.len() > 1 || places(&file).iter().all(|place| place.2 - place.0 == base));
+        assert!(before.len() > 1 || extents_of(&file).iter().all(|extent| extent.2 - extent.0 == base));
     }
     for at in (0..16 << 20).step_by(1 << 20) {
         file.write_at(&vec![7; 1 << 20], at).unwrap();
     }
     fs.sync().unwrap();
-    let after = places(&file);
+    let after = extents_of(&file);
     let written: Vec<_> =
         before.iter().map(|&(logical, length, physical, _)| (logical, length, physical, false)).collect();
-    assert_eq!(after, written, "pieces are joined again");
+    assert_eq!(after, written, "the pieces are merged again");
     drop(file);
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
     assert!(open(&device).read("/file").unwrap() == vec![7; 16 << 20]);
 }
 
 #[test]
-fn what_was_not_flushed_is_not_there_and_what_was_is() {
-    let device = made(256 << 20);
+fn a_crash_loses_writes_into_preallocated_extents_that_no_sync_flushed() {
+    let device = formatted(256 << 20);
     let fs = open(&device);
     let file = nocow_file(&fs, "/file");
     file.allocate(0, 1 << 20, false).unwrap();
     file.write_at(&[1; 8192], 0).unwrap();
     fs.sync().unwrap();
-    let synced = device.snapshot();
+    let synced = crashed(&device);
     file.write_at(&[2; 8192], 65536).unwrap();
-    let unsynced = Arc::new(device.snapshot());
-    for (content, second) in [(Arc::new(synced), 0), (unsynced, 0)] {
-        assert_clean(&content);
-        let bytes = open(&content).read("/file").unwrap();
-        assert!(bytes[..8192] == [1; 8192] && bytes[65536..65536 + 8192] == [second; 8192]);
+    let unsynced = crashed(&device);
+    for crashed in [synced, unsynced] {
+        assert_clean(&crashed);
+        let bytes = open(&crashed).read("/file").unwrap();
+        assert!(bytes[..8192] == [1; 8192] && bytes[65536..65536 + 8192] == [0; 8192]);
     }
     drop(file);
     fs.close().unwrap();
@@ -69,12 +70,12 @@ fn what_was_not_flushed_is_not_there_and_what_was_is() {
 }
 
 #[test]
-fn snapshots_and_reflinks_keep_what_they_share() {
+fn overwrites_leave_snapshots_and_reflinks_unchanged() {
     for check in [NocowCheck::FirstMatch, NocowCheck::CollectAll] {
-        let device = made(512 << 20);
+        let device = formatted(512 << 20);
         let mut tuning = Tuning::default();
         tuning.nocow_check = check;
-        let fs = open_with(&device, OpenOptions::new().tuning(tuning));
+        let fs = open_with(&device, &writable().tuning(tuning));
         fs.create_subvolume("/sub").unwrap();
         let file = nocow_file(&fs, "/sub/file");
         file.allocate(0, 4 << 20, false).unwrap();
@@ -98,23 +99,22 @@ fn snapshots_and_reflinks_keep_what_they_share() {
                 assert_clean(&device);
             }
         }
-        // After a snapshot a range is copied once, and then stays where it is.
+        // After a snapshot, the first write copies a range and later writes stay in place.
         fs.snapshot("/sub", "/last", true).unwrap();
-        // What is made in the snapshot's own transaction counts as shared.
+        // Extents of the snapshot's own transaction count as shared.
         fs.sync().unwrap();
         file.write_at(&[9; 65536], 1 << 20).unwrap();
-        let first = places(&file);
+        let first = extents_of(&file);
         file.write_at(&[8; 65536], 1 << 20).unwrap();
-        assert_eq!(places(&file), first);
+        assert_eq!(extents_of(&file), first);
         drop(file);
-        fs.close().unwrap();
-        assert_clean(&device);
+        close_clean(fs, &device);
     }
 }
 
 #[test]
 fn many_threads_write_and_read_one_file() {
-    let device = made(512 << 20);
+    let device = formatted(512 << 20);
     let fs = open(&device);
     let file = nocow_file(&fs, "/file");
     const PART: u64 = 1 << 20;
@@ -143,22 +143,28 @@ fn many_threads_write_and_read_one_file() {
         }
     });
     drop(file);
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }
 
 #[test]
-fn times_move_with_writes_in_place_and_stay_as_they_are_set() {
-    let device = made(256 << 20);
+fn writes_in_place_update_mtime_and_a_commit_keeps_a_set_mtime() {
+    let device = formatted(256 << 20);
     let fs = open(&device);
     let file = nocow_file(&fs, "/file");
     file.allocate(0, 65536, false).unwrap();
     fs.sync().unwrap();
     let before = fs.metadata("/file").unwrap().mtime();
-    std::thread::sleep(std::time::Duration::from_millis(5));
+    // Until the clock shows a later time than the file has.
+    let now = || {
+        let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
+        (now.as_secs() as i64, now.subsec_nanos())
+    };
+    while now() <= (before.seconds, before.nanoseconds) {
+        std::hint::spin_loop();
+    }
     file.write_at(&[1; 4096], 0).unwrap();
-    let written = fs.metadata("/file").unwrap();
-    assert!(written.mtime().seconds > before.seconds || written.mtime().nanoseconds != before.nanoseconds);
+    let written = fs.metadata("/file").unwrap().mtime();
+    assert!((written.seconds, written.nanoseconds) > (before.seconds, before.nanoseconds));
     let old = papilio::Timespec { seconds: 1000, nanoseconds: 5 };
     fs.set_times("/file", None, Some(papilio::SetTime::At(old))).unwrap();
     fs.sync().unwrap();
@@ -170,26 +176,24 @@ fn times_move_with_writes_in_place_and_stay_as_they_are_set() {
 }
 
 #[test]
-fn a_file_whose_bytes_are_in_the_page_cache_only_is_not_empty() {
-    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
-    papilio::mkfs_device(&device, &MkfsOptions::new()).unwrap();
-    let options = OpenOptions::new().write(true).cache_bytes(1 << 20);
-    let fs = FileSystem::from_devices(vec![device], &options).unwrap();
+fn a_file_with_bytes_only_in_the_page_cache_is_not_empty() {
+    let device = formatted(256 << 20);
+    let fs = open_with(&device, &writable().cache_bytes(1 << 20));
     let file = fs.create_file("/f").unwrap();
     file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
     file.write_at(b"not empty", 0).unwrap();
-    // Of a file with data, that stays as it is.
+    // This flag of a file with data does not change.
     file.inode().set_flags(InodeFlags::empty()).unwrap();
     assert!(fs.metadata("/f").unwrap().flags().contains(InodeFlags::NODATACOW));
 }
 
 #[test]
-fn both_ways_to_ask_for_checksums_say_the_same() {
-    let device = made(256 << 20);
+fn both_nocow_checks_find_the_same_checksums() {
+    let device = formatted(256 << 20);
     for check in [NocowCheck::FirstMatch, NocowCheck::CollectAll] {
         let mut tuning = Tuning::default();
         tuning.nocow_check = check;
-        let fs = open_with(&device, OpenOptions::new().tuning(tuning));
+        let fs = open_with(&device, &writable().tuning(tuning));
         let unsummed = nocow_file(&fs, &format!("/unsummed-{check:?}"));
         unsummed.write_at(&[1; 1 << 20], 0).unwrap();
         let mixed = fs.create_file(format!("/mixed-{check:?}")).unwrap();
@@ -213,12 +217,12 @@ fn both_ways_to_ask_for_checksums_say_the_same() {
         fs.close().unwrap();
     }
     let compressed = OpenOptions::new().write(true).compress("zstd".parse().unwrap());
-    let fs = FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &compressed).unwrap();
+    let fs = open_with(&device, &compressed);
     let file = fs.create_file("/compressed").unwrap();
     file.write_at(&[7; 128 << 10], 0).unwrap();
     assert!(file.has_checksums(64 << 10..68 << 10).unwrap());
     drop(file);
     fs.close().unwrap();
-    let fs = FileSystem::from_devices(vec![device as Arc<dyn Device>], &OpenOptions::new()).unwrap();
+    let fs = open_read_only(&device);
     assert!(fs.open_file("/compressed").unwrap().has_checksums(0..4096).is_err());
 }

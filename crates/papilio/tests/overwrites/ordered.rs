@@ -1,26 +1,30 @@
-//! Ordered extents: writes of whole sectors reach the trees by a flush only. Until then they are read from where
-//! they are, a crash leaves what was there before, and whatever else happens to the file comes after them.
+//! Ordered extents: writes of whole sectors reach the trees only with a flush. Until then reads
+//! find them in memory, a crash leaves the file as it was, and any other change of the file flushes
+//! first.
 
-use crate::support::{SECTOR, assert_clean, made, open, open_with, places, scatter, stamp, stamped};
+use crate::in_memory::{
+    assert_clean, close_clean, crashed, formatted, formatted_with, open, open_with, writable,
+};
+use crate::support::{SECTOR, extents_of, scatter, stamp, stamped};
 use papilio::{
     ErrorKind, File, FileSystem, InodeFlags, MkfsFeature, MkfsOptions, NocowCheck, OpenOptions, Tuning,
 };
-use papilio_device::{Device, MemoryDevice};
+use papilio_device::MemoryDevice;
 use papilio_oracle::{ImageSet, Need, Scratch, require};
 use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 #[test]
-fn a_preallocated_file_with_checksums_is_written_where_it_lies() {
+fn a_preallocated_file_with_checksums_is_written_in_place() {
     for check in [NocowCheck::FirstMatch, NocowCheck::CollectAll] {
-        let device = made(512 << 20);
+        let device = formatted(512 << 20);
         let mut tuning = Tuning::default();
         tuning.nocow_check = check;
-        let fs = open_with(&device, OpenOptions::new().tuning(tuning));
+        let fs = open_with(&device, &writable().tuning(tuning));
         let file = fs.create_file("/file").unwrap();
         file.allocate(0, 16 << 20, false).unwrap();
-        let before = places(&file);
+        let before = extents_of(&file);
         let mut model = vec![0; 16 << 20];
         let mut random = fastrand::Rng::with_seed(1);
         scatter(&file, &mut model, &mut random, 300);
@@ -29,8 +33,8 @@ fn a_preallocated_file_with_checksums_is_written_where_it_lies() {
         assert!(file.read_all().unwrap() == model, "after it");
         assert_clean(&device);
         let base = before[0].2 - before[0].0;
-        assert!(before.len() > 1 || places(&file).iter().all(|place| place.2 - place.0 == base));
-        // Now a part has sums, and is copied; the other is still written where it lies.
+        assert!(before.len() > 1 || extents_of(&file).iter().all(|extent| extent.2 - extent.0 == base));
+        // Parts with checksums are copied on write now; the rest is still written in place.
         for round in 0..4 {
             scatter(&file, &mut model, &mut random, 200);
             assert!(file.read_all().unwrap() == model, "round {round}");
@@ -45,8 +49,8 @@ fn a_preallocated_file_with_checksums_is_written_where_it_lies() {
 }
 
 #[test]
-fn a_crash_before_the_flush_leaves_what_was_there_and_one_after_it_what_was_written() {
-    let device = made(256 << 20);
+fn a_crash_keeps_flushed_ordered_extents_and_loses_the_rest() {
+    let device = formatted(256 << 20);
     let fs = open(&device);
     let copied = fs.create_file("/copied").unwrap();
     copied.write_at(&[1; 65536], 0).unwrap();
@@ -62,24 +66,24 @@ fn a_crash_before_the_flush_leaves_what_was_there_and_one_after_it_what_was_writ
         let fs = open(device);
         ["/copied", "/preallocated"].map(|path| fs.read(path).unwrap()[8192])
     };
-    assert_eq!(content(&Arc::new(device.snapshot())), [1, 0], "nothing led there");
-    // One is made durable alone.
+    assert_eq!(content(&crashed(&device)), [1, 0], "no tree or log refers to the extents");
+    // An fsync makes one file durable alone.
     copied.sync().unwrap();
-    assert_eq!(content(&Arc::new(device.snapshot())), [8, 0]);
+    assert_eq!(content(&crashed(&device)), [8, 0]);
     copied.write_at(&[9; 8192], 4096).unwrap();
-    assert_eq!(content(&Arc::new(device.snapshot())), [8, 0], "it is not overwritten where the log points");
-    // What no log can say is a commit, of all that was written.
+    assert_eq!(content(&crashed(&device)), [8, 0], "an extent in the log is not overwritten");
+    // A log cannot hold a new subvolume: this fsync commits everything.
     fs.create_subvolume("/new").unwrap();
     fs.create_file("/new/file").unwrap().sync().unwrap();
-    assert_eq!(content(&Arc::new(device.snapshot())), [9, 8]);
-    // Not a flush: it goes with the file system.
+    assert_eq!(content(&crashed(&device)), [9, 8]);
+    // Without a flush or an fsync: closing the file system commits it.
     copied.write_at(&[10; 4096], 8192).unwrap();
     drop((copied, preallocated));
     fs.close().unwrap();
     assert_eq!(content(&device), [10, 8]);
 }
 
-/// Seeded operations of all kinds on two files, beside a model.
+/// Seeded operations of all kinds on two files, and a model of their content.
 struct Run {
     fs: FileSystem,
     files: [File; 2],
@@ -145,7 +149,7 @@ impl Run {
             7 => file.sync().unwrap(),
             8 => self.fs.sync().unwrap(),
             10 => {
-                // Longer again by what is written behind a hole.
+                // A write behind a hole makes the file longer again.
                 file.set_len(at).unwrap();
                 let from = (FILE - length).max(at) as usize + self.random.usize(..100);
                 file.write_at(&vec![byte; FILE as usize - from], from as u64).unwrap();
@@ -179,28 +183,25 @@ impl Run {
 }
 
 #[test]
-fn random_operations_leave_what_a_model_says() {
+fn random_operations_agree_with_a_model() {
     for seed in 1..=12 {
-        let device = Arc::new(MemoryDevice::new(256 << 20));
         let mkfs = MkfsOptions::new().feature(MkfsFeature::NoHoles, seed % 4 < 2);
-        papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &mkfs).expect("mkfs");
+        let device = formatted_with(256 << 20, &mkfs);
         let options = match seed % 3 {
-            0 => OpenOptions::new(),
-            _ => OpenOptions::new().cache_bytes(2 << 20),
+            0 => writable(),
+            _ => writable().cache_bytes(2 << 20),
         };
-        let mut run = Run::new(open_with(&device, options), seed);
+        let mut run = Run::new(open_with(&device, &options), seed);
         for step in 0..1200 {
             run.step();
             if step % 100 == 99 {
                 run.compare();
-                // A crash now is none of the file system's business.
-                assert_clean(&Arc::new(device.snapshot()));
+                assert_clean(&crashed(&device));
             }
         }
         let Run { fs, files, models, .. } = run;
         drop(files);
-        fs.close().unwrap();
-        assert_clean(&device);
+        close_clean(fs, &device);
         let fs = open(&device);
         for (path, model) in PATHS.iter().zip(&models) {
             assert!(fs.read(path).unwrap() == *model, "seed {seed}");
@@ -209,11 +210,11 @@ fn random_operations_leave_what_a_model_says() {
 }
 
 #[test]
-fn writers_and_readers_of_one_file_see_whole_writes_only() {
+fn readers_see_no_torn_sectors_and_the_last_write_wins() {
     const SIZE: u64 = 8 << 20;
     const WRITERS: u64 = 4;
     for preallocated in [true, false] {
-        let device = made(512 << 20);
+        let device = formatted(512 << 20);
         let fs = open(&device);
         let file = fs.create_file("/file").unwrap();
         if preallocated {
@@ -227,15 +228,15 @@ fn writers_and_readers_of_one_file_see_whole_writes_only() {
         std::thread::scope(|scope| {
             let (fs, file, stop, highest) = (&fs, &file, &stop, &highest);
             let writers: Vec<_> = (1..=WRITERS)
-                .map(|who| {
+                .map(|writer| {
                     scope.spawn(move || {
-                        let mut random = fastrand::Rng::with_seed(who);
+                        let mut random = fastrand::Rng::with_seed(writer);
                         let mut own = vec![0; (SIZE / SECTOR) as usize];
                         for sequence in 1..600 {
                             let count = random.u64(1..=16);
                             let at = random.u64(0..=SIZE / SECTOR - count);
                             let mut buffer = vec![0; (count * SECTOR) as usize];
-                            stamp(&mut buffer, at * SECTOR, who, sequence);
+                            stamp(&mut buffer, at * SECTOR, writer, sequence);
                             file.write_at(&buffer, at * SECTOR).unwrap();
                             own[at as usize..(at + count) as usize].fill(sequence);
                             highest.fetch_max(sequence, Ordering::Relaxed);
@@ -268,48 +269,48 @@ fn writers_and_readers_of_one_file_see_whole_writes_only() {
                 })
                 .collect();
             let written: Vec<_> = writers.into_iter().map(|writer| writer.join()).collect();
-            // The others end also where a writer failed.
+            // Before any failure is reported: without it, the other threads never end.
             stop.store(true, Ordering::Relaxed);
             others.into_iter().for_each(|other| other.join().unwrap());
             let written: Vec<Vec<u64>> = written.into_iter().map(|own| own.unwrap()).collect();
             let content = file.read_all().unwrap();
             for (place, sector) in content.chunks_exact(SECTOR as usize).enumerate() {
                 let word = stamped(sector, place as u64);
-                let (who, sequence) = (word >> 56, (word >> 24) & 0xffff_ffff);
-                match written.get((who as usize).wrapping_sub(1)) {
-                    // The last of one of those who wrote it.
-                    Some(own) => assert_eq!(own[place], sequence, "sector {place} by {who}"),
+                let (writer, sequence) = (word >> 56, (word >> 24) & 0xffff_ffff);
+                match written.get((writer as usize).wrapping_sub(1)) {
+                    // Some writer's last write to this sector.
+                    Some(own) => assert_eq!(own[place], sequence, "sector {place} by {writer}"),
                     None => assert!(written.iter().all(|own| own[place] == 0), "sector {place}"),
                 }
             }
         });
         drop(file);
-        fs.close().unwrap();
-        assert_clean(&device);
+        close_clean(fs, &device);
     }
 }
 
-/// On a device that has little more room than the file takes.
+/// Fsyncs pin space until the next commit. The device has little more space than the file takes, so
+/// they have to commit to find some.
 #[test]
-fn fsyncs_without_end_find_room_by_a_commit() {
+fn endless_fsyncs_find_space_by_a_commit() {
     const SIZE: u64 = 8 << 20;
-    let device = made(112 << 20);
+    let device = formatted(112 << 20);
     let fs = open(&device);
     let file = fs.create_file("/file").unwrap();
     file.write_at(&[1; SIZE as usize], 0).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (file, stop) = (&file, &stop);
-        let write_all_over = |who: u64| {
-            let mut random = fastrand::Rng::with_seed(who);
+        let write_at_random = |writer: u64| {
+            let mut random = fastrand::Rng::with_seed(writer);
             for _ in 0..3000 {
                 let count = random.u64(1..=16);
                 let at = random.u64(0..=SIZE / SECTOR - count);
-                file.write_at(&vec![who as u8; (count * SECTOR) as usize], at * SECTOR)?;
+                file.write_at(&vec![writer as u8; (count * SECTOR) as usize], at * SECTOR)?;
             }
             Ok::<(), papilio::Error>(())
         };
-        let writers: Vec<_> = (1..=4).map(|who| scope.spawn(move || write_all_over(who))).collect();
+        let writers: Vec<_> = (1..=4).map(|writer| scope.spawn(move || write_at_random(writer))).collect();
         let syncing = scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
                 file.sync()?;
@@ -325,19 +326,18 @@ fn fsyncs_without_end_find_room_by_a_commit() {
         synced.unwrap();
     });
     drop(file);
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }
 
 #[test]
-fn room_is_given_back_however_often_it_is_written() {
-    let device = made(320 << 20);
+fn overwrites_give_their_space_back() {
+    let device = formatted(320 << 20);
     let fs = open(&device);
     let mut random = fastrand::Rng::with_seed(3);
     let mut model = vec![0; 40 << 20];
     let file = fs.create_file("/file").unwrap();
     file.write_at(&model, 0).unwrap();
-    // Many times what there is room for.
+    // Many times the size of the device.
     for round in 0..24 {
         scatter(&file, &mut model, &mut random, 1500);
         assert!(file.read_all().unwrap() == model, "round {round}");
@@ -346,7 +346,7 @@ fn room_is_given_back_however_often_it_is_written() {
         for at in (0..20 << 20).step_by(1 << 20) {
             other.write_at(&vec![2; 1 << 20], at).unwrap();
         }
-        // It goes with all that no tree tells of.
+        // Its ordered extents, which no tree refers to, are freed with it.
         fs.remove_file("/other").unwrap();
         drop(other);
         if round % 4 == 3 {
@@ -355,14 +355,13 @@ fn room_is_given_back_however_often_it_is_written() {
         }
     }
     drop(file);
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
     assert!(open(&device).read("/file").unwrap() == model);
 }
 
 #[test]
-fn a_full_file_system_refuses_and_keeps_what_it_has() {
-    let device = made(128 << 20);
+fn a_full_file_system_refuses_writes_and_loses_no_data() {
+    let device = formatted(128 << 20);
     let fs = open(&device);
     let file = fs.create_file("/file").unwrap();
     let mut model = vec![1; 24 << 20];
@@ -378,7 +377,8 @@ fn a_full_file_system_refuses_and_keeps_what_it_has() {
             }
         }
     }
-    // Whatever there is room for takes the place of what commits then free.
+    // Writes succeed where commits free the space of older ones, and fail with "no space"
+    // otherwise.
     let mut random = fastrand::Rng::with_seed(4);
     let (mut done, mut refused) = (0, 0);
     for _ in 0..2000 {
@@ -396,21 +396,20 @@ fn a_full_file_system_refuses_and_keeps_what_it_has() {
             }
         }
     }
-    assert!(file.read_all().unwrap() == model, "{done} done, {refused} refused");
+    assert!(file.read_all().unwrap() == model, "{done} writes succeeded, {refused} were refused");
     fs.remove_file("/filler").unwrap();
     drop(filler);
     fs.sync().unwrap();
     scatter(&file, &mut model, &mut random, 200);
     assert!(file.read_all().unwrap() == model);
     drop(file);
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
     assert!(open(&device).read("/file").unwrap() == model);
 }
 
 #[test]
-fn a_deleted_subvolume_takes_its_files_with_it() {
-    let device = made(256 << 20);
+fn files_of_a_deleted_subvolume_free_their_ordered_extents() {
+    let device = formatted(256 << 20);
     let fs = open(&device);
     fs.create_subvolume("/sub").unwrap();
     let file = fs.create_file("/sub/file").unwrap();
@@ -422,14 +421,13 @@ fn a_deleted_subvolume_takes_its_files_with_it() {
     assert!(file.read_at(&mut [0; 4096], 0).is_err());
     drop(file);
     fs.clean_subvolumes().unwrap();
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }
 
 #[test]
-fn a_folio_that_is_dirty_elsewhere_does_not_hide_a_direct_write() {
-    let device = made(256 << 20);
-    let fs = open_with(&device, OpenOptions::new().cache_bytes(8 << 20));
+fn a_folio_dirty_in_another_part_does_not_hide_a_direct_write() {
+    let device = formatted(256 << 20);
+    let fs = open_with(&device, &writable().cache_bytes(8 << 20));
     for flags in [InodeFlags::empty(), InodeFlags::NODATACOW] {
         fs.create_file("/file").unwrap().inode().set_flags(flags).unwrap();
         let file = fs.open_file("/file").unwrap();
@@ -437,7 +435,7 @@ fn a_folio_that_is_dirty_elsewhere_does_not_hide_a_direct_write() {
         direct.set_direct(true);
         for dirty in [16 << 10, 60 << 10, 250 << 10, 900 << 10] {
             let mut expected = vec![1; 1 << 20];
-            // One folio, which the flush leaves clean.
+            // One folio, clean after the flush.
             file.write_at(&expected, 0).unwrap();
             file.sync().unwrap();
             file.write_at(&[2; 4096], dirty).unwrap();
@@ -452,7 +450,7 @@ fn a_folio_that_is_dirty_elsewhere_does_not_hide_a_direct_write() {
 }
 
 #[test]
-fn the_kernel_reads_what_was_written() {
+fn the_kernel_reads_flushed_ordered_extents() {
     if require(&[Need::Root, Need::Loop, Need::KernelBtrfs]).is_none() {
         return;
     }
@@ -474,7 +472,8 @@ fn the_kernel_reads_what_was_written() {
             },
         };
         for _ in 0..800 {
-            // Snapshots have their names from the first round.
+            // The names of snapshots are taken since the first round: a full list keeps `step` from
+            // making more.
             if seed > 1 {
                 run.snapshots = vec![Default::default(); 6];
             }
@@ -490,7 +489,7 @@ fn the_kernel_reads_what_was_written() {
             let host = mounted.path().join(&path[1..]);
             assert!(std::fs::read(&host).unwrap() == *model, "seed {seed}, {path}");
         }
-        // What the kernel preallocates is written where it lies, too.
+        // The next round writes in place into extents that the kernel preallocates here.
         let host = mounted.path().join("a");
         for how in [&["-p"][..], &[]] {
             let mut command = std::process::Command::new("fallocate");

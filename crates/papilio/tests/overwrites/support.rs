@@ -1,41 +1,18 @@
-//! File systems in memory, and files that are written all over.
+//! Files that tests write at random offsets, and sectors that name their writer.
 
-use papilio::{CheckOptions, FiemapExtent, File, FileSystem, MkfsOptions, OpenOptions};
-use papilio_device::{Device, MemoryDevice};
-use std::sync::Arc;
+use papilio::{FiemapExtent, File};
 
 pub const SECTOR: u64 = 4096;
 
-pub fn made(size: u64) -> Arc<MemoryDevice> {
-    let device = Arc::new(MemoryDevice::new(size));
-    papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).expect("mkfs");
-    device
-}
-
-pub fn open_with(device: &Arc<MemoryDevice>, options: OpenOptions) -> FileSystem {
-    let options = options.write(true).commit_interval(None);
-    FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).expect("open")
-}
-
-pub fn open(device: &Arc<MemoryDevice>) -> FileSystem {
-    open_with(device, OpenOptions::new())
-}
-
-pub fn assert_clean(device: &Arc<MemoryDevice>) {
-    let devices = vec![device.clone() as Arc<dyn Device>];
-    let check = CheckOptions::new().data_csum(true);
-    let report = papilio::check_devices(devices, &OpenOptions::new(), &check).expect("check");
-    assert!(report.is_clean(), "{:#?}", report.findings);
-}
-
-/// Where the bytes of a file lie, and whether as preallocated.
-pub fn places(file: &File) -> Vec<(u64, u64, u64, bool)> {
+/// Returns the extents of a file: file offset, length and logical address, in bytes, and whether
+/// the extent is preallocated.
+pub fn extents_of(file: &File) -> Vec<(u64, u64, u64, bool)> {
     let unwritten = |extent: &FiemapExtent| extent.flags & FiemapExtent::UNWRITTEN != 0;
     let extents = file.fiemap(0).unwrap();
     extents.iter().map(|e| (e.start.0, e.length, e.address.0, unwritten(e))).collect()
 }
 
-/// Writes up to 16 sectors at a time all over the file in a seeded order, here and in the model.
+/// Writes up to 16 sectors at a time at random offsets, to the file and to the model.
 pub fn scatter(file: &File, model: &mut [u8], random: &mut fastrand::Rng, writes: usize) {
     let sectors = model.len() as u64 / SECTOR;
     for _ in 0..writes {
@@ -47,16 +24,17 @@ pub fn scatter(file: &File, model: &mut [u8], random: &mut fastrand::Rng, writes
     }
 }
 
-/// Sectors, all of whose words say who wrote it, when, and where.
-pub fn stamp(buffer: &mut [u8], at: u64, who: u64, sequence: u64) {
+/// Fills each sector with a word that names its writer (8 bits), the write (32) and the sector
+/// (24).
+pub fn stamp(buffer: &mut [u8], at: u64, writer: u64, sequence: u64) {
     for (number, sector) in buffer.chunks_exact_mut(SECTOR as usize).enumerate() {
         let place = at / SECTOR + number as u64;
-        let word = ((who << 56) | (sequence << 24) | place).to_le_bytes();
+        let word = ((writer << 56) | (sequence << 24) | place).to_le_bytes();
         sector.chunks_exact_mut(8).for_each(|bytes| bytes.copy_from_slice(&word));
     }
 }
 
-/// The word of a sector, which was written whole and belongs here.
+/// Returns the word of sector `place`; asserts that the sector is not torn and belongs there.
 pub fn stamped(sector: &[u8], place: u64) -> u64 {
     let word = u64::from_le_bytes(sector[..8].try_into().unwrap());
     assert!(sector.chunks_exact(8).all(|bytes| bytes == &sector[..8]), "sector {place} is torn");

@@ -1,6 +1,9 @@
-//! Logs written by hand, of kinds that present kernels do not write: kernels before them did, and a replay has to
-//! make sense of whatever is well formed.
+//! Handmade logs that no current kernel writes. Older kernels wrote such logs, and a replay has to
+//! handle every well-formed one.
 
+use crate::in_memory::{
+    close_clean, crashed, new_file_system, open_read_only, superblock, try_open, writable,
+};
 use papilio::format::items::dir_item::{DirEntry, FileType};
 use papilio::format::items::dir_log::DirLogItem;
 use papilio::format::items::inode::{InodeItem, inode_key};
@@ -8,55 +11,44 @@ use papilio::format::items::inode_ref::{InodeExtref, InodeRef, InodeRefs};
 use papilio::format::items::root::RawRootItem;
 use papilio::format::node::{ItemHeader, NodeHeader};
 use papilio::format::superblock::superblock_offset;
-use papilio::format::{
-    Generation, InodeNumber, ItemType, Key, LogicalAddress, PhysicalAddress, Superblock, objectid,
-};
-use papilio::{CheckOptions, Error, FileSystem, MkfsOptions, OpenOptions};
+use papilio::format::{Generation, InodeNumber, ItemType, Key, LogicalAddress, PhysicalAddress, objectid};
+use papilio::{Error, FileSystem};
 use papilio_device::{Device, MemoryDevice};
 use std::sync::Arc;
 
 const NODE: usize = 16384;
-/// How far behind the last block of the file system the log lies.
+/// Bytes from the last block of the file system to the log.
 const APART: u64 = 1 << 20;
 const ROOT: InodeNumber = objectid::FIRST_INODE;
 
-/// A file system that was committed, and to which a log is added.
+/// A committed file system, to which a test adds a log.
 struct Committed {
-    device: MemoryDevice,
+    device: Arc<MemoryDevice>,
     /// The items of the top-level subvolume.
     items: Vec<(Key, Vec<u8>)>,
     header: NodeHeader,
-    /// From logical addresses of metadata to the device.
+    /// For each copy of the metadata chunk, the difference of device offset and logical address.
     places: Vec<u64>,
-    /// Where the log goes.
+    /// The address of the log.
     free: LogicalAddress,
 }
 
-fn open(device: &MemoryDevice, write: bool) -> papilio::Result<FileSystem> {
-    let options = OpenOptions::new().write(write).commit_interval(None);
-    FileSystem::from_devices(vec![Arc::new(device.snapshot())], &options)
-}
-
 impl Committed {
-    /// With `/a`, also named `/a2`, and `/b`.
+    /// Makes the file system, with `/a`, its hard link `/a2`, and `/b`.
     fn new() -> Self {
-        let device = Arc::new(MemoryDevice::new(256 << 20));
-        papilio::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).unwrap();
-        let options = OpenOptions::new().write(true).commit_interval(None);
-        let fs = FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).unwrap();
+        let (device, fs) = new_file_system(256 << 20);
         for name in ["/a", "/b"] {
             fs.create_file(name).unwrap().write_at(name.as_bytes(), 0).unwrap();
         }
         fs.hard_link("/a", "/a2").unwrap();
         fs.close().unwrap();
-        let device = device.snapshot();
-        let fs = open(&device, false).unwrap();
+        let fs = open_read_only(&device);
         let roots = fs.tree_roots().unwrap();
         let last =
             roots.iter().filter(|root| root.id != objectid::CHUNK_TREE).map(|root| root.address.0).max();
         let root = roots.iter().find(|root| root.id == objectid::FS_TREE).unwrap();
         let block = fs.tree_blocks(root).next().unwrap().unwrap();
-        assert!(block.node().is_leaf(), "few items");
+        assert!(block.node().is_leaf(), "the tree is one leaf");
         let node = block.node();
         let items = (0..node.len()).map(|slot| (node.key(slot), node.item(slot).to_vec())).collect();
         let header = block.header();
@@ -82,7 +74,7 @@ impl Committed {
         (number, InodeItem::parse(self.item(inode_key(number))).unwrap())
     }
 
-    /// The inode that has a name in the root directory, and the name's index.
+    /// Returns the inode of a name in the root directory, and the name's index.
     fn entry(&self, name: &[u8]) -> (InodeNumber, u64) {
         let refs = self.items.iter().filter(|(key, _)| key.item_type == ItemType::INODE_REF);
         refs.flat_map(|(key, data)| {
@@ -93,7 +85,7 @@ impl Committed {
         .unwrap()
     }
 
-    /// The item of the root directory, as a log has it.
+    /// Returns the inode item of the root directory as a log has it.
     fn root_item(&self) -> (Key, Vec<u8>) {
         let item = InodeItem::parse(self.item(inode_key(ROOT))).unwrap();
         self.logged(ROOT, &item)
@@ -104,7 +96,7 @@ impl Committed {
         (inode_key(number), item.to_bytes().to_vec())
     }
 
-    /// Writes a leaf that belongs to logs.
+    /// Writes a leaf of a log.
     fn write_leaf(&self, address: LogicalAddress, items: &[(Key, Vec<u8>)]) {
         let mut block = vec![0; NODE];
         let mut end = NODE - NodeHeader::SIZE;
@@ -131,12 +123,13 @@ impl Committed {
         }
     }
 
-    /// The transaction that the log is of.
+    /// Returns the transaction of the log.
     fn generation(&self) -> Generation {
-        Generation(open(&self.device, false).unwrap().superblock().raw.generation.0 + 1)
+        Generation(superblock(&self.device).raw.generation.0 + 1)
     }
 
-    /// Adds a log of these items to the top-level subvolume, and replays it.
+    /// Adds a log with these items to the top-level subvolume and replays it on a copy of the
+    /// device.
     fn replay(&self, mut items: Vec<(Key, Vec<u8>)>) -> papilio::Result<FileSystem> {
         items.sort_by_key(|(key, _)| *key);
         let log = LogicalAddress(self.free.0 + NODE as u64);
@@ -151,19 +144,12 @@ impl Committed {
         let key = Key::new(objectid::TREE_LOG.0, ItemType::ROOT_ITEM, objectid::FS_TREE.0);
         self.write_leaf(self.free, &[(key, raw.to_bytes().to_vec())]);
         let place = superblock_offset(0);
-        let mut bytes = vec![0; 4096];
-        self.device.read_at(&mut bytes, place).unwrap();
-        let mut superblock = Superblock::parse(&bytes, place).unwrap();
+        let mut superblock = superblock(&self.device);
         superblock.raw.log_root = self.free;
         self.device.write_at(&superblock.to_bytes(place), place).unwrap();
-        let device: Arc<dyn Device> = Arc::new(self.device.snapshot());
-        let options = OpenOptions::new().write(true).commit_interval(None);
-        let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options)?;
-        fs.close()?;
-        let fs = FileSystem::from_devices(vec![device], &OpenOptions::new())?;
-        let report = fs.check(&CheckOptions::new().data_csum(true))?;
-        assert!(report.is_clean(), "{}", report.findings[0]);
-        Ok(fs)
+        let device = crashed(&self.device);
+        close_clean(try_open(&device, &writable())?, &device);
+        Ok(open_read_only(&device))
     }
 }
 
@@ -192,7 +178,7 @@ fn reference(inode: InodeNumber, name: &[u8], index: u64) -> (Key, Vec<u8>) {
 }
 
 #[test]
-fn a_name_that_only_the_references_lack_is_unlinked() {
+fn a_name_missing_from_the_logged_references_is_unlinked() {
     let committed = Committed::new();
     let (a, item) = committed.inode(b"a");
     let log = vec![committed.logged(a, &item), reference(a, b"a", committed.entry(b"a").1)];
@@ -202,7 +188,7 @@ fn a_name_that_only_the_references_lack_is_unlinked() {
 }
 
 #[test]
-fn an_index_that_another_name_has_is_taken_over() {
+fn a_logged_name_takes_the_index_of_another_name() {
     let committed = Committed::new();
     let (_, item) = committed.inode(b"b");
     let (new, index) = (InodeNumber(1000), committed.entry(b"b").1);
@@ -213,7 +199,7 @@ fn an_index_that_another_name_has_is_taken_over() {
 }
 
 #[test]
-fn an_inode_logged_without_names_is_passed_over() {
+fn an_inode_logged_without_names_is_ignored() {
     let committed = Committed::new();
     let (b, item) = committed.inode(b"b");
     let unnamed = InodeItem { nlink: 0, size: 9, ..item };
@@ -229,11 +215,11 @@ fn an_inode_logged_without_names_is_passed_over() {
 }
 
 #[test]
-fn an_entry_that_no_reference_announces_takes_name_and_index() {
+fn an_entry_without_a_reference_takes_the_name_and_index() {
     let committed = Committed::new();
     let (a, b) = (committed.entry(b"a").0, committed.entry(b"b"));
     let log = vec![committed.root_item(), entry(b"b", 77, inode_key(a)), entry(b"gone", 78, inode_key(ROOT))];
-    // A directory cannot be in itself: not a name that could be believed.
+    // A name for a directory within itself is invalid.
     assert!(matches!(committed.replay(log), Err(Error::LogReplay { .. })));
     let committed = Committed::new();
     let log = vec![committed.root_item(), entry(b"b", 77, inode_key(a))];
@@ -244,7 +230,7 @@ fn an_entry_that_no_reference_announces_takes_name_and_index() {
     let committed = Committed::new();
     let fs = committed.replay(vec![committed.root_item(), entry(b"e", b.1, inode_key(a))]).unwrap();
     assert_eq!(names(&fs), ["a", "a2", "e"]);
-    // One for an inode that is not there stays out, and so does a subvolume's.
+    // The replay ignores entries for missing inodes and for subvolumes.
     let committed = Committed::new();
     let subvolume = Key::new(300, ItemType::ROOT_ITEM, u64::MAX);
     let missing = inode_key(InodeNumber(2000));
@@ -253,7 +239,7 @@ fn an_entry_that_no_reference_announces_takes_name_and_index() {
 }
 
 #[test]
-fn references_to_directories_that_are_not_there_are_left_out() {
+fn references_to_missing_directories_are_ignored() {
     let committed = Committed::new();
     let (a, item) = committed.inode(b"a");
     let parent = InodeNumber(5000);
@@ -266,7 +252,7 @@ fn references_to_directories_that_are_not_there_are_left_out() {
 }
 
 #[test]
-fn a_whole_directory_that_the_log_has_nothing_of_is_emptied() {
+fn a_directory_range_without_logged_names_is_emptied() {
     let committed = Committed::new();
     let range =
         (Key::new(ROOT.0, ItemType::DIR_LOG_INDEX, 0), DirLogItem { end: u64::MAX }.to_bytes().to_vec());

@@ -1,11 +1,11 @@
-//! A disk that the kernel left with a log, carried along, so that replays are tested where nobody may mount.
+//! A stored disk on which the kernel left a log: with it, replays are tested without kernel mounts.
 //!
-//! `PAPILIO_REPLAY_CARRY=1` makes it anew where the kernel can be asked.
+//! `PAPILIO_REPLAY_CARRY=1` makes the stored image anew, where kernel mounts are possible.
 
 use crate::bridge::Papilio;
+use crate::in_memory::{close_clean, open, open_read_only};
 use crate::power_cut::Machine;
 use crate::steps::At;
-use papilio::{CheckOptions, FileSystem, OpenOptions};
 use papilio_device::{Device, MemoryDevice, PhysicalAddress};
 use papilio_oracle::manifest::ManifestOptions;
 use papilio_oracle::{CompareOptions, Manifest, Need, require};
@@ -13,12 +13,12 @@ use std::io::Read;
 use std::path::Path;
 use std::sync::Arc;
 
-/// Where the image is carried, from this crate's folder.
+/// The stored image.
 const CARRIED: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../../tests/fixtures/fsync-log.img.zst");
-/// Its bytes.
+/// Bytes of the image, unpacked.
 const SIZE: u64 = 160 << 20;
 
-/// What the log says a bit of everything of.
+/// Makes changes of every kind and fsyncs them.
 fn history(machine: &Machine) {
     let at = At(machine.root().to_owned());
     at.mkdir("d");
@@ -49,11 +49,11 @@ fn history(machine: &Machine) {
     at.fsync("d/new/x");
 }
 
-/// The disk, right after the last fsync of that history.
-pub fn disk() -> MemoryDevice {
+/// Returns the disk, right after the last fsync of [`history`].
+pub fn disk() -> Arc<MemoryDevice> {
     let file = std::fs::File::open(CARRIED).unwrap();
     let mut stream = zstd::stream::read::Decoder::new(file).unwrap();
-    let device = MemoryDevice::new(SIZE);
+    let device = Arc::new(MemoryDevice::new(SIZE));
     let mut piece = vec![0; 1 << 20];
     for place in (0..SIZE).step_by(piece.len()) {
         stream.read_exact(&mut piece).unwrap();
@@ -64,19 +64,15 @@ pub fn disk() -> MemoryDevice {
     device
 }
 
-fn replayed(device: MemoryDevice) -> Manifest {
-    let device: Arc<dyn Device> = Arc::new(device);
-    let options = OpenOptions::new().write(true).commit_interval(None);
-    FileSystem::from_devices(vec![Arc::clone(&device)], &options).unwrap().close().unwrap();
-    let fs = FileSystem::from_devices(vec![device], &OpenOptions::new()).unwrap();
-    let report = fs.check(&CheckOptions::new().data_csum(true)).unwrap();
-    assert!(report.is_clean(), "{}", report.findings[0]);
-    Manifest::read(&Papilio(fs), ManifestOptions::default()).unwrap()
+/// Replays the log of a device and reads everything.
+fn replayed(device: &Arc<MemoryDevice>) -> Manifest {
+    close_clean(open(device), device);
+    Manifest::read(&Papilio(open_read_only(device)), ManifestOptions::default()).unwrap()
 }
 
 #[test]
-fn the_carried_log_is_replayed() {
-    let seen = replayed(disk());
+fn the_stored_log_is_replayed() {
+    let seen = replayed(&disk());
     let entry = |path: &str| &seen.entries[Path::new(path)];
     assert_eq!(entry("f").metadata.size, 120_000);
     assert_eq!(entry("f").xattrs.keys().collect::<Vec<_>>(), ["user.a"]);
@@ -85,12 +81,12 @@ fn the_carried_log_is_replayed() {
     assert_eq!(entry("d/n3 again").metadata.nlink, 2);
     assert_eq!(entry("d/new/x").metadata.size, 30_000);
     assert!(!seen.entries.contains_key(Path::new("d/n1")) && !seen.entries.contains_key(Path::new("d/n2")));
-    // The directory, what is left of 40 files, and four new entries.
+    // The directory, the 20 files left of 40, and four new entries.
     assert_eq!(seen.entries.keys().filter(|path| path.starts_with("d")).count(), 1 + 20 + 4);
 }
 
 #[test]
-fn the_carried_disk_is_what_the_kernel_leaves() {
+fn the_kernel_leaves_the_same_log_as_the_stored_one() {
     if require(Need::KERNEL_MOUNT).is_none() {
         return;
     }
@@ -98,7 +94,7 @@ fn the_carried_disk_is_what_the_kernel_leaves() {
     history(&machine);
     let cut = machine.cut("carried");
     assert!(cut.has_log());
-    let device = MemoryDevice::from_image(&cut.images[0]).unwrap();
+    let device = Arc::new(MemoryDevice::from_image(&cut.images[0]).unwrap());
     if std::env::var_os("PAPILIO_REPLAY_CARRY").is_some() {
         let image = std::fs::File::open(&cut.images[0]).unwrap();
         zstd::stream::copy_encode(image, std::fs::File::create(CARRIED).unwrap(), 19).unwrap();
@@ -106,6 +102,6 @@ fn the_carried_disk_is_what_the_kernel_leaves() {
     machine.stop();
     let options =
         CompareOptions { mtime: false, ctime: false, atime: false, btime: false, ..Default::default() };
-    let differences = replayed(device).diff(&replayed(disk()), &options);
+    let differences = replayed(&device).diff(&replayed(&disk()), &options);
     assert!(differences.is_empty(), "{}", differences[0]);
 }

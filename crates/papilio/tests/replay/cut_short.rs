@@ -1,37 +1,33 @@
-//! A replay that is itself cut short, at every moment: the log is still there, or all of it is replayed.
+//! A replay interrupted by a power loss at every point: the disk has the log still, or all its
+//! changes.
 
 use crate::bridge::Papilio;
 use crate::carried;
-use papilio::{CheckOptions, FileSystem, FindingKind, OpenOptions};
-use papilio_device::{Device, Recording};
+use crate::in_memory::{check, open, open_read_only};
+use papilio::{FileSystem, FindingKind};
+use papilio_device::Recording;
 use papilio_oracle::manifest::ManifestOptions;
 use papilio_oracle::{CompareOptions, Manifest};
 use std::sync::Arc;
 
-fn open(device: Arc<dyn Device>, write: bool) -> FileSystem {
-    let options = OpenOptions::new().write(write).commit_interval(None);
-    FileSystem::from_devices(vec![device], &options).unwrap()
-}
-
-/// What is there, but for times: a replay repeated is another one.
+/// Everything except times: a repeated replay runs at another time.
 const COMPARED: CompareOptions =
     CompareOptions { mtime: false, ctime: false, atime: false, ..CompareOptions::SAME_IMAGE };
 
-/// Everything that a file system shows.
+/// Reads everything from a file system.
 fn seen(fs: FileSystem) -> Manifest {
     Manifest::read(&Papilio(fs), ManifestOptions::default()).unwrap()
 }
 
 #[test]
-fn a_replay_that_is_cut_short_is_repeated() {
+fn an_interrupted_replay_is_repeated() {
     let device = carried::disk();
-    let before = seen(open(Arc::new(device.snapshot()), false));
+    let before = seen(open_read_only(&device));
     let recording = Recording::new();
-    let recorder: Arc<dyn Device> = Arc::new(recording.attach(Arc::new(device)));
-    let fs = open(Arc::clone(&recorder), true);
+    let fs = open(&Arc::new(recording.attach(device)));
     let expected = seen(fs.clone());
-    assert!(!before.diff(&expected, &COMPARED).is_empty(), "the log says something");
-    // Before it is closed, which has nothing to write.
+    assert!(!before.diff(&expected, &COMPARED).is_empty(), "the log has changes");
+    // The file system stays open: closing it writes nothing.
     let mut replay = recording.replay();
     let (mut logs, mut states) = (0, 0);
     for position in 0..=replay.len() {
@@ -39,23 +35,21 @@ fn a_replay_that_is_cut_short_is_repeated() {
         let mut disks = vec![replay.durable(), replay.everything()];
         disks.extend((0..3).map(|seed| replay.crash(seed ^ (position as u64) << 8)));
         for mut disk in disks {
-            let disk: Arc<dyn Device> = Arc::new(disk.remove(0));
-            let fs = open(Arc::clone(&disk), false);
-            logs += usize::from(fs.has_log());
+            let disk = Arc::new(disk.remove(0));
+            logs += usize::from(open_read_only(&disk).has_log());
             states += 1;
-            drop(fs);
-            let fs = open(Arc::clone(&disk), true);
+            let fs = open(&disk);
             let found = expected.diff(&seen(fs.clone()), &COMPARED);
             assert!(found.is_empty(), "after event {position}: {}", found[0]);
             fs.close().unwrap();
             if position % 5 == 0 {
-                let report = open(disk, false).check(&CheckOptions::new().data_csum(true)).unwrap();
-                // Superblocks are written one after the other.
+                let report = check(&disk);
+                // A power loss between the superblocks leaves copies that differ.
                 let other = report.findings.iter().find(|found| found.kind != FindingKind::SuperblockCopy);
                 assert!(other.is_none(), "after event {position}: {}", other.unwrap());
             }
         }
     }
-    println!("{states} states, {logs} of them with the log");
-    assert!(logs > 5 && logs < states, "{logs} of {states}");
+    println!("{states} states, {logs} of them with a log");
+    assert!(logs > 5 && logs < states, "{logs} of {states} states have a log");
 }

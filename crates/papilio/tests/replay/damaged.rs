@@ -1,28 +1,25 @@
-//! Logs that cannot be believed: an error that says what is wrong where, and nothing is written.
+//! Damaged logs: opening for writing fails with an error that names the damage, and writes nothing.
 
 use crate::carried;
+use crate::in_memory::{assert_clean, crashed, open_read_only, try_open, writable};
 use papilio::format::items::file_extent::{FileExtentContent, FileExtentItem};
 use papilio::format::items::inode::InodeItem;
 use papilio::format::node::{ItemHeader, NodeHeader};
 use papilio::format::{ItemType, LogicalAddress, objectid};
-use papilio::{CheckOptions, Error, FileSystem, OpenOptions};
+use papilio::{Error, FileSystem};
 use papilio_device::{Action, Device, MemoryDevice, PhysicalAddress, Recording};
 use std::sync::Arc;
 
-/// The carried disk, and node by node where its log lies.
+/// The stored disk, and where the blocks of its log are.
 struct Logged {
-    device: MemoryDevice,
-    /// The blocks of the logs: their bytes, and where they are.
+    device: Arc<MemoryDevice>,
+    /// The blocks of the log trees: their bytes, and the device offsets of their copies.
     blocks: Vec<(Vec<u8>, Vec<PhysicalAddress>)>,
-}
-
-fn read_only(device: &MemoryDevice) -> FileSystem {
-    FileSystem::from_devices(vec![Arc::new(device.snapshot())], &OpenOptions::new()).unwrap()
 }
 
 fn logged() -> Logged {
     let device = carried::disk();
-    let fs = read_only(&device);
+    let fs = open_read_only(&device);
     assert!(fs.has_log());
     let mut found = Vec::new();
     for root in fs.tree_roots_of(objectid::TREE_LOG).unwrap() {
@@ -31,13 +28,13 @@ fn logged() -> Logged {
             found.push((block.address(), block.geometry().node_size as usize));
         }
     }
-    assert!(found.len() > 1, "a tree of logs and a log");
+    assert!(found.len() > 1, "a log root tree and a log tree");
     let blocks = found.into_iter().map(|(address, size)| copies(&device, address, size)).collect();
     Logged { device, blocks }
 }
 
-/// The bytes of a tree block, and the places of its copies: wherever the image has a block of this address
-/// and content.
+/// Returns the bytes of a tree block, and the device offsets of its copies: every offset at which
+/// the image has a log block with this address.
 fn copies(device: &MemoryDevice, address: LogicalAddress, size: usize) -> (Vec<u8>, Vec<PhysicalAddress>) {
     let mut bytes = vec![0; size];
     let (mut block, mut places) = (Vec::new(), Vec::new());
@@ -56,36 +53,35 @@ fn copies(device: &MemoryDevice, address: LogicalAddress, size: usize) -> (Vec<u
     (block, places)
 }
 
-/// Puts the checksum of a block right.
+/// Repairs the checksum of a block.
 fn seal(block: &mut [u8]) {
     let sum = papilio::format::ChecksumType::Crc32c.compute(&block[32..]);
     block[..32].copy_from_slice(sum.padded());
 }
 
-/// Opens for writing a disk with another block in the place of one of the log's. What was written, in events.
-fn open_with(logged: &Logged, number: usize, block: &[u8]) -> (papilio::Result<FileSystem>, usize) {
-    let device = logged.device.snapshot();
+/// Opens a disk for writing after block `number` of the log was replaced. Also returns the number
+/// of writes.
+fn open_replaced(logged: &Logged, number: usize, block: &[u8]) -> (papilio::Result<FileSystem>, usize) {
+    let device = crashed(&logged.device);
     for &place in &logged.blocks[number].1 {
         device.write_at(block, place).unwrap();
     }
     let recording = Recording::new();
-    let recorder: Arc<dyn Device> = Arc::new(recording.attach(Arc::new(device)));
-    let options = OpenOptions::new().write(true).commit_interval(None);
-    let result = FileSystem::from_devices(vec![recorder], &options);
+    let result = try_open(&Arc::new(recording.attach(device)), &writable());
     let writes = recording.events().iter().filter(|event| !matches!(event.action, Action::Flush)).count();
     (result, writes)
 }
 
 fn assert_refused(logged: &Logged, number: usize, block: &[u8]) -> String {
-    let (result, writes) = open_with(logged, number, block);
-    let error = result.err().unwrap_or_else(|| panic!("block {number}: a log that is wrong was replayed"));
+    let (result, writes) = open_replaced(logged, number, block);
+    let error = result.err().unwrap_or_else(|| panic!("block {number}: the damaged log was replayed"));
     assert!(matches!(error, Error::LogReplay { .. }), "{error}");
     assert_eq!(writes, 0, "{error}");
     error.to_string()
 }
 
 #[test]
-fn a_log_that_is_damaged_is_an_error() {
+fn a_damaged_log_is_an_error() {
     let logged = logged();
     for (number, (block, _)) in logged.blocks.iter().enumerate() {
         let mut flipped = block.clone();
@@ -94,23 +90,22 @@ fn a_log_that_is_damaged_is_an_error() {
         println!("{message}");
         assert!(message.contains("TREE_LOG") && message.contains("checksum"), "{message}");
     }
-    // The last commit can still be read, and a log that is not to be replayed forbids writing.
-    let fs = read_only(&logged.device);
+    // The last commit can still be read. Without a replay, the log forbids writing.
+    let fs = open_read_only(&logged.device);
     assert!(fs.has_log());
     assert_eq!(fs.read("/f").unwrap().len(), 200_000);
-    assert!(fs.inode("/copy").is_err(), "the log is not shown");
-    let report = fs.check(&CheckOptions::new().data_csum(true)).unwrap();
-    assert!(report.is_clean(), "{}", report.findings[0]);
-    let options = OpenOptions::new().write(true).replay_log(false);
-    let error = FileSystem::from_devices(vec![Arc::new(logged.device.snapshot())], &options).unwrap_err();
+    assert!(fs.inode("/copy").is_err(), "reading shows the last commit, not the log");
+    assert_clean(&logged.device);
+    let error = try_open(&crashed(&logged.device), &writable().replay_log(false)).unwrap_err();
     assert!(matches!(error, Error::ReadOnlyFileSystem { .. }), "{error}");
-    // It is the damage that was refused.
-    let (result, writes) = open_with(&logged, 0, &logged.blocks[0].0);
+    // The undamaged log is replayed.
+    let (result, writes) = open_replaced(&logged, 0, &logged.blocks[0].0);
     assert_eq!(result.unwrap().read("/copy").unwrap().len(), 65_536);
     assert!(writes > 0);
 }
 
-/// Changes the first item of a kind in the log, in the block that has it; gives the block's number.
+/// Applies `change` to items of a type until it returns true. Returns the changed block and its
+/// number.
 fn change_item(
     logged: &Logged,
     wanted: ItemType,
@@ -132,13 +127,13 @@ fn change_item(
             }
         }
     }
-    panic!("no such item in the log");
+    panic!("the log has no item of type {wanted:?} to change");
 }
 
 #[test]
 fn a_log_that_contradicts_the_file_system_is_an_error() {
     let logged = logged();
-    // An extent where another is, in part.
+    // An extent that overlaps another.
     let (number, block) = change_item(&logged, ItemType::EXTENT_DATA, |data| {
         let extent = FileExtentItem::parse(data).unwrap();
         let FileExtentContent::Regular(mut part) = extent.content else { return false };
@@ -150,7 +145,7 @@ fn a_log_that_contradicts_the_file_system_is_an_error() {
     });
     let message = assert_refused(&logged, number, &block);
     assert!(message.contains("not free") || message.contains("otherwise"), "{message}");
-    // A file that the subvolume has as a directory.
+    // A file whose inode is a directory in the subvolume.
     let (number, block) = change_item(&logged, ItemType::INODE_ITEM, |data| {
         let inode = InodeItem::parse(data).unwrap();
         let is_directory = inode.mode & 0o170_000 == 0o040_000;
@@ -172,7 +167,7 @@ fn any_change_of_a_log_is_replayed_or_refused() {
         let mut block = logged.blocks[number].0.clone();
         let header = NodeHeader::parse(&block[..NodeHeader::SIZE]).unwrap();
         let items = header.item_count as usize * ItemHeader::SIZE;
-        // Among the headers of items and in their data, which lies at the end.
+        // In the item headers, or in the item data at the end of the block.
         let place = if random.bool() {
             NodeHeader::SIZE + random.usize(..items)
         } else {
@@ -184,7 +179,7 @@ fn any_change_of_a_log_is_replayed_or_refused() {
             block[other] = *random.choice(&[0, 1, 255, block[place]]).unwrap();
         }
         seal(&mut block);
-        let (result, writes) = open_with(&logged, number, &block);
+        let (result, writes) = open_replaced(&logged, number, &block);
         match result {
             Ok(_) => replayed += 1,
             Err(error) => {

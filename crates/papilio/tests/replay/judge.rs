@@ -1,34 +1,36 @@
-//! What a loss of power left, replayed by both sides and compared.
+//! Has Papilio and the kernel replay the log that a power loss left, and compares the results.
 
-use crate::power_cut::{PowerCut, copy, open};
-use papilio::CheckOptions;
+use crate::images::{open, writable};
+use crate::power_cut::{PowerCut, copy};
+use papilio::{CheckOptions, OpenOptions};
 use papilio_oracle::manifest::ManifestOptions;
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Manifest, Scratch, Time};
 use std::path::PathBuf;
 
-/// Everything, down to where extents lie, but access times, which a replay has no say in.
+/// Everything, addresses of extents included, except access times, which a replay does not set.
 const COMPARED: CompareOptions = CompareOptions { atime: false, extents: true, ..CompareOptions::SAME_IMAGE };
 
-/// Another file has the extent too.
+/// Flag of FIEMAP: another file shares the extent.
 const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
 
-/// Opens an image for writing, which replays its log, and closes it; then nothing is wrong with it.
+/// Replays the log by opening the images for writing, then closes and checks them.
 ///
 /// # Errors
-/// What is.
+/// Describes a failed replay, or the findings of the check.
 fn replay_by_papilio(images: &[PathBuf]) -> Result<(), String> {
     let say = |error: papilio::Error| format!("Papilio's replay: {error}");
-    let fs = open(images, true).map_err(say)?;
+    let fs = open(images, &writable()).map_err(say)?;
     assert!(!fs.has_log());
     fs.close().map_err(say)?;
-    let fs = open(images, false).map_err(say)?;
+    let fs = open(images, &OpenOptions::new()).map_err(say)?;
     assert!(!fs.has_log());
     let report = fs.check(&CheckOptions::new().data_csum(true)).map_err(say)?;
     let shown: Vec<_> = report.findings.iter().take(12).map(ToString::to_string).collect();
     if report.is_clean() { Ok(()) } else { Err(format!("check: {shown:#?}")) }
 }
 
-/// All that a kernel mount shows. Times behind `moment` are those of the replay, whatever they are.
+/// Reads everything from a kernel mount. Replaces times after `moment`, which the replay set, by
+/// one fixed time.
 pub fn seen_by_kernel(
     images: &ImageSet,
     read_only: bool,
@@ -42,7 +44,7 @@ pub fn seen_by_kernel(
     mounted.unmount()?;
     let late = Time { seconds: i64::MAX, nanoseconds: 0 };
     for entry in manifest.entries.values_mut() {
-        // Deleted files and subvolumes share extents until somebody gets to clean up.
+        // Deleted files and subvolumes share extents until they are cleaned up.
         for extent in entry.extents.iter_mut().flatten() {
             extent.flags &= !FIEMAP_EXTENT_SHARED;
         }
@@ -58,7 +60,7 @@ pub fn seen_by_kernel(
 /// Has both sides replay the log and compares everything.
 ///
 /// # Errors
-/// What differs, or who fails.
+/// Describes the differences, or the side that fails.
 pub fn judge(scratch: &Scratch, cut: PowerCut) -> Result<(), String> {
     let PowerCut { name, images, moment } = cut;
     let result = compare_replays(scratch, images, moment);
@@ -83,7 +85,7 @@ fn compare_replays(scratch: &Scratch, theirs: Vec<PathBuf>, moment: Time) -> Res
     if differences.is_empty() { Ok(()) } else { Err(format!("kernel | Papilio: {shown:#?}")) }
 }
 
-/// Judges all of them, and fails if any fails.
+/// Judges all power cuts; fails if any of them does.
 pub fn judge_all(scratch: &Scratch, cuts: Vec<PowerCut>) {
     let wrong: Vec<_> = cuts.into_iter().filter_map(|cut| judge(scratch, cut).err()).collect();
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));

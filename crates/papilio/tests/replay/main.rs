@@ -1,7 +1,8 @@
-//! The log of fsyncs that a loss of power leaves, replayed by Papilio and by the kernel: both see the same.
+//! Replay of the log that a power loss leaves: Papilio's replay and the kernel's have the same
+//! result.
 //!
-//! The kernel makes and changes the file systems. A copy of the image that is taken while it is mounted, right
-//! after an fsync, is what the disk holds if the power goes at that moment.
+//! The kernel makes and changes the file systems. A copy of the mounted image, taken right after an
+//! fsync, is the state of the disk if the power fails at that moment.
 
 #[path = "../kernel/bridge.rs"]
 mod bridge;
@@ -9,6 +10,10 @@ mod by_hand;
 mod carried;
 mod cut_short;
 mod damaged;
+#[path = "../support/images.rs"]
+mod images;
+#[path = "../support/in_memory.rs"]
+mod in_memory;
 mod judge;
 mod power_cut;
 mod random;

@@ -1,6 +1,7 @@
-//! A file system that the kernel writes, and its images as losses of power leave them.
+//! A file system that the kernel writes, and copies of its images as power losses leave them.
 
-use papilio::{FileSystem, MkfsOptions, OpenOptions};
+use crate::images::open;
+use papilio::{MkfsOptions, OpenOptions};
 use papilio_oracle::{FileSystemSpec, ImageSet, Mounted, Scratch, Time};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,20 +10,20 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Bytes of a device.
 const SIZE: u64 = 512 << 20;
 
-/// The disk after a loss of power.
+/// The disk after a power loss.
 pub struct PowerCut {
-    /// What went before.
+    /// The history before the power loss.
     pub name: String,
-    /// The images, one a device.
+    /// The images, one for each device.
     pub images: Vec<PathBuf>,
-    /// When the power went.
+    /// The time of the power loss.
     pub moment: Time,
 }
 
 impl PowerCut {
-    /// Whether the disk has a log, without which there is nothing to replay.
+    /// Whether the disk has a log to replay.
     pub fn has_log(&self) -> bool {
-        open(&self.images, false).expect("the last commit can be read").has_log()
+        open(&self.images, &OpenOptions::new()).expect("the last commit can be read").has_log()
     }
 
     /// Removes the images.
@@ -31,21 +32,21 @@ impl PowerCut {
     }
 }
 
-/// A mounted file system that commits only when it is asked to, or has to.
+/// A mounted file system that commits on request, or when the kernel has to.
 pub struct Machine {
-    // The order matters: unmounted first.
+    // Fields drop in this order: the unmount comes first.
     mounted: Mounted,
     images: ImageSet,
     pub scratch: Scratch,
 }
 
 impl Machine {
-    /// A new one of the named shape; "papilio" is one that Papilio makes.
+    /// Makes and mounts a file system of a preset; Papilio makes the one named "papilio".
     pub fn new(shape: &str) -> Self {
         Self::sized(shape, SIZE)
     }
 
-    /// The same on devices of so many bytes.
+    /// As [`Machine::new`], with devices of `size` bytes.
     pub fn sized(shape: &str, size: u64) -> Self {
         let scratch = Scratch::new(1 << 30).unwrap();
         let images = if shape == "papilio" {
@@ -56,21 +57,22 @@ impl Machine {
             let spec = papilio_oracle::preset(shape).unwrap_or_else(|| panic!("no preset '{shape}'"));
             FileSystemSpec { device_size: size, ..spec }.make(&scratch).unwrap()
         };
-        // Quotas, where the shape has them, are enabled by the first mount.
+        // The first mount enables quotas, if the preset has them.
         images.mount().unwrap().unmount().unwrap();
         let mut options = vec!["subvolid=5".to_owned(), "commit=3600".to_owned()];
         options.extend(images.spec().mount_options.iter().cloned());
         let mounted = images.mount_with(&options, false).unwrap();
-        // Room for what follows: a new chunk would force commits.
-        let room = mounted.path().join("room");
-        std::fs::write(&room, vec![1; 24 << 20]).unwrap();
+        // Makes the data chunk that the history needs: a new chunk would force commits.
+        // The stored image of `carried.rs` has a file of this name.
+        let filler = mounted.path().join("room");
+        std::fs::write(&filler, vec![1; 24 << 20]).unwrap();
         mounted.sync().unwrap();
-        std::fs::write(&room, b"").unwrap();
+        std::fs::write(&filler, b"").unwrap();
         mounted.sync().unwrap();
         Self { mounted, images, scratch }
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn root(&self) -> &Path {
         self.mounted.path()
     }
@@ -80,7 +82,7 @@ impl Machine {
         self.mounted.sync().unwrap();
     }
 
-    /// The disk as a loss of power now would leave it.
+    /// Copies the disk as a power loss would leave it now.
     pub fn cut(&self, name: &str) -> PowerCut {
         let images = copy(self.images.paths(), &self.scratch);
         let now = SystemTime::now().duration_since(UNIX_EPOCH).unwrap();
@@ -88,21 +90,15 @@ impl Machine {
         PowerCut { name: name.to_owned(), images, moment }
     }
 
-    /// Unmounts: no two file systems with one identity can be mounted at a time.
+    /// Unmounts, so that copies can be mounted: the kernel mounts one file system of a UUID at a
+    /// time.
     pub fn stop(self) -> Scratch {
         self.mounted.unmount().unwrap();
         self.scratch
     }
 }
 
-/// Opens a file system of one or more images.
-pub fn open(images: &[PathBuf], write: bool) -> papilio::Result<FileSystem> {
-    let options = OpenOptions::new().write(write).commit_interval(None);
-    let options = images[1..].iter().fold(options, |options, image| options.device(image));
-    FileSystem::open_with(&images[0], &options)
-}
-
-/// Copies images, leaving holes holes.
+/// Copies images, and keeps their holes.
 pub fn copy(images: &[PathBuf], scratch: &Scratch) -> Vec<PathBuf> {
     let copied = images.iter().map(|from| {
         let to = scratch.unique("copy");

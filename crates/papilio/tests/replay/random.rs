@@ -1,7 +1,8 @@
-//! Random histories with random fsyncs: after each of some fsyncs the power goes, and both sides replay what the
-//! disk has then.
+//! Random histories with random fsyncs: the power fails after some of the fsyncs, and both sides
+//! replay the log on the disk.
 //!
-//! A seed makes a history. `PAPILIO_REPLAY_ROUNDS` says how many there are, `PAPILIO_REPLAY_SEED` where to begin.
+//! Each seed is one history. `PAPILIO_REPLAY_ROUNDS` is their number, `PAPILIO_REPLAY_SEED` the
+//! first.
 
 use crate::judge::judge_all;
 use crate::power_cut::{Machine, PowerCut};
@@ -14,30 +15,30 @@ use std::io;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// Shapes, one after the other, one for each history.
+/// Presets; histories take one after the other.
 const SHAPES: [&str; 7] = ["default", "without-no-holes", "node-4k", "zstd", "oldest", "papilio", "quota"];
-/// Losses of power of one history.
+/// Power losses in one history.
 const CUTS: usize = 7;
-/// Operations of one history at most.
+/// Most operations in one history.
 const OPERATIONS: usize = 1500;
-/// Bytes that a file reaches at most.
+/// Largest offset of a write, in bytes.
 const FILE_BYTES: u64 = 200_000;
 
-/// A number from the environment.
+/// Reads a number from an environment variable.
 pub fn number(name: &str, default: u64) -> u64 {
     std::env::var(name).ok().map_or(default, |text| text.parse().expect("a number"))
 }
 
-/// A history that goes on. Operations that cannot be done where things stand are passed over.
+/// A running history. Operations that fail in the current state are skipped.
 struct History<'m> {
     machine: &'m Machine,
-    /// What operations are chosen from: all, those on names, or those on data.
+    /// The numbers of operations to choose from: all, those on names, or those on data.
     operations: std::ops::Range<u8>,
     random: Rng,
 }
 
 impl History<'_> {
-    /// A path that may or may not be there.
+    /// Returns a path that may or may not exist.
     fn path(&mut self) -> PathBuf {
         let mut path = self.machine.root().to_owned();
         for _ in 0..self.random.usize(..3) {
@@ -55,7 +56,7 @@ impl History<'_> {
     fn content(&mut self, most: usize) -> Vec<u8> {
         let length = self.random.usize(1..most);
         let seed = self.random.u64(..);
-        // Some that can be compressed.
+        // Half of it can be compressed.
         if self.random.bool() { vec![seed as u8; length] } else { bytes(seed, length) }
     }
 
@@ -116,7 +117,7 @@ impl History<'_> {
         file.sync_all()
     }
 
-    /// Makes a subvolume or a snapshot, so that trees share blocks; or deletes one.
+    /// Makes or deletes a subvolume, or makes a snapshot, so that trees share blocks.
     fn subvolume(&mut self) -> io::Result<()> {
         let path = self.path();
         match self.random.u8(..4) {
@@ -155,21 +156,21 @@ impl History<'_> {
         }
     }
 
-    /// Syncs something; whether it was there.
+    /// Syncs a random path; returns whether it exists.
     fn sync(&mut self) -> bool {
         let path = if self.random.u8(..8) == 0 { self.machine.root().to_owned() } else { self.path() };
-        // Opening a link or a device would be something else.
+        // Opening a symbolic link or a device would sync something else.
         if !path.symlink_metadata().is_ok_and(|found| found.is_file() || found.is_dir()) {
             return false;
         }
-        let file = File::open(path).expect("it is there");
+        let file = File::open(path).expect("the file exists");
         let synced = if self.random.bool() { file.sync_all() } else { file.sync_data() };
         synced.expect("an fsync succeeds");
         true
     }
 }
 
-/// The losses of power of one history that leave a log.
+/// Runs one history and returns its power losses that leave a log.
 fn cuts(machine: &Machine, seed: u64, shape: &str) -> Vec<PowerCut> {
     let operations = [0..33, 6..33, 0..19][(seed / SHAPES.len() as u64 % 3) as usize].clone();
     let mut history = History { machine, operations, random: Rng::with_seed(seed) };
@@ -190,7 +191,7 @@ fn cuts(machine: &Machine, seed: u64, shape: &str) -> Vec<PowerCut> {
                     }
                 }
             }
-            // What cannot be done is no operation.
+            // A failed operation changes nothing.
             _ => drop(history.step()),
         }
     }

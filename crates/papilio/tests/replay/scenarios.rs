@@ -1,7 +1,7 @@
-//! Short histories that each end in an fsync, most of them named after what once went wrong in a log.
+//! Short histories that each end in an fsync, most of them named after a bug that a log once had.
 //!
-//! A scenario has a folder of its own. What its first half does is committed; its second half ends in an
-//! fsync, and then the power goes.
+//! Each scenario has its own folder. A commit follows its first half; its second half ends in an
+//! fsync, and then the power fails.
 
 use crate::judge::judge_all;
 use crate::power_cut::Machine;
@@ -13,7 +13,7 @@ struct Scenario {
     name: &'static str,
     before: fn(&At),
     act: fn(&At),
-    /// Whether the kernel says it with a log; otherwise its fsync may be a commit.
+    /// Whether the kernel writes a log; otherwise its fsync may be a commit.
     logged: bool,
 }
 
@@ -21,7 +21,7 @@ const fn logged(name: &'static str, before: fn(&At), act: fn(&At)) -> Scenario {
     Scenario { name, before, act, logged: true }
 }
 
-/// One whose fsync may be a commit.
+/// A scenario whose fsync may be a commit.
 const fn either(name: &'static str, before: fn(&At), act: fn(&At)) -> Scenario {
     Scenario { name, before, act, logged: false }
 }
@@ -45,7 +45,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "overwrite in places",
+        "overwrite at several offsets",
         |at| at.fill("f", 0, 400_000),
         |at| {
             at.fill("f", 8192, 4096);
@@ -94,7 +94,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "shrink, grow and write behind",
+        "shrink, grow and write past the old end",
         |at| at.fill("f", 0, 200_000),
         |at| {
             at.truncate("f", 30_000);
@@ -136,7 +136,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "a hole in what was logged",
+        "a hole in a logged extent",
         |at| at.fill("f", 0, 262_144),
         |at| {
             at.fill("f", 65_536, 65_536);
@@ -146,7 +146,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "preallocated behind the end",
+        "preallocated past the end",
         |at| at.fill("f", 0, 10_000),
         |at| {
             at.allocate("f", FallocateFlags::KEEP_SIZE, 16_384, 500_000);
@@ -165,7 +165,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "preallocation cut off",
+        "preallocation truncated",
         |at| {
             at.fill("f", 0, 30_000);
             at.allocate("f", FallocateFlags::KEEP_SIZE, 32_768, 1 << 20);
@@ -177,7 +177,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "preallocation kept behind a logged end",
+        "preallocation past a logged end",
         |at| {
             at.fill("f", 0, 30_000);
             at.allocate("f", FallocateFlags::KEEP_SIZE, 32_768, 1 << 20);
@@ -218,7 +218,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "mapped",
+        "written through a mapping",
         |at| at.fill("f", 0, 100_000),
         |at| {
             at.write_mapped("f", 5000, &bytes(7, 30_000));
@@ -248,7 +248,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "cloned from what is new",
+        "cloned from a new file",
         |at| at.fill("f", 0, 4096),
         |at| {
             at.fill("f", 0, 131_072);
@@ -336,7 +336,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "an attribute deleted from a file that is only named again",
+        "an attribute deleted from a file that is then linked",
         |at| {
             at.fill("f", 0, 5000);
             at.set_xattr("f", "user.a", b"a");
@@ -417,7 +417,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "removed and made again",
+        "removed and recreated",
         |at| at.fill("f", 0, 50_000),
         |at| {
             at.remove("f");
@@ -426,7 +426,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "renamed away and made again",
+        "renamed and recreated",
         |at| at.fill("f", 0, 50_000),
         |at| {
             at.rename("f", "old");
@@ -435,7 +435,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "a directory renamed away and made again",
+        "a directory renamed and recreated",
         |at| {
             at.mkdir("d");
             at.fill("d/x", 0, 10_000);
@@ -449,7 +449,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "names in a circle",
+        "names rotated",
         |at| {
             for (name, size) in [("a", 1000), ("b", 20_000), ("c", 300)] {
                 at.fill(name, 0, size);
@@ -480,7 +480,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "a link more",
+        "one more link",
         |at| at.fill("f", 0, 5000),
         |at| {
             at.link("f", "g");
@@ -499,7 +499,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "a link less",
+        "one link less",
         |at| {
             at.fill("f", 0, 5000);
             at.link("f", "g");
@@ -524,7 +524,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "a link's name given to another",
+        "a link's name given to another file",
         |at| {
             at.fill("f", 0, 5000);
             at.link("f", "g");
@@ -537,7 +537,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "more names than an item holds",
+        "more names than fit into an item",
         |at| {
             at.fill("f", 0, 5000);
             for number in 0..60 {
@@ -553,7 +553,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "fewer names than an item holds",
+        "fewer names again than fit into an item",
         |at| {
             at.fill("f", 0, 5000);
             for number in 0..160 {
@@ -568,7 +568,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     logged(
-        "linked from nothing",
+        "an unnamed file linked",
         |_| {},
         |at| {
             let file = at.tmpfile("named", &bytes(9, 50_000));
@@ -576,7 +576,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "fsynced without a name, then named",
+        "fsynced without a name, then linked",
         |at| at.fill("f", 0, 10),
         |at| {
             let file = at.tmpfile("named", &bytes(9, 50_000));
@@ -599,7 +599,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "new, removed while open, and another behind it",
+        "new, removed while open, then another new file",
         |_| {},
         |at| {
             at.fill("f", 0, 50_000);
@@ -611,7 +611,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "logged, then removed while open, and its name given away",
+        "logged, then removed while open, and its name reused",
         |_| {},
         |at| {
             at.fill("f", 0, 50_000);
@@ -624,7 +624,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "a symbolic link where a file was",
+        "a symbolic link at the name of a file",
         |at| at.fill("f", 0, 5000),
         |at| {
             at.remove("f");
@@ -649,7 +649,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "a directory without entries that it had",
+        "a directory with removed entries",
         |at| {
             at.mkdir("d");
             for number in 0..200 {
@@ -750,7 +750,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "a directory removed and made again",
+        "a directory removed and recreated",
         |at| {
             at.mkdir("d");
             at.fill("d/x", 0, 9000);
@@ -764,7 +764,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "a file where a directory was",
+        "a file at the name of a directory",
         |at| {
             at.mkdir("d");
             at.fill("d/x", 0, 9000);
@@ -795,7 +795,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "directories that trade places, and what is below them",
+        "directories exchanged, with content below them",
         |at| {
             for name in ["a", "a/x", "b", "b/y"] {
                 at.mkdir(name);
@@ -811,7 +811,7 @@ const SCENARIOS: &[Scenario] = &[
         },
     ),
     either(
-        "a directory removed with all that was in it, and a new one of many levels",
+        "a directory tree removed, and a new one of many levels",
         |at| {
             at.mkdir("d");
             at.mkdir("d/e");
@@ -875,20 +875,20 @@ const SCENARIOS: &[Scenario] = &[
     ),
 ];
 
-/// What each other shape is tried with: data in all its forms, and names enough for more than a leaf.
+/// Scenarios for every preset: data of all kinds, and more names than a leaf holds.
 const FEW: [&str; 7] = [
-    "overwrite in places",
+    "overwrite at several offsets",
     "inline: new, grown, shrunk, grown out",
     "preallocated and half written",
-    "cloned from what is new",
-    "a directory without entries that it had",
+    "cloned from a new file",
+    "a directory with removed entries",
     "files of two subvolumes",
     "many files, each fsynced",
 ];
 
-/// Runs scenarios on one file system, then judges each loss of power. `PAPILIO_REPLAY_SCENARIO` names one.
-/// Where it is `strict`, fsyncs that the kernel can log must have been logged; else at least one: a shape may
-/// need a chunk, which is a commit, at any time.
+/// Runs scenarios on one file system, then judges each power loss. `PAPILIO_REPLAY_SCENARIO`
+/// selects one. If `strict`, the kernel must have logged each fsync that it can log, otherwise at
+/// least one: other presets may need a new chunk, and so a commit, at any time.
 fn run(shape: &str, strict: bool, chosen: impl Fn(&str) -> bool) {
     if require(Need::KERNEL_MOUNT).is_none() || require(&[Need::Command("btrfs")]).is_none() {
         return;
@@ -909,7 +909,7 @@ fn run(shape: &str, strict: bool, chosen: impl Fn(&str) -> bool) {
         let has_log = cut.has_log();
         println!("{}: {}", cut.name, if has_log { "log" } else { "commit" });
         let strict = scenario.logged && strict;
-        assert!(has_log || !strict, "{}: the kernel made a commit of it", cut.name);
+        assert!(has_log || !strict, "{}: the kernel committed instead of logging", cut.name);
         if has_log {
             cuts.push(cut);
         } else {
@@ -926,8 +926,8 @@ fn every_scenario_replays_as_the_kernel_would() {
 }
 
 #[test]
-fn data_without_no_holes() {
-    // All of them in the long run.
+fn data_scenarios_without_no_holes() {
+    // The long run has all scenarios.
     let all = std::env::var_os("PAPILIO_REPLAY_ROUNDS").is_some();
     let place = |name: &str| SCENARIOS.iter().position(|scenario| scenario.name == name);
     let names = place("mode, owner, attributes");
@@ -936,7 +936,7 @@ fn data_without_no_holes() {
 }
 
 #[test]
-fn a_few_scenarios_in_every_shape() {
+fn a_few_scenarios_with_every_preset() {
     for name in FEW {
         assert!(SCENARIOS.iter().any(|scenario| scenario.name == name), "{name}");
     }
@@ -944,7 +944,7 @@ fn a_few_scenarios_in_every_shape() {
     let shapes = wanted
         .unwrap_or_else(|_| "xxhash,sha256,blake2,zstd,lzo,quota,node-4k,mixed,oldest,raid1".to_owned());
     for (number, shape) in shapes.split(',').enumerate() {
-        // All of them in the long run.
+        // The long run has all scenarios.
         let all = std::env::var_os("PAPILIO_REPLAY_ROUNDS").is_some();
         run(shape, false, |name| {
             let place = FEW.iter().position(|few| *few == name);

@@ -1,15 +1,15 @@
-//! What programs do to files, as short words. All of them must succeed.
+//! Operations of programs on files, with short names. Each panics if it fails.
 
 use rustix::fs::{AtFlags, CWD, FallocateFlags, FileType, Mode, OFlags, RenameFlags, XattrFlags};
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// A folder to work in.
+/// The folder that relative paths start at.
 #[derive(Clone, Debug)]
 pub struct At(pub PathBuf);
 
-/// Bytes that differ by place and by seed.
+/// Returns random bytes for a seed.
 pub fn bytes(seed: u64, length: usize) -> Vec<u8> {
     let mut random = fastrand::Rng::with_seed(seed);
     (0..length).map(|_| random.u8(..)).collect()
@@ -25,7 +25,7 @@ impl At {
         options.unwrap_or_else(|error| panic!("{name}: {error}"))
     }
 
-    /// Makes the file if need be, and writes at an offset.
+    /// Writes at an offset; creates the file if it does not exist.
     pub fn write(&self, name: &str, offset: u64, content: &[u8]) {
         let file = File::options().create(true).truncate(false).read(true).write(true).open(self.path(name));
         file.unwrap_or_else(|error| panic!("{name}: {error}")).write_all_at(content, offset).unwrap();
@@ -124,7 +124,7 @@ impl At {
         assert!(done.expect("chattr runs").success());
     }
 
-    /// A file without a name that gets one.
+    /// Makes an unnamed file, then links it as `name`.
     pub fn tmpfile(&self, name: &str, content: &[u8]) -> File {
         let flags = OFlags::TMPFILE | OFlags::RDWR;
         let file = File::from(rustix::fs::open(&self.0, flags, Mode::from_raw_mode(0o600)).unwrap());
@@ -134,15 +134,15 @@ impl At {
         file
     }
 
-    /// Writes through a mapping.
+    /// Writes through a memory mapping.
     pub fn write_mapped(&self, name: &str, offset: usize, content: &[u8]) {
         use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
         let file = self.open(name);
         let length = file.metadata().unwrap().len() as usize;
         assert!(offset + content.len() <= length);
         let rights = ProtFlags::READ | ProtFlags::WRITE;
-        // SAFETY: a new mapping where the system chooses, of a file that nobody shortens meanwhile; what is
-        // written lies inside of it, and nothing refers to it after it is unmapped.
+        // SAFETY: the system chooses the address of the mapping, nothing truncates the file
+        // meanwhile, the write is within the mapping, and nothing refers to it after the unmap.
         unsafe {
             let map = mmap(std::ptr::null_mut(), length, rights, MapFlags::SHARED, &file, 0).unwrap();
             std::ptr::copy_nonoverlapping(content.as_ptr(), map.cast::<u8>().add(offset), content.len());

@@ -1,70 +1,71 @@
-//! Deleted subvolumes are taken apart piece by piece, and a crash between two pieces costs nothing.
+//! Deleted subvolumes are cleaned up in steps, and a crash between two steps loses nothing.
 
-use crate::{assert_clean, crashed, fill, made, open};
-use papilio::MkfsOptions;
+use crate::fill;
+use crate::in_memory::{assert_clean, close_clean, crashed, formatted, formatted_with, open, open_with};
+use papilio::{FileSystem, MkfsOptions, OpenOptions};
+use papilio_device::MemoryDevice;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
-/// Deletes `path` and cleans up; at each piece also goes on from what a crash would have left there.
-fn clean_with_crashes(device: &Arc<papilio_device::MemoryDevice>, path: &str, least: usize) {
+/// Deletes `path` and cleans up in at least `least` steps. Simulates a crash after each step, and
+/// after some of them finishes the cleaning on the crashed device.
+fn clean_with_crashes(device: &Arc<MemoryDevice>, path: &str, least: usize) {
     let fs = open(device);
     fs.delete_subvolume(path).unwrap();
     fs.sync().unwrap();
     assert_clean(&crashed(device));
-    let mut pieces = 0;
+    let mut steps = 0;
     while fs.clean_subvolumes_step().unwrap() {
         fs.sync().unwrap();
         let left = crashed(device);
         assert_clean(&left);
-        if pieces % 3 == 1 {
+        if steps % 3 == 1 {
             let resumed = open(&left);
             resumed.clean_subvolumes().unwrap();
-            resumed.close().unwrap();
-            assert_clean(&left);
+            close_clean(resumed, &left);
         }
-        pieces += 1;
+        steps += 1;
     }
-    assert!(pieces >= least, "{path} went in {pieces} pieces");
-    fs.close().unwrap();
-    assert_clean(device);
+    assert!(steps >= least, "{path} took {steps} steps");
+    close_clean(fs, device);
 }
 
 #[test]
-fn a_crash_between_pieces_is_gone_on_from() {
-    let device = made(1 << 30, &MkfsOptions::new().node_size(4096));
+fn cleaning_continues_after_a_crash_between_steps() {
+    let device = formatted_with(1 << 30, &MkfsOptions::new().node_size(4096));
     let fs = open(&device);
     fs.create_subvolume("/a").unwrap();
     fill(&fs, "/a", 2500, 1);
-    // Shared in parts: a snapshot, changes on both sides, a snapshot of the snapshot.
+    // Subvolumes that share some blocks: a snapshot, changes on both sides, a snapshot of that.
     fs.snapshot("/a", "/b", false).unwrap();
     for number in (0..2500).step_by(5) {
         fs.remove_file(format!("/a/file{number}")).unwrap();
         fs.open_file(format!("/b/file{}", number + 1)).unwrap().write_at(b"changed", 5).unwrap();
     }
     fs.snapshot("/b", "/c", true).unwrap();
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
     let expected: Vec<_> = {
         let fs = open(&device);
         (1..2500).filter(|n| n % 5 != 0).map(|n| fs.read(format!("/c/file{n}")).unwrap()).collect()
     };
-    // The origin first, all of whose shared blocks have to be converted.
+    // The origin goes first: cleaning it converts all its shared blocks to full back references.
     clean_with_crashes(&device, "/a", 2);
     clean_with_crashes(&device, "/b", 1);
     let fs = open(&device);
     let found: Vec<_> =
         (1..2500).filter(|n| n % 5 != 0).map(|n| fs.read(format!("/c/file{n}")).unwrap()).collect();
-    assert!(found == expected, "what is left is as it was");
+    assert!(found == expected, "the remaining snapshot is unchanged");
     drop(fs);
     let before = open(&device).usage().unwrap().used();
     clean_with_crashes(&device, "/c", 4);
     let fs = open(&device);
     assert_eq!(fs.subvolumes().unwrap().len(), 1);
-    assert!(fs.usage().unwrap().used() < before / 4, "space comes back");
+    assert!(fs.usage().unwrap().used() < before / 4, "the space is free again");
 }
 
 #[test]
-fn subvolumes_that_share_blocks_change_and_go_at_the_same_time() {
-    let device = made(1 << 30, &MkfsOptions::new().node_size(4096));
+fn subvolumes_that_share_blocks_are_changed_and_deleted_concurrently() {
+    let device = formatted_with(1 << 30, &MkfsOptions::new().node_size(4096));
     let fs = open(&device);
     fs.create_subvolume("/origin").unwrap();
     fill(&fs, "/origin", 600, 2);
@@ -103,34 +104,32 @@ fn subvolumes_that_share_blocks_change_and_go_at_the_same_time() {
 }
 
 #[test]
-fn the_background_cleans_up() {
-    let device = made(256 << 20, &MkfsOptions::new());
-    let options = papilio::OpenOptions::new().write(true);
-    let opened = || {
-        papilio::FileSystem::from_devices(vec![device.clone() as Arc<dyn papilio_device::Device>], &options)
-            .unwrap()
-    };
-    let fs = opened();
+fn deleted_subvolumes_are_cleaned_up_in_the_background() {
+    let device = formatted(256 << 20);
+    // With the default commit interval, and so with the committer's thread.
+    let options = OpenOptions::new().write(true);
+    let fs = open_with(&device, &options);
     fs.create_subvolume("/gone").unwrap();
     fill(&fs, "/gone", 50, 3);
     fs.delete_subvolume("/gone").unwrap();
-    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while fs.subvolumes().unwrap().len() > 1 {
-        assert!(std::time::Instant::now() < deadline, "nobody cleans up");
-        std::thread::sleep(std::time::Duration::from_millis(5));
-    }
-    fs.close().unwrap();
-    assert_clean(&device);
-    // What was deleted just before closing is left to the next who opens.
+    wait_until_cleaned(&fs);
+    close_clean(fs, &device);
+    // The next mount cleans up a subvolume that was deleted just before closing.
     let fs = open(&device);
     fs.create_subvolume("/later").unwrap();
     fs.delete_subvolume("/later").unwrap();
     fs.close().unwrap();
-    let fs = opened();
+    let fs = open_with(&device, &options);
+    wait_until_cleaned(&fs);
+    close_clean(fs, &device);
+}
+
+/// Polls until only the top-level subvolume is left: the committer's thread does not report the end
+/// of cleaning.
+fn wait_until_cleaned(fs: &FileSystem) {
+    let deadline = Instant::now() + Duration::from_secs(60);
     while fs.subvolumes().unwrap().len() > 1 {
-        assert!(std::time::Instant::now() < deadline, "nobody cleans up");
-        std::thread::sleep(std::time::Duration::from_millis(5));
+        assert!(Instant::now() < deadline, "the deleted subvolume is not cleaned up within a minute");
+        std::thread::sleep(Duration::from_millis(5));
     }
-    fs.close().unwrap();
-    assert_clean(&device);
 }

@@ -1,36 +1,19 @@
-//! Subvolumes that go back and forth between Papilio and the kernel.
+//! Subvolumes that Papilio and the kernel change in turn.
 
 use crate::bridge::Papilio;
 use crate::fill;
-use papilio::{CheckOptions, FileSystem, MkfsOptions, OpenOptions, Received, RenameMode};
-use papilio_oracle::requirement::find_command;
+use crate::images::{assert_clean_for_both, btrfs, writable};
+use papilio::{FileSystem, MkfsOptions, Received, RenameMode};
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Scratch, compare, require};
 use std::path::Path;
-use std::process::Command;
 
 const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 
-fn btrfs(arguments: &[&str]) -> String {
-    let output = Command::new(find_command("btrfs").unwrap()).args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(output.status.success(), "{arguments:?}: {said}{}", String::from_utf8_lossy(&output.stderr));
-    said
-}
-
 fn open(image: &Path) -> FileSystem {
-    FileSystem::open_with(image, &OpenOptions::new().write(true).commit_interval(None)).unwrap()
+    FileSystem::open_with(image, &writable()).unwrap()
 }
 
-/// Ours and theirs.
-fn assert_clean(images: &ImageSet, when: &str) {
-    let options = CheckOptions::new().data_csum(true);
-    let report = papilio::check(&images.paths()[0], &OpenOptions::new(), &options).unwrap();
-    assert!(report.is_clean(), "{when}: {:#?}", report.findings);
-    let said = images.btrfs_check().unwrap_or_else(|error| panic!("{when}: {error:#}"));
-    assert!(said.contains("no error found"), "{when}: {said}");
-}
-
-/// Both see the same files, and list the same subvolumes.
+/// Asserts that both see the same files and list the same subvolumes.
 fn assert_same(images: &ImageSet, when: &str) {
     let mounted = images.mount_read_only().unwrap();
     let listed = btrfs(&["subvolume", "list", "-puqR", mounted.path().to_str().unwrap()]);
@@ -60,7 +43,7 @@ fn assert_same(images: &ImageSet, when: &str) {
     compare(&HostTree::new(mounted.path()), &Papilio(fs), &CompareOptions::SAME_IMAGE).assert_equal(1);
 }
 
-/// Subvolumes and snapshots in and of one another.
+/// Makes subvolumes and snapshots, nested and of one another.
 fn make_subvolumes(image: &Path) {
     let fs = open(image);
     fs.create_subvolume("/a").unwrap();
@@ -87,7 +70,7 @@ fn make_subvolumes(image: &Path) {
     fs.close().unwrap();
 }
 
-/// Deletes a subvolume that a snapshot shares in parts, and leaves it half taken apart.
+/// Deletes a subvolume that shares some blocks with a snapshot, and does one step of its cleaning.
 fn begin_cleaning(image: &Path) {
     let fs = open(image);
     fs.create_subvolume("/large").unwrap();
@@ -102,7 +85,7 @@ fn begin_cleaning(image: &Path) {
 }
 
 #[test]
-fn the_kernel_goes_on_with_our_subvolumes_and_we_with_its() {
+fn papilio_and_the_kernel_continue_with_each_others_subvolumes() {
     if require(NEEDS).is_none() {
         return;
     }
@@ -111,10 +94,10 @@ fn the_kernel_goes_on_with_our_subvolumes_and_we_with_its() {
     papilio::mkfs(&image, &MkfsOptions::new().node_size(4096).force(true)).unwrap();
     let images = ImageSet::open(&scratch, vec![image.clone()]);
     make_subvolumes(&image);
-    assert_clean(&images, "made");
+    assert_clean_for_both(&images, "made");
     assert_same(&images, "made");
     begin_cleaning(&image);
-    assert_clean(&images, "half cleaned");
+    assert_clean_for_both(&images, "half cleaned");
     assert!(FileSystem::open(&image).unwrap().subvolumes().unwrap().iter().any(|s| s.is_being_deleted()));
     {
         let mounted = images.mount().unwrap();
@@ -130,10 +113,10 @@ fn the_kernel_goes_on_with_our_subvolumes_and_we_with_its() {
         btrfs(&["subvolume", "sync", &at("")]);
         mounted.unmount().unwrap();
     }
-    assert_clean(&images, "after the kernel");
+    assert_clean_for_both(&images, "after the kernel");
     assert_same(&images, "after the kernel");
 
-    // What the kernel deletes just before it is unmounted is left to us.
+    // The kernel deletes a subvolume just before the unmount, and leaves the cleaning to Papilio.
     {
         let mounted = images.mount().unwrap();
         let at = |path: &str| mounted.path().join(path).to_str().unwrap().to_owned();
@@ -154,6 +137,6 @@ fn the_kernel_goes_on_with_our_subvolumes_and_we_with_its() {
     fs.delete_subvolume("/rw").unwrap();
     fs.clean_subvolumes().unwrap();
     fs.close().unwrap();
-    assert_clean(&images, "ours again");
+    assert_clean_for_both(&images, "ours again");
     assert_same(&images, "ours again");
 }

@@ -1,6 +1,6 @@
-//! Random subvolumes, snapshots, changes, renames and deletions, against a model in memory.
+//! Random subvolumes, snapshots, changes, renames and deletions, compared with a model in memory.
 
-use crate::{assert_clean, crashed, made, open};
+use crate::in_memory::{assert_clean, crashed, formatted_with, open};
 use papilio::format::TreeId;
 use papilio::{FileSystem, MkfsOptions, RenameMode};
 use papilio_device::MemoryDevice;
@@ -9,11 +9,11 @@ use std::sync::Arc;
 
 type Files = BTreeMap<String, Vec<u8>>;
 
-/// A subvolume as it ought to be.
+/// The model of a subvolume.
 #[derive(Clone, Debug, Default)]
 struct Subvolume {
     files: Files,
-    /// Entries of subvolumes that stayed with the snapshot's source.
+    /// Names of subvolumes nested in the snapshot's source, here empty directories.
     stubs: Vec<String>,
     parent: Option<TreeId>,
     name: String,
@@ -30,7 +30,7 @@ struct World {
 
 impl World {
     fn new(seed: u64) -> Self {
-        let device = made(1 << 30, &MkfsOptions::new().node_size(4096));
+        let device = formatted_with(1 << 30, &MkfsOptions::new().node_size(4096));
         let fs = Some(open(&device));
         let subvolumes = BTreeMap::from([(TreeId(5), Subvolume::default())]);
         Self { device, fs, subvolumes, random: fastrand::Rng::with_seed(seed), names: 0 }
@@ -68,7 +68,7 @@ impl World {
         let name = self.new_name("sub");
         let root = self.fs().create_subvolume(format!("{}/{name}", self.path(parent))).unwrap();
         let new = Subvolume { parent: Some(parent), name, ..Subvolume::default() };
-        assert!(self.subvolumes.insert(root.tree(), new).is_none(), "an id is given once");
+        assert!(self.subvolumes.insert(root.tree(), new).is_none(), "subvolume ids are not reused");
     }
 
     fn snapshot(&mut self) {
@@ -81,7 +81,7 @@ impl World {
         let children = self.subvolumes.values().filter(|s| s.parent == Some(source));
         new.stubs.extend(children.map(|child| child.name.clone()));
         (new.parent, new.name, new.read_only) = (Some(parent), name, read_only);
-        assert!(self.subvolumes.insert(root.tree(), new).is_none(), "an id is given once");
+        assert!(self.subvolumes.insert(root.tree(), new).is_none(), "subvolume ids are not reused");
     }
 
     fn change(&mut self) {
@@ -142,7 +142,7 @@ impl World {
         let new_path = format!("{}/{name}", self.path(to));
         let result = self.fs().rename(self.path(id), new_path, RenameMode::NoReplace);
         let read_only = self.subvolumes[&to].read_only || self.subvolumes[&parent].read_only;
-        // Its `..` would change.
+        // A directory that moves changes its `..`, which a read-only subvolume forbids.
         let stays = self.subvolumes[&id].read_only && parent != to;
         if read_only || stays || self.is_within(to, id) {
             result.unwrap_err();

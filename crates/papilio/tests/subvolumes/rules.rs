@@ -1,12 +1,9 @@
-//! What is refused and with what reason, and what subvolumes say of themselves.
+//! Operations on subvolumes that are refused, with their errors; and the properties of subvolumes.
 
-use crate::{assert_clean, crashed, made, open};
+use crate::in_memory::{assert_clean, close_clean, crashed, formatted, open, open_with, writable};
 use papilio::format::items::root::RootFlags;
 use papilio::format::{Generation, TreeId, Uuid};
-use papilio::{
-    ErrorKind, MkfsOptions, OpenOptions, PathError, Received, RenameMode, SubvolumeChoice, Timespec,
-};
-use std::sync::Arc;
+use papilio::{ErrorKind, PathError, Received, RenameMode, SubvolumeChoice, Timespec};
 
 fn kind<T: std::fmt::Debug>(result: papilio::Result<T>) -> PathError {
     match result.unwrap_err().kind() {
@@ -16,8 +13,8 @@ fn kind<T: std::fmt::Debug>(result: papilio::Result<T>) -> PathError {
 }
 
 #[test]
-fn refusals_leave_everything_as_it_was() {
-    let device = made(256 << 20, &MkfsOptions::new());
+fn refused_operations_change_nothing() {
+    let device = formatted(256 << 20);
     let fs = open(&device);
     let a = fs.create_subvolume("/a").unwrap().tree();
     fs.create_subvolume("/a/inner").unwrap();
@@ -51,7 +48,7 @@ fn refusals_leave_everything_as_it_was() {
     assert_eq!(kind(fs.rename("/a/inner", "/inner", replace)), PathError::ReadOnly);
     fs.set_subvolume_read_only("/a", false).unwrap();
     assert_eq!(fs.failure(), None);
-    // What the same names allow.
+    // Operations on the same names that are allowed.
     fs.rename("/a/inner", "/empty", replace).unwrap();
     assert_eq!(fs.subvolume(TreeId(a.0 + 1)).unwrap().path.as_deref(), Some(b"empty".as_slice()));
     fs.rename("/empty", "/a/inner", replace).unwrap();
@@ -63,13 +60,12 @@ fn refusals_leave_everything_as_it_was() {
     fs.sync().unwrap();
     assert_clean(&crashed(&device));
     fs.clean_subvolumes().unwrap();
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }
 
 #[test]
-fn a_deleted_subvolume_is_out_of_reach() {
-    let device = made(256 << 20, &MkfsOptions::new());
+fn a_deleted_subvolume_cannot_be_reached() {
+    let device = formatted(256 << 20);
     let fs = open(&device);
     let id = fs.create_subvolume("/a").unwrap().tree();
     let file = fs.create_file("/a/open").unwrap();
@@ -83,18 +79,17 @@ fn a_deleted_subvolume_is_out_of_reach() {
     drop(unlinked);
     assert_eq!(fs.failure(), None);
     let again = fs.create_subvolume("/a").unwrap().tree();
-    assert!(again > id, "ids are not given twice");
+    assert!(again > id, "ids are not reused");
     fs.clean_subvolumes().unwrap();
     drop(file);
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
     let fs = open(&device);
     assert_eq!(fs.subvolumes().unwrap().len(), 2);
 }
 
 #[test]
-fn snapshots_show_what_stayed_behind_as_empty_directories() {
-    let device = made(256 << 20, &MkfsOptions::new());
+fn snapshots_show_nested_subvolumes_as_empty_directories() {
+    let device = formatted(256 << 20);
     let fs = open(&device);
     fs.create_subvolume("/a").unwrap();
     fs.create_subvolume("/a/inner").unwrap();
@@ -107,20 +102,15 @@ fn snapshots_show_what_stayed_behind_as_empty_directories() {
     fs.remove_dir("/a/snap/inner").unwrap();
     assert_eq!(kind(fs.inode("/a/snap/inner")), PathError::NotFound);
     assert_eq!(fs.read("/a/inner/file").unwrap(), b"");
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }
 
 #[test]
-fn subvolumes_know_where_they_come_from() {
-    let device = made(256 << 20, &MkfsOptions::new());
+fn subvolumes_have_the_uuids_and_times_of_their_origin() {
+    let device = formatted(256 << 20);
     let now = Timespec { seconds: 1_234_567, nanoseconds: 89 };
-    let options = OpenOptions::new().write(true).commit_interval(None).timestamp(Some(now));
-    let opened = |options: &OpenOptions| {
-        papilio::FileSystem::from_devices(vec![device.clone() as Arc<dyn papilio_device::Device>], options)
-            .unwrap()
-    };
-    let fs = opened(&options);
+    let options = writable().timestamp(Some(now));
+    let fs = open_with(&device, &options);
     let id = fs.create_subvolume("/a").unwrap().tree();
     fs.sync().unwrap();
     let a = fs.subvolume(id).unwrap();
@@ -141,14 +131,12 @@ fn subvolumes_know_where_they_come_from() {
     assert_eq!(kind(fs.set_received("/still", &sent)), PathError::ReadOnly);
     fs.set_default_subvolume(moving.id).unwrap();
     assert_eq!(kind(fs.delete_subvolume("/moving")), PathError::NotPermitted);
-    fs.close().unwrap();
-    assert_clean(&device);
-    let fs = opened(&options.clone().subvolume(SubvolumeChoice::Default));
+    close_clean(fs, &device);
+    let fs = open_with(&device, &options.clone().subvolume(SubvolumeChoice::Default));
     assert_eq!(fs.root().unwrap().tree(), moving.id);
     fs.set_default_subvolume(TreeId(5)).unwrap();
     assert_eq!(kind(fs.delete_subvolume_by_id(moving.id)), PathError::Busy);
     fs.delete_subvolume_by_id(still.id).unwrap();
     fs.clean_subvolumes().unwrap();
-    fs.close().unwrap();
-    assert_clean(&device);
+    close_clean(fs, &device);
 }

@@ -1,7 +1,12 @@
-//! Block groups against chunks, and against the extents in them.
+//! Compares block groups with their chunks and with their extents.
 //!
-//! Owns [`BlockGroups`]. A chunk and its block group have one start, length and flags; a block
-//! group's used bytes are the sum of its extents, the superblock's are the sum of the block groups'.
+//! Owns [`BlockGroups`].
+//!
+//! **Rules**
+//! - A chunk and its block group have the same start, length and flags.
+//! - The used bytes of a block group are the sum of its extents, those of the superblock the sum of
+//!   all block groups.
+//!
 //! Kernel counterparts: `read_one_block_group`, `check_chunk_block_group_mappings`
 //! (`fs/btrfs/block-group.c`).
 
@@ -19,7 +24,7 @@ pub(super) struct BlockGroup {
     pub(super) length: u64,
     used: u64,
     flags: BlockGroupFlags,
-    /// Sum of its extents.
+    /// Bytes of its extents.
     counted: u64,
 }
 
@@ -37,7 +42,7 @@ pub(super) struct BlockGroups {
 }
 
 impl BlockGroups {
-    /// Takes in the block groups of a leaf.
+    /// Reads the block groups of a leaf.
     pub(super) fn read_leaf(&mut self, visit: &Visit<'_>) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -53,19 +58,20 @@ impl BlockGroups {
         }
     }
 
-    /// The block group that an address lies in.
+    /// Returns the block group that contains an address.
     pub(super) fn find(&mut self, address: u64) -> Option<&mut BlockGroup> {
         let after = self.groups.partition_point(|group| group.start <= address);
         let group = self.groups.get_mut(after.checked_sub(1)?)?;
         (address < group.end()).then_some(group)
     }
 
-    /// All were read.
+    /// Sorts the block groups after all were read.
     pub(super) fn sort(&mut self) {
         self.groups.sort_by_key(|group| group.start);
     }
 
-    /// Compares with the chunks, which ascend.
+    /// Compares with the chunks, which are sorted. `holder` is the tree that has the block groups;
+    /// `complete` is whether it was read completely.
     pub(super) fn compare_chunks(
         &self,
         holder: TreeId,
@@ -98,7 +104,7 @@ impl BlockGroups {
         }
     }
 
-    /// Reports block groups that no chunk is behind.
+    /// Reports block groups without a chunk.
     pub(super) fn find_chunkless(
         &self,
         holder: TreeId,
@@ -114,14 +120,15 @@ impl BlockGroups {
         }
     }
 
-    /// Adds up the extents of each block group, and checks that each lies in one of its kind.
+    /// Adds up the extents of each block group, and checks that each extent is in a block group of
+    /// its type.
     pub(super) fn count_extents(&mut self, extents: &[Extent], complete: bool, findings: &mut Findings) {
         for extent in extents {
             let place = || Place::extent(extent.start);
             let Some(group) = self.find(extent.start).filter(|group| extent.end() <= group.end()) else {
                 if complete {
                     let length = extent.length;
-                    let message = format_args!("{length} bytes that no block group holds");
+                    let message = format_args!("{length} bytes outside any block group");
                     findings.add(FindingKind::ExtentOutside, place(), message);
                 }
                 continue;
@@ -134,25 +141,25 @@ impl BlockGroups {
             };
             if !group.flags.intersects(allowed) {
                 let (what, start) = (if extent.is_data() { "data" } else { "a tree block" }, group.start);
-                let message = format_args!("{what} in the block group at {start}, which is not for that");
+                let message = format_args!("{what} in the block group at {start}, which has another type");
                 findings.add(FindingKind::ExtentGroup, place(), message);
             }
         }
     }
 
-    /// Compares the used bytes: of each block group, and of all with the superblock.
+    /// Compares the used bytes of each block group and of the superblock with the extents.
     pub(super) fn compare_used(&self, holder: TreeId, superblock: u64, findings: &mut Findings) {
         for group in self.groups.iter().filter(|group| group.used != group.counted) {
             let (used, counted) = (group.used, group.counted);
             let place = Place { address: Some(LogicalAddress(group.start)), ..Place::tree(holder) };
             let message =
-                format_args!("the block group says {used} bytes are used, its extents are {counted}");
+                format_args!("the block group says {used} bytes are used, its extents have {counted}");
             findings.add(FindingKind::BlockGroupUsed, place, message);
         }
         let total = self.groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.counted));
         if total != superblock {
             let message =
-                format_args!("the superblock says {superblock} bytes are used, all extents are {total}");
+                format_args!("the superblock says {superblock} bytes are used, all extents have {total}");
             findings.add(FindingKind::SuperblockBytesUsed, Place::default(), message);
         }
     }

@@ -1,7 +1,10 @@
-//! The order of a check: what is read first, and what can be compared with what.
+//! The order of a check: reads the trees one after the other, then compares them.
 //!
-//! Owns [`Checker`]. Invariant: a comparison that takes something for missing is made only where the
-//! tree that should have it was read whole; what is left out for that reason is a finding of its own.
+//! Owns [`Checker`].
+//!
+//! **Invariants**
+//! - An item counts as missing only if its tree was read completely.
+//! - Each comparison skipped for that reason is a finding ([`FindingKind::NotChecked`]).
 
 use super::block_groups::BlockGroups;
 use super::csums::{self, Csums};
@@ -29,11 +32,10 @@ use std::sync::Arc;
 /// Blocks between two reports of progress.
 const PROGRESS_BLOCKS: u64 = 256;
 
-/// Checks the file system on a volume of which the system chunks are known.
+/// Checks the file system on a volume whose system chunks are known.
 ///
 /// # Errors
-/// Devices that are missing or truncated, as for opening the file system. Everything else is a
-/// finding.
+/// Missing or truncated devices, as for opening the file system. Everything else is a finding.
 pub(crate) fn check(volume: &Arc<Volume>, cache_bytes: usize, options: &CheckOptions) -> Result<CheckReport> {
     let forest = Forest::new(Arc::clone(volume), cache_bytes);
     let mut checker = Checker::new(&forest, options);
@@ -51,11 +53,11 @@ pub(crate) fn check(volume: &Arc<Volume>, cache_bytes: usize, options: &CheckOpt
     Ok(checker.finish())
 }
 
-/// Which trees were read whole.
+/// The trees that were read completely.
 #[derive(Debug, Default)]
 struct Whole {
     trees: BTreeSet<TreeId>,
-    /// No tree that refers to extents has a part that could not be read.
+    /// Whether all trees walked so far were read completely.
     all: bool,
 }
 
@@ -105,10 +107,10 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Walks a tree, counts its blocks and the references that they make, and hands each leaf to
-    /// `leaf` with what the checker collects.
+    /// Walks a tree, counts its blocks and their references, and calls `leaf` with the collectors
+    /// for each leaf. Returns whether the tree was read completely.
     fn walk(&mut self, walk: &Walk, mut leaf: impl FnMut(&mut Collected<'_>, &Visit<'_>)) -> bool {
-        self.references.meet_root(walk.tree, walk.root.address);
+        self.references.count_root(walk.tree, walk.root.address);
         self.statistics.trees += 1;
         let mut collected = Collected {
             references: &mut self.references,
@@ -128,7 +130,7 @@ impl<'a> Checker<'a> {
                 if statistics.blocks.is_multiple_of(PROGRESS_BLOCKS) {
                     options.report(CheckStage::Trees, statistics.blocks, None);
                 }
-                collected.references.meet_block(visit, findings);
+                collected.references.count_block(visit, findings);
             }
             if visit.block.level() == 0 {
                 leaf(&mut collected, visit);
@@ -141,7 +143,7 @@ impl<'a> Checker<'a> {
         whole
     }
 
-    /// Chunks and devices; without them nothing else can be read.
+    /// Reads chunks and devices, which all other reads need.
     fn read_chunk_tree(&mut self) -> Result<()> {
         let root = RootPointer {
             address: self.superblock.chunk_root,
@@ -153,10 +155,10 @@ impl<'a> Checker<'a> {
         self.devices.sort();
         let volume = self.forest.volume();
         if volume.install_chunks(self.devices.chunks.iter().cloned()).is_err() {
-            // One by one, so that a bad one does not hide the others.
+            // One by one, so that a bad chunk does not hide the others.
             for chunk in &self.devices.chunks {
                 if let Err(error) = volume.install_chunks([chunk.clone()]) {
-                    give_up_without_devices(&error)?;
+                    fail_without_devices(&error)?;
                     let place = Place { address: Some(chunk.0), ..Place::tree(objectid::CHUNK_TREE) };
                     self.findings.add(FindingKind::ChunkInvalid, place, format_args!("{error}"));
                 }
@@ -185,7 +187,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// The tree that holds the block groups.
+    /// Returns the tree that has the block group items.
     fn block_group_tree(&self) -> TreeId {
         if self.geometry.compat_ro.contains(CompatRoFeatures::BLOCK_GROUP_TREE) {
             objectid::BLOCK_GROUP_TREE
@@ -194,7 +196,8 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Extents first, as what they say of a block decides which references it makes.
+    /// Reads the extent tree before the trees of files: the extent item of a block determines the
+    /// kind of its references (see [`References`]).
     fn read_space_trees(&mut self) {
         if let Some(walk) = self.roots.find(objectid::EXTENT_TREE).map(Root::walk) {
             self.walk(&walk, |collected, visit| {
@@ -219,7 +222,7 @@ impl<'a> Checker<'a> {
         let others: Vec<(TreeId, Walk)> = others.map(|root| (root.id, root.walk())).collect();
         let geometry = self.geometry;
         for (id, walk) in others {
-            // Not the walk's own collector, which the walk itself holds.
+            // `self.findings` is borrowed by the walk.
             let mut found = Findings::new(self.options.max_findings);
             self.walk(&walk, |collected, visit| match id {
                 objectid::CSUM_TREE => collected.csums.read_leaf(visit, &geometry, &mut found),
@@ -229,16 +232,16 @@ impl<'a> Checker<'a> {
             });
             self.findings.absorb(found);
             if id == objectid::QUOTA_TREE {
-                self.findings.note("quotas: structure checked, numbers not");
+                self.findings.note("quotas: only the structure was checked, not the numbers");
             }
             if id == objectid::RAID_STRIPE_TREE {
-                self.findings.note("RAID stripe tree: structure checked, stripes not");
+                self.findings.note("RAID stripe tree: only the structure was checked, not the stripes");
             }
         }
         self.statistics.csum_bytes = self.csums.bytes();
     }
 
-    /// Subvolumes, and the trees of relocation, which share blocks with them.
+    /// Reads the subvolumes, and the relocation trees that share blocks with them.
     fn read_subvolumes(&mut self) {
         let trees: Vec<Root> =
             self.roots.roots.iter().filter(|root| objectid::is_fs_tree(root.id)).cloned().collect();
@@ -266,7 +269,7 @@ impl<'a> Checker<'a> {
             csums: csums.as_ref(),
         };
         let directory = match root.item.root_dirid.0 {
-            // Root items of before 2010 leave it at 0.
+            // Root items written before 2010 have 0.
             0 => objectid::FIRST_INODE.0,
             number => number,
         };
@@ -285,20 +288,21 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Something that a broken tree leaves unchecked.
+    /// Adds a finding that `what` was not checked because `tree` is damaged.
     fn not_checked(&mut self, tree: TreeId, what: &str) {
-        let message = format_args!("{what}: not checked, as the tree could not be read whole");
+        let message = format_args!("{what}: not checked, because the tree could not be read completely");
         self.findings.add(FindingKind::NotChecked, Place::tree(tree), message);
     }
 
-    /// The log of fsyncs: its structure only. Its blocks have no extent items: a mount replays and
-    /// forgets it.
+    /// Checks the structure of the log of fsyncs. Its blocks have no extent items: the next
+    /// writable mount replays the log and frees them.
     fn read_log(&mut self) {
         if self.superblock.log_root.0 == 0 {
             return;
         }
-        self.findings.note("a log of fsyncs is there: its structure was checked, what it holds was not");
-        // Apart from the blocks of the file system, which the log's must not be confused with.
+        self.findings
+            .note("the file system has a log of fsyncs: only its structure was checked, not its items");
+        // A walker of its own, to keep blocks of the log apart from those of the file system.
         let mut walker = Walker::new(self.forest);
         let root = RootPointer {
             address: self.superblock.log_root,
@@ -322,7 +326,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// What the trees say of each other.
+    /// Compares the trees with each other.
     fn compare(&mut self) {
         self.options.report(CheckStage::Space, 0, None);
         let has = |tree| self.whole.has(tree);
@@ -375,7 +379,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Says what the comparisons above left out.
+    /// Adds findings and notes about the comparisons that were skipped.
     fn report_unread(&mut self) {
         let uses = [
             (objectid::ROOT_TREE, "what refers to extents, references between subvolumes"),
@@ -399,7 +403,7 @@ impl<'a> Checker<'a> {
         }
     }
 
-    /// Reads all data that has checksums.
+    /// Reads and verifies all data that has checksums.
     fn verify_data(&mut self) {
         let Some(walk) = self.roots.find(objectid::CSUM_TREE).map(Root::walk) else { return };
         let (options, total) = (self.options, self.statistics.csum_bytes);
@@ -425,7 +429,7 @@ impl<'a> Checker<'a> {
     }
 }
 
-/// What a walk hands to the visitor of its leaves.
+/// The collectors that a walk passes to the visitor of its leaves.
 struct Collected<'a> {
     references: &'a mut References,
     block_groups: &'a mut BlockGroups,
@@ -436,8 +440,8 @@ struct Collected<'a> {
     caches: &'a mut SpaceCaches,
 }
 
-/// Without the devices that it takes, a check is as impossible as a mount.
-fn give_up_without_devices(error: &Error) -> Result<()> {
+/// Returns the error if it is about missing devices: a check needs as many devices as a mount.
+fn fail_without_devices(error: &Error) -> Result<()> {
     match error {
         Error::DeviceMissing { devid, uuid } => Err(Error::DeviceMissing { devid: *devid, uuid: *uuid }),
         Error::TooManyMissing { logical, missing, tolerated } => {

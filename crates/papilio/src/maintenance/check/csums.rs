@@ -1,7 +1,9 @@
-//! Data checksums: what they cover, and whether the data is what they say.
+//! Data checksums: which ranges have them, and whether the data matches.
 //!
-//! Owns [`Csums`], the ranges that have checksums, and [`verify_data`]. Kernel counterparts:
-//! `btrfs_lookup_csums_list` (`fs/btrfs/file-item.c`), `scrub_verify_one_sector` (`fs/btrfs/scrub.c`).
+//! Owns [`Csums`] and [`verify_data`].
+//!
+//! Kernel counterparts: `btrfs_lookup_csums_list` (`fs/btrfs/file-item.c`),
+//! `scrub_verify_one_sector` (`fs/btrfs/scrub.c`).
 
 use super::references::References;
 use super::report::{FindingKind, Findings, Place};
@@ -11,17 +13,17 @@ use crate::errors::Error;
 use papilio_format::items::csum::CsumItem;
 use papilio_format::{Geometry, ItemType, Key, LogicalAddress, objectid};
 
-/// Most bytes read at once.
+/// Largest read, in bytes.
 const READ_SIZE: usize = 1 << 20;
 
-/// The ranges that have checksums, ascending, neighbours joined.
+/// The ranges of logical addresses that have checksums, ascending, with adjacent ones merged.
 #[derive(Debug, Default)]
 pub(super) struct Csums {
     ranges: Vec<(u64, u64)>,
 }
 
 impl Csums {
-    /// Takes in a leaf of the checksum tree; leaves come in order.
+    /// Reads a leaf of the checksum tree; call it with the leaves in order.
     pub(super) fn read_leaf(&mut self, visit: &Visit<'_>, geometry: &Geometry, findings: &mut Findings) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -43,19 +45,19 @@ impl Csums {
         }
     }
 
-    /// Bytes of data that have checksums.
+    /// Returns how many bytes of data have checksums.
     pub(super) fn bytes(&self) -> u64 {
         self.ranges.iter().fold(0, |sum, (start, end)| sum.saturating_add(end - start))
     }
 
-    /// How many bytes of a range have checksums.
+    /// Returns how many bytes of a range have checksums.
     pub(super) fn covered(&self, start: u64, end: u64) -> u64 {
         let first = self.ranges.partition_point(|range| range.1 <= start);
         let inside = self.ranges[first..].iter().take_while(|range| range.0 < end);
         inside.fold(0, |sum, range| sum + (range.1.min(end) - range.0.max(start)))
     }
 
-    /// Finds checksums of what is no data.
+    /// Finds checksums outside data extents.
     pub(super) fn compare_extents(&self, references: &References, findings: &mut Findings) {
         let data = || references.extents.iter().filter(|extent| extent.is_data());
         let mut extents = data().peekable();
@@ -68,7 +70,7 @@ impl Csums {
                     _ => (end, end),
                 };
                 if from > at {
-                    let message = format_args!("checksums of {} bytes that are no data extent", from - at);
+                    let message = format_args!("checksums of {} bytes outside any data extent", from - at);
                     findings.add(FindingKind::CsumWithoutExtent, place(at), message);
                 }
                 at = to.max(from);
@@ -86,7 +88,8 @@ fn csum_tree_item(start: u64) -> Place {
     Place::item(objectid::CSUM_TREE, key)
 }
 
-/// Reads the data of a leaf of checksums, every copy of it, and compares. Returns the bytes read.
+/// Reads every copy of the data of a checksum leaf and verifies it. Returns the number of bytes
+/// read.
 pub(super) fn verify_data(
     forest: &Forest,
     leaf: &Visit<'_>,
@@ -108,11 +111,11 @@ pub(super) fn verify_data(
         let mut start = item.start().0;
         let mut sums = item.as_bytes();
         while !sums.is_empty() {
-            // An item may go on into the next chunk, which has other copies.
+            // An item may continue into the next chunk, which has its own copies.
             let chunks = forest.volume().chunk_map();
-            let room =
+            let left =
                 chunks.find(LogicalAddress(start)).map_or(sector as u64, |chunk| chunk.end().0 - start);
-            let most = (room / sector as u64).clamp(1, (READ_SIZE / sector) as u64) as usize;
+            let most = (left / sector as u64).clamp(1, (READ_SIZE / sector) as u64) as usize;
             let (run, rest) = sums.split_at(sums.len().min(most * sum_size));
             sums = rest;
             buffer.resize(run.len() / sum_size * sector, 0);
@@ -124,7 +127,7 @@ pub(super) fn verify_data(
     read
 }
 
-/// Verifies one run of sectors, by all ways to read it.
+/// Verifies one run of sectors in all ways of reading it (see [`ways_to_read`]).
 fn verify_range(forest: &Forest, start: u64, sums: &[u8], buffer: &mut [u8], findings: &mut Findings) -> u64 {
     let geometry = forest.volume().geometry();
     let ways = match ways_to_read(forest, LogicalAddress(start)) {
@@ -159,13 +162,13 @@ fn verify_range(forest: &Forest, start: u64, sums: &[u8], buffer: &mut [u8], fin
             }
         }
     }
-    let mut told = vec![false; bad.len()];
+    let mut reported = vec![false; bad.len()];
     for (index, copy) in faults {
         let address = LogicalAddress(start + index as u64 * u64::from(geometry.sector_size));
         let place = Place::extent(address.0).on(forest.volume().place_of(address, copy));
         if bad[index] < tried {
             findings.add(FindingKind::DataCopy, place, format_args!("copy {copy}: checksum mismatch"));
-        } else if !std::mem::replace(&mut told[index], true) {
+        } else if !std::mem::replace(&mut reported[index], true) {
             let message = format_args!("checksum mismatch (copies tried: {tried})");
             findings.add(FindingKind::DataChecksum, place, message);
         }

@@ -1,7 +1,11 @@
-//! Chunks against device extents, and devices against what is on them.
+//! Compares chunks with device extents, and devices with their extents.
 //!
-//! Owns [`Devices`]: the chunk tree's chunks and devices, and the device tree's extents. Each stripe
-//! of a chunk has a device extent of its own; a device's used bytes are the sum of its extents.
+//! Owns [`Devices`]: the chunks and devices of the chunk tree, and the extents of the device tree.
+//!
+//! **Rules**
+//! - Each stripe of a chunk has a device extent of its own.
+//! - The used bytes of a device are the sum of its device extents.
+//!
 //! Kernel counterpart: `btrfs_verify_dev_extents` (`fs/btrfs/volumes.c`).
 
 use super::report::{FindingKind, Findings, Place};
@@ -16,7 +20,9 @@ struct Placed {
     devid: u64,
     start: u64,
     length: u64,
+    /// Logical address of its chunk.
     chunk: u64,
+    /// Whether a stripe of the chunk is here.
     claimed: bool,
 }
 
@@ -32,17 +38,17 @@ impl Placed {
     }
 }
 
-/// What the chunk tree and the device tree say.
+/// The content of the chunk tree and the device tree.
 #[derive(Debug, Default)]
 pub(super) struct Devices {
-    /// Ascending by address.
+    /// Sorted by logical address.
     pub(super) chunks: Vec<(LogicalAddress, ChunkItem)>,
     pub(super) items: Vec<DeviceItem>,
     extents: Vec<Placed>,
 }
 
 impl Devices {
-    /// Takes in a leaf of the chunk tree.
+    /// Reads a leaf of the chunk tree.
     pub(super) fn read_chunk_leaf(&mut self, visit: &Visit<'_>) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -58,7 +64,7 @@ impl Devices {
         }
     }
 
-    /// Takes in a leaf of the device tree.
+    /// Reads a leaf of the device tree.
     pub(super) fn read_device_leaf(&mut self, visit: &Visit<'_>) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -78,7 +84,7 @@ impl Devices {
         }
     }
 
-    /// The chunk tree was read.
+    /// Sorts chunks and devices after the chunk tree was read.
     pub(super) fn sort(&mut self) {
         self.chunks.sort_by_key(|(start, _)| *start);
         self.items.sort_by_key(|item| item.devid);
@@ -89,7 +95,8 @@ impl Devices {
         Some(&self.items[index])
     }
 
-    /// Compares chunks, device extents and devices.
+    /// Compares chunks, device extents and devices. `chunk_tree` and `device_tree` are whether
+    /// these trees were read completely.
     pub(super) fn compare(&mut self, chunk_tree: bool, device_tree: bool, findings: &mut Findings) {
         self.extents.sort_by_key(|extent| (extent.devid, extent.start));
         if chunk_tree {
@@ -126,7 +133,7 @@ impl Devices {
     /// Finds the device extent of each stripe.
     fn claim_extents(&mut self, complete: bool, findings: &mut Findings) {
         for (logical, chunk) in &self.chunks {
-            // The walker has validated the chunk, so that it has a profile.
+            // Fails only without a profile, which the walker has validated.
             let Ok(length) = chunk.stripe_bytes() else { continue };
             for stripe in &chunk.stripes {
                 let order = (stripe.devid.0, stripe.offset.0);
@@ -186,7 +193,7 @@ impl Devices {
                 let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, item.devid.0);
                 let used = item.bytes_used;
                 let message =
-                    format_args!("the device item says {used} bytes are used, its extents are {total}");
+                    format_args!("the device item says {used} bytes are used, its extents have {total}");
                 findings.add(FindingKind::DeviceBytesUsed, Place::item(objectid::CHUNK_TREE, key), message);
             }
         }

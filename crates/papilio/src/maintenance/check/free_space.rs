@@ -1,7 +1,10 @@
-//! The free-space tree against the extents: each block group's free space is what its extents leave.
+//! Compares the free-space tree with the extents: all space of a block group without extents is
+//! free, locations of superblock copies included.
 //!
-//! Owns [`FreeSpace`]. Kernel counterparts: `load_free_space_tree`, `populate_free_space_tree`
-//! (`fs/btrfs/free-space-tree.c`). The places of superblocks are free as far as the tree knows.
+//! Owns [`FreeSpace`].
+//!
+//! Kernel counterparts: `load_free_space_tree`, `populate_free_space_tree`
+//! (`fs/btrfs/free-space-tree.c`).
 
 use super::block_groups::BlockGroups;
 use super::references::Extent;
@@ -16,17 +19,19 @@ struct Range {
     end: u64,
 }
 
+/// The FREE_SPACE_INFO item of a block group.
 #[derive(Clone, Copy, Debug)]
 struct Info {
     key: Key,
     count: u32,
     bitmaps: bool,
-    /// Free ranges that follow.
+    /// Number of free ranges that follow the item.
     ranges: u64,
-    misplaced: bool,
+    /// Whether an item of the wrong form was reported.
+    wrong_form: bool,
 }
 
-/// What the free-space tree says.
+/// The content of the free-space tree.
 #[derive(Debug, Default)]
 pub(super) struct FreeSpace {
     infos: Vec<Info>,
@@ -35,7 +40,7 @@ pub(super) struct FreeSpace {
 }
 
 impl FreeSpace {
-    /// Takes in a leaf of the tree; leaves come in order.
+    /// Reads a leaf of the tree; call it with the leaves in order.
     pub(super) fn read_leaf(&mut self, visit: &Visit<'_>, geometry: &Geometry, findings: &mut Findings) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -44,15 +49,15 @@ impl FreeSpace {
                 ItemType::FREE_SPACE_INFO => {
                     if let Ok(FreeSpaceInfo { extent_count: count, flags }) = FreeSpaceInfo::parse(data) {
                         let bitmaps = flags.contains(FreeSpaceFlags::USING_BITMAPS);
-                        self.infos.push(Info { key, count, bitmaps, ranges: 0, misplaced: false });
+                        self.infos.push(Info { key, count, bitmaps, ranges: 0, wrong_form: false });
                     }
                 }
                 ItemType::FREE_SPACE_EXTENT => {
-                    self.place_item(&key, false, findings);
+                    self.check_item(&key, false, findings);
                     self.add(key.objectid, key.objectid.saturating_add(key.offset), false);
                 }
                 ItemType::FREE_SPACE_BITMAP => {
-                    self.place_item(&key, true, findings);
+                    self.check_item(&key, true, findings);
                     let Ok(bitmap) = FreeSpaceBitmap::parse(&key, data, geometry) else { continue };
                     let sector = u64::from(geometry.sector_size);
                     for run in bitmap.free_runs() {
@@ -65,24 +70,25 @@ impl FreeSpace {
         }
     }
 
-    /// Checks that an item belongs to the block group before it, and is of its form.
-    fn place_item(&mut self, key: &Key, bitmap: bool, findings: &mut Findings) {
+    /// Checks that an item belongs to the block group of the last info item, and has its form
+    /// (extents or bitmaps).
+    fn check_item(&mut self, key: &Key, bitmap: bool, findings: &mut Findings) {
         let place = || Place::item(objectid::FREE_SPACE_TREE, *key);
         let end = key.objectid.saturating_add(key.offset);
         let Some(info) = self.infos.last_mut().filter(|info| {
             key.objectid >= info.key.objectid && end <= info.key.objectid.saturating_add(info.key.offset)
         }) else {
-            let message = format_args!("free space that belongs to no block group's item");
+            let message = format_args!("free space outside the block group of the info item before it");
             return findings.add(FindingKind::FreeSpaceItem, place(), message);
         };
-        if info.bitmaps != bitmap && !info.misplaced {
-            info.misplaced = true;
-            let message = format_args!("its block group keeps free space in the other form");
+        if info.bitmaps != bitmap && !info.wrong_form {
+            info.wrong_form = true;
+            let message = format_args!("an extent where the info item says bitmaps, or the reverse");
             findings.add(FindingKind::FreeSpaceItem, place(), message);
         }
     }
 
-    /// Adds a free range; one that goes on from bitmap to bitmap is one.
+    /// Adds a free range; with `join`, merges it with an adjacent one of the bitmap before.
     fn add(&mut self, start: u64, end: u64, join: bool) {
         let Some(info) = self.infos.last_mut() else { return };
         if let Some(last) = self.ranges.last_mut()
@@ -97,7 +103,7 @@ impl FreeSpace {
         self.ranges.push(Range { start, end });
     }
 
-    /// Compares with the extents, which ascend.
+    /// Compares with the extents, which are sorted.
     pub(super) fn compare(&self, groups: &BlockGroups, extents: &[Extent], findings: &mut Findings) {
         for info in &self.infos {
             self.check_count(info, findings);
@@ -127,9 +133,10 @@ impl FreeSpace {
         };
         let stale = self.infos.iter().filter(gone).count();
         if stale > 0 {
-            // mkfs.btrfs before 6.3 does not remove those of its temporary block groups; the kernel
-            // looks at none that it does not know.
-            findings.note(format!("the free-space tree has {stale} block groups that no longer exist"));
+            // `mkfs.btrfs` before 6.3 leaves those of its temporary block groups. The kernel
+            // ignores items of unknown block groups.
+            findings
+                .note(format!("the free-space tree has items of {stale} block groups that no longer exist"));
         }
     }
 
@@ -148,7 +155,7 @@ fn free_space_tree() -> Place {
     Place::tree(objectid::FREE_SPACE_TREE)
 }
 
-/// What the extents leave of a block group.
+/// Returns the ranges of a block group without extents.
 fn complement<'a>(start: u64, end: u64, used: impl Iterator<Item = &'a Extent>) -> Vec<Range> {
     let mut free = Vec::new();
     let mut at = start;
@@ -164,14 +171,14 @@ fn complement<'a>(start: u64, end: u64, used: impl Iterator<Item = &'a Extent>) 
     free
 }
 
-/// Reports what is in one list of ascending ranges and not in the other.
+/// Reports ranges that are in only one of two sorted lists.
 fn compare_ranges(free: &[Range], stored: &[Range], findings: &mut Findings) {
     for missing in subtract(free, stored) {
         let (start, end) = (missing.start, missing.end);
         findings.add(
             FindingKind::FreeSpaceLost,
             Place { address: Some(LogicalAddress(start)), ..free_space_tree() },
-            format_args!("{} bytes are free, the free-space tree does not have them", end - start),
+            format_args!("{} bytes are free, but missing from the free-space tree", end - start),
         );
     }
     for extra in subtract(stored, free) {
@@ -179,12 +186,12 @@ fn compare_ranges(free: &[Range], stored: &[Range], findings: &mut Findings) {
         findings.add(
             FindingKind::FreeSpaceUsed,
             Place { address: Some(LogicalAddress(start)), ..free_space_tree() },
-            format_args!("{} bytes are in use, the free-space tree calls them free", end - start),
+            format_args!("{} bytes are in use, but free in the free-space tree", end - start),
         );
     }
 }
 
-/// The parts of `from` that no range of `what` covers; both ascend.
+/// Returns the parts of `from` that no range of `what` covers; both are sorted.
 fn subtract(from: &[Range], what: &[Range]) -> Vec<Range> {
     let mut rest = Vec::new();
     let mut index = 0;

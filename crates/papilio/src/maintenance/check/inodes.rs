@@ -1,12 +1,14 @@
-//! The inodes of one subvolume: each by itself, as its items come by.
+//! Checks the inodes of one subvolume, each by itself.
 //!
-//! Owns [`Inodes`], which is given the leaves of a subvolume in order and finishes an inode when its
-//! last item has passed: items without an inode, file extents and their checksums, directory sizes,
-//! entries by name against entries by index. What concerns several inodes is kept as small records
-//! for [`super::names`]. Kernel counterparts: `fs/btrfs/inode.c`, `fs/btrfs/dir-item.c`.
+//! Owns [`Inodes`], which reads the leaves of a subvolume in order and checks an inode after its
+//! last item: missing inode items, file extents and their checksums, directory sizes, entries by
+//! name against entries by index. It keeps small records for the checks across inodes in
+//! [`super::names`].
+//!
+//! Kernel counterparts: `fs/btrfs/inode.c`, `fs/btrfs/dir-item.c`.
 
 use super::csums::Csums;
-use super::names::{ANY_INDEX, Entry, InodeRecord, NameRef, Names};
+use super::names::{ANY_INDEX, Entry, InodeRecord, NameRef, Names, hash_name};
 use super::report::{FindingKind, Findings, Place};
 use super::roots::SubvolumeEntry;
 use super::walker::Visit;
@@ -15,15 +17,14 @@ use papilio_format::items::file_extent::{Compression, ExtentPart, FileExtentCont
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem};
 use papilio_format::items::inode_ref::{InodeExtrefs, InodeRefs};
 use papilio_format::{Geometry, ItemType, Key, TreeId, objectid};
-use std::hash::{DefaultHasher, Hasher};
 
-/// What all subvolumes' checks share.
+/// Properties of the file system that the checks of all subvolumes need.
 #[derive(Clone, Copy)]
 pub(super) struct Context<'a> {
     pub(super) geometry: &'a Geometry,
-    /// Holes need no file extent.
+    /// Whether holes need no file extent (`NO_HOLES`).
     pub(super) no_holes: bool,
-    /// `None` where the checksum tree could not be read whole.
+    /// `None` if the checksum tree could not be read completely.
     pub(super) csums: Option<&'a Csums>,
 }
 
@@ -34,13 +35,14 @@ pub(super) struct Inodes<'a> {
     current: Option<Current>,
     names: Names,
     subvolumes: Vec<SubvolumeEntry>,
-    /// Its own, as what is found in a tree with holes is not believed.
+    /// Kept apart: the caller drops them if the tree could not be read completely.
     findings: Findings,
 }
 
-/// A directory's entry, by name or by index.
+/// A directory entry, by name or by index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Listed {
+    /// See [`hash_name`].
     name: u64,
     target: u64,
     is_subvolume: bool,
@@ -55,7 +57,7 @@ impl Listed {
     }
 }
 
-/// The inode whose items are passing.
+/// The inode whose items are being read.
 struct Current {
     number: u64,
     item: Option<InodeItem>,
@@ -66,26 +68,23 @@ struct Current {
     extents: Extents,
 }
 
-/// What the file extents of an inode add up to.
+/// Totals of the file extents of an inode.
 #[derive(Default)]
 struct Extents {
     count: u64,
-    /// Of the last one, rounded up to sectors.
+    /// File offset of the end of the last one, rounded up to sectors.
     end: u64,
-    /// The first hole without an item.
+    /// File offset of the first hole without an item.
     gap: Option<u64>,
     bytes: u64,
+    /// Length and compression of the inline extent.
     inline: Option<(u64, Compression)>,
+    /// Bytes that should have checksums and have none.
     without_csum: u64,
-    odd_csum: u64,
+    /// Bytes of a NODATASUM file that have checksums.
+    unexpected_csum: u64,
+    /// File offset of the first data past the end.
     beyond_end: Option<u64>,
-}
-
-/// 64 bits that stand for a name; two names of one directory that share them are as good as none.
-pub(super) fn name_of(name: &[u8]) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    hasher.write(name);
-    hasher.finish()
 }
 
 impl<'a> Inodes<'a> {
@@ -100,7 +99,7 @@ impl<'a> Inodes<'a> {
         }
     }
 
-    /// Takes in the next leaf.
+    /// Reads the next leaf.
     pub(super) fn read_leaf(&mut self, visit: &Visit<'_>) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -125,14 +124,14 @@ impl<'a> Inodes<'a> {
             ItemType::INODE_ITEM => current.item = InodeItem::parse(data).ok(),
             ItemType::INODE_REF => {
                 for found in InodeRefs::parse(data).into_iter().flatten() {
-                    let name = name_of(found.name);
+                    let name = hash_name(found.name);
                     let (inode, directory, index) = (key.objectid, key.offset, found.index);
                     self.names.refs.push(NameRef { inode, directory, name, index });
                 }
             }
             ItemType::INODE_EXTREF => {
                 for found in InodeExtrefs::parse(data).into_iter().flatten() {
-                    let name = name_of(found.name);
+                    let name = hash_name(found.name);
                     let (inode, directory, index) = (key.objectid, found.parent.0, found.index);
                     self.names.refs.push(NameRef { inode, directory, name, index });
                 }
@@ -155,7 +154,7 @@ impl<'a> Inodes<'a> {
             current.name_bytes = current.name_bytes.saturating_add(entry.name.len() as u64);
             let is_subvolume = entry.location.item_type == ItemType::ROOT_ITEM;
             let listed = Listed {
-                name: name_of(entry.name),
+                name: hash_name(entry.name),
                 target: entry.location.objectid,
                 is_subvolume,
                 file_type: entry.file_type,
@@ -187,17 +186,17 @@ impl<'a> Inodes<'a> {
         if kind == Some(FileKind::Directory) {
             if item.size != current.name_bytes {
                 let (size, bytes) = (item.size, current.name_bytes);
-                let message = format_args!("its size is {size}, its entries' names have {bytes} bytes");
+                let message = format_args!("its size is {size}, the names of its entries have {bytes} bytes");
                 self.findings.add(FindingKind::DirectorySize, place.clone(), message);
             }
         } else if !current.items.is_empty() || !current.indexes.is_empty() {
-            let message = format_args!("directory entries in what is no directory");
+            let message = format_args!("directory entries of an inode that is not a directory");
             self.findings.add(FindingKind::NotADirectory, place.clone(), message);
         }
         current.extents.check(&item, &self.context, &place, &mut self.findings);
     }
 
-    /// The last leaf was read: compares names, and hands over what was found.
+    /// Ends the subvolume after its last leaf: compares names, and returns all results.
     pub(super) fn finish(mut self) -> (Names, Vec<SubvolumeEntry>, Findings) {
         self.finish_inode();
         self.names.check(&mut self.findings);
@@ -218,7 +217,7 @@ impl Current {
         }
     }
 
-    /// Entries by name against entries by index; what is in either goes to the names.
+    /// Compares entries by name with entries by index, and adds each entry to `names` once.
     fn compare_entries(&mut self, tree: TreeId, names: &mut Names, findings: &mut Findings) {
         let directory = self.number;
         self.items.sort_unstable();
@@ -229,7 +228,11 @@ impl Current {
         };
         for pair in self.items.windows(2).filter(|pair| pair[0].name == pair[1].name) {
             let place = place(ItemType::DIR_ITEM, pair[1].key_offset);
-            findings.add(FindingKind::DirEntryDuplicate, place, format_args!("two entries of one name"));
+            findings.add(
+                FindingKind::DirEntryDuplicate,
+                place,
+                format_args!("two entries with the same name"),
+            );
         }
         let mut add = |listed: &Listed, index: u64| {
             if !listed.is_subvolume {
@@ -293,11 +296,11 @@ impl Current {
             FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) if !part.is_hole() => {
                 extents.bytes = extents.bytes.saturating_add(part.length);
                 let compressed = extent.compression != Compression::None;
-                let room = if compressed { extent.ram_bytes } else { part.disk_length };
-                if part.offset.saturating_add(part.length) > room {
+                let whole = if compressed { extent.ram_bytes } else { part.disk_length };
+                if part.offset.saturating_add(part.length) > whole {
                     let (offset, length) = (part.offset, part.length);
                     let message =
-                        format_args!("{length} bytes from {offset} on, of an extent of {room} bytes");
+                        format_args!("{length} bytes at offset {offset} of an extent of {whole} bytes");
                     findings.add(FindingKind::FileExtentBounds, place, message);
                 }
                 if let (FileExtentContent::Regular(_), Some(item)) = (extent.content, &self.item) {
@@ -314,8 +317,8 @@ impl Current {
 }
 
 impl Extents {
-    /// Counts the bytes of a part whose checksums are not as the inode's flags say. Of an extent that
-    /// is used in parts, the parts that nothing refers to any more do not matter.
+    /// Counts the bytes of a file extent whose checksums contradict the inode's flags. Parts of the
+    /// extent on disk that the file extent does not use need no checksums.
     fn check_csums(&mut self, part: &ExtentPart, compressed: bool, item: &InodeItem, context: &Context<'_>) {
         let Some(csums) = context.csums else { return };
         let (start, length) = if compressed {
@@ -325,40 +328,44 @@ impl Extents {
         };
         let covered = csums.covered(start, start.saturating_add(length));
         if item.flags.contains(InodeFlags::NODATASUM) {
-            self.odd_csum = self.odd_csum.saturating_add(covered);
+            self.unexpected_csum = self.unexpected_csum.saturating_add(covered);
         } else {
             self.without_csum = self.without_csum.saturating_add(length.saturating_sub(covered));
         }
     }
 
-    /// Checks the sums against the inode.
+    /// Compares the totals with the inode.
     fn check(&self, item: &InodeItem, context: &Context<'_>, place: &Place, findings: &mut Findings) {
         let kind = item.kind();
         let mut add = |kind, message: std::fmt::Arguments<'_>| findings.add(kind, place.clone(), message);
         match kind {
             Some(FileKind::Regular) => {}
             Some(FileKind::Symlink) => {
-                // Without a name it is being deleted, its target first.
-                let half_gone = item.nlink == 0 && self.count == 0;
-                if !half_gone && (self.count != 1 || self.inline != Some((item.size, Compression::None))) {
+                // A symbolic link without a name is being deleted, which removes its target first.
+                let half_deleted = item.nlink == 0 && self.count == 0;
+                if !half_deleted && (self.count != 1 || self.inline != Some((item.size, Compression::None))) {
                     let size = item.size;
-                    add(FindingKind::SymlinkTarget, format_args!("no inline extent of its {size} bytes"));
+                    add(
+                        FindingKind::SymlinkTarget,
+                        format_args!("the target is not one inline extent of {size} bytes"),
+                    );
                 }
             }
             _ if self.count > 0 => {
                 return add(
                     FindingKind::FileExtentUnexpected,
-                    format_args!("file extents of what is no file"),
+                    format_args!("file extents of an inode that is not a file"),
                 );
             }
             _ => return,
         }
-        // What is being deleted or truncated is not in order, and will not be again.
+        // The numbers of an inode that is being deleted may not match: deletion truncates it in
+        // steps.
         if item.nlink > 0 && item.nbytes != self.bytes {
             let (nbytes, bytes) = (item.nbytes, self.bytes);
             add(
                 FindingKind::FileBytes,
-                format_args!("the inode says {nbytes} bytes, its extents are {bytes}"),
+                format_args!("the inode says {nbytes} bytes, its extents have {bytes}"),
             );
         }
         if !context.no_holes && item.nlink > 0 && kind == Some(FileKind::Regular) {
@@ -369,14 +376,17 @@ impl Extents {
         }
         if let Some(offset) = self.beyond_end {
             let size = item.size;
-            add(FindingKind::FileExtentBeyondEnd, format_args!("data at {offset}, the size is {size}"));
+            add(
+                FindingKind::FileExtentBeyondEnd,
+                format_args!("data at offset {offset}, past the size of {size}"),
+            );
         }
         if self.without_csum > 0 {
             let bytes = self.without_csum;
             add(FindingKind::CsumMissing, format_args!("{bytes} bytes of data have no checksums"));
         }
-        if self.odd_csum > 0 {
-            let bytes = self.odd_csum;
+        if self.unexpected_csum > 0 {
+            let bytes = self.unexpected_csum;
             add(FindingKind::CsumUnexpected, format_args!("NODATASUM, but {bytes} bytes have checksums"));
         }
     }

@@ -1,10 +1,12 @@
-//! The check of a whole file system, read-only: every tree, and what the trees say of each other.
+//! The read-only check of a whole file system: every tree, and the trees against each other.
 //!
-//! [`walker`] visits every tree block once and hands the leaves to what collects and compares:
-//! [`references`] (extents and back references), [`block_groups`], [`devices`], [`free_space`],
-//! [`csums`], [`roots`], and for each subvolume [`inodes`] and [`names`]. [`superblocks`] and
-//! [`space_cache`] look at what lies outside the trees. [`checker`] says in which order.
-//! Everything found is a [`report::Finding`]; nothing that a file system holds ends the check.
+//! [`walker`] visits every tree block once and passes the leaves to the collectors, which compare
+//! them: [`references`] (extents and back references), [`block_groups`], [`devices`],
+//! [`free_space`], [`csums`], [`roots`], and for each subvolume [`inodes`] and [`names`].
+//! [`superblocks`] and [`space_cache`] check structures outside the trees. [`checker`] runs them in
+//! order.
+//!
+//! Every fault is a [`report::Finding`]; no content of a file system aborts the check.
 //!
 //! Userspace counterpart: `btrfs check`.
 

@@ -1,19 +1,31 @@
-//! Names across a subvolume: directory entries against the references of inodes.
+//! Compares the directory entries of a subvolume with the references of its inodes.
 //!
-//! Owns [`Names`], flat vectors of small records that are sorted and merged once the subvolume was
-//! read. Each entry has a reference in the inode that it names and the other way round; an inode's
-//! link count is the number of its references; one without any is an orphan. Kernel counterpart:
-//! `btrfs_add_link` (`fs/btrfs/inode.c`).
+//! Owns [`Names`]: flat vectors of small records, sorted and merged after the subvolume was read.
+//!
+//! **Rules**
+//! - Each entry has a reference in its inode, and each reference an entry.
+//! - An inode's link count is the number of its references.
+//! - An inode without references has an orphan item.
+//!
+//! Kernel counterpart: `btrfs_add_link` (`fs/btrfs/inode.c`).
 
-use super::inodes::name_of;
 use super::report::{FindingKind, Findings, Place};
 use papilio_format::items::dir_item::FileType;
 use papilio_format::items::inode::FileKind;
 use papilio_format::items::orphan::orphan_key;
 use papilio_format::{ItemType, Key, TreeId};
+use std::hash::{DefaultHasher, Hasher};
 
-/// The index of an entry that has none.
+/// The index in records of entries by name that have no entry by index.
 pub(super) const ANY_INDEX: u64 = u64::MAX;
+
+/// Returns a 64-bit hash that stands for a name. Two names of one directory with the same hash
+/// would count as one, which is too unlikely to matter.
+pub(super) fn hash_name(name: &[u8]) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    hasher.write(name);
+    hasher.finish()
+}
 
 /// One inode.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +40,7 @@ pub(super) struct InodeRecord {
 pub(super) struct Entry {
     pub(super) target: u64,
     pub(super) directory: u64,
-    /// See [`name_of`].
+    /// See [`hash_name`].
     pub(super) name: u64,
     pub(super) index: u64,
     pub(super) file_type: FileType,
@@ -45,6 +57,7 @@ impl Entry {
 pub(super) struct NameRef {
     pub(super) inode: u64,
     pub(super) directory: u64,
+    /// See [`hash_name`].
     pub(super) name: u64,
     pub(super) index: u64,
 }
@@ -60,7 +73,7 @@ impl NameRef {
 pub(super) struct Names {
     tree: TreeId,
     root_directory: u64,
-    /// Ascending, as they lie in the tree.
+    /// Sorted by number.
     pub(super) inodes: Vec<InodeRecord>,
     pub(super) entries: Vec<Entry>,
     pub(super) refs: Vec<NameRef>,
@@ -109,7 +122,7 @@ impl Names {
                     self.check_entry(entry, findings);
                     if entry.index != ANY_INDEX && entry.index != found.index {
                         let index = found.index;
-                        let message = format_args!("inode {} says that its index is {index}", entry.target);
+                        let message = format_args!("inode {} has index {index} for this name", entry.target);
                         findings.add(FindingKind::InodeRefMissing, self.entry_place(entry), message);
                     }
                     entries.next();
@@ -132,13 +145,13 @@ impl Names {
 
     fn report_ref(&self, found: &NameRef, findings: &mut Findings) {
         let NameRef { inode, directory, name, index } = *found;
-        // The root directory names itself.
+        // The root directory has a reference to itself, `..`, without an entry.
         let root = self.root_directory;
-        if inode == root && directory == root && name == name_of(b"..") {
+        if inode == root && directory == root && name == hash_name(b"..") {
             return;
         }
         let place = Place::inode(self.tree, inode);
-        let message = format_args!("directory {directory} has no entry of it with index {index}");
+        let message = format_args!("directory {directory} has no entry for it with index {index}");
         findings.add(FindingKind::DirEntryMissing, place, message);
     }
 
@@ -147,7 +160,7 @@ impl Names {
         Place { key: (entry.index != ANY_INDEX).then_some(key), ..Place::inode(self.tree, entry.directory) }
     }
 
-    /// Whether the inode that an entry names exists; its kind must be the entry's.
+    /// Returns whether the inode of an entry exists, and compares its kind with that of the entry.
     fn check_entry(&self, entry: &Entry, findings: &mut Findings) -> bool {
         let Some(inode) = self.inode(entry.target) else {
             let message = format_args!("an entry of inode {}, which does not exist", entry.target);
@@ -155,8 +168,8 @@ impl Names {
             return false;
         };
         if entry.file_type.kind() != inode.kind {
-            let (says, is) = (entry.file_type, inode.kind);
-            let message = format_args!("inode {} is {is:?}, the entry says {says:?}", entry.target);
+            let (listed, actual) = (entry.file_type, inode.kind);
+            let message = format_args!("inode {} is {actual:?}, the entry says {listed:?}", entry.target);
             findings.add(FindingKind::DirEntryType, self.entry_place(entry), message);
         }
         true
@@ -181,14 +194,14 @@ impl Names {
         }
     }
 
-    /// Finds directories that contain themselves: each has a name, but no path leads there.
+    /// Finds directories that contain themselves, and so cannot be reached from the root.
     fn find_cycles(&self, findings: &mut Findings) {
         const UNKNOWN: u32 = 0;
         const DONE: u32 = u32::MAX;
         let mut state = vec![UNKNOWN; self.inodes.len()];
         let mut path = Vec::new();
         for (round, inode) in self.inodes.iter().enumerate() {
-            // Rounds are numbers that tell this climb's directories from earlier ones'.
+            // A number for this climb, to tell its directories from those of earlier climbs.
             let round = (round as u32).wrapping_add(1).clamp(1, DONE - 1);
             let mut number = inode.number;
             if inode.kind != Some(FileKind::Directory) {

@@ -1,4 +1,4 @@
-//! What a check shall do, and how it tells of its progress.
+//! Options of a check, and reports of its progress.
 
 use std::fmt;
 use std::sync::Arc;
@@ -20,24 +20,24 @@ impl Default for CheckOptions {
 }
 
 impl CheckOptions {
-    /// Metadata only, at most 10,000 findings kept.
+    /// Returns the defaults: checks metadata only, and keeps at most 10,000 findings.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Also reads all data that has checksums, every copy of it.
+    /// Also reads every copy of all data that has checksums, and verifies it.
     pub fn data_csum(mut self, data_csum: bool) -> Self {
         self.data_csum = data_csum;
         self
     }
 
-    /// Keeps at most so many findings, and the first of each kind; the others are counted.
+    /// Keeps at most this many findings, and the first of each kind; the rest are only counted.
     pub fn max_findings(mut self, max_findings: usize) -> Self {
         self.max_findings = max_findings;
         self
     }
 
-    /// Calls `callback` now and then, from the thread that checks.
+    /// Calls `callback` repeatedly, from the thread that checks.
     pub fn progress(mut self, callback: impl Fn(CheckProgress) + Send + Sync + 'static) -> Self {
         self.progress = Some(Arc::new(callback));
         self
@@ -59,24 +59,24 @@ impl fmt::Debug for CheckOptions {
     }
 }
 
-/// What a check is doing.
+/// The stage of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CheckStage {
-    /// Walking the trees; counted in tree blocks.
+    /// Walking the trees; progress counts tree blocks.
     Trees,
-    /// Comparing references, extents and free space; not counted.
+    /// Comparing references, extents and free space; without counts.
     Space,
-    /// Reading data; counted in bytes.
+    /// Reading data; progress counts bytes.
     Data,
 }
 
-/// How far it has come.
+/// The progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CheckProgress {
-    /// What it is doing.
+    /// The current stage, which sets the unit of the counts.
     pub stage: CheckStage,
-    /// How much is done.
+    /// How much of the stage is done.
     pub done: u64,
-    /// How much there is, where that is known.
+    /// The total of the stage, if it is known.
     pub total: Option<u64>,
 }

@@ -1,13 +1,16 @@
-//! Back references, both ways: what refers to each extent, and what the extent tree says refers to it.
+//! References to extents, found in two ways: in all trees, and as back references in the extent
+//! tree.
 //!
 //! Owns [`References`]: the extents and back references of the extent tree, and the references that
-//! the walk over all trees met, as flat vectors of fixed-size records that are sorted and merged at
-//! the end. Memory grows with the references that are on disk, by about their own size.
+//! the walks of all trees found. They are flat vectors of fixed-size records, sorted and merged at
+//! the end. Their memory is about the size of the references on disk.
 //!
-//! Who a back reference names depends on the block that refers, not on the path that leads there: a
-//! block whose extent has FULL_BACKREF is named itself (as parent), any other by its owner (as root).
-//! So each block counts once, however many snapshots share it. Kernel counterparts:
-//! `__btrfs_mod_ref` (`fs/btrfs/extent-tree.c`), `update_ref_for_cow` (`fs/btrfs/ctree.c`).
+//! A back reference names the referring block, not a path to it: by address (as parent) if its
+//! extent has FULL_BACKREF, otherwise by its owner (as root). Each block therefore counts once,
+//! however many snapshots share it.
+//!
+//! Kernel counterparts: `__btrfs_mod_ref` (`fs/btrfs/extent-tree.c`), `update_ref_for_cow`
+//! (`fs/btrfs/ctree.c`).
 
 use super::report::{FindingKind, Findings, Place};
 use super::walker::{Seen, Visit};
@@ -26,7 +29,7 @@ pub(super) struct Extent {
     refs: u64,
     generation: u64,
     flags: ExtentFlags,
-    /// Of a tree block.
+    /// Level of a tree block, 0 for data.
     level: u8,
 }
 
@@ -41,6 +44,7 @@ impl Extent {
     }
 }
 
+/// The referring side of a reference, as a back reference names it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Holder {
     Tree { root: u64 },
@@ -76,29 +80,31 @@ impl Reference {
     }
 }
 
-/// Which of the trees could be read whole, so that what is absent there is missing.
+/// The trees that were read completely, so that absent items are missing.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Complete {
     pub(super) extent_tree: bool,
-    /// All trees that refer to extents.
+    /// Whether all trees that refer to extents were.
     pub(super) referrers: bool,
 }
 
-/// Both sides of all references.
+/// All references, from both sides.
 #[derive(Debug)]
 pub(super) struct References {
     geometry: Geometry,
     pub(super) extents: Vec<Extent>,
+    /// Back references of the extent tree.
     stored: Vec<Reference>,
-    met: Vec<Reference>,
+    /// References that the walks of all trees found.
+    found: Vec<Reference>,
 }
 
 impl References {
     pub(super) fn new(geometry: Geometry) -> Self {
-        Self { geometry, extents: Vec::new(), stored: Vec::new(), met: Vec::new() }
+        Self { geometry, extents: Vec::new(), stored: Vec::new(), found: Vec::new() }
     }
 
-    /// Takes in a leaf of the extent tree. Items were validated when the block was read.
+    /// Reads a leaf of the extent tree, whose items were validated with the block.
     pub(super) fn read_extent_leaf(&mut self, visit: &Visit<'_>) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -141,7 +147,7 @@ impl References {
 
     fn store(&mut self, extent: u64, reference: &BackRef) {
         let holder = match *reference {
-            // Says whom simple quotas charge; it is no reference.
+            // Names the subvolume that simple quotas charge; it is not a reference.
             BackRef::Owner { .. } => return,
             BackRef::TreeBlock { root } => Holder::Tree { root: root.0 },
             BackRef::SharedBlock { parent } => Holder::SharedTree { parent: parent.0 },
@@ -153,51 +159,52 @@ impl References {
         self.stored.push(Reference { extent, holder, count: reference.count().into() });
     }
 
-    /// The extent tree was walked: from here on extents can be looked up.
+    /// Ends the walk of the extent tree: afterwards extents can be looked up.
     pub(super) fn extents_known(&mut self) {
-        // They ascend already, unless the tree is damaged.
+        // Already sorted, unless the tree is damaged.
         self.extents.sort_by_key(|extent| extent.start);
     }
 
-    /// The extent that starts at an address.
+    /// Returns the extent that starts at an address.
     pub(super) fn extent_at(&self, start: u64) -> Option<&Extent> {
         let index = self.extents.binary_search_by_key(&start, |extent| extent.start).ok()?;
         Some(&self.extents[index])
     }
 
-    /// Counts the reference that a tree's root item is. A relocation tree's root names itself.
-    pub(super) fn meet_root(&mut self, tree: TreeId, root: LogicalAddress) {
+    /// Counts the reference of a root item to its root block. That of a relocation tree names the
+    /// block itself as parent.
+    pub(super) fn count_root(&mut self, tree: TreeId, root: LogicalAddress) {
         let holder = if tree == objectid::TREE_RELOC {
             Holder::SharedTree { parent: root.0 }
         } else {
             Holder::Tree { root: tree.0 }
         };
-        self.meet(root.0, holder);
+        self.count(root.0, holder);
     }
 
-    fn meet(&mut self, extent: u64, holder: Holder) {
-        if let Some(last) = self.met.last_mut()
+    fn count(&mut self, extent: u64, holder: Holder) {
+        if let Some(last) = self.found.last_mut()
             && last.order() == (extent, holder)
         {
             last.count += 1;
             return;
         }
-        self.met.push(Reference { extent, holder, count: 1 });
+        self.found.push(Reference { extent, holder, count: 1 });
     }
 
-    /// Counts the references that a block makes, at its first visit.
-    pub(super) fn meet_block(&mut self, visit: &Visit<'_>, findings: &mut Findings) {
+    /// Counts the references of a block; call it once for each block.
+    pub(super) fn count_block(&mut self, visit: &Visit<'_>, findings: &mut Findings) {
         let block = visit.block;
         let parent = block.address().0;
         let root = block.owner().0;
-        // Only trees of files share blocks, and those are walked after the extent tree.
+        // Only file system trees share blocks; they are walked after the extent tree.
         let full = objectid::is_fs_tree(block.owner())
             && self.extent_at(parent).is_some_and(|extent| extent.flags.contains(ExtentFlags::FULL_BACKREF));
         let view = block.view();
         if block.level() > 0 {
             let holder = if full { Holder::SharedTree { parent } } else { Holder::Tree { root } };
             for slot in visit.live.clone() {
-                self.meet(view.child(slot).address.0, holder);
+                self.count(view.child(slot).address.0, holder);
             }
             return;
         }
@@ -233,32 +240,32 @@ impl References {
                     ),
                 );
             }
-            self.meet(start, holder);
+            self.count(start, holder);
         }
     }
 
-    /// Compares both sides, and each extent with the tree block that is there.
+    /// Compares both sides, and each extent with the tree block at its address.
     pub(super) fn compare(
         &mut self,
         seen: &HashMap<LogicalAddress, Seen>,
         complete: Complete,
         findings: &mut Findings,
     ) {
-        merge_equal(&mut self.met);
+        merge_equal(&mut self.found);
         merge_equal(&mut self.stored);
         self.check_overlaps(findings);
-        let (mut met, mut stored) = (&self.met[..], &self.stored[..]);
+        let (mut found, mut stored) = (&self.found[..], &self.stored[..]);
         for extent in &self.extents {
-            report_missing_extents(take_before(&mut met, extent.start), complete, findings);
+            report_missing_extents(take_before(&mut found, extent.start), complete, findings);
             report_orphans(take_before(&mut stored, extent.start), complete, findings);
-            let met = take_at(&mut met, extent.start);
+            let found = take_at(&mut found, extent.start);
             let stored = take_at(&mut stored, extent.start);
-            compare_extent(extent, met, stored, complete, findings);
+            compare_extent(extent, found, stored, complete, findings);
             if let Some(block) = seen.get(&LogicalAddress(extent.start)) {
                 compare_block(extent, block, findings);
             }
         }
-        report_missing_extents(met, complete, findings);
+        report_missing_extents(found, complete, findings);
         report_orphans(stored, complete, findings);
     }
 
@@ -276,7 +283,7 @@ impl References {
     }
 }
 
-/// Sorts, and adds up the counts of references that are alike.
+/// Sorts references, and merges equal ones by adding their counts.
 fn merge_equal(references: &mut Vec<Reference>) {
     references.sort_unstable_by_key(Reference::order);
     references.dedup_by(|later, earlier| {
@@ -288,7 +295,7 @@ fn merge_equal(references: &mut Vec<Reference>) {
     });
 }
 
-/// Splits off what concerns extents before `start`.
+/// Splits off the references to extents before `start`.
 fn take_before<'a>(rest: &mut &'a [Reference], start: u64) -> &'a [Reference] {
     let count = rest.iter().take_while(|reference| reference.extent < start).count();
     let (before, after) = rest.split_at(count);
@@ -296,7 +303,7 @@ fn take_before<'a>(rest: &mut &'a [Reference], start: u64) -> &'a [Reference] {
     before
 }
 
-/// Splits off what concerns the extent at `start`.
+/// Splits off the references to the extent at `start`.
 fn take_at<'a>(rest: &mut &'a [Reference], start: u64) -> &'a [Reference] {
     let count = rest.iter().take_while(|reference| reference.extent == start).count();
     let (at, after) = rest.split_at(count);
@@ -304,11 +311,11 @@ fn take_at<'a>(rest: &mut &'a [Reference], start: u64) -> &'a [Reference] {
     at
 }
 
-fn report_missing_extents(met: &[Reference], complete: Complete, findings: &mut Findings) {
+fn report_missing_extents(found: &[Reference], complete: Complete, findings: &mut Findings) {
     if !complete.extent_tree {
         return;
     }
-    for group in met.chunk_by(|a, b| a.extent == b.extent) {
+    for group in found.chunk_by(|a, b| a.extent == b.extent) {
         let holder = group[0].holder;
         let others = group.len() - 1;
         findings.add(
@@ -334,7 +341,7 @@ fn report_orphans(stored: &[Reference], complete: Complete, findings: &mut Findi
 
 fn compare_extent(
     extent: &Extent,
-    met: &[Reference],
+    found: &[Reference],
     stored: &[Reference],
     complete: Complete,
     findings: &mut Findings,
@@ -346,28 +353,28 @@ fn compare_extent(
         findings.add(
             FindingKind::ExtentRefCount,
             place(),
-            format_args!("the extent item counts {refs} references, its back references are {sum}"),
+            format_args!("the extent item counts {refs} references, its back references have {sum}"),
         );
     }
-    if met.is_empty() {
+    if found.is_empty() {
         if complete.referrers {
             let what = if extent.is_data() { "data" } else { "tree block" };
             let length = extent.length;
             findings.add(
                 FindingKind::ExtentUnreferenced,
                 place(),
-                format_args!("{what} of {length} bytes that nothing refers to"),
+                format_args!("{what} of {length} bytes without a reference"),
             );
         }
         return;
     }
-    let (mut left, mut right) = (met.iter().peekable(), stored.iter().peekable());
+    let (mut left, mut right) = (found.iter().peekable(), stored.iter().peekable());
     loop {
         let order = match (left.peek(), right.peek()) {
             (None, None) => return,
             (Some(_), None) => std::cmp::Ordering::Less,
             (None, Some(_)) => std::cmp::Ordering::Greater,
-            (Some(met), Some(stored)) => met.holder.cmp(&stored.holder),
+            (Some(found), Some(stored)) => found.holder.cmp(&stored.holder),
         };
         match order {
             std::cmp::Ordering::Less => {
@@ -391,11 +398,11 @@ fn compare_extent(
                 }
             }
             std::cmp::Ordering::Equal => {
-                let met = left.next().expect("it was peeked");
+                let found = left.next().expect("it was peeked");
                 let stored = right.next().expect("it was peeked").count;
-                let trusted = if met.count > stored { complete.extent_tree } else { complete.referrers };
-                if met.count != stored && trusted {
-                    let Reference { holder, count, .. } = met;
+                let trusted = if found.count > stored { complete.extent_tree } else { complete.referrers };
+                if found.count != stored && trusted {
+                    let Reference { holder, count, .. } = found;
                     findings.add(
                         FindingKind::BackRefCount,
                         place(),

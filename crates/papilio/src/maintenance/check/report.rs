@@ -1,8 +1,10 @@
-//! What a check found: findings, each with its kind and place, and statistics.
+//! The report of a check: findings, each with a kind and a place, and statistics.
 //!
 //! Owns [`Finding`], [`FindingKind`], [`Severity`], [`Place`], [`CheckReport`] and the collector
-//! [`Findings`]. Invariant: the collector keeps at most as many findings as the options allow and
-//! counts the others, so that a hostile image costs no memory by its faults.
+//! [`Findings`].
+//!
+//! **Invariant:** the collector keeps only as many findings as the options allow, and the first of
+//! each kind. It counts the rest, so that memory does not grow with the faults of a hostile image.
 
 use papilio_format::objectid::Objectid;
 use papilio_format::{InodeNumber, Key, LogicalAddress, PhysicalAddress, TreeId};
@@ -12,7 +14,7 @@ use std::fmt;
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Severity {
-    /// Odd or out of date, but nothing is lost or contradicts.
+    /// Unusual or out of date, but nothing is lost or contradictory.
     Warning,
     /// The file system is damaged.
     Error,
@@ -29,7 +31,7 @@ impl fmt::Display for Severity {
 
 macro_rules! finding_kinds {
     ($($(#[doc = $doc:literal])+ $name:ident $text:literal $severity:ident;)*) => {
-        /// Kinds of faults: one for each rule that a check tests.
+        /// Kinds of faults, one for each rule that a check tests.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
         #[non_exhaustive]
         pub enum FindingKind {
@@ -37,7 +39,7 @@ macro_rules! finding_kinds {
         }
 
         impl FindingKind {
-            /// All of them.
+            /// All kinds.
             pub const ALL: &'static [Self] = &[$(Self::$name),*];
 
             /// A short name that stays the same between versions.
@@ -84,18 +86,18 @@ finding_kinds! {
     BlockCopy "block-copy" Error;
     /// A tree block that is its own ancestor.
     TreeLoop "tree-loop" Error;
-    /// A tree block that two trees hold which may not share any, or one tree twice.
+    /// A tree block that is in one tree twice, or in two trees that share no blocks.
     BlockShared "block-shared" Error;
     /// An address in no chunk.
     Unmapped "unmapped" Error;
 
-    /// Something in use without an extent item.
+    /// A reference to an extent that has no extent item.
     ExtentMissing "extent-missing" Error;
-    /// An extent that nothing refers to.
+    /// An extent without any reference to it.
     ExtentUnreferenced "extent-unreferenced" Error;
     /// A reference without its back reference.
     BackRefMissing "back-ref-missing" Error;
-    /// A back reference to what does not refer to the extent.
+    /// A back reference whose holder does not refer to the extent.
     BackRefExtra "back-ref-extra" Error;
     /// A back reference with a wrong count.
     BackRefCount "back-ref-count" Error;
@@ -111,11 +113,11 @@ finding_kinds! {
     ExtentLength "extent-length" Error;
     /// An extent that overlaps another.
     ExtentOverlap "extent-overlap" Error;
-    /// Data where the extent item says tree block, or the other way round.
+    /// A tree block in an extent that its extent item calls data.
     ExtentContent "extent-content" Error;
-    /// An extent that lies in no block group.
+    /// An extent outside all block groups.
     ExtentOutside "extent-outside" Error;
-    /// An extent in a block group that is not for its kind.
+    /// An extent in a block group of another type.
     ExtentGroup "extent-group" Error;
 
     /// A chunk without a block group.
@@ -133,7 +135,7 @@ finding_kinds! {
 
     /// A chunk's stripe without a device extent.
     DeviceExtentMissing "device-extent-missing" Error;
-    /// A device extent that no chunk has.
+    /// A device extent without a chunk's stripe.
     DeviceExtentExtra "device-extent-extra" Error;
     /// Device extents that overlap.
     DeviceExtentOverlap "device-extent-overlap" Error;
@@ -141,16 +143,16 @@ finding_kinds! {
     DeviceExtentBounds "device-extent-bounds" Error;
     /// A device whose used bytes are not the sum of its device extents.
     DeviceBytesUsed "device-bytes-used" Error;
-    /// A device that is named but has no item.
+    /// A device without an item, named by a chunk or a device extent.
     DeviceItemMissing "device-item-missing" Error;
-    /// A device whose superblock says otherwise than its item.
+    /// A device whose superblock contradicts its item.
     DeviceItemDiffers "device-item-differs" Error;
 
     /// A block group without its free-space item.
     FreeSpaceInfoMissing "free-space-info-missing" Error;
-    /// Free space that the free-space tree does not have.
+    /// Free space that is missing from the free-space tree.
     FreeSpaceLost "free-space-lost" Error;
-    /// Used space that the free-space tree calls free.
+    /// Used space that is free in the free-space tree.
     FreeSpaceUsed "free-space-used" Error;
     /// A wrong number of free extents.
     FreeSpaceCount "free-space-count" Error;
@@ -171,13 +173,13 @@ finding_kinds! {
     DirItemMissing "dir-item-missing" Error;
     /// An entry by name without the index entry.
     DirIndexMissing "dir-index-missing" Error;
-    /// A name of an inode that does not exist.
+    /// A directory entry of an inode that does not exist.
     DirEntryDangling "dir-entry-dangling" Error;
     /// An entry whose file type is not that of the inode.
     DirEntryType "dir-entry-type" Error;
     /// Two entries of one name in one directory.
     DirEntryDuplicate "dir-entry-duplicate" Error;
-    /// Entries in what is no directory.
+    /// Directory entries of an inode that is not a directory.
     NotADirectory "not-a-directory" Error;
     /// A directory's size that is not twice the bytes of its names.
     DirectorySize "directory-size" Error;
@@ -195,13 +197,13 @@ finding_kinds! {
     FileExtentBounds "file-extent-bounds" Error;
     /// Written data past the file's end.
     FileExtentBeyondEnd "file-extent-beyond-end" Warning;
-    /// File extents of what cannot have any.
+    /// File extents of an inode that is neither a file nor a symbolic link.
     FileExtentUnexpected "file-extent-unexpected" Error;
     /// A symbolic link whose target is not one inline extent of its size.
     SymlinkTarget "symlink-target" Error;
     /// An inode without a name that is not listed as an orphan.
     OrphanMissing "orphan-missing" Error;
-    /// An orphan item of nothing.
+    /// An orphan item without an inode or subvolume.
     OrphanStale "orphan-stale" Warning;
 
     /// Data without checksums that should have them.
@@ -210,22 +212,22 @@ finding_kinds! {
     CsumUnexpected "csum-unexpected" Error;
     /// Checksum items that overlap.
     CsumOverlap "csum-overlap" Error;
-    /// Checksums of what is no data extent.
+    /// Checksums outside all data extents.
     CsumWithoutExtent "csum-without-extent" Error;
-    /// Data that no copy holds with the right checksum.
+    /// Data of which no copy matches its checksum.
     DataChecksum "data-checksum" Error;
     /// One copy of data is bad, another is good.
     DataCopy "data-copy" Error;
     /// Data that cannot be read.
     DataRead "data-read" Error;
 
-    /// A tree that must be there is not.
+    /// A required tree or a subvolume that does not exist.
     RootMissing "root-missing" Error;
     /// A subvolume's reference to its parent without the parent's to it.
     RootRefMissing "root-ref-missing" Error;
     /// A parent's reference to a subvolume without the subvolume's to it.
     RootBackrefMissing "root-backref-missing" Error;
-    /// References of parent and subvolume that say different things.
+    /// References of parent and subvolume that differ.
     RootRefDiffers "root-ref-differs" Error;
     /// A parent's reference to a subvolume without the directory entry.
     RootRefEntry "root-ref-entry" Error;
@@ -255,7 +257,7 @@ impl fmt::Display for FindingKind {
     }
 }
 
-/// Where something was found; what does not apply is `None`.
+/// The place of a finding; fields that do not apply are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// The tree.
@@ -268,7 +270,7 @@ pub struct Place {
     pub inode: Option<InodeNumber>,
     /// The device or image.
     pub device: Option<String>,
-    /// The offset on it.
+    /// The offset on the device, in bytes.
     pub offset: Option<PhysicalAddress>,
 }
 
@@ -303,7 +305,7 @@ impl Place {
         Self { device: Some(name.to_owned()), offset, ..Self::default() }
     }
 
-    /// The same with the place of one copy.
+    /// Adds the device and offset of one copy.
     pub(super) fn on(mut self, place: Option<(String, PhysicalAddress)>) -> Self {
         (self.device, self.offset) = place.unzip();
         self
@@ -340,16 +342,16 @@ impl fmt::Display for Place {
     }
 }
 
-/// One fault.
+/// A fault that a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
     /// Which rule is broken.
     pub kind: FindingKind,
     /// How bad it is.
     pub severity: Severity,
-    /// Where.
+    /// Where it is.
     pub place: Place,
-    /// What is wrong, in one line.
+    /// A description of the fault, in one line.
     pub message: String,
 }
 
@@ -363,18 +365,18 @@ impl fmt::Display for Finding {
     }
 }
 
-/// What a check has seen.
+/// Numbers of objects that a check read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CheckStatistics {
     /// Trees walked, log trees among them.
     pub trees: u64,
-    /// Distinct tree blocks, those of log trees not counted.
+    /// Distinct tree blocks, without those of log trees.
     pub blocks: u64,
     /// Bytes of those blocks, one copy of each.
     pub metadata_bytes: u64,
     /// Data extents in the extent tree.
     pub data_extents: u64,
-    /// Bytes of those, one copy of each.
+    /// Bytes of those extents, one copy of each.
     pub data_bytes: u64,
     /// Subvolumes and snapshots that are not being deleted.
     pub subvolumes: u64,
@@ -388,26 +390,27 @@ pub struct CheckStatistics {
     pub data_bytes_read: u64,
 }
 
-/// The outcome of a check.
+/// The result of a check.
 #[derive(Clone, Debug, Default)]
 pub struct CheckReport {
-    /// The faults, as many as the options let be kept.
+    /// The faults, up to the limit of
+    /// [`CheckOptions::max_findings`](crate::CheckOptions::max_findings).
     pub findings: Vec<Finding>,
-    /// How many there are of each kind, kept or not.
+    /// The number of faults of each kind, including those not kept.
     pub counts: BTreeMap<FindingKind, u64>,
-    /// What is no fault but worth knowing, and what was not checked.
+    /// Remarks that are not faults, and parts that were not checked.
     pub notes: Vec<String>,
-    /// What was seen.
+    /// Numbers of objects that the check read.
     pub statistics: CheckStatistics,
 }
 
 impl CheckReport {
-    /// Errors, kept or not.
+    /// Returns the number of errors, including those not kept.
     pub fn errors(&self) -> u64 {
         self.count(Severity::Error)
     }
 
-    /// Warnings, kept or not.
+    /// Returns the number of warnings, including those not kept.
     pub fn warnings(&self) -> u64 {
         self.count(Severity::Warning)
     }
@@ -422,13 +425,13 @@ impl CheckReport {
         self.errors() == 0
     }
 
-    /// Findings that were counted but not kept.
+    /// Returns the number of findings that were counted but not kept.
     pub fn dropped(&self) -> u64 {
         self.counts.values().sum::<u64>() - self.findings.len() as u64
     }
 }
 
-/// Collects findings, within a limit.
+/// Collects findings up to a limit.
 #[derive(Debug)]
 pub(super) struct Findings {
     kept: Vec<Finding>,
@@ -442,7 +445,7 @@ impl Findings {
         Self { kept: Vec::new(), limit, counts: BTreeMap::new(), notes: Vec::new() }
     }
 
-    /// Adds a finding; one past the limit is only counted, but the first of each kind is kept.
+    /// Adds a finding. Past the limit it is only counted, unless it is the first of its kind.
     pub(super) fn add(&mut self, kind: FindingKind, place: Place, message: fmt::Arguments<'_>) {
         let count = self.counts.entry(kind).or_default();
         *count += 1;
@@ -452,7 +455,7 @@ impl Findings {
         }
     }
 
-    /// Takes over what another collector has.
+    /// Moves the findings and notes of another collector into this one.
     pub(super) fn absorb(&mut self, other: Self) {
         for (kind, count) in other.counts {
             *self.counts.entry(kind).or_default() += count;
@@ -465,7 +468,7 @@ impl Findings {
         self.notes.extend(other.notes);
     }
 
-    /// Something worth knowing that is no fault.
+    /// Adds a remark that is not a fault.
     pub(super) fn note(&mut self, text: impl Into<String>) {
         self.notes.push(text.into());
     }
@@ -480,18 +483,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn findings_past_the_limit_are_counted() {
+    fn findings_past_the_limit_are_only_counted() {
         let mut findings = Findings::new(2);
         for number in 0..5u64 {
             findings.add(FindingKind::LinkCount, Place::inode(TreeId(5), number), format_args!("wrong"));
         }
-        findings.add(FindingKind::UuidTree, Place::default(), format_args!("odd"));
+        findings.add(FindingKind::UuidTree, Place::default(), format_args!("unusual"));
         let report = findings.into_report(CheckStatistics::default());
-        assert_eq!(report.findings.len(), 3, "two, and the first of the other kind");
+        assert_eq!(report.findings.len(), 3, "two, and the first of the second kind");
         assert_eq!((report.errors(), report.warnings(), report.dropped()), (5, 1, 3));
         let text = report.findings[0].to_string();
         assert_eq!(text, "error: link-count: tree FS_TREE, inode 0: wrong");
-        assert_eq!(report.findings[2].to_string(), "warning: uuid-tree: odd");
+        assert_eq!(report.findings[2].to_string(), "warning: uuid-tree: unusual");
     }
 
     #[test]

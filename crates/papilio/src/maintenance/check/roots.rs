@@ -1,7 +1,12 @@
-//! The root tree: which trees there are, and how subvolumes refer to each other.
+//! The root tree: the trees of the file system, and the references between subvolumes.
 //!
-//! Owns [`Roots`]. A subvolume's entry in a directory, the ROOT_REF of its parent and its own
-//! ROOT_BACKREF say the same; its count is the number of references; what is deleted is an orphan.
+//! Owns [`Roots`].
+//!
+//! **Rules**
+//! - A subvolume's directory entry, the ROOT_REF of its parent and its own ROOT_BACKREF agree.
+//! - The count in a root item is the number of these references.
+//! - A deleted subvolume has an orphan item.
+//!
 //! Kernel counterparts: `btrfs_add_root_ref` (`fs/btrfs/root-tree.c`), `btrfs_find_orphan_roots`.
 
 use super::report::{FindingKind, Findings, Place};
@@ -25,7 +30,7 @@ pub(super) struct Root {
 }
 
 impl Root {
-    /// How to walk it.
+    /// Returns how to walk the tree.
     pub(super) fn walk(&self) -> Walk {
         let item = &self.item;
         let drop = DropProgress { level: item.drop_level, key: item.drop_progress };
@@ -50,17 +55,17 @@ struct Reference {
     name: Box<[u8]>,
 }
 
-/// A directory entry that names a subvolume.
+/// A directory entry of a subvolume.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct SubvolumeEntry {
     pub(super) child: u64,
     pub(super) directory: u64,
-    /// 0 of an entry by name.
+    /// 0 for an entry by name.
     pub(super) index: u64,
     pub(super) name: Box<[u8]>,
 }
 
-/// What the root tree says.
+/// The content of the root tree and the UUID tree.
 #[derive(Debug, Default)]
 pub(super) struct Roots {
     pub(super) roots: Vec<Root>,
@@ -74,7 +79,7 @@ pub(super) struct Roots {
 }
 
 impl Roots {
-    /// Takes in a leaf of the root tree.
+    /// Reads a leaf of the root tree.
     pub(super) fn read_leaf(&mut self, visit: &Visit<'_>) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -104,7 +109,7 @@ impl Roots {
         }
     }
 
-    /// Takes in a leaf of the UUID tree.
+    /// Reads a leaf of the UUID tree.
     pub(super) fn read_uuid_leaf(&mut self, visit: &Visit<'_>) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -118,14 +123,14 @@ impl Roots {
         }
     }
 
-    /// The current root of a tree.
+    /// Returns the current root of a tree.
     pub(super) fn find(&self, id: TreeId) -> Option<&Root> {
-        // In the order of their keys, as the tree had them.
+        // The roots are in the order of their keys; the last one of a tree is current.
         let after = self.roots.partition_point(|root| root.id <= id);
         self.roots.get(after.checked_sub(1)?).filter(|root| root.id == id)
     }
 
-    /// Trees that a file system with these features cannot do without.
+    /// Finds missing trees that the features of the file system require.
     pub(super) fn check_required(&self, geometry: &Geometry, findings: &mut Findings) {
         use objectid::{BLOCK_GROUP_TREE, CSUM_TREE, DEV_TREE, EXTENT_TREE, FREE_SPACE_TREE, FS_TREE};
         let mut required = vec![EXTENT_TREE, DEV_TREE, FS_TREE, CSUM_TREE];
@@ -145,7 +150,8 @@ impl Roots {
         }
     }
 
-    /// References of parents and children against each other, counts, orphans, the default.
+    /// Compares references of parents and children, and checks counts, orphans and the default
+    /// subvolume.
     pub(super) fn check_references(&self, findings: &mut Findings) {
         for (&(parent, child), found) in &self.refs {
             let place = Place::item(objectid::ROOT_TREE, root_ref_key(TreeId(parent), TreeId(child)));
@@ -156,7 +162,7 @@ impl Roots {
                     findings.add(FindingKind::RootBackrefMissing, place.clone(), message);
                 }
                 Some(back) if back != found => {
-                    let message = format_args!("\"{name}\": subvolume {child}'s reference says otherwise");
+                    let message = format_args!("\"{name}\": the reference back of subvolume {child} differs");
                     findings.add(FindingKind::RootRefDiffers, place.clone(), message);
                 }
                 Some(_) => {}
@@ -207,8 +213,8 @@ impl Roots {
         }
     }
 
-    /// The entries of one subvolume's directories that name subvolumes, against its references. An
-    /// entry without a reference is what a snapshot leaves of a nested subvolume: no fault.
+    /// Compares the references of one subvolume to its children with its directory entries. An
+    /// entry without a reference is not a fault: a snapshot has such entries for nested subvolumes.
     pub(super) fn check_entries(
         &self,
         parent: TreeId,
@@ -235,7 +241,7 @@ impl Roots {
         }
     }
 
-    /// Subvolumes' UUIDs against the UUID tree.
+    /// Compares the UUIDs of subvolumes with the UUID tree.
     pub(super) fn check_uuids(&self, superblock: &Superblock, findings: &mut Findings) {
         if superblock.raw.uuid_tree_generation != superblock.raw.generation.0 {
             return findings.note("the UUID tree is out of date and will be rebuilt: not checked");
@@ -251,9 +257,9 @@ impl Roots {
         }
         let place = |item_type, uuid| Place::item(objectid::UUID_TREE, uuid_key(uuid, item_type));
         for &(item_type, uuid, id) in expected.difference(&self.uuids) {
-            // What is being deleted left the tree already.
+            // A subvolume that is being deleted has left the UUID tree already.
             if self.find(TreeId(id)).is_some_and(|root| root.item.refs > 0) {
-                let message = format_args!("subvolume {id} with UUID {uuid} is not there");
+                let message = format_args!("UUID {uuid} of subvolume {id} is missing");
                 findings.add(FindingKind::UuidTree, place(item_type, uuid), message);
             }
         }

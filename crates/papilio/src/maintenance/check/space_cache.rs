@@ -1,8 +1,9 @@
 //! The v1 free-space caches: hidden files of the root tree.
 //!
-//! Owns [`SpaceCaches`]. A cache is a hint that readers drop where anything is wrong, so that a bad
-//! one is a warning; what it says is not compared with the extents. Kernel counterpart:
-//! `load_free_space_cache` (`fs/btrfs/free-space-cache.c`).
+//! Owns [`SpaceCaches`]. A cache is a hint: readers ignore it if anything about it is wrong. A bad
+//! one is therefore a warning, and its content is not compared with the extents.
+//!
+//! Kernel counterpart: `load_free_space_cache` (`fs/btrfs/free-space-cache.c`).
 
 use super::report::{FindingKind, Findings, Place};
 use super::walker::Visit;
@@ -13,14 +14,15 @@ use papilio_format::items::inode::InodeItem;
 use papilio_format::{ItemType, Key, LogicalAddress, objectid};
 use std::collections::BTreeMap;
 
-/// Larger than any that is written: a block group's bitmaps and entries are limited to less.
+/// Largest file to read, in bytes. Real ones are smaller: a block group's bitmaps and entries are
+/// limited to less.
 const SIZE_MAX: u64 = 16 << 20;
 
 #[derive(Debug, Default)]
 struct File {
     generation: u64,
     size: u64,
-    /// File offset, logical address and length.
+    /// File offset, logical address and length in bytes.
     extents: Vec<(u64, u64, u64)>,
 }
 
@@ -31,7 +33,7 @@ pub(super) struct SpaceCaches {
 }
 
 impl SpaceCaches {
-    /// Takes in a leaf of the root tree.
+    /// Reads a leaf of the root tree.
     pub(super) fn read_leaf(&mut self, visit: &Visit<'_>) {
         let view = visit.block.view();
         for slot in 0..view.len() {
@@ -58,7 +60,7 @@ impl SpaceCaches {
         }
     }
 
-    /// Checks the content of those caches that a kernel would use.
+    /// Checks the content of the caches that a kernel would use.
     pub(super) fn check(&self, volume: &Volume, headers: &[(Key, FreeSpaceHeader)], findings: &mut Findings) {
         let raw = &volume.superblock().raw;
         if headers.is_empty() || raw.cache_generation != raw.generation.0 {
@@ -77,14 +79,14 @@ impl SpaceCaches {
             }
         }
         findings.note(format!(
-            "v1 free-space cache: sums and generations of {checked} files checked, not what they say"
+            "v1 free-space cache: only checksums and generations of {checked} files were checked, not their content"
         ));
     }
 }
 
 fn check_file(volume: &Volume, header: &FreeSpaceHeader, file: &File) -> Result<(), String> {
     if file.size > SIZE_MAX {
-        return Err(format!("{} bytes, more than any cache has", file.size));
+        return Err(format!("the file has {} bytes, more than any cache", file.size));
     }
     let mut bytes = vec![0; file.size as usize];
     for &(offset, start, length) in &file.extents {

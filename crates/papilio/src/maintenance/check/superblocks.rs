@@ -1,7 +1,7 @@
-//! The copies of the superblock on all devices.
+//! Compares the superblock copies of all devices with each other, with the chunk tree and with the
+//! device items.
 //!
-//! Owns the comparison of superblock copies with each other, with the chunk tree and with the device
-//! items. Kernel counterparts: `btrfs_read_disk_super`, `write_dev_supers` (`fs/btrfs/disk-io.c`).
+//! Kernel counterparts: `btrfs_read_disk_super`, `write_dev_supers` (`fs/btrfs/disk-io.c`).
 
 use super::devices::Devices;
 use super::report::{FindingKind, Findings, Place};
@@ -10,14 +10,14 @@ use papilio_device::Device;
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{PhysicalAddress, Superblock};
 
-/// Reads and compares all copies on all devices that are there.
+/// Reads and compares all copies on all present devices.
 pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
     let main = volume.superblock();
     for slot in volume.devices().iter() {
         let Some(device) = slot.device.as_deref() else {
             let item = &slot.item;
             findings.note(format!(
-                "device {} ({}) is missing: its copies were not checked",
+                "device {} ({}) is missing: its superblock copies were not checked",
                 item.devid, item.uuid
             ));
             continue;
@@ -31,7 +31,7 @@ pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
     let raw = &main.raw;
     let backed_up = raw.super_roots.iter().any(|backup| backup.tree_root == raw.root);
     if !backed_up && raw.super_roots.iter().any(|backup| backup.tree_root.0 != 0) {
-        findings.note("none of the superblock's backup roots is the current root");
+        findings.note("none of the superblock's backup roots is the current root tree");
     }
 }
 
@@ -39,7 +39,7 @@ fn check_device(device: &dyn Device, slot: &DeviceSlot, main: &Superblock, findi
     for mirror in 0..SUPERBLOCK_MIRRORS {
         let offset = superblock_offset(mirror);
         let end = offset.0 + SUPERBLOCK_SIZE as u64;
-        // As the kernel: a copy is written where it lies wholly before the device's end.
+        // As the kernel: a copy that reaches the end of the device is not written.
         if end >= slot.item.total_bytes.min(device.size()) {
             continue;
         }
@@ -64,7 +64,8 @@ fn read(device: &dyn Device, offset: PhysicalAddress) -> Result<Superblock, Stri
     Superblock::parse(&bytes, offset).map_err(|reason| reason.to_string())
 }
 
-/// Copies of one generation differ in their place, and from device to device in the device's item.
+/// Compares a copy of the current generation. Copies differ in address and checksum, and those of
+/// different devices in the device item.
 fn check_copy(
     copy: &Superblock,
     slot: &DeviceSlot,
@@ -94,13 +95,13 @@ fn check_copy(
     }
 }
 
-/// Compares what the superblock repeats of the chunk tree.
+/// Compares the system chunks, sizes and counts in the superblock with the chunk tree.
 pub(super) fn compare_chunk_tree(main: &Superblock, devices: &Devices, findings: &mut Findings) {
     for (start, chunk) in main.system_chunks().unwrap_or_default() {
         let place = Place { address: Some(start), ..Place::default() };
         match devices.chunks.binary_search_by_key(&start, |(start, _)| *start) {
             Err(_) => {
-                let message = format_args!("a system chunk that the chunk tree does not have");
+                let message = format_args!("a system chunk that is missing from the chunk tree");
                 findings.add(FindingKind::SuperblockChunks, place, message);
             }
             Ok(index) if devices.chunks[index].1 != chunk => {
@@ -113,7 +114,8 @@ pub(super) fn compare_chunk_tree(main: &Superblock, devices: &Devices, findings:
     let raw = &main.raw;
     let total = devices.items.iter().fold(0u64, |sum, item| sum.saturating_add(item.total_bytes));
     if total != raw.total_bytes {
-        let message = format_args!("the superblock says {} bytes, all devices have {total}", raw.total_bytes);
+        let message =
+            format_args!("the superblock says {} bytes in total, all devices have {total}", raw.total_bytes);
         findings.add(FindingKind::SuperblockDevices, Place::default(), message);
     }
     let count = devices.items.len() as u64;

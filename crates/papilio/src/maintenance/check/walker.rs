@@ -1,10 +1,14 @@
-//! The walker: every block of every tree once, whatever is broken on the way.
+//! The walker: visits every block of every tree once, and continues past damaged blocks.
 //!
-//! Owns [`Walker`], which reads all copies of each block, compares the block with what its parent
-//! says, and remembers the blocks it has seen. Invariants: a block is verified once, by address; a
-//! block that cannot be used is a finding, and the walk goes on beside it; the path from the root
-//! loses a level each step, so that any walk ends. A cursor does not do here, because it ends at the
-//! first bad block. Kernel counterpart: none; `check_block` and `run_next_block` of `btrfs check`.
+//! Owns [`Walker`], which reads all copies of each block, compares the block with the pointer in
+//! its parent, and remembers the blocks it has seen. A cursor would end at the first bad block.
+//!
+//! **Invariants**
+//! - A block is verified once, by address.
+//! - A block that cannot be used is a finding, and the walk continues with its sibling.
+//! - The level falls by one with each step from the root, so that every walk ends.
+//!
+//! Kernel counterpart: none; `check_block` and `run_next_block` of `btrfs check`.
 
 use super::report::{FindingKind, Findings, Place};
 use crate::btree::{Forest, RootPointer, TreeBlock};
@@ -14,17 +18,17 @@ use papilio_format::{Corrupt, Key, LogicalAddress, NodeExpectation, TreeId, obje
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// What is kept of each block.
+/// The walker's record of a block.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Seen {
     pub(super) owner: TreeId,
     pub(super) generation: u64,
     pub(super) level: u8,
-    /// No copy could be used: only the pointer to it is known.
+    /// No copy could be used; the other fields come from the pointer to the block.
     pub(super) broken: bool,
 }
 
-/// How far the deletion of a subvolume has come: everything before the key, at that level, is gone.
+/// Progress of the deletion of a subvolume: at `level`, everything before `key` is freed.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct DropProgress {
     pub(super) level: u8,
@@ -37,24 +41,24 @@ pub(super) struct Walk {
     pub(super) tree: TreeId,
     pub(super) root: RootPointer,
     pub(super) drop: Option<DropProgress>,
-    /// Also visit what another tree's walk has verified already.
+    /// Whether to visit blocks that the walk of another tree has verified already.
     pub(super) shared: bool,
 }
 
 impl Walk {
-    /// All of a tree, whose blocks are its own.
+    /// Walks all of a tree that shares no blocks.
     pub(super) fn of(tree: TreeId, root: RootPointer) -> Self {
         Self { tree, root, drop: None, shared: false }
     }
 }
 
-/// One block, as a visitor gets it.
+/// One block, as passed to a visitor.
 pub(super) struct Visit<'a> {
     pub(super) tree: TreeId,
     pub(super) block: &'a TreeBlock,
-    /// Not seen in any walk before.
+    /// Whether no walk visited the block before.
     pub(super) first: bool,
-    /// The children that belong to the tree: all, but where a deletion is under way.
+    /// The slots that still belong to the tree: all, unless the tree is being deleted.
     pub(super) live: std::ops::Range<usize>,
 }
 
@@ -70,14 +74,14 @@ struct Frame {
 pub(super) struct Walker<'a> {
     forest: &'a Forest,
     pub(super) seen: HashMap<LogicalAddress, Seen>,
-    /// Copies that could not be tried for lack of their device.
+    /// Copies on missing devices, which could not be read.
     pub(super) missing_copies: u64,
 }
 
-/// What reading all copies of a block gave.
+/// The results of reading all copies of a block.
 struct Copies {
     good: Option<TreeBlock>,
-    /// Valid by itself, but not what the parent says.
+    /// A copy that is valid by itself but not the block that its parent names.
     other: Option<(usize, TreeBlock, Corrupt)>,
     faults: Vec<(usize, BlockFault)>,
 }
@@ -88,7 +92,7 @@ impl<'a> Walker<'a> {
     }
 
     /// Walks a tree from left to right and calls `visit` with each of its blocks, parents before
-    /// children. False if any part of it could not be visited.
+    /// children. Returns false if any part of the tree could not be visited.
     pub(super) fn walk(
         &mut self,
         walk: &Walk,
@@ -138,8 +142,9 @@ impl<'a> Walker<'a> {
         }
     }
 
-    /// The block that `expected` names, if it can be used, and whether it is new. What is wrong with
-    /// a pointer is reported for the first visit of the block that holds it.
+    /// Returns the block that `expected` names, if it can be used, and whether this is its first
+    /// visit. `report` is whether to report faults of the pointer, true for the first visit of the
+    /// parent.
     fn enter(
         &mut self,
         walk: &Walk,
@@ -181,7 +186,11 @@ impl<'a> Walker<'a> {
             return None;
         }
         if block.view().is_empty() && !path.is_empty() {
-            findings.add(FindingKind::BlockStructure, place, format_args!("an empty block below a root"));
+            findings.add(
+                FindingKind::BlockStructure,
+                place,
+                format_args!("the block is empty and not a root"),
+            );
             return None;
         }
         if let Err(reason) = block.stays_below(bound) {
@@ -191,7 +200,7 @@ impl<'a> Walker<'a> {
         Some((block, first))
     }
 
-    /// Reads a block for the first time, all copies of it.
+    /// Reads all copies of a block at its first visit.
     fn read(
         &mut self,
         tree: TreeId,
@@ -232,7 +241,7 @@ impl<'a> Walker<'a> {
 
     fn report_unusable(&self, place: &Place, faults: &[(usize, BlockFault)], findings: &mut Findings) {
         let Some((copy, fault)) = faults.first() else {
-            let reason = "all devices that hold it are missing";
+            let reason = "all devices with a copy are missing";
             return findings.add(FindingKind::BlockRead, place.clone(), format_args!("{reason}"));
         };
         let kind = match fault {
@@ -241,13 +250,14 @@ impl<'a> Walker<'a> {
             BlockFault::Read(_) => FindingKind::BlockRead,
             BlockFault::Loop => FindingKind::TreeLoop,
         };
-        let address = place.address.expect("the place of a block");
+        let address = place.address.expect("the place has an address");
         let place = place.clone().on(self.forest.volume().place_of(address, *copy));
         let count = faults.len();
         findings.add(kind, place, format_args!("{fault} (copies tried: {count})"));
     }
 
-    /// Reads every copy and what parity gives; a copy whose device is missing is no fault.
+    /// Reads every copy, and rebuilds the block from parity. A missing device is not a fault of a
+    /// copy.
     fn read_copies(&mut self, expected: &NodeExpectation) -> Copies {
         let plain = NodeExpectation::at(expected.address);
         let mut copies = Copies { good: None, other: None, faults: Vec::new() };
@@ -276,10 +286,10 @@ impl<'a> Walker<'a> {
             Some((copy, _, reason)) if copies.good.is_some() => {
                 copies.faults.push((*copy, reason.clone().into()));
             }
-            // Copies that are alike have the same fault, which is told once.
+            // Identical copies have the same fault, which is reported once.
             Some((_, _, reason)) => {
-                let told = reason.to_string();
-                copies.faults.retain(|(_, fault)| fault.to_string() != told);
+                let reported = reason.to_string();
+                copies.faults.retain(|(_, fault)| fault.to_string() != reported);
             }
             None => {}
         }
@@ -287,8 +297,8 @@ impl<'a> Walker<'a> {
     }
 }
 
-/// The ways of reading that a check compares: every copy; with parity, the block itself and what
-/// each kind of parity gives.
+/// Returns in how many ways a check reads an address: each copy, or with parity, the data itself
+/// and one rebuild for each parity stripe.
 pub(super) fn ways_to_read(forest: &Forest, address: LogicalAddress) -> Result<usize, Error> {
     let chunks = forest.volume().chunk_map();
     let chunk = chunks.require(address, 1)?;
@@ -298,8 +308,8 @@ pub(super) fn ways_to_read(forest: &Forest, address: LogicalAddress) -> Result<u
     })
 }
 
-/// The children that a deletion under way has not dropped: as `btrfs_drop_snapshot` keeps its place,
-/// what lies left of the key is gone down to that level, and everything below it is there.
+/// Returns the children that a deletion in progress has not dropped yet. `btrfs_drop_snapshot`
+/// records a key and a level: at and above that level, everything left of the key is freed.
 fn live_children(drop: Option<DropProgress>, block: &TreeBlock) -> std::ops::Range<usize> {
     let view = block.view();
     let Some(drop) = drop.filter(|drop| block.level() >= drop.level && block.level() > 0) else {
@@ -313,7 +323,7 @@ fn live_children(drop: Option<DropProgress>, block: &TreeBlock) -> std::ops::Ran
     after..view.len()
 }
 
-/// The kind of finding that a fault of a block is.
+/// Returns the kind of finding for a fault of a block.
 fn kind_of(reason: &Corrupt) -> FindingKind {
     match reason {
         Corrupt::Checksum { .. } => FindingKind::BlockChecksum,

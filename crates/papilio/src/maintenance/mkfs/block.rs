@@ -1,9 +1,11 @@
-//! Tree blocks from sorted items.
+//! Encodes sorted items into tree blocks.
 //!
-//! Owns [`Shape`], how a tree's items are spread over blocks, and the encoding. The trees of a new
-//! file system are small: one leaf, or a few below one node. Invariant: every block is checked by
-//! the reader's code before it is returned. Kernel counterparts: `struct btrfs_header` and
-//! `btrfs_item`.
+//! Owns [`Shape`], the distribution of a tree's items over blocks, and [`BlockEncoder`]. The trees
+//! of a new file system are small: one leaf, or a few leaves below one node.
+//!
+//! **Invariant:** every block passes the reader's checks before it is returned.
+//!
+//! Kernel counterparts: `struct btrfs_header` and `btrfs_item`.
 
 use papilio_format::checksum::CHECKSUM_SIZE;
 use papilio_format::features::SuperblockFlags;
@@ -12,61 +14,62 @@ use papilio_format::superblock::Geometry;
 use papilio_format::{Key, LogicalAddress, Node, NodeExpectation, TreeId, Uuid};
 use std::ops::Range;
 
-/// The items of a tree, by key.
+/// The items of a tree, sorted by key.
 pub(super) type Items = Vec<(Key, Vec<u8>)>;
 
-/// Back references of mixed kinds, in the top byte of a header's flags (`BTRFS_MIXED_BACKREF_REV`).
+/// The back reference revision "mixed", in the top byte of a header's flags
+/// (`BTRFS_MIXED_BACKREF_REV`).
 const MIXED_BACKREF_REVISION: u64 = 1 << 56;
 
-/// How the items of a tree are spread: leaves, and one node above where they are several.
+/// How the items of a tree are distributed: leaves, and one node above several leaves.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
-    /// Which items each leaf holds.
+    /// The indexes of the items in each leaf.
     leaves: Vec<Range<usize>>,
-    /// The first key of each leaf; the smallest one for an empty tree.
+    /// The first key of each leaf; the smallest key for an empty tree.
     first_keys: Vec<Key>,
 }
 
 impl Default for Shape {
-    /// One leaf.
+    /// The shape of an empty tree: one leaf.
     fn default() -> Self {
         Self { leaves: std::iter::once(0..0).collect(), first_keys: vec![Key::MIN] }
     }
 }
 
 impl Shape {
-    /// Fills leaf after leaf.
+    /// Distributes items by filling one leaf after the other.
     pub(super) fn of(items: &Items, node_size: u32) -> Self {
-        let room = node_size as usize - NodeHeader::SIZE;
+        let capacity = node_size as usize - NodeHeader::SIZE;
         let mut leaves = Self::default().leaves;
         let mut used = 0;
         for (at, (_, data)) in items.iter().enumerate() {
             let size = ItemHeader::SIZE + data.len();
-            assert!(size <= room, "an item of {} bytes in a block of {node_size}", data.len());
-            if used + size > room {
+            assert!(size <= capacity, "an item of {} bytes in a block of {node_size}", data.len());
+            if used + size > capacity {
                 leaves.push(at..at);
                 used = 0;
             }
             used += size;
-            leaves.last_mut().expect("there is a leaf").end = at + 1;
+            leaves.last_mut().expect("at least one leaf").end = at + 1;
         }
-        assert!(leaves.len() <= room / KeyPointer::SIZE, "a new tree has at most two levels");
+        assert!(leaves.len() <= capacity / KeyPointer::SIZE, "a new tree has at most two levels");
         let first_key = |leaf: &Range<usize>| items.get(leaf.start).map_or(Key::MIN, |(key, _)| *key);
         let first_keys = leaves.iter().map(first_key).collect();
         Self { leaves, first_keys }
     }
 
-    /// Level of the root.
+    /// Returns the level of the root.
     pub(super) fn level(&self) -> u8 {
         u8::from(self.leaves.len() > 1)
     }
 
-    /// Blocks: the leaves, then the node above them.
+    /// Returns the number of blocks: the leaves, then the node above them.
     pub(super) fn blocks(&self) -> usize {
         self.leaves.len() + usize::from(self.level())
     }
 
-    /// Level and first key of a block.
+    /// Returns the level and first key of block `at`.
     pub(super) fn block(&self, at: usize) -> (u8, Key) {
         match self.first_keys.get(at) {
             Some(key) => (0, *key),
@@ -75,14 +78,15 @@ impl Shape {
     }
 }
 
-/// What all blocks have in common.
+/// Encodes blocks; has the fields that all blocks share.
 pub(super) struct BlockEncoder<'a> {
     pub(super) geometry: &'a Geometry,
     pub(super) chunk_tree_uuid: Uuid,
 }
 
 impl BlockEncoder<'_> {
-    /// The blocks of a tree at `addresses`, as many as the shape has, in its order.
+    /// Encodes the blocks of a tree. `addresses` has an address for each block, in the shape's
+    /// order.
     pub(super) fn tree(
         &self,
         owner: TreeId,
@@ -90,7 +94,7 @@ impl BlockEncoder<'_> {
         shape: &Shape,
         addresses: &[LogicalAddress],
     ) -> Vec<Vec<u8>> {
-        assert_eq!(addresses.len(), shape.blocks(), "a place for each block");
+        assert_eq!(addresses.len(), shape.blocks(), "an address for each block");
         let mut blocks: Vec<_> = shape
             .leaves
             .iter()
@@ -106,7 +110,8 @@ impl BlockEncoder<'_> {
 
     fn leaf(&self, owner: TreeId, address: LogicalAddress, items: &[(Key, Vec<u8>)]) -> Vec<u8> {
         let mut block = self.begin(owner, address, 0, items.len());
-        // Headers grow from the front, data from the back; offsets count from behind the block's header.
+        // Item headers grow from the front, data from the back. Offsets count from the end of the
+        // block's header.
         let mut end = block.len();
         for (slot, (key, data)) in items.iter().enumerate() {
             end -= data.len();
@@ -156,7 +161,7 @@ impl BlockEncoder<'_> {
         let sum = self.geometry.checksum_type.compute(&block[CHECKSUM_SIZE..]);
         block[..CHECKSUM_SIZE].copy_from_slice(sum.padded());
         if let Err(reason) = Node::check(&block, &NodeExpectation::at(address), self.geometry) {
-            panic!("a new block of tree {owner} is not acceptable: {reason}");
+            panic!("a new block of tree {owner} is invalid: {reason}");
         }
         block
     }
@@ -180,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_too_much_for_a_leaf_goes_to_the_next() {
+    fn items_that_exceed_a_leaf_go_to_the_next() {
         // 8 items of 439 and 25 bytes fit in 4096 - 101.
         let shape = Shape::of(&items(17, 439), 4096);
         assert_eq!(shape.leaves, [0..8, 8..16, 16..17]);

@@ -1,10 +1,12 @@
-//! Where the chunks of a new file system lie.
+//! Sizes and addresses of the chunks of a new file system.
 //!
-//! Owns [`ChunkLayout`]. Sizes and places are those that `mkfs.btrfs` ends with: it starts with a
-//! system chunk of 4 MiB and single metadata and data chunks, one after the other from 1 MiB,
-//! allocates those of the profiles asked for behind them, and removes what it does not need, so that
-//! a DUP profile leaves a gap in front. Counterparts: btrfs-progs' `btrfs_alloc_chunk`
-//! (`kernel-shared/volumes.c`) and `btrfs_min_dev_size` (`mkfs/common.c`).
+//! Owns [`ChunkLayout`]. The chunks are the same as after `mkfs.btrfs`. It starts with a system
+//! chunk of 4 MiB and single metadata and data chunks, one after the other from 1 MiB. It then
+//! allocates chunks of the requested profiles after them and removes unneeded ones. A DUP profile
+//! therefore leaves a gap.
+//!
+//! Counterparts: btrfs-progs' `btrfs_alloc_chunk` (`kernel-shared/volumes.c`) and
+//! `btrfs_min_dev_size` (`mkfs/common.c`).
 
 use super::options::{Choice, MkfsFeature};
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -14,12 +16,12 @@ use papilio_format::{DeviceId, LogicalAddress, PhysicalAddress};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
-/// What comes before the first chunk: boot loaders, the first superblock
+/// Bytes before the first chunk, for boot loaders and the first superblock
 /// (`BTRFS_DEVICE_RANGE_RESERVED`).
 const RESERVED: u64 = MIB;
-/// The first system chunk, and the only one where metadata is single.
+/// Bytes of the first system chunk, which is the only one if metadata is single.
 const FIRST_SYSTEM_CHUNK: u64 = 4 * MIB;
-/// The device's number.
+/// The id of the device.
 pub(super) const DEVICE: DeviceId = DeviceId(1);
 
 /// One chunk and its block group.
@@ -28,7 +30,7 @@ pub(super) struct Chunk {
     pub(super) start: LogicalAddress,
     pub(super) length: u64,
     pub(super) flags: BlockGroupFlags,
-    /// Where its copies lie.
+    /// The device offsets of its copies.
     pub(super) stripes: Vec<PhysicalAddress>,
 }
 
@@ -37,14 +39,14 @@ impl Chunk {
         LogicalAddress(self.start.0 + self.length)
     }
 
-    /// Where the copies of `address` lie, which is in this chunk.
+    /// Returns the device offsets of the copies of `address`, which is in this chunk.
     pub(super) fn places(&self, address: LogicalAddress) -> impl Iterator<Item = PhysicalAddress> + '_ {
         let within = address.0 - self.start.0;
         self.stripes.iter().map(move |stripe| PhysicalAddress(stripe.0 + within))
     }
 
-    /// Whether a copy of a range lies where a stripe element holds a superblock; the kernel never
-    /// allocates there (`exclude_super_stripes`).
+    /// Whether a copy of a range overlaps the stripe element of a superblock, where the kernel
+    /// never allocates (`exclude_super_stripes`).
     pub(super) fn meets_superblock(&self, address: LogicalAddress, length: u64) -> bool {
         self.places(address).any(|place| {
             (0..SUPERBLOCK_MIRRORS)
@@ -53,7 +55,7 @@ impl Chunk {
         })
     }
 
-    /// The chunk item.
+    /// Returns the chunk item.
     pub(super) fn item(&self, choice: &Choice) -> ChunkItem {
         let stripe = |offset: &PhysicalAddress| Stripe {
             devid: DEVICE,
@@ -81,7 +83,7 @@ pub(super) struct ChunkLayout {
 }
 
 impl ChunkLayout {
-    /// The chunks on a device of `total` bytes, at least [`minimum_size`].
+    /// Lays out the chunks on a device of `total` bytes, at least [`minimum_size`].
     pub(super) fn new(total: u64, choice: &Choice) -> Self {
         let mixed = choice.has(MkfsFeature::MixedGroups);
         let metadata = match mixed {
@@ -95,7 +97,7 @@ impl ChunkLayout {
         }
         let mut places = Places::new();
         let mut chunks = Vec::new();
-        // First each kind single, whether it stays or not, then those in DUP.
+        // First a single chunk of each kind, kept or not, then the DUP chunks.
         for (kind, profile) in &kinds {
             let length =
                 if *kind == BlockGroupFlags::SYSTEM { FIRST_SYSTEM_CHUNK } else { single_size(total) };
@@ -107,16 +109,16 @@ impl ChunkLayout {
         for (kind, _) in kinds.iter().filter(|(_, profile)| *profile == RaidProfile::Dup) {
             chunks.push(places.take(*kind, dup_size(total, *kind), RaidProfile::Dup));
         }
-        assert!(places.physical <= total, "a device of the minimum size holds all chunks");
+        assert!(places.physical <= total, "a device of the minimum size has space for all chunks");
         Self { chunks }
     }
 
-    /// The chunk that holds blocks of the chunk tree.
+    /// Returns the chunk for blocks of the chunk tree.
     pub(super) fn system(&self) -> &Chunk {
         self.of_kind(BlockGroupFlags::SYSTEM)
     }
 
-    /// The chunk that holds all other tree blocks.
+    /// Returns the chunk for all other tree blocks.
     pub(super) fn metadata(&self) -> &Chunk {
         self.of_kind(BlockGroupFlags::METADATA)
     }
@@ -126,13 +128,13 @@ impl ChunkLayout {
         found.expect("each kind has a chunk")
     }
 
-    /// Bytes of the device that chunks take.
+    /// Returns the bytes of the device that chunks take.
     pub(super) fn device_bytes(&self) -> u64 {
         self.chunks.iter().map(|chunk| chunk.length * chunk.stripes.len() as u64).sum()
     }
 }
 
-/// What is allocated one after the other, in both address spaces.
+/// Allocates chunks one after the other, in both address spaces.
 struct Places {
     logical: u64,
     physical: u64,
@@ -160,13 +162,14 @@ const fn round_down(bytes: u64) -> u64 {
     bytes - bytes % STRIPE_LENGTH
 }
 
-/// A single chunk of metadata or data: 8 MiB, or a tenth of a device of less than 80.
+/// Returns the bytes of a single metadata or data chunk: 8 MiB, or a tenth of a device below 80
+/// MiB.
 fn single_size(total: u64) -> u64 {
     round_down((total / 10).min(8 * MIB)).max(MIB)
 }
 
-/// A DUP chunk. The two copies of a chunk that would take more than a tenth of the device take a
-/// tenth together, but are no less than a least size.
+/// Returns the bytes of a DUP chunk. If one copy would exceed a tenth of the device, both copies
+/// take a tenth together, but each has at least a minimum size.
 fn dup_size(total: u64, kind: BlockGroupFlags) -> u64 {
     let (usual, most, least) = if kind.contains(BlockGroupFlags::SYSTEM) {
         (8 * MIB, 16 * MIB, MIB)
@@ -181,15 +184,16 @@ fn dup_size(total: u64, kind: BlockGroupFlags) -> u64 {
     size.max(least)
 }
 
-/// Bytes of the smallest device, as `mkfs.btrfs` reckons it; and with mixed block groups in DUP as
-/// much as their chunks really take, where `mkfs.btrfs` runs out of space only later.
+/// Returns the bytes of the smallest device, as `mkfs.btrfs` computes it. For mixed block groups in
+/// DUP, `mkfs.btrfs` computes too little and runs out of space later; this is the size of their
+/// chunks.
 pub(super) fn minimum_size(choice: &Choice) -> u64 {
     let is_dup = |profile| profile == RaidProfile::Dup;
     if choice.has(MkfsFeature::MixedGroups) {
-        // Twice the system chunk and the least reserve of the kernel.
-        let reckoned = 2 * (FIRST_SYSTEM_CHUNK + (u64::from(choice.node_size) << 10));
+        // Twice the system chunk and the smallest reserve of the kernel.
+        let computed = 2 * (FIRST_SYSTEM_CHUNK + (u64::from(choice.node_size) << 10));
         let first = RESERVED + FIRST_SYSTEM_CHUNK + 8 * MIB;
-        return if is_dup(choice.data_profile) { first + 2 * (8 + 64) * MIB } else { reckoned };
+        return if is_dup(choice.data_profile) { first + 2 * (8 + 64) * MIB } else { computed };
     }
     let metadata = if is_dup(choice.metadata_profile) { 2 * (8 + 32) * MIB } else { (8 + 8) * MIB };
     let data = if is_dup(choice.data_profile) { 2 * 64 * MIB } else { 8 * MIB };
@@ -223,7 +227,7 @@ mod tests {
     #[test]
     fn sizes_are_those_of_mkfs_btrfs() {
         use RaidProfile::{Dup, Single};
-        // Read off file systems that mkfs.btrfs made: data; system; metadata.
+        // From file systems of `mkfs.btrfs`: data, system, metadata.
         assert_eq!(lengths(GIB, Single, Dup), [8 * MIB, 8 * MIB, 53_673_984]);
         assert_eq!(lengths(109 * MIB, Single, Dup), [8 * MIB, 8 * MIB, 32 * MIB]);
         assert_eq!(lengths(6 * GIB, Single, Dup)[2], 256 * MIB);
@@ -233,7 +237,7 @@ mod tests {
     }
 
     #[test]
-    fn places_are_those_of_mkfs_btrfs() {
+    fn addresses_are_those_of_mkfs_btrfs() {
         let layout = ChunkLayout::new(GIB, &choice(RaidProfile::Single, RaidProfile::Dup, false));
         let metadata = layout.metadata();
         assert_eq!(metadata.start.0, 30_408_704);
@@ -245,7 +249,7 @@ mod tests {
     #[test]
     fn minima_are_those_of_mkfs_btrfs() {
         let minimum = |(data, metadata, mixed)| minimum_size(&choice(data, metadata, mixed));
-        // As its error messages name them, the last but for what it forgets.
+        // From its error messages, except for the last, which it computes too small.
         let expected = [109, 45, 229, 165, 16, 157];
         assert_eq!(PROFILES.map(minimum), expected.map(|mib| mib * MIB));
     }
@@ -271,7 +275,7 @@ mod tests {
     }
 
     #[test]
-    fn places_of_superblocks_are_known() {
+    fn ranges_with_superblocks_are_found() {
         let chunk = Chunk {
             start: LogicalAddress(MIB),
             length: 128 * MIB,

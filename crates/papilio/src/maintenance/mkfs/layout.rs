@@ -1,105 +1,35 @@
-//! A whole new file system in memory: which blocks there are, where, and what is in them.
+//! A whole new file system in memory: the number, addresses and content of its blocks.
 //!
-//! Owns [`Layout`]. The content of the trees depends on where the blocks lie (extent tree, free-space
-//! tree, root items), and how many blocks there are on their content; so items are made and spread
-//! until nothing changes any more. Counterparts: btrfs-progs' `make_btrfs` (`mkfs/common.c`) and what
-//! follows it in `mkfs/main.c`.
+//! Owns [`Layout`]. The content of the trees depends on the addresses of blocks (extent tree,
+//! free-space tree, root items), and the number of blocks on the content. So the items are made and
+//! distributed repeatedly, until the result does not change.
 //!
-//! Invariants: every block lies in the system chunk (chunk tree) or the metadata chunk, none where a
-//! superblock copy could be; all carry generation [`GENERATION`]; block groups, free space, extent
-//! items and the superblock agree to the byte.
+//! **Invariants**
+//! - Blocks of the chunk tree are in the system chunk, all others in the metadata chunk.
+//! - No block is where a superblock copy could be.
+//! - All blocks have generation [`GENERATION`].
+//! - Block groups, free space, extent items and the superblock agree to the byte.
+//!
+//! Counterparts: btrfs-progs' `make_btrfs` (`mkfs/common.c`) and its caller in `mkfs/main.c`.
 
 use super::block::{BlockEncoder, Items, Shape};
-use super::chunks::{Chunk, ChunkLayout, DEVICE};
+use super::chunks::{Chunk, ChunkLayout};
+use super::facts::{Facts, GENERATION, TreePlace};
 use super::options::{Choice, MkfsFeature, SECTOR_SIZE};
 use super::trees;
 use papilio_format::checksum::CHECKSUM_SIZE;
 use papilio_format::features::SuperblockFlags;
-use papilio_format::items::device::DeviceItem;
 use papilio_format::key::{ItemType, Key};
 use papilio_format::objectid;
 use papilio_format::superblock::{
     Geometry, LABEL_SIZE, MAGIC, RawSuperblock, RootBackup, SYSTEM_CHUNK_ARRAY_SIZE, superblock_offset,
 };
-use papilio_format::{Generation, LogicalAddress, PhysicalAddress, Superblock, TreeId, Uuid};
-use std::collections::BTreeMap;
+use papilio_format::{LogicalAddress, PhysicalAddress, Superblock, TreeId, Uuid};
 
-/// The transaction that a new file system ends with.
-pub(super) const GENERATION: Generation = Generation(1);
-
-/// More rounds than any choice needs: the second one only confirms, except for small blocks.
+/// More rounds than any choice needs. Except with small blocks, the second round changes nothing.
 const MAX_ROUNDS: usize = 8;
 
-/// Where the blocks of a tree lie, and how its items are spread over them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct TreePlace {
-    pub(super) id: TreeId,
-    pub(super) shape: Shape,
-    /// Leaves first, root last.
-    pub(super) blocks: Vec<LogicalAddress>,
-}
-
-impl TreePlace {
-    pub(super) fn root(&self) -> LogicalAddress {
-        *self.blocks.last().expect("a tree has a block")
-    }
-}
-
-/// Everything that the content of trees follows from.
-pub(super) struct Facts<'a> {
-    pub(super) choice: &'a Choice,
-    pub(super) chunks: &'a ChunkLayout,
-    pub(super) places: &'a [TreePlace],
-    /// Bytes of the file system.
-    pub(super) total_bytes: u64,
-}
-
-impl Facts<'_> {
-    /// All blocks by address, each with its tree, level and first key.
-    pub(super) fn blocks(&self) -> BTreeMap<LogicalAddress, (TreeId, u8, Key)> {
-        let of_tree = |tree: &TreePlace| {
-            let block = |(at, address): (usize, &LogicalAddress)| {
-                let (level, first_key) = tree.shape.block(at);
-                (*address, (tree.id, level, first_key))
-            };
-            tree.blocks.iter().enumerate().map(block).collect::<Vec<_>>()
-        };
-        self.places.iter().flat_map(of_tree).collect()
-    }
-
-    /// Bytes of a chunk that blocks take.
-    pub(super) fn used(&self, chunk: &Chunk) -> u64 {
-        let blocks = self.places.iter().flat_map(|tree| &tree.blocks);
-        let inside = blocks.filter(|block| (chunk.start..chunk.end()).contains(block));
-        inside.count() as u64 * u64::from(self.choice.node_size)
-    }
-
-    /// The device's item, in the chunk tree and the superblock.
-    pub(super) fn device_item(&self) -> DeviceItem {
-        DeviceItem {
-            devid: DEVICE,
-            total_bytes: self.total_bytes,
-            bytes_used: self.chunks.device_bytes(),
-            io_align: SECTOR_SIZE,
-            io_width: SECTOR_SIZE,
-            sector_size: SECTOR_SIZE,
-            device_type: 0,
-            generation: Generation(0),
-            start_offset: 0,
-            dev_group: 0,
-            seek_speed: 0,
-            bandwidth: 0,
-            uuid: self.choice.uuids.device,
-            fsid: self.choice.uuids.in_blocks(),
-        }
-    }
-
-    fn tree(&self, id: TreeId) -> &TreePlace {
-        self.places.iter().find(|tree| tree.id == id).expect("the tree was planned")
-    }
-}
-
-/// A new file system: tree blocks with the places of their copies, and the superblock.
+/// A new file system: tree blocks with the device offsets of their copies, and the superblock.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) chunks: ChunkLayout,
@@ -108,7 +38,7 @@ pub(super) struct Layout {
 }
 
 impl Layout {
-    /// Of a file system of `total_bytes`, whole sectors and at least the minimum.
+    /// Lays out a file system of `total_bytes`: whole sectors, and at least the minimum size.
     pub(super) fn new(total_bytes: u64, choice: &Choice) -> Self {
         let chunks = ChunkLayout::new(total_bytes, choice);
         let (places, items) = settle(total_bytes, choice, &chunks);
@@ -120,7 +50,7 @@ impl Layout {
     }
 }
 
-/// The trees of a file system, in the order in which their blocks lie.
+/// Returns the trees of a file system, in the order of their blocks' addresses.
 fn tree_ids(choice: &Choice) -> Vec<TreeId> {
     let mut ids = vec![
         objectid::CHUNK_TREE,
@@ -141,7 +71,7 @@ fn tree_ids(choice: &Choice) -> Vec<TreeId> {
     ids
 }
 
-/// Makes items and spreads them until the places that they were made for are the places they get.
+/// Makes and distributes items until they get the places for which they were made.
 fn settle(total_bytes: u64, choice: &Choice, chunks: &ChunkLayout) -> (Vec<TreePlace>, Vec<Items>) {
     let ids = tree_ids(choice);
     let mut shapes = vec![Shape::default(); ids.len()];
@@ -155,10 +85,10 @@ fn settle(total_bytes: u64, choice: &Choice, chunks: &ChunkLayout) -> (Vec<TreeP
         }
         shapes = found;
     }
-    unreachable!("the sizes of items do not depend on where blocks lie");
+    unreachable!("the sizes of items do not depend on the addresses of blocks");
 }
 
-/// Gives each tree its blocks, one after the other.
+/// Allocates the blocks of each tree, one tree after the other.
 fn place(ids: &[TreeId], shapes: &[Shape], choice: &Choice, chunks: &ChunkLayout) -> Vec<TreePlace> {
     let mut system = Allocator::new(chunks.system(), choice.node_size);
     let mut metadata = Allocator::new(chunks.metadata(), choice.node_size);
@@ -170,7 +100,7 @@ fn place(ids: &[TreeId], shapes: &[Shape], choice: &Choice, chunks: &ChunkLayout
     ids.iter().zip(shapes).map(place).collect()
 }
 
-/// Takes blocks from the front of a chunk.
+/// Allocates blocks from the start of a chunk.
 struct Allocator<'a> {
     chunk: &'a Chunk,
     next: LogicalAddress,
@@ -188,7 +118,7 @@ impl<'a> Allocator<'a> {
         }
         let taken = self.next;
         self.next.0 += self.node_size;
-        assert!(self.next <= self.chunk.end(), "the smallest chunk holds all blocks");
+        assert!(self.next <= self.chunk.end(), "the smallest chunk has space for all blocks");
         taken
     }
 }
@@ -246,10 +176,9 @@ fn superblock(facts: &Facts<'_>) -> Superblock {
         log_root_level: 0,
         dev_item: facts.device_item(),
         label,
-        // No v1 cache is there; with u64::MAX the kernel goes on to make some, as it did before there
-        // was a free-space tree.
+        // There is no v1 cache. With u64::MAX the kernel makes one, as before the free-space tree.
         cache_generation: if has_free_space_tree { 0 } else { u64::MAX },
-        // The UUID tree knows the only subvolume, so that a mount need not look for others.
+        // The UUID tree has the only subvolume, so that a mount does not rebuild it.
         uuid_tree_generation: GENERATION.0,
         metadata_uuid: choice.uuids.metadata.unwrap_or(Uuid::nil()),
         nr_global_roots: 0,
@@ -262,7 +191,7 @@ fn superblock(facts: &Facts<'_>) -> Superblock {
     let unsigned = Superblock::parse_unverified(&raw.to_bytes()).expect("magic and checksum type are right");
     match Superblock::parse(&unsigned.to_bytes(place), place) {
         Ok(superblock) => superblock,
-        Err(reason) => panic!("a new superblock is not acceptable: {reason}"),
+        Err(reason) => panic!("a new superblock is invalid: {reason}"),
     }
 }
 
@@ -275,7 +204,7 @@ fn system_chunk_array(facts: &Facts<'_>) -> ([u8; SYSTEM_CHUNK_ARRAY_SIZE], u32)
     (array, entry.len() as u32)
 }
 
-/// The record of the only commit there was.
+/// Returns the root backup of the first commit.
 fn backup(facts: &Facts<'_>) -> RootBackup {
     let root = |id| facts.tree(id).root();
     let level = |id| facts.tree(id).shape.level();
@@ -307,7 +236,7 @@ fn backup(facts: &Facts<'_>) -> RootBackup {
 }
 
 fn no_backup() -> RootBackup {
-    RootBackup::parse(&[0; RootBackup::SIZE]).expect("its size")
+    RootBackup::parse(&[0; RootBackup::SIZE]).expect("the size of a root backup")
 }
 
 #[cfg(test)]
@@ -319,13 +248,13 @@ mod tests {
     fn small_blocks_make_the_root_tree_two_levels_high() {
         let options = MkfsOptions::new().node_size(4096).feature(MkfsFeature::BlockGroupTree, true);
         let layout = Layout::new(256 << 20, &options.resolve().unwrap());
-        // Two leaves and a node instead of one block: 10 trees, 12 blocks.
+        // The root tree has two leaves and a node: 10 trees have 12 blocks.
         assert_eq!((layout.superblock.raw.root_level, layout.blocks.len()), (1, 12));
         assert_eq!(layout.superblock.raw.bytes_used, 12 * 4096);
     }
 
     #[test]
-    fn blocks_keep_off_superblocks() {
+    fn blocks_avoid_superblocks() {
         let chunk = Chunk {
             start: LogicalAddress(1 << 20),
             length: 1 << 20,

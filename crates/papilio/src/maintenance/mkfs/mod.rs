@@ -1,11 +1,14 @@
-//! `mkfs`: a new, empty file system on one device.
+//! `mkfs`: makes a new, empty file system on one device.
 //!
-//! Owns [`mkfs`] and [`mkfs_device`], and what they tell of the result, [`Made`]. The work has three
-//! steps: [`options`] decides what was left open, [`layout`] makes all blocks in memory without any
-//! I/O, [`write`] brings them to the device. Counterpart: btrfs-progs' `mkfs/`.
+//! Owns [`mkfs`] and [`mkfs_device`], and their result, [`Made`]. The work has three steps:
+//! [`options`] resolves the options, [`layout`] makes all blocks in memory without I/O, and
+//! [`write`] writes them.
+//!
+//! Counterpart: btrfs-progs' `mkfs/`.
 
 mod block;
 mod chunks;
+mod facts;
 mod layout;
 mod options;
 mod signature;
@@ -29,13 +32,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-/// A file system that was made.
+/// A description of a new file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Made {
-    /// The UUID that users see.
+    /// The UUID of the file system.
     pub fsid: Uuid,
-    /// The UUID that tree blocks carry, the same unless another was asked for.
+    /// The UUID in tree blocks; it equals `fsid` unless the options set another.
     pub metadata_uuid: Uuid,
     /// The device's UUID.
     pub device_uuid: Uuid,
@@ -43,7 +46,7 @@ pub struct Made {
     pub label: Vec<u8>,
     /// Bytes of the file system.
     pub total_bytes: u64,
-    /// Bytes that tree blocks take, one copy of each.
+    /// Bytes of tree blocks, one copy of each.
     pub bytes_used: u64,
     /// Bytes of a tree block.
     pub node_size: u32,
@@ -61,18 +64,18 @@ pub struct Made {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MadeBlockGroup {
-    /// What it holds: data, metadata, system, or the first two.
+    /// Its type: data, metadata, system, or data and metadata.
     pub kind: BlockGroupFlags,
-    /// How it is kept.
+    /// Its profile.
     pub profile: RaidProfile,
-    /// Bytes that can be stored in it; each copy takes as many on the device.
+    /// Its capacity in bytes; each copy takes as many bytes on the device.
     pub length: u64,
 }
 
 /// Makes a file system in the image or on the block device at `path`.
 ///
-/// With [`MkfsOptions::size`], a regular file that is missing is created and one that is shorter
-/// made longer; if then nothing comes of it, that is undone.
+/// With [`MkfsOptions::size`], creates a missing regular file and extends a shorter one. A later
+/// error undoes that.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -85,16 +88,18 @@ pub struct MadeBlockGroup {
 ///
 /// let fs = papilio::FileSystem::open(&image)?;
 /// assert_eq!(fs.read_dir("/")?.count(), 0);
-/// // What is there is not overwritten by accident.
+/// // An existing file system is not overwritten by accident.
 /// assert!(papilio::mkfs(&image, &MkfsOptions::new()).is_err());
 /// # Ok(())
 /// # }
 /// ```
 ///
 /// # Errors
-/// Options that make no sense, a device that cannot be opened or is in use, is too small
-/// ([`Error::TooSmall`]), or holds something ([`Error::Occupied`]) unless [`MkfsOptions::force`] is
-/// given, and I/O errors.
+/// - Invalid options, or options that contradict each other.
+/// - The device cannot be opened, or is in use.
+/// - [`Error::TooSmall`].
+/// - [`Error::Occupied`] where the device has content, unless [`MkfsOptions::force`] is set.
+/// - I/O errors.
 pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
     let path = path.as_ref();
     let choice = options.resolve()?;
@@ -104,7 +109,7 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
         check_size(&name, size, &choice)?;
         undo = make_file(path, size)?;
     } else if !path.exists() {
-        return Err(Error::Invalid(format!("{name}: there is no such file; give a size to make one")));
+        return Err(Error::Invalid(format!("{name}: no such file; give a size to create it")));
     }
     let device = FileDevice::open(path, Access::ReadWrite)?;
     refuse_occupied(&device, options)?;
@@ -126,7 +131,7 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
 /// Makes a file system on a device that the caller opened for writing.
 ///
 /// # Errors
-/// As [`mkfs`]; the device is not made longer.
+/// As [`mkfs`]. The device is not extended.
 pub fn mkfs_device(device: &Arc<dyn Device>, options: &MkfsOptions) -> Result<Made> {
     let choice = options.resolve()?;
     refuse_occupied(&**device, options)?;
@@ -138,7 +143,7 @@ fn make(device: &dyn Device, options: &MkfsOptions, choice: &Choice) -> Result<M
     check_size(device.name(), total_bytes, choice)?;
     if total_bytes > device.size() {
         return Err(Error::Invalid(format!(
-            "{}: it has {} bytes, a file system of {total_bytes} was asked for",
+            "{}: a file system of {total_bytes} bytes does not fit into {} bytes",
             device.name(),
             device.size()
         )));
@@ -148,7 +153,7 @@ fn make(device: &dyn Device, options: &MkfsOptions, choice: &Choice) -> Result<M
     Ok(describe(&layout, choice))
 }
 
-/// What `mkfs.btrfs` does with a size that is no multiple: rounds it down.
+/// Rounds a size down to whole sectors, as `mkfs.btrfs` does.
 const fn whole_sectors(bytes: u64) -> u64 {
     bytes - bytes % SECTOR_SIZE as u64
 }
@@ -158,9 +163,9 @@ fn check_size(device: &str, size: u64, choice: &Choice) -> Result<()> {
     if size < minimum {
         return Err(Error::TooSmall { device: device.to_owned(), size, minimum });
     }
-    // The kernel's file offsets, and with them the sizes of its block devices, are signed.
+    // The kernel's file offsets, and so the sizes of its block devices, are signed.
     if i64::try_from(size).is_err() {
-        return Err(Error::Invalid(format!("{device}: {size} bytes are more than any device has")));
+        return Err(Error::Invalid(format!("{device}: a size of {size} bytes exceeds the largest device")));
     }
     Ok(())
 }
@@ -179,7 +184,7 @@ fn describe(layout: &Layout, choice: &Choice) -> Made {
     let Superblock { raw, .. } = &layout.superblock;
     let block_group = |chunk: &chunks::Chunk| MadeBlockGroup {
         kind: chunk.flags.intersection(BlockGroupFlags::TYPE_MASK),
-        profile: RaidProfile::from_flags(chunk.flags).expect("it was made of a profile"),
+        profile: RaidProfile::from_flags(chunk.flags).expect("the flags of a chunk have a profile"),
         length: chunk.length,
     };
     Made {
@@ -197,8 +202,8 @@ fn describe(layout: &Layout, choice: &Choice) -> Made {
     }
 }
 
-/// Makes a regular file that is missing, or holds nothing, `size` bytes long; other files are left
-/// until they are locked.
+/// Creates a missing regular file, or extends an empty one, to `size` bytes. Other files are
+/// extended only after they are locked.
 fn make_file(path: &Path, size: u64) -> Result<Option<Undo>> {
     let host = |source| Error::Host { path: path.to_owned(), source };
     let (file, undo) = match std::fs::metadata(path) {
@@ -210,17 +215,17 @@ fn make_file(path: &Path, size: u64) -> Result<Option<Undo>> {
             let file = OpenOptions::new().write(true).open(path).map_err(host)?;
             (file, Undo { path: path.to_owned(), length: Some(0) })
         }
-        // Opening it as a device says best what is wrong.
+        // If it is not a usable device, opening it gives the best error.
         _ => return Ok(None),
     };
     file.set_len(size).map_err(host)?;
     Ok(Some(undo))
 }
 
-/// Undoes, when dropped, what was done to a file before a file system came of it.
+/// When dropped, undoes the creation or extension of a file.
 struct Undo {
     path: PathBuf,
-    /// Its length before, or `None` where there was no file.
+    /// Its length in bytes before, or `None` if the file did not exist.
     length: Option<u64>,
 }
 
@@ -235,7 +240,7 @@ impl Drop for Undo {
         if self.path.as_os_str().is_empty() {
             return;
         }
-        // The error that led here is the one to report.
+        // The caller reports the error that led here, not one of the cleanup.
         let _ = match self.length {
             None => std::fs::remove_file(&self.path),
             Some(length) => {

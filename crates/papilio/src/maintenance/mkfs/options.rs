@@ -1,8 +1,11 @@
-//! What to make: [`MkfsOptions`], the builder, and [`MkfsFeature`], what can be switched on and off.
+//! Options of a new file system: the builder [`MkfsOptions`], and the optional features
+//! [`MkfsFeature`].
 //!
-//! Owns the resolution of the options into [`Choice`], in which nothing is left open and everything
-//! fits together. Invariant: whatever a [`Choice`] asks for can be written and is accepted by the
-//! kernel. Counterparts: btrfs-progs' `mkfs/main.c` and `common/fsfeatures.c`.
+//! Owns the resolution of the options into a [`Choice`], which is complete and consistent.
+//!
+//! **Invariant:** a file system of any [`Choice`] can be written, and the kernel accepts it.
+//!
+//! Counterparts: btrfs-progs' `mkfs/main.c` and `common/fsfeatures.c`.
 
 use crate::errors::{Error, Result};
 use papilio_format::ChecksumType;
@@ -13,17 +16,17 @@ use papilio_format::items::inode::Timespec;
 use papilio_format::superblock::LABEL_SIZE;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The only sector size that is written: every kernel mounts it.
+/// The only supported sector size, in bytes: every kernel mounts it.
 pub(super) const SECTOR_SIZE: u32 = 4096;
-/// What `mkfs.btrfs` takes for tree blocks since 3.14.
+/// Bytes of a tree block, the default of `mkfs.btrfs` since 3.14.
 const DEFAULT_NODE_SIZE: u32 = 16 << 10;
 const MAX_NODE_SIZE: u32 = 64 << 10;
 
-/// A feature that `mkfs.btrfs -O` knows and this code writes.
+/// An optional feature, as of `mkfs.btrfs -O`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 pub enum MkfsFeature {
-    /// `mixed-bg`: block groups hold both data and metadata, for small devices.
+    /// `mixed-bg`: block groups for both data and metadata, for small devices.
     MixedGroups,
     /// `extref`: more than a leaf's worth of hard links in one directory.
     ExtendedIref,
@@ -31,7 +34,7 @@ pub enum MkfsFeature {
     SkinnyMetadata,
     /// `no-holes`: holes in files need no items.
     NoHoles,
-    /// `free-space-tree`: free space is kept in a tree, and not found anew or in v1 caches.
+    /// `free-space-tree`: a tree of free space, instead of v1 caches.
     FreeSpaceTree,
     /// `block-group-tree`: block groups in a tree of their own, for quicker mounts. Needs
     /// `no-holes` and `free-space-tree`.
@@ -39,7 +42,7 @@ pub enum MkfsFeature {
 }
 
 impl MkfsFeature {
-    /// All of them.
+    /// All features.
     pub const ALL: [Self; 6] = [
         Self::MixedGroups,
         Self::ExtendedIref,
@@ -49,7 +52,7 @@ impl MkfsFeature {
         Self::BlockGroupTree,
     ];
 
-    /// The name that `mkfs.btrfs -O` takes.
+    /// Returns the name that `mkfs.btrfs -O` uses.
     pub const fn name(self) -> &'static str {
         match self {
             Self::MixedGroups => "mixed-bg",
@@ -61,8 +64,8 @@ impl MkfsFeature {
         }
     }
 
-    /// Whether it is on where nothing is said. As `mkfs.btrfs` 6.19 has it but for the block-group
-    /// tree, which that turned on: `btrfs check` before 6.3 cannot read one.
+    /// Whether the feature is on by default. The defaults are those of `mkfs.btrfs` 6.19, except
+    /// for the block-group tree, which is off: `btrfs check` before 6.3 cannot read one.
     pub const fn default_on(self) -> bool {
         match self {
             Self::ExtendedIref | Self::SkinnyMetadata | Self::NoHoles | Self::FreeSpaceTree => true,
@@ -70,10 +73,10 @@ impl MkfsFeature {
         }
     }
 
-    /// The feature of a name or alias of `mkfs.btrfs -O`, without a `^`.
+    /// Returns the feature of a name or alias of `mkfs.btrfs -O`, without a `^`.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for an unknown name, and for features that are known but not made.
+    /// [`Error::Invalid`] for an unknown name, and for known features that are not supported.
     pub fn from_name(name: &str) -> Result<Self> {
         let name = match name {
             "fst" => "free-space-tree",
@@ -84,19 +87,23 @@ impl MkfsFeature {
             return Ok(feature);
         }
         let why = match name {
-            "quota" | "squota" => "a file system with quotas cannot be made; enable them once it is mounted",
-            "raid56" | "raid1c34" => "its profiles need several devices, and file systems are made on one",
+            "quota" | "squota" => {
+                "quotas cannot be enabled in a new file system; enable them when it is mounted"
+            }
+            "raid56" | "raid1c34" => "its profiles need several devices, and a new file system has one",
             "zoned" => "zoned devices are not supported",
-            "extent-tree-v2" | "raid-stripe-tree" | "rst" | "remap-tree" => "experimental; it cannot be made",
+            "extent-tree-v2" | "raid-stripe-tree" | "rst" | "remap-tree" => {
+                "experimental features are not supported"
+            }
             _ => "no such feature",
         };
         Err(Error::Invalid(format!("feature {name}: {why}")))
     }
 }
 
-/// How to make a file system. `Default` is what `mkfs.btrfs` 6.19 makes on one device, without the
-/// block-group tree: metadata DUP, data single, tree blocks of 16 KiB, CRC-32C, and the features
-/// for which [`MkfsFeature::default_on`] holds.
+/// Options of a new file system. The defaults are those of `mkfs.btrfs` 6.19 on one device, without
+/// the block-group tree: metadata DUP, data single, tree blocks of 16 KiB, CRC-32C, and the
+/// features for which [`MkfsFeature::default_on`] is true.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct MkfsOptions {
@@ -117,70 +124,72 @@ pub struct MkfsOptions {
 }
 
 impl MkfsOptions {
-    /// The defaults.
+    /// Returns the defaults.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The label, up to 255 bytes without NUL or newline.
+    /// Sets the label, at most 255 bytes without NUL or newline.
     pub fn label(mut self, label: impl Into<Vec<u8>>) -> Self {
         self.label = label.into();
         self
     }
 
-    /// The UUID that users see; random without it. With a [`timestamp`](Self::timestamp) as well,
-    /// all other UUIDs that are not given are derived from it, and the same options make the same bytes.
+    /// Sets the UUID of the file system, random by default. With a [`timestamp`](Self::timestamp)
+    /// as well, all other UUIDs that are not set are derived from it, and equal options make equal
+    /// images.
     pub fn fsid(mut self, fsid: Uuid) -> Self {
         self.fsid = Some(fsid);
         self
     }
 
-    /// The device's UUID.
+    /// Sets the UUID of the device.
     pub fn device_uuid(mut self, uuid: Uuid) -> Self {
         self.device_uuid = Some(uuid);
         self
     }
 
-    /// Another UUID than [`fsid`](Self::fsid) in tree blocks (the METADATA_UUID feature, Linux 5.0),
-    /// as `btrfstune -m` leaves it.
+    /// Sets another UUID than [`fsid`](Self::fsid) for tree blocks (the METADATA_UUID feature,
+    /// Linux 5.0), as after `btrfstune -m`.
     pub fn metadata_uuid(mut self, uuid: Uuid) -> Self {
         self.metadata_uuid = Some(uuid);
         self
     }
 
-    /// Bytes that the file system takes of the device, rounded down to whole sectors; all of it
-    /// where not given. A regular file that is missing or shorter is made that long.
+    /// Sets the size of the file system in bytes, rounded down to whole sectors; by default that of
+    /// the device. A missing regular file is created and a shorter one extended to this size.
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = Some(bytes);
         self
     }
 
-    /// Bytes of a tree block: a power of two from 4 KiB to 64 KiB; with mixed block groups the
-    /// sector size.
+    /// Sets the bytes of a tree block: a power of two from 4 KiB to 64 KiB; with mixed block groups
+    /// the sector size.
     pub fn node_size(mut self, bytes: u32) -> Self {
         self.node_size = Some(bytes);
         self
     }
 
-    /// Bytes of a sector. Only 4096 is accepted.
+    /// Sets the bytes of a sector. Only 4096 is supported.
     pub fn sector_size(mut self, bytes: u32) -> Self {
         self.sector_size = Some(bytes);
         self
     }
 
-    /// The checksum algorithm of metadata and data.
+    /// Sets the checksum algorithm of metadata and data.
     pub fn checksum(mut self, checksum: ChecksumType) -> Self {
         self.checksum = Some(checksum);
         self
     }
 
-    /// Switches a feature on or off; the last word counts.
+    /// Switches a feature on or off; the last call counts.
     pub fn feature(mut self, feature: MkfsFeature, on: bool) -> Self {
         self.features.push((feature, on));
         self
     }
 
-    /// Features as `mkfs.btrfs -O` takes them: names with commas between, a `^` in front switches off.
+    /// Switches features as `mkfs.btrfs -O` does: comma-separated names, with a `^` in front to
+    /// switch off.
     ///
     /// # Errors
     /// As [`MkfsFeature::from_name`].
@@ -192,45 +201,47 @@ impl MkfsOptions {
         Ok(self)
     }
 
-    /// How data is kept: single or DUP.
+    /// Sets the profile of data: single or DUP.
     pub fn data_profile(mut self, profile: RaidProfile) -> Self {
         self.data_profile = Some(profile);
         self
     }
 
-    /// How metadata is kept: single or DUP. With mixed block groups it is the data's as well.
+    /// Sets the profile of metadata: single or DUP. With mixed block groups, it is that of data as
+    /// well.
     pub fn metadata_profile(mut self, profile: RaidProfile) -> Self {
         self.metadata_profile = Some(profile);
         self
     }
 
-    /// Overwrites what the device already holds.
+    /// Sets whether to overwrite existing content of the device.
     pub fn force(mut self, force: bool) -> Self {
         self.force = force;
         self
     }
 
-    /// Whether the device is told that its old content is not needed (default true): TRIM on a block
+    /// Sets whether to discard the old content of the device (default true): TRIM on a block
     /// device, a hole in a file.
     pub fn discard(mut self, discard: bool) -> Self {
         self.keep_content = !discard;
         self
     }
 
-    /// The time of creation; now without it. See [`fsid`](Self::fsid) for what both together do.
+    /// Sets the time of creation, by default the current time. See [`fsid`](Self::fsid) for the
+    /// effect of both together.
     pub fn timestamp(mut self, timestamp: Timespec) -> Self {
         self.timestamp = Some(timestamp);
         self
     }
 
-    /// Decides what was left open.
+    /// Checks the options, and fills in the defaults.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for what cannot be made, or what doesn't go together.
+    /// [`Error::Invalid`] for options that are not supported or contradict each other.
     pub(super) fn resolve(&self) -> Result<Choice> {
         let is_on = |feature: MkfsFeature| {
-            let said = self.features.iter().rev().find(|(named, _)| *named == feature);
-            said.map_or(feature.default_on(), |(_, on)| *on)
+            let given = self.features.iter().rev().find(|(named, _)| *named == feature);
+            given.map_or(feature.default_on(), |(_, on)| *on)
         };
         let mixed = is_on(MkfsFeature::MixedGroups);
         let node_size = self.sizes(mixed)?;
@@ -240,10 +251,10 @@ impl MkfsOptions {
             return invalid("block-group-tree needs free-space-tree and no-holes");
         }
         if self.label.len() >= LABEL_SIZE {
-            return invalid(format!("the label has {} bytes, at most 255 fit", self.label.len()));
+            return invalid(format!("the label has {} bytes; the maximum is 255", self.label.len()));
         }
         if self.label.iter().any(|byte| matches!(byte, 0 | b'\n')) {
-            return invalid("the label holds a NUL or a newline");
+            return invalid("the label has a NUL or a newline");
         }
         if self.timestamp.is_some_and(|time| time.nanoseconds >= 1_000_000_000) {
             return invalid("the timestamp has a billion nanoseconds or more");
@@ -262,11 +273,11 @@ impl MkfsOptions {
         })
     }
 
-    /// The node size, after a look at the sector size.
+    /// Returns the node size, and checks the sector size.
     fn sizes(&self, mixed: bool) -> Result<u32> {
         let sector_size = self.sector_size.unwrap_or(SECTOR_SIZE);
         if sector_size != SECTOR_SIZE {
-            return invalid(format!("sector size {sector_size}: only {SECTOR_SIZE} can be made"));
+            return invalid(format!("sector size {sector_size}: only {SECTOR_SIZE} is supported"));
         }
         let node_size = self.node_size.unwrap_or(if mixed { SECTOR_SIZE } else { DEFAULT_NODE_SIZE });
         if !node_size.is_power_of_two() || !(SECTOR_SIZE..=MAX_NODE_SIZE).contains(&node_size) {
@@ -274,7 +285,7 @@ impl MkfsOptions {
         }
         if mixed && node_size != SECTOR_SIZE {
             return invalid(format!(
-                "node size {node_size}: with mixed block groups it is the sector size, {SECTOR_SIZE}"
+                "node size {node_size}: mixed block groups need the sector size, {SECTOR_SIZE}"
             ));
         }
         Ok(node_size)
@@ -293,7 +304,7 @@ impl MkfsOptions {
         };
         for profile in [data, metadata] {
             if !matches!(profile, RaidProfile::Single | RaidProfile::Dup) {
-                return invalid(format!("profile {profile}: one device allows single and DUP"));
+                return invalid(format!("profile {profile}: one device supports only single and DUP"));
             }
         }
         if mixed && data != metadata {
@@ -307,7 +318,7 @@ impl MkfsOptions {
     fn uuids(&self) -> Result<Uuids> {
         let given = [self.fsid, self.device_uuid, self.metadata_uuid];
         if given.into_iter().flatten().any(|uuid| uuid.is_nil()) {
-            return invalid("a UUID of zeros names nothing");
+            return invalid("a UUID of all zeros is invalid");
         }
         let fsid = self.fsid.unwrap_or_else(Uuid::new_v4);
         let deterministic = self.fsid.is_some() && self.timestamp.is_some();
@@ -322,7 +333,7 @@ impl MkfsOptions {
     }
 }
 
-/// A UUID that follows from another: version 8 (RFC 9562), of the SHA-256 of both.
+/// Derives a UUID from another: version 8 (RFC 9562), with the SHA-256 of the UUID and the role.
 fn derived(from: Uuid, role: &str) -> Uuid {
     let sum = ChecksumType::Sha256.compute(&[from.as_bytes(), role.as_bytes()].concat());
     let bytes = *sum.as_bytes().first_chunk().expect("SHA-256 has 32 bytes");
@@ -330,7 +341,7 @@ fn derived(from: Uuid, role: &str) -> Uuid {
 }
 
 fn now() -> Timespec {
-    // A clock before 1970 is wrong by so much that its exact value is of no use.
+    // A clock before 1970 is wrong anyway: use 1970.
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     Timespec { seconds: since.as_secs().try_into().unwrap_or(i64::MAX), nanoseconds: since.subsec_nanos() }
 }
@@ -342,9 +353,9 @@ fn invalid<T>(text: impl Into<String>) -> Result<T> {
 /// The UUIDs of a new file system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Uuids {
-    /// What users see.
+    /// The UUID of the file system.
     pub(super) fsid: Uuid,
-    /// What tree blocks carry, where it is another.
+    /// The UUID in tree blocks, if it differs.
     pub(super) metadata: Option<Uuid>,
     pub(super) device: Uuid,
     pub(super) chunk_tree: Uuid,
@@ -352,13 +363,13 @@ pub(super) struct Uuids {
 }
 
 impl Uuids {
-    /// What tree blocks and device items carry.
+    /// Returns the UUID in tree blocks and device items.
     pub(super) fn in_blocks(&self) -> Uuid {
         self.metadata.unwrap_or(self.fsid)
     }
 }
 
-/// What to make, all decided.
+/// Resolved options, complete and consistent.
 #[derive(Clone, Debug)]
 pub(super) struct Choice {
     pub(super) label: Vec<u8>,
@@ -368,7 +379,7 @@ pub(super) struct Choice {
     pub(super) data_profile: RaidProfile,
     pub(super) metadata_profile: RaidProfile,
     pub(super) timestamp: Timespec,
-    /// Those that are on.
+    /// The features that are on.
     pub(super) features: Vec<MkfsFeature>,
 }
 
@@ -384,8 +395,8 @@ impl Choice {
         bits.set(IncompatFeatures::SKINNY_METADATA, self.has(MkfsFeature::SkinnyMetadata));
         bits.set(IncompatFeatures::NO_HOLES, self.has(MkfsFeature::NoHoles));
         bits.set(IncompatFeatures::METADATA_UUID, self.uuids.metadata.is_some());
-        // Kernels set it at the first mount where a node is larger than their page; so that an image
-        // does not depend on where it was made, the page is taken to be of 4 KiB.
+        // A kernel sets it at the first mount if a node is larger than its page. Assume a page of
+        // 4 KiB, so that the image does not depend on the machine.
         bits.set(IncompatFeatures::BIG_METADATA, self.node_size > 4096);
         bits
     }
@@ -408,18 +419,18 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_those_of_the_field() {
+    fn defaults_are_those_of_mkfs_btrfs() {
         let choice = MkfsOptions::new().resolve().unwrap();
         assert_eq!(choice.node_size, 16384);
         assert_eq!((choice.data_profile, choice.metadata_profile), (RaidProfile::Single, RaidProfile::Dup));
-        // As `mkfs.btrfs` writes it with tree blocks of 16 KiB.
+        // The value of `mkfs.btrfs` with tree blocks of 16 KiB.
         assert_eq!(choice.incompat().bits(), 0x361);
         assert_eq!(choice.compat_ro().bits(), 3);
         assert_eq!(choice.uuids.in_blocks(), choice.uuids.fsid);
     }
 
     #[test]
-    fn what_does_not_go_together_is_refused() {
+    fn contradictory_options_are_refused() {
         let new = MkfsOptions::new;
         assert!(refusal(new().sector_size(8192)).contains("sector size 8192"));
         assert!(refusal(new().node_size(12288)).contains("node size 12288"));
@@ -442,16 +453,16 @@ mod tests {
     }
 
     #[test]
-    fn feature_lists_are_read_as_mkfs_reads_them() {
+    fn feature_lists_are_parsed_as_by_mkfs_btrfs() {
         let options = MkfsOptions::new().feature_list("bgt, ^extref,no-holes").unwrap();
         let choice = options.resolve().unwrap();
         assert!(choice.has(MkfsFeature::BlockGroupTree) && choice.has(MkfsFeature::NoHoles));
         assert!(!choice.has(MkfsFeature::ExtendedIref));
-        // The last word counts.
+        // The last mention counts.
         let choice = MkfsOptions::new().feature_list("bgt,^bgt").unwrap().resolve().unwrap();
         assert!(!choice.has(MkfsFeature::BlockGroupTree));
         for (list, why) in
-            [("quota", "mounted"), ("^raid56", "devices"), ("zoned", "zoned"), ("what", "no such")]
+            [("quota", "mounted"), ("^raid56", "devices"), ("zoned", "zoned"), ("unknown", "no such")]
         {
             let error = MkfsOptions::new().feature_list(list).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
@@ -459,7 +470,7 @@ mod tests {
     }
 
     #[test]
-    fn mixed_block_groups_take_the_profile_that_was_given() {
+    fn mixed_block_groups_use_either_given_profile() {
         let mixed = MkfsOptions::new().feature(MkfsFeature::MixedGroups, true);
         let choice = mixed.clone().resolve().unwrap();
         assert_eq!((choice.node_size, choice.metadata_profile), (4096, RaidProfile::Single));
@@ -468,7 +479,7 @@ mod tests {
     }
 
     #[test]
-    fn uuids_follow_from_the_fsid_only_with_a_time() {
+    fn uuids_are_derived_from_the_fsid_only_with_a_timestamp() {
         let fsid = Uuid::from_u128(7);
         let uuids = |options: MkfsOptions| options.resolve().unwrap().uuids;
         let fixed = || uuids(MkfsOptions::new().fsid(fsid).timestamp(Timespec::default()));

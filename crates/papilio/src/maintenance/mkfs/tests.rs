@@ -1,4 +1,4 @@
-//! New file systems of every kind against the check, in memory.
+//! Makes file systems with all kinds of options in memory, and checks them.
 
 use super::*;
 use crate::maintenance::check::{self, CheckOptions};
@@ -15,7 +15,7 @@ fn memory(size: u64) -> Arc<dyn Device> {
     Arc::new(MemoryDevice::new(size))
 }
 
-/// Fails with the findings unless everything agrees with everything.
+/// Fails with the findings unless the check of a device finds nothing.
 fn assert_clean(device: Arc<dyn Device>, what: &str) {
     let volume = Arc::new(Volume::open(vec![device], &MountOptions::new()).expect(what));
     let report = check::check(&volume, 1 << 20, &CheckOptions::new().data_csum(true)).expect(what);
@@ -62,7 +62,7 @@ fn all_combinations_of_features_are_clean() {
 }
 
 #[test]
-fn all_profiles_are_clean_at_their_minimum_and_far_above() {
+fn all_profiles_are_clean_at_the_minimum_size_and_on_large_devices() {
     use RaidProfile::{Dup, Single};
     for mixed in [false, true] {
         for (data, metadata) in [(Single, Dup), (Single, Single), (Dup, Dup), (Dup, Single)] {
@@ -79,7 +79,7 @@ fn all_profiles_are_clean_at_their_minimum_and_far_above() {
             make_clean(10 << 40, &options, &what);
             let error = mkfs_device(&memory(minimum - 1), &options).unwrap_err();
             assert!(
-                matches!(error, Error::TooSmall { minimum: told, .. } if told == minimum),
+                matches!(error, Error::TooSmall { minimum: reported, .. } if reported == minimum),
                 "{what}: {error}"
             );
         }
@@ -97,7 +97,7 @@ fn sizes_are_rounded_down_to_sectors() {
 }
 
 #[test]
-fn the_same_options_make_the_same_bytes() {
+fn equal_options_make_equal_images() {
     let (fsid, time) = (Uuid::from_u128(0xfeed), Timespec { seconds: 1_700_000_000, nanoseconds: 7 });
     let bytes = |options: &MkfsOptions| {
         let device = memory(120 * MIB);
@@ -125,19 +125,19 @@ fn a_metadata_uuid_is_in_the_blocks() {
 }
 
 #[test]
-fn what_is_there_needs_force() {
+fn existing_content_needs_force() {
     let device = memory(200 * MIB);
     mkfs_device(&device, &MkfsOptions::new()).unwrap();
     let error = mkfs_device(&device, &MkfsOptions::new()).unwrap_err();
     assert!(matches!(error, Error::Occupied { found: "a Btrfs file system", .. }), "{error}");
     for discard in [true, false] {
         mkfs_device(&device, &MkfsOptions::new().force(true).discard(discard)).unwrap();
-        assert_clean(Arc::clone(&device), "again");
+        assert_clean(Arc::clone(&device), "made again");
     }
 }
 
 #[test]
-fn nothing_of_a_larger_predecessor_is_left() {
+fn superblocks_of_a_larger_predecessor_are_wiped() {
     let device = memory(1 << 40);
     mkfs_device(&device, &MkfsOptions::new()).unwrap();
     mkfs_device(&device, &MkfsOptions::new().force(true).discard(false).size(200 * MIB)).unwrap();
@@ -148,7 +148,7 @@ fn nothing_of_a_larger_predecessor_is_left() {
 }
 
 #[test]
-fn a_device_that_fails_holds_no_file_system() {
+fn a_failing_device_has_no_file_system() {
     let options = MkfsOptions::new().force(true).discard(false);
     for kind in [CallKind::Write, CallKind::Flush] {
         for call in 0.. {
@@ -162,7 +162,7 @@ fn a_device_that_fails_holds_no_file_system() {
                 break;
             }
             let found = Volume::open(vec![inner as Arc<dyn Device>], &MountOptions::new());
-            // The first write wipes the old file system's superblock, the last one makes the new one's.
+            // The first write wipes the old superblock: only its failure leaves the old file system.
             let untouched = kind == CallKind::Write && call == 0;
             assert_eq!(found.is_ok(), untouched, "{kind:?} {call}");
         }
@@ -170,7 +170,7 @@ fn a_device_that_fails_holds_no_file_system() {
 }
 
 #[test]
-fn the_kernel_can_read_the_features() {
+fn only_features_that_readers_support_are_set() {
     let superblock = |options: &MkfsOptions| Layout::new(200 * MIB, &options.resolve().unwrap()).superblock;
     let default = superblock(&MkfsOptions::new());
     assert_eq!((default.raw.cache_generation, default.raw.uuid_tree_generation), (0, 1));
@@ -183,7 +183,7 @@ fn the_kernel_can_read_the_features() {
 }
 
 #[test]
-fn files_are_made_and_left_as_they_were_on_failure() {
+fn images_are_created_and_failures_undone() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let missing = mkfs(&image, &MkfsOptions::new()).unwrap_err().to_string();
@@ -193,7 +193,7 @@ fn files_are_made_and_left_as_they_were_on_failure() {
 
     let made = mkfs(&image, &MkfsOptions::new().size(200 * MIB)).unwrap();
     assert_eq!(std::fs::metadata(&image).unwrap().len(), made.total_bytes);
-    // Longer only by force, and then really.
+    // An occupied image is extended only with force.
     let longer = MkfsOptions::new().size(300 * MIB);
     assert!(matches!(mkfs(&image, &longer), Err(Error::Occupied { .. })));
     assert_eq!(std::fs::metadata(&image).unwrap().len(), 200 * MIB);
@@ -205,7 +205,7 @@ fn files_are_made_and_left_as_they_were_on_failure() {
     assert!(mkfs(&empty, &MkfsOptions::new()).is_err());
     mkfs(&empty, &MkfsOptions::new().size(200 * MIB)).unwrap();
 
-    // A lock of another process, or of this one, is in the way.
+    // An image that is open elsewhere, here in this process, is locked.
     let held = FileDevice::open(&empty, Access::ReadWrite).unwrap();
     assert!(matches!(mkfs(&empty, &MkfsOptions::new().force(true).size(300 * MIB)), Err(Error::Open(_))));
     assert_eq!(held.size(), 200 * MIB);

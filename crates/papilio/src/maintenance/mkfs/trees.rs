@@ -1,13 +1,14 @@
-//! What is in the trees of a new file system.
+//! The items of the trees of a new file system.
 //!
-//! Owns the items of each tree, as `mkfs.btrfs` leaves them; where it leaves zeros that a later
-//! writer fills (transaction of the root directory's last change, creation time of the relocation
-//! tree's directory), the values are set. Sources: btrfs-progs' `mkfs/common.c`, `mkfs/main.c` and
-//! `common/root-tree-utils.c`.
+//! They are the same as after `mkfs.btrfs`, except for two fields that it leaves zero until a later
+//! change: the transaction of the root directory's last change, and the creation time of the
+//! relocation tree's directory.
+//!
+//! Sources: btrfs-progs' `mkfs/common.c`, `mkfs/main.c` and `common/root-tree-utils.c`.
 
 use super::block::Items;
 use super::chunks::{Chunk, DEVICE};
-use super::layout::{Facts, GENERATION, TreePlace};
+use super::facts::{Facts, GENERATION, TreePlace};
 use super::options::{Choice, MkfsFeature};
 use papilio_format::checksum::name_hash;
 use papilio_format::items::back_ref::BackRef;
@@ -24,11 +25,11 @@ use papilio_format::key::{ItemType, Key};
 use papilio_format::objectid;
 use papilio_format::{Generation, InodeNumber, LogicalAddress, TreeId, Uuid};
 
-/// The entry of the root tree's directory that names the subvolume to mount.
+/// The name of the default subvolume in the root tree's directory.
 const DEFAULT: &[u8] = b"default";
 const ROOT_DIRECTORY_MODE: u32 = FileKind::Directory.mode_bits() | 0o755;
 
-/// The items of tree `id`, in order.
+/// Returns the items of tree `id`, sorted.
 pub(super) fn items(id: TreeId, facts: &Facts<'_>) -> Items {
     let mut items = match id {
         objectid::ROOT_TREE => root_tree(facts),
@@ -41,7 +42,7 @@ pub(super) fn items(id: TreeId, facts: &Facts<'_>) -> Items {
         objectid::FREE_SPACE_TREE => free_space_tree(facts),
         objectid::BLOCK_GROUP_TREE => block_groups(facts),
         objectid::CSUM_TREE => Items::new(),
-        other => unreachable!("tree {other} is not one of a new file system"),
+        other => unreachable!("a new file system has no tree {other}"),
     };
     items.sort_unstable_by_key(|(key, _)| *key);
     items
@@ -57,7 +58,7 @@ fn root_tree(facts: &Facts<'_>) -> Items {
         .map(|tree| (root_key(tree.id), root_item(tree, choice)))
         .collect();
     items.extend(directory(objectid::ROOT_TREE_DIR, choice, u64::from(choice.node_size)));
-    // The directory's only entry has no index: there is nothing to list.
+    // The only entry of this directory has no index, as nothing lists the directory.
     let entry = DirEntry {
         location: Key::new(objectid::FS_TREE.0, ItemType::ROOT_ITEM, u64::MAX),
         transid: Generation(0),
@@ -77,16 +78,16 @@ fn root_item(tree: &TreePlace, choice: &Choice) -> Vec<u8> {
     let is_subvolume = tree.id == objectid::FS_TREE;
     let has_directory = is_subvolume || tree.id == objectid::DATA_RELOC_TREE;
     let node_size = u64::from(choice.node_size);
-    let nowhere = Timespec::default();
-    let time = if is_subvolume { choice.timestamp } else { nowhere };
-    // Of this inode only the flags have a meaning.
+    let unset = Timespec::default();
+    let time = if is_subvolume { choice.timestamp } else { unset };
+    // Only the flags of this inode have a meaning.
     let inode = InodeItem {
         generation: GENERATION,
         transid: Generation(0),
         size: 3,
         nbytes: node_size,
         flags: if is_subvolume { InodeFlags::ROOT_ITEM_INIT } else { InodeFlags::empty() },
-        ..inode(nowhere)
+        ..inode(unset)
     };
     let raw = RawRootItem {
         inode,
@@ -111,14 +112,14 @@ fn root_item(tree: &TreePlace, choice: &Choice) -> Vec<u8> {
         rtransid: Generation(0),
         ctime: time,
         otime: time,
-        stime: nowhere,
-        rtime: nowhere,
+        stime: unset,
+        rtime: unset,
         reserved: [0; 8],
     };
     RootItem::new(raw).to_bytes().to_vec()
 }
 
-/// A directory of root's without entries.
+/// Returns the inode of an empty directory, owned by root.
 fn inode(time: Timespec) -> InodeItem {
     InodeItem {
         generation: GENERATION,
@@ -141,7 +142,7 @@ fn inode(time: Timespec) -> InodeItem {
     }
 }
 
-/// An empty directory that is its own parent.
+/// Returns the items of an empty directory that is its own parent.
 fn directory(number: u64, choice: &Choice, nbytes: u64) -> [(Key, Vec<u8>); 2] {
     let item = InodeItem { nbytes, ..inode(choice.timestamp) };
     [
@@ -236,8 +237,8 @@ fn free_space_tree(facts: &Facts<'_>) -> Items {
     items
 }
 
-/// Start and length of what the blocks, which ascend, leave of a chunk. As in the kernel's tree, the
-/// places of superblocks count as free.
+/// Returns start and length of the ranges of a chunk without blocks; `blocks` is sorted. As in the
+/// kernel's free-space tree, locations of superblocks count as free.
 fn free_ranges(chunk: &Chunk, blocks: &[LogicalAddress], node_size: u64) -> Vec<(u64, u64)> {
     let (mut free, mut from) = (Vec::new(), chunk.start.0);
     for block in blocks.iter().filter(|block| (chunk.start..chunk.end()).contains(block)) {
@@ -259,7 +260,7 @@ mod tests {
     use papilio_format::items::block_group::BlockGroupFlags;
 
     #[test]
-    fn free_space_is_what_blocks_leave() {
+    fn ranges_between_blocks_are_free() {
         let chunk = Chunk {
             start: LogicalAddress(100),
             length: 50,

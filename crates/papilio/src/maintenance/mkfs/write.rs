@@ -1,9 +1,13 @@
-//! Writing a new file system to its device.
+//! Writes a new file system to its device.
 //!
-//! Order: old superblocks go first, and that is made durable; then what could be taken for something
-//! else is wiped and the tree blocks are written, and that is made durable; then the superblock's
-//! copies, the first one last. So a device on which this was cut short holds no file system, and
-//! never half of one. Counterpart: btrfs-progs' `btrfs_prepare_device` (`common/device-utils.c`) and
+//! **Order**
+//! 1. Wipe old superblocks, and flush.
+//! 2. Wipe signatures of other formats, write the tree blocks, and flush.
+//! 3. Write the superblock copies, and flush; then write the first copy.
+//!
+//! A device on which this is interrupted has no file system, and never half of one.
+//!
+//! Counterparts: btrfs-progs' `btrfs_prepare_device` (`common/device-utils.c`) and
 //! `write_all_supers`.
 
 use super::layout::Layout;
@@ -13,15 +17,15 @@ use papilio_format::PhysicalAddress;
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
 use std::io;
 
-/// What is wiped at either end of the device: boot sectors, partition tables, volume labels.
+/// Bytes wiped at either end of the device: boot sectors, partition tables, volume labels.
 const WIPED: u64 = 1 << 20;
-/// Bytes of one step of wiping.
+/// Bytes that one read checks while wiping.
 const STEP: usize = 64 << 10;
 
-/// A device, with errors that name it.
+/// A device whose errors name it.
 struct Target<'a>(&'a dyn Device);
 
-/// Writes the layout; with `discard` the device is told first that its content is not needed.
+/// Writes the layout; with `discard`, discards the old content of the device first.
 pub(super) fn write(device: &dyn Device, layout: &Layout, discard: bool) -> Result<()> {
     let target = Target(device);
     let total_bytes = layout.superblock.raw.total_bytes;
@@ -33,8 +37,8 @@ pub(super) fn write(device: &dyn Device, layout: &Layout, discard: bool) -> Resu
         target.discard(total_bytes)?;
     }
     target.wipe(0, WIPED)?;
-    // What ends with the file system: backup partition tables, md and ZFS labels. Behind a file
-    // system that takes only a part of the device, nothing is touched.
+    // Signatures at the end of the device: backup partition tables, md and ZFS labels. Nothing is
+    // wiped after a file system that takes only a part of the device.
     if device.size() - total_bytes < layout.superblock.raw.sector_size.into() {
         target.wipe(device.size() - WIPED, WIPED)?;
     }
@@ -53,13 +57,14 @@ pub(super) fn write(device: &dyn Device, layout: &Layout, discard: bool) -> Resu
     device.write_fua(&bytes, place).map_err(|source| target.failed("write", place, bytes.len(), source))
 }
 
-/// Whether a device of so many bytes has that copy of the superblock.
+/// Whether a device of `total_bytes` has this superblock copy.
 fn copy_fits(mirror: usize, total_bytes: u64) -> bool {
     superblock_offset(mirror).0 + SUPERBLOCK_SIZE as u64 <= total_bytes
 }
 
 impl Target<'_> {
-    /// Zeros what is not zero in a range, as far as the device has it; a sparse image stays sparse.
+    /// Zeros a range, up to the end of the device. Skips zeros, so that a sparse image stays
+    /// sparse.
     fn wipe(&self, start: u64, length: u64) -> Result<()> {
         let end = (start + length).min(self.0.size());
         let mut buffer = vec![0; STEP];
@@ -80,7 +85,7 @@ impl Target<'_> {
 
     fn discard(&self, length: u64) -> Result<()> {
         match self.0.discard(PhysicalAddress(0), length) {
-            // It is a favour to the device; without it everything is as well.
+            // Discarding is optional.
             Err(error) if error.kind() != io::ErrorKind::Unsupported => {
                 let length = usize::try_from(length).unwrap_or(usize::MAX);
                 Err(self.failed("discard", PhysicalAddress(0), length, error))

@@ -1,0 +1,83 @@
+//! Where the trees of a new file system are, and the other facts from which their items follow.
+//!
+//! Owns [`Facts`] and [`TreePlace`].
+
+use super::block::Shape;
+use super::chunks::{Chunk, ChunkLayout, DEVICE};
+use super::options::{Choice, SECTOR_SIZE};
+use papilio_format::items::device::DeviceItem;
+use papilio_format::{Generation, Key, LogicalAddress, TreeId};
+use std::collections::BTreeMap;
+
+/// The generation of everything in a new file system.
+pub(super) const GENERATION: Generation = Generation(1);
+
+/// The addresses of a tree's blocks, and how its items are distributed over them.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct TreePlace {
+    pub(super) id: TreeId,
+    pub(super) shape: Shape,
+    /// Leaves first, root last.
+    pub(super) blocks: Vec<LogicalAddress>,
+}
+
+impl TreePlace {
+    pub(super) fn root(&self) -> LogicalAddress {
+        *self.blocks.last().expect("a tree has at least one block")
+    }
+}
+
+/// Everything that determines the content of the trees.
+pub(super) struct Facts<'a> {
+    pub(super) choice: &'a Choice,
+    pub(super) chunks: &'a ChunkLayout,
+    pub(super) places: &'a [TreePlace],
+    /// Bytes of the file system.
+    pub(super) total_bytes: u64,
+}
+
+impl Facts<'_> {
+    /// Returns all blocks by address, each with its tree, level and first key.
+    pub(super) fn blocks(&self) -> BTreeMap<LogicalAddress, (TreeId, u8, Key)> {
+        let of_tree = |tree: &TreePlace| {
+            let block = |(at, address): (usize, &LogicalAddress)| {
+                let (level, first_key) = tree.shape.block(at);
+                (*address, (tree.id, level, first_key))
+            };
+            tree.blocks.iter().enumerate().map(block).collect::<Vec<_>>()
+        };
+        self.places.iter().flat_map(of_tree).collect()
+    }
+
+    /// Returns the bytes of a chunk that blocks use.
+    pub(super) fn used(&self, chunk: &Chunk) -> u64 {
+        let blocks = self.places.iter().flat_map(|tree| &tree.blocks);
+        let inside = blocks.filter(|block| (chunk.start..chunk.end()).contains(block));
+        inside.count() as u64 * u64::from(self.choice.node_size)
+    }
+
+    /// Returns the device item, for the chunk tree and the superblock.
+    pub(super) fn device_item(&self) -> DeviceItem {
+        DeviceItem {
+            devid: DEVICE,
+            total_bytes: self.total_bytes,
+            bytes_used: self.chunks.device_bytes(),
+            io_align: SECTOR_SIZE,
+            io_width: SECTOR_SIZE,
+            sector_size: SECTOR_SIZE,
+            device_type: 0,
+            generation: Generation(0),
+            start_offset: 0,
+            dev_group: 0,
+            seek_speed: 0,
+            bandwidth: 0,
+            uuid: self.choice.uuids.device,
+            fsid: self.choice.uuids.in_blocks(),
+        }
+    }
+
+    /// Returns the place of a tree.
+    pub(super) fn tree(&self, id: TreeId) -> &TreePlace {
+        self.places.iter().find(|tree| tree.id == id).expect("every tree has a place")
+    }
+}
