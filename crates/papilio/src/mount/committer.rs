@@ -114,7 +114,7 @@ impl Work {
 
     fn clean(&self, fs: &FsInfo) {
         while !self.stop.load(Ordering::Acquire) {
-            match fs.transactions().and_then(|transactions| clean_step(transactions)) {
+            match fs.transactions().and_then(clean_step) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {
