@@ -1,12 +1,12 @@
-//! Many reads of one file in one request to the devices.
+//! Many reads of one file in flight at once, from one thread.
 //!
-//! Owns [`FileRead`] and [`ReadContext::read_batch`]. A thread has as many requests in flight as the devices take, without a
-//! thread for each. Only reads that memory places are batched: an uncompressed extent and its checksums in the caches of
-//! the open file. All others are left to the caller, one by one, and so is every read that fails.
+//! Owns [`FileRead`] and [`ReadContext::read_many`]. It carries out the reads whose extents and
+//! checksums are cached. The caller carries out the others one by one, and every read that fails.
 //!
 //! Locks: those of the volume. Kernel counterpart: `io_uring/rw.c` (an attempt that does not wait, then a worker).
 
-use crate::data::read::{FileData, ReadContext};
+use crate::data::file_data::FileData;
+use crate::data::read::ReadContext;
 use crate::transaction::assert_no_handle;
 use crate::volume::LogicalRead;
 use papilio_format::LogicalAddress;
@@ -26,9 +26,9 @@ pub(crate) struct FileRead<'a> {
 }
 
 impl ReadContext {
-    /// Carries out those of `reads` that memory places, all at once, and notes in each how many bytes it read. Reads that
-    /// reach past the end of the file are not placed.
-    pub(crate) fn read_batch(&self, file: &FileData<'_>, reads: &mut [FileRead<'_>]) {
+    /// Carries out at once those of `reads` that are inside the file and whose extents and checksums
+    /// are cached. Notes in each how many bytes it read.
+    pub(crate) fn read_many(&self, file: &FileData<'_>, reads: &mut [FileRead<'_>]) {
         assert_no_handle();
         let mut placed: SmallVec<[usize; USUAL_READS]> = SmallVec::new();
         let mut requests: SmallVec<[LogicalRead<'_>; USUAL_READS]> = SmallVec::new();
@@ -36,8 +36,8 @@ impl ReadContext {
             let length = read.buffer.len();
             let inside = read.offset.checked_add(length as u64).is_some_and(|end| end <= file.size);
             let located = self
-                .locate_in_one_piece(file, read.offset, length)
-                .filter(|&logical| inside && length > 0 && self.has_checksums_at_hand(file, logical, length));
+                .locate_cached(file, read.offset, length)
+                .filter(|&logical| inside && length > 0 && self.has_cached_checksums(file, logical, length));
             if let Some(logical) = located {
                 placed.push(number);
                 requests.push(LogicalRead::new(logical, &mut *read.buffer));
@@ -49,7 +49,7 @@ impl ReadContext {
             .zip(&requests)
             .map(|(&number, request)| {
                 let logical: LogicalAddress = request.logical;
-                (number, request.result.is_ok() && self.is_verified(file, logical, request.buffer))
+                (number, request.result.is_ok() && self.matches_cached(file, logical, request.buffer))
             })
             .collect();
         drop(requests);

@@ -1,10 +1,11 @@
 //! Reading an open file's data.
 //!
-//! Owns [`OpenFile::read_at`], which chooses between the page cache ([`super::buffered`]) and the device, and the
-//! read from trees and device that both use.
+//! Owns [`OpenFile::read_at`], which chooses between the page cache ([`super::buffered`]) and the
+//! device, and the read from trees and device that both use.
 //!
-//! Locks: the file's data lock (shared), then the range that is read where the file has ordered extents. Kernel
-//! counterparts: `btrfs_file_read_iter`, `btrfs_direct_read` (`fs/btrfs/file.c`, `fs/btrfs/direct-io.c`).
+//! Locks: the file's data lock (shared), then the range that is read where the file has ordered
+//! extents. Kernel counterparts: `btrfs_file_read_iter`, `btrfs_direct_read` (`fs/btrfs/file.c`,
+//! `fs/btrfs/direct-io.c`).
 
 use crate::btree::LiveTree;
 use crate::data::ordered_extents::OrderedExtents;
@@ -16,7 +17,8 @@ use papilio_format::FileOffset;
 use std::ops::Range;
 
 impl OpenFile {
-    /// Reads from byte `offset` on and returns the number of bytes: fewer than fit only at the end of the file.
+    /// Reads from byte `offset` on and returns the number of bytes: fewer than fit only at the end
+    /// of the file.
     ///
     /// # Errors
     /// [`Error::DataChecksum`] where no copy is good; an error of the device; an invalid extent.
@@ -35,15 +37,17 @@ impl OpenFile {
         self.read_trees(buffer, offset)
     }
 
-    /// Whether `end` lies behind the end of the file as the tree has it, and memory has more of it.
+    /// Returns whether `end` is after the end of the file as the tree has it, and memory has a
+    /// larger size.
     fn is_longer_in_memory(&self, end: u64) -> Result<bool> {
         let live = self.live()?;
         let in_tree = self.open.size_and_flags(live)?.size;
         Ok(end > in_tree && self.open.size(live)? > in_tree)
     }
 
-    /// Carries out those of `reads` that memory places, all at once. The others are left to [`OpenFile::read_at`].
-    pub(crate) fn read_batch(&self, reads: &mut [FileRead<'_>]) {
+    /// Carries out at once those of `reads` whose extents and checksums are cached. The others are
+    /// left to [`OpenFile::read_at`].
+    pub(crate) fn read_many(&self, reads: &mut [FileRead<'_>]) {
         if !self.fs.volume().is_direct() || self.cached().is_some() {
             return;
         }
@@ -57,11 +61,11 @@ impl OpenFile {
             return;
         }
         let read = self.with_file_data(None, |file| {
-            self.fs.reader.read_batch(file, reads);
+            self.fs.reader.read_many(file, reads);
             Ok(())
         });
         if read.is_err() {
-            // The caller's own read meets the error.
+            // The caller reads them one by one, and meets the error.
             reads.iter_mut().for_each(|read| read.read = None);
         }
     }
@@ -73,8 +77,8 @@ impl OpenFile {
         self.with_file_data(ordered, |file| self.fs.reader.read(file, FileOffset(offset), buffer))
     }
 
-    /// Runs `read` on the file as the trees, `ordered` and the caches have it. The caller holds the data lock, and the
-    /// range that it reads if there are ordered extents.
+    /// Runs `read` on the file as the trees, `ordered` and the caches have it. The caller holds the
+    /// data lock, and a lock on the range that it reads if there are ordered extents.
     ///
     /// # Errors
     /// [`PathError::NoSubvolume`], an inode that cannot be read, or what `read` returns.
@@ -94,18 +98,20 @@ impl OpenFile {
             flags: inode.flags,
             size: inode.size,
             written: Some(self.open.in_place.written()),
-            known: Some(&self.open.extents),
+            extent_cache: Some(&self.open.extents),
             ordered,
         };
         let read = read(&file);
-        // Extents and checksums that memory has are not pinned. The data lock keeps them in use, unless the
-        // subvolume is deleted: then the space may have been written again.
+        // Cached extents are not pinned. The data lock keeps the file's extents in use, unless the
+        // whole subvolume was deleted: then another file's data may be there already.
         self.check_referenced(live)?;
         read
     }
 
+    /// Checks that the subvolume is not being deleted.
+    ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] where the subvolume is being deleted.
+    /// [`PathError::NoSubvolume`].
     fn check_referenced(&self, live: &LiveTree) -> Result<()> {
         if live.is_referenced() {
             return Ok(());
@@ -114,7 +120,7 @@ impl OpenFile {
         Err(Error::path(path.as_bytes(), PathError::NoSubvolume))
     }
 
-    /// The whole sectors that a buffer's bytes lie in.
+    /// Returns the whole sectors that a read of `buffer` at `offset` covers.
     fn sectors(&self, buffer: &[u8], offset: u64) -> Range<u64> {
         let sector = self.fs.sector_size();
         let end = offset.saturating_add(buffer.len() as u64);

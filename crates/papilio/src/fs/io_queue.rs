@@ -284,8 +284,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> IoRequest<B> {
     }
 }
 
-/// Carries out those of the waiting reads that need no look-up, each file's all at once. Returns the number of bytes of
-/// each request that was read; the others are `None`.
+/// Carries out the waiting reads whose extents and checksums are cached, those of one file at once.
+/// Returns for each of these requests the number of bytes that it read, and `None` for the others.
 fn read_batches<B: AsMut<[u8]>>(waiting: &mut [IoRequest<B>]) -> SmallVec<[Option<usize>; USUAL_DEPTH]> {
     let mut results: SmallVec<[Option<usize>; USUAL_DEPTH]> = SmallVec::new();
     if waiting.len() < 2 {
@@ -306,7 +306,7 @@ fn read_batches<B: AsMut<[u8]>>(waiting: &mut [IoRequest<B>]) -> SmallVec<[Optio
                 }
             }
             if reads.len() > 1 {
-                open.read_batch(&mut reads);
+                open.read_many(&mut reads);
                 numbers.iter().zip(&reads).for_each(|(&number, read)| results[number] = read.read);
             }
         }
