@@ -1,0 +1,132 @@
+//! Devices with `O_DIRECT`: the same bytes as through the host's page cache, also in batches.
+
+use papilio::{
+    CheckOptions, FileSystem, IoCompletion, IoOperation, IoQueue, IoRequest, MkfsOptions, OpenOptions,
+};
+use papilio_device::{Access, Device, OpenOptions as DeviceOptions, PhysicalAddress};
+use std::path::Path;
+use std::sync::Arc;
+
+const SECTOR: usize = 4096;
+const SECTORS: usize = 512;
+
+/// Returns whether `path` is opened with `O_DIRECT`. Fails where that is required.
+fn is_direct(path: &Path) -> bool {
+    let opened = DeviceOptions::new(Access::ReadOnly).direct_where_useful().open(path).unwrap();
+    let direct = opened.alignment() > 1;
+    let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
+    assert!(direct || !required, "direct I/O is required, and {} has none", path.display());
+    if !direct {
+        eprintln!("SKIPPED direct I/O: {} is on a file system without it", path.display());
+    }
+    direct
+}
+
+/// Returns sector `number` of the file.
+fn sector(number: usize) -> Vec<u8> {
+    (0..SECTOR).map(|at| (at * 31 + number * 7 + at / 256 * number) as u8).collect()
+}
+
+fn read_all(
+    queue: &mut IoQueue<Vec<u8>>,
+    file: &Arc<papilio::File>,
+    sectors: &[usize],
+) -> Vec<IoCompletion<Vec<u8>>> {
+    let mut done = Vec::new();
+    for chunk in sectors.chunks(queue.depth()) {
+        for &number in chunk {
+            let operation = IoOperation::Read { buffer: vec![0; SECTOR], offset: (number * SECTOR) as u64 };
+            let request = IoRequest { file: Arc::clone(file), operation, token: number as u64 };
+            queue.submit(request).expect("the queue is empty");
+        }
+        queue.wait(chunk.len(), &mut done);
+    }
+    assert_eq!((done.len(), queue.in_flight()), (sectors.len(), 0));
+    done
+}
+
+#[test]
+fn batched_direct_reads_return_what_was_written() {
+    let folder = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
+    let image = folder.path().join("direct.img");
+    papilio::mkfs(&image, &MkfsOptions::new().size(256 << 20)).unwrap();
+    if !is_direct(&image) {
+        return;
+    }
+    let options = OpenOptions::new().write(true).direct_io(true);
+    let fs = FileSystem::open_with(&image, &options).unwrap();
+    let content: Vec<u8> = (0..SECTORS).flat_map(sector).collect();
+    let file = fs.create_file("/f").unwrap();
+    file.write_at(&content, 0).unwrap();
+    // Bytes that are neither aligned nor whole sectors.
+    file.write_at(b"tail", content.len() as u64).unwrap();
+    file.sync().unwrap();
+    drop(file);
+
+    let file = Arc::new(fs.open_file("/f").unwrap());
+    let mut queue = IoQueue::new(64);
+    let mut order: Vec<usize> = (0..SECTORS).collect();
+    fastrand::Rng::with_seed(14).shuffle(&mut order);
+    // The first round fills the caches of extents and checksums, the second is batched.
+    for _ in 0..2 {
+        for completion in read_all(&mut queue, &file, &order) {
+            assert_eq!(completion.result.unwrap(), SECTOR);
+            assert!(completion.buffer.unwrap() == sector(completion.token as usize));
+        }
+    }
+    // An overwrite is an ordered extent, which a batch leaves to single reads.
+    file.write_at(&sector(9_000), 5 * SECTOR as u64).unwrap();
+    for completion in read_all(&mut queue, &file, &[4, 5, 6]) {
+        let number = if completion.token == 5 { 9_000 } else { completion.token as usize };
+        assert!(completion.buffer.unwrap() == sector(number));
+    }
+    // Past the end, and at it.
+    let past = read_all(&mut queue, &file, &[SECTORS, SECTORS + 1, 3]);
+    let counts: Vec<usize> = past.into_iter().map(|completion| completion.result.unwrap()).collect();
+    assert_eq!(counts, [4, 0, SECTOR]);
+    drop(file);
+    fs.close().unwrap();
+
+    // Without O_DIRECT the bytes are the same, and the checks are clean.
+    let fs = FileSystem::open(&image).unwrap();
+    let mut expected = content;
+    expected[5 * SECTOR..6 * SECTOR].copy_from_slice(&sector(9_000));
+    expected.extend_from_slice(b"tail");
+    assert!(fs.read("/f").unwrap() == expected);
+    assert!(fs.check(&CheckOptions::new().data_csum(true)).unwrap().is_clean());
+}
+
+#[test]
+fn batched_read_reports_the_sector_that_is_bad() {
+    let folder = tempfile::tempdir_in(std::env::temp_dir()).unwrap();
+    let image = folder.path().join("direct.img");
+    papilio::mkfs(&image, &MkfsOptions::new().size(256 << 20)).unwrap();
+    if !is_direct(&image) {
+        return;
+    }
+    let options = OpenOptions::new().write(true).direct_io(true);
+    let fs = FileSystem::open_with(&image, &options).unwrap();
+    let content: Vec<u8> = (0..16).flat_map(sector).collect();
+    let file = Arc::new(fs.create_file("/f").unwrap());
+    file.write_at(&content, 0).unwrap();
+    fs.sync().unwrap();
+    let mut queue = IoQueue::new(64);
+    let all: Vec<usize> = (0..16).collect();
+    for completion in read_all(&mut queue, &file, &all) {
+        completion.result.unwrap();
+    }
+    let bytes = std::fs::read(&image).unwrap();
+    let at = bytes.chunks(SECTOR).position(|found| found == sector(7)).expect("the sector is on disk");
+    let raw = DeviceOptions::new(Access::ReadWrite).lock(false).open(&image).unwrap();
+    raw.write_at(b"spoiled", PhysicalAddress((at * SECTOR + 100) as u64)).unwrap();
+    raw.flush().unwrap();
+    for completion in read_all(&mut queue, &file, &all) {
+        match completion.token {
+            7 => {
+                let error = completion.result.unwrap_err();
+                assert!(matches!(error, papilio::Error::DataChecksum { .. }), "{error}");
+            }
+            token => assert!(completion.buffer.unwrap() == sector(token as usize)),
+        }
+    }
+}
