@@ -177,7 +177,9 @@ fn run_on<R: Transfer>(
         if batch.pushed == batch.reaped && next == requests.len() {
             return Ok(next);
         }
-        let submitted = batch.submit_and_wait();
+        // With requests left to push, any completion makes room; without, only the last one matters.
+        let awaited = if next < requests.len() { 1 } else { batch.pushed - batch.reaped };
+        let submitted = batch.submit_and_wait(awaited);
         while let Some((index, outcome)) = batch.reap() {
             finish(&mut requests[index], outcome, plain);
         }
@@ -239,9 +241,9 @@ impl Batch<'_> {
         self.pushed - self.reaped - self.queued()
     }
 
-    /// Submits the queued entries and waits for one completion.
-    fn submit_and_wait(&mut self) -> io::Result<()> {
-        match self.ring.submit_and_wait(1) {
+    /// Submits the queued entries and waits for `count` completions, or fewer after a signal.
+    fn submit_and_wait(&mut self, count: usize) -> io::Result<()> {
+        match self.ring.submit_and_wait(count) {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
             // Out of memory, or a full completion queue: reaping completions helps, if any are due.
