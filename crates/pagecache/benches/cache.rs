@@ -1,7 +1,7 @@
-//! What the cache costs: `cargo bench -p papilio-pagecache`.
+//! The costs of the cache: `cargo bench -p papilio-pagecache`.
 //!
-//! Insertion and split in one walk and in many, look-up by one thread and two, reclaim, and the seed's job in small: random
-//! 4 KiB reads of a file twice the cache, cold and after large folios.
+//! Measures insertion and split in one walk and in many, lookup by one thread and two, and reclaim.
+//! Also random 4 KiB reads of a file twice the size of the cache, cold and after large folios.
 
 use criterion::{BatchSize, Criterion, Throughput, criterion_group, criterion_main};
 use papilio_pagecache::xarray::{Entry, InsertError, NodePool, XArray};
@@ -30,7 +30,7 @@ fn insert(array: &mut XArray, pool: &NodePool, index: u64, order: u8, how: Cache
 /// Pages of a file of 16 GiB.
 const FILE_PAGES: u64 = 1 << 22;
 
-/// The tree alone: insertions over what evicted folios left.
+/// The tree alone: insertions over shadows of evicted folios.
 fn xarray(criterion: &mut Criterion) {
     let mut group = criterion.benchmark_group("xarray");
     let count = 4096u64;
@@ -76,8 +76,8 @@ fn xarray(criterion: &mut Criterion) {
 }
 
 fn touch(mapping: &Mapping, index: u64, order: u8) {
-    if let Lookup::Vacant(mut fill) = mapping.get_or_insert(index, order).expect("there is room") {
-        // As if read from a device that costs nothing, but for one byte of each page.
+    if let Lookup::Vacant(mut fill) = mapping.get_or_insert(index, order).expect("the cache has space") {
+        // As if read from a device with no cost, except one byte per page.
         for page in fill.chunks_mut(PAGE_SIZE) {
             page[0] = index as u8;
         }
@@ -85,7 +85,8 @@ fn touch(mapping: &Mapping, index: u64, order: u8) {
     }
 }
 
-/// CPU time of a thread, while `count` of them run `body`: other work on the machine disturbs it less than the clock.
+/// Returns the CPU time of a thread while `count` of them run `body`. It is less sensitive to other
+/// load than the clock.
 fn threads(count: usize, iterations: u64, body: impl Fn(usize, u64) + Sync) -> Duration {
     std::thread::scope(|scope| {
         let threads: Vec<_> = (0..count)
@@ -152,7 +153,8 @@ fn lookup(criterion: &mut Criterion) {
     group.finish();
 }
 
-/// Random reads of a file twice the cache, which pages or folios of 2 MiB have been through before.
+/// Random reads of a file twice the size of the cache that was first read in pages or in folios of
+/// 2 MiB.
 fn job(criterion: &mut Criterion) {
     const READS: u64 = 50_000;
     let mut group = criterion.benchmark_group("random 4k of a file twice the cache");
@@ -168,7 +170,8 @@ fn job(criterion: &mut Criterion) {
                     bencher.iter_custom(|iterations| {
                         let mut total = Duration::ZERO;
                         for round in 0..iterations {
-                            // A new file each time: the first reads split what the large folios of it left.
+                            // A new file each time: the first reads split the shadows of its large
+                            // folios.
                             let mapping = cache.mapping(round);
                             for index in (0..pages).step_by(1 << order) {
                                 touch(&mapping, index, order);

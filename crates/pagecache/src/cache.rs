@@ -1,91 +1,28 @@
-//! The cache: what all files share.
+//! The cache: the handle by which a program creates it, creates files' mappings in it, and observes
+//! it.
 //!
-//! Owns the byte limit, the memory, the lists and the counters. `bytes()` is what is charged: each folio with 64 bytes for its
-//! record, and each node of the files' trees. A folio is charged before it is allocated, and room is made first where
-//! there is none, so that the limit holds at all times.
+//! Owns [`PageCache`]. [`Shared`] holds its state.
 //!
-//! Locks, in their order: a folio's content lock; a mapping's tree; then, one at a time, a shard of the lists, the buddy allocator, the node
-//! pool, the table of mappings, the table of sleepers.
+//! **Invariant**: `bytes()` is the sum of all charges: each folio plus 64 bytes for its record, and
+//! each node of the files' trees. It never exceeds the limit.
+//!
+//! **Locks**, in order of acquisition:
+//! - a folio's content lock;
+//! - a mapping's tree;
+//! - then one at a time: an LRU shard, the buddy allocator, the node pool, the table of mappings,
+//!   the wait table.
 
-use crate::folio::Folio;
-use crate::folio::arena::Arena;
-use crate::folio::lock::{LOCKED, WaitTable};
-use crate::folio::record::{Record, flag};
-use crate::lru::{Lrus, STRETCH};
-use crate::mapping::{Mapping, MappingInner};
+use crate::lru::List;
+use crate::mapping::Mapping;
+use crate::options::CacheOptions;
 use crate::reclaim;
-use crate::statistics::{Counters, Statistics};
-use crate::sync::{self, AtomicU64, Condvar, Mutex, Padded};
-use crate::xarray::{CacheInsert, NodePool};
-use crate::{MAX_ORDER, PAGE_SIZE};
-use std::collections::HashMap;
-use std::ptr::NonNull;
-use std::sync::atomic::AtomicU64 as PlainU64;
-use std::sync::atomic::Ordering::{AcqRel, Relaxed, Release};
-use std::sync::{Arc, Weak};
+use crate::shared::{RECORD_BYTES, Shared};
+use crate::statistics::Statistics;
+use crate::sync;
+use crate::{MAX_ORDER, PAGE_SHIFT, PAGE_SIZE};
+use std::sync::Arc;
+use std::sync::atomic::Ordering::Relaxed;
 use std::time::{Duration, Instant};
-
-/// Counts of folios in use.
-const HELD: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };
-/// Bytes charged for a folio beside its memory.
-pub(crate) const RECORD_BYTES: u64 = 64;
-
-/// Why nothing could be inserted.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum CacheError {
-    /// What could be evicted is dirty or being written: write back, or wait for it, and try again.
-    #[error("the cache is full of {dirty} bytes dirty and {writeback} bytes being written")]
-    AllDirty {
-        /// Bytes dirty.
-        dirty: u64,
-        /// Bytes being written.
-        writeback: u64,
-    },
-    /// All that there is, is in use: let go of folios and try again.
-    #[error("all {bytes} bytes of the cache are in use")]
-    AllInUse {
-        /// Bytes charged.
-        bytes: u64,
-    },
-    /// The kernel gives no memory.
-    #[error("no memory for the page cache")]
-    NoMemory,
-}
-
-/// What a cache is made with.
-#[derive(Clone, Debug)]
-pub struct CacheOptions {
-    /// Bytes, metadata included; at least 16 pages.
-    pub limit: u64,
-    /// How to insert.
-    pub insert: CacheInsert,
-    /// Whether evicted folios leave shadows by which the working set is known when it comes back. Without, eviction gives a
-    /// second chance to what was accessed and knows nothing more.
-    pub working_set: bool,
-    /// Dirty bytes from which on [`PageCache::over_background`] asks for writeback.
-    pub dirty_background: u64,
-    /// Dirty bytes from which on [`PageCache::over_hard`] asks writers to stop.
-    pub dirty_hard: u64,
-    /// Whether to ask for huge pages.
-    pub huge_pages: bool,
-    /// The largest order of a folio, 0 to 9.
-    pub max_order: u8,
-}
-
-impl CacheOptions {
-    /// The usual: writeback from a tenth of the limit on, writers stopped at two fifths.
-    pub fn new(limit: u64) -> Self {
-        Self {
-            limit,
-            insert: CacheInsert::default(),
-            working_set: true,
-            dirty_background: limit / 10,
-            dirty_hard: limit / 5 * 2,
-            huge_pages: true,
-            max_order: MAX_ORDER,
-        }
-    }
-}
 
 /// A page cache, shared by any number of files. Clones are handles to the same cache.
 #[derive(Clone)]
@@ -94,89 +31,65 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    /// A cache of at most `limit` bytes, metadata included (at least 16 pages).
+    /// Creates a cache of at most `limit` bytes, metadata included (at least 16 pages).
     ///
     /// # Panics
-    /// As [`PageCache::with_options`].
+    /// See [`PageCache::with_options`].
     pub fn new(limit: u64) -> Self {
         Self::with_options(CacheOptions::new(limit))
     }
 
-    /// A cache made to measure.
+    /// Creates a cache with the given options.
     ///
     /// # Panics
-    /// With a limit above 8 TiB, or a `max_order` above 9.
+    /// If the limit is above 8 TiB or `max_order` above 9.
     pub fn with_options(mut options: CacheOptions) -> Self {
-        assert!(options.max_order <= MAX_ORDER, "folios have orders up to {MAX_ORDER}");
+        assert!(options.max_order <= MAX_ORDER, "max_order is at most {MAX_ORDER}");
         options.limit = options.limit.max(16 * (PAGE_SIZE as u64 + RECORD_BYTES));
         let pages = u32::try_from(options.limit / PAGE_SIZE as u64 + 1)
             .ok()
             .filter(|pages| *pages < u32::MAX / 2)
-            .expect("a cache is at most 8 TiB large");
-        let charged = Arc::<Padded<PlainU64>>::default();
-        let nodes = (options.limit / NodePool::NODE_BYTES as u64).min(u64::from(u32::MAX / 2)) as usize;
-        Self {
-            shared: Arc::new(Shared {
-                arena: Arena::new(pages, options.huge_pages),
-                pool: Arc::new(NodePool::with_account(nodes + 64, Arc::clone(&charged))),
-                options,
-                lru: Lrus::new(pages),
-                waits: WaitTable::new(),
-                held: std::array::from_fn(|_| Padded(AtomicU64::new(0))),
-                charged,
-                isolated: Padded::default(),
-                age: Padded::default(),
-                dirty: Padded::default(),
-                writeback: Padded::default(),
-                counters: Counters::new(),
-                mappings: Mutex::new(HashMap::new()),
-                next_mapping: PlainU64::new(1),
-                shadow_nodes: Mutex::new(reclaim::ShadowNodes::new()),
-                throttle: (Mutex::new(()), Condvar::new()),
-            }),
-        }
+            .expect("the limit is at most 8 TiB");
+        Self { shared: Arc::new(Shared::new(options, pages)) }
     }
 
-    pub(crate) fn from_shared(shared: Arc<Shared>) -> Self {
-        Self { shared }
-    }
-
-    /// A file's pages, none yet. `host` is the caller's own name for the file and only given back.
+    /// Creates an empty mapping for a file. `host` is the caller's identifier for the file;
+    /// [`Mapping::host`] returns it.
     pub fn mapping(&self, host: u64) -> Mapping {
         Mapping::new(&self.shared, host)
     }
 
-    /// Bytes charged: folios, their records, and nodes.
+    /// Returns the bytes charged: folios, their records, and nodes.
     pub fn bytes(&self) -> u64 {
         self.shared.bytes()
     }
 
-    /// The most bytes that may be charged.
+    /// Returns the limit of the bytes charged.
     pub fn limit(&self) -> u64 {
         self.shared.options.limit
     }
 
-    /// The options.
+    /// Returns the options of this cache.
     pub fn options(&self) -> &CacheOptions {
         &self.shared.options
     }
 
-    /// Bytes dirty or being written.
+    /// Returns the number of bytes that are dirty or under writeback.
     pub fn dirty_bytes(&self) -> u64 {
         self.shared.dirty.load(Relaxed) + self.shared.writeback.load(Relaxed)
     }
 
-    /// Whether writeback should begin.
+    /// Returns whether background writeback should start.
     pub fn over_background(&self) -> bool {
         self.dirty_bytes() >= self.shared.options.dirty_background
     }
 
-    /// Whether writers should stop until writeback has caught up.
+    /// Returns whether writers should wait for writeback.
     pub fn over_hard(&self) -> bool {
         self.dirty_bytes() >= self.shared.options.dirty_hard
     }
 
-    /// Waits until writers may go on; false when that took longer than `timeout`.
+    /// Waits until writers may continue. Returns false if `timeout` passes first.
     pub fn wait_dirty_below_hard(&self, timeout: Duration) -> bool {
         let deadline = Instant::now() + timeout;
         let (mutex, condvar) = &self.shared.throttle;
@@ -191,15 +104,44 @@ impl PageCache {
         true
     }
 
-    /// Evicts clean folios that nobody uses until at most `bytes` are charged, or none is left; gives what is charged then.
+    /// Evicts clean unused folios until at most `bytes` are charged or none is left. Returns the
+    /// bytes still charged.
     pub fn shrink_to(&self, bytes: u64) -> u64 {
         reclaim::shrink_to(&self.shared, bytes);
         self.bytes()
     }
 
-    /// What has happened and what there is.
+    /// Returns event counts and current sizes.
     pub fn statistics(&self) -> Statistics {
-        self.shared.statistics()
+        let shared = &self.shared;
+        let counters = &shared.counters;
+        let (pages, folios) = shared.lru.count();
+        Statistics {
+            hits: counters.sum(|counts| &counts.hits),
+            misses: counters.sum(|counts| &counts.misses),
+            insertions: counters.sum(|counts| &counts.insertions),
+            refaults: counters.sum(|counts| &counts.refaults),
+            activations: counters.sum(|counts| &counts.activations),
+            evictions: counters.sum(|counts| &counts.evictions),
+            splits: counters.sum(|counts| &counts.splits),
+            folio_splits: counters.sum(|counts| &counts.folio_splits),
+            shadow_nodes_pruned: counters.sum(|counts| &counts.shadow_nodes_pruned),
+            bytes: self.bytes(),
+            folios,
+            active_bytes: pages[List::Active as usize] << PAGE_SHIFT,
+            inactive_bytes: pages[List::Inactive as usize] << PAGE_SHIFT,
+            dirty_bytes: shared.dirty.load(Relaxed),
+            writeback_bytes: shared.writeback.load(Relaxed),
+            nodes: shared.pool.in_use() as u64,
+            mapped_bytes: shared.arena.mapped_bytes(),
+        }
+    }
+}
+
+impl Mapping {
+    /// Returns the cache that this mapping belongs to.
+    pub fn cache(&self) -> PageCache {
+        PageCache { shared: Arc::clone(&self.inner.shared) }
     }
 }
 
@@ -209,184 +151,5 @@ impl std::fmt::Debug for PageCache {
             .field("limit", &self.limit())
             .field("bytes", &self.bytes())
             .finish_non_exhaustive()
-    }
-}
-
-/// What mappings and folios refer to. It outlives every allocated folio.
-pub(crate) struct Shared {
-    pub options: CacheOptions,
-    pub arena: Arena,
-    pub pool: Arc<NodePool>,
-    pub lru: Lrus,
-    pub waits: WaitTable,
-    /// Folios in use, by stretches of memory.
-    held: [Padded<AtomicU64>; HELD],
-    /// Bytes charged for folios, their records, and nodes.
-    charged: Arc<Padded<PlainU64>>,
-    /// Folios that are off the lists while someone tries to evict them.
-    pub isolated: Padded<PlainU64>,
-    /// The eviction clock: pages evicted or activated.
-    pub age: Padded<PlainU64>,
-    pub dirty: Padded<PlainU64>,
-    pub writeback: Padded<PlainU64>,
-    pub counters: Counters,
-    pub mappings: Mutex<HashMap<u64, Weak<MappingInner>>>,
-    pub next_mapping: PlainU64,
-    pub shadow_nodes: Mutex<reclaim::ShadowNodes>,
-    pub throttle: (Mutex<()>, Condvar),
-}
-
-impl Shared {
-    pub fn bytes(&self) -> u64 {
-        self.charged.load(Relaxed)
-    }
-
-    /// Allocates a folio of this order, or of a smaller one where there is no such block. It is locked exclusively, has two
-    /// references (the caller's and the tree's to be), these flags and no place yet.
-    ///
-    /// # Errors
-    /// There is no room and none can be made.
-    pub fn allocate(self: &Arc<Self>, order: u8, flags: u32) -> Result<&Record, CacheError> {
-        let mut order = order.min(self.options.max_order);
-        // A folio is at most an eighth of the cache.
-        while order > 0 && (PAGE_SIZE as u64) << order > self.options.limit / 8 {
-            order -= 1;
-        }
-        let bytes = |order: u8| ((PAGE_SIZE as u64) << order) + RECORD_BYTES;
-        if let Err(error) = self.charge(bytes(order)) {
-            if order == 0 {
-                return Err(error);
-            }
-            order = 0;
-            self.charge(bytes(0))?;
-        }
-        let Some((id, got)) = self.arena.allocate(order) else {
-            self.charged.fetch_sub(bytes(order), Relaxed);
-            return Err(CacheError::NoMemory);
-        };
-        self.charged.fetch_sub(bytes(order) - bytes(got), Relaxed);
-        let record = self.arena.record(id);
-        record.lock.store(LOCKED, Relaxed);
-        record.flags.store(u32::from(got) | flags, Relaxed);
-        self.hold(record);
-        record.refs.store(2, Release);
-        Ok(record)
-    }
-
-    /// Counts a folio that comes into use. While any of its stretches of memory is, these have a reference to the cache, which
-    /// outlives the folios by it.
-    pub fn hold(self: &Arc<Self>, record: &Record) {
-        if self.held(record).fetch_add(1, Relaxed) == 0 {
-            // Whoever counts further ones meanwhile has this thread's reference to rely on: until this one is taken, the
-            // folio cannot have been freed.
-            let _counted = Arc::into_raw(Arc::clone(self));
-        }
-    }
-
-    fn held(&self, record: &Record) -> &AtomicU64 {
-        &self.held[(record.id / STRETCH) as usize % HELD]
-    }
-
-    /// Charges bytes, for which room is made first.
-    pub fn charge(self: &Arc<Self>, bytes: u64) -> Result<(), CacheError> {
-        loop {
-            let charged = self.charged.load(Relaxed);
-            if charged + bytes <= self.options.limit {
-                if self.charged.compare_exchange(charged, charged + bytes, Relaxed, Relaxed).is_ok() {
-                    return Ok(());
-                }
-            } else {
-                self.make_room(bytes)?;
-            }
-        }
-    }
-
-    /// Gives back what was charged.
-    pub fn uncharge(&self, bytes: u64) {
-        self.charged.fetch_sub(bytes, Relaxed);
-    }
-
-    /// Evicts until `bytes` more may be charged.
-    fn make_room(self: &Arc<Self>, bytes: u64) -> Result<(), CacheError> {
-        let target = self.options.limit.saturating_sub(bytes);
-        if self.bytes() <= target || reclaim::shrink_to(self, target) {
-            return Ok(());
-        }
-        let (dirty, writeback) = (self.dirty.load(Relaxed), self.writeback.load(Relaxed));
-        Err(if dirty + writeback > 0 {
-            CacheError::AllDirty { dirty, writeback }
-        } else {
-            CacheError::AllInUse { bytes: self.bytes() }
-        })
-    }
-
-    /// Takes back a folio from `allocate` that has found no place.
-    pub fn release_new(&self, record: &Record) {
-        record.unlock_exclusive(&self.waits);
-        for _ in 0..2 {
-            // SAFETY: these are the two references that `allocate` gave.
-            drop(unsafe { Folio::from_counted(record, self) });
-        }
-    }
-
-    /// Takes back a folio whose count has gone to 0.
-    ///
-    /// # Safety
-    /// The caller has taken the count to 0; `this` is the `Shared` that allocated the record, and is not used by the
-    /// caller afterwards unless something else keeps it alive.
-    pub unsafe fn free(this: NonNull<Self>, record: NonNull<Record>) {
-        // SAFETY: the folio, until it is freed at the end, keeps `Shared` alive.
-        let shared = unsafe { this.as_ref() };
-        {
-            // SAFETY: records live as long as the arena, which is `Shared`'s.
-            let record = unsafe { record.as_ref() };
-            if record.has(flag::LRU) {
-                shared.lru.lock_of(record).remove(&shared.arena, record);
-            }
-        }
-        // SAFETY: this function's own contract.
-        unsafe { Self::free_all(this, &[record]) };
-    }
-
-    /// As [`Shared::free`], of several folios that are on no list.
-    ///
-    /// # Safety
-    /// As for [`Shared::free`].
-    pub unsafe fn free_all(this: NonNull<Self>, records: &[NonNull<Record>]) {
-        // SAFETY: the folios, until they are freed at the end, keep `Shared` alive.
-        let shared = unsafe { this.as_ref() };
-        let mut bytes = 0;
-        shared.arena.free(records.iter().map(|record| {
-            // SAFETY: records live as long as the arena, which is `Shared`'s.
-            let record = unsafe { record.as_ref() };
-            let order = record.order();
-            record.mapping.store(0, Relaxed);
-            record.flags.store(0, Relaxed);
-            bytes += ((PAGE_SIZE as u64) << order) + RECORD_BYTES;
-            (record.id, order)
-        }));
-        shared.charged.fetch_sub(bytes, Relaxed);
-        // Those of one stretch, as one shard's are mostly, at once.
-        let stretch = |record: &NonNull<Record>| {
-            // SAFETY: as above.
-            unsafe { record.as_ref() }.id / STRETCH
-        };
-        for same in records.chunk_by(|a, b| stretch(a) == stretch(b)) {
-            // SAFETY: as above.
-            let held = shared.held(unsafe { same[0].as_ref() });
-            let count = same.len() as u64;
-            if held.fetch_sub(count, AcqRel) == count {
-                // SAFETY: when the count left 0, `hold` turned one clone of the `Arc` into this pointer, and this is where
-                // it is dropped. Before the last of them, `shared` is in use no more.
-                drop(unsafe { Arc::from_raw(this.as_ptr().cast_const()) });
-            }
-        }
-    }
-
-    /// Writers that wait may look again.
-    pub fn writeback_ended(&self) {
-        let (mutex, condvar) = &self.throttle;
-        drop(sync::lock(mutex));
-        condvar.notify_all();
     }
 }

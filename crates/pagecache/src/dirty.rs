@@ -1,8 +1,12 @@
-//! Dirty blocks, and writing them back.
+//! Dirty blocks, and their writeback.
 //!
-//! Owns which 4 KiB blocks of a folio are dirty and the marks that say so in the tree. Dirtying needs the content lock
-//! exclusively; taking blocks for writeback needs it shared and keeps it until the write has ended. So a block's bytes cannot
-//! change while it is written, a reader is not held up by writeback, and a block dirtied later is written later.
+//! Owns which 4 KiB blocks of a folio are dirty, and the corresponding marks in the tree.
+//!
+//! **Invariants**
+//! - Marking blocks dirty needs the content lock exclusively.
+//! - Taking blocks for writeback needs it shared and keeps it until the write has ended. So a
+//!   block's bytes cannot change while it is written, writeback does not block readers, and a block
+//!   dirtied later is written later.
 //!
 //! ```text
 //!                 mark_dirty                start_writeback                 finish
@@ -13,7 +17,8 @@
 
 use crate::folio::record::{BLOCKS_PER_RECORD, Record, flag};
 use crate::folio::{Folio, FolioRead, FolioWrite, WRITEBACK};
-use crate::mapping::{LAST_INDEX, Mapping, MappingInner};
+use crate::mapping::{LAST_INDEX, Mapping};
+use crate::shared::MappingInner;
 use crate::sync;
 use crate::xarray::{Mark, XArray};
 use crate::{PAGE_SHIFT, PAGE_SIZE};
@@ -28,12 +33,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 #[error("the folio is no longer in its mapping")]
 pub struct Detached;
 
-/// What to write back.
+/// The blocks to write back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dirty {
-    /// All that is dirty.
+    /// All dirty blocks.
     Any,
-    /// What was dirty when [`Mapping::tag_for_writeback`] was called.
+    /// Blocks that were dirty when [`Mapping::tag_for_writeback`] was called.
     Tagged,
 }
 
@@ -46,13 +51,13 @@ impl Dirty {
     }
 }
 
-/// Pages that touch a range of bytes.
+/// Returns the first and last page that overlap a range of bytes.
 pub(crate) fn pages_of(bytes: &Range<u64>) -> Option<(u64, u64)> {
     (bytes.start < bytes.end).then(|| (bytes.start >> PAGE_SHIFT, (bytes.end - 1) >> PAGE_SHIFT))
 }
 
 impl MappingInner {
-    /// The words of dirty bits that hold the blocks, with a mask for each.
+    /// Returns the words of dirty bits that hold the blocks, with each word's mask and first block.
     fn words<'a>(
         &'a self,
         record: &Record,
@@ -69,13 +74,13 @@ impl MappingInner {
         })
     }
 
-    /// Whether any of the blocks is dirty. The tree is locked, or the folio exclusively.
+    /// Returns whether any of the blocks is dirty. The tree is locked, or the folio exclusively.
     pub fn any_dirty(&self, record: &Record, blocks: Range<u32>) -> bool {
         record.has(flag::DIRTY)
             && self.words(record, blocks).any(|(word, mask, _)| word.load(Relaxed) & mask != 0)
     }
 
-    /// The first run of dirty blocks. The tree is locked.
+    /// Returns the first run of dirty blocks. The tree is locked.
     fn dirty_run(&self, record: &Record, blocks: Range<u32>) -> Option<Range<u32>> {
         let mut run: Option<Range<u32>> = None;
         for (word, mask, base) in self.words(record, blocks) {
@@ -100,7 +105,7 @@ impl MappingInner {
         run
     }
 
-    /// Sets bits, with the flag, the mark and the counters. The tree is locked.
+    /// Sets dirty bits and updates flag, mark and counters. The tree is locked.
     fn set_blocks(&self, tree: &mut XArray, folio: &Folio, blocks: Range<u32>) {
         let record = folio.record();
         let mut new = 0;
@@ -117,7 +122,8 @@ impl MappingInner {
         self.shared.dirty.fetch_add(bytes, Relaxed);
     }
 
-    /// Clears bits and keeps the counters; the flag and the marks are the caller's. The tree is locked.
+    /// Clears dirty bits and updates the flag and the counters; the caller updates the marks. The
+    /// tree is locked.
     pub fn clean(&self, folio: &Folio, blocks: Range<u32>) {
         let mut gone = 0;
         for (word, mask, _) in self.words(folio.record(), blocks) {
@@ -134,7 +140,7 @@ impl MappingInner {
         }
     }
 
-    /// [`MappingInner::clean`] for a folio that stays in the tree.
+    /// [`MappingInner::clean`] for a folio that stays in the tree: also clears its marks.
     pub fn clean_in_tree(&self, tree: &mut XArray, folio: &Folio, blocks: Range<u32>) {
         self.clean(folio, blocks);
         if !folio.is_dirty() {
@@ -143,8 +149,8 @@ impl MappingInner {
         }
     }
 
-    /// The first run of neighbouring dirty blocks in pages `first` to `last`, at most `max` pages: folio by folio. The
-    /// tree is locked.
+    /// Collects the first run of adjacent dirty blocks in pages `first` to `last`, at most `max`
+    /// pages, one piece per folio. The tree is locked.
     fn gather(&self, tree: &XArray, first: u64, last: u64, max: u64, mark: Mark, pieces: &mut Vec<Piece>) {
         let mut wanted = max;
         let mut end = None;
@@ -197,15 +203,16 @@ impl Piece {
 }
 
 impl Mapping {
-    /// Notes that bytes of a folio (a range within it, rounded out to 4 KiB blocks) have been changed.
+    /// Marks a range of bytes within a folio dirty, rounded out to 4 KiB blocks.
     ///
     /// # Errors
-    /// The folio is another mapping's, or was new and its fill has been given up: the change is lost.
+    /// Fails if the folio belongs to another mapping, or was new and its fill has failed: the
+    /// change is lost.
     ///
     /// # Panics
-    /// With a range that reaches out of the folio.
+    /// If the range extends beyond the folio.
     pub fn mark_dirty(&self, guard: &FolioWrite, bytes: Range<usize>) -> Result<(), Detached> {
-        assert!(bytes.start <= bytes.end && bytes.end <= guard.len(), "{bytes:?} is out of the folio");
+        assert!(bytes.start <= bytes.end && bytes.end <= guard.len(), "{bytes:?} extends beyond the folio");
         let inner = &self.inner;
         let (folio, record) = (guard.folio(), guard.folio().record());
         if record.mapping.load(Acquire) != inner.id {
@@ -215,7 +222,8 @@ impl Mapping {
         if blocks.is_empty() {
             return Ok(());
         }
-        // Bits go only under the content lock, which the guard holds: if all are set, they stay so.
+        // Dirty bits are cleared only under the content lock, which the guard holds: if all are
+        // set, they stay set.
         if inner.words(record, blocks.clone()).all(|(word, mask, _)| word.load(Relaxed) & mask == mask) {
             return Ok(());
         }
@@ -227,12 +235,12 @@ impl Mapping {
         Ok(())
     }
 
-    /// Bytes dirty in this file.
+    /// Returns the number of dirty bytes in this file.
     pub fn dirty_bytes(&self) -> u64 {
         self.inner.dirty.load(Relaxed)
     }
 
-    /// Whether any block that touches the range is dirty.
+    /// Returns whether any block that overlaps the range is dirty.
     pub fn has_dirty(&self, bytes: Range<u64>) -> bool {
         let Some((first, last)) = pages_of(&bytes) else { return false };
         let tree = sync::lock(&self.inner.tree);
@@ -244,7 +252,7 @@ impl Mapping {
         })
     }
 
-    /// The first run of neighbouring dirty blocks that touch the range, in bytes.
+    /// Returns the first run of adjacent dirty blocks that overlap the range, in bytes.
     pub fn next_dirty(&self, bytes: Range<u64>) -> Option<Range<u64>> {
         let (first, last) = pages_of(&bytes)?;
         let mut pieces = Vec::new();
@@ -254,8 +262,8 @@ impl Mapping {
         run_of(&pieces)
     }
 
-    /// Marks what is dirty in the range now, so that writing back [`Dirty::Tagged`] comes to an end though writers go on.
-    /// Gives whether anything is.
+    /// Tags the blocks that are dirty in the range now, so that writing back [`Dirty::Tagged`]
+    /// terminates while writers continue. Returns whether any are.
     pub fn tag_for_writeback(&self, bytes: Range<u64>) -> bool {
         let Some((first, last)) = pages_of(&bytes) else { return false };
         let mut tree = sync::lock(&self.inner.tree);
@@ -272,9 +280,10 @@ impl Mapping {
         any
     }
 
-    /// Takes the first run of neighbouring dirty blocks that touch the range, at most `max_bytes` (but at least one block), to be
-    /// written. `None`: nothing is dirty there. Waits for writers of the first folio only: a run ends before a folio
-    /// that is locked.
+    /// Takes the first run of adjacent dirty blocks that overlap the range for writing: at most
+    /// `max_bytes`, but at least one block. Returns `None` if nothing is dirty there.
+    ///
+    /// Waits for writers of the first folio only: the run ends before any other locked folio.
     pub fn start_writeback(&self, bytes: Range<u64>, max_bytes: u64, which: Dirty) -> Option<WritebackRun> {
         let inner = &self.inner;
         let (first, last) = pages_of(&bytes)?;
@@ -296,7 +305,8 @@ impl Mapping {
             if pieces.is_empty() {
                 return None;
             }
-            // Waiting for a lock while holding others could meet a writer who does the same the other way round.
+            // Waiting for a lock while holding others could deadlock with a writer that does the
+            // same in reverse.
             for (number, (piece, folio)) in pieces.iter_mut().zip(folios).enumerate() {
                 piece.folio = if number == 0 { folio.into_read() } else { folio.try_read() };
                 if piece.folio.is_none() {
@@ -309,7 +319,7 @@ impl Mapping {
                 drop(tree);
                 continue;
             }
-            // Locks are given back after the tree's.
+            // Content locks are released after the tree's.
             let given_back: Vec<Piece> = pieces.drain(still..).collect();
             for piece in &pieces {
                 inner.begin(&mut tree, piece);
@@ -322,7 +332,8 @@ impl Mapping {
         }
     }
 
-    /// Whether a piece is locked, in this mapping, and its blocks all dirty still. The tree is locked.
+    /// Returns whether a piece is locked, in this mapping, and its blocks all still dirty. The tree
+    /// is locked.
     fn still_dirty(&self, piece: &Piece) -> bool {
         let Some(guard) = &piece.folio else { return false };
         let record = guard.folio().record();
@@ -334,7 +345,7 @@ impl Mapping {
                 .all(|(word, mask, _)| word.load(Relaxed) & mask == mask)
     }
 
-    /// Waits until nothing in the range is being written that was when this was called.
+    /// Waits until all writeback in the range that was under way at the call has ended.
     pub fn wait_writeback(&self, bytes: Range<u64>) {
         let Some((mut next, last)) = pages_of(&bytes) else { return };
         while next <= last {
@@ -350,7 +361,7 @@ impl Mapping {
 }
 
 impl MappingInner {
-    /// A piece's blocks go from dirty to writeback. The tree is locked, and the folio shared.
+    /// Moves a piece's blocks from dirty to writeback. The tree is locked, and the folio shared.
     fn begin(&self, tree: &mut XArray, piece: &Piece) {
         let folio = piece.guard().folio();
         self.clean_in_tree(tree, folio, piece.blocks.clone());
@@ -362,7 +373,8 @@ impl MappingInner {
         self.shared.writeback.fetch_add(piece_bytes(piece), Relaxed);
     }
 
-    /// A piece has been written, or could not be. The tree is locked, and the folio shared.
+    /// Ends the writeback of a piece, successful or failed. The tree is locked, and the folio
+    /// shared.
     fn end(&self, tree: &mut XArray, piece: &Piece, failed: bool) {
         let folio = piece.guard().folio();
         let record = folio.record();
@@ -390,8 +402,8 @@ fn run_of(pieces: &[Piece]) -> Option<Range<u64>> {
     Some(start..(last.first + u64::from(last.blocks.end)) << PAGE_SHIFT)
 }
 
-/// Neighbouring blocks that are being written. They cannot change until this ends; they can be read. Dropped without
-/// [`WritebackRun::finish`], they have not been written and are dirty again.
+/// Adjacent blocks under writeback. They can be read but not changed until it ends. Dropping the
+/// run without [`WritebackRun::finish`] counts as failure: the blocks are dirty again.
 #[derive(Debug)]
 pub struct WritebackRun {
     mapping: Arc<MappingInner>,
@@ -401,12 +413,12 @@ pub struct WritebackRun {
 }
 
 impl WritebackRun {
-    /// Bytes of the file; both ends are multiples of 4 KiB.
+    /// Returns the range in bytes of the file; both ends are multiples of 4 KiB.
     pub fn range(&self) -> Range<u64> {
         self.range.clone()
     }
 
-    /// The contents, in order, a slice for each folio.
+    /// Returns the contents in order, one slice per folio.
     pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
         self.pieces.iter().map(|piece| {
             let bytes = piece.blocks.start as usize * PAGE_SIZE..piece.blocks.end as usize * PAGE_SIZE;
@@ -414,17 +426,17 @@ impl WritebackRun {
         })
     }
 
-    /// The folios, in order.
+    /// Returns the folios in order.
     pub fn folios(&self) -> impl Iterator<Item = &Folio> {
         self.pieces.iter().map(|piece| piece.guard().folio())
     }
 
-    /// They have been written.
+    /// Ends the writeback: the blocks have been written.
     pub fn finish(mut self) {
         self.end(false);
     }
 
-    /// They could not be written, and are dirty again.
+    /// Ends the writeback: the blocks could not be written and are dirty again.
     pub fn fail(mut self) {
         self.end(true);
     }

@@ -1,12 +1,17 @@
-//! The lists of folios by age: active and inactive, in shards.
+//! The LRU lists of folios, active and inactive, in shards.
 //!
-//! Owns the links in the records and the counts of pages. A new folio goes to the head of the inactive list, one that
-//! comes back soon after its eviction to the active one's; what to do at the tails is reclaim's. A hit touches no list.
+//! Owns the links in the records and the counts of pages. A new folio goes to the head of the
+//! inactive list, or of the active one if it comes back soon after its eviction. Reclaim decides
+//! what happens at the tails. A hit touches no list.
 //!
-//! A folio is in the shard of its memory: stretches of [`STRETCH`] pages belong to the shards by turns, so that each shard
-//! has its part of whatever is in the cache, old and new, and reclaim, which goes round them, takes the oldest about as one
-//! list would. A cache of few stretches has one shard. Shards' locks are leaves; nobody holds two. Kernel
-//! counterpart: `struct lruvec`, one for each node and memory cgroup.
+//! The shard of a folio follows from its address: stretches of [`STRETCH`] pages are assigned to
+//! shards in turn. So each shard holds a proportional part of all pages, old and new. Reclaim
+//! visits the shards in turn and evicts in about the order of a single list. A cache with few
+//! stretches has one shard.
+//!
+//! **Locks**: shards' locks are leaves, and no thread holds two.
+//!
+//! Kernel counterpart: `struct lruvec`, one for each node and memory cgroup.
 
 use crate::folio::arena::Arena;
 use crate::folio::record::{NONE, Record, flag};
@@ -15,26 +20,26 @@ use crate::sync::{self, Mutex, MutexGuard, Padded};
 use std::sync::atomic::AtomicU32;
 use std::sync::atomic::Ordering::Relaxed;
 
-/// Pages that belong to a shard together; no smaller than the largest folio.
+/// Consecutive pages that belong to one shard; at least the largest folio.
 #[cfg(not(feature = "shuttle"))]
 pub(crate) const STRETCH: u32 = 1 << crate::MAX_ORDER;
-/// The same where caches are tiny, so that these have shards too.
+/// Smaller under shuttle, so that its tiny caches have several shards.
 #[cfg(feature = "shuttle")]
 pub(crate) const STRETCH: u32 = 8;
-/// Stretches that each shard has at least, so that shards are of about one size.
+/// Smallest number of stretches per shard, so that shards have about the same size.
 const STRETCHES: u32 = 2;
-/// Shards at most.
+/// Largest number of shards.
 const SHARDS: u32 = 8;
 
 /// The lists of a cache.
 pub(crate) struct Lrus {
     shards: Box<[Padded<Mutex<Lru>>]>,
-    /// Where reclaim looks next.
+    /// The shard at which the next evictor starts.
     turn: Padded<AtomicU32>,
 }
 
 impl Lrus {
-    /// Of a cache of at most `pages`.
+    /// Creates the lists for a cache of at most `pages`.
     pub fn new(pages: u32) -> Self {
         let wanted = (pages / STRETCH / STRETCHES).clamp(1, SHARDS);
         let shards = 1 << wanted.ilog2();
@@ -44,27 +49,27 @@ impl Lrus {
         }
     }
 
-    /// How many shards there are: a power of two.
+    /// Returns the number of shards, a power of two.
     pub fn shards(&self) -> u32 {
         self.shards.len() as u32
     }
 
-    /// The shard of a folio, locked.
+    /// Locks the shard of a folio.
     pub fn lock_of(&self, record: &Record) -> MutexGuard<'_, Lru> {
         self.lock(record.id / STRETCH)
     }
 
-    /// A shard, locked; numbers go round.
+    /// Locks a shard; numbers wrap around.
     pub fn lock(&self, number: u32) -> MutexGuard<'_, Lru> {
         sync::lock(&self.shards[(number & (self.shards() - 1)) as usize])
     }
 
-    /// The shard to begin with for who evicts next.
+    /// Returns the shard at which the next evictor starts.
     pub fn next_turn(&self) -> u32 {
         self.turn.fetch_add(1, Relaxed)
     }
 
-    /// Pages and folios on both lists of all shards, one shard after the other.
+    /// Returns the pages on each list and the folios on both, summed over the shards one by one.
     pub fn count(&self) -> ([u64; 2], u64) {
         let (mut pages, mut folios) = ([0; 2], 0);
         for number in 0..self.shards() {
@@ -76,7 +81,7 @@ impl Lrus {
     }
 }
 
-/// Which list.
+/// One of a shard's two lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum List {
     Inactive = 0,
@@ -87,11 +92,11 @@ pub(crate) enum List {
 pub(crate) struct Lru {
     head: [u32; 2],
     tail: [u32; 2],
-    /// 4 KiB pages on each.
+    /// Number of 4 KiB pages on each list.
     pub pages: [u64; 2],
-    /// Pages that came back early and wait for room on the active list.
+    /// Number of refaulted pages for which the active list still has to shrink.
     pub pressure: u64,
-    /// Folios on each.
+    /// Number of folios on each list.
     folios: [u64; 2],
 }
 
@@ -100,18 +105,18 @@ impl Lru {
         Self { head: [NONE; 2], tail: [NONE; 2], pages: [0; 2], pressure: 0, folios: [0; 2] }
     }
 
-    /// Folios on both.
+    /// Returns the number of folios on both lists.
     pub fn folios(&self) -> u64 {
         self.folios.iter().sum()
     }
 
-    /// The oldest folio of a list.
+    /// Returns the oldest folio of a list.
     pub fn tail<'a>(&self, arena: &'a Arena, list: List) -> Option<&'a Record> {
         let id = self.tail[list as usize];
         (id != NONE).then(|| arena.record(id))
     }
 
-    /// Begins to load the folio that was added to a list after this one.
+    /// Starts loading the record of the folio that was added to a list after this one.
     pub fn prefetch_before(&self, arena: &Arena, record: &Record) {
         let id = record.previous.load(Relaxed);
         if id != NONE {
@@ -119,7 +124,7 @@ impl Lru {
         }
     }
 
-    /// The list that a folio is on.
+    /// Returns the list that a folio is on.
     pub fn list_of(&self, record: &Record) -> List {
         if record.has(flag::ACTIVE) { List::Active } else { List::Inactive }
     }
@@ -130,14 +135,14 @@ impl Lru {
         record.set(flag::LRU);
     }
 
-    /// Takes a folio off its list. The caller has a reference, or has taken the last.
+    /// Takes a folio off its list. The caller has a reference, or dropped the last.
     pub fn remove(&mut self, arena: &Arena, record: &Record) {
         self.unlink(arena, record);
         record.clear(flag::LRU);
     }
 
-    /// Moves a folio to the head of a list. It may be about to be freed: then whoever frees it looks, without the lock,
-    /// whether it is on a list, and must see that it is.
+    /// Moves a folio to the head of a list. LRU stays set throughout: a thread that frees the folio
+    /// concurrently tests the flag without the lock and must see it.
     pub fn rotate(&mut self, arena: &Arena, record: &Record, to: List) {
         self.unlink(arena, record);
         self.link(arena, record, to);
@@ -185,20 +190,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn shards_have_stretches_by_turns() {
+    fn stretches_alternate_between_shards() {
         let pages = 16 * STRETCH;
         let arena = Arena::new(pages, false);
         let lrus = Lrus::new(pages);
         assert_eq!(lrus.shards(), 8);
         for _ in 0..pages {
-            let (id, _) = arena.allocate(0).expect("there are as many");
+            let (id, _) = arena.allocate(0).expect("the arena has enough pages");
             let record = arena.record(id);
             lrus.lock_of(record).add(&arena, record, List::Inactive);
         }
         assert_eq!(lrus.count(), ([u64::from(pages), 0], u64::from(pages)));
         for shard in 0..8 {
             assert_eq!(lrus.lock(shard).pages[0], u64::from(pages / 8));
-            assert_eq!(lrus.lock(shard + 8).folios(), u64::from(pages / 8), "numbers go round");
+            assert_eq!(lrus.lock(shard + 8).folios(), u64::from(pages / 8), "numbers wrap around");
         }
     }
 

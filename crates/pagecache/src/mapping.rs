@@ -1,18 +1,21 @@
 //! A file's pages.
 //!
-//! Owns a file's tree and how folios are found in it and put into it. A look-up takes no lock: it reads the tree as it may be
-//! changing, takes a reference to what it found and asks the folio whether it is the right one. Only when that fails does it look again
-//! under the tree's lock, so that "nothing there" is the truth. An insertion allocates first, then looks and inserts
-//! in one walk under the lock.
+//! Owns a file's tree, and lookup and insertion in it.
 //!
-//! The kernel's counterparts are `struct address_space` and mm/filemap.c.
+//! - A lookup takes no lock. It reads the tree while others may change it, takes a reference to the
+//!   folio it finds, and then checks that this folio still covers the page. Only if that fails does
+//!   it repeat the lookup under the tree's lock, so that "not found" is reliable.
+//! - An insertion allocates first, then searches and inserts in one walk under the lock.
+//!
+//! Kernel counterpart: `struct address_space` and mm/filemap.c.
 
-use crate::cache::{CacheError, PageCache, Shared};
+use crate::charge::CacheError;
 use crate::folio::record::{Record, flag};
 use crate::folio::{Folio, FolioFill};
 use crate::reclaim;
+use crate::shared::{MappingInner, Shared};
 use crate::sync::{self, Mutex, Padded};
-use crate::xarray::{Entry, Found, InsertError, NodePool, Reader, XArray};
+use crate::xarray::{Entry, Found, InsertError, NodePool, XArray};
 use crate::{MAX_ORDER, PAGE_SHIFT, PAGE_SIZE};
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,34 +25,21 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 /// The last page that a file can have.
 pub(crate) const LAST_INDEX: u64 = u64::MAX >> PAGE_SHIFT;
 
-/// What [`Mapping::get_or_insert`] found or made.
+/// The result of [`Mapping::get_or_insert`].
 #[derive(Debug)]
 pub enum Lookup {
-    /// A folio is there; it may still be being filled by another.
+    /// The folio exists. Another thread may still be filling it.
     Present(Folio),
-    /// There was none: fill this.
+    /// There was no folio: the caller fills this one.
     Vacant(FolioFill),
 }
 
-/// The pages of one file. Dropped, all of them go, dirty or not.
+/// The pages of one file. Dropping the mapping drops all its folios, dirty or not.
 pub struct Mapping {
     pub(crate) inner: Arc<MappingInner>,
 }
 
-/// What guards keep of a mapping.
-pub(crate) struct MappingInner {
-    pub shared: Arc<Shared>,
-    pub id: u64,
-    pub host: u64,
-    pub reader: Reader,
-    /// Apart from what a look-up reads.
-    pub tree: Padded<Mutex<XArray>>,
-    /// Folios in the tree; changed with it locked.
-    pub folios: Padded<PlainU64>,
-    pub dirty: PlainU64,
-}
-
-/// Why a folio found no place.
+/// The reason why a new folio could not be inserted.
 enum Misplaced {
     /// This item is in the way; here is its folio.
     Occupied(Found, Folio),
@@ -73,28 +63,25 @@ impl Mapping {
         Self { inner }
     }
 
-    /// The caller's own name for the file.
+    /// Returns the caller's identifier for the file.
     pub fn host(&self) -> u64 {
         self.inner.host
     }
 
-    /// The cache.
-    pub fn cache(&self) -> PageCache {
-        PageCache::from_shared(Arc::clone(&self.inner.shared))
-    }
-
-    /// Folios in the cache.
+    /// Returns the number of the file's folios in the cache.
     pub fn folios(&self) -> u64 {
         self.inner.folios.load(Relaxed)
     }
 
-    /// Whether no folio of this file is in the cache.
+    /// Returns whether the cache holds no folio of this file.
     pub fn is_empty(&self) -> bool {
         self.folios() == 0
     }
 
-    /// The folio that covers page `index`, up to date or being filled. Counts as an access, by which the working set is
-    /// known: a reader that goes on within a folio uses [`Mapping::peek`].
+    /// Returns the folio that covers page `index`, up to date or being filled.
+    ///
+    /// Counts as an access, and accesses determine the working set. A reader that continues within
+    /// a folio calls [`Mapping::peek`] instead.
     #[inline]
     pub fn get(&self, index: u64) -> Option<Folio> {
         let found = self.inner.find(index);
@@ -102,20 +89,24 @@ impl Mapping {
         found
     }
 
-    /// [`Mapping::get`] that is no access.
+    /// [`Mapping::get`] without counting an access.
     #[inline]
     pub fn peek(&self, index: u64) -> Option<Folio> {
         self.inner.find(index)
     }
 
-    /// Copies bytes from `offset` on, as far as they are in the cache and up to date without a gap; gives how many. Waits
-    /// for folios being filled. Counts as an access to each folio. Knows nothing of the file's size.
+    /// Copies cached bytes from `offset` on into `out` up to the first gap or folio that is not up
+    /// to date. Returns the number of bytes copied.
+    ///
+    /// Waits for folios being filled. Counts as an access to each folio. Does not know the file's
+    /// size.
     pub fn read(&self, offset: u64, out: &mut [u8]) -> usize {
         self.read_by(offset, out, MappingInner::find)
     }
 
-    /// [`Mapping::read`] that never waits for who changes the file's pages, and for that may stop at one that is there:
-    /// for who goes on with [`Mapping::insert`], which is sure.
+    /// [`Mapping::read`] that never waits for a thread that changes the file's tree. It may
+    /// therefore stop at a page that is cached. Callers continue with [`Mapping::insert`], which
+    /// finds it.
     pub fn read_found(&self, offset: u64, out: &mut [u8]) -> usize {
         self.read_by(offset, out, MappingInner::find_unlocked)
     }
@@ -137,14 +128,16 @@ impl Mapping {
         done
     }
 
-    /// The folio that covers page `index`, or a new one to be filled. `order` is a hint: a new folio covers the index, is aligned and of
-    /// that order or, where others or memory are in the way, smaller.
+    /// Returns the folio that covers page `index`, or a new one for the caller to fill.
+    ///
+    /// `order` is a hint. A new folio covers `index` and is aligned. It has that order, or a
+    /// smaller one where neighbours or memory are in the way.
     ///
     /// # Errors
-    /// The cache is full and nothing can be evicted, see [`CacheError`].
+    /// Fails if the cache is full and nothing can be evicted, see [`CacheError`].
     ///
     /// # Panics
-    /// With an index that no file has (2^52 and above).
+    /// If `index` is 2^52 or above: no file has such a page.
     pub fn get_or_insert(&self, index: u64, order: u8) -> Result<Lookup, CacheError> {
         if let Some(folio) = self.inner.find_unlocked(index) {
             folio.record().accessed();
@@ -153,13 +146,13 @@ impl Mapping {
         self.insert(index, order)
     }
 
-    /// [`Mapping::get_or_insert`] by who has just looked, and found nothing.
+    /// [`Mapping::get_or_insert`] for a caller that has just looked and found nothing.
     ///
     /// # Errors
-    /// As [`Mapping::get_or_insert`].
+    /// See [`Mapping::get_or_insert`].
     ///
     /// # Panics
-    /// As [`Mapping::get_or_insert`].
+    /// See [`Mapping::get_or_insert`].
     pub fn insert(&self, index: u64, order: u8) -> Result<Lookup, CacheError> {
         assert!(index <= LAST_INDEX, "a file has no page {index}");
         let inner = &self.inner;
@@ -175,7 +168,7 @@ impl Mapping {
                         folio.record().accessed();
                         return Ok(Lookup::Present(folio));
                     }
-                    // The block around the index that leaves this item out.
+                    // Shrink to the aligned block around the index that excludes this item.
                     while order > 0 && index >> order == nearest(found, index) >> order {
                         order -= 1;
                     }
@@ -185,14 +178,18 @@ impl Mapping {
         }
     }
 
-    /// Makes new folios for all pages of the range that have none, in ascending order, and adds them to `fills`; no access. `order` is
-    /// a hint: they are as large as that, alignment, neighbours and memory allow, and never reach out of the range.
+    /// Creates folios for all missing pages of the range, in ascending order, and appends them to
+    /// `fills`. Does not count as an access.
+    ///
+    /// `order` is a hint. Folios are as large as it, alignment, neighbours and memory allow, and
+    /// never extend beyond the range.
     ///
     /// # Errors
-    /// The cache is full and nothing can be evicted. `fills` holds what could be made.
+    /// Fails if the cache is full and nothing can be evicted. `fills` then holds the folios created
+    /// so far.
     ///
     /// # Panics
-    /// With a range that no file has (beyond 2^52).
+    /// If the range extends beyond page 2^52.
     pub fn insert_range(
         &self,
         pages: Range<u64>,
@@ -216,7 +213,7 @@ impl Mapping {
                     fills.push(fill);
                     next = hole + pages;
                 }
-                // Another was quicker: look again from here.
+                // Another thread inserted a folio first: look again from here.
                 Err(Misplaced::Occupied(..)) => next = hole,
                 Err(Misplaced::Failed(error)) => return Err(error),
             }
@@ -225,7 +222,7 @@ impl Mapping {
     }
 }
 
-/// The page of the item that is nearest to `index`, which it does not cover.
+/// Returns the page of `item` nearest to `index`, which the item does not cover.
 fn nearest(item: Found, index: u64) -> u64 {
     if item.index > index { item.index } else { item.last() }
 }
@@ -249,7 +246,7 @@ impl MappingInner {
         self.find_unlocked(index).or_else(|| self.find_locked(index))
     }
 
-    /// Looks up beside whatever changes the tree; may miss what is there.
+    /// Looks up without the tree's lock. May miss a folio that is there.
     #[inline]
     fn find_unlocked(&self, index: u64) -> Option<Folio> {
         let Some(Entry::Item(id)) = self.reader.load(index) else { return None };
@@ -264,8 +261,8 @@ impl MappingInner {
         here.then_some(folio)
     }
 
-    /// Begins to load bytes of the file, if they lie in a folio of one page: by its number alone, while its record is still
-    /// on its way too.
+    /// Starts loading bytes of the file into the processor's caches. Assumes a folio of one page,
+    /// so that the address follows from the page's number while the record is still loading.
     #[inline]
     fn prefetch(&self, position: u64) {
         if let Some(Entry::Item(id)) = self.reader.load(position >> PAGE_SHIFT) {
@@ -280,22 +277,22 @@ impl MappingInner {
         found.entry.is_item().then(|| self.folio(found))
     }
 
-    /// The folio of an item; the tree is locked.
+    /// Returns the folio of an item, with a new reference. The tree is locked.
     pub fn folio(&self, item: Found) -> Folio {
         let record = self.shared.arena.record(item.entry.payload() as u32);
-        // While the tree is locked, its own reference cannot go.
+        // The tree is locked, so its own reference cannot go away.
         assert!(record.try_get(), "a folio in the tree has a reference");
         // SAFETY: `try_get` has just counted this reference.
         unsafe { Folio::from_counted(record, &self.shared) }
     }
 
-    /// Puts a new folio into the tree, or frees it.
+    /// Inserts a new folio into the tree, or frees it.
     fn place(&self, record: &Record, first: u64) -> Result<FolioFill, Misplaced> {
         let mut preload = self.shared.pool.preload(0);
         let entry = Entry::Item(u64::from(record.id));
         let inserted = loop {
             let mut tree = sync::lock(&self.tree);
-            // Before it can be found, so that whoever finds it sees where it belongs.
+            // Set both before the folio can be found, so that a lookup sees which page it covers.
             record.index.store(first, Release);
             record.mapping.store(self.id, Release);
             match tree.try_insert(first, record.order(), entry, self.shared.options.insert, &mut preload) {
@@ -328,36 +325,37 @@ impl MappingInner {
             counts.splits.fetch_add(1, Relaxed);
         }
         reclaim::join(&self.shared, record, inserted.shadow.map(|shadow| shadow.entry.payload()));
-        // SAFETY: of the two references that the folio came with, one is the tree's now and this is the other.
+        // SAFETY: the folio came with two references. The tree owns one now and this handle the
+        // other.
         let folio = unsafe { Folio::from_counted(record, &self.shared) };
         Ok(FolioFill::new(folio))
     }
 
-    /// Takes a clean folio out of the tree whose references have been frozen; its memory is the caller's.
+    /// Removes a clean folio with frozen references from the tree. The caller owns its memory then.
     pub fn take_frozen(&self, tree: &mut XArray, record: &Record) {
         tree.erase(record.index.load(Acquire));
         self.left(record);
     }
 
-    /// A folio has left the tree, which is locked.
+    /// Updates record and count after a folio left the tree, which is locked.
     pub fn left(&self, record: &Record) {
         record.mapping.store(0, Release);
         self.add_folios(-1);
     }
 
-    /// Changes the number of folios; the tree is locked, so that nobody else does.
+    /// Changes the number of folios. The tree is locked, so no other thread does.
     pub fn add_folios(&self, more: i64) {
         self.folios.store(self.folios.load(Relaxed).wrapping_add_signed(more), Relaxed);
     }
 
-    /// Takes a folio out of the tree, if it is still there; it leaves no shadow and is no longer dirty. The caller holds its
-    /// content lock, or the mapping is going away.
+    /// Removes a folio from the tree if it is still there. It leaves no shadow and is no longer
+    /// dirty. The caller holds its content lock, or the mapping is being dropped.
     pub fn detach(&self, folio: &Folio) -> bool {
         let mut tree = sync::lock(&self.tree);
         self.detach_locked(&mut tree, folio)
     }
 
-    /// [`MappingInner::detach`] with the tree locked.
+    /// [`MappingInner::detach`] with the tree already locked.
     pub fn detach_locked(&self, tree: &mut XArray, folio: &Folio) -> bool {
         let record = folio.record();
         if record.mapping.load(Acquire) != self.id {
@@ -366,20 +364,15 @@ impl MappingInner {
         tree.erase(folio.index());
         self.clean(folio, 0..record.pages() as u32);
         if record.has(flag::WRITEBACK) {
-            // A run goes on with a folio that is in no mapping any more; nobody need wait for it.
+            // A writeback run continues with a folio that is in no mapping; nobody needs to wait
+            // for it.
             record.end_writeback(&self.shared.waits);
         }
         self.left(record);
-        // SAFETY: this is the tree's reference, which goes with the entry. The caller's handle keeps the folio.
+        // SAFETY: the entry owned this reference and is gone. The caller's handle keeps the folio
+        // alive.
         drop(unsafe { Folio::from_counted(record, &self.shared) });
         true
-    }
-}
-
-impl Shared {
-    /// The mapping of this number, if it still lives.
-    pub(crate) fn mapping_by_id(&self, id: u64) -> Option<Arc<MappingInner>> {
-        sync::lock(&self.mappings).get(&id)?.upgrade()
     }
 }
 
@@ -409,12 +402,6 @@ impl std::fmt::Debug for Mapping {
             .field("host", &self.host())
             .field("folios", &self.folios())
             .finish_non_exhaustive()
-    }
-}
-
-impl std::fmt::Debug for MappingInner {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("MappingInner").field("host", &self.host).finish_non_exhaustive()
     }
 }
 

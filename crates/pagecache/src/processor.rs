@@ -1,28 +1,29 @@
-//! What the processor is told about its caches: what comes next, and what is not needed soon.
+//! Hints to the processor's caches: prefetches, and copies that bypass them.
 //!
-//! Owns no state. Everything here changes when memory is moved, never what a program sees; where the processor has no such
-//! instructions (or Miri runs) it is nothing, or a plain copy.
+//! Owns no state. Nothing here changes results, only the time at which memory is moved. On
+//! processors without these instructions, and under Miri, a hint is a no-op and a copy a plain
+//! copy.
 
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 use std::arch::x86_64::{__m128i, _MM_HINT_T0, _mm_loadu_si128, _mm_prefetch, _mm_sfence, _mm_stream_si128};
 use std::ptr::NonNull;
 
-/// Bytes that one step of a copy past the caches moves: a cache line.
+/// Bytes copied per step: a cache line.
 #[cfg(all(target_arch = "x86_64", not(miri)))]
 const LINE: usize = 64;
 
-/// Begins to load a value that will be looked at soon.
+/// Starts loading a value that will be used soon.
 #[inline(always)]
 pub(crate) fn prefetch<T>(value: &T) {
     prefetch_address(NonNull::from(value).cast());
 }
 
-/// Begins to load the cache line of an address.
+/// Starts loading the cache line at an address.
 #[inline(always)]
 pub(crate) fn prefetch_address(address: NonNull<u8>) {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
-    // SAFETY: a prefetch, of whatever address, reads nothing that a program could tell, and never faults; SSE is part of
-    // x86-64.
+    // SAFETY: a prefetch of any address has no architectural effect and never faults. SSE is part
+    // of x86-64.
     unsafe {
         _mm_prefetch::<_MM_HINT_T0>(address.as_ptr().cast_const().cast());
     }
@@ -30,26 +31,27 @@ pub(crate) fn prefetch_address(address: NonNull<u8>) {
     let _ = address;
 }
 
-/// Copies bytes to memory that lies in no near cache and is not read soon: what lies there need not be loaded first, and
-/// nothing that is in the caches has to leave them.
+/// Copies bytes to memory that is probably uncached and not read soon. The copy neither loads the
+/// old contents first nor evicts other cache lines.
 ///
 /// # Panics
-/// When the lengths differ.
+/// If the lengths differ.
 pub(crate) fn copy_past_caches(to: &mut [u8], from: &[u8]) {
     assert_eq!(to.len(), from.len());
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     if to.as_ptr().addr().is_multiple_of(LINE) && to.len().is_multiple_of(LINE) {
         for (to, from) in to.chunks_exact_mut(LINE).zip(from.chunks_exact(LINE)) {
             for at in (0..LINE).step_by(size_of::<__m128i>()) {
-                // SAFETY: both are `LINE` bytes long, of which `at` is a multiple of 16 inside; the target is aligned to
-                // `LINE`; SSE2 is part of x86-64.
+                // SAFETY: both slices have `LINE` bytes, and `at` is a multiple of 16 below that.
+                // The target is aligned to `LINE`. SSE2 is part of x86-64.
                 unsafe {
                     let value = _mm_loadu_si128(from.as_ptr().add(at).cast());
                     _mm_stream_si128(to.as_mut_ptr().add(at).cast(), value);
                 }
             }
         }
-        // Such stores are ordered with no others, not even by a lock that is released: whoever reads next must see them.
+        // Non-temporal stores are not ordered by the release of a lock: fence them, so that the
+        // next reader sees them.
         // SAFETY: SSE is part of x86-64.
         unsafe { _mm_sfence() };
         return;
@@ -62,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_past_the_caches_is_a_copy() {
+    fn copy_past_caches_copies_all_bytes() {
         let from: Vec<u8> = (0..8192u32).map(|byte| (byte * 7 + byte / 256) as u8).collect();
         let mut to = vec![0; 8192 + 64];
         for (skip, start, length) in

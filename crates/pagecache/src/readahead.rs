@@ -1,57 +1,63 @@
-//! Readahead: what to read before it is asked for.
+//! Readahead: which pages to read before a reader requests them.
 //!
-//! Owns the window of one open file. A reader that goes on where it stopped, or begins at the start of the file, is taken
-//! for sequential: the window begins at four times what it asked for and doubles to the maximum. When the reader comes
-//! into the last part of the window (the marker), the next window is asked for, so that it is there in time. A
-//! reader that jumps gets what it asked for and nothing more. Folios grow with the window.
+//! Owns the readahead window of one open file.
+//! - A reader that continues where it stopped, or starts at the beginning of the file, is taken to
+//!   be sequential. Its first window is four times its request, and each next window doubles up to
+//!   the maximum.
+//! - When the reader reaches the marker in the last part of the window, it requests the next
+//!   window, which is then ready in time.
+//! - A reader that jumps gets only the pages it requested.
+//! - Folios grow with the window.
 //!
-//! Pure logic: it knows of no cache. The kernel's counterpart is mm/readahead.c.
+//! Pure logic: knows no cache. Kernel counterpart: mm/readahead.c.
 
 use crate::MAX_ORDER;
 use std::ops::Range;
 
-/// What to read.
+/// A range of pages to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReadaheadRequest {
-    /// Pages, cut at the end of the file; what of them is in the cache already need not be read.
+    /// The pages, cut at the end of the file. Pages that are already cached need not be read.
     pub pages: Range<u64>,
-    /// Order for the new folios, a hint for [`crate::Mapping::insert_range`].
+    /// Order of the new folios, a hint for [`crate::Mapping::insert_range`].
     pub order: u8,
-    /// Whether nobody waits for these pages yet.
+    /// Whether no reader waits for these pages yet.
     pub asynchronous: bool,
 }
 
 /// The readahead state of an open file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Readahead {
-    /// The window that was asked for last.
+    /// The last window requested.
     window: Range<u64>,
-    /// From this page of the window on, the next window is asked for.
+    /// Page of the window at which the reader requests the next window.
     marker: u64,
-    /// Where the last access ended.
+    /// End of the last access.
     position: u64,
     maximum: u64,
     order: u8,
 }
 
 impl Readahead {
-    /// Pages of the default maximum: 2 MiB.
+    /// Default maximum in pages: 2 MiB.
     pub const DEFAULT_MAXIMUM: u64 = 512;
 
-    /// The state of a file just opened. `maximum` (pages) bounds the window; 0 turns readahead off.
+    /// Creates the state of a newly opened file. `maximum` (pages) bounds the window; 0 turns
+    /// readahead off.
     pub fn new(maximum: u64) -> Self {
         Self { window: 0..0, marker: u64::MAX, position: 0, maximum, order: 0 }
     }
 
-    /// Notes that `pages` are being read, of a file of `file_pages` pages; `missing` says that not all of them are in the
-    /// cache. Gives what to read: with `asynchronous` false it contains the missing pages, as far as the file has them.
+    /// Notes a read of `pages` from a file of `file_pages` pages. `missing` says that some of them
+    /// are not cached. Returns the pages to read. A request with `asynchronous` false contains the
+    /// missing pages, up to the end of the file.
     pub fn access(&mut self, pages: Range<u64>, missing: bool, file_pages: u64) -> Option<ReadaheadRequest> {
         let pages = pages.start..pages.end.min(file_pages);
         if pages.is_empty() {
             return None;
         }
         let asked = pages.end - pages.start;
-        // Within the last page of the access before, or right after it.
+        // Starts within the last page of the previous access, or right after it.
         let sequential = pages.start == self.position || pages.start + 1 == self.position;
         self.position = pages.end;
         if self.maximum == 0 {
@@ -65,12 +71,13 @@ impl Readahead {
             return None;
         }
         if !sequential {
-            // Random: the window is given up.
+            // Random access: give up the window.
             *self = Self { position: self.position, ..Self::new(self.maximum) };
             return Some(ReadaheadRequest { pages, order: 0, asynchronous: false });
         }
         if self.window.contains(&pages.start) || self.window.end == pages.start && !self.window.is_empty() {
-            // Sequential, but what was read ahead is gone or was never filled: go on from here with the next size.
+            // Sequential, but the pages read ahead were evicted or never filled: continue from here
+            // with the next size.
             let size = self.next_size().max(asked);
             return self.ask(pages.start..pages.start.saturating_add(size), pages.end, file_pages, false);
         }
@@ -79,7 +86,7 @@ impl Readahead {
         self.ask(pages.start..pages.start.saturating_add(size), pages.end, file_pages, false)
     }
 
-    /// The next window follows the last.
+    /// Requests the window that follows the last one.
     fn advance(&mut self, read_to: u64, file_pages: u64, asynchronous: bool) -> Option<ReadaheadRequest> {
         let start = self.window.end;
         let size = self.next_size();
@@ -108,9 +115,10 @@ impl Readahead {
         let order = self.order.min(largest);
         self.marker = match (window.end < file_pages, asynchronous) {
             (false, _) => u64::MAX,
-            // The whole window is ahead of the reader: ask for the next one when it is reached.
+            // The whole window is ahead of the reader: request the next one when the reader reaches
+            // it.
             (true, true) => window.start,
-            // Half of what is ahead of the reader.
+            // Half of the pages ahead of the reader.
             (true, false) => {
                 read_to.max(window.start) + (window.end - read_to.max(window.start).min(window.end)) / 2
             }
@@ -129,7 +137,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sequential_reader_gets_windows_that_double() {
+    fn sequential_reads_double_the_window() {
         let mut readahead = Readahead::new(64);
         let steps = [
             (0..1, true, request(0..4, 0, false)),
@@ -150,16 +158,16 @@ mod tests {
     }
 
     #[test]
-    fn random_accesses_read_nothing_ahead() {
+    fn random_reads_cause_no_readahead() {
         let mut readahead = Readahead::new(512);
         for page in [7, 1000, 3, 500_000, 12, 999_999] {
             assert_eq!(readahead.access(page..page + 1, true, 1 << 20), request(page..page + 1, 0, false));
         }
-        assert_eq!(readahead.access(77..78, false, 1 << 20), None, "a hit asks for nothing");
+        assert_eq!(readahead.access(77..78, false, 1 << 20), None, "a hit requests nothing");
     }
 
     #[test]
-    fn a_jump_gives_up_the_window() {
+    fn a_jump_resets_the_window() {
         let mut readahead = Readahead::new(64);
         assert_eq!(readahead.access(0..4, true, 1000), request(0..16, 0, false));
         assert_eq!(readahead.access(900..901, true, 1000), request(900..901, 0, false));
@@ -171,7 +179,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_the_file_cuts_and_ends_it() {
+    fn readahead_stops_at_the_end_of_the_file() {
         let mut readahead = Readahead::new(64);
         assert_eq!(readahead.access(0..2, true, 5), request(0..5, 0, false));
         assert_eq!(readahead.access(2..5, false, 5), None);
@@ -183,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_large_read_is_read_whole() {
+    fn a_read_above_the_maximum_is_requested_whole() {
         let mut readahead = Readahead::new(16);
         assert_eq!(readahead.access(0..100, true, 1000), request(0..100, 0, false));
         assert_eq!(readahead.access(100..200, true, 1000), request(100..200, 2, false));
@@ -201,14 +209,14 @@ mod tests {
     }
 
     #[test]
-    fn what_was_evicted_meanwhile_is_asked_for_again() {
+    fn evicted_pages_are_requested_again() {
         let mut readahead = Readahead::new(64);
         assert_eq!(readahead.access(0..4, true, 1000), request(0..16, 0, false));
         assert_eq!(readahead.access(4..8, true, 1000), request(4..36, 2, false));
     }
 
     #[test]
-    fn turned_off_it_asks_for_what_is_missing() {
+    fn disabled_readahead_requests_only_missing_pages() {
         let mut readahead = Readahead::new(0);
         assert_eq!(readahead.access(0..3, true, 1000), request(0..3, 0, false));
         assert_eq!(readahead.access(3..4, false, 1000), None);

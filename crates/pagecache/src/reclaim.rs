@@ -1,47 +1,50 @@
-//! Eviction: which folio goes, and what it leaves behind.
+//! Eviction: choosing folios to evict, and the shadows they leave behind.
 //!
-//! Owns the policy. A new folio is inactive. At the tail of the inactive list a folio that was accessed twice becomes active,
-//! one that cannot go (dirty, being written, in use) is passed over, and any other is evicted. It leaves a *shadow*
-//! in its mapping's tree: the time, on a clock that counts pages evicted and activated. When it is inserted again, the
-//! time since then is the *refault distance*: how many more inactive pages there would have had to be to keep it. If the active list is
-//! at least as long, the folio is worth more than what is there: it becomes active at once, and as much of
-//! the active list is looked at. Pages of a scan, seen once and never again, pass through the inactive list only.
+//! Owns the policy:
+//! - A new folio is inactive. At the tail of the inactive list, a folio accessed twice becomes
+//!   active. A folio that cannot be evicted (dirty, under writeback or in use) is rotated to the
+//!   head, and any other is evicted.
+//! - An evicted folio leaves a *shadow* in its mapping's tree: the time on a clock that counts
+//!   pages evicted and activated.
+//! - When the page is inserted again, the time since then is its *refault distance*: the number of
+//!   additional inactive pages that would have kept it cached. If the active list is at least that
+//!   long, the folio becomes active at once, and as many pages of the active list are examined for
+//!   deactivation.
+//! - Pages of a scan, accessed only once, pass through the inactive list alone.
 //!
-//! Shadows are bounded by their nodes: a node with nothing but shadows joins a queue, and when that is longer than an eighth of
-//! the cache's pages, the oldest is pruned. (A node with folios holds at most 63 shadows for each.) Nodes
-//! are charged like folios.
+//! **Invariant**: the queue of nodes that hold only shadows is at most an eighth of the cache's
+//! pages long; beyond that the oldest such node is pruned. A node that also holds folios has at
+//! most 63 shadows for each. Nodes are charged to the limit like folios.
 //!
-//! The kernel's counterparts are mm/vmscan.c and mm/workingset.c.
+//! Kernel counterpart: mm/vmscan.c and mm/workingset.c.
 
 use crate::PAGE_SHIFT;
-use crate::cache::Shared;
 use crate::folio::Folio;
 use crate::folio::record::{Record, flag};
 use crate::lru::{List, Lru};
-use crate::mapping::MappingInner;
+use crate::shared::{MappingInner, Shared};
 use crate::sync;
 use crate::xarray::XArray;
 use arrayvec::ArrayVec;
-use std::collections::VecDeque;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Folios evicted at a time.
+/// Largest number of folios in one eviction batch.
 const BATCH: usize = 32;
-/// Folios taken out of a file with its tree locked once.
+/// Largest number of folios removed from a file under one acquisition of its tree's lock.
 const AT_ONCE: usize = 8;
-/// Folios looked at with a shard of the lists locked.
+/// Largest number of folios examined under one acquisition of a shard's lock.
 const SCAN: u64 = 128;
-/// Bits of the clock that a shadow remembers.
+/// Number of bits of the clock that a shadow stores.
 const AGE_BITS: u32 = 60;
 
-/// What an evicted folio leaves.
+/// The value that an evicted folio leaves in the tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Shadow {
-    /// The clock when it left.
+    /// Clock value at eviction.
     age: u64,
-    /// Whether it had been the working set's.
+    /// Whether the folio belonged to the working set.
     workingset: bool,
 }
 
@@ -55,27 +58,16 @@ impl Shadow {
     }
 }
 
-/// Nodes that held nothing but shadows when they were noted: mapping and an index.
-pub(crate) struct ShadowNodes {
-    queue: VecDeque<(u64, u64)>,
-}
-
-impl ShadowNodes {
-    pub fn new() -> Self {
-        Self { queue: VecDeque::new() }
-    }
-}
-
-/// Evicts until at most `target` bytes are charged; false when that cannot be.
+/// Evicts until at most `target` bytes are charged. Returns false if that is impossible.
 pub(crate) fn shrink_to(shared: &Arc<Shared>, target: u64) -> bool {
     let shards = u64::from(shared.lru.shards());
-    // Looks since something was evicted: at folios, and at shards without any.
+    // Since the last eviction: folios examined, and consecutive shards found empty.
     let (mut fruitless, mut empty) = (0, 0);
     let mut press = false;
     let mut shard = None;
     while shared.bytes() > target {
         let number = *shard.get_or_insert_with(|| shared.lru.next_turn());
-        // All shards, one after the other, whatever others do.
+        // Visit the shards in turn, independently of other threads.
         shard = Some(number.wrapping_add(1));
         let (freed, scanned) = pass(shared, number, shared.bytes().saturating_sub(target), press);
         if freed {
@@ -85,21 +77,22 @@ pub(crate) fn shrink_to(shared: &Arc<Shared>, target: u64) -> bool {
         fruitless += scanned;
         empty = if scanned == 0 { empty + 1 } else { 0 };
         let folios = shared.lru.count().1;
-        // When all of the inactive lists has been looked at for nothing, the active ones must give.
+        // If a whole pass over the inactive lists freed nothing, deactivate folios of the active
+        // lists.
         press = fruitless > folios;
         if (empty >= shards || fruitless > 4 * folios + SCAN * shards) && !prune_shadow_nodes(shared, 0) {
             if shared.isolated.load(Acquire) == 0 {
                 return shared.bytes() <= target;
             }
-            // Others are evicting what is not on the lists now.
+            // Other threads are evicting the folios that are off the lists: let them finish.
             sync::relax();
         }
     }
     true
 }
 
-/// Looks at some folios of a shard and evicts what may go, about `want` bytes or a batch. Gives whether anything left, and
-/// how many were looked at. With `press`, the active list gives some.
+/// Examines folios of one shard and evicts about `want` bytes or a batch. Returns whether any folio
+/// was evicted, and the number examined. With `press`, also deactivates folios of the active list.
 fn pass(shared: &Arc<Shared>, shard: u32, want: u64, press: bool) -> (bool, u64) {
     let mut batch = ArrayVec::<Folio, BATCH>::new();
     let scanned = {
@@ -108,7 +101,7 @@ fn pass(shared: &Arc<Shared>, shard: u32, want: u64, press: bool) -> (bool, u64)
             lru.pressure = lru.pressure.max(BATCH as u64);
         }
         let mut scanned = deactivate(shared, &mut lru);
-        // A batch is evicted at a time, unless the cache is so small that this would be much of it.
+        // Evict a whole batch at a time, unless the shard is so small that this is much of it.
         let enough = (lru.folios() / 8 + 1).min(BATCH as u64) as usize;
         let mut bytes = 0;
         while scanned < SCAN && !batch.is_full() && (bytes < want || batch.len() < enough) {
@@ -139,7 +132,8 @@ fn pass(shared: &Arc<Shared>, shard: u32, want: u64, press: bool) -> (bool, u64)
     (!evicted.is_empty(), scanned)
 }
 
-/// Looks at the tail of the inactive list: the folio goes elsewhere, or is taken off to be evicted.
+/// Examines the tail of the inactive list: moves the folio to the head of a list, or takes it off
+/// the lists to be evicted.
 fn examine(shared: &Shared, lru: &mut Lru, record: &Record) -> Option<Folio> {
     let flags = record.flags.load(Acquire);
     if shared.options.working_set && flags & flag::HOT != 0 {
@@ -164,7 +158,8 @@ fn examine(shared: &Shared, lru: &mut Lru, record: &Record) -> Option<Folio> {
     Some(unsafe { Folio::from_counted(record, shared) })
 }
 
-/// Moves old folios of the active list to the inactive one, when that has become short or refaults press.
+/// Moves old folios from the active to the inactive list if the latter is short or refaults demand
+/// it. Returns the number examined.
 fn deactivate(shared: &Shared, lru: &mut Lru) -> u64 {
     let mut scanned = 0;
     while scanned < BATCH as u64 {
@@ -183,29 +178,29 @@ fn deactivate(shared: &Shared, lru: &mut Lru) -> u64 {
     scanned
 }
 
-/// Takes folios that have been taken off their lists out of their files; puts those back where that cannot be. Gives the
-/// records of the others, to which nobody refers any more, to be freed.
+/// Removes folios that are off the lists from their files, and puts those that cannot be removed
+/// back on a list. Returns the records of the others, unreferenced, for the caller to free.
 fn evict_all(shared: &Arc<Shared>, batch: ArrayVec<Folio, BATCH>) -> ArrayVec<NonNull<Record>, BATCH> {
     let mut evicted = ArrayVec::new();
-    // One step for all; that some may stay makes the clock a little fast.
+    // Advance the clock once for all. If some folios stay, the clock runs slightly fast.
     let mut age = shared.age.fetch_add(batch.iter().map(|folio| folio.record().pages()).sum(), Relaxed);
     let mut batch = batch.into_iter();
     let file_of = |folio: &Folio| folio.record().mapping.load(Acquire);
     while let Some(first) = batch.as_slice().first() {
         let id = file_of(first);
         let Some(mapping) = shared.mapping_by_id(id) else {
-            // Truncated meanwhile, or its mapping is going: it goes with its last user.
+            // The folio was truncated, or its mapping is being dropped. Its last user frees it.
             batch.next();
             continue;
         };
-        // Each lies somewhere else: what is waited for, is waited for by all at once and without the lock.
+        // The tree nodes are scattered in memory: load them in parallel, before taking the lock.
         for folio in batch.as_slice().iter().take(AT_ONCE).take_while(|folio| file_of(folio) == id) {
             mapping.reader.prefetch(folio.index());
         }
         let mut kept = ArrayVec::<Folio, AT_ONCE>::new();
         let mut only_shadows = ArrayVec::<u64, AT_ONCE>::new();
         let mut tree = sync::lock(&mapping.tree);
-        // With the tree locked, some of the same file.
+        // One acquisition of the tree's lock serves several folios of the same file.
         for _ in 0..AT_ONCE {
             if batch.as_slice().first().is_none_or(|folio| file_of(folio) != id) {
                 break;
@@ -235,8 +230,10 @@ fn evict_all(shared: &Arc<Shared>, batch: ArrayVec<Folio, BATCH>) -> ArrayVec<No
     evicted
 }
 
-/// Takes a folio out of its file, whose tree is locked, and leaves a shadow of that `age`; gives the folio back where that
-/// cannot be. Gives its record, and whether it left its node with nothing but shadows.
+/// Removes a folio from its file and leaves a shadow with this `age`. The tree is locked.
+///
+/// Returns the record, and whether the node now holds only shadows. Returns the folio if it cannot
+/// be evicted.
 fn evict(
     shared: &Shared,
     mapping: &MappingInner,
@@ -250,9 +247,9 @@ fn evict(
     }
     let index = folio.index();
     let record = NonNull::from(record);
-    // Its reference and the tree's are gone with the freezing.
+    // Freezing consumed its reference and the tree's.
     std::mem::forget(folio);
-    // SAFETY: the folio is ours alone now, and freed by the caller.
+    // SAFETY: no other thread can reach the folio now, and the caller frees it.
     let frozen = unsafe { record.as_ref() };
     if !shared.options.working_set {
         mapping.take_frozen(tree, frozen);
@@ -270,8 +267,8 @@ fn note_shadow_node(shared: &Arc<Shared>, mapping: u64, index: u64) {
     prune_shadow_nodes(shared, bound.max(16) as usize);
 }
 
-/// Prunes the oldest nodes that still hold nothing but shadows until the queue is no longer than `bound`. Gives
-/// whether a node went.
+/// Prunes the oldest queued nodes that still hold only shadows until the queue has at most `bound`
+/// entries. Returns whether a node was pruned.
 fn prune_shadow_nodes(shared: &Arc<Shared>, bound: usize) -> bool {
     let mut pruned = false;
     loop {
@@ -293,7 +290,7 @@ fn prune_shadow_nodes(shared: &Arc<Shared>, bound: usize) -> bool {
     }
 }
 
-/// Puts a folio that has been inserted on a list; where there was a shadow, by what that says.
+/// Puts a newly inserted folio on the list that its shadow, if any, selects.
 pub(crate) fn join(shared: &Shared, record: &Record, shadow: Option<u64>) {
     let mut lru = shared.lru.lock_of(record);
     let list = match shadow {
@@ -303,12 +300,12 @@ pub(crate) fn join(shared: &Shared, record: &Record, shadow: Option<u64>) {
     lru.add(&shared.arena, record, list);
 }
 
-/// A folio has been inserted where this shadow was: which list does it join?
+/// Returns the list for a folio that was inserted where this shadow was.
 fn refault(shared: &Shared, lru: &mut Lru, record: &Record, shadow: Shadow) -> List {
     let counts = shared.counters.here();
     counts.refaults.fetch_add(1, Relaxed);
     let distance = shared.age.load(Relaxed).wrapping_sub(shadow.age) & ((1 << AGE_BITS) - 1);
-    // The shard has its part of what is active.
+    // A shard holds its proportional part of the active pages.
     if distance > lru.pages[List::Active as usize] * u64::from(shared.lru.shards()) {
         return List::Inactive;
     }
@@ -324,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_shadow_remembers() {
+    fn shadow_payload_round_trips() {
         for age in [0, 1, (1 << AGE_BITS) - 1] {
             for workingset in [false, true] {
                 let shadow = Shadow { age, workingset };

@@ -1,40 +1,42 @@
-//! Truncating, punching holes, invalidating.
+//! Truncation, hole punching and invalidation.
 //!
-//! Owns how folios leave a file other than by eviction. A folio is locked first (so its fill, its readers and its writeback
-//! have ended), then taken out under the tree's lock if it is still there.
+//! Owns the removal of folios from a file, except by eviction. A folio is locked first, so that its
+//! fill, its readers and its writeback have ended. Then it is removed under the tree's lock if it
+//! is still there.
 
 use crate::PAGE_SHIFT;
 use crate::PAGE_SIZE;
-use crate::cache::Shared;
 use crate::dirty::pages_of;
 use crate::folio::record::flag;
 use crate::folio::{CONTENTS, Folio};
 use crate::mapping::{LAST_INDEX, Mapping};
+use crate::shared::Shared;
 use crate::sync;
 use crate::xarray::Found;
 use std::ops::Range;
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::Acquire;
 
-/// What [`Mapping::invalidate`] drops.
+/// The folios that [`Mapping::invalidate`] drops.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Invalidate {
-    /// Clean folios that nobody uses; waits for nothing.
+    /// Clean unused folios; waits for nothing.
     Clean,
-    /// Clean folios, and those whose dirty blocks all lie in the range: these changes are lost. Waits for users.
+    /// Clean folios, and dirty folios whose dirty blocks all lie in the range: those changes are
+    /// lost. Waits for users.
     All,
 }
 
-/// What [`Mapping::invalidate`] did.
+/// The result of [`Mapping::invalidate`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Invalidated {
-    /// Folios that have left.
+    /// Number of folios removed.
     pub dropped: u64,
-    /// Folios that touch the range and stay.
+    /// Number of folios that overlap the range and stay.
     pub kept: u64,
 }
 
-/// How a folio lies to a range.
+/// The part of a folio that lies in a range.
 enum Part {
     Whole,
     /// These bytes of it.
@@ -50,17 +52,19 @@ fn part_of(folio: &Folio, bytes: &Range<u64>) -> Part {
 }
 
 impl Mapping {
-    /// Cuts the file at byte `from`. Folios beyond leave, dirty or not, when their fill, readers and writeback have ended. The
-    /// folio that holds `from` stays and is zeroed from there; its blocks wholly beyond are clean afterwards. The
-    /// block with `from` itself does not become dirty by this.
+    /// Truncates the file at byte `from`.
+    ///
+    /// Folios beyond it are removed, dirty or not, once their fill, readers and writeback have
+    /// ended. The folio that contains `from` stays and is zeroed from there; its blocks wholly
+    /// beyond `from` become clean. The block with `from` itself is not marked dirty.
     pub fn truncate(&self, from: u64) {
         self.discard(from..u64::MAX);
     }
 
-    /// Punches a hole: what [`Mapping::truncate`] does, for a range of bytes.
+    /// Punches a hole: [`Mapping::truncate`] for a range of bytes.
     pub fn discard(&self, bytes: Range<u64>) {
         self.discard_folios(bytes);
-        // There may be less dirty now.
+        // Fewer bytes may be dirty now.
         self.inner.shared.writeback_ended();
     }
 
@@ -86,7 +90,8 @@ impl Mapping {
         }
     }
 
-    /// False when the folio had left its mapping, so that something else may be there now.
+    /// Discards the part of a folio in the range. Returns false if the folio had left its mapping,
+    /// so that another one may be in its position now.
     fn discard_folio(&self, folio: Folio, bytes: &Range<u64>) -> bool {
         let record = folio.record();
         let _held = CONTENTS.hold(record);
@@ -117,8 +122,8 @@ impl Mapping {
         true
     }
 
-    /// Drops folios that touch the range, so that they are read anew: for direct I/O. What stays is counted: write it back, or wait,
-    /// and try again.
+    /// Drops folios that overlap the range, so that later reads fill them anew: for direct I/O. The
+    /// result counts the folios that stay: write them back, or wait, and retry.
     pub fn invalidate(&self, bytes: Range<u64>, what: Invalidate) -> Invalidated {
         let mut result = Invalidated::default();
         let Some((mut next, last)) = pages_of(&bytes) else { return result };
@@ -129,7 +134,8 @@ impl Mapping {
             next = found.last() + 1;
             let gone = match what {
                 Invalidate::Clean => {
-                    // Two references: the tree's and ours. Frozen, nobody else can come by one.
+                    // Two references: the tree's and ours. After freezing, no other thread can
+                    // acquire one.
                     let record = folio.record();
                     let free = !record.has(flag::DIRTY | flag::WRITEBACK) && record.freeze(2);
                     if free {
@@ -137,7 +143,8 @@ impl Mapping {
                         let record = NonNull::from(record);
                         std::mem::forget(folio);
                         drop(tree);
-                        // SAFETY: freezing took the count to 0, and `shared` is kept alive by the mapping.
+                        // SAFETY: freezing took the count to 0, and the mapping keeps `shared`
+                        // alive.
                         unsafe { Shared::free(NonNull::from(&*self.inner.shared), record) };
                     }
                     free
@@ -162,7 +169,7 @@ impl Mapping {
         result
     }
 
-    /// Whether the folio left; `None` when it had left before.
+    /// Returns whether the folio was removed; `None` if it had left the mapping before.
     fn invalidate_folio(&self, folio: &Folio, bytes: &Range<u64>) -> Option<bool> {
         let record = folio.record();
         let _held = CONTENTS.hold(record);

@@ -1,13 +1,15 @@
-//! A large folio to smaller ones.
+//! Splitting large folios into smaller ones.
 //!
-//! Owns the split of a folio in place: its memory, its entry in the tree, its dirty blocks and its place on a list. Only who
-//! holds the only reference beside the tree's can split: the count is frozen at 0 meanwhile, so that a look-up without a lock waits
-//! at the tree's.
+//! Owns the split of a folio in place: its memory, its entry in the tree, its dirty blocks and its
+//! position on an LRU list.
+//!
+//! **Invariant**: only the holder of the single reference besides the tree's can split. The count
+//! is frozen at 0 during the split, so a lookup without a lock fails and waits for the tree's lock.
 
-use crate::cache::{RECORD_BYTES, Shared};
 use crate::folio::FolioWrite;
 use crate::folio::record::{BLOCKS_PER_RECORD, Record, flag};
 use crate::mapping::Mapping;
+use crate::shared::{RECORD_BYTES, Shared};
 use crate::sync;
 use crate::xarray::{Entry, Mark, NodePool, SplitError};
 use crate::{MAX_ORDER, PAGE_SIZE};
@@ -18,12 +20,12 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 type Blocks = [u64; (1 << MAX_ORDER) / BLOCKS_PER_RECORD as usize];
 
 impl Mapping {
-    /// Splits a folio into folios of `order`, each with its part of the contents and the dirty blocks; all stay in the cache,
-    /// unlocked.
+    /// Splits a folio into folios of `order`, each with its part of the contents and the dirty
+    /// blocks. All stay in the cache, unlocked.
     ///
     /// # Errors
-    /// Gives the guard back, with nothing changed, when the folio has no larger order, is in use elsewhere, has left the
-    /// mapping, or there is no room for what describes the parts.
+    /// Returns the guard, with nothing changed, if the folio's order is not above `order`, it is in
+    /// use elsewhere, it has left the mapping, or the cache has no space for the parts' metadata.
     pub fn split(&self, guard: FolioWrite, order: u8) -> Result<(), FolioWrite> {
         let inner = &self.inner;
         let shared = &inner.shared;
@@ -65,7 +67,7 @@ impl Mapping {
                 }
             }
         };
-        // The reference went with the freezing, and the lock is let go below.
+        // Freezing consumed the reference; `divide` releases the lock.
         let folio = guard.forget();
         divide(shared, folio, order, inner.id, index);
         for part in 0..parts {
@@ -82,7 +84,8 @@ impl Mapping {
     }
 }
 
-/// Makes folios of the parts. The head's count is frozen, and its content lock held; the tree is locked.
+/// Turns the parts into folios. The head's count is frozen, its content lock held, and the tree
+/// locked.
 fn divide(shared: &Arc<Shared>, head: &Record, order: u8, mapping: u64, index: u64) {
     let parts = head.pages() >> order;
     let words = head.pages().div_ceil(u64::from(BLOCKS_PER_RECORD)) as u32;
@@ -90,7 +93,7 @@ fn divide(shared: &Arc<Shared>, head: &Record, order: u8, mapping: u64, index: u
     for word in 0..words {
         blocks[word as usize] = shared.arena.record(head.id + word).blocks.swap(0, Relaxed);
     }
-    // Its parts lie in its stretch.
+    // All parts lie in the head's stretch, so one shard's lock covers them.
     let mut lru = shared.lru.lock_of(head);
     let list = head.has(flag::LRU).then(|| lru.list_of(head));
     if list.is_some() {
@@ -113,13 +116,13 @@ fn divide(shared: &Arc<Shared>, head: &Record, order: u8, mapping: u64, index: u
         record.mapping.store(mapping, Relaxed);
         record.lock.store(0, Relaxed);
         if part > 0 {
-            // Each folio is counted; the head has been.
+            // Count each new folio; the head is counted already.
             shared.hold(record);
         }
         if let Some(list) = list {
             lru.add(&shared.arena, record, list);
         }
-        // The tree's.
+        // The tree's reference.
         record.refs.store(1, Release);
     }
 }

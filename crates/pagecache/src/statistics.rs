@@ -1,10 +1,8 @@
-//! Counters.
+//! Event counters.
 //!
-//! Owns what is counted, in one of several cells by thread, so that threads on different cores do not write one
-//! cache line.
+//! Owns the counters, in several cells chosen by thread, so that threads on different cores do not
+//! write the same cache line.
 
-use crate::cache::Shared;
-use crate::lru::List;
 use crate::sync::{self, Padded};
 use std::sync::atomic::AtomicU64 as PlainU64;
 use std::sync::atomic::Ordering::Relaxed;
@@ -16,7 +14,7 @@ pub(crate) struct Counters {
     cells: Box<[Padded<Counts>; CELLS]>,
 }
 
-/// What some of the threads counted.
+/// The counts of some of the threads.
 #[derive(Default)]
 pub(crate) struct Counts {
     pub hits: PlainU64,
@@ -35,29 +33,29 @@ impl Counters {
         Self { cells: Box::new(std::array::from_fn(|_| Padded::default())) }
     }
 
-    /// Where this thread counts.
+    /// Returns this thread's cell.
     #[inline]
     pub fn here(&self) -> &Counts {
         &self.cells[sync::thread_number() % CELLS]
     }
 
-    fn sum(&self, of: impl Fn(&Counts) -> &PlainU64) -> u64 {
+    pub fn sum(&self, of: impl Fn(&Counts) -> &PlainU64) -> u64 {
         self.cells.iter().map(|counts| of(counts).load(Relaxed)).sum()
     }
 }
 
-/// What has happened in a cache, and what there is.
+/// Event counts of a cache since its creation, and its current sizes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Statistics {
-    /// Look-ups that found a folio.
+    /// Lookups that found a folio.
     pub hits: u64,
-    /// Look-ups that found none.
+    /// Lookups that found none.
     pub misses: u64,
     /// Folios inserted.
     pub insertions: u64,
-    /// Folios inserted where an evicted one had left its shadow.
+    /// Folios inserted where an evicted one had left a shadow.
     pub refaults: u64,
-    /// Folios that joined the active list, because they came back early or were hit twice.
+    /// Folios that moved to the active list because they came back early or were accessed twice.
     pub activations: u64,
     /// Folios evicted.
     pub evictions: u64,
@@ -65,48 +63,22 @@ pub struct Statistics {
     pub splits: u64,
     /// Large folios split.
     pub folio_splits: u64,
-    /// Nodes that held nothing but shadows and were pruned.
+    /// Nodes pruned because they held only shadows.
     pub shadow_nodes_pruned: u64,
     /// Bytes charged: folios, records, nodes.
     pub bytes: u64,
-    /// Folios on the lists.
+    /// Folios on the LRU lists.
     pub folios: u64,
     /// Bytes of folios on the active list.
     pub active_bytes: u64,
     /// Bytes of folios on the inactive list.
     pub inactive_bytes: u64,
-    /// Bytes dirty.
+    /// Dirty bytes.
     pub dirty_bytes: u64,
-    /// Bytes being written.
+    /// Bytes under writeback.
     pub writeback_bytes: u64,
     /// Nodes of the files' trees.
     pub nodes: u64,
     /// Bytes of memory mapped for folios.
     pub mapped_bytes: u64,
-}
-
-impl Shared {
-    pub(crate) fn statistics(&self) -> Statistics {
-        let counters = &self.counters;
-        let (pages, folios) = self.lru.count();
-        Statistics {
-            hits: counters.sum(|counts| &counts.hits),
-            misses: counters.sum(|counts| &counts.misses),
-            insertions: counters.sum(|counts| &counts.insertions),
-            refaults: counters.sum(|counts| &counts.refaults),
-            activations: counters.sum(|counts| &counts.activations),
-            evictions: counters.sum(|counts| &counts.evictions),
-            splits: counters.sum(|counts| &counts.splits),
-            folio_splits: counters.sum(|counts| &counts.folio_splits),
-            shadow_nodes_pruned: counters.sum(|counts| &counts.shadow_nodes_pruned),
-            bytes: self.bytes(),
-            folios,
-            active_bytes: pages[List::Active as usize] << crate::PAGE_SHIFT,
-            inactive_bytes: pages[List::Inactive as usize] << crate::PAGE_SHIFT,
-            dirty_bytes: self.dirty.load(Relaxed),
-            writeback_bytes: self.writeback.load(Relaxed),
-            nodes: self.pool.in_use() as u64,
-            mapped_bytes: self.arena.mapped_bytes(),
-        }
-    }
 }

@@ -1,14 +1,15 @@
-//! The locks and atomics of this crate: those of papilio-locks and std, or shuttle's for model checking.
+//! The locks and atomics of this crate: those of papilio-locks and std, or shuttle's for model
+//! checking.
 //!
-//! Owns the choice, and [`Padded`]. What is only touched under a lock uses std's atomics in both
-//! builds, so that the model checker tries interleavings where there are any.
+//! Owns that choice, and [`Padded`]. Data that is accessed only under a lock uses std's atomics in
+//! both builds, so that the model checker explores only relevant interleavings.
 
 #[cfg(not(feature = "shuttle"))]
 mod real {
     pub use papilio_locks::{Condvar, Mutex, MutexGuard};
     pub use std::sync::atomic::{AtomicU32, AtomicU64};
 
-    /// Locks.
+    /// Acquires a mutex.
     #[cfg_attr(feature = "lock-order", track_caller)]
     pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock()
@@ -21,7 +22,7 @@ mod real {
         guard
     }
 
-    /// Waits for a notification, at most this long.
+    /// Waits for a notification, at most for `timeout`.
     #[cfg_attr(feature = "lock-order", track_caller)]
     pub fn wait_for<'a, T>(
         condvar: &Condvar,
@@ -32,13 +33,14 @@ mod real {
         guard
     }
 
-    /// Gives way to others while something short is waited for.
+    /// Yields the processor during a short wait.
     pub fn relax() {
         std::thread::yield_now();
     }
 
-    /// The number of this thread, from 0 on: threads are counted as each first asks. By it, what every thread changes is
-    /// divided, so that threads on different processors do not write one cache line.
+    /// Returns the number of this thread, assigned from 0 on at its first call. Per-thread shards
+    /// of shared data are chosen by it, so that threads on different processors do not write the
+    /// same cache line.
     #[inline]
     pub fn thread_number() -> usize {
         use std::cell::Cell;
@@ -61,7 +63,7 @@ mod real {
     pub use shuttle::sync::atomic::{AtomicU32, AtomicU64};
     pub use shuttle::sync::{Condvar, Mutex, MutexGuard};
 
-    /// Locks.
+    /// Acquires a mutex.
     pub fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
         mutex.lock().expect("no thread panicked with the lock held")
     }
@@ -71,7 +73,7 @@ mod real {
         condvar.wait(guard).expect("no thread panicked with the lock held")
     }
 
-    /// Waits for a notification; shuttle knows no time.
+    /// Waits for a notification; shuttle has no time.
     pub fn wait_for<'a, T>(
         condvar: &Condvar,
         guard: MutexGuard<'a, T>,
@@ -80,12 +82,12 @@ mod real {
         wait(condvar, guard)
     }
 
-    /// Gives way to others while something short is waited for.
+    /// Yields the processor during a short wait.
     pub fn relax() {
         shuttle::thread::yield_now();
     }
 
-    /// The number of this thread.
+    /// Returns the number of this thread.
     pub fn thread_number() -> usize {
         shuttle::current::me().into()
     }
@@ -93,7 +95,8 @@ mod real {
 
 pub use real::*;
 
-/// A value in cache lines of its own, so that threads that change it do not slow those who read what lies beside it.
+/// A value in cache lines of its own, so that writes to it do not slow down readers of adjacent
+/// data.
 #[derive(Default)]
 #[repr(align(128))]
 pub struct Padded<T>(pub T);

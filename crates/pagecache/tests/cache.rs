@@ -1,4 +1,4 @@
-//! What the cache promises, one promise a test.
+//! The cache's guarantees, one per test.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -9,9 +9,9 @@ use papilio_pagecache::{
 
 const PAGE: u64 = PAGE_SIZE as u64;
 
-/// Makes sure that a page is there, filled with its number; true if it was.
+/// Makes sure that a page is cached, filled with its number. Returns true if it was.
 fn touch(mapping: &Mapping, index: u64, order: u8) -> bool {
-    match mapping.get_or_insert(index, order).expect("there is room") {
+    match mapping.get_or_insert(index, order).expect("the cache has space") {
         Lookup::Present(_) => true,
         Lookup::Vacant(mut fill) => {
             let first = fill.index();
@@ -34,13 +34,13 @@ fn write(mapping: &Mapping, offset: u64, byte: u8, len: usize) {
         let start = (position - folio.offset()) as usize;
         let count = (guard.len() - start).min(len - done);
         guard[start..start + count].fill(byte);
-        mapping.mark_dirty(&guard, start..start + count).expect("it is in its mapping");
+        mapping.mark_dirty(&guard, start..start + count).expect("it is attached");
         done += count;
     }
 }
 
 #[test]
-fn what_was_filled_is_read() {
+fn reads_return_filled_contents() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(5);
     assert_eq!(mapping.host(), 5);
@@ -48,7 +48,7 @@ fn what_was_filled_is_read() {
     assert!(!touch(&mapping, 3, 0));
     assert!(!touch(&mapping, 12, 2));
     assert!(touch(&mapping, 14, 9));
-    let folio = mapping.get(14).expect("it is there");
+    let folio = mapping.get(14).expect("it is cached");
     assert_eq!(
         (folio.index(), folio.order(), folio.len(), folio.offset()),
         (12, 2, 4 * PAGE_SIZE, 12 * PAGE)
@@ -64,34 +64,34 @@ fn what_was_filled_is_read() {
     assert_eq!(mapping.folios(), 2);
     drop(folio);
     drop(mapping);
-    assert_eq!(cache.bytes(), 0, "all goes with the mapping");
+    assert_eq!(cache.bytes(), 0, "dropping the mapping frees everything");
 }
 
 #[test]
-fn a_new_folio_keeps_out_of_its_neighbours_way() {
+fn new_folios_do_not_overlap_neighbours() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);
     touch(&mapping, 5, 0);
     touch(&mapping, 0, 9);
-    let folio = mapping.get(0).expect("it is there");
+    let folio = mapping.get(0).expect("it is cached");
     assert_eq!((folio.index(), folio.order()), (0, 2));
     touch(&mapping, 6, 9);
-    assert_eq!(mapping.get(7).expect("it is there").order(), 1);
+    assert_eq!(mapping.get(7).expect("it is cached").order(), 1);
     let mut fills = Vec::new();
-    mapping.insert_range(0..100, 4, &mut fills).expect("there is room");
+    mapping.insert_range(0..100, 4, &mut fills).expect("the cache has space");
     let made: Vec<(u64, u8)> = fills.iter().map(|fill| (fill.index(), fill.order())).collect();
     assert_eq!(made, [(4, 0), (8, 3), (16, 4), (32, 4), (48, 4), (64, 4), (80, 4), (96, 2)]);
 }
 
 #[test]
-fn a_fill_that_fails_leaves_nothing() {
+fn failed_fill_leaves_no_folio() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);
-    let Lookup::Vacant(fill) = mapping.get_or_insert(1, 0).expect("there is room") else {
+    let Lookup::Vacant(fill) = mapping.get_or_insert(1, 0).expect("the cache has space") else {
         panic!("it is new")
     };
-    let Lookup::Present(waiting) = mapping.get_or_insert(1, 0).expect("there is room") else {
-        panic!("it is there")
+    let Lookup::Present(waiting) = mapping.get_or_insert(1, 0).expect("the cache has space") else {
+        panic!("it is cached")
     };
     assert!(waiting.try_read().is_none() && !waiting.is_uptodate());
     drop(fill);
@@ -101,7 +101,7 @@ fn a_fill_that_fails_leaves_nothing() {
 }
 
 #[test]
-fn dirty_blocks_are_written_by_neighbours() {
+fn adjacent_dirty_blocks_form_one_run() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);
     touch(&mapping, 8, 3);
@@ -124,15 +124,15 @@ fn dirty_blocks_are_written_by_neighbours() {
     assert_eq!(runs, [8..11, 14..17, 18..19]);
     assert_eq!(written, [vec![3 * PAGE_SIZE], vec![2 * PAGE_SIZE, PAGE_SIZE], vec![PAGE_SIZE]]);
     assert_eq!((mapping.dirty_bytes(), cache.dirty_bytes()), (0, 0));
-    assert!(!mapping.get(8).expect("it is there").is_dirty());
+    assert!(!mapping.get(8).expect("it is cached").is_dirty());
 }
 
 #[test]
-fn writeback_keeps_writers_out_and_lets_readers_in() {
+fn writeback_excludes_writers_not_readers() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);
     write(&mapping, 0, 7, PAGE_SIZE);
-    let folio = mapping.get(0).expect("it is there");
+    let folio = mapping.get(0).expect("it is cached");
     let run = mapping.start_writeback(0..PAGE, u64::MAX, Dirty::Any).expect("it is dirty");
     assert!(folio.try_write().is_none() && folio.try_read().is_some() && folio.is_writeback());
     assert_eq!((mapping.dirty_bytes(), cache.dirty_bytes()), (0, PAGE));
@@ -140,11 +140,11 @@ fn writeback_keeps_writers_out_and_lets_readers_in() {
     assert!(folio.try_write().is_some() && folio.is_dirty() && !folio.is_writeback());
     assert_eq!(mapping.dirty_bytes(), PAGE);
     drop(mapping.start_writeback(0..PAGE, u64::MAX, Dirty::Any).expect("it is dirty again"));
-    assert_eq!(mapping.dirty_bytes(), PAGE, "a run that is dropped was not written");
+    assert_eq!(mapping.dirty_bytes(), PAGE, "a dropped run counts as not written");
 }
 
 #[test]
-fn a_tagged_writeback_ends_though_more_becomes_dirty() {
+fn tagged_writeback_terminates_while_more_becomes_dirty() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);
     write(&mapping, 0, 1, PAGE_SIZE);
@@ -160,7 +160,7 @@ fn a_tagged_writeback_ends_though_more_becomes_dirty() {
 }
 
 #[test]
-fn a_run_is_no_longer_than_asked() {
+fn a_run_is_at_most_max_bytes_long() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);
     touch(&mapping, 0, 4);
@@ -174,14 +174,14 @@ fn a_run_is_no_longer_than_asked() {
 }
 
 #[test]
-fn a_folio_is_split_with_its_contents_and_dirty_blocks() {
+fn split_preserves_contents_and_dirty_blocks() {
     for order in [0, 2, 6, 8] {
         let cache = PageCache::new(32 << 20);
         let mapping = cache.mapping(0);
         touch(&mapping, 512, 9);
         write(&mapping, 515 * PAGE, 1, 130 * PAGE_SIZE);
         write(&mapping, 1023 * PAGE, 2, 1);
-        let folio = mapping.get(600).expect("it is there");
+        let folio = mapping.get(600).expect("it is cached");
         let guard = folio.write().expect("it is up to date");
         let guard = mapping.split(guard, order).expect_err("the folio is in use");
         drop(folio);
@@ -189,7 +189,7 @@ fn a_folio_is_split_with_its_contents_and_dirty_blocks() {
         assert_eq!(mapping.folios(), 512 >> order);
         assert_eq!((mapping.dirty_bytes(), cache.statistics().folio_splits), (131 * PAGE, 1));
         for page in 512..1024 {
-            let folio = mapping.get(page).expect("it is there");
+            let folio = mapping.get(page).expect("it is cached");
             assert_eq!((folio.order(), folio.index()), (order, page >> order << order));
             let at = ((page - folio.index()) * PAGE) as usize;
             let written = (515..645).contains(&page);
@@ -203,7 +203,7 @@ fn a_folio_is_split_with_its_contents_and_dirty_blocks() {
             run.finish();
         }
         assert_eq!(runs, [515..645, 1023..1024]);
-        assert_eq!(cache.shrink_to(0), 0, "all parts can go");
+        assert_eq!(cache.shrink_to(0), 0, "all parts can be evicted");
         assert_eq!(mapping.folios(), 0);
     }
 }
@@ -214,11 +214,11 @@ fn truncation_drops_zeroes_and_cleans() {
     let mapping = cache.mapping(0);
     touch(&mapping, 8, 3);
     write(&mapping, 8 * PAGE, 9, 12 * PAGE_SIZE);
-    let held = mapping.get(19).expect("it is there");
+    let held = mapping.get(19).expect("it is cached");
     mapping.truncate(10 * PAGE + 5);
     assert_eq!(mapping.dirty_bytes(), 3 * PAGE);
     assert!(mapping.get(16).is_none() && !held.is_attached() && held.write().is_none());
-    assert_eq!(held.read().expect("who holds it may read it")[0], 9);
+    assert_eq!(held.read().expect("a holder may read a truncated folio")[0], 9);
     let mut out = vec![1; 8 * PAGE_SIZE];
     assert_eq!(mapping.read(8 * PAGE, &mut out), 8 * PAGE_SIZE);
     assert!(out[..2 * PAGE_SIZE + 5].iter().all(|byte| *byte == 9));
@@ -230,7 +230,7 @@ fn truncation_drops_zeroes_and_cleans() {
 }
 
 #[test]
-fn invalidation_keeps_what_is_dirty_outside() {
+fn invalidation_keeps_folios_dirty_outside_the_range() {
     let cache = PageCache::new(1 << 24);
     let mapping = cache.mapping(0);
     for index in 0..4 {
@@ -240,7 +240,7 @@ fn invalidation_keeps_what_is_dirty_outside() {
     write(&mapping, PAGE, 1, 1);
     write(&mapping, 8 * PAGE, 1, 1);
     write(&mapping, 10 * PAGE, 1, 1);
-    let used = mapping.get(2).expect("it is there");
+    let used = mapping.get(2).expect("it is cached");
     let clean = mapping.invalidate(0..12 * PAGE, Invalidate::Clean);
     assert_eq!(clean, Invalidated { dropped: 2, kept: 3 });
     drop(used);
@@ -253,7 +253,7 @@ fn invalidation_keeps_what_is_dirty_outside() {
 }
 
 #[test]
-fn the_limit_holds_and_clean_folios_make_room() {
+fn limit_holds_by_evicting_clean_folios() {
     for order in [0, 3, 9] {
         let limit = 8 << 20;
         let cache = PageCache::new(limit);
@@ -270,7 +270,7 @@ fn the_limit_holds_and_clean_folios_make_room() {
 }
 
 #[test]
-fn a_cache_full_of_dirty_folios_says_so() {
+fn insertion_into_an_all_dirty_cache_fails() {
     let cache = PageCache::new(1 << 20);
     let mapping = cache.mapping(0);
     let mut index = 0;
@@ -278,7 +278,7 @@ fn a_cache_full_of_dirty_folios_says_so() {
         match mapping.get_or_insert(index, 0) {
             Ok(Lookup::Vacant(fill)) => {
                 let guard = fill.finish_write();
-                mapping.mark_dirty(&guard, 0..PAGE_SIZE).expect("it is in its mapping");
+                mapping.mark_dirty(&guard, 0..PAGE_SIZE).expect("it is attached");
             }
             Ok(Lookup::Present(_)) => panic!("every page is new"),
             Err(error) => break error,
@@ -305,7 +305,7 @@ fn a_cache_full_of_dirty_folios_says_so() {
 }
 
 #[test]
-fn small_insertions_split_what_large_folios_left() {
+fn small_insertions_split_large_shadows() {
     let mut options = CacheOptions::new(16 << 20);
     let mut results = Vec::new();
     for insert in [CacheInsert::OneWalk, CacheInsert::ManyWalks] {
@@ -327,17 +327,18 @@ fn small_insertions_split_what_large_folios_left() {
         );
         results.push(statistics);
     }
-    assert_eq!(results[0], results[1], "one walk and many give the same");
+    assert_eq!(results[0], results[1], "both insertion methods agree");
 }
 
-/// Hit rate of a working set that is read beside a scan.
-fn hits_beside_a_scan(working_set: bool) -> f64 {
+/// Returns the hit rate of a working set that is read concurrently with a scan.
+fn hit_rate_during_scan(working_set: bool) -> f64 {
     let cache = PageCache::with_options(CacheOptions { working_set, ..CacheOptions::new(8 << 20) });
     let mapping = cache.mapping(0);
     let (mut hits, mut all) = (0, 0);
     let mut rng = fastrand::Rng::with_seed(1);
     let mut scan = 1_000_000;
-    // 1,200 of about 2,000 pages are used over and over; a scan brings three pages for each.
+    // 1,200 of about 2,000 pages form the working set; the scan reads three pages for each of its
+    // accesses.
     for step in 0..60_000 {
         let hit = touch(&mapping, rng.u64(..1200), 0);
         if step > 20_000 {
@@ -353,7 +354,7 @@ fn hits_beside_a_scan(working_set: bool) -> f64 {
 }
 
 #[test]
-fn what_is_old_goes_first_in_a_cache_of_many_shards() {
+fn oldest_folios_are_evicted_first_across_shards() {
     let pages = 16_384;
     let cache = PageCache::new(pages * (PAGE_SIZE as u64 + 64) + (2 << 20));
     let mapping = cache.mapping(0);
@@ -361,20 +362,20 @@ fn what_is_old_goes_first_in_a_cache_of_many_shards() {
         let Ok(Lookup::Vacant(fill)) = mapping.get_or_insert(index, 0) else { panic!("page {index} is new") };
         fill.finish();
     }
-    assert_eq!(mapping.folios(), pages, "there is room for all");
+    assert_eq!(mapping.folios(), pages, "all pages fit");
     let left = |range: std::ops::Range<u64>| range.filter(|index| mapping.peek(*index).is_some()).count();
     cache.shrink_to(cache.bytes() / 2);
-    // Shards are looked at one after the other, a batch each: that much their order may differ.
+    // Shards are visited in turn, one batch each, so the order may differ by that much.
     assert_eq!(left(0..pages * 3 / 8), 0);
     assert_eq!(left(pages * 5 / 8..pages), pages as usize * 3 / 8);
     cache.shrink_to(0);
-    assert_eq!(cache.statistics().folios, 0, "all shards have been emptied");
+    assert_eq!(cache.statistics().folios, 0, "every shard is empty");
     assert_eq!(cache.statistics().evictions, pages);
 }
 
 #[test]
-fn a_scan_does_not_flush_the_working_set() {
-    let (with, without) = (hits_beside_a_scan(true), hits_beside_a_scan(false));
+fn a_scan_does_not_evict_the_working_set() {
+    let (with, without) = (hit_rate_during_scan(true), hit_rate_during_scan(false));
     println!("hit rate of the working set: {with:.3} with shadows, {without:.3} without");
     assert!(with > 0.95, "{with}");
     assert!(without < 0.75, "{without}");
@@ -399,7 +400,7 @@ fn folios_outlive_the_cache() {
     let cache = PageCache::new(1 << 20);
     let mapping = cache.mapping(0);
     touch(&mapping, 1, 0);
-    let folio = mapping.get(1).expect("it is there");
+    let folio = mapping.get(1).expect("it is cached");
     drop((mapping, cache));
     assert!(!folio.is_attached());
     assert_eq!(folio.read().expect("up to date")[0], 1);

@@ -1,8 +1,8 @@
-//! The cache against a model: a disk, and what the file should read as.
+//! The cache against a model: a disk, and the file's expected contents.
 //!
-//! Random operations on a few files, some through the cache and some that make it write back, forget and evict; every
-//! read must be what the model says. Then the same by several threads, each with bytes of its own that nobody else
-//! writes. `PAPILIO_PAGECACHE_STEPS` scales them.
+//! Random operations on a few files go through the cache or make it write back, invalidate and
+//! evict; every read must match the model. Then several threads do the same, each with bytes that
+//! no other thread writes. `PAPILIO_PAGECACHE_STEPS` scales the tests.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -40,7 +40,7 @@ impl File {
         fill
     }
 
-    /// What a cache that is full of dirty folios asks for.
+    /// Frees space in a cache that is full of dirty folios.
     fn relieve(&self, error: CacheError) {
         match error {
             CacheError::AllDirty { .. } => self.write_back(0..u64::MAX, u64::MAX),
@@ -75,7 +75,7 @@ impl File {
         let missing = pages.clone().any(|page| self.mapping.peek(page).is_none());
         if let Some(request) = readahead.access(pages, missing, FILE_PAGES) {
             let mut fills = Vec::new();
-            // When there is no room for it, it is left out.
+            // Readahead is skipped if the cache is full.
             let _ = self.mapping.insert_range(request.pages.clone(), request.order, &mut fills);
             for fill in fills {
                 assert!(request.pages.contains(&fill.index()));
@@ -114,7 +114,7 @@ impl File {
         }
     }
 
-    /// Truncates, on the disk too; the block that is cut is zeroed there as a file system would.
+    /// Truncates the file and its disk. The disk's block at the cut is zeroed, as by a file system.
     fn truncate(&self, from: u64) {
         self.mapping.truncate(from);
         self.disk.lock().expect("no panic")[from as usize..].fill(0);
@@ -125,7 +125,7 @@ impl File {
         self.disk.lock().expect("no panic")[bytes.start as usize..bytes.end as usize].fill(0);
     }
 
-    /// A direct write: past the cache.
+    /// Writes directly, bypassing the cache.
     fn write_direct(&self, offset: u64, bytes: &[u8]) {
         let range = offset..offset + bytes.len() as u64;
         loop {
@@ -133,7 +133,7 @@ impl File {
             if self.mapping.invalidate(range.clone(), Invalidate::All).kept == 0 {
                 break;
             }
-            // What stays has dirty blocks outside of the range.
+            // Folios that stay have dirty blocks outside the range.
             self.write_back(0..u64::MAX, u64::MAX);
         }
         self.disk.lock().expect("no panic")[range.start as usize..range.end as usize].copy_from_slice(bytes);
@@ -153,7 +153,7 @@ enum Operation {
     Shrink { bytes: u64 },
 }
 
-/// Puts a folio of another file into the cache. When there is no room, it is the first file that is dirty.
+/// Inserts a folio of another file. If the cache is full, the first file holds the dirty folios.
 fn press(other: &File, file: &File, index: u64, order: u8) {
     loop {
         match other.mapping.get_or_insert(index, order) {
@@ -223,10 +223,7 @@ fn run(operations: impl Iterator<Item = Operation>, limit: u64, insert: CacheIns
                 let done = file
                     .mapping
                     .invalidate(offset % size..(offset % size).saturating_add(len), Invalidate::Clean);
-                assert!(
-                    done.kept == 0 || file.mapping.dirty_bytes() > 0,
-                    "only what is dirty stays: {done:?}"
-                );
+                assert!(done.kept == 0 || file.mapping.dirty_bytes() > 0, "only dirty folios stay: {done:?}");
             }
             Operation::Shrink { bytes } => {
                 cache.shrink_to(bytes);
@@ -301,9 +298,10 @@ fn long_runs_agree() {
     }
 }
 
-/// Every thread writes bytes of its own in pages that all share, reads them back, writes back and evicts.
+/// Every thread writes its own bytes in pages shared by all, reads them back, writes back and
+/// evicts.
 #[test]
-fn threads_find_what_they_wrote() {
+fn threads_read_back_their_writes() {
     const THREADS: usize = 4;
     for order in [0, 4] {
         let cache = PageCache::new(2 << 20);

@@ -1,7 +1,8 @@
-//! Races, tried in many interleavings by shuttle: `cargo test -p papilio-pagecache --features shuttle --test model_check`.
+//! Races, explored by shuttle in many interleavings: `cargo test -p papilio-pagecache --features
+//! shuttle --test model_check`.
 //!
-//! `PAPILIO_SHUTTLE_ITERATIONS` scales them. Each test runs half of its iterations with random schedules and half with
-//! schedules that put few, well-chosen preemptions (PCT).
+//! `PAPILIO_SHUTTLE_ITERATIONS` scales the tests. Each runs half of its iterations with random
+//! schedules and half with PCT, which places few, well-chosen preemptions.
 
 use papilio_pagecache::{
     CacheError, CacheInsert, CacheOptions, Dirty, Folio, Invalidate, Lookup, Mapping, PAGE_SIZE, PageCache,
@@ -29,7 +30,7 @@ fn cache(pages: u64, insert: CacheInsert) -> PageCache {
     })
 }
 
-/// A page filled with its number, or found.
+/// Returns a page, filled with its number if it is new.
 fn touch(mapping: &Mapping, index: u64, order: u8) -> Result<Folio, CacheError> {
     Ok(match mapping.get_or_insert(index, order)? {
         Lookup::Present(folio) => folio,
@@ -43,11 +44,12 @@ fn touch(mapping: &Mapping, index: u64, order: u8) -> Result<Folio, CacheError> 
     })
 }
 
-/// Reads a page if it is there and checks that it is what `touch` puts there.
+/// Reads a page if it is cached and checks the contents that `touch` writes. Returns whether it is
+/// cached.
 fn check_page(mapping: &Mapping, index: u64) -> bool {
     let Some(guard) = mapping.get(index).and_then(Folio::into_read) else { return false };
     let start = ((index - guard.folio().index()) * PAGE) as usize;
-    assert_eq!(guard[start], index as u8, "page {index} has another's contents");
+    assert_eq!(guard[start], index as u8, "page {index} has the contents of another page");
     assert_eq!(guard[start + PAGE_SIZE - 1], index as u8);
     true
 }
@@ -63,7 +65,7 @@ fn join(threads: Vec<thread::JoinHandle<()>>) {
     }
 }
 
-/// What must be true when all is quiet and the mapping has gone.
+/// Checks the final state: all threads have ended and the mapping is dropped.
 fn nothing_left(cache: &PageCache, mapping: Arc<Mapping>) {
     drop(Arc::into_inner(mapping).expect("all threads have ended"));
     let statistics = cache.statistics();
@@ -81,17 +83,17 @@ fn nothing_left(cache: &PageCache, mapping: Arc<Mapping>) {
 }
 
 #[test]
-fn two_insertions_of_one_page_give_one_folio() {
+fn concurrent_insertions_of_one_page_yield_one_folio() {
     for insert in [CacheInsert::OneWalk, CacheInsert::ManyWalks] {
         check(move || {
             let cache = cache(64, insert);
             let mapping = Arc::new(cache.mapping(0));
             let threads = [(5, 0), (4, 2), (5, 0)].map(|(index, order)| {
                 spawn(&mapping, move |mapping| {
-                    let folio = touch(mapping, index, order).expect("there is room");
+                    let folio = touch(mapping, index, order).expect("the cache has space");
                     let guard = folio.read().expect("it was filled");
                     assert_eq!(guard[((index - folio.index()) * PAGE) as usize], index as u8);
-                    assert!(mapping.get(index).expect("it is there") == folio);
+                    assert!(mapping.get(index).expect("it is cached") == folio);
                 })
             });
             join(threads.into());
@@ -102,12 +104,12 @@ fn two_insertions_of_one_page_give_one_folio() {
 }
 
 #[test]
-fn a_lookup_beside_eviction_finds_the_page_or_nothing() {
+fn lookup_racing_with_eviction_finds_the_page_or_nothing() {
     check(|| {
         let cache = cache(16, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
         for index in 0..3 {
-            touch(&mapping, index, 0).expect("there is room");
+            touch(&mapping, index, 0).expect("the cache has space");
         }
         let evictor = cache.clone();
         let threads = vec![
@@ -120,8 +122,8 @@ fn a_lookup_beside_eviction_finds_the_page_or_nothing() {
                 }
             }),
             spawn(&mapping, |mapping| {
-                // Takes the memory that eviction has freed for another page.
-                touch(mapping, 70, 0).expect("there is room");
+                // Reuses the memory freed by eviction for another page.
+                touch(mapping, 70, 0).expect("the cache has space");
                 assert!(mapping.peek(70).is_none_or(|folio| folio.index() == 70));
             }),
         ];
@@ -133,15 +135,15 @@ fn a_lookup_beside_eviction_finds_the_page_or_nothing() {
     });
 }
 
-/// Folios of all shards of a cache that has several: of 64 pages, four.
+/// Inserts folios into all shards. A cache of 64 pages has four.
 fn fill_shards(mapping: &Mapping, pages: u64) {
     for index in 0..pages {
-        touch(mapping, index, 0).expect("there is room");
+        touch(mapping, index, 0).expect("the cache has space");
     }
 }
 
 #[test]
-fn two_evictors_take_each_folio_once() {
+fn concurrent_evictors_take_each_folio_once() {
     check(|| {
         let cache = cache(64, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
@@ -154,14 +156,14 @@ fn two_evictors_take_each_folio_once() {
         });
         join(threads.into());
         let statistics = cache.statistics();
-        assert_eq!((statistics.evictions, statistics.folios), (20, 0), "each went, and once");
+        assert_eq!((statistics.evictions, statistics.folios), (20, 0), "each folio is evicted exactly once");
         assert!(mapping.is_empty());
         nothing_left(&cache, mapping);
     });
 }
 
 #[test]
-fn eviction_beside_lookups_and_removal_keeps_the_lists() {
+fn eviction_racing_with_lookups_and_removal_keeps_the_lists() {
     check(|| {
         let cache = cache(64, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
@@ -182,21 +184,21 @@ fn eviction_beside_lookups_and_removal_keeps_the_lists() {
                 for index in [9, 0, 5] {
                     check_page(mapping, index);
                 }
-                // Comes back where a shadow may be, in memory that may have just been given back.
-                touch(mapping, 5, 0).expect("there is room");
+                // Inserts where a shadow may be, in memory that may have just been freed.
+                touch(mapping, 5, 0).expect("the cache has space");
                 check_page(mapping, 5);
             }),
         ];
         join(threads);
         let statistics = cache.statistics();
-        assert_eq!(statistics.folios, mapping.folios(), "what is in the file is on a list, and nothing else");
+        assert_eq!(statistics.folios, mapping.folios(), "exactly the file's folios are on the lists");
         assert!(mapping.get(10).is_none() && mapping.get(11).is_none(), "truncated");
         nothing_left(&cache, mapping);
     });
 }
 
 #[test]
-fn pages_in_others_magazines_are_found() {
+fn pages_in_other_threads_magazines_are_found() {
     check(|| {
         let cache = cache(16, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
@@ -204,10 +206,10 @@ fn pages_in_others_magazines_are_found() {
         let threads = [0u64, 100].map(|base| {
             let evictor = cache.clone();
             spawn(&mapping, move |mapping| {
-                // What this gives back is taken by either.
+                // Either thread takes the pages freed here.
                 evictor.shrink_to(4 * (PAGE + 64));
                 for index in base..base + 5 {
-                    touch(mapping, index, 0).expect("there is room, and memory");
+                    touch(mapping, index, 0).expect("the cache has space and memory");
                 }
             })
         });
@@ -217,23 +219,23 @@ fn pages_in_others_magazines_are_found() {
 }
 
 #[test]
-fn a_lookup_beside_a_tree_that_grows_and_shrinks_misses_nothing() {
+fn lookup_in_a_growing_and_shrinking_tree_misses_nothing() {
     check(|| {
         let cache = cache(64, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
         let other = Arc::new(cache.mapping(1));
-        touch(&mapping, 0, 0).expect("there is room");
+        touch(&mapping, 0, 0).expect("the cache has space");
         let threads = vec![
             spawn(&mapping, |mapping| {
                 for index in [1, 100, 5000] {
-                    touch(mapping, index, 0).expect("there is room");
+                    touch(mapping, index, 0).expect("the cache has space");
                 }
                 mapping.truncate(PAGE);
             }),
             spawn(&other, |other| {
-                // Takes over nodes that the first gives back.
-                touch(other, 64, 0).expect("there is room");
-                touch(other, 3, 0).expect("there is room");
+                // Takes over nodes that the first thread releases.
+                touch(other, 64, 0).expect("the cache has space");
+                touch(other, 3, 0).expect("the cache has space");
             }),
             spawn(&mapping, |mapping| {
                 for _ in 0..3 {
@@ -248,21 +250,21 @@ fn a_lookup_beside_a_tree_that_grows_and_shrinks_misses_nothing() {
 }
 
 #[test]
-fn truncation_beside_a_fill_leaves_nothing_behind() {
+fn truncation_racing_with_a_fill_leaves_nothing() {
     check(|| {
         let cache = cache(64, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
-        touch(&mapping, 1, 0).expect("there is room");
+        touch(&mapping, 1, 0).expect("the cache has space");
         let threads = vec![
             spawn(&mapping, |mapping| mapping.truncate(PAGE)),
             spawn(&mapping, |mapping| {
-                if let Lookup::Vacant(mut fill) = mapping.get_or_insert(2, 0).expect("there is room") {
+                if let Lookup::Vacant(mut fill) = mapping.get_or_insert(2, 0).expect("the cache has space") {
                     fill.fill(2);
                     fill.finish();
                 }
             }),
             spawn(&mapping, |mapping| {
-                if let Lookup::Vacant(fill) = mapping.get_or_insert(2, 0).expect("there is room") {
+                if let Lookup::Vacant(fill) = mapping.get_or_insert(2, 0).expect("the cache has space") {
                     // The read failed.
                     drop(fill);
                 }
@@ -274,7 +276,7 @@ fn truncation_beside_a_fill_leaves_nothing_behind() {
             }),
         ];
         join(threads);
-        assert!(mapping.get(1).is_none(), "page 1 was there before the truncation began");
+        assert!(mapping.get(1).is_none(), "page 1 was cached before the truncation began");
         mapping.truncate(0);
         assert!(mapping.is_empty());
         nothing_left(&cache, mapping);
@@ -282,23 +284,23 @@ fn truncation_beside_a_fill_leaves_nothing_behind() {
 }
 
 #[test]
-fn a_split_of_a_shadow_beside_lookups() {
+fn shadow_split_racing_with_lookups() {
     for insert in [CacheInsert::OneWalk, CacheInsert::ManyWalks] {
         check(move || {
             // A folio is at most an eighth of the cache: order 3 needs 64 pages.
             let cache = cache(80, insert);
             let mapping = Arc::new(cache.mapping(0));
-            touch(&mapping, 64, 3).expect("there is room");
+            touch(&mapping, 64, 3).expect("the cache has space");
             cache.shrink_to(0);
             assert!(mapping.is_empty());
-            touch(&mapping, 3, 0).expect("there is room");
+            touch(&mapping, 3, 0).expect("the cache has space");
             let threads = vec![
                 spawn(&mapping, |mapping| {
-                    touch(mapping, 66, 0).expect("there is room");
+                    touch(mapping, 66, 0).expect("the cache has space");
                     assert!(check_page(mapping, 66));
                 }),
                 spawn(&mapping, |mapping| {
-                    touch(mapping, 68, 2).expect("there is room");
+                    touch(mapping, 68, 2).expect("the cache has space");
                     assert!(check_page(mapping, 70));
                 }),
                 spawn(&mapping, |mapping| {
@@ -317,22 +319,22 @@ fn a_split_of_a_shadow_beside_lookups() {
 }
 
 #[test]
-fn a_split_of_a_folio_beside_lookups_and_eviction() {
+fn folio_split_racing_with_lookups_and_eviction() {
     check(|| {
         let cache = cache(80, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
-        touch(&mapping, 4, 2).expect("there is room");
+        touch(&mapping, 4, 2).expect("the cache has space");
         let evictor = cache.clone();
         let threads = vec![
             spawn(&mapping, |mapping| {
                 if let Some(guard) = mapping.peek(4).and_then(|folio| folio.write())
                     && let Err(guard) = mapping.split(guard, 0)
                 {
-                    assert_eq!(guard[0], 4, "it is in use, and as it was");
+                    assert_eq!(guard[0], 4, "the folio is in use and unchanged");
                 }
             }),
             spawn(&mapping, |mapping| {
-                // Page 7 is zeroed by the truncation while it lies in the large folio.
+                // The truncation zeroes page 7 while it is part of the large folio.
                 for index in [4, 5, 6] {
                     check_page(mapping, index);
                 }
@@ -341,14 +343,14 @@ fn a_split_of_a_folio_beside_lookups_and_eviction() {
                 evictor.shrink_to(0);
             }),
             spawn(&mapping, |mapping| {
-                touch(mapping, 6, 0).expect("there is room");
+                touch(mapping, 6, 0).expect("the cache has space");
                 mapping.truncate(7 * PAGE);
             }),
         ];
         join(threads);
         if let Some(guard) = mapping.get(7).and_then(Folio::into_read) {
             let at = ((7 - guard.folio().index()) * PAGE) as usize;
-            assert_eq!(guard[at], 0, "what is kept beyond the end is zeroed");
+            assert_eq!(guard[at], 0, "kept bytes beyond the end are zero");
         }
         nothing_left(&cache, mapping);
     });
@@ -357,7 +359,7 @@ fn a_split_of_a_folio_beside_lookups_and_eviction() {
 /// Writes a byte over a page.
 fn write(mapping: &Mapping, index: u64, byte: u8) {
     loop {
-        let folio = touch(mapping, index, 0).expect("there is room");
+        let folio = touch(mapping, index, 0).expect("the cache has space");
         let Some(mut guard) = folio.write() else { continue };
         guard.fill(byte);
         let start = ((index - folio.index()) * PAGE) as usize;
@@ -367,23 +369,19 @@ fn write(mapping: &Mapping, index: u64, byte: u8) {
 }
 
 #[test]
-fn dirtying_beside_writeback_loses_no_change() {
+fn changes_racing_with_writeback_are_not_lost() {
     check(|| {
         let cache = cache(64, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
         write(&mapping, 0, 1);
-        // What a disk would hold.
+        // The contents of a disk.
         let disk = Arc::new(std::sync::Mutex::new([0u8; 2]));
         let write_back = |mapping: &Mapping, disk: &std::sync::Mutex<[u8; 2]>| {
             while let Some(run) = mapping.start_writeback(0..u64::MAX, u64::MAX, Dirty::Any) {
                 let bytes: Vec<u8> = run.slices().flatten().copied().step_by(PAGE_SIZE).collect();
                 thread::yield_now();
                 for (byte, slice) in bytes.iter().zip(run.slices()) {
-                    assert_eq!(
-                        slice[PAGE_SIZE - 1],
-                        *byte,
-                        "the contents do not change while they are written"
-                    );
+                    assert_eq!(slice[PAGE_SIZE - 1], *byte, "the contents do not change during writeback");
                 }
                 let first = (run.range().start / PAGE) as usize;
                 disk.lock().expect("no panic")[first..first + bytes.len()].copy_from_slice(&bytes);
@@ -412,7 +410,7 @@ fn dirtying_beside_writeback_loses_no_change() {
     });
 }
 
-/// What is dirty is so by the page and by the mapping.
+/// Checks that the dirty state of a page and of the mapping agree.
 fn check_dirty(mapping: &Mapping) {
     if let Some(guard) = mapping.peek(0).and_then(|folio| folio.write()) {
         assert_eq!(guard.folio().is_dirty(), mapping.has_dirty(0..PAGE));
@@ -420,7 +418,7 @@ fn check_dirty(mapping: &Mapping) {
 }
 
 #[test]
-fn writeback_beside_truncation_and_reclaim() {
+fn writeback_racing_with_truncation_and_reclaim() {
     check(|| {
         let cache = cache(16, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
@@ -456,14 +454,14 @@ fn writeback_beside_truncation_and_reclaim() {
 }
 
 #[test]
-fn a_mapping_goes_while_its_folios_are_in_use() {
+fn mapping_dropped_while_folios_are_in_use() {
     check(|| {
         let cache = cache(16, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
         write(&mapping, 0, 1);
         write(&mapping, 2, 1);
         let run = mapping.start_writeback(0..PAGE, u64::MAX, Dirty::Any).expect("it is dirty");
-        let folio = mapping.get(2).expect("it is there");
+        let folio = mapping.get(2).expect("it is cached");
         let Ok(Lookup::Vacant(fill)) = mapping.get_or_insert(5, 0) else { panic!("it is new") };
         let evictor = cache.clone();
         let threads = vec![
@@ -488,11 +486,11 @@ fn a_mapping_goes_while_its_folios_are_in_use() {
 }
 
 fn nothing_in_tree(mapping: Arc<Mapping>) {
-    drop(Arc::into_inner(mapping).expect("only this thread has it"));
+    drop(Arc::into_inner(mapping).expect("only this thread holds it"));
 }
 
 #[test]
-fn many_insertions_beside_each_other_keep_the_limit() {
+fn concurrent_insertions_keep_the_limit() {
     check(|| {
         let cache = cache(16, CacheInsert::OneWalk);
         let mapping = Arc::new(cache.mapping(0));
@@ -501,7 +499,7 @@ fn many_insertions_beside_each_other_keep_the_limit() {
             spawn(&mapping, move |mapping| {
                 for index in base..base + 8 {
                     if let Err(error) = touch(mapping, index, 0) {
-                        panic!("three folios are in use at most: {error}");
+                        panic!("at most three folios are in use: {error}");
                     }
                     assert!(cache.bytes() <= cache.limit());
                 }

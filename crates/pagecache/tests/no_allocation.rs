@@ -1,4 +1,4 @@
-//! Hits, and insertions into a cache that is full, allocate nothing from the heap.
+//! Hits, and insertions into a full cache, do not allocate from the heap.
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -6,21 +6,21 @@ use papilio_pagecache::{Lookup, Mapping, PAGE_SIZE, PageCache};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
-/// Counts what is allocated.
+/// An allocator that counts allocations.
 struct Counting;
 
 static ALLOCATIONS: AtomicU64 = AtomicU64::new(0);
 
-// SAFETY: hands everything on to the system's allocator, which keeps the contract.
+// SAFETY: forwards every call to the system's allocator, which keeps the contract.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         ALLOCATIONS.fetch_add(1, Relaxed);
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the contract of the system's allocator.
         unsafe { System.alloc(layout) }
     }
 
     unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        // SAFETY: the caller's promise is handed on.
+        // SAFETY: the caller keeps the contract of the system's allocator.
         unsafe { System.dealloc(pointer, layout) }
     }
 }
@@ -29,20 +29,20 @@ unsafe impl GlobalAlloc for Counting {
 static ALLOCATOR: Counting = Counting;
 
 fn touch(mapping: &Mapping, index: u64) {
-    if let Lookup::Vacant(mut fill) = mapping.get_or_insert(index, 0).expect("there is room") {
+    if let Lookup::Vacant(mut fill) = mapping.get_or_insert(index, 0).expect("the cache has space") {
         fill.fill(index as u8);
         fill.finish();
     }
 }
 
-/// One test, since the counter is the whole process's.
+/// The only test, since the counter covers the whole process.
 #[test]
-fn nothing_is_allocated_on_the_way() {
+fn hits_and_insertions_do_not_allocate() {
     let cache = PageCache::new(16 << 20);
     let mapping = cache.mapping(0);
     let mut rng = fastrand::Rng::with_seed(1);
     let mut out = vec![0; 2 * PAGE_SIZE];
-    // Fills the cache, and makes room for shadows.
+    // Fill the cache, and leave space for shadows.
     for _ in 0..40_000 {
         touch(&mapping, rng.u64(..8192));
     }

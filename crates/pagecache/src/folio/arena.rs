@@ -1,13 +1,20 @@
-//! Memory for folios: regions of anonymous memory, with a buddy allocator in them.
+//! Memory for folios: regions of anonymous memory with a buddy allocator.
 //!
-//! Owns the regions. They are mapped as they are needed, up to the cache's limit, huge pages advised, and unmapped when the
-//! cache goes; their records are never given back before that, so that a look-up without a lock may touch a record whose
-//! folio has just been freed. A free block of order k is aligned to 2^k pages within its region and heads a list of its
-//! order; two halves that are both free are joined. In front of it are magazines of single pages, which threads share by
-//! their numbers: what one evicts it takes again, and neither joins it to its neighbour nor cuts it off.
+//! Owns the regions.
+//! - They are mapped on demand, up to the cache's limit, with huge pages advised. They are unmapped
+//!   when the cache is dropped.
+//! - Records live as long as their region. A lookup without a lock may therefore touch the record
+//!   of a folio that has just been freed.
+//! - A free block of order k is aligned to 2^k pages within its region and linked into the list of
+//!   its order. Two free buddies are merged.
+//! - Magazines of single pages cache recently freed pages in front of the allocator, chosen by
+//!   thread number. A thread that evicts a page and takes it again neither merges nor splits
+//!   blocks.
 //!
-//! Locks: the allocator's, under which all magazines' are taken, in their order, to empty them; a magazine's alone is a leaf.
-//! Regions are mapped under a lock of their own, before these, so that allocation does not wait for the kernel.
+//! **Locks**, in order of acquisition:
+//! - `mapping`: a thread that maps a region holds it, so that others can allocate meanwhile;
+//! - the buddy allocator's;
+//! - the magazines', all in ascending order to empty them; otherwise a magazine's lock is a leaf.
 //!
 //! Kernel counterpart: mm/page_alloc.c; a magazine is its `struct per_cpu_pages`.
 
@@ -23,16 +30,16 @@ use std::sync::OnceLock;
 use std::sync::atomic::AtomicUsize;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
-/// Pages of a region: 32 MiB.
+/// Pages in a region: 32 MiB.
 const REGION_PAGES: u32 = 8192;
-/// Bytes that are prefetched of a page; with a few lines, the processor sees where it goes.
+/// Bytes of a page to prefetch. After a few lines the processor's own prefetcher takes over.
 const PREFETCHED: usize = 256;
-/// Size and alignment of a huge page.
+/// Size and alignment of a huge page in bytes.
 const HUGE_PAGE: usize = PAGE_SIZE << MAX_ORDER;
 const ORDERS: usize = MAX_ORDER as usize + 1;
-/// Magazines of a cache.
+/// Number of magazines in a cache.
 const MAGAZINES: usize = if cfg!(feature = "shuttle") { 2 } else { 8 };
-/// Pages that a magazine holds: twice what is evicted at a time.
+/// Capacity of a magazine in pages: twice the eviction batch.
 const MAGAZINE: usize = if cfg!(feature = "shuttle") { 2 } else { 64 };
 
 type Magazine = ArrayVec<u32, MAGAZINE>;
@@ -44,12 +51,12 @@ pub(crate) struct Arena {
     huge_pages: bool,
     buddy: Padded<Mutex<Buddy>>,
     magazines: [Padded<Mutex<Magazine>>; MAGAZINES],
-    /// Regions that are mapped; changed under `mapping`.
+    /// Number of regions mapped; changed under `mapping`.
     mapped: AtomicUsize,
     mapping: Mutex<()>,
 }
 
-/// First free block of each order.
+/// The first free block of each order.
 struct Buddy {
     free: [u32; ORDERS],
 }
@@ -59,22 +66,23 @@ struct Region {
     memory: Mapped,
 }
 
-/// Anonymous memory.
+/// A mapping of anonymous memory.
 struct Mapped {
     base: NonNull<u8>,
     bytes: usize,
 }
 
-// SAFETY: an address of memory that belongs to the process, not to a thread.
+// SAFETY: the memory at this address belongs to the process, not to a thread.
 unsafe impl Send for Mapped {}
-// SAFETY: `&Mapped` gives nothing but the address.
+// SAFETY: `&Mapped` gives access to nothing but the address.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps `bytes`, a multiple of the page size; from a huge page on aligned to one. All bytes are 0.
+    /// Maps `bytes` zeroed bytes, a multiple of the page size. A mapping of at least a huge page is
+    /// aligned to one.
     fn new(bytes: usize, huge_pages: bool) -> rustix::io::Result<Self> {
         let slack = if bytes >= HUGE_PAGE { HUGE_PAGE } else { 0 };
-        // SAFETY: a new mapping at an address that the kernel chooses touches nothing that exists.
+        // SAFETY: a new mapping at an address chosen by the kernel overlaps no existing one.
         let start = unsafe {
             mmap_anonymous(
                 std::ptr::null_mut(),
@@ -85,7 +93,8 @@ impl Mapped {
         }?
         .cast::<u8>();
         let skip = if slack == 0 { 0 } else { start.align_offset(HUGE_PAGE) };
-        // SAFETY: both ends lie in the mapping just made, outside of the part that is kept, and nobody knows of them.
+        // SAFETY: both ends lie in the new mapping, outside the part that is kept, and nobody
+        // refers to them.
         unsafe {
             if skip > 0 {
                 munmap(start.cast(), skip)?;
@@ -94,15 +103,15 @@ impl Mapped {
                 munmap(start.add(skip + bytes).cast(), slack - skip)?;
             }
         }
-        // SAFETY: `skip` is at most the slack, so this lies in the mapping.
+        // SAFETY: `skip` is at most the slack, so this address lies in the mapping.
         let base = unsafe { start.add(skip) };
         let advice = if huge_pages { Advice::LinuxHugepage } else { Advice::LinuxNoHugepage };
-        // SAFETY: advice on huge pages changes no contents. A kernel without them refuses it, and the memory serves as well.
+        // SAFETY: advice on huge pages changes no contents. A failure is harmless.
         let _ = unsafe { madvise(base.cast(), bytes, advice) };
         Ok(Self { base: NonNull::new(base).expect("the kernel maps nothing at 0"), bytes })
     }
 
-    /// Begins to load some cache lines from `offset` on.
+    /// Starts loading the first cache lines from `offset` on.
     #[inline]
     fn prefetch(&self, offset: usize) {
         for line in (offset..self.bytes.min(offset + PREFETCHED)).step_by(64) {
@@ -114,14 +123,14 @@ impl Mapped {
 
 impl Drop for Mapped {
     fn drop(&mut self) {
-        // SAFETY: the mapping is ours, and with the arena goes the last that could refer to it: every folio in use keeps the
-        // cache alive.
+        // SAFETY: the mapping is ours. Every folio in use keeps the cache alive, so nothing refers
+        // to the memory once the arena is dropped.
         let _ = unsafe { munmap(self.base.as_ptr().cast(), self.bytes) };
     }
 }
 
 impl Arena {
-    /// An arena of at most `pages` pages, none mapped yet.
+    /// Creates an arena of at most `pages` pages, none mapped yet.
     pub fn new(pages: u32, huge_pages: bool) -> Self {
         Self {
             regions: (0..pages.div_ceil(REGION_PAGES)).map(|_| OnceLock::new()).collect(),
@@ -134,7 +143,7 @@ impl Arena {
         }
     }
 
-    /// The record of a page that is mapped.
+    /// Returns the record of a page in a mapped region.
     #[inline]
     pub fn record(&self, id: u32) -> &Record {
         let region = self.regions[(id / REGION_PAGES) as usize].get();
@@ -142,18 +151,19 @@ impl Arena {
             [(id % REGION_PAGES) as usize]
     }
 
-    /// Begins to load a page's bytes from `offset` on; whoever copies them finds the rest of them by itself.
+    /// Starts loading a page's bytes from `offset` on; the hardware prefetcher loads the rest.
     #[inline]
     pub fn prefetch(&self, id: u32, offset: usize) {
         let Some(region) = self.regions[(id / REGION_PAGES) as usize].get() else { return };
         region.memory.prefetch((id % REGION_PAGES) as usize * PAGE_SIZE + offset);
     }
 
-    /// Takes a block of this order, or of the largest smaller one that is left. `None`: no page is left, or the kernel
-    /// gives no memory.
+    /// Allocates a block of this order, or of the largest smaller order available. Returns `None`
+    /// if no page is left or the kernel refuses memory.
     pub fn allocate(&self, order: u8) -> Option<(u32, u8)> {
         loop {
-            // Counted before: if another maps one after this look at the lists, look again.
+            // Read before searching: if another thread maps a region after the search, search
+            // again.
             let seen = self.mapped.load(Acquire);
             if order == 0
                 && let Some(id) = sync::lock(self.magazine()).pop()
@@ -173,7 +183,7 @@ impl Arena {
         (0..order).rev().find_map(|order| Some((self.take_from_all(order)?, order)))
     }
 
-    /// Gives blocks back: first page and order of each.
+    /// Frees blocks, given by first page and order.
     pub fn free(&self, blocks: impl IntoIterator<Item = (u32, u8)>) {
         let mut blocks = blocks.into_iter();
         let mut next = blocks.next();
@@ -193,16 +203,17 @@ impl Arena {
         }
     }
 
-    /// This thread's magazine.
+    /// Returns this thread's magazine.
     fn magazine(&self) -> &Mutex<Magazine> {
         &self.magazines[sync::thread_number() % MAGAZINES]
     }
 
-    /// Takes a block after the magazines have been emptied: if there is none, there was none at some time.
+    /// Empties all magazines and allocates a block. If it finds none, none was free at some moment.
     fn take_from_all(&self, order: u8) -> Option<u32> {
         let mut buddy = sync::lock(&self.buddy);
-        // All at once, so that no page goes from one that has not been looked at to one that has.
-        let _order = in_order("magazines, as they lie, and only under the allocator's lock");
+        // Hold all locks at once, so that no page moves from an unvisited magazine to a visited
+        // one.
+        let _order = in_order("magazines ascending, under the allocator's lock");
         let mut magazines: ArrayVec<_, MAGAZINES> =
             self.magazines.iter().map(|magazine| sync::lock(magazine)).collect();
         for id in magazines.iter_mut().flat_map(|magazine| magazine.drain(..)) {
@@ -221,7 +232,7 @@ impl Arena {
         Some(id)
     }
 
-    /// Puts a block on its list, joined with its other half as often as that is free.
+    /// Links a block into its list, merged with its buddy as long as that is free.
     fn put(&self, buddy: &mut Buddy, mut id: u32, mut order: u8) {
         while order < MAX_ORDER {
             let other = id ^ (1 << order);
@@ -264,7 +275,8 @@ impl Arena {
         }
     }
 
-    /// Maps one more region, unless another has since there were `seen`; false when all are mapped or the kernel refuses.
+    /// Maps one more region unless another thread has mapped one since `seen` were. Returns false
+    /// if all are mapped or the kernel refuses.
     fn map_region(&self, seen: usize) -> bool {
         let _mapping = sync::lock(&self.mapping);
         let mapped = self.mapped.load(Acquire);
@@ -285,7 +297,7 @@ impl Arena {
         let records = (0..pages).map(record).collect();
         let region = self.regions[mapped].set(Region { records, memory });
         assert!(region.is_ok(), "regions are mapped one after the other");
-        // Largest blocks first, from the end, so that the first pages are used first.
+        // Link the largest blocks from the end backwards, so that the first pages are used first.
         let mut buddy = sync::lock(&self.buddy);
         let mut end = pages;
         while end > 0 {
@@ -298,7 +310,7 @@ impl Arena {
         true
     }
 
-    /// Bytes mapped.
+    /// Returns the number of bytes mapped.
     pub fn mapped_bytes(&self) -> u64 {
         self.regions.iter().map_while(OnceLock::get).map(|region| region.memory.bytes as u64).sum()
     }
@@ -309,7 +321,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn blocks_are_aligned_disjoint_and_come_back() {
+    fn blocks_are_aligned_disjoint_and_reusable() {
         let arena = Arena::new(REGION_PAGES + 777, false);
         let mut rng = fastrand::Rng::with_seed(1);
         let mut taken: Vec<(u32, u8)> = Vec::new();
@@ -319,7 +331,10 @@ mod tests {
                 let Some((id, order)) = arena.allocate(rng.u8(..10)) else { continue };
                 assert_eq!(id % (1 << order), 0);
                 for page in id..id + (1 << order) {
-                    assert!(!std::mem::replace(&mut used[page as usize], true), "page {page} is taken twice");
+                    assert!(
+                        !std::mem::replace(&mut used[page as usize], true),
+                        "page {page} is allocated twice"
+                    );
                 }
                 taken.push((id, order));
             } else if !taken.is_empty() {
@@ -335,15 +350,15 @@ mod tests {
         while let Some((_, MAX_ORDER)) = arena.allocate(MAX_ORDER) {
             largest += 1;
         }
-        assert_eq!(largest, (REGION_PAGES + 777) >> MAX_ORDER, "all halves were joined again");
+        assert_eq!(largest, (REGION_PAGES + 777) >> MAX_ORDER, "all buddies were merged again");
     }
 
     #[test]
-    fn what_others_have_in_their_magazines_is_found() {
+    fn allocation_drains_other_threads_magazines() {
         let arena = Arena::new(2 << MAX_ORDER, false);
         let pages: Vec<u32> = std::iter::from_fn(|| Some(arena.allocate(0)?.0)).collect();
         assert_eq!(pages.len(), 2 << MAX_ORDER);
-        // Each thread keeps some of what it gives back.
+        // Each thread keeps some freed pages in its magazine.
         std::thread::scope(|scope| {
             for part in pages.chunks(MAGAZINE / 2) {
                 let arena = &arena;
@@ -352,17 +367,17 @@ mod tests {
         });
         assert_eq!(arena.allocate(MAX_ORDER).map(|(_, order)| order), Some(MAX_ORDER));
         let rest: usize = std::iter::from_fn(|| arena.allocate(0)).count();
-        assert_eq!(rest, 1 << MAX_ORDER, "every page is there once");
+        assert_eq!(rest, 1 << MAX_ORDER, "every page is free exactly once");
     }
 
     #[test]
-    fn every_page_is_used_before_none_is_left() {
+    fn every_page_is_allocated_before_exhaustion() {
         let arena = Arena::new(1000, true);
         let mut pages = 0;
         while let Some((id, order)) = arena.allocate(5) {
             pages += 1u32 << order;
             let data = arena.record(id).data;
-            // SAFETY: the block is ours and nobody else knows of it.
+            // SAFETY: the block is ours and nobody else refers to it.
             unsafe { data.as_ptr().write_bytes(7, PAGE_SIZE << order) };
         }
         assert_eq!(pages, 1000);

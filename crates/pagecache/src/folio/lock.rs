@@ -1,11 +1,15 @@
-//! The content lock of a folio, and where threads sleep that wait for a folio.
+//! The content lock of a folio, and the table in which threads wait for a folio.
 //!
-//! Owns 32 bits of a record: the number of readers, a bit for a writer, a bit for sleepers. Uncontended, locking is one
-//! atomic operation. Sleepers sleep in a table shared by all folios, as in the kernel's `folio_wait_table`; a newcomer
-//! does not overtake them while the lock is held, so that readers do not starve a writer. A lock may be released by another
-//! thread than the one that took it. The table's mutexes are leaves: nothing is locked under them.
+//! Owns 32 bits of a record: the number of readers, a bit for a writer, a bit for waiters.
+//! - An uncontended lock or unlock is one atomic operation.
+//! - Waiters sleep in a table shared by all folios, as in the kernel's `folio_wait_table`.
+//! - A new thread does not overtake waiters while the lock is held, so readers do not starve a
+//!   writer.
+//! - A thread may release a lock that another thread acquired.
+//!
+//! **Locks**: the table's mutexes are leaves.
 
-use super::record::Record;
+use super::record::{Record, flag};
 use crate::sync::{self, Condvar, Mutex};
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 
@@ -13,7 +17,7 @@ const WRITER: u32 = 1 << 31;
 const SLEEPERS: u32 = 1 << 30;
 const HELD: u32 = !SLEEPERS;
 
-/// The word of a lock that is held exclusively.
+/// The lock word of a folio that is locked exclusively.
 pub(crate) const LOCKED: u32 = WRITER;
 
 #[cfg(not(feature = "shuttle"))]
@@ -21,7 +25,7 @@ const BUCKETS: usize = 64;
 #[cfg(feature = "shuttle")]
 const BUCKETS: usize = 2;
 
-/// Where threads sleep, by the folio's number.
+/// Wait queues, hashed by the folio's number.
 pub(crate) struct WaitTable {
     buckets: [Bucket; BUCKETS],
 }
@@ -41,7 +45,7 @@ impl WaitTable {
         &self.buckets[(id.wrapping_mul(0x9E37_79B9) >> 16) as usize % BUCKETS]
     }
 
-    /// Sleeps until `done`, which is asked before each sleep, with the bucket's mutex held.
+    /// Sleeps until `done` returns true. Calls it before each sleep, with the bucket's mutex held.
     pub fn wait_until(&self, id: u32, mut done: impl FnMut() -> bool) {
         let bucket = self.bucket(id);
         let mut guard = sync::lock(&bucket.mutex);
@@ -50,7 +54,7 @@ impl WaitTable {
         }
     }
 
-    /// Wakes those who wait for this folio (and others of its bucket, who go back to sleep).
+    /// Wakes the waiters of this folio. Waiters of other folios in the bucket go back to sleep.
     pub fn wake(&self, id: u32) {
         let bucket = self.bucket(id);
         drop(sync::lock(&bucket.mutex));
@@ -74,7 +78,7 @@ impl Record {
     #[inline]
     pub fn lock_shared(&self, waits: &WaitTable) {
         if !self.try_lock_shared() {
-            // Sleepers come first, but when nobody holds the lock nobody would wake us.
+            // Waiters go first. But if the lock is free, nobody would wake this thread.
             self.lock_slow(waits, 1, |word| word & WRITER == 0 && (word & SLEEPERS == 0 || word & HELD == 0));
         }
     }
@@ -123,8 +127,31 @@ impl Record {
 
     #[cold]
     fn wake_lockers(&self, waits: &WaitTable) {
-        // Whoever sleeps set the bit before; it sets it again if it has to go on sleeping.
+        // Every waiter set the bit before it slept, and sets it again if it has to keep waiting.
         self.lock.fetch_and(!SLEEPERS, Relaxed);
         waits.wake(self.id);
+    }
+
+    /// Waits until WRITEBACK is clear.
+    pub fn wait_writeback(&self, waits: &WaitTable) {
+        if !self.has(flag::WRITEBACK) {
+            return;
+        }
+        waits.wait_until(self.id, || {
+            let flags = self.flags.load(Acquire);
+            if flags & flag::WRITEBACK == 0 {
+                return true;
+            }
+            // Either WRITEBACK is still set after this and the thread that clears it sees the
+            // waiter, or this thread sees it clear.
+            self.set(flag::WRITEBACK_WAITERS) & flag::WRITEBACK == 0
+        });
+    }
+
+    /// Clears WRITEBACK and wakes its waiters.
+    pub fn end_writeback(&self, waits: &WaitTable) {
+        if self.clear(flag::WRITEBACK | flag::WRITEBACK_WAITERS) & flag::WRITEBACK_WAITERS != 0 {
+            waits.wake(self.id);
+        }
     }
 }

@@ -1,24 +1,28 @@
-//! Folios: 4 KiB << order of memory with a counted reference, flags and a content lock.
+//! Folios: 4 KiB << order of memory with a reference count, flags and a content lock.
 //!
-//! Owns [`Folio`] and the guards that give access to its bytes. Whoever has a [`Folio`] keeps the memory, not its place in the
-//! file: a folio that is truncated stays readable to those who hold it. The bytes are behind a lock per folio: any number of
-//! [`FolioRead`]s and writeback runs, or one [`FolioWrite`] or [`FolioFill`]. That is the whole rule against data races.
-//! Guards own a reference and may go to another thread.
+//! Owns [`Folio`] and the guards that give access to its bytes. A [`Folio`] keeps the memory alive,
+//! but not its position in the file: a truncated folio stays readable for its holders.
 //!
-//! Life of a folio, by its references: free (0) -> allocated (2: its maker's and the tree's) -> in the tree (1 and those of
-//! users) -> taken out (those of users) -> free. A look-up takes a reference unless the count is 0, and only then asks whether
-//! this is still the folio that it wanted; eviction takes the count from 2 (the tree's and its own) to 0 in one step, so
-//! that the two cannot both succeed.
+//! **Invariants**
+//! - The content lock admits any number of [`FolioRead`]s and writeback runs, or one [`FolioWrite`]
+//!   or [`FolioFill`]. This rule alone excludes data races on the bytes. Guards own a reference and
+//!   may move to another thread.
+//! - The reference count follows the folio's life: free (0) -> allocated (2: its creator's and the
+//!   tree's) -> in the tree (1 and its users') -> removed (its users') -> free.
+//! - A lookup takes a reference unless the count is 0, and only then checks that the folio is still
+//!   the wanted one. Eviction takes the count from 2 (the tree's and its own) to 0 in one step. So
+//!   the two cannot both succeed.
 //!
-//! - `record`: the 64 bytes kept on each page; `lock`: the content lock and waiting;
+//! Files:
+//! - `record`: the 64 bytes kept for each page; `lock`: the content lock and waiting;
 //! - `arena`: regions of memory and the buddy allocator in them.
 
 pub(crate) mod arena;
 pub(crate) mod lock;
 pub(crate) mod record;
 
-use crate::cache::Shared;
 use crate::processor::copy_past_caches;
+use crate::shared::Shared;
 use crate::{PAGE_SHIFT, PAGE_SIZE};
 use papilio_locks::{Class, Held};
 use record::{Record, flag};
@@ -26,11 +30,11 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
-/// Content locks, for the order of locks.
+/// Class of content locks in the lock order.
 pub(crate) static CONTENTS: Class = Class::new("folio");
-/// Folios that are being written.
+/// Class of folios under writeback in the lock order.
 pub(crate) static WRITEBACK: Class =
-    Class::several("writeback", "who writes does not wait for others who do");
+    Class::several("writeback", "a thread that writes back does not wait for other writeback");
 
 /// A counted reference to a folio.
 pub struct Folio {
@@ -38,14 +42,15 @@ pub struct Folio {
     shared: NonNull<Shared>,
 }
 
-// SAFETY: the reference counted by this handle keeps record, memory and `Shared` alive (see `Shared::hold`); all of a
-// record's fields are atomics, and the bytes are only touched under the content lock.
+// SAFETY: the reference counted by this handle keeps record, memory and `Shared` alive (see
+// `Shared::hold`). All fields of a record are atomic, and the bytes are accessed only under the
+// content lock.
 unsafe impl Send for Folio {}
-// SAFETY: as above; `&Folio` gives nothing that `Folio` does not.
+// SAFETY: as above; `&Folio` gives access to nothing that `Folio` does not.
 unsafe impl Sync for Folio {}
 
 impl Folio {
-    /// Takes over a reference that has been counted already.
+    /// Wraps a reference that is already counted.
     ///
     /// # Safety
     /// `record` belongs to `shared`'s arena and the caller owns one of its references.
@@ -62,65 +67,66 @@ impl Folio {
 
     #[inline]
     pub(crate) fn shared(&self) -> &Shared {
-        // SAFETY: an allocated folio keeps `Shared` alive, and this handle keeps the folio allocated.
+        // SAFETY: an allocated folio keeps `Shared` alive, and this handle keeps the folio
+        // allocated.
         unsafe { self.shared.as_ref() }
     }
 
-    /// First page in the file, aligned to the order.
+    /// Returns the first page in the file, aligned to the order.
     pub fn index(&self) -> u64 {
         self.record().index.load(Acquire)
     }
 
-    /// First byte in the file.
+    /// Returns the byte offset in the file.
     pub fn offset(&self) -> u64 {
         self.index() << PAGE_SHIFT
     }
 
-    /// 2^order pages, 0 to 9.
+    /// Returns the order, 0 to 9: the folio has 2^order pages.
     pub fn order(&self) -> u8 {
         self.record().order()
     }
 
-    /// Bytes, 4 KiB to 2 MiB.
+    /// Returns the size in bytes, 4 KiB to 2 MiB.
     #[allow(clippy::len_without_is_empty, reason = "a folio is never empty")]
     pub fn len(&self) -> usize {
         PAGE_SIZE << self.order()
     }
 
-    /// Whether the contents are what the file holds.
+    /// Returns whether the contents are the file's.
     pub fn is_uptodate(&self) -> bool {
         self.record().has(flag::UPTODATE)
     }
 
-    /// Whether any block has been changed since it was last written.
+    /// Returns whether any block has changed since it was last written.
     pub fn is_dirty(&self) -> bool {
         self.record().has(flag::DIRTY)
     }
 
-    /// Whether any block is being written.
+    /// Returns whether any block is under writeback.
     pub fn is_writeback(&self) -> bool {
         self.record().has(flag::WRITEBACK)
     }
 
-    /// Whether it has been the working set's: it came back soon after it was evicted.
+    /// Returns whether the folio belongs to the working set: it came back soon after eviction.
     pub fn is_workingset(&self) -> bool {
         self.record().has(flag::WORKINGSET)
     }
 
-    /// Whether it is still in its mapping, not truncated or invalidated.
+    /// Returns whether the folio is still in its mapping, not truncated or invalidated.
     pub fn is_attached(&self) -> bool {
         self.record().mapping.load(Acquire) != 0
     }
 
-    /// Locks the contents for reading; waits for a fill or a writer. `None` when they are not up to date: the fill failed,
-    /// or the folio was truncated before it.
+    /// Locks the contents for reading. Waits for a fill or a writer. Returns `None` if they are not
+    /// up to date: the fill failed, or the folio was truncated before it was filled.
     pub fn read(&self) -> Option<FolioRead> {
         CONTENTS.might_wait(self.record());
         self.record().lock_shared(&self.shared().waits);
         self.clone().locked_shared()
     }
 
-    /// [`Folio::read`] that gives up instead of waiting.
+    /// [`Folio::read`] that returns `None` instead of waiting.
     pub fn try_read(&self) -> Option<FolioRead> {
         if !self.record().try_lock_shared() {
             return None;
@@ -128,7 +134,7 @@ impl Folio {
         self.clone().locked_shared()
     }
 
-    /// [`Folio::read`] that gives its own reference to the guard.
+    /// [`Folio::read`] that moves its own reference into the guard.
     pub fn into_read(self) -> Option<FolioRead> {
         CONTENTS.might_wait(self.record());
         self.record().lock_shared(&self.shared().waits);
@@ -142,15 +148,16 @@ impl Folio {
         guard.folio.is_uptodate().then_some(guard)
     }
 
-    /// Locks the contents for changing them; waits for readers, a fill and writeback. `None` when they are not up to date or
-    /// the folio is no longer in its mapping: look it up again. While the guard lives, the folio stays in its mapping.
+    /// Locks the contents for writing. Waits for readers, a fill and writeback. Returns `None` if
+    /// they are not up to date or the folio has left its mapping: look it up again. The folio stays
+    /// in its mapping as long as the guard exists.
     pub fn write(&self) -> Option<FolioWrite> {
         CONTENTS.might_wait(self.record());
         self.record().lock_exclusive(&self.shared().waits);
         self.clone().locked_exclusive()
     }
 
-    /// [`Folio::write`] that gives up instead of waiting.
+    /// [`Folio::write`] that returns `None` instead of waiting.
     pub fn try_write(&self) -> Option<FolioWrite> {
         if !self.record().try_lock_exclusive() {
             return None;
@@ -163,33 +170,31 @@ impl Folio {
         (guard.folio.is_uptodate() && guard.folio.is_attached()).then_some(guard)
     }
 
-    /// Waits until no block of it is being written.
+    /// Waits until no block of the folio is under writeback.
     pub fn wait_writeback(&self) {
         WRITEBACK.might_wait(self.record());
         self.record().wait_writeback(&self.shared().waits);
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     ///
     /// # Safety
     /// The content lock is held, shared or exclusive, for as long as the slice lives.
     #[inline]
     pub(crate) unsafe fn bytes(&self) -> &[u8] {
-        // SAFETY: the folio's memory is `len` bytes from its record's address on, initialised by the kernel's mapping; the lock
-        // keeps writers out, as the caller has promised.
+        // SAFETY: the memory is `len` bytes from the record's address on, initialised by the
+        // kernel. The caller's lock keeps writers out.
         unsafe { std::slice::from_raw_parts(self.record().data.as_ptr(), self.len()) }
     }
 
-    /// The bytes, to be changed.
+    /// Returns the bytes for writing.
     ///
     /// # Safety
-    /// The content lock is held exclusively, and this is the only slice made under it, for as long as it lives.
-    #[allow(
-        clippy::mut_from_ref,
-        reason = "the exclusive content lock, which the caller holds, stands for &mut"
-    )]
+    /// The content lock is held exclusively for as long as the slice lives, and this is the only
+    /// slice made under it.
+    #[allow(clippy::mut_from_ref, reason = "the caller's exclusive content lock takes the role of &mut")]
     pub(crate) unsafe fn bytes_mut(&self) -> &mut [u8] {
-        // SAFETY: as for `bytes`, and the lock is exclusive, as the caller has promised.
+        // SAFETY: as for `bytes`, and the caller's lock is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.record().data.as_ptr(), self.len()) }
     }
 }
@@ -205,14 +210,15 @@ impl Drop for Folio {
     #[inline]
     fn drop(&mut self) {
         if self.record().put() {
-            // SAFETY: the count has just gone to 0, so nobody else frees it, and `shared` lives until this call ends.
+            // SAFETY: the count has just dropped to 0, so nobody else frees the folio. `shared`
+            // lives until this call ends.
             unsafe { Shared::free(self.shared, self.record) };
         }
     }
 }
 
 impl PartialEq for Folio {
-    /// Whether both are the same folio.
+    /// Returns whether both refer to the same folio.
     fn eq(&self, other: &Self) -> bool {
         self.record == other.record
     }
@@ -233,7 +239,7 @@ impl std::fmt::Debug for Folio {
     }
 }
 
-/// The contents of a folio, for reading.
+/// Read access to the contents of a folio.
 #[derive(Debug)]
 pub struct FolioRead {
     folio: Folio,
@@ -241,7 +247,7 @@ pub struct FolioRead {
 }
 
 impl FolioRead {
-    /// The folio.
+    /// Returns the folio.
     pub fn folio(&self) -> &Folio {
         &self.folio
     }
@@ -264,7 +270,8 @@ impl Drop for FolioRead {
     }
 }
 
-/// The contents of a folio, for changing them. Say what was changed by [`crate::Mapping::mark_dirty`] before it is dropped.
+/// Write access to the contents of a folio. Call [`crate::Mapping::mark_dirty`] for the changed
+/// bytes before dropping it.
 #[derive(Debug)]
 pub struct FolioWrite {
     folio: Folio,
@@ -272,23 +279,24 @@ pub struct FolioWrite {
 }
 
 impl FolioWrite {
-    /// The folio.
+    /// Returns the folio.
     pub fn folio(&self) -> &Folio {
         &self.folio
     }
 
-    /// Takes over a lock that is held.
+    /// Wraps a lock that is already held.
     pub(crate) fn from_locked(folio: Folio) -> Self {
         let held = CONTENTS.tried(folio.record());
         Self { folio, held }
     }
 
-    /// Gives up the reference, which the caller has frozen, and the lock, which it lets go itself.
+    /// Gives up the reference, which the caller has frozen, without releasing the lock; the caller
+    /// releases it.
     pub(crate) fn forget<'a>(self) -> &'a Record {
         let record = self.folio.record;
         self.held.release();
         std::mem::forget(self);
-        // SAFETY: records live as long as the cache, which the caller, who froze the folio, keeps alive.
+        // SAFETY: records live as long as the cache, which the caller keeps alive.
         unsafe { record.as_ref() }
     }
 }
@@ -315,10 +323,10 @@ impl Drop for FolioWrite {
     }
 }
 
-/// A new folio, to be filled. Its contents are whatever the memory held before: all of it is to be overwritten.
+/// A new folio for the caller to fill. The memory has arbitrary contents: overwrite all of it.
 ///
-/// Dropped without [`FolioFill::finish`], the fill has failed: the folio leaves the mapping, and those who wait for it look
-/// again.
+/// Dropping it without [`FolioFill::finish`] fails the fill: the folio leaves the mapping, and
+/// waiters look it up again.
 #[derive(Debug)]
 pub struct FolioFill {
     folio: Option<Folio>,
@@ -331,36 +339,36 @@ impl FolioFill {
         Self { folio: Some(folio), held }
     }
 
-    /// The folio.
+    /// Returns the folio.
     pub fn folio(&self) -> &Folio {
         self.folio.as_ref().expect("only finishing takes it")
     }
 
-    /// First page in the file, aligned to the order.
+    /// Returns the first page in the file, aligned to the order.
     pub fn index(&self) -> u64 {
         self.folio().index()
     }
 
-    /// First byte in the file.
+    /// Returns the byte offset in the file.
     pub fn offset(&self) -> u64 {
         self.folio().offset()
     }
 
-    /// 2^order pages, 0 to 9.
+    /// Returns the order, 0 to 9: the folio has 2^order pages.
     pub fn order(&self) -> u8 {
         self.folio().order()
     }
 
-    /// Fills the folio with what a reader has in a buffer of its own already, so that nobody is going to look at the folio soon:
-    /// the copy goes past the processor's caches.
+    /// Fills the folio with bytes that the reader already has in its own buffer. Nobody is likely
+    /// to read the folio soon, so the copy bypasses the processor's caches.
     ///
     /// # Panics
-    /// When that is not as long as the folio.
+    /// If `contents` is not as long as the folio.
     pub fn fill_from(&mut self, contents: &[u8]) {
         copy_past_caches(self, contents);
     }
 
-    /// The contents are the file's now; those who wait may read.
+    /// Marks the contents up to date and unlocks them: waiters may read.
     pub fn finish(mut self) -> Folio {
         let folio = self.folio.take().expect("only finishing takes it");
         folio.record().set(flag::UPTODATE);
@@ -368,7 +376,8 @@ impl FolioFill {
         folio
     }
 
-    /// The contents are up to date; the lock is kept, so that the caller changes or dirties them before others see them.
+    /// Marks the contents up to date and keeps the lock, so that the caller can change or dirty
+    /// them before others see them.
     pub fn finish_write(mut self) -> FolioWrite {
         let folio = self.folio.take().expect("only finishing takes it");
         folio.record().set(flag::UPTODATE);
@@ -381,14 +390,14 @@ impl Deref for FolioFill {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: a fill holds the lock exclusively until it is finished.
+        // SAFETY: an unfinished fill holds the lock exclusively.
         unsafe { self.folio().bytes() }
     }
 }
 
 impl DerefMut for FolioFill {
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: a fill holds the lock exclusively until it is finished, and the slice borrows it mutably.
+        // SAFETY: an unfinished fill holds the lock exclusively, and the slice borrows it mutably.
         unsafe { self.folio().bytes_mut() }
     }
 }
@@ -396,8 +405,8 @@ impl DerefMut for FolioFill {
 impl Drop for FolioFill {
     fn drop(&mut self) {
         if let Some(folio) = self.folio.take() {
-            // By its number, so that a fill that is finished has counted no reference to the mapping. One that is going takes
-            // its folios out itself.
+            // Look the mapping up by number, so that finished fills never count a reference to it.
+            // A mapping that is being dropped removes its folios itself.
             let mapping = folio.record().mapping.load(Acquire);
             if let Some(mapping) = folio.shared().mapping_by_id(mapping) {
                 mapping.detach(&folio);

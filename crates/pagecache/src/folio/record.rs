@@ -1,18 +1,18 @@
-//! What is kept on each page of the arena: 64 bytes. A folio is described by the record of its first page.
+//! The 64-byte record kept for each page of the arena. The record of a folio's first page describes
+//! the folio.
 //!
-//! Owns the flags and the reference count. Who may change what:
+//! Owns the flags and the reference count. Each field has its own rule for changes:
 //!
 //! | field | changed by |
 //! |---|---|
 //! | `refs` | anyone who holds a reference; from 0 by the allocator only; from 2 to 0 by eviction under the tree's lock |
-//! | `mapping`, `index` | under the tree's lock of the mapping that it joins or leaves |
-//! | `flags` | anyone, by atomic or/and; UPTODATE under the content lock; DIRTY and WRITEBACK under the tree's lock; LRU and ACTIVE under the lists' lock |
+//! | `mapping`, `index` | under the tree's lock of the mapping that the folio joins or leaves |
+//! | `flags` | anyone, by atomic or/and; UPTODATE under the content lock; DIRTY and WRITEBACK under the tree's lock; LRU and ACTIVE under the LRU shard's lock |
 //! | `blocks`, `runs` | under the tree's lock |
-//! | `next`, `previous` | under the lists' lock while on a list, under the buddy allocator's while free |
+//! | `next`, `previous` | under the LRU shard's lock while on a list, under the buddy allocator's while free |
 //! | `buddy` | under the buddy allocator's lock |
 //! | `lock` | see `lock.rs` |
 
-use super::lock::WaitTable;
 use crate::sync::{AtomicU32, AtomicU64};
 use std::ptr::NonNull;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
@@ -22,27 +22,28 @@ use std::sync::atomic::{AtomicU32 as PlainU32, AtomicU64 as PlainU64, fence};
 pub(crate) mod flag {
     /// The contents are the file's.
     pub const UPTODATE: u32 = 1 << 4;
-    /// Some block has been changed.
+    /// At least one block is dirty.
     pub const DIRTY: u32 = 1 << 5;
-    /// Some block is being written.
+    /// At least one block is under writeback.
     pub const WRITEBACK: u32 = 1 << 6;
-    /// Accessed once since it was last looked at.
+    /// Accessed once since the last examination.
     pub const REFERENCED: u32 = 1 << 7;
-    /// Accessed again after that.
+    /// Accessed at least twice since the last examination.
     pub const HOT: u32 = 1 << 8;
-    /// Came back soon after its eviction.
+    /// Inserted again soon after its eviction.
     pub const WORKINGSET: u32 = 1 << 9;
-    /// On the active list, if on one.
+    /// On the active list, if on a list at all.
     pub const ACTIVE: u32 = 1 << 10;
-    /// On a list.
+    /// On an LRU list.
     pub const LRU: u32 = 1 << 11;
-    /// Someone sleeps until WRITEBACK goes.
+    /// A thread waits for WRITEBACK to clear.
     pub const WRITEBACK_WAITERS: u32 = 1 << 12;
 }
 
 /// No record.
 pub(crate) const NONE: u32 = u32::MAX;
-/// Blocks for which one record has dirty bits; the records of a folio's further pages have those of further blocks.
+/// Number of blocks whose dirty bits fit in one record. The records of a folio's further pages hold
+/// the bits of further blocks.
 pub(crate) const BLOCKS_PER_RECORD: u32 = u64::BITS;
 
 /// The record of a page.
@@ -51,7 +52,7 @@ pub(crate) struct Record {
     pub refs: AtomicU32,
     pub flags: AtomicU32,
     pub lock: AtomicU32,
-    /// Writeback runs that hold blocks of it.
+    /// Number of writeback runs that hold blocks of the folio.
     pub runs: PlainU32,
     pub next: PlainU32,
     pub previous: PlainU32,
@@ -59,10 +60,10 @@ pub(crate) struct Record {
     pub buddy: PlainU32,
     /// Number of the page in the arena.
     pub id: u32,
-    /// The mapping's number, 0 when in none.
+    /// Number of the mapping, 0 if none.
     pub mapping: AtomicU64,
     pub index: AtomicU64,
-    /// Dirty blocks.
+    /// Dirty bits, one per block.
     pub blocks: PlainU64,
     pub data: NonNull<u8>,
 }
@@ -70,13 +71,14 @@ pub(crate) struct Record {
 #[cfg(not(feature = "shuttle"))]
 const _: () = assert!(size_of::<Record>() == 64);
 
-// SAFETY: `data` is an address that never changes; what lies there is only touched under the content lock.
+// SAFETY: `data` is an address that never changes. The memory there is accessed only under the
+// content lock.
 unsafe impl Send for Record {}
-// SAFETY: as above, and all else that changes is atomic.
+// SAFETY: as above, and all other changing fields are atomic.
 unsafe impl Sync for Record {}
 
 impl Record {
-    /// The record of a free page.
+    /// Creates the record of a free page.
     pub fn new(id: u32, data: NonNull<u8>) -> Self {
         Self {
             refs: AtomicU32::new(0),
@@ -99,7 +101,7 @@ impl Record {
         (self.flags.load(Acquire) & 15) as u8
     }
 
-    /// 4 KiB pages of the folio.
+    /// Returns the number of 4 KiB pages of the folio.
     pub fn pages(&self) -> u64 {
         1 << self.order()
     }
@@ -109,17 +111,17 @@ impl Record {
         self.flags.load(Acquire) & flags != 0
     }
 
-    /// Sets flags; gives the flags before.
+    /// Sets flags; returns the flags before.
     pub fn set(&self, flags: u32) -> u32 {
         self.flags.fetch_or(flags, AcqRel)
     }
 
-    /// Clears flags; gives the flags before.
+    /// Clears flags; returns the flags before.
     pub fn clear(&self, flags: u32) -> u32 {
         self.flags.fetch_and(!flags, AcqRel)
     }
 
-    /// Notes an access: the first sets REFERENCED, the next HOT, and further ones write nothing.
+    /// Notes an access: the first sets REFERENCED, the second HOT, and further ones write nothing.
     #[inline]
     pub fn accessed(&self) {
         let flags = self.flags.load(Relaxed);
@@ -128,7 +130,7 @@ impl Record {
         }
     }
 
-    /// Takes a reference unless there is none left: then the folio is free or about to be.
+    /// Takes a reference unless there is none left: the folio is then free or about to be.
     #[inline]
     pub fn try_get(&self) -> bool {
         let mut refs = self.refs.load(Relaxed);
@@ -141,7 +143,7 @@ impl Record {
         false
     }
 
-    /// Gives a reference back; true when it was the last: the caller frees the folio.
+    /// Drops a reference. Returns true if it was the last: the caller then frees the folio.
     #[inline]
     pub fn put(&self) -> bool {
         if self.refs.fetch_sub(1, Release) == 1 {
@@ -151,30 +153,8 @@ impl Record {
         false
     }
 
-    /// Takes the count from `expected` to 0, so that nobody gets a reference any more.
+    /// Takes the count from `expected` to 0 in one step, so that nobody can acquire a reference.
     pub fn freeze(&self, expected: u32) -> bool {
         self.refs.compare_exchange(expected, 0, AcqRel, Relaxed).is_ok()
-    }
-
-    /// Waits until WRITEBACK is clear.
-    pub fn wait_writeback(&self, waits: &WaitTable) {
-        if !self.has(flag::WRITEBACK) {
-            return;
-        }
-        waits.wait_until(self.id, || {
-            let flags = self.flags.load(Acquire);
-            if flags & flag::WRITEBACK == 0 {
-                return true;
-            }
-            // Either it is still set after this, and whoever clears it sees that someone waits, or it is looked at again.
-            self.set(flag::WRITEBACK_WAITERS) & flag::WRITEBACK == 0
-        });
-    }
-
-    /// Clears WRITEBACK and wakes those who wait for it.
-    pub fn end_writeback(&self, waits: &WaitTable) {
-        if self.clear(flag::WRITEBACK | flag::WRITEBACK_WAITERS) & flag::WRITEBACK_WAITERS != 0 {
-            waits.wake(self.id);
-        }
     }
 }

@@ -1,14 +1,14 @@
-//! Whether the tree is what it should be: for tests and the fuzzer.
+//! Checks of the tree's invariants, for tests and the fuzzer.
 
-use super::entry::{Raw, Slot};
+use super::XArray;
+use super::entry::{MARKS, Raw, Slot};
 use super::node::{NONE, SHIFT, SLOTS};
-use super::{MARKS, XArray};
 
 impl XArray {
-    /// Checks every invariant of the tree; gives the number of its nodes.
+    /// Checks every invariant of the tree. Returns the number of its nodes.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// Describes the first violation.
     pub fn check(&self) -> Result<usize, String> {
         match self.root.head().slot() {
             Slot::Empty if self.head_marks != 0 => Err("an empty head is marked".to_owned()),
@@ -21,7 +21,7 @@ impl XArray {
                 let node = self.node(id);
                 let lone = node.present() == 1;
                 if lone && (shift == 0 || matches!(node.slot(0).slot(), Slot::Node { .. })) {
-                    return Err(format!("the top node of shift {shift} is not needed"));
+                    return Err(format!("the top node of shift {shift} is superfluous"));
                 }
                 self.check_node(id, shift, NONE, 0)
             }
@@ -32,7 +32,7 @@ impl XArray {
         let node = self.node(id);
         let at = format!("node {id} of shift {shift}");
         if (node.shift(), node.parent(), node.offset()) != (shift, parent, offset) {
-            return Err(format!("{at} does not know where it hangs"));
+            return Err(format!("{at} has the wrong parent, offset or shift"));
         }
         if node.present() == 0 {
             return Err(format!("{at} is empty"));
@@ -47,12 +47,12 @@ impl XArray {
             match raw.slot() {
                 Slot::Empty => {}
                 Slot::Sibling(of) => {
-                    return Err(format!("{at}, slot {offset}: sibling of {of} out of place"));
+                    return Err(format!("{at}, slot {offset}: misplaced sibling of {of}"));
                 }
                 Slot::Entry(_) => {
                     width = node.width(offset);
                     if !width.is_power_of_two() || offset % width != 0 || width == SLOTS {
-                        return Err(format!("{at}, slot {offset}: an entry of {width} slots"));
+                        return Err(format!("{at}, slot {offset}: an entry of invalid width {width}"));
                     }
                     for (mark, marks) in marks.iter_mut().enumerate() {
                         *marks |= node.marks(mark) & 1 << offset;
@@ -60,7 +60,7 @@ impl XArray {
                 }
                 Slot::Node { id: child, shift: below } => {
                     if below + SHIFT != shift {
-                        return Err(format!("{at}, slot {offset}: a node of shift {below}"));
+                        return Err(format!("{at}, slot {offset}: a child of shift {below}"));
                     }
                     nodes += self.check_node(child, below, id, offset)?;
                     for (mark, marks) in marks.iter_mut().enumerate() {
@@ -78,7 +78,7 @@ impl XArray {
             offset += width;
         }
         if (present, values) != (node.present(), node.values()) {
-            return Err(format!("{at}: the bitmaps are not what the slots hold"));
+            return Err(format!("{at}: the bitmaps do not match the slots"));
         }
         for (mark, marks) in marks.iter().enumerate() {
             if *marks != node.marks(mark) {

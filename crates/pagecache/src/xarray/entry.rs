@@ -1,4 +1,4 @@
-//! What a slot holds: nothing, an item, a value, a sibling of an earlier slot, or a node.
+//! The contents of a slot: empty, an item, a value, a sibling of an earlier slot, or a node.
 //!
 //! Owns the encoding of a slot's 64 bits. The two low bits are the tag:
 //!
@@ -10,43 +10,82 @@
 //! | 11 | bit 2 clear: sibling | the slot that holds the entry |
 //! | 11 | bit 2 set: node | bits 3 to 8: the node's shift; from bit 9: its number |
 //!
-//! The kernel's counterpart is `xa_mk_value`, `xa_mk_sibling` and `xa_mk_node` in include/linux/xarray.h.
+//! Also owns what the array's users see of it: [`Entry`], [`Found`] and [`Mark`].
+//!
+//! Kernel counterpart: `xa_mk_value`, `xa_mk_sibling` and `xa_mk_node` in include/linux/xarray.h.
 
-/// What is stored at an index.
+/// The entry stored at an index.
 ///
-/// Both kinds carry a number of at most [`Entry::MAX_PAYLOAD`]. The array itself treats them alike but for
-/// insertion, which refuses to replace an [`Entry::Item`] and replaces an [`Entry::Value`]: in a page
-/// cache the items are folios and the values are shadows of folios that have left.
+/// Both kinds carry a number of at most [`Entry::MAX_PAYLOAD`]. They differ only in insertion,
+/// which refuses to replace an [`Entry::Item`] and replaces an [`Entry::Value`]. In a page cache
+/// the items are folios, and the values are shadows of evicted folios.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Entry {
-    /// Something that is there.
+    /// A present object.
     Item(u64),
-    /// The shadow of something that was there.
+    /// The shadow of an object that was present.
     Value(u64),
 }
 
 impl Entry {
-    /// The largest number that an entry can carry.
+    /// The largest payload.
     pub const MAX_PAYLOAD: u64 = u64::MAX >> 2;
 
-    /// The number carried.
+    /// Returns the payload.
     pub fn payload(self) -> u64 {
         match self {
             Self::Item(payload) | Self::Value(payload) => payload,
         }
     }
 
-    /// Whether this is an item.
+    /// Returns whether this is an item.
     pub fn is_item(self) -> bool {
         matches!(self, Self::Item(_))
     }
+}
+
+/// An entry and the range that it covers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Found {
+    /// First index, aligned to the order.
+    pub index: u64,
+    /// The entry covers 2^order indices.
+    pub order: u8,
+    /// The entry.
+    pub entry: Entry,
+}
+
+impl Found {
+    /// Returns the last index covered.
+    pub fn last(&self) -> u64 {
+        self.index + ((1 << self.order) - 1)
+    }
+}
+
+/// Number of kinds of marks.
+pub(super) const MARKS: usize = 3;
+
+/// A mark on an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mark {
+    /// Changed since it was last written.
+    Dirty = 0,
+    /// Under writeback.
+    Writeback = 1,
+    /// Tagged for the writeback under way.
+    ToWrite = 2,
+}
+
+impl Mark {
+    /// All marks.
+    pub const ALL: [Self; MARKS] = [Self::Dirty, Self::Writeback, Self::ToWrite];
 }
 
 /// The bits of a slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Raw(pub u64);
 
-/// What a slot's bits mean.
+/// A decoded slot.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Slot {
     Empty,
@@ -95,7 +134,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_put_in_comes_out() {
+    fn slots_round_trip() {
         for payload in [0, 1, 2, 12345, Entry::MAX_PAYLOAD] {
             for entry in [Entry::Item(payload), Entry::Value(payload)] {
                 assert!(Raw::entry(entry).slot() == Slot::Entry(entry));
@@ -115,7 +154,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "62 bits")]
-    fn a_payload_beyond_62_bits_is_refused() {
+    fn payloads_above_62_bits_panic() {
         Raw::entry(Entry::Item(Entry::MAX_PAYLOAD + 1));
     }
 }

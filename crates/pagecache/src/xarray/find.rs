@@ -1,32 +1,14 @@
-//! What comes next, what came before, and where nothing is.
+//! Searches: next and previous entries, and holes.
 //!
-//! Owns the searches. Each starts at the top and uses the nodes' bitmaps to step over what is not wanted, so that it costs
-//! a walk, however wide the gap.
+//! Each search descends from the top and uses the nodes' bitmaps to skip unwanted slots. It costs
+//! one walk, however wide the gap.
 
-use super::entry::Slot;
-use super::node::{NONE, SLOTS};
-use super::{Entry, Mark, XArray, last_of};
+use super::entry::{Entry, Found, Slot};
+use super::node::{NONE, SHIFT, SLOTS, last_of};
+use super::{Mark, XArray};
 use std::ops::RangeInclusive;
 
-/// An entry and the range that it covers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Found {
-    /// First index, aligned to the order.
-    pub index: u64,
-    /// 2^order indices are covered.
-    pub order: u8,
-    /// What is stored.
-    pub entry: Entry,
-}
-
-impl Found {
-    /// Last index covered.
-    pub fn last(&self) -> u64 {
-        self.index + ((1 << self.order) - 1)
-    }
-}
-
-/// What a search wants.
+/// The kind of entry that a search looks for.
 #[derive(Clone, Copy)]
 enum Want {
     Any,
@@ -35,27 +17,27 @@ enum Want {
 }
 
 impl XArray {
-    /// The first entry that touches the range.
+    /// Returns the first entry that overlaps the range.
     pub fn next(&self, range: RangeInclusive<u64>) -> Option<Found> {
         self.search(range, Want::Any)
     }
 
-    /// The first item that touches the range.
+    /// Returns the first item that overlaps the range.
     pub fn next_item(&self, range: RangeInclusive<u64>) -> Option<Found> {
         self.search(range, Want::Item)
     }
 
-    /// The first marked entry that touches the range.
+    /// Returns the first marked entry that overlaps the range.
     pub fn next_marked(&self, range: RangeInclusive<u64>, mark: Mark) -> Option<Found> {
         self.search(range, Want::Marked(mark))
     }
 
-    /// All entries that touch the range, in ascending order.
+    /// Iterates over all entries that overlap the range, in ascending order.
     pub fn iter(&self, range: RangeInclusive<u64>) -> Iter<'_> {
         self.iterate(range, Want::Any)
     }
 
-    /// All marked entries that touch the range, in ascending order.
+    /// Iterates over all marked entries that overlap the range, in ascending order.
     pub fn iter_marked(&self, range: RangeInclusive<u64>, mark: Mark) -> Iter<'_> {
         self.iterate(range, Want::Marked(mark))
     }
@@ -65,7 +47,7 @@ impl XArray {
         Iter { array: self, next: (next <= last).then_some(next), last, want }
     }
 
-    /// The last entry that touches the range.
+    /// Returns the last entry that overlaps the range.
     pub fn previous(&self, range: RangeInclusive<u64>) -> Option<Found> {
         let (first, mut index) = range.into_inner();
         while index >= first {
@@ -78,12 +60,12 @@ impl XArray {
         None
     }
 
-    /// The first index of the range where nothing is.
+    /// Returns the first index of the range without an entry.
     pub fn next_hole(&self, range: RangeInclusive<u64>) -> Option<u64> {
         self.next_without(range, |_| false)
     }
 
-    /// The first index of the range where no item is; a value counts as nothing.
+    /// Returns the first index of the range without an item; values count as holes.
     pub fn next_miss(&self, range: RangeInclusive<u64>) -> Option<u64> {
         self.next_without(range, |entry| !entry.is_item())
     }
@@ -100,7 +82,7 @@ impl XArray {
         None
     }
 
-    /// The last index of the range where nothing is.
+    /// Returns the last index of the range without an entry.
     pub fn previous_hole(&self, range: RangeInclusive<u64>) -> Option<u64> {
         let (first, mut index) = range.into_inner();
         while index >= first {
@@ -138,18 +120,19 @@ impl XArray {
                 Want::Any => node.present(),
                 Want::Item => node.present() & !node.values(),
                 Want::Marked(mark) => {
-                    // A mark lies on the slot that holds the entry, which may be before this one.
+                    // A mark lies on the slot that holds the entry, which may precede this one.
                     let bits = node.marks(mark as usize);
                     bits | (bits >> node.canonical(at) & 1) << at
                 }
             };
             let bits = bits >> at;
             if bits == 0 {
-                // Nothing more in this node: on to what follows it in the nearest node above that has slots left.
+                // Nothing more in this node: continue after it, in the nearest ancestor with slots
+                // left.
                 index = (index | last_of(shift)).checked_add(1)?;
                 loop {
                     let node = self.node(id);
-                    (id, shift) = (node.parent(), shift + super::SHIFT);
+                    (id, shift) = (node.parent(), shift + SHIFT);
                     if id == NONE {
                         return None;
                     }
@@ -177,13 +160,13 @@ impl XArray {
                     let order = (shift + node.width(canonical).ilog2()) as u8;
                     return Some(Found { index: first, order, entry });
                 }
-                _ => unreachable!("a bitmap says that something is in the slot"),
+                _ => unreachable!("the bitmap says that the slot is occupied"),
             }
         }
     }
 }
 
-/// Entries in ascending order.
+/// Iterator over entries in ascending order.
 pub struct Iter<'a> {
     array: &'a XArray,
     next: Option<u64>,

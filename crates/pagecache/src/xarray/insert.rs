@@ -1,24 +1,26 @@
-//! Insertion: in one walk, or in many.
+//! Insertion, in one walk or in several.
 //!
-//! Owns the two ways to insert an entry where no item may be. [`CacheInsert::OneWalk`] finds, in one descent, whether an
-//! item is in the way, the shadow and its order, and the slot; it stores there and is done. Only when the shadow is
-//! larger than what is inserted does it split it and walk again. [`CacheInsert::ManyWalks`] asks each of these questions with
-//! a walk of its own, as Linux did before 6.10. Both give the same results.
+//! Owns the two ways to insert an entry where no item may be. Both give the same results.
+//! - [`CacheInsert::OneWalk`] finds a conflicting item, the shadow with its order, and the slot in
+//!   one descent, and stores there. It walks again only to split a shadow larger than the new
+//!   entry.
+//! - [`CacheInsert::ManyWalks`] answers each of these questions by a walk of its own, as Linux did
+//!   before 6.10.
 //!
-//! Neither allocates: nodes come from a [`Preload`], and when it holds too few, nothing has changed and
-//! [`InsertError::NeedNodes`] says how many. The caller lets go of its lock, fills the preload and tries again; that second
-//! look sees what others have inserted meanwhile.
+//! Neither allocates. Nodes come from a [`Preload`]. If it holds too few, nothing changes and
+//! [`InsertError::NeedNodes`] gives the number. The caller then releases its lock, fills the
+//! preload and retries; the second walk sees entries inserted meanwhile.
 //!
-//! The kernel's counterpart is `__filemap_add_folio` in mm/filemap.c.
+//! Kernel counterpart: `__filemap_add_folio` in mm/filemap.c.
 
-use super::entry::{Raw, Slot};
-use super::node::{NONE, Preload, SHIFT, SLOTS};
-use super::{Entry, Found, Place, XArray, check_range, last_of, level_of};
+use super::entry::{MARKS, Raw, Slot};
+use super::node::{NONE, Preload, SHIFT, SLOTS, last_of};
+use super::{Entry, Found, Place, XArray, check_range, level_of};
 use arrayvec::ArrayVec;
 use std::fmt;
 use std::str::FromStr;
 
-/// How the page cache inserts.
+/// The way in which the page cache inserts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum CacheInsert {
     /// One descent finds conflict, shadow, order and slot.
@@ -28,9 +30,9 @@ pub enum CacheInsert {
     ManyWalks,
 }
 
-/// A word that names no way of insertion.
+/// An unknown name for a [`CacheInsert`].
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no way to insert is called {0:?}: one-walk or many-walks")]
+#[error("unknown insertion method {0:?}: expected one-walk or many-walks")]
 pub struct UnknownCacheInsert(pub String);
 
 impl FromStr for CacheInsert {
@@ -54,16 +56,16 @@ impl fmt::Display for CacheInsert {
     }
 }
 
-/// What an insertion replaced.
+/// The result of an insertion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Inserted {
-    /// The shadow that was there (the last, if several), as it was before a split.
+    /// The shadow that was replaced (the last, if several), as it was before a split.
     pub shadow: Option<Found>,
     /// Whether a larger shadow was split.
     pub split: bool,
 }
 
-/// Why an insertion did not happen; nothing has changed then.
+/// The reason why an insertion failed; nothing has changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InsertError {
     /// This item is in the way.
@@ -72,23 +74,24 @@ pub enum InsertError {
     NeedNodes(usize),
 }
 
-/// Where a descent for insertion ended.
+/// The result of a descent for insertion.
 pub(super) enum Target {
-    /// The slot to store in, and the entry that goes (the last, if several).
+    /// The slot to store in, and the entry that is replaced (the last, if several).
     Ready { place: Place, replaced: Option<Found> },
-    /// An entry of a larger order lies around it.
+    /// An entry of a larger order surrounds the slot.
     Larger { place: Place, found: Found },
 }
 
 impl XArray {
-    /// Inserts `entry` over 2^`order` indices from `index` on, where only values may be; they are replaced, and of a
-    /// value that is larger the rest stays.
+    /// Inserts `entry` over 2^`order` indices from `index` on. Only values may be there. They are
+    /// replaced; a larger value keeps its remaining indices.
     ///
     /// # Errors
-    /// An item is in the way, or the preload holds too few nodes. Nothing has changed then.
+    /// Fails if an item is in the way or the preload holds too few nodes. Nothing has changed then.
     ///
     /// # Panics
-    /// When `index` is not aligned to the order, the order is above [`super::MAX_ORDER`], or the preload is of another pool.
+    /// If `index` is not aligned to the order, the order is above [`super::MAX_ORDER`], or the
+    /// preload belongs to another pool.
     pub fn try_insert(
         &mut self,
         index: u64,
@@ -98,20 +101,20 @@ impl XArray {
         preload: &mut Preload<'_>,
     ) -> Result<Inserted, InsertError> {
         check_range(index, order);
-        assert!(preload.belongs_to(&self.pool), "the preload is of another pool");
+        assert!(preload.belongs_to(&self.pool), "the preload belongs to another pool");
         match how {
             CacheInsert::OneWalk => self.insert_one_walk(index, order, entry, preload),
             CacheInsert::ManyWalks => self.insert_many_walks(index, order, entry, preload),
         }
     }
 
-    /// [`XArray::try_insert`] in one walk, which takes its nodes from the pool by itself.
+    /// [`XArray::try_insert`] in one walk, with nodes from the array's own pool.
     ///
     /// # Errors
-    /// The item that is in the way.
+    /// Returns the item that is in the way.
     ///
     /// # Panics
-    /// As [`XArray::try_insert`].
+    /// See [`XArray::try_insert`].
     pub fn insert(&mut self, index: u64, order: u8, entry: Entry) -> Result<Inserted, Found> {
         let pool = std::sync::Arc::clone(&self.pool);
         let mut preload = pool.preload(0);
@@ -180,13 +183,13 @@ impl XArray {
         }
         match self.descend(index, order, preload, false)? {
             Target::Ready { place, .. } => self.fill(place, order, Raw::entry(entry)),
-            Target::Larger { .. } => unreachable!("it has been split"),
+            Target::Larger { .. } => unreachable!("a larger entry has been split"),
         }
         Ok(Inserted { shadow, split })
     }
 
-    /// Descends to the slot for an entry of this order, making what is missing on the way. With `refuse`, an item in the way
-    /// is an error. Changes nothing that a reader could tell.
+    /// Descends to the slot for an entry of this order, creating missing nodes on the way. With
+    /// `refuse`, an item in the way is an error. Readers see no change.
     pub(super) fn descend(
         &mut self,
         index: u64,
@@ -238,7 +241,7 @@ impl XArray {
         )
     }
 
-    /// The end of a descent, at the level where the entry belongs: what is in its slots?
+    /// Ends a descent at the entry's level: examines its slots.
     fn at_level(&self, place: Place, index: u64, order: u8, refuse: bool) -> Result<Target, InsertError> {
         let node = self.node(place.node);
         let count = 1 << (u32::from(order) - place.shift);
@@ -288,7 +291,8 @@ impl XArray {
         Ok(Target::Larger { place, found })
     }
 
-    /// What lies at `place`, on the way to `index`. For a node, the range only.
+    /// Returns the entry at `place`, on the way to `index`. For a node, only the range is
+    /// meaningful.
     fn found_at(&self, place: Place, index: u64) -> Found {
         let node = self.node(place.node);
         let first = (index & !last_of(place.shift)) | u64::from(place.offset) << place.shift;
@@ -300,7 +304,7 @@ impl XArray {
         Found { index: first, order, entry }
     }
 
-    /// The first item and the last value below a node whose first index is `base`.
+    /// Returns the first item and the last value below a node whose first index is `base`.
     fn below(&self, id: u32, base: u64) -> (Option<Found>, Option<Found>) {
         let node = self.node(id);
         let shift = node.shift();
@@ -330,7 +334,7 @@ impl XArray {
         (item, value)
     }
 
-    /// Makes nodes from an empty slot down to the level `target`; gives the slot there.
+    /// Creates nodes from an empty slot down to the level `target`. Returns the slot there.
     fn make_path(&mut self, from: Place, index: u64, target: u32, preload: &mut Preload<'_>) -> Place {
         let Place { node: mut id, mut shift, mut offset } = from;
         while shift > target {
@@ -344,8 +348,8 @@ impl XArray {
         Place { node: id, shift, offset }
     }
 
-    /// Puts nodes above the head until the top one is of the shift `top`; gives that one. Makes sure that the preload
-    /// also lasts for the path from there down.
+    /// Adds nodes above the head until the top one has the shift `top`. Returns that node. Fails
+    /// unless the preload also suffices for the path from there down.
     fn grow(
         &mut self,
         index: u64,
@@ -359,7 +363,7 @@ impl XArray {
             && index == 0
             && let Some(found) = self.next_item(0..=(1 << order) - 1)
         {
-            // Only here can the new entry lie around what the old head holds.
+            // Only here can the new entry's range contain the old head's entries.
             return Err(InsertError::Occupied(found));
         }
         let above = match head.slot() {
@@ -384,7 +388,7 @@ impl XArray {
                 let node = self.node(id);
                 node.attach(NONE, 0, 0);
                 node.put(0, head, head.is_value());
-                for mark in 0..super::MARKS {
+                for mark in 0..MARKS {
                     node.set_marks(mark, u64::from(self.head_marks >> mark & 1));
                 }
                 (id, 0)
@@ -395,7 +399,7 @@ impl XArray {
             let (child, node) = (self.node(id), self.node(above));
             node.attach(NONE, 0, shift + SHIFT);
             node.put(0, Raw::node(id, shift), false);
-            for mark in 0..super::MARKS {
+            for mark in 0..MARKS {
                 node.set_marks(mark, u64::from(child.marks(mark) != 0));
             }
             child.attach(above, 0, shift);
@@ -406,7 +410,7 @@ impl XArray {
         Ok(id)
     }
 
-    /// Stores over the slots of `place`, without marks. Nodes that were there go.
+    /// Stores over the slots of `place`, without marks. Releases nodes that were there.
     pub(super) fn fill(&mut self, place: Place, order: u8, raw: Raw) {
         if place.node == NONE {
             self.head_marks = 0;

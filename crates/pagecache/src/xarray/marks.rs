@@ -1,12 +1,13 @@
 //! Marks on entries, and on every slot above a marked entry.
 //!
-//! Owns their propagation: a slot of a node that leads to a node is marked exactly while something below is.
+//! Owns their propagation. **Invariant**: a slot that leads to a node is marked if and only if an
+//! entry below it is.
 
 use super::node::NONE;
 use super::{Mark, Place, XArray};
 
 impl XArray {
-    /// Marks the entry at `index`; false when there is none.
+    /// Marks the entry at `index`. Returns false if there is none.
     pub fn set_mark(&mut self, index: u64, mark: Mark) -> bool {
         let walked = self.walk(index);
         if self.found(&walked).is_none() {
@@ -16,7 +17,7 @@ impl XArray {
         true
     }
 
-    /// Takes a mark off the entry at `index`; false when there is no entry.
+    /// Clears a mark of the entry at `index`. Returns false if there is no entry.
     pub fn clear_mark(&mut self, index: u64, mark: Mark) -> bool {
         let walked = self.walk(index);
         if self.found(&walked).is_none() {
@@ -26,13 +27,13 @@ impl XArray {
         true
     }
 
-    /// Whether the entry at `index` is marked.
+    /// Returns whether the entry at `index` is marked.
     pub fn is_marked(&self, index: u64, mark: Mark) -> bool {
         let walked = self.walk(index);
         self.found(&walked).is_some() && self.place_is_marked(walked.place, mark)
     }
 
-    /// Whether any entry is marked.
+    /// Returns whether any entry is marked.
     pub fn any_marked(&self, mark: Mark) -> bool {
         match self.root.head().slot() {
             super::Slot::Node { id, .. } => self.node(id).marks(mark as usize) != 0,
@@ -58,7 +59,7 @@ impl XArray {
             let before = node.marks(mark as usize);
             node.set_marks(mark as usize, before | 1 << offset);
             if before != 0 {
-                // Something else was marked here, so all above is marked already.
+                // Another slot here was marked already, so all ancestors are.
                 break;
             }
             (id, offset) = (node.parent(), node.offset());
@@ -86,7 +87,7 @@ impl XArray {
         }
     }
 
-    /// Takes all marks off `count` slots.
+    /// Clears all marks of `count` slots.
     pub(super) fn unmark_slots(&mut self, place: Place, count: u32) {
         for mark in Mark::ALL {
             for offset in place.offset..place.offset + count {

@@ -1,20 +1,25 @@
-//! A multi-index XArray: a tree of 64-way nodes from 64-bit indices to entries, where one entry may cover 2^order
-//! aligned indices.
+//! A multi-index XArray: a tree of 64-way nodes from 64-bit indices to entries. One entry may cover
+//! 2^order aligned indices.
 //!
-//! Owns the shape of the tree. An entry of order 0 to 9 is stored once; where it covers several slots of a node, the
-//! others are siblings that point to it. Values (shadows) and items (folios) differ in insertion only, see [`Entry`].
-//! Marks lie on entries and on every node above one.
+//! Owns the shape of the tree. An entry of order 0 to 9 is stored once. If it covers several slots
+//! of a node, the other slots are siblings that point to it. Values (shadows) and items (folios)
+//! differ in insertion only, see [`Entry`].
 //!
-//! - `entry`: what a slot holds; `node`: nodes and their pool;
-//! - `insert`: insertion in one walk, or in many; `split`: one large entry to smaller ones;
-//! - `store`: replace, erase, remove a range; `marks`; `find`: next, previous, holes;
-//! - `reader`: look-up without a lock.
+//! - `entry`: the encoding of a slot; `node`: nodes and their pool;
+//! - `insert`: insertion in one walk or in several; `split`: splitting a large entry;
+//! - `store`: replacing, erasing, removing a range; `marks`; `find`: next, previous, holes;
+//! - `reader`: lookup without a lock.
 //!
-//! An array has one writer at a time (`&mut`). Any number of [`Reader`]s look up meanwhile; what they may trust is said
-//! there. Invariants, checked by [`XArray::check`]: no node is empty; a node's bitmaps say what its slots hold; a mark
-//! on a node's slot means a mark within; the head is no node when one order-0 entry at index 0 is all there is.
+//! **Invariants**, checked by [`XArray::check`]:
+//! - no node is empty;
+//! - a node's bitmaps match its slots;
+//! - a slot of a child node has a mark if and only if an entry below it has;
+//! - the head is not a node if the array holds only one order-0 entry at index 0.
 //!
-//! The kernel's counterpart is lib/xarray.c; its documentation is core-api/xarray.rst.
+//! **Locks**: an array has one writer at a time (`&mut`). Any number of [`Reader`]s look up
+//! meanwhile; [`Reader`] documents the guarantees.
+//!
+//! Kernel counterpart: lib/xarray.c; its documentation is core-api/xarray.rst.
 
 mod check;
 mod entry;
@@ -26,40 +31,20 @@ mod reader;
 mod split;
 mod store;
 
-pub use entry::Entry;
-pub use find::{Found, Iter};
+pub use entry::{Entry, Found, Mark};
+pub use find::Iter;
 pub use insert::{CacheInsert, InsertError, Inserted, UnknownCacheInsert};
 pub use node::{NodePool, Preload};
 pub use reader::Reader;
 pub use split::SplitError;
 
-use crate::sync::AtomicU64;
 use entry::{Raw, Slot};
-use node::{NONE, Node, SHIFT, SLOTS};
+use node::{NONE, Node, SHIFT, SLOTS, last_of};
+use reader::Root;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::{Acquire, Release};
 
 /// The largest order of an entry: 512 indices.
 pub const MAX_ORDER: u8 = 9;
-/// Kinds of marks.
-const MARKS: usize = 3;
-
-/// A mark on an entry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Mark {
-    /// Changed since it was last written.
-    Dirty = 0,
-    /// Being written.
-    Writeback = 1,
-    /// To be written by the writeback under way.
-    ToWrite = 2,
-}
-
-impl Mark {
-    /// All marks.
-    pub const ALL: [Self; MARKS] = [Self::Dirty, Self::Writeback, Self::ToWrite];
-}
-
 /// The array. See the module's documentation.
 pub struct XArray {
     root: Arc<Root>,
@@ -68,75 +53,63 @@ pub struct XArray {
     head_marks: u8,
 }
 
-/// What readers share with the array.
-struct Root {
-    /// Empty, one entry at index 0, or the top node.
-    head: AtomicU64,
-}
-
-impl Root {
-    #[inline]
-    fn head(&self) -> Raw {
-        Raw(self.head.load(Acquire))
-    }
-}
-
 /// A slot in the tree: in a node, or the head itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Place {
-    /// `NONE`: the head.
+    /// Number of the node; `NONE` for the head.
     node: u32,
     shift: u32,
     offset: u32,
 }
 
-/// Where a walk ended.
+/// The end of a walk.
 struct Walked {
     place: Place,
     raw: Raw,
-    /// First index that the slot, and its siblings if it holds an entry, stand for.
+    /// First index covered by the slot, including siblings if it holds an entry.
     first: u64,
-    /// Last such index.
+    /// Last index covered.
     last: u64,
 }
 
 impl XArray {
-    /// An empty array with a pool of its own (for at most four million nodes).
+    /// Creates an empty array with a pool of its own (for at most four million nodes).
     pub fn new() -> Self {
         Self::with_pool(Arc::new(NodePool::new(1 << 22)))
     }
 
-    /// An empty array that takes its nodes from `pool`.
+    /// Creates an empty array that takes its nodes from `pool`.
     pub fn with_pool(pool: Arc<NodePool>) -> Self {
-        Self { root: Arc::new(Root { head: AtomicU64::new(0) }), pool, head_marks: 0 }
+        Self { root: Arc::new(Root::new()), pool, head_marks: 0 }
     }
 
-    /// The pool that its nodes come from.
+    /// Returns the pool that its nodes come from.
     pub fn pool(&self) -> &Arc<NodePool> {
         &self.pool
     }
 
-    /// A look-up that needs no lock.
+    /// Returns a handle for lookups without a lock.
     pub fn reader(&self) -> Reader {
         Reader::new(Arc::clone(&self.root), Arc::clone(&self.pool))
     }
 
-    /// Whether nothing is stored.
+    /// Returns whether the array is empty.
     pub fn is_empty(&self) -> bool {
         self.root.head() == Raw::EMPTY
     }
 
-    /// What is stored at `index`, be it by an entry that begins before it.
+    /// Returns the entry that covers `index`.
     pub fn load(&self, index: u64) -> Option<Entry> {
         self.root.load(&self.pool, index)
     }
 
-    /// The entry at `index` with the range that it covers.
+    /// Returns the entry that covers `index`, with its range.
     pub fn get(&self, index: u64) -> Option<Found> {
         self.found(&self.walk(index))
     }
 
-    /// The order of the entry at `index`; 0 when there is none, as for the kernel's `xa_get_order`.
+    /// Returns the order of the entry at `index`; 0 if there is none, as for the kernel's
+    /// `xa_get_order`.
     pub fn order(&self, index: u64) -> u8 {
         self.get(index).map_or(0, |found| found.order)
     }
@@ -156,10 +129,10 @@ impl XArray {
     }
 
     fn set_head(&self, raw: Raw) {
-        self.root.head.store(raw.0, Release);
+        self.root.set_head(raw);
     }
 
-    /// Descends to the slot that holds what is at `index`, or to the empty one on the way.
+    /// Descends to the slot that covers `index`: an entry or an empty slot.
     fn walk(&self, index: u64) -> Walked {
         let head = self.root.head();
         let Slot::Node { id, shift } = head.slot() else {
@@ -191,12 +164,7 @@ impl XArray {
     }
 }
 
-/// The last index below a top node of this shift.
-fn last_of(shift: u32) -> u64 {
-    if shift + SHIFT >= u64::BITS { u64::MAX } else { (1 << (shift + SHIFT)) - 1 }
-}
-
-/// The shift of the level whose slots hold entries of this order.
+/// Returns the shift of the level whose slots hold entries of this order.
 fn level_of(order: u8) -> u32 {
     u32::from(order) / SHIFT * SHIFT
 }

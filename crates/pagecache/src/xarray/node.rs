@@ -1,14 +1,17 @@
 //! Nodes of 64 slots, and the pool that they come from.
 //!
-//! Owns the nodes' memory. Nodes are never given back before the pool itself goes: a reader without a
-//! lock may still look into a node that has been freed and is in use elsewhere. It then sees empty slots or
-//! another array's, never foreign memory, and whoever reads without a lock checks what it found
-//! (see [`super::Reader`]).
+//! Owns the nodes' memory.
 //!
-//! Only the slots are read without the array's lock. The other fields are atomics because nodes are shared,
-//! and are accessed relaxed under that lock. The pool's own lock is a leaf: nothing is locked under it.
+//! **Invariants**
+//! - Nodes are freed only with the pool. A reader without a lock may look into a node that has been
+//!   released and reused. It then sees empty slots or slots of another array, never foreign memory.
+//!   Readers without a lock therefore verify what they find (see [`super::Reader`]).
+//! - Only the slots are read without the array's lock. The other fields are atomics because nodes
+//!   are shared; they are accessed relaxed under that lock.
+//!
+//! **Locks**: the pool's lock is a leaf.
 
-use super::entry::Raw;
+use super::entry::{MARKS, Raw, Slot};
 use crate::processor::prefetch;
 use crate::sync::{self, AtomicU64, Mutex, Padded};
 use arrayvec::ArrayVec;
@@ -16,24 +19,27 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64 as PlainU64, AtomicUsize};
 use std::sync::{Arc, OnceLock};
 
-/// Slots of a node, as a shift.
+/// log2 of the number of slots in a node.
 pub(super) const SHIFT: u32 = 6;
-/// Slots of a node.
+/// Number of slots in a node.
 pub(super) const SLOTS: u32 = 1 << SHIFT;
 /// No node.
 pub(super) const NONE: u32 = u32::MAX;
-/// Nodes are made in chunks: of this many, then twice as many each time, up to `LARGEST`.
+/// Nodes are created in chunks: the first of this many, each next one twice as large, up to
+/// `LARGEST`.
 #[cfg(not(feature = "shuttle"))]
 const FIRST: u32 = 64;
 #[cfg(feature = "shuttle")]
 const FIRST: u32 = 4;
-/// Nodes of the largest chunk.
+/// Number of nodes in the largest chunk.
 const LARGEST: u32 = FIRST << DOUBLINGS;
 const DOUBLINGS: u32 = 6;
-/// Nodes that one operation can need: a tree of eleven levels grown and descended, or the largest split.
+/// Most nodes that one operation needs: to grow and descend a tree of eleven levels, or for the
+/// largest split.
 pub(super) const MAX_PRELOAD: usize = 24;
 
-/// A node: 64 slots, which of them are used and how, and the marks on them. All but the slots is in one cache line.
+/// A node: 64 slots, bitmaps of their use, and marks. All fields except the slots share one cache
+/// line.
 #[repr(C, align(64))]
 pub(super) struct Node {
     slots: [AtomicU64; SLOTS as usize],
@@ -41,12 +47,13 @@ pub(super) struct Node {
     present: PlainU64,
     /// Slots that belong to values, siblings included.
     values: PlainU64,
-    /// The marks, on the slot that holds the entry, not on its siblings; and on the slot of a node in which there is one.
-    marks: [PlainU64; super::MARKS],
+    /// Marks: on the slot that holds a marked entry, not on its siblings, and on the slot of a node
+    /// that contains one.
+    marks: [PlainU64; MARKS],
     parent: AtomicU32,
-    /// Which slot of the parent.
+    /// Slot number in the parent.
     offset: AtomicU8,
-    /// Bits of the index below this level.
+    /// Number of index bits below this level.
     shift: AtomicU8,
 }
 
@@ -63,13 +70,13 @@ impl Node {
         }
     }
 
-    /// What the slot holds, in order with the store that put it there.
+    /// Loads the slot with acquire ordering, paired with the store in `put`.
     #[inline]
     pub fn slot(&self, offset: u32) -> Raw {
         Raw(self.slots[(offset & 63) as usize].load(Acquire))
     }
 
-    /// Puts `raw` into a slot and keeps the bitmaps in step. `value` says whether it belongs to a value.
+    /// Stores `raw` in a slot and updates the bitmaps. `value` says whether it belongs to a value.
     pub fn put(&self, offset: u32, raw: Raw, value: bool) {
         let bit = 1u64 << offset;
         let with = |word: u64, set: bool| if set { word | bit } else { word & !bit };
@@ -78,7 +85,7 @@ impl Node {
         self.slots[offset as usize].store(raw.0, Release);
     }
 
-    /// An entry over `count` slots from `offset` on: once, and siblings.
+    /// Stores an entry over `count` slots from `offset` on: one entry and its siblings.
     pub fn put_entry(&self, offset: u32, count: u32, raw: Raw) {
         self.put(offset, raw, raw.is_value());
         for sibling in offset + 1..offset + count {
@@ -87,7 +94,7 @@ impl Node {
         }
     }
 
-    /// Slots that the entry at `offset` takes: 1 and its siblings.
+    /// Returns the number of slots of the entry at `offset`: 1 and its siblings.
     pub fn width(&self, offset: u32) -> u32 {
         let sibling = Raw::sibling(offset);
         let mut end = offset + 1;
@@ -97,10 +104,10 @@ impl Node {
         end - offset
     }
 
-    /// The slot that holds the entry which `offset` belongs to.
+    /// Returns the slot that holds the entry which covers `offset`.
     pub fn canonical(&self, offset: u32) -> u32 {
         match self.slot(offset).slot() {
-            super::entry::Slot::Sibling(of) => of,
+            Slot::Sibling(of) => of,
             _ => offset,
         }
     }
@@ -133,14 +140,14 @@ impl Node {
         u32::from(self.shift.load(Relaxed))
     }
 
-    /// Where it hangs.
+    /// Sets the position of the node in the tree.
     pub fn attach(&self, parent: u32, offset: u32, shift: u32) {
         self.parent.store(parent, Relaxed);
         self.offset.store(offset as u8, Relaxed);
         self.shift.store(shift as u8, Relaxed);
     }
 
-    /// Begins to load what changing this slot takes.
+    /// Starts loading the cache lines that a change of this slot touches.
     pub fn prefetch(&self, offset: u32) {
         prefetch(&self.slots[(offset & 63) as usize]);
         prefetch(&self.present);
@@ -166,7 +173,7 @@ pub struct NodePool {
     chunks: Box<[OnceLock<Box<[Node]>>]>,
     free: Padded<Mutex<Free>>,
     in_use: Padded<AtomicUsize>,
-    /// Bytes charged for nodes in use, and for whatever else its owner charges there.
+    /// Bytes charged for nodes in use, and for anything else its owner charges there.
     account: Arc<Padded<PlainU64>>,
 }
 
@@ -176,18 +183,19 @@ struct Free {
 }
 
 impl NodePool {
-    /// Bytes that a node takes.
+    /// Size of a node in bytes.
     pub const NODE_BYTES: usize = size_of::<Node>();
 
-    /// A pool that can hand out at least `capacity` nodes at a time. Memory is taken as it is needed, and kept.
+    /// Creates a pool that can provide at least `capacity` nodes at a time. Memory is allocated on
+    /// demand and kept.
     ///
     /// # Panics
-    /// With a capacity of 2^32 - 16384 or more.
+    /// If the capacity is 2^32 - 16384 or more.
     pub fn new(capacity: usize) -> Self {
         Self::with_account(capacity, Arc::default())
     }
 
-    /// A pool that charges its nodes to an account.
+    /// Creates a pool that charges its nodes to an account.
     pub(crate) fn with_account(capacity: usize, account: Arc<Padded<PlainU64>>) -> Self {
         assert!(capacity < NONE as usize - 4 * LARGEST as usize, "nodes are numbered with 32 bits");
         let chunks = chunk_of(capacity as u32).0 + 1;
@@ -199,16 +207,16 @@ impl NodePool {
         }
     }
 
-    /// Nodes in use, those in a [`Preload`] included.
+    /// Returns the number of nodes in use, including those in a [`Preload`].
     pub fn in_use(&self) -> usize {
         self.in_use.load(Relaxed)
     }
 
-    /// Takes `count` nodes out of the pool, to be used by operations on arrays of this pool. What is left in the
-    /// end goes back by itself.
+    /// Takes `count` nodes out of the pool for operations on its arrays. Dropping the preload
+    /// returns the unused ones.
     ///
     /// # Panics
-    /// When the pool's capacity is used up, or `count` is above 24, which no operation needs.
+    /// If the pool's capacity is exhausted, or `count` is above 24, which no operation needs.
     pub fn preload(&self, count: usize) -> Preload<'_> {
         let mut preload = Preload { pool: self, nodes: ArrayVec::new() };
         preload.fill(count);
@@ -218,10 +226,10 @@ impl NodePool {
     #[inline]
     pub(super) fn node(&self, id: u32) -> &Node {
         let (chunk, offset) = chunk_of(id);
-        &self.chunks[chunk].get().expect("a number comes from a node that was made")[offset]
+        &self.chunks[chunk].get().expect("node numbers refer to created nodes")[offset]
     }
 
-    /// Empties a node and takes it back.
+    /// Empties a node and returns it to the pool.
     pub(super) fn release(&self, id: u32) {
         self.node(id).clear();
         sync::lock(&self.free).nodes.push(id);
@@ -233,10 +241,10 @@ impl NodePool {
         self.account.fetch_sub((nodes * Self::NODE_BYTES) as u64, Relaxed);
     }
 
-    /// Makes more nodes; the lock is held, so that two do not make the same.
+    /// Creates more nodes. The caller holds the lock, so two threads do not create the same ones.
     fn grow(&self, free: &mut Free) {
         let (chunk, _) = chunk_of(free.made);
-        assert!(chunk < self.chunks.len(), "the node pool's capacity is used up");
+        assert!(chunk < self.chunks.len(), "the node pool's capacity is exhausted");
         let count = FIRST << (chunk as u32).min(DOUBLINGS);
         self.chunks[chunk].get_or_init(|| (0..count).map(|_| Node::new()).collect());
         free.nodes.extend((free.made..free.made + count).rev());
@@ -250,7 +258,12 @@ impl std::fmt::Debug for NodePool {
     }
 }
 
-/// The chunk in which a node lies, and where in it.
+/// Returns the last index below a top node of this shift.
+pub(super) fn last_of(shift: u32) -> u64 {
+    if shift + SHIFT >= u64::BITS { u64::MAX } else { (1 << (shift + SHIFT)) - 1 }
+}
+
+/// Returns the chunk of a node and its offset there.
 #[inline]
 fn chunk_of(id: u32) -> (usize, usize) {
     let number = id + FIRST;
@@ -263,7 +276,7 @@ fn chunk_of(id: u32) -> (usize, usize) {
     }
 }
 
-/// Nodes set aside before a lock is taken, so that nothing is allocated under it.
+/// Nodes reserved before a lock is taken, so that nothing is allocated under it.
 #[derive(Debug)]
 pub struct Preload<'a> {
     pool: &'a NodePool,
@@ -271,12 +284,12 @@ pub struct Preload<'a> {
 }
 
 impl Preload<'_> {
-    /// Nodes set aside.
+    /// Returns the number of reserved nodes.
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
@@ -284,14 +297,15 @@ impl Preload<'_> {
     /// Adds nodes until there are `count`.
     ///
     /// # Panics
-    /// As [`NodePool::preload`].
+    /// See [`NodePool::preload`].
     pub fn fill(&mut self, count: usize) {
         let missing = count.saturating_sub(self.nodes.len());
         self.pool.account.fetch_add((missing * NodePool::NODE_BYTES) as u64, Relaxed);
         self.fill_charged(count);
     }
 
-    /// [`Preload::fill`] when the caller has charged the missing nodes to the pool's account.
+    /// [`Preload::fill`] for a caller that has already charged the missing nodes to the pool's
+    /// account.
     pub(crate) fn fill_charged(&mut self, count: usize) {
         if self.nodes.len() >= count {
             return;
@@ -301,12 +315,12 @@ impl Preload<'_> {
             if free.nodes.is_empty() {
                 self.pool.grow(&mut free);
             }
-            self.nodes.push(free.nodes.pop().expect("it has just grown"));
+            self.nodes.push(free.nodes.pop().expect("the pool has just grown"));
             self.pool.in_use.fetch_add(1, Relaxed);
         }
     }
 
-    /// One of them. The caller has made sure of it.
+    /// Takes a node. The caller has checked that there is one.
     pub(super) fn take(&mut self) -> u32 {
         self.nodes.pop().expect("enough nodes were preloaded")
     }
@@ -331,7 +345,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_number_has_a_place_of_its_own() {
+    fn node_numbers_map_to_distinct_slots() {
         let mut expected = (0, 0);
         for id in 0..100_000 {
             let (chunk, offset) = chunk_of(id);
@@ -344,7 +358,7 @@ mod tests {
     }
 
     #[test]
-    fn a_preload_goes_back() {
+    fn dropped_preload_returns_its_nodes() {
         let pool = NodePool::new(1000);
         let mut preload = pool.preload(3);
         assert_eq!((preload.len(), pool.in_use()), (3, 3));

@@ -1,19 +1,29 @@
-//! Look-up without a lock, beside a writer.
+//! Lookup without a lock, concurrent with a writer.
 //!
-//! Owns what a reader may believe. A look-up that races with a change may find nothing where something is, or an entry of
-//! another index or of another array of the same pool (when a node was freed and used anew under it); it never
-//! touches memory that is not a node and always ends. So whoever finds something confirms it by what was found (a
-//! folio knows its mapping and index), and whoever finds nothing looks again under the writer's lock where it matters.
-//! Without a race the answer is right.
+//! Owns the guarantees to readers:
+//! - A lookup that races with a change may miss an entry. It may also return an entry of another
+//!   index, or of another array of the same pool if a node was released and reused meanwhile.
+//! - It never touches memory that is not a node, and it always terminates.
+//! - So a reader verifies an entry by the object it names: a folio knows its mapping and index. If
+//!   a miss matters, the reader looks again under the writer's lock.
+//! - Without a race the result is exact.
 //!
-//! The kernel's counterpart is a walk under `rcu_read_lock`, where RCU keeps freed nodes from being used anew.
+//! Kernel counterpart: a walk under `rcu_read_lock`, where RCU prevents the reuse of freed nodes.
 
-use super::entry::{Entry, Slot};
-use super::node::{NodePool, SLOTS};
-use super::{Root, last_of};
+use super::entry::{Entry, Raw, Slot};
+use super::node::{NodePool, SLOTS, last_of};
+use crate::sync::AtomicU64;
 use std::sync::Arc;
+use std::sync::atomic::Ordering::{Acquire, Release};
 
-/// A look-up into an [`super::XArray`] without its lock. See the module's documentation for what it may be trusted for.
+/// The part of the array that readers share.
+pub(super) struct Root {
+    /// Empty, one entry at index 0, or the top node.
+    head: AtomicU64,
+}
+
+/// A handle for lookups in an [`super::XArray`] without its lock. See the module's documentation
+/// for the guarantees.
 #[derive(Clone)]
 pub struct Reader {
     root: Arc<Root>,
@@ -25,13 +35,13 @@ impl Reader {
         Self { root, pool }
     }
 
-    /// What is at `index`, to be confirmed.
+    /// Returns the entry at `index`, to be verified by the caller.
     #[inline]
     pub fn load(&self, index: u64) -> Option<Entry> {
         self.root.load(&self.pool, index)
     }
 
-    /// Begins to load what changing the entry at `index` takes.
+    /// Starts loading the cache lines that a change of the entry at `index` touches.
     #[inline]
     pub(crate) fn prefetch(&self, index: u64) {
         self.root.prefetch(&self.pool, index);
@@ -39,7 +49,20 @@ impl Reader {
 }
 
 impl Root {
-    /// Goes down as [`Root::load`] does to the lowest node, and does not wait for what it has there.
+    pub fn new() -> Self {
+        Self { head: AtomicU64::new(0) }
+    }
+
+    #[inline]
+    pub fn head(&self) -> Raw {
+        Raw(self.head.load(Acquire))
+    }
+
+    pub fn set_head(&self, raw: Raw) {
+        self.head.store(raw.0, Release);
+    }
+
+    /// Descends like [`Root::load`] to the lowest node, and does not wait for its cache lines.
     fn prefetch(&self, pool: &NodePool, index: u64) {
         let Slot::Node { mut id, mut shift } = self.head().slot() else { return };
         while shift > 0 {
@@ -69,7 +92,7 @@ impl Root {
             }
             match slot {
                 Slot::Entry(entry) => return Some(entry),
-                // Levels only go down; a node used anew elsewhere must not lead a reader in circles.
+                // Levels only decrease: a reused node must not send a reader in circles.
                 Slot::Node { id: child, shift: below } if below < shift => (id, shift) = (child, below),
                 _ => return None,
             }

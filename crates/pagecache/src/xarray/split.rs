@@ -1,27 +1,29 @@
-//! One large entry to smaller ones.
+//! Splitting a large entry into smaller ones.
 //!
-//! Owns the two shapes of a split. *All* pieces of one order: what a folio needs that is split. *Around* an index: the piece
-//! at the index has the order wanted and the rest stays as large as it can (an order-9 shadow split around one
-//! page leaves pieces of orders 0 to 8): one new node at most, whatever the order.
+//! Owns the two shapes of a split:
+//! - *All* pieces have one order, as for the split of a folio.
+//! - *Around* an index: the piece at the index has the wanted order and the others stay as large as
+//!   possible. An order-9 shadow split around one page leaves pieces of orders 0 to 8. This needs
+//!   one new node at most, whatever the order.
 //!
-//! The kernel's counterparts are `xas_split` and `xas_try_split`.
+//! Kernel counterparts: `xas_split` and `xas_try_split`.
 
-use super::entry::Raw;
+use super::entry::{MARKS, Raw};
 use super::node::{NONE, Preload, SHIFT, SLOTS};
 use super::{Entry, Found, Mark, Place, XArray, check_range, level_of};
 
-/// Why nothing was split.
+/// The reason why nothing was split.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SplitError {
-    /// Nothing is there.
+    /// There is no entry.
     Missing,
-    /// What is there is no larger than that.
+    /// The entry is no larger than the wanted order.
     NotLarger(Found),
     /// The preload must hold this many nodes.
     NeedNodes(usize),
 }
 
-/// Slots of one node that one entry takes, with the marks of that entry.
+/// Slots of one node that one entry covers, with that entry's marks.
 #[derive(Clone, Copy)]
 struct Piece {
     place: Place,
@@ -30,14 +32,14 @@ struct Piece {
 }
 
 impl XArray {
-    /// Splits the entry around `index` into pieces of `order`, each with the entry that `piece` gives for its first
-    /// index. Marks go to every piece. Gives the entry as it was.
+    /// Splits the entry around `index` into pieces of `order`, each with the entry that `piece`
+    /// returns for its first index. Every piece inherits the marks. Returns the original entry.
     ///
     /// # Errors
     /// See [`SplitError`]; nothing has changed then.
     ///
     /// # Panics
-    /// When the preload is of another pool.
+    /// If the preload belongs to another pool.
     pub fn try_split(
         &mut self,
         index: u64,
@@ -67,14 +69,15 @@ impl XArray {
         Ok(found)
     }
 
-    /// Splits the entry around `index` so that the piece there has `order`; the other pieces are as large as can be. All are
-    /// the entry that it was, and have its marks. Gives the entry as it was.
+    /// Splits the entry around `index` so that the piece there has `order` and the others are as
+    /// large as possible. Every piece inherits entry and marks. Returns the original entry.
     ///
     /// # Errors
     /// See [`SplitError`]; nothing has changed then.
     ///
     /// # Panics
-    /// When `index` is not aligned to the order, the order is above [`super::MAX_ORDER`], or the preload is of another pool.
+    /// If `index` is not aligned to the order, the order is above [`super::MAX_ORDER`], or the
+    /// preload belongs to another pool.
     pub fn try_split_around(
         &mut self,
         index: u64,
@@ -92,7 +95,7 @@ impl XArray {
     }
 
     fn splittable(&self, index: u64, order: u8, preload: &Preload<'_>) -> Result<(Place, Found), SplitError> {
-        assert!(preload.belongs_to(&self.pool), "the preload is of another pool");
+        assert!(preload.belongs_to(&self.pool), "the preload belongs to another pool");
         let walked = self.walk(index);
         let found = self.found(&walked).ok_or(SplitError::Missing)?;
         if found.order <= order {
@@ -101,12 +104,12 @@ impl XArray {
         Ok((walked.place, found))
     }
 
-    /// Nodes that a split around an index takes.
+    /// Returns the number of nodes that a split around an index needs.
     pub(super) fn split_around_nodes(place: Place, order: u8) -> usize {
         (place.shift.saturating_sub(level_of(order)) / SHIFT) as usize
     }
 
-    /// Splits the entry `found`, which lies at `place`; the preload lasts.
+    /// Splits the entry `found` at `place`; the preload suffices.
     pub(super) fn split_place_around(
         &mut self,
         place: Place,
@@ -121,7 +124,8 @@ impl XArray {
         self.shrink();
     }
 
-    /// Halves a piece until what lies around `index` has the order wanted, or fills one slot and goes on in a node below.
+    /// Halves a piece until the one around `index` has the wanted order. If it shrinks to one slot
+    /// first, continues in a child node.
     fn halve(&mut self, piece: Piece, entry: Entry, index: u64, order: u8, preload: &mut Preload<'_>) {
         let Piece { mut place, order: mut here, marks } = piece;
         let target = (index >> place.shift) as u32 & (SLOTS - 1);
@@ -162,7 +166,7 @@ impl XArray {
         }
     }
 
-    /// Stores a piece. The marks above are there already: the entry that is being split had them.
+    /// Stores a piece. The ancestors have its marks already, because the original entry had them.
     fn put_piece(&mut self, piece: Piece, entry: Entry) {
         let node = self.node(piece.place.node);
         node.put_entry(piece.place.offset, 1 << (piece.order - piece.place.shift), Raw::entry(entry));
@@ -171,7 +175,7 @@ impl XArray {
 
     fn or_marks(&self, place: Place, marks: u8) {
         let node = self.node(place.node);
-        for mark in 0..super::MARKS {
+        for mark in 0..MARKS {
             node.set_marks(mark, node.marks(mark) | u64::from(marks >> mark & 1) << place.offset);
         }
     }

@@ -1,20 +1,21 @@
 //! Replacing, erasing, removing ranges.
 //!
-//! Owns how the tree shrinks: an empty node goes, and so does a top node that holds only its first slot.
+//! Owns how the tree shrinks: an empty node is released, and so is a top node that uses only its
+//! first slot.
 
-use super::entry::{Raw, Slot};
+use super::entry::{MARKS, Raw, Slot};
 use super::insert::{InsertError, Target};
-use super::node::NONE;
+use super::node::{NONE, last_of};
 use super::{Entry, Found, Place, XArray, check_range};
 use std::ops::RangeInclusive;
 use std::sync::Arc;
 
 impl XArray {
-    /// Stores `entry` over 2^`order` indices from `index` on, without marks. What was there goes; of an entry that is
-    /// larger, the rest stays.
+    /// Stores `entry` over 2^`order` indices from `index` on, without marks. Existing entries are
+    /// replaced; a larger entry keeps its remaining indices.
     ///
     /// # Panics
-    /// When `index` is not aligned to the order, or the order is above [`super::MAX_ORDER`].
+    /// If `index` is not aligned to the order, or the order is above [`super::MAX_ORDER`].
     pub fn store(&mut self, index: u64, order: u8, entry: Entry) {
         check_range(index, order);
         let pool = Arc::clone(&self.pool);
@@ -32,11 +33,12 @@ impl XArray {
         }
     }
 
-    /// Puts `new` in the place of the entry at `index`, over the range of that one and with its marks, if it is
-    /// `expected`. `None` stands for nothing: nothing to be there (then `new` has order 0), or nothing to be left.
+    /// Replaces the entry at `index` by `new` if it is `expected`; `new` gets its range and marks.
+    /// `None` means no entry: as `expected` for an insertion, in which case `new` has order 0, and
+    /// as `new` for a removal.
     ///
     /// # Errors
-    /// What is there instead.
+    /// Returns the entry that is there instead.
     pub fn compare_exchange(
         &mut self,
         index: u64,
@@ -65,8 +67,8 @@ impl XArray {
         Ok(())
     }
 
-    /// Puts a value in the place of the item that covers `index`, over its range and with its marks, in one walk. Gives
-    /// whether its node then holds nothing but values; `None` where there is no item.
+    /// Replaces the item that covers `index` by a value with its range and marks, in one walk.
+    /// Returns whether the node then holds only values, or `None` if there is no item.
     pub fn replace_item(&mut self, index: u64, value: u64) -> Option<bool> {
         let walked = self.walk(index);
         self.found(&walked).filter(|found| found.entry.is_item())?;
@@ -80,7 +82,7 @@ impl XArray {
         Some(node.present() == node.values())
     }
 
-    /// Takes out the entry at `index`, its whole range.
+    /// Removes the entry at `index` with its whole range.
     pub fn erase(&mut self, index: u64) -> Option<Found> {
         let walked = self.walk(index);
         let found = self.found(&walked)?;
@@ -88,7 +90,8 @@ impl XArray {
         Some(found)
     }
 
-    /// Takes out every entry that touches the range, whole, in ascending order, and shows each to `each`.
+    /// Removes every entry that overlaps the range, whole, in ascending order, and passes each to
+    /// `each`.
     pub fn remove_range(&mut self, range: RangeInclusive<u64>, mut each: impl FnMut(Found)) {
         let (mut next, last) = range.into_inner();
         while next <= last {
@@ -102,7 +105,7 @@ impl XArray {
         }
     }
 
-    /// Takes out everything.
+    /// Removes everything.
     pub fn clear(&mut self) {
         let head = self.root.head();
         self.head_marks = 0;
@@ -112,7 +115,7 @@ impl XArray {
         }
     }
 
-    /// The range of the node that holds the entry at `index`, if all its entries are values.
+    /// Returns the range of the node that holds the entry at `index` if it holds only values.
     pub fn values_only(&self, index: u64) -> Option<RangeInclusive<u64>> {
         let walked = self.walk(index);
         self.found(&walked)?;
@@ -120,7 +123,7 @@ impl XArray {
             return None;
         }
         let node = self.node(walked.place.node);
-        let span = super::last_of(walked.place.shift);
+        let span = last_of(walked.place.shift);
         (node.present() == node.values()).then_some(index & !span..=index | span)
     }
 
@@ -149,7 +152,7 @@ impl XArray {
         self.shrink();
     }
 
-    /// Takes off top nodes that hold nothing but their first slot.
+    /// Removes top nodes that use only their first slot.
     pub(super) fn shrink(&mut self) {
         while let Slot::Node { id, shift } = self.root.head().slot() {
             let node = self.node(id);
@@ -160,8 +163,7 @@ impl XArray {
             match raw.slot() {
                 Slot::Node { id: child, shift: below } => self.node(child).attach(NONE, 0, below),
                 Slot::Entry(_) if shift == 0 => {
-                    self.head_marks =
-                        (0..super::MARKS).map(|mark| (node.marks(mark) as u8 & 1) << mark).sum();
+                    self.head_marks = (0..MARKS).map(|mark| (node.marks(mark) as u8 & 1) << mark).sum();
                 }
                 _ => return,
             }
@@ -170,7 +172,7 @@ impl XArray {
         }
     }
 
-    /// Gives back a node and all below it.
+    /// Releases a node and all its descendants.
     pub(super) fn release_below(&self, id: u32) {
         let node = self.node(id);
         let mut left = node.present();

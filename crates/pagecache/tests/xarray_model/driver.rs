@@ -1,30 +1,31 @@
-//! Operations on an XArray and on a plain map, one beside the other. The fuzz target uses it too.
+//! Operations on an XArray and on a plain map in parallel. The fuzz target uses this too.
 //!
-//! Owns the model: a map from first index to order, entry and marks. Two arrays run along, one that inserts in one walk
-//! and one in many; all three must agree after every operation.
+//! Owns the model: a map from first index to order, entry and marks. Two arrays run along, one
+//! inserting in one walk and one in many. All three must agree after every operation.
 
 use papilio_pagecache::xarray::{CacheInsert, Entry, Found, InsertError, Mark, NodePool, SplitError, XArray};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// An operation. Indices are cut to the space of the run and aligned to the order.
+/// An operation. Indices are cut to the run's index space and aligned to the order.
 #[derive(Clone, Debug)]
 pub enum Operation {
     /// Insert where only values may be.
     Insert { index: u64, order: u8, value: bool },
-    /// Store over whatever is there.
+    /// Store over existing entries.
     Store { index: u64, order: u8, value: bool },
-    /// Take out one entry.
+    /// Remove one entry.
     Erase { index: u64 },
-    /// Take out all that touch a range.
+    /// Remove all entries that overlap a range.
     RemoveRange { first: u64, count: u64 },
-    /// Put another entry in the place of one: the right one is expected, or not. A value takes an item's place as in eviction.
+    /// Replace an entry, expecting the right one or a wrong one. A value replaces an item as in
+    /// eviction.
     Exchange { index: u64, right: bool, new: Option<bool> },
     /// Split into pieces of one order.
     Split { index: u64, order: u8 },
     /// Split around an index.
     SplitAround { index: u64, order: u8 },
-    /// Mark, or take a mark off.
+    /// Set or clear a mark.
     Mark { index: u64, mark: u8, set: bool },
     /// Compare everything.
     Compare,
@@ -51,14 +52,15 @@ pub struct Driver {
 const MARKS: [Mark; 3] = Mark::ALL;
 
 impl Driver {
-    /// Starts with nothing. `bits` (0 to 64) is the width of the index space; `high` puts it at the end of all indices.
+    /// Starts with empty arrays. `bits` (0 to 64) is the width of the index space; `high` puts it
+    /// at the end of all indices.
     pub fn new(bits: u32, high: bool) -> Self {
         let pool = Arc::new(NodePool::new(1 << 20));
         let (one_walk, many_walks) = (XArray::with_pool(Arc::clone(&pool)), XArray::with_pool(pool));
         Self { one_walk, many_walks, model: BTreeMap::new(), bits: bits.min(64), high, number: 0 }
     }
 
-    /// Runs one operation everywhere.
+    /// Applies one operation to the arrays and the model.
     pub fn run(&mut self, operation: &Operation) {
         match *operation {
             Operation::Insert { index, order, value } => self.insert(index, order, value),
@@ -98,7 +100,7 @@ impl Driver {
         }
     }
 
-    /// Compares everything that can be asked.
+    /// Compares the results of all queries.
     pub fn compare(&self) {
         for array in [&self.one_walk, &self.many_walks] {
             array.check().expect("the tree is well formed");
@@ -148,7 +150,7 @@ impl Driver {
             self.model.range(before..=last).map(|(first, stored)| found(*first, *stored)).collect();
         let one = try_insert(&mut self.one_walk, index, order, entry, CacheInsert::OneWalk);
         let many = try_insert(&mut self.many_walks, index, order, entry, CacheInsert::ManyWalks);
-        assert_eq!(one, many, "one walk and many give the same");
+        assert_eq!(one, many, "both insertion methods agree");
         if let Some(item) = inside.iter().find(|found| found.entry.is_item()) {
             assert_eq!(one, Err(*item));
             return;
@@ -349,10 +351,10 @@ impl Drop for Driver {
         self.compare();
         let pool = Arc::clone(self.one_walk.pool());
         let nodes = |array: &XArray| array.check().expect("the tree is well formed");
-        assert_eq!(pool.in_use(), nodes(&self.one_walk) + nodes(&self.many_walks), "no node is lost");
+        assert_eq!(pool.in_use(), nodes(&self.one_walk) + nodes(&self.many_walks), "no node is leaked");
         self.one_walk.clear();
         self.many_walks.remove_range(0..=u64::MAX, |_| {});
-        assert_eq!(pool.in_use(), 0, "every node goes back");
+        assert_eq!(pool.in_use(), 0, "every node is released");
     }
 }
 
@@ -374,10 +376,10 @@ fn try_insert(
             Ok(inserted) => return Ok(inserted),
             Err(InsertError::Occupied(found)) => return Err(found),
             Err(InsertError::NeedNodes(count)) => {
-                assert!(count > preload.len(), "{count} nodes are asked for, which are there");
+                assert!(count > preload.len(), "requested {count} nodes although the preload has them");
                 preload.fill(count);
             }
         }
     }
-    panic!("an insertion asks for nodes again and again");
+    panic!("an insertion keeps requesting nodes");
 }

@@ -1,4 +1,5 @@
-//! The XArray against a plain map: proptest's short runs, and long seeded ones (`PAPILIO_PAGECACHE_STEPS`).
+//! The XArray against a plain map: short proptest runs, and long seeded ones
+//! (`PAPILIO_PAGECACHE_STEPS`).
 
 #![cfg(not(feature = "shuttle"))]
 
@@ -31,7 +32,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 192, ..ProptestConfig::default() })]
 
     #[test]
-    fn the_arrays_answer_as_the_map(
+    fn arrays_match_the_map(
         operations in prop::collection::vec(operation(), 1..60),
         bits in prop_oneof![Just(0u32), 1..14u32, Just(64u32)],
         high in any::<bool>(),
@@ -43,7 +44,7 @@ proptest! {
     }
 }
 
-/// A random operation.
+/// Returns a random operation.
 fn random(rng: &mut fastrand::Rng) -> Operation {
     let index = if rng.u8(..8) == 0 { rng.u64(..) } else { rng.u64(..5000) };
     let order = if rng.bool() { 0 } else { rng.u8(..10) };

@@ -1,46 +1,49 @@
-//! Where tree blocks come from and go to.
+//! Allocation of tree blocks.
 //!
-//! Owns [`NodeAllocator`]: a tree needs space to change, and space is kept in trees. The trait cuts that
-//! loop: an implementation only notes what happened (a delayed reference) and never changes a tree.
+//! Owns [`NodeAllocator`]. Changing a tree needs space, and space is recorded in trees. The trait
+//! breaks this loop: an implementation only records events (as delayed refs) and never changes a
+//! tree itself.
 
-use super::{LiveTree, TreeBlock};
+use super::block::TreeBlock;
+use super::live::LiveTree;
 use crate::errors::Result;
 use papilio_format::{Generation, Key, LogicalAddress};
 
-/// Gives and takes back the blocks that trees are made of.
+/// Allocates and frees the blocks of trees.
 pub(crate) trait NodeAllocator {
-    /// The running transaction.
+    /// Returns the generation of the running transaction.
     fn generation(&self) -> Generation;
 
-    /// The clock of freezes: what is made now bears it, and a freeze moves it on.
+    /// Returns the current stamp of the freeze clock. New blocks get this stamp; every freeze
+    /// advances the clock.
     fn stamp(&self) -> u64;
 
-    /// A place for a new block of `tree`, whose reference to it is noted.
+    /// Allocates an address for a new block of `tree` and records its reference.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`].
     fn allocate(&self, tree: &LiveTree, level: u8, first_key: &Key) -> Result<LogicalAddress>;
 
-    /// `tree` does not refer to `block` any more.
+    /// Records that `tree` no longer refers to `block`.
     ///
     /// # Errors
-    /// References that cannot be read.
+    /// Fails if references cannot be read.
     fn free(&self, tree: &LiveTree, block: &TreeBlock) -> Result<()>;
 
-    /// `new` takes the place of `old` in `tree`, which does not refer to `old` any more. Where others
-    /// share `old`, what it points to gains references.
+    /// Records that `new` replaces `old` in `tree`, which no longer refers to `old`. If other trees
+    /// share `old`, its children gain references.
     ///
     /// # Errors
-    /// References that cannot be read.
+    /// Fails if references cannot be read.
     fn copied(&self, tree: &LiveTree, old: &TreeBlock, new: &TreeBlock) -> Result<()>;
 
-    /// Whether all that [`NodeAllocator::copied`] does of an old block is what [`NodeAllocator::free`] does: then a
-    /// block that nobody else holds is not copied in memory, but given its new place.
+    /// Returns whether [`NodeAllocator::copied`] does nothing beyond [`NodeAllocator::free`]. If
+    /// so, a block without other holders is not copied in memory but moved to its new address.
     fn moves(&self) -> bool {
         false
     }
 
-    /// Something of a tree was changed, so that an error from here on leaves it half done. Copying a
-    /// block alone is no such change.
+    /// Records that a tree's contents have changed, so that a later error leaves it half changed.
+    /// Copying a block is not such a change.
     fn changed(&self) {}
 }

@@ -1,9 +1,14 @@
-//! One tree block in memory: its checked bytes and what identifies it.
+//! One tree block in memory: its checked bytes and its identity.
 //!
-//! Owns [`TreeBlock`]. A *clean* block came from a device: its bytes passed `Node::check` and never
-//! change. A *dirty* one was made by a writer: it is well formed, is changed only while nobody else
-//! holds it ([`Arc::make_mut`]), and links to those of its children that are not on disk yet, so that a
-//! reader who holds a root reaches all of its tree. Kernel counterpart: `struct extent_buffer`.
+//! Owns [`TreeBlock`].
+//!
+//! **Invariants**
+//! - A *clean* block came from a device. Its bytes passed `Node::check` and never change.
+//! - A *dirty* block was made by a writer and is well formed. It changes only while nobody else
+//!   holds it ([`Arc::make_mut`]). It links to those of its children that are not yet on disk, so a
+//!   reader with a root reaches the whole tree.
+//!
+//! Kernel counterpart: `struct extent_buffer`.
 
 use super::block_bytes::BlockBytes;
 use papilio_format::{Corrupt, Generation, Geometry, Key, LogicalAddress, Node, NodeExpectation, TreeId};
@@ -17,17 +22,17 @@ pub(crate) struct TreeBlock {
     pub(super) generation: Generation,
     pub(super) owner: TreeId,
     pub(super) level: u8,
-    /// When it was made, by the clock of freezes; 0 for a clean block.
+    /// Stamp of the freeze clock at its creation; 0 for a clean block.
     pub(super) stamp: u64,
-    /// The children that are not on disk yet, by slot; empty where there is none.
+    /// Children that are not yet on disk, by slot; empty if there are none.
     pub(super) links: Vec<Option<Arc<TreeBlock>>>,
 }
 
 impl TreeBlock {
-    /// Checks `bytes` and keeps them.
+    /// Checks `bytes` and takes ownership of them.
     ///
     /// # Errors
-    /// What `Node::check` finds.
+    /// The violation that `Node::check` finds.
     pub(crate) fn check(
         bytes: BlockBytes,
         expected: &NodeExpectation,
@@ -45,10 +50,10 @@ impl TreeBlock {
         })
     }
 
-    /// Whether a block that was read under other expectations also meets these.
+    /// Checks that a block read under other expectations meets these as well.
     ///
     /// # Errors
-    /// The first that it does not meet.
+    /// The first expectation that is not met.
     pub(crate) fn meets(&self, expected: &NodeExpectation) -> Result<(), Corrupt> {
         let wrong = |field, expected, found| Err(Corrupt::NodeIdentity { field, expected, found });
         if let Some(level) = expected.level
@@ -76,12 +81,13 @@ impl TreeBlock {
         Ok(())
     }
 
-    /// Whether all keys are below `bound`, the parent's next key. Together with the first-key check
-    /// this keeps the blocks of a tree disjoint: no block can be reached twice, so that a walk of
-    /// any bytes ends.
+    /// Checks that all keys are below `bound`, the parent's next key.
+    ///
+    /// Together with the first-key check this makes the blocks of a tree disjoint. No block is
+    /// reached twice, so a walk terminates whatever the bytes.
     ///
     /// # Errors
-    /// The last key, where it is not.
+    /// The last key, if it is not below.
     pub(crate) fn stays_below(&self, bound: Option<Key>) -> Result<(), Corrupt> {
         let view = self.view();
         let (Some(bound), Some(last)) = (bound, view.len().checked_sub(1)) else {
@@ -94,45 +100,70 @@ impl TreeBlock {
         Ok(())
     }
 
-    /// The view of its bytes.
+    /// Checks a child: its keys are below `bound`, and it has items.
+    ///
+    /// # Errors
+    /// The first violation.
+    pub(super) fn check_child(&self, bound: Option<Key>) -> Result<(), Corrupt> {
+        self.stays_below(bound)?;
+        if self.view().is_empty() {
+            let why = "only the root of an empty tree has no items";
+            return Err(Corrupt::field("tree block", "item_count", 0, why));
+        }
+        Ok(())
+    }
+
+    /// Returns what the pointer in `slot` says of the child, which belongs to `tree`.
+    pub(super) fn child_expectation(&self, slot: usize, tree: TreeId) -> NodeExpectation {
+        let pointer = self.view().child(slot);
+        NodeExpectation {
+            address: pointer.address,
+            level: Some(self.level - 1),
+            generation: Some(pointer.generation),
+            owner: Some(tree),
+            first_key: Some(pointer.key),
+        }
+    }
+
+    /// Returns the node view of the bytes.
     #[inline]
     pub(crate) fn view(&self) -> Node<'_> {
         Node::of_checked(&self.bytes)
     }
 
-    /// The bytes, one node size long.
+    /// Returns the bytes; their length is the node size.
     pub(crate) fn bytes(&self) -> &[u8] {
         &self.bytes
     }
 
-    /// Its logical address.
+    /// Returns the logical address.
     pub(crate) fn address(&self) -> LogicalAddress {
         self.address
     }
 
-    /// The transaction that wrote it.
+    /// Returns the generation of the transaction that wrote it.
     pub(crate) fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// The tree that allocated it.
+    /// Returns the tree that allocated it.
     pub(crate) fn owner(&self) -> TreeId {
         self.owner
     }
 
-    /// 0 for a leaf.
+    /// Returns the level; 0 for a leaf.
     #[inline]
     pub(crate) fn level(&self) -> u8 {
         self.level
     }
 
-    /// When it was made, by the clock of freezes; 0 for a block that came from a device.
+    /// Returns the freeze-clock stamp of its creation; 0 for a block from a device.
     #[inline]
     pub(crate) fn stamp(&self) -> u64 {
         self.stamp
     }
 
-    /// The child in `slot`, where it is not on disk yet.
+    /// Returns the child in `slot` if it is not yet on disk.
     #[inline]
     pub(crate) fn link(&self, slot: usize) -> Option<&Arc<TreeBlock>> {
         self.links.get(slot)?.as_ref()

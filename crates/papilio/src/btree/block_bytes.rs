@@ -1,22 +1,25 @@
-//! The bytes of a tree block, in memory that goes from block to block.
+//! The bytes of a tree block, in buffers that blocks reuse.
 //!
-//! Owns [`BlockBytes`] and the process's store of bytes that no block has just now. One thread makes a block and
-//! another drops it, all the time; given back to an allocator that keeps an arena for each thread, what one thread
-//! dropped is of no use to the next, and each arena grows to the most that its thread ever had. Invariant: the store
-//! keeps [`KEPT`] bytes of each size at most. Locks: one for each size, for one move; a leaf.
+//! Owns [`BlockBytes`] and the process-wide store of free buffers. One thread typically creates a
+//! block and another drops it. With a per-thread arena allocator, memory freed by one thread is
+//! unavailable to the other, and each arena grows to its thread's peak.
+//!
+//! **Invariant**: the store keeps at most [`KEPT`] bytes of each size.
+//!
+//! **Locks**: one per size, held for one push or pop; a leaf.
 
 use papilio_locks::Mutex;
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 use std::sync::LazyLock;
 
-/// Bytes that are kept of each size.
+/// Most bytes kept of each size.
 const KEPT: usize = 4 << 20;
-/// The smallest size of a block, a shift, and how many there are: 4 to 64 KiB.
+/// log2 of the smallest block size, and the number of sizes: 4 to 64 KiB.
 const FIRST: u32 = 12;
 const SIZES: usize = 5;
 
-/// Bytes of one size.
+/// Free buffers of one size.
 type Stored = Mutex<Vec<Box<[u8]>>>;
 
 static STORE: LazyLock<[Stored; SIZES]> = LazyLock::new(|| std::array::from_fn(|_| Mutex::new(Vec::new())));
@@ -25,7 +28,7 @@ static STORE: LazyLock<[Stored; SIZES]> = LazyLock::new(|| std::array::from_fn(|
 pub(crate) struct BlockBytes(Box<[u8]>);
 
 impl BlockBytes {
-    /// So many zeros.
+    /// Returns a buffer of `length` zeros.
     pub(crate) fn zeroed(length: usize) -> Self {
         match take(length) {
             Some(mut bytes) => {
@@ -37,7 +40,7 @@ impl BlockBytes {
     }
 }
 
-/// Where bytes of this length are stored.
+/// Returns the store for this length.
 fn store(length: usize) -> Option<&'static Stored> {
     let size = length.checked_ilog2()?.checked_sub(FIRST)?;
     if length.is_power_of_two() { STORE.get(size as usize) } else { None }
@@ -96,11 +99,11 @@ impl fmt::Debug for BlockBytes {
 mod tests {
     use super::*;
 
-    /// A size of its own, which no other test makes blocks of.
+    /// A size that no other test uses for blocks.
     const LENGTH: usize = 64 << 10;
 
     #[test]
-    fn what_was_in_a_block_before_is_not_in_the_next() {
+    fn reused_buffers_are_overwritten() {
         let mut first = BlockBytes::zeroed(LENGTH);
         first.fill(7);
         let copy = first.clone();
@@ -110,7 +113,7 @@ mod tests {
     }
 
     #[test]
-    fn no_more_is_kept_than_may_be() {
+    fn store_size_is_bounded() {
         drop((0..200).map(|_| BlockBytes::zeroed(LENGTH)).collect::<Vec<_>>());
         assert!(store(LENGTH).unwrap().lock().len() <= KEPT / LENGTH);
         assert!([0, 2048, 5000, 128 << 10].iter().all(|&length| store(length).is_none()));

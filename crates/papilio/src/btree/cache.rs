@@ -1,13 +1,17 @@
 //! The node cache: tree blocks by address, within a byte limit.
 //!
-//! Owns [`NodeCache`]: shards, each a map and a clock hand (second-chance eviction). Invariants: a
-//! shard never holds more bytes than its share of the limit, but for one block; evicting a block
-//! only drops the cache's reference, so that readers keep what they hold. Blocks that are not on disk yet are
-//! their trees' and count against the limit too: as they become more, those here become fewer, down to a quarter.
+//! Owns [`NodeCache`]: shards, each a map with a clock hand (second-chance eviction).
 //!
-//! Locks: one shard's `RwLock` at a time, never while reading a device.
+//! **Invariants**
+//! - After an insertion a shard exceeds its share of the limit by at most one block. A share that
+//!   dirty blocks shrink is enforced at the shard's next insertion or turn.
+//! - Evicting a block drops only the cache's reference; readers keep the blocks they hold.
+//! - Dirty blocks belong to their trees but count against the limit. The more there are, the fewer
+//!   blocks are cached, down to a quarter of the limit.
+//!
+//! **Locks**: one shard's `RwLock` at a time, never during device I/O.
 
-use crate::btree::TreeBlock;
+use crate::btree::block::TreeBlock;
 use papilio_format::LogicalAddress;
 use papilio_locks::RwLock;
 use std::collections::HashMap;
@@ -16,7 +20,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 const SHARDS: usize = 16;
-/// Blocks that give way at most for one that is not on disk: more than one, so that the cache keeps up.
+/// Most blocks evicted for one new dirty block; more than one, so that eviction keeps up.
 const GIVE_WAY: usize = 4;
 
 struct Entry {
@@ -24,8 +28,7 @@ struct Entry {
     used: AtomicBool,
 }
 
-/// Spreads addresses over a table; they are the file system's, and what a crafted one gains by collisions is
-/// a slow look-up among the blocks of one shard.
+/// Hashes addresses. An image crafted for collisions only slows lookups in one shard.
 #[derive(Default)]
 struct AddressHasher(u64);
 
@@ -37,7 +40,7 @@ impl Hasher for AddressHasher {
     }
 
     fn write_u64(&mut self, value: u64) {
-        // The table takes its group from the upper bits and its place from the lower ones.
+        // The table takes the group from the upper bits and the position from the lower ones.
         let product = (self.0 ^ value).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         self.0 = product ^ (product >> 32);
     }
@@ -50,7 +53,7 @@ impl Hasher for AddressHasher {
 #[derive(Default)]
 struct Shard {
     entries: HashMap<LogicalAddress, Entry, BuildHasherDefault<AddressHasher>>,
-    /// The clock: addresses in the order of insertion; `hand` points at the next candidate.
+    /// Addresses in order of insertion; `hand` is the index of the next candidate.
     clock: Vec<LogicalAddress>,
     hand: usize,
     bytes: usize,
@@ -60,16 +63,16 @@ struct Shard {
 pub(crate) struct NodeCache {
     shards: Box<[RwLock<Shard>]>,
     limit: usize,
-    /// Bytes of blocks that are not on disk.
+    /// Bytes of dirty blocks.
     unwritten: AtomicUsize,
-    /// The shard that gives way next.
+    /// The next shard to evict from for dirty blocks.
     next: AtomicUsize,
     hits: AtomicU64,
     misses: AtomicU64,
 }
 
 impl NodeCache {
-    /// A cache of at most `limit` bytes of blocks.
+    /// Creates a cache of at most `limit` bytes of blocks.
     pub(crate) fn new(limit: usize) -> Self {
         Self {
             shards: (0..SHARDS).map(|_| RwLock::default()).collect(),
@@ -82,18 +85,18 @@ impl NodeCache {
     }
 
     fn shard(&self, address: LogicalAddress) -> &RwLock<Shard> {
-        // Blocks are 4K or 16K apart: the multiplication spreads either over the shards.
+        // Blocks are 4 or 16 KiB apart; multiplication spreads both over the shards.
         let hash = (address.0 >> 12).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 60;
         &self.shards[hash as usize % SHARDS]
     }
 
-    /// Bytes that a shard may hold.
+    /// Returns the bytes that a shard may hold.
     fn shard_limit(&self) -> usize {
         let unwritten = self.unwritten.load(Ordering::Relaxed).min(self.limit / 4 * 3);
         (self.limit - unwritten) / SHARDS
     }
 
-    /// Blocks of so many bytes more are not on disk: others give way, of another shard each time.
+    /// Counts `bytes` more of dirty blocks, and evicts from the next shard if it is over its limit.
     pub(crate) fn unwritten_grew(&self, bytes: usize) {
         self.unwritten.fetch_add(bytes, Ordering::Relaxed);
         let limit = self.shard_limit();
@@ -109,12 +112,12 @@ impl NodeCache {
         }
     }
 
-    /// Blocks of so many bytes are on disk, or gone.
+    /// Counts `bytes` less of dirty blocks: they were written or dropped.
     pub(crate) fn unwritten_shrank(&self, bytes: usize) {
         self.unwritten.fetch_sub(bytes, Ordering::Relaxed);
     }
 
-    /// The block at `address`, if it is here.
+    /// Returns the block at `address` if it is cached.
     pub(crate) fn get(&self, address: LogicalAddress) -> Option<Arc<TreeBlock>> {
         let shard = self.shard(address).read();
         match shard.entries.get(&address) {
@@ -130,12 +133,12 @@ impl NodeCache {
         }
     }
 
-    /// Whether the block is here, without counting as a use.
+    /// Returns whether the block is cached, without counting as a use.
     pub(crate) fn contains(&self, address: LogicalAddress) -> bool {
         self.shard(address).read().entries.contains_key(&address)
     }
 
-    /// Keeps a block, evicting others to stay within the limit.
+    /// Inserts a block, evicting others to stay within the limit.
     pub(crate) fn insert(&self, block: Arc<TreeBlock>) {
         let address = block.address();
         let size = block.bytes().len();
@@ -150,7 +153,7 @@ impl NodeCache {
         shard.entries.insert(address, Entry { block, used: AtomicBool::new(false) });
     }
 
-    /// Drops the block at `address`, if it is here.
+    /// Drops the block at `address` if it is cached.
     pub(crate) fn remove(&self, address: LogicalAddress) {
         let mut shard = self.shard(address).write();
         if let Some(entry) = shard.entries.remove(&address) {
@@ -161,19 +164,19 @@ impl NodeCache {
         }
     }
 
-    /// Drops everything.
+    /// Drops all blocks.
     pub(crate) fn clear(&self) {
         for shard in &self.shards {
             *shard.write() = Shard::default();
         }
     }
 
-    /// Bytes of blocks held.
+    /// Returns the bytes of cached blocks.
     pub(crate) fn bytes(&self) -> usize {
         self.shards.iter().map(|shard| shard.read().bytes).sum()
     }
 
-    /// Look-ups that found their block, and those that did not.
+    /// Returns the number of lookups that found their block, and of those that did not.
     pub(crate) fn hits_and_misses(&self) -> (u64, u64) {
         (self.hits.load(Ordering::Relaxed), self.misses.load(Ordering::Relaxed))
     }
@@ -186,7 +189,8 @@ impl std::fmt::Debug for NodeCache {
 }
 
 impl Shard {
-    /// Evicts the first block that was not used since the hand last passed it; false if empty.
+    /// Evicts the first block not used since the hand last passed it. Returns false if there is
+    /// none.
     fn evict_one(&mut self) -> bool {
         while !self.clock.is_empty() {
             if self.hand >= self.clock.len() {
@@ -213,7 +217,7 @@ mod tests {
     use crate::btree::forest::tests::leaf;
 
     #[test]
-    fn stays_within_its_limit_and_keeps_what_is_used() {
+    fn stays_within_limit_and_keeps_used_blocks() {
         let limit = SHARDS * 4 * 4096;
         let cache = NodeCache::new(limit);
         let favourite = LogicalAddress(4096);
@@ -229,7 +233,7 @@ mod tests {
     }
 
     #[test]
-    fn gives_way_to_blocks_that_are_not_on_disk() {
+    fn shrinks_as_dirty_blocks_grow() {
         let limit = SHARDS * 16 * 4096;
         let cache = NodeCache::new(limit);
         for index in 1..2000u64 {
@@ -239,10 +243,10 @@ mod tests {
         assert!(full > limit / 2);
         for unwritten in 1..=16 * SHARDS {
             cache.unwritten_grew(4096);
-            // A shard comes behind by what became dirty since its last turn.
+            // A shard exceeds its limit by the blocks that became dirty since its last turn.
             assert!(cache.bytes() + unwritten * 4096 <= limit + SHARDS * 4096 || cache.bytes() <= limit / 4);
         }
-        assert_eq!(cache.bytes(), limit / 4, "a quarter stays, however many there are");
+        assert_eq!(cache.bytes(), limit / 4, "a quarter of the limit stays, however many blocks are dirty");
         cache.unwritten_shrank(16 * SHARDS * 4096);
         for index in 1..2000u64 {
             cache.insert(Arc::new(leaf(LogicalAddress(index * 4096))));
@@ -251,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_limit_of_nothing_holds_one_block_a_shard() {
+    fn zero_limit_keeps_one_block_per_shard() {
         let cache = NodeCache::new(0);
         for index in 1..100u64 {
             cache.insert(Arc::new(leaf(LogicalAddress(index * 4096))));

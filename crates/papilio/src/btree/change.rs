@@ -1,27 +1,34 @@
 //! Applying sorted changes to a tree in memory, in one descent.
 //!
-//! Owns [`Edit`], the recursion behind [`super::TreeEditor`]. Invariants: a block is changed only while
-//! it is writable (made since the tree's last freeze, and copied first where a reader holds it); after
-//! every step the parent's pointer names the child's address, generation and first key; no block but
-//! the root of an empty tree is left empty. An error leaves the tree well formed, with some of the
-//! changes done.
+//! Owns [`Edit`], the recursion behind [`super::TreeEditor`].
 //!
-//! Takes no lock; the editor holds the tree's. Kernel counterpart: `btrfs_search_slot`, `btrfs_cow_block`,
-//! `split_leaf`, `split_node`, `btrfs_del_items`, `balance_level` (`fs/btrfs/ctree.c`).
+//! **Invariants**
+//! - A block changes only while it is writable: made since the tree's last freeze, and copied first
+//!   if a reader holds it.
+//! - After every step the parent's pointer names the child's address, generation and first key.
+//! - Only the root of an empty tree is ever left empty.
+//! - An error leaves the tree well formed, with some of the changes applied.
+//!
+//! **Locks**: none; the editor holds the tree's.
+//!
+//! Kernel counterpart: `btrfs_search_slot`, `btrfs_cow_block`, `split_leaf`, `split_node`,
+//! `btrfs_del_items`, `balance_level` (`fs/btrfs/ctree.c`).
 
+use super::allocator::NodeAllocator;
+use super::block::TreeBlock;
 use super::edit::{BlockIdentity, pointer_to};
-use super::{LiveTree, NodeAllocator, TreeBlock};
-use crate::btree::forest::block_error;
+use super::forest::block_error;
+use super::live::LiveTree;
 use crate::errors::Result;
+use papilio_format::Key;
 use papilio_format::node::ItemHeader;
-use papilio_format::{Key, NodeExpectation};
 use std::sync::Arc;
 
 /// One change of an item.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Op<'a> {
     pub(super) key: Key,
-    /// The item's data; `None` removes it.
+    /// The item's data; `None` removes the item.
     pub(super) data: Option<&'a [u8]>,
 }
 
@@ -43,13 +50,13 @@ impl Edit<'_> {
         })
     }
 
-    /// An empty block beside `node`.
+    /// Allocates an empty block for the same tree as `node`.
     fn sibling(&self, node: &TreeBlock, level: u8, first_key: &Key) -> Result<TreeBlock> {
         Ok(TreeBlock::empty_like(node, &self.identity(level, first_key)?, level))
     }
 
-    /// Copies the block where it was frozen or is held by a reader, and gives it for changing. An error leaves it
-    /// as it is.
+    /// Returns the block for changing, and copies it first if it was frozen or a reader holds it.
+    /// An error leaves it unchanged.
     pub(super) fn writable<'n>(&self, node: &'n mut Arc<TreeBlock>) -> Result<&'n mut TreeBlock> {
         if node.stamp() <= self.frozen {
             let first_key = if node.len() == 0 { Key::MIN } else { node.first_key() };
@@ -67,8 +74,8 @@ impl Edit<'_> {
         Ok(Arc::make_mut(node))
     }
 
-    /// Carries out `ops` (sorted, not empty) on the subtree at `node`. What does not fit goes to `right`:
-    /// blocks of the same level that follow it.
+    /// Applies `ops` (sorted, not empty) to the subtree at `node`. Overflow goes to `right`: blocks
+    /// of the same level that follow `node`.
     pub(super) fn apply(
         &self,
         node: &mut TreeBlock,
@@ -93,7 +100,7 @@ impl Edit<'_> {
                     let run = removal_run(target, slot, &ops[index..]);
                     target.remove_items(slot, run);
                     if target.len() == 0 && current > 0 {
-                        // A sibling that was split off just now and is not needed after all.
+                        // A sibling split off by this call has become empty.
                         let empty = right.remove(current - 1);
                         self.allocator.free(self.tree, &empty)?;
                         current -= 1;
@@ -113,7 +120,7 @@ impl Edit<'_> {
                     index += 1;
                 }
                 (Err(slot), Some(data)) => {
-                    // A sibling that there is no space for leaves all as it was.
+                    // If there is no space for a sibling, nothing has changed.
                     if target.view().free_space() >= data.len() + ItemHeader::SIZE {
                         target.insert_item(slot, &op.key, data);
                     } else {
@@ -128,7 +135,7 @@ impl Edit<'_> {
         Ok(())
     }
 
-    /// Inserts an item that the leaf has no room for; the leaves that follow it are returned.
+    /// Inserts an item that does not fit into the leaf. Returns the new leaves that follow it.
     fn insert_splitting(
         &self,
         leaf: &mut TreeBlock,
@@ -137,13 +144,13 @@ impl Edit<'_> {
         data: &[u8],
     ) -> Result<Vec<TreeBlock>> {
         let count = leaf.len();
-        assert!(data.len() + ItemHeader::SIZE <= leaf.room(), "an item fits a leaf");
+        assert!(data.len() + ItemHeader::SIZE <= leaf.capacity(), "an item fits into a leaf");
         if leaf.view().free_space() >= data.len() + ItemHeader::SIZE {
             leaf.insert_item(slot, key, data);
             return Ok(Vec::new());
         }
         if slot == count {
-            // In ascending order, leaves are left full.
+            // Ascending insertion leaves full leaves behind.
             let mut next = self.sibling(leaf, 0, key)?;
             next.insert_item(0, key, data);
             return Ok(vec![next]);
@@ -164,7 +171,7 @@ impl Edit<'_> {
             }
             None => {
                 let mut middle = self.sibling(leaf, 0, key)?;
-                // The middle one would be left over.
+                // After an error here the middle leaf is already allocated.
                 let last = self.sibling(leaf, 0, &leaf.view().key(slot));
                 let mut last = last.inspect_err(|_| self.allocator.changed())?;
                 middle.insert_item(0, key, data);
@@ -189,7 +196,7 @@ impl Edit<'_> {
             let bound = if slot + 1 < target.len() { Some(target.view().key(slot + 1)) } else { next_node };
             let here = bound.map_or(rest.len(), |bound| rest.partition_point(|op| op.key < bound));
             let (mine, later) = rest.split_at(here.max(1));
-            // Once for an operation: then the leaf is split even so.
+            // Push at most once per operation; after that the leaf is split.
             pushed = !pushed && self.push(target, slot, mine)?;
             if pushed {
                 continue;
@@ -217,8 +224,8 @@ impl Edit<'_> {
         Ok(())
     }
 
-    /// Goes on after a node lost all its children while changes remain: what followed it moves up, or
-    /// a leaf of what is still to be inserted becomes its child.
+    /// Continues after a node lost all its children while changes remain. The next node's children
+    /// move up, or new leaves with the remaining insertions become its children.
     fn refill(&self, node: &mut TreeBlock, rest: &[Op<'_>], right: &mut Vec<TreeBlock>) -> Result<()> {
         if !right.is_empty() {
             let mut next = right.remove(0);
@@ -247,8 +254,8 @@ impl Edit<'_> {
         self.insert_children(node, right, 0, 0, chain)
     }
 
-    /// Applies `ops` to the child in `slot` and points the slot at the result; an empty child goes, and
-    /// its slot with it.
+    /// Applies `ops` to the child in `slot` and updates the slot. An empty child is freed and its
+    /// slot removed.
     fn apply_child(
         &self,
         node: &mut TreeBlock,
@@ -270,7 +277,7 @@ impl Edit<'_> {
         result.and(self.allocator.free(self.tree, &child))
     }
 
-    /// The child in `slot`, its link taken so that it can be changed in place.
+    /// Takes the child out of `slot` with its link, so that it can be changed in place.
     fn take_child(&self, node: &mut TreeBlock, slot: usize) -> Result<Arc<TreeBlock>> {
         match node.take_link(slot) {
             Some(child) => Ok(child),
@@ -279,25 +286,15 @@ impl Edit<'_> {
     }
 
     fn load_child(&self, node: &TreeBlock, slot: usize) -> Result<Arc<TreeBlock>> {
-        let pointer = node.view().child(slot);
-        let expected = NodeExpectation {
-            address: pointer.address,
-            level: Some(node.level() - 1),
-            generation: Some(pointer.generation),
-            owner: Some(self.tree.id()),
-            first_key: Some(pointer.key),
-        };
         let id = self.tree.id();
+        let expected = node.child_expectation(slot, id);
         let child = self.tree.forest().block(id, &expected)?;
         let bound = (slot + 1 < node.len()).then(|| node.view().key(slot + 1));
-        child.stays_below(bound).map_err(|reason| block_error(id, expected.address, 1, reason.into()))?;
-        if child.len() == 0 {
-            return Err(block_error(id, expected.address, 1, super::cursor::empty_child().into()));
-        }
+        child.check_child(bound).map_err(|reason| block_error(id, expected.address, 1, reason.into()))?;
         Ok(child)
     }
 
-    /// Inserts pointers to `children` from `slot` of the node at `current` on, splitting where it is full.
+    /// Inserts pointers to `children` from `slot` of the node at `current` on; splits full nodes.
     fn insert_children(
         &self,
         node: &mut TreeBlock,
@@ -327,33 +324,34 @@ impl Edit<'_> {
         Ok(())
     }
 
-    /// Merges the child in `slot` with a neighbour where it is nearly empty and both fit one block.
+    /// Merges the child in `slot` with a neighbour if it is nearly empty and both fit into one
+    /// block.
     fn rebalance(&self, node: &mut TreeBlock, slot: usize) -> Result<()> {
         if slot >= node.len() || node.len() < 2 {
             return Ok(());
         }
         let small = match node.link(slot) {
-            Some(child) => child.used() < child.room() / 4,
+            Some(child) => child.used() < child.capacity() / 4,
             None => false,
         };
         if !small {
             return Ok(());
         }
         let left = if slot > 0 { slot - 1 } else { slot };
-        // A neighbour that cannot be read is no reason to fail: merging saves space, no more.
+        // An unreadable neighbour is not an error: merging only saves space.
         let neighbour = if left == slot { slot + 1 } else { left };
         let Ok(other) = self.child(node, neighbour) else { return Ok(()) };
         let this = self.child(node, slot)?;
-        if this.used() + other.used() > other.room() * 7 / 8 {
+        if this.used() + other.used() > other.capacity() * 7 / 8 {
             return Ok(());
         }
-        // The links go, so that both can be changed in place.
+        // Drop the links, so that both can be changed in place.
         node.unlink(left);
         node.unlink(left + 1);
         let (mut first, mut second) = if left == slot { (this, other) } else { (other, this) };
         let into = self.writable(&mut first)?;
-        // A leaf too, although it is only read: others may share it, and what it points to is this tree's
-        // alone from now on.
+        // Make a leaf writable too, although it is only read: if it is shared, its references now
+        // pass to this tree.
         let from = self.writable(&mut second)?;
         if into.level() == 0 {
             into.append_items(from, 0, from.len());
@@ -365,7 +363,7 @@ impl Edit<'_> {
         self.allocator.free(self.tree, &second)
     }
 
-    /// The child in `slot`, its link left in place.
+    /// Returns the child in `slot`; its link stays.
     fn child(&self, node: &TreeBlock, slot: usize) -> Result<Arc<TreeBlock>> {
         match node.link(slot) {
             Some(child) => Ok(Arc::clone(child)),
@@ -373,7 +371,7 @@ impl Edit<'_> {
         }
     }
 
-    /// Puts levels on top of `root` until one block leads to it and all of `right`.
+    /// Adds levels above `root` until one block leads to it and all of `right`.
     pub(super) fn grow(&self, root: Arc<TreeBlock>, right: Vec<TreeBlock>) -> Result<Arc<TreeBlock>> {
         let (mut root, mut right) = (root, right);
         while !right.is_empty() {
@@ -382,7 +380,7 @@ impl Edit<'_> {
             above.insert_pointer(0, &pointer_to(&root), Some(root));
             let mut more = Vec::new();
             let children = std::mem::take(&mut right);
-            // Appended one by one, so that the last of the new nodes is the one that grows.
+            // Append one by one, so that the last of the new nodes grows.
             for child in children {
                 let last = more.len();
                 let slot = block_at(&mut above, &mut more, last).len();
@@ -394,7 +392,7 @@ impl Edit<'_> {
         Ok(root)
     }
 
-    /// Takes levels off a root that leads to one child only, or to none.
+    /// Removes root levels with at most one child.
     pub(super) fn shrink(&self, root: &mut Arc<TreeBlock>) -> Result<()> {
         while root.level() > 0 && root.len() <= 1 {
             let mut below = if root.len() == 1 {
@@ -411,7 +409,7 @@ impl Edit<'_> {
     }
 }
 
-/// The `current`th of a block and those that follow it.
+/// Returns block `current` of the sequence `block`, `right`.
 fn block_at<'b>(block: &'b mut TreeBlock, right: &'b mut [TreeBlock], current: usize) -> &'b mut TreeBlock {
     match current {
         0 => block,
@@ -419,7 +417,7 @@ fn block_at<'b>(block: &'b mut TreeBlock, right: &'b mut [TreeBlock], current: u
     }
 }
 
-/// How many of the first `ops` remove the items from `slot` on, one after the other.
+/// Returns how many of the first `ops` remove consecutive items from `slot` on.
 fn removal_run(leaf: &TreeBlock, slot: usize, ops: &[Op<'_>]) -> usize {
     let view = leaf.view();
     ops.iter()
@@ -429,16 +427,16 @@ fn removal_run(leaf: &TreeBlock, slot: usize, ops: &[Op<'_>]) -> usize {
 }
 
 struct SplitPlace {
-    /// The first item that goes to the right.
+    /// The first item that moves to the right leaf.
     index: usize,
-    /// Whether the new item stays on the left.
+    /// Whether the new item stays in the left leaf.
     new_left: bool,
 }
 
-/// Where to cut a leaf so that it and a new item of `need` bytes at `slot` fit two leaves, as evenly as
-/// can be; `None` where they need three.
+/// Returns where to split a leaf so that it and a new item of `need` bytes at `slot` fit into two
+/// leaves, as evenly as possible; `None` if they need three.
 fn split_place(leaf: &TreeBlock, slot: usize, need: usize) -> Option<SplitPlace> {
-    let (room, total, count) = (leaf.room(), leaf.used(), leaf.len());
+    let (capacity, total, count) = (leaf.capacity(), leaf.used(), leaf.len());
     let view = leaf.view();
     let mut left = 0;
     let mut best: Option<(usize, SplitPlace)> = None;
@@ -446,7 +444,7 @@ fn split_place(leaf: &TreeBlock, slot: usize, need: usize) -> Option<SplitPlace>
         for new_left in [true, false] {
             let fits_side = if new_left { slot <= index } else { slot >= index };
             let (l, r) = if new_left { (left + need, total - left) } else { (left, total - left + need) };
-            if !fits_side || l == 0 || r == 0 || l > room || r > room {
+            if !fits_side || l == 0 || r == 0 || l > capacity || r > capacity {
                 continue;
             }
             let uneven = l.abs_diff(r);

@@ -1,74 +1,79 @@
-//! The cursor: a place in a tree, as a value on the stack.
+//! The cursor: a position in a tree, as a value on the stack.
 //!
-//! Owns [`Cursor`]. Invariants: `path[level]` for levels 0 to the root's holds the block and the slot
-//! that lead to the current item, or every entry is empty and the cursor is nowhere; a path's blocks
-//! each met what their parent says, so that keys ascend over the whole walk. Kernel counterpart:
-//! `struct btrfs_path`, `btrfs_search_slot`, `btrfs_next_leaf` (`fs/btrfs/ctree.c`).
+//! Owns [`Cursor`].
+//!
+//! **Invariants**
+//! - Either `path[level]` holds block and slot of the current item for each level up to the root's,
+//!   or every entry is empty and the cursor has no position.
+//! - Every block on the path met its parent's expectations, so keys ascend over the whole walk.
+//!
+//! Kernel counterpart: `struct btrfs_path`, `btrfs_search_slot`, `btrfs_next_leaf`
+//! (`fs/btrfs/ctree.c`).
 
-use crate::btree::forest::block_error;
-use crate::btree::{Item, Tree, TreeBlock};
+use crate::btree::block::TreeBlock;
+use crate::btree::tree::{Item, Tree};
 use crate::errors::Result;
+use papilio_format::Key;
 use papilio_format::superblock::MAX_LEVEL;
-use papilio_format::{Key, NodeExpectation};
 use std::sync::Arc;
 
-/// Leaves read ahead at most, once a walk has shown itself sequential.
+/// Most leaves read ahead once a walk is known to be sequential.
 const READAHEAD_LEAVES: usize = 16;
 
 #[derive(Clone, Debug)]
 struct Step {
     block: Arc<TreeBlock>,
     slot: usize,
-    /// All keys below are smaller: the next key of the nearest ancestor that has one.
+    /// Upper bound of the keys: the next key of the nearest ancestor that has one.
     bound: Option<Key>,
 }
 
-/// A place in a tree.
+/// A position in a tree.
 #[derive(Clone, Debug)]
 pub(crate) struct Cursor<'a> {
     tree: &'a Tree,
     path: [Option<Step>; MAX_LEVEL as usize],
-    /// Leaves entered one after the other, which tells how far to read ahead.
+    /// Number of leaves entered in sequence, which sets the readahead window.
     run: usize,
 }
 
 impl<'a> Cursor<'a> {
-    /// A cursor that is nowhere.
+    /// Creates a cursor without a position.
     pub(crate) fn new(tree: &'a Tree) -> Self {
         Self { tree, path: Default::default(), run: 0 }
     }
 
-    /// Leaves every place.
+    /// Clears the position.
     pub(crate) fn clear(&mut self) {
         self.path = Default::default();
         self.run = 0;
     }
 
-    /// The key here; `None` past the last item.
+    /// Returns the current key; `None` past the last item.
     #[inline]
     pub(crate) fn key(&self) -> Option<Key> {
         let leaf = self.path[0].as_ref()?;
         Some(leaf.block.view().key(leaf.slot))
     }
 
-    /// The bytes of the item here.
+    /// Returns the data of the current item.
     #[inline]
     pub(crate) fn data(&self) -> Option<&[u8]> {
         let leaf = self.path[0].as_ref()?;
         Some(leaf.block.view().item(leaf.slot))
     }
 
-    /// The item here, with its leaf.
+    /// Returns the current item with its leaf.
     pub(crate) fn item(&self) -> Option<Item> {
         let leaf = self.path[0].as_ref()?;
         Some(Item::new(Arc::clone(&leaf.block), leaf.slot))
     }
 
-    /// Goes to the first item whose key is `key` or larger. Nearby keys are found from the current
-    /// leaf without a walk from the root.
+    /// Moves to the first item whose key is `key` or larger. A key within the current leaf is found
+    /// without a descent from the root.
     ///
     /// # Errors
-    /// A block on the way that cannot be read; the cursor is then nowhere.
+    /// Fails if a block on the path cannot be read; the cursor then has no position.
     pub(crate) fn seek(&mut self, key: &Key) -> Result<()> {
         if self.seek_in_leaf(key) {
             return Ok(());
@@ -80,7 +85,8 @@ impl<'a> Cursor<'a> {
         result
     }
 
-    /// Whether the current leaf surely holds the place of `key`, and the cursor went there.
+    /// Moves within the current leaf if it is certain to contain the position of `key`. Returns
+    /// whether it did.
     fn seek_in_leaf(&mut self, key: &Key) -> bool {
         let Some(leaf) = &mut self.path[0] else { return false };
         let view = leaf.block.view();
@@ -99,7 +105,7 @@ impl<'a> Cursor<'a> {
             let view = block.view();
             let level = usize::from(block.level());
             if view.is_empty() {
-                // Only the root leaf of an empty tree passes the checks with no items.
+                // Only the root leaf of an empty tree can pass the checks without items.
                 self.clear();
                 return Ok(());
             }
@@ -109,7 +115,7 @@ impl<'a> Cursor<'a> {
                 self.path[0] = Some(Step { slot: slot.min(view.len() - 1), block, bound });
                 return if past_end { self.step() } else { Ok(()) };
             }
-            // The child to take is the last whose first key is not beyond the key.
+            // Descend into the last child whose first key is at most `key`.
             let slot = view.search(key).unwrap_or_else(|slot| slot.saturating_sub(1));
             let step = Step { block, slot, bound };
             let (child, child_bound) = self.child_of(&step)?;
@@ -118,38 +124,17 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// The block that a step's slot points to, and the bound of its keys.
+    /// Returns the block that a step's slot points to, and the bound of its keys.
     fn child_of(&self, step: &Step) -> Result<(Arc<TreeBlock>, Option<Key>)> {
         let view = step.block.view();
         let bound = if step.slot + 1 < view.len() { Some(view.key(step.slot + 1)) } else { step.bound };
-        if let Some(child) = step.block.link(step.slot) {
-            return Ok((Arc::clone(child), bound));
-        }
-        let expected = self.expectation(&step.block, step.slot);
-        let id = self.tree.id();
-        let child = self.tree.forest().block(id, &expected)?;
-        child
-            .stays_below(bound)
-            .and_then(|()| if child.view().is_empty() { Err(empty_child()) } else { Ok(()) })
-            .map_err(|reason| block_error(id, expected.address, 1, reason.into()))?;
-        Ok((child, bound))
+        Ok((self.tree.child(&step.block, step.slot, bound)?, bound))
     }
 
-    fn expectation(&self, parent: &TreeBlock, slot: usize) -> NodeExpectation {
-        let pointer = parent.view().child(slot);
-        NodeExpectation {
-            address: pointer.address,
-            level: Some(parent.level() - 1),
-            generation: Some(pointer.generation),
-            owner: Some(self.tree.id()),
-            first_key: Some(pointer.key),
-        }
-    }
-
-    /// Goes to the next item; past the last one the cursor is nowhere.
+    /// Moves to the next item; past the last one the cursor has no position.
     ///
     /// # Errors
-    /// A block on the way that cannot be read; the cursor is then nowhere.
+    /// Fails if a block on the path cannot be read; the cursor then has no position.
     pub(crate) fn step(&mut self) -> Result<()> {
         let Some(leaf) = &mut self.path[0] else { return Ok(()) };
         if leaf.slot + 1 < leaf.block.view().len() {
@@ -164,10 +149,10 @@ impl<'a> Cursor<'a> {
         result
     }
 
-    /// Goes to the item before; from nowhere, to the last item of the tree.
+    /// Moves to the previous item; without a position, to the last item of the tree.
     ///
     /// # Errors
-    /// A block on the way that cannot be read; the cursor is then nowhere.
+    /// Fails if a block on the path cannot be read; the cursor then has no position.
     pub(crate) fn step_back(&mut self) -> Result<()> {
         let result = match &mut self.path[0] {
             None => self.seek_last(),
@@ -191,7 +176,7 @@ impl<'a> Cursor<'a> {
         self.descend(root, None, false)
     }
 
-    /// Goes to the neighbouring leaf: up to the first level with another slot, and down again.
+    /// Moves to the adjacent leaf: ascends to the first level with another slot, then descends.
     fn turn(&mut self, forward: bool) -> Result<()> {
         let turning = self.path[1..].iter_mut().flatten().find_map(|step| {
             let slot = if forward {
@@ -229,28 +214,19 @@ impl<'a> Cursor<'a> {
         }
     }
 
-    /// Reads the leaves that a sequential walk will enter next, in growing batches.
+    /// Reads the leaves that a sequential walk enters next, in growing batches.
     fn read_ahead(&self, parent: &Step) {
         if self.run < 2 {
             return;
         }
         let window = (1usize << self.run.min(8)).min(READAHEAD_LEAVES);
-        // One batch per window: in between, the leaves are there already.
+        // One batch per window; in between, the leaves are cached already.
         if !parent.slot.is_multiple_of(window) {
             return;
         }
         let end = (parent.slot + window).min(parent.block.view().len());
         let on_disk = (parent.slot..end).filter(|&slot| parent.block.link(slot).is_none());
-        let blocks = on_disk.map(|slot| self.expectation(&parent.block, slot));
+        let blocks = on_disk.map(|slot| parent.block.child_expectation(slot, self.tree.id()));
         self.tree.forest().prefetch(blocks);
-    }
-}
-
-pub(super) fn empty_child() -> papilio_format::Corrupt {
-    papilio_format::Corrupt::Field {
-        what: "tree block",
-        field: "item_count",
-        value: 0,
-        why: "only the root of an empty tree has no items",
     }
 }

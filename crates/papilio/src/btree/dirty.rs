@@ -1,19 +1,20 @@
-//! What a frozen tree holds that is not on disk yet.
+//! The blocks of a frozen tree that are not yet on disk.
 //!
-//! Owns [`dirty_blocks`] and [`sealed`]. Takes no lock: a frozen tree does not change.
+//! Owns [`dirty_blocks`] and [`sealed`].
+//!
+//! **Locks**: none; a frozen tree does not change.
 
-use super::TreeBlock;
+use super::block::TreeBlock;
 use crate::errors::Result;
 use papilio_format::{Corrupt, Geometry, Node, NodeExpectation};
 use std::sync::Arc;
 
-/// Adds all blocks of the tree at `root` that are not on disk: those that are dirty, and no others can
-/// have dirty ones below them.
+/// Collects all dirty blocks of the tree at `root`. Blocks below a clean block are clean.
 pub(crate) fn dirty_blocks(root: &Arc<TreeBlock>, found: &mut Vec<Arc<TreeBlock>>) {
     dirty_blocks_since(root, 0, found);
 }
 
-/// As [`dirty_blocks`], of a tree whose blocks up to the freeze `since` are on disk already.
+/// [`dirty_blocks`] for a tree whose blocks up to the freeze `since` are already on disk.
 pub(crate) fn dirty_blocks_since(root: &Arc<TreeBlock>, since: u64, found: &mut Vec<Arc<TreeBlock>>) {
     if root.stamp() <= since {
         return;
@@ -24,11 +25,11 @@ pub(crate) fn dirty_blocks_since(root: &Arc<TreeBlock>, since: u64, found: &mut 
     }
 }
 
-/// Puts the block into `buffer` as it goes to disk: its gap zeroed, its checksum computed; checked by
-/// the same code that checks what is read.
+/// Writes the block into `buffer` in its on-disk form: gap zeroed, checksum computed. Then checks
+/// it with the code that checks blocks when they are read.
 ///
 /// # Errors
-/// What the check finds: a fault of ours, which must not get to disk.
+/// The violation that the check finds: a bug, which must not reach the disk.
 pub(crate) fn sealed(block: &TreeBlock, geometry: &Geometry, buffer: &mut [u8]) -> Result<(), Corrupt> {
     block.copy_clean(buffer);
     let sum = geometry.checksum_type.compute(&buffer[32..]);

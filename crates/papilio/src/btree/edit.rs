@@ -1,14 +1,20 @@
-//! Changing one tree block in memory: items of a leaf, pointers of an internal node.
+//! Editing one tree block in memory: items of a leaf, pointers of an internal node.
 //!
-//! Owns the editing half of [`TreeBlock`]. Invariants kept by every function: the bytes are well formed
-//! (item data packed from the end, in slot order; keys ascending); the links of an internal node are
-//! as many as its pointers; the unused middle of a block is of no meaning until the block is written,
-//! when [`TreeBlock::copy_clean`] leaves it out. That there is room is the caller's promise (asserted).
+//! Owns the editing half of [`TreeBlock`].
 //!
-//! Takes no lock. Kernel counterpart: `setup_items_for_insert`, `btrfs_del_items`, `btrfs_extend_item`,
+//! **Invariants**, kept by every function:
+//! - The bytes are well formed: item data is packed from the end, in slot order, and keys ascend.
+//! - An internal node has as many links as pointers.
+//! - The unused middle of a block has arbitrary contents until [`TreeBlock::copy_clean`] zeroes it
+//!   for writing.
+//! - The caller guarantees sufficient free space (asserted).
+//!
+//! **Locks**: none.
+//!
+//! Kernel counterpart: `setup_items_for_insert`, `btrfs_del_items`, `btrfs_extend_item`,
 //! `push_leaf_left`, `insert_ptr` (`fs/btrfs/ctree.c`).
 
-use super::TreeBlock;
+use super::block::TreeBlock;
 use super::block_bytes::BlockBytes;
 use papilio_format::OnDisk;
 use papilio_format::node::{ItemHeader, KeyPointer, NodeHeader};
@@ -21,12 +27,12 @@ const GENERATION_AT: usize = 80;
 const OWNER_AT: usize = 88;
 const COUNT_AT: usize = 96;
 const LEVEL_AT: usize = 100;
-/// Header flags: the second back-reference revision (`BTRFS_MIXED_BACKREF_REV`), in the top byte.
+/// Header flag: the second back-reference revision (`BTRFS_MIXED_BACKREF_REV`), in the top byte.
 const MIXED_BACKREF_REVISION: u64 = 1 << 56;
-/// The block is on disk (`BTRFS_HEADER_FLAG_WRITTEN`).
+/// Header flag: the block is on disk (`BTRFS_HEADER_FLAG_WRITTEN`).
 const WRITTEN: u64 = 1;
 
-/// Who and where a new block is.
+/// Identity of a new block.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BlockIdentity {
     pub(crate) address: LogicalAddress,
@@ -36,14 +42,14 @@ pub(crate) struct BlockIdentity {
 }
 
 impl TreeBlock {
-    /// A block with the content of this one and another identity.
+    /// Returns a copy of this block with another identity.
     pub(crate) fn copy_as(&self, identity: &BlockIdentity) -> Self {
         let mut copy = self.clone();
         copy.move_to(identity);
         copy
     }
 
-    /// Gives this block another identity.
+    /// Changes this block's identity.
     pub(crate) fn move_to(&mut self, identity: &BlockIdentity) {
         if self.level > 0 && self.links.is_empty() {
             self.links.resize(self.len(), None);
@@ -51,12 +57,12 @@ impl TreeBlock {
         self.identify(identity);
     }
 
-    /// A new block without content, of the same file system as `template`.
+    /// Creates an empty block of the same file system as `template`.
     pub(crate) fn empty_like(template: &Self, identity: &BlockIdentity, level: u8) -> Self {
         Self::empty(&template.bytes[..NodeHeader::SIZE], template.bytes.len(), identity, level)
     }
 
-    /// A new block without content; `header` holds the UUIDs.
+    /// Creates an empty block; `header` holds the UUIDs.
     pub(crate) fn empty(header: &[u8], node_size: usize, identity: &BlockIdentity, level: u8) -> Self {
         let mut bytes = BlockBytes::zeroed(node_size);
         bytes[..NodeHeader::SIZE].copy_from_slice(&header[..NodeHeader::SIZE]);
@@ -87,7 +93,7 @@ impl TreeBlock {
         self.put_u64(OWNER_AT, identity.owner.0);
     }
 
-    /// A copy without links, for the cache of what is on disk.
+    /// Returns a copy without links, for the cache of clean blocks.
     pub(crate) fn without_links(&self) -> Self {
         Self {
             bytes: self.bytes.clone(),
@@ -100,7 +106,7 @@ impl TreeBlock {
         }
     }
 
-    /// Copies its bytes with zeros between the headers and the data, so that nothing stale gets to disk.
+    /// Copies the bytes with zeros between headers and data, so that no stale bytes reach the disk.
     pub(crate) fn copy_clean(&self, bytes: &mut [u8]) {
         let (start, end) = if self.level == 0 {
             (NodeHeader::SIZE + self.len() * ItemHeader::SIZE, NodeHeader::SIZE + self.data_start())
@@ -120,46 +126,47 @@ impl TreeBlock {
         self.bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
     }
 
-    /// Items or pointers.
+    /// Returns the number of items or pointers.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.view().len()
     }
 
     fn set_len(&mut self, count: usize) {
-        self.put_u32(COUNT_AT, u32::try_from(count).expect("a block's items fit"));
+        self.put_u32(COUNT_AT, u32::try_from(count).expect("the item count of a block fits in 32 bits"));
     }
 
-    /// The first key.
+    /// Returns the first key.
     ///
     /// # Panics
-    /// With an empty block.
+    /// If the block is empty.
     #[inline]
     pub(crate) fn first_key(&self) -> Key {
         self.view().key(0)
     }
 
-    /// Bytes that items and their headers, or pointers, may use.
+    /// Returns the bytes available for items with their headers, or for pointers.
     #[inline]
-    pub(crate) fn room(&self) -> usize {
+    pub(crate) fn capacity(&self) -> usize {
         self.bytes.len() - NodeHeader::SIZE
     }
 
-    /// Bytes in use of [`TreeBlock::room`].
+    /// Returns the bytes used of [`TreeBlock::capacity`].
     #[inline]
     pub(crate) fn used(&self) -> usize {
-        self.room() - self.view().free_space()
+        self.capacity() - self.view().free_space()
     }
 
-    /// Where the data of the last item starts, from the end of the header.
+    /// Returns the start of the last item's data, relative to the end of the block header.
     fn data_start(&self) -> usize {
         self.data_end(self.len())
     }
 
-    /// Where the data of an item in `slot` ends: the start of the one before, or the block's end.
+    /// Returns the end of an item's data in `slot`: the start of the previous item's, or the
+    /// block's end.
     fn data_end(&self, slot: usize) -> usize {
         match slot {
-            0 => self.room(),
+            0 => self.capacity(),
             _ => self.view().item_header(slot - 1).offset as usize,
         }
     }
@@ -173,10 +180,11 @@ impl TreeBlock {
         self.bytes[Self::header_at(slot)..][..ItemHeader::SIZE].copy_from_slice(&header.to_bytes());
     }
 
-    /// Moves the data of items from `slot` on by `by` bytes towards the start (or, negative, the end).
+    /// Moves the data of items from `slot` on by `by` bytes towards the start (or, if negative, the
+    /// end).
     fn shift_data(&mut self, slot: usize, by: isize) {
         let (start, end) = (self.data_start(), self.data_end(slot));
-        let target = start.checked_add_signed(-by).expect("the leaf has room");
+        let target = start.checked_add_signed(-by).expect("the leaf has enough free space");
         self.bytes.copy_within(NodeHeader::SIZE + start..NodeHeader::SIZE + end, NodeHeader::SIZE + target);
         for moved in slot..self.len() {
             let at = Self::header_at(moved) + 17;
@@ -188,10 +196,10 @@ impl TreeBlock {
     /// Inserts an item.
     ///
     /// # Panics
-    /// Where there is no room for it.
+    /// If the leaf has too little free space.
     pub(crate) fn insert_item(&mut self, slot: usize, key: &Key, data: &[u8]) {
         let count = self.len();
-        assert!(self.view().free_space() >= ItemHeader::SIZE + data.len(), "the leaf has room");
+        assert!(self.view().free_space() >= ItemHeader::SIZE + data.len(), "the leaf has enough free space");
         let end = self.data_end(slot);
         if slot < count {
             self.shift_data(slot, data.len() as isize);
@@ -204,10 +212,10 @@ impl TreeBlock {
         self.set_len(count + 1);
     }
 
-    /// Removes items `slot` to `slot + how_many`.
+    /// Removes `how_many` items from `slot` on.
     pub(crate) fn remove_items(&mut self, slot: usize, how_many: usize) {
         let count = self.len();
-        assert!(slot + how_many <= count, "the items are there");
+        assert!(slot + how_many <= count, "the leaf has these items");
         if how_many == 0 {
             return;
         }
@@ -229,13 +237,13 @@ impl TreeBlock {
         self.set_len(count - how_many);
     }
 
-    /// Gives an item other data, of any size that there is room for.
+    /// Replaces an item's data by any data that fits.
     pub(crate) fn replace_item(&mut self, slot: usize, data: &[u8]) {
         let header = self.view().item_header(slot);
         let (size, end) = (header.size as usize, self.data_end(slot));
         let growth = data.len() as isize - size as isize;
         if growth != 0 {
-            assert!(self.view().free_space() as isize >= growth, "the leaf has room");
+            assert!(self.view().free_space() as isize >= growth, "the leaf has enough free space");
             self.shift_data(slot + 1, growth);
         }
         let offset = end - data.len();
@@ -243,7 +251,7 @@ impl TreeBlock {
         self.put_item_header(slot, &header.key, offset, data.len());
     }
 
-    /// Appends items `from` to `to` of another leaf, whose keys are larger.
+    /// Appends items `from` to `to` (exclusive) of another leaf, whose keys are larger.
     pub(crate) fn append_items(&mut self, other: &TreeBlock, from: usize, to: usize) {
         if from == to {
             return;
@@ -264,10 +272,10 @@ impl TreeBlock {
     /// Inserts a pointer.
     ///
     /// # Panics
-    /// Where there is no room for it.
+    /// If the node is full.
     pub(crate) fn insert_pointer(&mut self, slot: usize, pointer: &KeyPointer, link: Option<Arc<TreeBlock>>) {
         let count = self.len();
-        assert!(count < self.max_pointers(), "the node has room");
+        assert!(count < self.max_pointers(), "the node is not full");
         let at = |slot| NodeHeader::SIZE + slot * KeyPointer::SIZE;
         self.bytes.copy_within(at(slot)..at(count), at(slot + 1));
         self.bytes[at(slot)..at(slot + 1)].copy_from_slice(&pointer.to_bytes());
@@ -284,24 +292,24 @@ impl TreeBlock {
         self.set_len(count - 1);
     }
 
-    /// Points a slot at `child` as it is now.
+    /// Points a slot at the current state of `child`.
     pub(crate) fn set_child(&mut self, slot: usize, child: Arc<TreeBlock>) {
         let at = NodeHeader::SIZE + slot * KeyPointer::SIZE;
         self.bytes[at..at + KeyPointer::SIZE].copy_from_slice(&pointer_to(&child).to_bytes());
         self.links[slot] = (child.stamp != 0).then_some(child);
     }
 
-    /// Takes the link of a slot, so that the child may be changed in place.
+    /// Takes the link of a slot, so that the child can be changed in place.
     pub(crate) fn take_link(&mut self, slot: usize) -> Option<Arc<TreeBlock>> {
         self.links[slot].take()
     }
 
-    /// Drops the link of a slot, whose child is on disk by now.
+    /// Drops the link of a slot whose child is on disk, or held by the caller.
     pub(crate) fn unlink(&mut self, slot: usize) {
         self.links[slot] = None;
     }
 
-    /// Moves the pointers from `slot` on behind those of `other`.
+    /// Moves the pointers from `slot` on to the end of `other`.
     pub(crate) fn move_pointers_to(&mut self, slot: usize, other: &mut TreeBlock) {
         let count = self.len();
         let at = |slot| NodeHeader::SIZE + slot * KeyPointer::SIZE;
@@ -312,13 +320,13 @@ impl TreeBlock {
         self.set_len(slot);
     }
 
-    /// As many pointers as fit an internal node.
+    /// Returns how many pointers fit into an internal node.
     pub(crate) fn max_pointers(&self) -> usize {
-        self.room() / KeyPointer::SIZE
+        self.capacity() / KeyPointer::SIZE
     }
 }
 
-/// The pointer that a parent holds to `child`.
+/// Returns the pointer by which a parent refers to `child`.
 pub(crate) fn pointer_to(child: &TreeBlock) -> KeyPointer {
     KeyPointer { key: child.first_key(), address: child.address, generation: child.generation }
 }

@@ -1,21 +1,23 @@
-//! The forest: every tree of a file system, read through one volume and one cache.
+//! The forest: all trees of a file system, read through one volume and one cache.
 //!
-//! Owns [`Forest`], which turns an expected address into a checked block: from the cache, else from
-//! the first copy that is good. Kernel counterparts: `read_tree_block`, `btree_read_extent_buffer_pages`
-//! (`fs/btrfs/disk-io.c`), `readahead_tree_block` (`fs/btrfs/extent_io.c`).
+//! Owns [`Forest`], which returns the checked block for an expected address: from the cache, else
+//! from the first good copy.
 //!
-//! Locks: none of its own; the cache's.
+//! **Locks**: only the cache's.
+//!
+//! Kernel counterparts: `read_tree_block`, `btree_read_extent_buffer_pages` (`fs/btrfs/disk-io.c`),
+//! `readahead_tree_block` (`fs/btrfs/extent_io.c`).
 
+use crate::btree::block::TreeBlock;
 use crate::btree::block_bytes::BlockBytes;
 use crate::btree::cache::NodeCache;
-use crate::btree::{RootPointer, Tree, TreeBlock};
 use crate::errors::{BlockFault, Error, ErrorKind, Result};
 use crate::volume::{LogicalRead, Volume};
 use papilio_format::{LogicalAddress, NodeExpectation, TreeId};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Reads and keeps the blocks of all trees.
+/// Reads and caches the blocks of all trees.
 #[derive(Debug)]
 pub(crate) struct Forest {
     volume: Arc<Volume>,
@@ -24,23 +26,24 @@ pub(crate) struct Forest {
     bad_copies: AtomicU64,
 }
 
-/// What the cache of tree blocks did so far.
+/// Statistics of the tree block cache since its creation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CacheStatistics {
-    /// Look-ups answered from memory.
+    /// Lookups answered from memory.
     pub hits: u64,
-    /// Look-ups that had to read.
+    /// Lookups that had to read.
     pub misses: u64,
-    /// Blocks read from devices, each copy counted.
+    /// Blocks read from devices; each copy counts.
     pub blocks_read: u64,
-    /// Copies that were bad while another was good.
+    /// Number of times that a copy was bad while another was good.
     pub bad_copies: u64,
-    /// Bytes held.
+    /// Bytes cached.
     pub bytes: usize,
 }
 
 impl Forest {
-    /// A forest over `volume` with a cache of at most `cache_bytes`, blocks that are not on disk yet included.
+    /// Creates a forest over `volume` with a cache of at most `cache_bytes`, including blocks that
+    /// are not yet on disk.
     pub(crate) fn new(volume: Arc<Volume>, cache_bytes: usize) -> Arc<Self> {
         Arc::new(Self {
             volume,
@@ -50,17 +53,12 @@ impl Forest {
         })
     }
 
-    /// The volume below.
+    /// Returns the underlying volume.
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.volume
     }
 
-    /// The tree `id` with its root at `root`.
-    pub(crate) fn tree(self: &Arc<Self>, id: TreeId, root: RootPointer) -> Tree {
-        Tree::new(Arc::clone(self), id, root)
-    }
-
-    /// The block that `expected` describes, met while walking `tree`.
+    /// Returns the block that `expected` describes, met while walking `tree`.
     ///
     /// # Errors
     /// [`Error::TreeBlock`] with the fault of the first copy, if no copy is good.
@@ -68,7 +66,7 @@ impl Forest {
         if let Some(block) = self.cache.get(expected.address) {
             match block.meets(expected) {
                 Ok(()) => return Ok(block),
-                // What was here before may be cached still, where the place was given to another block.
+                // The cache may still hold the previous block at a reused address.
                 Err(reason) if block.generation() == expected.generation.unwrap_or(block.generation()) => {
                     return Err(block_error(tree, expected.address, 1, reason.into()));
                 }
@@ -80,27 +78,26 @@ impl Forest {
         Ok(block)
     }
 
-    /// A block was written: from now on it can be read at its place, and what was cached of that place
-    /// before is gone.
+    /// Caches a block that has just been written, in place of the previous block at its address.
     pub(crate) fn written(&self, block: &Arc<TreeBlock>) {
         self.cache.remove(block.address());
-        // Links would keep all that lies below in memory.
+        // Links would keep the whole subtree in memory.
         let clean = if block.level() == 0 { Arc::clone(block) } else { Arc::new(block.without_links()) };
         self.cache.insert(clean);
     }
 
-    /// A tree got a block of so many bytes that is not on disk: it counts against the cache's limit until
+    /// Counts `bytes` of a new dirty block against the cache's limit, until
     /// [`Forest::unwritten_shrank`].
     pub(crate) fn unwritten_grew(&self, bytes: u64) {
         self.cache.unwritten_grew(bytes as usize);
     }
 
-    /// Blocks of so many bytes are on disk, or gone.
+    /// Counts `bytes` less of dirty blocks: they were written or dropped.
     pub(crate) fn unwritten_shrank(&self, bytes: u64) {
         self.cache.unwritten_shrank(bytes as usize);
     }
 
-    /// Reads copy after copy until one is good.
+    /// Reads one copy after the other until one is good.
     fn read_any_copy(&self, tree: TreeId, expected: &NodeExpectation) -> Result<TreeBlock> {
         let address = expected.address;
         let fail = |copies, reason| block_error(tree, address, copies, reason);
@@ -109,7 +106,7 @@ impl Forest {
         for copy in 0..copies {
             match self.read_copy(expected, copy) {
                 Ok(block) => {
-                    // A device that is known to be missing is no news at every block.
+                    // A known missing device would otherwise be reported for every block.
                     if let Some(fault) = first.filter(|fault| !is_missing(fault)) {
                         self.bad_copies.fetch_add(1, Ordering::Relaxed);
                         tracing::warn!(
@@ -125,7 +122,7 @@ impl Forest {
         Err(fail(copies, fault))
     }
 
-    /// Reads and checks one copy, whatever the cache holds.
+    /// Reads and checks one copy, bypassing the cache.
     pub(crate) fn read_copy(&self, expected: &NodeExpectation, copy: usize) -> Result<TreeBlock, BlockFault> {
         let geometry = self.volume.geometry();
         let mut bytes = BlockBytes::zeroed(geometry.node_size as usize);
@@ -134,8 +131,8 @@ impl Forest {
         Ok(TreeBlock::check(bytes, expected, &geometry)?)
     }
 
-    /// Reads those of the blocks that are not cached, all at once. A block that cannot be read is
-    /// left for [`Forest::block`] to complain of, if it is ever asked for.
+    /// Reads the blocks that are not cached, in one batch. Ignores unreadable blocks;
+    /// [`Forest::block`] reports them if they are needed.
     pub(crate) fn prefetch(&self, expected: impl Iterator<Item = NodeExpectation>) {
         let geometry = self.volume.geometry();
         let wanted: Vec<_> = expected.filter(|block| !self.cache.contains(block.address)).collect();
@@ -157,7 +154,7 @@ impl Forest {
         }
     }
 
-    /// What the cache did so far.
+    /// Returns the statistics of the cache.
     pub(crate) fn statistics(&self) -> CacheStatistics {
         let (hits, misses) = self.cache.hits_and_misses();
         CacheStatistics {
@@ -169,7 +166,7 @@ impl Forest {
         }
     }
 
-    /// Forgets all cached blocks.
+    /// Drops all cached blocks.
     pub(crate) fn drop_cache(&self) {
         self.cache.clear();
     }
@@ -193,7 +190,7 @@ pub(crate) mod tests {
     use papilio_format::node::{ItemHeader, NodeHeader};
     use papilio_format::{ChecksumType, Generation, Geometry, ItemType, Key, Uuid, objectid};
 
-    /// The geometry of the blocks below.
+    /// The geometry of the test blocks.
     pub(crate) fn geometry() -> Geometry {
         Geometry {
             node_size: 4096,
@@ -206,7 +203,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A leaf of the UUID tree with one item, whose key is its address.
+    /// Returns a leaf of the UUID tree with one item, whose objectid is the leaf's address.
     pub(crate) fn leaf(address: LogicalAddress) -> TreeBlock {
         let geometry = geometry();
         let header = NodeHeader {
@@ -236,7 +233,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_cached_block_still_has_to_meet_expectations() {
+    fn cached_blocks_are_checked_against_expectations() {
         let block = leaf(LogicalAddress(8192));
         let good = NodeExpectation {
             level: Some(0),

@@ -1,4 +1,4 @@
-//! Live trees against a map.
+//! Live trees, compared with a map.
 
 use super::testing::TestForest;
 use super::{Change, LiveTree, Tree};
@@ -7,7 +7,7 @@ use papilio_format::{ItemType, Key, TreeId};
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
 
-/// A generator of random numbers (xorshift): reproducible, and good enough to shuffle.
+/// A random number generator (xorshift): reproducible, and good enough to shuffle.
 struct Random(u64);
 
 impl Random {
@@ -21,7 +21,7 @@ impl Random {
 
 type Model = BTreeMap<Key, Vec<u8>>;
 
-/// Keys of a tree whose items the checker does not look into.
+/// Returns keys whose items the tree checker does not examine.
 fn key(number: u64) -> Key {
     Key::new(number / 64, ItemType::STRING_ITEM, number % 64)
 }
@@ -48,7 +48,7 @@ fn change_model(model: &mut Model, change: &Change) {
     }
 }
 
-/// Every block of the tree, counted by walking it.
+/// Counts the blocks of the tree by walking it.
 fn blocks(tree: &Tree) -> usize {
     fn below(tree: &Tree, block: &super::TreeBlock) -> usize {
         let mut count = 1;
@@ -76,7 +76,7 @@ fn run(node_size: u32, seed: u64, rounds: usize) {
     let mut random = Random(seed);
     let mut model = Model::new();
     for round in 0..rounds {
-        // Phases that grow the tree and phases that empty it.
+        // Alternate phases that grow and that empty the tree.
         let keys = if round % 7 == 6 { 300 } else { 6000 };
         let mut batch: Vec<_> = (0..random.below(200) + 1)
             .map(|_| random_change(&mut random, keys, u64::from(node_size) / 3))
@@ -104,7 +104,7 @@ fn run(node_size: u32, seed: u64, rounds: usize) {
             }
         }
         batch.iter().for_each(|change| change_model(&mut model, change));
-        assert!(content(&before) == held, "round {round}: a reader sees what it began with");
+        assert!(content(&before) == held, "round {round}: a reader sees the tree of its start");
         drop(before);
         assert!(content(&live.tree()) == model, "round {round}");
         assert_eq!(blocks(&live.tree()), test.allocator.blocks.lock().len(), "round {round}");
@@ -118,14 +118,14 @@ fn run(node_size: u32, seed: u64, rounds: usize) {
 }
 
 #[test]
-fn a_tree_is_the_map_that_its_changes_make() {
+fn random_changes_match_a_map() {
     for (node_size, seed) in [(4096, 1), (4096, 2), (16384, 3), (65536, 4)] {
         run(node_size, 0x9e37_79b9_7f4a_7c15 ^ seed, 60);
     }
 }
 
 #[test]
-fn sequential_insertion_fills_leaves_and_removal_gives_all_back() {
+fn sequential_insertion_fills_leaves_and_removal_frees_all() {
     let test = TestForest::new(4096);
     let live = test.live_tree(TreeId(300));
     for number in 0..20_000 {
@@ -140,10 +140,10 @@ fn sequential_insertion_fills_leaves_and_removal_gives_all_back() {
 }
 
 #[test]
-fn leaves_are_well_filled_whatever_the_order() {
+fn leaves_are_well_filled_for_any_insertion_order() {
     let items = 20_000;
     let fullest = items * 75 / (4096 - 101) + 1;
-    // Ascending before larger keys, and in no order.
+    // Ascending below existing larger keys, and in random order.
     for (name, multiplier) in [("ascending", 1), ("random", 7919)] {
         let test = TestForest::new(4096);
         let live = test.live_tree(TreeId(300));
@@ -152,12 +152,12 @@ fn leaves_are_well_filled_whatever_the_order() {
             live.edit(&test.allocator).insert(key(number * multiplier % items as u64), &[7; 50]).unwrap();
         }
         let used = test.allocator.blocks.lock().len();
-        assert!(used * 3 < fullest * 4, "{name}: {used} blocks where {fullest} would do");
+        assert!(used * 3 < fullest * 4, "{name}: {used} blocks where {fullest} suffice");
     }
 }
 
 #[test]
-fn insert_and_replace_say_what_is_wrong() {
+fn insert_and_replace_report_existing_and_missing_items() {
     let test = TestForest::new(4096);
     let live = test.live_tree(TreeId(300));
     let mut editor = live.edit(&test.allocator);
@@ -171,7 +171,7 @@ fn insert_and_replace_say_what_is_wrong() {
 }
 
 #[test]
-fn a_tree_that_ran_out_of_space_is_still_well_formed() {
+fn tree_stays_well_formed_when_space_runs_out() {
     let test = TestForest::new(4096);
     let live: LiveTree = test.live_tree(TreeId(300));
     let mut random = Random(77);
@@ -189,11 +189,11 @@ fn a_tree_that_ran_out_of_space_is_still_well_formed() {
         let keys: Vec<_> = live.tree().items().map(|item| item.unwrap().key).collect();
         assert!(keys.is_sorted());
     }
-    assert!(failed > 10, "{failed} batches met the end of space");
+    assert!(failed > 10, "{failed} batches ran out of space");
 }
 
 #[test]
-fn readers_see_whole_batches_while_a_writer_works() {
+fn concurrent_readers_see_whole_batches() {
     let test = TestForest::new(4096);
     let live = test.live_tree(TreeId(300));
     std::thread::scope(|scope| {

@@ -1,8 +1,8 @@
-//! B-trees: reading blocks, keeping them, walking trees of them, and changing them in memory.
+//! B-trees: reading and caching blocks, walking trees, and changing them in memory.
 //!
-//! A tree is its root and its blocks are shared, so a reader clones the root and walks without
-//! waiting for anybody who changes the tree (design rule 7). Readers take the locks of the cache's
-//! shards and a tree's root for one operation on a hash map or one clone at a time.
+//! A tree is its root; blocks are shared and immutable for readers. A reader clones the root and
+//! walks without waiting for writers (design rule 7). It locks the cache's shards and a tree's root
+//! only for a single hash map operation or clone.
 
 mod allocator;
 mod block;
@@ -12,11 +12,13 @@ mod change;
 mod cursor;
 mod dirty;
 mod edit;
+mod editor;
 mod forest;
 mod live;
 #[cfg(test)]
 mod live_tests;
 mod push;
+mod search;
 #[cfg(test)]
 pub(crate) mod testing;
 mod tree;
@@ -26,7 +28,8 @@ pub(crate) use block::TreeBlock;
 pub(crate) use cursor::Cursor;
 pub(crate) use dirty::{dirty_blocks, dirty_blocks_since, sealed};
 pub(crate) use edit::BlockIdentity;
+pub(crate) use editor::{Change, TreeEditor, empty_root};
 pub use forest::CacheStatistics;
 pub(crate) use forest::Forest;
-pub(crate) use live::{Change, LiveTree, RootRecord, TreeEditor, empty_root};
+pub(crate) use live::{LiveTree, RootRecord};
 pub(crate) use tree::{Item, ReadPin, RootPointer, Tree};

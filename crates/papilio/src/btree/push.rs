@@ -1,24 +1,27 @@
 //! Moving items to a neighbouring leaf instead of splitting.
 //!
-//! Owns [`Edit::push`]. A leaf that would be split for want of room gives items to a neighbour that has
-//! some, so that leaves are fuller: ascending keys in the middle of a tree would leave each leaf half empty
-//! otherwise. Only neighbours that are changed already take part: nothing is copied for it on disk.
+//! Owns [`Edit::push`]. A leaf that is too full for an insertion moves items to a neighbour with
+//! free space. Otherwise ascending insertions in the middle of a tree would leave every leaf half
+//! empty. Only neighbours that are already writable take part, so no extra blocks are copied on
+//! disk.
 //!
-//! Takes no lock; the editor holds the tree's. Kernel counterpart: `push_leaf_left`, `push_leaf_right`
-//! (`fs/btrfs/ctree.c`).
+//! **Locks**: none; the editor holds the tree's.
+//!
+//! Kernel counterpart: `push_leaf_left`, `push_leaf_right` (`fs/btrfs/ctree.c`).
 
-use super::TreeBlock;
+use super::block::TreeBlock;
 use super::change::{Edit, Op};
 use crate::errors::Result;
 use papilio_format::node::ItemHeader;
 use std::sync::Arc;
 
-/// Batches up to this long are made room for; longer ones fill leaves by themselves.
+/// Only batches up to this length push; longer ones fill leaves by themselves.
 const SMALL_BATCH: usize = 4;
 
 impl Edit<'_> {
-    /// Makes room for `ops` in the leaf at `slot` of `node` where it has none and a neighbour has; says
-    /// whether items were moved, so that the leaf for the first of `ops` is to be looked up again.
+    /// Makes space for `ops` in the leaf at `slot` of `node` if it has too little and a neighbour
+    /// has enough. Returns whether items moved, so that the leaf of the first of `ops` must be
+    /// looked up again.
     pub(super) fn push(&self, node: &mut TreeBlock, slot: usize, ops: &[Op<'_>]) -> Result<bool> {
         if node.level() != 1 || ops.len() > SMALL_BATCH {
             return Ok(false);
@@ -27,14 +30,14 @@ impl Edit<'_> {
         let need: usize = ops.iter().filter_map(|op| op.data).map(|data| data.len() + ItemHeader::SIZE).sum();
         let free = leaf.view().free_space();
         let last = leaf.view().key(leaf.len() - 1);
-        // What comes behind the last item begins a new leaf and leaves this one full.
+        // Appending starts a new leaf and leaves this one full.
         let appends = ops.iter().all(|op| op.key > last) && slot + 1 == node.len();
         if free >= need || appends || leaf.len() < 2 {
             return Ok(false);
         }
-        let room = leaf.room();
+        let capacity = leaf.capacity();
         let takes = |neighbour: Option<&Arc<TreeBlock>>| {
-            neighbour.is_some_and(|block| block.view().free_space() + free >= 2 * need + room / 16)
+            neighbour.is_some_and(|block| block.view().free_space() + free >= 2 * need + capacity / 16)
         };
         if slot > 0 && takes(self.own_leaf(node, slot - 1)) {
             return self.push_left(node, slot);
@@ -45,12 +48,12 @@ impl Edit<'_> {
         Ok(false)
     }
 
-    /// The leaf in a slot, if it may be changed where it is.
+    /// Returns the leaf in a slot if it may be changed in place.
     fn own_leaf<'n>(&self, node: &'n TreeBlock, slot: usize) -> Option<&'n Arc<TreeBlock>> {
         node.link(slot).filter(|leaf| leaf.stamp() > self.frozen)
     }
 
-    /// Moves first items to the leaf before, until both are about as full.
+    /// Moves the first items to the previous leaf until both are about equally full.
     fn push_left(&self, node: &mut TreeBlock, slot: usize) -> Result<bool> {
         let (mut left, mut leaf) = self.take_pair(node, slot - 1);
         let wanted = leaf.used().saturating_sub(left.used()) / 2;
@@ -64,7 +67,7 @@ impl Edit<'_> {
         Ok(count > 0)
     }
 
-    /// Moves last items to the leaf behind, until both are about as full.
+    /// Moves the last items to the next leaf until both are about equally full.
     fn push_right(&self, node: &mut TreeBlock, slot: usize) -> Result<bool> {
         let (mut leaf, mut right) = self.take_pair(node, slot);
         let wanted = leaf.used().saturating_sub(right.used()) / 2;
@@ -83,14 +86,15 @@ impl Edit<'_> {
         Ok(count > 0)
     }
 
-    /// The leaves of a slot and the next, their links taken so that they can be changed in place.
+    /// Takes the leaves of a slot and the next with their links, so that they can be changed in
+    /// place.
     fn take_pair(&self, node: &mut TreeBlock, slot: usize) -> (Arc<TreeBlock>, Arc<TreeBlock>) {
         let mut take = |slot| node.take_link(slot).expect("the caller saw the link");
         (take(slot), take(slot + 1))
     }
 }
 
-/// How many items, in this order, are at most `bytes` with their headers.
+/// Returns how many items, in the order of `slots`, fit into `bytes` with their headers.
 fn items_within(leaf: &TreeBlock, bytes: usize, slots: impl Iterator<Item = usize>) -> usize {
     let view = leaf.view();
     let mut sum = 0;

@@ -1,4 +1,4 @@
-//! Trees for tests: a volume of one chunk in memory, and an allocator that only counts.
+//! Trees for tests: a volume of one chunk in memory, and an allocator that only counts blocks.
 //!
 //! Owns [`TestForest`] and [`TestAllocator`].
 
@@ -20,7 +20,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes of the one chunk; the device's memory is taken as it is written.
+/// Size of the only chunk in bytes; the memory device allocates on write.
 pub(crate) const CHUNK_LENGTH: u64 = 4 << 30;
 
 /// A volume in memory and trees on it.
@@ -31,15 +31,15 @@ pub(crate) struct TestForest {
     pub(crate) allocator: TestAllocator,
 }
 
-/// Gives out addresses one after the other and keeps count.
+/// Allocates ascending addresses and counts blocks.
 #[derive(Debug)]
 pub(crate) struct TestAllocator {
     node_size: u64,
     next: AtomicU64,
     stamp: AtomicU64,
-    /// Blocks in use, with the tree that they were allocated for.
+    /// Blocks in use, with the tree that each was allocated for.
     pub(crate) blocks: Mutex<BTreeMap<LogicalAddress, TreeId>>,
-    /// Allocations that are left before [`Error::NoSpace`].
+    /// Number of allocations left before [`Error::NoSpace`].
     pub(crate) left: AtomicU64,
 }
 
@@ -74,7 +74,8 @@ impl NodeAllocator for TestAllocator {
 }
 
 impl TestForest {
-    /// A forest of blocks of `node_size` bytes; NO_HOLES, skinny metadata and extended references are on.
+    /// Creates a forest with nodes of `node_size` bytes and NO_HOLES, skinny metadata and extended
+    /// references.
     pub(crate) fn new(node_size: u32) -> Self {
         let chunk = chunk_item(RaidProfile::Single, 1, CHUNK_LENGTH);
         let mut raw = superblock(1, 1, &chunk);
@@ -90,7 +91,7 @@ impl TestForest {
         Self::of(raw)
     }
 
-    /// A forest on the file system that the superblock describes, which names one chunk.
+    /// Creates a forest on the file system that the superblock describes, which names one chunk.
     pub(crate) fn of(raw: papilio_format::superblock::RawSuperblock) -> Self {
         let device = Arc::new(MemoryDevice::new(raw.total_bytes));
         write_superblock(&*device, &raw);
@@ -107,7 +108,7 @@ impl TestForest {
         Self { device, volume, forest, allocator }
     }
 
-    /// A new, empty tree.
+    /// Creates an empty tree.
     pub(crate) fn live_tree(&self, id: TreeId) -> LiveTree {
         let identity = BlockIdentity {
             address: LogicalAddress(
@@ -135,13 +136,14 @@ impl TestForest {
         LiveTree::of_block(&self.forest, id, root, Some(RootRecord { item, key_offset: 0 }))
     }
 
-    /// Freezes the tree and gives back what it was.
+    /// Freezes the tree and returns its state.
     pub(crate) fn freeze(&self, tree: &LiveTree) -> Tree {
         let stamp = self.allocator.stamp.fetch_add(1, Ordering::Relaxed);
         tree.freeze(stamp)
     }
 
-    /// Freezes the tree, writes what is dirty to the device, drops it from memory; says how many blocks.
+    /// Freezes the tree, writes its dirty blocks to the device and drops them from memory. Returns
+    /// their number.
     pub(crate) fn write_out(&self, tree: &LiveTree) -> usize {
         let stamp = self.allocator.stamp.fetch_add(1, Ordering::Relaxed);
         let frozen = tree.freeze(stamp);
@@ -149,7 +151,7 @@ impl TestForest {
         dirty_blocks(&frozen.root_block().unwrap(), &mut blocks);
         let mut bytes = vec![0; self.allocator.node_size as usize];
         for block in &blocks {
-            sealed(block, &self.volume.geometry(), &mut bytes).expect("what is written passes the check");
+            sealed(block, &self.volume.geometry(), &mut bytes).expect("written blocks pass the check");
             let (_, place): (_, PhysicalAddress) = self.volume.place_of(block.address(), 0).unwrap();
             self.device.write_at(&bytes, place).unwrap();
         }

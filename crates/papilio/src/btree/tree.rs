@@ -1,26 +1,23 @@
-//! A tree: an id, a root, and the searches that start there.
+//! A tree: an id and a root.
 //!
-//! Owns [`Tree`], [`RootPointer`] and [`Item`]. A `Tree` is a value: cloning it is cheap, and a clone
-//! goes on seeing the root it was made with.
+//! Owns [`Tree`], [`RootPointer`] and [`Item`]. A `Tree` is a value: it is cheap to clone, and a
+//! clone continues to see the root that it was made with.
 
-use crate::btree::cursor::empty_child;
-use crate::btree::forest::block_error;
-use crate::btree::{Cursor, Forest, TreeBlock};
+use crate::btree::block::TreeBlock;
+use crate::btree::forest::{Forest, block_error};
 use crate::errors::Result;
 use papilio_format::{Generation, Key, LogicalAddress, NodeExpectation, TreeId};
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 
-/// What a reader holds so that blocks and data which are freed after it began are not reused before
-/// it ends.
+/// Held by a reader; delays the reuse of blocks and data freed after it was taken.
 pub(crate) type ReadPin = Arc<()>;
 
-/// Where a tree's root lies, and what it must look like.
+/// Location of a tree's root, and its expected level and generation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RootPointer {
     pub(crate) address: LogicalAddress,
     pub(crate) level: u8,
-    /// `None` where the pointer's holder does not record it (log trees' roots in old kernels).
+    /// `None` if the pointer's holder does not record it (roots of log trees in old kernels).
     pub(crate) generation: Option<Generation>,
 }
 
@@ -30,17 +27,17 @@ pub(crate) struct Tree {
     forest: Arc<Forest>,
     id: TreeId,
     root: RootPointer,
-    /// The root's block, where it is not on disk yet.
+    /// The root block if it is held in memory, as it always is while it is not on disk.
     live: Option<Arc<TreeBlock>>,
     pin: Option<ReadPin>,
 }
 
 impl Tree {
-    pub(super) fn new(forest: Arc<Forest>, id: TreeId, root: RootPointer) -> Self {
+    fn new(forest: Arc<Forest>, id: TreeId, root: RootPointer) -> Self {
         Self { forest, id, root, live: None, pin: None }
     }
 
-    /// The tree below a block that may not be on disk yet.
+    /// Creates a tree from a root block that may not yet be on disk.
     pub(super) fn with_root(forest: Arc<Forest>, id: TreeId, block: Arc<TreeBlock>) -> Self {
         let root = RootPointer {
             address: block.address(),
@@ -50,38 +47,39 @@ impl Tree {
         Self { forest, id, root, live: Some(block), pin: None }
     }
 
-    /// The same, holding `pin` while it lives.
+    /// Returns the tree holding `pin` for its lifetime.
     pub(crate) fn pinned(mut self, pin: ReadPin) -> Self {
         self.pin = Some(pin);
         self
     }
 
-    /// Gives up the root's block, to change it. Nothing but [`Tree::with_root`] may follow.
+    /// Takes the root block out for a change. The caller must replace the tree by
+    /// [`Tree::with_root`].
     pub(super) fn take_live(&mut self) -> Option<Arc<TreeBlock>> {
         self.live.take()
     }
 
-    /// The root's block, where it is in memory for good.
+    /// Returns the root block if the tree holds it in memory.
     pub(super) fn live(&self) -> Option<&Arc<TreeBlock>> {
         self.live.as_ref()
     }
 
-    /// Its id.
+    /// Returns the tree id.
     pub(crate) fn id(&self) -> TreeId {
         self.id
     }
 
-    /// Its root.
+    /// Returns the root pointer.
     pub(crate) fn root(&self) -> RootPointer {
         self.root
     }
 
-    /// The forest it stands in.
+    /// Returns the forest that the tree belongs to.
     pub(crate) fn forest(&self) -> &Arc<Forest> {
         &self.forest
     }
 
-    /// The root's block.
+    /// Returns the root block.
     ///
     /// # Errors
     /// [`crate::Error::TreeBlock`].
@@ -98,7 +96,7 @@ impl Tree {
         self.forest.block(self.id, &expected)
     }
 
-    /// The child in a slot of one of this tree's nodes, all of whose keys are below `bound`.
+    /// Returns the child in a slot of one of this tree's nodes. All its keys must be below `bound`.
     ///
     /// # Errors
     /// [`crate::Error::TreeBlock`].
@@ -106,69 +104,26 @@ impl Tree {
         if let Some(child) = node.link(slot) {
             return Ok(Arc::clone(child));
         }
-        let pointer = node.view().child(slot);
-        let expected = NodeExpectation {
-            address: pointer.address,
-            level: Some(node.level() - 1),
-            generation: Some(pointer.generation),
-            owner: Some(self.id),
-            first_key: Some(pointer.key),
-        };
+        let expected = node.child_expectation(slot, self.id);
         let child = self.forest.block(self.id, &expected)?;
         child
-            .stays_below(bound)
-            .and_then(|()| if child.view().is_empty() { Err(empty_child()) } else { Ok(()) })
+            .check_child(bound)
             .map_err(|reason| block_error(self.id, expected.address, 1, reason.into()))?;
         Ok(child)
     }
+}
 
-    /// A cursor on the first item whose key is `key` or larger.
-    ///
-    /// # Errors
-    /// A block on the way that cannot be read.
-    pub(crate) fn seek(&self, key: &Key) -> Result<Cursor<'_>> {
-        let mut cursor = Cursor::new(self);
-        cursor.seek(key)?;
-        Ok(cursor)
-    }
-
-    /// The item with exactly this key.
-    ///
-    /// # Errors
-    /// A block on the way that cannot be read.
-    pub(crate) fn get(&self, key: &Key) -> Result<Option<Item>> {
-        let cursor = self.seek(key)?;
-        Ok(cursor.item().filter(|item| item.key == *key))
-    }
-
-    /// The last item whose key is `key` or smaller.
-    ///
-    /// # Errors
-    /// A block on the way that cannot be read.
-    pub(crate) fn last_up_to(&self, key: &Key) -> Result<Option<Item>> {
-        let mut cursor = self.seek(key)?;
-        if cursor.key() == Some(*key) {
-            return Ok(cursor.item());
-        }
-        cursor.step_back()?;
-        Ok(cursor.item())
-    }
-
-    /// The items with keys in `range`, ascending.
-    pub(crate) fn range(&self, range: RangeInclusive<Key>) -> Range<'_> {
-        Range { cursor: Cursor::new(self), next: Some(*range.start()), last: *range.end() }
-    }
-
-    /// All items.
-    pub(crate) fn items(&self) -> Range<'_> {
-        self.range(Key::MIN..=Key::MAX)
+impl Forest {
+    /// Returns the tree `id` with its root at `root`.
+    pub(crate) fn tree(self: &Arc<Self>, id: TreeId, root: RootPointer) -> Tree {
+        Tree::new(Arc::clone(self), id, root)
     }
 }
 
 /// An item, which keeps its leaf alive.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
-    /// Its key.
+    /// Key of the item.
     pub(crate) key: Key,
     leaf: Arc<TreeBlock>,
     slot: usize,
@@ -179,33 +134,9 @@ impl Item {
         Self { key: leaf.view().key(slot), leaf, slot }
     }
 
-    /// Its bytes.
+    /// Returns the data.
     #[inline]
     pub(crate) fn data(&self) -> &[u8] {
         self.leaf.view().item(self.slot)
-    }
-}
-
-/// An iterator over items; it ends after the first error.
-pub(crate) struct Range<'a> {
-    cursor: Cursor<'a>,
-    /// Where to seek, before the first item.
-    next: Option<Key>,
-    last: Key,
-}
-
-impl Iterator for Range<'_> {
-    type Item = Result<Item>;
-
-    fn next(&mut self) -> Option<Result<Item>> {
-        let moved = match self.next.take() {
-            Some(key) => self.cursor.seek(&key),
-            None => self.cursor.step(),
-        };
-        if let Err(error) = moved {
-            self.cursor.clear();
-            return Some(Err(error));
-        }
-        self.cursor.item().filter(|item| item.key <= self.last).map(Ok)
     }
 }

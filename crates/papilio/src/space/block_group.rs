@@ -1,8 +1,13 @@
-//! One block group in memory: what of it is free, reserved, used, pinned.
+//! One block group in memory: its free, reserved, used and pinned bytes.
 //!
-//! Owns [`BlockGroup`], [`FreeSpaceChanges`] and [`BlockGroupUpdate`]. Invariant: `free + used +
-//! reserved + pinned + excluded == length`. Takes no lock (it lies under [`super::Space`]'s). Kernel
-//! counterpart: `struct btrfs_block_group` (`fs/btrfs/block-group.h`), `btrfs_update_block_group`.
+//! Owns [`BlockGroup`], [`FreeSpaceChanges`] and [`BlockGroupUpdate`].
+//!
+//! **Invariant**: `free + used + reserved + pinned + excluded == length`.
+//!
+//! **Locks**: none; [`super::Space`]'s lock protects it.
+//!
+//! Kernel counterpart: `struct btrfs_block_group` (`fs/btrfs/block-group.h`),
+//! `btrfs_update_block_group`.
 
 use super::free_space::FreeSpace;
 use super::range_set::RangeSet;
@@ -10,22 +15,22 @@ use super::{LogicalRange, SpaceTotals};
 use papilio_format::items::block_group::BlockGroupFlags;
 use std::ops::Range;
 
-/// Profiles that survive the loss of a copy (`extra` in `find_free_extent`, `fs/btrfs/extent-tree.c`).
+/// Redundant profiles (`extra` in `find_free_extent`, `fs/btrfs/extent-tree.c`).
 pub(super) const REDUNDANT: BlockGroupFlags =
     BlockGroupFlags::PROFILE_MASK.difference(BlockGroupFlags::RAID0);
 
-/// How a block group's place in the extent tree changed, for the free-space tree. A range is in at
-/// most one of the two: what was inserted and removed again has not changed.
+/// Changes of a block group's extent items, for the free-space tree. A range is in at most one of
+/// the two sets: inserting and then removing it cancel out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct FreeSpaceChanges {
-    /// Got an extent item.
+    /// Ranges that got an extent item.
     pub(crate) allocated: RangeSet,
-    /// Lost it.
+    /// Ranges that lost their extent item.
     pub(crate) freed: RangeSet,
 }
 
 impl FreeSpaceChanges {
-    /// Whether nothing changed.
+    /// Returns whether nothing changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.allocated.is_empty() && self.freed.is_empty()
     }
@@ -39,7 +44,7 @@ impl FreeSpaceChanges {
     }
 }
 
-/// Takes `range` out of `opposite`, and puts into `same` what was not in there.
+/// Removes `range` from `opposite`, and adds to `same` the parts that were not in it.
 fn record(range: &Range<u64>, same: &mut RangeSet, opposite: &mut RangeSet) {
     let mut at = range.start;
     for undone in opposite.remove_overlap(range) {
@@ -49,16 +54,16 @@ fn record(range: &Range<u64>, same: &mut RangeSet, opposite: &mut RangeSet) {
     same.cover(&(at..range.end));
 }
 
-/// What of a block group a commit writes.
+/// The state of a block group that a commit writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct BlockGroupUpdate {
-    /// Its place; with BLOCK_GROUP_ITEM the key of its item.
+    /// Its range; with BLOCK_GROUP_ITEM this is the key of its item.
     pub(crate) range: LogicalRange,
     /// Bytes in use now.
     pub(crate) used: u64,
-    /// What it holds and how.
+    /// Type of contents and profile.
     pub(crate) flags: BlockGroupFlags,
-    /// Since the update before.
+    /// Changes since the previous update.
     pub(crate) changes: FreeSpaceChanges,
 }
 
@@ -73,26 +78,27 @@ pub(super) struct BlockGroup {
     pub(super) pinned: u64,
     pub(super) excluded: u64,
     pub(super) free: FreeSpace,
-    /// Nothing new may be allocated.
+    /// Whether new allocations are forbidden.
     pub(super) read_only: bool,
-    /// Its profile has no redundancy while that of others of its kind has.
+    /// Whether its profile is not redundant while that of another block group of its kind is.
     pub(super) lesser: bool,
     changes: FreeSpaceChanges,
 }
 
-/// What [`super::space_info::SpaceInfo`] adds up and finds block groups by.
+/// The values of a block group by which [`super::space_info::SpaceInfo`] computes sums and finds
+/// space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Footprint {
     pub(super) totals: SpaceTotals,
-    /// Logarithm of the longest free range; none where nothing may be allocated here.
+    /// log2 of the longest free range; `None` if nothing may be allocated here.
     pub(super) class: Option<u32>,
 }
 
 impl BlockGroup {
-    /// One of which `free` is free, but for what of `excluded` lies in it.
+    /// Creates a block group with the given free ranges, except for the parts in `excluded`.
     ///
     /// # Panics
-    /// Where free ranges overlap or lie outside, or contradict `used`.
+    /// If free ranges overlap, lie outside, or contradict `used`.
     pub(super) fn new(
         range: &Range<u64>,
         flags: BlockGroupFlags,
@@ -136,12 +142,12 @@ impl BlockGroup {
         self.flags.intersects(REDUNDANT)
     }
 
-    /// Whether allocations are made here.
+    /// Returns whether allocations are made here.
     pub(super) fn serves(&self) -> bool {
         !self.read_only && !self.lesser
     }
 
-    /// Whether nothing is in it, of the last commit neither.
+    /// Returns whether it is empty, also as of the last commit.
     pub(super) fn is_empty(&self) -> bool {
         self.used == 0 && self.reserved == 0 && self.pinned == 0
     }
@@ -178,8 +184,8 @@ impl BlockGroup {
         self.pinned += range.end - range.start;
     }
 
-    /// used -> pinned. Whether that many bytes were in use, and none of them free: what a damaged
-    /// extent tree holds twice is removed twice.
+    /// used -> pinned. Returns false if fewer bytes were in use or some of the range is free: a
+    /// damaged extent tree may hold an extent twice, and it is then removed twice.
     pub(super) fn remove_extent(&mut self, range: &Range<u64>) -> bool {
         let length = range.end - range.start;
         if self.used < length || self.free.ranges().overlaps(range) {
@@ -199,7 +205,7 @@ impl BlockGroup {
         self.free.insert(range);
     }
 
-    /// What a commit writes; from now on nothing has changed.
+    /// Returns the state for a commit to write, and resets the changes.
     pub(super) fn take_update(&mut self) -> BlockGroupUpdate {
         let (range, used, flags) = (self.range(), self.used, self.flags);
         BlockGroupUpdate { range, used, flags, changes: std::mem::take(&mut self.changes) }
@@ -209,7 +215,7 @@ impl BlockGroup {
         let length = range.end - range.start;
         assert!(
             self.reserved >= length && !self.free.ranges().overlaps(range),
-            "{range:?} is not reserved: {} bytes of the block group are",
+            "{range:?} is not reserved: only {} bytes of the block group are",
             self.reserved
         );
         self.reserved -= length;
@@ -225,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_undone_has_not_changed() {
+    fn opposite_changes_cancel_out() {
         let mut changes = FreeSpaceChanges::default();
         changes.allocate(&(10..40));
         changes.free(&(20..30));
@@ -244,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn superblocks_places_are_not_free() {
+    fn superblock_ranges_are_not_free() {
         let flags = BlockGroupFlags::DATA;
         let mut group = BlockGroup::new(&(100..200), flags, 30, [100..120, 150..200], &[90..105, 140..160]);
         assert_eq!(group.excluded, 15);

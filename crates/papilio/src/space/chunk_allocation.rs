@@ -1,19 +1,22 @@
-//! Planning a chunk: how long, and on which devices where.
+//! Planning a chunk: its length, its devices and the device extents.
 //!
-//! Owns [`plan_chunk`], a pure computation on the free space of the devices, and [`ChunkPlan`], which
-//! makes the items that say so. It follows the kernel's rules, so that a file system looks alike
-//! whoever wrote it: as many devices as the profile can use, those with the largest hole first; the
-//! first hole of a device that is large enough, else its largest.
+//! Owns [`plan_chunk`], a pure computation on the free space of the devices, and [`ChunkPlan`],
+//! which creates the corresponding items. It follows the kernel's rules, so that both produce the
+//! same layout:
+//! - It takes as many devices as the profile can use, those with the largest hole first.
+//! - On a device it takes the first hole that is large enough, else the largest.
 //!
-//! Invariants: what is planned lies within the devices, behind their first MiB, and touches no device
-//! extent; equal input gives an equal plan.
+//! **Invariants**
+//! - A plan lies within the devices, after their first MiB, and overlaps no device extent.
+//! - Equal input gives an equal plan.
+//! - Superblock copies are not avoided here. A chunk may cover them, and their logical addresses
+//!   are never allocated (see [`super::superblock_exclusions`]).
 //!
-//! The places of superblock copies are not left out here: a chunk may cover them, and their logical
-//! addresses are never given out (see [`super::superblock_exclusions`]).
+//! **Locks**: none.
 //!
-//! Takes no lock. Kernel counterparts: `btrfs_create_chunk`, `init_alloc_chunk_ctl_policy_regular`,
-//! `gather_device_info`, `decide_stripe_size_regular`, `find_free_dev_extent` (`fs/btrfs/volumes.c`),
-//! `calc_chunk_size` (`fs/btrfs/space-info.c`).
+//! Kernel counterparts: `btrfs_create_chunk`, `init_alloc_chunk_ctl_policy_regular`,
+//! `gather_device_info`, `decide_stripe_size_regular`, `find_free_dev_extent`
+//! (`fs/btrfs/volumes.c`), `calc_chunk_size` (`fs/btrfs/space-info.c`).
 
 use crate::volume::chunk_map::ChunkMap;
 use crate::{Error, Result};
@@ -28,65 +31,64 @@ use std::cmp::Reverse;
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
 
-/// The start of a device that holds no chunk (`BTRFS_DEVICE_RANGE_RESERVED`).
+/// Bytes at the start of a device that hold no chunk (`BTRFS_DEVICE_RANGE_RESERVED`).
 pub(crate) const DEVICE_RANGE_RESERVED: u64 = MIB;
-/// Bytes of a data chunk, at most (`BTRFS_MAX_DATA_CHUNK_SIZE`).
+/// Largest data chunk in bytes (`BTRFS_MAX_DATA_CHUNK_SIZE`).
 const DATA_CHUNK_MAX: u64 = 10 * GIB;
-/// Bytes of a metadata chunk, at most; more on a file system larger than [`LARGE_FILE_SYSTEM`].
+/// Largest metadata chunk in bytes; `_LARGE` applies above [`LARGE_FILE_SYSTEM`] bytes.
 const METADATA_CHUNK_MAX: u64 = 256 * MIB;
 const METADATA_CHUNK_MAX_LARGE: u64 = GIB;
 const LARGE_FILE_SYSTEM: u64 = 50 * GIB;
-/// Bytes of a system chunk, at most.
+/// Largest system chunk in bytes.
 const SYSTEM_CHUNK_MAX: u64 = 32 * MIB;
-/// Bytes of a stripe on one device, at most.
+/// Largest stripe on one device in bytes.
 const STRIPE_MAX: u64 = GIB;
-/// Stripes that are cut down to a chunk's limit are rounded up to this.
+/// Stripes that a chunk's limit shortens are rounded up to a multiple of this.
 const STRIPE_ROUNDING: u64 = 16 * MIB;
 
 /// The free and used space of one device.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeviceSpace {
-    /// Its number.
+    /// Its devid.
     pub(crate) devid: DeviceId,
     /// Its UUID.
     pub(crate) uuid: Uuid,
-    /// Bytes that the file system may use of it.
+    /// Bytes of the device that the file system may use.
     pub(crate) total_bytes: u64,
-    /// Its device extents, start and bytes, ascending.
+    /// Its device extents in ascending order: start and length in bytes.
     pub(crate) used: Vec<(PhysicalAddress, u64)>,
 }
 
-/// What limits a chunk besides the space.
+/// Limits of a chunk besides the available space.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ChunkLimits {
-    /// Bytes of a tree block: a chunk's item must fit one.
+    /// Size of a tree block in bytes: a chunk's item must fit into one.
     pub(crate) node_size: u32,
-    /// Bytes of logical address space that the chunk shall have at most; the kernel's limits hold
-    /// in any case.
+    /// Largest logical length in bytes that the caller wants. The kernel's limits apply as well.
     pub(crate) length_max: u64,
 }
 
 impl ChunkLimits {
-    /// The kernel's limits alone.
+    /// Returns the kernel's limits alone.
     pub(crate) fn new(node_size: u32) -> Self {
         Self { node_size, length_max: u64::MAX }
     }
 }
 
-/// A chunk that is to be made.
+/// A chunk to be created.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ChunkPlan {
-    /// What it holds and how.
+    /// Type of contents and profile.
     pub(crate) flags: BlockGroupFlags,
-    /// Bytes of logical address space.
+    /// Length in bytes of logical address space.
     pub(crate) length: u64,
     /// Bytes of each stripe on its device.
     pub(crate) stripe_bytes: u64,
-    /// Where, in the order that the profile gives a meaning.
+    /// The stripes, in the order that the profile defines.
     pub(crate) stripes: Vec<Stripe>,
 }
 
-/// How many devices a profile takes (`btrfs_raid_array`).
+/// The numbers of devices that a profile uses (`btrfs_raid_array`).
 struct Spread {
     devices_min: usize,
     /// `None`: as many as there are.
@@ -112,24 +114,23 @@ const fn spread(profile: RaidProfile) -> Spread {
     Spread { devices_min, devices_max, devices_increment, device_stripes }
 }
 
-/// A device that could take part.
+/// A device with space for a stripe.
 struct Candidate<'d> {
     device: &'d DeviceSpace,
     hole: PhysicalAddress,
-    /// Bytes of the hole, at most as many as are wanted.
+    /// Size of the hole in bytes, capped at the wanted size.
     available: u64,
-    /// Free bytes in all.
+    /// Free bytes on the whole device.
     total_available: u64,
 }
 
-/// Plans a chunk for `flags`, a type and a profile, on `devices`: those that are there and may be
-/// written to.
+/// Plans a chunk with `flags` (type and profile) on `devices`: those that are present and writable.
 ///
 /// # Errors
-/// [`Error::NoSpace`] where too few devices have a hole.
+/// [`Error::NoSpace`] if too few devices have a hole.
 ///
 /// # Panics
-/// With flags that name no type, or more than one profile.
+/// If the flags name no type, or more than one profile.
 pub(crate) fn plan_chunk(
     devices: &[DeviceSpace],
     flags: BlockGroupFlags,
@@ -140,7 +141,7 @@ pub(crate) fn plan_chunk(
     let writable = devices.iter().fold(0u64, |sum, device| sum.saturating_add(device.total_bytes));
     let length_max = type_limit(flags, writable);
     let stripe_max = length_max.min(STRIPE_MAX);
-    // No chunk is to be more than a tenth of the file system.
+    // A chunk takes at most a tenth of the file system.
     let length_max = length_max.min(writable / 10).min(limits.length_max);
 
     let mut candidates = candidates(devices, stripe_max, spread.device_stripes as u64);
@@ -169,7 +170,7 @@ pub(crate) fn plan_chunk(
     Ok(ChunkPlan { flags, length: stripe_bytes * data_stripes, stripe_bytes, stripes: stripes.collect() })
 }
 
-/// Bytes of a chunk of that type, at most.
+/// Returns the largest length in bytes of a chunk of this type.
 fn type_limit(flags: BlockGroupFlags, writable: u64) -> u64 {
     if flags.contains(BlockGroupFlags::DATA) {
         DATA_CHUNK_MAX
@@ -178,12 +179,12 @@ fn type_limit(flags: BlockGroupFlags, writable: u64) -> u64 {
     } else if flags.contains(BlockGroupFlags::METADATA) {
         if writable > LARGE_FILE_SYSTEM { METADATA_CHUNK_MAX_LARGE } else { METADATA_CHUNK_MAX }
     } else {
-        panic!("a chunk has a type, these flags have none: {flags:?}");
+        panic!("chunk flags without a type: {flags:?}");
     }
 }
 
-/// Devices of a chunk, at most: its item must fit a leaf, and a system chunk's the superblock's array
-/// twice (`BTRFS_MAX_DEVS`, `BTRFS_MAX_DEVS_SYS_CHUNK`).
+/// Returns the largest number of devices in a chunk: its item must fit into a leaf, and two system
+/// chunks into the superblock's array (`BTRFS_MAX_DEVS`, `BTRFS_MAX_DEVS_SYS_CHUNK`).
 fn devices_limit(flags: BlockGroupFlags, node_size: u32) -> usize {
     let leaf = node_size as usize - NodeHeader::SIZE - ItemHeader::SIZE - ChunkHeader::SIZE;
     let array = SYSTEM_CHUNK_ARRAY_SIZE - 2 * (Key::SIZE + ChunkItem::size_on_disk(1));
@@ -191,7 +192,7 @@ fn devices_limit(flags: BlockGroupFlags, node_size: u32) -> usize {
     if flags.contains(BlockGroupFlags::SYSTEM) { leaf.min(array / Stripe::SIZE + 1) } else { leaf }
 }
 
-/// The devices with a hole that holds anything at all.
+/// Returns the devices with a hole for at least a minimal stripe.
 fn candidates(devices: &[DeviceSpace], stripe_max: u64, device_stripes: u64) -> Vec<Candidate<'_>> {
     let least = STRIPE_LENGTH * device_stripes;
     let wanted = stripe_max * device_stripes;
@@ -209,13 +210,13 @@ fn free_bytes(device: &DeviceSpace) -> u64 {
     device.used.iter().fold(device.total_bytes, |free, &(_, length)| free.saturating_sub(length))
 }
 
-/// The first hole of at least `wanted` bytes, else the largest: start and bytes.
+/// Returns the first hole of at least `wanted` bytes, else the largest: start and length.
 fn find_hole(device: &DeviceSpace, wanted: u64) -> (PhysicalAddress, u64) {
     let mut largest = (PhysicalAddress(DEVICE_RANGE_RESERVED), 0);
     let mut from = DEVICE_RANGE_RESERVED;
     let end = [(PhysicalAddress(device.total_bytes), 0)];
     for &(start, length) in device.used.iter().chain(&end) {
-        // The kernel takes holes as they are; all that it makes are aligned anyway.
+        // The kernel does not align holes, but all holes that it creates are aligned.
         let hole_start = from.checked_next_multiple_of(STRIPE_LENGTH).unwrap_or(u64::MAX);
         let hole = start.0.min(device.total_bytes).saturating_sub(hole_start);
         if hole > largest.1 {
@@ -229,7 +230,7 @@ fn find_hole(device: &DeviceSpace, wanted: u64) -> (PhysicalAddress, u64) {
     largest
 }
 
-/// Bytes of a stripe, where `fits` bytes do on the fullest device.
+/// Returns the stripe length in bytes if `fits` bytes fit on the device with the least space.
 fn stripe_bytes(fits: u64, length_max: u64, data_stripes: u64) -> u64 {
     let mut bytes = fits;
     if bytes.saturating_mul(data_stripes) > length_max {
@@ -240,7 +241,7 @@ fn stripe_bytes(fits: u64, length_max: u64, data_stripes: u64) -> u64 {
 }
 
 impl ChunkPlan {
-    /// The chunk's item, for key (256, CHUNK_ITEM, logical start) of the chunk tree.
+    /// Returns the chunk item, for key (256, CHUNK_ITEM, logical start) of the chunk tree.
     pub(crate) fn chunk_item(&self, sector_size: u32) -> ChunkItem {
         let raid10 = self.flags.contains(BlockGroupFlags::RAID10);
         ChunkItem {
@@ -256,7 +257,7 @@ impl ChunkPlan {
         }
     }
 
-    /// The items of the device tree for a chunk that starts at `start`, ascending by key.
+    /// Returns the device tree items for a chunk at `start`, in ascending order of key.
     pub(crate) fn device_extents(
         &self,
         start: LogicalAddress,
@@ -275,15 +276,15 @@ impl ChunkPlan {
         items
     }
 
-    /// Bytes that the chunk takes of a device.
+    /// Returns the bytes that the chunk takes on a device.
     pub(crate) fn bytes_on(&self, devid: DeviceId) -> u64 {
         let stripes = self.stripes.iter().filter(|stripe| stripe.devid == devid).count();
         stripes as u64 * self.stripe_bytes
     }
 }
 
-/// The logical address where the next chunk starts: behind the last one (`find_next_chunk`). `None`
-/// where the address space is used up to its end.
+/// Returns the logical start of the next chunk, after the last one (`find_next_chunk`); `None` if
+/// the address space is exhausted.
 pub(crate) fn next_chunk_start(chunks: &ChunkMap) -> Option<LogicalAddress> {
     let end = chunks.iter().last().map_or(DEVICE_RANGE_RESERVED, |chunk| chunk.end().0);
     end.checked_next_multiple_of(STRIPE_LENGTH).map(LogicalAddress)
@@ -311,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_the_kernels() {
+    fn chunk_sizes_match_the_kernel() {
         let metadata = BlockGroupFlags::METADATA | BlockGroupFlags::DUP;
         let length = |total, flags| plan(&[device(1, total, &[])], flags).unwrap().length;
         // Large: each type's own limit; a data stripe is at most 1 GiB.
@@ -324,7 +325,7 @@ mod tests {
         assert_eq!(length(GIB, BlockGroupFlags::DATA), 112 * MIB);
         assert_eq!(length(GIB, metadata), 112 * MIB);
         assert_eq!(length(64 * MIB, BlockGroupFlags::DATA), 16 * MIB);
-        // Ten data stripes make the most that a chunk can have.
+        // Ten data stripes reach the largest chunk length.
         let many: Vec<_> = (1..=20).map(|devid| device(devid, 100 * GIB, &[])).collect();
         let striped = plan(&many, BlockGroupFlags::DATA | BlockGroupFlags::RAID0).unwrap();
         assert_eq!((striped.length, striped.stripe_bytes), (20 * 512 * MIB, 512 * MIB));
@@ -334,14 +335,14 @@ mod tests {
     }
 
     #[test]
-    fn the_first_hole_that_is_large_enough_is_taken() {
+    fn first_sufficient_hole_is_used() {
         let used = [(MIB, 7 * MIB), (16 * MIB, 16 * MIB), (160 * MIB, MIB)];
         let space = device(1, GIB, &used);
-        // 8 to 16 is too small for what is wanted, 32 to 160 as well; behind 161 there is the most.
+        // The holes 8 to 16 and 32 to 160 are too small for 2 GiB; the largest starts at 161.
         assert_eq!(find_hole(&space, 2 * GIB), (PhysicalAddress(161 * MIB), GIB - 161 * MIB));
         assert_eq!(find_hole(&space, 100 * MIB), (PhysicalAddress(32 * MIB), 128 * MIB));
         assert_eq!(find_hole(&space, 8 * MIB), (PhysicalAddress(8 * MIB), 8 * MIB));
-        // An extent in the reserved part, as very old file systems have, and one that is not aligned.
+        // An extent in the reserved part, as on very old file systems, and an unaligned one.
         let odd = device(1, 32 * MIB, &[(0, 4 * MIB + 4096)]);
         assert_eq!(find_hole(&odd, GIB).0, PhysicalAddress(4 * MIB + STRIPE_LENGTH));
         assert_eq!(find_hole(&device(1, MIB, &[]), 1).1, 0);
@@ -349,7 +350,7 @@ mod tests {
     }
 
     #[test]
-    fn profiles_take_the_devices_with_the_largest_holes() {
+    fn profiles_use_the_devices_with_the_largest_holes() {
         let devices = [
             device(1, 10 * GIB, &[(MIB, 9 * GIB)]),
             device(2, 10 * GIB, &[(MIB, 4 * GIB)]),
@@ -368,7 +369,7 @@ mod tests {
         assert_eq!(devids(BlockGroupFlags::RAID0).unwrap(), [3, 2, 1]);
         assert_eq!(devids(BlockGroupFlags::RAID5).unwrap(), [3, 2, 1]);
         assert!(matches!(devids(BlockGroupFlags::RAID1C4), Err(Error::NoSpace { .. })));
-        // DUP lies side by side.
+        // The stripes of DUP are adjacent.
         let dup = plan(&devices, BlockGroupFlags::DATA | BlockGroupFlags::DUP).unwrap();
         assert_eq!(places(&dup), [(3, 1), (3, 1 + dup.stripe_bytes / MIB)]);
         assert_eq!(dup.bytes_on(DeviceId(3)), 2 * dup.length);
@@ -376,7 +377,7 @@ mod tests {
     }
 
     #[test]
-    fn when_space_is_short_stripes_get_small() {
+    fn stripes_shrink_when_space_is_short() {
         let full = |free: u64| device(1, 100 * MIB, &[(MIB, 99 * MIB - free)]);
         let data = |free| plan(&[full(free)], BlockGroupFlags::DATA);
         assert_eq!(data(5 * MIB + 1000).unwrap().length, 5 * MIB);
@@ -385,14 +386,14 @@ mod tests {
         assert!(matches!(plan(&[], BlockGroupFlags::DATA), Err(Error::NoSpace { .. })));
         let dup = plan(&[full(2 * STRIPE_LENGTH)], BlockGroupFlags::METADATA | BlockGroupFlags::DUP);
         assert_eq!(dup.unwrap().length, STRIPE_LENGTH);
-        // What the caller allows is a limit too, as far as the rounding lets it.
+        // The caller's limit applies too, up to rounding.
         let limits = ChunkLimits { length_max: 3 * MIB, ..ChunkLimits::new(NODE) };
         let small = plan_chunk(&[device(1, GIB, &[])], BlockGroupFlags::DATA, &limits).unwrap();
         assert_eq!(small.length, 16 * MIB);
     }
 
     #[test]
-    fn items_fit_their_leaf_and_the_superblock() {
+    fn chunk_items_fit_into_leaf_and_superblock() {
         let many: Vec<_> = (1..=600).map(|devid| device(devid, GIB, &[])).collect();
         let stripes = |flags| plan(&many, flags).unwrap().stripes.len();
         assert_eq!(stripes(BlockGroupFlags::DATA | BlockGroupFlags::RAID0), 506);
@@ -401,7 +402,7 @@ mod tests {
     }
 
     #[test]
-    fn the_next_chunk_starts_behind_the_last() {
+    fn the_next_chunk_starts_after_the_last() {
         let empty = ChunkMap::default();
         assert_eq!(next_chunk_start(&empty), Some(LogicalAddress(MIB)));
         let item = plan(&[device(1, GIB, &[])], BlockGroupFlags::DATA).unwrap().chunk_item(4096);
@@ -412,7 +413,7 @@ mod tests {
         assert_eq!(next_chunk_start(&map), None);
     }
 
-    /// A device with extents that are in order and apart, some of them not aligned.
+    /// Generates a device with ascending, disjoint extents, some of them unaligned.
     fn any_device() -> impl Strategy<Value = (u64, Vec<(u64, u64)>)> {
         let extent = (0u64..200 * MIB / 4096, 1u64..300 * MIB / 4096);
         (MIB..3 * GIB, prop::collection::vec(extent, 0..12)).prop_map(|(total, extents)| {
@@ -484,7 +485,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
         #[test]
-        fn plans_are_sound_until_the_space_is_used_up(
+        fn plans_are_sound_until_space_is_exhausted(
             devices in prop::collection::vec(any_device(), 1..7),
             flags in prop::collection::vec(any_flags(), 1..40),
         ) {

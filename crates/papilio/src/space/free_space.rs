@@ -1,7 +1,12 @@
-//! The free space of one block group, found by place and by length.
+//! The free space of one block group, indexed by address and by length.
 //!
-//! Owns [`FreeSpace`]. Invariant: `by_length` holds each range of `ranges` exactly once. Takes no
-//! lock. Kernel counterpart: `struct btrfs_free_space_ctl` with its two trees, by offset and by bytes
+//! Owns [`FreeSpace`].
+//!
+//! **Invariant**: `by_length` holds each range of `ranges` exactly once.
+//!
+//! **Locks**: none.
+//!
+//! Kernel counterpart: `struct btrfs_free_space_ctl` with its two trees, by offset and by bytes
 //! (`fs/btrfs/free-space-cache.c`).
 
 use super::range_set::RangeSet;
@@ -17,20 +22,20 @@ pub(super) struct FreeSpace {
 }
 
 impl FreeSpace {
-    /// Free bytes.
+    /// Returns the number of free bytes.
     pub(super) fn bytes(&self) -> u64 {
         self.ranges.bytes()
     }
 
-    /// The ranges by place.
+    /// Returns the ranges by address.
     pub(super) fn ranges(&self) -> &RangeSet {
         &self.ranges
     }
 
-    /// Makes a range free that was not.
+    /// Adds a range.
     ///
     /// # Panics
-    /// Where a part is free already.
+    /// If a part of it is already free.
     pub(super) fn insert(&mut self, range: Range<u64>) {
         let merged = self.ranges.insert(range);
         for old in [merged.left, merged.right].into_iter().flatten() {
@@ -39,10 +44,10 @@ impl FreeSpace {
         self.by_length.insert(entry(&merged.whole));
     }
 
-    /// Takes a range that is free.
+    /// Removes a range.
     ///
     /// # Panics
-    /// Where a part is not free.
+    /// If a part of it is not free.
     pub(super) fn remove(&mut self, range: &Range<u64>) {
         let holder = self.ranges.remove(range);
         self.by_length.remove(&entry(&holder));
@@ -53,7 +58,7 @@ impl FreeSpace {
         }
     }
 
-    /// Takes what of `range` is free, and says how many bytes that was.
+    /// Removes the free parts of `range` and returns their size in bytes.
     pub(super) fn remove_overlap(&mut self, range: &Range<u64>) -> u64 {
         let before = self.bytes();
         while self.ranges.overlaps(range)
@@ -64,13 +69,13 @@ impl FreeSpace {
         before - self.bytes()
     }
 
-    /// Bytes of the longest range.
+    /// Returns the length of the longest range in bytes.
     #[inline]
     pub(super) fn longest(&self) -> u64 {
         self.by_length.last().map_or(0, |&(length, _)| length)
     }
 
-    /// What is free from `address` on without a gap; nothing where the address is not free.
+    /// Returns the free range from `address` up to the next gap; empty if the address is not free.
     #[inline]
     pub(super) fn rest_at(&self, address: u64) -> Range<u64> {
         match self.ranges.first_behind(address) {
@@ -79,8 +84,8 @@ impl FreeSpace {
         }
     }
 
-    /// The start of the shortest range that has room for `length` bytes at a multiple of
-    /// `alignment`, aligned.
+    /// Returns the aligned start of an allocation of `length` bytes, in the shortest range that has
+    /// space for it at a multiple of `alignment`.
     pub(super) fn best_fit(&self, length: u64, alignment: u64) -> Option<u64> {
         self.by_length.range((length, 0)..).find_map(|&(have, start)| {
             let aligned = start.checked_next_multiple_of(alignment)?;
@@ -88,8 +93,8 @@ impl FreeSpace {
         })
     }
 
-    /// The longest aligned run of whole multiples of `alignment`, at least `min` bytes. Only the
-    /// longest range is looked at.
+    /// Returns the longest run of whole, aligned multiples of `alignment` with at least `min`
+    /// bytes. Only examines the longest range.
     pub(super) fn longest_run(&self, min: u64, alignment: u64) -> Option<Range<u64>> {
         let &(length, start) = self.by_length.last()?;
         let aligned = start.checked_next_multiple_of(alignment)?;
@@ -110,7 +115,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn fits_are_those_of_a_plain_search(
+        fn fits_match_a_linear_search(
             steps in prop::collection::vec((any::<bool>(), any_range()), 1..80),
             length in 1..12u64,
             alignment in prop::sample::select(vec![1u64, 2, 4, 8]),

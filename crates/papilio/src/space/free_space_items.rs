@@ -1,8 +1,12 @@
 //! Reading one block group's items of the free-space tree.
 //!
-//! Owns [`read_info`] and [`read_ranges`]. What they return lies in the block group, in the form that
-//! its info names, without overlap, and is as many ranges as the info counts. Takes no lock. Kernel
-//! counterparts: `load_free_space_bitmaps`, `load_free_space_extents` (`fs/btrfs/free-space-tree.c`).
+//! Owns [`read_info`] and [`read_ranges`]. The ranges they return are checked: they lie in the
+//! block group, do not overlap, and have the form and the number that its info item states.
+//!
+//! **Locks**: none.
+//!
+//! Kernel counterparts: `load_free_space_bitmaps`, `load_free_space_extents`
+//! (`fs/btrfs/free-space-tree.c`).
 
 use super::LogicalRange;
 use super::range_set::RangeSet;
@@ -13,45 +17,45 @@ use papilio_format::items::free_space::{FreeSpaceBitmap, FreeSpaceFlags, FreeSpa
 use papilio_format::{Corrupt, Geometry, ItemType, Key, objectid};
 use std::ops::{Range, RangeInclusive};
 
-/// The key of a block group's info.
+/// Returns the key of a block group's info item.
 pub(super) fn info_key(group: LogicalRange) -> Key {
     Key::new(group.start.0, ItemType::FREE_SPACE_INFO, group.length)
 }
 
-/// The keys that a block group's items may have.
+/// Returns the range of keys of a block group's items.
 pub(super) fn keys(group: LogicalRange) -> RangeInclusive<Key> {
     Key::new(group.start.0, ItemType::FREE_SPACE_INFO, 0)..=Key::last_of(group.end().0 - 1)
 }
 
-/// An error about an item of the free-space tree.
+/// Returns an error about an item of the free-space tree.
 pub(super) fn item_error(key: Key, what: &'static str, value: u64, why: &'static str) -> Error {
     let reason = Corrupt::field(what, "range", value, why);
     Error::Item { tree: objectid::FREE_SPACE_TREE, key, reason }
 }
 
-/// An item that has no business among a block group's.
+/// Returns the error for an item of the wrong form.
 pub(super) fn misplaced(key: Key) -> Error {
-    item_error(key, "free space", key.objectid, "not of the form that the block group's info names")
+    item_error(key, "free space", key.objectid, "not of the form that the block group's info states")
 }
 
-/// The end of an item's range, which must lie in the block group.
+/// Returns the end of an item's range; fails unless it lies in the block group.
 pub(super) fn end_in(key: &Key, group: LogicalRange) -> Result<u64> {
     let end = key.objectid.checked_add(key.offset).filter(|&end| end <= group.end().0);
     match end.filter(|_| key.objectid >= group.start.0 && key.offset > 0) {
         Some(end) => Ok(end),
-        None => Err(item_error(*key, "free space", key.objectid, "reaches out of its block group")),
+        None => Err(item_error(*key, "free space", key.objectid, "extends beyond its block group")),
     }
 }
 
-/// A range as sectors from `start` on.
+/// Converts a range to sectors relative to `start`.
 pub(super) fn sectors_of(range: &Range<u64>, start: u64, sector_size: u64) -> BitRun {
     BitRun { start: (range.start - start) / sector_size, length: (range.end - range.start) / sector_size }
 }
 
-/// A block group's info; none where the tree has none of it.
+/// Returns a block group's info item, or `None` if there is none.
 ///
 /// # Errors
-/// A block that cannot be read, or an item that is malformed.
+/// Fails on an unreadable block or a malformed item.
 pub(super) fn read_info(
     tree: &Tree,
     group: LogicalRange,
@@ -65,21 +69,21 @@ pub(super) fn read_info(
     Ok(Some(info))
 }
 
-/// What is free of a block group, and what says so.
+/// The free space of a block group, and the items that record it.
 #[derive(Debug, Default)]
 pub(super) struct ReadRanges {
     pub(super) free: RangeSet,
-    /// Of the extents or bitmaps.
+    /// Keys of the extents or bitmaps.
     pub(super) keys: Vec<Key>,
-    /// Ranges as the info counts them.
+    /// Number of ranges, counted as in the info item.
     count: u64,
 }
 
-/// All that is free of a block group whose info is `info`.
+/// Returns all free ranges of a block group with the info item `info`.
 ///
 /// # Errors
-/// A block that cannot be read; [`Error::Item`] where items are malformed, overlap, reach out of the
-/// block group, are of the other form, or not as many as counted.
+/// Fails on an unreadable block. [`Error::Item`] if items are malformed, overlap, extend beyond the
+/// block group, have the other form, or differ in number from the info's count.
 pub(super) fn read_ranges(
     tree: &Tree,
     group: LogicalRange,
@@ -120,7 +124,7 @@ impl ReadRanges {
         let (start, sector_size) = (bitmap.start().0, u64::from(geometry.sector_size));
         for run in bitmap.free_runs() {
             let range = start + run.start * sector_size..start + (run.start + run.length) * sector_size;
-            // One that goes on from the bitmap before is the same.
+            // A range that continues from the previous bitmap counts once.
             let goes_on = self.free.last().is_some_and(|last| last.end == range.start);
             self.count += u64::from(!goes_on);
             self.add(item, range)?;

@@ -1,13 +1,19 @@
-//! Editing the free-space tree: what of each block group has no extent item.
+//! Editing the free-space tree: the parts of each block group without an extent item.
 //!
-//! Owns [`apply`], [`create`] and [`delete`]. Each first plans all item changes of a block group,
-//! checking what is there against what is asked, and then makes them in one pass in key order; so a
-//! contradiction is found before anything is changed. Invariants kept: a block group's ranges are
-//! all extents or all bitmaps as its info item says, the info counts the free ranges, ranges that
-//! touch are one, bitmaps cover the whole block group. The places of superblocks are free here.
+//! Owns [`apply`], [`create`] and [`delete`]. Each first plans all item changes of a block group
+//! and checks them against the existing items. Then it makes them in one pass in key order. So a
+//! contradiction is found before anything changes.
 //!
-//! Takes no lock but the editor's. Kernel counterpart: `fs/btrfs/free-space-tree.c`, whose
-//! thresholds between the two forms these are.
+//! **Invariants**
+//! - The ranges of a block group are all extents or all bitmaps, as its info item says, and the
+//!   info counts the free ranges.
+//! - Adjacent ranges are merged, and bitmaps cover the whole block group.
+//! - Superblock locations count as free here.
+//!
+//! **Locks**: only the editor's.
+//!
+//! Kernel counterpart: `fs/btrfs/free-space-tree.c`, including the thresholds between the two
+//! forms.
 
 use super::block_group::FreeSpaceChanges;
 use super::range_set::RangeSet;
@@ -21,11 +27,11 @@ use papilio_format::{Geometry, ItemType, Key};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Makes the tree follow what happened in one block group since the last time.
+/// Applies the changes of one block group since the last call to the tree.
 ///
 /// # Errors
-/// A block that cannot be read; [`Error::MissingItem`] or [`Error::Item`] where the tree contradicts
-/// what is asked (nothing is changed then); what [`TreeEditor::apply`] returns.
+/// Fails on an unreadable block; [`Error::MissingItem`] or [`Error::Item`] if the tree contradicts
+/// the changes (nothing has changed then); the errors of [`TreeEditor::apply`].
 pub(crate) fn apply(
     editor: &mut TreeEditor<'_>,
     group: LogicalRange,
@@ -46,11 +52,11 @@ pub(crate) fn apply(
     editor.apply(&planned)
 }
 
-/// Adds a block group of which `free` is free. What an older block group of the same place left
-/// behind (as mkfs.btrfs before 6.3 does) goes.
+/// Adds a block group with the free ranges `free`. Removes items that an older block group at the
+/// same address left behind (mkfs.btrfs before 6.3 leaves some).
 ///
 /// # Errors
-/// What [`TreeEditor::apply`] returns.
+/// The errors of [`TreeEditor::apply`].
 pub(crate) fn create(editor: &mut TreeEditor<'_>, group: LogicalRange, free: &RangeSet) -> Result<()> {
     delete(editor, group)?;
     let sector_size = u64::from(editor.geometry().sector_size);
@@ -70,23 +76,23 @@ pub(crate) fn create(editor: &mut TreeEditor<'_>, group: LogicalRange, free: &Ra
 /// Removes a block group.
 ///
 /// # Errors
-/// What [`TreeEditor::remove_range`] returns.
+/// The errors of [`TreeEditor::remove_range`].
 pub(crate) fn delete(editor: &mut TreeEditor<'_>, group: LogicalRange) -> Result<()> {
     editor.remove_range(free_space_items::keys(group)).map(drop)
 }
 
-/// Counts of free ranges at which the form changes (`set_free_space_tree_thresholds`).
+/// Numbers of free ranges at which the form changes (`set_free_space_tree_thresholds`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Thresholds {
-    /// More ranges than these are bitmaps: as extents they would take more room.
+    /// With more ranges, bitmaps are used: extents would take more space.
     high: u64,
-    /// Fewer ranges than these are extents.
+    /// With fewer ranges, extents are used.
     low: u64,
 }
 
 impl Thresholds {
     fn of(length: u64, sector_size: u64) -> Self {
-        /// Bytes of an item's header in a leaf.
+        /// Size of an item header in a leaf in bytes.
         const ITEM_HEADER: u64 = 25;
         let bitmaps = length.div_ceil(sector_size * BITMAP_SECTORS);
         let high = bitmaps * (ITEM_HEADER + BITMAP_SECTORS / 8) / ITEM_HEADER;
@@ -106,7 +112,7 @@ fn put_info(group: LogicalRange, info: &FreeSpaceInfo) -> Change {
     Change::Put { key: free_space_items::info_key(group), data: info.to_bytes().to_vec() }
 }
 
-/// The bitmaps of a whole block group.
+/// Returns the bitmaps of a whole block group.
 fn bitmaps_of(group: LogicalRange, free: &RangeSet, sector_size: u64) -> impl Iterator<Item = Change> {
     let span = (sector_size * BITMAP_SECTORS) as usize;
     let bytes = group.bytes();
@@ -126,7 +132,7 @@ fn bitmaps_of(group: LogicalRange, free: &RangeSet, sector_size: u64) -> impl It
     })
 }
 
-/// What the changes of one block group turn into.
+/// The inputs for planning the item changes of one block group.
 struct Plan<'a> {
     tree: &'a Tree,
     geometry: &'a Geometry,
@@ -152,9 +158,15 @@ impl<'a> Plan<'a> {
         let thresholds = Thresholds::of(group.length, sector_size);
         for range in changes.allocated.iter().chain(changes.freed.iter()) {
             let inside = group.start.0 <= range.start && range.end <= group.end().0;
-            assert!(inside, "{range:?} is not in the block group {group:?}");
-            assert!((range.start - group.start.0).is_multiple_of(sector_size), "{range:?}: no whole sectors");
-            assert!((range.end - range.start).is_multiple_of(sector_size), "{range:?}: no whole sectors");
+            assert!(inside, "{range:?} lies outside the block group {group:?}");
+            assert!(
+                (range.start - group.start.0).is_multiple_of(sector_size),
+                "{range:?} is not a multiple of whole sectors"
+            );
+            assert!(
+                (range.end - range.start).is_multiple_of(sector_size),
+                "{range:?} is not a multiple of whole sectors"
+            );
         }
         Ok(Self { tree, geometry, group, changes, info, sector_size, thresholds })
     }
@@ -167,20 +179,20 @@ impl<'a> Plan<'a> {
     fn change_set(&self, set: &mut RangeSet) -> Result<()> {
         for range in self.changes.allocated.iter() {
             if set.holder(&range).is_none() {
-                return Err(self.contradiction(&range, "not free, and was to be allocated"));
+                return Err(self.contradiction(&range, "allocated in the extent tree, but not free here"));
             }
             set.remove(&range);
         }
         for range in self.changes.freed.iter() {
             if set.overlaps(&range) {
-                return Err(self.contradiction(&range, "free already, and was to be freed"));
+                return Err(self.contradiction(&range, "freed in the extent tree, but already free here"));
             }
             set.insert(range);
         }
         Ok(())
     }
 
-    /// In extents.
+    /// Plans the changes for extents.
     fn change_extents(self) -> Result<Vec<Change>> {
         let old = self.touched_extents()?;
         let mut set = RangeSet::default();
@@ -206,14 +218,14 @@ impl<'a> Plan<'a> {
         self.finish(planned, count)
     }
 
-    /// The extents that changes touch or lie in: start to end.
+    /// Returns the extents that the changes overlap or touch: start to end.
     fn touched_extents(&self) -> Result<BTreeMap<u64, u64>> {
         let mut found = BTreeMap::new();
         let mut cursor = Cursor::new(self.tree);
         for range in self.changes.allocated.iter().chain(self.changes.freed.iter()) {
             let (first, last) = (range.start, range.end.min(self.group.end().0 - 1));
             cursor.seek(&Key::new(first, ItemType::FREE_SPACE_EXTENT, 0))?;
-            // The one before may reach up to here. Behind it comes what begins here or later.
+            // The previous extent may reach up to here; the following ones start here or later.
             cursor.step_back()?;
             loop {
                 if let Some(key) = cursor.key().filter(|key| key.objectid >= self.group.start.0) {
@@ -260,13 +272,13 @@ impl<'a> Plan<'a> {
         self.finish(planned, set.len() as u64)
     }
 
-    /// All that is free before the changes, and the keys of the items that say so.
+    /// Returns all free ranges before the changes, and the keys of their items.
     fn read_whole(&self) -> Result<(RangeSet, Vec<Key>)> {
         let read = free_space_items::read_ranges(self.tree, self.group, &self.info, self.geometry)?;
         Ok((read.free, read.keys))
     }
 
-    /// In bitmaps.
+    /// Plans the changes for bitmaps.
     fn change_bitmaps(self) -> Result<Vec<Change>> {
         let mut bitmaps = Bitmaps { plan: &self, loaded: BTreeMap::new() };
         let mut count = u64::from(self.info.extent_count);
@@ -274,7 +286,8 @@ impl<'a> Plan<'a> {
             for range in set.iter() {
                 let neighbours = bitmaps.neighbours(&range)?;
                 bitmaps.set(&range, free)?;
-                // Taking a run away leaves what its neighbours were; adding one joins them.
+                // Removing a run leaves its free neighbours as separate runs; adding one merges
+                // with them.
                 let changed = if free {
                     (count + 1).checked_sub(neighbours)
                 } else {
@@ -297,7 +310,7 @@ impl<'a> Plan<'a> {
     }
 
     fn finish(&self, mut planned: Vec<Change>, count: u64) -> Result<Vec<Change>> {
-        // No more than there are sectors, and a block group of 2^32 of them has 16 TiB.
+        // The count is at most the number of sectors; a block group with 2^32 sectors has 16 TiB.
         let extent_count = u32::try_from(count).map_err(|_| self.wrong_count())?;
         planned.push(put_info(self.group, &FreeSpaceInfo { extent_count, ..self.info }));
         planned.sort_by_key(Change::key);
@@ -311,14 +324,14 @@ struct LoadedBitmap {
     changed: bool,
 }
 
-/// The bitmaps that changes touch.
+/// The bitmaps that the changes touch.
 struct Bitmaps<'a> {
     plan: &'a Plan<'a>,
     loaded: BTreeMap<u64, LoadedBitmap>,
 }
 
 impl Bitmaps<'_> {
-    /// The bitmap that covers an address of the block group.
+    /// Returns the bitmap that covers an address of the block group.
     fn at(&mut self, address: u64) -> Result<&mut LoadedBitmap> {
         let covers = |key: &Key| key.objectid <= address && address - key.objectid < key.offset;
         let known = self.loaded.range(..=address).next_back();
@@ -328,7 +341,12 @@ impl Bitmaps<'_> {
                 let bitmap = self.load(address)?;
                 let key = bitmap.key;
                 if !covers(&key) {
-                    return Err(item_error(key, "free space bitmap", address, "does not reach the next one"));
+                    return Err(item_error(
+                        key,
+                        "free space bitmap",
+                        address,
+                        "does not reach up to the next bitmap",
+                    ));
                 }
                 self.loaded.insert(key.objectid, bitmap);
                 key.objectid
@@ -357,7 +375,7 @@ impl Bitmaps<'_> {
         Ok(LoadedBitmap { key: item.key, bits: bitmap.to_bytes().to_vec(), changed: false })
     }
 
-    /// How many of the two sectors beside a range are free.
+    /// Returns how many of the two sectors adjacent to a range are free.
     fn neighbours(&mut self, range: &Range<u64>) -> Result<u64> {
         let (group, sector_size) = (self.plan.group.bytes(), self.plan.sector_size);
         let mut count = 0;
@@ -377,7 +395,7 @@ impl Bitmaps<'_> {
         Ok(bitmap.bits[(bit / 8) as usize] >> (bit % 8) & 1 == 1)
     }
 
-    /// Sets the bits of a range, all of which must be the other way.
+    /// Sets or clears the bits of a range; fails unless all have the opposite value.
     fn set(&mut self, range: &Range<u64>, free: bool) -> Result<()> {
         let (plan, mut at) = (self.plan, range.start);
         while at < range.end {
@@ -386,9 +404,9 @@ impl Bitmaps<'_> {
             let run = sectors_of(&piece, bitmap.key.objectid, plan.sector_size);
             if !is_uniform(&bitmap.bits, run, !free) {
                 let why = if free {
-                    "free already, and was to be freed"
+                    "freed in the extent tree, but already free here"
                 } else {
-                    "not free, and was to be allocated"
+                    "allocated in the extent tree, but not free here"
                 };
                 return Err(plan.contradiction(&piece, why));
             }
@@ -400,7 +418,7 @@ impl Bitmaps<'_> {
     }
 }
 
-/// Whether all bits of a run are `set`.
+/// Returns whether all bits of a run equal `set`.
 fn is_uniform(bytes: &[u8], run: BitRun, set: bool) -> bool {
     let (mut bit, end) = (run.start, run.start + run.length);
     while bit < end {
@@ -425,21 +443,21 @@ mod tests {
 
     const SECTOR: u64 = 4096;
 
-    /// A range got an extent item.
+    /// Applies the insertion of an extent item for a range.
     fn allocate_range(editor: &mut TreeEditor<'_>, group: LogicalRange, range: LogicalRange) -> Result<()> {
         let mut changes = FreeSpaceChanges::default();
         changes.allocated.cover(&range.bytes());
         apply(editor, group, &changes)
     }
 
-    /// A range lost its extent item.
+    /// Applies the removal of a range's extent item.
     fn free_range(editor: &mut TreeEditor<'_>, group: LogicalRange, range: LogicalRange) -> Result<()> {
         let mut changes = FreeSpaceChanges::default();
         changes.freed.cover(&range.bytes());
         apply(editor, group, &changes)
     }
 
-    /// A block group's sectors, kept apart from the tree.
+    /// A block group's sectors, tracked independently of the tree.
     struct Model {
         group: LogicalRange,
         free: Vec<bool>,
@@ -448,13 +466,13 @@ mod tests {
 
     #[derive(Clone, Debug)]
     enum Step {
-        /// Ranges that change to the other state, all in one batch.
+        /// Flip ranges to the other state, all in one batch.
         Toggle(Vec<(u64, u64)>),
-        /// All of a range but each so-manieth sector is free, or is not.
+        /// Free, or allocate, all of a range except every n-th sector.
         Comb { start: u64, length: u64, tooth: u64, free: bool },
-        /// All of a range is free, or none.
+        /// Free, or allocate, all of a range.
         Fill { start: u64, length: u64, free: bool },
-        /// A single range, by the calls for one.
+        /// A single range, through the functions for one range.
         Single { start: u64, length: u64 },
     }
 
@@ -496,7 +514,7 @@ mod tests {
             self.group.start.0 + first * SECTOR..self.group.start.0 + end * SECTOR
         }
 
-        /// The changes that make the model what `wanted` says.
+        /// Returns the changes that turn the model into `wanted`, and applies them to it.
         fn change_to(&mut self, wanted: &[bool]) -> FreeSpaceChanges {
             let mut changes = FreeSpaceChanges::default();
             for (sector, &free) in
@@ -530,7 +548,7 @@ mod tests {
                 }
                 Step::Fill { start, length, free } => wanted[part(start, length)].fill(free),
                 Step::Single { start, length } => {
-                    // As long as the sectors are alike.
+                    // While the sectors have the same state.
                     let part = part(start, length);
                     let free = self.free[part.start];
                     let same = self.free[part.clone()].iter().take_while(|other| **other == free).count();
@@ -545,7 +563,7 @@ mod tests {
             apply(&mut tree.edit(&forest.allocator), self.group, &changes).unwrap();
         }
 
-        /// The tree's items are exactly those that the model calls for.
+        /// Checks that the tree's items are exactly those of the model.
         fn check(&self, tree: &Tree, geometry: &Geometry) {
             let info = read_info(tree, self.group, geometry).unwrap().expect("there is an info item");
             let runs = self.runs();
@@ -565,14 +583,14 @@ mod tests {
         (forest, geometry)
     }
 
-    /// Tiny, one bitmap and a bit, several bitmaps of which the last is odd, and one so large that
-    /// bitmaps go back to extents before there is no range left.
+    /// Tiny; one bitmap and a bit; several bitmaps of which the last is shorter; and one so large
+    /// that bitmaps turn back into extents before the last range is gone.
     const LENGTHS: [u64; 5] = [1, 37, 2049, 3 * 2048 + 77, 20 * 2048 + 1];
 
     proptest! {
         #![proptest_config(ProptestConfig { cases: 24, ..ProptestConfig::default() })]
         #[test]
-        fn the_tree_is_what_a_plain_array_says(
+        fn the_tree_matches_a_plain_array(
             which in prop::collection::vec((0..LENGTHS.len(), any::<bool>()), 1..4),
             steps in prop::collection::vec((any::<prop::sample::Index>(), any_step()), 1..25),
         ) {
@@ -580,7 +598,7 @@ mod tests {
             let tree = forest.live_tree(objectid::FREE_SPACE_TREE);
             let mut models: Vec<Model> = Vec::new();
             for (index, comb) in which {
-                // Block groups that touch.
+                // Adjacent block groups.
                 let start = models.last().map_or(1 << 20, |model| model.group.end().0);
                 let free = (0..LENGTHS[index]).map(|sector| !comb || sector % 2 == 1).collect();
                 let model = Model::new(start, LENGTHS[index], free);
@@ -601,7 +619,7 @@ mod tests {
     }
 
     #[test]
-    fn thresholds_are_the_kernels() {
+    fn thresholds_match_the_kernel() {
         let of = |length| Thresholds::of(length, SECTOR);
         assert_eq!(of(1 << 30), Thresholds { high: 128 * 281 / 25, low: 128 * 281 / 25 - 100 });
         assert_eq!(of(8 << 20), Thresholds { high: 11, low: 0 });
@@ -609,7 +627,7 @@ mod tests {
     }
 
     #[test]
-    fn forms_change_both_ways() {
+    fn forms_convert_in_both_directions() {
         let (forest, geometry) = geometry();
         let tree = forest.live_tree(objectid::FREE_SPACE_TREE);
         let mut model = Model::new(1 << 20, 20 * 2048 + 1, vec![true; 20 * 2048 + 1]);
@@ -617,7 +635,7 @@ mod tests {
         let Thresholds { high, low } = Thresholds::of(model.group.length, SECTOR);
         let sectors = model.free.len() as u64;
         let mut seen = vec![model.bitmaps];
-        // One hole after the other, far apart; then from the end back again.
+        // Add holes far apart, one by one; then remove them from the end.
         let holes: Vec<u64> = (1..high + 3).map(|hole| hole * (sectors / (high + 4))).collect();
         for &start in holes.iter().chain(holes.iter().rev()) {
             model.step(&tree, &forest, &Step::Single { start, length: 1 });
@@ -630,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn contradictions_are_found_before_anything_changes() {
+    fn contradictions_are_found_before_any_change() {
         let (forest, geometry) = geometry();
         for comb in [false, true] {
             let tree = forest.live_tree(objectid::FREE_SPACE_TREE);
@@ -671,7 +689,7 @@ mod tests {
             ("the other form", vec![info(1, bitmaps), extent(10, 20)]),
             ("two overlap", vec![info(2, extents), extent(8, 16), extent(10, 20)]),
             ("out of the block group", vec![info(1, extents), extent(10, 2050)]),
-            ("no bitmap for the rest", vec![info(1, bitmaps), bitmap(0, 8, vec![0])]),
+            ("no bitmap for the remainder", vec![info(1, bitmaps), bitmap(0, 8, vec![0])]),
             ("a bitmap out of the block group", vec![info(1, bitmaps), bitmap(0, 2056, vec![0xff; 257])]),
             ("no bitmap", vec![info(1, bitmaps)]),
         ];

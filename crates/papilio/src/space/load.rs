@@ -1,10 +1,15 @@
-//! Block groups and their free space, read when a file system is opened for writing.
+//! Loading block groups and their free space when a file system is opened for writing.
 //!
-//! Owns [`load`]. Everything is cross-checked before it is believed: each chunk has a block group of
-//! its length and flags, what is in use and what is free add up to the length, superblocks' places
-//! are not in use. Takes no lock but [`Space`]'s. Kernel counterparts: `btrfs_read_block_groups`,
-//! `check_chunk_block_group_mappings`, `load_extent_tree_free`, `exclude_super_stripes`
-//! (`fs/btrfs/block-group.c`), `load_free_space_tree` (`fs/btrfs/free-space-tree.c`).
+//! Owns [`load`]. It cross-checks everything:
+//! - each chunk has a block group with its length and flags;
+//! - used and free bytes add up to the length;
+//! - superblock locations are not in use.
+//!
+//! **Locks**: only [`Space`]'s.
+//!
+//! Kernel counterparts: `btrfs_read_block_groups`, `check_chunk_block_group_mappings`,
+//! `load_extent_tree_free`, `exclude_super_stripes` (`fs/btrfs/block-group.c`),
+//! `load_free_space_tree` (`fs/btrfs/free-space-tree.c`).
 
 use super::free_space_items::{info_key, read_info, read_ranges};
 use super::range_set::RangeSet;
@@ -18,25 +23,26 @@ use papilio_format::features::IncompatFeatures;
 use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
 use papilio_format::{Corrupt, Geometry, ItemType, Key};
 
-/// The trees that know about space.
+/// The trees that record space.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct SpaceTrees<'a> {
     /// The extent tree.
     pub(crate) extent: &'a Tree,
-    /// The block-group tree, where the file system has one; else the extent tree holds the items.
+    /// The block-group tree, if the file system has one; otherwise the extent tree holds the items.
     pub(crate) block_group: Option<&'a Tree>,
-    /// The free-space tree, where there is one and FREE_SPACE_TREE_VALID is set. Without it the extent
-    /// tree is walked: what has no extent item is free. The v1 cache is not read; the kernel does not
-    /// believe it either once the superblock's `cache_generation` is not its generation
+    /// The free-space tree, if there is one and FREE_SPACE_TREE_VALID is set. Without it the extent
+    /// tree is walked: ranges without an extent item are free. The v1 cache is not read; the kernel
+    /// ignores it too unless the superblock's `cache_generation` equals its generation
     /// (`btrfs_read_block_groups`).
     pub(crate) free_space: Option<&'a Tree>,
 }
 
-/// Reads the block group of every chunk and its free space. Chunks can be made on `devices` devices.
+/// Reads the block group of every chunk and its free space. `devices` is the number of devices on
+/// which chunks can be created.
 ///
 /// # Errors
-/// A block that cannot be read; [`Error::MissingItem`] for a chunk without a block group or a block
-/// group without free-space items; [`Error::Item`] where two sources contradict each other.
+/// Fails on an unreadable block; [`Error::MissingItem`] for a chunk without a block group or a
+/// block group without free-space items; [`Error::Item`] if two sources contradict each other.
 pub(crate) fn load(
     trees: SpaceTrees<'_>,
     chunks: &ChunkMap,
@@ -52,13 +58,13 @@ pub(crate) fn load(
         };
         let wrong = |value, why| Err(group_error(trees, group.range, "used", value, why));
         if free.bytes() + group.used != group.range.length {
-            return wrong(group.used, "with what is free it is not the block group's length");
+            return wrong(group.used, "used and free bytes do not add up to the block group's length");
         }
         let exclusions = superblock_exclusions(chunk);
         for range in &exclusions {
             let inside = range.start.0.max(group.range.start.0)..range.end.0.min(group.range.end().0);
             if inside.start < inside.end && free.holder(&inside).is_none() {
-                return wrong(inside.start, "an extent lies where a superblock does");
+                return wrong(inside.start, "an extent overlaps a superblock copy");
             }
         }
         space.add_block_group(&group, free.iter(), &exclusions);
@@ -85,7 +91,7 @@ fn group_error(
     Error::Item { tree: holder(trees).id(), key: block_group_key(range), reason }
 }
 
-/// The block group of a chunk.
+/// Reads the block group of a chunk.
 fn read_block_group(trees: SpaceTrees<'_>, chunk: &Chunk, geometry: &Geometry) -> Result<NewBlockGroup> {
     let range = LogicalRange { start: chunk.start(), length: chunk.length() };
     let (tree, key) = (holder(trees), block_group_key(range));
@@ -97,20 +103,20 @@ fn read_block_group(trees: SpaceTrees<'_>, chunk: &Chunk, geometry: &Geometry) -
         .map_err(|reason| Error::Item { tree: tree.id(), key, reason })?;
     let wrong = |value, why| Err(group_error(trees, range, "flags", value, why));
     if item.flags != chunk.flags() {
-        return wrong(item.flags.bits(), "not those of its chunk");
+        return wrong(item.flags.bits(), "differ from its chunk's");
     }
     let mixed = BlockGroupFlags::DATA | BlockGroupFlags::METADATA;
     if item.flags.contains(mixed) && !geometry.incompat.contains(IncompatFeatures::MIXED_GROUPS) {
-        return wrong(item.flags.bits(), "data and metadata in one, and the superblock does not say so");
+        return wrong(item.flags.bits(), "mixes data and metadata without the superblock's MIXED_GROUPS");
     }
     Ok(NewBlockGroup { range, flags: item.flags, used: item.used })
 }
 
-/// What the free-space tree says of a block group.
+/// Returns a block group's free ranges according to the free-space tree.
 ///
 /// # Errors
-/// A block that cannot be read; [`Error::MissingItem`] where there is nothing; [`Error::Item`] for
-/// items that are malformed or contradict each other.
+/// Fails on an unreadable block; [`Error::MissingItem`] if there are no items; [`Error::Item`] if
+/// items are malformed or contradict each other.
 pub(crate) fn read_free_space(tree: &Tree, group: LogicalRange, geometry: &Geometry) -> Result<RangeSet> {
     let Some(info) = read_info(tree, group, geometry)? else {
         let what = "free space of a block group";
@@ -119,10 +125,11 @@ pub(crate) fn read_free_space(tree: &Tree, group: LogicalRange, geometry: &Geome
     Ok(read_ranges(tree, group, &info, geometry)?.free)
 }
 
-/// What the extent items of a block group leave.
+/// Returns the ranges of a block group that no extent item covers.
 ///
 /// # Errors
-/// A block that cannot be read; [`Error::Item`] for extents that overlap or reach out.
+/// Fails on an unreadable block; [`Error::Item`] if extents overlap or extend beyond the block
+/// group.
 pub(crate) fn free_between_extents(
     extent_tree: &Tree,
     group: LogicalRange,
@@ -143,9 +150,9 @@ pub(crate) fn free_between_extents(
             let reason = Corrupt::field("extent", "address", key.objectid, why);
             Err(Error::Item { tree: extent_tree.id(), key, reason })
         };
-        let Some(end) = end else { return wrong("reaches out of its block group") };
+        let Some(end) = end else { return wrong("extends beyond its block group") };
         if key.objectid < at {
-            return wrong("overlaps the extent before it");
+            return wrong("overlaps the previous extent");
         }
         if at < key.objectid {
             free.insert(at..key.objectid);
@@ -170,7 +177,7 @@ mod tests {
     const NODE: u64 = 16384;
     const GROUP: LogicalRange = LogicalRange { start: CHUNK_START, length: CHUNK_LENGTH };
 
-    /// Where the chunk holds a superblock: its addresses are those of its device.
+    /// Superblock address in the chunk; logical addresses equal those of its device.
     const SUPERBLOCK: u64 = 64 << 20;
 
     struct Trees {
@@ -180,14 +187,15 @@ mod tests {
     }
 
     impl Trees {
-        /// A chunk for system with one tree block at each of `extents`, and `used` in its block group.
+        /// Creates a system chunk with a tree block at each of `extents`, and `used` in its block
+        /// group.
         fn new(extents: &[u64], used: u64) -> Self {
             let forest = TestForest::new(NODE as u32);
             let extent = forest.live_tree(objectid::EXTENT_TREE);
             let free_space = forest.live_tree(objectid::FREE_SPACE_TREE);
             let item = BlockGroupItem { used, chunk_objectid: 256, flags: BlockGroupFlags::SYSTEM };
             let mut items = vec![(block_group_key(GROUP), item.to_bytes().to_vec())];
-            // A block's level, and a data extent's length, are in the key.
+            // The key holds a tree block's level, and a data extent's length.
             items.extend(extents.iter().map(|&at| (Key::new(at, ItemType::METADATA_ITEM, 0), vec![0; 33])));
             let trees = Self { forest, extent, free_space };
             trees.put(items);
@@ -201,7 +209,7 @@ mod tests {
             self.extent.edit(&self.forest.allocator).apply(&changes).unwrap();
         }
 
-        /// Makes the free-space tree of what the extents leave.
+        /// Builds the free-space tree from the gaps between the extents.
         fn make_free_space(&self) {
             let geometry = self.forest.volume.geometry();
             let free = free_between_extents(&self.extent.tree(), GROUP, &geometry).unwrap();
@@ -220,12 +228,12 @@ mod tests {
     fn item_error(result: Result<Space>) -> String {
         match result.map(drop) {
             Err(error @ Error::Item { .. }) => error.to_string(),
-            other => panic!("{other:?} is no item's error"),
+            other => panic!("{other:?} is not an item error"),
         }
     }
 
     #[test]
-    fn both_sources_give_the_same() {
+    fn both_sources_agree() {
         let start = CHUNK_START.0;
         let extents = [start, start + NODE, start + 5 * NODE, SUPERBLOCK - NODE];
         let trees = Trees::new(&extents, 4 * NODE);
@@ -250,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn block_groups_may_have_a_tree_of_their_own() {
+    fn block_groups_may_be_in_their_own_tree() {
         let trees = Trees::new(&[CHUNK_START.0], NODE);
         let key = block_group_key(GROUP);
         let item = trees.extent.edit(&trees.forest.allocator).get(&key).unwrap().unwrap().data().to_vec();
@@ -267,22 +275,22 @@ mod tests {
     fn contradictions_are_errors() {
         let start = CHUNK_START.0;
         let load = |extents: &[u64], used, from_tree| Trees::new(extents, used).load(from_tree);
-        assert!(item_error(load(&[start], 2 * NODE, false)).contains("not the block group's length"));
+        assert!(item_error(load(&[start], 2 * NODE, false)).contains("do not add up"));
         assert!(item_error(load(&[start, start + 4096], 2 * NODE, false)).contains("overlaps"));
-        assert!(item_error(load(&[start + CHUNK_LENGTH - 4096], NODE, false)).contains("reaches out"));
-        assert!(item_error(load(&[SUPERBLOCK - 4096], NODE, false)).contains("where a superblock"));
+        assert!(item_error(load(&[start + CHUNK_LENGTH - 4096], NODE, false)).contains("extends beyond"));
+        assert!(item_error(load(&[SUPERBLOCK - 4096], NODE, false)).contains("overlaps a superblock"));
         assert!(matches!(load(&[start], NODE, true), Err(Error::MissingItem { .. })), "no free-space items");
 
         let trees = Trees::new(&[start], NODE);
         trees.make_free_space();
         trees.put(vec![(Key::new(start + NODE, ItemType::METADATA_ITEM, 0), vec![0; 33])]);
-        assert!(item_error(trees.load(false)).contains("not the block group's length"));
+        assert!(item_error(trees.load(false)).contains("do not add up"));
         trees.load(true).expect("the block group and the free-space tree agree");
 
         let trees = Trees::new(&[], 0);
         let item = BlockGroupItem { used: 0, chunk_objectid: 256, flags: BlockGroupFlags::DATA };
         trees.put(vec![(block_group_key(GROUP), item.to_bytes().to_vec())]);
-        assert!(item_error(trees.load(false)).contains("not those of its chunk"));
+        assert!(item_error(trees.load(false)).contains("differ from its chunk's"));
         trees.extent.edit(&trees.forest.allocator).remove(block_group_key(GROUP)).unwrap();
         assert!(matches!(trees.load(false), Err(Error::MissingItem { .. })));
     }

@@ -1,4 +1,4 @@
-//! Space: which bytes of the logical address space are free, and who may have them.
+//! Space: the free bytes of the logical address space, and their allocation.
 //!
 //! A byte of a block group is in exactly one state:
 //!
@@ -11,12 +11,13 @@
 //!      +------------- unpin -------- pinned <----------------+
 //! ```
 //!
-//! or excluded: the places of superblocks, which the free-space tree calls free and nobody may use.
-//! Pinned bytes are still what the last superblock leads to; they become free once the superblocks
-//! of the transaction that removed them are on disk, so that a crash always finds the old trees.
+//! or *excluded*: superblock locations, which the free-space tree calls free and which are never
+//! allocated. Pinned bytes are still reachable from the last superblock. They become free once the
+//! superblocks of the transaction that removed them are on disk, so that after a crash the old
+//! trees are intact.
 //!
-//! Lock: [`Space`] has one, held for a few map operations at a time and never over I/O; it is a leaf
-//! of the lock order.
+//! **Locks**: [`Space`] has one, held for a few map operations at a time and never across I/O; it
+//! is a leaf of the lock order.
 
 mod block_group;
 pub(crate) mod chunk_allocation;
@@ -44,14 +45,14 @@ use std::ops::Range;
 /// A range of logical addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct LogicalRange {
-    /// The first byte.
+    /// The first address.
     pub(crate) start: LogicalAddress,
-    /// Bytes.
+    /// Length in bytes.
     pub(crate) length: u64,
 }
 
 impl LogicalRange {
-    /// The first address behind it.
+    /// Returns the first address after the range.
     pub(crate) fn end(&self) -> LogicalAddress {
         LogicalAddress(self.start.0.saturating_add(self.length))
     }
@@ -65,12 +66,12 @@ impl LogicalRange {
     }
 }
 
-/// What space is wanted for.
+/// The kinds of space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum SpaceKind {
     /// File data.
     Data,
-    /// Tree blocks but the chunk tree's.
+    /// Tree blocks, except the chunk tree's.
     Metadata,
     /// Tree blocks of the chunk tree.
     System,
@@ -79,14 +80,14 @@ pub(crate) enum SpaceKind {
 /// Sums over block groups, in bytes of the logical address space.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SpaceTotals {
-    /// Their lengths.
+    /// Total length.
     pub(crate) total: u64,
-    /// Held by items of the extent tree.
+    /// Bytes with an extent item.
     pub(crate) used: u64,
-    /// Allocated, the item not inserted yet.
+    /// Allocated bytes whose extent item is not yet inserted.
     pub(crate) reserved: u64,
-    /// Free once the running commit, or the next, is on disk.
+    /// Bytes that become free once the running or the next commit is on disk.
     pub(crate) pinned: u64,
-    /// Free now, in read-only block groups too.
+    /// Free bytes, including those in read-only block groups.
     pub(crate) free: u64,
 }

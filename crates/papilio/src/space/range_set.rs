@@ -1,10 +1,17 @@
-//! A set of bytes as disjoint ranges.
+//! A set of addresses as disjoint ranges.
 //!
-//! Owns [`RangeSet`]. Invariants: ranges are not empty, do not overlap and do not touch (neighbours
-//! are merged); `bytes` is their sum. Ranges are kept by their end, so that taking bytes from the
-//! front of one, which is what an allocator does all day, changes an entry in place.
+//! Owns [`RangeSet`].
 //!
-//! Takes no lock. Kernel counterpart: the extent entries of `struct btrfs_free_space_ctl`
+//! **Invariants**
+//! - Ranges are not empty, do not overlap and are not adjacent (adjacent ranges are merged).
+//! - `bytes` is the sum of their lengths.
+//!
+//! Ranges are keyed by their end, so that removing bytes from the front of one, an allocator's most
+//! frequent operation, changes an entry in place.
+//!
+//! **Locks**: none.
+//!
+//! Kernel counterpart: the extent entries of `struct btrfs_free_space_ctl`
 //! (`fs/btrfs/free-space-cache.c`), `extent_io_tree` for pinned extents.
 
 use std::collections::BTreeMap;
@@ -14,12 +21,12 @@ use std::ops::Range;
 /// Disjoint, merged ranges of addresses.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct RangeSet {
-    /// End to start.
+    /// Maps each range's end to its start.
     by_end: BTreeMap<u64, u64>,
     bytes: u64,
 }
 
-/// What an insertion met: the neighbours that it swallowed, and the range that is there now.
+/// The result of an insertion: the neighbours it merged with, and the resulting range.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Merged {
     pub(super) left: Option<Range<u64>>,
@@ -28,53 +35,53 @@ pub(super) struct Merged {
 }
 
 impl RangeSet {
-    /// Bytes in the set.
+    /// Returns the number of bytes in the set.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Ranges in the set.
+    /// Returns the number of ranges in the set.
     pub(crate) fn len(&self) -> usize {
         self.by_end.len()
     }
 
-    /// Whether there is none.
+    /// Returns whether the set is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.by_end.is_empty()
     }
 
-    /// The ranges, ascending.
+    /// Iterates over the ranges in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = Range<u64>> + '_ {
         self.by_end.iter().map(|(&end, &start)| start..end)
     }
 
-    /// The last range.
+    /// Returns the last range.
     pub(crate) fn last(&self) -> Option<Range<u64>> {
         self.by_end.last_key_value().map(|(&end, &start)| start..end)
     }
 
-    /// The first range that ends behind `address`: it holds the address or lies after it.
+    /// Returns the first range that ends after `address`: it contains the address or follows it.
     pub(crate) fn first_behind(&self, address: u64) -> Option<Range<u64>> {
         let (&end, &start) = self.by_end.range((Excluded(address), Unbounded)).next()?;
         Some(start..end)
     }
 
-    /// The range that holds all of `range`.
+    /// Returns the range that contains all of `range`.
     pub(crate) fn holder(&self, range: &Range<u64>) -> Option<Range<u64>> {
         self.first_behind(range.start).filter(|found| found.start <= range.start && range.end <= found.end)
     }
 
-    /// Whether a byte of `range` is in the set.
+    /// Returns whether any byte of `range` is in the set.
     pub(crate) fn overlaps(&self, range: &Range<u64>) -> bool {
         range.start < range.end && self.first_behind(range.start).is_some_and(|found| found.start < range.end)
     }
 
-    /// Adds a range, none of which is in the set.
+    /// Adds a range that does not overlap the set.
     ///
     /// # Panics
-    /// Where a part is there already, or the range is empty.
+    /// If a part of it is in the set already, or it is empty.
     pub(super) fn insert(&mut self, range: Range<u64>) -> Merged {
-        assert!(range.start < range.end, "an empty range, {range:?}");
+        assert!(range.start < range.end, "{range:?} is empty");
         assert!(!self.overlaps(&range), "{range:?} is in the set already, at least in part");
         self.bytes += range.end - range.start;
         let left = self.by_end.remove(&range.start).map(|start| start..range.start);
@@ -85,12 +92,12 @@ impl RangeSet {
         Merged { left, right, whole: start..end }
     }
 
-    /// Removes a range, all of which is in the set, and returns the range that held it.
+    /// Removes a range that is entirely in the set. Returns the range that contained it.
     ///
     /// # Panics
-    /// Where a part is not there, or the range is empty.
+    /// If a part of it is not in the set, or it is empty.
     pub(super) fn remove(&mut self, range: &Range<u64>) -> Range<u64> {
-        assert!(range.start < range.end, "an empty range, {range:?}");
+        assert!(range.start < range.end, "{range:?} is empty");
         let Some(holder) = self.holder(range) else {
             panic!("{range:?} is not in the set, at least in part")
         };
@@ -106,12 +113,12 @@ impl RangeSet {
         holder
     }
 
-    /// Removes all.
+    /// Removes everything.
     pub(crate) fn clear(&mut self) {
         *self = Self::default();
     }
 
-    /// Adds what of `range` is not there yet.
+    /// Adds `range`, which may overlap the set.
     pub(crate) fn cover(&mut self, range: &Range<u64>) {
         if range.start < range.end {
             self.remove_overlap(range);
@@ -119,7 +126,7 @@ impl RangeSet {
         }
     }
 
-    /// Removes what of `range` is there, and returns it, ascending.
+    /// Removes the parts of `range` that are in the set, and returns them in ascending order.
     pub(super) fn remove_overlap(&mut self, range: &Range<u64>) -> Vec<Range<u64>> {
         let mut removed = Vec::new();
         if range.is_empty() {
@@ -135,7 +142,7 @@ impl RangeSet {
 }
 
 impl FromIterator<Range<u64>> for RangeSet {
-    /// Of ranges that may overlap and touch, in any order.
+    /// Collects ranges that may overlap and touch, in any order.
     fn from_iter<I: IntoIterator<Item = Range<u64>>>(ranges: I) -> Self {
         let mut set = Self::default();
         ranges.into_iter().for_each(|range| set.cover(&range));
@@ -150,7 +157,7 @@ pub(super) mod tests {
 
     pub(crate) const SIZE: u64 = 96;
 
-    /// The ranges of a plain array of bytes.
+    /// Returns the ranges of a plain array of bytes.
     pub(crate) fn runs(model: &[bool]) -> Vec<Range<u64>> {
         let mut runs: Vec<Range<u64>> = Vec::new();
         for at in (0..model.len() as u64).filter(|&at| model[at as usize]) {
@@ -162,14 +169,14 @@ pub(super) mod tests {
         runs
     }
 
-    /// A range that is not empty.
+    /// Generates a non-empty range.
     pub(crate) fn any_range() -> impl Strategy<Value = Range<u64>> {
         (0..SIZE, 1..=16u64).prop_map(|(start, length)| start..(start + length).min(SIZE))
     }
 
     proptest! {
         #[test]
-        fn sets_are_those_of_a_plain_array(steps in prop::collection::vec((0..4u8, any_range()), 1..120)) {
+        fn sets_match_a_plain_array(steps in prop::collection::vec((0..4u8, any_range()), 1..120)) {
             let mut set = RangeSet::default();
             let mut model = vec![false; SIZE as usize];
             for (step, range) in steps {
@@ -212,7 +219,7 @@ pub(super) mod tests {
 
     #[test]
     #[should_panic(expected = "in the set already")]
-    fn inserting_twice_is_a_broken_promise() {
+    fn inserting_twice_panics() {
         let mut set = RangeSet::default();
         set.insert(10..20);
         set.insert(19..21);
@@ -220,7 +227,7 @@ pub(super) mod tests {
 
     #[test]
     #[should_panic(expected = "not in the set")]
-    fn removing_what_is_not_there_is_a_broken_promise() {
+    fn removing_absent_bytes_panics() {
         let mut set = RangeSet::default();
         set.insert(10..20);
         set.remove(&(19..21));

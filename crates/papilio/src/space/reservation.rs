@@ -1,28 +1,31 @@
-//! Reservations: promises that an allocation made later will find room.
+//! Reservations: guarantees that a later allocation finds space.
 //!
-//! Owns [`Reservation`] and the ledger's rules. A change takes a reservation before it begins, so
-//! that "no space" is its answer and not an event in its middle:
+//! Owns [`Reservation`] and the rules of accounting. A change makes its reservation before it
+//! starts, so that it fails with "no space" before it changes anything:
 //!
-//! - Bytes of metadata that can still be had are those free in block groups that serve, and those
-//!   that unallocated device space would give ([`Space::set_unallocated`]). An ordinary reservation
-//!   is granted if it, all others that are alive and the global reserve fit in.
-//! - An emergency reservation (deleting, truncating, committing) may use the global reserve too, so
-//!   that a full file system can be emptied; what deleting frees comes back with the next commit.
-//! - Data counts only what is free: a block group for data is made before data is promised, and
-//!   only where [`Space::metadata_shortfall`] leaves the device space for it.
-//! - Whoever allocates holds a reservation, and [`Reservation::spend`]s what it got. An allocation
-//!   without one eats what was promised to others.
+//! - Available metadata is the free space of block groups in service, plus what unallocated device
+//!   space could provide ([`Space::set_unallocated`]). An ordinary reservation is granted if it
+//!   fits together with all existing ones and the global reserve.
+//! - An emergency reservation (for deletion, truncation and commit) may use the global reserve as
+//!   well, so that a full file system can be emptied. Deletion returns space with the next commit.
+//! - A data reservation counts only free space. A data block group is created before the
+//!   reservation, and only if [`Space::metadata_shortfall`] leaves device space for it.
+//! - An allocator holds a reservation and [`Reservation::spend`]s the bytes it allocates. An
+//!   allocation without a reservation consumes bytes reserved by others.
 //!
-//! Pinned bytes count for nothing here: after a refusal a commit may free them, and the caller may
-//! ask again. Kernel counterparts: `btrfs_reserve_metadata_bytes`, `btrfs_can_overcommit`
+//! Pinned bytes do not count here. A commit may free them, so after a refusal the caller may commit
+//! and retry.
+//!
+//! **Locks**: [`Space`]'s, for one addition at a time.
+//!
+//! Kernel counterparts: `btrfs_reserve_metadata_bytes`, `btrfs_can_overcommit`
 //! (`fs/btrfs/space-info.c`), `struct btrfs_block_rsv` (`fs/btrfs/block-rsv.h`).
-//!
-//! Lock: [`Space`]'s, for one sum at a time.
 
 use super::{Space, SpaceKind};
+use crate::errors::Result;
 use std::sync::Arc;
 
-/// A promise of so many bytes; what is not spent is given back when it is dropped.
+/// Reserved bytes. Dropping it releases the unspent ones.
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped reserves nothing"]
 pub(crate) struct Reservation {
@@ -32,36 +35,39 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
-    /// Of bytes that the ledger has counted.
-    pub(super) fn new(space: Arc<Space>, kind: SpaceKind, bytes: u64) -> Self {
-        Self { space, kind, bytes }
+    fn new(space: &Arc<Space>, kind: SpaceKind, bytes: u64, emergency: bool) -> Result<Self> {
+        space.promise(kind, bytes, emergency)?;
+        Ok(Self { space: Arc::clone(space), kind, bytes })
     }
 
-    /// Bytes that are still promised.
+    /// Returns the bytes still reserved.
     pub(crate) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// So many bytes were allocated, and need no promise any more.
+    /// Consumes the reservation of bytes that were allocated.
     pub(crate) fn spend(&mut self, bytes: u64) {
         let spent = bytes.min(self.bytes);
         self.bytes -= spent;
         self.space.return_promise(self.kind, spent);
     }
 
-    /// Parts with up to `bytes` of the promise, for somebody who lives longer.
+    /// Splits off up to `bytes` into a reservation with its own lifetime.
     pub(crate) fn split(&mut self, bytes: u64) -> Self {
         let bytes = bytes.min(self.bytes);
         self.bytes -= bytes;
         Self { space: Arc::clone(&self.space), kind: self.kind, bytes }
     }
 
-    /// Takes over the promise of another.
+    /// Adds the bytes of another reservation to this one.
     ///
     /// # Panics
-    /// Where the two are not of the same space and kind.
+    /// If the two belong to different spaces or kinds.
     pub(crate) fn merge(&mut self, mut other: Self) {
-        assert!(Arc::ptr_eq(&self.space, &other.space) && self.kind == other.kind, "of different kinds");
+        assert!(
+            Arc::ptr_eq(&self.space, &other.space) && self.kind == other.kind,
+            "reservations of different spaces or kinds are not merged"
+        );
         self.bytes += std::mem::take(&mut other.bytes);
     }
 }
@@ -71,5 +77,23 @@ impl Drop for Reservation {
         if self.bytes > 0 {
             self.space.return_promise(self.kind, self.bytes);
         }
+    }
+}
+
+impl Space {
+    /// Reserves metadata. An `emergency` may use the global reserve (see the module's documentation).
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`]; a commit may help if bytes are pinned.
+    pub(crate) fn reserve_metadata(self: &Arc<Self>, bytes: u64, emergency: bool) -> Result<Reservation> {
+        Reservation::new(self, SpaceKind::Metadata, bytes, emergency)
+    }
+
+    /// Reserves data.
+    ///
+    /// # Errors
+    /// [`crate::Error::NoSpace`]; a new chunk may help, or a commit if bytes are pinned.
+    pub(crate) fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<Reservation> {
+        Reservation::new(self, SpaceKind::Data, bytes, false)
     }
 }

@@ -1,11 +1,15 @@
 //! All block groups of a file system, and the allocator of its logical addresses.
 //!
-//! Owns [`Space`], [`NewBlockGroup`] and [`Pinned`]. Invariants: block groups are disjoint; each byte
-//! of one is in one state (see [`super`]); sums are those of the block groups. What cannot be true
-//! whatever the image says is asserted; what an image can contradict is an error.
+//! Owns [`Space`], [`NewBlockGroup`] and [`Pinned`].
 //!
-//! Lock: one, for a few map operations at a time; nothing else is taken and no I/O is done under it, but for
-//! [`Space::with_free`], whose caller discards a bounded piece.
+//! **Invariants**
+//! - Block groups are disjoint; each of their bytes is in one state (see [`super`]).
+//! - Sums equal those of the block groups.
+//! - Impossible states are asserted; states that a damaged image can cause are errors.
+//!
+//! **Locks**: one, held for a few map operations. Nothing else is locked and no I/O is done under
+//! it, except by [`Space::with_free`], whose caller discards a bounded range.
+//!
 //! Kernel counterparts: `find_free_extent`, `unpin_extent_range`, `pin_down_extent`
 //! (`fs/btrfs/extent-tree.c`), `btrfs_update_block_group`, `inc_block_group_ro`
 //! (`fs/btrfs/block-group.c`).
@@ -13,7 +17,7 @@
 use super::block_group::{BlockGroup, BlockGroupUpdate};
 use super::range_set::RangeSet;
 use super::space_info::SpaceInfo;
-use super::{LogicalRange, Reservation, SpaceKind};
+use super::{LogicalRange, SpaceKind};
 use crate::errors::{Error, Result};
 use papilio_format::features::IncompatFeatures;
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -21,50 +25,49 @@ use papilio_format::{Corrupt, Geometry, ItemType, Key, LogicalAddress, objectid}
 use papilio_locks::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
-use std::sync::Arc;
 
-/// Where a run ends, the next begins in a free range of at least so many bytes if there is one, so
-/// that small extents of one time lie together.
+/// After a run ends, the next one preferably starts in a free range of at least this many bytes, so
+/// that small extents written at the same time are adjacent.
 const CLUSTER: u64 = 1 << 20;
 
-/// Ranges that become free under one hold of the lock.
+/// Number of ranges freed under one acquisition of the lock.
 const UNPIN_BATCH: usize = 256;
 
-/// A block group to take in.
+/// A block group to add.
 #[derive(Clone, Debug)]
 pub(crate) struct NewBlockGroup {
-    /// Its place.
+    /// Its logical range.
     pub(crate) range: LogicalRange,
-    /// What it holds and how.
+    /// Type of contents and profile.
     pub(crate) flags: BlockGroupFlags,
-    /// Bytes that the extent tree holds.
+    /// Bytes with an extent item.
     pub(crate) used: u64,
 }
 
-/// Ranges that stay untouched until the superblocks of the transaction that gave them up are on
-/// disk. Dropping it without [`Space::unpin`] (of a commit that failed) leaves them so for good.
+/// Ranges that must stay untouched until the superblocks of the transaction that freed them are on
+/// disk. Dropping it without [`Space::unpin`], as after a failed commit, keeps them pinned forever.
 #[derive(Debug, Default)]
-#[must_use = "pinned ranges become free by Space::unpin only"]
+#[must_use = "pinned ranges become free only through Space::unpin"]
 pub(crate) struct Pinned {
     ranges: RangeSet,
 }
 
 impl Pinned {
-    /// What may be discarded, ascending. Only before [`Space::unpin`]: behind it the ranges may hold
-    /// something new already.
+    /// Iterates over the ranges to discard, in ascending order. Only before [`Space::unpin`]:
+    /// afterwards they may hold new data.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = LogicalRange> + '_ {
         self.ranges.iter().map(LogicalRange::of)
     }
 }
 
-/// The logical address space and who has it.
+/// The logical address space and its allocation state.
 #[derive(Debug)]
 pub(crate) struct Space {
     sector_size: u64,
     node_size: u64,
-    /// Data and metadata share block groups.
+    /// Whether data and metadata share block groups.
     mixed: bool,
-    /// Devices that chunks can be allocated on.
+    /// Number of devices on which chunks can be allocated.
     devices: usize,
     state: Mutex<State>,
 }
@@ -72,19 +75,19 @@ pub(crate) struct Space {
 #[derive(Debug, Default)]
 struct State {
     groups: BTreeMap<u64, BlockGroup>,
-    /// By [`slot`].
+    /// Indexed by [`slot`].
     infos: [SpaceInfo; 4],
-    /// Starts of block groups whose update is to be taken.
+    /// Starts of block groups with changes that no commit has taken.
     dirty: BTreeSet<u64>,
     pinned: RangeSet,
     bytes_used: u64,
     global_reserve: u64,
-    /// Bytes of metadata that unallocated device space would give.
+    /// Bytes of metadata that unallocated device space could provide.
     unallocated: u64,
 }
 
 impl Space {
-    /// No block groups yet; chunks can be made on `devices` devices.
+    /// Creates a space without block groups. Chunks can be created on `devices` devices.
     pub(crate) fn new(geometry: &Geometry, devices: usize) -> Self {
         Self {
             sector_size: geometry.sector_size.into(),
@@ -95,11 +98,12 @@ impl Space {
         }
     }
 
-    /// Takes in a block group of which `free` is free, as the free-space tree says it: `excluded`,
-    /// the places of superblocks, are taken out here.
+    /// Adds a block group. `free` are its free ranges according to the free-space tree; `excluded`
+    /// superblock locations are removed from them here.
     ///
     /// # Panics
-    /// Where it overlaps another, or where free ranges overlap, lie outside, or contradict `used`.
+    /// If it overlaps another block group, or free ranges overlap, lie outside, or contradict
+    /// `used`.
     pub(crate) fn add_block_group(
         &self,
         new: &NewBlockGroup,
@@ -121,20 +125,21 @@ impl Space {
         self.compare_profiles(&mut state, flags);
     }
 
-    /// Forgets a block group that was made read-only and has nothing in it.
+    /// Removes an empty block group that is read-only.
     ///
     /// # Panics
-    /// Where it is not so, or there is none.
+    /// If it is in use, is not read-only, or does not exist.
     pub(crate) fn remove_block_group(&self, start: LogicalAddress) {
         let mut state = self.state.lock();
         let Some(group) = state.groups.remove(&start.0) else { panic!("no block group at {start}") };
-        assert!(group.read_only && group.is_empty(), "the block group at {start} is in use");
+        assert!(group.read_only && group.is_empty(), "the block group at {start} is in use or not read-only");
         state.dirty.remove(&start.0);
         state.info(group.flags).remove(&group);
         self.compare_profiles(&mut state, group.flags);
     }
 
-    /// Block groups without redundancy serve only while no other of their kind could.
+    /// Puts block groups without redundancy out of service while a redundant profile of their kind
+    /// is available.
     fn compare_profiles(&self, state: &mut State, flags: BlockGroupFlags) {
         let info = state.info(flags);
         let redundant = info.profile(self.devices).intersects(super::block_group::REDUNDANT);
@@ -151,22 +156,25 @@ impl Space {
         }
     }
 
-    /// Allocates space: for data a run of `min` to `want` bytes, whole sectors, `want` if there is
-    /// such a run, else the longest; for metadata and the chunk tree exactly one node, whatever
-    /// `min` and `want` are. Runs of one kind follow one another while there is room.
+    /// Allocates space. For data: `want` bytes if there is such a run, else the longest run of at
+    /// least `min` bytes, in whole sectors. For metadata and the chunk tree: exactly one node,
+    /// whatever `min` and `want` are. Runs of one kind are placed one after the other if possible.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]: no block group has such a run. A new chunk or a commit may help.
+    /// [`Error::NoSpace`] if no block group has such a run. A new chunk or a commit may help.
     ///
     /// # Panics
-    /// Where `min` and `want` are no sector multiples, 0, or not in order.
+    /// If `min` and `want` are 0, not multiples of a sector, or in the wrong order.
     pub(crate) fn allocate(&self, kind: SpaceKind, min: u64, want: u64) -> Result<LogicalRange> {
         let (min, want, alignment) = match kind {
             SpaceKind::Data => (min, want, self.sector_size),
             SpaceKind::Metadata | SpaceKind::System => (self.node_size, self.node_size, self.node_size),
         };
-        assert!(0 < min && min <= want, "{min} to {want} bytes");
-        assert!(min.is_multiple_of(alignment) && want.is_multiple_of(alignment), "{min} to {want} bytes");
+        assert!(0 < min && min <= want, "allocating {min} to {want} bytes");
+        assert!(
+            min.is_multiple_of(alignment) && want.is_multiple_of(alignment),
+            "allocating {min} to {want} bytes, unaligned"
+        );
         let flags = self.flags(kind);
         let mut state = self.state.lock();
         let Some(range) = state.find(kind, flags, min, want, alignment) else {
@@ -177,10 +185,10 @@ impl Space {
         Ok(LogicalRange::of(range))
     }
 
-    /// Allocates exactly this range, which the log tree or another record says was allocated.
+    /// Allocates exactly this range, which a log tree or another record says is allocated.
     ///
     /// # Errors
-    /// [`Error::Item`]: a part of it is not free.
+    /// [`Error::Item`] if a part of it is not free.
     pub(crate) fn claim(&self, range: LogicalRange) -> Result<()> {
         let mut state = self.state.lock();
         let bytes = range.bytes();
@@ -192,18 +200,18 @@ impl Space {
         Ok(())
     }
 
-    /// Gives back what was allocated and never referenced by anything that a commit wrote.
+    /// Frees an allocated range that nothing written by a commit ever referred to.
     ///
     /// # Panics
-    /// Where it is not allocated, or has an extent item.
+    /// If it is not allocated, or has an extent item.
     pub(crate) fn release(&self, range: LogicalRange) {
         self.state.lock().change(range.start.0, |group| group.release(range.bytes()));
     }
 
-    /// The range's extent item is in the extent tree now.
+    /// Records that the extent tree now has an extent item for the range.
     ///
     /// # Panics
-    /// Where it is not allocated.
+    /// If it is not allocated.
     pub(crate) fn extent_inserted(&self, range: LogicalRange) {
         let mut state = self.state.lock();
         let start = state.change(range.start.0, |group| {
@@ -214,20 +222,20 @@ impl Space {
         state.dirty.insert(start);
     }
 
-    /// The range's extent item is gone from the extent tree. Its bytes are pinned.
+    /// Records that the extent tree no longer has an extent item for the range, and pins its bytes.
     ///
     /// # Errors
-    /// [`Error::Item`]: it lies in no block group, or in one that has less in use, or a part of it is
-    /// free or pinned: the extent tree is damaged.
+    /// [`Error::Item`] if it lies in no block group, or in one with fewer bytes in use, or if a
+    /// part of it is free or pinned: the extent tree is damaged.
     pub(crate) fn extent_removed(&self, range: LogicalRange) -> Result<()> {
         let mut state = self.state.lock();
         let bytes = range.bytes();
         let wrong = |why| Err(extent_error(range, why));
         if state.group_of(&bytes).is_none() {
-            return wrong("in no block group");
+            return wrong("lies in no block group");
         }
         if state.pinned.overlaps(&bytes) {
-            return wrong("a part of it was removed before");
+            return wrong("a part of it has already been removed");
         }
         let removed = state.change(bytes.start, |group| group.remove_extent(&bytes).then_some(group.start));
         let Some(start) = removed else { return wrong("a part of it is not in use") };
@@ -237,30 +245,30 @@ impl Space {
         Ok(())
     }
 
-    /// Gives back what was allocated, never got an extent item, and yet something on disk leads
-    /// there: a block of a log tree.
+    /// Pins an allocated range that has no extent item but is reachable from something on disk: a
+    /// block of a log tree.
     ///
     /// # Panics
-    /// Where it is not allocated.
+    /// If it is not allocated.
     pub(crate) fn pin_reserved(&self, range: LogicalRange) {
         let mut state = self.state.lock();
         state.change(range.start.0, |group| group.pin_reserved(&range.bytes()));
         state.pinned.insert(range.bytes());
     }
 
-    /// What was pinned since the last call. To be called when the last extent item of a transaction
-    /// is removed, and before any of the next is.
+    /// Returns the ranges pinned since the last call. Call it after a transaction has removed its
+    /// last extent item and before the next one removes any.
     pub(crate) fn take_pinned(&self) -> Pinned {
         Pinned { ranges: std::mem::take(&mut self.state.lock().pinned) }
     }
 
-    /// The superblocks of the transaction are on disk: its pinned ranges are free.
+    /// Frees the pinned ranges of a transaction whose superblocks are on disk.
     pub(crate) fn unpin(&self, pinned: Pinned) {
         let ranges: Vec<_> = pinned.ranges.iter().collect();
         for batch in ranges.chunks(UNPIN_BATCH) {
             let mut state = self.state.lock();
             for range in batch {
-                // Neighbours of two block groups are one range.
+                // Adjacent ranges of two block groups form one range.
                 let mut at = range.start;
                 while at < range.end {
                     at = state.change(at, |group| {
@@ -273,7 +281,7 @@ impl Space {
         }
     }
 
-    /// What changed in block groups since the last call, ascending by start.
+    /// Returns the changes in block groups since the last call, in ascending order of start.
     pub(crate) fn dirty_groups(&self) -> Vec<BlockGroupUpdate> {
         let mut state = self.state.lock();
         let State { groups, dirty, .. } = &mut *state;
@@ -281,9 +289,9 @@ impl Space {
         dirty.iter().filter_map(|start| Some(groups.get_mut(start)?.take_update())).collect()
     }
 
-    /// Runs `on` with the first range of free space in `within` that lies in a free run of at least `min` bytes,
-    /// and cuts it to `max` bytes. Nobody allocates anything meanwhile: what `on` does must be short. Returns
-    /// the end of that range, to go on from, or `None` where there is no more.
+    /// Calls `on` with the first free range in `within` that belongs to a free run of at least
+    /// `min` bytes, cut to `max` bytes. Allocations wait meanwhile, so `on` must be short. Returns
+    /// the end of that range, to continue from, or `None` if there is no more.
     pub(crate) fn with_free<E>(
         &self,
         within: Range<u64>,
@@ -309,30 +317,31 @@ impl Space {
         Ok(None)
     }
 
-    /// The sums of a kind. Where data and metadata share block groups, both are the same.
+    /// Returns the sums of a kind; the same for both kinds if data and metadata share block groups.
     #[cfg(test)]
     pub(crate) fn totals(&self, kind: SpaceKind) -> super::SpaceTotals {
         self.state.lock().info(self.flags(kind)).totals
     }
 
-    /// Bytes that allocations of a kind can still get: free, and not of a read-only block group.
+    /// Returns the bytes that allocations of a kind can get: free, and not in a read-only block
+    /// group.
     pub(crate) fn available(&self, kind: SpaceKind) -> u64 {
         self.state.lock().info(self.flags(kind)).available
     }
 
-    /// Bytes held by items of the extent tree: the superblock's `bytes_used`.
+    /// Returns the bytes with extent items: the superblock's `bytes_used`.
     pub(crate) fn bytes_used(&self) -> u64 {
         self.state.lock().bytes_used
     }
 
-    /// The flags of the next chunk of a kind: the type, and of the profiles in use the one of most
-    /// redundancy that the devices can hold.
+    /// Returns the flags of the next chunk of a kind: its type, and the most redundant profile in
+    /// use that the devices can hold.
     pub(crate) fn chunk_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
         let flags = self.flags(kind);
         flags | self.state.lock().info(flags).profile(self.devices)
     }
 
-    /// The block group that an address lies in.
+    /// Returns the block group that contains an address.
     #[cfg(test)]
     pub(crate) fn block_group_of(&self, address: LogicalAddress) -> Option<NewBlockGroup> {
         let state = self.state.lock();
@@ -340,7 +349,8 @@ impl Space {
         Some(NewBlockGroup { range: group.range(), flags: group.flags, used: group.used })
     }
 
-    /// Whether what lies at an address may be overwritten: its block group is not being removed or relocated.
+    /// Returns whether data at an address may be overwritten: its block group is not being removed
+    /// or relocated.
     pub(crate) fn is_writable(&self, address: LogicalAddress) -> bool {
         let state = self.state.lock();
         address
@@ -350,8 +360,8 @@ impl Space {
             .is_some_and(|group| !group.read_only)
     }
 
-    /// Block groups in which nothing is, of the last commit neither, and which can go without the
-    /// loss of their profile: the last one of its flags stays, as the kernel has it.
+    /// Returns the block groups that are empty, also as of the last commit, and not needed to
+    /// preserve their profile: like the kernel, this keeps the last one with its flags.
     pub(crate) fn empty_groups(&self) -> Vec<NewBlockGroup> {
         let mut state = self.state.lock();
         let mut left = BTreeMap::new();
@@ -369,12 +379,12 @@ impl Space {
         found
     }
 
-    /// Keeps new allocations out of a block group, as its removal needs. Returns false, and changes nothing, where
-    /// something is in it, which others may have allocated while a commit runs, or where what is promised would not
-    /// fit in the rest.
+    /// Makes an empty block group read-only, in preparation of its removal. Returns false and
+    /// changes nothing if it is in use (another thread may have allocated from it during a commit),
+    /// or if existing reservations would not fit into the remaining space.
     ///
     /// # Panics
-    /// Where there is none.
+    /// If there is no such block group.
     pub(crate) fn mark_empty_read_only(&self, start: LogicalAddress) -> bool {
         let mut state = self.state.lock();
         let (flags, empty, free) = state.change(start.0, |group| {
@@ -388,23 +398,11 @@ impl Space {
         true
     }
 
-    /// Promises metadata. An `emergency` may use the global reserve (see [`super::reservation`]).
+    /// Counts bytes as reserved.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; a commit may help where bytes are pinned.
-    pub(crate) fn reserve_metadata(self: &Arc<Self>, bytes: u64, emergency: bool) -> Result<Reservation> {
-        self.promise(SpaceKind::Metadata, bytes, emergency)
-    }
-
-    /// Promises data.
-    ///
-    /// # Errors
-    /// [`Error::NoSpace`]; a new chunk may help, or a commit where bytes are pinned.
-    pub(crate) fn reserve_data(self: &Arc<Self>, bytes: u64) -> Result<Reservation> {
-        self.promise(SpaceKind::Data, bytes, false)
-    }
-
-    fn promise(self: &Arc<Self>, kind: SpaceKind, bytes: u64, emergency: bool) -> Result<Reservation> {
+    /// [`Error::NoSpace`], see [`super::reservation`].
+    pub(super) fn promise(&self, kind: SpaceKind, bytes: u64, emergency: bool) -> Result<()> {
         let flags = self.flags(kind);
         let mut state = self.state.lock();
         let mut could_be_had = state.info(flags).available;
@@ -418,32 +416,31 @@ impl Space {
             return Err(no_space(kind));
         }
         info.promised += bytes;
-        drop(state);
-        Ok(Reservation::new(Arc::clone(self), kind, bytes))
+        Ok(())
     }
 
-    /// Takes back a promise.
+    /// Releases reserved bytes.
     pub(super) fn return_promise(&self, kind: SpaceKind, bytes: u64) {
         let mut state = self.state.lock();
         let info = state.info(self.flags(kind));
-        assert!(info.promised >= bytes, "{bytes} bytes were never promised");
+        assert!(info.promised >= bytes, "releasing {bytes} bytes, but only {} are reserved", info.promised);
         info.promised -= bytes;
     }
 
-    /// Sets what device space is in no chunk, in bytes of devices, and how many bytes of it one byte
-    /// of metadata takes.
+    /// Sets the amount of device space in no chunk, in bytes of devices. One byte of metadata takes
+    /// `copies` bytes of it.
     pub(crate) fn set_unallocated(&self, bytes: u64, copies: u64) {
         assert!(copies > 0);
         self.state.lock().unallocated = bytes / copies;
     }
 
-    /// Sets how many bytes of metadata ordinary reservations leave alone.
+    /// Sets how many bytes of metadata ordinary reservations must leave.
     pub(crate) fn set_global_reserve(&self, bytes: u64) {
         self.state.lock().global_reserve = bytes;
     }
 
-    /// Bytes of metadata that are promised or kept back and that no block group has: so many must
-    /// stay possible when a chunk for something else is made.
+    /// Returns the bytes of metadata that are reserved or kept as global reserve and that no block
+    /// group has. A chunk for another kind must leave this much device space.
     pub(crate) fn metadata_shortfall(&self) -> u64 {
         let flags = self.flags(SpaceKind::Metadata);
         let mut state = self.state.lock();
@@ -452,7 +449,7 @@ impl Space {
         info.promised.saturating_add(reserve).saturating_sub(info.available)
     }
 
-    /// The type bits of block groups that serve a kind.
+    /// Returns the type bits of block groups that serve a kind.
     fn flags(&self, kind: SpaceKind) -> BlockGroupFlags {
         match kind {
             SpaceKind::System => BlockGroupFlags::SYSTEM,
@@ -464,18 +461,18 @@ impl Space {
 }
 
 impl State {
-    /// The sums of the kind that flags name.
+    /// Returns the sums of the kind with these flags.
     fn info(&mut self, flags: BlockGroupFlags) -> &mut SpaceInfo {
         &mut self.infos[slot(flags)]
     }
 
-    /// The block group that holds a whole range.
+    /// Returns the block group that contains a whole range.
     fn group_of(&self, range: &Range<u64>) -> Option<&BlockGroup> {
         let (_, group) = self.groups.range(..=range.start).next_back()?;
         (range.end <= group.end() && range.start < range.end).then_some(group)
     }
 
-    /// Changes the block group that holds `address`, and the sums with it.
+    /// Changes the block group that contains `address`, and the sums.
     fn change<T>(&mut self, address: u64, change: impl FnOnce(&mut BlockGroup) -> T) -> T {
         let found = self.groups.range_mut(..=address).next_back().filter(|(_, group)| address < group.end());
         let Some((&start, group)) = found else { panic!("{address} is in no block group") };
@@ -486,7 +483,7 @@ impl State {
         result
     }
 
-    /// Where an allocation is made.
+    /// Chooses the range for an allocation.
     fn find(
         &self,
         kind: SpaceKind,
@@ -508,39 +505,40 @@ impl State {
             return Some(at..at + want);
         }
         let free = |start: u64| &self.groups[&start].free;
-        let fit =
-            |length: u64| info.with_room(length).find_map(|start| free(start).best_fit(length, alignment));
+        let fit = |length: u64| {
+            info.with_space_for(length).find_map(|start| free(start).best_fit(length, alignment))
+        };
         if let Some(start) = fit(want.max(CLUSTER)).or_else(|| fit(want)) {
             return Some(start..start + want);
         }
-        let runs = info.with_most_room().filter_map(|start| free(start).longest_run(min, alignment));
+        let runs = info.with_longest_ranges().filter_map(|start| free(start).longest_run(min, alignment));
         runs.max_by_key(|run| run.end - run.start).map(|run| run.start..run.end.min(run.start + want))
     }
 
-    /// The next allocation of the kind begins here if it can.
+    /// Sets where the next allocation of the kind preferably starts.
     fn cursor(&mut self, kind: SpaceKind, flags: BlockGroupFlags, at: u64) {
         let cursors = &mut self.info(flags).cursors;
         *(if kind == SpaceKind::Data { &mut cursors.data } else { &mut cursors.metadata }) = Some(at);
     }
 
-    /// Whether metadata comes from block groups of these flags.
+    /// Returns whether metadata is allocated from block groups with these flags.
     fn is_metadata(flags: BlockGroupFlags) -> bool {
         flags.contains(BlockGroupFlags::METADATA)
     }
 
-    /// Bytes that can be allocated here, or once chunks are made.
+    /// Returns the bytes that are available now, or could be after creating chunks.
     fn could_be_had(&mut self, flags: BlockGroupFlags) -> u64 {
         let unallocated = if Self::is_metadata(flags) { self.unallocated } else { 0 };
         self.info(flags).available.saturating_add(unallocated)
     }
 
-    /// Bytes that a reservation has to leave.
+    /// Returns the bytes that a reservation must leave.
     fn spared(&self, flags: BlockGroupFlags, emergency: bool) -> u64 {
         if Self::is_metadata(flags) && !emergency { self.global_reserve } else { 0 }
     }
 }
 
-/// Which kind's sums a block group of these flags is part of.
+/// Returns the index of the [`SpaceInfo`] for block groups with these flags.
 fn slot(flags: BlockGroupFlags) -> usize {
     let data = flags.contains(BlockGroupFlags::DATA);
     match (data, flags.contains(BlockGroupFlags::METADATA)) {

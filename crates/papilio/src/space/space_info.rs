@@ -1,9 +1,15 @@
-//! The block groups of one kind: their sums, which of them has room, and what is promised.
+//! The block groups of one kind: their sums, their free space, and the reserved bytes.
 //!
-//! Owns [`SpaceInfo`] and the choice of a profile. Invariants: `totals` and `available` are sums over
-//! the kind's block groups; `by_longest` holds each that serves and has free space, once. Takes no
-//! lock (it lies under [`super::Space`]'s). Kernel counterparts: `struct btrfs_space_info`
-//! (`fs/btrfs/space-info.h`), `btrfs_reduce_alloc_profile` (`fs/btrfs/block-group.c`).
+//! Owns [`SpaceInfo`] and the choice of a profile.
+//!
+//! **Invariants**
+//! - `totals` and `available` are sums over the kind's block groups.
+//! - `by_longest` holds each block group in service that has free space, once.
+//!
+//! **Locks**: none; [`super::Space`]'s lock protects it.
+//!
+//! Kernel counterparts: `struct btrfs_space_info` (`fs/btrfs/space-info.h`),
+//! `btrfs_reduce_alloc_profile` (`fs/btrfs/block-group.c`).
 
 use super::SpaceTotals;
 use super::block_group::{BlockGroup, Footprint};
@@ -11,7 +17,8 @@ use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::RaidProfile;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who continues where: data and metadata of mixed block groups each on their own.
+/// Where the next allocations preferably start: separately for data and metadata of mixed block
+/// groups.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Cursors {
     pub(super) data: Option<u64>,
@@ -22,31 +29,31 @@ pub(super) struct Cursors {
 #[derive(Debug, Default)]
 pub(super) struct SpaceInfo {
     pub(super) totals: SpaceTotals,
-    /// Free bytes of the block groups that serve.
+    /// Free bytes of the block groups in service.
     pub(super) available: u64,
-    /// Bytes of reservations that are alive.
+    /// Bytes of existing reservations.
     pub(super) promised: u64,
     pub(super) cursors: Cursors,
-    /// Whether block groups without redundancy are left alone.
+    /// Whether block groups without redundancy are out of service.
     pub(super) redundant: bool,
-    /// How many block groups there are of each flags.
+    /// Number of block groups by flags.
     flags: BTreeMap<u64, usize>,
-    /// (logarithm of the longest free range, start), so that a search looks only at block groups
-    /// that may have the room, those with the least room first: the emptiest can be removed.
+    /// (log2 of the longest free range, start). A search examines only block groups that may have
+    /// enough space, those with the least first, so that the emptiest can be removed.
     by_longest: BTreeSet<(u32, u64)>,
 }
 
 impl SpaceInfo {
-    /// A block group came.
+    /// Adds a block group.
     pub(super) fn add(&mut self, group: &BlockGroup) {
         *self.flags.entry(group.flags.bits()).or_default() += 1;
         let nothing = Footprint { totals: SpaceTotals::default(), class: None };
         self.change(group.start, &nothing, &group.footprint());
     }
 
-    /// A block group is gone.
+    /// Removes a block group.
     pub(super) fn remove(&mut self, group: &BlockGroup) {
-        let count = self.flags.get_mut(&group.flags.bits()).expect("it was added");
+        let count = self.flags.get_mut(&group.flags.bits()).expect("the block group was added");
         *count -= 1;
         if *count == 0 {
             self.flags.remove(&group.flags.bits());
@@ -55,7 +62,7 @@ impl SpaceInfo {
         self.change(group.start, &group.footprint(), &nothing);
     }
 
-    /// A block group changed.
+    /// Updates the sums and the index after a change of a block group.
     pub(super) fn change(&mut self, start: u64, before: &Footprint, after: &Footprint) {
         let sum = |sum: u64, before: u64, after: u64| sum - before + after;
         let (totals, from, to) = (&mut self.totals, &before.totals, &after.totals);
@@ -64,7 +71,7 @@ impl SpaceInfo {
         totals.reserved = sum(totals.reserved, from.reserved, to.reserved);
         totals.pinned = sum(totals.pinned, from.pinned, to.pinned);
         totals.free = sum(totals.free, from.free, to.free);
-        // A block group without a class has no free space or does not serve.
+        // A block group without a class has no free space or is out of service.
         let available = |footprint: &Footprint| footprint.class.map_or(0, |_| footprint.totals.free);
         self.available = sum(self.available, available(before), available(after));
         if before.class != after.class {
@@ -77,25 +84,26 @@ impl SpaceInfo {
         }
     }
 
-    /// Starts of the block groups whose longest free range may be `length` or more, those with the
-    /// shortest first.
-    pub(super) fn with_room(&self, length: u64) -> impl Iterator<Item = u64> + '_ {
+    /// Iterates over the starts of block groups whose longest free range may be `length` or more,
+    /// the shortest first.
+    pub(super) fn with_space_for(&self, length: u64) -> impl Iterator<Item = u64> + '_ {
         self.by_longest.range((length.ilog2(), 0)..).map(|&(_, start)| start)
     }
 
-    /// Starts of the block groups with the longest free ranges, to a factor of two.
-    pub(super) fn with_most_room(&self) -> impl Iterator<Item = u64> + '_ {
+    /// Iterates over the starts of block groups with the longest free ranges, within a factor of
+    /// two.
+    pub(super) fn with_longest_ranges(&self) -> impl Iterator<Item = u64> + '_ {
         let class = self.by_longest.last().map_or(0, |&(class, _)| class);
         self.by_longest.range((class, 0)..).map(|&(_, start)| start)
     }
 
-    /// How many block groups have exactly these flags.
+    /// Returns the number of block groups with exactly these flags.
     pub(super) fn count(&self, flags: BlockGroupFlags) -> usize {
         self.flags.get(&flags.bits()).copied().unwrap_or(0)
     }
 
-    /// The profile for new allocations: of those that there are, the one of most redundancy that so
-    /// many devices can hold; single where there is none.
+    /// Returns the profile for new allocations: the most redundant one in use that `devices`
+    /// devices can hold; single if there is none.
     pub(super) fn profile(&self, devices: usize) -> BlockGroupFlags {
         use RaidProfile::*;
         let there = self.flags.keys().fold(0, |all, flags| all | flags);
@@ -107,7 +115,8 @@ impl SpaceInfo {
     }
 }
 
-/// The fewest devices that a chunk may have (`devs_min` of `btrfs_raid_array`, `fs/btrfs/volumes.c`).
+/// Returns the smallest number of devices of a chunk (`devs_min` of `btrfs_raid_array`,
+/// `fs/btrfs/volumes.c`).
 fn devices_min(profile: RaidProfile) -> usize {
     match profile {
         RaidProfile::Single | RaidProfile::Dup | RaidProfile::Raid0 => 1,
@@ -127,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn the_profile_is_the_best_that_the_devices_can_hold() {
+    fn profile_is_the_most_redundant_that_fits_the_devices() {
         let mut info = SpaceInfo::default();
         let data = BlockGroupFlags::DATA;
         assert_eq!(info.profile(1), BlockGroupFlags::empty());
@@ -146,22 +155,22 @@ mod tests {
     }
 
     #[test]
-    fn room_is_looked_for_where_it_may_be() {
+    fn search_skips_groups_that_are_too_small() {
         let mut info = SpaceInfo::default();
         for (start, free) in [(0, 900), (1000, 40), (2000, 0), (3000, 70)] {
             info.add(&group(start, BlockGroupFlags::DATA, free));
         }
-        assert_eq!(info.with_room(1).collect::<Vec<_>>(), [1000, 3000, 0]);
-        assert_eq!(info.with_room(100).collect::<Vec<_>>(), [3000, 0]);
-        assert_eq!(info.with_room(128).collect::<Vec<_>>(), [0]);
-        assert_eq!(info.with_most_room().collect::<Vec<_>>(), [0]);
+        assert_eq!(info.with_space_for(1).collect::<Vec<_>>(), [1000, 3000, 0]);
+        assert_eq!(info.with_space_for(100).collect::<Vec<_>>(), [3000, 0]);
+        assert_eq!(info.with_space_for(128).collect::<Vec<_>>(), [0]);
+        assert_eq!(info.with_longest_ranges().collect::<Vec<_>>(), [0]);
         assert_eq!(info.available, 1010);
 
         let mut full = group(0, BlockGroupFlags::DATA, 900);
         let before = full.footprint();
         full.read_only = true;
         info.change(0, &before, &full.footprint());
-        assert_eq!(info.with_most_room().collect::<Vec<_>>(), [3000]);
+        assert_eq!(info.with_longest_ranges().collect::<Vec<_>>(), [3000]);
         assert_eq!((info.available, info.totals.free), (110, 1010));
     }
 }

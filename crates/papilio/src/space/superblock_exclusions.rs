@@ -1,12 +1,13 @@
-//! The logical addresses under which superblock copies lie.
+//! Logical addresses that map to superblock copies.
 //!
-//! Owns [`superblock_exclusions`]. A chunk may cover the place of a superblock copy on a device; what
-//! lies there must never be given out. Neither the extent tree nor the free-space tree knows: the
-//! free-space tree calls such ranges free, and kernel and btrfs-progs leave them out whenever they
-//! load it or the extent tree (`btrfs_add_new_free_space`, `exclude_super_stripes`).
+//! Owns [`superblock_exclusions`]. A chunk may cover a superblock copy on a device, whose location
+//! must never be allocated. Neither the extent tree nor the free-space tree knows of it. The
+//! free-space tree calls such ranges free; kernel and btrfs-progs exclude them whenever they load
+//! it or the extent tree (`btrfs_add_new_free_space`, `exclude_super_stripes`).
 //!
-//! Takes no lock. Kernel counterparts: `exclude_super_stripes`, `btrfs_rmap_block`
-//! (`fs/btrfs/block-group.c`).
+//! **Locks**: none.
+//!
+//! Kernel counterparts: `exclude_super_stripes`, `btrfs_rmap_block` (`fs/btrfs/block-group.c`).
 
 use crate::volume::Chunk;
 use papilio_format::LogicalAddress;
@@ -14,9 +15,11 @@ use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, superblock_offset};
 use std::ops::Range;
 
-/// The ranges of `chunk` that must not be given out, ascending and apart: the whole stripe elements
-/// that hold a superblock copy on any of the chunk's devices; the whole row with parity, as it could
-/// not be computed over what is no part of the chunk; and logical addresses below 64 KiB.
+/// Returns the ranges of `chunk` that must not be allocated, in ascending order, disjoint and not
+/// adjacent:
+/// - the whole stripe elements that hold a superblock copy on any of the chunk's devices;
+/// - with parity the whole row, because parity cannot cover bytes outside the chunk;
+/// - logical addresses below 64 KiB.
 pub(crate) fn superblock_exclusions(chunk: &Chunk) -> Vec<Range<LogicalAddress>> {
     let mut ranges = Vec::new();
     let first = superblock_offset(0).0;
@@ -30,7 +33,7 @@ pub(crate) fn superblock_exclusions(chunk: &Chunk) -> Vec<Range<LogicalAddress>>
     merge(ranges)
 }
 
-/// What is excluded where physical byte `place` lies in stripe number `stripe`.
+/// Returns the excluded range if physical byte `place` lies in stripe number `stripe`.
 fn excluded_by(chunk: &Chunk, stripe: usize, place: u64) -> Option<Range<LogicalAddress>> {
     let profile = chunk.profile();
     let stripes = chunk.stripes().len();
@@ -40,7 +43,7 @@ fn excluded_by(chunk: &Chunk, stripe: usize, place: u64) -> Option<Range<Logical
         return None;
     }
     let (row, within) = (from_start / STRIPE_LENGTH, from_start % STRIPE_LENGTH);
-    // The element's number if counted through the logical address space, and elements to exclude.
+    // The element's number in logical order, and the number of elements to exclude.
     let (element, count) = match profile {
         RaidProfile::Raid5 | RaidProfile::Raid6 => (row * columns, columns),
         RaidProfile::Raid0 => (row * columns + stripe as u64, 1),
@@ -51,13 +54,13 @@ fn excluded_by(chunk: &Chunk, stripe: usize, place: u64) -> Option<Range<Logical
         | RaidProfile::Raid1c3
         | RaidProfile::Raid1c4 => (row, 1),
     };
-    // A copy that is not at the start of an element reaches no further than the next one.
+    // A copy that does not start an element extends at most into the next one.
     let start = chunk.start().0 + element * STRIPE_LENGTH + within;
     let end = (start + count * STRIPE_LENGTH).min(chunk.end().0);
     (start < end).then_some(LogicalAddress(start)..LogicalAddress(end))
 }
 
-/// Sorts, and joins what overlaps or touches.
+/// Sorts ranges and merges those that overlap or touch.
 fn merge(mut ranges: Vec<Range<LogicalAddress>>) -> Vec<Range<LogicalAddress>> {
     ranges.sort_unstable_by_key(|range| (range.start, range.end));
     ranges.dedup_by(|later, earlier| {
@@ -102,7 +105,7 @@ mod tests {
         Chunk::new(LogicalAddress(START), &item).unwrap()
     }
 
-    /// The excluded ranges, in elements from the chunk's start.
+    /// Returns the excluded ranges, in elements from the chunk's start.
     fn elements(chunk: &Chunk) -> Vec<(u64, u64)> {
         superblock_exclusions(chunk)
             .into_iter()
@@ -115,15 +118,15 @@ mod tests {
     }
 
     #[test]
-    fn chunks_apart_from_superblocks_exclude_nothing() {
+    fn chunks_without_superblocks_exclude_nothing() {
         assert!(elements(&chunk(RaidProfile::Single, &[65 * MIB], 100 * MIB)).is_empty());
-        // The one that ends where the copy starts, and the one that starts behind it.
+        // A chunk that ends where the copy starts, and one that starts after it.
         assert!(elements(&chunk(RaidProfile::Single, &[32 * MIB], 32 * MIB)).is_empty());
         assert!(elements(&chunk(RaidProfile::Single, &[64 * MIB + STRIPE_LENGTH], 32 * MIB)).is_empty());
     }
 
     #[test]
-    fn each_profile_finds_its_elements() {
+    fn each_profile_excludes_its_elements() {
         // The second copy, at 64 MiB, is in row 16 of a stripe that starts at 63 MiB.
         let at = 63 * MIB;
         let away = 100 * MIB;
@@ -143,8 +146,8 @@ mod tests {
     }
 
     #[test]
-    fn all_copies_count_and_so_does_the_start_of_the_address_space() {
-        // As mkfs made them once: from the very start.
+    fn all_copies_and_the_start_of_the_address_space_are_excluded() {
+        // From offset 0, as old mkfs versions made them.
         let item = |start: u64| {
             let mut item = ChunkItem {
                 length: 128 * MIB,
@@ -175,9 +178,10 @@ mod tests {
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(256))]
-        /// Against the mapping: no byte outside of the ranges has a copy, or parity, on a superblock.
+        /// Checks with the mapping that no byte outside the ranges has a copy, or parity, on a
+        /// superblock.
         #[test]
-        fn nothing_outside_maps_to_a_superblock(
+        fn no_address_outside_maps_to_a_superblock(
             profile in prop::sample::select(RaidProfile::ALL.to_vec()),
             extra in 0usize..3,
             offsets in prop::collection::vec(0u64..80 * 256, 9),

@@ -1,4 +1,4 @@
-//! [`Space`] against a plain array of sectors, and the promises that it keeps.
+//! [`Space`] compared with a plain array of sectors, and its reservations.
 
 use super::*;
 use crate::Error;
@@ -34,7 +34,7 @@ fn range(start: u64, length: u64) -> LogicalRange {
     LogicalRange { start: LogicalAddress(start), length }
 }
 
-/// Adds a block group that is all free.
+/// Adds an entirely free block group.
 fn add(space: &Space, start: u64, length: u64, flags: BlockGroupFlags) {
     let new = NewBlockGroup { range: range(start, length), flags, used: 0 };
     space.add_block_group(&new, Some(start..start + length), &[]);
@@ -81,7 +81,7 @@ fn any_step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a step does, done to an array of sectors.
+/// The effect of the steps on an array of sectors.
 struct Model {
     space: Arc<Space>,
     mixed: bool,
@@ -93,7 +93,8 @@ struct Model {
     tree: BTreeSet<u64>,
 }
 
-/// Data in sectors 0 to 80, metadata in 80 to 144; or both in both. 160 are asked for.
+/// Data in sectors 0 to 80, metadata in 80 to 144, or both kinds in both. Steps use sectors up to
+/// 160.
 const GROUPS: [(u64, u64); 2] = [(0, 80), (80, 64)];
 
 impl Model {
@@ -126,7 +127,7 @@ impl Model {
         part.fill(to);
     }
 
-    /// The sectors that an allocation of a kind may take.
+    /// Returns the sectors from which a kind may be allocated.
     fn groups(&self, data: bool) -> &'static [(u64, u64)] {
         if self.mixed {
             &GROUPS
@@ -146,7 +147,7 @@ impl Model {
         self.groups(data).iter().map(longest).max().unwrap_or(0)
     }
 
-    /// Whether a whole aligned node is free somewhere.
+    /// Returns whether a whole aligned node is free somewhere.
     fn node_free(&self) -> bool {
         let node = (NODE / SECTOR) as usize;
         let free = |at: usize| self.sectors[at..at + node].iter().all(|&sector| sector == Sector::Free);
@@ -227,7 +228,7 @@ impl Model {
         self.sectors.iter_mut().filter(|sector| **sector == from).for_each(|sector| *sector = to);
     }
 
-    /// Plays what changed onto the tree's sectors; they must then be what has no extent item.
+    /// Applies the changes to the tree's sectors, which must then be those without an extent item.
     fn update(&mut self) {
         for update in self.space.dirty_groups() {
             let sectors = |set: &RangeSet| -> Vec<u64> {
@@ -275,7 +276,7 @@ impl Model {
 
 proptest! {
     #[test]
-    fn every_byte_is_in_one_state(mixed: bool, steps in prop::collection::vec(any_step(), 1..150)) {
+    fn every_byte_is_in_exactly_one_state(mixed: bool, steps in prop::collection::vec(any_step(), 1..150)) {
         let mut model = Model::new(mixed);
         for step in steps {
             model.step(step);
@@ -285,7 +286,7 @@ proptest! {
     }
 
     #[test]
-    fn what_is_promised_is_there(
+    fn reserved_bytes_can_be_allocated(
         asked in prop::collection::vec((1..12u64, any::<bool>(), 0..3u8), 1..60),
         reserve in 0..8u64,
         unallocated in 0..8u64,
@@ -304,7 +305,7 @@ proptest! {
             prop_assert_eq!(result.is_ok(), fits);
             let Ok(mut reservation) = result else { prop_assert!(is_full(result)); continue };
             if what == 0 {
-                // All that was promised is allocated, chunks are made where it needs them.
+                // Allocate everything reserved, creating chunks as needed.
                 for _ in 0..nodes {
                     if is_full(space.allocate(SpaceKind::Metadata, NODE, NODE)) {
                         prop_assert!(next_chunk < unallocated);
@@ -335,7 +336,7 @@ proptest! {
 }
 
 #[test]
-fn runs_follow_one_another() {
+fn allocations_of_a_kind_are_contiguous() {
     let space = space(false);
     add(&space, 0, 8 << 20, BlockGroupFlags::DATA);
     add(&space, 16 << 20, 8 << 20, BlockGroupFlags::METADATA);
@@ -348,13 +349,13 @@ fn runs_follow_one_another() {
         (data, node) = (data + length, node + NODE);
     }
     assert_eq!(space.allocate(SpaceKind::System, NODE, NODE).unwrap(), range(32 << 20, NODE));
-    // A hole of the right size is not taken while there is a longer run to go on in.
+    // A hole of the right size is not used while a longer run continues at the cursor.
     space.release(range(0, 2 * SECTOR));
     assert_eq!(space.allocate(SpaceKind::Data, SECTOR, 2 * SECTOR).unwrap().start.0, data);
 }
 
 #[test]
-fn fuller_groups_are_filled_first() {
+fn fuller_groups_are_used_first() {
     let space = space(false);
     add(&space, 0, 64 << 20, BlockGroupFlags::DATA);
     add(&space, 64 << 20, 8 << 20, BlockGroupFlags::DATA);
@@ -363,7 +364,7 @@ fn fuller_groups_are_filled_first() {
 }
 
 #[test]
-fn read_only_groups_serve_nobody_and_can_be_removed() {
+fn read_only_groups_are_not_used_and_can_be_removed() {
     let space = space(false);
     let (first, second) = (LogicalAddress(0), LogicalAddress(1 << 20));
     add(&space, first.0, 1 << 20, BlockGroupFlags::DATA);
@@ -371,12 +372,12 @@ fn read_only_groups_serve_nobody_and_can_be_removed() {
     let promise = space.reserve_data(1 << 20).unwrap();
     assert!(is_full(space.reserve_data((1 << 20) + 1)));
     assert!(space.mark_empty_read_only(first));
-    assert!(!space.mark_empty_read_only(second), "it would break the promise");
+    assert!(!space.mark_empty_read_only(second), "the reservation would no longer fit");
     assert!(is_full(space.reserve_data(1)));
     assert_eq!(space.allocate(SpaceKind::Data, 1 << 20, 1 << 20).unwrap().start, second);
     assert!(is_full(space.allocate(SpaceKind::Data, SECTOR, SECTOR)));
     drop(promise);
-    assert!(space.empty_groups().is_empty(), "one is read-only already, the other in use");
+    assert!(space.empty_groups().is_empty(), "one is already read-only, the other in use");
     space.remove_block_group(first);
     assert_eq!(space.totals(SpaceKind::Data).total, 1 << 20);
     assert!(space.block_group_of(first).is_none());
@@ -384,7 +385,7 @@ fn read_only_groups_serve_nobody_and_can_be_removed() {
 }
 
 #[test]
-fn lesser_profiles_serve_only_alone() {
+fn lesser_profiles_serve_only_without_a_redundant_one() {
     let space = space(false);
     let metadata = BlockGroupFlags::METADATA;
     add(&space, 0, 1 << 20, metadata);
@@ -419,6 +420,6 @@ fn damage_is_an_error() {
         assert!(matches!(space.claim(wrong), Err(Error::Item { .. })) || wrong == range(8 * SECTOR, SECTOR));
     }
     space.extent_removed(range(0, 2 * SECTOR)).unwrap();
-    assert!(space.extent_removed(range(SECTOR, 2 * SECTOR)).is_err(), "a part was removed before");
+    assert!(space.extent_removed(range(SECTOR, 2 * SECTOR)).is_err(), "a part has already been removed");
     assert_eq!(space.bytes_used(), 2 * SECTOR);
 }

@@ -1,14 +1,17 @@
 //! The chunk map: which chunk covers a logical address.
 //!
 //! Owns [`Chunk`], the in-memory form of a chunk item, and [`ChunkMap`], an immutable snapshot of
-//! all chunks that are known. A larger map is a new snapshot, so readers never wait.
+//! all known chunks. Adding chunks creates a new snapshot, so readers never wait.
 //!
-//! Invariants: chunks ascend and do not overlap; the arithmetic of every chunk (its end, and the
-//! last physical byte of every stripe) fits 64 bits, so that mapping an address inside a chunk
-//! cannot overflow; a RAID6 chunk has at most 255 data stripes, as many as GF(2^8) can tell apart.
+//! **Invariants**
+//! - Chunks are in ascending order and do not overlap.
+//! - A chunk's end and the last physical byte of each stripe fit in 64 bits, so mapping an address
+//!   inside a chunk cannot overflow.
+//! - A RAID6 chunk has at most 255 data stripes, the number that GF(2^8) can distinguish.
 //!
-//! Takes no lock. Kernel counterpart: `struct btrfs_chunk_map` and `fs_info->mapping_tree`
-//! (`fs/btrfs/volumes.c`).
+//! **Locks**: none.
+//!
+//! Kernel counterpart: `struct btrfs_chunk_map` and `fs_info->mapping_tree` (`fs/btrfs/volumes.c`).
 
 use crate::{Error, Result};
 use papilio_format::items::block_group::BlockGroupFlags;
@@ -16,10 +19,10 @@ use papilio_format::items::chunk::{ChunkItem, RaidProfile, STRIPE_LENGTH, Stripe
 use papilio_format::{Corrupt, Key, LogicalAddress, objectid};
 use std::sync::Arc;
 
-/// As many data stripes as the powers of the generator of GF(2^8) can tell apart.
+/// The number of data stripes that the powers of the generator of GF(2^8) can distinguish.
 const RAID6_DATA_STRIPES_MAX: usize = 255;
 
-/// One chunk: a range of logical addresses and the stripes behind it.
+/// One chunk: a range of logical addresses and the stripes that store it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Chunk {
     start: LogicalAddress,
@@ -30,29 +33,29 @@ pub(crate) struct Chunk {
 }
 
 impl Chunk {
-    /// Takes over an item that [`ChunkItem::validate`] accepted.
+    /// Converts an item that [`ChunkItem::validate`] accepted.
     ///
     /// # Errors
-    /// What the map relies on and the item breaks.
+    /// Fails if the item violates an invariant of the map.
     pub(crate) fn new(start: LogicalAddress, item: &ChunkItem) -> Result<Self, Corrupt> {
         let bad = |field, value, why| Err(Corrupt::field("chunk", field, value, why));
         let profile = item.profile()?;
         let stripes = item.stripes.len();
         if !profile.accepts_stripes(stripes) {
-            return bad("num_stripes", stripes as u64, "not what its profile allows");
+            return bad("num_stripes", stripes as u64, "not a number that its profile allows");
         }
         if profile == RaidProfile::Raid6 && profile.data_stripes(stripes) > RAID6_DATA_STRIPES_MAX {
-            return bad("num_stripes", stripes as u64, "more than the 257 that RAID6 can have");
+            return bad("num_stripes", stripes as u64, "more than the 257 that RAID6 allows");
         }
         if item.length == 0 || start.checked_add(item.length).is_none() {
-            return bad("length", item.length, "empty, or reaches past the address space");
+            return bad("length", item.length, "zero, or extends past the address space");
         }
         let data_stripes = profile.data_stripes(stripes) as u64;
-        // One element more than the length says: the last row is read whole by a rebuild.
+        // Allow one element more than the length: a rebuild reads the whole last row.
         let stripe_bytes = (item.length / data_stripes).checked_add(2 * STRIPE_LENGTH);
         for stripe in &item.stripes {
             if stripe_bytes.and_then(|bytes| stripe.offset.checked_add(bytes)).is_none() {
-                return bad("stripe offset", stripe.offset.0, "reaches past the address space");
+                return bad("stripe offset", stripe.offset.0, "extends past the address space");
             }
         }
         Ok(Self {
@@ -64,50 +67,50 @@ impl Chunk {
         })
     }
 
-    /// The first logical address.
+    /// Returns the first logical address.
     #[inline]
     pub(crate) fn start(&self) -> LogicalAddress {
         self.start
     }
 
-    /// Bytes of logical address space.
+    /// Returns the length in bytes of logical address space.
     #[inline]
     pub(crate) fn length(&self) -> u64 {
         self.length
     }
 
-    /// The first logical address behind the chunk.
+    /// Returns the first logical address after the chunk.
     #[inline]
     pub(crate) fn end(&self) -> LogicalAddress {
         LogicalAddress(self.start.0 + self.length)
     }
 
-    /// What it holds and how.
+    /// Returns the flags: type of contents and profile.
     pub(crate) fn flags(&self) -> BlockGroupFlags {
         self.flags
     }
 
-    /// How it is spread.
+    /// Returns the RAID profile.
     #[inline]
     pub(crate) fn profile(&self) -> RaidProfile {
         self.profile
     }
 
-    /// The stripes, in the order that the profile gives a meaning.
+    /// Returns the stripes; the profile defines the meaning of their order.
     #[inline]
     pub(crate) fn stripes(&self) -> &[Stripe] {
         &self.stripes
     }
 }
 
-/// An immutable snapshot of the chunks that are known, ascending by address.
+/// An immutable snapshot of the known chunks, in ascending order of address.
 #[derive(Debug, Default)]
 pub(crate) struct ChunkMap {
     chunks: Vec<Arc<Chunk>>,
 }
 
 impl ChunkMap {
-    /// The chunk that covers `logical`.
+    /// Returns the chunk that covers `logical`.
     #[inline]
     pub(crate) fn find(&self, logical: LogicalAddress) -> Option<&Arc<Chunk>> {
         let after = self.chunks.partition_point(|chunk| chunk.start <= logical);
@@ -115,30 +118,30 @@ impl ChunkMap {
         (logical < chunk.end()).then_some(chunk)
     }
 
-    /// The chunk that covers `logical`, or the error that says that none does.
+    /// Returns the chunk that covers `logical`, or [`Error::Unmapped`].
     #[inline]
     pub(crate) fn require(&self, logical: LogicalAddress, length: u64) -> Result<&Arc<Chunk>> {
         self.find(logical).ok_or(Error::Unmapped { logical, length })
     }
 
-    /// All chunks, ascending.
+    /// Iterates over all chunks in ascending order.
     pub(crate) fn iter(&self) -> impl ExactSizeIterator<Item = &Arc<Chunk>> {
         self.chunks.iter()
     }
 
-    /// This map with further chunks. A chunk that is there already may come again as long as it
-    /// says the same: the system chunks stand both in the superblock and in the chunk tree.
+    /// Returns this map with additional chunks. An identical chunk may be added again, because
+    /// system chunks are stored in the superblock as well as in the chunk tree.
     ///
     /// # Errors
-    /// A chunk that breaks the map's invariants, overlaps another, or contradicts one of the same
-    /// address.
+    /// Fails on a chunk that violates the map's invariants, overlaps another, or contradicts one at
+    /// the same address.
     pub(crate) fn with(&self, items: impl IntoIterator<Item = (LogicalAddress, ChunkItem)>) -> Result<Self> {
         let mut chunks = self.chunks.clone();
         for (start, item) in items {
             let chunk = Chunk::new(start, &item).map_err(|reason| chunk_error(start, reason))?;
             chunks.push(Arc::new(chunk));
         }
-        // Stable, so that of two equal chunks the known one stays.
+        // The sort is stable, so of two equal chunks the known one stays.
         chunks.sort_by_key(|chunk| chunk.start);
         chunks.dedup_by(|later, earlier| later == earlier);
         for pair in chunks.windows(2) {
@@ -152,7 +155,7 @@ impl ChunkMap {
         Ok(Self { chunks })
     }
 
-    /// This map without the chunk that starts at `start`; `None` where there is none.
+    /// Returns this map without the chunk that starts at `start`; `None` if there is none.
     pub(crate) fn without(&self, start: LogicalAddress) -> Option<Self> {
         let at = self.chunks.binary_search_by_key(&start, |chunk| chunk.start).ok()?;
         let mut chunks = self.chunks.clone();
@@ -165,7 +168,7 @@ fn overlap(chunk: &Chunk, why: &'static str) -> Error {
     chunk_error(chunk.start, Corrupt::field("chunk", "logical", chunk.start.0, why))
 }
 
-/// An error about the chunk item at `start`.
+/// Returns an error about the chunk item at `start`.
 pub(super) fn chunk_error(start: LogicalAddress, reason: Corrupt) -> Error {
     let key = Key {
         objectid: objectid::FIRST_CHUNK_TREE,
@@ -190,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_finds_its_chunk() {
+    fn find_returns_the_covering_chunk() {
         let map = map(&[(8 << 20, 4 << 20), (1 << 20, 2 << 20), (3 << 20, 1 << 20)]).unwrap();
         let starts: Vec<_> = map.iter().map(|chunk| chunk.start().0 >> 20).collect();
         assert_eq!(starts, [1, 3, 8]);
@@ -208,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_and_contradictions_are_refused() {
+    fn overlapping_or_contradicting_chunks_are_rejected() {
         assert!(map(&[(0, 2 << 20), (1 << 20, 1 << 20)]).is_err());
         assert!(map(&[(0, 2 << 20), (0, 1 << 20)]).is_err());
         assert_eq!(map(&[(0, 2 << 20), (0, 2 << 20)]).unwrap().iter().len(), 1);
@@ -222,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn what_would_overflow_is_refused() {
+    fn chunks_that_would_overflow_are_rejected() {
         let mut item = single(1 << 20);
         item.stripes[0].offset.0 = u64::MAX - (1 << 20);
         assert!(Chunk::new(LogicalAddress(0), &item).is_err());

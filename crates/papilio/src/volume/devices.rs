@@ -1,13 +1,15 @@
-//! The device table: which device a stripe is on, and which devices are missing.
+//! The device table: the device of each stripe, and the missing devices.
 //!
-//! Owns [`DeviceTable`], an immutable snapshot like the chunk map's. Devices are known first from
-//! their own superblocks, then from the chunk tree's device items.
+//! Owns [`DeviceTable`], an immutable snapshot like the chunk map. Devices are known first from
+//! their own superblocks, then from the device items of the chunk tree.
 //!
-//! Invariants: slots ascend by devid; a slot without a device is a missing one; a stripe finds its
-//! device only where devid and device UUID both match.
+//! **Invariants**
+//! - Slots are in ascending order of devid. A slot without a device is a missing device.
+//! - A stripe matches a device only if devid and device UUID are both equal.
 //!
-//! Takes no lock. Kernel counterpart: `struct btrfs_fs_devices` and `btrfs_find_device`
-//! (`fs/btrfs/volumes.c`).
+//! **Locks**: none.
+//!
+//! Kernel counterpart: `struct btrfs_fs_devices` and `btrfs_find_device` (`fs/btrfs/volumes.c`).
 
 use papilio_device::Device;
 use papilio_format::DeviceId;
@@ -18,34 +20,34 @@ use std::sync::Arc;
 /// One device of the file system.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceSlot {
-    /// Its item: the superblock's own until the chunk tree's is known.
+    /// The device item: the superblock's copy until the chunk tree's is known.
     pub(crate) item: DeviceItem,
-    /// The device, unless it is missing.
+    /// The device; `None` if it is missing.
     pub(crate) device: Option<Arc<dyn Device>>,
-    /// Its superblock is older than the newest, so that it missed writes.
+    /// Whether its superblock is older than the newest, so that it missed writes.
     pub(crate) stale: bool,
-    /// The chunk tree has an item for it.
+    /// Whether the chunk tree has an item for it.
     pub(crate) in_chunk_tree: bool,
 }
 
 impl DeviceSlot {
-    /// Its number.
+    /// Returns the devid.
     pub(crate) fn devid(&self) -> DeviceId {
         self.item.devid
     }
 
-    /// Whether it is not there.
+    /// Returns whether the device is missing.
     pub(crate) fn is_missing(&self) -> bool {
         self.device.is_none()
     }
 
-    /// The path or description of the device, unless it is missing.
+    /// Returns the path or description of the device; `None` if it is missing.
     pub(crate) fn name(&self) -> Option<&str> {
         self.device.as_deref().map(Device::name)
     }
 }
 
-/// An immutable snapshot of the devices that are known.
+/// An immutable snapshot of the known devices.
 #[derive(Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<DeviceSlot>,
@@ -57,12 +59,12 @@ impl DeviceTable {
         Self { slots }
     }
 
-    /// All devices, ascending by devid.
+    /// Iterates over all devices in ascending order of devid.
     pub(crate) fn iter(&self) -> std::slice::Iter<'_, DeviceSlot> {
         self.slots.iter()
     }
 
-    /// The slot number and slot of a stripe's device, whether it is there or not.
+    /// Returns the slot and its number for a stripe's device, present or missing.
     #[inline]
     pub(crate) fn find(&self, stripe: &Stripe) -> Option<(usize, &DeviceSlot)> {
         let first = self.slots.partition_point(|slot| slot.item.devid < stripe.devid);
@@ -74,21 +76,21 @@ impl DeviceTable {
             .find(|(_, slot)| slot.item.uuid == stripe.device_uuid)
     }
 
-    /// The slot number and device of a stripe, unless it is missing.
+    /// Returns the device of a stripe and its slot number; `None` if it is missing.
     #[inline]
     pub(crate) fn present(&self, stripe: &Stripe) -> Option<(usize, &dyn Device)> {
         let (number, slot) = self.find(stripe)?;
         Some((number, slot.device.as_deref()?))
     }
 
-    /// The device of slot `number`.
+    /// Returns the device of slot `number`.
     #[inline]
     pub(super) fn device(&self, number: usize) -> Option<&dyn Device> {
         self.slots.get(number)?.device.as_deref()
     }
 
-    /// The table with the chunk tree's items put into it: a slot takes the place of the item's
-    /// devid and UUID, or a missing one is added.
+    /// Returns this table updated with items of the chunk tree. An item replaces that of the slot
+    /// with the same devid and UUID; otherwise it adds a missing device.
     pub(super) fn with_items(&self, items: impl IntoIterator<Item = DeviceItem>) -> Self {
         let mut slots = self.slots.clone();
         for item in items {

@@ -1,10 +1,15 @@
-//! The superblocks that name a log: those of the last commit, but for the log's root.
+//! Superblocks that name a log tree: those of the last commit with another log root.
 //!
-//! Owns [`LogSuperblocks`], each device's first copy, encoded and checked once for a commit, in which a sync of the
-//! log changes the log's root and level and the checksum. Invariants: it stands for the devices as they were when
-//! it was made (another device table makes it stale); nothing is written that would not be accepted when read.
+//! Owns [`LogSuperblocks`]: the first superblock copy of each device, encoded and checked once per
+//! commit. Each log sync changes only log root, level and checksum in it.
 //!
-//! Takes no lock; whoever syncs the log has it. Kernel counterpart: `write_all_supers` (`fs/btrfs/disk-io.c`).
+//! **Invariants**
+//! - It is valid for the device table it was made from; another table makes it stale.
+//! - Nothing is written that a reader would reject.
+//!
+//! **Locks**: none of its own; the thread that syncs the log has exclusive access.
+//!
+//! Kernel counterpart: `write_all_supers` (`fs/btrfs/disk-io.c`).
 
 use super::devices::DeviceTable;
 use super::superblocks::SuperblockWriter;
@@ -13,7 +18,7 @@ use papilio_format::superblock::{EncodedSuperblock, superblock_offset};
 use papilio_format::{DeviceId, LogicalAddress, SuperblockError};
 use std::sync::Arc;
 
-/// Superblocks that name one log after another.
+/// Superblocks that name successive logs of one commit.
 #[derive(Debug)]
 pub(crate) struct LogSuperblocks {
     devices: Arc<DeviceTable>,
@@ -21,28 +26,30 @@ pub(crate) struct LogSuperblocks {
 }
 
 impl LogSuperblocks {
-    /// Those of `writers`, which are of `devices`.
+    /// Converts `writers`, which write to `devices`.
     pub(super) fn new(devices: &Arc<DeviceTable>, writers: Vec<SuperblockWriter<'_>>) -> Self {
         let copies = writers.into_iter().map(SuperblockWriter::into_first).collect();
         Self { devices: Arc::clone(devices), copies }
     }
 
-    /// Whether they are of these devices, as they are now.
+    /// Returns whether these superblocks were made from this very device table.
     pub(super) fn are_of(&self, devices: &Arc<DeviceTable>) -> bool {
         Arc::ptr_eq(&self.devices, devices)
     }
 
-    /// Names a log, and returns when that is durable on every device. What it names must be durable before.
+    /// Writes superblocks that name this log, durably on every device. The log must already be
+    /// durable.
     ///
     /// # Errors
-    /// A root that no reader would accept, of which nothing is written; else the first device that failed, the
-    /// others were written even so.
+    /// Fails on a root that readers would reject, before writing anything. Otherwise returns the
+    /// error of the first device that fails; the other devices are written nevertheless.
     pub(super) fn write(&mut self, root: LogicalAddress, level: u8) -> Result<()> {
         let mut result = Ok(());
         for (devid, copy) in &mut self.copies {
             let slot = self.devices.iter().find(|slot| slot.devid() == *devid);
-            let device =
-                slot.and_then(|slot| slot.device.as_deref()).expect("a device that was written before");
+            let device = slot
+                .and_then(|slot| slot.device.as_deref())
+                .expect("every device in the table was present when the superblocks were made");
             let place = superblock_offset(0);
             copy.name_log(root, level).map_err(|reason: SuperblockError| Error::Superblock {
                 device: device.name().to_owned(),

@@ -1,34 +1,38 @@
-//! From a range of a chunk to places on its stripes.
+//! Mapping a range of a chunk to locations on its stripes.
 //!
-//! Owns the arithmetic of all profiles: [`Elements`] cuts a range where it goes to another stripe,
-//! [`Chunk::direct`] says where a copy of a piece lies, [`Chunk::column_place`] where any column of
-//! a row of parity lies. It allocates nothing.
+//! Owns the arithmetic of all profiles. [`Elements`] splits a range at element boundaries,
+//! [`Chunk::direct`] locates a copy of a piece, and [`Chunk::column_place`] locates any column of a
+//! parity row. Nothing here allocates.
 //!
-//! Terms: a *stripe* is a chunk's extent on one device; an *element* is 64 KiB of it; a *row* is the
-//! elements of the same number on all stripes; a *column* is the role of an element in its row:
-//! data 0, 1, ..., then P, then Q. RAID5 and RAID6 turn the columns by one stripe each row.
+//! Terms:
+//! - a *stripe* is a chunk's extent on one device;
+//! - an *element* is 64 KiB of a stripe;
+//! - a *row* is the elements with the same number on all stripes;
+//! - a *column* is the role of an element in its row: data 0, 1, ..., then P, then Q. RAID5 and
+//!   RAID6 rotate the columns by one stripe per row.
 //!
-//! Takes no lock. Kernel counterpart: `btrfs_map_block` and the `map_blocks_*` functions
-//! (`fs/btrfs/volumes.c`).
+//! **Locks**: none.
+//!
+//! Kernel counterpart: `btrfs_map_block` and the `map_blocks_*` functions (`fs/btrfs/volumes.c`).
 
 use super::chunk_map::Chunk;
 use papilio_format::items::chunk::{RaidProfile, STRIPE_LENGTH};
 use papilio_format::{LogicalAddress, PhysicalAddress};
 
-/// A piece of a range that lies in one piece on each of its copies.
+/// A part of a range that is contiguous in each of its copies.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Element {
-    /// The data column: 0 where every stripe holds the same.
+    /// The data column; 0 if all stripes hold the same data.
     pub(crate) column: usize,
-    /// The row: 0 where every stripe holds the same.
+    /// The row; 0 if all stripes hold the same data.
     pub(crate) row: u64,
-    /// Bytes from the start of the row's element.
+    /// Byte offset from the start of the row's element.
     pub(crate) within: u64,
-    /// Bytes of the piece.
+    /// Length in bytes.
     pub(crate) length: usize,
 }
 
-/// The elements of a range, in order.
+/// Iterator over the elements of a range, in order.
 #[derive(Clone, Debug)]
 pub(crate) struct Elements<'a> {
     chunk: &'a Chunk,
@@ -52,10 +56,10 @@ impl Iterator for Elements<'_> {
 }
 
 impl Chunk {
-    /// The elements of `length` bytes from `logical`.
+    /// Splits `length` bytes from `logical` into elements.
     ///
     /// # Panics
-    /// Where the range does not lie within the chunk.
+    /// If the range does not lie within the chunk.
     pub(crate) fn elements(&self, logical: LogicalAddress, length: usize) -> Elements<'_> {
         let offset = logical.checked_since(self.start()).expect("the chunk covers the address");
         assert!(
@@ -65,8 +69,10 @@ impl Chunk {
         Elements { chunk: self, offset, remaining: length }
     }
 
-    /// Ways to read an address: copies, or for parity 1 and what `btrfs_num_copies` counts as
-    /// further ones: rebuilt by P, rebuilt by Q, and for each other data stripe one on the
+    /// Returns the number of ways to read an address.
+    ///
+    /// Without parity that is the number of copies. With parity it follows `btrfs_num_copies`: one
+    /// direct read, one rebuild from P, one from Q, and one for each other data stripe on the
     /// assumption that it is bad too.
     pub(crate) fn copies(&self) -> usize {
         match self.profile() {
@@ -76,17 +82,17 @@ impl Chunk {
         }
     }
 
-    /// Columns that hold data in each row.
+    /// Returns the number of data columns in each row.
     #[inline]
     pub(crate) fn data_columns(&self) -> usize {
         self.profile().data_stripes(self.stripes().len())
     }
 
-    /// Where copy `copy` of an element lies: a stripe's number and the place on its device. `None`
-    /// for a copy that only a rebuild gives.
+    /// Returns the stripe number and device offset of copy `copy` of an element; `None` for a copy
+    /// that needs a rebuild.
     ///
     /// # Panics
-    /// With a copy that the chunk does not have.
+    /// If the chunk does not have that copy.
     #[inline]
     pub(crate) fn direct(&self, element: &Element, copy: usize) -> Option<(usize, PhysicalAddress)> {
         assert!(copy < self.copies(), "the chunk has that copy");
@@ -102,8 +108,8 @@ impl Chunk {
         Some((stripe, self.physical(stripe, element)))
     }
 
-    /// Where in the row of `element` the same bytes of column `column` lie; data columns come
-    /// first, then P, then Q. Only parity turns the columns.
+    /// Returns the location of column `column` in the row of `element`, for the same bytes. Data
+    /// columns come first, then P, then Q. Only parity rotates the columns.
     #[inline]
     pub(crate) fn column_place(&self, element: &Element, column: usize) -> (usize, PhysicalAddress) {
         debug_assert!(self.profile().parity() > 0);
@@ -113,22 +119,22 @@ impl Chunk {
         (stripe, self.physical(stripe, element))
     }
 
-    /// The element of the byte `offset` bytes into the chunk, at most `limit` bytes of it.
+    /// Returns the element that contains the byte at `offset` in the chunk, cut to `limit` bytes.
     #[inline]
     fn element(&self, offset: u64, limit: usize) -> Element {
         let columns = self.data_columns() as u64;
         if columns == 1 && self.profile().parity() == 0 {
-            // One column that never turns is contiguous on its device.
+            // A single column that never rotates is contiguous on its device.
             return Element { column: 0, row: 0, within: offset, length: limit };
         }
         let number = offset / STRIPE_LENGTH;
         let within = offset % STRIPE_LENGTH;
-        // At most 64 KiB, so that it fits any usize.
+        // At most 64 KiB, so it fits any usize.
         let length = limit.min((STRIPE_LENGTH - within) as usize);
         Element { column: (number % columns) as usize, row: number / columns, within, length }
     }
 
-    /// Cannot overflow for an element of this chunk: [`Chunk::new`] saw to it.
+    /// Cannot overflow for an element of this chunk, as [`Chunk::new`] checked.
     #[inline]
     fn physical(&self, stripe: usize, element: &Element) -> PhysicalAddress {
         let start = self.stripes()[stripe].offset;
@@ -143,8 +149,8 @@ mod tests {
 
     const ELEMENT: u64 = STRIPE_LENGTH;
 
-    /// Of the element `number` of a chunk (stripe `n` of which starts at `n` GiB): for each copy the
-    /// stripe and the row it is on.
+    /// Returns stripe and row of each copy of element `number` of a chunk. Stripe `n` starts at `n`
+    /// GiB.
     fn places(profile: RaidProfile, stripes: usize, number: u64) -> Vec<(usize, u64)> {
         let chunk = chunk(profile, stripes);
         let start = LogicalAddress(CHUNK_START.0 + number * ELEMENT);
@@ -154,7 +160,7 @@ mod tests {
         (0..chunk.copies())
             .filter_map(|copy| chunk.direct(&element, copy))
             .map(|(stripe, physical)| {
-                assert_eq!(physical.0 >> 30, stripe as u64 + 1, "the place is on its stripe");
+                assert_eq!(physical.0 >> 30, stripe as u64 + 1, "the location is on its stripe");
                 (stripe, (physical.0 - ((stripe as u64 + 1) << 30)) / ELEMENT)
             })
             .collect()
@@ -168,7 +174,7 @@ mod tests {
         Chunk::new(CHUNK_START, &item).unwrap()
     }
 
-    /// Where P (and Q) of each row are.
+    /// Returns the stripes of P (and Q) in a row.
     fn parity_stripes(profile: RaidProfile, stripes: usize, row: u64) -> Vec<usize> {
         let chunk = chunk(profile, stripes);
         let columns = chunk.data_columns();
@@ -187,25 +193,25 @@ mod tests {
         ] {
             let expected: Vec<_> = (0..stripes).map(|stripe| (stripe, 7)).collect();
             assert_eq!(places(profile, stripes, 7), expected, "{profile}");
-            // No matter how long, it is one piece.
+            // It is one piece whatever its length.
             let chunk = chunk(profile, stripes);
             assert_eq!(chunk.elements(CHUNK_START, 12 * ELEMENT as usize).count(), 1, "{profile}");
         }
     }
 
     #[test]
-    fn raid0_goes_around() {
+    fn raid0_cycles_through_stripes() {
         let table: Vec<_> = (0..7).map(|number| places(RaidProfile::Raid0, 3, number)).collect();
         let expected = [(0, 0), (1, 0), (2, 0), (0, 1), (1, 1), (2, 1), (0, 2)];
         assert_eq!(table, expected.map(|place| vec![place]));
-        // On one device nothing is striped.
+        // Nothing is striped on one device.
         assert_eq!(places(RaidProfile::Raid0, 1, 5), [(0, 5)]);
         let chunk = chunk(RaidProfile::Raid0, 1);
         assert_eq!(chunk.elements(CHUNK_START, 3 * ELEMENT as usize).count(), 1);
     }
 
     #[test]
-    fn raid10_goes_around_pairs() {
+    fn raid10_cycles_through_pairs() {
         let table: Vec<_> = (0..4).map(|number| places(RaidProfile::Raid10, 4, number)).collect();
         let expected = [[(0, 0), (1, 0)], [(2, 0), (3, 0)], [(0, 1), (1, 1)], [(2, 1), (3, 1)]];
         assert_eq!(table, expected);
@@ -213,20 +219,20 @@ mod tests {
     }
 
     #[test]
-    fn raid5_turns_by_one_stripe_each_row() {
+    fn raid5_rotates_by_one_stripe_per_row() {
         // Rows of three stripes: D0 D1 P, then P D0 D1, then D1 P D0, and again.
         let table: Vec<_> = (0..8).map(|number| places(RaidProfile::Raid5, 3, number)).collect();
         let expected = [(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (0, 2), (0, 3), (1, 3)];
         assert_eq!(table, expected.map(|place| vec![place]));
         let parity: Vec<_> = (0..4).map(|row| parity_stripes(RaidProfile::Raid5, 3, row)).collect();
         assert_eq!(parity, [[2], [0], [1], [2]]);
-        // With two stripes the parity is a copy, and still turns.
+        // With two stripes the parity is a copy, and still rotates.
         assert_eq!(places(RaidProfile::Raid5, 2, 0), [(0, 0)]);
         assert_eq!(places(RaidProfile::Raid5, 2, 1), [(1, 1)]);
     }
 
     #[test]
-    fn raid6_turns_by_one_stripe_each_row() {
+    fn raid6_rotates_by_one_stripe_per_row() {
         // Rows of four stripes: D0 D1 P Q, Q D0 D1 P, P Q D0 D1, D1 P Q D0.
         let table: Vec<_> = (0..8).map(|number| places(RaidProfile::Raid6, 4, number)).collect();
         let expected = [(0, 0), (1, 0), (1, 1), (2, 1), (2, 2), (3, 2), (3, 3), (0, 3)];
@@ -236,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn ways_to_read() {
+    fn copies_counts_ways_to_read() {
         let copies = |profile, stripes| chunk(profile, stripes).copies();
         assert_eq!(copies(RaidProfile::Single, 1), 1);
         assert_eq!(copies(RaidProfile::Raid0, 4), 1);
@@ -249,7 +255,7 @@ mod tests {
     }
 
     #[test]
-    fn a_range_is_cut_at_element_borders() {
+    fn ranges_are_split_at_element_boundaries() {
         let chunk = chunk(RaidProfile::Raid0, 2);
         let start = LogicalAddress(CHUNK_START.0 + ELEMENT - 4096);
         let pieces: Vec<_> = chunk.elements(start, (ELEMENT + 8192) as usize).collect();
@@ -264,7 +270,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "the chunk covers the range")]
-    fn a_range_past_the_chunk_is_a_broken_promise() {
+    fn a_range_past_the_chunk_panics() {
         let chunk = chunk(RaidProfile::Single, 1);
         let _ = chunk.elements(LogicalAddress(chunk.end().0 - 1), 2);
     }

@@ -1,11 +1,15 @@
-//! Volumes: logical addresses to places on devices, whatever the profile.
+//! Volumes: mapping logical addresses to device offsets, for all profiles.
 //!
-//! [`chunk_map`] knows which chunk covers an address, [`mapping`] where in the chunk's stripes a
-//! range lies, [`devices`] which device a stripe is on, [`parity`] and [`rebuild`] how RAID5 and
-//! RAID6 get back what is lost. [`superblocks`] brings the devices together, [`log_superblocks`] are those that name
-//! a log; [`volume`] holds all of it, [`read`] reads, [`write`] and [`write_rows`] write.
+//! - [`chunk_map`]: the chunk that covers an address; [`mapping`]: locations in its stripes;
+//!   [`devices`]: the device of a stripe;
+//! - [`parity`], [`rebuild`]: recovery of lost columns of RAID5 and RAID6;
+//! - [`superblocks`]: assembling the devices of a file system; [`log_superblocks`]: superblocks
+//!   that name a log tree;
+//! - [`volume`]: the state of a volume; [`read`]: reading; [`write`], [`write_rows`]: writing;
+//!   [`device_writes`]: the batch of writes to devices that both share.
 
 pub(crate) mod chunk_map;
+mod device_writes;
 pub(crate) mod devices;
 mod log_superblocks;
 mod mapping;
@@ -28,5 +32,4 @@ pub(crate) use devices::DeviceSlot;
 pub(crate) use log_superblocks::LogSuperblocks;
 pub(crate) use read::LogicalRead;
 pub(crate) use volume::Volume;
-#[allow(unused_imports)] // Callers land next.
 pub(crate) use write::LogicalWrite;

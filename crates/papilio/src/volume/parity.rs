@@ -1,18 +1,20 @@
 //! The parity of RAID5 and RAID6: XOR, and P and Q over GF(2^8).
 //!
 //! Owns the field arithmetic (polynomial 0x11d, generator 2) and [`Syndrome`], which adds up a row
-//! column by column and then solves for one or two lost columns. With data columns D0, D1, ... is
-//! P = D0 + D1 + ... and Q = D0 + 2 D1 + 4 D2 + ..., where + is XOR.
+//! column by column and then solves for one or two lost columns. For data columns D0, D1, ... P =
+//! D0 + D1 + ... and Q = D0 + 2 D1 + 4 D2 + ..., where + is XOR.
 //!
-//! Takes no lock. Kernel counterpart: `lib/raid6` (its polynomial and Q are the same; see also
-//! H. Peter Anvin, "The mathematics of RAID-6").
+//! **Locks**: none.
+//!
+//! Kernel counterpart: `lib/raid6` (its polynomial and Q are the same; see also H. Peter Anvin,
+//! "The mathematics of RAID-6").
 
 /// The field's polynomial without its highest bit: x^8 + x^4 + x^3 + x^2 + 1.
 const POLYNOMIAL: u8 = 0x1d;
-/// The multiplicative group has 255 elements, all of them powers of 2.
+/// The multiplicative group has 255 elements, all powers of 2.
 const GROUP_ORDER: usize = 255;
 
-/// Powers of 2, and their logarithms (that of 0 is never used).
+/// Powers of 2 and their logarithms (that of 0 is unused).
 struct Tables {
     power: [u8; GROUP_ORDER],
     logarithm: [u8; 256],
@@ -33,12 +35,12 @@ const fn make_tables() -> Tables {
     tables
 }
 
-/// 2 to the power of `exponent`.
+/// Returns 2 to the power of `exponent`.
 fn power(exponent: usize) -> u8 {
     TABLES.power[exponent % GROUP_ORDER]
 }
 
-/// 2 to the power of minus `exponent`.
+/// Returns 2 to the power of minus `exponent`.
 fn inverse_power(exponent: usize) -> u8 {
     power(GROUP_ORDER - exponent % GROUP_ORDER)
 }
@@ -51,13 +53,13 @@ fn multiply(a: u8, b: u8) -> u8 {
     power(logarithm(a) + logarithm(b))
 }
 
-/// 1 / `value`, which must not be 0.
+/// Returns 1 / `value`; `value` must not be 0.
 fn inverse(value: u8) -> u8 {
     assert_ne!(value, 0, "0 has no inverse");
     inverse_power(TABLES.logarithm[usize::from(value)].into())
 }
 
-/// All products with one factor.
+/// Returns all products with one factor.
 fn products(factor: u8) -> [u8; 256] {
     std::array::from_fn(|value| multiply(factor, value as u8))
 }
@@ -70,7 +72,7 @@ fn add(into: &mut [u8], from: &[u8]) {
     }
 }
 
-/// `bytes` *= 2, without a branch for each byte so that it becomes vector code.
+/// `bytes` *= 2, without a branch per byte so that the compiler can vectorise it.
 fn double(bytes: &mut [u8]) {
     for byte in bytes {
         let carry = (*byte >> 7).wrapping_neg() & POLYNOMIAL;
@@ -78,22 +80,22 @@ fn double(bytes: &mut [u8]) {
     }
 }
 
-/// The sums P and Q of those data columns that are there; lost ones count as 0.
+/// The sums P and Q of the available data columns; lost columns count as 0.
 #[derive(Clone, Debug)]
 pub(crate) struct Syndrome {
     p: Vec<u8>,
-    /// Only with RAID6; else empty.
+    /// Empty without RAID6.
     q: Vec<u8>,
 }
 
 impl Syndrome {
-    /// Of columns of `length` bytes; nothing added yet. Q is summed up where `with_q`.
+    /// Creates the zero sums for columns of `length` bytes, with Q if `with_q`.
     pub(crate) fn new(length: usize, with_q: bool) -> Self {
         Self { p: vec![0; length], q: vec![0; if with_q { length } else { 0 }] }
     }
 
-    /// Adds the next data column, **from the last to the first**: that way Q needs only doublings.
-    /// `None` is a lost column.
+    /// Adds the next data column, **from the last to the first**: in this order Q needs only
+    /// doublings. `None` is a lost column.
     pub(crate) fn add_next_lower(&mut self, column: Option<&[u8]>) {
         double(&mut self.q);
         if let Some(column) = column {
@@ -104,18 +106,18 @@ impl Syndrome {
         }
     }
 
-    /// P and Q of the columns added; Q is empty without RAID6.
+    /// Returns P and Q of the columns added; Q is empty without RAID6.
     pub(crate) fn into_parity(self) -> (Vec<u8>, Vec<u8>) {
         (self.p, self.q)
     }
 
-    /// The single lost data column, out of P.
+    /// Computes the only lost data column from P.
     pub(crate) fn solve_by_p(&self, p: &[u8], out: &mut [u8]) {
         out.copy_from_slice(p);
         add(out, &self.p);
     }
 
-    /// The single lost data column, number `lost`, out of Q.
+    /// Computes the only lost data column, number `lost`, from Q.
     pub(crate) fn solve_by_q(&self, q: &[u8], lost: usize, out: &mut [u8]) {
         let scale = products(inverse_power(lost));
         assert!(q.len() == out.len() && self.q.len() == out.len(), "columns of a row are equally long");
@@ -124,10 +126,10 @@ impl Syndrome {
         }
     }
 
-    /// Data column `lost`, where `other` is lost as well, out of P and Q.
+    /// Computes data column `lost` from P and Q when `other` is lost as well.
     ///
-    /// With P' and Q' the sums of the two lost ones alone, P' = Dl + Do and Q' = 2^l Dl + 2^o Do,
-    /// hence Dl = (2^(o-l) P' + 2^-l Q') / (2^(o-l) + 1).
+    /// Let P' and Q' be the sums of the two lost columns alone: P' = Dl + Do and Q' = 2^l Dl + 2^o
+    /// Do. Hence Dl = (2^(o-l) P' + 2^-l Q') / (2^(o-l) + 1).
     pub(crate) fn solve_by_both(&self, p: &[u8], q: &[u8], lost: usize, other: usize, out: &mut [u8]) {
         let apart = multiply(power(other), inverse_power(lost));
         let divisor = inverse(apart ^ 1);
@@ -150,7 +152,7 @@ mod tests {
     use super::*;
     use proptest::prelude::*;
 
-    /// Multiplication bit by bit, as one does it on paper.
+    /// Multiplies bit by bit.
     fn slow_multiply(mut a: u8, mut b: u8) -> u8 {
         let mut product = 0;
         while b != 0 {
@@ -164,7 +166,7 @@ mod tests {
     }
 
     #[test]
-    fn the_field_is_a_field() {
+    fn table_arithmetic_matches_definition() {
         for a in 0..=255u8 {
             for b in 0..=255 {
                 assert_eq!(multiply(a, b), slow_multiply(a, b), "{a} * {b}");
@@ -176,13 +178,13 @@ mod tests {
             double(&mut doubled);
             assert_eq!(doubled[0], slow_multiply(a, 2));
         }
-        // The generator's powers are all different, which two lost columns rely on.
+        // The generator's powers are all different; recovery of two lost columns relies on that.
         let mut powers: Vec<_> = (0..GROUP_ORDER).map(power).collect();
         powers.sort_unstable();
         assert_eq!(powers, (1..=255).collect::<Vec<u8>>());
     }
 
-    /// P and Q of `data`, from their definition.
+    /// Returns P and Q of `data`, computed from their definition.
     fn parity_of(data: &[Vec<u8>]) -> (Vec<u8>, Vec<u8>) {
         let length = data[0].len();
         let (mut p, mut q) = (vec![0; length], vec![0; length]);
@@ -207,7 +209,7 @@ mod tests {
 
     fn check_all_losses(data: &[Vec<u8>]) {
         let (p, q) = parity_of(data);
-        // Both parity columns lost: made anew.
+        // Both parity columns lost: recomputed.
         assert_eq!(sum_without(data, &[]).into_parity(), (p.clone(), q.clone()));
         let mut out = vec![0; data[0].len()];
         for lost in 0..data.len() {
@@ -226,7 +228,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(64))]
         #[test]
-        fn any_two_losses_are_solved(
+        fn any_two_lost_columns_are_recovered(
             data in (1usize..12, 1usize..40).prop_flat_map(|(columns, length)| {
                 prop::collection::vec(prop::collection::vec(any::<u8>(), length), columns)
             })
@@ -236,7 +238,7 @@ mod tests {
     }
 
     #[test]
-    fn the_widest_row_is_solved() {
+    fn the_widest_row_is_recovered() {
         let data: Vec<Vec<u8>> = (0..255u32).map(|column| vec![(column * 7 + 3) as u8]).collect();
         check_all_losses(&data);
     }

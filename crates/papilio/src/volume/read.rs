@@ -1,10 +1,11 @@
-//! Reading a volume: a given copy, any copy that works, and many ranges at once.
+//! Reading a volume: a given copy, any copy that works, or many ranges at once.
 //!
-//! Owns [`LogicalRead`] and the reading half of [`Volume`]. Nothing here knows a checksum: who reads
-//! through [`Volume::read`] and finds the bytes bad asks for the copies one by one.
+//! Owns [`LogicalRead`] and the reading half of [`Volume`]. This layer knows no checksums: a caller
+//! that finds bytes from [`Volume::read`] bad reads the copies one by one.
 //!
-//! Locks: only a rebuild takes one, its row's, shared. Kernel counterpart: `btrfs_submit_bbio` and `btrfs_repair_io_failure`
-//! (`fs/btrfs/bio.c`).
+//! **Locks**: a rebuild holds its row's lock shared; nothing else takes a lock.
+//!
+//! Kernel counterpart: `btrfs_submit_bbio` and `btrfs_repair_io_failure` (`fs/btrfs/bio.c`).
 
 use super::chunk_map::{Chunk, ChunkMap};
 use super::devices::DeviceTable;
@@ -19,37 +20,37 @@ use papilio_format::items::chunk::Stripe;
 use papilio_format::{LogicalAddress, PhysicalAddress};
 use smallvec::SmallVec;
 
-/// Pieces of a batch that take no allocation.
+/// Number of pieces of a batch that fit on the stack.
 const USUAL_PIECES: usize = 32;
 
 /// One range of a batch.
 #[derive(Debug)]
 pub(crate) struct LogicalRead<'a> {
-    /// Where it starts.
+    /// First logical address.
     pub(crate) logical: LogicalAddress,
-    /// Filled whole when `result` is `Ok`; of undefined content otherwise.
+    /// Filled completely if `result` is `Ok`; undefined otherwise.
     pub(crate) buffer: &'a mut [u8],
     /// The outcome.
     pub(crate) result: Result<()>,
 }
 
 impl<'a> LogicalRead<'a> {
-    /// A request that has not run yet.
+    /// Creates a request that has not run yet.
     pub(crate) fn new(logical: LogicalAddress, buffer: &'a mut [u8]) -> Self {
         Self { logical, buffer, result: Ok(()) }
     }
 }
 
-/// A piece of a range: an element of a chunk, and the buffer that it goes to.
+/// A piece of a range: an element of a chunk, and the buffer to fill.
 struct Piece<'m, 'b> {
-    /// Which of the batch's ranges it belongs to.
+    /// Index of the request in the batch.
     request: usize,
     chunk: &'m Chunk,
     element: Element,
     buffer: &'b mut [u8],
 }
 
-/// A piece and the place where it is read directly.
+/// A piece and the location to read it from directly.
 struct Direct<'m, 'b> {
     piece: Piece<'m, 'b>,
     device: usize,
@@ -57,7 +58,7 @@ struct Direct<'m, 'b> {
     copy: usize,
 }
 
-/// Where pieces are read from.
+/// The devices and row locks that reads use.
 #[derive(Clone, Copy)]
 struct Sources<'d> {
     devices: &'d DeviceTable,
@@ -69,16 +70,17 @@ impl Volume {
         Sources { devices, rows: &self.rows }
     }
 
-    /// Ways to read the byte at `logical`; those of [`Volume::read_copy`] are 0 up to this.
+    /// Returns the number of ways to read the byte at `logical`: copies 0 up to it for
+    /// [`Volume::read_copy`].
     ///
     /// # Errors
-    /// No chunk covers it.
+    /// Fails if no chunk covers it.
     pub(crate) fn copies(&self, logical: LogicalAddress) -> Result<usize> {
         Ok(self.chunks.load().require(logical, 1)?.copies())
     }
 
-    /// Where copy `copy` of the byte at `logical` lies: the device's name and the place on it. `None`
-    /// where there is no such copy, it only comes from a rebuild, or its device is missing.
+    /// Returns the device name and device offset of copy `copy` of the byte at `logical`. Returns
+    /// `None` if there is no such copy, it needs a rebuild, or its device is missing.
     pub(crate) fn place_of(&self, logical: LogicalAddress, copy: usize) -> Option<(String, PhysicalAddress)> {
         let chunks = self.chunks.load();
         let chunk = chunks.find(logical).filter(|chunk| copy < chunk.copies())?;
@@ -89,11 +91,11 @@ impl Volume {
         Some((device.name().to_owned(), physical))
     }
 
-    /// Fills `buffer` from `logical` by way `copy` and no other: 0 is the first copy; with RAID5 and
-    /// RAID6, 1 and up are rebuilt from the other stripes.
+    /// Fills `buffer` from copy `copy` at `logical` and no other. 0 is the first copy. With RAID5
+    /// and RAID6, copies from 1 on are rebuilt from the other stripes.
     ///
     /// # Errors
-    /// No chunk, no such copy, a missing device, or an I/O error.
+    /// Fails if there is no chunk or no such copy, a device is missing, or an I/O error occurs.
     pub(crate) fn read_copy(&self, logical: LogicalAddress, buffer: &mut [u8], copy: usize) -> Result<()> {
         let (chunks, devices) = (self.chunks.load(), self.devices.load());
         for_each_piece(&chunks, logical, buffer, 0, |piece| {
@@ -107,17 +109,18 @@ impl Volume {
         })
     }
 
-    /// Fills `buffer` from `logical` by any way that works.
+    /// Fills `buffer` from any readable copies at `logical`.
     ///
     /// # Errors
-    /// No chunk, or no copy of some piece that can be read.
+    /// Fails if there is no chunk, or a piece has no readable copy.
     pub(crate) fn read(&self, logical: LogicalAddress, buffer: &mut [u8]) -> Result<()> {
         let (chunks, devices) = (self.chunks.load(), self.devices.load());
         let chunk = chunks.require(logical, buffer.len() as u64)?;
         if buffer.len() as u64 <= chunk.end().0 - logical.0 {
             let mut elements = chunk.elements(logical, buffer.len());
             if let (Some(element), None) = (elements.next(), elements.next()) {
-                // The common case: a tree block or a small extent, in one piece, and its first copy is good.
+                // The common case: a tree block or a small extent, in one piece with a good first
+                // copy.
                 let sources = self.sources(&devices);
                 let Some((copy, number, physical)) = preferred(&devices, chunk, &element) else {
                     return read_any(sources, chunk, &element, buffer, None);
@@ -133,14 +136,14 @@ impl Volume {
         request.result
     }
 
-    /// Carries out all reads by any way that works, each device's in one batch, and stores each
-    /// outcome in its request.
+    /// Executes all reads from any readable copies, in one batch per device. Stores each outcome in
+    /// its request.
     pub(crate) fn read_many(&self, requests: &mut [LogicalRead<'_>]) {
         read_batch(&self.chunks.load(), self.sources(&self.devices.load()), requests);
     }
 }
 
-/// Cuts a range into pieces, across chunks.
+/// Splits a range into pieces, across chunks.
 fn for_each_piece<'m, 'b>(
     chunks: &'m ChunkMap,
     logical: LogicalAddress,
@@ -194,7 +197,7 @@ fn read_batch(chunks: &ChunkMap, sources: Sources<'_>, requests: &mut [LogicalRe
     }
 }
 
-/// Reads pieces of one device, and those that fail from elsewhere. Returns what failed for good.
+/// Reads pieces of one device; retries failed ones from other copies. Returns the final failures.
 fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize, Error)> {
     let device = sources.devices.device(group[0].device).expect("only pieces on present devices are direct");
     let mut batch: SmallVec<[ReadRequest<'_>; USUAL_PIECES]> =
@@ -215,8 +218,8 @@ fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize,
     errors
 }
 
-/// The copy to read first: one whose device is there and missed no write; else one whose device is
-/// there.
+/// Returns the copy to read first: preferably one whose device is present and not stale, else one
+/// whose device is present.
 fn preferred(
     devices: &DeviceTable,
     chunk: &Chunk,
@@ -237,7 +240,7 @@ fn preferred(
     stale
 }
 
-/// Reads a piece by any way that works, except the one that failed already.
+/// Reads a piece from any readable copy except the one that has already failed.
 fn read_any(
     sources: Sources<'_>,
     chunk: &Chunk,
@@ -246,7 +249,7 @@ fn read_any(
     failed: Option<(usize, Error)>,
 ) -> Result<()> {
     let (failed_copy, mut first_error) = failed.unzip();
-    // The first rebuild takes whatever can be read, so that further ones have nothing to add.
+    // The first rebuild uses every readable column, so further rebuilds cannot do better.
     let ways = chunk.copies().min(chunk.profile().copies() + chunk.profile().parity().min(1));
     let first = preferred(sources.devices, chunk, element).map(|(copy, ..)| copy);
     let others = (0..ways).filter(|&copy| Some(copy) != first);
@@ -254,25 +257,25 @@ fn read_any(
         match read_piece(sources, chunk, element, buffer, copy) {
             Ok(()) => {
                 if let Some(error) = &first_error {
-                    tracing::warn!(%error, copy, "read from another copy");
+                    tracing::warn!(%error, copy, "a copy could not be read, used another one");
                 }
                 return Ok(());
             }
-            Err(error) => first_error = Some(worse(first_error, error)),
+            Err(error) => first_error = Some(more_telling(first_error, error)),
         }
     }
     Err(first_error.expect("a chunk has at least one copy"))
 }
 
-/// Of two failures the one to tell: the first that is more than a missing device.
-pub(super) fn worse(first: Option<Error>, second: Error) -> Error {
+/// Returns the more informative of two errors: the first that is not just a missing device.
+pub(super) fn more_telling(first: Option<Error>, second: Error) -> Error {
     match first {
         None | Some(Error::DeviceMissing { .. }) => second,
         Some(first) => first,
     }
 }
 
-/// Reads a piece by way `copy`.
+/// Reads a piece from copy `copy`.
 fn read_piece(
     sources: Sources<'_>,
     chunk: &Chunk,

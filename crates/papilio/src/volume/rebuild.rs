@@ -1,30 +1,36 @@
-//! Reading from RAID5 and RAID6 what cannot be read directly.
+//! Rebuilding unreadable data of RAID5 and RAID6.
 //!
-//! Owns [`rebuild`]: a piece of one data column out of the other columns of its row. Columns that
-//! cannot be read count as lost, up to as many as there is parity.
+//! Owns [`rebuild`], which computes a piece of one data column from the other columns of its row.
+//! Unreadable columns count as lost, up to the number of parity columns.
 //!
-//! Invariant: it holds at most four pieces in memory (a piece is at most 64 KiB), however many
-//! stripes there are. Takes no lock. Kernel counterpart: `raid56_parity_recover` and
-//! `set_rbio_raid6_extra_error` (`fs/btrfs/raid56.c`).
+//! **Invariant**: a rebuild holds at most four pieces (of up to 64 KiB) in memory, whatever the
+//! number of stripes.
+//!
+//! **Locks**: none; the caller holds the row's lock.
+//!
+//! Kernel counterpart: `raid56_parity_recover` and `set_rbio_raid6_extra_error`
+//! (`fs/btrfs/raid56.c`).
 
 use super::parity::Syndrome;
 use crate::Result;
 
-/// The columns of a row, and which of them is wanted.
+/// The shape of a row, and the column to rebuild.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Row {
-    /// Data columns.
+    /// Number of data columns.
     pub(crate) data: usize,
-    /// Parity columns, 1 or 2.
+    /// Number of parity columns, 1 or 2.
     pub(crate) parity: usize,
     /// The data column to rebuild.
     pub(crate) target: usize,
 }
 
 impl Row {
-    /// The column that attempt `attempt` takes as lost besides the target: with 1 none (so that P
-    /// rebuilds), with 2 P (so that Q does), and from 3 on each other data column, the last one
-    /// first. That is how the kernel numbers its mirrors.
+    /// Returns the column, besides the target, that attempt `attempt` assumes lost.
+    ///
+    /// Attempt 1 assumes none, so P rebuilds. Attempt 2 assumes P lost, so Q rebuilds. Attempts
+    /// from 3 on each assume another data column lost, the last column first. The kernel numbers
+    /// its mirrors in this way.
     pub(crate) fn assumed_lost(&self, attempt: usize) -> Option<usize> {
         if attempt < 2 {
             return None;
@@ -34,11 +40,11 @@ impl Row {
     }
 }
 
-/// Fills `out` with the row's target, by way `attempt` (1 and up). `read` fills a buffer with the
-/// same bytes of the column that it is given.
+/// Fills `out` with the row's target by attempt `attempt` (1 and up). `read` fills a buffer with
+/// the same bytes of the given column.
 ///
 /// # Errors
-/// The first error of `read`, where too much is lost.
+/// Returns the first error of `read` if too many columns are lost.
 pub(crate) fn rebuild(
     row: Row,
     attempt: usize,
@@ -70,16 +76,18 @@ pub(crate) fn rebuild(
         other_lost = Some(column);
         lost += 1;
         if lost > row.parity {
-            return Err(first_error.expect("assumptions alone never lose too much"));
+            return Err(
+                first_error.expect("an attempt assumes at most as many losses as there are parity columns")
+            );
         }
     }
 
     let (p_column, q_column) = (row.data, row.data + 1);
     if let Some(other) = other_lost {
         if assumed_lost == Some(p_column) {
-            return Err(first_error.expect("P was assumed lost, so the other was not"));
+            return Err(first_error.expect("only one column is assumed lost, so the other loss has an error"));
         }
-        // Only with two parity columns, else too much were lost by now.
+        // This needs two parity columns; with one, the loop above has returned.
         let mut q = vec![0; out.len()];
         read(p_column, &mut scratch).map_err(|error| first_error.take().unwrap_or(error))?;
         read(q_column, &mut q).map_err(|error| first_error.take().unwrap_or(error))?;
@@ -107,10 +115,10 @@ mod tests {
     use crate::Error;
 
     #[test]
-    fn attempts_assume_losses_as_the_kernel_numbers_them() {
+    fn attempts_match_the_kernels_mirror_numbers() {
         let row = |target| Row { data: 4, parity: 2, target };
         let assumed = |target| (1..6).map(|attempt| row(target).assumed_lost(attempt)).collect::<Vec<_>>();
-        // First none, then P, then the other data columns from the last one down.
+        // First none, then P, then the other data columns in descending order.
         assert_eq!(assumed(0), [None, Some(4), Some(3), Some(2), Some(1)]);
         assert_eq!(assumed(2), [None, Some(4), Some(3), Some(1), Some(0)]);
         assert_eq!(assumed(3), [None, Some(4), Some(2), Some(1), Some(0)]);
@@ -120,7 +128,7 @@ mod tests {
         assert_eq!((smallest.assumed_lost(1), smallest.assumed_lost(2)), (None, Some(1)));
     }
 
-    /// Which columns an attempt reads when `bad` ones fail, and whether it succeeds.
+    /// Returns the columns that an attempt reads when the `bad` ones fail, and whether it succeeds.
     fn columns_read(row: Row, attempt: usize, bad: &[usize]) -> (Vec<usize>, bool) {
         let mut seen = Vec::new();
         let result = rebuild(row, attempt, &mut [0; 8], |column, buffer| {
@@ -133,18 +141,18 @@ mod tests {
     }
 
     #[test]
-    fn only_what_is_needed_is_read() {
+    fn rebuild_reads_only_needed_columns() {
         let raid6 = Row { data: 3, parity: 2, target: 1 };
         assert_eq!(columns_read(raid6, 1, &[]), (vec![0, 2, 3], true), "P is enough");
         assert_eq!(columns_read(raid6, 1, &[3]), (vec![0, 2, 3, 4], true), "Q after P failed");
         assert_eq!(columns_read(raid6, 1, &[0]), (vec![0, 2, 3, 4], true), "two lost: P and Q");
         assert_eq!(columns_read(raid6, 2, &[]), (vec![0, 2, 4], true), "Q alone");
-        assert_eq!(columns_read(raid6, 3, &[]), (vec![0, 3, 4], true), "column 2 taken as bad");
-        assert_eq!(columns_read(raid6, 4, &[]), (vec![2, 3, 4], true), "column 0 taken as bad");
+        assert_eq!(columns_read(raid6, 3, &[]), (vec![0, 3, 4], true), "column 2 assumed bad");
+        assert_eq!(columns_read(raid6, 4, &[]), (vec![2, 3, 4], true), "column 0 assumed bad");
     }
 
     #[test]
-    fn too_much_lost_is_an_error() {
+    fn too_many_losses_are_an_error() {
         let raid5 = Row { data: 3, parity: 1, target: 1 };
         for bad in [0, 2, 3] {
             assert!(!columns_read(raid5, 1, &[bad]).1, "RAID5 without column {bad} too");
@@ -153,7 +161,7 @@ mod tests {
         for bad in [[0, 2], [0, 3], [0, 4], [2, 3], [2, 4], [3, 4]] {
             assert!(!columns_read(raid6, 1, &bad).1, "RAID6 without columns {bad:?} too");
         }
-        assert!(!columns_read(raid6, 2, &[0]).1, "P taken as bad, and another column lost");
-        assert!(!columns_read(raid6, 3, &[3]).1, "column 2 taken as bad, and P lost");
+        assert!(!columns_read(raid6, 2, &[0]).1, "P assumed bad, and another column lost");
+        assert!(!columns_read(raid6, 3, &[3]).1, "column 2 assumed bad, and P lost");
     }
 }

@@ -1,13 +1,17 @@
 //! Locks on the rows of chunks with parity.
 //!
-//! Owns [`RowLocks`]: a fixed number of locks over which rows are spread by a hash, so that they cost
-//! no memory for each row. A writer of a row holds its lock alone, from reading what it does not
-//! write itself until data and parity are written; who rebuilds from parity shares it, and so never
-//! sees data of one time and parity of another. Direct reads take no lock.
+//! Owns [`RowLocks`]: a fixed number of locks to which rows are hashed, so that they need no memory
+//! per row.
+//! - A writer holds the row's lock exclusively, from reading the bytes that it does not write until
+//!   data and parity are written.
+//! - A rebuild holds it shared, and so never combines data and parity of different times.
+//! - Direct reads take no lock.
 //!
-//! Lock order: those of a batch are taken together, in ascending order of their place in the table.
-//! They are the innermost locks of the volume: held over calls of devices, and no other is taken
-//! under them. Kernel counterpart: `lock_stripe_add` and `struct btrfs_stripe_hash_table`
+//! **Locks**: the locks of a batch are acquired together, in ascending order of their index. They
+//! are the innermost locks of the volume: held across device I/O, with no other lock acquired under
+//! them.
+//!
+//! Kernel counterpart: `lock_stripe_add` and `struct btrfs_stripe_hash_table`
 //! (`fs/btrfs/raid56.c`).
 
 use super::chunk_map::Chunk;
@@ -29,17 +33,17 @@ impl Default for RowLocks {
 
 impl RowLocks {
     fn place(chunk: &Chunk, row: u64) -> usize {
-        // Neighbouring rows get different locks; chunks start at different places.
+        // Adjacent rows map to different locks, and chunks start at different ones.
         let start = (chunk.start().0 >> 16).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 32;
         (start.wrapping_add(row) % LOCKS as u64) as usize
     }
 
-    /// For rebuilding from a row.
+    /// Locks a row for rebuilding from it.
     pub(super) fn share(&self, chunk: &Chunk, row: u64) -> RwLockReadGuard<'_, ()> {
         self.locks[Self::place(chunk, row)].read()
     }
 
-    /// For writing to rows. The caller holds no other lock of this table.
+    /// Locks rows for writing. The caller holds no other lock of this table.
     pub(super) fn hold<'c>(
         &self,
         rows: impl Iterator<Item = (&'c Chunk, u64)>,
@@ -52,7 +56,7 @@ impl RowLocks {
         if let Some(first) = wanted.clone().next() {
             might_write(first);
         }
-        let _order = in_order("locks of rows, as they lie");
+        let _order = in_order("row locks, in ascending order");
         wanted.map(|lock| lock.write()).collect()
     }
 }

@@ -1,11 +1,17 @@
-//! Superblocks: reading them, and bringing the devices of one file system together.
+//! Superblocks: reading and writing them, and assembling the devices of a file system.
 //!
-//! Owns [`read_superblock`], [`assemble`] and [`SuperblockWriter`]. Invariants: the newest superblock speaks for the file
-//! system; another copy than the first is read only where the caller chose it, because an old copy
-//! may name roots that are gone; nothing is written that would not be accepted when read.
+//! Owns [`read_superblock`], [`assemble`] and [`SuperblockWriter`].
 //!
-//! Takes no lock. Kernel counterparts: `btrfs_read_disk_super`, `device_list_add` and
-//! `open_fs_devices` (`fs/btrfs/volumes.c`); `write_dev_supers` (`fs/btrfs/disk-io.c`).
+//! **Invariants**
+//! - The newest superblock is authoritative for the file system.
+//! - A copy other than the first is read only if the caller selected it, because an old copy may
+//!   name roots that no longer exist.
+//! - Nothing is written that a reader would reject.
+//!
+//! **Locks**: none.
+//!
+//! Kernel counterparts: `btrfs_read_disk_super`, `device_list_add` and `open_fs_devices`
+//! (`fs/btrfs/volumes.c`); `write_dev_supers` (`fs/btrfs/disk-io.c`).
 
 use super::devices::{DeviceSlot, DeviceTable};
 use crate::options::OpenOptions;
@@ -22,12 +28,12 @@ use std::sync::Arc;
 /// Reads and checks copy `mirror` of a device's superblock.
 ///
 /// # Errors
-/// A copy that doesn't exist or lies past the device's end, an I/O error, or a bad superblock; where
-/// the first copy is bad and others are good, the error names them.
+/// Fails on a copy that does not exist or lies past the device's end, an I/O error, or a bad
+/// superblock. If this copy is bad and others are good, the error names them.
 pub(crate) fn read_superblock(device: &dyn Device, mirror: usize) -> Result<Superblock> {
     if mirror >= SUPERBLOCK_MIRRORS {
         return Err(Error::Invalid(format!(
-            "superblock copy {mirror}: there are only copies 0 to {}",
+            "no superblock copy {mirror}: copies are numbered 0 to {}",
             SUPERBLOCK_MIRRORS - 1
         )));
     }
@@ -62,13 +68,13 @@ fn read_copy(device: &dyn Device, mirror: usize) -> Result<Superblock> {
     Superblock::parse(&bytes, offset).map_err(bad)
 }
 
-/// Reads, and says in the error which device and where.
+/// Reads from a device; an error names device and offset.
 pub(super) fn read_device(device: &dyn Device, buffer: &mut [u8], offset: PhysicalAddress) -> Result<()> {
     let length = buffer.len();
     device.read_at(buffer, offset).map_err(|source| read_error(device, offset, length, source))
 }
 
-/// The error of a read that failed.
+/// Returns the error for a failed read.
 pub(super) fn read_error(
     device: &dyn Device,
     offset: PhysicalAddress,
@@ -78,15 +84,15 @@ pub(super) fn read_error(
     Error::Device { device: device.name().to_owned(), operation: "read", offset, length, source }
 }
 
-/// The devices of one file system, and the superblock that speaks for it.
+/// The devices of one file system, and its authoritative superblock.
 #[derive(Debug)]
 pub(super) struct Assembled {
     pub(super) superblock: Superblock,
     pub(super) devices: DeviceTable,
 }
 
-/// Reads the superblock of each device and checks that all belong together: the same file system,
-/// each device once. Seed devices of a file system may be among them.
+/// Reads the superblock of each device and checks that all belong to the same file system, each
+/// device once. Seed devices of the file system may be among them.
 pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Assembled> {
     let mirror = options.superblock_mirror.unwrap_or(0);
     let mut found = Vec::with_capacity(devices.len());
@@ -96,7 +102,7 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
         found.push((device, superblock));
     }
     let newest = newest(&found)
-        .ok_or_else(|| Error::Invalid("no device to open a file system on".to_owned()))?
+        .ok_or_else(|| Error::Invalid("no devices were given to open a file system".to_owned()))?
         .clone();
 
     let mut slots: Vec<DeviceSlot> = Vec::with_capacity(found.len());
@@ -107,7 +113,7 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
             slots.iter().find(|slot| slot.item.devid == item.devid && slot.item.fsid == item.fsid)
         {
             let other = twin.name().unwrap_or_default();
-            return Err(mismatch(&*device, format!("{other} is device {} as well", item.devid)));
+            return Err(mismatch(&*device, format!("{other} has the same devid {}", item.devid)));
         }
         let own = superblock.raw.fsid == newest.raw.fsid;
         let stale = own && superblock.raw.generation < newest.raw.generation;
@@ -117,7 +123,7 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
                 devid = item.devid.0,
                 generation = superblock.raw.generation.0,
                 newest = newest.raw.generation.0,
-                "device is stale: it missed the latest writes"
+                "the device is stale: it missed the latest writes"
             );
         }
         slots.push(DeviceSlot { item, device: Some(device), stale, in_chunk_tree: false });
@@ -125,13 +131,13 @@ pub(super) fn assemble(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> 
     Ok(Assembled { superblock: newest, devices: DeviceTable::new(slots) })
 }
 
-/// The superblock that speaks for all: the newest of those that are no seeds, as what is built on a
-/// seed names it, and not the other way round.
+/// Returns the authoritative superblock: the newest that is not a seed's. A file system built on a
+/// seed names the seed, not the other way round.
 fn newest(found: &[(Arc<dyn Device>, Superblock)]) -> Option<&Superblock> {
     let seeding = |superblock: &Superblock| superblock.raw.flags.contains(SuperblockFlags::SEEDING);
     let superblocks = || found.iter().map(|(_, superblock)| superblock);
     let main = superblocks().find(|superblock| !seeding(superblock)).or_else(|| superblocks().next())?;
-    // The first of equals, so that the order given decides.
+    // Of equally new ones the first, so that the caller's order decides.
     superblocks()
         .filter(|superblock| superblock.raw.fsid == main.raw.fsid)
         .reduce(|best, other| if other.raw.generation > best.raw.generation { other } else { best })
@@ -152,8 +158,8 @@ fn mismatch(device: &dyn Device, reason: String) -> Error {
     Error::DeviceMismatch { device: device.name().to_owned(), reason }
 }
 
-/// A device must have the bytes that the file system gave it. A truncated one can be opened only as
-/// a degraded one, and what lies past its end is read from elsewhere.
+/// Checks that a device is as large as the file system assumes. A truncated device can only be
+/// opened degraded; data past its end is then read from other copies.
 pub(super) fn check_size(device: &dyn Device, need: u64, degraded: bool) -> Result<()> {
     let have = device.size();
     if have >= need {
@@ -162,23 +168,23 @@ pub(super) fn check_size(device: &dyn Device, need: u64, degraded: bool) -> Resu
     if !degraded {
         return Err(Error::Truncated { device: device.name().to_owned(), need, have });
     }
-    tracing::warn!(device = device.name(), need, have, "device is truncated");
+    tracing::warn!(device = device.name(), need, have, "the device is truncated");
     Ok(())
 }
 
-/// Writes one device's copies of a superblock.
+/// Writes the superblock copies of one device.
 pub(super) struct SuperblockWriter<'d> {
     device: &'d dyn Device,
     superblock: Superblock,
-    /// The first copy, as it was checked.
+    /// The first copy, encoded and checked.
     first: EncodedSuperblock,
 }
 
 impl<'d> SuperblockWriter<'d> {
-    /// `raw` as the superblock of the device of `item`.
+    /// Prepares `raw` as the superblock of the device with device item `item`.
     ///
     /// # Errors
-    /// Fields that [`Superblock::parse`] would not accept.
+    /// Fails on fields that [`Superblock::parse`] would reject.
     pub(super) fn new(device: &'d dyn Device, raw: &RawSuperblock, item: DeviceItem) -> Result<Self> {
         let bytes = RawSuperblock { dev_item: item, ..*raw }.to_bytes();
         let place = superblock_offset(0);
@@ -195,12 +201,12 @@ impl<'d> SuperblockWriter<'d> {
         }
     }
 
-    /// The first copy, and whose it is.
+    /// Returns the devid and the encoded first copy.
     pub(super) fn into_first(self) -> (DeviceId, EncodedSuperblock) {
         (self.superblock.raw.dev_item.devid, self.first)
     }
 
-    /// Writes the first copy, and returns when it is durable.
+    /// Writes the first copy durably.
     ///
     /// # Errors
     /// [`Error::SuperblockWrite`].
@@ -209,14 +215,14 @@ impl<'d> SuperblockWriter<'d> {
         written.map_err(|source| self.error(0, source))
     }
 
-    /// Writes copy `copy` where the file system's part of the device has room for it. Durable after a
-    /// flush.
+    /// Writes copy `copy` if it fits in the file system's part of the device. The copy is durable
+    /// after a flush.
     ///
     /// # Errors
     /// [`Error::SuperblockWrite`].
     pub(super) fn write_copy(&self, copy: usize) -> Result<()> {
         let place = superblock_offset(copy);
-        // As the kernel: one that would end where the device ends is not written either.
+        // Like the kernel, skip a copy that would end exactly at the end of the device.
         if place.0 + SUPERBLOCK_SIZE as u64 >= self.superblock.raw.dev_item.total_bytes {
             return Ok(());
         }

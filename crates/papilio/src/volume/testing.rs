@@ -1,5 +1,5 @@
-//! Volumes for tests: memory devices filled row by row by a writer that shares nothing with the
-//! code under test but the on-disk types.
+//! Volumes for tests: memory devices filled row by row by a writer that shares only the on-disk
+//! types with the code under test.
 //!
 //! Owns [`TestVolume`]. Its content is [`byte_at`], a function of the logical address.
 
@@ -15,34 +15,34 @@ use papilio_format::{
 };
 use std::sync::Arc;
 
-/// Where the system chunk of a test volume starts.
+/// Logical start of a test volume's system chunk.
 pub(crate) const CHUNK_START: LogicalAddress = LogicalAddress(1 << 20);
-/// Bytes of each device.
+/// Size of each device in bytes.
 const DEVICE_SIZE: u64 = 8 << 20;
-/// Rows of each chunk: more than there are stripes, so that the parity turns around.
+/// Rows of each chunk: more than there are stripes, so that the parity rotates through all of them.
 const ROWS: u64 = 6;
 const ELEMENT: usize = STRIPE_LENGTH as usize;
 
-/// The byte that a test volume holds at a logical address.
+/// Returns the byte of a test volume at a logical address.
 pub(crate) fn byte_at(logical: u64) -> u8 {
     ((logical / 8).wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15) >> ((logical % 8) * 8)) as u8
 }
 
-/// The content of a range.
+/// Returns the content of a range.
 pub(crate) fn content(logical: LogicalAddress, length: usize) -> Vec<u8> {
     (logical.0..logical.0 + length as u64).map(byte_at).collect()
 }
 
-/// The UUID of device `devid`.
+/// Returns the UUID of device `devid`.
 pub(crate) fn device_uuid(devid: u64) -> Uuid {
     Uuid::from_u128(0xd0_0000 + u128::from(devid))
 }
 
-/// A system chunk of `length` bytes on devices 1, 2, ...; DUP has both stripes on device 1.
+/// Returns a system chunk of `length` bytes on devices 1, 2, ...; DUP has both stripes on device 1.
 pub(crate) fn chunk_item(profile: RaidProfile, stripes: usize, length: u64) -> ChunkItem {
     let stripe = |number: usize| {
         let devid = if profile == RaidProfile::Dup { 1 } else { number as u64 + 1 };
-        // Not the same on all devices.
+        // A different offset on each device.
         let offset = (1 << 20) + number as u64 * (640 << 10);
         Stripe { devid: DeviceId(devid), offset: PhysicalAddress(offset), device_uuid: device_uuid(devid) }
     };
@@ -59,7 +59,7 @@ pub(crate) fn chunk_item(profile: RaidProfile, stripes: usize, length: u64) -> C
     }
 }
 
-/// What the elements of a row hold, in the order of the stripes.
+/// Returns the contents of a row's elements, in stripe order.
 fn row_of(profile: RaidProfile, stripes: usize, row: u64, logical: u64) -> Vec<Vec<u8>> {
     let data = |column: u64| content(LogicalAddress(logical + column * STRIPE_LENGTH), ELEMENT);
     let mut columns: Vec<Vec<u8>> = match profile {
@@ -81,7 +81,7 @@ fn row_of(profile: RaidProfile, stripes: usize, row: u64, logical: u64) -> Vec<V
     columns
 }
 
-/// P and Q by their definition.
+/// Returns P and Q, computed from their definition.
 fn parity_of(columns: &[Vec<u8>]) -> [Vec<u8>; 2] {
     let (mut p, mut q) = (vec![0; ELEMENT], vec![0; ELEMENT]);
     for column in columns.iter().rev() {
@@ -94,7 +94,7 @@ fn parity_of(columns: &[Vec<u8>]) -> [Vec<u8>; 2] {
     [p, q]
 }
 
-/// A superblock for device `devid` of `devices`.
+/// Returns a superblock for device `devid` of `devices`.
 pub(crate) fn superblock(devid: u64, devices: u64, chunk: &ChunkItem) -> RawSuperblock {
     let mut raw = RawSuperblock::parse(&[0; SUPERBLOCK_SIZE]).unwrap();
     raw.fsid = Uuid::from_u128(0xf5);
@@ -124,14 +124,14 @@ pub(crate) fn superblock(devid: u64, devices: u64, chunk: &ChunkItem) -> RawSupe
     raw
 }
 
-/// Writes a superblock's first copy, with a right checksum.
+/// Writes a superblock's first copy, with a correct checksum.
 pub(crate) fn write_superblock(device: &dyn Device, raw: &RawSuperblock) {
     let superblock = Superblock::parse_unverified(&raw.to_bytes()).unwrap();
     let place = superblock_offset(0);
     device.write_at(&superblock.to_bytes(place), place).unwrap();
 }
 
-/// Two adjacent chunks of one profile, written out: a system chunk and a data chunk.
+/// Two adjacent chunks of one profile on memory devices: a system chunk and a data chunk.
 pub(crate) struct TestVolume {
     pub(crate) devices: Vec<Arc<MemoryDevice>>,
     pub(crate) superblocks: Vec<RawSuperblock>,
@@ -140,7 +140,7 @@ pub(crate) struct TestVolume {
 }
 
 impl TestVolume {
-    /// With [`byte_at`] written all over both chunks.
+    /// Creates a volume with [`byte_at`] written to both chunks.
     pub(crate) fn new(profile: RaidProfile, stripes: usize) -> Self {
         let volume = Self::blank(profile, stripes);
         let (_, system) = &volume.system_chunk;
@@ -149,14 +149,14 @@ impl TestVolume {
         volume
     }
 
-    /// With zeros in both chunks.
+    /// Creates a volume with zeros in both chunks.
     pub(crate) fn blank(profile: RaidProfile, stripes: usize) -> Self {
         let data_columns = profile.data_stripes(stripes) as u64;
         let length = ROWS * data_columns * STRIPE_LENGTH;
         let system = chunk_item(profile, stripes, length);
         let mut data = system.clone();
         data.flags = BlockGroupFlags::DATA | profile.flags();
-        // Other devices first, and behind the system chunk's stripes.
+        // Other devices first, at offsets after the system chunk's stripes.
         if profile != RaidProfile::Dup {
             data.stripes.rotate_left(1);
         }
@@ -176,7 +176,7 @@ impl TestVolume {
         Self { devices, superblocks, system_chunk: (CHUNK_START, system), data_chunk }
     }
 
-    /// Another with the same content, which cost much to compute.
+    /// Copies the volume, whose content is expensive to compute.
     pub(crate) fn copy(&self) -> Self {
         Self {
             devices: self.devices.iter().map(|device| Arc::new(device.snapshot())).collect(),
@@ -198,19 +198,19 @@ impl TestVolume {
         }
     }
 
-    /// The range that both chunks cover.
+    /// Returns the logical range that both chunks cover.
     pub(crate) fn range(&self) -> (LogicalAddress, usize) {
         (CHUNK_START, 2 * self.data_chunk.1.length as usize)
     }
 
-    /// Opens it without the devices whose bit is set in `missing`, up to and including what the
-    /// chunk tree would say.
+    /// Opens the volume without the devices whose bit is set in `missing`, and installs the chunks
+    /// and devices that its chunk tree would hold.
     pub(crate) fn open(&self, missing: u32, degraded: bool) -> Result<Volume> {
         let devices = self.devices.iter().map(|device| device.clone() as Arc<dyn Device>);
         self.open_on(devices, missing, degraded)
     }
 
-    /// The same with other devices in place of its own, such as decorators of them.
+    /// [`TestVolume::open`] on other devices, such as decorators of its own.
     pub(crate) fn open_on(
         &self,
         devices: impl Iterator<Item = Arc<dyn Device>>,

@@ -1,13 +1,15 @@
 //! The volume: devices and chunks together, as one logical address space.
 //!
-//! Owns [`Volume`]: opening it from devices, and taking in what the chunk tree says. Reading it is
-//! in [`super::read`].
+//! Owns [`Volume`]: opening it from devices, and installing the chunk tree's contents. Reading it
+//! is in [`super::read`].
 //!
-//! Invariants: every snapshot that is published was checked against the other: without `degraded`
-//! no chunk has a missing device; with it, none has so many that bytes of it cannot be read.
+//! **Invariant**: published snapshots of chunks and devices were checked against each other.
+//! Without `degraded` no chunk has a missing device. With it, none lacks so many that its data
+//! cannot be read.
 //!
-//! Locks: `install` orders writers of the snapshots; readers take none (they load the snapshots).
+//! **Locks**: `install` serialises writers of the snapshots; readers load them without a lock. For
 //! `rows` see [`super::row_locks`].
+//!
 //! Kernel counterparts: `btrfs_read_sys_array`, `read_one_chunk`, `read_one_dev`
 //! (`fs/btrfs/volumes.c`).
 
@@ -30,7 +32,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Debug)]
 pub(crate) struct Volume {
     superblock: Superblock,
-    /// As of the superblock that was read; the generation has moved on since.
+    /// From the superblock at opening; `generation` holds the current generation.
     geometry: Geometry,
     generation: AtomicU64,
     degraded: bool,
@@ -45,8 +47,8 @@ impl Volume {
     /// chunks, so that the chunk tree can be read.
     ///
     /// # Errors
-    /// No usable superblock, devices that don't fit together or are truncated, or a system chunk
-    /// that cannot be read for lack of devices.
+    /// Fails without a usable superblock, with devices that do not belong together or are
+    /// truncated, or if a system chunk is unreadable for lack of devices.
     pub(crate) fn open(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<Self> {
         let assembled = assemble(devices, options)?;
         let superblock = assembled.superblock;
@@ -60,7 +62,7 @@ impl Volume {
             install: Mutex::new(()),
             superblock,
         };
-        // Parsing the superblock decoded the array already, so that this finds no fault.
+        // Parsing the superblock has already decoded the array, so this cannot fail.
         let system_chunks = volume
             .superblock
             .system_chunks()
@@ -69,37 +71,37 @@ impl Volume {
         Ok(volume)
     }
 
-    /// The newest superblock when the volume was opened.
+    /// Returns the newest superblock at the time of opening.
     pub(crate) fn superblock(&self) -> &Superblock {
         &self.superblock
     }
 
-    /// What readers of tree blocks need to know, as of now.
+    /// Returns the parameters for reading tree blocks, with the current generation.
     #[inline]
     pub(crate) fn geometry(&self) -> Geometry {
         Geometry { generation: Generation(self.generation.load(Ordering::Acquire)), ..self.geometry }
     }
 
-    /// Tells the last committed transaction: tree blocks of the one after it are accepted from here
-    /// on. To be called before a block of a still later transaction can be read.
+    /// Sets the generation of the last commit; tree blocks of the next generation are accepted from
+    /// then on. Call it before a block of a later transaction can be read.
     pub(crate) fn set_generation(&self, generation: Generation) {
         self.generation.store(generation.0, Ordering::Release);
     }
 
-    /// The chunks known so far.
+    /// Returns the chunks known so far.
     pub(crate) fn chunk_map(&self) -> Arc<ChunkMap> {
         self.chunks.load_full()
     }
 
-    /// The devices known so far, missing ones included.
+    /// Returns the devices known so far, including missing ones.
     pub(crate) fn devices(&self) -> Arc<DeviceTable> {
         self.devices.load_full()
     }
 
-    /// Adds chunks of the chunk tree; all or none of them.
+    /// Adds chunks of the chunk tree, all or none.
     ///
     /// # Errors
-    /// Chunks that overlap or contradict others, or whose devices are missing.
+    /// Fails on chunks that overlap or contradict others, or whose devices are missing.
     pub(crate) fn install_chunks(
         &self,
         items: impl IntoIterator<Item = (LogicalAddress, ChunkItem)>,
@@ -111,10 +113,10 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes out the chunk that starts at `start`. Who holds the map from before still has it.
+    /// Removes the chunk that starts at `start`. Holders of an older map still have it.
     ///
     /// # Errors
-    /// No chunk starts there.
+    /// Fails if no chunk starts there.
     pub(crate) fn remove_chunk(&self, start: LogicalAddress) -> Result<()> {
         let _writer = self.install.lock();
         let chunks =
@@ -123,10 +125,10 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes in a changed item of a device that is known, whether it is there or missing.
+    /// Updates the item of a known device, present or missing.
     ///
     /// # Errors
-    /// No such device, or one that is smaller than the item says.
+    /// Fails if there is no such device, or it is smaller than the item says.
     pub(crate) fn set_device_item(&self, item: DeviceItem) -> Result<()> {
         let _writer = self.install.lock();
         let devices = self.devices.load();
@@ -143,11 +145,11 @@ impl Volume {
         Ok(())
     }
 
-    /// Takes in the chunk tree's device items.
+    /// Installs the device items of the chunk tree.
     ///
     /// # Errors
-    /// A device that is missing (without `degraded`), that is smaller than its item says, or so many
-    /// that a chunk cannot be read.
+    /// Fails if a device is missing (without `degraded`) or smaller than its item says, or if a
+    /// chunk lacks too many devices to be read.
     pub(crate) fn install_devices(&self, items: impl IntoIterator<Item = DeviceItem>) -> Result<()> {
         let _writer = self.install.lock();
         let devices = self.devices.load().with_items(items);
@@ -156,12 +158,12 @@ impl Volume {
             known += u64::from(slot.in_chunk_tree);
             self.check_slot(slot)?;
         }
-        // As the kernel since 5.19: the chunk tree is right and the superblock's count is not.
+        // Like the kernel since 5.19, trust the chunk tree over the superblock's count.
         if known != self.superblock.raw.num_devices {
             tracing::warn!(
                 superblock = self.superblock.raw.num_devices,
                 chunk_tree = known,
-                "the superblock's number of devices is not the chunk tree's"
+                "the superblock and the chunk tree disagree on the number of devices"
             );
         }
         self.check_devices(&self.chunks.load(), &devices)?;
@@ -174,19 +176,19 @@ impl Volume {
             Some(device) if slot.in_chunk_tree => check_size(&**device, slot.item.total_bytes, self.degraded),
             Some(device) => {
                 let (device, devid) = (device.name(), slot.item.devid.0);
-                tracing::warn!(device, devid, "device is no part of the file system any more");
+                tracing::warn!(device, devid, "the device is no longer part of the file system");
                 Ok(())
             }
             None if self.degraded => {
                 let (devid, uuid) = (slot.item.devid.0, slot.item.uuid);
-                tracing::warn!(devid, %uuid, "device is missing");
+                tracing::warn!(devid, %uuid, "a device is missing");
                 Ok(())
             }
             None => Err(Error::DeviceMissing { devid: slot.item.devid, uuid: slot.item.uuid }),
         }
     }
 
-    /// Checks that each chunk has the devices that reading it takes.
+    /// Checks that each chunk has enough devices to be read.
     fn check_devices(&self, chunks: &ChunkMap, devices: &DeviceTable) -> Result<()> {
         chunks.iter().try_for_each(|chunk| check_chunk(chunk, devices, self.degraded))
     }
@@ -201,7 +203,7 @@ fn check_chunk(chunk: &Chunk, devices: &DeviceTable, degraded: bool) -> Result<(
         return Err(Error::DeviceMissing { devid: first.devid, uuid: first.device_uuid });
     }
     let count = |stripes: &[Stripe]| stripes.iter().filter(|stripe| is_missing(stripe)).count();
-    // Stripes that hold the same, of which one must be left; or all of them with parity.
+    // Groups of stripes with the same data, of which one must remain; with parity, all stripes.
     let (group, tolerated) = match chunk.profile() {
         RaidProfile::Raid5 | RaidProfile::Raid6 => (chunk.stripes().len(), chunk.profile().parity()),
         profile => (profile.copies(), profile.copies() - 1),

@@ -1,22 +1,27 @@
-//! Writing a volume: every copy of a range, many ranges at once, flushes, discards, superblocks.
+//! Writing a volume: all copies of a range, many ranges at once, flushes, discards, superblocks.
 //!
-//! Owns [`LogicalWrite`] and the writing half of [`Volume`]. Rows of chunks with parity are the work
-//! of [`super::write_rows`].
+//! Owns [`LogicalWrite`] and the writing half of [`Volume`]. [`super::write_rows`] writes rows of
+//! chunks with parity.
 //!
-//! Invariants: a write that succeeded is on every device that is there; a device that is known to be
-//! missing is passed over as long as the profile tolerates it, one that fails is an error. Nothing is
-//! durable before [`Volume::flush`]. Nothing is written outside the device extents of a chunk: a
-//! striped chunk whose length is not made of whole rows takes no writes.
+//! **Invariants**
+//! - A successful write is on every present device. Missing devices are skipped as long as the
+//!   profile tolerates it; a failing device is an error.
+//! - Nothing is durable before [`Volume::flush`].
+//! - Nothing is written outside the device extents of a chunk: writes to a striped chunk whose
+//!   length is not a multiple of whole rows are refused.
+//! - The caller orders a commit: tree blocks, [`Volume::flush`], then
+//!   [`Volume::write_superblocks`]. A superblock written earlier may name blocks that a power loss
+//!   destroys.
 //!
-//! The order of a commit is its caller's: tree blocks, [`Volume::flush`], then
-//! [`Volume::write_superblocks`]. A superblock that is written earlier may name blocks that a loss of
-//! power takes away.
+//! **Locks**: those of rows, see [`super::row_locks`].
 //!
-//! Locks: those of rows, see [`super::row_locks`]. Kernel counterparts: `btrfs_submit_bbio`
-//! (`fs/btrfs/bio.c`), `btrfs_discard_extent` (`fs/btrfs/extent-tree.c`), `write_all_supers` and
-//! `barrier_all_devices` (`fs/btrfs/disk-io.c`).
+//! Kernel counterparts: `btrfs_submit_bbio` (`fs/btrfs/bio.c`), `btrfs_discard_extent`
+//! (`fs/btrfs/extent-tree.c`), `write_all_supers` and `barrier_all_devices` (`fs/btrfs/disk-io.c`).
 
 use super::chunk_map::{Chunk, ChunkMap, chunk_error};
+use super::device_writes::{
+    DeviceWrite, Outcomes, Owner, Piece, USUAL_PIECES, check_missing, device_error, submit,
+};
 use super::devices::{DeviceSlot, DeviceTable};
 use super::log_superblocks::LogSuperblocks;
 use super::mapping::Element;
@@ -24,70 +29,28 @@ use super::superblocks::SuperblockWriter;
 use super::volume::Volume;
 use super::write_rows;
 use crate::{Error, Result};
-use papilio_device::{Device, WriteRequest};
+use papilio_device::Device;
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS};
 use papilio_format::{Corrupt, LogicalAddress, PhysicalAddress};
 use smallvec::SmallVec;
 use std::io;
 
-/// Pieces of a batch that take no allocation.
-const USUAL_PIECES: usize = 32;
-
 /// One range of a batch.
 #[derive(Debug)]
 pub(crate) struct LogicalWrite<'a> {
-    /// Where it starts.
+    /// First logical address.
     pub(crate) logical: LogicalAddress,
-    /// What to write.
+    /// The bytes to write.
     pub(crate) buffer: &'a [u8],
     /// The outcome. After an error any part of the range may hold the new bytes, on any copy.
     pub(crate) result: Result<()>,
 }
 
 impl<'a> LogicalWrite<'a> {
-    /// A request that has not run yet.
+    /// Creates a request that has not run yet.
     pub(crate) fn new(logical: LogicalAddress, buffer: &'a [u8]) -> Self {
         Self { logical, buffer, result: Ok(()) }
-    }
-}
-
-/// A piece of a range: an element of a chunk, and the bytes for it.
-pub(super) struct Piece<'m, 'b> {
-    /// Which of the batch's ranges it belongs to.
-    pub(super) request: usize,
-    pub(super) chunk: &'m Chunk,
-    pub(super) element: Element,
-    pub(super) buffer: &'b [u8],
-}
-
-/// What fails where a write to a device fails.
-#[derive(Clone, Copy)]
-pub(super) enum Owner {
-    /// A range of the batch.
-    Request(usize),
-    /// A segment of a row: all ranges that have a piece in it.
-    Segment(usize),
-}
-
-/// One write to one device.
-pub(super) struct DeviceWrite<'b> {
-    /// Slot of the device, which is present.
-    pub(super) device: usize,
-    pub(super) physical: PhysicalAddress,
-    pub(super) buffer: &'b [u8],
-    pub(super) owner: Owner,
-}
-
-/// The outcomes of a batch's ranges.
-pub(super) struct Outcomes(SmallVec<[Result<()>; USUAL_PIECES]>);
-
-impl Outcomes {
-    /// Keeps the first error of a range.
-    pub(super) fn fail(&mut self, request: usize, error: Error) {
-        if self.0[request].is_ok() {
-            self.0[request] = Err(error);
-        }
     }
 }
 
@@ -96,8 +59,8 @@ impl Volume {
     /// [`flush`](Self::flush).
     ///
     /// # Errors
-    /// No chunk, more devices missing than the profile tolerates, or a device that fails; the other
-    /// copies were written even so.
+    /// Fails if there is no chunk, more devices are missing than the profile tolerates, or a device
+    /// fails. The other copies are written nevertheless.
     pub(crate) fn write(&self, logical: LogicalAddress, bytes: &[u8]) -> Result<()> {
         let (chunks, devices) = (self.chunks.load(), self.devices.load());
         let chunk = chunks.require(logical, bytes.len() as u64)?;
@@ -115,8 +78,8 @@ impl Volume {
         request.result
     }
 
-    /// Carries out all writes as [`Volume::write`] does, each device's in one batch, and stores each
-    /// outcome in its request. The ranges must not overlap: what the bytes were then is undefined.
+    /// Executes all writes like [`Volume::write`], in one batch per device, and stores each outcome
+    /// in its request. The ranges must not overlap; otherwise the resulting bytes are undefined.
     pub(crate) fn write_many(&self, requests: &mut [LogicalWrite<'_>]) {
         self.write_batch(&self.chunks.load(), &self.devices.load(), requests);
     }
@@ -138,7 +101,7 @@ impl Volume {
                 })
             });
             if outcome.is_err() {
-                // What cannot be written whole is not begun.
+                // Do not start a write that cannot be completed.
                 plain.truncate(marks.0);
                 rows.truncate(marks.1);
             }
@@ -157,12 +120,12 @@ impl Volume {
         }
     }
 
-    /// Returns when every write that had ended before the call is durable on every device that is
-    /// there.
+    /// Flushes every present device. On return, all writes that completed before the call are
+    /// durable.
     ///
     /// # Errors
-    /// The first device that fails; the others are flushed even so. Writes since the last good flush
-    /// may be lost then, whatever a later one says.
+    /// Returns the error of the first device that fails; the others are flushed nevertheless.
+    /// Writes since the last successful flush may then be lost, even if a later flush succeeds.
     pub(crate) fn flush(&self) -> Result<()> {
         let devices = self.devices.load();
         first_error(self.own_devices(&devices).map(|(_, device)| {
@@ -170,11 +133,11 @@ impl Volume {
         }))
     }
 
-    /// Says that the content of a range is not needed any more; chunks with parity are left alone, as
-    /// are devices that know no discard.
+    /// Discards a range whose contents are no longer needed. Skips chunks with parity and devices
+    /// that do not support discards.
     ///
     /// # Errors
-    /// No chunk, or the first device that fails.
+    /// Fails if there is no chunk, or returns the error of the first device that fails.
     pub(crate) fn discard(&self, logical: LogicalAddress, length: u64) -> Result<()> {
         let (chunks, devices) = (self.chunks.load(), self.devices.load());
         let (mut at, mut left) = (logical, length);
@@ -200,17 +163,18 @@ impl Volume {
         }))
     }
 
-    /// Writes the superblock to every device that is there and part of the file system, each with
-    /// its own device item: the first copy on all devices, durably, then the other copies that fit,
-    /// then a flush.
+    /// Writes the superblock to every present device of the file system, each with its own device
+    /// item.
     ///
-    /// **Everything that the superblock names must be durable before**: call [`Volume::flush`] after
-    /// the tree blocks were written and before this. When the first copies are written the commit is
-    /// done; an error of a later copy says that they are not all alike.
+    /// Writes the first copy on all devices durably, then the other copies that fit, then flushes.
+    /// **Everything that the superblock names must be durable before**: call [`Volume::flush`]
+    /// after writing tree blocks and before this. The commit is done once the first copies are
+    /// written; an error of a later copy only means that the copies differ.
     ///
     /// # Errors
-    /// Fields that no reader would accept (nothing is written then), no device to write to, or the
-    /// first device and copy that failed; the other devices were written even so.
+    /// Fails on fields that readers would reject (before writing anything), or if there is no
+    /// device to write to. Otherwise returns the error of the first device and copy that fails; the
+    /// other devices are written nevertheless.
     pub(crate) fn write_superblocks(&self, superblock: &RawSuperblock) -> Result<()> {
         let devices = self.devices.load();
         let writers = self.superblock_writers(&devices, superblock)?;
@@ -222,12 +186,12 @@ impl Volume {
         self.flush()
     }
 
-    /// Writes the first copy of `committed`, the superblock of the last commit, with the log at `root`, durably, to
-    /// every device. What it names must be durable before. `kept` is what the caller keeps from one log of this
-    /// commit to the next, at first `None`.
+    /// Writes the first copy of `committed`, the superblock of the last commit, durably to every
+    /// device, with the log tree at `root`. The log must already be durable. The caller keeps
+    /// `kept`, initially `None`, for later logs of the same commit.
     ///
     /// # Errors
-    /// As [`Volume::write_superblocks`].
+    /// See [`Volume::write_superblocks`].
     pub(crate) fn write_log_superblock(
         &self,
         committed: &RawSuperblock,
@@ -253,12 +217,14 @@ impl Volume {
             .map(|(slot, device)| SuperblockWriter::new(device, superblock, slot.item))
             .collect::<Result<Vec<_>>>()?;
         if writers.is_empty() {
-            return Err(Error::Invalid("no device of the file system to write a superblock to".to_owned()));
+            return Err(Error::Invalid(
+                "writing superblocks: no device of the file system is present".to_owned(),
+            ));
         }
         Ok(writers)
     }
 
-    /// The devices that are there and no seeds.
+    /// Returns the present devices that are not seeds.
     fn own_devices<'d>(
         &self,
         devices: &'d DeviceTable,
@@ -271,7 +237,7 @@ impl Volume {
     }
 }
 
-/// Runs through all, and returns the first error.
+/// Consumes all results and returns the first error.
 fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
     let mut first = Ok(());
     for result in results {
@@ -280,8 +246,8 @@ fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
     first
 }
 
-/// Refuses chunks whose last row would reach out of the device extents behind it. Neither the kernel
-/// nor mkfs makes such, but an image may hold one.
+/// Refuses chunks whose last row would extend beyond their device extents. Neither the kernel nor
+/// mkfs creates such chunks, but an image may contain one.
 fn check_rows(chunk: &Chunk) -> Result<()> {
     let columns = chunk.data_columns() as u64;
     if (columns == 1 && chunk.profile().parity() == 0)
@@ -290,11 +256,11 @@ fn check_rows(chunk: &Chunk) -> Result<()> {
         return Ok(());
     }
     let reason =
-        Corrupt::field("chunk", "length", chunk.length(), "not made of whole rows, cannot be written");
+        Corrupt::field("chunk", "length", chunk.length(), "not a multiple of whole rows, cannot be written");
     Err(chunk_error(chunk.start(), reason))
 }
 
-/// Cuts a range into pieces, across chunks.
+/// Splits a range into pieces, across chunks.
 fn for_each_piece<'m, 'b>(
     chunks: &'m ChunkMap,
     request: usize,
@@ -316,10 +282,10 @@ fn for_each_piece<'m, 'b>(
     Ok(())
 }
 
-/// The places of an element's copies on devices that are there.
+/// Calls `each` with the location of every copy of an element on a present device.
 ///
 /// # Errors
-/// More copies missing than the profile tolerates.
+/// Fails if more copies are missing than the profile tolerates.
 fn for_each_copy(
     devices: &DeviceTable,
     chunk: &Chunk,
@@ -327,7 +293,8 @@ fn for_each_copy(
     mut each: impl FnMut(usize, PhysicalAddress),
 ) -> Result<()> {
     let profile = chunk.profile();
-    let places = (0..profile.copies()).map(|copy| chunk.direct(element, copy).expect("a copy is direct"));
+    let places = (0..profile.copies())
+        .map(|copy| chunk.direct(element, copy).expect("chunks without parity have only direct copies"));
     let present = |stripe: usize| devices.present(&chunk.stripes()[stripe]);
     let missing = places.clone().filter(|&(stripe, _)| present(stripe).is_none()).count();
     check_missing(chunk, missing)?;
@@ -339,20 +306,11 @@ fn for_each_copy(
     Ok(())
 }
 
-/// Refuses what too few devices are left for.
-pub(super) fn check_missing(chunk: &Chunk, missing: usize) -> Result<()> {
-    let tolerated = chunk.profile().tolerated_failures();
-    if missing > tolerated {
-        return Err(Error::TooManyMissing { logical: chunk.start(), missing, tolerated });
-    }
-    Ok(())
-}
-
 /// Writes one element to all its copies.
 fn write_copies(devices: &DeviceTable, chunk: &Chunk, element: &Element, bytes: &[u8]) -> Result<()> {
     let mut outcome = Ok(());
     for_each_copy(devices, chunk, element, |number, physical| {
-        let device = devices.device(number).expect("only present devices are called");
+        let device = devices.device(number).expect("`for_each_copy` passes only present devices");
         if let Err(source) = device.write_at(bytes, physical)
             && outcome.is_ok()
         {
@@ -362,31 +320,7 @@ fn write_copies(devices: &DeviceTable, chunk: &Chunk, element: &Element, bytes: 
     outcome
 }
 
-/// Hands each device its writes in one batch, in ascending order.
-///
-/// Pieces are not joined: those of one range that lie side by side on a device are one piece already,
-/// and the buffers of different ranges are not side by side in memory.
-pub(super) fn submit(
-    devices: &DeviceTable,
-    writes: &mut [DeviceWrite<'_>],
-    mut failed: impl FnMut(Owner, Error),
-) {
-    writes.sort_unstable_by_key(|write| (write.device, write.physical));
-    for group in writes.chunk_by(|a, b| a.device == b.device) {
-        let device = devices.device(group[0].device).expect("only present devices are called");
-        let mut batch: SmallVec<[_; USUAL_PIECES]> =
-            group.iter().map(|write| WriteRequest::new(write.physical, write.buffer)).collect();
-        device.write_many(&mut batch);
-        for (write, request) in group.iter().zip(batch) {
-            if let Err(source) = request.result {
-                let error = device_error(device, "write", write.physical, write.buffer.len(), source);
-                failed(write.owner, error);
-            }
-        }
-    }
-}
-
-/// Adds the places of a range of one chunk: slot, start and bytes.
+/// Adds the device ranges of a range of one chunk: slot, start and length in bytes.
 fn discard_ranges(
     devices: &DeviceTable,
     chunk: &Chunk,
@@ -396,7 +330,8 @@ fn discard_ranges(
 ) {
     for element in chunk.elements(logical, length as usize) {
         for copy in 0..chunk.profile().copies() {
-            let (stripe, physical) = chunk.direct(&element, copy).expect("a copy is direct");
+            let (stripe, physical) =
+                chunk.direct(&element, copy).expect("chunks without parity have only direct copies");
             if let Some((number, _)) = devices.present(&chunk.stripes()[stripe]) {
                 ranges.push((number, physical, element.length as u64));
             }
@@ -404,7 +339,7 @@ fn discard_ranges(
     }
 }
 
-/// Sorts ranges and joins those that touch.
+/// Sorts ranges and merges adjacent ones.
 fn merge_ranges(ranges: &mut Vec<(usize, PhysicalAddress, u64)>) {
     ranges.sort_unstable();
     ranges.dedup_by(|later, earlier| {
@@ -414,15 +349,4 @@ fn merge_ranges(ranges: &mut Vec<(usize, PhysicalAddress, u64)>) {
         }
         touch
     });
-}
-
-/// The error of a device that failed.
-fn device_error(
-    device: &dyn Device,
-    operation: &'static str,
-    offset: PhysicalAddress,
-    length: usize,
-    source: io::Error,
-) -> Error {
-    Error::Device { device: device.name().to_owned(), operation, offset, length, source }
 }

@@ -1,39 +1,43 @@
 //! Writing to rows with parity.
 //!
-//! Owns [`write`]: the pieces of a batch that lie in chunks of RAID5 and RAID6. The pieces of a row
-//! are put together to *segments*, ranges of the row's elements that some piece touches; a segment's
-//! parity is computed anew out of all its data columns. A column that the batch writes whole costs no
-//! read; of another what it does not write is read first, or rebuilt where its device is missing,
-//! fails, or missed earlier writes.
+//! Owns [`write`], which writes the pieces of a batch that lie in RAID5 and RAID6 chunks.
+//! - The pieces of a row are grouped into *segments*: maximal ranges of the row's elements covered
+//!   by overlapping or adjacent pieces.
+//! - A segment's parity is computed from all its data columns. A column that the batch overwrites
+//!   whole needs no read. The missing bytes of other columns are read first, or rebuilt if their
+//!   device is missing, fails, or missed earlier writes.
 //!
-//! Invariants: the row's lock is held from the first read to the last write. A segment of which
-//! something cannot be read is not written at all. What is read is not compared with checksums, which
-//! this layer does not know.
+//! **Invariants**
+//! - The row's lock is held from the first read to the last write.
+//! - A segment with unreadable bytes is not written at all.
+//! - Bytes read here are not verified, because this layer knows no checksums.
 //!
-//! As with the kernel's, a crash amid a write of a row can leave data and parity apart (the "write
-//! hole"): what was in the row before is lost only if a device fails as well.
+//! As in the kernel, a crash during the write of a row can leave data and parity inconsistent (the
+//! "write hole"). Old data of the row is then lost only if a device fails as well.
 //!
-//! Locks: of rows, see [`super::row_locks`]. Kernel counterpart: `rmw_rbio` (`fs/btrfs/raid56.c`).
+//! **Locks**: those of rows, see [`super::row_locks`].
+//!
+//! Kernel counterpart: `rmw_rbio` (`fs/btrfs/raid56.c`).
 
 use super::chunk_map::Chunk;
+use super::device_writes::{DeviceWrite, Outcomes, Owner, Piece, check_missing, submit};
 use super::devices::DeviceTable;
 use super::mapping::Element;
 use super::parity::Syndrome;
-use super::read::{read_stripe, worse};
+use super::read::{more_telling, read_stripe};
 use super::rebuild::{Row, rebuild};
 use super::row_locks::RowLocks;
-use super::write::{DeviceWrite, Outcomes, Owner, Piece, check_missing, submit};
 use crate::{Error, Result};
 use std::io;
 
-/// Rows that are computed and written together: bounds the parity held in memory to 8 MiB.
+/// Number of rows computed and written together; bounds the parity in memory to 8 MiB.
 const ROWS_AT_ONCE: usize = 64;
 
 /// A range of a row's elements, and the pieces in it.
 struct Segment<'p, 'm, 'b> {
     chunk: &'m Chunk,
     row: u64,
-    /// Bytes from the start of the elements.
+    /// Byte offset from the start of the elements.
     within: u64,
     length: usize,
     pieces: &'p [Piece<'m, 'b>],
@@ -45,7 +49,7 @@ struct Parity {
     q: Vec<u8>,
 }
 
-/// Writes `pieces` with their parity, and `plain` along with them.
+/// Writes `pieces` with their parity, together with `plain`.
 pub(super) fn write<'b>(
     devices: &DeviceTable,
     locks: &RowLocks,
@@ -85,7 +89,7 @@ fn write_run<'b>(
             }
         });
     }
-    // From here on what is written also borrows the parity.
+    // From here on the writes also borrow the parity.
     let mut writes: Vec<DeviceWrite<'_>> = plain;
     for (number, (segment, parity)) in segments.iter().zip(&parity).enumerate() {
         if let Some(parity) = parity {
@@ -98,7 +102,7 @@ fn write_run<'b>(
     });
 }
 
-/// The segments of pieces that ascend by row and place.
+/// Groups pieces, in ascending order of row and offset, into segments.
 fn segments<'p, 'm, 'b>(pieces: &'p [Piece<'m, 'b>]) -> Vec<Segment<'p, 'm, 'b>> {
     let mut segments = Vec::new();
     for row in pieces.chunk_by(|a, b| row_of(a) == row_of(b)) {
@@ -130,7 +134,7 @@ fn end_of(piece: &Piece<'_, '_>) -> u64 {
 }
 
 impl<'b> Segment<'_, '_, 'b> {
-    /// The segment's part of column `column`.
+    /// Returns the segment's part of column `column`.
     fn element(&self, column: usize) -> Element {
         Element { column, row: self.row, within: self.within, length: self.length }
     }
@@ -139,7 +143,7 @@ impl<'b> Segment<'_, '_, 'b> {
         self.pieces.iter().filter(move |piece| piece.element.column == column)
     }
 
-    /// Computes the parity that the segment has once its pieces are written.
+    /// Computes the segment's parity after its pieces are written.
     fn parity(&self, devices: &DeviceTable) -> Result<Parity> {
         let stripes = self.chunk.stripes();
         check_missing(self.chunk, stripes.iter().filter(|stripe| devices.present(stripe).is_none()).count())?;
@@ -152,7 +156,7 @@ impl<'b> Segment<'_, '_, 'b> {
             }
             scratch.resize(self.length, 0);
             let written: usize = self.pieces_of(column).map(|piece| piece.buffer.len()).sum();
-            debug_assert!(written <= self.length, "the ranges of a batch do not overlap");
+            debug_assert!(written <= self.length, "the ranges of a batch must not overlap");
             if written < self.length {
                 self.read_old(devices, column, &mut scratch)?;
             }
@@ -166,8 +170,9 @@ impl<'b> Segment<'_, '_, 'b> {
         Ok(Parity { p, q })
     }
 
-    /// Reads what column `column` holds now. A device that missed writes is the last resort: parity
-    /// made of its bytes would take away what the old parity still has.
+    /// Reads the current contents of column `column`. A device that missed writes is the last
+    /// resort: parity computed from its bytes would destroy the good data that the old parity
+    /// preserves.
     fn read_old(&self, devices: &DeviceTable, column: usize, out: &mut [u8]) -> Result<()> {
         let read = |column: usize, with_stale: bool, buffer: &mut [u8]| {
             let (stripe, physical) = self.chunk.column_place(&self.element(column), column);
@@ -185,11 +190,11 @@ impl<'b> Segment<'_, '_, 'b> {
         let Err(second) = rebuild(row, 1, out, |column, buffer| read(column, false, buffer)) else {
             return Ok(());
         };
-        let error = worse(Some(first), second);
-        read(column, true, out).map_err(|third| worse(Some(error), third))
+        let error = more_telling(Some(first), second);
+        read(column, true, out).map_err(|third| more_telling(Some(error), third))
     }
 
-    /// Adds the writes of the segment's pieces and parity to devices that are there.
+    /// Adds writes of the segment's pieces and parity to the present devices.
     fn add_writes<'w>(
         &self,
         devices: &DeviceTable,
@@ -215,7 +220,7 @@ impl<'b> Segment<'_, '_, 'b> {
         }
     }
 
-    /// Every range that has a piece here has failed.
+    /// Fails every request that has a piece in this segment.
     fn fail(&self, error: &Error, outcomes: &mut Outcomes) {
         for piece in self.pieces {
             outcomes.fail(piece.request, copy_of(error));
@@ -223,7 +228,7 @@ impl<'b> Segment<'_, '_, 'b> {
     }
 }
 
-/// The same error for another range.
+/// Copies an error for another request.
 fn copy_of(error: &Error) -> Error {
     match error {
         Error::Device { device, operation, offset, length, source } => Error::Device {

@@ -1,5 +1,5 @@
-//! Volumes that `mkfs.btrfs` made and the kernel filled: every profile, every copy, and without each
-//! combination of devices that may be lost.
+//! Volumes made by `mkfs.btrfs` and filled by the kernel: every profile, every copy, and every
+//! survivable combination of missing devices.
 
 use super::super::chunk_map::Chunk;
 use super::super::volume::Volume;
@@ -17,11 +17,11 @@ use std::io::Write;
 use std::sync::Arc;
 
 const BLOCK: usize = 4096;
-/// Several turns of the parity on four devices.
+/// Several rotations of the parity on four devices.
 const BLOCKS: u64 = (6 << 20) / BLOCK as u64;
 const MARK: &[u8; 16] = b"papilio volume\0\0";
 
-/// Block `number` of the test file: a mark, the number, and bytes that depend on it.
+/// Returns block `number` of the test file: a mark, the number, and bytes that depend on it.
 fn file_block(number: u64) -> Vec<u8> {
     let mut block = Vec::with_capacity(BLOCK);
     block.extend_from_slice(MARK);
@@ -54,8 +54,8 @@ fn make(scratch: &Scratch, profile: RaidProfile, devices: usize, mount_options: 
     images
 }
 
-/// Opens the volume without the devices whose bit is set in `missing`, and takes in the chunk tree,
-/// of which every block is checked on every way to read it.
+/// Opens the volume without the devices whose bit is set in `missing`, and installs the chunk tree.
+/// Checks every block of that tree in every way to read it.
 fn open(images: &ImageSet, missing: u32, access: Access) -> Volume {
     let present = images.paths().iter().enumerate().filter(|(index, _)| missing & (1 << index) == 0);
     let devices = present
@@ -121,7 +121,7 @@ fn data_chunks(volume: &Volume) -> Vec<Arc<Chunk>> {
     volume.chunk_map().iter().filter(is_data).cloned().collect()
 }
 
-/// Where the blocks of the test file lie, each with its number.
+/// Returns the locations of the test file's blocks, each with its number.
 fn find_blocks(volume: &Volume) -> Vec<(LogicalAddress, u64)> {
     let mut found = Vec::new();
     let mut buffer = vec![0; 1 << 20];
@@ -146,11 +146,11 @@ fn check_profile(profile: RaidProfile, devices: usize) {
     let scratch = Scratch::new(256 << 20).unwrap();
     let images = make(&scratch, profile, devices, &[]);
     let whole = open(&images, 0, Access::ReadOnly);
-    assert!(data_chunks(&whole).iter().any(|chunk| chunk.profile() == profile), "{profile} was made");
+    assert!(data_chunks(&whole).iter().any(|chunk| chunk.profile() == profile), "{profile} is used");
     let blocks = find_blocks(&whole);
     let mut numbers: Vec<_> = blocks.iter().map(|&(_, number)| number).collect();
     numbers.sort_unstable();
-    assert_eq!(numbers, (0..BLOCKS).collect::<Vec<_>>(), "{profile}: every block once, none twice");
+    assert_eq!(numbers, (0..BLOCKS).collect::<Vec<_>>(), "{profile}: every block exists exactly once");
 
     let mut buffer = [0; BLOCK];
     for &(logical, number) in &blocks {
@@ -185,20 +185,20 @@ const LAYOUTS: [(RaidProfile, usize); 9] = [
 ];
 
 #[test]
-fn what_the_kernel_wrote_is_read() {
+fn reads_volumes_written_by_the_kernel() {
     let Some(_met) = require(Need::KERNEL_MOUNT) else { return };
     for (profile, devices) in LAYOUTS {
         check_profile(profile, devices);
     }
 }
 
-/// What block `number` becomes.
+/// Returns the new contents of block `number`.
 fn new_block(number: u64) -> Vec<u8> {
     file_block(number + (1 << 32))
 }
 
-/// Overwrites the blocks of the test file, in place: two in three of them, so that rows are written
-/// in part, in batches of neighbours, and single ones.
+/// Overwrites two in three blocks of the test file in place, so that rows are written partially:
+/// batches of adjacent blocks, and single ones.
 fn overwrite(volume: &Volume) {
     let blocks: Vec<_> = find_blocks(volume).into_iter().filter(|&(_, number)| number % 3 != 0).collect();
     let contents: Vec<_> = blocks.iter().map(|&(_, number)| new_block(number)).collect();
@@ -218,7 +218,7 @@ fn overwrite(volume: &Volume) {
     volume.flush().unwrap();
 }
 
-/// Mounts the images but those of `missing`, for reading, and compares the test file.
+/// Mounts the images except those of `missing` read-only, and compares the test file.
 fn check_mounted(scratch: &Scratch, images: &ImageSet, missing: u32, what: &str) {
     let present = images.paths().iter().enumerate().filter(|(index, _)| missing & (1 << index) == 0);
     let loops: Vec<_> = present.map(|(_, path)| LoopDevice::attach(path, true).unwrap()).collect();
@@ -234,15 +234,15 @@ fn check_mounted(scratch: &Scratch, images: &ImageSet, missing: u32, what: &str)
 }
 
 #[test]
-fn what_is_written_the_kernel_reads() {
+fn the_kernel_reads_written_volumes() {
     let Some(_met) = require(Need::KERNEL_MOUNT) else { return };
     for (profile, devices) in LAYOUTS {
         let scratch = Scratch::new(256 << 20).unwrap();
-        // Without checksums, which would be those of the old content.
+        // Without checksums, which would be those of the old contents.
         let images = make(&scratch, profile, devices, &["nodatasum"]);
         overwrite(&open(&images, 0, Access::ReadWrite));
         check_mounted(&scratch, &images, 0, profile.name());
-        // Now from the other copies, and out of the parity.
+        // Now from the other copies, and rebuilt from the parity.
         let tolerated = profile.tolerated_failures();
         let most = (0..devices as u32)
             .map(|first| (0..tolerated as u32).map(|n| 1 << ((first + n) % devices as u32)).sum());

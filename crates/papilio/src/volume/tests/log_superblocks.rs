@@ -1,4 +1,4 @@
-//! The superblocks that name one log after another, beside such that are made anew.
+//! Cached superblocks that name successive logs, compared with newly encoded ones.
 
 use super::super::testing::TestVolume;
 use crate::Error;
@@ -8,7 +8,7 @@ use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_SIZE, superblock_offs
 use papilio_format::{Generation, LogicalAddress, Superblock};
 
 #[test]
-fn a_kept_superblock_names_each_log_as_one_made_anew_would() {
+fn cached_superblock_equals_a_newly_encoded_one() {
     let test = TestVolume::blank(RaidProfile::Raid1, 2);
     let volume = test.open(0, false).unwrap();
     let place = superblock_offset(0);
@@ -31,13 +31,13 @@ fn a_kept_superblock_names_each_log_as_one_made_anew_would() {
             assert!(on_disk(device) == anew(&committed, index, root, level), "log at {root}, device {index}");
         }
     }
-    // No reader would take these, and what is there stays.
+    // Readers would reject these, so the superblock on the device stays.
     for (root, level) in [(4097, 0), (4096, 8)] {
         let refused = volume.write_log_superblock(&committed, (LogicalAddress(root), level), &mut kept);
         assert!(matches!(refused, Err(Error::Superblock { .. })), "log at {root}, level {level}");
         assert!(on_disk(&test.devices[1]) == anew(&committed, 1, 1 << 20, 0));
     }
-    // Another commit, and other devices, make it stale.
+    // Another commit, or other devices, make it stale.
     committed.generation = Generation(10);
     volume.write_log_superblock(&committed, (LogicalAddress(8192), 1), &mut None).unwrap();
     assert!(on_disk(&test.devices[0]) == anew(&committed, 0, 8192, 1));

@@ -1,6 +1,6 @@
-//! Tests of whole volumes: [`reading`] with everything there, with devices lost and with devices
-//! that fail, [`writing`] the same, [`opening`] good and bad ones, and [`kernel`], on what mkfs and
-//! the kernel wrote.
+//! Tests of whole volumes: [`reading`] and [`writing`] with all devices, with missing and with
+//! failing ones; [`opening`] good and bad ones; [`kernel`] on volumes written by mkfs and the
+//! kernel.
 
 mod kernel;
 mod log_superblocks;

@@ -20,7 +20,7 @@ fn open(test: &TestVolume) -> crate::Result<Volume> {
 }
 
 #[test]
-fn no_devices_and_no_btrfs() {
+fn opening_without_devices_or_without_btrfs_fails() {
     let error = Volume::open(Vec::new(), &OpenOptions::new()).unwrap_err();
     assert_eq!(error.kind(), ErrorKind::Invalid);
     for size in [0, 4096, 1 << 20] {
@@ -31,7 +31,7 @@ fn no_devices_and_no_btrfs() {
 }
 
 #[test]
-fn a_truncated_device_is_refused_unless_degraded() {
+fn truncated_device_is_rejected_unless_degraded() {
     let test = TestVolume::new(RaidProfile::Single, 1);
     let full = test.devices[0].size();
     test.devices[0].resize(full - 4096);
@@ -47,7 +47,7 @@ fn a_truncated_device_is_refused_unless_degraded() {
 }
 
 #[test]
-fn unknown_incompat_bits_are_refused() {
+fn unknown_incompat_bits_are_rejected() {
     let mut test = TestVolume::new(RaidProfile::Single, 1);
     test.superblocks[0].incompat_flags |= IncompatFeatures::from_bits_retain(1 << 50);
     write_superblock(&*test.devices[0], &test.superblocks[0]);
@@ -55,7 +55,7 @@ fn unknown_incompat_bits_are_refused() {
 }
 
 #[test]
-fn another_superblock_copy_is_read_only_when_chosen() {
+fn other_superblock_copies_are_read_only_when_selected() {
     let test = TestVolume::new(RaidProfile::Single, 1);
     let device = &test.devices[0];
     device.resize(65 << 20);
@@ -74,7 +74,7 @@ fn another_superblock_copy_is_read_only_when_chosen() {
 }
 
 #[test]
-fn devices_that_do_not_belong_together() {
+fn unrelated_devices_are_rejected() {
     let mut test = TestVolume::new(RaidProfile::Raid1, 2);
     let good = test.superblocks[1];
 
@@ -88,7 +88,7 @@ fn devices_that_do_not_belong_together() {
     test.superblocks[1].dev_item.devid = DeviceId(1);
     write_superblock(&*test.devices[1], &test.superblocks[1]);
     let error = open(&test).unwrap_err();
-    assert!(error.to_string().contains("device-1 is device 1 as well"), "{error}");
+    assert!(error.to_string().contains("device-1 has the same devid 1"), "{error}");
 
     // The right devid with another UUID is another device.
     test.superblocks[1] = good;
@@ -102,11 +102,11 @@ fn devices_that_do_not_belong_together() {
 }
 
 #[test]
-fn the_newest_superblock_wins_and_a_stale_device_is_read_last() {
+fn newest_superblock_wins_and_stale_device_is_read_last() {
     let mut test = TestVolume::new(RaidProfile::Raid1, 2);
     test.superblocks[1].generation = Generation(12);
     write_superblock(&*test.devices[1], &test.superblocks[1]);
-    // What the stale device missed.
+    // A write that the stale device missed.
     test.devices[0].write_at(&[0xee; 4096], PhysicalAddress(1 << 20)).unwrap();
     let volume = test.open(0, false).unwrap();
     assert_eq!(volume.superblock().raw.generation, Generation(12));
@@ -118,12 +118,12 @@ fn the_newest_superblock_wins_and_a_stale_device_is_read_last() {
     assert_eq!(buffer[..], content(CHUNK_START, 4096));
     volume.read_copy(CHUNK_START, &mut buffer, 0).unwrap();
     assert_eq!(buffer, [0xee; 4096]);
-    // Alone it is as good as any, and the other one is missing.
+    // Alone it is usable; the other device is missing then.
     assert!(test.open(0b10, true).is_ok());
 }
 
 #[test]
-fn a_seed_and_what_grew_on_it() {
+fn seed_with_a_device_added_to_it() {
     let mut test = TestVolume::new(RaidProfile::Raid1, 2);
     let seed_fsid = Uuid::from_u128(0x5eed);
     test.superblocks[0].flags |= SuperblockFlags::SEEDING;
@@ -143,7 +143,7 @@ fn a_seed_and_what_grew_on_it() {
 }
 
 #[test]
-fn chunks_that_contradict_the_system_array() {
+fn chunks_that_contradict_the_system_array_are_rejected() {
     let test = TestVolume::new(RaidProfile::Raid1, 2);
     let volume = open(&test).unwrap();
     let mut chunk = test.data_chunk.clone();

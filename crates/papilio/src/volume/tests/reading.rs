@@ -1,4 +1,4 @@
-//! Reading memory volumes of every profile, whole, degraded, failing and corrupt.
+//! Reading memory volumes of every profile: whole, degraded, failing and corrupt.
 
 use super::super::read::LogicalRead;
 use super::super::testing::{CHUNK_START, TestVolume, byte_at, content};
@@ -32,7 +32,7 @@ pub(super) const LAYOUTS: [(RaidProfile, usize); 19] = [
     (RaidProfile::Raid6, 6),
 ];
 
-/// Whether the bytes of both chunks survive the loss of the devices in `missing`.
+/// Returns whether the data of both chunks survives the loss of the devices in `missing`.
 pub(super) fn survives(profile: RaidProfile, stripes: usize, missing: u32) -> bool {
     let lost = missing.count_ones() as usize;
     match profile {
@@ -41,7 +41,7 @@ pub(super) fn survives(profile: RaidProfile, stripes: usize, missing: u32) -> bo
         RaidProfile::Raid5 => lost <= 1,
         RaidProfile::Raid6 => lost <= 2,
         RaidProfile::Raid10 => {
-            // Pairs of the system chunk, and of the data chunk, which begins at the second device.
+            // Pairs of the system chunk, and of the data chunk, which starts at the second device.
             let whole = |a: usize, b: usize| missing & (1 << a) == 0 || missing & (1 << b) == 0;
             (0..stripes)
                 .step_by(2)
@@ -64,7 +64,7 @@ fn assert_reads_all(test: &TestVolume, volume: &Volume, what: &str) {
 }
 
 #[test]
-fn every_copy_of_every_profile_reads_alike() {
+fn all_copies_of_every_profile_read_the_same() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::new(profile, stripes);
         let volume = test.open(0, false).unwrap();
@@ -82,7 +82,7 @@ fn every_copy_of_every_profile_reads_alike() {
 }
 
 #[test]
-fn ranges_of_any_place_and_length() {
+fn ranges_of_any_offset_and_length() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::new(profile, stripes);
         let volume = test.open(0, false).unwrap();
@@ -121,7 +121,7 @@ fn ranges_of_any_place_and_length() {
 }
 
 #[test]
-fn every_losable_combination_of_missing_devices() {
+fn every_combination_of_missing_devices() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::new(profile, stripes);
         let all = (1u32 << test.devices.len()) - 1;
@@ -146,7 +146,7 @@ fn every_losable_combination_of_missing_devices() {
 }
 
 #[test]
-fn every_losable_combination_of_failing_devices() {
+fn every_combination_of_failing_devices() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::new(profile, stripes);
         let volume = test.open(0, false).unwrap();
@@ -157,7 +157,7 @@ fn every_losable_combination_of_failing_devices() {
                 .filter(|&index| is_failing(index))
                 .map(|index| (&*test.devices[index], test.devices[index].snapshot()))
                 .collect();
-            // A device that ends before its stripes begin fails to read them.
+            // A device that ends before its stripes start fails to read them.
             failed.iter().for_each(|(device, _)| device.resize(128 << 10));
             let (start, length) = test.range();
             let mut buffer = vec![0; length];
@@ -177,7 +177,7 @@ fn every_losable_combination_of_failing_devices() {
 }
 
 #[test]
-fn a_bad_range_of_each_device_is_read_from_elsewhere() {
+fn bad_ranges_are_read_from_other_copies() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::new(profile, stripes);
         for failing in 0..test.devices.len() {
@@ -209,7 +209,7 @@ fn a_bad_range_of_each_device_is_read_from_elsewhere() {
     }
 }
 
-/// Gives a device back what it held.
+/// Restores the contents of a device.
 fn restore(device: &MemoryDevice, snapshot: &MemoryDevice) {
     let mut bytes = vec![0; snapshot.size() as usize];
     snapshot.read_at(&mut bytes, PhysicalAddress(0)).unwrap();
@@ -217,7 +217,7 @@ fn restore(device: &MemoryDevice, snapshot: &MemoryDevice) {
     device.write_at(&bytes, PhysicalAddress(0)).unwrap();
 }
 
-/// Overwrites what a copy of an element holds, wherever that is.
+/// Overwrites copy 0 of an element.
 fn corrupt(test: &TestVolume, volume: &Volume, logical: LogicalAddress) {
     let (name, place) = volume.place_of(logical, 0).expect("copy 0 has a place");
     let device = test.devices.iter().find(|device| device.name() == name).unwrap();
@@ -225,13 +225,13 @@ fn corrupt(test: &TestVolume, volume: &Volume, logical: LogicalAddress) {
 }
 
 #[test]
-fn raid6_gets_back_a_bad_block_although_another_is_bad_too() {
+fn raid6_recovers_a_bad_block_with_another_bad_block_in_its_row() {
     let test = TestVolume::new(RaidProfile::Raid6, 6);
     let volume = test.open(0, false).unwrap();
     let row = 4 * STRIPE_LENGTH;
     for target in 0..4 {
         for other in (0..4).filter(|&other| other != target) {
-            // Each pair in a place of its own.
+            // Each pair at a location of its own.
             let within = (target * 4 + other) * 4096;
             let at = |column: u64| LogicalAddress(CHUNK_START.0 + row + column * STRIPE_LENGTH + within);
             corrupt(&test, &volume, at(target));
@@ -244,17 +244,17 @@ fn raid6_gets_back_a_bad_block_although_another_is_bad_too() {
                     buffer[..] == expected
                 })
                 .collect();
-            assert_eq!(good.len(), 1, "just the way that takes both as bad: {good:?}");
+            assert_eq!(good.len(), 1, "only the attempt that assumes both bad succeeds: {good:?}");
             assert!(good[0] >= 3);
         }
     }
 }
 
 #[test]
-fn a_bad_parity_is_left_out_by_the_other_ways() {
+fn other_rebuild_attempts_avoid_a_bad_parity() {
     let test = TestVolume::new(RaidProfile::Raid6, 4);
     let volume = test.open(0, false).unwrap();
-    // Row 0: D0 D1 P Q on devices 1 to 4. Bad are D0 and P.
+    // Row 0: D0 D1 P Q on devices 1 to 4. D0 and P are bad.
     corrupt(&test, &volume, CHUNK_START);
     let p_place = PhysicalAddress((1 << 20) + 2 * (640 << 10));
     test.devices[2].write_at(&[0xee; 4096], p_place).unwrap();
@@ -269,7 +269,7 @@ fn a_bad_parity_is_left_out_by_the_other_ways() {
 }
 
 #[test]
-fn a_given_copy_is_read_and_no_other() {
+fn read_copy_reads_only_the_given_copy() {
     let test = TestVolume::new(RaidProfile::Raid1, 2);
     let volume = test.open(0b10, true).unwrap();
     let mut buffer = [0; 4096];
@@ -279,7 +279,7 @@ fn a_given_copy_is_read_and_no_other() {
         assert!(matches!(error, Error::DeviceMissing { devid, .. } if devid.0 == 2), "{error}");
         assert_eq!(volume.place_of(start, missing_copy), None);
         volume.read_copy(start, &mut buffer, 1 - missing_copy).unwrap();
-        assert_content(start, &buffer, "the copy that is there");
+        assert_content(start, &buffer, "the present copy");
         let (name, _) = volume.place_of(start, 1 - missing_copy).unwrap();
         assert_eq!(name, "device-1");
     }
@@ -287,7 +287,7 @@ fn a_given_copy_is_read_and_no_other() {
 }
 
 #[test]
-fn outside_of_all_chunks() {
+fn reads_outside_all_chunks_fail() {
     let test = TestVolume::new(RaidProfile::Raid0, 2);
     let volume = test.open(0, false).unwrap();
     let (start, length) = test.range();
@@ -299,7 +299,7 @@ fn outside_of_all_chunks() {
         assert!(volume.copies(logical).is_err());
         assert!(volume.read_copy(logical, &mut buffer, 0).is_err());
     }
-    // Half in, half out: an error, and the neighbour in the batch is not hurt.
+    // Half inside, half outside: an error, which does not affect the neighbour in the batch.
     let (mut a, mut b) = ([0; 8192], [0; 8192]);
     let mut requests =
         [LogicalRead::new(LogicalAddress(end.0 - 4096), &mut a), LogicalRead::new(start, &mut b)];

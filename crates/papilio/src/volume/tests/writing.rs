@@ -1,4 +1,5 @@
-//! Writing memory volumes of every profile: whole, degraded, failing, and many writers at once.
+//! Writing memory volumes of every profile: whole, degraded, failing, and with many concurrent
+//! writers.
 
 use super::super::testing::{CHUNK_START, TestVolume, content, device_uuid};
 use super::super::volume::Volume;
@@ -13,7 +14,7 @@ use std::sync::Arc;
 
 const SECTOR: u64 = 4096;
 
-/// A small generator, so that a failure can be repeated.
+/// A small random generator with a seed, so that failures are reproducible.
 struct Random(u64);
 
 impl Random {
@@ -35,12 +36,12 @@ fn assert_devices_alike(one: &TestVolume, other: &TestVolume, what: &str) {
         let (bytes_a, bytes_b) = (bytes_of(a), bytes_of(b));
         if bytes_a != bytes_b {
             let differ = bytes_a.iter().zip(&bytes_b).position(|(a, b)| a != b);
-            panic!("{what}: {} differs from what it should hold, first at {differ:?}", a.name());
+            panic!("{what}: {} differs from the expected contents, first at {differ:?}", a.name());
         }
     }
 }
 
-/// Cuts the range of `test` into ranges of 1 to `most` sectors, in a random order.
+/// Splits the range of `test` into ranges of 1 to `most` sectors, in random order.
 fn cut(test: &TestVolume, most: u64, random: &mut Random) -> Vec<(LogicalAddress, usize)> {
     let (start, length) = test.range();
     let (mut at, end) = (start.0, start.0 + length as u64);
@@ -56,7 +57,7 @@ fn cut(test: &TestVolume, most: u64, random: &mut Random) -> Vec<(LogicalAddress
     cuts
 }
 
-/// Writes ranges of `all`, the content from `start` on, in one batch.
+/// Writes ranges of `all`, the contents from `start` on, in one batch.
 fn write_ranges(volume: &Volume, start: LogicalAddress, all: &[u8], ranges: &[(LogicalAddress, usize)]) {
     let bytes = |logical: LogicalAddress, length| &all[(logical.0 - start.0) as usize..][..length];
     let mut requests: Vec<_> =
@@ -68,7 +69,7 @@ fn write_ranges(volume: &Volume, start: LogicalAddress, all: &[u8], ranges: &[(L
 }
 
 #[test]
-fn every_profile_is_written_as_it_should_lie() {
+fn every_profile_has_the_expected_layout() {
     for (profile, stripes) in LAYOUTS {
         let expected = TestVolume::new(profile, stripes);
         let blank = TestVolume::blank(profile, stripes);
@@ -80,7 +81,7 @@ fn every_profile_is_written_as_it_should_lie() {
         test.open(0, false).unwrap().write(start, &all).unwrap();
         assert_devices_alike(&test, &expected, &format!("{what}, at once"));
 
-        // Sector by sector up to more than a row, in batches and one by one, in any order.
+        // Sizes from a sector to more than a row, in batches and one by one, in any order.
         for (most, batch) in [(1, 7), (20, 1), (40, 5), (200, 1000)] {
             let test = blank.copy();
             let volume = test.open(0, false).unwrap();
@@ -98,10 +99,10 @@ fn every_profile_is_written_as_it_should_lie() {
 }
 
 #[test]
-fn what_is_written_degraded_survives() {
+fn degraded_writes_survive() {
     for (profile, stripes) in LAYOUTS {
         let devices = if profile == RaidProfile::Dup { 1 } else { stripes };
-        // Something else is there before, of which a part stays.
+        // The volume has other contents before, of which a part stays.
         let before = TestVolume::new(profile, stripes);
         let (start, length) = before.range();
         let content_before = content(start, length);
@@ -135,7 +136,7 @@ fn what_is_written_degraded_survives() {
 }
 
 #[test]
-fn all_ways_agree_after_overwrites() {
+fn all_copies_agree_after_overwrites() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::new(profile, stripes);
         let volume = test.open(0, false).unwrap();
@@ -160,7 +161,7 @@ fn all_ways_agree_after_overwrites() {
 }
 
 #[test]
-fn writers_of_one_row_do_not_lose_each_others_parity() {
+fn concurrent_writers_of_a_row_keep_its_parity_consistent() {
     for (profile, stripes) in [(RaidProfile::Raid5, 4), (RaidProfile::Raid6, 5)] {
         let test = TestVolume::blank(profile, stripes);
         let volume = test.open(0, false).unwrap();
@@ -173,7 +174,7 @@ fn writers_of_one_row_do_not_lose_each_others_parity() {
                     for sector in (thread..sectors).step_by(threads as usize) {
                         let logical = LogicalAddress(start.0 + sector * SECTOR);
                         volume.write(logical, &content(logical, SECTOR as usize)).unwrap();
-                        // What is rebuilt meanwhile is of one time.
+                        // A concurrent rebuild sees data and parity of the same time.
                         let mut read = vec![0; SECTOR as usize];
                         volume.read_copy(logical, &mut read, 1).unwrap();
                         assert!(read == content(logical, SECTOR as usize), "{profile}, sector {sector}");
@@ -185,7 +186,7 @@ fn writers_of_one_row_do_not_lose_each_others_parity() {
     }
 }
 
-/// `test` on devices that can be made to fail.
+/// Opens `test` on devices that can be made to fail.
 fn with_faults(test: &TestVolume) -> (Vec<Arc<FaultDevice>>, Volume) {
     let faults: Vec<_> =
         test.devices.iter().map(|device| Arc::new(FaultDevice::new(device.clone()))).collect();
@@ -195,7 +196,7 @@ fn with_faults(test: &TestVolume) -> (Vec<Arc<FaultDevice>>, Volume) {
 }
 
 #[test]
-fn a_device_that_is_there_must_take_the_write() {
+fn a_failing_present_device_fails_the_write() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::blank(profile, stripes);
         let (faults, volume) = with_faults(&test);
@@ -210,14 +211,14 @@ fn a_device_that_is_there_must_take_the_write() {
             );
             fault.repair();
         }
-        // All others had it; now this one has it as well.
+        // All other devices have the bytes; now the failed one gets them as well.
         volume.write(start, &bytes).unwrap();
         assert_devices_alike(&test, &TestVolume::new(profile, stripes), profile.name());
     }
 }
 
 #[test]
-fn only_the_ranges_that_failed_say_so() {
+fn only_failed_ranges_report_errors() {
     let test = TestVolume::blank(RaidProfile::Raid0, 2);
     let (faults, volume) = with_faults(&test);
     // Stripe 0 of the system chunk is at 1 MiB of device 1.
@@ -234,12 +235,12 @@ fn only_the_ranges_that_failed_say_so() {
     assert!(matches!(requests[0].result, Err(Error::Device { .. })));
     assert!(requests[1].result.is_ok() && requests[2].result.is_ok());
     assert!(matches!(requests[3].result, Err(Error::Unmapped { .. })));
-    // A batch is one call a device: here one of each kind.
+    // One call per device carries the batch.
     assert_eq!(faults[1].counts().writes, 1);
 }
 
 #[test]
-fn a_row_that_cannot_be_read_is_not_written() {
+fn an_unreadable_row_is_not_written() {
     let test = TestVolume::new(RaidProfile::Raid5, 4);
     let (faults, volume) = with_faults(&test);
     let before: Vec<_> = test.devices.iter().map(|device| bytes_of(device)).collect();
@@ -251,7 +252,7 @@ fn a_row_that_cannot_be_read_is_not_written() {
     for (device, before) in test.devices.iter().zip(&before) {
         assert!(bytes_of(device) == *before, "{} was written to", device.name());
     }
-    // With one of them back the other is rebuilt, and the parity stays right.
+    // With one device back, the other column is rebuilt and the parity stays right.
     faults[1].repair();
     volume.write(CHUNK_START, &[1; SECTOR as usize]).unwrap();
     faults[2].repair();
@@ -262,12 +263,12 @@ fn a_row_that_cannot_be_read_is_not_written() {
     }
     let next = LogicalAddress(CHUNK_START.0 + STRIPE_LENGTH);
     volume.read_copy(next, &mut read, 1).unwrap();
-    assert!(read[..] == content(next, SECTOR as usize), "the neighbour in the row is rebuilt as it was");
+    assert!(read[..] == content(next, SECTOR as usize), "the neighbour in the row is rebuilt unchanged");
 }
 
 #[test]
-fn stale_bytes_do_not_spoil_parity() {
-    // Device 2 missed a generation, and holds other bytes since.
+fn stale_bytes_do_not_corrupt_parity() {
+    // Device 2 missed a generation and holds other bytes since.
     let test = TestVolume::new(RaidProfile::Raid5, 3);
     let mut raw = test.superblocks[1];
     raw.generation = Generation(8);
@@ -281,11 +282,11 @@ fn stale_bytes_do_not_spoil_parity() {
     test.open(0, false).unwrap().write(CHUNK_START, &[1; SECTOR as usize]).unwrap();
     let mut read = [0; SECTOR as usize];
     test.open(0, false).unwrap().read_copy(neighbour, &mut read, 1).unwrap();
-    assert!(read[..] == content(neighbour, SECTOR as usize), "what the parity knew, it still knows");
+    assert!(read[..] == content(neighbour, SECTOR as usize), "the parity still recovers the old data");
 }
 
 #[test]
-fn chunks_that_end_amid_a_row_take_no_writes() {
+fn chunks_that_end_within_a_row_refuse_writes() {
     let mut test = TestVolume::blank(RaidProfile::Raid0, 2);
     test.data_chunk.1.length -= SECTOR;
     let volume = test.open(0, false).unwrap();
@@ -296,7 +297,7 @@ fn chunks_that_end_amid_a_row_take_no_writes() {
 }
 
 #[test]
-fn discards_reach_all_copies_and_nothing_else() {
+fn discards_reach_exactly_all_copies() {
     for (profile, stripes) in LAYOUTS {
         let test = TestVolume::new(profile, stripes);
         let (faults, volume) = with_faults(&test);
@@ -307,9 +308,9 @@ fn discards_reach_all_copies_and_nothing_else() {
         let calls: u64 = faults.iter().map(|fault| fault.counts().discards).sum();
         let mut model = content(start, length);
         if profile.parity() == 0 {
-            // Memory devices show zeros where they were told to discard.
+            // Memory devices read as zeros where they were discarded.
             model[from..from + count].fill(0);
-            assert_eq!(calls, 2 * stripes as u64, "{profile} on {stripes}: touching ranges are joined");
+            assert_eq!(calls, 2 * stripes as u64, "{profile} on {stripes}: adjacent ranges are merged");
         } else {
             assert_eq!(calls, 0, "{profile}");
         }
@@ -331,11 +332,11 @@ fn flushes_reach_every_device() {
     faults[0].fail_call(CallKind::Flush, faults[0].counts().flushes);
     let error = volume.flush().unwrap_err();
     assert!(matches!(&error, Error::Device { operation: "flush", device, .. } if device == "device-1"));
-    assert!(faults.iter().all(|fault| fault.counts().flushes == 2), "the others are flushed even so");
+    assert!(faults.iter().all(|fault| fault.counts().flushes == 2), "the others are flushed nevertheless");
 }
 
 #[test]
-fn superblocks_go_out_first_copies_first() {
+fn first_superblock_copies_are_written_first() {
     // Large enough for the second copy.
     let mut test = TestVolume::blank(RaidProfile::Raid1, 2);
     let size = 65 << 20;
@@ -381,7 +382,7 @@ fn superblocks_go_out_first_copies_first() {
 }
 
 #[test]
-fn superblocks_that_fail_name_device_and_copy() {
+fn failed_superblock_writes_name_device_and_copy() {
     let test = TestVolume::blank(RaidProfile::Raid1, 2);
     let (faults, volume) = with_faults(&test);
     let mut raw = test.superblocks[0];
@@ -399,16 +400,16 @@ fn superblocks_that_fail_name_device_and_copy() {
         Superblock::parse(&bytes, place).unwrap().raw.generation
     };
     assert_eq!(generation(&test.devices[0]), Generation(9));
-    assert_eq!(generation(&test.devices[1]), Generation(10), "the other device has it even so");
+    assert_eq!(generation(&test.devices[1]), Generation(10), "the other device has it nevertheless");
 
-    // What no reader would take is written nowhere.
+    // A superblock that readers would reject is written nowhere.
     raw.node_size = 5000;
     assert!(matches!(volume.write_superblocks(&raw), Err(Error::Superblock { .. })));
     assert_eq!(generation(&test.devices[1]), Generation(10));
 }
 
 #[test]
-fn a_missing_device_gets_no_superblock_and_a_changed_item_is_used() {
+fn superblocks_skip_missing_devices_and_use_changed_items() {
     let test = TestVolume::blank(RaidProfile::Raid1, 2);
     let volume = test.open(0b10, true).unwrap();
     let mut item = test.superblocks[0].dev_item;
@@ -437,7 +438,7 @@ fn a_missing_device_gets_no_superblock_and_a_changed_item_is_used() {
 }
 
 #[test]
-fn generations_and_chunks_move_on() {
+fn generation_and_chunk_map_are_updated() {
     let test = TestVolume::blank(RaidProfile::Single, 1);
     let volume = test.open(0, false).unwrap();
     assert_eq!(volume.geometry().generation, Generation(9));
