@@ -1,8 +1,13 @@
-//! Which errno stands for an error.
+//! The errno of each error.
 //!
-//! Owns [`Error::errno`], the one table that all front ends answer by (FUSE, fio, the C interface), so that
-//! the same failure is the same number everywhere. Invariant: every value is a Linux errno, above 0. Nothing
-//! in this crate decides by an errno. Kernel counterpart: the return values of `fs/btrfs`.
+//! Owns [`Error::errno`], the one table for all front ends (FUSE, fio, the C interface), so that
+//! equal failures give equal numbers everywhere.
+//!
+//! **Invariants**
+//! - Every value is a Linux errno, above 0.
+//! - Nothing in this crate decides by an errno.
+//!
+//! Kernel counterpart: the return values of `fs/btrfs`.
 
 use crate::errors::{Error, ErrorKind, PathError};
 use papilio_device::OpenErrorKind;
@@ -10,11 +15,11 @@ use rustix::io::Errno;
 use std::io;
 
 impl Error {
-    /// The errno that the kernel's Btrfs answers with in such a case, or the nearest one: above 0, as
-    /// `<errno.h>` counts on Linux.
+    /// The errno that the kernel's Btrfs returns in such a case, or the nearest one. It is above 0,
+    /// as in Linux's `<errno.h>`.
     ///
-    /// What the host said counts where a host file or a device could not be opened. A device that failed
-    /// under the file system is `EIO`, whatever it said.
+    /// If a host file or a device could not be opened, it is the host's errno. If a device failed
+    /// below the file system, it is always `EIO`.
     ///
     /// ```
     /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -30,28 +35,28 @@ impl Error {
     /// ```
     pub fn errno(&self) -> i32 {
         let errno = match self {
-            Error::Open(open) => of_open(&open.kind),
-            Error::Host { source, .. } => of_host(source),
+            Error::Open(open) => open_errno(&open.kind),
+            Error::Host { source, .. } => host_errno(source),
             Error::Occupied { .. } => Errno::EXIST,
             Error::DeviceMissing { .. } => Errno::NOENT,
-            other => of_kind(other.kind()),
+            other => kind_errno(other.kind()),
         };
         errno.raw_os_error()
     }
 }
 
-fn of_kind(kind: ErrorKind) -> Errno {
+fn kind_errno(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::Io | ErrorKind::Host | ErrorKind::MissingDevice => Errno::IO,
         ErrorKind::Incompatible => Errno::OPNOTSUPP,
         ErrorKind::NotBtrfs | ErrorKind::Invalid => Errno::INVAL,
-        ErrorKind::Path(reason) => of_path(reason),
+        ErrorKind::Path(reason) => path_errno(reason),
         ErrorKind::NoSpace => Errno::NOSPC,
         ErrorKind::ReadOnly => Errno::ROFS,
     }
 }
 
-fn of_path(reason: PathError) -> Errno {
+fn path_errno(reason: PathError) -> Errno {
     match reason {
         PathError::NotFound | PathError::NoSubvolume => Errno::NOENT,
         PathError::NotADirectory => Errno::NOTDIR,
@@ -78,7 +83,7 @@ fn of_path(reason: PathError) -> Errno {
     }
 }
 
-fn of_open(kind: &OpenErrorKind) -> Errno {
+fn open_errno(kind: &OpenErrorKind) -> Errno {
     match kind {
         OpenErrorKind::NotFound => Errno::NOENT,
         OpenErrorKind::PermissionDenied => Errno::ACCESS,
@@ -89,14 +94,14 @@ fn of_open(kind: &OpenErrorKind) -> Errno {
         }
         OpenErrorKind::TextBusy => Errno::TXTBSY,
         OpenErrorKind::ReadOnlyMedium => Errno::ROFS,
-        OpenErrorKind::Io(source) => of_host(source),
-        // Nothing in it, no direct I/O, and what is added later.
+        OpenErrorKind::Io(source) => host_errno(source),
+        // An empty device, missing direct I/O, and kinds that are added later.
         _ => Errno::INVAL,
     }
 }
 
-/// What the host said, where it said something.
-fn of_host(source: &io::Error) -> Errno {
+/// The host's errno, or the nearest one to its kind of error.
+fn host_errno(source: &io::Error) -> Errno {
     match source.raw_os_error() {
         Some(number) if number > 0 => Errno::from_raw_os_error(number),
         _ => match source.kind() {
@@ -123,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_have_the_numbers_of_linux() {
+    fn path_errors_have_linux_numbers() {
         for (reason, number) in [
             (PathError::NotFound, 2),
             (PathError::AccessDenied, 13),
@@ -150,13 +155,13 @@ mod tests {
     }
 
     #[test]
-    fn other_errors_have_the_kernels_answers() {
+    fn other_errors_have_the_kernels_numbers() {
         assert_eq!(Error::NoSpace { what: "data" }.errno(), 28);
         assert_eq!(Error::ReadOnlyFileSystem { cause: "x".into() }.errno(), 30);
         assert_eq!(Error::Invalid("x".into()).errno(), 22);
         assert_eq!(host(io::Error::from_raw_os_error(122)), 122);
         assert_eq!(host(io::ErrorKind::NotFound.into()), 2);
-        // Even where the host is full: a device that fails is a device that fails.
+        // Even if the host's error is ENOSPC, a failed device is EIO.
         let device = Error::Device {
             device: "d".into(),
             operation: "write",

@@ -1,8 +1,11 @@
-//! What can go wrong, as types that say what was found where.
+//! The library's errors, as types that tell what was found and where.
 //!
-//! Owns [`Error`], [`Result`], and the parts of an error that name a place. Invariant: an error's
-//! text is one line and holds the place (path, tree, block, key, device and offset) that its maker
-//! knew. Front ends translate [`Error::kind`], or answer with [`Error::errno`].
+//! Owns [`Error`], [`Result`], and the types for places in errors.
+//!
+//! **Invariant**: the text of an error is one line and includes the place (path, tree, block, key,
+//! device and offset) as far as it was known.
+//!
+//! Front ends translate [`Error::kind`], or return [`Error::errno`].
 
 use papilio_format::objectid::Objectid;
 use papilio_format::{
@@ -11,36 +14,36 @@ use papilio_format::{
 };
 use std::path::PathBuf;
 
-/// The result of almost everything here.
+/// The result of almost every function in this crate.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Anything that can go wrong.
+/// An error of this crate.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// A device or image cannot be opened.
     #[error(transparent)]
     Open(#[from] papilio_device::OpenError),
-    /// No superblock that can be used.
+    /// No usable superblock was found.
     #[error("{device}: superblock at {offset}: {reason}{}", good_superblocks(good_copies))]
     Superblock {
         /// Path of the device or image.
         device: String,
-        /// Which copy.
+        /// The offset of the copy, in bytes from the start of the device.
         offset: PhysicalAddress,
-        /// What is wrong with it.
+        /// The fault of that copy.
         reason: Box<SuperblockError>,
-        /// The other copies on the same device that are good, and could be chosen.
+        /// The other copies on the same device that are good and can be chosen instead, 0 to 2.
         good_copies: Vec<usize>,
     },
-    /// A device is smaller than what it should hold.
-    #[error("{device}: truncated: {have} bytes are there, the file system needs {need}")]
+    /// A device is smaller than the file system on it.
+    #[error("{device}: the device is truncated: it has {have} bytes, the file system needs {need}")]
     Truncated {
         /// Path of the device or image.
         device: String,
-        /// Bytes that the file system says the device has.
+        /// Bytes that the file system expects the device to have.
         need: u64,
-        /// Bytes that it has.
+        /// Bytes that the device has.
         have: u64,
     },
     /// A device failed.
@@ -48,13 +51,13 @@ pub enum Error {
     Device {
         /// Path of the device or image.
         device: String,
-        /// `read`, `write`, `flush`, `discard`.
+        /// The operation: `read`, `write`, `flush` or `discard`.
         operation: &'static str,
-        /// Where.
+        /// The start of the range, in bytes from the start of the device.
         offset: PhysicalAddress,
-        /// Bytes asked for.
+        /// The length of the range in bytes.
         length: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
     /// A copy of the superblock could not be written.
@@ -62,123 +65,125 @@ pub enum Error {
     SuperblockWrite {
         /// Path of the device or image.
         device: String,
-        /// Which copy, 0 to 2.
+        /// The copy, 0 to 2.
         copy: usize,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
-    /// Devices that don't belong together.
+    /// A device does not belong to the file system.
     #[error("{device}: {reason}")]
     DeviceMismatch {
         /// Path of the device or image.
         device: String,
-        /// Why it doesn't belong.
+        /// Why it does not belong to it.
         reason: String,
     },
-    /// A device is missing, and reading without it was not asked for.
-    #[error("device {devid} ({uuid}) is missing; name it with --device, or read without it with --degraded")]
+    /// A device is missing, and degraded mode is off.
+    #[error("device {devid} ({uuid}) is missing: add its path, or open the file system in degraded mode")]
     DeviceMissing {
-        /// Its number.
+        /// The device's id.
         devid: DeviceId,
-        /// Its UUID.
+        /// The device's UUID.
         uuid: Uuid,
     },
-    /// Too many devices are missing to read a range at all.
-    #[error("logical address {logical}: {missing} of the chunk's devices are missing, {tolerated} may be")]
+    /// Too many devices are missing to read a range.
+    #[error(
+        "logical address {logical}: {missing} of the chunk's devices are missing, but it tolerates only {tolerated}"
+    )]
     TooManyMissing {
-        /// The range's start.
+        /// The start of the range.
         logical: LogicalAddress,
-        /// Missing devices of its chunk.
+        /// The number of missing devices of its chunk.
         missing: usize,
-        /// What its profile tolerates.
+        /// The number of missing devices that the chunk's profile tolerates.
         tolerated: usize,
     },
-    /// An address that no chunk covers.
-    #[error("logical address {logical}, {length} bytes: in no chunk")]
+    /// No chunk covers an address.
+    #[error("logical address {logical}, {length} bytes: no chunk covers the range")]
     Unmapped {
-        /// The range's start.
+        /// The start of the range.
         logical: LogicalAddress,
-        /// Its length in bytes.
+        /// The length of the range in bytes.
         length: u64,
     },
     /// No copy of a tree block is good.
     #[error("tree {}, block {address}: {reason}{}", Objectid(tree.0), copies_tried(*copies))]
     TreeBlock {
-        /// The tree that was walked.
+        /// The tree that the block was read for.
         tree: TreeId,
-        /// The block.
+        /// The address of the block.
         address: LogicalAddress,
-        /// Copies tried.
+        /// The number of copies that were tried.
         copies: usize,
-        /// What is wrong with the first copy.
+        /// The fault of the first copy.
         reason: BlockFault,
     },
-    /// An item that no tree can do without is missing.
-    #[error("tree {}: no item {key}: {what}", Objectid(tree.0))]
+    /// A required item is missing.
+    #[error("tree {}: item {key} is missing: {what}", Objectid(tree.0))]
     MissingItem {
-        /// The tree.
-        tree: TreeId,
-        /// The key looked for.
-        key: Key,
-        /// What it would have been.
-        what: &'static str,
-    },
-    /// An item that contradicts others.
-    #[error("tree {}, item {key}: {reason}", Objectid(tree.0))]
-    Item {
-        /// The tree.
+        /// The tree that the item should be in.
         tree: TreeId,
         /// The item's key.
         key: Key,
-        /// What is wrong with it.
+        /// The meaning of the missing item.
+        what: &'static str,
+    },
+    /// An item contradicts itself or others.
+    #[error("tree {}, item {key}: {reason}", Objectid(tree.0))]
+    Item {
+        /// The tree that the item is in.
+        tree: TreeId,
+        /// The item's key.
+        key: Key,
+        /// The fault.
         reason: Corrupt,
     },
-    /// The log of fsyncs cannot be replayed. It is still there, and so is the last commit.
-    #[error("replaying the log of fsyncs{}: {cause}", of_subvolume(*subvolume))]
+    /// The fsync log cannot be replayed. It is still on disk, and so is the last commit.
+    #[error("replaying the fsync log{}: {cause}", of_subvolume(*subvolume))]
     LogReplay {
-        /// The subvolume whose log it is; `None` where it concerns all logs.
+        /// The subvolume of the log; `None` if the error concerns all logs.
         subvolume: Option<TreeId>,
-        /// What is wrong, and where.
+        /// The fault, and its place.
         cause: Box<Error>,
     },
-    /// File data that no copy holds with the right checksum.
+    /// No copy of file data has the right checksum.
     #[error("{place}: data at logical address {logical}: checksum mismatch{}", copies_tried(*copies))]
     DataChecksum {
-        /// The file and offset.
+        /// The file and the offset in it.
         place: FilePlace,
-        /// The bad sector.
+        /// The address of the sector.
         logical: LogicalAddress,
-        /// Copies tried.
+        /// The number of copies that were tried.
         copies: usize,
     },
-    /// File data that should have a checksum and has none, so that nothing vouches for it.
-    #[error("{place}: data at logical address {logical}: its checksum is missing")]
+    /// File data has no checksum, though it should, so it cannot be verified.
+    #[error("{place}: data at logical address {logical}: the checksum is missing")]
     MissingChecksum {
-        /// The file and offset.
+        /// The file and the offset in it.
         place: FilePlace,
-        /// The sector.
+        /// The address of the sector.
         logical: LogicalAddress,
     },
-    /// File data whose compressed form cannot be decoded.
+    /// Compressed file data cannot be decoded.
     #[error("{place}: {reason}")]
     Decompress {
-        /// The file and offset.
+        /// The file and the offset in it.
         place: FilePlace,
-        /// What the decoder said.
+        /// The decoder's message.
         reason: String,
     },
-    /// The file system uses what this code does not know.
+    /// The file system uses an unsupported feature.
     #[error("{device}: {reason}")]
     Incompatible {
         /// Path of the device or image.
         device: String,
-        /// What it uses.
+        /// The feature.
         reason: Incompatible,
     },
-    /// An item that is to be inserted is there already.
-    #[error("tree {}, item {key}: there already", Objectid(tree.0))]
+    /// An item to be inserted exists already.
+    #[error("tree {}, item {key}: already exists", Objectid(tree.0))]
     ItemExists {
-        /// The tree.
+        /// The tree that the item is in.
         tree: TreeId,
         /// The item's key.
         key: Key,
@@ -186,58 +191,58 @@ pub enum Error {
     /// No space is left: ENOSPC.
     #[error("no space left on the file system ({what})")]
     NoSpace {
-        /// What there is none for: data, metadata, a chunk.
+        /// The purpose that there is no space for, such as data, metadata or a chunk.
         what: &'static str,
     },
-    /// The file system can only be read: it was opened so, or a failure made it so.
+    /// The file system is read-only, because it was opened so or because a failure made it so.
     #[error("the file system is read-only: {cause}")]
     ReadOnlyFileSystem {
-        /// Why: the first failure, or how it was opened.
+        /// The first failure, or how the file system was opened.
         cause: String,
     },
-    /// A path or a name cannot be used as asked.
+    /// A path or a name cannot be used.
     #[error("{}: {kind}", String::from_utf8_lossy(path))]
     Path {
-        /// The path as the caller gave it.
+        /// The path as passed by the caller.
         path: Vec<u8>,
-        /// What is wrong with it.
+        /// The reason.
         kind: PathError,
     },
-    /// An option or an argument that makes no sense.
+    /// An option or an argument is invalid.
     #[error("{0}")]
     Invalid(String),
-    /// A device that is to be overwritten holds something.
-    #[error("{device}: holds {found}; only force overwrites it")]
+    /// A device that is to be overwritten is not empty.
+    #[error("{device}: contains {found}; only force overwrites it")]
     Occupied {
         /// Path of the device or image.
         device: String,
-        /// What it seems to hold.
+        /// The content that was recognized.
         found: &'static str,
     },
-    /// A device is too small for the file system that was asked for.
-    #[error("{device}: {size} bytes are too few: such a file system needs at least {minimum}")]
+    /// A device is too small for the requested file system.
+    #[error("{device}: {size} bytes are too few, the file system needs at least {minimum}")]
     TooSmall {
         /// Path of the device or image.
         device: String,
-        /// Bytes that it has, or that were asked for.
+        /// Bytes that the device has, or that were requested.
         size: u64,
         /// Bytes that it must have.
         minimum: u64,
     },
-    /// A host file could not be used.
+    /// A file on the host could not be used.
     #[error("{}: {source}", path.display())]
     Host {
-        /// The host's path.
+        /// The path on the host.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: std::io::Error,
     },
 }
 
-/// What is wrong with one copy of a tree block.
+/// The fault of one copy of a tree block.
 #[derive(Debug, thiserror::Error)]
 pub enum BlockFault {
-    /// Its bytes.
+    /// Its bytes are invalid.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
     /// It could not be read.
@@ -248,95 +253,95 @@ pub enum BlockFault {
     Loop,
 }
 
-/// Why a path cannot be used as asked: the POSIX reasons.
+/// Why a path cannot be used: the POSIX reasons.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum PathError {
-    /// ENOENT.
+    /// ENOENT: there is no such entry.
     #[error("no such file or directory")]
     NotFound,
-    /// ENOTDIR.
+    /// ENOTDIR: a component, or the target, is not a directory.
     #[error("not a directory")]
     NotADirectory,
-    /// EISDIR.
+    /// EISDIR: the target is a directory.
     #[error("is a directory")]
     IsADirectory,
-    /// EINVAL for readlink, and reads of what holds no data.
+    /// EINVAL: `readlink` of another kind of file.
     #[error("not a symbolic link")]
     NotASymlink,
-    /// A file operation on what is no regular file.
+    /// EINVAL: a file operation on an inode that is not a regular file.
     #[error("not a regular file")]
     NotAFile,
-    /// ELOOP.
+    /// ELOOP: more than 40 symbolic links.
     #[error("too many levels of symbolic links")]
     SymlinkLoop,
-    /// ENAMETOOLONG.
+    /// ENAMETOOLONG: a name of more than 255 bytes, or a symbolic link's target that is too long.
     #[error("file name too long")]
     NameTooLong,
-    /// ENODATA.
+    /// ENODATA: there is no such extended attribute.
     #[error("no such attribute")]
     NoAttribute,
-    /// A subvolume id or path that names none.
+    /// ENOENT: there is no subvolume with that id or path.
     #[error("no such subvolume")]
     NoSubvolume,
-    /// EEXIST.
-    #[error("it exists already")]
+    /// EEXIST: the name is taken.
+    #[error("already exists")]
     Exists,
-    /// ENOTEMPTY.
+    /// ENOTEMPTY: the directory or subvolume has entries.
     #[error("directory not empty")]
     NotEmpty,
-    /// EMLINK.
+    /// EMLINK: the inode has as many names as it can have.
     #[error("too many links")]
     TooManyLinks,
-    /// EXDEV: across subvolumes.
+    /// EXDEV: a link or rename across subvolumes.
     #[error("cross-subvolume link or rename")]
     CrossDevice,
-    /// EINVAL: an empty name, `.`, `..`, or one with a slash or a NUL.
-    #[error("not a usable name")]
+    /// EINVAL: an empty name, `.`, `..`, or a name with a slash or a NUL.
+    #[error("invalid name")]
     InvalidName,
-    /// EINVAL: a directory into itself or below itself.
+    /// EINVAL: moving a directory below itself.
     #[error("a directory cannot be moved into itself")]
     IntoItself,
-    /// EBUSY.
-    #[error("it is in use")]
+    /// EBUSY: the target is in use.
+    #[error("in use")]
     Busy,
     /// EROFS: the subvolume is read-only.
     #[error("the subvolume is read-only")]
     ReadOnly,
-    /// EPERM: immutable, append-only, or an operation that its kind forbids.
+    /// EPERM: the inode is immutable or append-only, or its kind forbids the operation.
     #[error("operation not permitted")]
     NotPermitted,
-    /// EOVERFLOW: as many names of one hash as a leaf can hold.
+    /// EOVERFLOW: the names of one hash would exceed a leaf.
     #[error("too many names with the same hash")]
     HashOverflow,
-    /// EOPNOTSUPP: nothing that this kind of file or attribute has.
+    /// EOPNOTSUPP: this kind of file or attribute does not support the operation.
     #[error("not supported for this kind of file or attribute")]
     NotSupported,
-    /// EACCES.
+    /// EACCES: the operation is not allowed on this inode.
     #[error("permission denied")]
     AccessDenied,
-    /// E2BIG: the value of an attribute of more than 65,536 bytes.
+    /// E2BIG: an attribute value of more than 65,536 bytes.
     #[error("attribute value too large")]
     AttributeTooLarge,
-    /// EPERM for a name that only the deletion of a subvolume takes away.
-    #[error("is a subvolume, and is deleted as one")]
+    /// EPERM: the entry is a subvolume, which only its deletion removes.
+    #[error("is a subvolume; delete it as a subvolume")]
     IsASubvolume,
-    /// EFBIG.
+    /// EFBIG: the file would exceed the largest size.
     #[error("file too large")]
     TooLarge,
-    /// ENXIO: a seek past the end.
+    /// ENXIO: a seek past the end of the file.
     #[error("offset beyond the end of the file")]
     BeyondEnd,
 }
 
-/// A place in a file, for errors.
+/// A place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FilePlace {
-    /// The subvolume.
+    /// The id of the subvolume.
     pub tree: TreeId,
-    /// The inode.
+    /// The number of the inode.
     pub inode: InodeNumber,
-    /// The offset.
+    /// The offset in bytes.
     pub offset: FileOffset,
 }
 
@@ -346,27 +351,27 @@ impl std::fmt::Display for FilePlace {
     }
 }
 
-/// The classes of errors that front ends translate, to errno values or exit codes.
+/// Classes of errors, which front ends translate to errno values or exit codes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum ErrorKind {
-    /// Corruption or I/O failure: EIO.
+    /// Corruption, or an I/O failure: EIO.
     Io,
-    /// Something of the format that is not known: EOPNOTSUPP.
+    /// An unsupported feature of the format: EOPNOTSUPP.
     Incompatible,
-    /// Not a Btrfs at all.
+    /// Not a Btrfs file system: EINVAL.
     NotBtrfs,
-    /// A POSIX reason about a path.
+    /// A POSIX reason concerning a path.
     Path(PathError),
-    /// A senseless argument: EINVAL.
+    /// An invalid argument: EINVAL.
     Invalid,
-    /// Opening a device or a host file failed.
+    /// A device or a file on the host could not be opened.
     Host,
     /// A device is missing.
     MissingDevice,
-    /// ENOSPC.
+    /// No space is left: ENOSPC.
     NoSpace,
-    /// EROFS.
+    /// The file system is read-only: EROFS.
     ReadOnly,
 }
 
@@ -389,7 +394,8 @@ impl Error {
             | Error::TooSmall { .. } => ErrorKind::Invalid,
             Error::NoSpace { .. } => ErrorKind::NoSpace,
             Error::LogReplay { cause, .. } => match cause.kind() {
-                // A name that is not there is no answer to a caller who asked for none.
+                // The replay looks names up itself, so the caller must not see POSIX reasons for
+                // them.
                 ErrorKind::Path(_) | ErrorKind::Invalid => ErrorKind::Io,
                 kind => kind,
             },
@@ -400,7 +406,7 @@ impl Error {
         }
     }
 
-    /// An error about a path.
+    /// An error concerning a path.
     pub(crate) fn path(path: &[u8], kind: PathError) -> Self {
         Error::Path { path: path.to_vec(), kind }
     }

@@ -1,7 +1,7 @@
-//! How a file system is opened.
+//! The options of opening a file system.
 //!
-//! Owns [`OpenOptions`], the builder that every way of opening goes through, and
-//! [`CompressionChoice`], which several places take.
+//! Owns [`OpenOptions`], the builder for every way of opening, and [`CompressionChoice`], which
+//! other options take too.
 
 use crate::Error;
 use crate::tuning::Tuning;
@@ -11,7 +11,7 @@ use papilio_format::items::inode::{InodeFlags, Timespec};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Options of opening a file system; all defaults are the safe ones.
+/// Options for opening a file system. All defaults are the safe ones.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     pub(crate) devices: Vec<PathBuf>,
@@ -30,24 +30,24 @@ pub struct OpenOptions {
     pub(crate) max_inline: u32,
     pub(crate) compression: Option<CompressionChoice>,
     pub(crate) force_compression: bool,
-    /// Flags of each new regular file.
+    /// Flags that each new regular file gets.
     pub(crate) file_flags: InodeFlags,
     pub(crate) tuning: Tuning,
     pub(crate) cache_bytes: u64,
     pub(crate) tree_log: bool,
 }
 
-/// Which subvolume is the root of all paths.
+/// The subvolume that is the root of all paths.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub enum SubvolumeChoice {
-    /// The top level (id 5), from which every other can be reached.
+    /// The top level (id 5), which contains all other subvolumes.
     #[default]
     TopLevel,
-    /// The one that `btrfs subvolume set-default` chose, as a mount without options takes it.
+    /// The subvolume chosen by `btrfs subvolume set-default`, which a mount without options shows.
     Default,
-    /// By id.
+    /// The subvolume with this id.
     Id(TreeId),
-    /// By path from the top level.
+    /// The subvolume at this path from the top level.
     Path(Vec<u8>),
 }
 
@@ -79,124 +79,136 @@ impl Default for OpenOptions {
 }
 
 impl OpenOptions {
-    /// The defaults: one device, nothing missing, the primary superblock, the top-level subvolume.
+    /// The defaults: one device, none missing, the primary superblock, the top-level subvolume,
+    /// reading only.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Adds a further device of a file system that has several.
+    /// Adds the path of another device of a file system with several devices.
     pub fn device(mut self, path: impl AsRef<Path>) -> Self {
         self.devices.push(path.as_ref().to_path_buf());
         self
     }
 
-    /// Opens although devices are missing, as long as each chunk tolerates it.
+    /// Sets whether the file system may be opened while devices are missing, as far as each chunk
+    /// tolerates it. The default is false.
     pub fn degraded(mut self, degraded: bool) -> Self {
         self.degraded = degraded;
         self
     }
 
-    /// Reads superblock copy `mirror` (0 to 2) instead of the first.
+    /// Selects the superblock copy to read, 0 to 2. The default is copy 0, the primary.
     pub fn superblock_mirror(mut self, mirror: usize) -> Self {
         self.superblock_mirror = Some(mirror);
         self
     }
 
-    /// Falls back to the superblock's older roots where the newest cannot be read
-    /// (`rescue=usebackuproot`).
+    /// Sets whether the superblock's older roots are tried if the newest cannot be read. The
+    /// default is false. Corresponds to the mount option `rescue=usebackuproot`.
     pub fn use_backup_root(mut self, use_backup_root: bool) -> Self {
         self.use_backup_root = use_backup_root;
         self
     }
 
-    /// Whether a log of fsyncs that a crash left is replayed when the file system is opened for writing
-    /// (default true). Without (`rescue=nologreplay`), a file system that has one is opened for reading only,
-    /// which shows the last commit either way.
+    /// Sets whether an fsync log that a crash left is replayed when the file system is opened for
+    /// writing. The default is true. If false (`rescue=nologreplay`), a file system with a log can
+    /// only be opened for reading, which always shows the last commit.
     pub fn replay_log(mut self, replay: bool) -> Self {
         self.replay_log = replay;
         self
     }
 
-    /// Chooses the subvolume that paths start from.
+    /// Selects the subvolume that paths start from. The default is the top level.
     pub fn subvolume(mut self, choice: SubvolumeChoice) -> Self {
         self.subvolume = choice;
         self
     }
 
-    /// Limits the memory of tree blocks, in bytes (default 64 MiB): of those that are cached, which give way down to a
-    /// quarter to those that changes made and a commit has not written yet, and of a writable file system's checksums
-    /// of data in open files and changes of references to extents. Beside it, checksums take up to an eighth where the
-    /// file system is open for reading only; and data that was written past the page cache, of which the trees were not
-    /// told yet, about twice as much.
+    /// Limits the memory for tree blocks, in bytes. The default is 64 MiB.
+    ///
+    /// The limit covers cached blocks and changed blocks that no commit has written yet. The cache
+    /// shrinks to a quarter of the limit to make space for changed blocks. If the file system is
+    /// open for writing, the limit also covers checksums of open files and delayed references.
+    ///
+    /// Two kinds of memory come on top. If the file system is open for reading only, checksums take
+    /// up to an eighth of the limit. Ordered extents, which were written past the page cache and
+    /// are not in the trees yet, take up to about twice the limit.
     pub fn node_cache_bytes(mut self, bytes: usize) -> Self {
         self.node_cache_bytes = bytes;
         self
     }
 
-    /// Whether data is compared with its checksums (default true; `rescue=ignoredatacsums` is
-    /// false).
+    /// Sets whether data is verified against its checksums. The default is true. False corresponds
+    /// to `rescue=ignoredatacsums`.
     pub fn verify_data(mut self, verify: bool) -> Self {
         self.verify_data = verify;
         self
     }
 
-    /// Opens for reading and writing (default: reading only).
+    /// Sets whether the file system is opened for writing too. The default is false.
     pub fn write(mut self, write: bool) -> Self {
         self.write = write;
         self
     }
 
-    /// How long a change waits for its commit at most; `None` leaves all commits to
-    /// [`FileSystem::sync`](crate::FileSystem::sync), memory pressure and closing (default 30 s, `commit=`).
+    /// Sets the longest time before a change is committed (`commit=`). The default is 30 seconds.
+    /// With `None`, only [`FileSystem::sync`](crate::FileSystem::sync), memory pressure and closing
+    /// commit.
     pub fn commit_interval(mut self, interval: Option<Duration>) -> Self {
         self.commit_interval = interval;
         self
     }
 
-    /// Bytes of changed tree blocks in memory beyond which a change waits for a commit (default 128 MiB), but no more
-    /// than three eighths of [`OpenOptions::node_cache_bytes`], of which there are then two such parts: those of the
-    /// running transaction, and those of one that is being written.
+    /// Limits the bytes of changed tree blocks in memory beyond which a change waits for a commit.
+    /// The default is 128 MiB. The value is capped at three eighths of
+    /// [`OpenOptions::node_cache_bytes`], or at 1 MiB if that is more. The limit applies twice: to
+    /// the running transaction, and to one that is being written.
     pub fn dirty_bytes(mut self, bytes: u64) -> Self {
         self.dirty_bytes = bytes;
         self
     }
 
-    /// Whether freed space is discarded after each commit (default false, `discard`).
+    /// Sets whether freed space is discarded after each commit (`discard`). The default is false.
     pub fn discard(mut self, discard: bool) -> Self {
         self.discard = discard;
         self
     }
 
-    /// Gives all changes this time instead of the clock's, so that the same changes give the same
-    /// image.
+    /// Sets a fixed time for all changes, so that equal changes make equal images. The default,
+    /// `None`, takes the clock's time.
     pub fn timestamp(mut self, time: Option<Timespec>) -> Self {
         self.timestamp = time;
         self
     }
 
-    /// Bytes up to which a file lies in its tree's leaf, in all below a sector (default 2048,
-    /// `max_inline=`).
+    /// Sets the most bytes of a file, after compression, that are stored inline in a leaf of its
+    /// tree (`max_inline=`). The default is 2048; 0 stores no file inline. The value is capped
+    /// below the sector size.
     pub fn max_inline(mut self, bytes: u32) -> Self {
         self.max_inline = bytes;
         self
     }
 
-    /// Reads and writes of file data go through a page cache of so many bytes at most, all that belongs to it
-    /// included (default 0: from and to the device). Of a file system that is open for writing; what is
-    /// written is durable after [`File::sync`](crate::File::sync) or
-    /// [`FileSystem::sync`](crate::FileSystem::sync), and an error of writing it back is told there.
+    /// Sets the size of the page cache for file data in bytes, including its own overhead. The
+    /// default, 0, means none: data is read from and written to the device directly.
+    ///
+    /// The page cache is used only if the file system is open for writing. Written data is durable
+    /// after [`File::sync`](crate::File::sync) or [`FileSystem::sync`](crate::FileSystem::sync),
+    /// which also report errors of writing it back.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
         self
     }
 
-    /// Whether an fsync may be an entry in the log instead of a commit (default true; `notreelog` is false).
+    /// Sets whether an fsync may write to the log instead of committing. The default is true. False
+    /// corresponds to the mount option `notreelog`.
     pub fn tree_log(mut self, tree_log: bool) -> Self {
         self.tree_log = tree_log;
         self
     }
 
-    /// Which of several ways things are done, for measurements.
+    /// Selects between implementations of some mechanisms, for measurements.
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self
@@ -204,33 +216,36 @@ impl OpenOptions {
 }
 
 impl OpenOptions {
-    /// Compresses what is written to files that do not say otherwise, where it gets smaller (`compress=`).
+    /// Sets the compression of new data in files without a compression property (`compress=`). Data
+    /// that does not get smaller stays uncompressed. The default is none.
     pub fn compress(mut self, choice: CompressionChoice) -> Self {
         self.compression = Some(choice).filter(|choice| !choice.is_none());
         self
     }
 
-    /// As [`OpenOptions::compress`], for all files and every piece (`compress-force=`).
+    /// Like [`OpenOptions::compress`], but for all files and every piece of data
+    /// (`compress-force=`).
     pub fn compress_force(mut self, choice: CompressionChoice) -> Self {
         self.force_compression = true;
         self.compress(choice)
     }
 
-    /// Whether data of new files has no checksums (default false, `nodatasum`). It is not compressed either.
+    /// Sets whether new files are created without checksums (`nodatasum`). The default is false.
+    /// Such files are not compressed either.
     pub fn no_data_sums(mut self, no_data_sums: bool) -> Self {
         self.file_flags.set(InodeFlags::NODATASUM, no_data_sums);
         self
     }
 
-    /// Whether data of new files is overwritten in place (default false, `nodatacow`). It has no checksums and
-    /// is not compressed either.
+    /// Sets whether new files are overwritten in place (`nodatacow`). The default is false. Such
+    /// files have no checksums and are not compressed either.
     pub fn no_data_cow(mut self, no_data_cow: bool) -> Self {
         self.file_flags.set(InodeFlags::NODATACOW | InodeFlags::NODATASUM, no_data_cow);
         self
     }
 }
 
-/// How data is compressed: an algorithm, and how hard it tries.
+/// A compression algorithm and its level.
 ///
 /// ```
 /// use papilio::CompressionChoice;
@@ -251,7 +266,7 @@ impl CompressionChoice {
     /// No compression.
     pub const NONE: Self = Self { algorithm: Compression::None, level: 0 };
 
-    /// An algorithm with its usual level: 3 for zlib and zstd; the others have none.
+    /// The algorithm at its default level: 3 for zlib and zstd. The others have no levels.
     pub const fn new(algorithm: Compression) -> Self {
         let level = match algorithm {
             Compression::Zlib | Compression::Zstd => 3,
@@ -260,10 +275,11 @@ impl CompressionChoice {
         Self { algorithm, level }
     }
 
-    /// The algorithm with another level: 1 to 9 for zlib, -15 to 15 for zstd; 0 is the usual one.
+    /// The algorithm at the given level: 1 to 9 for zlib, -15 to 15 for zstd. Level 0 selects the
+    /// default.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with a level that the algorithm does not have.
+    /// [`Error::Invalid`] for a level that the algorithm does not have.
     pub fn with_level(algorithm: Compression, level: i32) -> Result<Self, Error> {
         let usual = Self::new(algorithm);
         let levels = match algorithm {
@@ -274,9 +290,11 @@ impl CompressionChoice {
         match level {
             0 => Ok(usual),
             _ if levels.contains(&level) => Ok(Self { algorithm, level }),
-            _ if usual.level == 0 => Err(Error::Invalid(format!("compression {algorithm} has no levels"))),
+            _ if usual.level == 0 => {
+                Err(Error::Invalid(format!("compression {algorithm}: the algorithm has no levels")))
+            }
             _ => Err(Error::Invalid(format!(
-                "compression {algorithm}: level {level} is not one of {} to {}",
+                "compression {algorithm}: level {level} is not in the range {} to {}",
                 levels.start(),
                 levels.end()
             ))),
@@ -288,19 +306,20 @@ impl CompressionChoice {
         self.algorithm
     }
 
-    /// The level; 0 where the algorithm has none.
+    /// The level; 0 if the algorithm has none.
     pub const fn level(&self) -> i32 {
         self.level
     }
 
-    /// Whether nothing is compressed.
+    /// Whether this is [`CompressionChoice::NONE`].
     pub const fn is_none(&self) -> bool {
         matches!(self.algorithm, Compression::None)
     }
 }
 
-/// The values of the kernel's mount option `compress`: `zlib`, `zlib:1` to `zlib:9`, `lzo`, `zstd`,
-/// `zstd:-15` to `zstd:15`, `no` and `none`. Unlike the kernel, a level that does not exist is an error.
+/// Parses the values of the kernel's mount option `compress`: `zlib`, `zlib:1` to `zlib:9`, `lzo`,
+/// `zstd`, `zstd:-15` to `zstd:15`, `no` and `none`. Unlike in the kernel, an invalid level is an
+/// error.
 impl std::str::FromStr for CompressionChoice {
     type Err = Error;
 
@@ -316,19 +335,19 @@ impl std::str::FromStr for CompressionChoice {
             "no" | "none" => Compression::None,
             _ => {
                 return Err(Error::Invalid(format!(
-                    "compression {value:?}: not zlib[:1-9], lzo, zstd[:-15-15] or none"
+                    "compression {value:?}: expected zlib[:1..9], lzo, zstd[:-15..15] or none"
                 )));
             }
         };
         let Some(level) = level else { return Ok(Self::new(algorithm)) };
         let level = level
             .parse()
-            .map_err(|_| Error::Invalid(format!("compression {value:?}: {level:?} is no level")))?;
+            .map_err(|_| Error::Invalid(format!("compression {value:?}: {level:?} is not a number")))?;
         Self::with_level(algorithm, level)
     }
 }
 
-/// As the mount option takes it.
+/// Formats the choice as a value of the mount option.
 impl std::fmt::Display for CompressionChoice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.algorithm.name())?;
@@ -344,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_of_compress_are_the_kernels() {
+    fn mount_option_values_round_trip() {
         let parse = |value: &str| value.parse::<CompressionChoice>();
         for (value, algorithm, level) in [
             ("zlib", Compression::Zlib, 3),

@@ -1,58 +1,59 @@
-//! Switches between several ways to do the same thing.
+//! Switches between implementations of one mechanism.
 //!
-//! Owns [`Tuning`]: one row for each mechanism whose gain is to be measured, the fast way first and by
-//! default. All ways of a row make the same results and the same format; they differ in speed only. Text like
-//! `nocow_check=collect-all,...` parses into one.
+//! Owns [`Tuning`], with one switch for each mechanism whose gain is measured. Its fastest
+//! implementation comes first and is the default. All implementations give the same results and the
+//! same disk format, and differ in speed only. A [`Tuning`] is parsed from text like
+//! `nocow_check=collect-all,...`.
 
 use papilio_pagecache::CacheInsert;
 use std::fmt;
 use std::str::FromStr;
 
-/// How it is asked whether a range has checksums (row 000 of the tuning switches).
+/// How a range is checked for checksums before it is overwritten in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum NocowCheck {
-    /// Stops at the first one that is there.
+    /// Stops at the first checksum.
     #[default]
     FirstMatch,
-    /// Collects all of them and looks whether there are any, as the kernel did before.
+    /// Collects all checksums and then checks whether there are any, as the kernel used to.
     CollectAll,
 }
 
-/// How an fsync's items enter the log.
+/// How the items of an fsync enter the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LogItems {
-    /// They are complete before the log tree's lock is taken, and enter it in one pass.
+    /// All items are complete before the log tree's lock is taken, and enter it in one pass.
     #[default]
     Prepared,
-    /// They are read and put one after the other while it is held.
+    /// Each item is read and inserted while the lock is held.
     InPlace,
 }
 
-/// When the checksums of a write are computed.
+/// When the checksums of written data are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum WriteChecksum {
-    /// By other threads while the device writes; a write ends when both have. By the writer, before, where that
-    /// costs less: for small writes, and by an algorithm that keeps up with memory on this processor.
+    /// By other threads while the device writes; a write ends when both are done. Small writes, and
+    /// algorithms as fast as memory on this processor, are computed by the writer beforehand.
     #[default]
     Overlapped,
-    /// By the writer, before the device gets the data.
+    /// By the writer, before it submits the data to the device.
     BeforeSubmit,
-    /// By another thread, which then hands the data to the device.
+    /// By another thread, which then submits the data to the device.
     Offloaded,
 }
 
-/// How the checksums of what was read are looked up.
+/// How the checksums of data that was read are looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CsumLookup {
-    /// By a cursor on the stack, without allocation; an open file keeps those around what was read, so that the
-    /// tree is asked once for many.
+    /// By a cursor on the stack, without allocation. An open file keeps nearby checksums, so that
+    /// one look-up in the tree serves many reads.
     #[default]
     Stack,
-    /// In the tree for each request, by a cursor that is allocated, and copied to memory that is allocated too.
+    /// By a heap-allocated cursor, in the tree for each request, into a heap-allocated buffer.
     Heap,
 }
 
-/// Which of several ways things are done.
+/// A choice of implementations.
 ///
 /// ```
 /// use papilio::{NocowCheck, Tuning};
@@ -66,78 +67,81 @@ pub enum CsumLookup {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Tuning {
-    /// How it is asked whether a range has checksums before it is overwritten in place.
+    /// How a range is checked for checksums before it is overwritten in place.
     pub nocow_check: NocowCheck,
-    /// How an fsync's items enter the log.
+    /// How the items of an fsync enter the log.
     pub log_items: LogItems,
-    /// When the checksums of a write are computed.
+    /// When the checksums of written data are computed.
     pub write_checksum: WriteChecksum,
-    /// How the checksums of what was read are looked up.
+    /// How the checksums of data that was read are looked up.
     pub csum_lookup: CsumLookup,
-    /// How pages enter the page cache.
+    /// How pages are inserted into the page cache.
     pub cache_insert: CacheInsert,
 }
 
-/// A switch that cannot be set so.
+/// An invalid setting of a switch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TuningError {
-    /// No such row.
-    #[error("{0:?} is no tuning switch; there are: {rows}", rows = ROWS.map(|row| row.name).join(", "))]
+    /// There is no such switch.
+    #[error(
+        "there is no tuning switch {0:?}; the switches are {switches}",
+        switches = SWITCHES.map(|switch| switch.name).join(", ")
+    )]
     UnknownSwitch(String),
-    /// The row has other ways.
-    #[error("{switch}={value:?}: it is one of {ways}")]
+    /// The switch has no such implementation.
+    #[error("tuning switch {switch}={value:?}: expected one of {ways}")]
     UnknownWay {
-        /// The row.
+        /// The name of the switch.
         switch: &'static str,
-        /// What was asked for.
+        /// The value that was given.
         value: String,
-        /// What there is.
+        /// The valid values.
         ways: String,
     },
 }
 
-/// A row: its name, its ways (the default first), and how to get and set it by the way's place.
-struct Row {
+/// A switch: its name, its values (the default first), and access to it by the index of a value.
+struct Switch {
     name: &'static str,
-    ways: &'static [&'static str],
+    values: &'static [&'static str],
     get: fn(&Tuning) -> usize,
     set: fn(&mut Tuning, usize),
 }
 
-/// All rows that are there.
-const ROWS: [Row; 5] = [
-    Row {
+/// All switches.
+const SWITCHES: [Switch; 5] = [
+    Switch {
         name: "nocow_check",
-        ways: &["first-match", "collect-all"],
+        values: &["first-match", "collect-all"],
         get: |tuning| tuning.nocow_check as usize,
-        set: |tuning, way| tuning.nocow_check = [NocowCheck::FirstMatch, NocowCheck::CollectAll][way],
+        set: |tuning, index| tuning.nocow_check = [NocowCheck::FirstMatch, NocowCheck::CollectAll][index],
     },
-    Row {
+    Switch {
         name: "log_items",
-        ways: &["prepared", "in-place"],
+        values: &["prepared", "in-place"],
         get: |tuning| tuning.log_items as usize,
-        set: |tuning, way| tuning.log_items = [LogItems::Prepared, LogItems::InPlace][way],
+        set: |tuning, index| tuning.log_items = [LogItems::Prepared, LogItems::InPlace][index],
     },
-    Row {
+    Switch {
         name: "write_checksum",
-        ways: &["overlapped", "before-submit", "offloaded"],
+        values: &["overlapped", "before-submit", "offloaded"],
         get: |tuning| tuning.write_checksum as usize,
-        set: |tuning, way| {
-            let ways = [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded];
-            tuning.write_checksum = ways[way];
+        set: |tuning, index| {
+            let values = [WriteChecksum::Overlapped, WriteChecksum::BeforeSubmit, WriteChecksum::Offloaded];
+            tuning.write_checksum = values[index];
         },
     },
-    Row {
+    Switch {
         name: "csum_lookup",
-        ways: &["stack", "heap"],
+        values: &["stack", "heap"],
         get: |tuning| tuning.csum_lookup as usize,
-        set: |tuning, way| tuning.csum_lookup = [CsumLookup::Stack, CsumLookup::Heap][way],
+        set: |tuning, index| tuning.csum_lookup = [CsumLookup::Stack, CsumLookup::Heap][index],
     },
-    Row {
+    Switch {
         name: "cache_insert",
-        ways: &["one-walk", "many-walks"],
+        values: &["one-walk", "many-walks"],
         get: |tuning| tuning.cache_insert as usize,
-        set: |tuning, way| tuning.cache_insert = [CacheInsert::OneWalk, CacheInsert::ManyWalks][way],
+        set: |tuning, index| tuning.cache_insert = [CacheInsert::OneWalk, CacheInsert::ManyWalks][index],
     },
 ];
 
@@ -148,15 +152,16 @@ impl FromStr for Tuning {
         let mut tuning = Self::default();
         for setting in text.split(',').map(str::trim).filter(|setting| !setting.is_empty()) {
             let (name, value) = setting.split_once('=').unwrap_or((setting, ""));
-            let row = ROWS.iter().find(|row| row.name == name);
-            let row = row.ok_or_else(|| TuningError::UnknownSwitch(name.to_owned()))?;
-            let way =
-                row.ways.iter().position(|way| *way == value).ok_or_else(|| TuningError::UnknownWay {
-                    switch: row.name,
+            let switch = SWITCHES.iter().find(|switch| switch.name == name);
+            let switch = switch.ok_or_else(|| TuningError::UnknownSwitch(name.to_owned()))?;
+            let index = switch.values.iter().position(|known| *known == value).ok_or_else(|| {
+                TuningError::UnknownWay {
+                    switch: switch.name,
                     value: value.to_owned(),
-                    ways: row.ways.join(", "),
-                })?;
-            (row.set)(&mut tuning, way);
+                    ways: switch.values.join(", "),
+                }
+            })?;
+            (switch.set)(&mut tuning, index);
         }
         Ok(tuning)
     }
@@ -164,9 +169,9 @@ impl FromStr for Tuning {
 
 impl fmt::Display for Tuning {
     fn fmt(&self, formatter: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (number, row) in ROWS.iter().enumerate() {
+        for (number, switch) in SWITCHES.iter().enumerate() {
             let comma = if number > 0 { "," } else { "" };
-            write!(formatter, "{comma}{}={}", row.name, row.ways[(row.get)(self)])?;
+            write!(formatter, "{comma}{}={}", switch.name, switch.values[(switch.get)(self)])?;
         }
         Ok(())
     }
@@ -177,10 +182,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_way_of_every_row_survives_text() {
-        for row in &ROWS {
-            for way in row.ways {
-                let text = format!("{}={way}", row.name);
+    fn every_value_of_every_switch_round_trips() {
+        for switch in &SWITCHES {
+            for value in switch.values {
+                let text = format!("{}={value}", switch.name);
                 let tuning: Tuning = text.parse().unwrap();
                 assert!(tuning.to_string().split(',').any(|setting| setting == text), "{text}");
             }
@@ -188,9 +193,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_named() {
+    fn errors_name_the_wrong_setting() {
         assert_eq!("fast".parse::<Tuning>(), Err(TuningError::UnknownSwitch("fast".to_owned())));
         let error = "nocow_check=".parse::<Tuning>().unwrap_err();
-        assert_eq!(error.to_string(), "nocow_check=\"\": it is one of first-match, collect-all");
+        assert_eq!(
+            error.to_string(),
+            "tuning switch nocow_check=\"\": expected one of first-match, collect-all"
+        );
     }
 }

@@ -272,9 +272,9 @@ fn the_background_commits_without_a_sync() {
 fn file_systems_that_writing_could_corrupt_open_read_only() {
     type Change = fn(&mut RawSuperblock);
     let cases: [(&str, Change); 4] = [
-        ("a seed", |raw| raw.flags |= SuperblockFlags::SEEDING),
+        ("a seed file system", |raw| raw.flags |= SuperblockFlags::SEEDING),
         ("being converted", |raw| raw.flags |= SuperblockFlags::CHANGING_FSID),
-        ("features that are not known", |raw| {
+        ("unknown read-only-compatible features", |raw| {
             raw.compat_ro_flags |= CompatRoFeatures::from_bits_retain(1 << 40);
         }),
         ("free-space tree is not valid", |raw| {

@@ -63,7 +63,7 @@ fn subvolumes_of_a_mount() {
     fail(1, "operation not permitted", ["subvolume", "delete", &world.at("sv")]);
     succeed(["subvolume", "set-default", root]);
     fail(1, "no such subvolume", ["subvolume", "delete", &world.at("snapshots")]);
-    fail(1, "it exists already", ["subvolume", "create", &world.at("sv")]);
+    fail(1, "already exists", ["subvolume", "create", &world.at("sv")]);
     succeed(["subvolume", "create", &world.at("by-id")]);
     let id =
         succeed(["subvolume", "list", root]).lines().last().unwrap().split(' ').nth(1).unwrap().to_owned();

@@ -1,9 +1,12 @@
 //! Link counts after a replay.
 //!
-//! Part of [`Replay`]: every inode that was logged, or gained or lost a name, gets as many links as it has names.
-//! Without a name it becomes an orphan, which is deleted as any is; a directory without a name first
-//! loses its entries. Locks: the tree's editor, for one inode at a time. Kernel counterpart:
-//! `fixup_inode_link_counts` (`fs/btrfs/tree-log.c`).
+//! Part of [`Replay`]. Every inode that was logged, or that gained or lost a name, gets as many
+//! links as it has names. An inode without a name becomes an orphan, which is later deleted like
+//! any other. A directory without a name loses its entries first.
+//!
+//! **Locks**: the tree's editor, for one inode at a time.
+//!
+//! Kernel counterpart: `fixup_inode_link_counts` (`fs/btrfs/tree-log.c`).
 
 use super::replay::Replay;
 use crate::errors::{Error, Result};
@@ -15,9 +18,10 @@ use papilio_format::{Corrupt, InodeNumber};
 use std::collections::BTreeSet;
 
 impl Replay<'_> {
-    /// Counts the links of all inodes whose names may have changed.
+    /// Recounts the links of all inodes whose names may have changed.
     pub(super) fn count_links(&mut self) -> Result<()> {
-        // Emptying a directory adds to the set, and may take one of two names from another directory.
+        // Emptying a directory adds to the set, and may remove one of another directory's two
+        // names. So directories with several names are recounted last.
         let mut with_many = BTreeSet::new();
         while let Some(number) = self.recount.pop_last() {
             let Some(item) = self.inode(number)? else { continue };
@@ -48,7 +52,7 @@ impl Replay<'_> {
     fn count_links_of(&mut self, number: InodeNumber, item: &InodeItem, links: u32) -> Result<()> {
         let is_directory = item.kind() == Some(FileKind::Directory);
         if is_directory && links > 1 {
-            let reason = Corrupt::field("inode", "nlink", links.into(), "a directory has one name");
+            let reason = Corrupt::field("inode", "nlink", links.into(), "a directory has more than one name");
             return Err(Error::Item { tree: self.id(), key: inode_key(number), reason });
         }
         if is_directory && links == 0 {

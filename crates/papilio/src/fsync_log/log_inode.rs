@@ -1,16 +1,27 @@
-//! What an fsync enters into the log.
+//! Entering an inode into the log, for an fsync.
 //!
-//! Owns [`log_file`]: from what changed of an inode since the last commit to the items that say so. Logged are
-//! the inode item, all extended attributes (replay deletes others), the extents of changed ranges with their
-//! checksums, holes as items even where the file system does without, and the names where they changed, with
-//! all inodes that have to do with these ([`Related`]). A name that is there stands in its inode's
-//! references, in the log as in the subvolume; one that is gone in a range of indexes of its directory, which
-//! holds no entry in the log.
+//! Owns [`log_file`], which turns the changes of an inode since the last commit into items. It logs
+//! - the inode item;
+//! - all extended attributes, because replay deletes those that the log does not have;
+//! - the extents of changed ranges with their checksums;
+//! - holes as items, even where the file system does without;
+//! - changed names, with all inodes that they concern ([`Related`]).
 //!
-//! Items are complete before the log tree's lock is taken, and enter it in one pass; the other way, one item
-//! after the other while it is held, is kept to be compared with ([`LogItems`]). Invariants: extent items in
-//! the log do not overlap; one file is logged by one thread at a time, and nobody changes names while names are
-//! logged, both of which the caller sees to. Locks: the log tree's writer lock. Kernel counterparts: `btrfs_log_inode`, `log_one_extent`, `btrfs_log_holes`
+//! A name that exists is logged as a reference of its inode, as in the subvolume. A name that is
+//! gone is logged as a range of indexes of its directory in which the log has no entry.
+//!
+//! Items are complete before the log tree's lock is taken, and enter it in one pass. The
+//! alternative, which inserts item after item under the lock, is kept for comparison
+//! ([`LogItems`]).
+//!
+//! **Invariants**
+//! - Extent items in the log do not overlap.
+//! - The caller makes sure that one thread at a time logs a file, and that no names change while
+//!   names are logged.
+//!
+//! **Locks**: the log tree's writer lock.
+//!
+//! Kernel counterparts: `btrfs_log_inode`, `log_one_extent`, `btrfs_log_holes`
 //! (`fs/btrfs/tree-log.c`).
 
 use crate::btree::{Change, LiveTree, Tree, TreeEditor};
@@ -34,57 +45,57 @@ use papilio_format::{FileOffset, Geometry, InodeNumber, ItemType, Key, LogicalAd
 use std::collections::BTreeMap;
 use std::ops::{Range, RangeInclusive};
 
-/// Extents that an fsync logs at most; beyond that, a commit is as quick.
+/// Most extents that an fsync logs. Beyond that, a commit is as quick.
 const MAX_EXTENTS: usize = 4096;
 
-/// Sums in one item of a log, which is written anew with each fsync, at most.
+/// Most checksums in one item of a log. Each fsync rewrites such an item.
 const MAX_SUMS: usize = 128;
 
-/// What is known of an inode that is to be logged.
+/// An inode to be logged, and how.
 #[derive(Clone, Copy)]
 pub(crate) struct LogRequest<'a> {
     /// Its subvolume.
     pub(crate) live: &'a LiveTree,
     /// Its number.
     pub(crate) inode: InodeNumber,
-    /// The ranges that changed since the last commit and are not in the log; `None` if that is not known.
+    /// The ranges that changed since the last commit and are not in the log; `None` if unknown.
     pub(crate) changed: Option<&'a RangeSet>,
-    /// Names may be entered too.
+    /// Set if names may be entered too.
     pub(crate) names: Option<WithNames<'a>>,
     /// How items enter the log.
     pub(crate) how: LogItems,
 }
 
-/// What logging names takes. Who asks for it holds [`NameChanges::entering`].
+/// The state that logging names needs. The caller holds [`NameChanges::entering`].
 #[derive(Clone, Copy)]
 pub(crate) struct WithNames<'a> {
-    /// Names that the log does not say yet.
+    /// The names that the log does not have yet.
     pub(crate) changes: &'a NameChanges,
     /// The changed ranges of another file, as in [`LogRequest::changed`].
     pub(crate) changed_of: &'a dyn Fn(InodeNumber) -> Option<RangeSet>,
-    /// Whether another file has data in memory that it is to be logged with.
+    /// Whether another file has dirty data in memory that must be logged with it.
     pub(crate) unflushed: &'a dyn Fn(InodeNumber) -> bool,
 }
 
-/// What logging came to.
+/// The result of logging an inode.
 #[derive(Clone, Debug)]
 #[must_use]
 pub(crate) enum Logged {
-    /// It is entered, and durable once the ticket is synced.
+    /// The inode is entered, and durable once the ticket is synced.
     Entered(LogTicket),
-    /// All of it is in the last commit, or the log has it.
+    /// The last commit or the log has all of it already.
     Nothing,
-    /// Names have to be logged with it.
+    /// Names have to be logged too.
     NeedsNames,
-    /// These files have to be logged with it, and to be flushed first.
+    /// These files have to be logged too, and flushed first.
     NeedsFlush(Vec<InodeNumber>),
-    /// The log cannot say it: why.
+    /// The log cannot express the change; says why.
     NeedsCommit(&'static str),
 }
 
-/// What is to enter the log.
+/// The items that are to enter the log.
 struct Gathered {
-    /// By key; absent data removes the item.
+    /// By key; `None` removes the item.
     items: BTreeMap<Key, Option<Vec<u8>>>,
     inodes: Vec<InodeNumber>,
     sums: SumRuns,
@@ -93,8 +104,8 @@ struct Gathered {
 /// Enters an inode into the log of its subvolume.
 ///
 /// # Errors
-/// Blocks and items that cannot be read; [`crate::Error::NoSpace`]. The log is then as it was, or is not
-/// synced any more: a commit has all of it.
+/// Blocks and items that cannot be read; [`crate::Error::NoSpace`]. The log is then unchanged, or
+/// marked so that only a commit makes its changes durable.
 pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<Logged> {
     let transactions = handle.transactions();
     let generation = handle.generation();
@@ -104,7 +115,7 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
         return Ok(Logged::Nothing);
     }
     if request.live.record().is_none_or(|record| record.item.otransid >= generation) {
-        return Ok(Logged::NeedsCommit("its subvolume is new"));
+        return Ok(Logged::NeedsCommit("the subvolume is new"));
     }
     let related = match request.names {
         None if item.generation == generation && !transactions.is_logged(id, request.inode) => {
@@ -112,9 +123,9 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
         }
         None => Related::default(),
         Some(names) => {
-            let related = names.changes.look(generation, id, |names| match names {
+            let related = names.changes.with_subvolume(generation, id, |names| match names {
                 Some(names) => Related::of(names, &tree, generation, request.inode),
-                None => Ok(Err("very many names changed")),
+                None => Ok(Err("too many names changed")),
             });
             let related = match related? {
                 Ok(related) => related,
@@ -163,8 +174,9 @@ pub(crate) fn log_file(handle: &Handle<'_>, request: &LogRequest<'_>) -> Result<
     Ok(Logged::Entered(ticket))
 }
 
-/// An inode lost its last name: the log is not to bring that back. It keeps the rest of an inode that the last
-/// commit has, as there its name still is, and without a commit what an fsync promised of it holds.
+/// Removes an inode that lost its last name from the log, so that a replay does not bring it back.
+/// If the last commit has the inode, the log keeps everything but its names. The inode's name still
+/// exists in that commit, and without a new commit earlier fsyncs of it must hold.
 ///
 /// # Errors
 /// As [`log_file`].
@@ -193,18 +205,19 @@ fn change((key, data): (Key, Option<Vec<u8>>)) -> Change {
     }
 }
 
-/// Puts all of it in one pass over the tree; gives back the inodes.
+/// Applies all items in one pass over the tree; returns the inodes.
 fn put_at_once(editor: &mut TreeEditor<'_>, gathered: Gathered) -> Result<Vec<InodeNumber>> {
     let mut changes: Vec<_> = gathered.items.into_iter().map(change).collect();
     if !gathered.sums.is_empty() {
-        // Their keys are behind those of all inodes. What they make longer may be another's, and is known only here.
+        // Their keys follow those of all inodes. Only here is it known which item they extend,
+        // which may be another file's.
         changes.extend(plan_short_sums(editor, gathered.sums, MAX_SUMS)?);
     }
     editor.apply(&changes)?;
     Ok(gathered.inodes)
 }
 
-/// Puts one item after the other, then the sums; gives back the inodes.
+/// Applies the items one by one, then the checksums; returns the inodes.
 fn put_one_by_one(editor: &mut TreeEditor<'_>, gathered: Gathered) -> Result<Vec<InodeNumber>> {
     for (key, data) in gathered.items {
         match data {
@@ -218,18 +231,18 @@ fn put_one_by_one(editor: &mut TreeEditor<'_>, gathered: Gathered) -> Result<Vec
     Ok(gathered.inodes)
 }
 
-/// What gathering looks at.
+/// The inputs of gathering items.
 struct Gatherer<'a> {
     handle: &'a Handle<'a>,
     request: &'a LogRequest<'a>,
-    /// The subvolume.
+    /// The subvolume's tree.
     tree: &'a Tree,
-    /// Its log.
+    /// The subvolume's log tree.
     log: &'a Tree,
 }
 
 impl Gatherer<'_> {
-    /// All that is to enter the log, or why it cannot.
+    /// Collects all items for the log, or says why the log cannot express the change.
     fn gather(&self, item: &InodeItem, related: &Related) -> Result<Result<Gathered, &'static str>> {
         let mut gathered =
             Gathered { items: BTreeMap::new(), inodes: Vec::new(), sums: SumRuns::new(&self.geometry()) };
@@ -254,14 +267,14 @@ impl Gatherer<'_> {
         self.handle.transactions().is_logged(self.request.live.id(), inode)
     }
 
-    /// The names of related inodes, and what the log does not have of these.
+    /// Adds the names of related inodes, and the related inodes that the log does not have.
     fn add_related(&self, gathered: &mut Gathered, related: &Related) -> Result<Option<&'static str>> {
         for (&inode, item) in &related.inodes {
             self.add_names(gathered, inode)?;
             if inode == self.request.inode {
                 continue;
             }
-            // What was logged of a file is of one moment with its data, as an fsync left it.
+            // A logged file is of one moment with its data, as an fsync left it, so it stays.
             let is_file = item.kind() == Some(FileKind::Regular);
             if is_file && self.is_logged(inode) {
                 continue;
@@ -277,14 +290,14 @@ impl Gatherer<'_> {
             }
         }
         for &(directory, index) in &related.removed {
-            // Not where it is still there, as nothing came of what was to change it.
+            // Skip entries that still exist because the change they were noted for failed.
             let Some(item) = inode::inode(self.tree, directory)?.filter(|item| item.nlink > 0) else {
                 continue;
             };
             if self.tree.get(&dir_index_key(directory, index))?.is_some() {
                 continue;
             }
-            // Replay asks for such ranges where it meets the directory.
+            // Replay handles such ranges at the directory's inode item, so the log needs that item.
             if !gathered.items.contains_key(&inode_key(directory)) {
                 self.add_inode(gathered, directory, &item)?;
             }
@@ -292,26 +305,26 @@ impl Gatherer<'_> {
             gathered.items.insert(dir_log_key(directory, index), Some(range.to_bytes().to_vec()));
         }
         let many = gathered.items.len() > MAX_EXTENTS;
-        Ok(many.then_some("very much changed with it"))
+        Ok(many.then_some("too many items changed with it"))
     }
 
-    /// An inode and its attributes.
+    /// Adds an inode and its attributes.
     fn add_inode(&self, gathered: &mut Gathered, inode: InodeNumber, item: &InodeItem) -> Result<()> {
         gathered.inodes.push(inode);
         gathered.items.insert(inode_key(inode), Some(item.to_bytes().to_vec()));
         self.replace(gathered, inode, ItemType::XATTR_ITEM..=ItemType::XATTR_ITEM)
     }
 
-    /// All names that an inode knows it has.
+    /// Adds all references of an inode to its names.
     fn add_names(&self, gathered: &mut Gathered, inode: InodeNumber) -> Result<()> {
-        // The root directory of a subvolume names itself, in no directory.
+        // A subvolume's root directory has a reference to itself, which is in no directory.
         if inode == objectid::FIRST_INODE {
             return Ok(());
         }
         self.replace(gathered, inode, ItemType::INODE_REF..=ItemType::INODE_EXTREF)
     }
 
-    /// Items of an inode as they are, in place of those that the log has.
+    /// Adds an inode's items as they are, and removals for those that the log has.
     fn replace(
         &self,
         gathered: &mut Gathered,
@@ -329,7 +342,8 @@ impl Gatherer<'_> {
         Ok(())
     }
 
-    /// What changed of the data of a file, or the target of a symbolic link.
+    /// Adds what changed of a file's data, or a symbolic link's target. Returns why the log cannot
+    /// express it, if so.
     fn add_data(
         &self,
         gathered: &mut Gathered,
@@ -346,19 +360,19 @@ impl Gatherer<'_> {
             (_, Some(names)) => (names.changed_of)(inode),
             _ => None,
         };
-        let Some(changed) = changed else { return Ok(Some("what changed of it is not known")) };
+        let Some(changed) = changed else { return Ok(Some("its changed ranges are unknown")) };
         let sums = self.handle.transactions().live().find(objectid::CSUM_TREE)?.map(|live| live.tree());
         let sums = sums.as_ref().filter(|_| !item.flags.contains(InodeFlags::NODATASUM));
         for range in self.widened(inode, &changed)?.iter() {
             self.drop_extents(gathered, inode, &range)?;
             if !self.add_extents(gathered, inode, item, &range, sums)? {
-                return Ok(Some("very many extents changed"));
+                return Ok(Some("too many extents changed"));
             }
         }
         Ok(None)
     }
 
-    /// Changed ranges, made as large as the items that they touch, here and in the log.
+    /// Extends changed ranges to the boundaries of the items that they touch, here and in the log.
     fn widened(&self, inode: InodeNumber, changed: &RangeSet) -> Result<RangeSet> {
         let sector_size = self.geometry().sector_size;
         let mut ranges = RangeSet::default();
@@ -367,7 +381,8 @@ impl Gatherer<'_> {
             loop {
                 let before = range.clone();
                 let own = StoredExtents::new(self.tree, inode, sector_size, before.start, before.end);
-                // What reaches to the end of the file is widened at its start, which the first items say.
+                // A range that reaches to the end of the file only widens at its start, and the
+                // first items tell how far.
                 let looked_at = if before.end == u64::MAX { 1 } else { usize::MAX };
                 for stored in own.take(looked_at).chain(self.logged_extents(inode, &before).take(looked_at)) {
                     let stored = stored?;
@@ -387,7 +402,7 @@ impl Gatherer<'_> {
         StoredExtents::new(self.log, inode, sector_size, range.start, range.end)
     }
 
-    /// Nothing of the range is to be left in the log.
+    /// Adds removals of all extents that the log has in the range.
     fn drop_extents(&self, gathered: &mut Gathered, inode: InodeNumber, range: &Range<u64>) -> Result<()> {
         for logged in self.logged_extents(inode, range) {
             let key = file_extent_key(inode, FileOffset(logged?.start));
@@ -396,7 +411,7 @@ impl Gatherer<'_> {
         Ok(())
     }
 
-    /// The extents of a range, and its holes; says whether they are not too many.
+    /// Adds the extents and holes of a range. Returns false if there are too many.
     fn add_extents(
         &self,
         gathered: &mut Gathered,
@@ -441,7 +456,7 @@ impl Gatherer<'_> {
     }
 }
 
-/// The sums of a range, as far as it has any.
+/// Adds the checksums of a range, skipping sectors without one.
 fn add_sums(
     sums: &mut SumRuns,
     tree: &Tree,

@@ -1,10 +1,18 @@
-//! The space of logs: kept out of the free space while they are replayed.
+//! The space of logs, kept out of the free space during their replay.
 //!
-//! Owns [`LogSpace`]. Neither a log's blocks nor the data extents that were written since the last commit are in
-//! the extent tree: without this, the replay would be given the very space that it reads from.
-//! Invariants: everything is claimed before anything is allocated; what the replay has no use for is
-//! pinned, not free, until the superblocks that know no log are on disk. Takes no lock. Kernel counterparts:
-//! `btrfs_pin_extent_for_log_replay`, `btrfs_exclude_logged_extents` (`fs/btrfs/extent-tree.c`).
+//! Owns [`LogSpace`]. Neither a log's blocks nor the data extents written since the last commit are
+//! in the extent tree. Unless claimed here, the replay could allocate the very space that it reads
+//! from.
+//!
+//! **Invariants**
+//! - Everything is claimed before anything is allocated.
+//! - Space that the replay does not use is pinned, not free, until superblocks without a log are on
+//!   disk.
+//!
+//! Locks: none.
+//!
+//! Kernel counterparts: `btrfs_pin_extent_for_log_replay`, `btrfs_exclude_logged_extents`
+//! (`fs/btrfs/extent-tree.c`).
 
 use super::log_trees::LogContents;
 use crate::errors::Result;
@@ -13,7 +21,7 @@ use crate::transaction::Transactions;
 use papilio_format::LogicalAddress;
 use std::collections::BTreeMap;
 
-/// What was claimed and has no owner yet.
+/// Claimed space that nothing refers to yet.
 #[derive(Debug)]
 pub(super) struct LogSpace {
     blocks: Vec<LogicalRange>,
@@ -21,8 +29,8 @@ pub(super) struct LogSpace {
 }
 
 impl LogSpace {
-    /// Takes the blocks of the logs, and those of their extents that the extent tree does not have, out of
-    /// the free space.
+    /// Claims the blocks of the logs, and those of their data extents that the extent tree does not
+    /// have.
     ///
     /// # Errors
     /// A part that is not free; or a block of the extent tree that cannot be read.
@@ -44,12 +52,13 @@ impl LogSpace {
         Ok(claimed)
     }
 
-    /// Takes an extent over for its first reference; false where the extent has references already.
+    /// Takes over an extent for its first reference. Returns false if the extent tree has the
+    /// extent already.
     pub(super) fn take(&mut self, address: LogicalAddress) -> bool {
         self.extents.remove(&address).is_some()
     }
 
-    /// The replay is over: what nothing refers to is free with the next commit.
+    /// Ends the replay: the next commit frees the space that nothing refers to.
     pub(super) fn finish(self, space: &Space) {
         let unused = self.extents.iter().map(|(&start, &length)| LogicalRange { start, length });
         for range in self.blocks.iter().copied().chain(unused) {

@@ -1,9 +1,13 @@
 //! The log trees on disk.
 //!
-//! Owns [`LogTrees`], [`LogTree`] and [`LogContents`]: from the superblock's pointer to a tree for each subvolume
-//! with a log, and to all that these trees occupy. Invariant: what [`LogTrees::contents`] returned without
-//! an error was read and checked to the last block. Takes no lock. Kernel counterpart: `walk_log_tree`,
-//! `process_one_buffer` (`fs/btrfs/tree-log.c`).
+//! Owns [`LogTrees`], [`LogTree`] and [`LogContents`]: from the superblock's pointer to one tree
+//! for each subvolume with a log, and to the space that these trees use.
+//!
+//! **Invariant**: once [`LogTrees::contents`] succeeds, every block has been read and checked.
+//!
+//! Locks: none.
+//!
+//! Kernel counterpart: `walk_log_tree`, `process_one_buffer` (`fs/btrfs/tree-log.c`).
 
 use crate::btree::{Forest, RootPointer, Tree, TreeBlock};
 use crate::errors::{Error, Result};
@@ -22,7 +26,7 @@ use std::sync::Arc;
 pub(crate) struct LogTree {
     /// The subvolume.
     pub(crate) subvolume: TreeId,
-    /// Its log.
+    /// Its log tree.
     pub(crate) tree: Tree,
 }
 
@@ -30,21 +34,22 @@ pub(crate) struct LogTree {
 #[derive(Debug)]
 pub(crate) struct LogTrees {
     root: Tree,
-    /// Ascending by subvolume.
+    /// The logs, ascending by subvolume.
     pub(crate) logs: Vec<LogTree>,
 }
 
-/// What log trees occupy and point to.
+/// The blocks of log trees and the data extents that they point to.
 #[derive(Debug, Default)]
 pub(crate) struct LogContents {
-    /// Their blocks.
+    /// The addresses of the blocks.
     pub(crate) blocks: BTreeSet<LogicalAddress>,
-    /// Data extents that they point to, with their bytes.
+    /// The addresses of the data extents, with their lengths in bytes.
     pub(crate) extents: BTreeMap<LogicalAddress, u64>,
 }
 
 impl LogTrees {
-    /// The logs below the tree of log trees at `address`, which a transaction after `committed` wrote.
+    /// Opens the logs in the tree of log trees at `address`, which the transaction after
+    /// `committed` wrote.
     ///
     /// # Errors
     /// A block or an item that cannot be read.
@@ -66,7 +71,7 @@ impl LogTrees {
                     "log root item",
                     "key.offset",
                     subvolume.0,
-                    "no subvolume",
+                    "not a subvolume",
                 )));
             }
             let found = RootItem::parse(item.data()).map_err(fault)?;
@@ -80,11 +85,11 @@ impl LogTrees {
         Ok(Self { root, logs })
     }
 
-    /// Reads all blocks of all logs.
+    /// Reads and checks all blocks of all logs.
     ///
     /// # Errors
-    /// A block or an item that cannot be read, a block that is met twice, or an extent that contradicts itself or
-    /// another.
+    /// A block or an item that cannot be read; a block that occurs twice; an extent that
+    /// contradicts itself or another.
     pub(crate) fn contents(&self, geometry: &Geometry) -> Result<LogContents> {
         let mut contents = LogContents::default();
         contents.add_tree(&self.root, geometry)?;
@@ -98,7 +103,7 @@ impl LogTrees {
 impl LogContents {
     fn add_tree(&mut self, tree: &Tree, geometry: &Geometry) -> Result<()> {
         let root = tree.root_block()?;
-        // Where the extent before ends, which may lie in the leaf before.
+        // Inode and end of the previous extent, which may lie in the previous leaf.
         let mut end = None;
         self.add_block(tree, &root, None, geometry, &mut end)
     }
@@ -113,7 +118,7 @@ impl LogContents {
     ) -> Result<()> {
         if !self.blocks.insert(block.address()) {
             let key = block.view().key(0);
-            let reason = Corrupt::field("log tree", "block", block.address().0, "it is there twice");
+            let reason = Corrupt::field("log tree", "block", block.address().0, "the block occurs twice");
             return Err(Error::Item { tree: tree.id(), key, reason });
         }
         let view = block.view();
@@ -152,7 +157,12 @@ impl LogContents {
             Corrupt::field("file extent", "length", extent.length(), "reaches past the largest offset")
         })?;
         if end.is_some_and(|(inode, end)| inode == key.objectid && end > key.offset) {
-            return Err(Corrupt::field("file extent", "key.offset", key.offset, "overlaps the one before"));
+            return Err(Corrupt::field(
+                "file extent",
+                "key.offset",
+                key.offset,
+                "overlaps the previous extent",
+            ));
         }
         *end = Some((key.objectid, stop.0));
         let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = extent.content else {
@@ -165,16 +175,21 @@ impl LogContents {
         let known = self.extents.entry(part.disk_address).or_insert(part.disk_length);
         if *known != part.disk_length {
             let value = part.disk_length;
-            return Err(Corrupt::field("file extent", "disk_length", value, "another item says otherwise"));
+            return Err(Corrupt::field(
+                "file extent",
+                "disk_length",
+                value,
+                "differs from another item of the same extent",
+            ));
         }
         Ok(())
     }
 }
 
-/// What no reader of an extent would be able to make sense of.
+/// Refuses an extent item that readers could not interpret.
 fn check_part(extent: &FileExtentItem<'_>, part: &ExtentPart) -> Result<(), Corrupt> {
     if part.length == 0 {
-        return Err(Corrupt::field("file extent", "length", 0, "no extent is empty"));
+        return Err(Corrupt::field("file extent", "length", 0, "an extent must not be empty"));
     }
     if part.is_hole() {
         return Ok(());
@@ -182,7 +197,7 @@ fn check_part(extent: &FileExtentItem<'_>, part: &ExtentPart) -> Result<(), Corr
     let whole = if extent.compression == Compression::None { part.disk_length } else { extent.ram_bytes };
     // The parser proved that the sum stays inside 64 bits.
     if part.disk_length == 0 || part.offset + part.length > whole {
-        return Err(Corrupt::field("file extent", "length", part.length, "more than the extent on disk has"));
+        return Err(Corrupt::field("file extent", "length", part.length, "exceeds the extent on disk"));
     }
     Ok(())
 }

@@ -1,16 +1,24 @@
-//! Names that changed in the running transaction and that its log does not say yet.
+//! Names that changed in the running transaction and are not in its log yet.
 //!
-//! Owns [`NameChanges`]. A *slot* is a name in a directory, whether anything has it or not. For each slot that may
-//! lead elsewhere than the last commit with the log on top of it says, there is a [`Slot`]: the index under which
-//! that has an entry there, and which inodes had the slot since. Where there is none, replay brings just
-//! what is there now.
+//! Owns [`NameChanges`]. A *slot* is a name in a directory, whether or not it exists. A [`Slot`] is
+//! kept for each slot that may differ from the last commit with the log on top. It holds the index
+//! of the entry there and the inodes that had the name since. For a slot without a [`Slot`], replay
+//! yields just the present state.
 //!
-//! Invariants: a slot is noted before its change is seen in the tree, by who holds [`NameChanges::changing`]
-//! until it is; slots are taken out only by who holds [`NameChanges::entering`] and entered them into the log, and all
-//! go with the transaction. Slots of subvolumes stay, as only a commit can say them. Locks: the one on
-//! names, shared by who changes them and exclusive for who enters them into the log, before a tree's writer; the
-//! table's, inside which only blocks are read. Kernel counterpart: `btrfs_record_unlink_dir`, `btrfs_log_new_name`
-//! (`fs/btrfs/tree-log.c`), which keep less and so know less.
+//! **Invariants**
+//! - A slot is noted before its change appears in the tree. The thread that notes it holds
+//!   [`NameChanges::changing`] until then.
+//! - Only a thread that holds [`NameChanges::entering`] removes slots, after it entered them into
+//!   the log. All slots end with the transaction.
+//! - Slots of subvolumes stay, because only a commit can express their change.
+//!
+//! **Locks**, in this order:
+//! - `changing`: shared by threads that change names, exclusive for one that logs names. Taken
+//!   before a tree's writer.
+//! - `state`, a leaf.
+//!
+//! Kernel counterpart: `btrfs_record_unlink_dir`, `btrfs_log_new_name` (`fs/btrfs/tree-log.c`),
+//! which keep less and so know less.
 
 use crate::btree::Tree;
 use crate::errors::Result;
@@ -20,7 +28,7 @@ use papilio_format::{Generation, InodeNumber, TreeId};
 use papilio_locks::{Mutex, RwLock, RwLockReadGuard, RwLockWriteGuard};
 use std::collections::HashMap;
 
-/// Slots that are kept of one transaction; beyond that names are made durable by commits.
+/// Most slots kept of one transaction. Beyond that, only commits make names durable.
 const MAX_SLOTS: usize = 1 << 16;
 
 /// A name in a directory.
@@ -38,41 +46,42 @@ struct State {
     generation: Generation,
     trees: HashMap<TreeId, TreeNames>,
     slots: usize,
-    /// They were too many to be kept.
+    /// Whether slots were dropped because there were too many.
     lost: bool,
 }
 
-/// Those of one subvolume.
+/// The changed names of one subvolume.
 #[derive(Debug, Default)]
 pub(super) struct TreeNames {
     /// By directory and name.
     slots: HashMap<InodeNumber, HashMap<Box<[u8]>, Slot>>,
-    /// The slots that an inode had or gets.
+    /// The slots that each inode had or gets.
     of: HashMap<InodeNumber, Vec<SlotKey>>,
 }
 
-/// What is known of a slot.
+/// The state of a changed name.
 #[derive(Debug, Default)]
 pub(super) struct Slot {
-    /// The index of the entry that a replay of the log as it is would find or leave there.
+    /// The index of the entry that a replay of the present log would find or leave there.
     pub(super) index: Option<u64>,
-    /// Inodes that had it.
+    /// Inodes that had the name.
     pub(super) held: Vec<InodeNumber>,
-    /// It led to a subvolume, or does.
+    /// Whether the name led to a subvolume, or does now.
     pub(super) subvolume: bool,
 }
 
 impl NameChanges {
-    /// To be held while a slot is noted and changed, or an inode without its names is entered into the log.
+    /// Taken before a slot is noted and changed, or an inode is logged without its names.
     pub(crate) fn changing(&self) -> RwLockReadGuard<'_, ()> {
         self.changing.read()
     }
 
-    /// To be held while names are entered into the log.
+    /// Taken before names are entered into the log.
     pub(crate) fn entering(&self) -> RwLockWriteGuard<'_, ()> {
         self.changing.write()
     }
 
+    /// Runs `run` with the state of transaction `generation`, which starts empty.
     fn with<R>(&self, generation: Generation, run: impl FnOnce(&mut State) -> R) -> R {
         let mut state = self.state.lock();
         if state.generation != generation {
@@ -81,8 +90,8 @@ impl NameChanges {
         run(&mut state)
     }
 
-    /// What `name` leads to is about to change: to `next`, where that is known. `tree` is the subvolume
-    /// as it is.
+    /// Notes that `name` is about to lead to another inode: to `next`, if that is known. `tree` is
+    /// the subvolume before the change.
     ///
     /// # Errors
     /// A tree block that cannot be read.
@@ -117,14 +126,14 @@ impl NameChanges {
                 slot.held.push(inode);
             }
             for inode in holder.into_iter().chain(next) {
-                names.belongs(inode, directory, name);
+                names.list_slot(inode, directory, name);
             }
         });
         Ok(())
     }
 
-    /// Something is about to get `name`, which is free. Says whether it is the first that is noted of it: where
-    /// nothing comes of the change, it is to be [taken back](Self::take_back).
+    /// Notes that the free name `name` is about to be used. Returns whether this is the first note
+    /// of it. If so and the change fails, the caller must [take it back](Self::take_back).
     pub(crate) fn note_free(
         &self,
         generation: Generation,
@@ -135,7 +144,7 @@ impl NameChanges {
         self.with(generation, |state| state.slot(tree, directory, name).is_some_and(|(_, fresh)| fresh))
     }
 
-    /// Nothing came of a change that was the first to be noted.
+    /// Removes the first note of a name, whose change failed.
     pub(crate) fn take_back(
         &self,
         generation: Generation,
@@ -146,7 +155,7 @@ impl NameChanges {
         self.with(generation, |state| state.remove(tree, directory, name));
     }
 
-    /// A subvolume gets `name`, or loses it: only a commit says that.
+    /// Notes that a subvolume gets or loses `name`, which only a commit can express.
     pub(crate) fn note_subvolume(
         &self,
         generation: Generation,
@@ -161,8 +170,9 @@ impl NameChanges {
         });
     }
 
-    /// An inode of this transaction that the log does not have lost its last name, the slot of which is `empty`
-    /// now, or something else's: nothing will ever tell of it.
+    /// Forgets an inode of this transaction that the log does not have and that lost its last name.
+    /// `empty` is the slot of that name, free by now or in other use. The slot is removed if
+    /// nothing else had it.
     pub(crate) fn forget(
         &self,
         generation: Generation,
@@ -185,15 +195,15 @@ impl NameChanges {
         });
     }
 
-    /// Whether any of the names that an inode had or has may have to be logged with it.
+    /// Whether any name that an inode had or has may have to be logged with it.
     pub(crate) fn concern(&self, generation: Generation, tree: TreeId, inode: InodeNumber) -> bool {
         self.with(generation, |state| {
             state.lost || state.trees.get(&tree).is_some_and(|names| names.of.contains_key(&inode))
         })
     }
 
-    /// Looks at those of a subvolume; `None` where they are not all known.
-    pub(super) fn look<R>(
+    /// Runs `run` with the changed names of a subvolume; `None` if they are not all known.
+    pub(super) fn with_subvolume<R>(
         &self,
         generation: Generation,
         tree: TreeId,
@@ -204,7 +214,7 @@ impl NameChanges {
         })
     }
 
-    /// The log says all of these slots now, and thereby all names of these inodes.
+    /// Removes slots, and the lists of inodes all of whose names the log now has.
     pub(super) fn entered<'a>(
         &self,
         generation: Generation,
@@ -225,7 +235,8 @@ impl NameChanges {
 }
 
 impl State {
-    /// The names of a subvolume, of which this slot is one; and whether it is new. `None` where there are too many.
+    /// Returns the changed names of a subvolume with this slot among them, and whether the slot is
+    /// new. `None` if there are too many.
     fn slot(&mut self, tree: TreeId, directory: InodeNumber, name: &[u8]) -> Option<(&mut TreeNames, bool)> {
         if self.lost {
             return None;
@@ -257,7 +268,7 @@ impl State {
 }
 
 impl TreeNames {
-    /// A slot, if it changed.
+    /// The slot of a name, if it changed.
     pub(super) fn find(&self, directory: InodeNumber, name: &[u8]) -> Option<&Slot> {
         self.slots.get(&directory)?.get(name)
     }
@@ -267,23 +278,24 @@ impl TreeNames {
     }
 
     fn get_mut(&mut self, directory: InodeNumber, name: &[u8]) -> &mut Slot {
-        self.find_mut(directory, name).expect("it was just noted")
+        self.find_mut(directory, name).expect("the slot was just noted")
     }
 
-    fn belongs(&mut self, inode: InodeNumber, directory: InodeNumber, name: &[u8]) {
+    /// Lists a slot among those that an inode had or gets.
+    fn list_slot(&mut self, inode: InodeNumber, directory: InodeNumber, name: &[u8]) {
         let of = self.of.entry(inode).or_default();
         if !of.iter().any(|(known, known_name)| *known == directory && **known_name == *name) {
             of.push((directory, name.into()));
         }
     }
 
-    /// The slots that changed of those that an inode had or got.
+    /// The changed slots among those that an inode had or got.
     pub(super) fn slots_of(&self, inode: InodeNumber) -> impl Iterator<Item = &SlotKey> {
         let known = self.of.get(&inode).into_iter().flatten();
         known.filter(|(directory, name)| self.find(*directory, name).is_some())
     }
 
-    /// The names that changed in a directory.
+    /// The changed names in a directory.
     pub(super) fn slots_in(&self, directory: InodeNumber) -> impl Iterator<Item = &[u8]> {
         self.slots.get(&directory).into_iter().flat_map(|names| names.keys().map(|name| &**name))
     }

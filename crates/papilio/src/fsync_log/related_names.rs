@@ -1,15 +1,23 @@
 //! Names that have to be logged together.
 //!
-//! Owns [`Related`]. The log on top of the last commit is to be a state that could have been: what it says of some
-//! slots must not take the last name from an inode that has another by now, leave a renamed one both names, or put
-//! a directory below itself. So with a slot go all inodes that had it and the one that has it, and the
-//! directory's own way up to the root; with an inode all slots that changed of its; and with a directory that is
-//! gone all that was in it. Slots that did not change since the log has them are no part of it: where
-//! nothing was moved, it is one file and one name.
+//! Owns [`Related`]. The last commit with the log on top has to be a state that could have existed.
+//! Logging some slots without others could take the last name from an inode that has another one by
+//! now, leave a renamed inode both names, or put a directory below itself. So
+//! - a slot brings all inodes that had it, the inode that has it, and its directory's path up to
+//!   the root;
+//! - an inode brings all of its changed slots;
+//! - a directory that is gone brings everything that was in it.
 //!
-//! Invariant: what is found is of one version of the tree, and nobody changes names meanwhile. Takes no lock.
+//! Slots that have not changed since they were logged do not count. Where nothing was moved, the
+//! result is one file and one name.
+//!
+//! **Invariant**: the result comes from one version of the tree, and no names change meanwhile.
+//!
+//! Locks: none; the caller holds those of [`super::name_changes`].
+//!
 //! Kernel counterparts: `log_new_dir_dentries`, `log_conflicting_inodes`, `btrfs_log_all_parents`,
-//! `log_new_ancestors` (`fs/btrfs/tree-log.c`), which find a part of it and commit where that may be too little.
+//! `log_new_ancestors` (`fs/btrfs/tree-log.c`), which find a part of it and commit where that may
+//! be too little.
 
 use super::name_changes::{SlotKey, TreeNames};
 use crate::btree::Tree;
@@ -20,42 +28,43 @@ use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::{Generation, InodeNumber};
 use std::collections::{BTreeMap, BTreeSet, HashSet};
 
-/// Inodes and slots that are logged at once at most; beyond that, a commit is as quick.
+/// Most inodes and slots that are logged at once. Beyond that, a commit is as quick.
 const MAX_RELATED: usize = 4096;
 
 /// Inodes and slots that are to be logged together.
 #[derive(Debug, Default)]
 pub(super) struct Related {
-    /// Inodes that exist.
+    /// Inodes that still have a name.
     pub(super) inodes: BTreeMap<InodeNumber, InodeItem>,
     /// Inodes without a name by now.
     pub(super) gone: BTreeSet<InodeNumber>,
     pub(super) slots: BTreeSet<SlotKey>,
-    /// Entries that a replay is to remove: by directory and index.
+    /// Entries that a replay must remove, by directory and index.
     pub(super) removed: BTreeSet<(InodeNumber, u64)>,
 }
 
-/// What is still to be looked at.
+/// A pending step of the search.
 enum Work {
     Inode(InodeNumber),
     Slot(SlotKey),
-    /// A directory and those above it.
-    Way(InodeNumber),
+    /// A directory and its ancestors.
+    Ancestors(InodeNumber),
 }
 
 struct Search<'a> {
     names: &'a TreeNames,
     tree: &'a Tree,
     found: Related,
-    ways: HashSet<InodeNumber>,
+    climbed: HashSet<InodeNumber>,
     work: Vec<Work>,
-    /// With a directory that is as new as this go the names in it.
+    /// If set, directories of this generation bring all changed names in them.
     new: Option<Generation>,
 }
 
 impl Related {
-    /// What has to be logged with `inode`, and where that is a directory, with all names in it, and in
-    /// new directories below it. `generation` is the running transaction's. Or says why a log cannot.
+    /// Finds everything that has to be logged with `inode`. If it is a directory, that includes all
+    /// changed names in it and in new directories below it. `generation` is the running
+    /// transaction's. The inner error says why the log cannot express the change.
     pub(super) fn of(
         names: &TreeNames,
         tree: &Tree,
@@ -68,7 +77,7 @@ impl Related {
             names,
             tree,
             found: Self::default(),
-            ways: HashSet::new(),
+            climbed: HashSet::new(),
             work: vec![Work::Inode(inode)],
             new,
         };
@@ -82,8 +91,8 @@ impl Related {
                     None
                 }
                 Work::Slot(slot) => search.slot(slot)?,
-                Work::Way(directory) => {
-                    search.way(directory)?;
+                Work::Ancestors(directory) => {
+                    search.ancestors(directory)?;
                     None
                 }
             };
@@ -92,7 +101,7 @@ impl Related {
             }
             let found = &search.found;
             if found.inodes.len() + found.gone.len() + found.slots.len() > MAX_RELATED {
-                return Ok(Err("very many names changed with it"));
+                return Ok(Err("too many names changed with it"));
             }
         }
         Ok(Ok(search.found))
@@ -112,7 +121,7 @@ impl Search<'_> {
         self.work.extend(self.names.slots_of(inode).cloned().map(Work::Slot));
         let Some(item) = inode::inode(self.tree, inode)?.filter(|item| item.nlink > 0) else {
             self.found.gone.insert(inode);
-            // Of a directory, the names in it go with its own; of anything else there are none.
+            // Names that were in a lost directory go with its own. Other kinds have none.
             self.all_in(inode);
             return Ok(());
         };
@@ -120,7 +129,7 @@ impl Search<'_> {
         if item.kind() == Some(FileKind::Directory) && self.new == Some(item.generation) {
             self.all_in(inode);
         }
-        // What was made with its first name is not listed with it.
+        // An inode created with its first name has no list of slots, so look at its names too.
         let (names, work) = (self.names, &mut self.work);
         for_each_name(self.tree, inode, |name| {
             if names.find(name.parent, &name.name).is_some() {
@@ -130,7 +139,7 @@ impl Search<'_> {
         })
     }
 
-    /// Says why a log cannot tell of it.
+    /// Returns why the log cannot express the slot, if so.
     fn slot(&mut self, key: SlotKey) -> Result<Option<&'static str>> {
         if self.found.slots.contains(&key) {
             return Ok(None);
@@ -138,15 +147,15 @@ impl Search<'_> {
         let (directory, name) = (key.0, &*key.1);
         let Some(slot) = self.names.find(directory, name) else { return Ok(None) };
         if slot.subvolume {
-            return Ok(Some("a subvolume came or went"));
+            return Ok(Some("a subvolume was created or removed"));
         }
         self.work.extend(slot.held.iter().map(|inode| Work::Inode(*inode)));
         match dir::look_up(self.tree, directory, name)?.map(|found| found.target) {
             Some(EntryTarget::Inode(inode)) => self.work.push(Work::Inode(inode)),
-            Some(EntryTarget::Subvolume(_)) => return Ok(Some("a subvolume came or went")),
+            Some(EntryTarget::Subvolume(_)) => return Ok(Some("a subvolume was created or removed")),
             None => {}
         }
-        self.work.push(Work::Way(directory));
+        self.work.push(Work::Ancestors(directory));
         if let Some(index) = slot.index {
             self.found.removed.insert((directory, index));
         }
@@ -154,10 +163,10 @@ impl Search<'_> {
         Ok(None)
     }
 
-    /// Whatever changed of a directory's own name, and of those above it.
-    fn way(&mut self, directory: InodeNumber) -> Result<()> {
+    /// Adds the changed names of a directory and of its ancestors.
+    fn ancestors(&mut self, directory: InodeNumber) -> Result<()> {
         let mut next = Some(directory);
-        while let Some(directory) = next.take().filter(|directory| self.ways.insert(*directory)) {
+        while let Some(directory) = next.take().filter(|directory| self.climbed.insert(*directory)) {
             let alive = inode::inode(self.tree, directory)?.is_some_and(|item| item.nlink > 0);
             if !alive {
                 self.work.push(Work::Inode(directory));

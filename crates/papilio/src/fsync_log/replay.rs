@@ -1,10 +1,14 @@
-//! The order in which logs are replayed.
+//! The replay of logs, in order.
 //!
-//! Owns [`replay`] and [`Replay`], the replay of one log. Each log is walked three times: first its inodes,
-//! so that all exist; then the entries of its directories; then attributes, names and extents. At last the
-//! links of every inode that gained or lost a name are counted. Invariant: all happens in one transaction,
-//! whose commit forgets the logs. Takes no lock but those of the transaction. Kernel counterpart:
-//! `btrfs_recover_log_trees`, `replay_one_buffer` (`fs/btrfs/tree-log.c`).
+//! Owns [`replay`] and [`Replay`], the replay of one log. It walks each log three times: for the
+//! inodes, so that all exist; for the directory entries; and for attributes, names and extents.
+//! Last, it recounts the links of every inode that gained or lost a name.
+//!
+//! **Invariant**: everything happens in one transaction, whose commit ends the logs.
+//!
+//! Locks: those of the transaction only.
+//!
+//! Kernel counterpart: `btrfs_recover_log_trees`, `replay_one_buffer` (`fs/btrfs/tree-log.c`).
 
 use super::log_space::LogSpace;
 use super::log_trees::{LogTree, LogTrees};
@@ -17,16 +21,16 @@ use papilio_format::{Corrupt, Geometry, InodeNumber, ItemType, Key, LogicalAddre
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Items that a replay reserves room for. The rest it takes as it goes, as nobody else changes anything yet: a
-/// file system that is nearly full can be replayed.
+/// Items that a replay reserves space for. It allocates the rest as it goes, because nothing else
+/// changes the file system yet. So a nearly full file system can be replayed.
 const RESERVED_ITEMS: u64 = 1;
 
-/// Brings the logs that the superblock points to into their subvolumes, and commits: from then on there are
-/// none. To be called before anything else is changed.
+/// Replays the logs that the superblock points to into their subvolumes and commits, which ends the
+/// logs. Called before anything else changes.
 ///
 /// # Errors
-/// [`Error::LogReplay`] with what is wrong and where, for a log that cannot be read or contradicts its subvolume:
-/// then nothing was written; or for a commit that failed, after which the log is still there.
+/// [`Error::LogReplay`] for a log that cannot be read or contradicts its subvolume, in which case
+/// nothing was written; or for a failed commit, after which the log is still there.
 pub(crate) fn replay(transactions: &Transactions, root: LogicalAddress, level: u8) -> Result<()> {
     let failed = |subvolume| move |cause| Error::LogReplay { subvolume, cause: Box::new(cause) };
     let geometry = transactions.volume().geometry();
@@ -70,15 +74,15 @@ fn replay_log(handle: &Handle<'_>, log: &LogTree, geometry: &Geometry, space: &m
 /// The replay of one log.
 pub(super) struct Replay<'a> {
     pub(super) handle: &'a Handle<'a>,
-    /// The log.
+    /// The log tree.
     pub(super) log: Tree,
     /// The subvolume.
     pub(super) live: Arc<LiveTree>,
     pub(super) geometry: Geometry,
     pub(super) space: &'a mut LogSpace,
-    /// Inodes whose links are to be counted.
+    /// Inodes whose links are to be recounted.
     pub(super) recount: BTreeSet<InodeNumber>,
-    /// Inodes that had no name when they were logged: what the log has of them is of no use.
+    /// Inodes that had no name when they were logged. All of their items are skipped.
     unlinked: BTreeSet<InodeNumber>,
 }
 
@@ -112,7 +116,7 @@ impl Replay<'_> {
         let log = self.log.clone();
         for item in log.items() {
             let item = item?;
-            if item.key.item_type == ItemType::DIR_INDEX && !self.is_passed_over(&item.key) {
+            if item.key.item_type == ItemType::DIR_INDEX && !self.is_skipped(&item.key) {
                 self.replay_entry(&item)?;
             }
         }
@@ -123,7 +127,7 @@ impl Replay<'_> {
         let log = self.log.clone();
         for item in log.items() {
             let item = item?;
-            if self.is_passed_over(&item.key) {
+            if self.is_skipped(&item.key) {
                 continue;
             }
             match item.key.item_type {
@@ -136,7 +140,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    fn is_passed_over(&self, key: &Key) -> bool {
+    fn is_skipped(&self, key: &Key) -> bool {
         self.unlinked.contains(&InodeNumber(key.objectid))
     }
 
@@ -145,12 +149,12 @@ impl Replay<'_> {
         self.live.id()
     }
 
-    /// An inode of the subvolume as it is now.
+    /// Reads an inode of the subvolume as it is now.
     pub(super) fn inode(&self, number: InodeNumber) -> Result<Option<InodeItem>> {
         inode::inode(&self.live.tree(), number)
     }
 
-    /// An inode that an item of the log belongs to.
+    /// Reads the inode that an item of the log belongs to.
     pub(super) fn inode_of(&self, key: &Key) -> Result<InodeItem> {
         self.inode(InodeNumber(key.objectid))?.ok_or_else(|| {
             let reason = Corrupt::field("log", "key.objectid", key.objectid, "no such inode");
@@ -158,7 +162,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Puts an item into the subvolume as it is.
+    /// Puts an item into the subvolume unchanged.
     pub(super) fn put(&self, key: Key, data: &[u8]) -> Result<()> {
         self.live.edit(self.handle).put(key, data)
     }

@@ -1,10 +1,18 @@
-//! Entries of logged directories, and what adding and removing a name takes.
+//! Entries of logged directories, and how a replay adds and removes a name.
 //!
-//! Part of [`Replay`]. Invariants: a name comes and goes as a whole, with both items of the directory, the inode's
-//! reference and the directory's size; whatever gained or lost a name is counted again at the end. A
-//! directory keeps its logged times when names are added, and gets the present where names are removed, as the
-//! kernel does. Locks: the tree's editor, for one change. Kernel counterparts: `replay_one_name`,
-//! `drop_one_dir_item`, `insert_one_name` (`fs/btrfs/tree-log.c`).
+//! Part of [`Replay`].
+//!
+//! **Invariants**
+//! - A name is added or removed as a whole: both items of the directory, the inode's reference, and
+//!   the directory's size.
+//! - Every inode that gains or loses a name is recounted at the end.
+//! - A directory keeps its logged times when names are added. When names are removed it gets the
+//!   current time, as in the kernel.
+//!
+//! **Locks**: the tree's editor, for one change.
+//!
+//! Kernel counterparts: `replay_one_name`, `drop_one_dir_item`, `insert_one_name`
+//! (`fs/btrfs/tree-log.c`).
 
 use super::replay::Replay;
 use super::replay_inodes::Entry;
@@ -20,7 +28,7 @@ use papilio_format::items::inode_ref::{InodeExtref, InodeExtrefs, InodeRefs};
 use papilio_format::{Corrupt, InodeNumber, ItemType, Key};
 
 impl Replay<'_> {
-    /// Brings an entry of a logged directory into the subvolume, unless the inode's references will.
+    /// Adds an entry of a logged directory to the subvolume, unless the inode's references will.
     pub(super) fn replay_entry(&mut self, item: &Item) -> Result<()> {
         let log = self.log.clone();
         self.inode_of(&item.key)?;
@@ -32,7 +40,8 @@ impl Replay<'_> {
 
     fn replay_name(&mut self, item: &Item, entry: &DirEntry<'_>) -> Result<()> {
         let directory = InodeNumber(item.key.objectid);
-        // Subvolumes come and go by commits only: such an entry is there, or its subvolume is gone again.
+        // Only commits add and remove subvolumes, so the entry exists, or its subvolume is gone
+        // again.
         if entry.location.item_type != ItemType::INODE_ITEM {
             return Ok(());
         }
@@ -44,7 +53,7 @@ impl Replay<'_> {
         if let Some(other) = by_name.filter(|_| !is_there) {
             self.drop_entry(directory, &other)?;
         }
-        // What the inode knows of its name comes with its references, and moves the entry where needed.
+        // An inode's logged references add its names later, and move the entry where needed.
         if is_there || has_ref(&self.log, inode, directory, entry.name)? {
             return Ok(());
         }
@@ -59,7 +68,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// The entry of a directory with this name.
+    /// Finds the entry of a directory by its name.
     pub(super) fn entry_by_name(&self, directory: InodeNumber, name: &[u8]) -> Result<Option<Entry>> {
         let tree = self.live.tree();
         let Some(item) = tree.get(&dir_item_key(directory, name))? else { return Ok(None) };
@@ -67,7 +76,7 @@ impl Replay<'_> {
         Ok(found.map(|entry| Entry { name: name.to_vec(), location: entry.location }))
     }
 
-    /// The entry of a directory with this index.
+    /// Finds the entry of a directory by its index.
     pub(super) fn entry_by_index(&self, directory: InodeNumber, index: u64) -> Result<Option<Entry>> {
         let tree = self.live.tree();
         let Some(item) = tree.get(&dir_index_key(directory, index))? else { return Ok(None) };
@@ -75,10 +84,10 @@ impl Replay<'_> {
         Ok(found.map(|entry| Entry { name: entry.name.to_vec(), location: entry.location }))
     }
 
-    /// Removes an entry that the log contradicts.
+    /// Removes an entry that contradicts the log.
     ///
     /// # Errors
-    /// [`Error::Item`] for a subvolume's: those come and go by commits only.
+    /// [`Error::Item`] for a subvolume's entry: only commits add and remove those.
     pub(super) fn drop_entry(&mut self, directory: InodeNumber, entry: &Entry) -> Result<()> {
         if entry.location.item_type != ItemType::INODE_ITEM {
             let key = dir_item_key(directory, &entry.name);
@@ -93,7 +102,7 @@ impl Replay<'_> {
         self.unlink(directory, InodeNumber(entry.location.objectid), &entry.name)
     }
 
-    /// Takes a name of an inode away.
+    /// Removes a name of an inode.
     pub(super) fn unlink(&mut self, directory: InodeNumber, inode: InodeNumber, name: &[u8]) -> Result<()> {
         let now = self.handle.now();
         edit(&mut self.live.edit(self.handle), |draft| {
@@ -110,8 +119,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Gives an inode a name that the directory does not have, under an index that is free;
-    /// `with_ref` also where the inode is to know of it.
+    /// Adds a name that the directory does not have, under a free index. `with_ref` also adds the
+    /// inode's reference to it.
     pub(super) fn link(
         &mut self,
         directory: InodeNumber,
@@ -134,20 +143,20 @@ impl Replay<'_> {
     }
 }
 
-/// What a name adds to the size of its directory: it stands in two items.
+/// Bytes that a name adds to its directory's size: it counts twice, once for each of its two items.
 fn size_of_name(name: &[u8]) -> u64 {
     name.len() as u64 * 2
 }
 
-/// What directories say of an inode's kind.
+/// The file type that directory entries store for an inode.
 pub(super) fn file_type(inode: &InodeItem, key: &Key) -> Result<FileType> {
     inode.kind().map(|kind| kind.file_type()).ok_or_else(|| {
-        let reason = Corrupt::field("inode", "mode", inode.mode.into(), "names no kind of file");
+        let reason = Corrupt::field("inode", "mode", inode.mode.into(), "not the mode of any kind of file");
         Error::Item { tree: papilio_format::objectid::TREE_LOG, key: *key, reason }
     })
 }
 
-/// Whether a tree has a reference of an inode to a name.
+/// Whether a tree has a reference of an inode to a name, plain or extended.
 pub(super) fn has_ref(tree: &Tree, inode: InodeNumber, directory: InodeNumber, name: &[u8]) -> Result<bool> {
     if let Some(item) = tree.get(&inode_ref_key(inode, directory))? {
         let mut refs = InodeRefs::parse(item.data()).map_err(|reason| item_error(tree, &item, reason))?;

@@ -1,9 +1,12 @@
 //! Extents of logged files, and their checksums.
 //!
-//! Part of [`Replay`]. A logged extent takes the place of all that its range held. An extent on disk that the extent
-//! tree knows gains a reference; any other was written since the last commit, was claimed before the
-//! replay began, and becomes an extent now. Checksums of the log replace those that there are, as an extent may have
-//! been cloned and its old sums cover another part of it. Locks: the trees' editors, one after the other.
+//! Part of [`Replay`]. A logged extent replaces everything in its range. If the extent tree has the
+//! extent on disk, it gains a reference. Otherwise it was written since the last commit and was
+//! claimed before the replay; it now gets an item. Checksums of the log replace existing ones: an
+//! extent may have been cloned, and its old checksums may cover another part of it.
+//!
+//! **Locks**: the trees' editors, one after the other.
+//!
 //! Kernel counterpart: `replay_one_extent` (`fs/btrfs/tree-log.c`).
 
 use super::replay::Replay;
@@ -17,14 +20,14 @@ use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExt
 use papilio_format::{Corrupt, FileOffset, Geometry, InodeNumber, ItemType, Key, LogicalAddress, objectid};
 
 impl Replay<'_> {
-    /// Brings a logged extent into the subvolume.
+    /// Replays a logged extent into the subvolume.
     pub(super) fn replay_extent(&mut self, item: &Item) -> Result<()> {
         let fault = |reason| item_error(&self.log, item, reason);
         let number = InodeNumber(item.key.objectid);
         let extent = FileExtentItem::parse(item.data()).map_err(fault)?;
         let start = item.key.offset;
         let end = extent.end(FileOffset(start), self.geometry.sector_size).ok_or_else(|| {
-            fault(Corrupt::field("file extent", "length", extent.length(), "leaves 64 bits"))
+            fault(Corrupt::field("file extent", "length", extent.length(), "reaches past the largest offset"))
         })?;
         let inode = self.inode_of(&item.key)?;
         let tree = self.live.tree();
@@ -80,7 +83,7 @@ fn logged_sums(
         let item = item?;
         let fault = |reason| Error::Item { tree: log.id(), key: item.key, reason };
         let view = CsumItem::parse(&item.key, item.data(), geometry).map_err(fault)?;
-        // Items of logs may overlap: an extent may have been logged twice, in other parts.
+        // Items of logs may overlap: an extent may have been logged twice, in different parts.
         let (from, to) = (view.start().max(next), view.end().min(end));
         if from >= to {
             continue;

@@ -1,10 +1,18 @@
-//! Inodes of a log: what they were, and what they have no longer.
+//! Inodes of a log: their items, and the parts that they no longer have.
 //!
-//! Part of [`Replay`]: inode items, attributes that were removed, extents behind the end, entries of directories that
-//! are gone. Invariants: an inode's `nbytes` and a directory's size stay those of what the subvolume holds,
-//! and are counted on as items are replayed; a generation of 0 says that the inode exists and nothing
-//! more but the size of a file that has one. Locks: the tree's editor. Kernel counterparts:
-//! `overwrite_item`, `replay_xattr_deletes`, `replay_dir_deletes` (`fs/btrfs/tree-log.c`).
+//! Part of [`Replay`]: inode items, removed attributes, extents past the end, and removed entries
+//! of directories.
+//!
+//! **Invariants**
+//! - An inode's `nbytes` and a directory's size stay those of the subvolume, and change as items
+//!   are replayed.
+//! - Generation 0 only states that the inode exists. Of such an inode, only a regular file's size
+//!   counts, and only if it is not 0.
+//!
+//! **Locks**: the tree's editor.
+//!
+//! Kernel counterparts: `overwrite_item`, `replay_xattr_deletes`, `replay_dir_deletes`
+//! (`fs/btrfs/tree-log.c`).
 
 use super::dir_log_key;
 use super::replay::Replay;
@@ -20,23 +28,27 @@ use papilio_format::items::inode::{FileKind, InodeItem, inode_key};
 use papilio_format::{Corrupt, Generation, InodeNumber, Key};
 use std::ops::RangeInclusive;
 
-/// An entry of a directory of the subvolume.
+/// An entry of a directory in the subvolume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) name: Vec<u8>,
-    /// What it names.
+    /// The key of the inode or subvolume that it names.
     pub(super) location: Key,
 }
 
 impl Replay<'_> {
-    /// Brings a logged inode, which had a name, into the subvolume.
+    /// Replays a logged inode that had a name into the subvolume.
     pub(super) fn replay_inode(&mut self, number: InodeNumber, logged: &InodeItem) -> Result<()> {
         let old = self.inode(number)?;
         if let Some(old) = old
             && old.kind() != logged.kind()
         {
-            let reason =
-                Corrupt::field("inode", "mode", logged.mode.into(), "the subvolume's is of another kind");
+            let reason = Corrupt::field(
+                "inode",
+                "mode",
+                logged.mode.into(),
+                "the subvolume's inode is of another kind",
+            );
             return Err(Error::Item { tree: self.log.id(), key: inode_key(number), reason });
         }
         self.remove_xattrs(number)?;
@@ -46,17 +58,17 @@ impl Replay<'_> {
         let item = self.merged_inode(number, logged)?;
         self.put(inode_key(number), &item.to_bytes())?;
         if logged.kind() == Some(FileKind::Regular) {
-            // Now, as the log may have preallocated extents behind the end.
+            // Done now, because the log may have preallocated extents past the end.
             self.drop_behind_end(number, item)?;
         }
         self.recount.insert(number);
         Ok(())
     }
 
-    /// The inode item that results.
+    /// Merges the logged inode item with the subvolume's.
     fn merged_inode(&self, number: InodeNumber, logged: &InodeItem) -> Result<InodeItem> {
         let is_directory = logged.kind() == Some(FileKind::Directory);
-        // Read again: entries were removed.
+        // Read again, because entries were removed.
         Ok(match self.inode(number)? {
             None => InodeItem {
                 nbytes: 0,
@@ -79,7 +91,7 @@ impl Replay<'_> {
         })
     }
 
-    /// Removes attributes that the log does not have: it has all of an inode's.
+    /// Removes attributes that the log does not have: it has all of an inode's attributes.
     fn remove_xattrs(&self, number: InodeNumber) -> Result<()> {
         let mut gone = Vec::new();
         for attribute in xattr::list(&self.live.tree(), number)? {
@@ -95,6 +107,7 @@ impl Replay<'_> {
         })
     }
 
+    /// Drops the extents of a file past its end.
     fn drop_behind_end(&self, number: InodeNumber, item: InodeItem) -> Result<()> {
         let tree = self.live.tree();
         let sector_size = self.geometry.sector_size;
@@ -108,7 +121,7 @@ impl Replay<'_> {
         changes.publish(&self.live, self.handle, item).map(drop)
     }
 
-    /// Unlinks the entries of a directory that lie in a logged range and are not in the log.
+    /// Unlinks a directory's entries that lie in a logged range and are not in the log.
     fn remove_logged_deletions(&mut self, directory: InodeNumber) -> Result<()> {
         let log = self.log.clone();
         for range in log.range(dir_log_key(directory, 0)..=dir_log_key(directory, u64::MAX)) {
@@ -124,7 +137,7 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// The entries of a directory of the subvolume with an index in `range`.
+    /// The entries of a directory in the subvolume with an index in `range`.
     pub(super) fn entries(
         &self,
         directory: InodeNumber,
@@ -144,7 +157,7 @@ impl Replay<'_> {
     }
 }
 
-/// Whether a tree has an entry under this key with this name.
+/// Whether a tree has an entry with this key and name.
 pub(super) fn has_entry(tree: &Tree, key: &Key, name: &[u8]) -> Result<bool> {
     let Some(item) = tree.get(key)? else { return Ok(false) };
     let mut entries = DirEntries::parse(item.data()).map_err(|reason| item_error(tree, &item, reason))?;

@@ -1,10 +1,14 @@
-//! The names that logged inodes know they have.
+//! The references of logged inodes to their names.
 //!
-//! Part of [`Replay`]. A logged item of references takes the place of the subvolume's: names of it that are new are
-//! linked, after whatever else has the name or its index in the directory was unlinked, and names that
-//! are in it no longer are unlinked. References to directories that are not there are left out; the count of
-//! links takes care of the rest. Locks: none of its own. Kernel counterparts: `add_inode_ref`,
-//! `__add_inode_ref`, `unlink_old_inode_refs` (`fs/btrfs/tree-log.c`).
+//! Part of [`Replay`]. A logged item of references replaces the subvolume's. New names in it are
+//! linked, after anything else with the same name or index in the directory is unlinked. Names that
+//! it no longer has are unlinked. References to missing directories are skipped; the recount of
+//! links handles the rest.
+//!
+//! Locks: none of its own.
+//!
+//! Kernel counterparts: `add_inode_ref`, `__add_inode_ref`, `unlink_old_inode_refs`
+//! (`fs/btrfs/tree-log.c`).
 
 use super::replay::Replay;
 use super::replay_entries::{file_type, has_extref};
@@ -31,7 +35,7 @@ impl Reference {
     }
 }
 
-/// The names in an item of references, plain or extended.
+/// Parses an item of references, plain or extended.
 fn references(tree: &Tree, item: &Item) -> Result<Vec<Reference>> {
     let fault = |reason| item_error(tree, item, reason);
     if item.key.item_type == ItemType::INODE_REF {
@@ -50,7 +54,7 @@ fn references(tree: &Tree, item: &Item) -> Result<Vec<Reference>> {
     Ok(refs.map(whole).collect())
 }
 
-/// The names as an item of references.
+/// Encodes names as an item of references.
 fn encode(item_type: ItemType, references: &[Reference]) -> Vec<u8> {
     let mut bytes = Vec::new();
     for Reference { parent, index, name } in references {
@@ -64,18 +68,18 @@ fn encode(item_type: ItemType, references: &[Reference]) -> Vec<u8> {
 }
 
 impl Replay<'_> {
-    /// Brings a logged item of references into the subvolume.
+    /// Replays a logged item of references into the subvolume.
     pub(super) fn replay_refs(&mut self, item: &Item) -> Result<()> {
         let number = InodeNumber(item.key.objectid);
         let mut logged = references(&self.log, item)?;
         let inode = self.inode_of(&item.key)?;
-        // The root directory of a subvolume names itself, in no directory.
+        // A subvolume's root directory has a reference to itself, which is in no directory.
         if item.key == inode_ref_key(number, number) {
             return Ok(());
         }
         if let Some(bad) = logged.iter().find(|reference| !is_file_name(&reference.name)) {
             let value = bad.name.len() as u64;
-            let reason = Corrupt::field("inode reference", "name_length", value, "the name is no file name");
+            let reason = Corrupt::field("inode reference", "name_length", value, "not a valid file name");
             return Err(item_error(&self.log, item, reason));
         }
         let mut present = Vec::with_capacity(logged.len());
@@ -92,7 +96,7 @@ impl Replay<'_> {
             if self.is_linked(number, reference)? {
                 continue;
             }
-            self.make_way(number, reference)?;
+            self.unlink_conflicts(number, reference)?;
             let Reference { parent, index, name } = reference;
             self.link(*parent, number, *index, name, file_type, false)?;
         }
@@ -100,7 +104,7 @@ impl Replay<'_> {
         self.put(item.key, &encode(item.key.item_type, &present))
     }
 
-    /// Whether the directory has the name, under the index, for this inode.
+    /// Whether the directory has the name, under that index, for this inode.
     fn is_linked(&self, inode: InodeNumber, reference: &Reference) -> Result<bool> {
         let by_index = self.entry_by_index(reference.parent, reference.index)?;
         if by_index.is_none_or(|found| found.name != reference.name || found.location != inode_key(inode)) {
@@ -110,9 +114,9 @@ impl Replay<'_> {
         Ok(by_name.is_some_and(|found| found.location == inode_key(inode)))
     }
 
-    /// Unlinks what stands in the way of a name: other names that the inode had there, and what has the index
-    /// or the name now.
-    fn make_way(&mut self, inode: InodeNumber, reference: &Reference) -> Result<()> {
+    /// Unlinks everything that conflicts with a name: other names that the inode had in the
+    /// directory, and the present owners of its index and its name.
+    fn unlink_conflicts(&mut self, inode: InodeNumber, reference: &Reference) -> Result<()> {
         let directory = reference.parent;
         let key = inode_ref_key(inode, directory);
         let logged = match self.log.get(&key)? {
@@ -139,7 +143,8 @@ impl Replay<'_> {
         Ok(())
     }
 
-    /// Unlinks the names of an item of the subvolume that are not among `kept`, which takes its place.
+    /// Unlinks the names in one of the subvolume's items that are not among `kept`, which replaces
+    /// it.
     fn unlink_others(&mut self, inode: InodeNumber, key: &Key, kept: &[Reference]) -> Result<()> {
         for old in self.references_at(key)? {
             if !kept.iter().any(|kept| kept.is_of(old.parent, &old.name)) {

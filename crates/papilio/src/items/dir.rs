@@ -1,8 +1,10 @@
 //! Directories of a subvolume: look-up by name, and entries in order.
 //!
-//! A name is found through the hash in a DIR_ITEM's key, where several names may share an item;
-//! listing goes by DIR_INDEX, in the order of creation. Kernel counterparts: `btrfs_lookup_dir_item`,
-//! `btrfs_match_dir_item_name` (`fs/btrfs/dir-item.c`), `btrfs_real_readdir` (`fs/btrfs/inode.c`).
+//! A look-up goes by the name's hash in the key of a DIR_ITEM, which names of equal hash share.
+//! Listing goes by DIR_INDEX, in the order of creation.
+//!
+//! Kernel counterparts: `btrfs_lookup_dir_item`, `btrfs_match_dir_item_name`
+//! (`fs/btrfs/dir-item.c`), `btrfs_real_readdir` (`fs/btrfs/inode.c`).
 
 use crate::btree::{Item, Tree};
 use crate::errors::Result;
@@ -11,7 +13,7 @@ use papilio_format::checksum::name_hash;
 use papilio_format::items::dir_item::{DirEntries, FileType};
 use papilio_format::{InodeNumber, ItemType, Key, TreeId};
 
-/// What an entry names.
+/// The inode or subvolume that a directory entry names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum EntryTarget {
     /// An inode of the same subvolume.
@@ -21,7 +23,7 @@ pub enum EntryTarget {
 }
 
 impl EntryTarget {
-    /// What the location key of an entry names.
+    /// The target that an entry's location key names.
     pub(crate) fn of(location: &Key) -> Self {
         if location.item_type == ItemType::ROOT_ITEM {
             EntryTarget::Subvolume(TreeId(location.objectid))
@@ -31,17 +33,17 @@ impl EntryTarget {
     }
 }
 
-/// One entry, found by name.
+/// An entry that was looked up by name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Found {
     pub(crate) target: EntryTarget,
     pub(crate) file_type: FileType,
 }
 
-/// The entry `name` of a directory.
+/// Looks up the entry `name` of a directory.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn look_up(tree: &Tree, directory: InodeNumber, name: &[u8]) -> Result<Option<Found>> {
     let key = Key::new(directory.0, ItemType::DIR_ITEM, name_hash(name));
     let Some(item) = tree.get(&key)? else { return Ok(None) };
@@ -50,10 +52,10 @@ pub(crate) fn look_up(tree: &Tree, directory: InodeNumber, name: &[u8]) -> Resul
     Ok(found.map(|entry| Found { target: EntryTarget::of(&entry.location), file_type: entry.file_type }))
 }
 
-/// The directory entries that an item holds.
+/// Parses the directory entries in an item.
 ///
 /// # Errors
-/// [`crate::Error::Item`] for bytes that hold none.
+/// [`crate::Error::Item`] if they cannot be parsed.
 pub(crate) fn entries_of<'a>(tree: &Tree, item: &'a Item) -> Result<DirEntries<'a>> {
     DirEntries::parse(item.data()).map_err(|reason| item_error(tree, item, reason))
 }

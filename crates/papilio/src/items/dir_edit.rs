@@ -1,9 +1,13 @@
-//! Entries of a directory, changed.
+//! Changes of directory entries.
 //!
-//! A name stands in two items: in the DIR_ITEM of its hash, beside other names of that hash, and in the
-//! DIR_INDEX of its index, alone. Invariant: both come and go together. Kernel counterparts:
-//! `btrfs_insert_dir_item`, `btrfs_check_dir_item_collision`, `btrfs_delete_one_dir_name`
-//! (`fs/btrfs/dir-item.c`), `btrfs_set_inode_index_count` (`fs/btrfs/inode.c`).
+//! A name is stored in two items: in the DIR_ITEM of its hash, beside other names of that hash, and
+//! in the DIR_INDEX of its index, alone.
+//!
+//! **Invariant**: both items are added and removed together.
+//!
+//! Kernel counterparts: `btrfs_insert_dir_item`, `btrfs_check_dir_item_collision`,
+//! `btrfs_delete_one_dir_name` (`fs/btrfs/dir-item.c`), `btrfs_set_inode_index_count`
+//! (`fs/btrfs/inode.c`).
 
 use crate::btree::Tree;
 use crate::errors::{Error, PathError, Result};
@@ -14,15 +18,15 @@ use papilio_format::items::dir_item::{DirEntries, DirEntry, FileType, dir_item_k
 use papilio_format::items::inode::inode_key;
 use papilio_format::{Corrupt, InodeNumber, ItemType, Key, TreeId};
 
-/// The first index of a directory; 0 and 1 stand for `.` and `..` (`BTRFS_DIR_START_INDEX`).
+/// The first index in a directory; 0 and 1 stand for `.` and `..` (`BTRFS_DIR_START_INDEX`).
 pub(crate) const FIRST_INDEX: u64 = 2;
 
-/// What an entry says of what it names.
+/// The target of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EntryValue {
-    /// Key of the inode, or of the subvolume's root.
+    /// The key of the inode, or of the subvolume's root.
     pub(crate) location: Key,
-    /// Its kind.
+    /// The target's file type.
     pub(crate) file_type: FileType,
 }
 
@@ -39,15 +43,15 @@ impl EntryValue {
     }
 }
 
-/// The key of an entry by its index.
+/// The key of an entry's DIR_INDEX.
 pub(crate) fn dir_index_key(directory: InodeNumber, index: u64) -> Key {
     Key::new(directory.0, ItemType::DIR_INDEX, index)
 }
 
-/// What the entry `name` says, or `None` where there is none.
+/// Finds the entry `name`; `None` if there is none.
 ///
 /// # Errors
-/// A block on the way that cannot be read, or an item that cannot be.
+/// A tree block that cannot be read, or an item that cannot be parsed.
 pub(crate) fn find(draft: &mut Draft<'_>, directory: InodeNumber, name: &[u8]) -> Result<Option<EntryValue>> {
     let key = dir_item_key(directory, name);
     let found = match draft.get(&key)? {
@@ -60,11 +64,11 @@ pub(crate) fn find(draft: &mut Draft<'_>, directory: InodeNumber, name: &[u8]) -
     found.map_err(|reason| draft.fault(key, reason))
 }
 
-/// Adds an entry under an index that is free.
+/// Adds an entry under a free index.
 ///
 /// # Errors
-/// [`PathError::Exists`]; [`PathError::HashOverflow`] where the names of one hash would be more than a
-/// leaf can hold; or what reading says.
+/// [`PathError::Exists`]; [`PathError::HashOverflow`] if the names of one hash would exceed a leaf;
+/// errors of reading.
 pub(crate) fn insert(
     draft: &mut Draft<'_>,
     directory: InodeNumber,
@@ -104,11 +108,11 @@ pub(crate) fn insert(
     Ok(())
 }
 
-/// Takes the entry `name` away, whose index is `index`.
+/// Removes the entry `name`, whose index is `index`.
 ///
 /// # Errors
-/// [`Error::MissingItem`] where either item is missing, [`Error::Item`] where they differ, or what reading
-/// says.
+/// [`Error::MissingItem`] if either item is missing; [`Error::Item`] if they differ; errors of
+/// reading.
 pub(crate) fn remove(draft: &mut Draft<'_>, directory: InodeNumber, index: u64, name: &[u8]) -> Result<()> {
     let index_key = dir_index_key(directory, index);
     let by_index = match draft.get(&index_key)? {
@@ -141,10 +145,10 @@ pub(crate) fn remove(draft: &mut Draft<'_>, directory: InodeNumber, index: u64, 
     Ok(())
 }
 
-/// The index that a directory's next entry gets: one more than the last, at least [`FIRST_INDEX`].
+/// The index for a directory's next entry: one more than the largest, and at least [`FIRST_INDEX`].
 ///
 /// # Errors
-/// A block on the way that cannot be read; an index that cannot be counted further.
+/// A tree block that cannot be read; [`Error::Item`] if the largest index leaves no next one.
 pub(crate) fn next_index(tree: &Tree, directory: InodeNumber) -> Result<u64> {
     let last = tree.last_up_to(&dir::index_last_key(directory))?;
     let Some(last) =
@@ -153,7 +157,7 @@ pub(crate) fn next_index(tree: &Tree, directory: InodeNumber) -> Result<u64> {
         return Ok(FIRST_INDEX);
     };
     match last.key.offset.checked_add(1) {
-        // The largest is what stands for "none" elsewhere.
+        // `u64::MAX` stands for "none" elsewhere.
         Some(next) if next < u64::MAX => Ok(next.max(FIRST_INDEX)),
         _ => {
             let reason = Corrupt::field("directory entry", "index", last.key.offset, "leaves no next one");
@@ -162,11 +166,11 @@ pub(crate) fn next_index(tree: &Tree, directory: InodeNumber) -> Result<u64> {
     }
 }
 
-/// The index of the entry `name`, found by looking at every entry: for what has no back reference in this
-/// tree.
+/// Finds the index of the entry `name` by scanning all entries. For targets without a back
+/// reference in this tree.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn index_of(tree: &Tree, directory: InodeNumber, name: &[u8]) -> Result<Option<u64>> {
     let range = dir::index_first_key(directory, 0)..=dir::index_last_key(directory);
     for item in tree.range(range) {
@@ -181,7 +185,7 @@ pub(crate) fn index_of(tree: &Tree, directory: InodeNumber, name: &[u8]) -> Resu
 /// Whether the tree has no entry of a directory, by name or by index.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn is_empty(draft: &mut Draft<'_>, directory: InodeNumber) -> Result<bool> {
     let next = draft.next_key(&Key::new(directory.0, ItemType::DIR_ITEM, 0))?;
     Ok(next.is_none_or(|key| key > dir::index_last_key(directory)))

@@ -1,12 +1,15 @@
-//! A draft: the changes of one operation on a tree, collected before the first of them is made.
+//! A draft: the changes of one operation on a tree, collected before any of them is made.
 //!
-//! Owns [`Draft`] and [`edit`]. What an operation reads it reads through its draft, so that it sees what it
-//! has changed itself: a rename within one directory may change the same item three times. Invariant:
-//! nothing in the tree changes before every check has passed; then all changes go in, sorted by key, in
-//! one pass. Kernel counterpart: none; there each item is searched for and changed at once, and an error
-//! half way aborts the transaction.
+//! Owns [`Draft`] and [`edit`]. An operation reads through its draft and so sees its own changes: a
+//! rename within one directory may change the same item three times.
 //!
-//! Takes no lock; [`edit`] works under the editor's.
+//! **Invariant**: the tree does not change before every check has passed. Then all changes are
+//! applied in one pass, sorted by key.
+//!
+//! Kernel counterpart: none. There each item is searched for and changed at once, and an error
+//! half-way aborts the transaction.
+//!
+//! Locks: none; [`edit`] runs under the editor's.
 
 use crate::btree::{Change, Cursor, Tree, TreeEditor};
 use crate::errors::{Error, Result};
@@ -18,27 +21,27 @@ use papilio_format::{Corrupt, Generation, Geometry, Key, TreeId};
 #[derive(Debug)]
 struct Pending {
     key: Key,
-    /// `None` where the item goes.
+    /// `None` removes the item.
     data: Option<Vec<u8>>,
     /// Whether the tree has the item.
     existed: bool,
 }
 
-/// The changes of one operation, and the tree as it will be with them.
+/// The changes of one operation, and a view of the tree with them applied.
 #[derive(Debug)]
 pub(crate) struct Draft<'t> {
     tree: &'t Tree,
     cursor: Cursor<'t>,
     generation: Generation,
     geometry: Geometry,
-    /// Sorted by key.
+    /// The changed items, sorted by key.
     pending: Vec<Pending>,
 }
 
-/// Prepares changes and, if that succeeds, makes them in one pass.
+/// Prepares changes and, if that succeeds, applies them in one pass.
 ///
 /// # Errors
-/// What `prepare` returns, with the tree as it was; or a block that could not be changed.
+/// Errors of `prepare`, with the tree unchanged; or a block that cannot be changed.
 pub(crate) fn edit<R>(
     editor: &mut TreeEditor<'_>,
     prepare: impl FnOnce(&mut Draft<'_>) -> Result<R>,
@@ -47,7 +50,7 @@ pub(crate) fn edit<R>(
     let mut draft = Draft::new(editor, &tree);
     let result = prepare(&mut draft)?;
     let changes = draft.into_changes();
-    // A root that is held would make the change copy its path.
+    // A root held here would make the change copy its path.
     drop(tree);
     if !changes.is_empty() {
         editor.apply(&changes)?;
@@ -56,7 +59,7 @@ pub(crate) fn edit<R>(
 }
 
 impl<'t> Draft<'t> {
-    /// An empty draft over `tree`, which is the editor's as of now.
+    /// An empty draft over `tree`, the editor's current tree.
     pub(crate) fn new(editor: &TreeEditor<'_>, tree: &'t Tree) -> Self {
         let (generation, geometry) = (editor.generation(), *editor.geometry());
         Self { tree, cursor: Cursor::new(tree), generation, geometry, pending: Vec::new() }
@@ -67,7 +70,7 @@ impl<'t> Draft<'t> {
         self.tree
     }
 
-    /// The running transaction.
+    /// The generation of the running transaction.
     pub(crate) fn generation(&self) -> Generation {
         self.generation
     }
@@ -77,20 +80,20 @@ impl<'t> Draft<'t> {
         &self.geometry
     }
 
-    /// Whether a feature is on.
+    /// Whether an incompatible feature is on.
     pub(crate) fn has(&self, feature: IncompatFeatures) -> bool {
         self.geometry.incompat.contains(feature)
     }
 
-    /// The most bytes that an item can have: those of a leaf with nothing else in it.
+    /// The largest size of an item in bytes: that of a leaf with nothing else in it.
     pub(crate) fn max_item_size(&self) -> usize {
         self.geometry.node_size as usize - NodeHeader::SIZE - ItemHeader::SIZE
     }
 
-    /// The item's bytes, changes included.
+    /// Returns the bytes of an item, with the changes applied.
     ///
     /// # Errors
-    /// A block on the way that cannot be read.
+    /// A tree block that cannot be read.
     pub(crate) fn get(&mut self, key: &Key) -> Result<Option<&[u8]>> {
         if let Ok(at) = self.find(key) {
             return Ok(self.pending[at].data.as_deref());
@@ -99,10 +102,10 @@ impl<'t> Draft<'t> {
         Ok(if self.cursor.key() == Some(*key) { self.cursor.data() } else { None })
     }
 
-    /// The first key from `key` on that the tree has, without the changes.
+    /// Returns the first key at or after `key` in the tree, without the changes.
     ///
     /// # Errors
-    /// A block on the way that cannot be read.
+    /// A tree block that cannot be read.
     pub(crate) fn next_key(&mut self, key: &Key) -> Result<Option<Key>> {
         self.cursor.seek(key)?;
         Ok(self.cursor.key())
@@ -112,18 +115,18 @@ impl<'t> Draft<'t> {
     pub(crate) fn insert(&mut self, key: Key, data: Vec<u8>) {
         match self.find(&key) {
             Ok(at) => {
-                assert!(self.pending[at].data.is_none(), "an item is inserted where there is none");
+                assert!(self.pending[at].data.is_none(), "inserting an item that exists");
                 self.pending[at].data = Some(data);
             }
             Err(at) => self.pending.insert(at, Pending { key, data: Some(data), existed: false }),
         }
     }
 
-    /// Gives an item that the tree has other bytes.
+    /// Replaces the bytes of an item that the tree has.
     pub(crate) fn replace(&mut self, key: Key, data: Vec<u8>) {
         match self.find(&key) {
             Ok(at) => {
-                assert!(self.pending[at].data.is_some(), "what is replaced is there");
+                assert!(self.pending[at].data.is_some(), "replacing an item that does not exist");
                 self.pending[at].data = Some(data);
             }
             Err(at) => self.pending.insert(at, Pending { key, data: Some(data), existed: true }),
@@ -134,7 +137,7 @@ impl<'t> Draft<'t> {
     pub(crate) fn remove(&mut self, key: Key) {
         match self.find(&key) {
             Ok(at) => {
-                assert!(self.pending[at].data.is_some(), "what is removed is there");
+                assert!(self.pending[at].data.is_some(), "removing an item that does not exist");
                 if self.pending[at].existed {
                     self.pending[at].data = None;
                 } else {
@@ -145,17 +148,17 @@ impl<'t> Draft<'t> {
         }
     }
 
-    /// The error of an item of this tree that contradicts what else is known.
+    /// The error for an item of this tree that contradicts other items.
     pub(crate) fn fault(&self, key: Key, reason: Corrupt) -> Error {
         Error::Item { tree: self.tree.id(), key, reason }
     }
 
-    /// The error of an item that must be there and is not.
+    /// The error for a missing item that must exist.
     pub(crate) fn missing(&self, key: Key, what: &'static str) -> Error {
         Error::MissingItem { tree: self.tree.id(), key, what }
     }
 
-    /// The tree's id.
+    /// The id of the tree.
     pub(crate) fn id(&self) -> TreeId {
         self.tree.id()
     }

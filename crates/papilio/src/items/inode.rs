@@ -1,7 +1,7 @@
-//! Inodes of a subvolume: the inode itself, its names, a symlink's target.
+//! Inodes of a subvolume: the inode item and the inode's names.
 //!
-//! Kernel counterparts: `btrfs_lookup_inode` (`fs/btrfs/inode-item.c`), `page_get_link`,
-//! `iterate_inode_refs` (`fs/btrfs/backref.c`).
+//! Kernel counterparts: `btrfs_lookup_inode` (`fs/btrfs/inode-item.c`), `iterate_inode_refs`
+//! (`fs/btrfs/backref.c`).
 
 use crate::btree::Tree;
 use crate::errors::Result;
@@ -10,10 +10,10 @@ use papilio_format::items::inode::{InodeItem, inode_key};
 use papilio_format::items::inode_ref::{InodeExtrefs, InodeRefs};
 use papilio_format::{InodeNumber, ItemType, Key};
 
-/// The inode `number`, or `None` where the tree has none.
+/// Reads the inode `number`; `None` if the tree has none.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read, or an item that cannot be parsed.
 pub(crate) fn inode(tree: &Tree, number: InodeNumber) -> Result<Option<InodeItem>> {
     let Some(item) = tree.get(&inode_key(number))? else { return Ok(None) };
     InodeItem::parse(item.data()).map(Some).map_err(|reason| item_error(tree, &item, reason))
@@ -33,7 +33,7 @@ pub(crate) struct InodeName {
 /// Calls `visit` with each name of an inode, plain references first, until it returns false.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read, or an item that cannot be parsed.
 pub(crate) fn for_each_name(
     tree: &Tree,
     number: InodeNumber,
@@ -64,10 +64,10 @@ pub(crate) fn for_each_name(
     Ok(())
 }
 
-/// Any one name of an inode.
+/// Returns any one name of an inode.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read, or an item that cannot be parsed.
 pub(crate) fn first_name(tree: &Tree, number: InodeNumber) -> Result<Option<InodeName>> {
     let mut found = None;
     for_each_name(tree, number, |name| {

@@ -1,9 +1,12 @@
-//! The names that an inode knows it has, changed.
+//! Changes of an inode's references to its names.
 //!
-//! The INODE_REF of a directory holds all names in it until the leaf is full; a name more goes into the
-//! INODE_EXTREF of its hash. Invariant: a name of an inode stands in one of them. Kernel counterparts:
-//! `btrfs_insert_inode_ref`, `btrfs_insert_inode_extref`, `btrfs_del_inode_ref`
-//! (`fs/btrfs/inode-item.c`).
+//! The INODE_REF for a directory holds all of the inode's names there, until it fills a leaf.
+//! Further names go into the INODE_EXTREF of their hash.
+//!
+//! **Invariant**: each name of an inode is in exactly one of these items.
+//!
+//! Kernel counterparts: `btrfs_insert_inode_ref`, `btrfs_insert_inode_extref`,
+//! `btrfs_del_inode_ref` (`fs/btrfs/inode-item.c`).
 
 use crate::errors::{Error, PathError, Result};
 use crate::items::draft::Draft;
@@ -12,7 +15,7 @@ use papilio_format::features::IncompatFeatures;
 use papilio_format::items::inode_ref::{InodeExtref, InodeExtrefs, InodeRef, InodeRefs};
 use papilio_format::{InodeNumber, ItemType, Key};
 
-/// One name: the directory that holds it and the name there.
+/// A name and the directory that it is in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Name<'a> {
     pub(crate) parent: InodeNumber,
@@ -30,17 +33,17 @@ pub(crate) fn inode_ref_key(inode: InodeNumber, parent: InodeNumber) -> Key {
     Key::new(inode.0, ItemType::INODE_REF, parent.0)
 }
 
-/// Adds the first name of an inode that is being made.
+/// Adds the first name of an inode that is being created.
 pub(crate) fn insert_first(draft: &mut Draft<'_>, inode: InodeNumber, name: &Name<'_>, index: u64) {
     let reference = InodeRef { index, name: name.name };
     draft.insert(inode_ref_key(inode, name.parent), reference.to_bytes());
 }
 
-/// Adds a name, which the directory was seen not to have.
+/// Adds a name. The caller has checked that the directory does not have it.
 ///
 /// # Errors
-/// [`PathError::TooManyLinks`] where the item is full and extended references are not on, or where the
-/// names of one hash would be more than a leaf can hold; or what reading says.
+/// [`PathError::TooManyLinks`] if the item is full and extended references are off, or if the names
+/// of one hash would exceed a leaf; errors of reading.
 pub(crate) fn insert(draft: &mut Draft<'_>, inode: InodeNumber, name: &Name<'_>, index: u64) -> Result<()> {
     let key = inode_ref_key(inode, name.parent);
     let reference = InodeRef { index, name: name.name };
@@ -77,10 +80,10 @@ fn insert_extended(draft: &mut Draft<'_>, inode: InodeNumber, name: &Name<'_>, i
     Ok(())
 }
 
-/// Takes a name away and returns its index in the directory.
+/// Removes a name and returns its index in the directory.
 ///
 /// # Errors
-/// [`Error::MissingItem`] where the inode does not know the name, or what reading says.
+/// [`Error::MissingItem`] if the inode has no reference to the name; errors of reading.
 pub(crate) fn remove(draft: &mut Draft<'_>, inode: InodeNumber, name: &Name<'_>) -> Result<u64> {
     let key = inode_ref_key(inode, name.parent);
     let found = match draft.get(&key)? {
@@ -104,7 +107,7 @@ pub(crate) fn remove(draft: &mut Draft<'_>, inode: InodeNumber, name: &Name<'_>)
         }),
     };
     let Some((index, rest)) = found.map_err(|reason| draft.fault(key, reason))? else {
-        return Err(draft.missing(inode_ref_key(inode, name.parent), "the inode's reference to a name of it"));
+        return Err(draft.missing(inode_ref_key(inode, name.parent), "the inode's reference to its name"));
     };
     put_rest(draft, key, rest);
     Ok(index)
@@ -117,10 +120,10 @@ fn put_rest(draft: &mut Draft<'_>, key: Key, rest: Option<Vec<u8>>) {
     }
 }
 
-/// The directory that holds a directory, by its one reference; `None` where it has none.
+/// Returns the parent of a directory, by the directory's one reference; `None` if it has none.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn parent(draft: &mut Draft<'_>, directory: InodeNumber) -> Result<Option<InodeNumber>> {
     let first = inode_ref_key(directory, InodeNumber(0));
     let next = draft.next_key(&first)?;

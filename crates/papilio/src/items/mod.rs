@@ -1,4 +1,4 @@
-//! The typed items that trees hold: one file for each question that layers above ask of a tree.
+//! The typed items of trees, one file for each kind of question that the layers above ask.
 
 pub(crate) mod dir;
 pub(crate) mod dir_edit;
@@ -17,7 +17,7 @@ use crate::btree::{Item, Tree};
 use crate::errors::Error;
 use papilio_format::Corrupt;
 
-/// The error of an item of `tree` that contradicts what else is known.
+/// The error for an item of `tree` that contradicts other items.
 pub(crate) fn item_error(tree: &Tree, item: &Item, reason: Corrupt) -> Error {
     Error::Item { tree: tree.id(), key: item.key, reason }
 }

@@ -1,14 +1,18 @@
-//! The numbers that a subvolume gives out: inode numbers, and indexes in directories.
+//! The numbers that a subvolume hands out: inode numbers, and indexes in directories.
 //!
-//! Owns [`SubvolumeNumbers`], one for each subvolume that is written to. Both kinds are one more than the
-//! largest that the tree holds when it is first changed or asked for, and are then counted in memory: no number is
-//! given twice while the file system is mounted. Kernel counterparts:
-//! `btrfs_init_root_free_objectid`, `btrfs_get_free_objectid` (`fs/btrfs/disk-io.c`),
-//! `btrfs_set_inode_index` (`fs/btrfs/inode.c`).
+//! Owns [`SubvolumeNumbers`], one for each subvolume that is written to. Both kinds start at one
+//! more than the largest in the tree when it is first changed or asked, and are then counted in
+//! memory.
 //!
-//! Locks: its own mutex, for one number at a time (the first of a directory is read from the tree under
-//! it), within the tree's writer lock. A number is taken for a change that may still fail; then it stays
-//! unused.
+//! **Invariants**
+//! - No number is handed out twice while the file system is mounted.
+//! - A number taken for a change that then fails stays unused.
+//!
+//! **Locks**: its own mutex, inside the tree's writer lock, for one number at a time. The first
+//! number of a directory is read from the tree under it.
+//!
+//! Kernel counterparts: `btrfs_init_root_free_objectid`, `btrfs_get_free_objectid`
+//! (`fs/btrfs/disk-io.c`), `btrfs_set_inode_index` (`fs/btrfs/inode.c`).
 
 use crate::btree::Tree;
 use crate::errors::{Error, Result};
@@ -17,7 +21,8 @@ use papilio_format::{InodeNumber, Key, objectid};
 use papilio_locks::Mutex;
 use std::collections::HashMap;
 
-/// Directories whose next index is remembered; beyond that all are forgotten and looked up again.
+/// Directories whose next index is remembered. When there are more, all are forgotten and looked up
+/// again.
 const REMEMBERED_DIRECTORIES: usize = 1024;
 
 /// The counters of one subvolume.
@@ -28,11 +33,11 @@ pub(crate) struct SubvolumeNumbers {
 
 #[derive(Debug, Default)]
 struct State {
-    /// 0 where the tree was not asked yet.
+    /// The next inode number; 0 until it was read from the tree.
     next_inode: u64,
-    /// The next index of directories.
+    /// The next index of each remembered directory.
     next_index: HashMap<InodeNumber, u64>,
-    /// Not below that of any that was forgotten.
+    /// A lower bound of the next index of every directory that was forgotten.
     least_index: u64,
 }
 
@@ -48,7 +53,7 @@ impl State {
 }
 
 impl State {
-    /// The next index of a directory that is not remembered, for which there is room.
+    /// The next index of a directory that is not remembered. Makes space to remember it.
     fn first_index(&mut self, tree: &Tree, directory: InodeNumber) -> Result<u64> {
         if self.next_index.len() >= REMEMBERED_DIRECTORIES {
             let forgotten = self.next_index.drain().map(|(_, next)| next).max();
@@ -59,19 +64,19 @@ impl State {
 }
 
 impl SubvolumeNumbers {
-    /// Looks for the largest inode number in a tree, before anything is deleted from it: a log may tell of what
-    /// is deleted by its number.
+    /// Reads the largest inode number of a tree, before anything is deleted from it. A log may
+    /// refer to a deleted inode by its number, so the number must not be reused.
     ///
     /// # Errors
-    /// A block on the way that cannot be read.
+    /// A tree block that cannot be read.
     pub(crate) fn begin(&self, tree: &Tree) -> Result<()> {
         self.state.lock().begin(tree)
     }
 
-    /// A free inode number, above all that the tree ever had since the mount.
+    /// Hands out a free inode number, above all that the tree had since the mount.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where all are taken, or a block on the way that cannot be read.
+    /// [`Error::NoSpace`] if all are taken; a tree block that cannot be read.
     pub(crate) fn inode(&self, tree: &Tree) -> Result<InodeNumber> {
         let mut state = self.state.lock();
         state.begin(tree)?;
@@ -82,10 +87,10 @@ impl SubvolumeNumbers {
         Ok(InodeNumber(state.next_inode - 1))
     }
 
-    /// A free index in a directory.
+    /// Hands out a free index in a directory.
     ///
     /// # Errors
-    /// A block on the way that cannot be read.
+    /// A tree block that cannot be read.
     pub(crate) fn index(&self, tree: &Tree, directory: InodeNumber) -> Result<u64> {
         let mut state = self.state.lock();
         if let Some(next) = state.next_index.get_mut(&directory) {
@@ -97,11 +102,11 @@ impl SubvolumeNumbers {
         Ok(index)
     }
 
-    /// An entry of a directory is about to go: its index is not given again, as a log may tell of either entry
-    /// by it.
+    /// Remembers a directory's next index before one of its entries is removed. The entry's index
+    /// is then not reused: a log may refer to either entry by it.
     ///
     /// # Errors
-    /// A block on the way that cannot be read.
+    /// A tree block that cannot be read.
     pub(crate) fn keep_index(&self, tree: &Tree, directory: InodeNumber) -> Result<()> {
         let mut state = self.state.lock();
         if !state.next_index.contains_key(&directory) {
@@ -111,7 +116,7 @@ impl SubvolumeNumbers {
         Ok(())
     }
 
-    /// Forgets everything, as the next mount would have.
+    /// Forgets everything, as a new mount would.
     #[cfg(test)]
     pub(crate) fn forget(&self) {
         *self.state.lock() = State::default();

@@ -1,9 +1,10 @@
-//! Orphans of a subvolume: inodes without a name that clean-up must not forget.
+//! Orphans of a subvolume: inodes without a name that have yet to be removed.
 //!
-//! An orphan item is put in with the change that takes the last name, and taken out when the inode
-//! has been removed, so that a crash in between leaves a list of what to do. Kernel counterparts:
-//! `btrfs_insert_orphan_item`, `btrfs_del_orphan_item` (`fs/btrfs/orphan.c`), `btrfs_orphan_cleanup`
-//! (`fs/btrfs/inode.c`).
+//! The change that removes an inode's last name inserts its orphan item. The item is deleted once
+//! the inode has been removed, so that a crash in between leaves a list of what to do.
+//!
+//! Kernel counterparts: `btrfs_insert_orphan_item`, `btrfs_del_orphan_item` (`fs/btrfs/orphan.c`),
+//! `btrfs_orphan_cleanup` (`fs/btrfs/inode.c`).
 
 use crate::btree::Tree;
 use crate::errors::Result;
@@ -11,10 +12,10 @@ use crate::items::draft::Draft;
 use papilio_format::InodeNumber;
 use papilio_format::items::orphan::{orphan_key, orphan_of};
 
-/// Lists an inode as an orphan; nothing changes where it is listed.
+/// Lists an inode as an orphan, unless it is listed already.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn insert(draft: &mut Draft<'_>, inode: InodeNumber) -> Result<()> {
     let key = orphan_key(inode.0);
     if draft.get(&key)?.is_none() {
@@ -23,10 +24,10 @@ pub(crate) fn insert(draft: &mut Draft<'_>, inode: InodeNumber) -> Result<()> {
     Ok(())
 }
 
-/// Takes an inode off the list; whether it was there.
+/// Removes an inode from the list. Returns whether it was listed.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn remove(draft: &mut Draft<'_>, inode: InodeNumber) -> Result<bool> {
     let key = orphan_key(inode.0);
     let there = draft.get(&key)?.is_some();
@@ -36,10 +37,10 @@ pub(crate) fn remove(draft: &mut Draft<'_>, inode: InodeNumber) -> Result<bool> 
     Ok(there)
 }
 
-/// The first orphan with a number of `from` or larger.
+/// Finds the first orphan with inode number `from` or larger.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn next(tree: &Tree, from: InodeNumber) -> Result<Option<InodeNumber>> {
     let cursor = tree.seek(&orphan_key(from.0))?;
     Ok(cursor.key().and_then(|key| orphan_of(&key)).map(InodeNumber))

@@ -1,11 +1,12 @@
-//! Taking one entry out of an item that packs several whose keys collide.
+//! Adding and removing single entries of items that pack entries with colliding keys.
 //!
 //! Kernel counterpart: `btrfs_delete_one_dir_name` (`fs/btrfs/dir-item.c`), `btrfs_del_inode_ref`
 //! (`fs/btrfs/inode-item.c`), which move the bytes behind the entry down.
 
 use std::ops::Range;
 
-/// Where the first entry that `wanted` takes lies among entries of `sizes` bytes.
+/// Finds the first entry that satisfies `wanted`, and its range of bytes in the item. `size` tells
+/// the bytes of each entry.
 pub(super) fn place_of<E>(
     entries: impl Iterator<Item = E>,
     size: impl Fn(&E) -> usize,
@@ -22,7 +23,7 @@ pub(super) fn place_of<E>(
     None
 }
 
-/// The item without one entry; `None` where it held no other.
+/// Returns the item without one entry; `None` if it has no other.
 pub(super) fn without(item: &[u8], entry: &Range<usize>) -> Option<Vec<u8>> {
     let rest = item.len() - entry.len();
     if rest == 0 {
@@ -34,7 +35,7 @@ pub(super) fn without(item: &[u8], entry: &Range<usize>) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The item with one more entry of `size` bytes behind the others, encoded by `append`.
+/// Returns the item with one more entry of `size` bytes at its end, encoded by `append`.
 pub(super) fn with(item: &[u8], size: usize, append: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(item.len() + size);
     bytes.extend_from_slice(item);
@@ -47,7 +48,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn entries_come_and_go() {
+    fn entries_are_found_removed_and_appended() {
         let entries = || b"aabbbc".chunk_by(|a, b| a == b);
         let place = |wanted: u8| place_of(entries(), |e| e.len(), |e| e[0] == wanted).map(|(range, _)| range);
         assert_eq!(place(b'a'), Some(0..2));

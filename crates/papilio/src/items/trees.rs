@@ -1,12 +1,17 @@
-//! The trees of a file system: from an id to a tree, by way of the root tree.
+//! The trees of a file system, looked up by id in the root tree.
 //!
-//! Owns [`Trees`] and [`OpenTree`]. Of a file system that is open for reading, every tree handed out was
-//! found in the same root tree, so that all of them show one committed state. Of one that is open for
-//! writing, a tree is handed out as it is at that moment, and holds a pin: nothing that it reaches is
-//! reused while it lives, so it is not to be kept. Kernel counterparts: `btrfs_read_tree_root`,
-//! `btrfs_get_fs_root` (`fs/btrfs/disk-io.c`), `btrfs_find_root` (`fs/btrfs/root-tree.c`).
+//! Owns [`Trees`] and [`OpenTree`].
 //!
-//! Locks: the map of open trees, for one look-up or insertion at a time.
+//! **Invariants**
+//! - If the file system is open for reading, all trees come from one root tree and show one
+//!   committed state.
+//! - If it is open for writing, a tree shows its state at the look-up and holds a pin. Nothing that
+//!   it reaches is reused while it lives, so callers must not keep it.
+//!
+//! **Locks**: the map of open trees, for one look-up or insertion at a time.
+//!
+//! Kernel counterparts: `btrfs_read_tree_root`, `btrfs_get_fs_root` (`fs/btrfs/disk-io.c`),
+//! `btrfs_find_root` (`fs/btrfs/root-tree.c`).
 
 use crate::btree::{Forest, LiveTree, RootPointer, Tree};
 use crate::errors::{Error, PathError, Result};
@@ -18,7 +23,7 @@ use papilio_locks::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Open trees kept at most; beyond that, a tree is looked up each time.
+/// Most open trees that are kept. Beyond that, a tree is looked up each time.
 const KEPT_TREES: usize = 4096;
 
 /// A tree with its root item.
@@ -31,17 +36,17 @@ pub(crate) struct OpenTree {
 }
 
 impl OpenTree {
-    /// The inode of a subvolume's root directory.
+    /// The inode number of a subvolume's root directory.
     pub(crate) fn root_directory(&self) -> InodeNumber {
         match self.item.root_dirid {
-            // Root items of before 2010 leave it at 0.
+            // Root items from before 2010 leave it at 0.
             InodeNumber(0) => objectid::FIRST_INODE,
             number => number,
         }
     }
 }
 
-/// All trees.
+/// All trees of a file system.
 #[derive(Debug)]
 pub(crate) struct Trees {
     forest: Arc<Forest>,
@@ -50,14 +55,14 @@ pub(crate) struct Trees {
 
 #[derive(Debug)]
 enum Source {
-    /// As of one commit.
+    /// The trees of one commit.
     Committed { root_tree: Tree, chunk_tree: Tree, open: RwLock<HashMap<TreeId, Arc<OpenTree>>> },
-    /// As they are now.
+    /// The trees as they are now.
     Live(Arc<Transactions>),
 }
 
 impl Trees {
-    /// The trees that `root` and `chunk_root` lead to.
+    /// The trees below the roots `root` and `chunk_root`.
     pub(crate) fn new(forest: &Arc<Forest>, root: RootPointer, chunk_root: RootPointer) -> Self {
         let source = Source::Committed {
             root_tree: forest.tree(objectid::ROOT_TREE, root),
@@ -73,7 +78,7 @@ impl Trees {
         Self { forest, source: Source::Live(Arc::clone(transactions)) }
     }
 
-    /// Where changes are made, if the file system is open for writing.
+    /// The transactions, if the file system is open for writing.
     pub(crate) fn transactions(&self) -> Option<&Arc<Transactions>> {
         match &self.source {
             Source::Committed { .. } => None,
@@ -81,7 +86,7 @@ impl Trees {
         }
     }
 
-    /// The tree of roots.
+    /// The root tree.
     pub(crate) fn root_tree(&self) -> Tree {
         match &self.source {
             Source::Committed { root_tree, .. } => root_tree.clone(),
@@ -89,7 +94,7 @@ impl Trees {
         }
     }
 
-    /// The tree of chunks and devices.
+    /// The chunk tree.
     pub(crate) fn chunk_tree(&self) -> Tree {
         match &self.source {
             Source::Committed { chunk_tree, .. } => chunk_tree.clone(),
@@ -97,15 +102,15 @@ impl Trees {
         }
     }
 
-    /// The forest below.
+    /// The forest that the trees belong to.
     pub(crate) fn forest(&self) -> &Arc<Forest> {
         &self.forest
     }
 
-    /// The tree `id`, or `None` where the root tree has none.
+    /// Returns the tree `id`, or `None` if the root tree has none.
     ///
     /// # Errors
-    /// A block on the way that cannot be read, or a root item that cannot be.
+    /// A tree block or a root item that cannot be read.
     pub(crate) fn find(&self, id: TreeId) -> Result<Option<Arc<OpenTree>>> {
         let (root_tree, open) = match &self.source {
             Source::Committed { root_tree, open, .. } => (root_tree, open),
@@ -127,7 +132,8 @@ impl Trees {
         Ok(Some(found))
     }
 
-    /// The last root item of `id`: a key's offset tells snapshots' generations apart.
+    /// Reads the last root item of `id`. The offsets of root keys tell the generations of snapshots
+    /// apart.
     fn look_up(&self, root_tree: &Tree, id: TreeId) -> Result<Option<OpenTree>> {
         let last = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
         let Some(item) = root_tree.last_up_to(&last)? else { return Ok(None) };
@@ -139,10 +145,10 @@ impl Trees {
         Ok(Some(OpenTree { tree, item: root }))
     }
 
-    /// A tree that the file system cannot do without.
+    /// Returns a tree that must exist.
     ///
     /// # Errors
-    /// As [`Trees::find`], and [`Error::MissingItem`] where there is none.
+    /// As [`Trees::find`], and [`Error::MissingItem`] if there is none.
     pub(crate) fn get(&self, id: TreeId, what: &'static str) -> Result<Arc<OpenTree>> {
         self.find(id)?.ok_or(Error::MissingItem {
             tree: objectid::ROOT_TREE,
@@ -151,10 +157,10 @@ impl Trees {
         })
     }
 
-    /// A subvolume, unless it is being deleted.
+    /// Returns a subvolume, unless it was deleted.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] where there is none.
+    /// [`PathError::NoSubvolume`] if there is none; as [`Trees::find`].
     pub(crate) fn subvolume(&self, id: TreeId) -> Result<Arc<OpenTree>> {
         let missing = || Error::path(format!("subvolume {id}").as_bytes(), PathError::NoSubvolume);
         if !objectid::is_subvolume(id) {
@@ -164,14 +170,14 @@ impl Trees {
     }
 }
 
-/// A tree as it is now, pinned.
+/// The tree as it is now, pinned.
 fn now(transactions: &Transactions, live: &LiveTree) -> Tree {
-    // The pin first: a tree that is older than its pin could reach what is free again.
+    // The pin comes first: a tree older than its pin could reach space that is already free.
     let pin = transactions.pin();
     live.tree().pinned(pin)
 }
 
-/// Where a root item says that its tree's root lies.
+/// The pointer to a tree's root block, from its root item.
 pub(crate) fn root_pointer(item: &RootItem) -> RootPointer {
     RootPointer { address: item.address, level: item.level, generation: Some(item.generation) }
 }

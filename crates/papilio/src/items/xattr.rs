@@ -1,5 +1,5 @@
-//! Extended attributes of an inode. ACLs are attributes too, in the form that the kernel hands out
-//! (`system.posix_acl_access`, `system.posix_acl_default`).
+//! Extended attributes of an inode. ACLs are attributes too, in the format of the kernel's
+//! attributes `system.posix_acl_access` and `system.posix_acl_default`.
 //!
 //! Kernel counterpart: `fs/btrfs/xattr.c`.
 
@@ -9,19 +9,19 @@ use crate::items::dir::entries_of;
 use papilio_format::checksum::name_hash;
 use papilio_format::{InodeNumber, ItemType, Key};
 
-/// One extended attribute.
+/// An extended attribute.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Xattr {
-    /// Its name with its namespace, such as `user.comment`.
+    /// Its name with the namespace, such as `user.comment`.
     pub name: Vec<u8>,
     /// Its value.
     pub value: Vec<u8>,
 }
 
-/// The value of attribute `name`.
+/// Returns the value of attribute `name`.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn get(tree: &Tree, inode: InodeNumber, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let key = Key::new(inode.0, ItemType::XATTR_ITEM, name_hash(name));
     let Some(item) = tree.get(&key)? else { return Ok(None) };
@@ -29,10 +29,10 @@ pub(crate) fn get(tree: &Tree, inode: InodeNumber, name: &[u8]) -> Result<Option
     Ok(entries.find(|entry| entry.name == name).map(|entry| entry.data.to_vec()))
 }
 
-/// All attributes, in the order of their names' hashes.
+/// Returns all attributes, ordered by the hashes of their names.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn list(tree: &Tree, inode: InodeNumber) -> Result<Vec<Xattr>> {
     let first = Key::new(inode.0, ItemType::XATTR_ITEM, 0);
     let last = Key::new(inode.0, ItemType::XATTR_ITEM, u64::MAX);

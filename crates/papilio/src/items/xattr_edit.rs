@@ -1,8 +1,10 @@
-//! Extended attributes of an inode, changed.
+//! Changes of an inode's extended attributes.
 //!
-//! Attributes whose names have one hash share an item. A name may be changed in place: its new value
-//! takes its old one's room. Kernel counterparts: `btrfs_setxattr` (`fs/btrfs/xattr.c`),
-//! `btrfs_insert_xattr_item` (`fs/btrfs/dir-item.c`).
+//! Attributes whose names have the same hash share an item. A new value replaces the old one within
+//! the item.
+//!
+//! Kernel counterparts: `btrfs_setxattr` (`fs/btrfs/xattr.c`), `btrfs_insert_xattr_item`
+//! (`fs/btrfs/dir-item.c`).
 
 use crate::errors::{Error, PathError, Result};
 use crate::items::draft::Draft;
@@ -13,22 +15,22 @@ use papilio_format::{InodeNumber, Key};
 /// The longest value that the kernel's system calls take, in bytes (`XATTR_SIZE_MAX`).
 pub(crate) const VALUE_MAX: usize = 65536;
 
-/// What setting an attribute asks of the one that may be there.
+/// What setting an attribute requires of an existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum XattrSet {
-    /// Nothing.
+    /// The attribute may or may not exist.
     #[default]
     Any,
-    /// That there is none (`XATTR_CREATE`).
+    /// The attribute must not exist (`XATTR_CREATE`).
     Create,
-    /// That there is one (`XATTR_REPLACE`).
+    /// The attribute must exist (`XATTR_REPLACE`).
     Replace,
 }
 
-/// The value of attribute `name`.
+/// Returns the value of attribute `name`.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn get(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8]) -> Result<Option<Vec<u8>>> {
     let key = xattr_key(inode, name);
     let found = match draft.get(&key)? {
@@ -42,12 +44,12 @@ pub(crate) fn get(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8]) -> Res
 /// Sets an attribute.
 ///
 /// # Errors
-/// - [`PathError::InvalidName`] or [`PathError::NameTooLong`]: the name has not 1 to 255 bytes, or has a
-///   NUL;
-/// - [`PathError::AttributeTooLarge`]: a value of more than 65,536 bytes;
-/// - [`Error::NoSpace`]: name and value, with those of the same hash, do not fit a leaf;
-/// - [`PathError::Exists`] or [`PathError::NoAttribute`]: `how` asked otherwise;
-/// - or what reading says.
+/// - [`PathError::InvalidName`] or [`PathError::NameTooLong`]: the name is not 1 to 255 bytes long,
+///   or contains a NUL;
+/// - [`PathError::AttributeTooLarge`]: the value has more than 65,536 bytes;
+/// - [`Error::NoSpace`]: name and value, with those of the same hash, exceed a leaf;
+/// - [`PathError::Exists`] or [`PathError::NoAttribute`]: the attribute is not as `how` requires;
+/// - errors of reading.
 pub(crate) fn set(
     draft: &mut Draft<'_>,
     inode: InodeNumber,
@@ -61,10 +63,10 @@ pub(crate) fn set(
     }
     let limit = draft.max_item_size();
     if DirItemHeader::SIZE + name.len() + value.len() > limit {
-        return Err(no_room());
+        return Err(exceeds_leaf());
     }
     let key = xattr_key(inode, name);
-    // A value longer than 65,535 bytes is longer than any leaf, and was refused.
+    // Values above 65,535 bytes exceed any leaf and were refused, so the length fits its 16 bits.
     let entry = DirEntry {
         location: Key::MIN,
         transid: draft.generation(),
@@ -94,7 +96,7 @@ pub(crate) fn set(
         _ => {}
     }
     if data.len() + entry.size_on_disk() > limit {
-        return Err(no_room());
+        return Err(exceeds_leaf());
     }
     entry.append_to(&mut data);
     if item_there {
@@ -105,7 +107,7 @@ pub(crate) fn set(
     Ok(())
 }
 
-/// Sets an attribute of an inode that is being made, which has none of the same hash.
+/// Sets an attribute of an inode that is being created and has none of the same hash.
 pub(crate) fn insert_first(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8], value: &[u8]) {
     let entry = DirEntry {
         location: Key::MIN,
@@ -118,10 +120,10 @@ pub(crate) fn insert_first(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8
     draft.insert(xattr_key(inode, name), entry.to_bytes());
 }
 
-/// Takes an attribute away; whether it was there.
+/// Removes an attribute. Returns whether it existed.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn remove(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8]) -> Result<bool> {
     let key = xattr_key(inode, name);
     let found = match draft.get(&key)? {
@@ -149,6 +151,6 @@ fn check_name(name: &[u8]) -> Result<()> {
     Ok(())
 }
 
-fn no_room() -> Error {
-    Error::NoSpace { what: "the leaf that an extended attribute must fit" }
+fn exceeds_leaf() -> Error {
+    Error::NoSpace { what: "an extended attribute must fit a leaf" }
 }

@@ -1,29 +1,32 @@
-//! POSIX access control lists, in the form that they have in extended attributes (version 2).
+//! POSIX access control lists, in the format of extended attributes (version 2).
 //!
-//! Owns [`Acl`]. Invariant: an `Acl` has the entries that a list must have, in their order: the owner,
-//! named users, the group, named groups, a mask where there are named ones, others. Kernel counterparts:
-//! `posix_acl_from_xattr`, `posix_acl_valid`, `posix_acl_equiv_mode`, `posix_acl_create_masq`,
-//! `__posix_acl_chmod_masq` (`fs/posix_acl.c`); the form is that of
+//! Owns [`Acl`].
+//!
+//! **Invariant**: an `Acl` has the entries that a list must have, in order: the owner, named users,
+//! the group, named groups, a mask if there are named entries, others.
+//!
+//! Kernel counterparts: `posix_acl_from_xattr`, `posix_acl_valid`, `posix_acl_equiv_mode`,
+//! `posix_acl_create_masq`, `__posix_acl_chmod_masq` (`fs/posix_acl.c`). The format is that of
 //! `include/uapi/linux/posix_acl_xattr.h`.
 
 use crate::errors::{Error, Result};
 
-/// The attribute that holds the list which grants access.
+/// The attribute with the list that grants access.
 pub(crate) const ACCESS: &[u8] = b"system.posix_acl_access";
-/// The attribute that holds the list which a directory's new entries inherit.
+/// The attribute with the list that a directory's new entries inherit.
 pub(crate) const DEFAULT: &[u8] = b"system.posix_acl_default";
 
 const VERSION: u32 = 2;
 const HEADER_SIZE: usize = 4;
 const ENTRY_SIZE: usize = 8;
-/// The id of an entry that names nobody.
+/// The id in entries that name neither a user nor a group.
 const NO_ID: u32 = u32::MAX;
-/// Read, write, execute.
+/// The permission bits of an entry: read, write, execute.
 const PERMISSIONS: u16 = 0o7;
 
-/// Whom an entry is about. The order is that of a list.
+/// The user or group that an entry is for, in the order of a list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Who {
+enum Subject {
     Owner,
     User(u32),
     OwningGroup,
@@ -32,31 +35,31 @@ enum Who {
     Others,
 }
 
-impl Who {
+impl Subject {
     fn parse(tag: u16, id: u32) -> Option<Self> {
         Some(match tag {
-            0x01 => Who::Owner,
-            0x02 if id != NO_ID => Who::User(id),
-            0x04 => Who::OwningGroup,
-            0x08 if id != NO_ID => Who::Group(id),
-            0x10 => Who::Mask,
-            0x20 => Who::Others,
+            0x01 => Subject::Owner,
+            0x02 if id != NO_ID => Subject::User(id),
+            0x04 => Subject::OwningGroup,
+            0x08 if id != NO_ID => Subject::Group(id),
+            0x10 => Subject::Mask,
+            0x20 => Subject::Others,
             _ => return None,
         })
     }
 
     fn tag_and_id(self) -> (u16, u32) {
         match self {
-            Who::Owner => (0x01, NO_ID),
-            Who::User(id) => (0x02, id),
-            Who::OwningGroup => (0x04, NO_ID),
-            Who::Group(id) => (0x08, id),
-            Who::Mask => (0x10, NO_ID),
-            Who::Others => (0x20, NO_ID),
+            Subject::Owner => (0x01, NO_ID),
+            Subject::User(id) => (0x02, id),
+            Subject::OwningGroup => (0x04, NO_ID),
+            Subject::Group(id) => (0x08, id),
+            Subject::Mask => (0x10, NO_ID),
+            Subject::Others => (0x20, NO_ID),
         }
     }
 
-    /// The place among the kinds of entries.
+    /// The position among the kinds of entries.
     fn rank(self) -> u16 {
         self.tag_and_id().0
     }
@@ -64,40 +67,42 @@ impl Who {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Entry {
-    who: Who,
-    /// Three bits.
+    subject: Subject,
+    /// Three bits: read, write, execute.
     permissions: u16,
 }
 
-/// A list.
+/// An access control list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Acl {
     entries: Vec<Entry>,
 }
 
 impl Acl {
-    /// Decodes an attribute's value; `None` for a list without entries, which stands for no list.
+    /// Decodes an attribute's value; `None` for a list without entries, which means no list.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for another version, a size that does not fit, unknown kinds or permissions, and
-    /// entries that are missing, doubled or out of order.
+    /// [`Error::Invalid`] for another version, a wrong size, unknown kinds or permissions, and
+    /// entries that are missing, duplicated or out of order.
     pub(crate) fn parse(value: &[u8]) -> Result<Option<Self>> {
         let bad = |why: &str| Err(Error::Invalid(format!("access control list: {why}")));
         let Some((header, rest)) = value.split_first_chunk::<HEADER_SIZE>() else {
-            return bad("too short");
+            return bad("the header is incomplete");
         };
         if u32::from_le_bytes(*header) != VERSION {
-            return bad("not version 2");
+            return bad("its version is not 2");
         }
         let (chunks, []) = rest.as_chunks::<ENTRY_SIZE>() else {
-            return bad("not a whole number of entries");
+            return bad("its size is not a whole number of entries");
         };
         let mut entries = Vec::with_capacity(chunks.len());
         for &[tag0, tag1, permissions0, permissions1, id @ ..] in chunks {
             let permissions = u16::from_le_bytes([permissions0, permissions1]);
-            let who = Who::parse(u16::from_le_bytes([tag0, tag1]), u32::from_le_bytes(id));
-            match who {
-                Some(who) if permissions & !PERMISSIONS == 0 => entries.push(Entry { who, permissions }),
+            let subject = Subject::parse(u16::from_le_bytes([tag0, tag1]), u32::from_le_bytes(id));
+            match subject {
+                Some(subject) if permissions & !PERMISSIONS == 0 => {
+                    entries.push(Entry { subject, permissions })
+                }
                 Some(_) => return bad("unknown permissions"),
                 None => return bad("unknown kind of entry"),
             }
@@ -106,25 +111,25 @@ impl Acl {
             return Ok(None);
         }
         let acl = Self { entries };
-        if acl.is_valid() { Ok(Some(acl)) } else { bad("entries missing, doubled or out of order") }
+        if acl.is_valid() { Ok(Some(acl)) } else { bad("entries are missing, duplicated or out of order") }
     }
 
     fn is_valid(&self) -> bool {
-        let named = |entry: &Entry| matches!(entry.who, Who::User(_) | Who::Group(_));
-        let count = |who| self.entries.iter().filter(|entry| entry.who == who).count();
-        let ordered = self.entries.is_sorted_by_key(|entry| entry.who.rank());
-        let masks = count(Who::Mask);
+        let named = |entry: &Entry| matches!(entry.subject, Subject::User(_) | Subject::Group(_));
+        let count = |subject| self.entries.iter().filter(|entry| entry.subject == subject).count();
+        let ordered = self.entries.is_sorted_by_key(|entry| entry.subject.rank());
+        let masks = count(Subject::Mask);
         ordered
-            && [Who::Owner, Who::OwningGroup, Who::Others].map(count) == [1; 3]
+            && [Subject::Owner, Subject::OwningGroup, Subject::Others].map(count) == [1; 3]
             && (masks == 1 || (masks == 0 && !self.entries.iter().any(named)))
     }
 
-    /// Encodes it as an attribute's value.
+    /// Encodes the list as an attribute's value.
     pub(crate) fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(HEADER_SIZE + self.entries.len() * ENTRY_SIZE);
         bytes.extend_from_slice(&VERSION.to_le_bytes());
         for entry in &self.entries {
-            let (tag, id) = entry.who.tag_and_id();
+            let (tag, id) = entry.subject.tag_and_id();
             bytes.extend_from_slice(&tag.to_le_bytes());
             bytes.extend_from_slice(&entry.permissions.to_le_bytes());
             bytes.extend_from_slice(&id.to_le_bytes());
@@ -132,50 +137,50 @@ impl Acl {
         bytes
     }
 
-    /// Whether the nine permission bits of a mode say all that the list says.
+    /// Whether the nine permission bits of a mode express the whole list.
     pub(crate) fn is_equivalent_to_mode(&self) -> bool {
         self.entries.len() == 3
     }
 
-    /// `mode` with the nine permission bits that the list stands for; the group's are the mask where there
-    /// is one.
+    /// Returns `mode` with the nine permission bits of the list. The group bits are those of the
+    /// mask, if there is one.
     pub(crate) fn apply_to_mode(&self, mode: u32) -> u32 {
-        let bits = |who| self.permissions(who).map_or(0, u32::from);
-        let group = self.permissions(Who::Mask).map_or_else(|| bits(Who::OwningGroup), u32::from);
-        (mode & !0o777) | bits(Who::Owner) << 6 | group << 3 | bits(Who::Others)
+        let bits = |subject| self.permissions(subject).map_or(0, u32::from);
+        let group = self.permissions(Subject::Mask).map_or_else(|| bits(Subject::OwningGroup), u32::from);
+        (mode & !0o777) | bits(Subject::Owner) << 6 | group << 3 | bits(Subject::Others)
     }
 
-    /// The list after `chmod` to `mode`: the owner's, the others' and the mask's permissions are the
-    /// mode's, or the group's where there is no mask.
+    /// Updates the list after `chmod` to `mode`: sets the permissions of the owner, the others, and
+    /// the mask, or the group's if there is no mask.
     pub(crate) fn chmod(&mut self, mode: u32) {
         self.narrow_or_set(mode, |_, bits| bits);
     }
 
-    /// What a new file gets that asks for `mode` in a directory of which this is the default list: the
-    /// list, narrowed to what the mode allows, and the mode, narrowed to what the list allows.
+    /// Returns what a new file gets that is created with `mode` in a directory with this default
+    /// list: the list, restricted to the mode, and the mode, restricted to the list.
     pub(crate) fn inherit(mut self, mode: u32) -> (Self, u32) {
         self.narrow_or_set(mode, |old, bits| old & bits);
         let mode = self.apply_to_mode(mode);
         (self, mode)
     }
 
-    /// Combines the entries that a mode's bits are about with those bits.
+    /// Combines the bits of a mode with the entries that they correspond to.
     fn narrow_or_set(&mut self, mode: u32, combine: impl Fn(u16, u16) -> u16) {
-        let masked = self.permissions(Who::Mask).is_some();
+        let masked = self.permissions(Subject::Mask).is_some();
         for entry in &mut self.entries {
-            let shift = match entry.who {
-                Who::Owner => 6,
-                Who::Mask => 3,
-                Who::OwningGroup if !masked => 3,
-                Who::Others => 0,
+            let shift = match entry.subject {
+                Subject::Owner => 6,
+                Subject::Mask => 3,
+                Subject::OwningGroup if !masked => 3,
+                Subject::Others => 0,
                 _ => continue,
             };
             entry.permissions = combine(entry.permissions, (mode >> shift) as u16 & PERMISSIONS);
         }
     }
 
-    fn permissions(&self, who: Who) -> Option<u16> {
-        Some(self.entries.iter().find(|entry| entry.who == who)?.permissions)
+    fn permissions(&self, subject: Subject) -> Option<u16> {
+        Some(self.entries.iter().find(|entry| entry.subject == subject)?.permissions)
     }
 }
 
@@ -206,7 +211,7 @@ mod tests {
         for entries in [&MINIMAL[..], &FULL] {
             assert_eq!(parse(entries).unwrap().to_bytes(), acl(entries));
         }
-        // Ids of entries that name nobody do not matter.
+        // The ids of entries that name no user or group are ignored.
         let odd = [(1, 7, 5), (4, 5, 6), (0x20, 1, 7)];
         assert_eq!(parse(&odd), parse(&MINIMAL));
         assert!(Acl::parse(&acl(&[])).unwrap().is_none());
@@ -220,12 +225,13 @@ mod tests {
         for (drop, entry) in MINIMAL.into_iter().enumerate() {
             let mut entries = MINIMAL.to_vec();
             entries.remove(drop);
-            assert!(Acl::parse(&acl(&entries)).is_err(), "without {drop}");
+            assert!(Acl::parse(&acl(&entries)).is_err(), "without entry {drop}");
             entries = MINIMAL.to_vec();
             entries.insert(drop, entry);
-            assert!(Acl::parse(&acl(&entries)).is_err(), "{drop} twice");
+            assert!(Acl::parse(&acl(&entries)).is_err(), "entry {drop} twice");
         }
-        // Without the mask, out of order, unknown permissions, unknown tag, nobody named.
+        // Without the mask, out of order, unknown permissions; then an unknown tag and a user
+        // without an id.
         for (at, entry) in [(4, None), (0, Some((4, 5, NO_ID))), (1, Some((2, 8, 1000)))] {
             let mut entries = FULL.to_vec();
             entries.remove(at);
@@ -240,7 +246,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_and_lists() {
+    fn lists_and_modes_convert() {
         let minimal = parse(&MINIMAL).unwrap();
         assert!(minimal.is_equivalent_to_mode());
         assert_eq!(minimal.apply_to_mode(0o102_000), 0o102_751);
@@ -251,18 +257,18 @@ mod tests {
         let mut changed = full.clone();
         changed.chmod(0o641);
         assert_eq!(changed.apply_to_mode(0), 0o641);
-        // The group keeps its own, the mask took the mode's.
-        assert_eq!(changed.permissions(Who::OwningGroup), Some(5));
-        assert_eq!(changed.permissions(Who::Mask), Some(4));
+        // The group keeps its permissions; the mask takes the mode's.
+        assert_eq!(changed.permissions(Subject::OwningGroup), Some(5));
+        assert_eq!(changed.permissions(Subject::Mask), Some(4));
         let mut changed = minimal.clone();
         changed.chmod(0o642);
-        assert_eq!(changed.permissions(Who::OwningGroup), Some(4));
+        assert_eq!(changed.permissions(Subject::OwningGroup), Some(4));
 
         let (inherited, mode) = full.inherit(0o100_644);
         assert_eq!(mode, 0o100_640);
-        assert_eq!(inherited.permissions(Who::Owner), Some(6));
-        assert_eq!(inherited.permissions(Who::Mask), Some(4));
-        assert_eq!(inherited.permissions(Who::User(1000)), Some(6));
+        assert_eq!(inherited.permissions(Subject::Owner), Some(6));
+        assert_eq!(inherited.permissions(Subject::Mask), Some(4));
+        assert_eq!(inherited.permissions(Subject::User(1000)), Some(6));
         let (inherited, mode) = minimal.inherit(0o666);
         assert_eq!(mode, 0o640);
         assert!(inherited.is_equivalent_to_mode());

@@ -1,9 +1,11 @@
-//! Setting and removing extended attributes, as a user asks for it: by the rules of each attribute's
-//! namespace.
+//! Setting and removing extended attributes by the rules of their namespaces.
 //!
-//! `user.`, `trusted.` and `security.` hold whatever is put there. `system.posix_acl_*` are access
-//! control lists, which are checked, and of which the access list is one with the mode. `btrfs.` holds
-//! properties. Kernel counterparts: `btrfs_xattr_handlers` (`fs/btrfs/xattr.c`), `btrfs_set_acl`
+//! - `user.`, `trusted.` and `security.` hold any value.
+//! - `system.posix_acl_*` are access control lists, which are checked. The access list and the mode
+//!   agree.
+//! - `btrfs.` holds properties.
+//!
+//! Kernel counterparts: `btrfs_xattr_handlers` (`fs/btrfs/xattr.c`), `btrfs_set_acl`
 //! (`fs/btrfs/acl.c`), `btrfs_set_prop` (`fs/btrfs/props.c`), `xattr_resolve_name`,
 //! `xattr_permission` (`fs/xattr.c`).
 
@@ -18,17 +20,19 @@ use crate::namespace::names::check_changeable;
 use papilio_format::InodeNumber;
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, Timespec};
 
-/// Sets attribute `name` of an inode and returns the inode's item. An access control list without entries,
-/// or one that says no more than the mode, is not kept, and neither is an empty property.
+/// Sets attribute `name` of an inode and returns the inode's item. Does not store an access control
+/// list that is empty or equivalent to the mode, nor an empty property.
 ///
 /// # Errors
-/// - [`PathError::NotFound`]; [`PathError::NotPermitted`] for an inode that is immutable or only grows, and
-///   for `user.` attributes of what is neither file nor directory;
-/// - [`PathError::NotSupported`] for an unknown namespace, or a list or property of a kind of file that
-///   has none; [`PathError::InvalidName`] for a namespace alone;
-/// - [`PathError::NotPermitted`] for a default list of what is no directory;
-/// - [`Error::Invalid`] for a list or property with an invalid value;
-/// - what [`xattr_edit::set`] says; or what changing the tree says.
+/// - [`PathError::NotFound`] if there is no such inode;
+/// - [`PathError::NotPermitted`] for an immutable or append-only inode, and for `user.` attributes
+///   of an inode that is neither file nor directory;
+/// - [`PathError::NotSupported`] for an unknown namespace, or a list of a symbolic link;
+/// - [`PathError::InvalidName`] for a bare namespace;
+/// - [`PathError::AccessDenied`] for a default list of an inode that is not a directory;
+/// - [`Error::Invalid`] for an invalid list or property, and for a property of an inode that has
+///   none;
+/// - errors of [`xattr_edit::set`] and of changing the tree.
 pub(crate) fn set_xattr(
     editor: &mut TreeEditor<'_>,
     now: Timespec,
@@ -62,7 +66,7 @@ pub(crate) fn set_xattr(
 /// Removes attribute `name` of an inode and returns the inode's item.
 ///
 /// # Errors
-/// [`PathError::NoAttribute`] where there is none; else as [`set_xattr`].
+/// [`PathError::NoAttribute`] if it does not exist; else as [`set_xattr`].
 pub(crate) fn remove_xattr(
     editor: &mut TreeEditor<'_>,
     now: Timespec,
@@ -76,7 +80,7 @@ pub(crate) fn remove_xattr(
         namespace.check_kind(&item, name)?;
         let there = xattr_edit::remove(draft, inode, name)?;
         match namespace {
-            // A list that is not there says what the mode says: there is nothing to remove.
+            // A missing list means the same as the mode, so removing it succeeds.
             Namespace::AccessAcl | Namespace::DefaultAcl => {}
             _ if !there => return Err(Error::path(name, PathError::NoAttribute)),
             Namespace::Compression => {
@@ -90,7 +94,7 @@ pub(crate) fn remove_xattr(
     })
 }
 
-/// What the prefix of a name asks for.
+/// The rules that a name's prefix selects.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Namespace {
     Plain,
@@ -114,7 +118,7 @@ impl Namespace {
             (b"security.", Namespace::Plain),
         ];
         if name.starts_with(b"btrfs.") {
-            return Err(Error::Invalid(format!("{}: no such property", name.escape_ascii())));
+            return Err(Error::Invalid(format!("{}: unknown property", name.escape_ascii())));
         }
         match prefixes.into_iter().find(|(prefix, _)| name.starts_with(prefix)) {
             None => Err(Error::path(name, PathError::NotSupported)),
@@ -128,9 +132,10 @@ impl Namespace {
         let refuse = |kind| Err(Error::path(name, kind));
         match self {
             Namespace::User if !compression::can_have(kind) => refuse(PathError::NotPermitted),
-            Namespace::Compression if !compression::can_have(kind) => {
-                Err(Error::Invalid(format!("{}: nothing that can be compressed", name.escape_ascii())))
-            }
+            Namespace::Compression if !compression::can_have(kind) => Err(Error::Invalid(format!(
+                "{}: only files and directories can be compressed",
+                name.escape_ascii()
+            ))),
             Namespace::AccessAcl | Namespace::DefaultAcl if kind == Some(FileKind::Symlink) => {
                 refuse(PathError::NotSupported)
             }

@@ -1,5 +1,5 @@
-//! The compression property of files and directories: the attribute `btrfs.compression`, and the inode
-//! flags that go with it.
+//! The compression property of files and directories: the attribute `btrfs.compression`, and the
+//! inode flags that go with it.
 //!
 //! Kernel counterparts: `prop_compression_validate`, `prop_compression_apply`, `inherit_props`
 //! (`fs/btrfs/props.c`).
@@ -8,10 +8,10 @@ use crate::errors::{Error, PathError, Result};
 use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem};
 
-/// The attribute.
+/// The name of the attribute.
 pub(crate) const COMPRESSION: &[u8] = b"btrfs.compression";
 
-/// What a value of the attribute asks for.
+/// A decoded value of the attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CompressionProperty {
     /// New data is compressed.
@@ -21,7 +21,8 @@ pub(crate) enum CompressionProperty {
 }
 
 impl CompressionProperty {
-    /// Decodes a value: `zlib`, `lzo` or `zstd`, also with a level (`zstd:3`), or `no` or `none`.
+    /// Decodes a value: `zlib`, `lzo` or `zstd`, optionally with a level (`zstd:3`), or `no` or
+    /// `none`.
     pub(crate) fn parse(value: &[u8]) -> Option<Self> {
         if value == b"no" || value == b"none" {
             return Some(Self::Never);
@@ -33,8 +34,8 @@ impl CompressionProperty {
         level.iter().all(u8::is_ascii_digit).then_some(Self::Compress(found))
     }
 
-    /// The value that new files in a directory with this property get: the algorithm without a level.
-    /// What forbids compression is inherited as a flag only.
+    /// The value that new files in a directory with this property get: the algorithm without a
+    /// level. [`CompressionProperty::Never`] is inherited as a flag only.
     pub(crate) fn inherited(self) -> Option<&'static [u8]> {
         match self {
             Self::Compress(compression) => Some(compression.name().as_bytes()),
@@ -42,7 +43,7 @@ impl CompressionProperty {
         }
     }
 
-    /// The flags of an inode that is given this property.
+    /// Returns the flags of an inode that gets this property.
     pub(crate) fn apply(self, flags: InodeFlags) -> InodeFlags {
         match self {
             Self::Compress(_) => (flags - InodeFlags::NOCOMPRESS) | InodeFlags::COMPRESS,
@@ -51,7 +52,7 @@ impl CompressionProperty {
     }
 }
 
-/// Whether an inode can have the property: only files and directories do.
+/// Whether an inode of this kind can have the property: files and directories can.
 pub(crate) fn can_have(kind: Option<FileKind>) -> bool {
     matches!(kind, Some(FileKind::Regular | FileKind::Directory))
 }
@@ -65,16 +66,16 @@ pub(crate) fn can_compress(flags: InodeFlags) -> bool {
 ///
 /// # Errors
 /// [`Error::Invalid`] for an unknown value, or an inode whose data must not be compressed;
-/// [`PathError::NotSupported`] for a kind of file that has no data.
+/// [`PathError::NotSupported`] for an inode that is neither file nor directory.
 pub(crate) fn parse_for(item: &InodeItem, value: &[u8]) -> Result<CompressionProperty> {
     if !can_have(item.kind()) {
         return Err(Error::path(COMPRESSION, PathError::NotSupported));
     }
     let invalid = |why: &str| Err(Error::Invalid(format!("btrfs.compression: {why}")));
     match CompressionProperty::parse(value) {
-        None => invalid("neither zlib, lzo, zstd nor none"),
+        None => invalid("the value is none of zlib, lzo, zstd and none"),
         Some(_) if !can_compress(item.flags) => {
-            invalid("the data has no checksums or is overwritten in place")
+            invalid("the file's data has no checksums or is overwritten in place")
         }
         Some(property) => Ok(property),
     }
@@ -85,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_parse() {
+    fn values_parse_and_are_inherited() {
         let parse = CompressionProperty::parse;
         assert_eq!(parse(b"zlib"), Some(CompressionProperty::Compress(Compression::Zlib)));
         assert_eq!(parse(b"zstd:15"), Some(CompressionProperty::Compress(Compression::Zstd)));

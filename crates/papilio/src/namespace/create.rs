@@ -1,7 +1,9 @@
-//! Making inodes: files, directories, symbolic links, device files, with a name or without.
+//! Creating inodes: files, directories, symbolic links and device files, with a name or without.
 //!
-//! Invariant: inode, reference, both entries, inherited attributes and the directory's new size go in
-//! together. Kernel counterparts: `btrfs_create_new_inode`, `btrfs_add_link`, `btrfs_symlink`,
+//! **Invariant**: the inode, its reference, both entries, inherited attributes and the directory's
+//! new size are added together.
+//!
+//! Kernel counterparts: `btrfs_create_new_inode`, `btrfs_add_link`, `btrfs_symlink`,
 //! `btrfs_tmpfile` (`fs/btrfs/inode.c`).
 
 use crate::btree::TreeEditor;
@@ -17,7 +19,7 @@ use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExt
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, MODE_PERMISSION_MASK, Timespec};
 use papilio_format::{FileOffset, InodeNumber, objectid};
 
-/// What is to be made.
+/// The kind of inode to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum NewKind<'a> {
     /// An empty file.
@@ -26,23 +28,23 @@ pub enum NewKind<'a> {
     Directory,
     /// A named pipe.
     Fifo,
-    /// A socket's name.
+    /// A Unix socket.
     Socket,
     /// A character device: major below 4,096, minor below 1,048,576.
     CharacterDevice {
-        /// Driver.
+        /// The major number, which selects the driver.
         major: u32,
-        /// Unit.
+        /// The minor number, which selects the unit.
         minor: u32,
     },
     /// A block device, with the same limits.
     BlockDevice {
-        /// Driver.
+        /// The major number, which selects the driver.
         major: u32,
-        /// Unit.
+        /// The minor number, which selects the unit.
         minor: u32,
     },
-    /// A symbolic link to this path.
+    /// A symbolic link to this path, which is not empty.
     Symlink(&'a [u8]),
 }
 
@@ -74,43 +76,43 @@ impl NewKind<'_> {
     }
 }
 
-/// A new inode as it is asked for.
+/// The parameters of a new inode.
 #[derive(Clone, Copy, Debug)]
 pub struct NewInode<'a> {
-    /// What it is.
+    /// The kind of inode.
     pub kind: NewKind<'a>,
-    /// The twelve low bits of its mode. A symbolic link has 0777 whatever is asked.
+    /// The twelve low bits of its mode. Symbolic links always get 0777.
     pub mode: u32,
-    /// Permission bits that are not given where the directory has no default access control list.
+    /// Permission bits to clear, unless the directory has a default access control list.
     pub umask: u32,
-    /// Owner.
+    /// The owner's user id.
     pub uid: u32,
-    /// Group, unless the directory hands on its own.
+    /// The owner's group id. Ignored if the directory has the set-group-id bit.
     pub gid: u32,
     /// Flags that the mount options give each regular file: NODATASUM, NODATACOW.
     pub file_flags: InodeFlags,
 }
 
 impl<'a> NewInode<'a> {
-    /// An inode of root's with these mode bits, and nothing masked.
+    /// An inode owned by root with these mode bits and an empty umask.
     pub fn new(kind: NewKind<'a>, mode: u32) -> Self {
         Self { kind, mode, umask: 0, uid: 0, gid: 0, file_flags: InodeFlags::empty() }
     }
 
-    /// The same with another owner.
+    /// Sets the owner.
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         (self.uid, self.gid) = (uid, gid);
         self
     }
 
-    /// The same with permission bits that are not given (`umask`).
+    /// Sets the permission bits to clear.
     pub fn umask(mut self, umask: u32) -> Self {
         self.umask = umask;
         self
     }
 }
 
-/// An inode that was made.
+/// An inode that was created.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Created {
     /// Its number.
@@ -119,16 +121,17 @@ pub(crate) struct Created {
     pub(crate) item: InodeItem,
 }
 
-/// Makes an inode and names it.
+/// Creates an inode with a name.
 ///
 /// # Errors
 /// - [`PathError::InvalidName`], [`PathError::NameTooLong`], [`PathError::Exists`];
-/// - what [`Directory::to_add`] says of the directory;
-/// - [`PathError::NameTooLong`] for a symbolic link whose target does not fit a leaf or a sector,
-///   [`PathError::NotFound`] for an empty target;
+/// - errors of [`Directory::to_add`] for the directory;
+/// - for the target of a symbolic link: [`PathError::NameTooLong`] if it does not fit a leaf or a
+///   sector, [`PathError::NotFound`] if it is empty, [`PathError::InvalidName`] if it contains a
+///   NUL;
 /// - [`Error::Invalid`] for a device number out of range;
-/// - [`PathError::HashOverflow`], or [`Error::NoSpace`] where inode numbers run out;
-/// - or what reading and changing the tree says.
+/// - [`PathError::HashOverflow`]; [`Error::NoSpace`] if inode numbers run out;
+/// - errors of reading and changing the tree.
 pub(crate) fn create(
     editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
@@ -154,11 +157,11 @@ pub(crate) fn create(
     })
 }
 
-/// Makes an inode without a name (`O_TMPFILE`): it inherits from `directory`, has no links, and is listed
-/// as an orphan until [`super::link`] names it.
+/// Creates an inode without a name (`O_TMPFILE`). It inherits from `directory`, has no links, and
+/// is listed as an orphan until [`super::link`] names it.
 ///
 /// # Errors
-/// As [`create`], but those about the name.
+/// [`PathError::IsADirectory`] for a directory; else as [`create`], apart from errors of the name.
 pub(crate) fn create_unnamed(
     editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
@@ -180,18 +183,18 @@ pub(crate) fn create_unnamed(
     })
 }
 
-/// What a new subvolume's root directory takes from the directory that it is named in.
+/// The attributes and flags that a new subvolume's root directory inherits.
 #[derive(Debug, Default)]
 pub(crate) struct RootInheritance {
     inherited: Inherited,
     flags: InodeFlags,
 }
 
-/// Reads what a subvolume that is made in `directory` inherits: flags and the compression property, and
-/// as in the kernel no access control list and no group.
+/// Reads what a subvolume created in `directory` inherits: flags and the compression property. As
+/// in the kernel, it inherits neither an access control list nor a group.
 ///
 /// # Errors
-/// What [`Directory::to_add`] says of the directory.
+/// Errors of [`Directory::to_add`] for the directory.
 pub(crate) fn root_inheritance(editor: &TreeEditor<'_>, directory: InodeNumber) -> Result<RootInheritance> {
     let tree = editor.tree();
     let mut draft = Draft::new(editor, &tree);
@@ -200,10 +203,10 @@ pub(crate) fn root_inheritance(editor: &TreeEditor<'_>, directory: InodeNumber) 
     Ok(RootInheritance { inherited, flags: inherit::flags(parent.item.flags, FileKind::Directory) })
 }
 
-/// Makes the root directory of the empty subvolume that `editor` changes.
+/// Creates the root directory of the empty subvolume that `editor` changes.
 ///
 /// # Errors
-/// What changing the tree says.
+/// Errors of changing the tree.
 pub(crate) fn create_root(
     editor: &mut TreeEditor<'_>,
     now: Timespec,
@@ -222,7 +225,7 @@ pub(crate) fn create_root(
     })
 }
 
-/// The longest target of a symbolic link, in bytes: it lies in one leaf, and is shorter than a sector.
+/// The longest target of a symbolic link, in bytes. It fits one leaf and is shorter than a sector.
 fn symlink_limit(draft: &Draft<'_>) -> usize {
     let inline = draft.max_item_size() - FileExtentItem::INLINE_DATA_START;
     inline.min(draft.geometry().sector_size as usize - 1)
@@ -243,7 +246,7 @@ fn check_symlink(draft: &Draft<'_>, name: &[u8], new: &NewInode<'_>) -> Result<(
     Ok(())
 }
 
-/// An inode's item before anything is inherited.
+/// A new inode's item before it inherits anything.
 fn new_item(draft: &Draft<'_>, now: Timespec, new: &NewInode<'_>) -> Result<InodeItem> {
     let kind = new.kind.kind();
     let size = if let NewKind::Symlink(target) = new.kind { target.len() as u64 } else { 0 };
@@ -269,7 +272,7 @@ fn new_item(draft: &Draft<'_>, now: Timespec, new: &NewInode<'_>) -> Result<Inod
     })
 }
 
-/// Adds the inode itself, its attributes and a link's target.
+/// Adds the inode item, its attributes, and a symbolic link's target.
 fn add_inode(
     draft: &mut Draft<'_>,
     now: Timespec,

@@ -1,9 +1,11 @@
-//! Removing inodes that have no name: the part that is not file data.
+//! Removing inodes that have no name, apart from their file data.
 //!
-//! An orphan's life ends in two steps: the data layer drops its extents, a few at a time and in as many
-//! transactions as it takes; then [`evict`] removes what is left and the orphan item with it. A crash in
-//! between leaves the orphan item, and [`next_orphan`] finds it at the next mount. Kernel counterparts:
-//! `btrfs_evict_inode`, `btrfs_orphan_cleanup` (`fs/btrfs/inode.c`).
+//! An orphan is removed in two steps. First the data layer drops its extents, a few at a time and
+//! in as many transactions as that takes. Then [`evict`] removes the remaining items together with
+//! the orphan item. A crash in between leaves the orphan item, which [`next_orphan`] finds at the
+//! next mount.
+//!
+//! Kernel counterparts: `btrfs_evict_inode`, `btrfs_orphan_cleanup` (`fs/btrfs/inode.c`).
 
 use crate::btree::{Change, Tree, TreeEditor};
 use crate::errors::Result;
@@ -14,7 +16,8 @@ use papilio_format::items::inode::InodeItem;
 use papilio_format::items::orphan::orphan_key;
 use papilio_format::{Corrupt, InodeNumber, ItemType, Key};
 
-/// Items of an inode that are removed in one pass with the orphan item; more take passes of their own.
+/// Most items of an inode that are removed in one pass with the orphan item. More take separate
+/// passes.
 const ONE_PASS: usize = 256;
 
 /// An inode that is listed as an orphan.
@@ -22,26 +25,26 @@ const ONE_PASS: usize = 256;
 pub(crate) struct Orphan {
     /// Its number.
     pub(crate) inode: InodeNumber,
-    /// What is to be done with it.
+    /// Tells what the clean-up has to do.
     pub(crate) state: OrphanState,
 }
 
-/// What an orphan item stands for.
+/// The state of an orphan item's inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum OrphanState {
-    /// An inode without a name: its data is to be dropped, then the inode evicted.
+    /// The inode has no name: drop its data, then evict it.
     Unnamed(InodeItem),
-    /// An inode that has names (kernels before 3.17 listed those that were being truncated): only the
-    /// orphan item is to go.
+    /// The inode has names: remove the orphan item only. (Kernels before 3.17 listed inodes that
+    /// were being truncated.)
     Named,
-    /// Nothing: only the orphan item is to go.
+    /// There is no inode: remove the orphan item only.
     Gone,
 }
 
-/// The first orphan of a subvolume with a number of `from` or larger.
+/// Finds the first orphan of a subvolume with inode number `from` or larger.
 ///
 /// # Errors
-/// A block on the way that cannot be read.
+/// A tree block that cannot be read.
 pub(crate) fn next_orphan(tree: &Tree, from: InodeNumber) -> Result<Option<Orphan>> {
     let Some(number) = orphan::next(tree, from)? else { return Ok(None) };
     let state = match inode::inode(tree, number)? {
@@ -52,32 +55,32 @@ pub(crate) fn next_orphan(tree: &Tree, from: InodeNumber) -> Result<Option<Orpha
     Ok(Some(Orphan { inode: number, state }))
 }
 
-/// Takes the orphan item of an inode away; whether it was there.
+/// Removes the orphan item of an inode. Returns whether it existed.
 ///
 /// # Errors
-/// What reading and changing the tree says.
+/// Errors of reading and changing the tree.
 pub(crate) fn forget_orphan(editor: &mut TreeEditor<'_>, inode: InodeNumber) -> Result<bool> {
     edit(editor, |draft| orphan::remove(draft, inode))
 }
 
-/// Removes an inode without names whose extents are gone: its item, attributes, what else it has, and its
-/// orphan item. Nothing happens where the inode is gone already.
+/// Removes an inode that has neither names nor extents: all of its items and its orphan item. Does
+/// nothing if the inode is gone already.
 ///
 /// # Errors
-/// [`crate::Error::Item`], before anything changed, for an inode that still has a name or an extent on disk;
-/// or what reading and changing the tree says.
+/// [`crate::Error::Item`], before anything changes, for an inode that still has a name or an extent
+/// on disk; errors of reading and changing the tree.
 pub(crate) fn evict(editor: &mut TreeEditor<'_>, inode: InodeNumber) -> Result<()> {
     let mut keys = evictable_keys(&editor.tree(), inode)?;
     if keys.len() > ONE_PASS {
         editor.remove_range(Key::first_of(inode.0)..=Key::last_of(inode.0))?;
         keys.clear();
     }
-    // An orphan's object id is larger than any inode number.
+    // The object id of orphan items is larger than any inode number, so the keys stay sorted.
     keys.push(orphan_key(inode.0));
     editor.apply(&keys.into_iter().map(|key| Change::Remove { key }).collect::<Vec<_>>())
 }
 
-/// The keys of an inode's items, or somewhat more than [`ONE_PASS`] of them; all items are checked.
+/// Checks all items of an inode, and returns their keys: all of them, or [`ONE_PASS`] plus one.
 fn evictable_keys(tree: &Tree, inode: InodeNumber) -> Result<Vec<Key>> {
     let mut keys = Vec::new();
     for item in tree.range(Key::first_of(inode.0)..=Key::last_of(inode.0)) {
@@ -95,7 +98,7 @@ fn evictable_keys(tree: &Tree, inode: InodeNumber) -> Result<Vec<Key>> {
                         "inode",
                         "nlink",
                         parsed.nlink.into(),
-                        "it is to be removed",
+                        "the inode to be removed still has names",
                     ));
                 }
             }
@@ -107,7 +110,12 @@ fn evictable_keys(tree: &Tree, inode: InodeNumber) -> Result<Vec<Key>> {
                         if !part.is_hole() =>
                     {
                         let address = part.disk_address.0;
-                        return fault(Corrupt::field("file extent", "disk_address", address, "not dropped"));
+                        return fault(Corrupt::field(
+                            "file extent",
+                            "disk_address",
+                            address,
+                            "the extent was not dropped before the inode",
+                        ));
                     }
                     _ => {}
                 }

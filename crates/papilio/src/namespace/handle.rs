@@ -1,7 +1,9 @@
-//! A handle on one inode: the subvolume it lies in, its number, its item.
+//! A handle on one inode: its subvolume, number and item.
 //!
-//! Owns [`Handle`] and how a directory entry becomes one. Kernel counterpart:
-//! `btrfs_lookup_dentry`, `fixup_tree_root_location`, `new_simple_dir` (`fs/btrfs/inode.c`).
+//! Owns [`Handle`], and the step from a directory entry to the inode that it names.
+//!
+//! Kernel counterpart: `btrfs_lookup_dentry`, `fixup_tree_root_location`, `new_simple_dir`
+//! (`fs/btrfs/inode.c`).
 
 use crate::btree::Tree;
 use crate::errors::{Error, PathError, Result};
@@ -15,14 +17,14 @@ use papilio_format::items::root_ref::RootRef;
 use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
 use std::sync::Arc;
 
-/// Where an inode lies.
+/// The subvolume and number of an inode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct Place {
     pub(crate) tree: TreeId,
     pub(crate) inode: InodeNumber,
 }
 
-/// One inode.
+/// An inode and the subvolume that it is in.
 #[derive(Clone, Debug)]
 pub(crate) struct Handle {
     pub(crate) subvolume: Arc<OpenTree>,
@@ -31,19 +33,19 @@ pub(crate) struct Handle {
 }
 
 impl Handle {
-    /// The inode at `place`.
+    /// Opens the inode at `place`.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`], [`PathError::NotFound`], or what reading says.
+    /// [`PathError::NoSubvolume`], [`PathError::NotFound`], or errors of reading.
     pub(crate) fn open(trees: &Trees, place: Place) -> Result<Self> {
         let subvolume = trees.subvolume(place.tree)?;
         Self::in_subvolume(subvolume, place.inode)
     }
 
-    /// The inode `number` of a subvolume.
+    /// Opens the inode `number` of a subvolume.
     ///
     /// # Errors
-    /// [`PathError::NotFound`] where there is none.
+    /// [`PathError::NotFound`] if there is none; errors of reading.
     pub(crate) fn in_subvolume(subvolume: Arc<OpenTree>, number: InodeNumber) -> Result<Self> {
         let item = inode::inode(&subvolume.tree, number)?.ok_or_else(|| {
             let path = format!("subvolume {}, inode {number}", subvolume.tree.id());
@@ -52,30 +54,30 @@ impl Handle {
         Ok(Self { subvolume, number, item })
     }
 
-    /// The tree it lies in.
+    /// The tree that the inode is in.
     pub(crate) fn tree(&self) -> &Tree {
         &self.subvolume.tree
     }
 
-    /// Where it lies.
+    /// The inode's subvolume and number.
     pub(crate) fn place(&self) -> Place {
         Place { tree: self.tree().id(), inode: self.number }
     }
 
     /// The kind of file.
     pub(crate) fn kind(&self) -> FileKind {
-        self.item.kind().expect("the tree checker refuses a mode without a kind")
+        self.item.kind().expect("the tree checker rejects modes without a file kind")
     }
 
-    /// Whether this is the empty directory that stands where a snapshot has another subvolume's name.
+    /// Whether this is the empty directory that stands in for a subvolume's entry in a snapshot.
     pub(crate) fn is_stub(&self) -> bool {
         self.number == objectid::EMPTY_SUBVOL_DIR
     }
 
-    /// The entry `name` of this directory.
+    /// Opens the entry `name` of this inode, which the caller has checked is a directory.
     ///
     /// # Errors
-    /// [`PathError::NameTooLong`], or what reading says; the caller has seen that it is a directory.
+    /// [`PathError::NameTooLong`], or errors of reading.
     pub(crate) fn child(&self, trees: &Trees, name: &[u8]) -> Result<Option<Handle>> {
         if name.len() > NAME_MAX {
             return Err(Error::path(name, PathError::NameTooLong));
@@ -87,10 +89,11 @@ impl Handle {
         self.target(trees, name, found.target).map(Some)
     }
 
-    /// The inode that an entry of this directory names.
+    /// Opens the inode that an entry of this directory names.
     ///
     /// # Errors
-    /// An entry that points nowhere.
+    /// [`PathError::NotFound`] or [`PathError::NoSubvolume`] if the entry's target does not exist;
+    /// errors of reading.
     pub(crate) fn target(&self, trees: &Trees, name: &[u8], target: EntryTarget) -> Result<Handle> {
         match target {
             EntryTarget::Inode(number) => Self::in_subvolume(Arc::clone(&self.subvolume), number),
@@ -103,8 +106,8 @@ impl Handle {
         }
     }
 
-    /// Whether the root tree agrees that this directory's entry names that subvolume. A snapshot's
-    /// copy of the entry does not: the subvolume's place is in the original.
+    /// Whether the root tree confirms that this directory's entry names that subvolume. It does not
+    /// for a snapshot's copy of the entry: the subvolume belongs to the original.
     fn names_subvolume(&self, trees: &Trees, name: &[u8], id: TreeId) -> Result<bool> {
         let root_tree = trees.root_tree();
         let key = Key::new(self.tree().id().0, ItemType::ROOT_REF, id.0);
@@ -114,7 +117,7 @@ impl Handle {
         Ok(reference.directory == self.number && reference.name == name)
     }
 
-    /// The empty directory that the kernel shows for a subvolume that a snapshot left behind.
+    /// The empty directory that the kernel shows for a snapshot's copy of a subvolume's entry.
     fn stub(&self) -> Handle {
         let item = InodeItem {
             size: 0,

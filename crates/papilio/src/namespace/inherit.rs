@@ -1,5 +1,5 @@
-//! What a new inode takes from the directory that it is made in: group, flags, the compression property,
-//! the access control list.
+//! The properties that a new inode inherits from its directory: group, flags, compression, and the
+//! access control list.
 //!
 //! Kernel counterparts: `inode_init_owner` (`fs/inode.c`), `btrfs_inherit_iflags`,
 //! `btrfs_inode_inherit_props` (`fs/btrfs/props.c`), `posix_acl_create` (`fs/posix_acl.c`).
@@ -15,14 +15,14 @@ use papilio_format::{InodeNumber, ItemType, Key};
 /// The set-group-id bit of a mode.
 pub(crate) const SET_GROUP_ID: u32 = 0o2000;
 
-/// The attributes of a directory that its new entries inherit.
+/// A directory's attributes that its new entries inherit.
 #[derive(Debug, Default)]
 pub(crate) struct Inherited {
     compression: Option<&'static [u8]>,
     default_acl: Option<Acl>,
 }
 
-/// What a new inode gets besides its items.
+/// The attributes of a new inode.
 #[derive(Debug, Default)]
 pub(crate) struct NewAttributes {
     compression: Option<&'static [u8]>,
@@ -31,10 +31,11 @@ pub(crate) struct NewAttributes {
 }
 
 impl Inherited {
-    /// Reads what `directory` hands on. A directory without attributes costs no search of its own.
+    /// Reads the inheritable attributes of `directory`. A directory without attributes costs no
+    /// extra search.
     ///
     /// # Errors
-    /// A block on the way that cannot be read.
+    /// A tree block that cannot be read, or an access control list that is invalid.
     pub(crate) fn of(draft: &mut Draft<'_>, directory: InodeNumber) -> Result<Self> {
         let first = draft.next_key(&Key::new(directory.0, ItemType::XATTR_ITEM, 0))?;
         let any = |key: &Key| (key.objectid, key.item_type) == (directory.0, ItemType::XATTR_ITEM);
@@ -42,7 +43,7 @@ impl Inherited {
             return Ok(Self::default());
         }
         let compression = xattr_edit::get(draft, directory, COMPRESSION)?;
-        // A value that nobody could have set is not handed on.
+        // An invalid value is not inherited.
         let compression = compression.and_then(|value| CompressionProperty::parse(&value)?.inherited());
         let default_acl = match xattr_edit::get(draft, directory, acl::DEFAULT)? {
             Some(value) => Acl::parse(&value)?,
@@ -51,13 +52,13 @@ impl Inherited {
         Ok(Self { compression, default_acl })
     }
 
-    /// Without the access control list, as a new subvolume inherits.
+    /// Drops the access control list, which a new subvolume does not inherit.
     pub(crate) fn without_acl(self) -> Self {
         Self { default_acl: None, ..self }
     }
 
-    /// Completes a new inode's mode and flags, and says which attributes it gets. `item.mode` is what was
-    /// asked for; `umask` counts only where the directory has no default list.
+    /// Completes a new inode's mode and flags, and returns the attributes that it gets. `item.mode`
+    /// is the requested mode. `umask` applies only if the directory has no default list.
     pub(crate) fn complete(self, item: &mut InodeItem, umask: u32) -> NewAttributes {
         let kind = item.kind();
         let mut new = NewAttributes::default();
@@ -84,7 +85,7 @@ impl Inherited {
 }
 
 impl NewAttributes {
-    /// Adds them to a new inode.
+    /// Adds the attributes to a new inode.
     pub(crate) fn insert(&self, draft: &mut Draft<'_>, inode: InodeNumber) {
         let mut insert = |name: &[u8], value: &[u8]| xattr_edit::insert_first(draft, inode, name, value);
         if let Some(value) = self.compression {
@@ -99,8 +100,8 @@ impl NewAttributes {
     }
 }
 
-/// The flags that a new inode of this kind takes from its directory. Where data is overwritten in place,
-/// a file's has no checksums either.
+/// The flags that a new inode of this kind inherits from its directory. A file whose data is
+/// overwritten in place has no checksums either.
 pub(crate) fn flags(parent: InodeFlags, kind: FileKind) -> InodeFlags {
     let mut flags = InodeFlags::empty();
     if parent.contains(InodeFlags::NOCOMPRESS) {
@@ -117,8 +118,8 @@ pub(crate) fn flags(parent: InodeFlags, kind: FileKind) -> InodeFlags {
     flags
 }
 
-/// Group and mode of a new inode in a directory: one with the set-group-id bit hands on its group, and to
-/// directories the bit.
+/// The group and mode of a new inode. A directory with the set-group-id bit passes on its group,
+/// and to directories the bit too.
 pub(crate) fn group_and_mode(parent: &InodeItem, kind: FileKind, gid: u32, mode: u32) -> (u32, u32) {
     if parent.mode & SET_GROUP_ID == 0 {
         return (gid, mode);

@@ -1,8 +1,12 @@
-//! Giving an inode one more name, and taking names away.
+//! Adding and removing names of an inode.
 //!
-//! Invariant: an inode's link count is the number of its references, and one that loses its last becomes
-//! an orphan in the same change, so that clean-up finds it after a crash. Kernel counterparts:
-//! `btrfs_link`, `btrfs_unlink`, `btrfs_rmdir`, `__btrfs_unlink_inode` (`fs/btrfs/inode.c`).
+//! **Invariants**
+//! - An inode's link count is the number of its references.
+//! - An inode that loses its last name becomes an orphan in the same change, so that clean-up finds
+//!   it after a crash.
+//!
+//! Kernel counterparts: `btrfs_link`, `btrfs_unlink`, `btrfs_rmdir`, `__btrfs_unlink_inode`
+//! (`fs/btrfs/inode.c`).
 
 use crate::btree::TreeEditor;
 use crate::errors::{Error, PathError, Result};
@@ -18,34 +22,35 @@ use papilio_format::{Corrupt, InodeNumber, ItemType};
 /// The most names that an inode can have (`BTRFS_LINK_MAX`).
 pub(crate) const LINK_MAX: u32 = 65535;
 
-/// A name that was taken away.
+/// A name that was removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Removed {
-    /// The inode that had it.
+    /// The inode that had the name.
     pub(crate) inode: InodeNumber,
-    /// The inode's item, as it is now.
+    /// The inode's item after the change.
     pub(crate) item: InodeItem,
-    /// The index that the entry had.
+    /// The index that the entry had in its directory.
     pub(crate) index: u64,
 }
 
 impl Removed {
-    /// Whether it was the last name: the inode is an orphan now, to be removed once nobody has it open.
+    /// Whether it was the last name. The inode is then an orphan, to be removed once it is no
+    /// longer open.
     pub(crate) fn is_last(&self) -> bool {
         self.item.nlink == 0
     }
 }
 
-/// Names an inode of this tree once more and returns its item. `unnamed` says that it was made without a
-/// name: only then may it have none.
+/// Adds a name to an inode of this tree and returns the inode's item. Only an inode created without
+/// a name (`unnamed`) may have none so far.
 ///
 /// # Errors
 /// - [`PathError::InvalidName`], [`PathError::NameTooLong`], [`PathError::Exists`];
-/// - what [`Directory::to_add`] says of the directory;
-/// - [`PathError::NotPermitted`] for a directory, or an inode that is immutable or only grows;
+/// - errors of [`Directory::to_add`] for the directory;
+/// - [`PathError::NotPermitted`] for a directory, or an immutable or append-only inode;
 /// - [`PathError::NotFound`] for an inode that lost its last name;
 /// - [`PathError::TooManyLinks`] at 65,535, or earlier without extended references;
-/// - [`PathError::HashOverflow`]; or what reading and changing the tree says.
+/// - [`PathError::HashOverflow`]; errors of reading and changing the tree.
 pub(crate) fn link(
     editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
@@ -87,14 +92,14 @@ pub(crate) fn link(
     })
 }
 
-/// Takes the name of what is no directory away.
+/// Removes a name of an inode that is not a directory.
 ///
 /// # Errors
 /// - [`PathError::InvalidName`], [`PathError::NameTooLong`], [`PathError::NotFound`];
 /// - [`PathError::IsADirectory`], also for a subvolume;
-/// - what [`Directory::to_remove`] says of the directory, and [`PathError::NotPermitted`] for an inode that
-///   is immutable or only grows;
-/// - or what reading and changing the tree says.
+/// - errors of [`Directory::to_remove`] for the directory, and [`PathError::NotPermitted`] for an
+///   immutable or append-only inode;
+/// - errors of reading and changing the tree.
 pub(crate) fn unlink(
     editor: &mut TreeEditor<'_>,
     now: Timespec,
@@ -104,11 +109,12 @@ pub(crate) fn unlink(
     remove_name(editor, now, directory, name, false)
 }
 
-/// Takes the name of an empty directory away.
+/// Removes the name of an empty directory.
 ///
 /// # Errors
-/// As [`unlink`], but [`PathError::NotADirectory`] for another kind, [`PathError::NotEmpty`] for one with
-/// entries, and [`PathError::IsASubvolume`] for a subvolume, which is deleted as such.
+/// As [`unlink`], but [`PathError::NotADirectory`] for another kind, [`PathError::NotEmpty`] for a
+/// directory with entries, and [`PathError::IsASubvolume`] for a subvolume, which only its deletion
+/// removes.
 pub(crate) fn rmdir(
     editor: &mut TreeEditor<'_>,
     now: Timespec,
@@ -149,10 +155,10 @@ fn remove_name(
     })
 }
 
-/// Takes the name `name` of `inode` away, and leaves its directory's own item to the caller.
+/// Removes a name of `inode`, and leaves the parent directory's own item to the caller.
 ///
 /// # Errors
-/// As [`rmdir`] for a directory, as [`unlink`] for the rest.
+/// As [`rmdir`] for a directory, as [`unlink`] for other kinds.
 pub(super) fn drop_name(
     draft: &mut Draft<'_>,
     now: Timespec,
@@ -166,7 +172,7 @@ pub(super) fn drop_name(
         return Err(Error::path(name.name, PathError::NotEmpty));
     }
     let Some(nlink) = item.nlink.checked_sub(1) else {
-        let reason = Corrupt::field("inode", "nlink", 0, "it has a name");
+        let reason = Corrupt::field("inode", "nlink", 0, "the inode still has a name");
         return Err(draft.fault(inode_key(inode), reason));
     };
     let index = inode_ref_edit::remove(draft, inode, name)?;

@@ -1,7 +1,7 @@
-//! The namespace: inodes as things with names, and paths that cross subvolumes.
+//! The namespace: named inodes, and paths that cross subvolumes.
 //!
-//! What changes names works on one subvolume's tree, through its editor: each operation checks everything
-//! first and then makes one change. What concerns two subvolumes at once is put together above.
+//! Each change of names works on one subvolume's tree, through its editor. It checks everything
+//! first and then makes one change. The layers above combine changes that concern two subvolumes.
 
 pub(crate) mod acl;
 pub(crate) mod attributes;

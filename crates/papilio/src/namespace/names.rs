@@ -1,7 +1,7 @@
-//! The rules for names, and for the directories that they are put into and taken from.
+//! The rules for names, and for adding them to and removing them from directories.
 //!
-//! Kernel counterparts: `may_create`, `may_delete` (`fs/namei.c`), without the questions of who asks:
-//! those belong to the caller.
+//! Kernel counterparts: `may_create`, `may_delete` (`fs/namei.c`). The caller checks the user's
+//! permissions.
 
 use crate::errors::{Error, PathError, Result};
 use crate::items::draft::Draft;
@@ -10,7 +10,7 @@ use papilio_format::InodeNumber;
 use papilio_format::items::dir_item::{NAME_MAX, is_file_name};
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, Timespec};
 
-/// Checks a name: 1 to 255 bytes without slash and NUL, neither `.` nor `..`.
+/// Checks a name: 1 to 255 bytes, no slash, no NUL, neither `.` nor `..`.
 ///
 /// # Errors
 /// [`PathError::NameTooLong`] or [`PathError::InvalidName`].
@@ -32,11 +32,11 @@ pub(crate) struct Directory {
 }
 
 impl Directory {
-    /// The directory `number`, to put `name` into.
+    /// Loads the directory `number` in order to add `name`.
     ///
     /// # Errors
-    /// [`PathError::NotADirectory`]; [`PathError::NotFound`] for one that was removed itself;
-    /// [`PathError::NotPermitted`] for an immutable one; or what reading says.
+    /// [`PathError::NotADirectory`]; [`PathError::NotFound`] for a removed directory;
+    /// [`PathError::NotPermitted`] for an immutable one; errors of reading.
     pub(crate) fn to_add(draft: &mut Draft<'_>, number: InodeNumber, name: &[u8]) -> Result<Self> {
         let item = inode_edit::load(draft, number)?;
         let refuse = |kind| Err(Error::path(name, kind));
@@ -52,10 +52,10 @@ impl Directory {
         Ok(Self { number, item })
     }
 
-    /// The directory `number`, to take `name` out of.
+    /// Loads the directory `number` in order to remove `name`.
     ///
     /// # Errors
-    /// As [`Directory::to_add`], and [`PathError::NotPermitted`] for one that only grows.
+    /// As [`Directory::to_add`], and [`PathError::NotPermitted`] for an append-only directory.
     pub(crate) fn to_remove(draft: &mut Draft<'_>, number: InodeNumber, name: &[u8]) -> Result<Self> {
         let directory = Self::to_add(draft, number, name)?;
         if directory.item.flags.contains(InodeFlags::APPEND) {
@@ -64,24 +64,24 @@ impl Directory {
         Ok(directory)
     }
 
-    /// Notes that a name came in; a directory's size counts each name twice.
+    /// Counts an added name. A directory's size counts the bytes of each name twice.
     pub(crate) fn grow(&mut self, name: &[u8]) {
         self.item.size = self.item.size.saturating_add(2 * name.len() as u64);
     }
 
-    /// Notes that a name went.
+    /// Counts a removed name.
     pub(crate) fn shrink(&mut self, name: &[u8]) {
         self.item.size = self.item.size.saturating_sub(2 * name.len() as u64);
     }
 
-    /// Puts it back, changed now.
+    /// Stores the directory with the present as its time of change.
     pub(crate) fn store(mut self, draft: &mut Draft<'_>, now: Timespec) {
         (self.item.mtime, self.item.ctime) = (now, now);
         inode_edit::store(draft, self.number, &self.item);
     }
 }
 
-/// Refuses to change an inode's names, owner or attributes where a flag forbids it.
+/// Refuses to change the names, owner or attributes of an immutable or append-only inode.
 ///
 /// # Errors
 /// [`PathError::NotPermitted`].

@@ -1,8 +1,10 @@
-//! Renaming: moving a name, over another one or not, and exchanging two.
+//! Renaming: moving a name, possibly over another one, and exchanging two names.
 //!
-//! Invariant: one change, so that a crash leaves the old name or the new one. Kernel counterparts:
-//! `btrfs_rename`, `btrfs_rename_exchange` (`fs/btrfs/inode.c`); `vfs_rename`, `do_renameat2`
-//! (`fs/namei.c`) for the rules of what may take whose place.
+//! **Invariant**: a rename is one change, so that a crash leaves either the old name or the new
+//! one.
+//!
+//! Kernel counterparts: `btrfs_rename`, `btrfs_rename_exchange` (`fs/btrfs/inode.c`); `vfs_rename`,
+//! `do_renameat2` (`fs/namei.c`) for the rules of replacement.
 
 use crate::btree::TreeEditor;
 use crate::errors::{Error, PathError, Result};
@@ -18,52 +20,53 @@ use papilio_format::items::dir_item::FileType;
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::{Corrupt, InodeNumber, TreeId};
 
-/// What a rename does with a name that is there already.
+/// How a rename treats an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum RenameMode {
-    /// Takes its place.
+    /// Replaces the target.
     #[default]
     Replace,
-    /// Refuses (`RENAME_NOREPLACE`).
+    /// Fails if the target exists (`RENAME_NOREPLACE`).
     NoReplace,
-    /// Gives it the old name; it must be there (`RENAME_EXCHANGE`).
+    /// Exchanges both names; the target must exist (`RENAME_EXCHANGE`).
     Exchange,
 }
 
-/// Where a subvolume's entry went: the caller changes the root tree's references to match.
+/// A moved subvolume's entry. The caller updates the root tree's references to match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct MovedSubvolume {
     /// The subvolume.
     pub(crate) id: TreeId,
     /// The index that the entry had.
     pub(crate) old_index: u64,
-    /// The index that it has.
+    /// The index that the entry has now.
     pub(crate) new_index: u64,
 }
 
-/// What a rename did.
+/// The effects of a rename.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub(crate) struct Renamed {
-    /// The source, where it is a subvolume.
+    /// Set if the source is a subvolume.
     pub(crate) subvolume: Option<MovedSubvolume>,
-    /// What was exchanged with it, where that is a subvolume.
+    /// Set if the target of an exchange is a subvolume.
     pub(crate) exchanged_subvolume: Option<MovedSubvolume>,
-    /// The inode whose name was taken.
+    /// The replaced name and its inode.
     pub(crate) replaced: Option<Removed>,
 }
 
 /// Renames `from` to `to`, both in this tree. Two names of one inode stay as they are.
 ///
 /// # Errors
-/// - [`PathError::InvalidName`], [`PathError::NameTooLong`]; [`PathError::NotFound`] without a source, or
-///   without a target to exchange;
-/// - [`PathError::Exists`] for a target that is not to be replaced;
-/// - [`PathError::IntoItself`] for a directory that would come to lie below itself;
-/// - [`PathError::IsADirectory`], [`PathError::NotADirectory`], [`PathError::NotEmpty`] where the target
-///   cannot be replaced; a subvolume never is;
-/// - what [`Directory::to_remove`] says of either directory, and [`PathError::NotPermitted`] for an inode
-///   that is immutable or only grows;
-/// - [`PathError::HashOverflow`], [`PathError::TooManyLinks`]; or what reading and changing the tree says.
+/// - [`PathError::InvalidName`], [`PathError::NameTooLong`]; [`PathError::NotFound`] without a
+///   source, or without a target to exchange;
+/// - [`PathError::Exists`] for a target that must not be replaced;
+/// - [`PathError::IntoItself`] for a directory that would end up below itself;
+/// - [`PathError::IsADirectory`], [`PathError::NotADirectory`], [`PathError::NotEmpty`] if the
+///   target cannot be replaced, which a subvolume never can;
+/// - errors of [`Directory::to_remove`] for either directory, and [`PathError::NotPermitted`] for
+///   an immutable or append-only inode;
+/// - [`PathError::HashOverflow`], [`PathError::TooManyLinks`]; errors of reading and changing the
+///   tree.
 pub(crate) fn rename(
     editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
@@ -113,8 +116,9 @@ pub(crate) fn rename(
     })
 }
 
-/// The directories of a rename, which may be one.
+/// The source and target directories of a rename.
 struct Directories {
+    /// `None` if both are the same.
     from: Directory,
     to: Option<Directory>,
 }
@@ -145,7 +149,7 @@ impl Directories {
     }
 }
 
-/// Refuses what would put a directory below itself, or replace one that holds the source.
+/// Refuses to put a directory below itself, and to replace a directory that contains the source.
 fn check_ancestors(
     draft: &mut Draft<'_>,
     from: &Name<'_>,
@@ -180,20 +184,20 @@ fn directory_of(value: &EntryValue) -> Option<InodeNumber> {
     }
 }
 
-/// Whether `directory` is `above` or lies below it.
+/// Whether `directory` is `above` or below it.
 fn is_within(draft: &mut Draft<'_>, directory: InodeNumber, above: InodeNumber) -> Result<bool> {
     let mut current = directory;
-    // Directories in a circle are met again at the latest when the mark has waited long enough.
+    // Brent's algorithm: a walk in a cycle of directories meets the mark again and ends.
     let (mut mark, mut steps, mut patience) = (directory, 0_u64, 1_u64);
     while current != above {
         let parent = match inode_ref_edit::parent(draft, current)? {
-            // The root directory names itself.
+            // A subvolume's root directory is its own parent.
             Some(parent) if parent != current => parent,
             _ => return Ok(false),
         };
         current = parent;
         if current == mark {
-            let reason = Corrupt::field("directory", "inode", current.0, "it lies inside itself");
+            let reason = Corrupt::field("directory", "inode", current.0, "the directory is inside itself");
             return Err(draft.fault(inode_ref_edit::inode_ref_key(current, InodeNumber(0)), reason));
         }
         steps += 1;
@@ -204,7 +208,7 @@ fn is_within(draft: &mut Draft<'_>, directory: InodeNumber, above: InodeNumber) 
     Ok(true)
 }
 
-/// Takes the target's name away, which the source is to have.
+/// Removes the target's name for the source to take.
 fn replace(
     draft: &mut Draft<'_>,
     now: Timespec,
@@ -221,23 +225,23 @@ fn replace(
     let EntryTarget::Inode(inode) = EntryTarget::of(&target.location) else {
         return refuse(PathError::NotEmpty);
     };
-    if only_grows(draft, to.parent)? {
+    if is_append_only(draft, to.parent)? {
         return refuse(PathError::NotPermitted);
     }
     let item = inode_edit::load(draft, inode)?;
     link::drop_name(draft, now, to, inode, item)
 }
 
-/// Whether names may only be added to a directory.
-fn only_grows(draft: &mut Draft<'_>, directory: InodeNumber) -> Result<bool> {
+/// Whether a directory is append-only.
+fn is_append_only(draft: &mut Draft<'_>, directory: InodeNumber) -> Result<bool> {
     Ok(inode_edit::load(draft, directory)?.flags.contains(InodeFlags::APPEND))
 }
 
-/// Takes an entry away and returns its index.
+/// Removes an entry and returns its index.
 fn take(draft: &mut Draft<'_>, name: &Name<'_>, value: &EntryValue) -> Result<u64> {
     let index = match EntryTarget::of(&value.location) {
         EntryTarget::Inode(inode) => inode_ref_edit::remove(draft, inode, name)?,
-        // Its back reference is in the root tree, out of sight here.
+        // A subvolume's back reference is in the root tree, which is not accessible here.
         EntryTarget::Subvolume(_) => {
             dir_edit::index_of(draft.tree(), name.parent, name.name)?.ok_or_else(|| {
                 let key = dir_edit::dir_index_key(name.parent, 0);
@@ -249,7 +253,7 @@ fn take(draft: &mut Draft<'_>, name: &Name<'_>, value: &EntryValue) -> Result<u6
     Ok(index)
 }
 
-/// Adds an entry that was taken from elsewhere, where it had `old_index`.
+/// Adds an entry that was removed elsewhere, where it had `old_index`.
 fn put(
     draft: &mut Draft<'_>,
     numbers: &SubvolumeNumbers,
@@ -268,7 +272,7 @@ fn put(
     }
 }
 
-/// Notes that an inode was renamed.
+/// Updates the time of change of a renamed inode.
 fn touch(draft: &mut Draft<'_>, now: Timespec, name: &Name<'_>, value: &EntryValue) -> Result<()> {
     if let EntryTarget::Inode(inode) = EntryTarget::of(&value.location) {
         let mut item = inode_edit::load(draft, inode)?;

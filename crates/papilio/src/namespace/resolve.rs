@@ -1,27 +1,29 @@
 //! Path resolution: from bytes with slashes to an inode, across subvolumes and symbolic links.
 //!
-//! Paths start at a root chosen at mount; `..` does not leave it, and an absolute symbolic link
-//! starts there again, as after `chroot`.
+//! Paths start at a root chosen at mount. As after `chroot`, `..` does not leave it, and absolute
+//! symbolic links start there.
+//!
+//! Kernel counterpart: `page_get_link` for the targets of symbolic links.
 
 use crate::errors::{Error, PathError, Result};
 use crate::items::item_error;
 use crate::items::trees::Trees;
-use crate::namespace::Handle;
+use crate::namespace::handle::Handle;
 use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::FileKind;
 use papilio_format::{Corrupt, ItemType, Key};
 use std::collections::VecDeque;
 
-/// Symbolic links followed in one resolution at most (`MAXSYMLINKS`).
+/// Most symbolic links followed in one resolution (`MAXSYMLINKS`).
 const SYMLINK_LIMIT: usize = 40;
-/// The longest path, in bytes, that links may add up to.
+/// The longest remaining path in bytes while links are expanded.
 const PATH_LIMIT: usize = 1 << 20;
 
-/// The inode at `path` below `root`. The last component is followed if it is a symbolic link and
-/// `follow_last` is set.
+/// Resolves `path` below `root`. A symbolic link as the last component is followed if `follow_last`
+/// is set, or if the path ends with a slash.
 ///
 /// # Errors
-/// The [`PathError`] that POSIX has for it, or what reading says.
+/// The [`PathError`] that POSIX specifies, or errors of reading.
 pub(crate) fn resolve(trees: &Trees, root: &Handle, path: &[u8], follow_last: bool) -> Result<Handle> {
     let fail = |kind| Error::path(path, kind);
     let mut pending: VecDeque<Vec<u8>> = components(path);
@@ -32,7 +34,7 @@ pub(crate) fn resolve(trees: &Trees, root: &Handle, path: &[u8], follow_last: bo
 
     while let Some(name) = pending.pop_front() {
         pending_bytes -= name.len().min(pending_bytes);
-        let current = stack.last().expect("the root stays");
+        let current = stack.last().expect("the root is never popped");
         if current.kind() != FileKind::Directory {
             return Err(fail(PathError::NotADirectory));
         }
@@ -69,7 +71,7 @@ pub(crate) fn resolve(trees: &Trees, root: &Handle, path: &[u8], follow_last: bo
         }
         stack.push(child);
     }
-    let found = stack.pop().expect("the root stays");
+    let found = stack.pop().expect("the root is never popped");
     if must_be_directory && found.kind() != FileKind::Directory {
         return Err(fail(PathError::NotADirectory));
     }
@@ -80,10 +82,10 @@ fn components(path: &[u8]) -> VecDeque<Vec<u8>> {
     path.split(|&byte| byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
 }
 
-/// The target of a symbolic link: the content of its one inline extent.
+/// Reads the target of a symbolic link: the content of its one inline extent.
 ///
 /// # Errors
-/// [`PathError::NotASymlink`], a missing extent, or one that is not plain and inline.
+/// [`PathError::NotASymlink`]; a missing extent, or one that is compressed or not inline.
 pub(crate) fn symlink_target(link: &Handle) -> Result<Vec<u8>> {
     if link.kind() != FileKind::Symlink {
         return Err(Error::path(format!("inode {}", link.number).as_bytes(), PathError::NotASymlink));
@@ -99,6 +101,6 @@ pub(crate) fn symlink_target(link: &Handle) -> Result<Vec<u8>> {
     let extent = FileExtentItem::parse(item.data()).map_err(fault)?;
     match extent.content {
         FileExtentContent::Inline(target) if extent.compression == Compression::None => Ok(target.to_vec()),
-        _ => Err(fault(Corrupt::field("symbolic link", "extent", 0, "not a plain inline extent"))),
+        _ => Err(fault(Corrupt::field("symbolic link", "extent", 0, "not an uncompressed inline extent"))),
     }
 }

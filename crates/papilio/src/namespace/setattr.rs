@@ -1,8 +1,10 @@
-//! Changing what `stat` shows: mode, owner, times; and the flags that `chattr` changes.
+//! Changing an inode's attributes: mode, owner and times, and the flags that `chattr` changes.
 //!
-//! Who may change what is the caller's question. Kernel counterparts: `btrfs_setattr`
-//! (`fs/btrfs/inode.c`), `setattr_copy` (`fs/attr.c`), `chown_common` (`fs/open.c`), `posix_acl_chmod`
-//! (`fs/posix_acl.c`), `btrfs_fileattr_set` (`fs/btrfs/ioctl.c`).
+//! The caller checks the user's permissions.
+//!
+//! Kernel counterparts: `btrfs_setattr` (`fs/btrfs/inode.c`), `setattr_copy` (`fs/attr.c`),
+//! `chown_common` (`fs/open.c`), `posix_acl_chmod` (`fs/posix_acl.c`), `btrfs_fileattr_set`
+//! (`fs/btrfs/ioctl.c`).
 
 use crate::btree::TreeEditor;
 use crate::errors::{Error, PathError, Result};
@@ -19,7 +21,7 @@ use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, MODE_PERMISS
 const SET_USER_ID: u32 = 0o4000;
 const SET_GROUP_ID: u32 = 0o2000;
 const GROUP_EXECUTE: u32 = 0o0010;
-/// The attribute that holds a program's capabilities, which a change of owner revokes.
+/// The attribute with a program's capabilities, which a change of owner removes.
 const CAPABILITY: &[u8] = b"security.capability";
 
 /// The new value of a time.
@@ -27,36 +29,38 @@ const CAPABILITY: &[u8] = b"security.capability";
 pub enum SetTime {
     /// The time of the change.
     Now,
-    /// This one. Nanoseconds must be below 1,000,000,000.
+    /// A given time. Nanoseconds must be below 1,000,000,000.
     At(Timespec),
 }
 
-/// What is to be changed of an inode; `None` leaves a field as it is.
+/// Changes of an inode's attributes; `None` leaves a field unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct SetAttributes {
     /// The twelve low bits of the mode.
     pub mode: Option<u32>,
-    /// Owner.
+    /// The owner's user id.
     pub uid: Option<u32>,
-    /// Group.
+    /// The owner's group id.
     pub gid: Option<u32>,
-    /// Last read.
+    /// The time of the last read.
     pub atime: Option<SetTime>,
-    /// Last change of the content.
+    /// The time of the last change of the content.
     pub mtime: Option<SetTime>,
-    /// Last change of the inode: for whoever changed it and tells of it later, such as a cache above. `None` is
-    /// the time of this change.
+    /// The time of the last change of the inode. Set by a caller that reports an earlier change,
+    /// such as a cache. `None` takes the time of this change.
     pub ctime: Option<Timespec>,
 }
 
-/// Changes an inode and returns its item. A change of owner or group takes set-user-id, set-group-id (of a
-/// file that its group may execute) and capabilities away, unless a mode is given along with it; a change
-/// of mode changes the access control list too.
+/// Changes an inode's attributes and returns its item.
+///
+/// A change of owner or group removes set-user-id, set-group-id (of a file that its group may
+/// execute) and capabilities, unless a mode is set too. Directories keep their bits. A change of
+/// mode also updates the access control list.
 ///
 /// # Errors
-/// [`PathError::NotFound`]; [`PathError::NotPermitted`] for an inode that is immutable or only grows;
-/// [`PathError::NotSupported`] for the mode of a symbolic link; [`Error::Invalid`] for nanoseconds out of range;
-/// or what reading and changing the tree says.
+/// [`PathError::NotFound`]; [`PathError::NotPermitted`] for an immutable or append-only inode;
+/// [`PathError::NotSupported`] for the mode of a symbolic link; [`Error::Invalid`] for nanoseconds
+/// out of range; errors of reading and changing the tree.
 pub(crate) fn set_attributes(
     editor: &mut TreeEditor<'_>,
     now: Timespec,
@@ -92,10 +96,11 @@ pub(crate) fn set_attributes(
     })
 }
 
-/// Notes that an inode was read, which changes nothing else of it.
+/// Sets an inode's access time, and no other time.
 ///
 /// # Errors
-/// [`PathError::NotFound`], [`Error::Invalid`] for nanoseconds out of range, or what changing the tree says.
+/// [`PathError::NotFound`]; [`Error::Invalid`] for nanoseconds out of range; errors of changing the
+/// tree.
 pub(crate) fn set_access_time(editor: &mut TreeEditor<'_>, inode: InodeNumber, time: Timespec) -> Result<()> {
     edit(editor, |draft| {
         let mut item = inode_edit::load(draft, inode)?;
@@ -105,7 +110,8 @@ pub(crate) fn set_access_time(editor: &mut TreeEditor<'_>, inode: InodeNumber, t
     })
 }
 
-/// Setting times to now is all that may be done to a file that only grows.
+/// Checks the inode's flags. An append-only inode may have its times set to the present, and
+/// nothing else.
 fn check_flags(item: &InodeItem, place: &[u8], set: &SetAttributes) -> Result<()> {
     let explicit = |time| matches!(time, Some(SetTime::At(_)));
     let touch = set.mode.or(set.uid).or(set.gid).is_none() && !explicit(set.atime) && !explicit(set.mtime);
@@ -122,7 +128,7 @@ fn chown(draft: &mut Draft<'_>, inode: InodeNumber, item: &mut InodeItem, set: &
         return Ok(());
     }
     item.mode &= !SET_USER_ID;
-    // Without the group's execute bit it stands for mandatory locking, not for privilege.
+    // Without the group's execute bit, set-group-id means mandatory locking, not privilege.
     if item.mode & GROUP_EXECUTE != 0 {
         item.mode &= !SET_GROUP_ID;
     }
@@ -130,7 +136,7 @@ fn chown(draft: &mut Draft<'_>, inode: InodeNumber, item: &mut InodeItem, set: &
     Ok(())
 }
 
-/// Brings the access control list, where there is one, into line with a mode.
+/// Updates the access control list, if there is one, to match a mode.
 fn chmod_acl(draft: &mut Draft<'_>, inode: InodeNumber, mode: u32) -> Result<()> {
     let Some(value) = xattr_edit::get(draft, inode, acl::ACCESS)? else { return Ok(()) };
     let Some(mut list) = Acl::parse(&value)? else { return Ok(()) };
@@ -143,13 +149,13 @@ fn resolve_time(time: SetTime, now: Timespec) -> Result<Timespec> {
         SetTime::Now => Ok(now),
         SetTime::At(time) if time.nanoseconds < 1_000_000_000 => Ok(time),
         SetTime::At(time) => Err(Error::Invalid(format!(
-            "a time of {} nanoseconds: must be below 1000000000",
+            "time with {} nanoseconds: they must be below 1000000000",
             time.nanoseconds
         ))),
     }
 }
 
-/// The flags that a user can change.
+/// The flags that users can change.
 pub(crate) const USER_FLAGS: InodeFlags = InodeFlags::NODATACOW
     .union(InodeFlags::NOCOMPRESS)
     .union(InodeFlags::COMPRESS)
@@ -160,15 +166,16 @@ pub(crate) const USER_FLAGS: InodeFlags = InodeFlags::NODATACOW
     .union(InodeFlags::NOATIME)
     .union(InodeFlags::DIRSYNC);
 
-/// Gives an inode these of [`USER_FLAGS`] and no others, and returns its item. NODATACOW changes only on
-/// an empty file, where NODATASUM comes and goes with it, and on directories for what is made in
-/// them; on a file with data it stays as it is. `algorithm` is what COMPRESS stands for in the
-/// compression property, which follows the flags.
+/// Sets an inode's [`USER_FLAGS`] to exactly `flags` and returns its item.
+///
+/// NODATACOW changes only on directories, where new files inherit it, and on empty files, together
+/// with NODATASUM. Files with data keep both. The compression property follows the flags: COMPRESS
+/// sets it to `algorithm`.
 ///
 /// # Errors
-/// [`PathError::NotFound`]; [`PathError::NotSupported`] for other flags, or an inode that is neither file nor
-/// directory; [`Error::Invalid`] for COMPRESS beside NOCOMPRESS or NODATACOW; or what reading and changing
-/// the tree says.
+/// [`PathError::NotFound`]; [`PathError::NotSupported`] for other flags, or an inode that is
+/// neither file nor directory; [`Error::Invalid`] for COMPRESS with NOCOMPRESS or NODATACOW; errors
+/// of reading and changing the tree.
 pub(crate) fn set_flags(
     editor: &mut TreeEditor<'_>,
     now: Timespec,
@@ -185,7 +192,7 @@ pub(crate) fn set_flags(
         let exclusive = InodeFlags::NOCOMPRESS | InodeFlags::NODATACOW;
         if flags.contains(InodeFlags::COMPRESS) && flags.intersects(exclusive) {
             return Err(Error::Invalid(
-                "compressed data is neither uncompressed nor overwritten in place: conflicting flags".into(),
+                "conflicting flags: COMPRESS excludes NOCOMPRESS and NODATACOW".into(),
             ));
         }
         let kept = InodeFlags::NODATACOW | InodeFlags::NODATASUM;
@@ -200,7 +207,7 @@ pub(crate) fn set_flags(
             }
         }
         if new.contains(InodeFlags::COMPRESS) && new.contains(InodeFlags::NODATACOW) {
-            return Err(Error::Invalid("data that is overwritten in place cannot be compressed".into()));
+            return Err(Error::Invalid("conflicting flags: a NODATACOW file cannot be compressed".into()));
         }
         if new.contains(InodeFlags::COMPRESS) {
             let value = algorithm.name().as_bytes();

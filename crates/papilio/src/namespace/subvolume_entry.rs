@@ -1,8 +1,9 @@
 //! Directory entries that name subvolumes.
 //!
-//! Such an entry has its back reference in the root tree (ROOT_BACKREF), not in the inode; the layer that
-//! makes and deletes subvolumes keeps that one. Kernel counterparts: `btrfs_add_link`,
-//! `btrfs_unlink_subvol` (`fs/btrfs/inode.c`).
+//! The back reference of such an entry is in the root tree (ROOT_BACKREF) instead of the inode. The
+//! layer that creates and deletes subvolumes maintains it.
+//!
+//! Kernel counterparts: `btrfs_add_link`, `btrfs_unlink_subvol` (`fs/btrfs/inode.c`).
 
 use crate::btree::TreeEditor;
 use crate::errors::{Error, PathError, Result};
@@ -14,12 +15,12 @@ use crate::namespace::names::{Directory, check_name};
 use papilio_format::items::inode::Timespec;
 use papilio_format::{InodeNumber, TreeId};
 
-/// Names a subvolume in a directory of this tree and returns the entry's index.
+/// Adds an entry for a subvolume to a directory of this tree, and returns the entry's index.
 ///
 /// # Errors
 /// [`PathError::InvalidName`], [`PathError::NameTooLong`], [`PathError::Exists`],
-/// [`PathError::HashOverflow`]; what [`Directory::to_add`] says of the directory; or what reading and
-/// changing the tree says.
+/// [`PathError::HashOverflow`]; errors of [`Directory::to_add`] for the directory; errors of
+/// reading and changing the tree.
 pub(crate) fn insert_subvolume_entry(
     editor: &mut TreeEditor<'_>,
     numbers: &SubvolumeNumbers,
@@ -39,12 +40,12 @@ pub(crate) fn insert_subvolume_entry(
     })
 }
 
-/// Takes the name of a subvolume away and returns the index that the entry had: `index` where the caller
-/// knows it from the root tree, else it is searched for.
+/// Removes the entry of a subvolume and returns its index. The caller passes `index` if it knows it
+/// from the root tree; otherwise the directory is searched for it.
 ///
 /// # Errors
-/// [`PathError::NotFound`]; [`PathError::NoSubvolume`] for an entry that names something else; what
-/// [`Directory::to_remove`] says of the directory; or what reading and changing the tree says.
+/// [`PathError::NotFound`]; [`PathError::NoSubvolume`] for an entry that names something else;
+/// errors of [`Directory::to_remove`] for the directory; errors of reading and changing the tree.
 pub(crate) fn remove_subvolume_entry(
     editor: &mut TreeEditor<'_>,
     now: Timespec,
@@ -58,7 +59,7 @@ pub(crate) fn remove_subvolume_entry(
         let Some(value) = dir_edit::find(draft, directory, name)? else {
             return Err(Error::path(name, PathError::NotFound));
         };
-        // The offset of the location is u64::MAX, or that of the root item: kernels differ.
+        // The location's offset is `u64::MAX` or that of the root item, depending on the kernel.
         if EntryTarget::of(&value.location) != EntryTarget::Subvolume(subvolume) {
             return Err(Error::path(name, PathError::NoSubvolume));
         }
@@ -76,8 +77,7 @@ pub(crate) fn remove_subvolume_entry(
     })
 }
 
-/// Whether [`insert_subvolume_entry`] would succeed: for changes that come before it and must not be made
-/// in vain.
+/// Checks that [`insert_subvolume_entry`] would succeed, before changes that depend on it.
 ///
 /// # Errors
 /// As [`insert_subvolume_entry`].
@@ -91,6 +91,6 @@ pub(crate) fn check_subvolume_entry(
     let tree = editor.tree();
     let mut draft = Draft::new(editor, &tree);
     Directory::to_add(&mut draft, directory, name)?;
-    // The index does not matter: the draft is thrown away.
+    // The index does not matter, because the draft is discarded.
     dir_edit::insert(&mut draft, directory, dir_edit::FIRST_INDEX, name, &EntryValue::subvolume(subvolume))
 }

@@ -1,9 +1,15 @@
-//! The cleaner: takes apart the trees of deleted subvolumes.
+//! The cleaner, which drops the trees of deleted subvolumes.
 //!
-//! Owns [`clean_step`]. Invariant: a tree is touched only in a later transaction than the one that deleted
-//! it, so that whoever was changing it has ended. Locks: `cleaning` throughout; the root tree's writer lock, for the root item.
+//! Owns [`clean_step`].
+//!
+//! **Invariant**: a tree is touched only in a later transaction than the one that deleted it, so
+//! that all changes of it have ended.
+//!
+//! **Locks**, in this order: `cleaning` throughout; the root tree's writer lock, for the root item.
+//!
 //! Kernel counterparts: `btrfs_clean_one_deleted_snapshot` (`fs/btrfs/transaction.c`),
-//! `btrfs_find_orphan_roots` (`fs/btrfs/root-tree.c`), `btrfs_drop_snapshot` (`fs/btrfs/extent-tree.c`).
+//! `btrfs_find_orphan_roots` (`fs/btrfs/root-tree.c`), `btrfs_drop_snapshot`
+//! (`fs/btrfs/extent-tree.c`).
 
 use super::drop_tree::{DropTree, Progress};
 use super::root_items::{key_of, put_root_item};
@@ -15,18 +21,18 @@ use papilio_format::items::orphan::orphan_key;
 use papilio_format::{InodeNumber, TreeId, objectid};
 use std::sync::Arc;
 
-/// References that one transaction handle changes, about: as long as that takes, a commit waits.
+/// References changed under one handle, approximately. A commit waits that long.
 const PIECE: usize = 4096;
-/// Places in trees that a piece changes itself: the root item and the orphan's.
+/// Items that a piece changes itself: the root item and the orphan item.
 const ITEMS: u64 = 4;
-/// Extents with changed references that wait for a commit at most: they are memory.
+/// Most extents with delayed references, which take memory, before the cleaner commits.
 const DELAYED_LIMIT: usize = 1 << 17;
 
-/// Takes a piece of a deleted subvolume apart; says whether more may be left.
+/// Drops a piece of a deleted subvolume. Returns whether more may be left.
 ///
 /// # Errors
-/// A block or an item that cannot be read, of the subvolume or of the extent tree; the subvolume stays as
-/// far as it had come, and the file system goes on. [`crate::Error::NoSpace`], and
+/// A block or an item of the subvolume or the extent tree that cannot be read: progress so far is
+/// kept, and the file system goes on. [`crate::Error::NoSpace`];
 /// [`crate::Error::ReadOnlyFileSystem`] after a failure.
 pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
     let _cleaning = transactions.lock_cleaning();
@@ -41,12 +47,12 @@ pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
     loop {
         let (progress, result) = transactions.change_to_free(ITEMS, |handle| {
             let (progress, result) = walk.run(handle, PIECE);
-            keep_progress(handle, &tree, progress)?;
+            record_progress(handle, &tree, progress)?;
             Ok((progress, result))
         })?;
         result?;
         match progress {
-            // Where a conversion stands is known to this walk only.
+            // The root item cannot record the progress of a conversion; only this walk knows it.
             Progress::Converting => {
                 if transactions.delayed_refs() > DELAYED_LIMIT {
                     transactions.commit()?;
@@ -57,7 +63,7 @@ pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
     }
 }
 
-/// A subvolume that was deleted and is not gone yet.
+/// Finds a deleted subvolume whose tree is not dropped yet.
 fn next_dead(transactions: &Transactions) -> Result<Option<Arc<LiveTree>>> {
     let live = transactions.live();
     let mut from = InodeNumber(0);
@@ -70,14 +76,14 @@ fn next_dead(transactions: &Transactions) -> Result<Option<Arc<LiveTree>>> {
         {
             return Ok(Some(tree));
         }
-        // Others list inodes here too: those of the old space cache.
+        // Orphan items of the root tree may also name inodes of the old space cache.
         let Some(next) = listed.0.checked_add(1) else { return Ok(None) };
         from = InodeNumber(next);
     }
 }
 
-/// Writes into the root item how far the walk came; where it came to the end, removes the item.
-fn keep_progress(handle: &Handle<'_>, tree: &LiveTree, progress: Progress) -> Result<()> {
+/// Records the progress of the walk in the root item. Removes the item once the tree is gone.
+fn record_progress(handle: &Handle<'_>, tree: &LiveTree, progress: Progress) -> Result<()> {
     let live = handle.transactions().live();
     match progress {
         Progress::Converting => Ok(()),

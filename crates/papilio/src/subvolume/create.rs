@@ -1,8 +1,13 @@
-//! Making subvolumes and snapshots.
+//! Creating subvolumes and snapshots.
 //!
-//! Owns [`create`], [`snapshot`] and [`Entry`]. Invariant: tree, root item, references, directory entry
-//! and UUID come into being in one transaction. Locks: the writer locks of the directory's subvolume and
-//! a snapshot's source, in the order of their ids; inside them the root tree's, then the UUID tree's.
+//! Owns [`create`], [`snapshot`] and [`Entry`].
+//!
+//! **Invariant**: the tree, root item, references, directory entry and UUID item appear in one
+//! transaction.
+//!
+//! **Locks**, in this order: the writer locks of the directory's subvolume and of a snapshot's
+//! source, by their ids; the root tree's; the UUID tree's.
+//!
 //! Kernel counterparts: `create_subvol` (`fs/btrfs/ioctl.c`), `create_pending_snapshot`
 //! (`fs/btrfs/transaction.c`).
 
@@ -22,41 +27,41 @@ use papilio_locks::in_order;
 /// A name in a directory of a subvolume.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Entry<'a> {
-    /// The subvolume.
+    /// The id of the subvolume.
     pub(crate) tree: TreeId,
     /// The directory.
     pub(crate) directory: InodeNumber,
-    /// The name in it.
+    /// The name of the entry.
     pub(crate) name: &'a [u8],
 }
 
-/// What gives out numbers.
+/// The sources of new numbers.
 #[derive(Clone, Copy)]
 pub(crate) struct Numbers<'a> {
-    /// Ids of subvolumes: the numbers of the root tree.
+    /// The root tree's numbers, which are the ids of subvolumes.
     pub(crate) subvolumes: &'a SubvolumeNumbers,
-    /// Those of the subvolume in which the entry is made.
+    /// The numbers of the subvolume in which the entry is created.
     pub(crate) parent: &'a SubvolumeNumbers,
 }
 
 impl Numbers<'_> {
-    /// An id that no subvolume had since the mount.
+    /// A new subvolume id, unused since the mount.
     fn subvolume(&self, handle: &Handle<'_>) -> Result<TreeId> {
         let root_tree = handle.transactions().live().root_tree().tree();
         let id = TreeId(self.subvolumes.inode(&root_tree)?.0);
-        // The bits above are the level of a quota group.
+        // The bits above hold the level of a quota group.
         if !objectid::is_subvolume(id) {
-            return Err(Error::NoSpace { what: "ids of subvolumes" });
+            return Err(Error::NoSpace { what: "subvolume ids" });
         }
         Ok(id)
     }
 }
 
-/// Makes an empty subvolume named `at`, whose root directory `new` describes; returns its id.
+/// Creates an empty subvolume named `at`, with the root directory `new`. Returns its id.
 ///
 /// # Errors
-/// As [`insert_subvolume_entry`]; [`Error::NoSpace`]; [`crate::PathError::NoSubvolume`] where the
-/// directory's subvolume was deleted; or what reading and changing trees meets.
+/// As [`insert_subvolume_entry`]; [`Error::NoSpace`]; [`crate::PathError::NoSubvolume`] if the
+/// directory's subvolume was deleted; errors of reading and changing trees.
 pub(crate) fn create(
     handle: &Handle<'_>,
     numbers: Numbers<'_>,
@@ -78,10 +83,10 @@ pub(crate) fn create(
     Ok(id)
 }
 
-/// Makes a snapshot of subvolume `source` named `at`; returns its id.
+/// Creates a snapshot of subvolume `source` named `at`. Returns its id.
 ///
 /// # Errors
-/// As [`create`]; [`crate::PathError::NoSubvolume`] where there is no source.
+/// As [`create`]; [`crate::PathError::NoSubvolume`] if there is no such source.
 pub(crate) fn snapshot(
     handle: &Handle<'_>,
     numbers: Numbers<'_>,
@@ -96,19 +101,20 @@ pub(crate) fn snapshot(
     check_living(&source)?;
     let id = numbers.subvolume(handle)?;
     check_subvolume_entry(editors.first(), at.directory, at.name, id)?;
-    let record = source.record().expect("a subvolume has one");
+    let record = source.record().expect("every subvolume has a root record");
     let item = snapshot_item(handle, id, &record.item, read_only);
-    // Who drops the snapshot takes blocks that are no newer than this for older than the snapshot. The
-    // kernel, which makes snapshots at the end of a transaction, takes its number; here the snapshot may
-    // still change in this transaction.
+    // The drop of a snapshot treats blocks up to this generation as older than the snapshot. The
+    // kernel makes snapshots at the end of a transaction and uses its number. Here the snapshot may
+    // still change in this transaction, so use the one before.
     let origin = handle.generation().0 - 1;
-    // Before the entry is made: a snapshot of the directory's own subvolume does not hold it.
+    // Made before the entry, so that a snapshot of the directory's own subvolume does not contain
+    // it.
     let tree = handle.snapshot_tree(editors.second(), id, item, origin)?;
     add_entry(handle, editors.first(), numbers.parent, at, &tree)?;
     Ok(id)
 }
 
-/// Makes the entry of a new subvolume, its references, its root item and its UUID's.
+/// Adds the entry of a new subvolume, its references, its root item and its UUID items.
 fn add_entry(
     handle: &Handle<'_>,
     editor: &mut TreeEditor<'_>,
@@ -123,7 +129,7 @@ fn add_entry(
         put_root_item(&mut root_editor, tree)?;
         draft::edit(&mut root_editor, |draft| link.put(draft, tree.id()))?;
     }
-    let item = tree.record().expect("a subvolume has one").item;
+    let item = tree.record().expect("every subvolume has a root record").item;
     uuid_tree::add(handle, item.uuid, ItemType::UUID_SUBVOL, tree.id())?;
     if !item.received_uuid.is_nil() {
         uuid_tree::add(handle, item.received_uuid, ItemType::UUID_RECEIVED_SUBVOL, tree.id())?;
@@ -131,7 +137,8 @@ fn add_entry(
     Ok(())
 }
 
-/// The writer locks of two trees, taken in the order of their ids; of one, where both are the same.
+/// The writer locks of two trees, taken in the order of their ids; or one lock if both are the
+/// same.
 pub(super) struct Editors<'a> {
     first: TreeEditor<'a>,
     second: Option<TreeEditor<'a>>,
@@ -153,12 +160,12 @@ impl<'a> Editors<'a> {
         }
     }
 
-    /// The first tree's.
+    /// The editor of the first tree.
     pub(super) fn first(&mut self) -> &mut TreeEditor<'a> {
         &mut self.first
     }
 
-    /// The second tree's.
+    /// The editor of the second tree.
     pub(super) fn second(&mut self) -> &mut TreeEditor<'a> {
         self.second.as_mut().unwrap_or(&mut self.first)
     }

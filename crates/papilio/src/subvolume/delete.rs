@@ -1,11 +1,17 @@
-//! Deleting subvolumes: the part that happens at once.
+//! Deleting subvolumes: the part that takes effect at once.
 //!
-//! Owns [`delete`] and [`forget_entry`]. The name and all references go, and the root tree lists the
-//! subvolume as an orphan; its tree is taken apart later, by `clean_step`. Invariants: a subvolume that
-//! holds others stays, so that no entry leads to a place that is gone; nobody makes one in a subvolume
-//! that is being deleted, as both hold its writer lock. Locks: the writer locks of the directory's
-//! subvolume and of the deleted one, in the order of their ids; inside them the root tree's, then the UUID
-//! tree's. Kernel counterparts: `btrfs_delete_subvolume`, `may_destroy_subvol`, `btrfs_unlink_subvol`
+//! Owns [`delete`] and [`forget_entry`]. A deletion removes the name and all references, and lists
+//! the subvolume as an orphan in the root tree. `clean_step` drops its tree later.
+//!
+//! **Invariants**
+//! - A subvolume that contains others is not deleted, so that no entry leads to a missing
+//!   subvolume.
+//! - No subvolume is created in one that is being deleted: both operations hold its writer lock.
+//!
+//! **Locks**, in this order: the writer locks of the directory's subvolume and of the deleted one,
+//! by their ids; the root tree's; the UUID tree's.
+//!
+//! Kernel counterparts: `btrfs_delete_subvolume`, `may_destroy_subvol`, `btrfs_unlink_subvol`
 //! (`fs/btrfs/inode.c`).
 
 use super::create::{Editors, Entry};
@@ -24,21 +30,21 @@ use papilio_format::items::orphan::orphan_key;
 use papilio_format::items::root::RootFlags;
 use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
 
-/// What an entry of a directory leads to.
+/// The target of a directory entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Named {
-    /// Something of the same subvolume, or nothing.
+    /// An inode of the same subvolume.
     Other,
-    /// A subvolume whose place this is.
+    /// A subvolume that this entry names, according to the root tree.
     Subvolume(TreeId, Link),
-    /// A subvolume whose place is elsewhere: a snapshot's copy of an entry.
+    /// A subvolume that another entry names: this is a snapshot's copy of that entry.
     Stub(TreeId),
 }
 
-/// What the entry `at` leads to.
+/// Looks up the target of the entry `at`.
 ///
 /// # Errors
-/// [`PathError::NotFound`] without an entry, or what reading says.
+/// [`PathError::NotFound`] without an entry, or errors of reading.
 pub(super) fn named(tree: &Tree, root_tree: &Tree, at: Entry<'_>) -> Result<Named> {
     let missing = || Error::path(at.name, PathError::NotFound);
     let found = dir::look_up(tree, at.directory, at.name)?.ok_or_else(missing)?;
@@ -50,10 +56,11 @@ pub(super) fn named(tree: &Tree, root_tree: &Tree, at: Entry<'_>) -> Result<Name
     })
 }
 
-/// The subvolume that `at` names.
+/// Returns the subvolume that `at` names.
 ///
 /// # Errors
-/// [`PathError::NotFound`]; [`PathError::NoSubvolume`] where it names something else.
+/// [`PathError::NotFound`]; [`PathError::NoSubvolume`] if it names something else; errors of
+/// reading.
 fn subvolume_at(handle: &Handle<'_>, at: Entry<'_>) -> Result<TreeId> {
     let parent = handle.live_tree(at.tree)?;
     let root_tree = handle.transactions().live().root_tree().tree();
@@ -63,23 +70,24 @@ fn subvolume_at(handle: &Handle<'_>, at: Entry<'_>) -> Result<TreeId> {
     }
 }
 
-/// The directory and the name of subvolume `id`.
+/// Returns the subvolume and directory of subvolume `id`'s entry, and its name.
 ///
 /// # Errors
-/// [`PathError::NoSubvolume`] where it has none.
+/// [`PathError::NoSubvolume`] if it has no entry; errors of reading.
 pub(crate) fn entry_of(root_tree: &Tree, id: TreeId) -> Result<(TreeId, InodeNumber, Vec<u8>)> {
     let link = root_refs::link_of(root_tree, id)?;
     link.map(|link| (link.parent, link.directory, link.name))
         .ok_or_else(|| super::root_items::no_subvolume(id))
 }
 
-/// Deletes the subvolume `at`; returns its id. With `only_empty`, as `rmdir` does, one with entries stays;
-/// `in_use` stays in any case.
+/// Deletes the subvolume `at` and returns its id. With `only_empty`, as for `rmdir`, refuses a
+/// subvolume with entries. Always refuses the subvolume `in_use`.
 ///
 /// # Errors
-/// [`PathError::Busy`] for `in_use`; [`PathError::NotFound`]; [`PathError::NoSubvolume`] for an entry that leads elsewhere;
-/// [`PathError::NotPermitted`] for the default subvolume; [`PathError::NotEmpty`] for one that holds
-/// others, or entries; as [`remove_subvolume_entry`]; or what reading and changing trees meets.
+/// [`PathError::Busy`] for `in_use`; [`PathError::NotFound`]; [`PathError::NoSubvolume`] for an
+/// entry that names something else; [`PathError::NotPermitted`] for the default subvolume;
+/// [`PathError::NotEmpty`] for a subvolume that contains others, or entries; as
+/// [`remove_subvolume_entry`]; errors of reading and changing trees.
 pub(crate) fn delete(handle: &Handle<'_>, at: Entry<'_>, only_empty: bool, in_use: TreeId) -> Result<TreeId> {
     let id = subvolume_at(handle, at)?;
     if id == in_use {
@@ -108,7 +116,7 @@ pub(crate) fn delete(handle: &Handle<'_>, at: Entry<'_>, only_empty: bool, in_us
     remove_subvolume_entry(editors.first(), now, at.directory, at.name, id, Some(link.index))?;
     mark_dead(handle, &mut root_editor, &victim, at.tree)?;
     drop(root_editor);
-    let item = victim.record().expect("a subvolume has one").item;
+    let item = victim.record().expect("every subvolume has a root record").item;
     for (uuid, item_type) in
         [(item.uuid, ItemType::UUID_SUBVOL), (item.received_uuid, ItemType::UUID_RECEIVED_SUBVOL)]
     {
@@ -133,7 +141,7 @@ pub(crate) fn forget_entry(handle: &Handle<'_>, at: Entry<'_>) -> Result<()> {
         return Err(Error::path(at.name, PathError::NoSubvolume));
     };
     drop(root_tree);
-    // No reference tells its index.
+    // A copied entry has no reference that records its index.
     remove_subvolume_entry(&mut editor, handle.now(), at.directory, at.name, id, None).map(drop)
 }
 
@@ -156,7 +164,7 @@ fn check_empty(editor: &mut TreeEditor<'_>, name: &[u8]) -> Result<()> {
     Err(Error::path(name, PathError::NotEmpty))
 }
 
-/// Takes the references of a subvolume away and lists it as an orphan.
+/// Removes the references of a subvolume and lists it as an orphan.
 fn mark_dead(
     handle: &Handle<'_>,
     root_editor: &mut TreeEditor<'_>,
@@ -169,7 +177,7 @@ fn mark_dead(
         record.item.flags |= RootFlags::DEAD;
         record.item.drop_progress = Key::MIN;
         record.item.drop_level = 0;
-        // Tells from when on nobody changes it any more.
+        // The cleaner reads from this when the last change of the tree can have been.
         record.item.ctransid = handle.generation();
         record.item.ctime = handle.now();
     });

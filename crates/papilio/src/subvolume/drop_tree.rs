@@ -1,22 +1,27 @@
-//! Taking apart the tree of a deleted subvolume, a bounded piece at a time.
+//! Dropping the tree of a deleted subvolume, a bounded piece at a time.
 //!
-//! Owns [`DropTree`]. The walk goes depth first. A block that only this tree refers to is entered: the
-//! references of what it points to are dropped, then its own. A block that others share loses one
-//! reference, and is not entered. But where it belongs to this tree, what it points to is counted by this
-//! tree's id, which nobody can resolve once the tree is gone: before it is let go, its whole subtree is
-//! *converted*, so that each block's own address counts in place of the id (FULL_BACKREF).
+//! Owns [`DropTree`], a depth-first walk.
+//! - A block that only this tree refers to is entered. The walk drops the references to its
+//!   children, then the one to the block.
+//! - A shared block loses one reference and is not entered. If this tree owns it, references to its
+//!   children are counted by this tree's id, which is invalid once the tree is gone. So its whole
+//!   subtree is *converted* first: each block's own address counts instead of the id
+//!   (FULL_BACKREF).
 //!
-//! Invariants:
-//! - Between two pieces the path from the root down to the node `drop_level` is intact and belongs to this
-//!   tree alone, what lies left of the path is gone, and what `drop_progress` names in that node is next.
-//!   The root item says so, by the kernel's rules, so that a crash is gone on from by us as by the kernel.
-//! - A conversion changes nothing that a second one would change again: one that a crash cut short is
-//!   repeated.
-//! - Nobody changes the tree: it was deleted in a transaction that has ended.
+//! **Invariants**
+//! - Between two pieces, the path from the root down to the node at `drop_level` is intact and
+//!   belongs to this tree alone. Everything left of the path is gone, and the child at
+//!   `drop_progress` in that node is next. The root item records this by the kernel's rules, so
+//!   that both can resume after a crash.
+//! - A conversion that a crash cut short can be repeated: a second one finds nothing to change in
+//!   blocks that are done.
+//! - Nothing else changes the tree, because the transaction that deleted it has ended.
 //!
-//! Locks: `sharing`, from asking for a block's references to acting on them. Kernel counterpart:
-//! `btrfs_drop_snapshot`, `walk_down_proc`, `walk_up_proc`, `do_walk_down` (`fs/btrfs/extent-tree.c`);
-//! entering a block is their stage DROP_REFERENCE, converting is UPDATE_BACKREF.
+//! **Locks**: `sharing`, from the look-up of a block's references to the action that follows.
+//!
+//! Kernel counterpart: `btrfs_drop_snapshot`, `walk_down_proc`, `walk_up_proc`, `do_walk_down`
+//! (`fs/btrfs/extent-tree.c`). Entering a block is their stage DROP_REFERENCE, converting is
+//! UPDATE_BACKREF.
 
 use crate::btree::{LiveTree, Tree, TreeBlock};
 use crate::errors::{BlockFault, Error, Result};
@@ -25,35 +30,35 @@ use papilio_format::items::root::RawRootItem;
 use papilio_format::{Corrupt, Generation, Key, LogicalAddress, TreeId};
 use std::sync::Arc;
 
-/// Where the walk stands.
+/// The progress of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// The tree is gone.
+    /// The whole tree is gone.
     Done,
-    /// More is to be dropped, from this place on, whose level is above 0.
+    /// The child with this key is next, in a node above level 0.
     Dropping {
-        /// First key of what is next.
+        /// The first key of the next child.
         key: Key,
-        /// The level of the node that names it.
+        /// The level of the node that contains the key.
         level: u8,
     },
-    /// In the middle of a conversion: what was dropped did not change.
+    /// A conversion is under way. Nothing was dropped since the last recorded progress.
     Converting,
 }
 
-/// A node on the path, and what of it is next.
+/// A node on the path, and its next slot.
 #[derive(Debug)]
 struct Step {
     block: Arc<TreeBlock>,
     slot: usize,
-    /// What it points to is counted by its address.
+    /// Whether references to its children are counted by its address.
     full: bool,
-    /// All keys below are smaller.
+    /// An upper bound: all keys below the node are smaller.
     bound: Option<Key>,
 }
 
 impl Step {
-    /// The bound of the keys below a slot.
+    /// The upper bound of the keys below a slot.
     fn bound_of(&self, slot: usize) -> Option<Key> {
         if slot + 1 < self.block.len() { Some(self.block.view().key(slot + 1)) } else { self.bound }
     }
@@ -63,23 +68,23 @@ impl Step {
 #[derive(Debug)]
 pub(super) struct DropTree {
     tree: Tree,
-    /// What is not newer was there before the subvolume: it belongs to others.
+    /// Blocks up to this generation are older than the subvolume, so others own them.
     origin: Generation,
     started: bool,
     resume: Option<(Key, u8)>,
     path: Vec<Step>,
-    /// The nodes on the way through a subtree that is being converted.
+    /// The path through the subtree that is being converted.
     converting: Vec<Step>,
     /// The shared block whose subtree was converted last.
     converted: Option<LogicalAddress>,
-    /// References that may still be changed in this piece.
+    /// References that this piece may still change.
     budget: usize,
 }
 
 impl DropTree {
-    /// The walk through `tree`, from where its root item says.
+    /// A walk through `tree` that resumes where its root item says.
     pub(super) fn new(tree: &LiveTree) -> Self {
-        let record = tree.record().expect("a subvolume has one");
+        let record = tree.record().expect("every subvolume has a root record");
         let item: RawRootItem = record.item;
         let resume = (item.drop_progress.objectid != 0).then_some((item.drop_progress, item.drop_level));
         Self {
@@ -98,8 +103,8 @@ impl DropTree {
         self.tree.id()
     }
 
-    /// Changes about `budget` references. What is dropped is told by `Progress`, also where an error
-    /// stopped the walk: then what was changed before it is right.
+    /// Changes about `budget` references. The returned [`Progress`] is valid even if an error
+    /// stopped the walk: all changes before it are complete.
     pub(super) fn run(&mut self, handle: &Handle<'_>, budget: usize) -> (Progress, Result<()>) {
         self.budget = budget;
         let result = if self.started { Ok(()) } else { self.start(handle) };
@@ -111,7 +116,7 @@ impl DropTree {
         if !self.converting.is_empty() || !self.started {
             return Progress::Converting;
         }
-        // A leaf is entered and left in one go, unless it could not be read.
+        // A leaf is entered and left in one step, unless it cannot be read.
         match self.path.iter().rev().find(|step| step.slot < step.block.len() && step.block.level() > 0) {
             Some(step) => {
                 Progress::Dropping { key: step.block.view().key(step.slot), level: step.block.level() }
@@ -120,7 +125,7 @@ impl DropTree {
         }
     }
 
-    /// Enters the root, and all nodes down to where an earlier walk stopped.
+    /// Enters the root and all nodes down to where an earlier walk stopped.
     fn start(&mut self, handle: &Handle<'_>) -> Result<()> {
         let root = self.tree.root_block()?;
         let (refs, full) = handle.block_refs(root.address(), root.level())?;
@@ -132,7 +137,7 @@ impl DropTree {
         let mut path = vec![root];
         if let Some((key, level)) = self.resume {
             loop {
-                let step = path.last_mut().expect("the root is there");
+                let step = path.last_mut().expect("the path starts with the root");
                 let found = step.block.view().search(&key);
                 if step.block.level() <= level {
                     step.slot = found.unwrap_or_else(|slot| slot);
@@ -177,7 +182,7 @@ impl DropTree {
 
     /// Enters the next child, or drops the reference to it.
     fn drop_child(&mut self, handle: &Handle<'_>) -> Result<()> {
-        let step = self.path.last().expect("the caller saw it");
+        let step = self.path.last().expect("the caller checked that the path is not empty");
         let pointer = step.block.view().child(step.slot);
         let level = step.block.level() - 1;
         let sharing = handle.lock_sharing();
@@ -196,28 +201,28 @@ impl DropTree {
             let parent = self.counted_by(step)?;
             handle.drop_block_ref(pointer.address, level, self.id(), parent);
             drop(sharing);
-            self.path.last_mut().expect("seen above").slot += 1;
+            self.path.last_mut().expect("the path is not empty").slot += 1;
             self.spend(1);
             return Ok(());
         }
-        // Nobody else can reach it, so that this stays.
+        // Only this tree leads to the block, so its references cannot change any more.
         drop(sharing);
         let bound = step.bound_of(step.slot);
         let child = self.tree.child(&step.block, step.slot, bound)?;
         let child = Step { block: child, slot: 0, full, bound };
-        // Now, not when half of it is dropped.
+        // Check the owner now, before any of the block's references are dropped.
         self.counted_by(&child)?;
         self.path.push(child);
         Ok(())
     }
 
-    /// Drops the block that ends the path, all of whose children are gone.
+    /// Drops the last block of the path, whose children are all gone.
     fn leave(&mut self, handle: &Handle<'_>) -> Result<()> {
-        let step = self.path.last().expect("the caller saw it");
+        let step = self.path.last().expect("the caller checked that the path is not empty");
         let (address, level) = (step.block.address(), step.block.level());
         let parent = match self.path.iter().nth_back(1) {
             Some(above) => self.counted_by(above)?,
-            // The root has no parent that could count.
+            // The root has no parent that could count it.
             None => step.full.then_some(address),
         };
         let mut changed = 1;
@@ -235,8 +240,8 @@ impl DropTree {
         Ok(())
     }
 
-    /// By what the references of a block count that only this tree refers to: its address, or, `None`,
-    /// this tree's id.
+    /// How references to the children of a block that only this tree refers to are counted: by the
+    /// block's address, or by this tree's id (`None`).
     fn counted_by(&self, step: &Step) -> Result<Option<LogicalAddress>> {
         if step.full {
             return Ok(Some(step.block.address()));
@@ -252,9 +257,10 @@ impl DropTree {
         Error::TreeBlock { tree: self.id(), address: block.address(), copies: 1, reason }
     }
 
-    /// Makes what a block points to count by the block, and puts it on the path of conversion.
+    /// Makes references to a block's children count by the block, and puts it on the path of
+    /// conversion.
     fn convert(&mut self, handle: &Handle<'_>, block: Arc<TreeBlock>, bound: Option<Key>) -> Result<()> {
-        // What belongs to others is counted by their id, and so is all below.
+        // A block of another owner, and everything below it, is counted by that owner's id.
         if block.owner() != self.id() {
             return Ok(());
         }
@@ -273,9 +279,9 @@ impl DropTree {
         Ok(())
     }
 
-    /// Goes on with the conversion by one child.
+    /// Continues the conversion with the next child.
     fn convert_next(&mut self, handle: &Handle<'_>) -> Result<()> {
-        let step = self.converting.last_mut().expect("the caller saw it");
+        let step = self.converting.last_mut().expect("the caller checked that the path is not empty");
         if step.slot >= step.block.len() {
             self.converting.pop();
             return Ok(());

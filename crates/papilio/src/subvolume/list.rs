@@ -1,8 +1,10 @@
 //! The list of subvolumes.
 //!
-//! Owns [`Subvolume`] and how its path is found: from the subvolume's back reference to the directory
-//! that holds it, up to that subvolume's root, and on from there. Kernel counterparts:
-//! `btrfs_ioctl_get_subvol_info`, `btrfs_search_path_in_tree` (`fs/btrfs/ioctl.c`).
+//! Owns [`Subvolume`] and the search for its path: from the subvolume's back reference to the
+//! directory that contains it, up to that subvolume's root, and so on to the top level.
+//!
+//! Kernel counterparts: `btrfs_ioctl_get_subvol_info`, `btrfs_search_path_in_tree`
+//! (`fs/btrfs/ioctl.c`).
 
 use crate::errors::{Error, PathError, Result};
 use crate::items::inode::first_name;
@@ -15,29 +17,29 @@ use papilio_format::{Generation, InodeNumber, ItemType, Key, TreeId, Uuid, objec
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// Directories or subvolumes above one another at most; deeper is a loop.
+/// Most names in a path. A longer path means a loop.
 const DEPTH_LIMIT: usize = 4096;
 
-/// One subvolume or snapshot.
+/// A subvolume or snapshot.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Subvolume {
-    /// Its id.
+    /// The subvolume's id.
     pub id: TreeId,
-    /// The subvolume whose directory holds it; `None` for the top level and for one that is being
-    /// deleted.
+    /// The subvolume whose directory contains it; `None` for the top level and for a deleted
+    /// subvolume.
     pub parent: Option<TreeId>,
-    /// The directory in the parent that holds it.
+    /// The inode of the directory that contains it; `None` where `parent` is.
     pub directory: Option<InodeNumber>,
-    /// Its name there; empty for the top level.
+    /// Its name in that directory; empty for the top level.
     pub name: Vec<u8>,
-    /// Its path from the top level, without a leading slash; empty for the top level, and `None`
-    /// where it has none or the path cannot be found.
+    /// Its path from the top level, without a leading slash; empty for the top level, `None` if it
+    /// has no path or the path cannot be found.
     pub path: Option<Vec<u8>>,
     /// Its UUID; nil for the top level of old file systems.
     pub uuid: Uuid,
     /// The UUID of the subvolume that it is a snapshot of, or nil.
     pub parent_uuid: Uuid,
-    /// The UUID that it had where it was sent from, or nil.
+    /// The UUID that it had on the sender's file system, or nil.
     pub received_uuid: Uuid,
     /// The transaction that last changed its tree.
     pub generation: Generation,
@@ -45,42 +47,42 @@ pub struct Subvolume {
     pub created: Generation,
     /// The transaction that last changed an inode in it.
     pub changed: Generation,
-    /// The sender's transaction, for a received one.
+    /// The sender's transaction, for a received subvolume.
     pub sent: Generation,
     /// The transaction that received it.
     pub received: Generation,
-    /// When it was created.
+    /// The time of its creation.
     pub creation_time: Timespec,
-    /// When it was last changed.
+    /// The time of its last change.
     pub change_time: Timespec,
-    /// When it was sent.
+    /// The time when it was sent.
     pub send_time: Timespec,
-    /// When it was received.
+    /// The time when it was received.
     pub receive_time: Timespec,
-    /// Flags: read-only, or being deleted.
+    /// Flags: read-only, or deleted.
     pub flags: RootFlags,
-    /// 0 while it is being deleted.
+    /// 1, or 0 once it is deleted.
     pub refs: u32,
 }
 
 impl Subvolume {
-    /// Whether it is read-only.
+    /// Whether the subvolume is read-only.
     pub fn is_read_only(&self) -> bool {
         self.flags.contains(RootFlags::RDONLY)
     }
 
-    /// Whether it was made as a snapshot of another.
+    /// Whether it was created as a snapshot of another subvolume.
     pub fn is_snapshot(&self) -> bool {
         !self.parent_uuid.is_nil()
     }
 
-    /// Whether it is being deleted: it has no path any more, but still takes space.
+    /// Whether it was deleted: it has no path any more, but its tree still takes space.
     pub fn is_being_deleted(&self) -> bool {
         self.refs == 0
     }
 }
 
-/// A subvolume's back reference.
+/// The back reference of a subvolume.
 #[derive(Clone)]
 struct Parent {
     tree: TreeId,
@@ -88,10 +90,10 @@ struct Parent {
     name: Vec<u8>,
 }
 
-/// All subvolumes, the top level first, then by id.
+/// Lists all subvolumes, the top level first, then by id.
 ///
 /// # Errors
-/// A tree block or item that cannot be read.
+/// A tree block or an item that cannot be read.
 pub(crate) fn list(trees: &Trees) -> Result<Vec<Subvolume>> {
     let root_tree = trees.root_tree();
     let mut parents: HashMap<TreeId, Parent> = HashMap::new();
@@ -117,16 +119,16 @@ pub(crate) fn list(trees: &Trees) -> Result<Vec<Subvolume>> {
     }
     ids.into_iter()
         .map(|id| {
-            let open = trees.get(id, "a subvolume's root")?;
+            let open = trees.get(id, "a subvolume's root item")?;
             Ok(describe(trees, &open, &parents))
         })
         .collect()
 }
 
-/// One subvolume by id.
+/// Describes one subvolume by its id.
 ///
 /// # Errors
-/// [`PathError::NoSubvolume`], or a tree block or item that cannot be read.
+/// [`PathError::NoSubvolume`], or a tree block or an item that cannot be read.
 pub(crate) fn show(trees: &Trees, id: TreeId) -> Result<Subvolume> {
     let missing = || Error::path(format!("subvolume {id}").as_bytes(), PathError::NoSubvolume);
     list(trees)?.into_iter().find(|subvolume| subvolume.id == id).ok_or_else(missing)
@@ -163,7 +165,7 @@ fn describe(trees: &Trees, open: &Arc<OpenTree>, parents: &HashMap<TreeId, Paren
     }
 }
 
-/// The path from the top level, or `None` where it leads nowhere.
+/// Finds the path from the top level; `None` if the references do not lead there.
 fn path_of(trees: &Trees, id: TreeId, parents: &HashMap<TreeId, Parent>) -> Result<Option<Vec<u8>>> {
     let mut names = Vec::new();
     let mut current = id;

@@ -1,8 +1,7 @@
-//! Subvolumes and snapshots as a set: what there are, where they hang, what came from what; how they are
-//! made, moved and deleted.
+//! Subvolumes and snapshots: listing, creating, moving and deleting them.
 //!
-//! [`create`] and [`delete`] work on one transaction; [`clean`] takes deleted ones apart afterwards, with
-//! [`drop_tree`], over as many as it needs.
+//! [`create`] and [`delete`] work within one transaction. [`clean`] drops the trees of deleted
+//! subvolumes afterwards, with [`drop_tree`], in as many transactions as it needs.
 
 mod clean;
 mod create;

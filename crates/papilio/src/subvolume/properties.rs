@@ -1,8 +1,11 @@
-//! What can be said of a subvolume: that it is the default, read-only, or was received.
+//! Properties of subvolumes: the default subvolume, read-only subvolumes, and received ones.
 //!
-//! Owns [`set_default`], [`set_read_only`], [`set_received`] and their look-ups. Locks: the subvolume's
-//! writer lock, so that it is not deleted meanwhile; inside it the root tree's or the UUID tree's. Kernel
-//! counterparts: `btrfs_ioctl_default_subvol`, `btrfs_ioctl_subvol_setflags`,
+//! Owns [`set_default`], [`set_read_only`], [`set_received`] and their look-ups.
+//!
+//! **Locks**, in this order: the subvolume's writer lock, so that it is not deleted meanwhile; the
+//! root tree's or the UUID tree's.
+//!
+//! Kernel counterparts: `btrfs_ioctl_default_subvol`, `btrfs_ioctl_subvol_setflags`,
 //! `_btrfs_ioctl_set_received_subvol` (`fs/btrfs/ioctl.c`).
 
 use super::root_items::{check_living, key_of, put_root_item};
@@ -20,18 +23,18 @@ use papilio_format::{Generation, InodeNumber, ItemType, TreeId, Uuid, objectid};
 
 const DEFAULT: &[u8] = b"default";
 
-/// What a received subvolume keeps of its origin.
+/// The origin of a received subvolume.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Received {
-    /// The UUID that it had where it was sent from; nil takes the mark away.
+    /// The UUID that it had on the sender's file system; nil removes the mark.
     pub uuid: Uuid,
-    /// The transaction there in which it was last changed.
+    /// The sender's transaction that last changed it.
     pub sent: Generation,
-    /// When that was.
+    /// The time when it was sent.
     pub send_time: Timespec,
 }
 
-/// The subvolume that a mount without options shows, where the root tree names one.
+/// Returns the subvolume that a mount without options shows, if the root tree names one.
 ///
 /// # Errors
 /// A block or an item that cannot be read.
@@ -46,8 +49,8 @@ pub(super) fn default_subvolume(root_tree: &Tree) -> Result<Option<TreeId>> {
 /// Makes `id` the subvolume that a mount without options shows.
 ///
 /// # Errors
-/// [`PathError::NoSubvolume`]; [`Error::MissingItem`] where the file system has no place for it; or what
-/// reading and changing the root tree meets.
+/// [`PathError::NoSubvolume`]; [`Error::MissingItem`] if the file system has no entry for the
+/// default; errors of reading and changing the root tree.
 pub(crate) fn set_default(handle: &Handle<'_>, id: TreeId) -> Result<()> {
     let tree = handle.live_tree(id)?;
     let _editor = tree.edit(handle);
@@ -76,10 +79,10 @@ pub(crate) fn set_default(handle: &Handle<'_>, id: TreeId) -> Result<()> {
     Ok(())
 }
 
-/// Makes a subvolume read-only, or lets it change.
+/// Makes a subvolume read-only or writable.
 ///
 /// # Errors
-/// [`PathError::NoSubvolume`], or what reading and changing the root tree meets.
+/// [`PathError::NoSubvolume`], or errors of reading and changing the root tree.
 pub(crate) fn set_read_only(handle: &Handle<'_>, id: TreeId, read_only: bool) -> Result<()> {
     let tree = handle.live_tree(id)?;
     let _editor = tree.edit(handle);
@@ -88,16 +91,16 @@ pub(crate) fn set_read_only(handle: &Handle<'_>, id: TreeId, read_only: bool) ->
     put_root_item(&mut handle.transactions().live().root_tree().edit(handle), &tree)
 }
 
-/// Marks a subvolume as received; returns the transaction that it bears as that of its reception.
+/// Marks a subvolume as received. Returns the transaction that the mark names as receiving it.
 ///
 /// # Errors
-/// [`PathError::NoSubvolume`]; [`PathError::ReadOnly`] for one that is read-only; or what reading and
-/// changing the root tree and the UUID tree meets.
+/// [`PathError::NoSubvolume`]; [`PathError::ReadOnly`] for a read-only subvolume; errors of reading
+/// and changing the root tree and the UUID tree.
 pub(crate) fn set_received(handle: &Handle<'_>, id: TreeId, received: &Received) -> Result<Generation> {
     let tree = handle.live_tree(id)?;
     let _editor = tree.edit(handle);
     check_living(&tree)?;
-    let before = tree.record().expect("a subvolume has one").item;
+    let before = tree.record().expect("every subvolume has a root record").item;
     if before.flags.contains(RootFlags::RDONLY) {
         return Err(Error::path(format!("subvolume {id}").as_bytes(), PathError::ReadOnly));
     }

@@ -1,9 +1,13 @@
-//! Subvolumes that move: within the subvolume that holds them, or into another.
+//! Moving subvolumes, within the subvolume that contains them or into another.
 //!
-//! Owns [`check_movable`], [`entry_moved`] and [`rename_across`]. A subvolume is the one thing that a rename
-//! takes across subvolumes: what moves is an entry and its references, not the tree. Invariant: no
-//! subvolume comes to lie below itself; who moves one holds the root tree's writer lock from the check to
-//! the change. Locks: the writer locks of both subvolumes in the order of their ids, then the root tree's.
+//! Owns [`check_movable`], [`entry_moved`] and [`rename_across`]. Only subvolumes can be renamed
+//! across subvolumes: the entry and its references move, the tree stays.
+//!
+//! **Invariant**: no subvolume ends up below itself. A move holds the root tree's writer lock from
+//! the check to the change.
+//!
+//! **Locks**, in this order: the writer locks of both subvolumes, by their ids; the root tree's.
+//!
 //! Kernel counterparts: `btrfs_rename`, `btrfs_rename_exchange` (`fs/btrfs/inode.c`).
 
 use super::create::{Editors, Entry};
@@ -24,11 +28,12 @@ use crate::transaction::Handle;
 use papilio_format::items::root::RootFlags;
 use papilio_format::{InodeNumber, TreeId};
 
-/// Refuses to rename a snapshot's copy of a subvolume's entry, and to move a read-only subvolume to
-/// another directory (`moves`), as its `..` would change; another entry, or none, is fine.
+/// Refuses to rename a snapshot's copy of a subvolume's entry. Also refuses to move a read-only
+/// subvolume to another directory (`moves`), because its `..` would change. Accepts other entries,
+/// and missing ones.
 ///
 /// # Errors
-/// [`PathError::NotEmpty`] and [`PathError::ReadOnly`], as the kernel says; or what reading says.
+/// [`PathError::NotEmpty`] and [`PathError::ReadOnly`], as in the kernel; errors of reading.
 pub(crate) fn check_movable(
     handle: &Handle<'_>,
     editor: &TreeEditor<'_>,
@@ -56,10 +61,10 @@ fn check_not_read_only(handle: &Handle<'_>, id: TreeId, name: &[u8]) -> Result<(
     Ok(())
 }
 
-/// Brings the references of a subvolume up to date, whose entry was renamed within subvolume `tree`.
+/// Updates the references of a subvolume whose entry was renamed within subvolume `tree`.
 ///
 /// # Errors
-/// What reading and changing the root tree meets.
+/// Errors of reading and changing the root tree.
 pub(crate) fn entry_moved(
     handle: &Handle<'_>,
     tree: TreeId,
@@ -73,15 +78,16 @@ pub(crate) fn entry_moved(
     draft::edit(&mut root_editor, |draft| link.put(draft, id))
 }
 
-/// Renames the subvolume `from` to `to`, in another subvolume. `numbers` are those of the subvolumes of
-/// `from` and `to`. An empty directory there is replaced, and returned.
+/// Renames the subvolume `from` to `to`, in another subvolume. `numbers` are those of the two
+/// containing subvolumes. Replaces an empty directory at `to`, and returns it.
 ///
 /// # Errors
-/// [`PathError::CrossDevice`] for what is no subvolume; [`PathError::IntoItself`]; [`PathError::ReadOnly`]
-/// for a read-only subvolume;
-/// [`PathError::NotEmpty`] for a subvolume or a directory with entries in its way, and for a snapshot's
-/// copy of an entry; [`PathError::Exists`] and [`PathError::NotFound`] as `mode` has it; what the
-/// directories refuse; or what reading and changing trees meets.
+/// - [`PathError::CrossDevice`] for an entry that is not a subvolume's;
+/// - [`PathError::IntoItself`]; [`PathError::ReadOnly`] for a read-only subvolume;
+/// - [`PathError::NotEmpty`] if `to` is a subvolume or a directory with entries, and for a
+///   snapshot's copy of an entry;
+/// - [`PathError::Exists`] and [`PathError::NotFound`], depending on `mode`;
+/// - errors of the directories, and of reading and changing trees.
 pub(crate) fn rename_across(
     handle: &Handle<'_>,
     numbers: [&SubvolumeNumbers; 2],
@@ -90,7 +96,7 @@ pub(crate) fn rename_across(
     mode: RenameMode,
 ) -> Result<Option<Removed>> {
     let (first, second) = (handle.live_tree(from.tree)?, handle.live_tree(to.tree)?);
-    assert!(first.id() != second.id(), "within one subvolume it is renamed there");
+    assert!(first.id() != second.id(), "renaming across subvolumes within a single one");
     let mut editors = Editors::lock(handle, &first, &second);
     check_living(&first)?;
     check_living(&second)?;
@@ -132,7 +138,7 @@ pub(crate) fn rename_across(
     Ok(removed)
 }
 
-/// The subvolume that is to be moved, and its place.
+/// Returns the subvolume to be moved, and its entry.
 fn moved(tree: &Tree, root_tree: &Tree, at: Entry<'_>, new_name: &[u8]) -> Result<(TreeId, Link)> {
     match named(tree, root_tree, at)? {
         Named::Subvolume(id, link) => Ok((id, link)),
@@ -141,7 +147,7 @@ fn moved(tree: &Tree, root_tree: &Tree, at: Entry<'_>, new_name: &[u8]) -> Resul
     }
 }
 
-/// Refuses to move subvolume `id` to a place inside itself.
+/// Refuses to move subvolume `id` below itself.
 fn check_outside(root_tree: &Tree, to: Entry<'_>, id: TreeId) -> Result<()> {
     if root_refs::is_within(root_tree, to.tree, id)? {
         return Err(Error::path(to.name, PathError::IntoItself));

@@ -1,8 +1,13 @@
-//! References between subvolumes in the root tree: where a subvolume's entry is.
+//! References between subvolumes in the root tree, which locate a subvolume's entry.
 //!
-//! Owns [`Link`] and the pair of items that holds it: ROOT_REF below the parent, ROOT_BACKREF below the
-//! child. Invariants: both come and go together and hold the same; a directory entry that no ROOT_REF
-//! names is a snapshot's copy, and leads nowhere. Takes no lock; changes go into a draft of the root tree.
+//! Owns [`Link`] and its pair of items: ROOT_REF below the parent, ROOT_BACKREF below the child.
+//!
+//! **Invariants**
+//! - Both items are added and removed together and have the same content.
+//! - A directory entry without a ROOT_REF is a snapshot's copy, and leads nowhere.
+//!
+//! Locks: none; changes go into a draft of the root tree.
+//!
 //! Kernel counterpart: `btrfs_add_root_ref`, `btrfs_del_root_ref` (`fs/btrfs/root-tree.c`).
 
 use crate::btree::{Item, Tree};
@@ -12,14 +17,14 @@ use crate::items::item_error;
 use papilio_format::items::root_ref::{RootRef, root_backref_key, root_ref_key};
 use papilio_format::{InodeNumber, ItemType, Key, TreeId};
 
-/// Where a subvolume's entry is.
+/// The location of a subvolume's entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Link {
-    /// The subvolume that holds the directory.
+    /// The subvolume that contains the directory.
     pub(super) parent: TreeId,
-    /// The directory.
+    /// The inode of the directory.
     pub(super) directory: InodeNumber,
-    /// The entry's index.
+    /// The entry's index in the directory.
     pub(super) index: u64,
     /// The entry's name.
     pub(super) name: Vec<u8>,
@@ -36,10 +41,10 @@ impl Link {
         })
     }
 
-    /// Writes both items.
+    /// Writes both items of `child`.
     ///
     /// # Errors
-    /// A block on the way that cannot be read.
+    /// A tree block that cannot be read.
     pub(super) fn put(&self, draft: &mut Draft<'_>, child: TreeId) -> Result<()> {
         let bytes = RootRef { directory: self.directory, sequence: self.index, name: &self.name }.to_bytes();
         for key in [root_ref_key(self.parent, child), root_backref_key(child, self.parent)] {
@@ -56,7 +61,7 @@ impl Link {
 /// Removes both items of `child` below `parent`.
 ///
 /// # Errors
-/// [`crate::Error::MissingItem`] where either is missing, or a block that cannot be read.
+/// [`crate::Error::MissingItem`] if either is missing; a tree block that cannot be read.
 pub(super) fn remove(draft: &mut Draft<'_>, parent: TreeId, child: TreeId) -> Result<()> {
     for key in [root_ref_key(parent, child), root_backref_key(child, parent)] {
         if draft.get(&key)?.is_none() {
@@ -67,7 +72,7 @@ pub(super) fn remove(draft: &mut Draft<'_>, parent: TreeId, child: TreeId) -> Re
     Ok(())
 }
 
-/// The entry of `child` that the root tree knows in `parent`, if it is there.
+/// Finds the entry of `child` in `parent`, if it is there.
 ///
 /// # Errors
 /// A block or an item that cannot be read.
@@ -76,7 +81,8 @@ pub(super) fn link_in(root_tree: &Tree, parent: TreeId, child: TreeId) -> Result
     item.map(|item| Link::parse(root_tree, &item, parent)).transpose()
 }
 
-/// The entry of `child`, wherever it is; `None` for the top level and for what was deleted.
+/// Finds the entry of `child` in any subvolume; `None` for the top level and for deleted
+/// subvolumes.
 ///
 /// # Errors
 /// A block or an item that cannot be read.
@@ -87,22 +93,22 @@ pub(super) fn link_of(root_tree: &Tree, child: TreeId) -> Result<Option<Link>> {
     item.map(|item| Link::parse(root_tree, &item, TreeId(item.key.offset))).transpose()
 }
 
-/// Whether entries of a subvolume lead to others.
+/// Whether a subvolume contains others.
 ///
 /// # Errors
-/// A block that cannot be read.
+/// A tree block that cannot be read.
 pub(super) fn has_children(root_tree: &Tree, id: TreeId) -> Result<bool> {
     let key = root_tree.seek(&root_ref_key(id, TreeId(0)))?.key();
     Ok(key.is_some_and(|key: Key| (key.objectid, key.item_type) == (id.0, ItemType::ROOT_REF)))
 }
 
-/// Whether `id` is `above` or lies below it. References in a circle, which only corruption makes, are
-/// taken for lying below.
+/// Whether `id` is `above` or below it. A cycle of references, which only corruption creates,
+/// counts as below.
 ///
 /// # Errors
 /// A block or an item that cannot be read.
 pub(super) fn is_within(root_tree: &Tree, id: TreeId, above: TreeId) -> Result<bool> {
-    /// Subvolumes below one another at most; deeper is a circle.
+    /// Most levels of nested subvolumes. More mean a cycle.
     const DEPTH_LIMIT: usize = 1 << 16;
     let mut current = id;
     for _ in 0..DEPTH_LIMIT {

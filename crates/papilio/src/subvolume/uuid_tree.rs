@@ -1,9 +1,13 @@
-//! The UUID tree, changed: from a subvolume's UUID, or the one it was received with, to its id.
+//! Changes of the UUID tree, which maps UUIDs of subvolumes, own and received, to their ids.
 //!
-//! Owns [`add`], [`remove`] and [`fresh_uuid`]. Invariant: the tree has an item for each UUID of a living
-//! subvolume; where a file system of before Linux 3.12 has no such tree, the first change makes it, of all
-//! subvolumes that there are. Lock: the tree's writer lock, for one item. Kernel counterpart:
-//! `fs/btrfs/uuid-tree.c`, `btrfs_create_uuid_tree` (`fs/btrfs/volumes.c`).
+//! Owns [`add`] and [`remove`].
+//!
+//! **Invariant**: the tree has an item for each UUID of a living subvolume. File systems from
+//! before Linux 3.12 lack the tree; the first change then creates it for all subvolumes.
+//!
+//! **Locks**: the tree's writer lock, for one item; the root tree's, while the tree is created.
+//!
+//! Kernel counterpart: `fs/btrfs/uuid-tree.c`, `btrfs_create_uuid_tree` (`fs/btrfs/volumes.c`).
 
 use crate::btree::{LiveTree, TreeEditor};
 use crate::errors::{Error, Result};
@@ -11,32 +15,19 @@ use crate::subvolume::root_items::{empty_root_item, put_root_item};
 use crate::transaction::Handle;
 use papilio_format::items::root::RootItem;
 use papilio_format::items::uuid_tree::{UuidItem, uuid_key};
-use papilio_format::{ChecksumType, ItemType, Key, TreeId, Uuid, objectid};
+use papilio_format::{ItemType, Key, TreeId, Uuid, objectid};
 use std::sync::Arc;
 
-/// A UUID that no other has: the only place where chance enters. Where all changes are given one time, so that the
-/// same changes make the same image, it follows from the file system's UUID, the transaction and the
-/// subvolume: version 8 (RFC 9562), of their SHA-256.
-pub(super) fn fresh_uuid(handle: &Handle<'_>, id: TreeId) -> Uuid {
-    if !handle.transactions().is_reproducible() {
-        return Uuid::new_v4();
-    }
-    let fsid = handle.transactions().volume().superblock().raw.fsid;
-    let (generation, id) = (handle.generation().0.to_le_bytes(), id.0.to_le_bytes());
-    let sum = ChecksumType::Sha256.compute(&[&fsid.as_bytes()[..], &generation, &id].concat());
-    Uuid::new_v8(*sum.as_bytes().first_chunk().expect("SHA-256 has 32 bytes"))
-}
-
-/// Notes that `uuid` is subvolume `id`'s; nothing changes where it is noted.
+/// Adds `uuid` as subvolume `id`'s, unless it is there already.
 ///
 /// # Errors
-/// A block or an item that cannot be read, or what changing the tree meets.
+/// A block or an item that cannot be read; errors of changing the tree.
 pub(super) fn add(handle: &Handle<'_>, uuid: Uuid, item_type: ItemType, id: TreeId) -> Result<()> {
     let tree = open_or_create(handle)?;
     add_to(&mut tree.edit(handle), uuid, item_type, id)
 }
 
-/// Notes that `uuid` is not subvolume `id`'s any more.
+/// Removes `uuid` of subvolume `id`, if it is there.
 ///
 /// # Errors
 /// As [`add`].
@@ -75,7 +66,7 @@ fn open_or_create(handle: &Handle<'_>) -> Result<Arc<LiveTree>> {
     if let Some(tree) = live.find(objectid::UUID_TREE)? {
         return Ok(tree);
     }
-    // Its writer lock keeps a second from making it too.
+    // The root tree's writer lock keeps a second thread from creating the tree too.
     let mut root_editor = live.root_tree().edit(handle);
     if let Some(tree) = live.find(objectid::UUID_TREE)? {
         return Ok(tree);
@@ -92,7 +83,7 @@ fn open_or_create(handle: &Handle<'_>) -> Result<Arc<LiveTree>> {
     Ok(tree)
 }
 
-/// The UUIDs of all living subvolumes.
+/// Collects the UUIDs of all living subvolumes.
 fn all_uuids(root_editor: &TreeEditor<'_>) -> Result<Vec<(Uuid, ItemType, TreeId)>> {
     let root_tree = root_editor.tree();
     let mut found = Vec::new();

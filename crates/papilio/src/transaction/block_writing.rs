@@ -1,8 +1,11 @@
-//! Writing tree blocks.
+//! Writing tree blocks to the devices.
 //!
-//! Owns [`Transactions::write_blocks`], by which everything that a commit or a sync of the log writes of trees
-//! leaves: checked, in the order of addresses, neighbours in one piece. Locks: none; the blocks are frozen, and
-//! the buffer is the caller's. Kernel counterpart: `btree_write_cache_pages` (`fs/btrfs/extent_io.c`).
+//! Owns [`Transactions::write_blocks`], which writes all tree blocks of commits and of log syncs:
+//! checked, sorted by address, with adjacent blocks in one write.
+//!
+//! Locks: none. The blocks are frozen, and the caller owns the buffer.
+//!
+//! Kernel counterpart: `btree_write_cache_pages` (`fs/btrfs/extent_io.c`).
 
 use super::transaction::Transactions;
 use crate::btree::{TreeBlock, sealed};
@@ -14,18 +17,20 @@ use std::sync::Arc;
 const WRITE_BATCH: usize = 1 << 20;
 
 impl Transactions {
-    /// Writes blocks that do not change any more, through a buffer that is kept from one time to the next.
+    /// Checks and writes frozen blocks. `buffer` holds the sealed bytes; the caller keeps it from
+    /// one call to the next.
     ///
     /// # Errors
-    /// A block that is not as it should be, of which nothing gets to disk; what writing meets.
+    /// A block that fails its checks, in which case no block of its batch is written; errors of
+    /// writing.
     pub(super) fn write_blocks(&self, blocks: &mut Vec<Arc<TreeBlock>>, buffer: &mut Vec<u8>) -> Result<()> {
         blocks.sort_unstable_by_key(|block| block.address());
         blocks.dedup_by_key(|block| block.address());
         let geometry = self.volume.geometry();
         let node_size = geometry.node_size as usize;
-        let room = WRITE_BATCH.min(blocks.len() * node_size);
-        if buffer.len() < room {
-            buffer.resize(room, 0);
+        let batch_bytes = WRITE_BATCH.min(blocks.len() * node_size);
+        if buffer.len() < batch_bytes {
+            buffer.resize(batch_bytes, 0);
         }
         for batch in blocks.chunks(WRITE_BATCH / node_size) {
             for (block, bytes) in batch.iter().zip(buffer.chunks_exact_mut(node_size)) {
@@ -48,7 +53,7 @@ impl Transactions {
     }
 }
 
-/// Neighbours in a batch of sorted blocks, as ranges of it.
+/// Splits a batch of sorted blocks into runs of adjacent ones, as (start, end) indexes.
 fn runs(batch: &[Arc<TreeBlock>]) -> impl Iterator<Item = (usize, usize)> + '_ {
     let mut next = 0;
     std::iter::from_fn(move || {

@@ -1,15 +1,22 @@
-//! The items of chunks that come and go.
+//! The items of chunks that are added and removed.
 //!
-//! Owns what a commit enters of a chunk that was made in memory ([`Transactions::insert_chunks`]), and what it takes
-//! out of one in which nothing is any more ([`Transactions::remove_empty_groups`]): chunk and device extents, block
-//! group, free space, what of the devices is in use. Invariant: whoever takes room for data holds no handle, so that
-//! chunks are made, and filled, at any time of a commit; one is removed only if its items are in the trees and
-//! nothing is in it. Locks: the caller's, those of trees, leaves. Kernel counterparts:
-//! `btrfs_chunk_alloc_add_chunk_item`, `btrfs_remove_chunk` (`fs/btrfs/volumes.c`),
-//! `btrfs_create_pending_block_groups`, `btrfs_delete_unused_bgs` (`fs/btrfs/block-group.c`).
+//! Owns [`Transactions::insert_chunks`], which enters a chunk made in memory into the trees, and
+//! [`Transactions::remove_empty_groups`], which removes empty chunks. Both cover the chunk and
+//! device extents, the block group, its free space, and the used bytes of the devices.
+//!
+//! **Invariants**
+//! - Allocating data space takes no handle, so chunks are made and filled at any time during a
+//!   commit.
+//! - A chunk is removed only if its items are in the trees and nothing is allocated in it.
+//!
+//! **Locks**: the caller's; those of trees; leaves.
+//!
+//! Kernel counterparts: `btrfs_chunk_alloc_add_chunk_item`, `btrfs_remove_chunk`
+//! (`fs/btrfs/volumes.c`), `btrfs_create_pending_block_groups`, `btrfs_delete_unused_bgs`
+//! (`fs/btrfs/block-group.c`).
 
 use super::chunks::PendingChunk;
-use super::commit::CommitState;
+use super::commit_state::CommitState;
 use super::handle::Handle;
 use super::transaction::Transactions;
 use crate::btree::Change;
@@ -21,7 +28,7 @@ use papilio_format::{DeviceId, ItemType, Key, LogicalAddress, objectid};
 use std::sync::Arc;
 
 impl Transactions {
-    /// Inserts the items of all chunks that were made in memory; says whether there were any.
+    /// Inserts the items of all chunks that were made in memory. Returns whether there were any.
     pub(super) fn insert_chunks(&self, handle: &Handle<'_>, state: &mut CommitState) -> Result<bool> {
         let chunks = self.chunks.take_pending();
         chunks.iter().try_for_each(|chunk| self.insert_chunk(handle, state, chunk))?;
@@ -62,10 +69,13 @@ impl Transactions {
         Ok(self.live.chunk_tree().tree().root_block()?.view().header().chunk_tree_uuid)
     }
 
-    /// Changes how many bytes of a device chunks use.
+    /// Changes the number of bytes that chunks use on a device.
     fn change_device_use(&self, handle: &Handle<'_>, devid: DeviceId, change: i64) -> Result<()> {
         let devices = self.volume.devices();
-        let slot = devices.iter().find(|slot| slot.devid() == devid).expect("chunks are on known devices");
+        let slot = devices
+            .iter()
+            .find(|slot| slot.devid() == devid)
+            .expect("a chunk's stripes are on known devices");
         let mut item = slot.item;
         item.bytes_used = item.bytes_used.saturating_add_signed(change);
         let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid.0);
@@ -73,12 +83,13 @@ impl Transactions {
         self.volume.set_device_item(item)
     }
 
-    /// Removes the chunks of block groups in which nothing is.
+    /// Removes the chunks of empty block groups.
     pub(crate) fn remove_empty_groups(&self, handle: &Handle<'_>) -> Result<()> {
         for group in self.space.empty_groups() {
             let start = group.range.start;
-            // The superblock's array has no place to take a chunk from without copying all. And room for data is
-            // taken without a handle: a chunk may be so new that its items wait, or have something in it by now.
+            // System chunks stay: removing one would mean rewriting the superblock's array. The
+            // other checks are needed because data space is allocated without a handle. A chunk's
+            // items may still be pending, or something may be allocated in it by now.
             if group.flags.contains(BlockGroupFlags::SYSTEM)
                 || self.chunks.is_pending(start)
                 || !self.space.mark_empty_read_only(start)
@@ -127,7 +138,7 @@ pub(super) fn put_block_group(range: LogicalRange, used: u64, flags: BlockGroupF
     Change::Put { key: block_group_key(range), data: item.to_bytes().to_vec() }
 }
 
-/// Adds a system chunk to the superblock's array.
+/// Appends a system chunk to the superblock's array.
 fn append_system_chunk(superblock: &mut RawSuperblock, key: &Key, chunk: &[u8]) -> Result<()> {
     let used = superblock.sys_chunk_array_size as usize;
     let end = used + Key::SIZE + chunk.len();

@@ -1,13 +1,19 @@
-//! Chunks that come and go while the file system is open.
+//! Chunks that are added and removed while the file system is open.
 //!
-//! Owns [`Chunks`]: what of the devices is in use, and chunks made in memory whose items wait for the
-//! commit. A chunk can be used as soon as it is made here, also from inside a change of a tree, and at any time
-//! of a commit; its items are inserted before the commit that first uses it. Invariants: a chunk is not removed while
-//! its items wait; device space of a removed chunk is not used again before the commit without it is on disk.
+//! Owns [`Chunks`]: the ranges in use on each device, and chunks made in memory whose items the
+//! next commit inserts. A chunk can be used as soon as it is made, even from inside a change of a
+//! tree and at any time during a commit. Its items are inserted before the commit that first uses
+//! it.
 //!
-//! Lock: one; inside it the volume's and the space's. Kernel counterparts: `btrfs_create_chunk`,
-//! `btrfs_chunk_alloc_add_chunk_item`, `btrfs_remove_chunk` (`fs/btrfs/volumes.c`),
-//! `btrfs_create_pending_block_groups`, `btrfs_delete_unused_bgs` (`fs/btrfs/block-group.c`).
+//! **Invariants**
+//! - A chunk is not removed while its items are pending.
+//! - Device space of a removed chunk is not reused before the commit without it is on disk.
+//!
+//! **Locks**, in this order: this one; the volume's; the space's.
+//!
+//! Kernel counterparts: `btrfs_create_chunk`, `btrfs_chunk_alloc_add_chunk_item`,
+//! `btrfs_remove_chunk` (`fs/btrfs/volumes.c`), `btrfs_create_pending_block_groups`,
+//! `btrfs_delete_unused_bgs` (`fs/btrfs/block-group.c`).
 
 use crate::errors::{Error, Result};
 use crate::space::chunk_allocation::{ChunkLimits, ChunkPlan, DeviceSpace, next_chunk_start, plan_chunk};
@@ -18,20 +24,22 @@ use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::{DeviceId, LogicalAddress, PhysicalAddress};
 use papilio_locks::Mutex;
 
-/// Device space that is never counted on for metadata: too small a rest for a chunk.
+/// Bytes of each device that are not counted on for metadata: a rest that may be too small for a
+/// chunk.
 const UNUSABLE_REST: u64 = 16 << 20;
-/// Free system space, in tree blocks, below which another system chunk is made first.
+/// If less system space than this is free, in tree blocks, another system chunk is made first.
 const SYSTEM_BLOCKS_MIN: u64 = 16;
 
-/// The start of a device that no chunk takes (`BTRFS_DEVICE_RANGE_RESERVED`): boot loaders live there.
+/// Bytes at the start of a device that no chunk takes (`BTRFS_DEVICE_RANGE_RESERVED`), for boot
+/// loaders.
 const RESERVED_START: u64 = 1 << 20;
 
-/// A chunk whose items wait for the commit.
+/// A chunk whose items the next commit inserts.
 #[derive(Clone, Debug)]
 pub(crate) struct PendingChunk {
-    /// Where it starts.
+    /// The logical address of its first byte.
     pub(crate) start: LogicalAddress,
-    /// What it is made of.
+    /// The stripes and devices that it consists of.
     pub(crate) plan: ChunkPlan,
 }
 
@@ -43,27 +51,27 @@ struct State {
     freed: Vec<(DeviceId, PhysicalAddress)>,
 }
 
-/// Chunks that come and go.
+/// The chunks that were added and removed, and the device space in use.
 #[derive(Debug)]
 pub(crate) struct Chunks {
     state: Mutex<State>,
 }
 
 impl Chunks {
-    /// What the device tree says is in use of each device.
+    /// Starts from the ranges in use according to the device tree.
     pub(crate) fn new(devices: Vec<DeviceSpace>) -> Self {
         Self { state: Mutex::new(State { devices, ..State::default() }) }
     }
 
-    /// Makes a chunk of a kind, and before it a system chunk where the chunk tree could not grow.
+    /// Makes a chunk of a kind. Makes a system chunk first if the chunk tree may run out of space.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where no device has room, or what is promised for metadata needs it.
+    /// [`Error::NoSpace`] if no device has enough, or if metadata reservations need the space.
     pub(crate) fn allocate(&self, volume: &Volume, space: &Space, kind: SpaceKind) -> Result<()> {
         let mut state = self.state.lock();
         let node_size = u64::from(volume.geometry().node_size);
         if kind != SpaceKind::System && space.available(SpaceKind::System) < SYSTEM_BLOCKS_MIN * node_size {
-            // The chunk tree's few blocks may well do: then it goes without.
+            // On failure the chunk tree's few new blocks may still fit, so go on.
             let _ = state.allocate(volume, space, SpaceKind::System);
         }
         state.allocate(volume, space, kind)?;
@@ -71,33 +79,32 @@ impl Chunks {
         Ok(())
     }
 
-    /// Tells the space what of the devices is in no chunk.
+    /// Tells the space how many bytes of the devices are in no chunk.
     pub(crate) fn count_unallocated(&self, space: &Space) {
         self.state.lock().count_unallocated(space);
     }
 
-    /// Whether there are chunks that the chunk tree on disk does not have: their items wait, or are being
-    /// written by a commit that is not on disk yet.
+    /// Whether there are chunks whose items no commit has inserted yet.
     pub(crate) fn has_pending(&self) -> bool {
         !self.state.lock().pending.is_empty()
     }
 
-    /// Whether the items of the chunk that starts there wait.
+    /// Whether the items of the chunk that starts at `start` are pending.
     pub(crate) fn is_pending(&self, start: LogicalAddress) -> bool {
         self.state.lock().pending.iter().any(|chunk| chunk.start == start)
     }
 
-    /// Takes the chunks whose items wait.
+    /// Takes the chunks with pending items.
     pub(crate) fn take_pending(&self) -> Vec<PendingChunk> {
         std::mem::take(&mut self.state.lock().pending)
     }
 
-    /// A chunk's device extents will be free with the commit.
+    /// Notes device extents that become free with the running commit.
     pub(crate) fn removed(&self, extents: impl IntoIterator<Item = (DeviceId, PhysicalAddress)>) {
         self.state.lock().freed.extend(extents);
     }
 
-    /// The commit is on disk: the device extents of removed chunks are free.
+    /// Frees the device extents of removed chunks, once the commit is on disk.
     pub(crate) fn committed(&self, freed: Vec<(DeviceId, PhysicalAddress)>, space: &Space) {
         if freed.is_empty() {
             return;
@@ -111,7 +118,7 @@ impl Chunks {
         state.count_unallocated(space);
     }
 
-    /// What [`Chunks::committed`] is to get after the running commit.
+    /// Takes the device extents that [`Chunks::committed`] gets after the running commit.
     pub(crate) fn take_freed(&self) -> Vec<(DeviceId, PhysicalAddress)> {
         std::mem::take(&mut self.state.lock().freed)
     }
@@ -119,22 +126,24 @@ impl Chunks {
     /// Changes how many bytes of a device may be used.
     ///
     /// # Errors
-    /// [`Error::NoSpace`] where a chunk lies behind the new end.
+    /// [`Error::NoSpace`] if a chunk lies beyond the new end; [`Error::Invalid`] for an unknown
+    /// device.
     pub(crate) fn resize(&self, devid: DeviceId, total_bytes: u64, space: &Space) -> Result<()> {
         let mut state = self.state.lock();
         let Some(device) = state.devices.iter_mut().find(|device| device.devid == devid) else {
-            return Err(Error::Invalid(format!("device {devid} is no part of the file system")));
+            return Err(Error::Invalid(format!("device {devid} is not part of the file system")));
         };
         if device.used.iter().any(|&(start, length)| start.0.saturating_add(length) > total_bytes) {
-            return Err(Error::NoSpace { what: "chunks lie behind the new end of the device" });
+            return Err(Error::NoSpace { what: "chunks lie beyond the new end of the device" });
         }
         device.total_bytes = total_bytes;
         state.count_unallocated(space);
         Ok(())
     }
 
-    /// Runs `on` with the first range of a device behind `from` that is in no chunk and has at least `min`
-    /// bytes, cut to `max` bytes; no chunk is made meanwhile. Returns the end of that range, to go on from.
+    /// Finds the first range of a device from byte `from` on that is in no chunk and at least `min`
+    /// bytes long, and runs `on` with it, cut to `max` bytes. No chunk is made meanwhile. Returns
+    /// the end of that range, where the next search starts.
     pub(crate) fn with_unallocated<E>(
         &self,
         devid: DeviceId,
@@ -158,7 +167,7 @@ impl Chunks {
         Ok(None)
     }
 
-    /// The end of the last chunk on a device, in bytes from its start.
+    /// The end of the last chunk on a device, in bytes from the device's start.
     pub(crate) fn device_end(&self, devid: DeviceId) -> Option<u64> {
         let state = self.state.lock();
         let device = state.devices.iter().find(|device| device.devid == devid)?;
@@ -172,25 +181,27 @@ impl State {
         let flags = space.chunk_flags(kind);
         let plan = plan_chunk(&self.devices, flags, &ChunkLimits::new(geometry.node_size))?;
         if kind == SpaceKind::Data && !flags.contains(BlockGroupFlags::METADATA) {
-            // Device space that metadata is promised stays for metadata.
+            // Device space that metadata reservations count on stays for metadata.
             let taken = plan.stripe_bytes * plan.stripes.len() as u64;
             let left = self.unallocated().saturating_sub(taken);
             if left / copies_of(space.chunk_flags(SpaceKind::Metadata)) < space.metadata_shortfall() {
                 return Err(Error::NoSpace { what: "data" });
             }
         }
-        let start = next_chunk_start(&volume.chunk_map()).ok_or(Error::NoSpace { what: "address space" })?;
+        let start = next_chunk_start(&volume.chunk_map())
+            .ok_or(Error::NoSpace { what: "logical addresses for a chunk" })?;
         volume.install_chunks([(start, plan.chunk_item(geometry.sector_size))])?;
         for stripe in &plan.stripes {
             let device = self.devices.iter_mut().find(|device| device.devid == stripe.devid);
-            let device = device.expect("a plan is made of the devices that are there");
+            let device = device.expect("a plan uses known devices only");
             device.used.push((stripe.offset, plan.stripe_bytes));
             device.used.sort_unstable();
         }
         let range = LogicalRange { start, length: plan.length };
         let chunks = volume.chunk_map();
-        let excluded = superblock_exclusions(chunks.find(start).expect("it was just installed"));
-        // First here, so that whoever sees the block group's changes sees the chunk too.
+        let excluded = superblock_exclusions(chunks.find(start).expect("the chunk was just installed"));
+        // Noted here before the block group exists: a commit that sees the group's changes sees the
+        // chunk.
         self.pending.push(PendingChunk { start, plan });
         let group = NewBlockGroup { range, flags, used: 0 };
         space.add_block_group(&group, std::iter::once(start.0..start.0 + range.length), &excluded);
@@ -209,13 +220,13 @@ impl State {
 
     fn count_unallocated(&self, space: &Space) {
         let flags = space.chunk_flags(SpaceKind::Metadata);
-        // One device of several can fill up before the others: the half is what is sure.
+        // One of several devices may fill up before the others, so only half is counted on.
         let spread = if self.devices.len() > 1 { 2 } else { 1 };
         space.set_unallocated(self.unallocated() / spread, copies_of(flags));
     }
 }
 
-/// Bytes of devices that one byte takes.
+/// Bytes on devices that one byte of such a chunk takes.
 fn copies_of(flags: BlockGroupFlags) -> u64 {
     use papilio_format::items::chunk::RaidProfile;
     RaidProfile::from_flags(flags).map_or(1, |profile| profile.copies().max(1)) as u64

@@ -1,18 +1,23 @@
-//! The commit: the running transaction becomes what is on disk.
+//! The commit: the running transaction becomes the state on disk.
 //!
-//! Owns [`CommitState`] and [`Transactions::commit`]. In the critical section, which excludes handles,
-//! delayed references, free space, block groups and root items are brought to the trees until nothing
-//! more follows, and all trees are frozen; then the next transaction may run, while the frozen blocks
-//! are written, the devices flushed, and the superblocks written: in that order, always.
+//! Owns [`Transactions::commit`]. The critical section excludes handles. In it the commit applies
+//! delayed references and updates block groups, the free-space tree and root items until none of
+//! that causes further changes. Then it freezes all trees, and the next transaction may run.
+//! Outside the critical section the commit writes the frozen blocks, flushes the devices, and
+//! writes the superblocks, always in this order.
 //!
-//! Invariants: nothing that the last commit's trees refer to is overwritten before this one's
-//! superblocks are on disk; a failure anywhere latches the file system read-only.
+//! **Invariants**
+//! - Nothing that the last commit's trees refer to is overwritten before this commit's superblocks
+//!   are on disk.
+//! - A failure anywhere makes the file system read-only.
 //!
-//! Locks: `commit` throughout, `gate` exclusively in the critical section. Kernel counterparts:
-//! `btrfs_commit_transaction`, `commit_cowonly_roots` (`fs/btrfs/transaction.c`), `write_all_supers`
-//! (`fs/btrfs/disk-io.c`).
+//! **Locks**, in this order: `commit` throughout; `gate`, exclusively, in the critical section.
+//!
+//! Kernel counterparts: `btrfs_commit_transaction`, `commit_cowonly_roots`
+//! (`fs/btrfs/transaction.c`), `write_all_supers` (`fs/btrfs/disk-io.c`).
 
 use super::chunk_items::put_block_group;
+use super::commit_state::CommitState;
 use super::csum_items::remove_sums;
 use super::delayed_refs::{ExtentKind, Head};
 use super::extent_items::ExtentItems;
@@ -22,61 +27,24 @@ use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
 use crate::errors::Result;
 use crate::space::{BlockGroupUpdate, LogicalRange, Pinned, free_space_tree};
-use crate::volume::LogSuperblocks;
 use papilio_format::features::CompatRoFeatures;
 use papilio_format::items::root::{RootItem, root_key};
 use papilio_format::superblock::{RawSuperblock, RootBackup};
 use papilio_format::{DeviceId, Generation, Key, LogicalAddress, PhysicalAddress, TreeId, objectid};
-use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Heads of which the extent tree is told in one pass. They share leaves where they are many; what is to be
-/// changed is in memory besides them.
+/// Heads that are applied to the extent tree in one pass. Many heads share leaves, but the changes
+/// of a pass take memory besides the heads.
 const HEADS_AT_ONCE: usize = 4096;
 
-/// Of what the extent tree was told.
+/// Extents that a pass over the delayed references inserted and removed.
 #[derive(Default)]
-struct Told {
+struct AppliedExtents {
     inserted: Vec<LogicalRange>,
     removed: Vec<LogicalRange>,
-    /// Data whose checksums go.
+    /// Removed data extents (address, bytes), whose checksums must go.
     sums: Vec<(LogicalAddress, u64)>,
-}
-
-/// What commits hand on to one another.
-#[derive(Debug)]
-pub(crate) struct CommitState {
-    /// The superblock as it was written last, with what is to be written next.
-    pub(super) superblock: RawSuperblock,
-    /// The superblock as it is on disk, but for a log.
-    pub(super) written: RawSuperblock,
-    /// The same as the syncs of a log write it.
-    pub(super) log_superblocks: Option<LogSuperblocks>,
-    /// It has to be written although no tree changed.
-    pub(super) superblock_changed: bool,
-    /// Space that is free as soon as the readers who began before are gone.
-    waiting: VecDeque<(ReadPin, Pinned)>,
-    /// The UUID tree is kept up to date, and the superblock says so.
-    uuid_tree_current: bool,
-    /// Through which tree blocks are written.
-    pub(super) buffer: Vec<u8>,
-}
-
-impl CommitState {
-    /// After a commit that wrote `superblock`.
-    pub(super) fn new(superblock: RawSuperblock) -> Self {
-        let uuid_tree_current = superblock.uuid_tree_generation == superblock.generation.0;
-        Self {
-            superblock,
-            written: superblock,
-            log_superblocks: None,
-            superblock_changed: false,
-            waiting: VecDeque::new(),
-            uuid_tree_current,
-            buffer: Vec::new(),
-        }
-    }
 }
 
 /// A transaction that does not change any more.
@@ -91,11 +59,11 @@ struct Frozen {
 }
 
 impl Transactions {
-    /// Makes everything that was changed before the call durable.
+    /// Makes all changes made before the call durable.
     ///
     /// # Errors
-    /// [`Error::ReadOnlyFileSystem`] after an earlier failure; else the failure of this one, which
-    /// latches the file system read-only.
+    /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) after an earlier failure;
+    /// else the failure of this commit, which makes the file system read-only.
     pub(crate) fn commit(&self) -> Result<()> {
         let mut state = self.commit.lock();
         self.check_running()?;
@@ -106,7 +74,7 @@ impl Transactions {
         result
     }
 
-    /// Makes durable what was changed in a transaction, unless a commit did meanwhile.
+    /// Makes the changes of transaction `generation` durable, unless a commit has done so already.
     ///
     /// # Errors
     /// As [`Transactions::commit`].
@@ -119,11 +87,11 @@ impl Transactions {
         self.commit_locked(&mut state).inspect_err(|error| self.abort(error))
     }
 
-    /// Returns when no commit is being written any more: what was changed in a transaction before the running
-    /// one is then durable.
+    /// Waits until no commit is being written. The changes of transactions before the running one
+    /// are then durable.
     ///
     /// # Errors
-    /// [`Error::ReadOnlyFileSystem`] where one failed.
+    /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) if a commit failed.
     pub(crate) fn wait_for_commit(&self) -> Result<()> {
         drop(self.commit.lock());
         self.check_running()
@@ -144,7 +112,7 @@ impl Transactions {
         let trees = std::mem::take(&mut frozen.trees);
         self.write_out(&trees, &mut state.buffer)?;
         for (tree, root) in trees {
-            // Nothing but what it holds by then is kept in memory.
+            // Drops the root, so that only blocks which the tree still has stay in memory.
             drop(root);
             tree.settle(frozen.stamp);
         }
@@ -164,17 +132,17 @@ impl Transactions {
         Ok(())
     }
 
-    /// Frees what no reader can reach any more.
+    /// Frees pinned space that no reader can reach any more.
     fn unpin_waiting(&self, state: &mut CommitState) {
         while let Some((pin, _)) = state.waiting.front()
             && Arc::strong_count(pin) == 1
         {
-            let (_, pinned) = state.waiting.pop_front().expect("seen above");
+            let (_, pinned) = state.waiting.pop_front().expect("the queue has a front");
             if self.options.discard {
                 for range in pinned.ranges() {
-                    // A device that cannot is no reason to fail.
+                    // A device that cannot discard is no reason to fail.
                     if let Err(error) = self.volume.discard(range.start, range.length) {
-                        tracing::debug!("discard: {error}");
+                        tracing::debug!("discarding {} bytes at {}: {error}", range.length, range.start);
                     }
                 }
             }
@@ -182,20 +150,21 @@ impl Transactions {
         }
     }
 
-    /// Brings the trees up to date until nothing more follows.
+    /// Updates the trees until no update causes another.
     fn prepare(&self, state: &mut CommitState) -> Result<()> {
         let handle = Handle::new(self, None, None, self.now());
-        // The superblock's generation is that of the root tree's root, whatever else changed.
+        // The superblock's generation has to equal the root tree's, whatever else changed.
         self.live.root_tree().edit(&handle).own_root()?;
         mark_inconsistent(&handle)?;
-        // First: what is removed below may have been made since the last commit.
+        // First, because a chunk that is removed below may have been made since the last commit.
         self.insert_chunks(&handle, state)?;
         self.remove_empty_groups(&handle)?;
         loop {
-            // In this order: a block group's changes are never seen before its chunk.
+            // The order matters: block groups are read before chunks, so that no group is seen
+            // without its chunk.
             let updates = self.space.dirty_groups();
             let made = self.insert_chunks(&handle, state)?;
-            let sums = std::mem::take(&mut *self.gone.lock());
+            let sums = std::mem::take(&mut *self.dropped_data.lock());
             let more = !updates.is_empty() || made || !sums.is_empty();
             self.remove_sums(&handle, sums)?;
             let ran = self.run_delayed_refs(&handle)?;
@@ -216,7 +185,7 @@ impl Transactions {
         remove_sums(&mut tree.edit(handle), &ranges)
     }
 
-    /// Tells the extent tree what happened to extents; says whether anything did.
+    /// Applies the delayed references to the extent tree. Returns whether there were any.
     fn run_delayed_refs(&self, handle: &Handle<'_>) -> Result<bool> {
         let heads = self.refs.take();
         if heads.is_empty() {
@@ -224,30 +193,30 @@ impl Transactions {
         }
         let live = self.live.get(objectid::EXTENT_TREE)?;
         let mut editor = live.edit(handle);
-        let mut told = Told::default();
+        let mut extents = AppliedExtents::default();
         let mut heads = heads.into_iter();
         while heads.len() > 0 {
             let changes =
-                self.extent_changes(&editor.tree(), heads.by_ref().take(HEADS_AT_ONCE), &mut told)?;
+                self.extent_changes(&editor.tree(), heads.by_ref().take(HEADS_AT_ONCE), &mut extents)?;
             editor.apply(&changes)?;
         }
         drop(editor);
-        for range in told.inserted {
+        for range in extents.inserted {
             self.space.extent_inserted(range);
         }
-        for range in told.removed {
+        for range in extents.removed {
             self.space.extent_removed(range)?;
         }
-        self.remove_sums(handle, told.sums)?;
+        self.remove_sums(handle, extents.sums)?;
         Ok(true)
     }
 
-    /// What is to be changed in the extent tree for these heads, ascending.
+    /// Returns the changes of the extent tree for these heads, in ascending order of keys.
     fn extent_changes(
         &self,
         tree: &Tree,
         heads: impl Iterator<Item = (LogicalAddress, Head)>,
-        told: &mut Told,
+        extents: &mut AppliedExtents,
     ) -> Result<Vec<Change>> {
         let items = ExtentItems::new(tree, &self.volume.geometry());
         let mut changes: Vec<Change> = Vec::new();
@@ -263,12 +232,12 @@ impl Transactions {
                 }
             }
             if head.new {
-                told.inserted.push(range);
+                extents.inserted.push(range);
             }
             if applied.removed {
-                told.removed.push(range);
+                extents.removed.push(range);
                 if head.kind == ExtentKind::Data {
-                    told.sums.push((address, head.length));
+                    extents.sums.push((address, head.length));
                 }
             }
         }
@@ -301,13 +270,13 @@ impl Transactions {
         self.block_group_tree()?.edit(handle).apply(&changes)
     }
 
-    /// Brings the root items of changed trees up to date; says whether any had to be.
+    /// Updates the root items of changed trees. Returns whether any had to change.
     fn update_roots(&self, handle: &Handle<'_>) -> Result<bool> {
         let changed: Vec<TreeId> = self.changed_trees.lock().iter().copied().collect();
         let root_tree = self.live.root_tree();
         let mut any = false;
         for id in changed {
-            // A tree that was made and is gone again has no item.
+            // A tree that was created and dropped again has no root item.
             let Some(tree) = self.live.find(id)? else { continue };
             let root = tree.tree().root_block()?;
             let updated = tree.update_record(|record| {
@@ -334,7 +303,7 @@ impl Transactions {
         Ok(any)
     }
 
-    /// Declares all trees unchangeable, and begins the next transaction.
+    /// Freezes all changed trees and starts the next transaction.
     fn freeze(&self, state: &mut CommitState) -> Result<Frozen> {
         let generation = Generation(self.generation.load(Ordering::Acquire));
         let stamp = self.stamp.fetch_add(1, Ordering::AcqRel);
@@ -381,11 +350,11 @@ impl Transactions {
         })
     }
 
-    /// Writes the roots into the backup after the newest one.
+    /// Writes the roots into the backup slot after the newest one.
     fn back_up_roots(&self, superblock: &mut RawSuperblock) -> Result<()> {
         let newest = (0..superblock.super_roots.len())
             .max_by_key(|&slot| superblock.super_roots[slot].tree_root_generation)
-            .expect("there are four");
+            .expect("a superblock has four backup slots");
         let empty = superblock.super_roots[newest].tree_root.0 == 0;
         let slot = if empty { 0 } else { (newest + 1) % superblock.super_roots.len() };
         let of = |id: TreeId| -> Result<(LogicalAddress, Generation, u8)> {
@@ -393,7 +362,7 @@ impl Transactions {
             let root = tree.tree().root();
             Ok((root.address, root.generation.unwrap_or_default(), root.level))
         };
-        let mut backup = RootBackup::parse(&[0; RootBackup::SIZE]).expect("zeros are a backup");
+        let mut backup = RootBackup::parse(&[0; RootBackup::SIZE]).expect("all zeros parse as a backup");
         backup.tree_root = superblock.root;
         backup.tree_root_generation = superblock.generation;
         backup.tree_root_level = superblock.root_level;
@@ -421,7 +390,8 @@ impl Transactions {
         self.write_blocks(&mut blocks, buffer)?;
         let forest = self.live.forest();
         for block in blocks {
-            // Those that went after the extent tree was told of them are counted still, and go last.
+            // Blocks dropped after the extent tree was updated still count; the caller subtracts
+            // the rest.
             let left = self.frozen_bytes.load(Ordering::Relaxed);
             let written = left.min(self.node_size());
             self.frozen_bytes.store(left - written, Ordering::Relaxed);
@@ -432,7 +402,7 @@ impl Transactions {
     }
 }
 
-/// Whether two root items are alike but for the time, which alone is no change.
+/// Whether two root items are equal apart from their time, which alone is no change.
 fn same_root(old: &[u8], new: &[u8]) -> bool {
     let (Ok(old), Ok(new)) = (RootItem::parse(old), RootItem::parse(new)) else { return false };
     let mut old = old.into_raw();

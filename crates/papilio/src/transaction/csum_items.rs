@@ -1,9 +1,16 @@
-//! Checksum items of the checksum tree, and taking sums out of them.
+//! Items of the checksum tree, and removing checksums from them.
 //!
-//! Owns [`remove_sums`], which a transaction calls when the last reference to a data extent goes, and
-//! [`max_sums`], how long an item may become. Invariants: items never overlap; an item whose sums all
-//! go is removed, one that loses its front moves to a new key, one that loses its middle becomes two.
-//! Everything is looked up before the first change. Locks: none; the caller's editor holds the tree's.
+//! Owns [`remove_sums`], which a transaction calls when the last reference to a data extent is
+//! gone, and [`max_sums`], the limit of an item's length.
+//!
+//! **Invariants**
+//! - Items never overlap.
+//! - An item that loses all checksums is removed; one that loses its front moves to a new key; one
+//!   that loses its middle becomes two.
+//! - Everything is looked up before the first change.
+//!
+//! Locks: none; the caller's editor holds the tree's.
+//!
 //! Kernel counterpart: `btrfs_del_csums`, `truncate_one_csum` (`fs/btrfs/file-item.c`).
 
 use crate::btree::{Change, Cursor, Tree, TreeEditor};
@@ -13,20 +20,21 @@ use papilio_format::node::{ItemHeader, NodeHeader};
 use papilio_format::{Geometry, LogicalAddress};
 use std::ops::Range;
 
-/// Most sums of one item whatever the node size (`MAX_CSUM_ITEMS`: as many as a page has bytes).
+/// Most checksums in one item, whatever the node size: as many as a page has bytes
+/// (`MAX_CSUM_ITEMS`).
 const MAX_SUMS: usize = 4096;
 
-/// Most sums that an item holds: what fits a leaf beside another item's header, less one, as the
-/// kernel counts (`MAX_CSUM_ITEMS`, `fs/btrfs/file-item.c`).
+/// The most checksums that an item may hold: as many as fit a leaf beside another item's header,
+/// less one. The kernel counts the same way (`MAX_CSUM_ITEMS`, `fs/btrfs/file-item.c`).
 pub(crate) fn max_sums(geometry: &Geometry) -> usize {
-    let room = geometry.node_size as usize - NodeHeader::SIZE - 2 * ItemHeader::SIZE;
-    (room / geometry.checksum_type.size() - 1).min(MAX_SUMS)
+    let leaf_bytes = geometry.node_size as usize - NodeHeader::SIZE - 2 * ItemHeader::SIZE;
+    (leaf_bytes / geometry.checksum_type.size() - 1).min(MAX_SUMS)
 }
 
-/// The checksum item at a cursor, `None` behind the last.
+/// Parses the checksum item at a cursor; `None` if the cursor is past the last one.
 ///
 /// # Errors
-/// [`Error::Item`] for one that cannot be read.
+/// [`Error::Item`] for an item that cannot be parsed.
 pub(crate) fn csum_item<'c>(
     tree: &Tree,
     cursor: &'c Cursor<'_>,
@@ -40,31 +48,31 @@ pub(crate) fn csum_item<'c>(
     item.map(Some).map_err(|reason| Error::Item { tree: tree.id(), key, reason })
 }
 
-/// Removes the sums of ranges (start, bytes) in one pass over the tree; sectors that have none are passed over. The
-/// ranges ascend and do not overlap.
+/// Removes the checksums of ranges (start, bytes) in one pass over the tree, and skips sectors
+/// without one. The ranges ascend and do not overlap.
 ///
 /// # Errors
-/// A tree block or item that cannot be read, before anything was changed; or what changing the tree
-/// meets.
+/// A tree block or item that cannot be read, in which case nothing has changed; errors of changing
+/// the tree.
 pub(crate) fn remove_sums(editor: &mut TreeEditor<'_>, ranges: &[(LogicalAddress, u64)]) -> Result<()> {
     let ranges: Vec<Range<u64>> = ranges
         .iter()
         .map(|&(start, length)| start.0..start.0.saturating_add(length))
         .filter(|range| !range.is_empty())
         .collect();
-    assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "ranges ascend and do not overlap");
+    assert!(ranges.is_sorted_by(|a, b| a.end <= b.start), "ranges overlap or do not ascend");
     let tree = editor.tree();
     let changes = plan_removal(&tree, editor.geometry(), &ranges)?;
     drop(tree);
     if changes.is_empty() { Ok(()) } else { editor.apply(&changes) }
 }
 
-/// The changes that take the sums of `ranges` out, in the order of their keys.
+/// Returns the changes that remove the checksums of `ranges`, in ascending order of keys.
 fn plan_removal(tree: &Tree, geometry: &Geometry, ranges: &[Range<u64>]) -> Result<Vec<Change>> {
     let mut changes = Vec::new();
     let mut cursor = Cursor::new(tree);
     let mut rest = ranges;
-    // Where to go on inside the first of the rest.
+    // Where to continue inside the first remaining range.
     let mut position = 0;
     while let Some(range) = rest.first() {
         let from = range.start.max(position);
@@ -84,7 +92,7 @@ fn plan_removal(tree: &Tree, geometry: &Geometry, ranges: &[Range<u64>]) -> Resu
     Ok(changes)
 }
 
-/// Goes to the item that covers `address`, or else to the first behind it.
+/// Moves the cursor to the item that covers `address`, or else to the first item after it.
 fn seek_covering(
     tree: &Tree,
     cursor: &mut Cursor<'_>,
@@ -107,7 +115,7 @@ fn seek_covering(
     Ok(())
 }
 
-/// What becomes of an item that loses its part in `ranges`.
+/// Adds the changes that remove `ranges` from one item.
 fn cut_item(item: &CsumItem<'_>, ranges: &[Range<u64>], geometry: &Geometry, changes: &mut Vec<Change>) {
     let (start, end) = (item.start().0, item.end().0);
     let (sector, size) = (u64::from(geometry.sector_size), geometry.checksum_type.size());

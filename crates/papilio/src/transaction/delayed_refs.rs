@@ -1,11 +1,15 @@
-//! Delayed references: what changes did to extents, merged in memory until the extent tree is told.
+//! Delayed references: reference changes of extents, merged in memory until a commit applies them.
 //!
-//! Owns [`DelayedRefs`], [`Head`] and [`Reference`]. Invariants: one head for an extent; a head keeps the
-//! sum of what happened to each reference, so that an addition and a removal leave no trace; an extent
-//! that was new and lost all references goes without having been in the extent tree.
+//! Owns [`DelayedRefs`], [`Head`] and [`Reference`].
 //!
-//! Lock: one, for one operation on the map at a time; a leaf. Kernel counterpart:
-//! `fs/btrfs/delayed-ref.c`.
+//! **Invariants**
+//! - There is one head for an extent.
+//! - A head keeps the net change of each reference, so that an addition and a removal cancel out.
+//! - A new extent that loses all references vanishes without ever entering the extent tree.
+//!
+//! **Locks**: one, a leaf, held for one operation on the map at a time.
+//!
+//! Kernel counterpart: `fs/btrfs/delayed-ref.c`.
 
 use papilio_format::items::back_ref::BackRef;
 use papilio_format::{FileOffset, Generation, InodeNumber, Key, LogicalAddress, TreeId};
@@ -13,28 +17,28 @@ use papilio_locks::Mutex;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Who refers to an extent.
+/// A reference to an extent: the tree, block or inode that refers to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Reference {
-    /// A tree, to a block of it.
+    /// A tree, which owns a tree block.
     Tree(TreeId),
-    /// A parent block, to a tree block.
+    /// The address of a parent block, which refers to a tree block.
     SharedBlock(LogicalAddress),
-    /// Extent items of an inode.
+    /// Extent items of one inode, which refer to data.
     Data {
         /// The subvolume.
         root: TreeId,
         /// The inode.
         inode: InodeNumber,
-        /// File offset that the extent's first byte would have.
+        /// The file offset that the extent's first byte would have.
         offset: FileOffset,
     },
-    /// Extent items in a leaf.
+    /// The address of a leaf whose extent items refer to data.
     SharedData(LogicalAddress),
 }
 
 impl Reference {
-    /// What an item of the extent tree refers by; `None` for a record of ownership only.
+    /// Converts a back reference of the extent tree; `None` for one that only records ownership.
     pub(super) fn of(reference: &BackRef) -> Option<Self> {
         Some(match *reference {
             BackRef::Owner { .. } => return None,
@@ -45,7 +49,7 @@ impl Reference {
         })
     }
 
-    /// `count` such references, as the extent tree has them.
+    /// Converts `count` such references to a back reference of the extent tree.
     pub(super) fn counted(&self, count: u32) -> BackRef {
         match *self {
             Self::Tree(root) => BackRef::TreeBlock { root },
@@ -56,47 +60,47 @@ impl Reference {
     }
 }
 
-/// What kind of extent.
+/// The kind of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExtentKind {
-    /// A tree block of that level.
+    /// A tree block.
     TreeBlock {
-        /// 0 for a leaf.
+        /// The block's level; 0 for a leaf.
         level: u8,
     },
     /// File data.
     Data,
 }
 
-/// What happened to one extent.
+/// The net change of one extent.
 #[derive(Clone, Debug)]
 pub(crate) struct Head {
-    /// Bytes.
+    /// The extent's length in bytes.
     pub(crate) length: u64,
-    /// What it holds.
+    /// The extent's kind.
     pub(crate) kind: ExtentKind,
-    /// The extent tree has no item for it yet.
+    /// Whether the extent tree has no item for it yet.
     pub(crate) new: bool,
-    /// The transaction that made it, where new.
+    /// The transaction that allocated it, if it is new.
     pub(crate) generation: Generation,
-    /// A tree block's first key, for the items of old file systems.
+    /// A tree block's first key, which file systems without `SKINNY_METADATA` store.
     pub(crate) first_key: Key,
-    /// The block's references are to be counted by the block from now on.
+    /// Whether the block's references to its children are counted by the block from now on.
     pub(crate) full_backref: bool,
-    /// The sums.
+    /// The net change of each reference.
     pub(crate) changes: ReferenceChanges,
 }
 
-/// Sums of what happened to the references of an extent, none of them 0.
+/// Net changes of the references of an extent, none of them 0.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ReferenceChanges {
-    /// The least one. Mostly it is the only one, and heads are many.
+    /// The least reference. Most heads have only one, and heads are many.
     first: Option<(Reference, i64)>,
     more: BTreeMap<Reference, i64>,
 }
 
 impl ReferenceChanges {
-    /// Adds `change` to the sum of a reference.
+    /// Adds `change` to the net change of a reference.
     pub(crate) fn add(&mut self, reference: Reference, change: i64) {
         match &mut self.first {
             Some((first, sum)) if *first == reference => {
@@ -121,12 +125,12 @@ impl ReferenceChanges {
         }
     }
 
-    /// Whether nothing is left of it.
+    /// Whether all changes have cancelled out.
     pub(crate) fn is_empty(&self) -> bool {
         self.first.is_none()
     }
 
-    /// The references and their sums, ascending.
+    /// The references and their net changes, ascending.
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&Reference, &i64)> {
         self.first.iter().map(|(reference, sum)| (reference, sum)).chain(&self.more)
     }
@@ -146,44 +150,45 @@ impl Head {
         }
     }
 
-    /// The sum of all changes.
+    /// The net change of the reference count.
     pub(crate) fn total(&self) -> i64 {
         self.changes.iter().map(|(_, change)| change).sum()
     }
 }
 
-/// What became of an extent by a change.
+/// The state of an extent after a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[must_use = "space of an extent that is gone must be given back"]
+#[must_use = "the space of an extent that is gone must be released"]
 pub(crate) enum Outcome {
-    /// It waits for the extent tree.
+    /// The change waits for the next commit.
     Queued,
-    /// It was new and has no reference left: it is gone, and its space with it.
+    /// The extent was new and lost its last reference. The caller releases its space.
     Gone,
 }
 
-/// Bytes of memory that a head takes, with its share of a map that is filled in ascending order, which leaves it half empty.
+/// Bytes of memory for one head. A map filled in ascending order leaves its nodes half empty, hence
+/// the factor of 2.
 const HEAD_BYTES: u64 = (size_of::<Head>() + size_of::<LogicalAddress>()) as u64 * 2;
 
 /// The heads of the running transaction, by logical address.
 #[derive(Debug, Default)]
 pub(crate) struct DelayedRefs {
     heads: Mutex<BTreeMap<LogicalAddress, Head>>,
-    /// How many there are, to be asked without the lock.
+    /// The number of heads, readable without the lock.
     count: AtomicUsize,
 }
 
 impl DelayedRefs {
-    /// A new extent with its first references.
+    /// Adds a new extent with its first references.
     pub(crate) fn insert_new(&self, address: LogicalAddress, head: Head) {
         debug_assert!(head.new && head.total() > 0);
         let mut heads = self.heads.lock();
         let before = heads.insert(address, head);
-        assert!(before.is_none(), "extent {address} is given out once");
+        assert!(before.is_none(), "extent {address} was allocated twice");
         self.count.store(heads.len(), Ordering::Relaxed);
     }
 
-    /// `change` further references of one kind to an extent (negative: fewer).
+    /// Adds `change` references of one kind to an extent; a negative number removes some.
     pub(crate) fn change(
         &self,
         address: LogicalAddress,
@@ -203,7 +208,7 @@ impl DelayedRefs {
         if gone { Outcome::Gone } else { Outcome::Queued }
     }
 
-    /// The block's references count by the block from now on.
+    /// Marks a block `FULL_BACKREF`: its references to children count by the block from now on.
     pub(crate) fn set_full_backref(&self, address: LogicalAddress, length: u64, level: u8) {
         let mut heads = self.heads.lock();
         let head = heads.entry(address).or_insert_with(|| Head::new(length, ExtentKind::TreeBlock { level }));
@@ -211,13 +216,13 @@ impl DelayedRefs {
         self.count.store(heads.len(), Ordering::Relaxed);
     }
 
-    /// What waits for an extent: the sum of changes, whether its references are to count by the block,
-    /// and whether it is new.
+    /// The pending changes of an extent: its net change, whether its references are to count by the
+    /// block, and whether it is new.
     pub(crate) fn pending(&self, address: LogicalAddress) -> Option<(i64, bool, bool)> {
         self.heads.lock().get(&address).map(|head| (head.total(), head.full_backref, head.new))
     }
 
-    /// What waits for an extent from references of one kind.
+    /// A copy of an extent's head, if it has pending changes.
     pub(crate) fn pending_head(&self, address: LogicalAddress) -> Option<Head> {
         self.heads.lock().get(&address).cloned()
     }
@@ -229,17 +234,17 @@ impl DelayedRefs {
         std::mem::take(&mut heads)
     }
 
-    /// Heads that wait.
+    /// The number of heads.
     pub(crate) fn len(&self) -> usize {
         self.count.load(Ordering::Relaxed)
     }
 
-    /// Bytes of memory that they take.
+    /// Bytes of memory that the heads take.
     pub(crate) fn bytes(&self) -> u64 {
         self.len() as u64 * HEAD_BYTES
     }
 
-    /// Whether none waits.
+    /// Whether there are no heads.
     pub(crate) fn is_empty(&self) -> bool {
         self.heads.lock().is_empty()
     }
@@ -257,7 +262,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_added_and_removed_leaves_no_trace() {
+    fn adding_and_removing_a_reference_leaves_no_trace() {
         let refs = DelayedRefs::default();
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1), Outcome::Queued);
         assert_eq!(refs.pending(AT), Some((-1, false, false)));
@@ -266,7 +271,7 @@ mod tests {
     }
 
     #[test]
-    fn a_new_extent_without_references_is_gone() {
+    fn new_extent_without_references_is_gone() {
         let refs = DelayedRefs::default();
         let mut head = Head::new(4096, BLOCK);
         head.new = true;
@@ -279,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn sums_are_those_of_each_reference_in_order() {
+    fn net_changes_match_a_map_of_counts() {
         let mut changes = ReferenceChanges::default();
         let mut sums = BTreeMap::new();
         let mut random = fastrand::Rng::with_seed(7);
@@ -288,13 +293,13 @@ mod tests {
             changes.add(tree(id), change);
             *sums.entry(tree(id)).or_insert(0) += change;
             sums.retain(|_, sum| *sum != 0);
-            assert!(changes.iter().eq(&sums), "{changes:?} instead of {sums:?}");
+            assert!(changes.iter().eq(&sums), "got {changes:?}, expected {sums:?}");
             assert_eq!(changes.is_empty(), sums.is_empty());
         }
     }
 
     #[test]
-    fn counting_by_the_block_is_kept_without_changes() {
+    fn full_backref_stays_pending_without_net_changes() {
         let refs = DelayedRefs::default();
         refs.set_full_backref(AT, 4096, 1);
         assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), 1), Outcome::Queued);

@@ -1,13 +1,19 @@
-//! Delayed references become items of the extent tree.
+//! Turning delayed references into items of the extent tree.
 //!
-//! Owns [`ExtentItems`]: from a head and what the extent tree says of its extent to the changes of items
-//! that make the tree agree, and [`extent_info`], which asks. Invariants: nothing is changed here; the
-//! changes of one head have keys of its extent only, so that those of many heads can be made in one
-//! pass; a reference that is dropped and not there is corruption, not a count below zero.
+//! Owns [`ExtentItems`], which compares a head with the extent tree and returns the item changes
+//! that make the tree agree, and [`extent_info`], which looks an extent up.
 //!
-//! Takes no lock. Kernel counterparts: `run_one_delayed_ref`, `__btrfs_free_extent`,
-//! `alloc_reserved_extent`, `lookup_inline_extent_backref`, `insert_extent_data_ref`,
-//! `btrfs_lookup_extent_info` (`fs/btrfs/extent-tree.c`).
+//! **Invariants**
+//! - Nothing changes here.
+//! - The changes of one head have keys of its extent only, so that the changes of many heads can be
+//!   applied in one pass.
+//! - Dropping a reference that does not exist is corruption, not a count below zero.
+//!
+//! Locks: none.
+//!
+//! Kernel counterparts: `run_one_delayed_ref`, `__btrfs_free_extent`, `alloc_reserved_extent`,
+//! `lookup_inline_extent_backref`, `insert_extent_data_ref`, `btrfs_lookup_extent_info`
+//! (`fs/btrfs/extent-tree.c`).
 
 use super::delayed_refs::{ExtentKind, Head, Reference};
 use crate::btree::{Change, Tree};
@@ -18,29 +24,30 @@ use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem, TreeB
 use papilio_format::node::{ItemHeader, NodeHeader};
 use papilio_format::{Corrupt, Geometry, ItemType, Key, LogicalAddress};
 
-/// What the extent tree says of an extent.
+/// An extent's item in the extent tree.
 #[derive(Clone, Debug)]
 pub(crate) struct ExtentInfo {
     /// The item's key.
     pub(crate) key: Key,
-    /// Count, generation, flags.
+    /// Reference count, generation and flags.
     pub(crate) header: ExtentHeader,
     tree_block: Option<TreeBlockInfo>,
     inline: Vec<BackRef>,
 }
 
 impl ExtentInfo {
-    /// How many references of one kind stand in the item itself; the others have items of their own.
+    /// The number of references of one kind that are inline in the item; others have items of their
+    /// own.
     pub(super) fn inline_count(&self, reference: &Reference) -> u64 {
         let of_kind = self.inline.iter().filter(|inline| Reference::of(inline).as_ref() == Some(reference));
         of_kind.map(|inline| u64::from(inline.count())).sum()
     }
 }
 
-/// The item of the extent at `address`.
+/// Looks up the item of the extent at `address`.
 ///
 /// # Errors
-/// A block that cannot be read, or an item that cannot be.
+/// A block or an item that cannot be read.
 pub(crate) fn extent_info(
     tree: &Tree,
     address: LogicalAddress,
@@ -70,16 +77,16 @@ pub(crate) fn extent_info(
     Ok(None)
 }
 
-/// What a head comes to.
+/// The item changes of one head.
 #[derive(Debug, Default)]
 pub(crate) struct Applied {
-    /// The item changes, of any order.
+    /// The changes, in no particular order.
     pub(crate) changes: Vec<Change>,
-    /// The extent is gone.
+    /// Whether the extent lost its last reference.
     pub(crate) removed: bool,
 }
 
-/// Turns heads into item changes, given the extent tree as it is.
+/// Turns heads into item changes, given the current extent tree.
 pub(crate) struct ExtentItems<'a> {
     tree: &'a Tree,
     skinny: bool,
@@ -88,17 +95,17 @@ pub(crate) struct ExtentItems<'a> {
 }
 
 impl<'a> ExtentItems<'a> {
-    /// For the extent tree as it is.
+    /// Reads from `tree`, the extent tree as it is now.
     pub(crate) fn new(tree: &'a Tree, geometry: &Geometry) -> Self {
-        let room = geometry.node_size as usize - NodeHeader::SIZE;
+        let leaf_bytes = geometry.node_size as usize - NodeHeader::SIZE;
         Self {
             tree,
             skinny: geometry.incompat.contains(IncompatFeatures::SKINNY_METADATA),
-            inline_limit: (room >> 4) - ItemHeader::SIZE,
+            inline_limit: (leaf_bytes >> 4) - ItemHeader::SIZE,
         }
     }
 
-    /// What `head` comes to.
+    /// Returns the item changes of `head`.
     ///
     /// # Errors
     /// A block that cannot be read; [`Error::MissingItem`] or [`Error::Item`] where the extent tree
@@ -152,10 +159,10 @@ impl<'a> ExtentItems<'a> {
         };
         let total = head.total();
         let Some(refs) = info.header.refs.checked_add_signed(total) else {
-            return Err(wrong("refs", info.header.refs, "fewer than the references that are dropped"));
+            return Err(wrong("refs", info.header.refs, "fewer references than are being dropped"));
         };
         info.header.refs = refs;
-        // Removals first: they make room inline.
+        // Removals come first: they free inline space.
         let (more, fewer): (Vec<_>, Vec<_>) = head.changes.iter().partition(|(_, change)| **change > 0);
         for (reference, change) in fewer.into_iter().chain(more) {
             self.change_reference(&mut info, reference, *change, &mut applied.changes)?;
@@ -163,7 +170,12 @@ impl<'a> ExtentItems<'a> {
         if refs == 0 {
             let left = info.inline.iter().any(|reference| reference.count() > 0);
             if left {
-                let reason = Corrupt::field("extent item", "refs", 0, "references are left and not counted");
+                let reason = Corrupt::field(
+                    "extent item",
+                    "refs",
+                    0,
+                    "references are left that the count does not include",
+                );
                 return Err(Error::Item { tree: self.tree.id(), key: info.key, reason });
             }
             applied.removed = true;
@@ -189,7 +201,7 @@ impl<'a> ExtentItems<'a> {
                     "back reference",
                     "count",
                     old.into(),
-                    "fewer than are dropped, or too many",
+                    "fewer than are being dropped, or too many",
                 );
                 Error::Item { tree: self.tree.id(), key, reason }
             })
@@ -235,18 +247,22 @@ impl<'a> ExtentItems<'a> {
         Ok(())
     }
 
-    /// A tree refers to a block once, and so does a parent.
+    /// Checks that a tree, or a parent block, refers to a tree block once only.
     fn check_single(&self, reference: &Reference, count: u32, key: Key) -> Result<()> {
         if count > 1 && matches!(reference, Reference::Tree(_) | Reference::SharedBlock(_)) {
-            let reason =
-                Corrupt::field("back reference", "count", count.into(), "a second of the same parent");
+            let reason = Corrupt::field(
+                "back reference",
+                "count",
+                count.into(),
+                "a second reference of the same parent",
+            );
             return Err(Error::Item { tree: self.tree.id(), key, reason });
         }
         Ok(())
     }
 
-    /// The key of a reference's own item, and its count where there is one. References whose hashes
-    /// collide lie at the next free offsets.
+    /// Returns the key of a reference's own item, and its count if there is one. References whose
+    /// hashes collide take the next free offsets.
     fn keyed(
         &self,
         address: LogicalAddress,
@@ -272,7 +288,12 @@ impl<'a> ExtentItems<'a> {
                 }
             }
             if key.item_type != ItemType::EXTENT_DATA_REF {
-                let reason = Corrupt::field("back reference", "key", key.offset, "of another reference");
+                let reason = Corrupt::field(
+                    "back reference",
+                    "key",
+                    key.offset,
+                    "the item belongs to another reference",
+                );
                 return Err(Error::Item { tree: self.tree.id(), key, reason });
             }
             key.offset = key.offset.wrapping_add(1);

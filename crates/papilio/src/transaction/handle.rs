@@ -1,13 +1,17 @@
-//! A handle: what a change holds while it happens.
+//! A handle: a change's membership in the running transaction.
 //!
-//! Owns [`Handle`], which joins the running transaction, gives blocks and data extents, and queues
-//! delayed references. While a handle lives, the transaction is not committed; handles are never nested
-//! (a commit that waits would wait for ever).
+//! Owns [`Handle`], which allocates tree blocks and data extents and queues delayed references.
 //!
-//! Locks: the transaction's gate, shared, from join to drop; inside it those of trees, then chunks and in them space,
-//! and delayed references, a leaf. Kernel counterpart: `struct btrfs_trans_handle`
-//! (`fs/btrfs/transaction.c`), `btrfs_alloc_tree_block`, `btrfs_free_tree_block`
-//! (`fs/btrfs/extent-tree.c`), `update_ref_for_cow` (`fs/btrfs/ctree.c`).
+//! **Invariants**
+//! - A transaction does not commit while one of its handles lives.
+//! - Handles never nest: a commit that waits between the two would deadlock.
+//!
+//! **Locks**, in this order: the transaction's gate, shared, from join to drop; those of trees;
+//! chunks; then space and delayed references, which are leaves.
+//!
+//! Kernel counterpart: `struct btrfs_trans_handle` (`fs/btrfs/transaction.c`),
+//! `btrfs_alloc_tree_block`, `btrfs_free_tree_block` (`fs/btrfs/extent-tree.c`),
+//! `update_ref_for_cow` (`fs/btrfs/ctree.c`).
 
 use super::delayed_refs::{ExtentKind, Head, Outcome, Reference};
 use super::extent_items::extent_info;
@@ -30,7 +34,7 @@ use std::sync::atomic::Ordering;
 /// A data extent that was just allocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DataExtent {
-    /// Where it starts.
+    /// The logical address of its first byte.
     pub(crate) address: LogicalAddress,
     /// Bytes, a multiple of the sector size.
     pub(crate) length: u64,
@@ -39,22 +43,22 @@ pub(crate) struct DataExtent {
 /// One file extent item's reference to a data extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) struct DataReference {
-    /// Where the extent starts.
+    /// The logical address of the extent's first byte.
     pub(crate) address: LogicalAddress,
-    /// Its bytes on disk.
+    /// The extent's length on disk, in bytes.
     pub(crate) length: u64,
     /// The subvolume.
     pub(crate) tree: TreeId,
     /// The inode.
     pub(crate) inode: InodeNumber,
-    /// The key's offset less the item's offset into the extent, wrapping.
+    /// The file offset of the item's key less the item's offset into the extent, wrapping.
     pub(crate) offset: FileOffset,
 }
 
-/// What a change holds.
+/// A change's membership in the running transaction. The transaction stays open until it drops.
 pub(crate) struct Handle<'a> {
     transactions: &'a Transactions,
-    /// Absent in a commit, which holds the gate exclusively.
+    /// `None` in a commit, which holds the gate exclusively.
     _gate: Option<RwLockReadGuard<'a, ()>>,
     generation: Generation,
     reservation: RefCell<Option<Reservation>>,
@@ -64,7 +68,7 @@ pub(crate) struct Handle<'a> {
 }
 
 impl<'a> Handle<'a> {
-    /// A handle on the running transaction, which `gate` keeps running.
+    /// A handle on the running transaction, which `gate` keeps open.
     pub(super) fn new(
         transactions: &'a Transactions,
         gate: Option<RwLockReadGuard<'a, ()>>,
@@ -82,37 +86,38 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// The transaction's number.
+    /// The number of the transaction.
     pub(crate) fn generation(&self) -> Generation {
         self.generation
     }
 
-    /// The time of the change.
+    /// The time that the change carries.
     pub(crate) fn now(&self) -> Timespec {
         self.now
     }
 
-    /// Whether something of a tree was changed, so that a failure from here on leaves it half done.
+    /// Whether the change has touched a tree, so that a failure from here on leaves it half done.
     pub(super) fn is_changed(&self) -> bool {
         self.changed.get()
     }
 
-    /// What was changed so far is whole: a failure from here on leaves nothing half done.
+    /// Declares the changes so far complete: a failure from here on leaves nothing half done.
     pub(crate) fn settle(&self) {
         self.changed.set(false);
     }
 
-    /// The transactions that it belongs to.
+    /// The transactions that the handle belongs to.
     pub(crate) fn transactions(&self) -> &'a Transactions {
         self.transactions
     }
 
-    /// The tree `id`, to be changed. A subvolume that was deleted is none: whoever got it before the
-    /// deletion ends with that transaction, and only in a later one is it taken apart.
+    /// Returns the tree `id` for changing. Fails for a deleted subvolume. A change that got the
+    /// tree before the deletion ends within that transaction, and only a later transaction drops
+    /// the tree.
     ///
     /// # Errors
-    /// [`Error::MissingItem`] where there is none, [`PathError::NoSubvolume`], or a block that cannot be
-    /// read.
+    /// [`Error::MissingItem`] if there is no such tree; [`PathError::NoSubvolume`] if it was
+    /// deleted; a block that cannot be read.
     pub(crate) fn live_tree(&self, id: TreeId) -> Result<Arc<LiveTree>> {
         let tree = self.transactions.live.get(id)?;
         if objectid::is_subvolume(id) && tree.record().is_some_and(|record| record.item.refs == 0) {
@@ -121,14 +126,14 @@ impl<'a> Handle<'a> {
         Ok(tree)
     }
 
-    /// Holds off all who copy, share or drop tree blocks that several trees may share: between asking how
-    /// many references a block has and acting on the answer, the answer must not change. To be taken
-    /// inside a tree's writer lock, and outside the extent tree's root.
+    /// Keeps all other threads from copying, sharing or dropping tree blocks that trees may share.
+    /// A block's reference count must not change between its look-up and the action that follows.
+    /// Taken inside a tree's writer lock, and outside the extent tree's root.
     pub(crate) fn lock_sharing(&self) -> MutexGuard<'_, ()> {
         self.transactions.sharing.lock()
     }
 
-    /// Takes room for a tree block that the extent tree is not to know of.
+    /// Allocates a tree block that gets no item in the extent tree.
     ///
     /// # Errors
     /// [`Error::NoSpace`].
@@ -141,22 +146,23 @@ impl<'a> Handle<'a> {
         Ok(range)
     }
 
-    /// Allocates a contiguous data extent of `min` to `want` bytes, both multiples of the sector size.
+    /// Allocates a contiguous data extent of `min` to `want` bytes, both multiples of the sector
+    /// size.
     ///
     /// # Errors
-    /// [`Error::NoSpace`]; a commit may help.
+    /// [`Error::NoSpace`]; a commit may free some.
     pub(crate) fn allocate_data(&self, min: u64, want: u64) -> Result<DataExtent> {
         let range = self.transactions.allocate_data(min, want)?;
         Ok(DataExtent { address: range.start, length: range.length })
     }
 
-    /// Gives back an extent, or the end of one, that was allocated and never referenced.
+    /// Releases an allocated extent, or the end of one, that was never referenced.
     pub(crate) fn release_data(&self, extent: DataExtent) {
         self.transactions.space.release(LogicalRange { start: extent.address, length: extent.length });
     }
 
-    /// Queues one more reference to a data extent; `new` where the extent was just allocated and this is
-    /// its first.
+    /// Queues one more reference to a data extent. `new` says that the extent was just allocated
+    /// and that this is its first reference.
     ///
     /// # Errors
     /// None so far.
@@ -175,10 +181,10 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// Queues one reference less to a data extent.
+    /// Queues the removal of one reference to a data extent.
     ///
     /// # Errors
-    /// None so far: what is wrong shows when the extent tree is told.
+    /// None so far: a wrong reference shows when a commit updates the extent tree.
     pub(crate) fn drop_data_ref(&self, reference: &DataReference) -> Result<()> {
         self.changed.set(true);
         self.change_ref(reference.address, reference.length, ExtentKind::Data, reference.key(), -1);
@@ -195,22 +201,24 @@ impl<'a> Handle<'a> {
     ) {
         match self.transactions.refs.change(address, length, kind, reference, change) {
             Outcome::Queued => {}
-            // Data may still be read by somebody who began before; tree blocks live in memory.
+            // An earlier reader may still read data. Tree blocks of this transaction are in memory
+            // only.
             Outcome::Gone if kind == ExtentKind::Data => {
                 self.transactions.space.pin_reserved(LogicalRange { start: address, length });
-                self.transactions.forget_sums(address, length);
+                self.transactions.note_dropped_data(address, length);
             }
             Outcome::Gone => {
-                self.transactions.block_gone();
+                self.transactions.block_dropped();
                 self.transactions.space.release(LogicalRange { start: address, length });
             }
         }
     }
 
-    /// References of a tree block, and whether what it points to is counted by the block.
+    /// Returns the number of references to a tree block, and whether references to its children are
+    /// counted by the block instead of by its owner (`FULL_BACKREF`).
     ///
     /// # Errors
-    /// A block that cannot be read, or an extent tree that has none for it.
+    /// A block that cannot be read; [`Error::MissingItem`] if the extent tree has no item for it.
     pub(crate) fn block_refs(&self, address: LogicalAddress, level: u8) -> Result<(u64, bool)> {
         let length = self.transactions.node_size();
         let kind = ExtentKind::TreeBlock { level };
@@ -235,8 +243,8 @@ impl<'a> Handle<'a> {
         }
     }
 
-    /// Adds (`change` 1) or drops (-1) the references that a block makes to what it points to: those of
-    /// tree `root`, or, with `parent`, those of the block itself.
+    /// Adds (`change` 1) or drops (-1) the references that a block makes to its children or data
+    /// extents. They are counted for tree `root` or, with `parent`, for the block at that address.
     pub(crate) fn change_child_refs(
         &self,
         block: &TreeBlock,
@@ -280,7 +288,8 @@ impl<'a> Handle<'a> {
         Ok(())
     }
 
-    /// The references of a block count by the block from now on.
+    /// Marks a block `FULL_BACKREF`: its references to other extents are counted by its address
+    /// from now on.
     pub(crate) fn set_full_backref(&self, block: &TreeBlock) {
         self.changed.set(true);
         self.transactions.refs.set_full_backref(
@@ -290,7 +299,7 @@ impl<'a> Handle<'a> {
         );
     }
 
-    /// Drops one reference to a tree block: tree `root`'s, or a parent's.
+    /// Drops one reference to a tree block: that of tree `root`, or that of a parent block.
     pub(crate) fn drop_block_ref(
         &self,
         address: LogicalAddress,
@@ -335,7 +344,7 @@ impl NodeAllocator for Handle<'_> {
         head.first_key = *first_key;
         head.changes.add(Reference::Tree(tree.id()), 1);
         self.transactions.refs.insert_new(range.start, head);
-        self.transactions.tree_changed(tree);
+        self.transactions.block_added(tree);
         tree.update_record(|record| record.item.bytes_used += node_size);
         Ok(range.start)
     }
@@ -361,7 +370,8 @@ impl NodeAllocator for Handle<'_> {
         let _sharing = self.lock_sharing();
         let (refs, full) = self.block_refs(old.address(), old.level())?;
         match (refs > 1, full) {
-            // It is this tree's: others that share it, and what it points to, go by the block now.
+            // This tree owns the block. From now on the block's address counts for the trees that
+            // still share it.
             (true, false) if old.owner() == tree.id() => {
                 self.change_child_refs(old, tree.id(), Some(old.address()), 1)?;
                 self.set_full_backref(old);

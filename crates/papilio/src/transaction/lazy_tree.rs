@@ -1,14 +1,16 @@
-//! A tree that is taken when something of it is first asked for.
+//! A tree that is taken at its first use.
 //!
-//! Owns [`LazyTree`]. To take a tree of an open file system is to count references that all threads share; who
-//! mostly finds what it wants elsewhere in memory takes it only where it does not. What is taken is pinned, as
-//! of the time it is taken. Takes the tree's lock and the pin's, once.
+//! Owns [`LazyTree`]. Taking a tree of an open file system increments reference counts that all
+//! threads share. A caller that usually finds its answer in memory uses this type and takes the
+//! tree only if it has to. The tree is then pinned.
+//!
+//! Locks: the tree's and the pin's, once, at the first use.
 
-use super::Transactions;
+use super::transaction::Transactions;
 use crate::btree::{LiveTree, Tree};
 use std::cell::OnceCell;
 
-/// A tree, or where it can be had.
+/// A live tree, and its state once that was taken.
 #[derive(Debug)]
 pub(crate) struct LazyTree<'a> {
     transactions: &'a Transactions,
@@ -17,21 +19,22 @@ pub(crate) struct LazyTree<'a> {
 }
 
 impl<'a> LazyTree<'a> {
-    /// `live` as it will be when it is asked for.
+    /// A handle to `live` that takes nothing yet.
     pub(crate) fn new(transactions: &'a Transactions, live: &'a LiveTree) -> Self {
         Self { transactions, live, taken: OnceCell::new() }
     }
 
-    /// The tree as it was when it was first asked for.
+    /// Returns the tree as it was at the first call.
     pub(crate) fn get(&self) -> &Tree {
         self.taken.get_or_init(|| {
-            // The pin first: a tree that is older than its pin could reach what is free again.
+            // The pin comes first: a tree older than its pin could reach space that is already
+            // free.
             let pin = self.transactions.pin();
             self.live.tree().pinned(pin)
         })
     }
 
-    /// The tree that it is of.
+    /// The live tree.
     pub(crate) fn live(&self) -> &'a LiveTree {
         self.live
     }

@@ -1,10 +1,14 @@
 //! The trees of an open, writable file system, by id.
 //!
-//! Owns [`LiveTrees`]. Invariants: there is one [`LiveTree`] for a tree id, so that all who change a
-//! tree change the same one; the root tree's items lag behind until a commit brings them up to date.
+//! Owns [`LiveTrees`].
 //!
-//! Lock: the map, for one look-up or insertion at a time. Kernel counterpart: `btrfs_get_fs_root`
-//! (`fs/btrfs/disk-io.c`).
+//! **Invariants**
+//! - There is one [`LiveTree`] for a tree id, so that all writers of a tree change the same one.
+//! - Root items in the root tree are out of date until a commit updates them.
+//!
+//! **Locks**: the map's, for one look-up or insertion at a time.
+//!
+//! Kernel counterpart: `btrfs_get_fs_root` (`fs/btrfs/disk-io.c`).
 
 use crate::btree::{Forest, LiveTree, RootPointer, RootRecord};
 use crate::errors::{Error, Result};
@@ -14,7 +18,7 @@ use papilio_locks::RwLock;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// All trees that were opened.
+/// All trees that were opened so far.
 #[derive(Debug)]
 pub(crate) struct LiveTrees {
     forest: Arc<Forest>,
@@ -24,7 +28,7 @@ pub(crate) struct LiveTrees {
 }
 
 impl LiveTrees {
-    /// The trees that `root` and `chunk_root` lead to.
+    /// The trees below the roots `root` and `chunk_root`.
     pub(crate) fn new(forest: &Arc<Forest>, root: RootPointer, chunk_root: RootPointer) -> Self {
         Self {
             forest: Arc::clone(forest),
@@ -34,25 +38,25 @@ impl LiveTrees {
         }
     }
 
-    /// The tree of roots.
+    /// The root tree.
     pub(crate) fn root_tree(&self) -> &Arc<LiveTree> {
         &self.root_tree
     }
 
-    /// The tree of chunks and devices.
+    /// The chunk tree.
     pub(crate) fn chunk_tree(&self) -> &Arc<LiveTree> {
         &self.chunk_tree
     }
 
-    /// The forest below.
+    /// The forest that the trees belong to.
     pub(crate) fn forest(&self) -> &Arc<Forest> {
         &self.forest
     }
 
-    /// The tree `id`, or `None` where there is none.
+    /// Returns the tree `id`, or `None` if there is none.
     ///
     /// # Errors
-    /// A block on the way that cannot be read, or a root item that cannot be.
+    /// A tree block or a root item that cannot be read.
     pub(crate) fn find(&self, id: TreeId) -> Result<Option<Arc<LiveTree>>> {
         match id {
             objectid::ROOT_TREE => return Ok(Some(Arc::clone(&self.root_tree))),
@@ -79,14 +83,14 @@ impl LiveTrees {
             RootPointer { address: root.address, level: root.level, generation: Some(root.generation) };
         let record = RootRecord { item: root.into_raw(), key_offset: item.key.offset };
         let mut open = self.open.write();
-        // Another may have been quicker: its tree is the one.
+        // Another thread may have inserted the tree first; then that one is used.
         let tree = open
             .entry(id)
             .or_insert_with(|| Arc::new(LiveTree::new(&self.forest, id, pointer, Some(record))));
         Ok(Some(Arc::clone(tree)))
     }
 
-    /// A tree that must be there.
+    /// Returns a tree that must exist.
     ///
     /// # Errors
     /// As [`LiveTrees::find`], and [`Error::MissingItem`].
@@ -94,16 +98,16 @@ impl LiveTrees {
         self.find(id)?.ok_or(Error::MissingItem {
             tree: objectid::ROOT_TREE,
             key: Key::new(id.0, ItemType::ROOT_ITEM, 0),
-            what: "the root of a tree",
+            what: "the root item of a tree",
         })
     }
 
-    /// Takes in a tree that was just made.
+    /// Adds a tree that was just created.
     pub(crate) fn insert(&self, tree: Arc<LiveTree>) {
         self.open.write().insert(tree.id(), tree);
     }
 
-    /// Forgets a tree that is gone.
+    /// Removes a tree that was dropped.
     pub(crate) fn remove(&self, id: TreeId) {
         self.open.write().remove(&id);
     }

@@ -1,13 +1,20 @@
-//! The blocks that a log has: what it took, and what of that it may use again.
+//! The tree blocks of a log: those it allocated, and those of them that it may reuse.
 //!
-//! Owns [`LogBlocks`]. Every sync leaves a new state of the log on disk, and its changed blocks lie in new
-//! places; without reuse, a transaction with many fsyncs would need room for all its states.
+//! Owns [`LogBlocks`]. Every log sync leaves a new state of the log on disk, with its changed
+//! blocks at new addresses. Without reuse, a transaction with many fsyncs would need space for all
+//! those states.
 //!
-//! Invariants: a block that left the trees is in the last state that was synced, perhaps, and in no later one. So
-//! it goes from `left` to `free` when a state that was frozen after it left is durable, superblock and all: while
-//! the next superblock is being written, neither the state that it names nor the one before is touched. Nothing
-//! is given back to the space before a commit without the log is on disk. Lock: a leaf. Kernel counterpart: the
-//! pinning of freed log blocks (`btrfs_free_tree_block`, `fs/btrfs/extent-tree.c`).
+//! **Invariants**
+//! - A block that left the log's trees may be in the last synced state, but in no later one.
+//! - Such a block moves from `left` to `free` once a state that was frozen after it left is
+//!   durable, superblock included. While the next superblock is being written, neither the state
+//!   that it names nor the one before is overwritten.
+//! - The log's blocks are released only after a commit without the log is on disk.
+//!
+//! **Locks**: one, a leaf.
+//!
+//! Kernel counterpart: the pinning of freed log blocks (`btrfs_free_tree_block`,
+//! `fs/btrfs/extent-tree.c`).
 
 use crate::space::LogicalRange;
 use papilio_format::LogicalAddress;
@@ -22,49 +29,51 @@ pub(super) struct LogBlocks {
 
 #[derive(Debug, Default)]
 struct State {
-    /// All, whatever became of them.
+    /// All blocks that the log ever allocated.
     taken: Vec<LogicalRange>,
-    /// No tree in memory has them any more; what is on disk may.
+    /// Blocks in no tree in memory that the state on disk may still use.
     left: Vec<LogicalAddress>,
-    /// Nothing on disk leads to them.
+    /// Blocks that nothing on disk leads to.
     free: BTreeSet<LogicalAddress>,
 }
 
 impl LogBlocks {
-    /// A block that may be written again. The lowest, so that what is written together lies together.
+    /// Returns a block that may be overwritten: the lowest, so that blocks written together are
+    /// adjacent.
     pub(super) fn reuse(&self) -> Option<LogicalAddress> {
         self.state.lock().free.pop_first()
     }
 
-    /// The log got a new one.
+    /// Adds a newly allocated block.
     pub(super) fn take(&self, range: LogicalRange) {
         self.state.lock().taken.push(range);
     }
 
-    /// No tree in memory has it any more.
+    /// Notes that no tree in memory has the block any more.
     pub(super) fn leave(&self, address: LogicalAddress) {
         self.state.lock().left.push(address);
     }
 
-    /// What left before a state is frozen: to be called before the first tree of it is.
+    /// Takes the blocks that left before a state is frozen. Called before the state's first tree is
+    /// frozen.
     pub(super) fn take_left(&self) -> Vec<LogicalAddress> {
         std::mem::take(&mut self.state.lock().left)
     }
 
-    /// The state is durable: what left before it was frozen is free.
+    /// Frees blocks that left before a state was frozen, once that state is durable.
     pub(super) fn free(&self, left: Vec<LogicalAddress>) {
         let mut state = self.state.lock();
         for address in left {
-            assert!(state.free.insert(address), "the log's block at {address} left once");
+            assert!(state.free.insert(address), "the log's block at {address} left twice");
         }
     }
 
-    /// The state did not get to disk.
+    /// Takes blocks back whose state did not reach the disk.
     pub(super) fn put_back(&self, left: Vec<LogicalAddress>) {
         self.state.lock().left.extend(left);
     }
 
-    /// The log ends: all that it took.
+    /// Ends the log and returns everything that it allocated.
     pub(super) fn end(&self) -> Vec<LogicalRange> {
         std::mem::take(&mut *self.state.lock()).taken
     }
@@ -75,7 +84,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_block_is_free_when_a_state_without_it_is_durable() {
+    fn block_is_free_once_a_state_without_it_is_durable() {
         let blocks = LogBlocks::default();
         let address = |number: u64| LogicalAddress(number << 14);
         for number in 1..=3 {
@@ -83,7 +92,7 @@ mod tests {
         }
         blocks.leave(address(3));
         blocks.leave(address(1));
-        assert_eq!(blocks.reuse(), None, "the state on disk may have it");
+        assert_eq!(blocks.reuse(), None, "the state on disk may still use it");
         let left = blocks.take_left();
         blocks.leave(address(2));
         assert_eq!(blocks.reuse(), None, "the next state is not durable yet");
@@ -94,7 +103,7 @@ mod tests {
         );
         let left = blocks.take_left();
         blocks.put_back(left);
-        assert_eq!(blocks.reuse(), None, "the state did not get to disk");
+        assert_eq!(blocks.reuse(), None, "the state did not reach the disk");
         assert_eq!(blocks.take_left(), [address(2)]);
         assert_eq!(blocks.end().len(), 3);
         assert!(blocks.end().is_empty());

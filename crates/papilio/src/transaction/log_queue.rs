@@ -1,36 +1,44 @@
-//! Those who wait for the log to be durable: one of them writes it for all who are there.
+//! The queue of threads that wait for the log to be durable. One of them, the leader, writes it for
+//! all.
 //!
-//! Owns [`LogQueue`] and [`LogTicket`]. Invariants: at most one leads, and while anybody waits somebody leads or
-//! has been woken to, or looks again without being woken; who is woken is either done or to lead.
+//! Owns [`LogQueue`] and [`LogTicket`].
 //!
-//! Where several threads sync, who leads yields first, so that others who are about to enter something are served
-//! by the same sync, and who waits yields some times before it sleeps: on a device that is quick, sleeping and waking
-//! cost as much as the sync. That is for as long as yielding is a matter of microseconds: where it gives the
-//! processor to the work of others for long, nobody yields for some syncs ([`Patience`]).
+//! **Invariants**
+//! - At most one thread leads.
+//! - While any thread waits, one leads, has been woken to lead, or is polling.
+//! - A woken thread is either done or leads.
 //!
-//! Lock: a leaf, held by nobody who waits or yields. Kernel counterparts: `join_running_log_trans`, `wait_log_commit`,
-//! `BTRFS_ROOT_MULTI_LOG_TASKS` and the waits of `btrfs_sync_log` (`fs/btrfs/tree-log.c`).
+//! Where several threads sync, the leader yields first, so that threads about to enter something
+//! share the sync. A waiter yields some times before it sleeps: on a fast device, sleeping and
+//! waking cost as much as the sync. This pays off while a yield takes microseconds. Where yields
+//! hand the processor to other work for long, no thread yields during the next syncs
+//! ([`Patience`]).
+//!
+//! **Locks**: one, a leaf, never held while waiting or yielding.
+//!
+//! Kernel counterparts: `join_running_log_trans`, `wait_log_commit`, `BTRFS_ROOT_MULTI_LOG_TASKS`
+//! and the waits of `btrfs_sync_log` (`fs/btrfs/tree-log.c`).
 
 use papilio_format::Generation;
 use papilio_locks::{Class, Held, Mutex};
 use std::thread::{self, Thread, ThreadId};
 use std::time::{Duration, Instant};
 
-/// Yields of who leads, before what is to be synced is settled.
+/// Yields of a leader, before it settles what it syncs.
 const LEADING_YIELDS: u32 = 2;
-/// Yields of who waits, before it sleeps.
+/// Yields of a waiter, before it sleeps.
 const WAITING_YIELDS: u32 = 30;
-/// What others take to enter something is much shorter than this, and a time slice longer.
+/// A yield counts as long from here on. Entering something takes much less, a time slice more.
 const LONG: Duration = Duration::from_millis(1);
-/// Syncs without a yield after one that was long, at least and at most.
+/// Syncs without a yield after a long one: fewest and most.
 const SKIPPED: (u32, u32) = (16, 4096);
 
-/// What was entered into the log and waits to be durable.
+/// A position in the log that a caller waits for.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogTicket {
     /// The transaction whose log it is.
     pub(super) generation: Generation,
-    /// How many changes the log has with it.
+    /// The number of changes in the log, up to and including the caller's.
     pub(super) entered: u64,
 }
 
@@ -41,7 +49,7 @@ impl LogTicket {
     }
 }
 
-/// Those who wait.
+/// The threads that wait for log syncs.
 #[derive(Debug, Default)]
 pub(super) struct LogQueue {
     state: Mutex<State>,
@@ -51,34 +59,34 @@ pub(super) struct LogQueue {
 struct State {
     /// The last transaction that is known to be committed.
     committed: Generation,
-    /// The transaction whose log was synced last, and how many of its changes.
+    /// The transaction whose log was synced last, and the number of its changes that were.
     generation: Generation,
     synced: u64,
     leading: bool,
     waiting: Vec<(LogTicket, Thread)>,
-    /// Who led last.
+    /// The last thread that led.
     led: Option<ThreadId>,
     patience: Patience,
 }
 
-/// Whether yielding is worth its while.
+/// Whether yielding pays off.
 #[derive(Debug, Default)]
 struct Patience {
-    /// Syncs still to come without a yield.
+    /// Remaining syncs without a yield.
     skip: u32,
-    /// How many it were after the last long one.
+    /// Syncs without a yield after the last long one.
     skipped: u32,
 }
 
 impl Patience {
-    /// Whether to yield, at the start of a sync.
+    /// Starts a sync; returns whether to yield in it.
     fn starts(&mut self) -> bool {
         let yields = self.skip == 0;
         self.skip = self.skip.saturating_sub(1);
         yields
     }
 
-    /// Yielding took this long.
+    /// Records how long the yields of a sync took.
     fn took(&mut self, time: Duration) {
         if time < LONG {
             self.skipped = self.skipped.saturating_sub(1);
@@ -95,7 +103,7 @@ impl State {
             || self.generation == ticket.generation && self.synced >= ticket.entered
     }
 
-    /// Those to be woken: who has what he waits for, and one to lead if nobody does.
+    /// Returns the threads to wake: those whose tickets are durable, and one to lead if none does.
     fn wake(&mut self) -> Vec<Thread> {
         let mut waiting = std::mem::take(&mut self.waiting);
         let mut woken = Vec::with_capacity(waiting.len());
@@ -113,20 +121,20 @@ impl State {
     }
 }
 
-/// Who leads, for whom the others wait.
+/// The lock checker's class of the lead, which others wait for.
 static LEADING: Class = Class::new("log-queue:leading");
 
-/// The right to write the log, until it is dropped.
+/// The right to write the log, until it drops.
 pub(super) struct Lead<'q> {
     queue: &'q LogQueue,
     _held: Held,
-    /// Others sync too.
+    /// Whether other threads sync too.
     several: bool,
 }
 
 impl Lead<'_> {
-    /// Lets others enter what they are about to, where there are others: to be called before what is to be synced is
-    /// settled.
+    /// Yields, if other threads sync too, so that they can enter their changes. Called before the
+    /// leader settles what it syncs.
     pub(super) fn let_others_enter(&self) {
         if !self.several || !self.queue.state.lock().patience.starts() {
             return;
@@ -155,7 +163,7 @@ impl LogQueue {
         woken.iter().for_each(Thread::unpark);
     }
 
-    /// Waits until what the ticket stands for is durable, or it is the caller's turn to make it so.
+    /// Waits until the ticket is durable (`None`), or the caller's turn to lead has come.
     pub(super) fn wait(&self, ticket: LogTicket) -> Option<Lead<'_>> {
         LEADING.might_wait(self);
         let mut yields = 0;
@@ -177,7 +185,7 @@ impl LogQueue {
                 thread::yield_now();
                 continue;
             }
-            // Parking may end for no reason.
+            // Parking may end spuriously, so the thread may be listed already.
             state.waiting.retain(|(_, thread)| thread.id() != current.id());
             state.waiting.push((ticket, current));
             drop(state);
@@ -185,13 +193,13 @@ impl LogQueue {
         }
     }
 
-    /// All that was entered up to this is durable.
+    /// Notes that everything entered up to `upto` is durable.
     pub(super) fn synced(&self, upto: LogTicket) {
         let mut state = self.state.lock();
         (state.generation, state.synced) = (upto.generation, upto.entered);
     }
 
-    /// A transaction is committed.
+    /// Notes that a transaction is committed.
     pub(super) fn committed(&self, generation: Generation) {
         self.update(|state| state.committed = generation);
     }
@@ -204,8 +212,9 @@ mod tests {
 
     const GENERATION: Generation = Generation(7);
 
-    /// Threads that enter and wait; every `commit_every`th sync is refused, and is a commit.
-    fn all_get_what_they_wait_for(threads: u64, rounds: u64, commit_every: u64) {
+    /// Runs threads that enter and wait. Every `commit_every`th sync is refused and becomes a
+    /// commit.
+    fn check_every_ticket_becomes_durable(threads: u64, rounds: u64, commit_every: u64) {
         let (queue, entered, generation) = (LogQueue::default(), Mutex::new(0), AtomicU64::new(GENERATION.0));
         let (syncs, leading) = (AtomicU64::new(0), AtomicU64::new(0));
         let sync = || {
@@ -215,7 +224,7 @@ mod tests {
                 LogTicket { generation: Generation(generation.load(Ordering::SeqCst)), entered: *entered }
             };
             if let Some(lead) = queue.wait(ticket) {
-                assert_eq!(leading.fetch_add(1, Ordering::SeqCst), 0, "one leads");
+                assert_eq!(leading.fetch_add(1, Ordering::SeqCst), 0, "two threads lead");
                 let number = syncs.fetch_add(1, Ordering::SeqCst);
                 if number % 3 == 0 {
                     thread::yield_now();
@@ -234,7 +243,7 @@ mod tests {
                 leading.fetch_sub(1, Ordering::SeqCst);
                 drop(lead);
             }
-            assert!(queue.state.lock().has(&ticket), "it is durable");
+            assert!(queue.state.lock().has(&ticket), "the ticket is not durable");
         };
         thread::scope(|scope| {
             for _ in 0..threads {
@@ -247,59 +256,59 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_ever_and_one_leads() {
-        all_get_what_they_wait_for(1, 100, 0);
-        all_get_what_they_wait_for(2, 2000, 0);
-        all_get_what_they_wait_for(8, 2000, 5);
+    fn every_waiter_finishes_and_one_leads() {
+        check_every_ticket_becomes_durable(1, 100, 0);
+        check_every_ticket_becomes_durable(2, 2000, 0);
+        check_every_ticket_becomes_durable(8, 2000, 5);
     }
 
     #[test]
-    fn who_syncs_alone_does_not_yield() {
+    fn lone_syncer_does_not_yield() {
         let queue = LogQueue::default();
         let ticket = |entered| LogTicket { generation: GENERATION, entered };
         let leads = |entered| {
-            let lead = queue.wait(ticket(entered)).expect("nobody leads");
+            let lead = queue.wait(ticket(entered)).expect("no other thread leads");
             queue.synced(ticket(entered));
             lead.several
         };
         leads(1);
-        assert!(!leads(2), "it was the last who led");
+        assert!(!leads(2), "the same thread led last");
         let other = thread::scope(|scope| scope.spawn(|| leads(3)).join().unwrap());
-        assert!(other, "another led before");
-        assert!(leads(4), "and again");
+        assert!(other, "another thread led before");
+        assert!(leads(4), "another thread led before");
         assert!(!leads(5));
     }
 
     #[test]
-    fn long_yields_are_paused() {
+    fn long_yields_pause_yielding() {
         let mut patience = Patience::default();
         let (short, long) = (LONG / 2, LONG * 2);
-        let syncs_until_it_yields = |patience: &mut Patience| (0..10_000).find(|_| patience.starts());
+        let syncs_until_yield = |patience: &mut Patience| (0..10_000).find(|_| patience.starts());
         for _ in 0..3 {
-            assert_eq!(syncs_until_it_yields(&mut patience), Some(0));
+            assert_eq!(syncs_until_yield(&mut patience), Some(0));
             patience.took(short);
         }
         for syncs in [16, 32, 64] {
             patience.took(long);
-            assert_eq!(syncs_until_it_yields(&mut patience), Some(syncs));
+            assert_eq!(syncs_until_yield(&mut patience), Some(syncs));
         }
         for _ in 0..40 {
             patience.took(short);
-            assert!(patience.starts(), "as long as it is short");
+            assert!(patience.starts(), "short yields go on");
         }
         patience.took(long);
-        assert_eq!(syncs_until_it_yields(&mut patience), Some(48), "it was better in between");
+        assert_eq!(syncs_until_yield(&mut patience), Some(48), "short yields shorten the pause");
         for _ in 0..20 {
             patience.took(long);
         }
-        assert_eq!(syncs_until_it_yields(&mut patience), Some(4096));
+        assert_eq!(syncs_until_yield(&mut patience), Some(4096));
     }
 
     #[test]
-    fn who_leads_and_fails_leaves_the_lead_to_another() {
+    fn failed_leader_hands_the_lead_on() {
         let queue = LogQueue::default();
         let ticket = |entered| LogTicket { generation: GENERATION, entered };
-        let lead = queue.wait(ticket(1)).expect("nobody leads");
+        let lead = queue.wait(ticket(1)).expect("no other thread leads");
         thread::scope(|scope| {
             let other = scope.spawn(|| queue.wait(ticket(2)).is_some());
             while queue.state.lock().waiting.is_empty() {

@@ -1,14 +1,17 @@
-//! The way of a log to disk.
+//! Writing a log to disk.
 //!
-//! Owns [`Transactions::sync_log`], which makes durable what all who wait have entered: log trees, their root
-//! tree, a flush, the first superblock copy, which names the root tree and bears the generation of the last
-//! commit. Where the log cannot say what has to be durable (a chunk or a feature bit that only the next commit
-//! makes known), the answer is [`Synced::NeedsCommit`].
+//! Owns [`Transactions::sync_log`], which makes durable what all waiting threads have entered. It
+//! writes the log trees and their root tree, flushes, and writes the first superblock copy. That
+//! copy names the log's root tree and carries the generation of the last commit. Some things a log
+//! cannot express: a new chunk or feature bit, which only the next commit records. The answer is
+//! then [`Synced::NeedsCommit`].
 //!
-//! Locks, in this order: `commit`, a tree's writer, those of the log (leaves). Who waits for another's sync holds
-//! none. Kernel counterpart: `btrfs_sync_log` (`fs/btrfs/tree-log.c`).
+//! **Locks**, in this order: `commit`; a tree's writer; those of the log (leaves). A thread that
+//! waits for another's sync holds none.
+//!
+//! Kernel counterpart: `btrfs_sync_log` (`fs/btrfs/tree-log.c`).
 
-use super::commit::CommitState;
+use super::commit_state::CommitState;
 use super::handle::Handle;
 use super::log_queue::LogTicket;
 use super::log_trees::LogAllocator;
@@ -20,20 +23,20 @@ use papilio_format::items::root::{RawRootItem, RootItem};
 use papilio_format::{Generation, ItemType, Key, TreeId, objectid};
 use std::sync::Arc;
 
-/// What syncing a log came to.
+/// The result of a log sync.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use]
 pub(crate) enum Synced {
-    /// It is durable.
+    /// The log is durable.
     Durable,
-    /// Only a commit makes it so.
+    /// Only a commit makes the changes durable.
     NeedsCommit,
 }
 
-/// What a sync makes durable.
+/// The state of a log that a sync makes durable.
 struct LogState {
     changed: Vec<ChangedLog>,
-    /// Up to which stamp the blocks of their root tree are on disk.
+    /// The log root tree's blocks are on disk up to this stamp.
     root_since: u64,
     upto: LogTicket,
 }
@@ -42,23 +45,23 @@ struct LogState {
 struct ChangedLog {
     subvolume: TreeId,
     tree: Arc<LiveTree>,
-    /// Up to which stamp its blocks are on disk.
+    /// Its blocks are on disk up to this stamp.
     since: u64,
 }
 
-/// Up to which stamps the blocks of log trees are on disk by now, in the order of [`LogState::changed`], and
-/// those of their root tree.
+/// The stamps up to which a sync wrote the log trees, in the order of [`LogState::changed`], and
+/// their root tree.
 struct Written {
     stamps: Vec<u64>,
     root: u64,
 }
 
 impl Transactions {
-    /// Makes durable what was entered into the log with `ticket`, and before.
+    /// Makes everything entered into the log up to `ticket` durable.
     ///
     /// # Errors
-    /// [`Error::ReadOnlyFileSystem`] after an earlier failure; else the failure of this, which latches the
-    /// file system read-only, as nobody knows what is on disk then.
+    /// [`Error::ReadOnlyFileSystem`] after an earlier failure; else the failure of this sync. It
+    /// makes the file system read-only, because the state on disk is unknown.
     pub(crate) fn sync_log(&self, ticket: LogTicket) -> Result<Synced> {
         let Some(lead) = self.log.queue.wait(ticket) else { return Ok(Synced::Durable) };
         lead.let_others_enter();
@@ -82,7 +85,7 @@ impl Transactions {
         }
     }
 
-    /// Whether there is something that only a commit makes known to who reads the log.
+    /// Whether something changed that only a commit can record for a replay.
     fn needs_commit(&self, state: &CommitState) -> bool {
         let features = *self.features.lock();
         state.superblock_changed
@@ -91,7 +94,7 @@ impl Transactions {
     }
 
     fn sync_log_locked(&self, generation: Generation, state: &mut CommitState) -> Result<Synced> {
-        // Before the first tree is frozen.
+        // This must precede the first freeze.
         let left = self.log.blocks.take_left();
         let log = self.take_log_state(generation);
         let written = self.write_log(&log, state);
@@ -126,15 +129,17 @@ impl Transactions {
         }
     }
 
-    /// Writes a state of the log, or returns `None` where a change of it stopped half-way, or what was entered
-    /// meanwhile needs a commit.
+    /// Writes a state of the log. Returns `None` if a change of it stopped half-way, or if
+    /// something entered meanwhile needs a commit.
     fn write_log(&self, log: &LogState, state: &mut CommitState) -> Result<Option<Written>> {
-        // No commit ends the transaction meanwhile: that takes the lock which the caller holds.
+        // No commit can end the transaction meanwhile: the caller holds the lock that a commit
+        // takes.
         let handle = Handle::new(self, None, None, self.now());
         let allocator = LogAllocator { handle: &handle, log: &self.log };
         let (frozen, stamps): (Vec<Tree>, Vec<u64>) =
             log.changed.iter().map(|changed| changed.tree.freeze_now(&self.stamp)).unzip();
-        // Others entered what they changed until their tree was frozen, and that may lie in a new chunk.
+        // Other threads entered changes until their tree was frozen, and those may lie in a new
+        // chunk.
         if self.needs_commit(state) {
             return Ok(None);
         }
@@ -173,14 +178,14 @@ impl Transactions {
     }
 }
 
-/// The key by which the root tree of log trees finds that of a subvolume.
+/// The key of a subvolume's log in the log root tree.
 pub(crate) const fn log_root_key(subvolume: TreeId) -> Key {
     Key::new(objectid::TREE_LOG.0, ItemType::ROOT_ITEM, subvolume.0)
 }
 
-/// The root item of a log tree, as the kernel makes it.
+/// The root item of a log tree, as the kernel writes it.
 fn log_root_item(root: &TreeBlock, node_size: u64) -> [u8; RawRootItem::SIZE] {
-    let mut item = RawRootItem::parse(&[0; RawRootItem::SIZE]).expect("zeros are a root item");
+    let mut item = RawRootItem::parse(&[0; RawRootItem::SIZE]).expect("all zeros parse as a root item");
     item.inode.generation = Generation(1);
     item.inode.size = 3;
     item.inode.nlink = 1;

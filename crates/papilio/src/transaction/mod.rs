@@ -1,13 +1,15 @@
-//! Transactions: many changes that become durable together.
+//! Transactions: groups of changes that become durable together.
 //!
-//! [`handle`] is what a change holds; [`delayed_refs`] collects what changes do to extents, and
-//! [`extent_items`] turns it into items of the extent tree; [`chunks`] makes room; [`commit`] writes
-//! all of it out while the next transaction goes on.
+//! A change holds a [`handle`]. [`delayed_refs`] collects what changes do to extents, and
+//! [`extent_items`] turns it into items of the extent tree. [`chunks`] makes new chunks when space
+//! runs short. [`commit`] writes everything out while the next transaction runs.
 
 mod block_writing;
+mod change;
 mod chunk_items;
 mod chunks;
 mod commit;
+mod commit_state;
 pub(crate) mod csum_items;
 mod delayed_refs;
 mod extent_items;
@@ -16,6 +18,7 @@ mod lazy_tree;
 mod live_trees;
 mod log_blocks;
 mod log_queue;
+mod log_state;
 mod log_sync;
 mod log_trees;
 mod no_data_io;

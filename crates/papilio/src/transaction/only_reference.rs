@@ -1,10 +1,12 @@
-//! Whether an extent is one file's alone.
+//! Whether one file alone refers to an extent.
 //!
-//! Owns [`Transactions::is_only_reference`], which the decision to overwrite data in place rests on, and
-//! [`Transactions::has_data_extent`]. What the
-//! extent tree says counts together with what waits to be told to it. Locks: the gate, shared, so that no
-//! commit is in the middle of telling. Kernel counterpart: `btrfs_cross_ref_exist`
-//! (`fs/btrfs/extent-tree.c`).
+//! Owns [`Transactions::is_only_reference`], which decides whether data may be overwritten in
+//! place, and [`Transactions::has_data_extent`]. The extent tree and the delayed references count
+//! together.
+//!
+//! Locks: the gate, shared, so that no commit is applying delayed references meanwhile.
+//!
+//! Kernel counterpart: `btrfs_cross_ref_exist` (`fs/btrfs/extent-tree.c`).
 
 use super::delayed_refs::ExtentKind;
 use super::extent_items::extent_info;
@@ -14,8 +16,8 @@ use crate::errors::Result;
 use papilio_format::{Generation, LogicalAddress, objectid};
 
 impl Transactions {
-    /// Whether the extent tree, as it is on disk or in memory, has this data extent. What waits to be told to
-    /// it does not count.
+    /// Returns whether the extent tree, in memory or on disk, has this data extent. Delayed
+    /// references do not count.
     ///
     /// # Errors
     /// A block or an item of the extent tree that cannot be read.
@@ -24,11 +26,12 @@ impl Transactions {
         Ok(extent_info(&tree, address, length, ExtentKind::Data)?.is_some())
     }
 
-    /// Whether nothing refers to an extent but extent items of the inode that `reference` names, at the same
-    /// distance from the extent's start. An extent that is no younger than `last_snapshot`, the generation of
-    /// its subvolume's last snapshot, may be referred to by shared tree blocks, and counts as shared.
+    /// Returns whether all references to an extent are those of `reference`: extent items of one
+    /// inode, at the same distance from the extent's start. An extent that is not younger than
+    /// `last_snapshot`, the generation of its subvolume's last snapshot, counts as shared, because
+    /// shared tree blocks may refer to it.
     ///
-    /// Not to be called with a handle held.
+    /// The caller holds no handle.
     ///
     /// # Errors
     /// A block or an item of the extent tree that cannot be read.

@@ -1,12 +1,14 @@
-//! New trees: an empty one, and a snapshot, which is a copy of another tree's root.
+//! New trees: an empty one, or a snapshot, which is a copy of another tree's root.
 //!
-//! Owns [`Handle::new_tree`] and [`Handle::snapshot_tree`]. A snapshot takes constant time: its root
-//! block is copied, and what the copy points to gains a reference. Locks: the source's writer lock is the
-//! caller's.
+//! Owns [`Handle::new_tree`] and [`Handle::snapshot_tree`]. A snapshot takes constant time: it
+//! copies the root block and adds a reference to each of the root's children.
+//!
+//! Locks: the caller holds the source's writer lock.
+//!
 //! Kernel counterparts: `create_subvol` (`fs/btrfs/ioctl.c`), `create_pending_snapshot`
 //! (`fs/btrfs/transaction.c`), `btrfs_copy_root` (`fs/btrfs/ctree.c`).
 
-use super::Handle;
+use super::handle::Handle;
 use crate::btree::{BlockIdentity, LiveTree, NodeAllocator, RootRecord, TreeEditor, empty_root};
 use crate::errors::Result;
 use papilio_format::items::root::RawRootItem;
@@ -16,7 +18,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl Handle<'_> {
-    /// A new tree without items. Its root item is written by the commit.
+    /// Creates an empty tree. The commit writes its root item.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`], or a block that cannot be read.
@@ -28,9 +30,9 @@ impl Handle<'_> {
         Ok(tree)
     }
 
-    /// A snapshot of the tree that `editor` holds, under the id `id`. `item` says what the snapshot's root
-    /// item is to be; where its root lies, its size and `last_snapshot` are filled in here, those of the
-    /// source too.
+    /// Makes a snapshot, with id `id`, of the tree that `editor` edits. `item` is the snapshot's
+    /// root item. This function fills in its address, size and `last_snapshot`, and updates
+    /// `last_snapshot` of the source.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`], or a block that cannot be read.
@@ -49,7 +51,8 @@ impl Handle<'_> {
             self.place_tree(id, item, key_offset, root.level(), |identity| Arc::new(root.copy_as(identity)))?;
         self.change_child_refs(&root, id, None, 1)?;
         drop(root);
-        // What both share is not changed in place any more, though it was made in this transaction.
+        // Neither tree may now change shared blocks in place, though this transaction made some of
+        // them.
         let stamp = self.transactions().stamp.fetch_add(1, Ordering::AcqRel);
         editor.freeze(stamp);
         {
@@ -61,6 +64,7 @@ impl Handle<'_> {
         Ok(tree)
     }
 
+    /// Allocates the root block of a new tree and fills it by `make`.
     fn place_tree(
         &self,
         id: TreeId,
@@ -70,7 +74,7 @@ impl Handle<'_> {
         make: impl FnOnce(&BlockIdentity) -> Arc<crate::btree::TreeBlock>,
     ) -> Result<Arc<LiveTree>> {
         let forest = self.transactions().live().forest();
-        // The tree that the block is charged to has to be there before the block.
+        // The block is charged to a tree, so a stand-in tree has to exist before the block.
         let record = RootRecord { item, key_offset };
         let template = self.transactions().live().root_tree().tree().root_block()?;
         let nowhere = BlockIdentity {
@@ -82,7 +86,7 @@ impl Handle<'_> {
         let charged = LiveTree::of_block(forest, id, empty_root(&template, &nowhere), Some(record));
         let identity = BlockIdentity { address: self.allocate(&charged, level, &Key::MIN)?, ..nowhere };
         let root = make(&identity);
-        let mut record = charged.record().expect("it has one");
+        let mut record = charged.record().expect("the stand-in tree was created with a record");
         record.item.bytes_used = item.bytes_used.max(self.transactions().node_size());
         Ok(Arc::new(LiveTree::of_block(forest, id, root, Some(record))))
     }

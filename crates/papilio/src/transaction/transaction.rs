@@ -1,20 +1,28 @@
-//! The running transaction and those who join it.
+//! The running transaction and the state that all its handles share.
 //!
-//! Owns [`Transactions`]: what an open, writable file system is made of below its names and files.
-//! Invariants: at any time one transaction runs, and at most one more is being written; handles and a
-//! commit's critical section exclude one another by the gate; after a failure nothing changes any more
-//! (the first cause is kept), and what is on disk stays as the last good commit left it.
+//! Owns [`Transactions`]: the parts of an open, writable file system that lie below names and
+//! files.
 //!
-//! Locks, in this order: `cleaning`, `commit`, `gate`, a tree's writer, its root, `sharing`, the extent tree's root, the chunks',
-//! leaves (`failure`, `changed_trees`, `gone`, `pin`, the space's, the delayed references'). Kernel counterpart: `start_transaction`,
-//! `btrfs_commit_transaction`, `btrfs_abort_transaction` (`fs/btrfs/transaction.c`).
+//! **Invariants**
+//! - One transaction runs at any time, and at most one more is being written.
+//! - The gate keeps handles out of a commit's critical section, and the commit out of a change.
+//! - After a failure nothing changes any more. The first cause is kept, and the disk stays as the
+//!   last good commit left it.
+//!
+//! **Locks**, in this order:
+//! - `cleaning`, `commit`, `gate`, a tree's writer, a tree's root, `sharing`, the extent tree's
+//!   root, the chunks';
+//! - leaves: `failure`, `changed_trees`, `dropped_data`, `pin`, those of the space and of the delayed
+//!   references.
+//!
+//! Kernel counterpart: `start_transaction`, `btrfs_commit_transaction`, `btrfs_abort_transaction`
+//! (`fs/btrfs/transaction.c`).
 
 use super::chunks::Chunks;
-use super::commit::CommitState;
+use super::commit_state::CommitState;
 use super::delayed_refs::DelayedRefs;
-use super::handle::Handle;
 use super::live_trees::LiveTrees;
-use super::log_trees::LogTrees;
+use super::log_state::LogTrees;
 use super::writable::check_writable;
 use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
 use crate::errors::{Error, Result};
@@ -33,27 +41,24 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Tree blocks that one changed item may take: a path of copies and what it splits.
-const BLOCKS_PER_ITEM: u64 = 4;
-/// Tree blocks that any change may take besides.
-const BLOCKS_PER_CHANGE: u64 = 8;
-/// Bytes that ordinary changes leave to commits and deletions, at most (the kernel's limit).
+/// Most bytes that ordinary changes leave to commits and deletions (the kernel's limit).
 const GLOBAL_RESERVE_MAX: u64 = 512 << 20;
-/// And at least, in tree blocks.
+/// Fewest tree blocks that ordinary changes leave to commits and deletions.
 const GLOBAL_RESERVE_BLOCKS: u64 = 32;
 
-/// The part of a transaction's limit that delayed references may take.
+/// The share of [`TransactionOptions::dirty_limit`] that delayed references may fill: one in so
+/// many.
 pub(crate) const PENDING_SHARE: u64 = 4;
 
-/// How transactions are run.
+/// How transactions run.
 #[derive(Clone, Debug)]
 pub(crate) struct TransactionOptions {
-    /// Bytes of changed tree blocks and delayed references in memory beyond which a change waits for a commit;
-    /// with those of a commit that is being written, twice as many.
+    /// Bytes of changed tree blocks and delayed references in memory beyond which a change waits
+    /// for a commit. Together with a commit that is being written, they may take twice as much.
     pub(crate) dirty_limit: u64,
     /// Whether freed space is discarded after each commit.
     pub(crate) discard: bool,
-    /// The time that changes bear; absent, that of the clock.
+    /// The time that all changes carry; `None` takes the clock's.
     pub(crate) timestamp: Option<Timespec>,
 }
 
@@ -63,7 +68,7 @@ impl Default for TransactionOptions {
     }
 }
 
-/// What an open, writable file system is made of.
+/// The shared state of an open, writable file system.
 #[derive(Debug)]
 pub(crate) struct Transactions {
     pub(super) volume: Arc<Volume>,
@@ -75,25 +80,26 @@ pub(crate) struct Transactions {
     pub(super) options: TransactionOptions,
     /// The number of the running transaction.
     pub(super) generation: AtomicU64,
-    /// The clock of freezes.
+    /// The clock that freezes advance.
     pub(super) stamp: AtomicU64,
     pub(super) gate: RwLock<()>,
     pub(super) commit: Mutex<CommitState>,
     /// Trees with blocks that are not on disk.
     pub(super) changed_trees: Mutex<BTreeSet<TreeId>>,
-    /// Bytes of those that the running transaction made.
+    /// Bytes of tree blocks that the running transaction made and that are not on disk.
     pub(super) dirty_bytes: AtomicU64,
-    /// Bytes of those that a commit has yet to write.
+    /// Bytes of frozen tree blocks that a commit has yet to write.
     pub(super) frozen_bytes: AtomicU64,
-    /// Data extents that came and went in the running transaction: their checksums must go.
-    pub(super) gone: Mutex<Vec<(LogicalAddress, u64)>>,
-    /// Held while the references of a block that trees may share are asked for and changed.
+    /// Data extents that were allocated and dropped within the running transaction. Their checksums
+    /// must go.
+    pub(super) dropped_data: Mutex<Vec<(LogicalAddress, u64)>>,
+    /// Held while a block's reference count is looked up and acted on.
     pub(super) sharing: Mutex<()>,
-    /// Held by who takes deleted subvolumes apart.
+    /// Held by the thread that drops the trees of deleted subvolumes.
     cleaning: Mutex<()>,
     /// Feature bits that the next superblock gets.
     pub(super) features: Mutex<IncompatFeatures>,
-    /// What readers hold from now on.
+    /// The pin that new readers get.
     pub(super) pin: Mutex<ReadPin>,
     failed: AtomicBool,
     failure: Mutex<Option<String>>,
@@ -103,8 +109,8 @@ impl Transactions {
     /// Takes over the file system on `volume`, whose chunk tree has been read.
     ///
     /// # Errors
-    /// Something that this code cannot keep right while writing, a tree that cannot be read, or space
-    /// that contradicts itself.
+    /// [`Error::ReadOnlyFileSystem`] for a file system that this code cannot write correctly; a
+    /// tree that cannot be read; space items that contradict each other.
     pub(crate) fn open(
         forest: &Arc<Forest>,
         root: RootPointer,
@@ -150,7 +156,7 @@ impl Transactions {
             changed_trees: Mutex::default(),
             dirty_bytes: AtomicU64::new(0),
             frozen_bytes: AtomicU64::new(0),
-            gone: Mutex::default(),
+            dropped_data: Mutex::default(),
             sharing: Mutex::default(),
             cleaning: Mutex::default(),
             features: Mutex::default(),
@@ -183,52 +189,53 @@ impl Transactions {
         &self.volume
     }
 
-    /// What a reader holds, so that nothing which it can reach is reused before it ends. To be taken
-    /// before the tree that is read.
+    /// Returns the current pin. While a reader holds it, no space that the reader's trees reach is
+    /// reused. The reader must take the pin before it takes a tree.
     pub(crate) fn pin(&self) -> ReadPin {
         Arc::clone(&self.pin.lock())
     }
 
-    /// The superblock as it will be written next.
+    /// A copy of the superblock that the next commit will write.
     pub(crate) fn superblock(&self) -> RawSuperblock {
         self.commit.lock().superblock
     }
 
-    /// Changes the superblock; the next commit writes it.
+    /// Changes the superblock that the next commit writes.
     pub(crate) fn update_superblock(&self, change: impl FnOnce(&mut RawSuperblock)) {
         let mut state = self.commit.lock();
         change(&mut state.superblock);
         state.superblock_changed = true;
     }
 
-    /// The superblock of this transaction has these feature bits, as what it holds needs them.
+    /// Adds feature bits to the next superblock, because something in this transaction needs them.
     pub(crate) fn require_features(&self, features: IncompatFeatures) {
         *self.features.lock() |= features;
     }
 
-    /// The number of the running transaction; it may end at any time where no handle is held.
+    /// The number of the running transaction. Without a handle it may end at any time.
     pub(crate) fn generation(&self) -> Generation {
         Generation(self.generation.load(Ordering::Acquire))
     }
 
-    /// Makes sure that one at a time takes deleted subvolumes apart. Not to be taken with a handle.
+    /// Waits for the right to drop deleted subvolumes, which one thread has at a time. The caller
+    /// holds no handle.
     pub(crate) fn lock_cleaning(&self) -> MutexGuard<'_, ()> {
         self.cleaning.lock()
     }
 
-    /// Extents whose references the extent tree was not told of yet: memory that only a commit frees.
+    /// The number of extents with delayed references, whose memory only a commit frees.
     pub(crate) fn delayed_refs(&self) -> usize {
         self.refs.len()
     }
 
-    /// Bytes of tree blocks that are not on disk, and of delayed references.
+    /// Bytes of tree blocks that are not on disk, and bytes of delayed references.
     pub(crate) fn memory(&self) -> (u64, u64) {
         let [dirty, frozen] =
             [&self.dirty_bytes, &self.frozen_bytes].map(|bytes| bytes.load(Ordering::Relaxed));
         (dirty + frozen, self.refs.bytes())
     }
 
-    /// The time that a change made now bears.
+    /// The time that a change made now carries.
     pub(crate) fn now(&self) -> Timespec {
         self.options.timestamp.unwrap_or_else(|| {
             let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
@@ -236,7 +243,7 @@ impl Transactions {
         })
     }
 
-    /// Whether all changes bear one time, so that the same changes make the same image.
+    /// Whether all changes carry one fixed time, so that equal changes make equal images.
     pub(crate) fn is_reproducible(&self) -> bool {
         self.options.timestamp.is_some()
     }
@@ -246,79 +253,15 @@ impl Transactions {
         self.volume.geometry().node_size.into()
     }
 
-    /// Carries out a change of about `items` items in the running transaction. Where there is no space,
-    /// a commit may free some: then the change is tried once more. A change that fails half done
-    /// aborts the transaction.
-    ///
-    /// # Errors
-    /// What `change` returns, [`Error::NoSpace`], [`Error::ReadOnlyFileSystem`] after a failure.
-    pub(crate) fn change<R>(
-        &self,
-        items: u64,
-        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.run(items, false, &mut change)
-    }
-
-    /// As [`Transactions::change`], for a change that frees space: it may use what is kept back.
-    ///
-    /// # Errors
-    /// As [`Transactions::change`].
-    pub(crate) fn change_to_free<R>(
-        &self,
-        items: u64,
-        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.run(items, true, &mut change)
-    }
-
-    fn run<R>(
-        &self,
-        items: u64,
-        emergency: bool,
-        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.might_change();
-        match self.attempt(items, emergency, change) {
-            Err(Error::NoSpace { .. }) => {
-                // Twice: what the first commit frees is free when its superblocks are on disk.
-                self.commit()?;
-                self.attempt(items, emergency, change)
-            }
-            result => result,
-        }
-    }
-
-    fn attempt<R>(
-        &self,
-        items: u64,
-        emergency: bool,
-        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
-    ) -> Result<R> {
-        self.check_running()?;
-        self.commit_if_full()?;
-        let gate = self.gate.read();
-        self.check_running()?;
-        let bytes = (items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
-        let reservation = self.space.reserve_metadata(bytes, emergency)?;
-        let handle = Handle::new(self, Some(gate), Some(reservation), self.now());
-        let result = change(&handle);
-        if let Err(error) = &result
-            && handle.is_changed()
-        {
-            self.abort(error);
-        }
-        result
-    }
-
-    /// What the caller does may join the running transaction, and commit before it where there is no room.
+    /// Tells the lock checker that the caller may join the running transaction or commit.
     #[inline]
     pub(crate) fn might_change(&self) {
         might_lock(&self.commit);
         might_read(&self.gate);
     }
 
-    /// Commits where tree blocks in memory are so many that a change would, or waits for a commit to be written.
+    /// Commits if tree blocks and delayed references in memory exceed the limit. Waits for a commit
+    /// that is being written if both together exceed twice the limit.
     ///
     /// # Errors
     /// As [`Transactions::commit`].
@@ -328,7 +271,7 @@ impl Transactions {
         let pending = self.refs.bytes();
         let running = self.dirty_bytes.load(Ordering::Relaxed) + pending;
         if running > limit || pending > limit / PENDING_SHARE {
-            // Of those who find it so, one commits.
+            // Of all threads that get here at once, one commits.
             return self.commit_transaction(generation);
         }
         if running + self.frozen_bytes.load(Ordering::Relaxed) > 2 * limit {
@@ -337,11 +280,11 @@ impl Transactions {
         Ok(())
     }
 
-    /// Latches the file system read-only; the first cause stays.
+    /// Makes the file system read-only for good. The first cause is kept.
     pub(crate) fn abort(&self, cause: &Error) {
         let mut failure = self.failure.lock();
         if failure.is_none() {
-            tracing::error!("the file system is read-only from here on: {cause}");
+            tracing::error!("the file system is now read-only: {cause}");
             *failure = Some(cause.to_string());
         }
         self.failed.store(true, Ordering::Release);
@@ -352,6 +295,8 @@ impl Transactions {
         self.failure.lock().clone()
     }
 
+    /// Checks that no failure has made the file system read-only.
+    ///
     /// # Errors
     /// [`Error::ReadOnlyFileSystem`] after a failure.
     pub(crate) fn check_running(&self) -> Result<()> {
@@ -366,7 +311,7 @@ impl Transactions {
         !self.changed_trees.lock().is_empty() || !self.refs.is_empty()
     }
 
-    /// Allocates space of a kind, making a chunk where none has room.
+    /// Allocates space of a kind, and makes a chunk if no block group has enough.
     pub(super) fn allocate(&self, kind: SpaceKind, min: u64, want: u64) -> Result<LogicalRange> {
         match self.space.allocate(kind, min, want) {
             Err(Error::NoSpace { what }) => {
@@ -379,8 +324,8 @@ impl Transactions {
         }
     }
 
-    /// Allocates room for data: as much of `want` as leaves what is promised for metadata, which
-    /// may share the block groups, and at least `min`.
+    /// Allocates space for data: as much of `want` as the reservations of metadata, which may share
+    /// the block groups, leave over, and at least `min` bytes.
     pub(crate) fn allocate_data(&self, min: u64, want: u64) -> Result<LogicalRange> {
         let sector = u64::from(self.volume.geometry().sector_size);
         let mut want = want;
@@ -395,7 +340,8 @@ impl Transactions {
         }
     }
 
-    /// Promises room for data, and metadata to go with it, making chunks or committing where that helps.
+    /// Reserves space for data and for the metadata that goes with it. Makes chunks, or commits
+    /// once, where that helps.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::ReadOnlyFileSystem`] after a failure.
@@ -420,21 +366,22 @@ impl Transactions {
         }
     }
 
-    /// A tree got a block. The caller holds the gate.
-    pub(super) fn tree_changed(&self, tree: &LiveTree) {
+    /// Counts a block that a tree got. The caller holds the gate.
+    pub(super) fn block_added(&self, tree: &LiveTree) {
         self.dirty_bytes.fetch_add(self.node_size(), Ordering::Relaxed);
         self.live.forest().unwritten_grew(self.node_size());
         self.changed_trees.lock().insert(tree.id());
     }
 
-    /// A block that the running transaction made is gone. The caller holds the gate.
-    pub(super) fn block_gone(&self) {
+    /// Counts a block of the running transaction that is gone. The caller holds the gate.
+    pub(super) fn block_dropped(&self) {
         self.dirty_bytes.fetch_sub(self.node_size(), Ordering::Relaxed);
         self.live.forest().unwritten_shrank(self.node_size());
     }
 
-    pub(super) fn forget_sums(&self, address: LogicalAddress, length: u64) {
-        self.gone.lock().push((address, length));
+    /// Notes that the checksums of a dropped data extent must go with the next commit.
+    pub(super) fn note_dropped_data(&self, address: LogicalAddress, length: u64) {
+        self.dropped_data.lock().push((address, length));
     }
 
     /// Keeps back as much metadata as a commit may need to copy the trees that it changes.
@@ -456,7 +403,7 @@ impl Transactions {
     }
 }
 
-/// What of each device is in use, by the device tree.
+/// Reads from the device tree which ranges of each device are in use.
 fn device_spaces(volume: &Volume, live: &LiveTrees) -> Result<Vec<DeviceSpace>> {
     let dev_tree = live.get(objectid::DEV_TREE)?.tree();
     let mut devices: Vec<DeviceSpace> = volume

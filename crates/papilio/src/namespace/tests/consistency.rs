@@ -1,4 +1,4 @@
-//! What must hold between the items of a subvolume, checked from the items alone.
+//! Invariants that hold between the items of a subvolume, checked from the items alone.
 
 use crate::btree::Tree;
 use papilio_format::items::dir_item::{DirEntries, dir_item_key};
@@ -14,7 +14,7 @@ type Place = (u64, Vec<u8>, u64);
 #[derive(Default)]
 struct Items {
     inodes: BTreeMap<u64, InodeItem>,
-    /// Directory and name, to the inode.
+    /// Maps directory and name to the inode.
     by_name: BTreeMap<(u64, Vec<u8>), u64>,
     by_index: BTreeMap<Place, u64>,
     refs: BTreeMap<Place, u64>,
@@ -22,8 +22,8 @@ struct Items {
     sizes: BTreeMap<u64, u64>,
 }
 
-/// Panics where names, references, link counts, sizes and orphans do not agree. Entries of subvolumes
-/// must agree by name and index; their references are elsewhere.
+/// Panics unless names, references, link counts, sizes and orphans agree. Entries of subvolumes
+/// must agree by name and index; their references are in the root tree.
 pub(super) fn check(tree: &Tree) {
     let items = collect(tree);
     let by_index: BTreeMap<_, _> =
@@ -47,10 +47,10 @@ pub(super) fn check(tree: &Tree) {
             let size = items.sizes.get(number).copied().unwrap_or(0);
             assert_eq!(item.size, size, "size of directory {number}");
         } else {
-            assert!(!items.sizes.contains_key(number), "entries of {number}, which is no directory");
+            assert!(!items.sizes.contains_key(number), "{number} has entries, but is not a directory");
         }
     }
-    assert!(links.is_empty(), "names of inodes that are not there: {links:?}");
+    assert!(links.is_empty(), "names of missing inodes: {links:?}");
     let stale: Vec<_> = items.orphans.iter().filter(|number| !items.inodes.contains_key(number)).collect();
     assert!(stale.is_empty(), "stale orphan items: {stale:?}");
 }

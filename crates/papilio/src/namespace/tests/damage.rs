@@ -1,4 +1,5 @@
-//! Trees whose items contradict one another: an error that names the item, nothing changed, no hang.
+//! Trees whose items contradict one another: an error names the item, nothing changes, nothing
+//! hangs.
 
 use super::world::{ROOT, World, reason};
 use crate::btree::Change;
@@ -35,7 +36,7 @@ fn fails_at<T: std::fmt::Debug>(result: Result<T>, wanted: Key) {
 }
 
 #[test]
-fn half_of_an_entry_is_missing() {
+fn half_missing_entries_are_reported() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     for gone in [dir_index_key(ROOT, 2), inode_ref_key(inode, ROOT)] {
@@ -59,7 +60,7 @@ fn half_of_an_entry_is_missing() {
 }
 
 #[test]
-fn a_dangling_entry_and_a_link_count_of_zero() {
+fn dangling_entries_and_zero_link_counts_are_reported() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     let item = world.item(inode);
@@ -68,7 +69,7 @@ fn a_dangling_entry_and_a_link_count_of_zero() {
         Change::Put { key: inode_key(inode), data: InodeItem { nlink: 0, ..item }.to_bytes().to_vec() },
     );
     fails_at(world.unlink(ROOT, b"a"), inode_key(inode));
-    // Flags that only a newer writer knows.
+    // Flags that only a newer kernel knows.
     let flags = InodeFlags::from_bits_retain(1 << 40);
     damage(
         &world,
@@ -80,7 +81,7 @@ fn a_dangling_entry_and_a_link_count_of_zero() {
 }
 
 #[test]
-fn directories_in_a_circle_do_not_hang() {
+fn cyclic_directories_do_not_hang() {
     let world = World::new(4096);
     let mut circle = vec![world.mkdir(ROOT, b"d")];
     for _ in 0..6 {
@@ -88,7 +89,7 @@ fn directories_in_a_circle_do_not_hang() {
     }
     let moved = world.mkdir(ROOT, b"moved");
     world.mkdir(moved, b"sub");
-    // The first one's parent is now the last.
+    // Make the last directory the first one's parent.
     let (first, last) = (circle[0], *circle.last().unwrap());
     damage(&world, Change::Remove { key: inode_ref_key(first, ROOT) });
     let data = InodeRef { index: 2, name: b"d" }.to_bytes();

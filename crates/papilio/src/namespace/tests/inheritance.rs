@@ -1,4 +1,4 @@
-//! What new inodes take from their directory.
+//! The attributes that new inodes inherit from their directory.
 
 use super::world::{ROOT, World, directory, file};
 use crate::btree::LiveTree;
@@ -64,7 +64,7 @@ fn flags_are_inherited() {
     let inode = world.file(parent, b"d");
     assert_eq!(world.item(inode).flags, InodeFlags::COMPRESS);
     assert_eq!(attribute(&world.tree, inode, b"btrfs.compression").as_deref(), Some(&b"zstd"[..]));
-    // Mount options come on top, and forbid what they contradict.
+    // Flags from mount options are added, and disable inherited compression that they contradict.
     let new = NewInode { file_flags: InodeFlags::NODATASUM, ..file() };
     let inode = world.create(ROOT, b"plain", &new).unwrap();
     assert_eq!(world.item(inode).flags, InodeFlags::NODATASUM);
@@ -74,7 +74,7 @@ fn flags_are_inherited() {
 }
 
 #[test]
-fn compression_is_inherited_by_what_has_data() {
+fn compression_is_inherited_by_files_and_directories_only() {
     let world = World::new(4096);
     let parent = world.mkdir(ROOT, b"dir");
     set(&world, parent, b"btrfs.compression", b"zlib:9");
@@ -100,11 +100,11 @@ fn default_lists_are_inherited() {
     let parent = world.mkdir(ROOT, b"dir");
     set(&world, parent, acl::DEFAULT, &list());
     assert_eq!(world.item(parent).mode, 0o040_755);
-    // The umask of 022 does not count here.
+    // With a default list the umask of 022 does not apply.
     let inode = world.file(parent, b"file");
     assert_eq!(world.item(inode).mode, 0o100_660);
     let access = attribute(&world.tree, inode, acl::ACCESS).unwrap();
-    // The owner's and the mask's permissions are narrowed to what was asked for.
+    // The owner's and the mask's permissions are restricted to the requested mode.
     assert_eq!((access[6], access[14], access[22], access[30]), (6, 6, 5, 6));
     assert_eq!(attribute(&world.tree, inode, acl::DEFAULT), None);
     let below = world.mkdir(parent, b"below");
@@ -113,7 +113,7 @@ fn default_lists_are_inherited() {
     assert_eq!(attribute(&world.tree, below, acl::ACCESS), Some(list()));
     let link = world.create(parent, b"link", &NewInode { kind: NewKind::Symlink(b"x"), ..file() }).unwrap();
     assert_eq!((world.item(link).mode, attribute(&world.tree, link, acl::ACCESS)), (0o120_777, None));
-    // A list that says no more than a mode leaves no list behind.
+    // A list that is equivalent to a mode is not stored.
     let minimal = [&list()[..12], &list()[20..28], &list()[36..]].concat();
     set(&world, parent, acl::DEFAULT, &minimal);
     let inode = world.file(parent, b"plain");
@@ -122,7 +122,7 @@ fn default_lists_are_inherited() {
 }
 
 #[test]
-fn a_subvolume_inherits_flags_and_compression_only() {
+fn subvolumes_inherit_flags_and_compression_only() {
     let world = World::new(4096);
     let parent = world.mkdir(ROOT, b"dir");
     set(&world, parent, acl::DEFAULT, &list());

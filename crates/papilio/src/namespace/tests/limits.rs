@@ -1,4 +1,4 @@
-//! Hash collisions, link counts, and items as full as a leaf allows.
+//! Hash collisions, link counts, and items that fill a leaf.
 
 use super::world::{ROOT, World, file, reason};
 use crate::btree::testing::TestForest;
@@ -19,9 +19,9 @@ use papilio_oracle::populate::names::colliding_names;
 const HASH: u32 = 0x1234_5678;
 
 #[test]
-fn names_of_one_hash_share_an_item_until_it_is_full() {
+fn colliding_names_share_an_item_until_it_is_full() {
     let world = World::new(4096);
-    // All of 200 bytes, so that their item is full with 17: 17 * 230 = 3,910 of 3,970 bytes.
+    // Names of 200 bytes each, so that 17 fill their item: 17 * 230 = 3,910 of 3,970 bytes.
     let prefix = "p".repeat(200 - 4 - 3);
     let names: Vec<_> =
         colliding_names(&prefix, HASH, 300).into_iter().filter(|name| name.len() == 200).collect();
@@ -37,7 +37,7 @@ fn names_of_one_hash_share_an_item_until_it_is_full() {
     assert_eq!(reason(world.create(ROOT, &names[17], &file())), PathError::HashOverflow);
     assert_eq!(reason(world.link(inode, ROOT, &names[17])), PathError::HashOverflow);
     assert_eq!(world.item(ROOT), before);
-    // Renaming within the item makes its own room.
+    // A rename within the item frees the space that it needs.
     world.rename((ROOT, &names[3]), (ROOT, &names[17]), RenameMode::Replace).unwrap();
     assert_eq!((world.look_up(ROOT, &names[3]), world.look_up(ROOT, &names[17])), (None, Some(inode)));
     world.rename((ROOT, &names[4]), (ROOT, &names[17]), RenameMode::Exchange).unwrap();
@@ -71,7 +71,7 @@ fn count_of(world: &World, inode: InodeNumber, item_type: ItemType) -> usize {
 }
 
 #[test]
-fn thousands_of_names_of_one_inode() {
+fn one_inode_has_thousands_of_names() {
     let world = World::new(4096);
     let (a, b) = (world.mkdir(ROOT, b"a"), world.mkdir(ROOT, b"b"));
     let inode = world.file(a, b"first");
@@ -83,7 +83,7 @@ fn thousands_of_names_of_one_inode() {
     assert_eq!(count_of(&world, inode, ItemType::INODE_REF), 2);
     assert!(count_of(&world, inode, ItemType::INODE_EXTREF) > 3000);
     world.check();
-    // One from the reference item, one from the extended ones, and over each other.
+    // Rename a name in the reference item and one in an extended item, and exchange another.
     world.rename((a, &name(0)), (b, b"renamed"), RenameMode::Replace).unwrap();
     world.rename((b, &name(3999)), (a, b"renamed"), RenameMode::NoReplace).unwrap();
     world.file(a, b"other");
@@ -98,7 +98,7 @@ fn thousands_of_names_of_one_inode() {
 }
 
 #[test]
-fn extended_references_of_one_hash_share_an_item() {
+fn colliding_extended_references_share_an_item() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"first");
     let mut number = 0;
@@ -108,7 +108,8 @@ fn extended_references_of_one_hash_share_an_item() {
         number += 1;
     }
     let extended = count_of(&world, inode, ItemType::INODE_EXTREF);
-    // Of one length and one hash, whatever the seed: their difference is a multiple of the polynomial.
+    // Names of equal length whose hashes are equal for any seed: they differ by a multiple of the
+    // polynomial.
     let prefix = "p".repeat(200 - 4 - 3);
     let names: Vec<_> =
         colliding_names(&prefix, HASH, 300).into_iter().filter(|name| name.len() == 200).collect();
@@ -128,7 +129,7 @@ fn extended_references_of_one_hash_share_an_item() {
 }
 
 #[test]
-fn without_extended_references_the_item_is_the_limit() {
+fn link_limit_without_extended_references_is_one_item() {
     let chunk = chunk_item(RaidProfile::Single, 1, 64 << 20);
     let mut raw = superblock(1, 1, &chunk);
     raw.node_size = 4096;
@@ -140,12 +141,12 @@ fn without_extended_references_the_item_is_the_limit() {
     let world = World::over(TestForest::of(raw));
     let inode = world.file(ROOT, &[b'0'; 240]);
     let name = |number: usize| format!("{number:0>240}").into_bytes();
-    // 250 bytes each, of 3,970.
+    // References of 250 bytes each; 3,970 bytes fit.
     for number in 1..15 {
         world.link(inode, ROOT, &name(number)).unwrap();
     }
     assert_eq!(reason(world.link(inode, ROOT, &name(15))), PathError::TooManyLinks);
-    // A short one fits.
+    // A short name still fits.
     world.link(inode, ROOT, b"short").unwrap();
     let other = world.mkdir(ROOT, b"other");
     world.link(inode, other, &name(15)).unwrap();
@@ -155,7 +156,7 @@ fn without_extended_references_the_item_is_the_limit() {
 }
 
 #[test]
-fn the_link_count_has_a_limit() {
+fn link_count_is_limited() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     let item = InodeItem { nlink: 65534, ..world.item(inode) };
@@ -179,7 +180,7 @@ fn inode_numbers_run_out() {
 }
 
 #[test]
-fn an_inode_with_many_items_is_evicted() {
+fn inode_with_many_items_is_evicted() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     for number in 0..400 {
@@ -195,7 +196,7 @@ fn an_inode_with_many_items_is_evicted() {
 }
 
 #[test]
-fn directories_cannot_hold_themselves() {
+fn directories_cannot_move_below_themselves() {
     let world = World::new(4096);
     let a = world.mkdir(ROOT, b"a");
     let b = world.mkdir(a, b"b");

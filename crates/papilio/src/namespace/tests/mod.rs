@@ -1,4 +1,4 @@
-//! Tests of changes of names, on a live tree in memory.
+//! Tests of name changes, on a live tree in memory.
 
 mod consistency;
 mod damage;

@@ -1,7 +1,7 @@
-//! Random operations, held against a model made of maps.
+//! Random operations, compared with a model made of maps.
 //!
-//! The model is written from the rules of POSIX, not from the code under test: each answer must be the
-//! same, success or reason, and at the end each name.
+//! The model follows the rules of POSIX, not the code under test. Each operation must give the same
+//! result, success or reason, and all names must agree at the end.
 
 use super::world::{ROOT, World, directory, file, reason};
 use crate::errors::{PathError, Result};
@@ -45,7 +45,7 @@ impl Model {
         matches!(self.nodes[&inode], Node::Directory { .. })
     }
 
-    /// The name of a directory below the root.
+    /// The parent and name of a directory below the root.
     fn place_of(&self, directory: InodeNumber) -> Option<(InodeNumber, Vec<u8>)> {
         let Node::Directory { parent, .. } = &self.nodes[&directory] else { return None };
         let Node::Directory { entries, .. } = &self.nodes[parent] else { return None };
@@ -82,7 +82,7 @@ impl Model {
         Ok(())
     }
 
-    /// Takes a name away; the inode goes with its last.
+    /// Removes a name, and the inode with its last name.
     fn drop_name(&mut self, directory: InodeNumber, name: &[u8]) {
         let inode = self.entries(directory).remove(name).unwrap();
         let last = match self.nodes.get_mut(&inode).unwrap() {
@@ -164,7 +164,7 @@ impl Model {
     }
 }
 
-/// A generator of numbers that a seed replays.
+/// A generator of random numbers, reproducible by its seed.
 struct Random(u64);
 
 impl Random {
@@ -185,7 +185,7 @@ fn answer<T: std::fmt::Debug>(result: Result<T>) -> Answer {
     if result.is_ok() { Ok(()) } else { Err(reason(result)) }
 }
 
-/// Few names, many of them of one hash, so that most operations meet another.
+/// Few names, many of them with equal hashes, so that most operations meet an existing name.
 fn names() -> Vec<Vec<u8>> {
     let mut names = colliding_names("collide-", 0x1234_5678, 12);
     names.extend(colliding_names("others-", 77, 3));
@@ -205,7 +205,7 @@ fn run(seed: u64, node_size: u32, operations: usize) {
         inodes.sort_unstable();
         let directories: Vec<_> = inodes.iter().copied().filter(|inode| model.is_directory(*inode)).collect();
         let (from, to) = (*random.pick(&directories), *random.pick(&directories));
-        // Mostly a name that is there.
+        // Mostly pick an existing name.
         let there: Vec<_> = model.entries(from).keys().cloned().collect();
         let old = match there.is_empty() || random.below(4) == 0 {
             true => random.pick(&names).clone(),
@@ -258,14 +258,15 @@ fn run(seed: u64, node_size: u32, operations: usize) {
             evict_all(&world);
         }
     }
-    // Twelve operations succeeded, and seven reasons to refuse came up besides success.
+    // All twelve operations succeeded at least once, and seven different reasons to refuse
+    // occurred.
     assert!(done.len() >= 12 + 8, "{done:?}");
     compare(&world, &mut model);
     evict_all(&world);
     world.check();
     let tree = world.tree.tree();
     let inodes = tree.items().filter(|item| item.as_ref().unwrap().key.item_type == ItemType::INODE_ITEM);
-    assert_eq!(inodes.count(), model.nodes.len(), "what has no name was removed");
+    assert_eq!(inodes.count(), model.nodes.len(), "inodes without a name are left");
 }
 
 fn compare(world: &World, model: &mut Model) {

@@ -1,4 +1,4 @@
-//! What each operation does to times, counts and entries, and when it refuses.
+//! The effects of each operation on times, counts and entries, and its reasons to refuse.
 
 use super::world::{ROOT, World, directory, file, reason};
 use crate::errors::{Error, PathError};
@@ -16,7 +16,7 @@ use papilio_format::items::orphan::orphan_key;
 use papilio_format::{FileOffset, Generation, InodeNumber, TreeId};
 
 #[test]
-fn a_new_file_is_complete() {
+fn new_file_has_all_its_items() {
     let world = World::new(4096);
     let before = world.item(ROOT);
     let number = world.file(ROOT, b"name");
@@ -40,7 +40,7 @@ fn a_new_file_is_complete() {
 }
 
 #[test]
-fn every_kind_can_be_made() {
+fn every_kind_can_be_created() {
     let world = World::new(4096);
     let device = InodeItem::pack_device_number(259, 70_000);
     for (name, kind, mode, rdev) in [
@@ -70,7 +70,7 @@ fn every_kind_can_be_made() {
 }
 
 #[test]
-fn targets_of_symbolic_links_have_limits() {
+fn targets_of_symbolic_links_are_limited() {
     for (node_size, limit) in [(4096, 4096 - 101 - 25 - 21), (16384, 4095)] {
         let world = World::new(node_size);
         let make = |name: &[u8], target: &[u8]| {
@@ -111,7 +111,7 @@ fn bad_names_are_refused_everywhere() {
 }
 
 #[test]
-fn what_is_no_directory_holds_no_names() {
+fn only_directories_hold_names() {
     let world = World::new(4096);
     let plain = world.file(ROOT, b"plain");
     assert_eq!(reason(world.create(plain, b"a", &file())), PathError::NotADirectory);
@@ -126,7 +126,7 @@ fn what_is_no_directory_holds_no_names() {
 }
 
 #[test]
-fn times_of_links_and_unlinks() {
+fn links_and_unlinks_update_times() {
     let world = World::new(4096);
     let number = world.file(ROOT, b"a");
     let born = world.clock();
@@ -149,16 +149,16 @@ fn times_of_links_and_unlinks() {
     world.check();
     world.edit(|editor, _, _| evict(editor, number)).unwrap();
     assert_eq!(next_orphan(&world.tree.tree(), InodeNumber(0)).unwrap(), None);
-    // Once more changes nothing.
+    // A second eviction changes nothing.
     world.edit(|editor, _, _| evict(editor, number)).unwrap();
     world.check();
-    // Numbers and indexes are not given out again.
+    // Inode numbers and indexes are not reused.
     assert!(world.file(ROOT, b"d") > number);
     assert_eq!(dir_edit::index_of(&world.tree.tree(), ROOT, b"d").unwrap(), Some(4));
 }
 
 #[test]
-fn an_inode_in_use_is_not_evicted() {
+fn named_inode_is_not_evicted() {
     let world = World::new(4096);
     let number = world.file(ROOT, b"a");
     let result = world.edit(|editor, _, _| evict(editor, number));
@@ -177,7 +177,7 @@ fn an_inode_in_use_is_not_evicted() {
 }
 
 #[test]
-fn a_file_without_a_name_gets_one() {
+fn unnamed_file_can_be_linked() {
     let world = World::new(4096);
     let make = |new: NewInode<'static>| {
         world.edit(|editor, numbers, now| create_unnamed(editor, numbers, now, ROOT, &new))
@@ -197,7 +197,7 @@ fn a_file_without_a_name_gets_one() {
 }
 
 #[test]
-fn rename_moves_times_and_sizes() {
+fn rename_updates_times_and_sizes() {
     let world = World::new(4096);
     let (a, b) = (world.mkdir(ROOT, b"a"), world.mkdir(ROOT, b"b"));
     let number = world.file(a, b"file");
@@ -236,7 +236,7 @@ fn rename_moves_times_and_sizes() {
 }
 
 #[test]
-fn two_names_of_one_inode_stay() {
+fn renaming_between_two_names_of_one_inode_changes_nothing() {
     let world = World::new(4096);
     let number = world.file(ROOT, b"a");
     world.link(number, ROOT, b"b").unwrap();
@@ -291,7 +291,7 @@ fn flags_forbid_changes() {
 }
 
 #[test]
-fn subvolumes_are_entries_too() {
+fn subvolume_entries_follow_the_rules() {
     let world = World::new(4096);
     let id = TreeId(300);
     let insert = |directory, name: &[u8]| {

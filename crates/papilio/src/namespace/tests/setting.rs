@@ -1,4 +1,4 @@
-//! Modes, owners, times, flags and attributes, set.
+//! Setting modes, owners, times, flags and attributes.
 
 use super::world::{ROOT, World, file, reason};
 use crate::errors::{Error, PathError, Result};
@@ -41,20 +41,20 @@ fn nothing() -> SetAttributes {
 }
 
 #[test]
-fn modes_and_owners() {
+fn modes_and_owners_are_set() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     let item = world.set(inode, SetAttributes { mode: Some(0o170_000 | 0o6755), ..nothing() }).unwrap();
     assert_eq!(item.mode, 0o106_755);
     assert_eq!((item.ctime.seconds, item.mtime.seconds), (world.clock(), world.clock() - 1));
     world.set_xattr(inode, b"security.capability", b"caps", XattrSet::Any).unwrap();
-    // Giving it away takes privilege away; a mode along with it wins.
+    // A change of owner removes privileges; a mode set with it prevails.
     let item = world.set(inode, SetAttributes { uid: Some(1), ..nothing() }).unwrap();
     assert_eq!((item.mode, item.uid, item.gid), (0o100_755, 1, 100));
     assert_eq!(world.xattr(inode, b"security.capability"), None);
     let set = SetAttributes { mode: Some(0o4711), uid: Some(2), gid: Some(3), ..nothing() };
     assert_eq!(world.set(inode, set).unwrap().mode, 0o104_711);
-    // Set-group-id without the group's execute bit is mandatory locking.
+    // Set-group-id without the group's execute bit means mandatory locking, and stays.
     world.set(inode, SetAttributes { mode: Some(0o2644), ..nothing() }).unwrap();
     assert_eq!(world.set(inode, SetAttributes { gid: Some(4), ..nothing() }).unwrap().mode, 0o102_644);
     let directory = world.mkdir(ROOT, b"d");
@@ -71,7 +71,7 @@ fn modes_and_owners() {
 }
 
 #[test]
-fn times() {
+fn times_are_set() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     let early = Timespec { seconds: -5, nanoseconds: 999_999_999 };
@@ -88,7 +88,7 @@ fn times() {
 }
 
 #[test]
-fn flags() {
+fn flags_are_set() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     let flags = InodeFlags::NODATACOW | InodeFlags::NODUMP;
@@ -104,7 +104,7 @@ fn flags() {
     for bad in [InodeFlags::NODATASUM, InodeFlags::VERITY, InodeFlags::PREALLOC] {
         assert_eq!(reason(world.set_flags(inode, bad)), PathError::NotSupported);
     }
-    // With data in it, a file stays as it is.
+    // A file with data keeps NODATACOW and NODATASUM as they are.
     let key = papilio_format::items::inode::inode_key(inode);
     let item = InodeItem { size: 5, ..world.item(inode) };
     world.edit(|editor, _, _| editor.put(key, &item.to_bytes())).unwrap();
@@ -114,7 +114,7 @@ fn flags() {
 }
 
 #[test]
-fn attributes_come_and_go() {
+fn attributes_are_set_and_removed() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     let name = b"user.a";
@@ -148,13 +148,13 @@ fn attributes_come_and_go() {
 }
 
 #[test]
-fn values_fill_a_leaf_and_no_more() {
+fn values_may_fill_a_leaf() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     let name = b"user.a";
     let most = 4096 - 101 - 25 - 30 - name.len();
     world.set_xattr(inode, name, &vec![1; most], XattrSet::Any).unwrap();
-    // Its own old value is no obstacle.
+    // The old value does not count against the limit.
     world.set_xattr(inode, name, &vec![2; most], XattrSet::Any).unwrap();
     assert_eq!(world.xattr(inode, name), Some(vec![2; most]));
     let set = |name: &[u8], size: usize| world.set_xattr(inode, name, &vec![3; size], XattrSet::Any);
@@ -191,7 +191,7 @@ fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
 }
 
 #[test]
-fn access_lists_are_one_with_the_mode() {
+fn access_lists_and_modes_agree() {
     let world = World::new(4096);
     let inode = world.file(ROOT, b"a");
     const NONE: u32 = u32::MAX;
@@ -202,7 +202,7 @@ fn access_lists_are_one_with_the_mode() {
     world.set(inode, SetAttributes { mode: Some(0o640), ..nothing() }).unwrap();
     let changed = list(&[(1, 6, NONE), (2, 4, 1000), (4, 5, NONE), (0x10, 4, NONE), (0x20, 0, NONE)]);
     assert_eq!(world.xattr(inode, acl::ACCESS), Some(changed));
-    // One that the mode says as well is not kept.
+    // A list that is equivalent to the mode is not stored.
     let minimal = list(&[(1, 7, NONE), (4, 5, NONE), (0x20, 0, NONE)]);
     assert_eq!(world.set_xattr(inode, acl::ACCESS, &minimal, XattrSet::Any).unwrap().mode, 0o100_750);
     assert_eq!(world.xattr(inode, acl::ACCESS), None);

@@ -1,4 +1,4 @@
-//! A subvolume in memory, its numbers and its clock.
+//! A subvolume in memory, with its numbers and its clock.
 
 use super::consistency;
 use crate::btree::testing::TestForest;
@@ -38,7 +38,7 @@ pub(super) fn directory() -> NewInode<'static> {
     NewInode { kind: NewKind::Directory, mode: 0o777, ..file() }
 }
 
-/// The POSIX reason of a failure.
+/// Returns the POSIX reason of a failure.
 #[track_caller]
 pub(super) fn reason<T: std::fmt::Debug>(result: Result<T>) -> PathError {
     match result {
@@ -67,7 +67,7 @@ impl World {
         self.clock.get()
     }
 
-    /// One change, a second after the one before.
+    /// Makes one change, a second after the previous one.
     pub(super) fn edit<R>(
         &self,
         change: impl FnOnce(&mut TreeEditor<'_>, &SubvolumeNumbers, Timespec) -> Result<R>,
@@ -123,7 +123,7 @@ impl World {
         }
     }
 
-    /// Holds every item against the others, and the blocks against the tree checker.
+    /// Checks the items against each other, and the blocks with the tree checker.
     pub(super) fn check(&self) {
         consistency::check(&self.tree.tree());
         self.forest.write_out(&self.tree);

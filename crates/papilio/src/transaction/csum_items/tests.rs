@@ -1,4 +1,4 @@
-//! Taking sums out of items: every way that ranges and items can meet.
+//! Removing checksums from items: every way in which ranges and items can overlap.
 
 use super::*;
 use crate::btree::LiveTree;
@@ -8,10 +8,10 @@ use papilio_format::objectid;
 const SECTOR: u64 = 4096;
 const BASE: u64 = 1 << 30;
 
-/// First sectors and the ones behind the last.
+/// Ranges of sectors: the first one, and the one after the last.
 type Ranges = [(u64, u64)];
 
-/// Sums that tell of which sector they are.
+/// Checksums that encode the number of their sector.
 fn sums(from: u64, to: u64) -> Vec<u8> {
     (from..to).flat_map(|sector| (sector as u32 + 1).to_le_bytes()).collect()
 }
@@ -20,7 +20,7 @@ fn at(sector: u64) -> LogicalAddress {
     LogicalAddress(BASE + sector * SECTOR)
 }
 
-/// A checksum tree with items for these ranges of sectors.
+/// Creates a checksum tree with items for these ranges of sectors.
 fn tree(forest: &TestForest, items: &Ranges) -> LiveTree {
     let tree = forest.live_tree(objectid::CSUM_TREE);
     let mut editor = tree.edit(&forest.allocator);
@@ -31,7 +31,7 @@ fn tree(forest: &TestForest, items: &Ranges) -> LiveTree {
     tree
 }
 
-/// The ranges of sectors of its items, whose sums must be those of their sectors.
+/// The ranges of sectors that the tree's items cover. Checks that each checksum is its sector's.
 fn ranges(tree: &LiveTree) -> Vec<(u64, u64)> {
     tree.tree()
         .items()
@@ -46,7 +46,7 @@ fn ranges(tree: &LiveTree) -> Vec<(u64, u64)> {
 }
 
 #[test]
-fn a_range_takes_fronts_backs_and_middles() {
+fn ranges_cut_fronts_backs_and_middles_of_items() {
     let items = [(10, 20), (20, 30), (40, 50)];
     let cases: [(&Ranges, &Ranges); 10] = [
         (&[(0, 10)], &[(10, 20), (20, 30), (40, 50)]),
@@ -73,7 +73,7 @@ fn a_range_takes_fronts_backs_and_middles() {
 }
 
 #[test]
-fn one_range_over_many_leaves() {
+fn range_spans_many_leaves() {
     let forest = TestForest::new(4096);
     let items: Vec<_> = (0..200).map(|n| (n * 800, n * 800 + 700)).collect();
     let tree = tree(&forest, &items);

@@ -1,0 +1,85 @@
+//! Making a change in the running transaction.
+//!
+//! Owns [`Transactions::change`] and [`Transactions::change_to_free`], which reserve metadata, join
+//! the transaction with a [`Handle`], and abort it if a change fails half done.
+//!
+//! **Locks**, in this order: `commit`, if a commit is due; the gate, shared, while the change runs.
+//!
+//! Kernel counterpart: `start_transaction`, `btrfs_end_transaction` (`fs/btrfs/transaction.c`).
+
+use super::handle::Handle;
+use super::transaction::Transactions;
+use crate::errors::{Error, Result};
+
+/// Tree blocks reserved for each changed item: a path of copies and the blocks that it splits into.
+const BLOCKS_PER_ITEM: u64 = 4;
+/// Tree blocks reserved for any change besides.
+const BLOCKS_PER_CHANGE: u64 = 8;
+
+impl Transactions {
+    /// Makes a change of about `items` items in the running transaction. If there is no space, it
+    /// commits, which may free some, and tries the change once more. A change that fails half done
+    /// aborts the transaction.
+    ///
+    /// # Errors
+    /// Errors of `change`; [`Error::NoSpace`]; [`Error::ReadOnlyFileSystem`] after a failure.
+    pub(crate) fn change<R>(
+        &self,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.run(items, false, &mut change)
+    }
+
+    /// Like [`Transactions::change`], for a change that frees space: it may use the global reserve.
+    ///
+    /// # Errors
+    /// As [`Transactions::change`].
+    pub(crate) fn change_to_free<R>(
+        &self,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.run(items, true, &mut change)
+    }
+
+    fn run<R>(
+        &self,
+        items: u64,
+        emergency: bool,
+        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.might_change();
+        match self.attempt(items, emergency, change) {
+            Err(Error::NoSpace { .. }) => {
+                // Space that the transaction freed is available once the commit's superblocks are
+                // on disk.
+                self.commit()?;
+                self.attempt(items, emergency, change)
+            }
+            result => result,
+        }
+    }
+
+    fn attempt<R>(
+        &self,
+        items: u64,
+        emergency: bool,
+        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.check_running()?;
+        self.commit_if_full()?;
+        let gate = self.gate.read();
+        self.check_running()?;
+        let bytes = (items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
+        let reservation = self.space.reserve_metadata(bytes, emergency)?;
+        let handle = Handle::new(self, Some(gate), Some(reservation), self.now());
+        let result = change(&handle);
+        if let Err(error) = &result
+            && handle.is_changed()
+        {
+            self.abort(error);
+        }
+        result
+    }
+}

@@ -1,0 +1,44 @@
+//! The state that one commit hands on to the next.
+//!
+//! Owns [`CommitState`], which the `commit` lock guards.
+
+use crate::btree::ReadPin;
+use crate::space::Pinned;
+use crate::volume::LogSuperblocks;
+use papilio_format::superblock::RawSuperblock;
+use std::collections::VecDeque;
+
+/// State that one commit hands on to the next.
+#[derive(Debug)]
+pub(crate) struct CommitState {
+    /// The superblock as last written, with the changes that are to be written next.
+    pub(super) superblock: RawSuperblock,
+    /// The superblock as it is on disk, apart from its log fields.
+    pub(super) written: RawSuperblock,
+    /// The cached superblock copies that log syncs write.
+    pub(super) log_superblocks: Option<LogSuperblocks>,
+    /// Whether the superblock must be written even if no tree changed.
+    pub(super) superblock_changed: bool,
+    /// Space that becomes free once all readers of an earlier state are gone.
+    pub(super) waiting: VecDeque<(ReadPin, Pinned)>,
+    /// Whether the UUID tree is up to date, which the superblock has to say.
+    pub(super) uuid_tree_current: bool,
+    /// The buffer for writing tree blocks.
+    pub(super) buffer: Vec<u8>,
+}
+
+impl CommitState {
+    /// The state after a commit that wrote `superblock`.
+    pub(super) fn new(superblock: RawSuperblock) -> Self {
+        let uuid_tree_current = superblock.uuid_tree_generation == superblock.generation.0;
+        Self {
+            superblock,
+            written: superblock,
+            log_superblocks: None,
+            superblock_changed: false,
+            waiting: VecDeque::new(),
+            uuid_tree_current,
+            buffer: Vec::new(),
+        }
+    }
+}
