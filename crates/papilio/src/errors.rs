@@ -241,6 +241,7 @@ pub enum Error {
 
 /// The fault of one copy of a tree block.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BlockFault {
     /// Its bytes are invalid.
     #[error(transparent)]
@@ -336,6 +337,7 @@ pub enum PathError {
 
 /// A place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FilePlace {
     /// The id of the subvolume.
     pub tree: TreeId,

@@ -39,6 +39,7 @@ pub struct OpenOptions {
 
 /// The subvolume that is the root of all paths.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum SubvolumeChoice {
     /// The top level (id 5), which contains all other subvolumes.
     #[default]

@@ -13,6 +13,7 @@ use papilio_format::{FileOffset, InodeNumber, LogicalAddress};
 
 /// One extent as reported.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FiemapExtent {
     /// Where it starts in the file.
     pub start: FileOffset,

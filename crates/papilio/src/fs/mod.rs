@@ -2,6 +2,7 @@
 //!
 //! The methods here translate and check. What an open file does is in [`crate::file`], opening in [`crate::mount`].
 
+mod as_path;
 mod check;
 mod checksums;
 #[cfg(test)]
@@ -12,7 +13,7 @@ mod compression_against_kernel;
 mod data_against_kernel;
 mod dir;
 mod file;
-mod file_reader;
+mod file_cursor;
 mod file_system;
 mod file_write;
 mod inode;
@@ -33,10 +34,11 @@ mod sync;
 mod trim;
 mod walk;
 
+pub use as_path::AsPath;
 pub use check::{check, check_devices};
 pub use dir::{DirEntry, Entries};
 pub use file::File;
-pub use file_reader::FileReader;
+pub use file_cursor::FileCursor;
 pub use file_system::FileSystem;
 pub use inode::{Inode, KeptInode};
 pub use io_queue::{IoCompletion, IoOperation, IoQueue, IoRequest};

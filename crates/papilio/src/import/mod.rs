@@ -38,6 +38,7 @@ const QUEUED_BATCHES: usize = 4;
 
 /// What happens to names that are there already.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Existing {
     /// [`PathError::Exists`]; a directory takes in the entries of one that has its name.
     #[default]

@@ -16,6 +16,7 @@ use std::path::Path;
 
 /// Whether a superblock matches its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum ChecksumState {
     /// The stored checksum is that of the bytes.
     Match(Checksum),
@@ -32,6 +33,7 @@ pub enum ChecksumState {
 
 /// One unverified copy of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SuperblockCopy {
     /// The device offset of the copy.
     pub place: PhysicalAddress,
