@@ -1,8 +1,9 @@
 //! `AlignedBuffer`: memory at an address that direct I/O accepts.
 //!
-//! Invariant: the bytes it shows begin at a multiple of its alignment. It is a `Vec` with room to
-//! spare and a start inside it, so it needs no unsafe code; the vector never moves its content
-//! after construction.
+//! **Invariant:** the exposed bytes start at a multiple of the alignment.
+//!
+//! The buffer is an over-allocated `Vec` with a start offset, so it needs no unsafe code. The
+//! vector never reallocates after construction.
 
 use std::ops::{Deref, DerefMut};
 
@@ -15,10 +16,10 @@ pub struct AlignedBuffer {
 }
 
 impl AlignedBuffer {
-    /// `length` zeroed bytes at a multiple of `alignment`.
+    /// Creates `length` zeroed bytes at a multiple of `alignment`.
     ///
     /// # Panics
-    /// Where `alignment` is not a power of two.
+    /// If `alignment` is not a power of two.
     pub fn new(length: usize, alignment: usize) -> Self {
         assert!(alignment.is_power_of_two(), "alignment {alignment} is not a power of two");
         let bytes = vec![0; length + alignment - 1];
@@ -46,7 +47,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn is_aligned_and_of_the_asked_length() {
+    fn has_requested_alignment_and_length() {
         for alignment in [1, 2, 512, 4096, 65536] {
             for length in [0, 1, 511, 4096, 10_000] {
                 let mut buffer = AlignedBuffer::new(length, alignment);

@@ -1,18 +1,18 @@
-//! The `Device` trait: a fixed number of bytes that are read, written and made durable.
+//! The `Device` trait: a fixed number of bytes that can be read, written and made durable.
 //!
-//! Invariants of every implementation:
-//! - A read or write is whole or an error; there are no short counts.
+//! **Invariants** of every implementation
+//! - A read or write transfers the whole buffer or fails; there are no short counts.
 //! - Nothing is written past the end, and no write changes the size.
-//! - Writes may reach the medium in any order until [`Device::flush`] returns; what was written
-//!   before a flush that succeeded survives a loss of power.
-//! - Requests that overlap in time and place have no defined order between them.
+//! - Writes may reach the medium in any order until [`Device::flush`] returns. A write that ended
+//!   before a successful flush survives a power loss.
+//! - Concurrent requests to overlapping ranges have no defined order.
 //!
 //! Kernel counterpart: `struct block_device` and the bio layer (block/blk-core.c, block/bdev.c).
 
 use papilio_format::PhysicalAddress;
 use std::io;
 
-/// What a device was opened for.
+/// The access that a device was opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Access {
     /// Reads only; every write, flush and discard is an error.
@@ -21,32 +21,32 @@ pub enum Access {
     ReadWrite,
 }
 
-/// How a range is about to be used.
+/// A hint about how a range will be used.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Advice {
-    /// Read in order of address: read ahead further.
+    /// The range will be read in address order: read further ahead.
     Sequential,
-    /// Read in no order: reading ahead is waste.
+    /// The range will be read in random order: do not read ahead.
     Random,
-    /// Read soon: begin now, in the background.
+    /// The range will be read soon: start reading it in the background.
     WillNeed,
-    /// Not read again soon: may be dropped from the host's cache.
+    /// The range will not be read again soon: the host may drop it from its cache.
     DontNeed,
 }
 
 /// One read of a batch.
 #[derive(Debug)]
 pub struct ReadRequest<'a> {
-    /// Where on the device.
+    /// Byte offset on the device.
     pub offset: PhysicalAddress,
-    /// Filled whole when `result` is `Ok`; of undefined content otherwise.
+    /// Filled completely when `result` is `Ok`; undefined otherwise.
     pub buffer: &'a mut [u8],
-    /// The outcome. An error until the request has been carried out.
+    /// The outcome; an error until the request has run.
     pub result: io::Result<()>,
 }
 
 impl<'a> ReadRequest<'a> {
-    /// A request that has not run yet.
+    /// Creates a request that has not run yet.
     pub fn new(offset: PhysicalAddress, buffer: &'a mut [u8]) -> Self {
         Self { offset, buffer, result: Err(not_run()) }
     }
@@ -55,53 +55,54 @@ impl<'a> ReadRequest<'a> {
 /// One write of a batch.
 #[derive(Debug)]
 pub struct WriteRequest<'a> {
-    /// Where on the device.
+    /// Byte offset on the device.
     pub offset: PhysicalAddress,
-    /// What to write.
+    /// The bytes to write.
     pub buffer: &'a [u8],
-    /// The outcome. An error until the request has been carried out; after an error the device holds
-    /// any mix of old and new bytes in the range.
+    /// The outcome; an error until the request has run. After an error the range on the device
+    /// holds any mix of old and new bytes.
     pub result: io::Result<()>,
 }
 
 impl<'a> WriteRequest<'a> {
-    /// A request that has not run yet.
+    /// Creates a request that has not run yet.
     pub fn new(offset: PhysicalAddress, buffer: &'a [u8]) -> Self {
         Self { offset, buffer, result: Err(not_run()) }
     }
 }
 
-/// The result of a request before it ran. Costs no allocation.
+/// Returns the result of a request before it runs. Does not allocate.
 fn not_run() -> io::Error {
     io::Error::from(io::ErrorKind::Other)
 }
 
-/// A random-access block device. Held as `Arc<dyn Device>`; every method may be called from any
-/// thread at any time.
+/// A random-access block device, held as `Arc<dyn Device>`.
+///
+/// Any thread may call any method at any time.
 pub trait Device: Send + Sync + std::fmt::Debug {
-    /// The path, or a description, for messages.
+    /// Returns the path, or a description, for messages.
     fn name(&self) -> &str;
 
-    /// Bytes, as of now (a file or a block device may be resized by others).
+    /// Returns the current size in bytes. Other programs may resize a file or block device.
     fn size(&self) -> u64;
 
-    /// What the device was opened for.
+    /// Returns the access that the device was opened with.
     fn access(&self) -> Access;
 
-    /// The multiple of bytes that offset, length and memory address should have for a request to
-    /// go straight through; a power of two. Other requests work too, by way of a copy.
+    /// Returns the alignment, in bytes, of offset, length and memory address that avoids a copy. It
+    /// is a power of two. Unaligned requests work too, through a copy.
     fn alignment(&self) -> usize {
         1
     }
 
-    /// Fills `buffer` from `offset`.
+    /// Reads `buffer.len()` bytes at `offset`.
     ///
     /// # Errors
-    /// `UnexpectedEof` where the range reaches past the end; else what the host says. The buffer's
-    /// content is undefined then.
+    /// `UnexpectedEof` if the range reaches past the end, otherwise the host's error. After an
+    /// error the buffer's content is undefined.
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()>;
 
-    /// Carries out all requests, in any order or at once, and stores each one's outcome in it.
+    /// Runs all requests, in any order or concurrently, and stores each outcome in its request.
     /// Returns when all have ended.
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
         for request in requests {
@@ -109,14 +110,14 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         }
     }
 
-    /// Writes `buffer` at `offset`. Durable only after a [`flush`](Self::flush).
+    /// Writes `buffer` at `offset`. The write is durable only after a [`flush`](Self::flush).
     ///
     /// # Errors
-    /// `ReadOnlyFilesystem` on a read-only device, `InvalidInput` where the range reaches past the
-    /// end (nothing is written then), else what the host says (any part may have been written).
+    /// `ReadOnlyFilesystem` on a read-only device; `InvalidInput` if the range reaches past the
+    /// end. Neither writes anything. Otherwise the host's error; any part may have been written.
     fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()>;
 
-    /// Carries out all requests, in any order or at once, and stores each one's outcome in it.
+    /// Runs all requests, in any order or concurrently, and stores each outcome in its request.
     /// Returns when all have ended.
     fn write_many(&self, requests: &mut [WriteRequest<'_>]) {
         for request in requests {
@@ -124,8 +125,10 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         }
     }
 
-    /// Writes `buffer` and returns when it is durable. Says nothing of earlier writes: what must be
-    /// durable before needs a [`flush`](Self::flush) before (the superblock's rule).
+    /// Writes `buffer` and returns when it is durable (forced unit access).
+    ///
+    /// Earlier writes are not covered. If they must be durable first, as for a superblock, the
+    /// caller has to [`flush`](Self::flush) first.
     ///
     /// # Errors
     /// As [`write_at`](Self::write_at) and [`flush`](Self::flush).
@@ -134,26 +137,27 @@ pub trait Device: Send + Sync + std::fmt::Debug {
         self.flush()
     }
 
-    /// Returns when every write that had ended before the call is durable.
+    /// Returns when every write that ended before the call is durable.
     ///
     /// # Errors
-    /// What the host says. After an error, writes since the last good flush may be lost even though
-    /// a later flush succeeds (the host forgets the pages that it could not write), so the caller
-    /// must not carry on as if they were there.
+    /// The host's error. The host forgets pages that it failed to write, so writes since the last
+    /// good flush may be lost even if a later flush succeeds. After an error the caller must not
+    /// rely on those writes.
     fn flush(&self) -> io::Result<()>;
 
-    /// Says that the content of a range is not needed any more. It reads as anything afterwards.
+    /// Tells the device that a range's content is no longer needed. Later reads of the range return
+    /// arbitrary bytes.
     ///
     /// # Errors
-    /// `Unsupported` where the device has no such thing, which a caller may ignore; ranges and
-    /// access as for [`write_at`](Self::write_at).
+    /// `Unsupported` if the device cannot discard, which a caller may ignore. Otherwise as
+    /// [`write_at`](Self::write_at).
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()>;
 
-    /// A hint on a range of `length` bytes. Never changes what is read; failures are not told.
+    /// Passes a hint about `length` bytes. Never changes the data; failures are not reported.
     fn advise(&self, _offset: PhysicalAddress, _length: u64, _advice: Advice) {}
 }
 
-/// The error of a range that reaches past the end of a device, on reading.
+/// Checks that a read lies within the device.
 pub(crate) fn check_read(size: u64, offset: PhysicalAddress, length: usize) -> io::Result<()> {
     match offset.checked_add(length as u64) {
         Some(end) if end.get() <= size => Ok(()),
@@ -161,7 +165,7 @@ pub(crate) fn check_read(size: u64, offset: PhysicalAddress, length: usize) -> i
     }
 }
 
-/// The error of a write or discard to a read-only device or past the end.
+/// Checks that a write or discard is permitted and lies within the device.
 pub(crate) fn check_write(access: Access, size: u64, offset: PhysicalAddress, length: u64) -> io::Result<()> {
     if access == Access::ReadOnly {
         return Err(read_only());
@@ -172,12 +176,12 @@ pub(crate) fn check_write(access: Access, size: u64, offset: PhysicalAddress, le
     }
 }
 
-/// The error of changing a read-only device.
+/// Returns the error for changing a read-only device.
 pub(crate) fn read_only() -> io::Error {
-    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is open for reading only")
+    io::Error::new(io::ErrorKind::ReadOnlyFilesystem, "the device is open read-only")
 }
 
-/// The error of a range past the end.
+/// Returns the error for a range past the end.
 pub(crate) fn past_end(
     kind: io::ErrorKind,
     verb: &str,
@@ -187,7 +191,7 @@ pub(crate) fn past_end(
 ) -> io::Error {
     io::Error::new(
         kind,
-        format!("{verb} of {length} bytes at {offset} reaches past the device's end at {size}"),
+        format!("{verb} of {length} bytes at {offset} reaches past the end of the device at {size}"),
     )
 }
 
@@ -196,7 +200,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_checked_without_overflow() {
+    fn range_checks_do_not_overflow() {
         assert!(check_read(8, PhysicalAddress(0), 8).is_ok());
         assert!(check_read(8, PhysicalAddress(8), 0).is_ok());
         let error = check_read(8, PhysicalAddress(1), 8).unwrap_err();
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_never_ran_is_an_error() {
+    fn request_that_never_ran_is_an_error() {
         assert!(ReadRequest::new(PhysicalAddress(0), &mut [0]).result.is_err());
         assert!(WriteRequest::new(PhysicalAddress(0), &[0]).result.is_err());
     }

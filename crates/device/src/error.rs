@@ -1,12 +1,12 @@
-//! `OpenError`: why a path could not be opened as a device, with the path.
+//! `OpenError`: why a path could not be opened as a device.
 //!
-//! Reading and writing use `std::io::Error`, because what can go wrong there is the host's to say;
-//! opening has causes of its own that a person can act upon.
+//! Reads and writes return `std::io::Error`, because their failures come from the host. Opening has
+//! its own causes, which a user can act on.
 
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// A device could not be opened.
+/// A path could not be opened as a device.
 #[derive(Debug, thiserror::Error)]
 #[error("cannot open {}: {kind}", path.display())]
 pub struct OpenError {
@@ -33,33 +33,40 @@ pub enum OpenErrorKind {
     #[error("permission denied")]
     PermissionDenied,
     /// A directory where an image or a block device belongs.
-    #[error("it is a directory, not an image or a block device")]
+    #[error("it is a directory; expected an image file or a block device")]
     IsDirectory,
     /// A character device, FIFO or socket.
-    #[error("it is a {0}, not an image or a block device")]
+    #[error("it is a {0}; expected an image file or a block device")]
     UnsupportedFileType(&'static str),
-    /// Nothing in it.
-    #[error("it is empty (0 bytes)")]
+    /// The file is empty.
+    #[error("the file is empty (0 bytes)")]
     Empty,
-    /// Another open of the same file holds a lock that excludes ours.
-    #[error("it is in use by another process")]
+    /// Another open file description holds a conflicting lock.
+    #[error("another process is using it")]
     InUseByProcess,
-    /// EBUSY: a block device that the kernel has mounted, or that another program claims.
-    #[error("the block device is in use (mounted, or claimed by another program)")]
+    /// EBUSY: the kernel has mounted the block device, or another program has claimed it.
+    #[error("the block device is mounted or claimed by another program")]
     InUseByKernel,
-    /// An image file behind a loop device that the kernel has mounted.
-    #[error("the image is in use: it is mounted through {0}")]
+    /// The kernel has mounted the image file through a loop device.
+    #[error("the image is mounted through {0}")]
     InUseByLoop(String),
-    /// ETXTBSY: a program that runs, or an active swap file.
-    #[error("it is in use as a running program or a swap file")]
+    /// ETXTBSY: the file is a running program or an active swap file.
+    #[error("it is a running program or an active swap file")]
     TextBusy,
-    /// EROFS: writing was asked for on a read-only host file system or block device.
-    #[error("it can only be opened for reading (read-only file system or device)")]
+    /// EROFS: write access to a read-only host file system or block device.
+    #[error("the file system or device is read-only")]
     ReadOnlyMedium,
-    /// O_DIRECT was asked for and the host's file system has none.
-    #[error("the file system that holds it has no direct I/O")]
+    /// O_DIRECT on a host file system that does not support it.
+    #[error("its file system does not support direct I/O")]
     DirectUnsupported,
-    /// Anything else.
+    /// Any other host error.
     #[error(transparent)]
     Io(io::Error),
+}
+
+impl OpenErrorKind {
+    /// Creates [`OpenErrorKind::Io`] from an errno.
+    pub(crate) fn io(errno: rustix::io::Errno) -> Self {
+        Self::Io(errno.into())
+    }
 }

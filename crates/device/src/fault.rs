@@ -1,11 +1,14 @@
-//! `FaultDevice`: a decorator that fails, corrupts or cuts short, on demand and repeatably.
+//! `FaultDevice`: a decorator that fails, corrupts or truncates on demand, repeatably.
 //!
-//! Owns the rules and the counters. Invariants:
-//! - Calls are counted in the order in which they arrive, each request of a batch as one call, in
-//!   the batch's order; so a run of one thread is the same every time.
-//! - A call that fails by a rule does not reach the device below.
+//! It owns the rules and the counters.
 //!
-//! Locks: `state`, held only to count and decide, never over a call to the device below.
+//! **Invariants**
+//! - Calls are counted in order of arrival, and each request of a batch counts as one call, in the
+//!   batch's order. A single-threaded run is therefore the same every time.
+//! - A call that fails by a rule does not reach the inner device.
+//!
+//! **Locks**
+//! - `state`: held only to count and decide, never across a call to the inner device.
 
 use crate::device::{Access, Advice, Device, check_read, check_write};
 use papilio_format::PhysicalAddress;
@@ -14,7 +17,7 @@ use std::io;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// What a call does.
+/// The kind of a call to the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum CallKind {
     /// `read_at`, or a request of `read_many`.
@@ -27,7 +30,7 @@ pub enum CallKind {
     Discard,
 }
 
-/// Calls so far, failed ones included.
+/// Numbers of calls so far, including failed ones.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CallCounts {
     /// See [`CallKind::Read`].
@@ -38,12 +41,12 @@ pub struct CallCounts {
     pub flushes: u64,
     /// See [`CallKind::Discard`].
     pub discards: u64,
-    /// How many of all these failed by a rule.
+    /// The calls of any kind that failed by a rule.
     pub failed: u64,
 }
 
 impl CallCounts {
-    /// Calls of one kind.
+    /// Returns the number of calls of one kind.
     pub fn of(&self, kind: CallKind) -> u64 {
         match kind {
             CallKind::Read => self.reads,
@@ -53,7 +56,7 @@ impl CallCounts {
         }
     }
 
-    /// Calls of all kinds.
+    /// Returns the number of calls of all kinds.
     pub fn total(&self) -> u64 {
         self.reads + self.writes + self.flushes + self.discards
     }
@@ -70,11 +73,11 @@ impl CallCounts {
 
 #[derive(Debug)]
 enum Rule {
-    /// The call of this number (from 0) among its kind, or among all.
+    /// Fails the call with this number (from 0) among its kind, or among all calls.
     Call { kind: Option<CallKind>, number: u64 },
-    /// Every call from this number on among all.
+    /// Fails every call from this number on, counted among all calls.
     From { number: u64 },
-    /// Calls of a kind that touch a range of bytes.
+    /// Fails calls of a kind that touch a range of bytes.
     Range { kind: CallKind, range: Range<u64> },
 }
 
@@ -82,12 +85,12 @@ enum Rule {
 struct State {
     counts: CallCounts,
     rules: Vec<Rule>,
-    /// Ranges whose bytes are read XORed with a mask.
+    /// Ranges whose bytes are XORed with a mask when read.
     flips: Vec<(Range<u64>, u8)>,
     size: Option<u64>,
 }
 
-/// A device that fails as it is told. All faults last until [`repair`](Self::repair).
+/// A device that fails on demand. All faults last until [`repair`](Self::repair).
 ///
 /// ```
 /// use papilio_device::{CallKind, Device, FaultDevice, MemoryDevice, PhysicalAddress};
@@ -97,7 +100,7 @@ struct State {
 ///     device.write_at(&[1; 16], PhysicalAddress(0))?;
 ///     device.flush()
 /// };
-/// // Fail each call once: a run without faults says how many there are.
+/// // Fail each call once: a run without faults counts them.
 /// let counted = FaultDevice::new(Arc::new(MemoryDevice::new(4096)));
 /// work(&counted).unwrap();
 /// for number in 0..counted.counts().total() {
@@ -113,28 +116,28 @@ pub struct FaultDevice {
 }
 
 impl FaultDevice {
-    /// A decorator without faults.
+    /// Creates a decorator without faults.
     pub fn new(inner: Arc<dyn Device>) -> Self {
         Self { inner, state: Mutex::default() }
     }
 
-    /// The device below.
+    /// Returns the inner device.
     pub fn inner(&self) -> &Arc<dyn Device> {
         &self.inner
     }
 
-    /// Fails one call: the one with this number among its kind, counted from 0 since the device was
-    /// made or [`reset_counts`](Self::reset_counts).
+    /// Fails the call with this number among its kind. Counting starts at 0 when the device is made
+    /// and at [`reset_counts`](Self::reset_counts).
     pub fn fail_call(&self, kind: CallKind, number: u64) {
         self.add(Rule::Call { kind: Some(kind), number });
     }
 
-    /// Fails one call: the one with this number among all, counted likewise.
+    /// Fails the call with this number among all calls, counted likewise.
     pub fn fail_any_call(&self, number: u64) {
         self.add(Rule::Call { kind: None, number });
     }
 
-    /// Fails every call from this number on among all: the device is gone in the middle of work.
+    /// Fails every call from this number on among all calls, as if the device disappeared.
     pub fn fail_all_from(&self, number: u64) {
         self.add(Rule::From { number });
     }
@@ -154,28 +157,28 @@ impl FaultDevice {
         self.add(Rule::Range { kind: CallKind::Write, range: bytes(range) });
     }
 
-    /// Silent corruption: bytes in the range read as themselves XOR `mask`, and reads succeed.
+    /// Corrupts silently: bytes in the range read as themselves XOR `mask`, and reads succeed.
     pub fn corrupt_reads(&self, range: Range<PhysicalAddress>, mask: u8) {
         self.state.lock().flips.push((bytes(range), mask));
     }
 
-    /// The device ends early, at `size` bytes (if it isn't shorter already).
+    /// Makes the device end early, at `size` bytes, unless it is already shorter.
     pub fn truncate(&self, size: u64) {
         self.state.lock().size = Some(size);
     }
 
-    /// Takes all faults away. Counters go on.
+    /// Removes all faults; the counters keep their values.
     pub fn repair(&self) {
         let mut state = self.state.lock();
         *state = State { counts: state.counts, ..State::default() };
     }
 
-    /// Begins to count calls from 0 again.
+    /// Resets all call counters to 0.
     pub fn reset_counts(&self) {
         self.state.lock().counts = CallCounts::default();
     }
 
-    /// Calls so far.
+    /// Returns the numbers of calls so far.
     pub fn counts(&self) -> CallCounts {
         self.state.lock().counts
     }
@@ -184,7 +187,7 @@ impl FaultDevice {
         self.state.lock().rules.push(rule);
     }
 
-    /// Counts a call and decides on it.
+    /// Counts a call and decides whether it fails.
     fn enter(&self, kind: CallKind, offset: PhysicalAddress, length: u64) -> io::Result<()> {
         let mut state = self.state.lock();
         let (all, own) = (state.counts.total(), state.counts.of(kind));
@@ -208,7 +211,7 @@ fn bytes(range: Range<PhysicalAddress>) -> Range<u64> {
     range.start.get()..range.end.get()
 }
 
-/// The bytes that two ranges share, if any.
+/// Returns the bytes that two ranges share, if any.
 fn overlap(one: &Range<u64>, other: &Range<u64>) -> Option<Range<u64>> {
     let shared = one.start.max(other.start)..one.end.min(other.end);
     (!shared.is_empty()).then_some(shared)
@@ -287,7 +290,7 @@ mod tests {
         FaultDevice::new(Arc::new(MemoryDevice::new(4096)))
     }
 
-    /// Which of a fixed run's calls failed.
+    /// Runs a fixed sequence of calls and returns which failed.
     fn run(device: &FaultDevice) -> Vec<bool> {
         let mut buffers = [[0; 8]; 3];
         let mut outcomes = vec![
@@ -308,7 +311,7 @@ mod tests {
     }
 
     #[test]
-    fn each_call_fails_once_and_only_it() {
+    fn each_numbered_call_fails_alone() {
         let clean = device();
         assert_eq!(run(&clean), [false; 8]);
         let total = clean.counts().total();
@@ -325,7 +328,7 @@ mod tests {
     }
 
     #[test]
-    fn kinds_are_counted_apart_and_faults_end_with_repair() {
+    fn kinds_are_counted_separately_and_repair_ends_faults() {
         let device = device();
         device.fail_call(CallKind::Read, 2);
         device.fail_call(CallKind::Flush, 0);
@@ -340,7 +343,7 @@ mod tests {
     }
 
     #[test]
-    fn ranges_fail_where_they_are_touched() {
+    fn calls_touching_a_failing_range_fail() {
         let device = device();
         device.fail_reads(at(100)..at(200));
         device.fail_writes(at(4095)..at(4096));
@@ -350,7 +353,7 @@ mod tests {
         assert!(device.read_at(&mut [0; 1], at(200)).is_ok());
         assert!(device.write_at(&[0; 200], at(50)).is_ok());
         assert!(device.write_at(&[0; 4096], at(0)).is_err());
-        // What failed did not reach the device.
+        // The failed write did not reach the device.
         device.write_at(&[7], at(0)).unwrap();
         assert!(device.write_at(&[0; 4096], at(0)).is_err());
         let mut byte = [0];
@@ -359,7 +362,7 @@ mod tests {
     }
 
     #[test]
-    fn corruption_is_silent_and_stays_in_its_range() {
+    fn corruption_is_silent_and_confined_to_its_range() {
         let device = device();
         device.corrupt_reads(at(10)..at(12), 0x80);
         let mut buffer = [0; 20];
@@ -373,7 +376,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_device_ends_early() {
+    fn truncated_device_ends_early() {
         let device = device();
         device.truncate(1000);
         assert_eq!(device.size(), 1000);

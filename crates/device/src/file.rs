@@ -1,22 +1,24 @@
 //! `FileDevice`: a regular file or a block device on the host.
 //!
-//! Owns the open file, and with it the lock. Invariants:
-//! - A write never makes a file longer.
-//! - With direct I/O the size is rounded down to the alignment, so that every byte can be reached
-//!   by an aligned request; an unaligned write reads, changes and writes whole blocks.
+//! It owns the open file and, through it, the lock.
 //!
-//! Locks: `unaligned` (direct I/O only): aligned writes share it, an unaligned write holds it
-//! alone, for otherwise its read-change-write could undo a neighbour's write. Nothing else is taken
-//! under it.
+//! **Invariants**
+//! - A write never extends a file.
+//! - With direct I/O the size is rounded down to the alignment, so an aligned request can reach
+//!   every byte. An unaligned write reads, modifies and writes whole blocks.
+//!
+//! **Locks**
+//! - `unaligned` (direct I/O only): aligned writes hold it shared. An unaligned write holds it
+//!   exclusively, because its read-modify-write could undo a neighbouring write. No other lock is
+//!   acquired under it.
 //!
 //! Kernel counterpart: block/fops.c, and mm/filemap.c for files.
 
 use crate::aligned::AlignedBuffer;
+use crate::backing::Backing;
 use crate::device::{
     Access, Advice, Device, ReadRequest, WriteRequest, check_read, check_write, past_end, read_only,
 };
-use crate::open::Backing;
-pub use crate::open::OpenOptions;
 use crate::uring;
 use papilio_format::PhysicalAddress;
 use papilio_locks::RwLock;
@@ -29,29 +31,29 @@ use std::num::NonZeroU64;
 use std::os::unix::fs::FileExt;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes that one step of an unaligned direct request moves.
+/// Bytes that one step of an unaligned direct request transfers.
 const BOUNCE_SIZE: usize = 256 * 1024;
 
-/// A batch of fewer requests is not worth a ring's two system calls and bookkeeping.
+/// Smaller batches do not repay the ring's two system calls and bookkeeping.
 const MIN_RING_BATCH: usize = 4;
 
 thread_local! {
-    /// The aligned memory through which this thread's unaligned direct requests go.
+    /// The aligned memory for this thread's unaligned direct requests.
     static BOUNCE: RefCell<Option<AlignedBuffer>> = const { RefCell::new(None) };
 }
 
-/// A regular file or block device. Opened by [`OpenOptions::open`].
+/// A regular file or a block device, opened by [`OpenOptions::open`](crate::OpenOptions::open).
 #[derive(Debug)]
 pub struct FileDevice {
     file: File,
     name: String,
     access: Access,
     backing: Backing,
-    /// 1 where the host's page cache is used.
+    /// In bytes; 1 with the host's page cache.
     alignment: usize,
     /// Whether batches may use io_uring.
     ring: bool,
-    /// The size when last measured, so that a write need not ask each time.
+    /// The last measured size in bytes, which saves a system call per write.
     known_size: AtomicU64,
     unaligned: RwLock<()>,
 }
@@ -69,42 +71,31 @@ impl FileDevice {
         Self { file, name, access, backing, alignment, ring, known_size, unaligned: RwLock::new(()) }
     }
 
-    /// Opens with the defaults of [`OpenOptions`].
-    ///
-    /// # Errors
-    /// As [`OpenOptions::open`].
-    pub fn open(path: impl AsRef<std::path::Path>, access: Access) -> Result<Self, crate::error::OpenError> {
-        OpenOptions::new(access).open(path)
-    }
-
-    /// Whether it is a block device, and not a file.
+    /// Returns whether this is a block device.
     pub fn is_block_device(&self) -> bool {
         self.backing == Backing::BlockDevice
     }
 
-    /// Makes a regular file longer (with zeros) or shorter.
+    /// Grows a regular file with zeros, or shrinks it.
     ///
     /// # Errors
-    /// `Unsupported` for a block device, `ReadOnlyFilesystem`, or what the host says.
+    /// `Unsupported` for a block device, `ReadOnlyFilesystem`, or the host's error.
     pub fn resize(&self, size: u64) -> io::Result<()> {
         if self.access == Access::ReadOnly {
             return Err(read_only());
         }
         if self.is_block_device() {
-            return Err(io::Error::new(
-                io::ErrorKind::Unsupported,
-                "a block device has the size that it has",
-            ));
+            return Err(io::Error::new(io::ErrorKind::Unsupported, "a block device cannot be resized"));
         }
         self.file.set_len(size)?;
         self.measure().map(drop)
     }
 
-    /// Asks the host for the size, in bytes.
+    /// Reads the current size in bytes from the host.
     pub(crate) fn measure(&self) -> io::Result<u64> {
         let size = match self.backing {
             Backing::RegularFile => self.file.metadata()?.len(),
-            // The file position is not used by anything here.
+            // Nothing here uses the file position.
             Backing::BlockDevice => rustix::fs::seek(&self.file, rustix::fs::SeekFrom::End(0))?,
         };
         let size = size - size % self.alignment as u64;
@@ -112,7 +103,7 @@ impl FileDevice {
         Ok(size)
     }
 
-    /// Runs a range check against the known size, and against a fresh one before failing.
+    /// Runs a range check against the known size, then against a fresh one before failing.
     fn check(&self, check: impl Fn(u64) -> io::Result<()>) -> io::Result<()> {
         check(self.known_size.load(Ordering::Relaxed)).or_else(|_| check(self.measure()?))
     }
@@ -121,14 +112,16 @@ impl FileDevice {
         self.alignment > 1
     }
 
-    /// Whether a request can go to the host as it is.
+    /// Returns whether a request can go to the host without a copy.
     fn is_aligned(&self, address: *const u8, length: usize, offset: PhysicalAddress) -> bool {
         let mask = self.alignment - 1;
         (address.addr() | length | offset.get() as usize) & mask == 0
     }
 
-    /// Calls `step(buffer, at, done)` for each run of whole blocks that covers the range: `buffer`
-    /// is aligned memory for the blocks from `at`; `done` is what earlier steps took of the range.
+    /// Calls `step(buffer, at, done)` for each run of whole blocks that covers the range.
+    ///
+    /// `buffer` is aligned memory for the blocks from `at`. `done` is the number of bytes of the
+    /// range that earlier steps covered.
     fn in_blocks(
         &self,
         offset: PhysicalAddress,
@@ -184,7 +177,7 @@ impl FileDevice {
         })
     }
 
-    /// Whether the ring may carry a request on a device of `size` bytes.
+    /// Returns whether the ring may carry a request on a device of `size` bytes.
     fn fits_ring(&self, size: u64, buffer: &[u8], offset: PhysicalAddress) -> bool {
         let end = offset.checked_add(buffer.len() as u64);
         !buffer.is_empty()
@@ -192,7 +185,7 @@ impl FileDevice {
             && self.is_aligned(buffer.as_ptr(), buffer.len(), offset)
     }
 
-    /// One durable write by the host's own means; `Ok(false)` where it has none.
+    /// Writes durably with `RWF_DSYNC`; returns `Ok(false)` if the host does not support it.
     fn write_dsync(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<bool> {
         let mut done = 0;
         while done < buffer.len() {
@@ -235,7 +228,7 @@ impl Device for FileDevice {
         } else {
             self.read_unaligned(buffer, offset)
         };
-        // Someone cut the file since it was measured.
+        // The file was truncated since it was measured.
         result.map_err(|error| match error.kind() {
             io::ErrorKind::UnexpectedEof => {
                 past_end(error.kind(), "read", self.size(), offset, length as u64)
@@ -271,8 +264,8 @@ impl Device for FileDevice {
         self.file.write_all_at(buffer, offset.get())
     }
 
-    /// Over io_uring for direct I/O only: a buffered write is a copy into the page cache, which the
-    /// ring does no faster, and on some file systems hands to a worker thread one by one.
+    /// Uses io_uring for direct I/O only. A buffered write is a copy into the page cache. The ring
+    /// is no faster at that, and on some file systems hands each write to a worker thread.
     fn write_many(&self, requests: &mut [WriteRequest<'_>]) {
         let size = self.known_size.load(Ordering::Relaxed);
         let eligible = |request: &WriteRequest<'_>| self.fits_ring(size, request.buffer, request.offset);
@@ -308,8 +301,8 @@ impl Device for FileDevice {
         }
     }
 
-    /// A hole in a file (reads as zeros); BLKDISCARD on a block device (reads as anything). The
-    /// part of the range that makes whole sectors is discarded, the rest is left.
+    /// Punches a hole in a file (reads as zeros); issues BLKDISCARD on a block device (reads as
+    /// arbitrary bytes). On a block device only the whole sectors within the range are discarded.
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
         self.check(|size| check_write(self.access, size, offset, length))?;
         let unsupported = |errno| match errno {
@@ -344,19 +337,19 @@ impl Device for FileDevice {
             Advice::WillNeed => rustix::fs::Advice::WillNeed,
             Advice::DontNeed => rustix::fs::Advice::DontNeed,
         };
-        // To the host a length of 0 means "to the end".
+        // The host takes a length of 0 as "to the end".
         if let Some(length) = NonZeroU64::new(length) {
-            // A hint that is not taken changes nothing.
+            // A failed hint changes nothing.
             let _ = rustix::fs::fadvise(&self.file, offset.get(), Some(length), advice);
         }
     }
 }
 
-/// ioctl BLKDISCARD (include/uapi/linux/fs.h) on whole sectors.
+/// Issues ioctl BLKDISCARD (include/uapi/linux/fs.h) on whole sectors.
 fn block_discard(file: &File, start: u64, length: u64) -> rustix::io::Result<()> {
     const BLKDISCARD: rustix::ioctl::Opcode = rustix::ioctl::opcode::none(0x12, 119);
-    // SAFETY: BLKDISCARD reads two u64 (start and length) through its argument, which is what the
-    // setter passes; it writes nothing to our memory. `file` is an open block device.
+    // SAFETY: BLKDISCARD reads two u64 (start and length) through its argument, and the setter
+    // passes exactly that. It writes nothing to our memory. `file` is an open block device.
     unsafe {
         let request = rustix::ioctl::Setter::<BLKDISCARD, [u64; 2]>::new([start, length]);
         rustix::ioctl::ioctl(file, request)
@@ -366,7 +359,7 @@ fn block_discard(file: &File, start: u64, length: u64) -> rustix::io::Result<()>
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MemoryDevice;
+    use crate::{MemoryDevice, OpenOptions};
     use std::path::Path;
 
     fn options(direct: bool) -> OpenOptions {
@@ -379,7 +372,8 @@ mod tests {
         image
     }
 
-    /// A direct device, or `None`, said aloud, where the temp folder's file system has none.
+    /// Opens a direct device; skips with a message if the temporary folder's file system has no
+    /// direct I/O.
     fn direct(path: &Path) -> Option<FileDevice> {
         match options(true).open(path) {
             Ok(device) => Some(device),
@@ -391,7 +385,7 @@ mod tests {
         }
     }
 
-    /// The same mixed requests against `device` and a memory device read alike.
+    /// Runs mixed requests on `device` and on a memory device, and compares all reads.
     pub(crate) fn exercise(device: &dyn Device) {
         let size = device.size();
         let model = MemoryDevice::new(size);
@@ -434,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn buffered_and_direct_hold_what_was_written() {
+    fn buffered_and_direct_match_a_memory_device() {
         let image = image(2 << 20);
         exercise(&options(false).open(image.path()).unwrap());
         if let Some(device) = direct(image.path()) {
@@ -444,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn unaligned_direct_writes_do_not_undo_their_neighbours() {
+    fn unaligned_direct_writes_keep_neighbouring_writes() {
         let image = image(64 * 1024);
         let Some(device) = direct(image.path()) else { return };
         std::thread::scope(|scope| {
@@ -465,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_is_the_end() {
+    fn requests_past_the_end_fail() {
         let image = image(10_000);
         let device = options(false).open(image.path()).unwrap();
         let error = device.write_at(&[1; 2], PhysicalAddress(9_999)).unwrap_err();
@@ -475,7 +469,7 @@ mod tests {
         assert!(error.to_string().contains("10000"), "{error}");
         assert_eq!(device.size(), 10_000);
 
-        // Cut and grown behind the device's back.
+        // Truncate and grow the file behind the device's back.
         image.as_file().set_len(5_000).unwrap();
         let error = device.read_at(&mut [0; 2], PhysicalAddress(9_000)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
@@ -492,7 +486,7 @@ mod tests {
     }
 
     #[test]
-    fn reading_only_changes_nothing() {
+    fn read_only_device_refuses_changes() {
         let image = image(4096);
         let device = FileDevice::open(image.path(), Access::ReadOnly).unwrap();
         for result in [
@@ -507,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn a_discarded_range_is_a_hole() {
+    fn discard_punches_a_hole() {
         use std::os::unix::fs::MetadataExt;
         let image = image(1 << 20);
         let device = options(false).open(image.path()).unwrap();
@@ -529,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn advice_is_harmless() {
+    fn advice_does_not_change_data() {
         let image = image(8192);
         let device = options(false).open(image.path()).unwrap();
         for advice in [Advice::Sequential, Advice::Random, Advice::WillNeed, Advice::DontNeed] {

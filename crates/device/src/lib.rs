@@ -1,20 +1,21 @@
-//! Block devices: the [`Device`] trait, what implements it, and decorators that test what stands above.
+//! Block devices: the [`Device`] trait, its implementations, and decorators for tests.
 //!
-//! - [`FileDevice`]: a regular file or a block device; plain calls, and io_uring for deep queues.
-//! - [`MemoryDevice`]: a sparse device in memory, with cheap snapshots.
-//! - [`FaultDevice`]: fails, corrupts or cuts short, on demand and repeatably.
-//! - [`Recording`]: keeps what was written to some devices, and makes every state that a loss of
-//!   power could have left.
+//! - [`FileDevice`]: a regular file or a block device. It uses plain calls, and io_uring for deep
+//!   queues.
+//! - [`MemoryDevice`]: a sparse device in memory with cheap snapshots.
+//! - [`FaultDevice`]: fails, corrupts or truncates on demand, repeatably.
+//! - [`Recording`]: records the writes to one or more devices, and builds every state that a power
+//!   loss could have left behind.
 //!
-//! A device is held as `Arc<dyn Device>`. It knows bytes and physical addresses, and nothing of
-//! Btrfs.
+//! A device is held as `Arc<dyn Device>`. This crate knows bytes and physical addresses; it knows
+//! nothing about Btrfs.
 //!
 //! ```
 //! use papilio_device::{Device, MemoryDevice, PhysicalAddress};
 //! use std::sync::Arc;
 //!
 //! # fn main() -> std::io::Result<()> {
-//! // Ten tebibytes; only what is written takes memory.
+//! // Ten tebibytes; only written chunks take memory.
 //! let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(10 << 40));
 //! device.write_at(b"papilio", PhysicalAddress(9 << 40))?;
 //! device.flush()?;
@@ -26,7 +27,7 @@
 //! # }
 //! ```
 //!
-//! A file is locked while it is open, and says plainly why it can't be opened:
+//! An open file is locked, and a failed open names its cause:
 //!
 //! ```
 //! use papilio_device::{Access, Device, FileDevice, OpenErrorKind, PhysicalAddress, ReadRequest};
@@ -43,9 +44,9 @@
 //! let mut requests: Vec<_> = blocks
 //!     .iter_mut()
 //!     .enumerate()
-//!     .map(|(at, block)| ReadRequest::new(PhysicalAddress(at as u64 * 4096), block))
+//!     .map(|(index, block)| ReadRequest::new(PhysicalAddress(index as u64 * 4096), block))
 //!     .collect();
-//! device.read_many(&mut requests); // All at once, over io_uring where the host has it.
+//! device.read_many(&mut requests); // All at once, over io_uring where the host supports it.
 //! for request in requests {
 //!     request.result?;
 //! }
@@ -57,6 +58,7 @@
 #![deny(unsafe_op_in_unsafe_fn)]
 
 mod aligned;
+mod backing;
 mod device;
 mod error;
 mod fault;
@@ -72,7 +74,8 @@ pub use aligned::AlignedBuffer;
 pub use device::{Access, Advice, Device, ReadRequest, WriteRequest};
 pub use error::{OpenError, OpenErrorKind};
 pub use fault::{CallCounts, CallKind, FaultDevice};
-pub use file::{FileDevice, OpenOptions};
+pub use file::FileDevice;
 pub use memory::MemoryDevice;
+pub use open::OpenOptions;
 pub use papilio_format::PhysicalAddress;
 pub use recorder::{Action, Event, RecorderDevice, Recording, Replay, SECTOR_SIZE};

@@ -1,9 +1,10 @@
 //! Advisory locks that keep two processes from writing one image.
 //!
-//! Owns nothing: the lock belongs to the open file description and goes with it, also when the
-//! process is killed. A writer excludes everyone, readers exclude writers. Locks are `flock` locks
-//! (kernel fs/locks.c): they hold between two opens in one process too, and udev and others honour
-//! them on block devices. They never block: a lock that is held is an error now.
+//! - The lock belongs to the open file description and ends with it, even if the process is killed.
+//! - A writer excludes everyone; a reader excludes writers.
+//! - The locks are `flock` locks (kernel fs/locks.c). They conflict between two opens in one
+//!   process too, and udev and others honour them on block devices.
+//! - A conflicting lock is an error after a short wait.
 
 use crate::device::Access;
 use crate::error::OpenErrorKind;
@@ -12,10 +13,10 @@ use rustix::io::Errno;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-/// How long a lock is waited for: longer than a fork takes, and not felt.
+/// How long `acquire` retries: longer than a fork takes, too short for a user to notice.
 const PATIENCE: Duration = Duration::from_millis(100);
 
-/// Takes the lock that `access` needs on an open file, or says that another holds it.
+/// Acquires the lock that `access` needs on an open file.
 pub(crate) fn acquire(file: impl AsFd, access: Access) -> Result<(), OpenErrorKind> {
     let operation = match access {
         Access::ReadOnly => FlockOperation::NonBlockingLockShared,
@@ -31,10 +32,11 @@ pub(crate) fn acquire(file: impl AsFd, access: Access) -> Result<(), OpenErrorKi
                 continue;
             }
             Err(Errno::WOULDBLOCK) => Err(OpenErrorKind::InUseByProcess),
-            // Some network file systems have no flock; a lock that nobody can take excludes nobody.
+            // Some network file systems lack flock. Nobody can hold a lock there, so there is no
+            // conflict.
             Err(Errno::OPNOTSUPP | Errno::NOSYS | Errno::NOLCK) => Ok(()),
-            // Over NFS an exclusive flock becomes a POSIX lock, which needs the file open for
-            // writing; it is, so EBADF is not expected and is passed on like the rest.
+            // Over NFS an exclusive flock becomes a POSIX lock, which needs write access. The file
+            // has write access, so EBADF is unexpected and is passed on like the rest.
             Err(errno) => Err(OpenErrorKind::Io(errno.into())),
         };
     }
@@ -52,7 +54,7 @@ mod tests {
     }
 
     #[test]
-    fn readers_share_and_a_writer_excludes() {
+    fn readers_share_and_writer_excludes() {
         let image = tempfile::NamedTempFile::new().unwrap();
         let open = || File::options().read(true).write(true).open(image.path()).unwrap();
         let (first, second, writer) = (open(), open(), open());
@@ -69,7 +71,7 @@ mod tests {
     }
 
     #[test]
-    fn holds_between_processes_and_ends_with_its_process() {
+    fn lock_excludes_other_processes_until_its_holder_exits() {
         let image = tempfile::NamedTempFile::new().unwrap();
         let mut child = Command::new("flock")
             .args(["--exclusive", "--no-fork"])
@@ -78,7 +80,7 @@ mod tests {
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .expect("util-linux's flock runs");
+            .expect("failed to run flock (util-linux)");
         let mut line = String::new();
         BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
         let while_locked = acquire(image.reopen().unwrap(), Access::ReadOnly);

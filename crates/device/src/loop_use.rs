@@ -1,10 +1,9 @@
-//! Finds out whether an image file is mounted through a loop device.
+//! Detects an image file that is mounted through a loop device.
 //!
-//! The lock on the image doesn't tell: the kernel's loop driver takes none. Each loop device names
-//! its file in sysfs (drivers/block/loop.c, `backing_file`), and an exclusive open of a block device
-//! that is mounted is refused. A loop device that is merely attached excludes nobody.
-//!
-//! Owns nothing, takes no locks. Where the loop device may not be opened, the mount table is asked.
+//! A lock on the image cannot detect this, because the kernel's loop driver takes none. Instead,
+//! sysfs names each loop device's file (drivers/block/loop.c, `backing_file`), and an exclusive
+//! open of a mounted block device fails. A loop device that is attached but not mounted excludes
+//! nobody. If the loop device cannot be opened, the mount table decides.
 
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
@@ -12,13 +11,13 @@ use std::fs::{self, File};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The loop device through which `file` is mounted (or otherwise claimed), as a path in /dev.
+/// Returns the loop device (a path in /dev) through which `file` is mounted or otherwise claimed.
 pub(crate) fn claimed_through(file: &File) -> Option<PathBuf> {
     let image = file.metadata().ok()?;
     let is_image = |path: &Path| {
         fs::metadata(path).is_ok_and(|other| (other.dev(), other.ino()) == (image.dev(), image.ino()))
     };
-    // No sysfs, no answer: then nothing is known against the open.
+    // Without sysfs nothing is known against the open.
     fs::read_dir("/sys/block")
         .ok()?
         .flatten()
@@ -39,7 +38,7 @@ fn is_claimed(device: &Path) -> bool {
     }
 }
 
-/// Whether the mount table names the device or a partition of it.
+/// Returns whether the mount table names the device or one of its partitions.
 fn is_mount_source(device: &Path) -> bool {
     let Some(device) = device.to_str() else { return false };
     fs::read_to_string("/proc/self/mounts").is_ok_and(|mounts| names_device(&mounts, device))
@@ -58,7 +57,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mount_table_is_read_by_whole_names() {
+    fn mount_table_matches_whole_device_names() {
         let mounts = "/dev/loop12 /mnt btrfs rw 0 0\nproc /proc proc rw 0 0\n/dev/loop3p2 /a ext4 rw 0 0\n";
         assert!(names_device(mounts, "/dev/loop12"));
         assert!(names_device(mounts, "/dev/loop3"));

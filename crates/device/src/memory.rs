@@ -1,12 +1,14 @@
-//! `MemoryDevice`: a sparse device in memory, with snapshots that share what is alike.
+//! `MemoryDevice`: a sparse device in memory whose snapshots share unchanged chunks.
 //!
-//! Owns chunks of 64 KiB, made at the first write to them; what was never written reads as zeros.
-//! A chunk is an `Arc`: a snapshot copies only the tables, and a write copies a chunk that a
-//! snapshot also holds.
+//! It owns chunks of 64 KiB, created by the first write to them; unwritten ranges read as zeros. A
+//! chunk is an `Arc`: a snapshot copies only the tables, and a write copies a chunk that a snapshot
+//! shares.
 //!
-//! Locks: the chunks are dealt to shards by number, each with a lock. Reads and writes hold one
-//! shard at a time; a snapshot holds all, taken in order. So a single request is not atomic against
-//! others that overlap it, as on a disk.
+//! **Locks**
+//! - `shards`: chunks are distributed over shards by number, and each shard has a lock. A read or
+//!   write holds one shard at a time. A snapshot or resize holds all, acquired in index order.
+//!
+//! A single request is therefore not atomic against overlapping requests, as on a disk.
 
 use crate::device::{Access, Device, check_read, check_write};
 use papilio_format::PhysicalAddress;
@@ -19,13 +21,13 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bytes in a chunk.
+/// Bytes per chunk.
 const CHUNK_SIZE: usize = 64 * 1024;
 const SHARD_COUNT: usize = 32;
 
 type Chunks = HashMap<u64, Arc<[u8]>>;
 
-/// A sparse device in memory. Flushes are no-ops; nothing outlives the process.
+/// A sparse device in memory. Flushes do nothing; the content ends with the process.
 pub struct MemoryDevice {
     name: String,
     size: AtomicU64,
@@ -34,7 +36,7 @@ pub struct MemoryDevice {
 }
 
 impl MemoryDevice {
-    /// A writable device of `size` bytes, all zero.
+    /// Creates a writable device of `size` bytes, all zero.
     pub fn new(size: u64) -> Self {
         Self::from_tables(size, (0..SHARD_COUNT).map(|_| Chunks::new()).collect())
     }
@@ -44,22 +46,22 @@ impl MemoryDevice {
         Self { name: "memory".to_owned(), size: AtomicU64::new(size), access: Access::ReadWrite, shards }
     }
 
-    /// The device under another name in messages.
+    /// Returns the device with another name for messages.
     pub fn with_name(mut self, name: impl Into<String>) -> Self {
         self.name = name.into();
         self
     }
 
-    /// The device with writes refused or allowed.
+    /// Returns the device with writes refused or allowed.
     pub fn with_access(mut self, access: Access) -> Self {
         self.access = access;
         self
     }
 
-    /// Reads a whole image file; holes in it stay holes.
+    /// Reads a whole image file; its holes stay holes.
     ///
     /// # Errors
-    /// What the host says.
+    /// The host's error.
     pub fn from_image(path: &Path) -> io::Result<Self> {
         let file = File::open(path)?;
         let size = file.metadata()?.len();
@@ -76,10 +78,10 @@ impl MemoryDevice {
         Ok(device)
     }
 
-    /// Writes the content to a file, which is made or replaced; what was never written is a hole.
+    /// Writes the content to a file, which is created or replaced. Unwritten chunks become holes.
     ///
     /// # Errors
-    /// What the host says; the file may be partly written then.
+    /// The host's error; the file may be partly written.
     pub fn write_image(&self, path: &Path) -> io::Result<()> {
         let snapshot = self.snapshot();
         let file = File::create(path)?;
@@ -95,10 +97,10 @@ impl MemoryDevice {
         Ok(())
     }
 
-    /// A device with the same content, from one moment; later writes to either are not seen by the
-    /// other. Costs a table entry a chunk, and no copy of data until one is written.
+    /// Returns an independent device with the content of this moment. Copies one table entry per
+    /// chunk; data is copied only when either device writes it.
     pub fn snapshot(&self) -> Self {
-        let _order = in_order("shards, as they lie");
+        let _order = in_order("shards, by index");
         let held: Vec<_> = self.shards.iter().map(|shard| shard.read()).collect();
         let tables = held.iter().map(|shard| (**shard).clone()).collect();
         let mut snapshot = Self::from_tables(self.size.load(Ordering::Acquire), tables);
@@ -107,14 +109,15 @@ impl MemoryDevice {
         snapshot
     }
 
-    /// Bytes of memory that hold data (shared chunks counted in each device that has them).
+    /// Returns the bytes of memory that hold data. A shared chunk counts in every device that has
+    /// it.
     pub fn resident(&self) -> u64 {
         self.shards.iter().map(|shard| shard.read().len() as u64 * CHUNK_SIZE as u64).sum()
     }
 
-    /// Grows or shrinks the device. What is cut off is gone: growing again shows zeros.
+    /// Grows or shrinks the device. A truncated part reads as zeros after growing again.
     pub fn resize(&self, size: u64) {
-        let _order = in_order("shards, as they lie");
+        let _order = in_order("shards, by index");
         let mut held: Vec<_> = self.shards.iter().map(|shard| shard.write()).collect();
         self.size.store(size, Ordering::Release);
         let (last, used) = (size / CHUNK_SIZE as u64, (size % CHUNK_SIZE as u64) as usize);
@@ -140,14 +143,14 @@ impl MemoryDevice {
     }
 }
 
-/// The part of a range that lies in one chunk.
+/// The part of a range within one chunk.
 struct Piece {
     chunk: u64,
     start: usize,
     length: usize,
 }
 
-/// Cuts a range, already checked against the size, at chunk borders.
+/// Splits a range, already checked against the size, at chunk borders.
 fn pieces(offset: PhysicalAddress, length: u64) -> impl Iterator<Item = Piece> {
     let (mut at, end) = (offset.get(), offset.get() + length);
     std::iter::from_fn(move || {
@@ -162,7 +165,7 @@ fn pieces(offset: PhysicalAddress, length: u64) -> impl Iterator<Item = Piece> {
     })
 }
 
-/// The next offset at or after `offset` that holds data; `None` where there is none.
+/// Returns the next offset at or after `offset` that holds data, if any.
 fn seek_data(file: &File, offset: u64) -> io::Result<Option<u64>> {
     match rustix::fs::seek(file, rustix::fs::SeekFrom::Data(offset)) {
         Ok(data) => Ok(Some(data)),
@@ -215,7 +218,7 @@ impl Device for MemoryDevice {
         check_write(self.access, 0, PhysicalAddress(0), 0)
     }
 
-    /// The range reads as zeros afterwards. Takes time by the chunks that exist, not by `length`.
+    /// Zeroes the range. The cost depends on the number of existing chunks, not on `length`.
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
         check_write(self.access, self.size(), offset, length)?;
         let end = offset.get() + length;
@@ -270,7 +273,7 @@ mod tests {
     }
 
     #[test]
-    fn discard_keeps_what_lies_beside() {
+    fn discard_keeps_neighbouring_bytes() {
         let device = MemoryDevice::new(1 << 20);
         let content = vec![1; 1 << 20];
         for (start, length) in
@@ -285,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_is_apart() {
+    fn snapshot_is_independent() {
         let device = MemoryDevice::new(1 << 20);
         device.write_at(b"old", PhysicalAddress(7)).unwrap();
         let snapshot = device.snapshot();
@@ -297,7 +300,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_and_access_are_kept() {
+    fn size_and_access_are_enforced() {
         let device = MemoryDevice::new(100);
         let error = device.read_at(&mut [0; 2], PhysicalAddress(99)).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::UnexpectedEof);
@@ -315,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_resize_cut_off_is_gone() {
+    fn truncated_bytes_read_as_zeros_after_growing() {
         let device = MemoryDevice::new(200_000);
         device.write_at(&[1; 200_000], PhysicalAddress(0)).unwrap();
         device.resize(70_000);
@@ -326,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn an_image_comes_back() {
+    fn image_round_trips() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("image");
         let device = MemoryDevice::new((1 << 30) + 5);

@@ -1,30 +1,28 @@
-//! `OpenOptions`: opening a path as a [`FileDevice`], or saying plainly why not.
+//! `OpenOptions`: opens a path as a [`FileDevice`], or reports why it cannot.
 //!
-//! Order of the steps: open without blocking (a FIFO must not hang us), look at the type, lock,
-//! look whether the kernel has the image mounted, measure. The lock comes before anything is read,
-//! so what is read afterwards is not another writer's half-done work.
+//! Steps, in order:
+//! 1. Open without blocking, so that a FIFO does not hang the caller.
+//! 2. Check the file type.
+//! 3. Acquire the lock. This comes before any read, so no read sees another writer's half-done
+//!    work.
+//! 4. Check whether the kernel has the image mounted.
+//! 5. Measure the size.
 
+use crate::backing::Backing;
 use crate::device::Access;
 use crate::error::{OpenError, OpenErrorKind};
 use crate::file::FileDevice;
 use crate::lock;
 use crate::loop_use;
-use rustix::fs::{AtFlags, FileType, Mode, OFlags, StatxFlags};
+use rustix::fs::{AtFlags, Mode, OFlags, StatxFlags};
 use rustix::io::Errno;
 use std::fs::File;
 use std::path::Path;
 
-/// The alignment taken for direct I/O where the host doesn't say: a page and a 4Kn sector.
+/// The alignment for direct I/O if the host reports none: it suits a page and a 4Kn sector.
 const FALLBACK_ALIGNMENT: usize = 4096;
 
-/// Whether a device is a file or a block device.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Backing {
-    RegularFile,
-    BlockDevice,
-}
-
-/// How to open a file or block device.
+/// Options for opening a file or block device.
 #[derive(Clone, Debug)]
 pub struct OpenOptions {
     access: Access,
@@ -34,33 +32,35 @@ pub struct OpenOptions {
 }
 
 impl OpenOptions {
-    /// Buffered, locked, with io_uring for batches.
+    /// Creates the default options: buffered, locked, io_uring for batches.
     pub fn new(access: Access) -> Self {
         Self { access, direct: false, lock: true, ring: true }
     }
 
-    /// Whether to go past the host's page cache (`O_DIRECT`). Requests that are not aligned to
+    /// Sets whether to bypass the host's page cache (`O_DIRECT`). Requests not aligned to
     /// [`alignment`](crate::Device::alignment) are copied through an aligned buffer.
     pub fn direct(mut self, direct: bool) -> Self {
         self.direct = direct;
         self
     }
 
-    /// Whether to lock the file (the default): exclusively for writing, shared for reading; for
-    /// writing also that no mounted loop device stands on it. Without it, a reader may look at an
-    /// image that another process writes, and sees it torn.
+    /// Sets whether to lock the file (default: yes).
+    ///
+    /// A writer locks exclusively and also refuses an image that is mounted through a loop device.
+    /// A reader locks shared. Without the lock, a reader may see another process's half-done
+    /// writes.
     pub fn lock(mut self, lock: bool) -> Self {
         self.lock = lock;
         self
     }
 
-    /// Whether batches may use io_uring (the default), where the host has it.
+    /// Sets whether batches may use io_uring where the host supports it (default: yes).
     pub fn ring(mut self, ring: bool) -> Self {
         self.ring = ring;
         self
     }
 
-    /// Opens a regular file or a block device; symbolic links are followed.
+    /// Opens a regular file or a block device. Follows symbolic links.
     ///
     /// # Errors
     /// [`OpenError`] with the path and the cause.
@@ -75,10 +75,12 @@ impl OpenOptions {
             Ok(fd) => File::from(fd),
             Err(errno) => return Err(self.classify(path, errno)),
         };
-        let backing = backing(&file)?;
-        // Needed only for the open itself; io_uring would answer EAGAIN instead of waiting.
-        rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT).map_err(io_kind)?;
-        // That an image was read is in its own inodes. Only its owner may ask for this, and it only saves time.
+        let backing = Backing::of(&file)?;
+        // Only the open itself must not block; with O_NONBLOCK set, io_uring returns EAGAIN instead
+        // of waiting.
+        rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT).map_err(OpenErrorKind::io)?;
+        // Reading an image should not update the image file's access time. Only the file's owner
+        // may set O_NOATIME, and it only saves work, so a failure is ignored.
         let _ = rustix::fs::fcntl_setfl(&file, flags & OFlags::DIRECT | OFlags::NOATIME);
         if self.lock {
             lock::acquire(&file, self.access)?;
@@ -101,8 +103,8 @@ impl OpenOptions {
 
     fn flags(&self) -> OFlags {
         let mut flags = OFlags::CLOEXEC | OFlags::NOCTTY;
-        // On a block device O_EXCL claims it, and fails where it is mounted or claimed; on a file
-        // it means nothing without O_CREAT.
+        // On a block device O_EXCL claims the device, and fails if it is mounted or claimed. On a
+        // file it has no effect without O_CREAT.
         flags |= match self.access {
             Access::ReadOnly => OFlags::RDONLY,
             Access::ReadWrite => OFlags::RDWR | OFlags::EXCL,
@@ -121,42 +123,33 @@ impl OpenOptions {
             Errno::BUSY => OpenErrorKind::InUseByKernel,
             Errno::TXTBSY => OpenErrorKind::TextBusy,
             Errno::ROFS => OpenErrorKind::ReadOnlyMedium,
-            // A directory, FIFO or socket can fail for O_DIRECT or for being what it is; the type
-            // is the better answer.
-            Errno::INVAL | Errno::NXIO => match rustix::fs::stat(path).map(|stat| file_type(stat.st_mode)) {
-                Ok(Err(kind)) => kind,
-                _ if self.direct && errno == Errno::INVAL => OpenErrorKind::DirectUnsupported,
-                _ => io_kind(errno),
-            },
-            _ => io_kind(errno),
+            // For a directory, FIFO or socket the file type explains the failure better than
+            // O_DIRECT.
+            Errno::INVAL | Errno::NXIO => {
+                match rustix::fs::stat(path).map(|stat| Backing::of_mode(stat.st_mode)) {
+                    Ok(Err(kind)) => kind,
+                    _ if self.direct && errno == Errno::INVAL => OpenErrorKind::DirectUnsupported,
+                    _ => OpenErrorKind::io(errno),
+                }
+            }
+            _ => OpenErrorKind::io(errno),
         }
     }
 }
 
-fn io_kind(errno: Errno) -> OpenErrorKind {
-    OpenErrorKind::Io(errno.into())
-}
-
-fn backing(file: &File) -> Result<Backing, OpenErrorKind> {
-    let stat = rustix::fs::fstat(file).map_err(io_kind)?;
-    file_type(stat.st_mode)
-}
-
-fn file_type(mode: u32) -> Result<Backing, OpenErrorKind> {
-    match FileType::from_raw_mode(mode) {
-        FileType::RegularFile => Ok(Backing::RegularFile),
-        FileType::BlockDevice => Ok(Backing::BlockDevice),
-        FileType::Directory => Err(OpenErrorKind::IsDirectory),
-        FileType::CharacterDevice => Err(OpenErrorKind::UnsupportedFileType("character device")),
-        FileType::Fifo => Err(OpenErrorKind::UnsupportedFileType("FIFO")),
-        FileType::Socket => Err(OpenErrorKind::UnsupportedFileType("socket")),
-        _ => Err(OpenErrorKind::UnsupportedFileType("special file")),
+impl FileDevice {
+    /// Opens with the default [`OpenOptions`].
+    ///
+    /// # Errors
+    /// As [`OpenOptions::open`].
+    pub fn open(path: impl AsRef<Path>, access: Access) -> Result<Self, OpenError> {
+        OpenOptions::new(access).open(path)
     }
 }
 
-/// What direct I/O on `file` asks of offsets, lengths and memory: one number that satisfies all.
+/// Returns one alignment that satisfies direct I/O on `file` for offsets, lengths and memory.
 fn direct_alignment(file: &File, backing: Backing) -> usize {
-    // STATX_DIOALIGN tells both since Linux 6.1, but not on every file system.
+    // STATX_DIOALIGN reports both since Linux 6.1, but not on every file system.
     let told = rustix::fs::statx(file, c"", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN)
         .ok()
         .filter(|stat| stat.stx_mask & StatxFlags::DIOALIGN.bits() != 0)
@@ -185,11 +178,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_image_is_named() {
+    fn error_names_the_unsupported_file_type() {
         let folder = tempfile::tempdir().unwrap();
         let at = |name: &str| folder.path().join(name);
         let fifo = at("fifo");
-        rustix::fs::mknodat(rustix::fs::CWD, &fifo, FileType::Fifo, Mode::from(0o600), 0).unwrap();
+        rustix::fs::mknodat(rustix::fs::CWD, &fifo, rustix::fs::FileType::Fifo, Mode::from(0o600), 0)
+            .unwrap();
         let _listener = std::os::unix::net::UnixListener::bind(at("socket")).unwrap();
         File::create(at("empty")).unwrap();
         for access in [Access::ReadOnly, Access::ReadWrite] {
@@ -207,11 +201,11 @@ mod tests {
         let direct = OpenOptions::new(Access::ReadOnly).direct(true).open(folder.path());
         assert!(matches!(direct.unwrap_err().kind, OpenErrorKind::IsDirectory));
         let message = open(folder.path(), Access::ReadOnly).unwrap_err().to_string();
-        assert_eq!(message, "it is a directory, not an image or a block device");
+        assert_eq!(message, "it is a directory; expected an image file or a block device");
     }
 
     #[test]
-    fn a_running_program_is_not_written() {
+    fn running_program_is_not_opened_for_writing() {
         let folder = tempfile::tempdir().unwrap();
         let program = folder.path().join("sleep");
         std::fs::copy("/bin/sleep", &program).unwrap();
@@ -223,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn two_opens_share_or_exclude() {
+    fn two_opens_share_or_exclude_each_other() {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(4096).unwrap();
         let in_use = |access| matches!(open(image.path(), access), Err(OpenErrorKind::InUseByProcess));

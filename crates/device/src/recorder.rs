@@ -1,16 +1,19 @@
-//! `Recording` and `RecorderDevice`: what reached the devices, in order, and every state that a
-//! loss of power could have left.
+//! `Recording` and `RecorderDevice`: the changes to devices, in order, and every state that a power
+//! loss could have left behind.
 //!
-//! A [`Recording`] owns the events of one or more devices in one order, and each device's content
-//! at the start. A [`Replay`] walks the events and makes the devices of any moment.
+//! A [`Recording`] owns the events of one or more devices in one order, and each device's initial
+//! content. A [`Replay`] walks the events and builds the devices as of any moment.
 //!
-//! The model of a device: a write that ended lies in a cache that loses power. A flush makes what
-//! was written before it to the same device durable, and a FUA write makes itself durable. Of the
-//! rest, any subset survives, sector by sector (512 bytes are never torn). Where two writes of the
-//! rest overlap, the later one wins if both survive.
+//! The device model:
+//! - A write that ended lies in a volatile cache.
+//! - A flush makes the earlier writes to its device durable. A FUA write makes itself durable.
+//! - Of all other writes, any subset survives, sector by sector; a sector of 512 bytes is never
+//!   torn.
+//! - If two surviving writes overlap, the later one wins.
 //!
-//! Locks: `state`, held over the call to the device below, so that the order recorded is the order
-//! in which things took effect.
+//! **Locks**
+//! - `state`: held across the call to the inner device, so the recorded order is the order in which
+//!   calls took effect.
 
 use crate::device::{Access, Advice, Device};
 use crate::memory::MemoryDevice;
@@ -19,35 +22,35 @@ use papilio_locks::Mutex;
 use std::io;
 use std::sync::Arc;
 
-/// Bytes that a device writes wholly or not at all.
+/// Bytes per sector, which a device writes completely or not at all.
 pub const SECTOR_SIZE: u64 = 512;
 
-/// One thing that reached a device.
+/// One change to a device.
 #[derive(Clone, Debug)]
 pub struct Event {
     /// The device's number, in the order of [`Recording::attach`].
     pub device: usize,
-    /// What was done.
+    /// The change.
     pub action: Action,
 }
 
-/// What an [`Event`] did.
+/// The change that an [`Event`] made.
 #[derive(Clone, Debug)]
 pub enum Action {
-    /// `write_at` or, where `fua`, `write_fua`.
+    /// `write_at`, or `write_fua` if `fua` is set.
     Write {
-        /// Where.
+        /// Byte offset on the device.
         offset: PhysicalAddress,
-        /// What.
+        /// The bytes written.
         data: Arc<[u8]>,
-        /// Whether it was durable on its return.
+        /// Whether the write was durable on return.
         fua: bool,
     },
-    /// `discard`; the range is zeros afterwards.
+    /// `discard`; the range reads as zeros afterwards.
     Discard {
-        /// Where.
+        /// Byte offset on the device.
         offset: PhysicalAddress,
-        /// Bytes.
+        /// In bytes.
         length: u64,
     },
     /// A `flush` that succeeded.
@@ -60,7 +63,7 @@ struct State {
     events: Vec<Event>,
 }
 
-/// The events of some devices, in one order.
+/// The events of one or more devices, in one order.
 ///
 /// ```
 /// use papilio_device::{Device, MemoryDevice, PhysicalAddress, Recording};
@@ -87,13 +90,13 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// An empty recording.
+    /// Creates an empty recording.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// Begins to record a device, from its present content. The device must not be written past
-    /// the decorator from now on.
+    /// Starts recording a device from its present content. From now on the device must be written
+    /// only through the decorator.
     pub fn attach(&self, inner: Arc<MemoryDevice>) -> RecorderDevice {
         let mut state = self.state.lock();
         let number = state.bases.len();
@@ -101,22 +104,22 @@ impl Recording {
         RecorderDevice { inner, number, recording: self.clone() }
     }
 
-    /// Events so far: a moment that can be returned to by [`Replay::advance`].
+    /// Returns the number of events so far, a moment that [`Replay::advance`] can return to.
     pub fn len(&self) -> usize {
         self.state.lock().events.len()
     }
 
-    /// Whether nothing has happened yet.
+    /// Returns whether nothing has happened yet.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The events so far.
+    /// Returns the events so far.
     pub fn events(&self) -> Vec<Event> {
         self.state.lock().events.clone()
     }
 
-    /// A walk over the events so far, standing before the first.
+    /// Returns a replay of the events so far, positioned before the first.
     pub fn replay(&self) -> Replay {
         let state = self.state.lock();
         Replay {
@@ -127,11 +130,11 @@ impl Recording {
         }
     }
 
-    /// Does something to a device and records it, as one step.
+    /// Runs one call on a device and records it, as one step.
     fn step(&self, device: usize, action: Action, call: impl FnOnce() -> io::Result<()>) -> io::Result<()> {
         let mut state = self.state.lock();
         let result = call();
-        // The device below is memory: what failed there changed nothing.
+        // The inner device is memory: a failed call changed nothing.
         if result.is_ok() {
             state.events.push(Event { device, action });
         }
@@ -139,7 +142,7 @@ impl Recording {
     }
 }
 
-/// A decorator that records. Made by [`Recording::attach`].
+/// A decorator that records changes, made by [`Recording::attach`].
 #[derive(Debug)]
 pub struct RecorderDevice {
     inner: Arc<MemoryDevice>,
@@ -148,7 +151,7 @@ pub struct RecorderDevice {
 }
 
 impl RecorderDevice {
-    /// The recording that it belongs to.
+    /// Returns the recording that this device belongs to.
     pub fn recording(&self) -> &Recording {
         &self.recording
     }
@@ -198,40 +201,43 @@ impl Device for RecorderDevice {
     }
 }
 
-/// A walk over a recording, forwards. A whole walk that looks at each moment costs as much as the
-/// writes themselves, and a snapshot for each state taken.
+/// A forward walk over a recording. Visiting every moment costs as much as the recorded writes,
+/// plus a snapshot per state taken.
 #[derive(Debug)]
 pub struct Replay {
     events: Vec<Event>,
     position: usize,
-    /// What no loss of power takes away.
+    /// The device states that any power loss preserves.
     durable: Vec<MemoryDevice>,
-    /// By device, the events since its last flush.
+    /// For each device, the indices of the events since its last flush.
     pending: Vec<Vec<usize>>,
 }
 
 impl Replay {
-    /// Events behind: the moment that the states are of.
+    /// Returns the number of events replayed so far.
     pub fn position(&self) -> usize {
         self.position
     }
 
-    /// Events in all.
+    /// Returns the total number of events.
     pub fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether there are no events at all.
+    /// Returns whether there are no events.
     pub fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// Walks to the moment after the first `position` events.
+    /// Advances to the moment after the first `position` events.
     ///
     /// # Panics
-    /// Backwards, or past the last event.
+    /// If `position` is behind the current one or past the last event.
     pub fn advance(&mut self, position: usize) {
-        assert!((self.position..=self.events.len()).contains(&position), "cannot walk to event {position}");
+        assert!(
+            (self.position..=self.events.len()).contains(&position),
+            "cannot advance to event {position}"
+        );
         for index in self.position..position {
             let event = &self.events[index];
             match event.action {
@@ -246,7 +252,7 @@ impl Replay {
         self.position = position;
     }
 
-    /// The numbers of the events that a loss of power now may undo, wholly or in part.
+    /// Returns the indices of the events that a power loss now may undo, wholly or in part.
     pub fn at_risk(&self) -> Vec<usize> {
         let mut indices: Vec<_> =
             self.pending.iter().flatten().copied().filter(|index| !self.is_fua(*index)).collect();
@@ -254,18 +260,20 @@ impl Replay {
         indices
     }
 
-    /// The devices with all that was written: a crash of the program alone.
+    /// Returns the devices with every write applied: the result of a crash of the program alone.
     pub fn everything(&self) -> Vec<MemoryDevice> {
         self.choose(|_, _| true)
     }
 
-    /// The devices with only what is durable: a loss of power that takes all it may.
+    /// Returns the devices with only the durable writes: the worst power loss.
     pub fn durable(&self) -> Vec<MemoryDevice> {
         self.choose(|_, _| false)
     }
 
-    /// The devices after a loss of power that spares what `survives` says: of event number so and
-    /// so, the sector of this number on its device. Asked in order, for events at risk only.
+    /// Returns the devices after a power loss that keeps the sectors `survives` selects.
+    ///
+    /// `survives` takes an event's index and a sector number on its device. It is called in order,
+    /// for events at risk only, and may be called twice for one sector.
     pub fn choose(&self, mut survives: impl FnMut(usize, u64) -> bool) -> Vec<MemoryDevice> {
         let devices: Vec<_> = self.durable.iter().map(MemoryDevice::snapshot).collect();
         for (device, pending) in devices.iter().zip(&self.pending) {
@@ -277,11 +285,11 @@ impl Replay {
         devices
     }
 
-    /// The devices after a loss of power that takes what `seed` says: some writes whole, some not
-    /// at all, some torn. The same seed gives the same state.
+    /// Returns the devices after a power loss chosen by `seed`: some writes whole, some missing,
+    /// some torn. The same seed gives the same state.
     pub fn crash(&self, seed: u64) -> Vec<MemoryDevice> {
-        // How many writes survive, and how many are torn, differs from seed to seed too, for
-        // "all but one" and "only one" find other faults than half and half.
+        // The shares of surviving and of torn writes vary with the seed too: "all but one" and
+        // "only one" expose other faults than "half of them".
         let (survival, tearing) = (mix(seed) % 9, mix(seed ^ 0x7465_6172) % 5);
         self.choose(|index, sector| {
             let own = mix(seed ^ mix(index as u64 + 1));
@@ -295,7 +303,7 @@ impl Replay {
     }
 }
 
-/// Carries out the sectors of an action that `survives` spares.
+/// Applies the sectors of an action that `survives` selects.
 fn apply(device: &MemoryDevice, action: &Action, mut survives: impl FnMut(u64) -> bool) {
     let (offset, length) = match action {
         Action::Write { offset, data, .. } => (offset.get(), data.len() as u64),
@@ -305,7 +313,7 @@ fn apply(device: &MemoryDevice, action: &Action, mut survives: impl FnMut(u64) -
     let end = offset + length;
     let mut at = offset;
     while at < end {
-        // A run of sectors that share one fate is one write.
+        // A run of sectors with the same fate becomes one write.
         let fate = survives(at / SECTOR_SIZE);
         let mut stop = (at / SECTOR_SIZE + 1) * SECTOR_SIZE;
         while stop < end && survives(stop / SECTOR_SIZE) == fate {
@@ -318,13 +326,13 @@ fn apply(device: &MemoryDevice, action: &Action, mut survives: impl FnMut(u64) -
                     .write_at(&data[(at - offset) as usize..(stop - offset) as usize], PhysicalAddress(at)),
                 _ => device.discard(PhysicalAddress(at), stop - at),
             };
-            done.expect("what the device took once, its snapshot takes");
+            done.expect("failed to replay onto a snapshot an action that the device accepted");
         }
         at = stop;
     }
 }
 
-/// A hash of 64 bits that scatters (splitmix64's finaliser).
+/// Mixes 64 bits (splitmix64's finaliser).
 fn mix(value: u64) -> u64 {
     let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
     let value = (value ^ (value >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -356,7 +364,7 @@ mod tests {
     }
 
     #[test]
-    fn every_prefix_is_the_device_of_its_moment() {
+    fn every_prefix_restores_the_device_of_its_moment() {
         let (recording, device, inner) = recorded();
         let mut moments = vec![content(&inner)];
         for round in 0..40u64 {
@@ -382,7 +390,7 @@ mod tests {
     }
 
     #[test]
-    fn a_crash_keeps_what_is_durable_and_tears_at_sectors_only() {
+    fn crash_keeps_durable_writes_and_tears_only_at_sectors() {
         let (recording, device, _) = recorded();
         device.write_at(&[1; 1024], at(0)).unwrap();
         device.flush().unwrap();
@@ -406,14 +414,14 @@ mod tests {
             }
             states.insert(state);
         }
-        // 5 sectors and 1: of the 64 states, many are seen, none and all among them.
+        // Six sectors at risk give 64 states; many of them are seen, including none and all.
         assert!(states.len() > 20, "{} states", states.len());
         assert!(states.contains(&content(&replay.durable()[0])));
         assert!(states.contains(&content(&replay.everything()[0])));
     }
 
     #[test]
-    fn a_flush_is_of_its_device_only() {
+    fn flush_covers_its_device_only() {
         let recording = Recording::new();
         let devices: Vec<_> = (0..2).map(|_| recording.attach(Arc::new(MemoryDevice::new(512)))).collect();
         devices[0].write_at(&[1; 512], at(0)).unwrap();
@@ -428,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn a_durable_write_is_not_undone_by_an_older_one() {
+    fn durable_write_is_not_undone_by_an_older_one() {
         let (recording, device, _) = recorded();
         device.write_at(&[1; 512], at(0)).unwrap();
         device.write_fua(&[2; 512], at(0)).unwrap();
@@ -440,8 +448,8 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "cannot walk")]
-    fn time_goes_forwards() {
+    #[should_panic(expected = "cannot advance")]
+    fn replay_cannot_go_backwards() {
         let (recording, device, _) = recorded();
         device.flush().unwrap();
         let mut replay = recording.replay();

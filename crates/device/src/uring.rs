@@ -1,18 +1,20 @@
 //! io_uring: many reads or writes of one file in flight at once.
 //!
-//! Owns one ring per thread, made at the thread's first batch and closed with the thread. Where the
-//! host has none (ENOSYS, or EPERM under a seccomp filter or `kernel.io_uring_disabled`), the caller's
-//! plain path does everything, for good on that thread.
+//! Each thread owns one ring, created at its first batch and closed when it ends. If the host has
+//! no io_uring (ENOSYS, or EPERM under a seccomp filter or `kernel.io_uring_disabled`), the thread
+//! uses the caller's plain path from then on.
 //!
-//! Invariants:
-//! - No request outlives the call: [`Batch`] waits for every submitted one before it goes, on errors
-//!   and panics too, because the kernel writes into buffers that are only borrowed.
-//! - A ring that failed, which may hold entries that the kernel did not take, is closed, which
-//!   forgets them; its thread makes do without from then on.
-//! - A ring is used by the process that made it: a child of `fork` leaks its parent's and makes its
-//!   own.
+//! **Invariants**
+//! - No request outlives the call. [`Batch`] waits for every submitted request before it is
+//!   dropped, on errors and panics too, because the kernel writes into borrowed buffers.
+//! - A ring that failed may hold entries that the kernel did not take. It is closed, which discards
+//!   them, and its thread does without a ring from then on.
+//! - Only the process that made a ring uses it. A child of `fork` leaks its parent's ring and makes
+//!   its own.
 //!
-//! Locks: none; a ring belongs to its thread. Kernel counterpart: io_uring/rw.c.
+//! **Locks**: none; a ring belongs to its thread.
+//!
+//! Kernel counterpart: io_uring/rw.c.
 
 use crate::device::{ReadRequest, WriteRequest};
 use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
@@ -23,10 +25,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::time::Duration;
 
-/// Requests in flight at most.
+/// The maximum number of requests in flight.
 const DEPTH: u32 = 128;
 
-/// The most that one entry transfers; the kernel cuts at MAX_RW_COUNT, just under 2 GiB.
+/// The maximum bytes per entry. The kernel's limit is MAX_RW_COUNT, just under 2 GiB.
 const MAX_TRANSFER: usize = 1 << 30;
 
 thread_local! {
@@ -39,18 +41,20 @@ enum Slot {
         ring: Box<IoUring>,
         process: u32,
     },
-    /// There is no io_uring here.
+    /// The host has no io_uring, or this thread's ring failed.
     Unavailable,
 }
 
 impl Slot {
-    /// Takes this thread's ring out, made if need be. Who took it puts it back when nothing is left
-    /// in it; else, as on a panic, it is closed and the next batch makes another.
+    /// Takes this thread's ring out, creating it if necessary.
+    ///
+    /// The caller puts the ring back once it is empty. If it does not, as on a panic, the ring is
+    /// closed and the next batch makes another.
     fn take(&mut self) -> Option<Box<IoUring>> {
         match std::mem::replace(self, Slot::Unmade) {
             Slot::Ready { ring, process } if process == std::process::id() => return Some(ring),
-            // Inherited by fork: its memory isn't mapped here (MADV_DONTFORK), so it can't be
-            // closed in the usual way; the mappings' addresses may even have new owners.
+            // Inherited by fork: its memory is not mapped here (MADV_DONTFORK), so it cannot be
+            // closed normally. Other mappings may use its addresses by now.
             Slot::Ready { ring, .. } => std::mem::forget(ring),
             Slot::Unmade => {}
             Slot::Unavailable => {
@@ -69,14 +73,14 @@ impl Slot {
 fn make_ring() -> io::Result<IoUring> {
     let mut builder = IoUring::builder();
     builder.dontfork();
-    // Fewer interrupts since Linux 5.19 and 6.0; without them the ring works alike.
-    // (DEFER_TASKRUN is not for us: waiting for completions must work even if io_uring_enter fails.)
+    // These flags save interrupts since Linux 5.19 and 6.0; the ring works without them.
+    // DEFER_TASKRUN is unsuitable: completions must arrive even if io_uring_enter fails.
     builder.clone().setup_coop_taskrun().setup_single_issuer().build(DEPTH).or_else(|_| builder.build(DEPTH))
 }
 
 /// A request that the ring can carry.
 pub(crate) trait Transfer {
-    /// Its entry; holds a raw pointer into the request's buffer.
+    /// Builds the ring entry, which holds a raw pointer into the request's buffer.
     fn entry(&mut self, file: types::Fd) -> squeue::Entry;
     fn length(&self) -> usize;
     fn set_result(&mut self, result: io::Result<()>);
@@ -112,16 +116,16 @@ impl Transfer for WriteRequest<'_> {
     }
 }
 
-/// Carries out all `requests`, through the ring where `eligible` says so and the ring can, and by
-/// `plain` otherwise. `plain` also redoes what the ring did only in part.
+/// Runs all `requests`: eligible ones through the ring if there is one, the others through `plain`.
+/// `plain` also redoes requests that the ring completed only in part.
 pub(crate) fn run<R: Transfer>(
     file: &File,
     requests: &mut [R],
     eligible: impl Fn(&R) -> bool,
     mut plain: impl FnMut(&mut R),
 ) {
-    // Not borrowed during the batch, so that `plain` may do as it likes. A thread that ends has no
-    // ring any more.
+    // The slot is not borrowed during the batch, so `plain` may use it. A thread that is ending no
+    // longer has a ring.
     let ring = RING.try_with(|slot| slot.borrow_mut().take()).ok().flatten();
     let done = ring.map_or(0, |mut ring| {
         let outcome = run_on(&mut ring, file, requests, &eligible, &mut plain);
@@ -129,17 +133,19 @@ pub(crate) fn run<R: Transfer>(
             Ok(_) => Slot::Ready { ring, process: std::process::id() },
             Err(_) => Slot::Unavailable,
         };
-        // Where it fails, the ring is closed.
+        // After a failed `try_with` the ring is closed.
         let _ = RING.try_with(|slot| slot.replace(after));
         outcome.unwrap_or_else(|done| done)
     });
-    // Nothing is in flight any more. `done` is the first request that was not carried out; an
-    // ineligible one after it runs a second time, which changes nothing.
+    // Nothing is in flight any more. `done` is the first request that did not run; running a later
+    // ineligible request again is harmless.
     requests[done..].iter_mut().for_each(plain);
 }
 
-/// `Ok` with the number of requests when all are done; `Err` with the first that is not done when
-/// the ring failed, after which it must not be used again.
+/// Runs requests through the ring.
+///
+/// Returns `Ok` with the number of requests when all are done. Returns `Err` with the first
+/// unfinished request if the ring failed; the ring must not be used again.
 fn run_on<R: Transfer>(
     ring: &mut IoUring,
     file: &File,
@@ -155,9 +161,9 @@ fn run_on<R: Transfer>(
             let request = &mut requests[next];
             if eligible(request) {
                 let entry = request.entry(target).user_data(next as u64);
-                // SAFETY: the buffer is borrowed by `requests` for the whole call, nothing here
-                // touches it until its completion was reaped, and `batch` does not let this
-                // function end, by return or by panic, before the kernel is done with it. `file`
+                // SAFETY: `requests` borrows the buffer for the whole call, and nothing here
+                // touches it until its completion is reaped. `batch` does not let this function
+                // end, by return or by panic, before the kernel is done with the buffer. `file`
                 // stays open as long.
                 if unsafe { batch.ring.submission().push(&entry) }.is_err() {
                     break;
@@ -188,8 +194,8 @@ fn run_on<R: Transfer>(
     }
 }
 
-/// The index from which on `count` eligible requests lie: the ring takes entries in order, so
-/// those that it did not take are the last.
+/// Returns the index at which the last `count` eligible requests begin. The ring takes entries in
+/// order, so these are the ones it did not take.
 fn first_of_last<R>(requests: &[R], count: usize, eligible: &impl Fn(&R) -> bool) -> usize {
     let mut left = count;
     let mut index = requests.len();
@@ -200,15 +206,15 @@ fn first_of_last<R>(requests: &[R], count: usize, eligible: &impl Fn(&R) -> bool
     index
 }
 
-/// Stores the outcome of one entry, or does the request again by plain calls.
+/// Stores the outcome of one entry, or redoes the request with plain calls.
 fn finish<R: Transfer>(request: &mut R, outcome: i32, plain: &mut impl FnMut(&mut R)) {
     match usize::try_from(outcome) {
         Ok(count) if count == request.length() => request.set_result(Ok(())),
-        // Short, which a plain call goes on from or explains.
+        // A short transfer: a plain call continues it or reports the reason.
         Ok(_) => plain(request),
         Err(_) => match Errno::from_raw_os_error(outcome.saturating_neg()) {
-            // Not the device's word, but the ring's: an operation that this kernel or file system
-            // has not (before Linux 5.6), or one that was interrupted.
+            // These errors come from the ring, not the device: an interrupted operation, or one
+            // that this kernel or file system does not support (before Linux 5.6).
             Errno::AGAIN | Errno::INTR | Errno::CANCELED | Errno::INVAL | Errno::OPNOTSUPP => plain(request),
             errno => request.set_result(Err(errno.into())),
         },
@@ -223,22 +229,22 @@ struct Batch<'a> {
 }
 
 impl Batch<'_> {
-    /// Entries that the kernel has not taken yet.
+    /// Returns the number of entries that the kernel has not taken yet.
     fn queued(&mut self) -> usize {
         self.ring.submission().len()
     }
 
-    /// Entries that the kernel works on, or whose completion waits to be reaped.
+    /// Returns the number of entries the kernel is working on or whose completion is not reaped.
     fn in_kernel(&mut self) -> usize {
         self.pushed - self.reaped - self.queued()
     }
 
-    /// Hands over what is queued and waits for one completion.
+    /// Submits the queued entries and waits for one completion.
     fn submit_and_wait(&mut self) -> io::Result<()> {
         match self.ring.submit_and_wait(1) {
             Ok(_) => Ok(()),
             Err(error) if error.kind() == io::ErrorKind::Interrupted => Ok(()),
-            // Out of memory, or the completion queue is full: helped by reaping, if there is anything.
+            // Out of memory, or a full completion queue: reaping completions helps, if any are due.
             Err(error) => match error.raw_os_error().map(Errno::from_raw_os_error) {
                 Some(Errno::AGAIN | Errno::BUSY) if self.in_kernel() > 0 => {
                     self.wait();
@@ -249,18 +255,18 @@ impl Batch<'_> {
         }
     }
 
-    /// Waits for a completion and submits nothing. May return early.
+    /// Waits for a completion without submitting. May return early.
     fn wait(&mut self) {
-        // SAFETY: submits nothing (the count is 0) and passes no argument, so no memory is shared
-        // with the kernel beyond the ring's own.
+        // SAFETY: submits nothing (the count is 0) and passes no argument, so the kernel is given
+        // no memory beyond the ring's own.
         let entered = unsafe { self.ring.submitter().enter::<()>(0, 1, EnterFlags::GETEVENTS.bits(), None) };
         if entered.is_err() {
-            // Completions arrive in the shared memory all the same.
+            // Completions still arrive in the shared memory.
             std::thread::sleep(Duration::from_millis(1));
         }
     }
 
-    /// One completion: the request's index and the outcome, a count or a negative errno.
+    /// Reaps one completion: the request's index and its outcome, a count or a negative errno.
     fn reap(&mut self) -> Option<(usize, i32)> {
         let completion = self.ring.completion().next()?;
         self.reaped += 1;
@@ -278,7 +284,7 @@ impl Drop for Batch<'_> {
     }
 }
 
-/// Whether this thread has a ring, so that tests know what they test.
+/// Returns whether this thread can use a ring.
 #[cfg(test)]
 pub(crate) fn available() -> bool {
     RING.with_borrow_mut(|slot| {
@@ -299,7 +305,7 @@ mod tests {
 
     const SIZE: usize = 4 << 20;
 
-    /// An image whose every 8 bytes hold their own offset.
+    /// Creates an image in which every 8 bytes hold their own offset.
     fn image() -> tempfile::NamedTempFile {
         let image = tempfile::NamedTempFile::new().unwrap();
         let content: Vec<u8> = (0..SIZE as u64).step_by(8).flat_map(u64::to_le_bytes).collect();
@@ -307,18 +313,18 @@ mod tests {
         image
     }
 
-    /// Says so where there is no ring, and fails where there must be.
+    /// Returns whether there is a ring. Prints a message if not, and fails if one is required.
     fn ring_or_skip() -> bool {
         if available() {
             return true;
         }
         let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
-        assert!(!required, "io_uring is required");
+        assert!(!required, "PAPILIO_REQUIRE_ALL=1, but the host has no io_uring");
         eprintln!("SKIPPED io_uring: the host has none");
         false
     }
 
-    /// Buffered, and direct where the temp folder's file system has that.
+    /// Opens the image buffered and, if the temporary folder's file system supports it, direct.
     fn devices(path: &std::path::Path) -> Vec<FileDevice> {
         let open = |direct| OpenOptions::new(Access::ReadWrite).lock(false).direct(direct).open(path);
         let mut devices = vec![open(false).unwrap()];
@@ -327,11 +333,11 @@ mod tests {
     }
 
     #[test]
-    fn batches_read_what_plain_calls_read() {
+    fn batches_read_the_same_as_plain_calls() {
         ring_or_skip();
         let image = image();
         for device in devices(image.path()) {
-            // Aligned and not, empty, past the end, and more than the ring is deep.
+            // Aligned, unaligned, empty and past-the-end requests, more than the ring is deep.
             let offset = |at: usize| match at {
                 _ if at % 25 == 3 => SIZE - 4096,
                 _ if at.is_multiple_of(5) => (at * 7919 * 512) % (SIZE - 65536) + 100,
@@ -363,7 +369,7 @@ mod tests {
     }
 
     #[test]
-    fn batches_write_what_they_were_given() {
+    fn batches_write_their_buffers() {
         ring_or_skip();
         for round in 0..2 {
             let image = image();
@@ -389,7 +395,7 @@ mod tests {
                 let beside = (at as u64 * 8192 + 4096).to_le_bytes();
                 assert_eq!(found[4096..4104], beside, "beside block {at}");
             }
-            // One past the end fails alone.
+            // Only the request past the end fails.
             let mut requests: Vec<_> = (0..8)
                 .map(|at| WriteRequest::new(PhysicalAddress(at * (SIZE as u64 / 7)), &blocks[0]))
                 .collect();
@@ -402,7 +408,7 @@ mod tests {
     }
 
     #[test]
-    fn the_ring_itself_carries_them() {
+    fn ring_carries_every_request() {
         if !ring_or_skip() {
             return;
         }
@@ -423,7 +429,7 @@ mod tests {
     }
 
     #[test]
-    fn a_panic_leaves_nothing_in_flight() {
+    fn panic_leaves_nothing_in_flight() {
         if !ring_or_skip() {
             return;
         }
@@ -434,7 +440,8 @@ mod tests {
             .enumerate()
             .map(|(at, buffer)| ReadRequest::new(PhysicalAddress(at as u64 * 4096), buffer))
             .collect();
-        // The last goes the plain way, and dies there while the others are queued or in flight.
+        // The last request takes the plain path and panics while the others are queued or in
+        // flight.
         let caught = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
             run(
                 image.as_file(),
@@ -447,12 +454,12 @@ mod tests {
         // Queued entries point into buffers that may be gone: no later batch may submit them.
         let inherited = RING.with_borrow(|slot| matches!(slot, Slot::Ready { .. }));
         assert!(!inherited);
-        // And the thread's next batch is not confused by the last one's.
-        batches_read_what_plain_calls_read();
+        // Leftovers of this batch do not disturb the thread's next one.
+        batches_read_the_same_as_plain_calls();
     }
 
     #[test]
-    fn an_error_of_the_file_is_the_request_s() {
+    fn file_error_becomes_the_request_result() {
         if !ring_or_skip() {
             return;
         }

@@ -1,5 +1,5 @@
-//! Block devices and mounted images, on loop devices made here. Needs root and loop devices; says
-//! so and is skipped without, or fails where PAPILIO_REQUIRE_ALL=1.
+//! Block devices and mounted images, on loop devices created here. Needs root and loop devices:
+//! without them a test is skipped with a message, or fails if PAPILIO_REQUIRE_ALL=1.
 
 use papilio_device::{
     Access, AlignedBuffer, Device, FileDevice, OpenErrorKind, OpenOptions, PhysicalAddress, ReadRequest,
@@ -10,7 +10,7 @@ use std::process::Command;
 
 const SIZE: u64 = 128 << 20;
 
-/// Runs a command and gives what it printed, or what it complained of.
+/// Runs a command and returns its output, or its error output.
 fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
     let output =
         Command::new(program).args(arguments).output().map_err(|error| format!("{program}: {error}"))?;
@@ -20,10 +20,10 @@ fn output(program: &str, arguments: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Says that something was not tested, or fails where everything must be.
+/// Reports a skipped test, or fails if every test is required.
 fn skipped(reason: &str) {
     let required = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some_and(|value| value == "1");
-    assert!(!required, "required: {reason}");
+    assert!(!required, "PAPILIO_REQUIRE_ALL=1, but {reason}");
     eprintln!("SKIPPED {reason}");
 }
 
@@ -34,7 +34,7 @@ struct Loop {
 }
 
 impl Loop {
-    /// `None`, said aloud, where there are no loop devices to be had.
+    /// Attaches a new image; skips with a message if there are no loop devices.
     fn attach(options: &[&str]) -> Option<Self> {
         let image = tempfile::NamedTempFile::new().unwrap();
         image.as_file().set_len(SIZE).unwrap();
@@ -52,7 +52,7 @@ impl Loop {
 impl Drop for Loop {
     fn drop(&mut self) {
         if let Err(reason) = output("losetup", &["--detach", self.device.to_str().unwrap()]) {
-            eprintln!("{} stays attached: {reason}", self.device.display());
+            eprintln!("{} cannot be detached: {reason}", self.device.display());
         }
     }
 }
@@ -74,13 +74,13 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Err(reason) = output("umount", &[self.folder.path().to_str().unwrap()]) {
-            eprintln!("{} stays mounted: {reason}", self.folder.path().display());
+            eprintln!("{} cannot be unmounted: {reason}", self.folder.path().display());
         }
     }
 }
 
 #[test]
-fn a_block_device_reads_what_was_written() {
+fn block_device_reads_what_was_written() {
     let Some(backing) = Loop::attach(&[]) else { return };
     for direct in [false, true] {
         let device = OpenOptions::new(Access::ReadWrite).direct(direct).open(&backing.device).unwrap();
@@ -100,7 +100,7 @@ fn a_block_device_reads_what_was_written() {
             blocks.iter().enumerate().map(|(at, block)| WriteRequest::new(place(at), block)).collect();
         device.write_many(&mut writes);
         writes.into_iter().for_each(|write| write.result.unwrap());
-        // Unaligned, over a border of sectors.
+        // An unaligned write across a sector border.
         device.write_at(b"odd", PhysicalAddress(SIZE - 514)).unwrap();
         device.write_fua(b"fua", PhysicalAddress(SIZE - 3)).unwrap();
         device.write_fua(&blocks[9], PhysicalAddress(SIZE - 8192)).unwrap();
@@ -128,7 +128,7 @@ fn a_block_device_reads_what_was_written() {
 }
 
 #[test]
-fn a_block_device_discards_whole_sectors() {
+fn block_device_discards_whole_sectors() {
     let Some(backing) = Loop::attach(&[]) else { return };
     let device = FileDevice::open(&backing.device, Access::ReadWrite).unwrap();
     device.write_at(&[1; 65536], PhysicalAddress(0)).unwrap();
@@ -145,14 +145,14 @@ fn a_block_device_discards_whole_sectors() {
 }
 
 #[test]
-fn what_the_kernel_has_mounted_is_not_written() {
+fn device_mounted_by_the_kernel_is_not_opened_for_writing() {
     let Some(backing) = Loop::attach(&[]) else { return };
     if let Err(reason) = output("mkfs.btrfs", &["--quiet", backing.device.to_str().unwrap()]) {
         return skipped(&reason);
     }
     let open = |path: &Path, access| FileDevice::open(path, access).map_err(|error| error.kind);
 
-    // Attached alone excludes nobody.
+    // A loop device that is attached but not mounted excludes nobody.
     drop(open(backing.image.path(), Access::ReadWrite).unwrap());
     let mount = match Mount::new(&backing.device, "ro") {
         Ok(mount) => mount,
@@ -174,10 +174,10 @@ fn what_the_kernel_has_mounted_is_not_written() {
 }
 
 #[test]
-fn a_read_only_block_device_is_told_apart() {
+fn read_only_block_device_is_recognised() {
     let Some(backing) = Loop::attach(&["--read-only"]) else { return };
     let result = FileDevice::open(&backing.device, Access::ReadWrite);
-    // Linux before 6.x lets the open pass and refuses the writes.
+    // Linux before 6.x allows the open and refuses the writes.
     match result {
         Err(error) => {
             let expected =

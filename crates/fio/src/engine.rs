@@ -1,18 +1,19 @@
 //! The functions that fio calls.
 //!
-//! Owns [`get_ioengine`], the table of functions, and each thread's [`Job`]. Set-up (`get_file_size`,
-//! `prepopulate_file`) runs in fio's main process for all jobs before the first of them starts; everything else
-//! runs in the job's own thread. An error is one line on standard error and a value that makes fio stop the
-//! job and exit with an error.
+//! Owns [`get_ioengine`], the function table and each thread's [`Job`]. Set-up (`get_file_size`,
+//! `prepopulate_file`) runs in fio's main process for all jobs, before the first job starts.
+//! Everything else runs in the job's own thread. An error prints one line on standard error and
+//! returns a value that makes fio stop the job and exit with an error.
 
 use crate::abi::{self, FioFile, Functions, IoUnit, ThreadData};
 use crate::discover::{Fio, fio};
+use crate::engine_options::{self, EngineOptions};
 use crate::error::EngineError;
 use crate::files::Files;
 use crate::job::Job;
 use crate::message::say;
 use crate::mount;
-use crate::options::{self, EngineOptions, JobOptions};
+use crate::options::JobOptions;
 use std::cell::RefCell;
 use std::ffi::{c_int, c_uint, c_void};
 use std::sync::OnceLock;
@@ -22,14 +23,15 @@ thread_local! {
     static JOB: RefCell<Option<Job>> = const { RefCell::new(None) };
 }
 
-/// The table, as an address: fio writes into it, under rules of its own.
+/// Address of the function table. An address and not a reference, because fio writes into the
+/// table.
 static OPS: OnceLock<Option<usize>> = OnceLock::new();
 
-/// Hands fio the engine's table of functions; leaves `ops` NULL, after a line that says why, when this fio
-/// cannot be served.
+/// Stores the engine's function table in `ops`. If this fio is not supported, prints why and stores
+/// NULL.
 ///
 /// # Safety
-/// `ops` is valid for writing a pointer, as it is when fio calls this.
+/// `ops` is valid for writing a pointer, which fio guarantees.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
     let table = OPS.get_or_init(|| match fio() {
@@ -39,7 +41,7 @@ pub unsafe extern "C" fn get_ioengine(ops: *mut *mut c_void) {
             None
         }
     });
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller upholds this function's contract.
     unsafe { ops.write(table.unwrap_or(0) as *mut c_void) };
 }
 
@@ -58,21 +60,21 @@ fn make_ops(fio: &Fio) -> *mut c_void {
         get_file_size,
         prepopulate_file,
     };
-    let table = options::table(fio.records);
+    let table = engine_options::table(fio.records);
     abi::make_ops(fio.ops, c"papilio", functions, size_of::<EngineOptions>(), table)
 }
 
-/// The running fio; functions of the table are only called if there is one.
+/// Returns the running fio. Functions of the table are only called if there is one.
 fn this_fio() -> &'static Fio {
-    fio().expect("fio has the table of functions")
+    fio().expect("fio only calls the engine once it has its function table")
 }
 
-/// Says what went wrong and returns what fio is told.
-fn told(result: Result<(), EngineError>) -> c_int {
+/// Prints an error, and returns the errno for fio or 0.
+fn report(result: Result<(), EngineError>) -> c_int {
     match result {
         Ok(()) => 0,
         Err(error) => {
-            // What was said for another job needs no second line.
+            // The earlier job that failed to mount has printed the reason.
             if !matches!(error, EngineError::MountFailed { .. }) {
                 say(&error);
             }
@@ -81,15 +83,15 @@ fn told(result: Result<(), EngineError>) -> c_int {
     }
 }
 
-/// Runs `run` on this thread's job, if there is one.
+/// Runs `run` on this thread's job; returns `None` if there is no job.
 fn with_job<R>(run: impl FnOnce(&mut Job) -> R) -> Option<R> {
     JOB.with_borrow_mut(|job| job.as_mut().map(run))
 }
 
 extern "C" fn init(td: *mut c_void) -> c_int {
-    // SAFETY: fio calls this with its job.
+    // SAFETY: fio passes its job.
     let thread = unsafe { ThreadData::new(td) };
-    told(Job::start(this_fio(), thread).map(|job| JOB.with_borrow_mut(|place| *place = Some(job))))
+    report(Job::start(this_fio(), thread).map(|job| JOB.with_borrow_mut(|place| *place = Some(job))))
 }
 
 extern "C" fn cleanup(_td: *mut c_void) {
@@ -97,7 +99,7 @@ extern "C" fn cleanup(_td: *mut c_void) {
 }
 
 extern "C" fn queue(_td: *mut c_void, io_u: *mut c_void) -> c_int {
-    // SAFETY: fio calls this with an I/O that it has just prepared.
+    // SAFETY: fio passes an I/O that it has just prepared.
     let unit = unsafe { IoUnit::new(io_u, this_fio().io_unit_shift) };
     with_job(|job| job.queue(unit)).unwrap_or_else(|| {
         unit.finish(0, libc::EINVAL);
@@ -106,7 +108,7 @@ extern "C" fn queue(_td: *mut c_void, io_u: *mut c_void) -> c_int {
 }
 
 extern "C" fn commit(td: *mut c_void) -> c_int {
-    // SAFETY: fio calls this with its job.
+    // SAFETY: fio passes its job.
     let thread = unsafe { ThreadData::new(td) };
     with_job(|job| job.commit(thread));
     0
@@ -122,63 +124,65 @@ extern "C" fn event(_td: *mut c_void, index: c_int) -> *mut c_void {
 }
 
 extern "C" fn open_file(_td: *mut c_void, file: *mut c_void) -> c_int {
-    // SAFETY: fio calls this with one of its job's files.
+    // SAFETY: fio passes one of its job's files.
     let file = unsafe { FioFile::new(file) };
     let opened = with_job(|job| job.open(file.number(), &file.name()));
     match opened {
         Some(Ok(size)) => {
-            // Not laid out by fio when it replays a log or creates at open: then nobody said how large it is.
+            // fio has not laid out the file if it replays a log or creates files on open. The size
+            // is then still unknown.
             if file.size() == u64::MAX {
                 file.set_size(size);
             }
             0
         }
-        Some(Err(error)) => told(Err(error)),
+        Some(Err(error)) => report(Err(error)),
         None => libc::EINVAL,
     }
 }
 
 extern "C" fn close_file(_td: *mut c_void, file: *mut c_void) -> c_int {
-    // SAFETY: fio calls this with one of its job's files.
+    // SAFETY: fio passes one of its job's files.
     let file = unsafe { FioFile::new(file) };
     with_job(|job| job.close(file.number()));
     0
 }
 
-/// fio comes here once a file is laid out, and not when a job opens it: that is where it is done. Without this
-/// function fio would look at a file of the host.
+/// Does nothing: a job drops cached pages when it opens a file. fio calls this after it has laid
+/// out a file, and would act on a host file if the function were missing.
 extern "C" fn invalidate(_td: *mut c_void, _file: *mut c_void) -> c_int {
     0
 }
 
 extern "C" fn unlink_file(td: *mut c_void, file: *mut c_void) -> c_int {
-    // SAFETY: fio calls this with its job and one of the job's files.
+    // SAFETY: fio passes its job and one of the job's files.
     let (thread, file) = unsafe { (ThreadData::new(td), FioFile::new(file)) };
     let removed = set_up(thread).and_then(|(options, fs)| {
         let files = Files { fs: &fs, options: &options };
         if files.find(&file.name())?.is_some() { files.remove(&file.name()) } else { Ok(()) }
     });
-    told(removed)
+    report(removed)
 }
 
-/// What a job asks for, and its file system.
+/// Resolves a job's options and mounts its file system.
 fn set_up(thread: ThreadData) -> Result<(JobOptions, papilio::FileSystem), EngineError> {
     let fio = this_fio();
     let options = JobOptions::of(fio, thread)?;
     if !fio.is_main_process() {
         return Err(EngineError::Forked { job: options.name });
     }
-    // All jobs share the mount, so that they must be threads. fio comes here before it starts any, unless
-    // create_serialize=0 says otherwise.
+    // All jobs share the mount, so they must be threads. fio calls this before it starts any job,
+    // except with create_serialize=0.
     thread.set_option(fio.offsets.thread, 1);
-    // fio would save the state of verification in the host's directory, under names that other runs use.
+    // fio would save its verification state in the host's working directory, where runs overwrite
+    // each other's files.
     thread.set_option(fio.offsets.verify_state_save, 0);
     let fs = mount::mount(&options.mount)?;
     Ok((options, fs))
 }
 
 extern "C" fn get_file_size(td: *mut c_void, file: *mut c_void) -> c_int {
-    // SAFETY: fio calls this with its job and one of the job's files.
+    // SAFETY: fio passes its job and one of the job's files.
     let (thread, file) = unsafe { (ThreadData::new(td), FioFile::new(file)) };
     let sized = set_up(thread).and_then(|(options, fs)| {
         file.set_regular();
@@ -188,11 +192,11 @@ extern "C" fn get_file_size(td: *mut c_void, file: *mut c_void) -> c_int {
         }
         Ok(())
     });
-    told(sized)
+    report(sized)
 }
 
 extern "C" fn prepopulate_file(td: *mut c_void, file: *mut c_void) -> c_int {
-    // SAFETY: fio calls this with its job and one of the job's files.
+    // SAFETY: fio passes its job and one of the job's files.
     let (thread, file) = unsafe { (ThreadData::new(td), FioFile::new(file)) };
     let laid_out = set_up(thread).and_then(|(options, fs)| {
         let size = match file.io_size().checked_add(file.offset()) {
@@ -201,7 +205,7 @@ extern "C" fn prepopulate_file(td: *mut c_void, file: *mut c_void) -> c_int {
                 return Err(EngineError::Missing {
                     job: options.name,
                     option: "size",
-                    what: "the free space of the host says nothing about the image's",
+                    what: "without it fio takes the host's free space, which says nothing about the image",
                 });
             }
         };
@@ -214,5 +218,5 @@ extern "C" fn prepopulate_file(td: *mut c_void, file: *mut c_void) -> c_int {
         }
         Ok(())
     });
-    told(laid_out)
+    report(laid_out)
 }

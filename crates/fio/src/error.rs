@@ -1,25 +1,27 @@
-//! Why the engine cannot do what a job asks.
+//! Errors of the engine.
 //!
-//! Owns [`EngineError`]. Invariant: its text is one line that says what to change.
+//! Owns [`EngineError`], whose text is one line that says what to change.
 
-/// A refusal or a failure.
+/// A refused request or a failed operation.
 #[derive(Debug, thiserror::Error)]
 pub enum EngineError {
-    /// This fio cannot be served.
+    /// This version of fio is not supported.
     #[error("fio version {version}: {reason}")]
     Version {
-        /// As fio gives it.
+        /// fio's version string.
         version: String,
-        /// What is missing or different.
+        /// The part that is missing or different.
         reason: String,
     },
-    /// What loaded the library is not fio.
-    #[error("this is an I/O engine for fio, and what loaded it is not fio (it has no {0})")]
-    NotFio(&'static str),
-    /// The job runs in a process of its own.
+    /// The program that loaded the library is not fio.
     #[error(
-        "job {job}: it runs in a process of its own, but all jobs share one mount: add thread=1 (this comes of \
-         create_serialize=0)"
+        "this is an I/O engine for fio, but the program that loaded it is not fio (it has no symbol {0})"
+    )]
+    NotFio(&'static str),
+    /// The job runs in its own process.
+    #[error(
+        "job {job} runs in its own process, but all jobs share one mount: add thread=1 (create_serialize=0 \
+         requires it)"
     )]
     Forked {
         /// The job's name.
@@ -32,7 +34,7 @@ pub enum EngineError {
         job: String,
         /// The option.
         option: &'static str,
-        /// What it is for.
+        /// Purpose of the option, or why it is needed.
         what: &'static str,
     },
     /// An option has a value that cannot be used.
@@ -44,11 +46,11 @@ pub enum EngineError {
         option: &'static str,
         /// Its value.
         value: String,
-        /// Why not.
+        /// Reason for the refusal.
         reason: String,
     },
-    /// Jobs share a mount and cannot ask for different ones.
-    #[error("{image}: an earlier job mounts it with other options; all jobs of one run share one mount")]
+    /// Two jobs ask for different mounts of one image.
+    #[error("{image}: an earlier job mounted it with other options; all jobs of a run share one mount")]
     OtherMount {
         /// The image.
         image: String,
@@ -58,39 +60,39 @@ pub enum EngineError {
     Mount {
         /// The image.
         image: String,
-        /// What the library says.
+        /// The library's error.
         source: Box<papilio::Error>,
     },
-    /// The mount failed for an earlier job, which said why.
+    /// The mount failed for an earlier job, which has printed the reason.
     #[error("{image}: not mounted")]
     MountFailed {
         /// The image.
         image: String,
     },
-    /// The host gives no threads.
+    /// The host could not start the threads.
     #[error("job {job}: queue_threads={threads}: {source}")]
     Threads {
         /// The job's name.
         job: String,
-        /// How many were asked for.
+        /// Number of threads requested.
         threads: usize,
-        /// What the host says.
+        /// The host's error.
         source: std::io::Error,
     },
-    /// Something failed on a file.
+    /// An operation on a file failed.
     #[error("{what} {file}: {source}")]
     File {
-        /// What was being done.
+        /// The operation, such as `opening`.
         what: &'static str,
         /// The file's path in the file system.
         file: String,
-        /// What the library says.
+        /// The library's error.
         source: Box<papilio::Error>,
     },
 }
 
 impl EngineError {
-    /// The errno that fio is told.
+    /// Returns the errno for fio.
     pub fn errno(&self) -> i32 {
         match self {
             Self::Mount { source, .. } | Self::File { source, .. } => source.errno(),

@@ -1,14 +1,14 @@
-//! Files of jobs: looking them up, laying them out, opening and removing them.
+//! The files of jobs: look-up, layout, open and removal.
 //!
-//! fio does these things to host files by itself, and leaves them to the engine for files that are not the
-//! host's; what it would do is done here, by the same options (`fallocate`, `overwrite`, `create_fsync`, ...).
-//! Invariant: what cannot be done is an error with a line that says why. No locks.
+//! fio does this itself for files on the host and leaves it to the engine for others. This file
+//! follows fio's rules and honours the same options (`fallocate`, `overwrite`, `create_fsync` and
+//! others). It takes no locks.
 
 use crate::error::EngineError;
 use crate::options::{Fallocate, JobOptions};
 use papilio::{ErrorKind, File, FileSystem, PathError};
 
-/// Bytes of one write when a file is filled.
+/// Bytes per write when a file is filled.
 const FILL_STEP: usize = 1 << 20;
 
 /// The files of a job in a file system.
@@ -16,11 +16,12 @@ const FILL_STEP: usize = 1 << 20;
 pub struct Files<'a> {
     /// The file system.
     pub fs: &'a FileSystem,
-    /// What the job asks for.
+    /// The options of the job.
     pub options: &'a JobOptions,
 }
 
-/// The path of a file in the file system: below `root=`, without regard to where it would lie on the host.
+/// Returns the path of a file in the file system: below `root=`, also for a name that is absolute
+/// on the host.
 pub fn inner_path(root: &str, name: &str) -> String {
     let mut path = String::new();
     for part in root.split('/').chain(name.split('/')).filter(|part| !matches!(*part, "" | ".")) {
@@ -39,10 +40,10 @@ impl Files<'_> {
         move |source| EngineError::File { what, file: path.to_owned(), source: Box::new(source) }
     }
 
-    /// The file, if there is one.
+    /// Opens the file; returns `None` if it does not exist.
     ///
     /// # Errors
-    /// What looking it up meets.
+    /// The look-up fails.
     pub fn find(&self, name: &str) -> Result<Option<File>, EngineError> {
         let path = self.path(name);
         match self.fs.open_file(&path) {
@@ -52,10 +53,10 @@ impl Files<'_> {
         }
     }
 
-    /// The file for I/O, made where it is missing and the job may make it.
+    /// Opens the file for I/O. Creates a missing file if the job may create files.
     ///
     /// # Errors
-    /// What looking it up or making it meets.
+    /// The look-up or the creation fails.
     pub fn open(&self, name: &str) -> Result<File, EngineError> {
         match self.find(name)? {
             Some(file) => Ok(file),
@@ -63,36 +64,36 @@ impl Files<'_> {
         }
     }
 
-    /// Lets go of what is cached of the file, after writing it back.
+    /// Writes back the file's dirty pages and drops the file from the cache.
     ///
     /// # Errors
-    /// What writing back meets.
+    /// Writeback fails.
     pub fn forget(&self, file: &File, name: &str) -> Result<(), EngineError> {
         file.drop_cache().map_err(Self::error("writing back", &self.path(name)))
     }
 
-    /// Bytes of an open file.
+    /// Returns the size of an open file in bytes.
     ///
     /// # Errors
-    /// What reading its inode meets.
+    /// The inode cannot be read.
     pub fn size(&self, file: &File, name: &str) -> Result<u64, EngineError> {
-        file.size().map_err(Self::error("looking at", &self.path(name)))
+        file.size().map_err(Self::error("reading the size of", &self.path(name)))
     }
 
     /// Removes the file.
     ///
     /// # Errors
-    /// What removing it meets, also that there is none.
+    /// The removal fails, or the file does not exist.
     pub fn remove(&self, name: &str) -> Result<(), EngineError> {
         let path = self.path(name);
         self.fs.remove_file(&path).map_err(Self::error("removing", &path))
     }
 
-    /// Lays a file out that is shorter than `size`, as fio does it on the host, and returns it. `fill` gives
-    /// the content that is to be read.
+    /// Lays out a file that is shorter than `size`, as fio does on the host, and returns it. `fill`
+    /// generates content that will be read.
     ///
     /// # Errors
-    /// What it meets.
+    /// An operation on the file fails.
     pub fn lay_out(
         &self,
         name: &str,
@@ -152,13 +153,13 @@ impl Files<'_> {
                 job: self.options.name.clone(),
                 option: "allow_file_create",
                 value: "0".to_owned(),
-                reason: format!("there is no file {path}"),
+                reason: format!("the file {path} does not exist"),
             });
         }
         self.create_parents(&path)?;
         match self.fs.create_file(&path) {
             Ok(file) => Ok(file),
-            // Another job was faster.
+            // Another job created it first.
             Err(error) if error.kind() == ErrorKind::Path(PathError::Exists) => {
                 self.fs.open_file(&path).map_err(Self::error("opening", &path))
             }
@@ -183,7 +184,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_lie_below_the_root() {
+    fn paths_are_below_root() {
         for (root, name, path) in [
             ("", "job.0.0", "/job.0.0"),
             ("", "/tmp/x", "/tmp/x"),

@@ -1,13 +1,17 @@
 //! A running job: its files and its I/O.
 //!
-//! Owns [`Job`], which belongs to the job's thread, and [`Transfer`], the buffer of an I/O. I/O runs in the
-//! job's own thread unless `queue_threads` says otherwise: handing it to others costs several times what a short one
-//! takes. With `iodepth=1` it is
-//! over when `queue` returns. With more it is collected until fio commits, goes to an [`IoQueue`] together, and
-//! runs when fio asks for completions.
+//! Owns [`Job`], which belongs to the job's thread, and [`Transfer`], the buffer of an I/O. I/O
+//! runs in the job's own thread unless `queue_threads` is set, because a hand-over to another
+//! thread costs several times what a short I/O takes. With `iodepth=1` an I/O is complete when
+//! `queue` returns. With a greater depth the job collects I/O until fio commits, submits it to an
+//! [`IoQueue`] in one batch, and runs it when fio asks for completions.
 //!
-//! Invariants: an `io_u` is fio's again once its completion was handed over, and its buffer is touched only
-//! before that; a sync runs when nothing of the job waits or runs. No locks.
+//! **Invariants**
+//! - An `io_u` belongs to fio again once fio has its completion. The engine touches its buffer only
+//!   before that.
+//! - A sync runs when no other I/O of the job is queued or running.
+//!
+//! It takes no locks.
 
 use crate::abi::{BUSY, COMPLETED, Direction, IoUnit, QUEUED, ThreadData};
 use crate::discover::Fio;
@@ -21,19 +25,20 @@ use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
 
-/// The buffer of an I/O, which is fio's.
+/// The buffer of an I/O, owned by fio.
 #[derive(Debug)]
 pub struct Transfer {
     start: *mut u8,
     length: usize,
 }
 
-// SAFETY: fio leaves the buffer alone from `queue` until it has the completion; nobody else has it meanwhile.
+// SAFETY: fio leaves the buffer alone from `queue` until it has the completion, and no other thread
+// uses it meanwhile.
 unsafe impl Send for Transfer {}
 
 impl AsRef<[u8]> for Transfer {
     fn as_ref(&self) -> &[u8] {
-        // SAFETY: fio's buffer of this length, which is this value's alone for as long as it lives.
+        // SAFETY: fio's buffer of this length, which this value uses exclusively while it lives.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
 }
@@ -45,33 +50,33 @@ impl AsMut<[u8]> for Transfer {
     }
 }
 
-/// A job, in its thread.
+/// A job in its thread.
 #[derive(Debug)]
 pub struct Job {
     fio: &'static Fio,
     options: JobOptions,
     fs: FileSystem,
-    /// By fio's number.
+    /// Open files by fio's number.
     files: Vec<Option<Arc<File>>>,
-    /// With `iodepth=1` nothing is queued.
+    /// The queue; `None` with `iodepth=1` and no queue threads.
     queue: Option<IoQueue<Transfer>>,
-    /// Queued and not committed.
+    /// Queued by fio and not yet committed.
     uncommitted: Vec<IoUnit>,
-    /// Over, with their results, and not handed to fio: beyond what it asked for.
+    /// Complete with their results, and not yet handed to fio.
     done: VecDeque<*mut c_void>,
     collected: Vec<IoCompletion<Transfer>>,
-    /// What `getevents` counted and `event` hands over.
+    /// Completions that `getevents` counted and `event` returns.
     events: Vec<*mut c_void>,
     checked: bool,
-    /// An error was told.
-    told: bool,
+    /// The job has printed its first error.
+    error_printed: bool,
 }
 
 impl Job {
-    /// A job that starts.
+    /// Starts a job in its thread.
     ///
     /// # Errors
-    /// Options that cannot be honoured; what mounting meets.
+    /// An option cannot be honoured, or the mount fails.
     pub fn start(fio: &'static Fio, thread: ThreadData) -> Result<Self, EngineError> {
         let options = JobOptions::of(fio, thread)?;
         if !fio.is_main_process() {
@@ -93,15 +98,16 @@ impl Job {
             collected: Vec::with_capacity(depth),
             events: Vec::with_capacity(depth),
             checked: false,
-            told: false,
+            error_printed: false,
             options,
         })
     }
 
-    /// Opens a file for I/O, with nothing of it cached if the job asks for that; returns its size.
+    /// Opens a file for I/O and returns its size. Drops the file from the cache first if the job
+    /// asks for that.
     ///
     /// # Errors
-    /// What opening or creating it meets, or writing back what is cached.
+    /// The file cannot be opened or created, or writeback of its cached pages fails.
     pub fn open(&mut self, number: usize, name: &str) -> Result<u64, EngineError> {
         let files = Files { fs: &self.fs, options: &self.options };
         let mut file = files.open(name)?;
@@ -117,7 +123,8 @@ impl Job {
         Ok(size)
     }
 
-    /// Closes a file, when nothing runs any more: fio frees buffers after it has closed all files.
+    /// Closes a file after all I/O of the job is complete: fio frees the buffers once it has closed
+    /// all files.
     pub fn close(&mut self, number: usize) {
         self.collect(usize::MAX);
         if let Some(file) = self.files.get_mut(number) {
@@ -125,7 +132,7 @@ impl Job {
         }
     }
 
-    /// Takes an I/O on.
+    /// Accepts an I/O; runs it at once unless the job has a queue.
     pub fn queue(&mut self, unit: IoUnit) -> c_int {
         match unit.direction() {
             Some(Direction::Sync) => self.sync(unit, IoOperation::Fsync),
@@ -146,14 +153,14 @@ impl Job {
                 COMPLETED
             }
             None => {
-                say(format_args!("job {}: fio asks for an operation that is not known", self.options.name));
+                say(format_args!("job {}: fio asked for an unknown operation", self.options.name));
                 unit.finish(0, libc::EINVAL);
                 COMPLETED
             }
         }
     }
 
-    /// Runs a sync when all I/O before it is over.
+    /// Runs a sync once all earlier I/O of the job is complete.
     fn sync(&mut self, unit: IoUnit, operation: IoOperation<Transfer>) -> c_int {
         if !self.uncommitted.is_empty() {
             return BUSY;
@@ -170,7 +177,7 @@ impl Job {
         COMPLETED
     }
 
-    /// Issues what was queued.
+    /// Issues the queued I/O.
     pub fn commit(&mut self, thread: ThreadData) {
         let Some(&first) = self.uncommitted.first() else { return };
         self.fio.stamp(first);
@@ -192,7 +199,8 @@ impl Job {
         self.uncommitted = units;
     }
 
-    /// Waits until `min` I/Os are over and returns how many are handed over, `max` at most.
+    /// Waits until `min` I/Os are complete. Makes up to `max` completions available to
+    /// [`Job::event`] and returns their number.
     pub fn wait(&mut self, min: usize, max: usize) -> usize {
         self.collect(min);
         let count = self.done.len().min(max);
@@ -201,12 +209,12 @@ impl Job {
         count
     }
 
-    /// One of those that [`Job::wait`] handed over.
+    /// Returns one of the completions of the last [`Job::wait`].
     pub fn event(&self, index: usize) -> *mut c_void {
         self.events[index]
     }
 
-    /// Runs what is queued until at least `min` are over; with 0, looks what is.
+    /// Runs queued I/O until at least `min` are complete; with 0, only polls.
     fn collect(&mut self, min: usize) {
         if self.done.len() >= min.max(1) {
             return;
@@ -227,14 +235,14 @@ impl Job {
         self.files.get(number).and_then(Option::as_ref).map(Arc::clone).ok_or(libc::EBADF)
     }
 
-    /// What a read, write or trim asks of the library; an errno where it cannot be asked.
+    /// Builds the library's request for a read, write or trim; an errno if that is impossible.
     fn request(&mut self, unit: IoUnit) -> Result<IoRequest<Transfer>, c_int> {
         let direction = unit.direction();
-        // A trim has no buffer, and proves nothing.
+        // A trim has no buffer, so it cannot verify the layout.
         if !self.checked && direction != Some(Direction::Trim) {
             if !unit.is_plausible() {
                 say(format_args!(
-                    "fio version {}: its I/O units are not laid out as known; this version is not supported",
+                    "fio version {}: its I/O units have an unknown layout; this version is not supported",
                     self.fio.version
                 ));
                 return Err(libc::EINVAL);
@@ -252,9 +260,9 @@ impl Job {
         Ok(IoRequest { file, operation, token: unit.pointer() as u64 })
     }
 
-    /// Tells fio how an I/O ended.
+    /// Stores the result of an I/O for fio.
     fn finish(&mut self, completion: IoCompletion<Transfer>) {
-        // SAFETY: tokens are the pointers of units that fio queued and that are not completed yet.
+        // SAFETY: tokens are pointers to units that fio queued and that are not completed.
         let unit = unsafe { IoUnit::new(completion.token as *mut c_void, self.fio.io_unit_shift) };
         match completion.result {
             Ok(bytes) => {
@@ -262,9 +270,9 @@ impl Job {
                 unit.finish(if is_sync { 0 } else { unit.length() - bytes }, 0);
             }
             Err(error) => {
-                if !std::mem::replace(&mut self.told, true) {
+                if !std::mem::replace(&mut self.error_printed, true) {
                     let (file, offset) = (unit.file().name(), unit.offset());
-                    say(format_args!("job {}, {file} at {offset}: {error}", self.options.name));
+                    say(format_args!("job {}: I/O on {file} at offset {offset}: {error}", self.options.name));
                 }
                 unit.finish(0, error.errno());
             }

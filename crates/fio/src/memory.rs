@@ -1,33 +1,34 @@
-//! Reading memory that may not be there.
+//! Reads of memory that may not be mapped.
 //!
-//! Owns [`peek`], by which [`crate::discover`] follows what may be pointers: the kernel copies, so that a
-//! bad address is an answer and not a fault.
+//! Owns [`peek`], by which `discover.rs` follows possible pointers. The kernel copies the bytes, so
+//! a bad address yields an error instead of a fault.
 
 use std::ffi::c_void;
 
-/// Copies bytes from `address` on into `buffer`, and returns how many could be read.
+/// Copies bytes from `address` on into `buffer`; returns how many could be read.
 pub fn peek(address: usize, buffer: &mut [u8]) -> usize {
     let local = libc::iovec { iov_base: buffer.as_mut_ptr().cast(), iov_len: buffer.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: buffer.len() };
-    // SAFETY: `local` is one buffer that is ours; the kernel checks the remote range, which is of this process.
+    // SAFETY: `local` is one buffer that we own; the kernel checks the remote range, which is in
+    // this process.
     let read = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     usize::try_from(read).unwrap_or(0)
 }
 
-/// The machine word at `address`, if it can be read.
+/// Returns the machine word at `address` if it can be read.
 pub fn word(address: usize) -> Option<usize> {
     let mut bytes = [0; size_of::<usize>()];
     (peek(address, &mut bytes) == bytes.len()).then(|| usize::from_ne_bytes(bytes))
 }
 
-/// The 32-bit integer at `address`, if it can be read.
+/// Returns the 32-bit integer at `address` if it can be read.
 pub fn int(address: usize) -> Option<i32> {
     let mut bytes = [0; 4];
     (peek(address, &mut bytes) == bytes.len()).then(|| i32::from_ne_bytes(bytes))
 }
 
-/// The text at `address` up to its NUL, if it can be read, is ASCII without control characters, and has 1 to
-/// 63 bytes.
+/// Returns the NUL-terminated string at `address` if it can be read, has 1 to 63 bytes, and is
+/// ASCII without control characters.
 pub fn text(address: usize) -> Option<String> {
     let mut bytes = [0; 64];
     let read = peek(address, &mut bytes);
@@ -42,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_there_is_read_and_what_is_not_is_an_answer() {
+    fn unmapped_addresses_yield_none() {
         let value: usize = 0x1234_5678_9abc;
         assert_eq!(word(&raw const value as usize), Some(value));
         assert_eq!(text(c"cpuload".as_ptr() as usize).as_deref(), Some("cpuload"));

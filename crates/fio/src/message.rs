@@ -1,6 +1,6 @@
-//! What the engine tells a person: one line each on standard error.
+//! The engine's messages to the user, one line each on standard error.
 //!
-//! Not through fio's own log, which `--output` sends to the file that holds the results.
+//! They bypass fio's own log, because `--output` redirects that to the file of results.
 
 use parking_lot::Mutex;
 use std::collections::HashSet;
@@ -9,12 +9,12 @@ use std::io::Write;
 
 static SAID: Mutex<Option<HashSet<String>>> = Mutex::new(None);
 
-/// Says a line, unless it was said before: jobs that fail alike say it once.
+/// Prints a line unless it was printed before: jobs that fail alike print it once.
 pub fn say(message: impl Display) {
     let line = format!("papilio: {message}\n");
     let mut said = SAID.lock();
     if said.get_or_insert_default().insert(line.clone()) {
-        // Nobody is left to tell if this fails.
+        // A failure to write to standard error cannot be reported.
         let _ = std::io::stderr().write_all(line.as_bytes());
     }
 }

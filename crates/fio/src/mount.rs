@@ -1,9 +1,15 @@
 //! The mount that all jobs share.
 //!
-//! Owns [`MountRequest`] and the table of mounts. Invariants: an image is made and opened by the first job
-//! that names it and stays open until the process exits; jobs that ask for the same image otherwise are
-//! refused; a mount that failed is not tried again. Locks: the table's, also while an image is opened, so that
-//! others wait for it.
+//! Owns [`MountRequest`] and the table of mounts.
+//!
+//! **Invariants**
+//! - The first job that names an image creates and opens the file system, which stays open until
+//!   the process exits.
+//! - A job that asks for a different mount of the same image is refused.
+//! - A failed mount is not retried.
+//!
+//! **Locks**
+//! - The table's mutex. It is held while an image is opened, so other jobs wait for that.
 
 use crate::error::EngineError;
 use crate::message::say;
@@ -12,22 +18,22 @@ use papilio::{CompressionChoice, FileSystem, MkfsOptions, OpenOptions, Tuning};
 use parking_lot::Mutex;
 use std::path::PathBuf;
 
-/// What is to be mounted, and how.
+/// A request for a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountRequest {
-    /// Images or devices, at least one.
+    /// Images or devices; at least one.
     pub images: Vec<PathBuf>,
-    /// Make the file system first.
+    /// The file system to make first, if any.
     pub mkfs: Option<MkfsRequest>,
     /// Compression of new data.
     pub compress: Option<CompressionChoice>,
-    /// Which of several ways things are done.
+    /// Switches for single optimisations.
     pub tuning: Tuning,
-    /// Bytes of the page cache; 0 for none.
+    /// Size limit of the page cache in bytes; 0 for no cache.
     pub cache_bytes: u64,
-    /// Bytes of the cache of tree blocks, if not as many as there usually are.
+    /// Size limit of the tree block cache in bytes; `None` for the default.
     pub node_cache_bytes: Option<usize>,
-    /// New files are written in place and have no checksums.
+    /// New files are overwritten in place and have no checksums.
     pub no_data_cow: bool,
     /// New files have no checksums.
     pub no_data_sums: bool,
@@ -35,31 +41,31 @@ pub struct MountRequest {
     pub read_only: bool,
 }
 
-/// A file system that is to be made.
+/// A request to make a file system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MkfsRequest {
-    /// Also over what is there.
+    /// Overwrite an existing file system.
     pub force: bool,
-    /// Its bytes; all that the image has where not given.
+    /// Size in bytes; `None` for the size of the image.
     pub size: Option<u64>,
-    /// Of metadata and data.
+    /// Checksum type of metadata and data.
     pub checksum: ChecksumType,
-    /// Bytes of a tree block.
+    /// Size of a tree block in bytes.
     pub node_size: Option<u32>,
 }
 
 struct Mount {
     request: MountRequest,
-    /// Absent if it failed.
+    /// `None` if the mount failed.
     fs: Option<FileSystem>,
 }
 
 static MOUNTS: Mutex<Vec<Mount>> = Mutex::new(Vec::new());
 
-/// The file system that `request` names, mounted at the first call.
+/// Returns the file system that `request` names; the first call mounts it.
 ///
 /// # Errors
-/// What making or opening it meets, or that it is mounted otherwise.
+/// The file system cannot be made or opened, or an earlier request mounted it differently.
 pub fn mount(request: &MountRequest) -> Result<FileSystem, EngineError> {
     let mut mounts = MOUNTS.lock();
     if let Some(mount) = mounts.iter().find(|mount| mount.request.images == request.images) {
@@ -74,7 +80,7 @@ pub fn mount(request: &MountRequest) -> Result<FileSystem, EngineError> {
 }
 
 impl MountRequest {
-    /// The images as the job gives them.
+    /// Returns the images as the job gives them.
     fn image(&self) -> String {
         self.images.iter().map(|path| path.display().to_string()).collect::<Vec<_>>().join(":")
     }
@@ -82,7 +88,8 @@ impl MountRequest {
     fn open(&self) -> papilio::Result<FileSystem> {
         if let Some(mkfs) = &self.mkfs {
             if self.images.len() > 1 {
-                let reason = "mkfs makes file systems of one device; several must exist already";
+                let reason =
+                    "mkfs makes file systems of one device only; make one with several devices beforehand";
                 return Err(papilio::Error::Invalid(reason.to_owned()));
             }
             mkfs.make(&self.images[0])?;
@@ -125,23 +132,24 @@ impl MkfsRequest {
 extern "C" fn unmount_at_exit() {
     let mounts = std::mem::take(&mut *MOUNTS.lock());
     if mounts.is_empty() || !crate::discover::fio().is_ok_and(|fio| fio.is_main_process()) {
-        // A job's own process has a copy of the mount that is not its to write.
+        // A forked job has a copy of the mount that it must not write.
         mounts.into_iter().for_each(std::mem::forget);
         return;
     }
-    // In a thread of its own: what this one keeps to itself is gone already.
+    // In a new thread, because this thread's local storage is already destroyed.
     let failed = std::thread::spawn(move || {
         let mut failed = false;
         for mount in mounts {
             if let Some(Err(error)) = mount.fs.map(FileSystem::close) {
-                say(format_args!("{}: unmounting: {error}", mount.request.image()));
+                say(format_args!("{}: unmounting failed: {error}", mount.request.image()));
                 failed |= !mount.request.read_only;
             }
         }
         failed
     });
     if failed.join().unwrap_or(true) {
-        // SAFETY: flushing all streams has no conditions; what fio printed must not be lost with its exit code.
+        // SAFETY: flushing all streams has no preconditions. `_exit` would lose fio's buffered
+        // output.
         unsafe {
             libc::fflush(std::ptr::null_mut());
             libc::_exit(1);

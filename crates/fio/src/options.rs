@@ -1,187 +1,48 @@
-//! The engine's own options, and what a job says with them and with fio's.
+//! The request that a job makes with the engine's options and with fio's.
 //!
-//! Owns [`EngineOptions`], which fio fills for each job, the table that describes it to fio, and
-//! [`JobOptions`], what comes out of it. Invariant: an option that cannot be honoured is refused, never
-//! ignored.
+//! Owns [`JobOptions`].
+//!
+//! **Invariants**
+//! - An option that the engine cannot honour is refused, never ignored.
 
-use crate::abi::{self, ThreadData};
-use crate::discover::{Fio, OptionRecords, RECORD_OFFSET, RECORD_TYPE};
+use crate::abi::ThreadData;
+use crate::discover::Fio;
+use crate::engine_options::{EngineOptions, Texts};
 use crate::error::EngineError;
 use crate::mount::{MkfsRequest, MountRequest};
 use papilio::format::ChecksumType;
 use papilio::{CompressionChoice, Tuning};
-use std::ffi::{CStr, c_char, c_int, c_void};
-use std::mem::offset_of;
 use std::path::PathBuf;
 
-/// Stands in each job's options, so that they can be found.
-pub const MARK: c_int = 0x5061_7069;
-const MARK_TEXT: &CStr = c"1348563049";
-
-/// The options of a job, as fio fills them in: texts are NULL where not given.
-#[repr(C)]
-#[derive(Debug)]
-pub struct EngineOptions {
-    /// fio's: the job.
-    job: *mut c_void,
-    mark: c_int,
-    nodatacow: c_int,
-    nodatasum: c_int,
-    queue_threads: c_int,
-    image: *const c_char,
-    mkfs: *const c_char,
-    fs_size: *const c_char,
-    csum: *const c_char,
-    nodesize: *const c_char,
-    tuning: *const c_char,
-    cache: *const c_char,
-    node_cache: *const c_char,
-    compress: *const c_char,
-    root: *const c_char,
-}
-
-enum Kind {
-    Text,
-    Int,
-    Bool,
-}
-
-struct Described {
-    name: &'static CStr,
-    kind: Kind,
-    offset: usize,
-    default: Option<&'static CStr>,
-    help: &'static CStr,
-}
-
-const OPTIONS: [Described; 14] = [
-    text(
-        c"image",
-        offset_of!(EngineOptions, image),
-        c"Image or device with the file system; several separated by ':'",
-    ),
-    text(
-        c"mkfs",
-        offset_of!(EngineOptions, mkfs),
-        c"1 makes the file system first, force also over another one",
-    ),
-    text(c"fs_size", offset_of!(EngineOptions, fs_size), c"mkfs: bytes of the file system (8g)"),
-    text(c"csum", offset_of!(EngineOptions, csum), c"mkfs: crc32c, xxhash, sha256 or blake2"),
-    text(c"nodesize", offset_of!(EngineOptions, nodesize), c"mkfs: bytes of a tree block (16k)"),
-    text(
-        c"tuning",
-        offset_of!(EngineOptions, tuning),
-        c"Switches of optimisations, row=way with commas between",
-    ),
-    text(c"cache", offset_of!(EngineOptions, cache), c"Limit of the page cache in bytes (8g)"),
-    text(
-        c"node_cache",
-        offset_of!(EngineOptions, node_cache),
-        c"Limit of the cache of tree blocks in bytes (64m)",
-    ),
-    text(
-        c"compress",
-        offset_of!(EngineOptions, compress),
-        c"As the mount option: zlib, lzo, zstd, with :level",
-    ),
-    text(
-        c"root",
-        offset_of!(EngineOptions, root),
-        c"Directory of the file system under which the job's files lie",
-    ),
-    flag(
-        c"nodatacow",
-        offset_of!(EngineOptions, nodatacow),
-        c"New files are written in place and have no checksums",
-    ),
-    flag(c"nodatasum", offset_of!(EngineOptions, nodatasum), c"New files have no checksums"),
-    Described {
-        name: c"queue_threads",
-        kind: Kind::Int,
-        offset: offset_of!(EngineOptions, queue_threads),
-        default: None,
-        help: c"Threads of each job that run what is queued, instead of the job's own (0)",
-    },
-    Described {
-        name: c"papilio_mark",
-        kind: Kind::Int,
-        offset: offset_of!(EngineOptions, mark),
-        default: Some(MARK_TEXT),
-        help: c"The engine's own; leave it alone",
-    },
-];
-
-const fn text(name: &'static CStr, offset: usize, help: &'static CStr) -> Described {
-    Described { name, kind: Kind::Text, offset, default: None, help }
-}
-
-const fn flag(name: &'static CStr, offset: usize, help: &'static CStr) -> Described {
-    Described { name, kind: Kind::Bool, offset, default: None, help }
-}
-
-/// Offsets in a record of fio's table of options, besides those that [`crate::discover`] reads.
-const RECORD_LONG_NAME: usize = 8;
-const RECORD_HELP: usize = 112;
-const RECORD_DEFAULT: usize = 120;
-const RECORD_CATEGORY: usize = 1464;
-/// Category of engines' options.
-const ENGINE_CATEGORY: u64 = 64;
-
-/// Describes [`EngineOptions`] to fio. Lives as long as the process: fio writes into it.
-pub fn table(records: OptionRecords) -> *mut c_void {
-    // The last record stays zero, which ends the table.
-    let words = vec![0_u64; (OPTIONS.len() + 1) * records.size / 8];
-    let words = Box::leak(words.into_boxed_slice());
-    for (index, option) in OPTIONS.iter().enumerate() {
-        let record = &mut words[index * records.size / 8..][..records.size / 8];
-        let kind = match option.kind {
-            Kind::Text => records.text,
-            Kind::Int => records.int,
-            Kind::Bool => records.bool,
-        };
-        record[0] = option.name.as_ptr() as u64;
-        record[RECORD_LONG_NAME / 8] = option.name.as_ptr() as u64;
-        // Two integers side by side, `type` and `off1`; `off2` and the others stay zero.
-        const { assert!(RECORD_TYPE.is_multiple_of(8) && RECORD_OFFSET == RECORD_TYPE + 4) };
-        record[RECORD_TYPE / 8] = kind as u64 | (option.offset as u64) << 32;
-        record[RECORD_HELP / 8] = option.help.as_ptr() as u64;
-        record[RECORD_DEFAULT / 8] = option.default.map_or(0, |text| text.as_ptr() as u64);
-        // Behind the table of values, whose size makes most of a record.
-        let shift = records.size - 1512;
-        record[(RECORD_CATEGORY + shift) / 8] = ENGINE_CATEGORY;
-    }
-    words.as_mut_ptr().cast()
-}
-
-/// How a file's room is made when it is laid out (fio's `fallocate=`).
+/// How space for a file is allocated when it is laid out (fio's `fallocate=`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fallocate {
-    /// Not at all.
+    /// No allocation.
     None,
-    /// `fallocate`, and the size grows: `native` and `posix`.
+    /// `fallocate` that extends the file: `native` and `posix`.
     Whole,
-    /// `fallocate`, and the size stays.
+    /// `fallocate` that leaves the file's size alone.
     KeepSize,
     /// `ftruncate`.
     Truncate,
 }
 
-/// What a job asks for.
+/// The options of a job, resolved.
 #[derive(Debug)]
 pub struct JobOptions {
-    /// Its name.
+    /// The job's name.
     pub name: String,
-    /// What is to be mounted, and how.
+    /// The mount that the job runs on.
     pub mount: MountRequest,
-    /// The directory that its files lie in.
+    /// Directory of the file system that holds the job's files.
     pub root: String,
-    /// I/Os in flight at most.
+    /// Maximum number of I/Os in flight.
     pub iodepth: usize,
-    /// Threads that run what is queued; none for the job's own.
+    /// Number of threads that run queued I/O; with 0 the job's own thread does.
     pub queue_threads: usize,
-    /// Reads among its I/O.
+    /// The job reads.
     pub reads: bool,
-    /// Writes among its I/O.
+    /// The job writes.
     pub writes: bool,
     /// `overwrite=1`.
     pub overwrite: bool,
@@ -195,17 +56,17 @@ pub struct JobOptions {
     pub create_fsync: bool,
     /// `fallocate=`.
     pub fallocate: Fallocate,
-    /// `direct=1`: its I/O goes past the page cache.
+    /// `direct=1`: the job's I/O bypasses the page cache.
     pub direct: bool,
-    /// `invalidate=1`: a file that it opens is not cached.
+    /// `invalidate=1`: opening a file drops its pages from the cache.
     pub invalidate: bool,
 }
 
 impl JobOptions {
-    /// Of a job.
+    /// Reads the options of `job`.
     ///
     /// # Errors
-    /// A missing `image=`, and values that cannot be honoured.
+    /// `image=` is missing, or a value cannot be honoured.
     pub fn of(fio: &Fio, job: ThreadData) -> Result<Self, EngineError> {
         let (offsets, own) = (&fio.offsets, fio.engine_options(job)?);
         let name = job.text_option(offsets.name);
@@ -219,17 +80,17 @@ impl JobOptions {
             })
         };
         if flag(offsets.pre_read) {
-            return refuse("pre_read", "1", "fio would read files of the host");
+            return refuse("pre_read", "1", "fio would read files on the host");
         }
         if flag(offsets.fsync_on_close) {
-            return refuse("fsync_on_close", "1", "fio would sync files of the host; use end_fsync=1");
+            return refuse("fsync_on_close", "1", "fio would sync files on the host; use end_fsync=1");
         }
         let direction = job.option(offsets.rw);
         Ok(Self {
-            mount: own.mount_request(&name, fio.is_read_only())?,
+            mount: mount_request(own, &name, fio.is_read_only())?,
             root: own.texts().root,
             iodepth: job.option(offsets.iodepth).max(1) as usize,
-            queue_threads: own.queue_threads(&name)?,
+            queue_threads: queue_threads(own, &name)?,
             reads: direction & 1 != 0,
             writes: direction & 2 != 0,
             overwrite: flag(offsets.overwrite),
@@ -250,54 +111,21 @@ impl JobOptions {
     }
 }
 
-/// The texts of [`EngineOptions`], empty where not given.
-#[derive(Debug, Default)]
-struct Texts {
-    image: String,
-    mkfs: String,
-    fs_size: String,
-    csum: String,
-    nodesize: String,
-    tuning: String,
-    cache: String,
-    node_cache: String,
-    compress: String,
-    root: String,
+/// Combines the engine's own options of a job into a request for a mount.
+fn mount_request(own: &EngineOptions, job: &str, read_only: bool) -> Result<MountRequest, EngineError> {
+    let request = own.texts().mount_request(job, read_only)?;
+    Ok(MountRequest { no_data_cow: own.nodatacow != 0, no_data_sums: own.nodatasum != 0, ..request })
 }
 
-impl EngineOptions {
-    fn texts(&self) -> Texts {
-        // SAFETY: fio stores NULL or a NUL-terminated string that stays as long as the job.
-        let text = |text: *const c_char| unsafe { abi::owned_text(text) }.unwrap_or_default();
-        Texts {
-            image: text(self.image),
-            mkfs: text(self.mkfs),
-            fs_size: text(self.fs_size),
-            csum: text(self.csum),
-            nodesize: text(self.nodesize),
-            tuning: text(self.tuning),
-            cache: text(self.cache),
-            node_cache: text(self.node_cache),
-            compress: text(self.compress),
-            root: text(self.root),
-        }
-    }
-
-    fn queue_threads(&self, job: &str) -> Result<usize, EngineError> {
-        match self.queue_threads {
-            threads @ 0..=256 => Ok(threads as usize),
-            threads => Err(EngineError::Value {
-                job: job.to_owned(),
-                option: "queue_threads",
-                value: threads.to_string(),
-                reason: "not a number from 0 to 256".to_owned(),
-            }),
-        }
-    }
-
-    fn mount_request(&self, job: &str, read_only: bool) -> Result<MountRequest, EngineError> {
-        let request = self.texts().mount_request(job, read_only)?;
-        Ok(MountRequest { no_data_cow: self.nodatacow != 0, no_data_sums: self.nodatasum != 0, ..request })
+fn queue_threads(own: &EngineOptions, job: &str) -> Result<usize, EngineError> {
+    match own.queue_threads {
+        threads @ 0..=256 => Ok(threads as usize),
+        threads => Err(EngineError::Value {
+            job: job.to_owned(),
+            option: "queue_threads",
+            value: threads.to_string(),
+            reason: "not a number from 0 to 256".to_owned(),
+        }),
     }
 }
 
@@ -305,7 +133,7 @@ impl Texts {
     fn mount_request(&self, job: &str, read_only: bool) -> Result<MountRequest, EngineError> {
         let images = split_paths(&self.image);
         if images.is_empty() {
-            let what = "the image or device that holds the file system";
+            let what = "give the image or device that holds the file system";
             return Err(EngineError::Missing { job: job.to_owned(), option: "image", what });
         }
         let value = |option, value: &str, reason: String| EngineError::Value {
@@ -331,7 +159,7 @@ impl Texts {
                     value(
                         "cache",
                         text,
-                        format!("not a size in bytes, of {CACHE_MIN} at least, or 0 for none"),
+                        format!("not a size of at least {CACHE_MIN} bytes, or 0 for no cache"),
                     )
                 })?
             }
@@ -345,7 +173,7 @@ impl Texts {
         };
         let mkfs = self.mkfs_request(&value)?;
         if mkfs.is_some() && read_only {
-            return Err(value("mkfs", &self.mkfs, "not with --readonly".to_owned()));
+            return Err(value("mkfs", &self.mkfs, "fio runs with --readonly".to_owned()));
         }
         Ok(MountRequest {
             images,
@@ -368,7 +196,7 @@ impl Texts {
             "" | "0" => {
                 let only = [("fs_size", &self.fs_size), ("csum", &self.csum), ("nodesize", &self.nodesize)];
                 return match only.into_iter().find(|(_, text)| !text.is_empty()) {
-                    Some((option, text)) => Err(value(option, text, "it goes with mkfs=1".to_owned())),
+                    Some((option, text)) => Err(value(option, text, "only valid with mkfs=1".to_owned())),
                     None => Ok(None),
                 };
             }
@@ -380,7 +208,7 @@ impl Texts {
             "" => Ok(None),
             _ => match parse_bytes(text) {
                 Some(bytes) => Ok(Some(bytes)),
-                None => Err(value(option, text, "not a number of bytes (4096, 16k, 8g)".to_owned())),
+                None => Err(value(option, text, "not a size in bytes (such as 4096, 16k or 8g)".to_owned())),
             },
         };
         let checksum = match self.csum.as_str() {
@@ -399,7 +227,7 @@ impl Texts {
     }
 }
 
-/// Paths with `:` between; `\:` is a colon of a path, as in fio's `filename=`.
+/// Splits a list of paths at `:`; `\:` is a colon within a path, as in fio's `filename=`.
 fn split_paths(text: &str) -> Vec<PathBuf> {
     let mut paths = vec![String::new()];
     let mut characters = text.chars();
@@ -407,18 +235,18 @@ fn split_paths(text: &str) -> Vec<PathBuf> {
         match character {
             ':' => paths.push(String::new()),
             '\\' if characters.as_str().starts_with(':') => {
-                paths.last_mut().expect("one at least").extend(characters.next())
+                paths.last_mut().expect("starts with one path").extend(characters.next())
             }
-            other => paths.last_mut().expect("one at least").push(other),
+            other => paths.last_mut().expect("starts with one path").push(other),
         }
     }
     paths.into_iter().filter(|path| !path.is_empty()).map(PathBuf::from).collect()
 }
 
-/// Bytes of the smallest page cache.
+/// Smallest size of the page cache in bytes.
 const CACHE_MIN: u64 = 1 << 20;
 
-/// A number of bytes with an optional suffix k, m, g or t, powers of 1024, as fio has them.
+/// Parses a size in bytes with fio's optional suffixes k, m, g and t, powers of 1024.
 fn parse_bytes(text: &str) -> Option<u64> {
     let text = text.trim().to_ascii_lowercase();
     let digits = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -439,12 +267,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_mark_is_its_text() {
-        assert_eq!(MARK_TEXT.to_str().unwrap().parse(), Ok(MARK));
-    }
-
-    #[test]
-    fn bytes_have_fios_suffixes() {
+    fn sizes_take_fio_suffixes() {
         for (text, bytes) in [
             ("4096", 4096),
             ("16k", 16 << 10),
@@ -461,7 +284,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_honoured_is_refused() {
+    fn invalid_options_are_refused() {
         let with = |change: &dyn Fn(&mut Texts)| {
             let mut texts = Texts { image: "a.img".into(), ..Texts::default() };
             change(&mut texts);
@@ -495,10 +318,10 @@ mod tests {
         };
         refused(&|texts| texts.image.clear(), "image= is missing");
         refused(&|texts| texts.cache = "1x".into(), "cache=1x: not a size");
-        refused(&|texts| texts.cache = "4k".into(), "cache=4k: not a size in bytes, of 1048576 at least");
+        refused(&|texts| texts.cache = "4k".into(), "cache=4k: not a size of at least 1048576 bytes");
         refused(&|texts| texts.node_cache = "much".into(), "node_cache=much: not a size");
         refused(&|texts| texts.tuning = "nocow_check=perhaps".into(), "tuning=nocow_check=perhaps");
-        refused(&|texts| texts.csum = "sha256".into(), "goes with mkfs=1");
+        refused(&|texts| texts.csum = "sha256".into(), "only valid with mkfs=1");
         refused(&|texts| texts.mkfs = "yes".into(), "mkfs=yes");
         refused(&|texts| texts.compress = "zip".into(), "compress=zip");
         refused(&|texts| (texts.mkfs, texts.csum) = ("1".into(), "md5".into()), "csum=md5");

@@ -1,15 +1,15 @@
-//! The four checksums, and the hash of names.
+//! The four checksum algorithms, and the hashes of names.
 //!
-//! Owns [`ChecksumType`] and [`Checksum`]. Sums are called directly, one `match` a call, never
-//! through a trait object. Sources: `fs/btrfs/fs.c` (`btrfs_csums`), `Documentation/filesystems/btrfs`
-//! and the "Checksumming" page of the Btrfs documentation.
+//! Owns [`ChecksumType`] and [`Checksum`]. Each call dispatches with one `match`, never through a
+//! trait object. Sources: `fs/btrfs/fs.c` (`btrfs_csums`), `Documentation/filesystems/btrfs` and
+//! the "Checksumming" page of the Btrfs documentation.
 
-use crate::error::Incompatible;
+use crate::incompatible::Incompatible;
 
-/// Bytes that every block reserves for its checksum.
+/// Bytes reserved for the checksum in every block.
 pub const CHECKSUM_SIZE: usize = 32;
 
-/// An algorithm (`enum btrfs_csum_type`).
+/// A checksum algorithm (`enum btrfs_csum_type`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u16)]
 pub enum ChecksumType {
@@ -24,18 +24,18 @@ pub enum ChecksumType {
 }
 
 impl ChecksumType {
-    /// All of them, in the order of their numbers.
+    /// All algorithms, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::Crc32c, Self::XxHash64, Self::Sha256, Self::Blake2b];
 
-    /// The algorithm of the superblock's number.
+    /// Returns the algorithm with the superblock's number.
     ///
     /// # Errors
-    /// [`Incompatible::ChecksumType`] for a number with no meaning.
+    /// [`Incompatible::ChecksumType`] for an unknown number.
     pub fn from_raw(raw: u16) -> Result<Self, Incompatible> {
         Self::ALL.get(usize::from(raw)).copied().ok_or(Incompatible::ChecksumType(raw))
     }
 
-    /// Bytes of one sum, 4 to 32.
+    /// Returns the size of one checksum, 4 to 32 bytes.
     #[inline]
     pub const fn size(self) -> usize {
         match self {
@@ -45,7 +45,7 @@ impl ChecksumType {
         }
     }
 
-    /// The name that `mkfs.btrfs --csum` takes.
+    /// Returns the name that `mkfs.btrfs --csum` takes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Crc32c => "crc32c",
@@ -55,7 +55,7 @@ impl ChecksumType {
         }
     }
 
-    /// The sum of `bytes`.
+    /// Computes the checksum of `bytes`.
     #[inline]
     pub fn compute(self, bytes: &[u8]) -> Checksum {
         let mut sum = [0; CHECKSUM_SIZE];
@@ -77,7 +77,7 @@ impl ChecksumType {
         Checksum { bytes: sum, size: self.size() as u8 }
     }
 
-    /// The sum stored at the start of `bytes`, which must hold [`ChecksumType::size`] bytes.
+    /// Reads the checksum at the start of `bytes`, which must hold [`ChecksumType::size`] bytes.
     #[inline]
     pub fn stored(self, bytes: &[u8]) -> Checksum {
         let mut sum = [0; CHECKSUM_SIZE];
@@ -85,13 +85,13 @@ impl ChecksumType {
         Checksum { bytes: sum, size: self.size() as u8 }
     }
 
-    /// Whether summing is as quick here as reading the bytes from memory: then who sums them first and uses them
-    /// next pays next to nothing for it.
+    /// Returns whether checksumming is as fast here as reading the bytes from memory. If so, a
+    /// caller that checksums bytes just before using them pays next to nothing for it.
     pub fn keeps_up_with_memory(self) -> bool {
         self == Self::Crc32c && multiplies_wide()
     }
 
-    /// Whether `stored` (at least [`ChecksumType::size`] bytes) is the sum of `bytes`.
+    /// Returns whether `stored` (at least [`ChecksumType::size`] bytes) is the checksum of `bytes`.
     #[inline]
     pub fn verify(self, bytes: &[u8], stored: &[u8]) -> bool {
         match self {
@@ -107,7 +107,7 @@ impl std::fmt::Display for ChecksumType {
     }
 }
 
-/// A sum of up to 32 bytes.
+/// A checksum of up to 32 bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Checksum {
     bytes: [u8; CHECKSUM_SIZE],
@@ -115,13 +115,13 @@ pub struct Checksum {
 }
 
 impl Checksum {
-    /// The sum, as long as its algorithm makes it.
+    /// Returns the checksum, [`ChecksumType::size`] bytes long.
     #[inline]
     pub fn as_bytes(&self) -> &[u8] {
         &self.bytes[..usize::from(self.size)]
     }
 
-    /// The sum padded with zeros, as blocks hold it.
+    /// Returns the checksum padded with zeros, as blocks store it.
     #[inline]
     pub fn padded(&self) -> &[u8; CHECKSUM_SIZE] {
         &self.bytes
@@ -141,14 +141,14 @@ impl std::fmt::Debug for Checksum {
     }
 }
 
-/// CRC-32C by what is fastest here: 64 bytes multiplied at a time where the processor can (a sector in 0.05 us
-/// instead of 0.16), else its CRC instruction, which is ahead of narrower multiplications.
+/// Computes CRC-32C by the fastest method here. Multiplying 64 bytes at a time takes 0.05 us per
+/// sector; the CRC instruction takes 0.16 us, and beats narrower multiplications.
 #[inline]
 fn crc32c(bytes: &[u8]) -> u32 {
     if multiplies_wide() { crc_fast::crc32_iscsi(bytes) } else { crc32c::crc32c(bytes) }
 }
 
-/// Whether the processor multiplies polynomials of 64 bytes at a time.
+/// Returns whether the processor multiplies polynomials of 64 bytes at a time.
 #[inline]
 fn multiplies_wide() -> bool {
     #[cfg(target_arch = "x86_64")]
@@ -159,32 +159,23 @@ fn multiplies_wide() -> bool {
     false
 }
 
-/// The raw CRC-32C register update that the kernel's `crc32c(seed, data)` computes: no inversion
+/// Updates a raw CRC-32C register as the kernel's `crc32c(seed, data)` does, without inversion
 /// before or after.
 #[inline]
 pub fn crc32c_raw(seed: u32, bytes: &[u8]) -> u32 {
     !crc32c::crc32c_append(!seed, bytes)
 }
 
-/// The hash of a name in a directory item's or an xattr's key (`btrfs_name_hash`).
+/// Hashes a name for the key of a directory item or an xattr (`btrfs_name_hash`).
 #[inline]
 pub fn name_hash(name: &[u8]) -> u64 {
     u64::from(crc32c_raw(!1, name))
 }
 
-/// The hash in an extended inode reference's key (`btrfs_extref_hash`).
+/// Hashes a name for the key of an extended inode reference (`btrfs_extref_hash`).
 #[inline]
 pub fn extref_hash(parent: u64, name: &[u8]) -> u64 {
     u64::from(crc32c_raw(parent as u32, name))
-}
-
-/// The hash that orders an extent's inline data references, and the offset of a keyed one
-/// (`hash_extent_data_ref`).
-#[inline]
-pub fn extent_data_ref_hash(root: u64, objectid: u64, offset: u64) -> u64 {
-    let high = crc32c_raw(!0, &root.to_le_bytes());
-    let low = crc32c_raw(crc32c_raw(!0, &objectid.to_le_bytes()), &offset.to_le_bytes());
-    (u64::from(high) << 31) ^ u64::from(low)
 }
 
 #[cfg(test)]
@@ -192,7 +183,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn known_sums() {
+    fn known_checksums() {
         let text = b"123456789";
         assert_eq!(ChecksumType::Crc32c.compute(text).as_bytes(), 0xe306_9283_u32.to_le_bytes());
         assert_eq!(ChecksumType::XxHash64.compute(text).as_bytes(), 0x8cb8_41db_40e6_ae83_u64.to_le_bytes());
@@ -207,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ways_of_crc32c_agree() {
+    fn both_crc32c_methods_agree() {
         let bytes: Vec<u8> = (0..20_000u32).map(|i| (i.wrapping_mul(2_654_435_761) >> 13) as u8).collect();
         for length in (0..600).chain([1023, 4095, 4096, 4097, 16_384, 19_990]) {
             let part = &bytes[length % 7..][..length];
@@ -218,12 +209,12 @@ mod tests {
 
     #[test]
     fn known_name_hashes() {
-        // Read off a kernel-made file system: the root tree's entry of the default subvolume.
+        // From a kernel-made file system: the default subvolume's entry in the root tree.
         assert_eq!(name_hash(b"default"), 2_378_154_706);
     }
 
     #[test]
-    fn verify_takes_longer_storage() {
+    fn verify_ignores_bytes_after_the_checksum() {
         let sum = ChecksumType::Crc32c.compute(b"x");
         assert!(ChecksumType::Crc32c.verify(b"x", sum.padded()));
         assert!(!ChecksumType::Crc32c.verify(b"y", sum.padded()));

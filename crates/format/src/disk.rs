@@ -1,21 +1,21 @@
-//! The macro behind every fixed-size on-disk structure.
+//! The pairing of a memory type with its bytes on disk.
 //!
-//! Owns [`OnDisk`], the pairing of a memory type with its little-endian, unaligned bytes, and
-//! `disk_struct!`, which writes both structures, the conversions and a compile-time size check.
+//! Owns [`OnDisk`], which pairs a memory type with its little-endian, unaligned bytes, and
+//! `disk_layout!`, which generates both structures, the conversions and a compile-time size check.
+//! [`crate::parse`] adds checked parsing.
 //!
-//! Invariant: conversion is lossless both ways; parsing any bytes and serialising the result gives
-//! the same bytes. Whether the values make sense is the validators' business, not the parser's.
+//! **Invariant:** conversion is lossless both ways: decoding any bytes and encoding the result
+//! gives the same bytes. Validators decide whether the values make sense.
 
-use crate::error::Corrupt;
 use zerocopy::little_endian::{I64, U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// A memory type with a fixed-size form on disk.
 pub trait OnDisk: Sized {
-    /// The bytes: little-endian, without alignment or padding.
+    /// The on-disk bytes: little-endian, without alignment or padding.
     type Disk: FromBytes + IntoBytes + KnownLayout + Immutable + Unaligned + Copy + 'static;
 
-    /// Decodes; never fails, because every bit pattern has a meaning at this level.
+    /// Decodes; never fails, because every bit pattern is valid at this level.
     fn from_disk(disk: &Self::Disk) -> Self;
 
     /// Encodes; the exact inverse of [`OnDisk::from_disk`].
@@ -71,30 +71,10 @@ impl<T: OnDisk, const N: usize> OnDisk for [T; N] {
     }
 }
 
-/// Decodes the structure at the start of `bytes` and returns what follows it.
-pub(crate) fn parse_prefix<'a, T: OnDisk>(
-    what: &'static str,
-    bytes: &'a [u8],
-) -> Result<(T, &'a [u8]), Corrupt> {
-    match T::Disk::ref_from_prefix(bytes) {
-        Ok((disk, rest)) => Ok((T::from_disk(disk), rest)),
-        Err(_) => Err(Corrupt::TooShort { what, need: size_of::<T::Disk>(), have: bytes.len() }),
-    }
-}
-
-/// Declares a memory structure, its on-disk twin, the conversions, and asserts the twin's size.
+/// Declares a memory structure, its on-disk twin and the conversions, and asserts the twin's size.
 ///
-/// ```text
-/// disk_struct! {
-///     /// What it is.
-///     pub struct Timespec as TimespecDisk = 12 {
-///         /// Field docs.
-///         pub seconds: u64,
-///         pub nanoseconds: u32,
-///     }
-/// }
-/// ```
-macro_rules! disk_struct {
+/// `disk_struct!` in [`crate::parse`] shows the syntax.
+macro_rules! disk_layout {
     (
         $(#[$doc:meta])*
         pub struct $name:ident as $disk:ident = $size:literal {
@@ -119,7 +99,6 @@ macro_rules! disk_struct {
                 pub $field: <$type as $crate::disk::OnDisk>::Disk,
             )+
         }
-
         const _: () = assert!(size_of::<$disk>() == $size);
 
         impl $crate::disk::OnDisk for $name {
@@ -134,61 +113,14 @@ macro_rules! disk_struct {
         }
 
         impl $name {
-            /// Bytes on disk.
+            /// Size on disk, in bytes.
             pub const SIZE: usize = $size;
-
-            /// Decodes the structure at the start of `bytes` and returns what follows it.
-            ///
-            /// # Errors
-            /// [`Corrupt::TooShort`](crate::Corrupt::TooShort) with fewer than `Self::SIZE` bytes.
-            pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, &[u8]), $crate::Corrupt> {
-                $crate::disk::parse_prefix(stringify!($name), bytes)
-            }
-
-            /// Decodes `bytes`, which must be exactly this structure.
-            ///
-            /// # Errors
-            /// [`Corrupt::WrongSize`](crate::Corrupt::WrongSize) unless there are `Self::SIZE` bytes.
-            pub fn parse(bytes: &[u8]) -> Result<Self, $crate::Corrupt> {
-                if bytes.len() != Self::SIZE {
-                    return Err($crate::Corrupt::WrongSize {
-                        what: stringify!($name),
-                        expected: Self::SIZE,
-                        found: bytes.len(),
-                    });
-                }
-                Ok(Self::parse_prefix(bytes)?.0)
-            }
 
             /// Encodes the structure.
             pub fn to_bytes(&self) -> [u8; $size] {
                 zerocopy::transmute!($crate::disk::OnDisk::to_disk(self))
             }
         }
-
-        #[cfg(test)]
-        impl $crate::disk::RoundTrip for $name {
-            const BYTES: usize = $size;
-            fn round_trip(bytes: &[u8]) -> Vec<u8> {
-                Self::parse(bytes).expect("right size").to_bytes().to_vec()
-            }
-        }
     };
 }
-pub(crate) use disk_struct;
-
-/// What the round-trip property tests need of a structure.
-#[cfg(test)]
-pub(crate) trait RoundTrip {
-    const BYTES: usize;
-    fn round_trip(bytes: &[u8]) -> Vec<u8>;
-}
-
-/// Asserts, over random bytes, that parsing and serialising give the same bytes.
-#[cfg(test)]
-pub(crate) fn assert_round_trip<T: RoundTrip>() {
-    use proptest::prelude::*;
-    proptest!(ProptestConfig::with_cases(64), |(bytes in prop::collection::vec(any::<u8>(), T::BYTES))| {
-        prop_assert_eq!(T::round_trip(&bytes), bytes);
-    });
-}
+pub(crate) use disk_layout;

@@ -1,34 +1,32 @@
-//! What can be wrong with bytes, as types that say what was found where.
+//! The faults that bytes can have, as types that name the fault and its location.
 //!
-//! Owns [`Corrupt`] (the bytes break the format) and [`Incompatible`] (the bytes may be fine, but
-//! use something this code does not know). Neither names a path or a device: the layers that do I/O
-//! add those.
+//! Owns [`Corrupt`]. It names neither a path nor a device; the layers that do I/O add those.
 
 use crate::checksum::Checksum;
 use crate::key::Key;
 
-/// Bytes that break the format.
+/// Bytes that violate the format.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Corrupt {
     /// Fewer bytes than the structure needs.
-    #[error("{what} needs {need} bytes, {have} are there")]
+    #[error("{what} needs {need} bytes, found {have}")]
     TooShort {
         /// The structure.
         what: &'static str,
-        /// Bytes it needs.
+        /// Bytes the structure needs.
         need: usize,
-        /// Bytes there are.
+        /// Bytes found.
         have: usize,
     },
-    /// A fixed-size structure of another size.
+    /// A fixed-size structure with the wrong size.
     #[error("{what} has {found} bytes, expected {expected}")]
     WrongSize {
         /// The structure.
         what: &'static str,
-        /// Bytes it should have.
+        /// Expected size in bytes.
         expected: usize,
-        /// Bytes it has.
+        /// Size found, in bytes.
         found: usize,
     },
     /// A field whose value the format forbids.
@@ -38,51 +36,51 @@ pub enum Corrupt {
         what: &'static str,
         /// The field.
         field: &'static str,
-        /// What it holds.
+        /// The value found.
         value: u64,
-        /// What it should be, or why this cannot be.
+        /// The expected value, or the reason it is forbidden.
         why: &'static str,
     },
-    /// The checksum stored with a block differs from that of its bytes.
+    /// The stored checksum differs from the computed one.
     #[error("{what}: checksum stored {stored}, computed {computed}")]
     Checksum {
         /// The structure.
         what: &'static str,
-        /// As stored.
+        /// The stored checksum.
         stored: Checksum,
-        /// As computed.
+        /// The checksum of the bytes read.
         computed: Checksum,
     },
     /// The superblock's magic is absent.
     #[error("no Btrfs magic (found {found:#018x})")]
     Magic {
-        /// The eight bytes at the magic's place.
+        /// The eight bytes at the magic's offset.
         found: u64,
     },
-    /// A tree block that is not the one asked for.
+    /// A tree block that is not the requested one.
     #[error("tree block {field} is {found}, expected {expected}")]
     NodeIdentity {
-        /// Which part of its identity is wrong: `address`, `level`, `generation`, `owner`.
+        /// The field that differs: `address`, `level`, `generation` or `owner`.
         field: &'static str,
-        /// As expected.
+        /// The expected value.
         expected: u64,
-        /// As found.
+        /// The value found.
         found: u64,
     },
     /// A tree block of another file system.
     #[error("tree block belongs to file system {found}, expected {expected}")]
     NodeFsid {
-        /// As expected.
+        /// The expected UUID.
         expected: uuid::Uuid,
-        /// As found.
+        /// The UUID found.
         found: uuid::Uuid,
     },
-    /// The first key of a tree block is not the one its parent names.
+    /// The first key of a tree block is not the one in its parent.
     #[error("tree block starts with key {found}, its parent says {expected}")]
     FirstKey {
-        /// As the parent says.
+        /// The key in the parent.
         expected: Key,
-        /// As found.
+        /// The first key in the block.
         found: Key,
     },
     /// Keys that do not ascend.
@@ -90,7 +88,7 @@ pub enum Corrupt {
     KeyOrder {
         /// The slot of `key`.
         slot: usize,
-        /// The key before it.
+        /// The preceding key.
         previous: Key,
         /// The key out of order.
         key: Key,
@@ -104,47 +102,29 @@ pub enum Corrupt {
         offset: u32,
         /// Data size in bytes.
         size: u32,
-        /// Where the data should end, from the end of the header, in bytes.
+        /// Expected end of the data, from the end of the header, in bytes.
         expected_end: u32,
     },
-    /// An item whose content is wrong.
+    /// An item with invalid content.
     #[error("slot {slot}, key {key}: {reason}")]
     Item {
         /// The slot.
         slot: usize,
         /// The item's key.
         key: Key,
-        /// What is wrong with it.
+        /// The fault in the item.
         reason: Box<Corrupt>,
     },
 }
 
 impl Corrupt {
-    /// Wraps the fault of one item with its place.
+    /// Wraps the fault of one item with its slot and key.
     pub fn in_item(self, slot: usize, key: Key) -> Self {
         Corrupt::Item { slot, key, reason: Box::new(self) }
     }
 
-    /// A field with a forbidden value; the shorthand of the validators.
+    /// Creates a [`Corrupt::Field`], as the validators do.
     pub fn field(what: &'static str, field: &'static str, value: u64, why: &'static str) -> Self {
         Corrupt::Field { what, field, value, why }
     }
-}
-
-/// A file system that uses what this code does not know.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[non_exhaustive]
-pub enum Incompatible {
-    /// Incompat feature bits that forbid reading.
-    #[error("unknown incompat feature bits {0:#x}")]
-    IncompatBits(u64),
-    /// Read-only compatible feature bits that forbid writing.
-    #[error("unknown compat_ro feature bits {0:#x}: the file system can only be read")]
-    CompatRoBits(u64),
-    /// A checksum algorithm with no known meaning.
-    #[error("unknown checksum type {0}")]
-    ChecksumType(u16),
-    /// A compression algorithm with no known meaning.
-    #[error("unknown compression type {0}")]
-    Compression(u8),
 }

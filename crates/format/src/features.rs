@@ -1,7 +1,7 @@
 //! Feature bits of the superblock (`include/uapi/linux/btrfs.h`).
 //!
-//! Owns [`IncompatFeatures`], [`CompatRoFeatures`] and [`SuperblockFlags`]. Unknown incompat bits
-//! forbid mounting, unknown compat_ro bits forbid writing.
+//! Owns [`IncompatFeatures`], [`CompatRoFeatures`] and [`SuperblockFlags`]. An unknown incompat bit
+//! forbids mounting; an unknown compat_ro bit forbids writing.
 
 macro_rules! on_disk_flags {
     ($($name:ident),*) => { $(
@@ -19,7 +19,7 @@ macro_rules! on_disk_flags {
 pub(crate) use on_disk_flags;
 
 bitflags::bitflags! {
-    /// Features that a reader must know.
+    /// Features that a reader must support.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct IncompatFeatures: u64 {
         /// Back references of mixed kinds (all file systems since 2009).
@@ -42,7 +42,7 @@ bitflags::bitflags! {
         const SKINNY_METADATA = 1 << 8;
         /// Holes need no file extent item.
         const NO_HOLES = 1 << 9;
-        /// Tree blocks carry another UUID than the one that users see.
+        /// Tree blocks carry a different UUID than the user-visible one.
         const METADATA_UUID = 1 << 10;
         /// RAID1C3 or RAID1C4 block groups.
         const RAID1C34 = 1 << 11;
@@ -57,30 +57,30 @@ bitflags::bitflags! {
         const _ = !0;
     }
 
-    /// Features that only a writer must know.
+    /// Features that only a writer must support.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct CompatRoFeatures: u64 {
         /// There is a free-space tree.
         const FREE_SPACE_TREE = 1 << 0;
-        /// The free-space tree can be believed.
+        /// The free-space tree is valid.
         const FREE_SPACE_TREE_VALID = 1 << 1;
         /// Some file has fs-verity data.
         const VERITY = 1 << 2;
-        /// Block groups have a tree of their own.
+        /// Block groups have their own tree.
         const BLOCK_GROUP_TREE = 1 << 3;
         const _ = !0;
     }
 
-    /// The superblock's flags (also those in node headers share the lower two).
+    /// Flags of the superblock. Node headers share the lowest two.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct SuperblockFlags: u64 {
         /// Written out (node headers).
         const WRITTEN = 1 << 0;
         /// Under relocation (node headers).
         const RELOC = 1 << 1;
-        /// The kernel met an error.
+        /// The kernel encountered an error.
         const ERROR = 1 << 2;
-        /// A seed device: read-only, others build on it.
+        /// A seed device: read-only, a base for other file systems.
         const SEEDING = 1 << 32;
         /// A metadata dump (`btrfs-image`): no data.
         const METADUMP = 1 << 33;
@@ -88,7 +88,7 @@ bitflags::bitflags! {
         const METADUMP_V2 = 1 << 34;
         /// `btrfstune` was interrupted while changing the UUID.
         const CHANGING_FSID = 1 << 35;
-        /// The same for the metadata UUID.
+        /// `btrfstune` was interrupted while changing the metadata UUID.
         const CHANGING_FSID_V2 = 1 << 36;
         /// `btrfstune` was interrupted while converting to a block-group tree.
         const CHANGING_BG_TREE = 1 << 38;
@@ -103,8 +103,9 @@ bitflags::bitflags! {
 on_disk_flags!(IncompatFeatures, CompatRoFeatures, SuperblockFlags);
 
 impl IncompatFeatures {
-    /// What this code reads. ZONED, EXTENT_TREE_V2 and RAID_STRIPE_TREE are known but not read; a 6.18
-    /// kernel built without its experimental features refuses the latter two as well.
+    /// The features that this code can read. ZONED, EXTENT_TREE_V2 and RAID_STRIPE_TREE are known
+    /// but not supported. A 6.18 kernel built without experimental features refuses the latter two
+    /// as well.
     pub const SUPPORTED: Self = Self::MIXED_BACKREF
         .union(Self::DEFAULT_SUBVOL)
         .union(Self::MIXED_GROUPS)
@@ -119,20 +120,20 @@ impl IncompatFeatures {
         .union(Self::RAID1C34)
         .union(Self::SIMPLE_QUOTA);
 
-    /// The bits that no version of this code knows how to read.
+    /// Returns the bits that this code cannot read.
     pub const fn unsupported(self) -> u64 {
         self.bits() & !Self::SUPPORTED.bits()
     }
 }
 
 impl CompatRoFeatures {
-    /// What this code could write without harm.
+    /// The features that this code can write.
     pub const SUPPORTED: Self = Self::FREE_SPACE_TREE
         .union(Self::FREE_SPACE_TREE_VALID)
         .union(Self::VERITY)
         .union(Self::BLOCK_GROUP_TREE);
 
-    /// The bits that forbid writing.
+    /// Returns the bits that forbid writing.
     pub const fn unsupported(self) -> u64 {
         self.bits() & !Self::SUPPORTED.bits()
     }

@@ -1,11 +1,11 @@
-//! Keys: the 136-bit numbers that order everything in a tree.
+//! Keys: the 136-bit numbers that order the items of a tree.
 //!
 //! Owns [`Key`] and [`ItemType`]. Keys compare by object id, then item type, then offset, all
 //! unsigned (`include/uapi/linux/btrfs_tree.h`, `struct btrfs_disk_key`).
 
-use crate::disk::{OnDisk, disk_struct};
+use crate::disk::{OnDisk, disk_layout};
 
-/// The middle part of a key: what kind of item it names.
+/// The middle part of a key: the kind of item.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct ItemType(pub u8);
 
@@ -26,7 +26,8 @@ macro_rules! item_types {
         impl ItemType {
             $( $(#[$doc])* pub const $name: Self = Self($value); )*
 
-            /// The kernel's name without `BTRFS_` and `_KEY`, or `None` for an unknown type.
+            /// Returns the kernel's name without `BTRFS_` and `_KEY`, or `None` for an unknown
+            /// type.
             pub const fn name(self) -> Option<&'static str> {
                 match self.0 {
                     $( $value => Some(stringify!($name)), )*
@@ -40,9 +41,9 @@ macro_rules! item_types {
 item_types! {
     /// Inode metadata.
     INODE_ITEM = 1,
-    /// Back reference of an inode to a name of it.
+    /// Back reference from an inode to one of its names.
     INODE_REF = 12,
-    /// Back reference that names its parent directory inside the item.
+    /// Back reference from an inode to a name, with the parent directory inside the item.
     INODE_EXTREF = 13,
     /// An extended attribute.
     XATTR_ITEM = 24,
@@ -50,11 +51,11 @@ item_types! {
     VERITY_DESC_ITEM = 36,
     /// fs-verity Merkle tree pages.
     VERITY_MERKLE_ITEM = 37,
-    /// An inode to be deleted at the next mount.
+    /// An inode to delete at the next mount.
     ORPHAN_ITEM = 48,
-    /// Log tree: a range of directory items that is logged whole (unused since 5.16).
+    /// Log tree: a completely logged range of directory items (unused since 5.16).
     DIR_LOG_ITEM = 60,
-    /// Log tree: a range of directory indexes that is logged whole.
+    /// Log tree: a completely logged range of directory indexes.
     DIR_LOG_INDEX = 72,
     /// A directory entry by the hash of its name.
     DIR_ITEM = 84,
@@ -86,7 +87,7 @@ item_types! {
     SHARED_DATA_REF = 184,
     /// A block group.
     BLOCK_GROUP_ITEM = 192,
-    /// Free-space tree: facts of one block group.
+    /// Free-space tree: summary of one block group.
     FREE_SPACE_INFO = 198,
     /// Free-space tree: one free extent.
     FREE_SPACE_EXTENT = 199,
@@ -98,7 +99,7 @@ item_types! {
     DEV_ITEM = 216,
     /// A chunk: a range of logical addresses and the stripes behind it.
     CHUNK_ITEM = 228,
-    /// RAID stripe tree: where a logical range lies on devices.
+    /// RAID stripe tree: the device locations of a logical range.
     RAID_STRIPE = 230,
     /// State of quotas.
     QGROUP_STATUS = 240,
@@ -137,11 +138,11 @@ impl std::fmt::Display for ItemType {
     }
 }
 
-disk_struct! {
+disk_layout! {
     /// A key, ordered by object id, item type, offset.
     #[derive(PartialOrd, Ord, Hash)]
     pub struct Key as KeyDisk = 17 {
-        /// What the item belongs to: an inode, a tree, an address; it depends on the tree.
+        /// The owner of the item: an inode, a tree or an address, depending on the tree.
         pub objectid: u64,
         /// The kind of item.
         pub item_type: ItemType,
@@ -156,25 +157,25 @@ impl Key {
     /// The largest key.
     pub const MAX: Self = Self::new(u64::MAX, ItemType(u8::MAX), u64::MAX);
 
-    /// A key of its three parts.
+    /// Creates a key from its three parts.
     #[inline]
     pub const fn new(objectid: u64, item_type: ItemType, offset: u64) -> Self {
         Self { objectid, item_type, offset }
     }
 
-    /// The smallest key of an object.
+    /// Returns the smallest key of an object.
     #[inline]
     pub const fn first_of(objectid: u64) -> Self {
         Self::new(objectid, ItemType(0), 0)
     }
 
-    /// The largest key of an object.
+    /// Returns the largest key of an object.
     #[inline]
     pub const fn last_of(objectid: u64) -> Self {
         Self::new(objectid, ItemType(u8::MAX), u64::MAX)
     }
 
-    /// The key right after this one, or `None` after [`Key::MAX`].
+    /// Returns the key right after this one, or `None` after [`Key::MAX`].
     pub const fn successor(self) -> Option<Self> {
         if self.offset < u64::MAX {
             return Some(Self::new(self.objectid, self.item_type, self.offset + 1));
@@ -201,7 +202,7 @@ mod tests {
 
     #[test]
     fn keys_round_trip() {
-        crate::disk::assert_round_trip::<Key>();
+        crate::parse::assert_round_trip::<Key>();
     }
 
     #[test]
@@ -215,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_read_like_the_kernels() {
+    fn keys_print_like_the_kernel_prints_them() {
         assert_eq!(Key::new(5, ItemType::ROOT_ITEM, 0).to_string(), "(FS_TREE ROOT_ITEM 0)");
         assert_eq!(Key::new(257, ItemType(3), 7).to_string(), "(257 UNKNOWN.3 7)");
     }

@@ -1,28 +1,35 @@
 //! The Btrfs on-disk format: bytes to types and back, validated, without any I/O.
 //!
-//! Everything that a 6.18 kernel may have written has a type here. Structures come as
-//! parse/serialise pairs whose sizes are asserted at compile time; validation is as strict as the
-//! kernel's tree checker, so that layers above may believe every field of a block they were given.
+//! Every structure that a 6.18 kernel may have written has a type here. Structures come as
+//! parse/serialise pairs whose sizes are asserted at compile time. Validation is as strict as the
+//! kernel's tree checker, so upper layers may trust every field of a checked block.
 
 #![forbid(unsafe_code)]
 
+mod block_check;
 pub mod checksum;
 mod disk;
 mod error;
 pub mod features;
+mod geometry;
+mod incompatible;
+mod item_context;
 pub mod items;
 pub mod key;
 pub mod node;
 pub mod objectid;
+mod parse;
 pub mod superblock;
 mod tree_check;
 pub mod units;
 
 pub use checksum::{Checksum, ChecksumType};
 pub use disk::OnDisk;
-pub use error::{Corrupt, Incompatible};
+pub use error::Corrupt;
+pub use geometry::Geometry;
+pub use incompatible::Incompatible;
 pub use key::{ItemType, Key};
 pub use node::{Node, NodeExpectation};
-pub use superblock::{Geometry, Superblock, SuperblockError};
+pub use superblock::{Superblock, SuperblockError};
 pub use units::{DeviceId, FileOffset, Generation, InodeNumber, LogicalAddress, PhysicalAddress, TreeId};
 pub use uuid::Uuid;

@@ -1,12 +1,12 @@
 //! The object ids with a fixed meaning (`include/uapi/linux/btrfs_tree.h`).
 //!
-//! Owns [`Objectid`], which only serves to print one, and the constants.
+//! Owns the constants, and [`Objectid`], which prints an object id.
 
 use crate::units::{InodeNumber, TreeId};
 
-/// Holds the roots of all trees but the chunk and the log trees.
+/// The roots of all trees except the chunk tree and the log trees.
 pub const ROOT_TREE: TreeId = TreeId(1);
-/// Extents, block groups (without the block-group tree) and their references.
+/// Extents and their references; block groups, if there is no block-group tree.
 pub const EXTENT_TREE: TreeId = TreeId(2);
 /// Chunks and devices.
 pub const CHUNK_TREE: TreeId = TreeId(3);
@@ -24,9 +24,9 @@ pub const QUOTA_TREE: TreeId = TreeId(8);
 pub const UUID_TREE: TreeId = TreeId(9);
 /// Free space of every block group.
 pub const FREE_SPACE_TREE: TreeId = TreeId(10);
-/// Block groups, with that feature.
+/// Block groups (feature BLOCK_GROUP_TREE).
 pub const BLOCK_GROUP_TREE: TreeId = TreeId(11);
-/// Stripes of logical ranges, with that feature.
+/// Device locations of logical ranges (feature RAID_STRIPE_TREE).
 pub const RAID_STRIPE_TREE: TreeId = TreeId(12);
 /// Object id of the device replacement item in the device tree; equals 0.
 pub const DEV_REPLACE: u64 = 0;
@@ -42,48 +42,51 @@ pub const TREE_LOG: TreeId = TreeId(-6i64 as u64);
 pub const TREE_LOG_FIXUP: TreeId = TreeId(-7i64 as u64);
 /// The tree that relocation works in.
 pub const TREE_RELOC: TreeId = TreeId(-8i64 as u64);
-/// The data inode that relocation works through.
+/// The tree whose data inodes relocation works through.
 pub const DATA_RELOC_TREE: TreeId = TreeId(-9i64 as u64);
 /// Keys of checksum items.
 pub const EXTENT_CSUM: u64 = -10i64 as u64;
 /// Free-space cache headers (v1) in the root tree.
 pub const FREE_SPACE: u64 = -11i64 as u64;
-/// The inode number cache's inode in a subvolume (removed in 5.11; may still be there).
+/// The inode number cache's inode in a subvolume (removed in 5.11, but may still exist).
 pub const FREE_INO: u64 = -12i64 as u64;
-/// Several object ids at once.
+/// A dummy id that stands for several object ids.
 pub const MULTIPLE: u64 = -255i64 as u64;
-/// The first inode number, and the first subvolume id, that a user's can have.
+/// The first inode number, and the first subvolume id, available to users.
 pub const FIRST_FREE: u64 = 256;
-/// The last inode number, and the last subvolume id, that a user's can have.
+/// The last inode number, and the last subvolume id, available to users.
 pub const LAST_FREE: u64 = -256i64 as u64;
 /// The root directory of a subvolume.
 pub const FIRST_INODE: InodeNumber = InodeNumber(FIRST_FREE);
-/// Chunk items all have this object id.
+/// The object id of all chunk items.
 pub const FIRST_CHUNK_TREE: u64 = 256;
-/// Device items all have this object id.
+/// The object id of all device items.
 pub const DEV_ITEMS: u64 = 1;
-/// Where an empty directory entry in place of a lost subvolume points (`BTRFS_EMPTY_SUBVOL_DIR_OBJECTID`).
+/// The inode number in the empty directory entry that stands for a lost subvolume
+/// (`BTRFS_EMPTY_SUBVOL_DIR_OBJECTID`).
 pub const EMPTY_SUBVOL_DIR: InodeNumber = InodeNumber(2);
 
-/// Whether a tree is a subvolume: one that holds inodes and that a user can see. As the kernel's
-/// `btrfs_is_fstree`: the top 16 bits are a quota group's level and 0 in a subvolume's id.
+/// Returns whether a tree is a subvolume, which holds inodes and is visible to users. As in the
+/// kernel's `btrfs_is_fstree`, the top 16 bits must be 0: in a quota group's id they hold its
+/// level.
 #[inline]
 pub const fn is_subvolume(tree: TreeId) -> bool {
     tree.0 == FS_TREE.0 || (tree.0 >= FIRST_FREE && tree.0 < 1 << 48)
 }
 
-/// Whether a tree holds inodes and file extents: subvolumes, and the trees of relocation and logging.
+/// Returns whether a tree holds inodes and file extents: a subvolume, or a relocation or log tree.
 #[inline]
 pub const fn is_fs_tree(tree: TreeId) -> bool {
     is_subvolume(tree) || tree.0 == DATA_RELOC_TREE.0 || tree.0 == TREE_LOG.0 || tree.0 == TREE_RELOC.0
 }
 
-/// An object id that prints its fixed name where it has one.
+/// An object id that prints its fixed name if it has one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Objectid(pub u64);
 
 impl Objectid {
-    /// The kernel's name without `BTRFS_` and `_OBJECTID`, or `None` for an ordinary number.
+    /// Returns the kernel's name without `BTRFS_` and `_OBJECTID`, or `None` for an ordinary
+    /// number.
     pub const fn name(self) -> Option<&'static str> {
         Some(match self.0 {
             1 => "ROOT_TREE",

@@ -1,46 +1,51 @@
-//! The superblock: where everything starts.
+//! The superblock, from which every read of a file system starts.
 //!
 //! Owns [`Superblock`], its 4,096 bytes, the array of system chunks in it and the four backup
-//! roots. Kernel counterpart: `struct btrfs_super_block` (`include/uapi/linux/btrfs_tree.h`) and
-//! `btrfs_validate_super` (`fs/btrfs/disk-io.c`).
+//! roots.
 //!
-//! Invariants: [`Superblock::parse`] accepts what the kernel accepts, and what it returns has a
-//! power-of-two sector size of 4K to 64K, a node size from the sector size to 64K, aligned roots,
-//! levels below 8 and a system chunk array that decodes.
+//! **Invariants**
+//! - [`Superblock::parse`] accepts what the kernel accepts.
+//! - An accepted superblock has a power-of-two sector size of 4K to 64K, a node size from the
+//!   sector size to 64K, aligned roots, levels below 8 and a valid system chunk array.
+//!
+//! Kernel counterpart: `struct btrfs_super_block` (`include/uapi/linux/btrfs_tree.h`) and
+//! `btrfs_validate_super` (`fs/btrfs/disk-io.c`).
 
 use crate::checksum::{CHECKSUM_SIZE, ChecksumType};
-use crate::disk::{OnDisk, disk_struct};
-use crate::error::{Corrupt, Incompatible};
+use crate::disk::OnDisk;
+use crate::error::Corrupt;
 use crate::features::{CompatRoFeatures, IncompatFeatures, SuperblockFlags};
+pub use crate::geometry::{Geometry, MAX_LEVEL};
+use crate::incompatible::Incompatible;
 use crate::items::chunk::ChunkItem;
 use crate::items::device::DeviceItem;
 use crate::key::{ItemType, Key};
+use crate::parse::disk_struct;
 use crate::units::{Generation, LogicalAddress, PhysicalAddress, TreeId};
 use uuid::Uuid;
 use zerocopy::FromBytes;
 
-/// Bytes of a superblock.
+/// Size of a superblock in bytes.
 pub const SUPERBLOCK_SIZE: usize = 4096;
 /// `_BHRfS_M`, little-endian.
 pub const MAGIC: u64 = 0x4d5f_5366_5248_425f;
-/// The levels that a tree can have: 0 (leaf) to 7.
-pub const MAX_LEVEL: u8 = 8;
-/// Bytes of the system chunk array.
+/// Size of the system chunk array in bytes.
 pub const SYSTEM_CHUNK_ARRAY_SIZE: usize = 2048;
-/// Bytes of a label, with its NUL.
+/// Size of the label field in bytes, including its NUL.
 pub const LABEL_SIZE: usize = 256;
 
-/// Where copy `mirror` (0 to 2) of the superblock lies: 64 KiB, 64 MiB, 256 GiB (`btrfs_sb_offset`).
+/// Returns the device offset of superblock copy `mirror` (0 to 2): 64 KiB, 64 MiB or 256 GiB
+/// (`btrfs_sb_offset`).
 pub const fn superblock_offset(mirror: usize) -> PhysicalAddress {
     match mirror {
         0 => PhysicalAddress(64 << 10),
         1 => PhysicalAddress(64 << 20),
         2 => PhysicalAddress(256 << 30),
-        _ => panic!("there are three superblock copies"),
+        _ => panic!("superblock mirror numbers are 0 to 2"),
     }
 }
 
-/// Copies of the superblock on a device that is large enough.
+/// The number of superblock copies on a device that is large enough.
 pub const SUPERBLOCK_MIRRORS: usize = 3;
 
 disk_struct! {
@@ -70,11 +75,11 @@ disk_struct! {
         pub csum_root: LogicalAddress,
         /// Its generation.
         pub csum_root_generation: Generation,
-        /// Bytes of all devices.
+        /// Size of all devices in bytes.
         pub total_bytes: u64,
         /// Bytes in use.
         pub bytes_used: u64,
-        /// Devices.
+        /// Number of devices.
         pub num_devices: u64,
         /// Reserved.
         pub unused_64: [u64; 4],
@@ -96,19 +101,19 @@ disk_struct! {
 }
 
 disk_struct! {
-    /// The superblock as it lies on disk, nothing checked.
+    /// A superblock as stored on disk, unchecked.
     pub struct RawSuperblock as RawSuperblockDisk = 4096 {
-        /// Checksum of everything after it.
+        /// Checksum of the rest of the superblock.
         pub csum: [u8; 32],
-        /// UUID that users see.
+        /// The user-visible UUID.
         pub fsid: Uuid,
-        /// Where this copy lies.
+        /// Device offset of this copy.
         pub bytenr: PhysicalAddress,
-        /// State.
+        /// State flags.
         pub flags: SuperblockFlags,
         /// [`MAGIC`].
         pub magic: u64,
-        /// The transaction that wrote it.
+        /// The transaction that wrote this superblock.
         pub generation: Generation,
         /// Root of the root tree.
         pub root: LogicalAddress,
@@ -118,31 +123,31 @@ disk_struct! {
         pub log_root: LogicalAddress,
         /// Unused; always 0 (`__unused_log_root_transid`).
         pub log_root_transid: u64,
-        /// Bytes of all devices.
+        /// Size of all devices in bytes.
         pub total_bytes: u64,
-        /// Bytes in use, of all copies' logical space.
+        /// Logical bytes in use.
         pub bytes_used: u64,
         /// Always 6.
         pub root_dir_objectid: u64,
-        /// Devices.
+        /// Number of devices.
         pub num_devices: u64,
-        /// Bytes of a sector, the unit of data.
+        /// Bytes per sector, the unit of data.
         pub sector_size: u32,
-        /// Bytes of a tree block.
+        /// Bytes per tree block.
         pub node_size: u32,
         /// Equals the node size (`__unused_leafsize`).
         pub leaf_size: u32,
-        /// The unit of striping before chunks had their own; the sector size.
+        /// The striping unit from before chunks had their own; equals the sector size.
         pub stripe_size: u32,
-        /// Bytes in use of the system chunk array.
+        /// Bytes used in the system chunk array.
         pub sys_chunk_array_size: u32,
         /// Generation of the chunk tree's root.
         pub chunk_root_generation: Generation,
-        /// Features that nobody must know.
+        /// Features that readers and writers may ignore.
         pub compat_flags: u64,
-        /// Features that writers must know.
+        /// Features that writers must support.
         pub compat_ro_flags: CompatRoFeatures,
-        /// Features that readers must know.
+        /// Features that readers must support.
         pub incompat_flags: IncompatFeatures,
         /// Checksum algorithm.
         pub csum_type: u16,
@@ -156,32 +161,32 @@ disk_struct! {
         pub dev_item: DeviceItem,
         /// The label, NUL-terminated.
         pub label: [u8; 256],
-        /// Generation of the v1 free-space cache; 0 or `u64::MAX` without one.
+        /// Generation of the v1 free-space cache; 0 or `u64::MAX` if there is none.
         pub cache_generation: u64,
-        /// Generation at which the UUID tree was last known complete.
+        /// Generation at which the UUID tree was last known to be complete.
         pub uuid_tree_generation: u64,
-        /// UUID in tree blocks, with METADATA_UUID.
+        /// UUID in tree blocks, if METADATA_UUID is set.
         pub metadata_uuid: Uuid,
-        /// Global roots (EXTENT_TREE_V2).
+        /// Number of global roots (EXTENT_TREE_V2).
         pub nr_global_roots: u64,
-        /// Generation of the last `btrfstune` remap, reserved.
+        /// Reserved.
         pub reserved: [u64; 27],
-        /// System chunks: keys and chunk items, one after the other.
+        /// System chunks: pairs of key and chunk item.
         pub sys_chunk_array: [u8; 2048],
-        /// Recent roots.
+        /// Backups of recent roots.
         pub super_roots: [RootBackup; 4],
-        /// Fill.
+        /// Padding.
         pub padding: [u8; 565],
     }
 }
 
-/// Why a superblock is not accepted.
+/// The reason a superblock is refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SuperblockError {
-    /// Its bytes are wrong.
+    /// The bytes violate the format.
     #[error(transparent)]
     Corrupt(#[from] Corrupt),
-    /// It asks for what this code does not know.
+    /// The file system uses an unsupported feature.
     #[error(transparent)]
     Incompatible(#[from] Incompatible),
 }
@@ -189,32 +194,14 @@ pub enum SuperblockError {
 /// A validated superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Superblock {
-    /// The fields.
+    /// The decoded fields.
     pub raw: RawSuperblock,
     checksum_type: ChecksumType,
 }
 
-/// What everything else needs to know of a file system to read its blocks.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Geometry {
-    /// Bytes of a tree block.
-    pub node_size: u32,
-    /// Bytes of a data sector.
-    pub sector_size: u32,
-    /// Checksum algorithm.
-    pub checksum_type: ChecksumType,
-    /// Incompat feature bits.
-    pub incompat: IncompatFeatures,
-    /// Compat_ro feature bits.
-    pub compat_ro: CompatRoFeatures,
-    /// UUID that tree blocks carry.
-    pub metadata_uuid: Uuid,
-    /// The last committed transaction; nothing in a tree may be newer than this plus one.
-    pub generation: Generation,
-}
-
-/// The bytes of a superblock, of which only the log that it names changes from one time to the next. Invariant:
-/// [`Superblock::parse`] accepts them.
+/// The bytes of a superblock that is rewritten with a new log root each time.
+///
+/// **Invariant:** [`Superblock::parse`] accepts the bytes.
 #[derive(Clone, Debug)]
 pub struct EncodedSuperblock {
     bytes: [u8; SUPERBLOCK_SIZE],
@@ -223,26 +210,27 @@ pub struct EncodedSuperblock {
 }
 
 impl EncodedSuperblock {
-    /// Names the root of the log root tree, and brings the checksum up to date.
+    /// Sets the root of the log root tree and updates the checksum.
     ///
     /// # Errors
-    /// A place or a level that no reader would accept; the bytes are then as they were.
+    /// An address or level that no reader accepts; the bytes are then unchanged.
     pub fn name_log(&mut self, root: LogicalAddress, level: u8) -> Result<(), SuperblockError> {
         check_root("log_root", root, "log_root_level", level, self.sector_size)?;
-        let disk = RawSuperblockDisk::mut_from_bytes(&mut self.bytes).expect("a superblock's size");
+        let disk = RawSuperblockDisk::mut_from_bytes(&mut self.bytes)
+            .expect("the array has the size of a superblock");
         (disk.log_root, disk.log_root_level) = (root.to_disk(), level);
         let sum = self.checksum_type.compute(&self.bytes[CHECKSUM_SIZE..]);
         self.bytes[..CHECKSUM_SIZE].copy_from_slice(sum.padded());
         Ok(())
     }
 
-    /// The bytes.
+    /// Returns the bytes.
     pub fn as_bytes(&self) -> &[u8; SUPERBLOCK_SIZE] {
         &self.bytes
     }
 }
 
-/// Refuses the root of a tree that no superblock may name.
+/// Checks the address and level of a tree root.
 fn check_root(
     address_field: &'static str,
     address: LogicalAddress,
@@ -261,12 +249,12 @@ fn check_root(
 }
 
 impl Superblock {
-    /// Checks and decodes a superblock read from `place`.
+    /// Checks and decodes a superblock read from device offset `offset`.
     ///
     /// # Errors
-    /// [`Corrupt::Magic`] for what is no Btrfs at all, a checksum or field fault, or
-    /// [`Incompatible`] for an unknown checksum type or incompat bit.
-    pub fn parse(bytes: &[u8], place: PhysicalAddress) -> Result<Self, SuperblockError> {
+    /// [`Corrupt::Magic`] if the bytes are not Btrfs, another [`Corrupt`] for a bad checksum or
+    /// field, or [`Incompatible`] for an unknown checksum type or incompat bit.
+    pub fn parse(bytes: &[u8], offset: PhysicalAddress) -> Result<Self, SuperblockError> {
         let superblock = Self::parse_unverified(bytes)?;
         let sum = superblock.checksum_type;
         let computed = sum.compute(&bytes[CHECKSUM_SIZE..SUPERBLOCK_SIZE]);
@@ -274,12 +262,12 @@ impl Superblock {
         if computed != stored {
             return Err(Corrupt::Checksum { what: "superblock", stored, computed }.into());
         }
-        superblock.validate(place)?;
+        superblock.validate(offset)?;
         Ok(superblock)
     }
 
-    /// Decodes without a look at the checksum or the fields, as `dump-super --force` wants it; only
-    /// the size, the magic and the checksum type must be right.
+    /// Decodes without checking the checksum or the fields, as `dump-super --force` needs. Only the
+    /// size, the magic and the checksum type must be right.
     ///
     /// # Errors
     /// As [`Superblock::parse`], for those three.
@@ -292,32 +280,33 @@ impl Superblock {
         Ok(Self { raw, checksum_type })
     }
 
-    /// Encodes with a fresh checksum, as copy for `place`.
-    pub fn to_bytes(&self, place: PhysicalAddress) -> [u8; SUPERBLOCK_SIZE] {
-        let mut bytes = RawSuperblock { bytenr: place, ..self.raw }.to_bytes();
+    /// Encodes the copy for device offset `offset`, with a fresh checksum.
+    pub fn to_bytes(&self, offset: PhysicalAddress) -> [u8; SUPERBLOCK_SIZE] {
+        let mut bytes = RawSuperblock { bytenr: offset, ..self.raw }.to_bytes();
         let sum = self.checksum_type.compute(&bytes[CHECKSUM_SIZE..]);
         bytes[..CHECKSUM_SIZE].copy_from_slice(sum.padded());
         bytes
     }
 
-    /// As [`Superblock::to_bytes`], checked as a reader would, and ready to name one log after another.
+    /// Encodes as [`Superblock::to_bytes`] does and validates the result, so that the caller can
+    /// set one log root after another.
     ///
     /// # Errors
     /// As [`Superblock::parse`].
-    pub fn to_encoded(&self, place: PhysicalAddress) -> Result<EncodedSuperblock, SuperblockError> {
-        let bytes = self.to_bytes(place);
-        Self::parse(&bytes, place)?;
+    pub fn to_encoded(&self, offset: PhysicalAddress) -> Result<EncodedSuperblock, SuperblockError> {
+        let bytes = self.to_bytes(offset);
+        Self::parse(&bytes, offset)?;
         let (checksum_type, sector_size) = (self.checksum_type, self.raw.sector_size);
         Ok(EncodedSuperblock { bytes, checksum_type, sector_size })
     }
 
-    /// The checks of `btrfs_validate_super`, and those of feature bits.
-    fn validate(&self, place: PhysicalAddress) -> Result<(), SuperblockError> {
+    /// Runs the checks of `btrfs_validate_super` and those of feature bits.
+    fn validate(&self, offset: PhysicalAddress) -> Result<(), SuperblockError> {
         let raw = &self.raw;
         let bad = |field, value, why| Err(Corrupt::field("superblock", field, value, why).into());
 
-        if raw.bytenr != place {
-            return bad("bytenr", raw.bytenr.0, "not the place it was read from");
+        if raw.bytenr != offset {
+            return bad("bytenr", raw.bytenr.0, "not the offset it was read from");
         }
         let unsupported = raw.incompat_flags.unsupported();
         if unsupported != 0 {
@@ -351,7 +340,7 @@ impl Superblock {
             return bad("stripe_size", raw.stripe_size.into(), "not a power of two");
         }
         if raw.num_devices == 0 {
-            return bad("num_devices", 0, "no device at all");
+            return bad("num_devices", 0, "no devices");
         }
         if raw.generation < raw.chunk_root_generation {
             return bad("chunk_root_generation", raw.chunk_root_generation.0, "newer than the generation");
@@ -380,13 +369,13 @@ impl Superblock {
         Ok(())
     }
 
-    /// Checksum algorithm.
+    /// Returns the checksum algorithm.
     #[inline]
     pub fn checksum_type(&self) -> ChecksumType {
         self.checksum_type
     }
 
-    /// The UUID that tree blocks and device items carry.
+    /// Returns the UUID in tree blocks and device items.
     pub fn metadata_uuid(&self) -> Uuid {
         if self.raw.incompat_flags.contains(IncompatFeatures::METADATA_UUID) {
             self.raw.metadata_uuid
@@ -395,7 +384,7 @@ impl Superblock {
         }
     }
 
-    /// What readers of blocks need to know.
+    /// Returns the parameters that block readers need.
     pub fn geometry(&self) -> Geometry {
         Geometry {
             node_size: self.raw.node_size,
@@ -408,13 +397,13 @@ impl Superblock {
         }
     }
 
-    /// The label up to its NUL.
+    /// Returns the label up to its NUL.
     pub fn label(&self) -> &[u8] {
         let end = self.raw.label.iter().position(|&byte| byte == 0).unwrap_or(LABEL_SIZE);
         &self.raw.label[..end]
     }
 
-    /// The system chunks, which hold the chunk tree.
+    /// Decodes the system chunks, which hold the chunk tree.
     ///
     /// # Errors
     /// A fault in the array or in a chunk.
@@ -450,12 +439,12 @@ impl Superblock {
         Ok(chunks)
     }
 
-    /// The root of the log root tree, where there is a log.
+    /// Returns the root and level of the log root tree, if there is a log.
     pub fn log_root(&self) -> Option<(LogicalAddress, u8)> {
         (self.raw.log_root.0 != 0).then_some((self.raw.log_root, self.raw.log_root_level))
     }
 
-    /// The tree ids whose roots the backups hold besides the root and chunk trees.
+    /// The trees whose roots the backups hold, besides the root tree and the chunk tree.
     pub const BACKED_UP_TREES: [TreeId; 4] = [
         crate::objectid::EXTENT_TREE,
         crate::objectid::FS_TREE,

@@ -1,67 +1,26 @@
 //! The check of every item of a tree block, as strict as the kernel's tree checker.
 //!
-//! Owns the walk over a block's items, [`ItemContext`] (what one item's validator is given), the
-//! dispatch from an item type to its validator, and the rules that concern a block as a whole. What an
-//! item may hold is said in the item's own file. Kernel counterpart: `fs/btrfs/tree-checker.c`.
+//! Owns the walk over a block's items, the dispatch from item type to validator, and the rules for
+//! whole blocks. Each item's own file holds the rules for its content.
 //!
-//! Invariant: a validator believes nothing but what its context says. Key order and item bounds up to its
-//! item were checked before; items of lower slots have been validated, those of higher slots have not been
-//! looked at: all is checked in one pass over the block.
+//! **Invariants**
+//! - A validator trusts nothing beyond its context.
+//! - One pass checks a block. Before an item is validated, key order and item bounds up to it and
+//!   the items in lower slots have been checked. Items in higher slots have not.
+//!
+//! Kernel counterpart: `fs/btrfs/tree-checker.c` (`__btrfs_check_leaf`, `__btrfs_check_node`).
 
 pub(crate) mod extent;
 
 use crate::disk::OnDisk;
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
+use crate::item_context::ItemContext;
 use crate::items::{csum, dir_item, dir_log, file_extent, inode, inode_ref, root, root_ref, verity};
 use crate::key::{ItemType, Key};
 use crate::node::{ItemHeader, KeyPointer, Node, NodeHeader};
 use crate::objectid;
-use crate::superblock::Geometry;
-use crate::units::{Generation, TreeId};
-
-/// What the validator of one item is given.
-#[derive(Clone, Copy)]
-pub(crate) struct ItemContext<'a> {
-    /// The item's key.
-    pub key: Key,
-    /// The item's bytes.
-    pub data: &'a [u8],
-    /// Key and bytes of the item before it in the same leaf.
-    pub previous: Option<(Key, &'a [u8])>,
-    /// The tree that allocated the leaf.
-    pub owner: TreeId,
-    /// The file system's parameters.
-    pub geometry: &'a Geometry,
-}
-
-impl ItemContext<'_> {
-    /// Refuses a generation later than a log tree's, which may be one ahead of the last commit.
-    pub fn check_generation(
-        &self,
-        what: &'static str,
-        field: &'static str,
-        generation: Generation,
-    ) -> Result<(), Corrupt> {
-        if generation.0 > self.geometry.generation.0.saturating_add(1) {
-            return Err(Corrupt::field(what, field, generation.0, "later than the last transaction"));
-        }
-        Ok(())
-    }
-
-    /// Refuses a number of bytes or an address that is no multiple of the sector size.
-    pub fn check_sector_aligned(
-        &self,
-        what: &'static str,
-        field: &'static str,
-        value: u64,
-    ) -> Result<(), Corrupt> {
-        // A power of two: this is asked for each field of each item.
-        if value & (u64::from(self.geometry.sector_size) - 1) != 0 {
-            return Err(Corrupt::field(what, field, value, "not a multiple of the sector size"));
-        }
-        Ok(())
-    }
-}
+use crate::units::TreeId;
 
 /// Checks a leaf: the order of its keys, the bounds of its items, and each item.
 pub(crate) fn check_leaf(node: Node<'_>, header: &NodeHeader, geometry: &Geometry) -> Result<(), Corrupt> {
@@ -69,9 +28,9 @@ pub(crate) fn check_leaf(node: Node<'_>, header: &NodeHeader, geometry: &Geometr
     if node.is_empty() {
         return check_empty_leaf(header);
     }
-    let (headers, room) = (node.item_headers(), node.room());
+    let (headers, body) = (node.item_headers(), node.body());
     let first_data = size_of_val(headers);
-    let mut end = room.len() as u32;
+    let mut end = body.len() as u32;
     let mut previous: Option<(Key, &[u8])> = None;
     for (slot, entry) in headers.iter().enumerate() {
         let ItemHeader { key, offset, size } = ItemHeader::from_disk(entry);
@@ -83,7 +42,7 @@ pub(crate) fn check_leaf(node: Node<'_>, header: &NodeHeader, geometry: &Geometr
         if offset.checked_add(size) != Some(end) || (offset as usize) < first_data {
             return Err(Corrupt::ItemBounds { slot, offset, size, expected_end: end });
         }
-        let data = &room[offset as usize..end as usize];
+        let data = &body[offset as usize..end as usize];
         end = offset;
         let context = ItemContext { key, data, previous, owner: header.owner, geometry };
         check_item(&context).map_err(|reason| reason.in_item(slot, key))?;
@@ -100,7 +59,7 @@ pub(crate) fn check_internal(
 ) -> Result<(), Corrupt> {
     check_flags(header)?;
     if node.is_empty() {
-        return Err(Corrupt::field("tree block", "item_count", 0, "an internal node has children"));
+        return Err(Corrupt::field("tree block", "item_count", 0, "an internal node must have children"));
     }
     let mut previous: Option<Key> = None;
     for (slot, entry) in node.key_pointers().iter().enumerate() {
@@ -116,15 +75,15 @@ pub(crate) fn check_internal(
         if address.0 == 0 || !address.is_aligned(geometry.sector_size.into()) {
             return bad("address", address.0, "not a positive multiple of the sector size");
         }
-        // A child is written no later than its parent.
+        // A child is never newer than its parent.
         if generation > header.generation {
-            return bad("generation", generation.0, "later than the block that points there");
+            return bad("generation", generation.0, "later than the block that points to it");
         }
     }
     Ok(())
 }
 
-/// The header flag of a block that was written out; all that are on disk have it.
+/// The header flag of a block that was written out; every block on disk has it.
 const HEADER_FLAG_WRITTEN: u64 = 1 << 0;
 /// The header flag of a block of a relocation tree.
 const HEADER_FLAG_RELOC: u64 = 1 << 1;
@@ -136,9 +95,9 @@ fn check_flags(header: &NodeHeader) -> Result<(), Corrupt> {
     Ok(())
 }
 
-/// An empty leaf is the root of an empty tree, and some trees are never empty.
+/// Checks whether a tree may be empty, which means that its root is an empty leaf.
 fn check_empty_leaf(header: &NodeHeader) -> Result<(), Corrupt> {
-    // A relocation tree's blocks carry the owner of the tree that they were copied from.
+    // A block of a relocation tree carries the owner of the tree it was copied from.
     if header.flags & HEADER_FLAG_RELOC != 0 {
         return Ok(());
     }
@@ -156,7 +115,7 @@ fn check_empty_leaf(header: &NodeHeader) -> Result<(), Corrupt> {
     }
 }
 
-/// Calls the validator of an item's type. Types that the kernel does not check either pass.
+/// Calls the validator for the item's type. Types that the kernel does not check pass here too.
 fn check_item(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     match context.key.item_type {
         ItemType::INODE_ITEM => inode::validate(context),
@@ -173,12 +132,13 @@ fn check_item(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     }
 }
 
-/// What the tests of the validators share.
+/// Shared code of the validators' tests.
 #[cfg(test)]
 pub(crate) mod test_support {
     use super::*;
     use crate::checksum::ChecksumType;
     use crate::features::{CompatRoFeatures, IncompatFeatures};
+    use crate::units::Generation;
 
     /// 16 KiB nodes, 4 KiB sectors, CRC-32C, last transaction 100.
     pub fn geometry() -> Geometry {
@@ -198,7 +158,7 @@ pub(crate) mod test_support {
         check_in(objectid::FS_TREE, None, key, data)
     }
 
-    /// Checks one item of a tree, behind another or first.
+    /// Checks one item of a tree, with an optional item before it.
     pub fn check_in(
         owner: TreeId,
         previous: Option<(Key, &[u8])>,
@@ -208,7 +168,7 @@ pub(crate) mod test_support {
         check_item(&ItemContext { key, data, previous, owner, geometry: &geometry() })
     }
 
-    /// The field that a fault is about; `size` for one of the whole item's size.
+    /// Returns the field that a fault is about; `size` if the item has the wrong size.
     pub fn fault(result: Result<(), Corrupt>) -> &'static str {
         match result.expect_err("a fault") {
             Corrupt::Field { field, .. } => field,
@@ -224,7 +184,7 @@ mod tests {
     use super::*;
     use crate::checksum::CHECKSUM_SIZE;
     use crate::node::NodeExpectation;
-    use crate::units::LogicalAddress;
+    use crate::units::{Generation, LogicalAddress};
     use proptest::prelude::*;
 
     const ADDRESS: LogicalAddress = LogicalAddress(1 << 20);
@@ -269,7 +229,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bad_item_is_named_with_its_slot() {
+    fn bad_item_is_reported_with_its_slot() {
         let good = (Key::new(257, ItemType::ORPHAN_ITEM, 0), &[][..]);
         let bad = (Key::new(257, ItemType::EXTENT_DATA, 1), &[0; 53][..]);
         assert_eq!(check_block(&leaf(header(objectid::FS_TREE, 0), &[good])), Ok(()));
@@ -299,14 +259,14 @@ mod tests {
     }
 
     #[test]
-    fn a_block_must_be_marked_as_written() {
+    fn block_must_have_the_written_flag() {
         let mut header = header(objectid::CSUM_TREE, 0);
         header.flags &= !HEADER_FLAG_WRITTEN;
         assert!(matches!(check_block(&leaf(header, &[])), Err(Corrupt::Field { field: "flags", .. })));
     }
 
     #[test]
-    fn a_child_is_no_newer_than_its_parent() {
+    fn child_newer_than_its_parent_is_refused() {
         let block = |generation| {
             let mut bytes = vec![0; geometry().node_size as usize];
             let pointer = KeyPointer { key: Key::MIN, address: LogicalAddress(4096), generation };
@@ -331,7 +291,7 @@ mod tests {
     }
 
     fn any_data() -> impl Strategy<Value = Vec<u8>> {
-        // Small values and the sizes of real items get further than noise.
+        // Small values and the sizes of real items reach further than random bytes.
         let byte = prop_oneof![3 => Just(0u8), 2 => 0u8..10, 1 => any::<u8>()];
         let size = prop_oneof![
             Just(8usize),
@@ -349,7 +309,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(4096))]
         #[test]
-        fn no_bytes_panic(
+        fn arbitrary_bytes_never_panic(
             key in any_key(),
             data in any_data(),
             previous in prop::option::of((any_key(), any_data())),

@@ -1,7 +1,7 @@
-//! Units: every number that has a meaning has a type.
+//! Units: a newtype for every number with a meaning.
 //!
-//! Owns the newtypes for addresses, offsets, generations and identifiers. They exist so that a
-//! logical address is never handed to a device, nor a file offset to the chunk map.
+//! Owns the newtypes for addresses, offsets, generations and identifiers. They keep a logical
+//! address from reaching a device, and a file offset from reaching the chunk map.
 
 use crate::disk::OnDisk;
 use zerocopy::little_endian::U64;
@@ -14,7 +14,7 @@ macro_rules! unit {
         pub struct $name(pub u64);
 
         impl $name {
-            /// The bare number.
+            /// Returns the bare number.
             #[inline]
             pub const fn get(self) -> u64 {
                 self.0
@@ -56,7 +56,7 @@ macro_rules! unit {
 macro_rules! address_arithmetic {
     ($($name:ident),*) => { $(
         impl $name {
-            /// The address `bytes` further on, or `None` past the end of the 64-bit space.
+            /// Returns the address `bytes` further on, or `None` past the end of the 64-bit space.
             #[inline]
             pub const fn checked_add(self, bytes: u64) -> Option<Self> {
                 match self.0.checked_add(bytes) {
@@ -65,13 +65,14 @@ macro_rules! address_arithmetic {
                 }
             }
 
-            /// Bytes from `earlier` to `self`, or `None` where `earlier` lies behind `self`.
+            /// Returns the bytes from `earlier` to `self`, or `None` if `earlier` is greater.
             #[inline]
             pub const fn checked_since(self, earlier: Self) -> Option<u64> {
                 self.0.checked_sub(earlier.0)
             }
 
-            /// Whether the address is a multiple of `alignment` bytes (which must not be 0).
+            /// Returns whether the address is a multiple of `alignment` bytes (which must not be
+            /// 0).
             #[inline]
             pub const fn is_aligned(self, alignment: u64) -> bool {
                 self.0.is_multiple_of(alignment)
@@ -81,8 +82,8 @@ macro_rules! address_arithmetic {
 }
 
 unit! {
-    /// A byte address in the file system's own address space, which the chunk map translates to
-    /// places on devices. All pointers in trees are logical.
+    /// A byte address in the file system's own address space. The chunk map translates it to device
+    /// offsets. All pointers in trees are logical.
     LogicalAddress
 }
 unit! {
@@ -94,11 +95,11 @@ unit! {
     FileOffset
 }
 unit! {
-    /// The number of the transaction that wrote something; larger is later.
+    /// The number of the transaction that wrote a structure; larger is later.
     Generation
 }
 unit! {
-    /// The object id of a tree: one of [`crate::objectid`]'s or a subvolume's (256 and up).
+    /// The object id of a tree: a constant in [`crate::objectid`], or a subvolume's (256 and up).
     TreeId
 }
 unit! {

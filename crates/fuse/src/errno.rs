@@ -1,13 +1,13 @@
-//! Error numbers of the system, and which one each error of the library is.
+//! System error numbers, and their derivation from the library's errors.
 
 use papilio::Error;
 
-/// An error number, such as `libc::ENOENT`; above zero.
+/// A system error number such as `libc::ENOENT`, always positive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Errno(pub i32);
 
 impl Errno {
-    /// The number.
+    /// Returns the number.
     pub fn code(self) -> i32 {
         self.0
     }

@@ -1,13 +1,13 @@
 //! Mounts a Btrfs of Papilio through FUSE.
 //!
-//! [`Session::mount`] mounts an open file system; [`MountOptions`] are the options of a mount; [`ioctl`] are the
-//! kernel's Btrfs's own ioctls, as far as FUSE carries them. Below lie the server, which translates what the
-//! kernel asks for to calls of the library, and the transports, over which it asks ([`Transport`]).
+//! [`Session::mount`] mounts an open file system with [`MountOptions`]. [`ioctl`] implements those
+//! ioctls of the kernel's Btrfs that FUSE can carry. The server translates the kernel's requests to
+//! calls of the library; a transport carries the requests ([`Transport`]).
 //!
-//! Inode numbers: FUSE has one device number for all subvolumes, so the numbers tell them apart and are the
-//! same at each mount; `numbers.rs` says how. What FUSE or its transport cannot give: birth times by `statx`,
-//! `O_TMPFILE`, `FICLONE`, `FIDEDUPERANGE`, `FIEMAP`, a `sync` that commits; `fuser_transport` says why, and
-//! docs/mount.md what comes instead.
+//! FUSE has one device number for all subvolumes, so inode numbers tell subvolumes apart. They are
+//! the same at each mount; `numbers.rs` describes the scheme. FUSE or its transport cannot provide
+//! `statx` birth times, `O_TMPFILE`, `FICLONE`, `FIDEDUPERANGE`, `FIEMAP`, or a `sync` that
+//! commits. `fuser_transport` says why, and docs/mount.md lists the alternatives.
 
 mod device_number;
 pub mod errno;
@@ -24,9 +24,11 @@ mod session;
 pub mod signals;
 pub mod streams;
 pub mod transport;
+mod unmount;
 
 pub use errno::Errno;
-pub use mount_point::{MountError, Unmounter};
+pub use mount_point::MountError;
 pub use options::{Atime, MountOptionError, MountOptions, Transport};
 pub use ring_transport::RingError;
 pub use session::Session;
+pub use unmount::Unmounter;

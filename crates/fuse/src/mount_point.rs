@@ -1,13 +1,14 @@
-//! Where a file system is mounted: making the mount, and ending it.
+//! The mount point: mounting on it, and its errors.
 //!
-//! Owns [`attach`], which gives the channel to the kernel, and [`Unmounter`]. Root mounts by itself, so that the
-//! table of mounts shows the image as the source and `fuse.papilio` as the type; others ask `fusermount3`,
-//! which FUSE brings along for them. Nothing here touches the mount itself once it is there: its server is
-//! this process, which could come to wait for itself.
+//! Owns [`attach`], which returns the channel to the kernel. Root mounts with a system call, so the
+//! table of mounts shows the image as the source and `fuse.papilio` as the type. Other users go
+//! through `fusermount3`, which comes with FUSE. After the mount exists this file never accesses
+//! it: this process is its server and could wait for itself.
 
-use crate::MountOptions;
-use crate::RingError;
 use crate::mount_table::MountEntry;
+use crate::options::{Atime, MountOptions};
+use crate::ring_transport::RingError;
+use crate::unmount::HELPER;
 use std::ffi::{CString, OsStr};
 use std::fs::File;
 use std::io;
@@ -17,72 +18,71 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-/// The type of the mount, as the table of mounts shows it.
+/// The file system type in the table of mounts.
 const TYPE: &str = "fuse.papilio";
 const DEVICE: &str = "/dev/fuse";
-const HELPER: &str = "fusermount3";
 
-/// Why a file system could not be mounted, each in a line.
+/// Reasons why a file system cannot be mounted; each message is one line.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum MountError {
-    /// There is no such mount point.
+    /// The mount point does not exist.
     #[error("{}: no such directory to mount on", .0.display())]
     Missing(PathBuf),
-    /// The mount point is something else.
+    /// The mount point is not a directory.
     #[error("{}: not a directory", .0.display())]
     NotADirectory(PathBuf),
-    /// A server died there, and its mount is still to be taken away.
-    #[error("{}: busy: a mount whose server is gone; end it first (umount, or fusermount3 -u)", .0.display())]
+    /// The server of a mount there died, and the mount remains.
+    #[error("{}: busy: the server of a mount there has died; unmount it first (umount, or fusermount3 -u)", .0.display())]
     DeadMount(PathBuf),
-    /// The mount point cannot be used.
+    /// The mount point cannot be read.
     #[error("{}: {source}", path.display())]
     MountPoint {
         /// The mount point.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
     /// The kernel has no FUSE.
-    #[error("{DEVICE}: {0}: FUSE is not there (modprobe fuse, or pass the device into the container)")]
+    #[error("{DEVICE}: {0}: FUSE is not available (modprobe fuse, or pass the device into the container)")]
     NoFuse(io::Error),
-    /// FUSE may not be used.
-    #[error("{DEVICE}: permission denied: FUSE may not be used by this user")]
+    /// This user may not use FUSE.
+    #[error("{DEVICE}: permission denied: this user may not use FUSE")]
     FuseNotPermitted,
-    /// The kernel refused to mount.
+    /// The kernel refused the mount.
     #[error("mounting on {}: {source}", path.display())]
     Refused {
         /// The mount point.
         path: PathBuf,
-        /// What the system said.
+        /// The system's error.
         source: io::Error,
     },
-    /// The helper that mounts for users is missing.
+    /// `fusermount3` is not installed.
     #[error("mounting on {} needs root, or {HELPER}, which is not installed (package fuse3)", .0.display())]
     NoHelper(PathBuf),
-    /// The helper that mounts for users refused.
+    /// `fusermount3` refused the mount.
     #[error("mounting on {}: {message}", path.display())]
     HelperRefused {
         /// The mount point.
         path: PathBuf,
-        /// What it said.
+        /// Its first line on standard error.
         message: String,
     },
-    /// Kernel and server could not agree.
-    #[error("the kernel's FUSE: {0}")]
+    /// The FUSE handshake failed.
+    #[error("FUSE handshake with the kernel failed: {0}")]
     Handshake(io::Error),
-    /// Requests cannot come over io_uring.
+    /// The requested transport over io_uring is not available.
     #[error(transparent)]
     Ring(#[from] RingError),
-    /// The file system's root cannot be read.
+    /// The file system's root directory cannot be read.
     #[error(transparent)]
     FileSystem(#[from] papilio::Error),
-    /// The system has no thread left.
+    /// A thread could not be started.
     #[error("starting a thread: {0}")]
     Thread(io::Error),
 }
 
-/// Checks a mount point and gives its absolute path.
+/// Checks a mount point and returns its absolute path.
 pub(crate) fn check(directory: &Path) -> Result<PathBuf, MountError> {
     let fail = |source: io::Error| {
         let path = directory.to_path_buf();
@@ -100,7 +100,7 @@ pub(crate) fn check(directory: &Path) -> Result<PathBuf, MountError> {
     directory.canonicalize().map_err(fail)
 }
 
-/// Mounts `source` on `directory`, an absolute path, and gives the channel to the kernel.
+/// Mounts `source` on `directory`, an absolute path, and returns the channel to the kernel.
 pub(crate) fn attach(source: &Path, directory: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
     let device = File::options().read(true).write(true).open(DEVICE).map_err(|error| match error.kind() {
         io::ErrorKind::PermissionDenied => MountError::FuseNotPermitted,
@@ -118,7 +118,7 @@ pub(crate) fn attach(source: &Path, directory: &Path, options: &MountOptions) ->
     }
 }
 
-/// The mount's options that FUSE itself takes.
+/// Returns the mount options that FUSE itself interprets.
 fn fuse_options(options: &MountOptions) -> Vec<&'static str> {
     let all = [(options.allow_other, "allow_other"), (options.default_permissions, "default_permissions")];
     all.into_iter().filter_map(|(wanted, name)| wanted.then_some(name)).collect()
@@ -138,8 +138,8 @@ fn mount_directly(
     flags.set(MountFlags::NOEXEC, !options.exec);
     flags.set(MountFlags::SYNCHRONOUS, options.sync);
     flags.set(MountFlags::DIRSYNC, options.dirsync);
-    flags.set(MountFlags::NOATIME, options.noatime == crate::Atime::Noatime);
-    flags.set(MountFlags::NODIRATIME, options.noatime == crate::Atime::Nodiratime);
+    flags.set(MountFlags::NOATIME, options.noatime == Atime::Noatime);
+    flags.set(MountFlags::NODIRATIME, options.noatime == Atime::Nodiratime);
     let mut data = format!(
         "fd={},rootmode={:o},user_id={},group_id={}",
         device.as_raw_fd(),
@@ -155,7 +155,7 @@ fn mount_directly(
     Ok(rustix::mount::mount(name.as_os_str(), directory, TYPE, flags, CString::new(data)?.as_c_str())?)
 }
 
-/// What the table of mounts shows as the source.
+/// Returns the source that the table of mounts shows.
 fn name_of(source: &Path, options: &MountOptions) -> PathBuf {
     options.fsname.as_ref().map_or_else(|| source.to_path_buf(), PathBuf::from)
 }
@@ -164,7 +164,7 @@ fn mount_by_helper(source: &Path, directory: &Path, options: &MountOptions) -> R
     let path = || directory.to_path_buf();
     let refused = |source| MountError::Refused { path: path(), source };
     let (ours, theirs) = UnixStream::pair().map_err(refused)?;
-    // It is to be open in the child.
+    // The child must inherit this end.
     rustix::io::fcntl_setfd(&theirs, rustix::io::FdFlags::empty()).map_err(|error| refused(error.into()))?;
     let mut list = fuse_options(options).join(",");
     for (wanted, name) in [
@@ -173,7 +173,7 @@ fn mount_by_helper(source: &Path, directory: &Path, options: &MountOptions) -> R
         (!options.exec, "noexec"),
         (options.sync, "sync"),
         (options.dirsync, "dirsync"),
-        (options.noatime == crate::Atime::Noatime, "noatime"),
+        (options.noatime == Atime::Noatime, "noatime"),
     ] {
         if wanted {
             list = if list.is_empty() { name.to_owned() } else { format!("{list},{name}") };
@@ -203,13 +203,13 @@ fn mount_by_helper(source: &Path, directory: &Path, options: &MountOptions) -> R
         Err(error) if output.status.success() => Err(refused(error)),
         _ => {
             let message = String::from_utf8_lossy(&output.stderr);
-            let line = message.lines().next().unwrap_or("it refused, and did not say why");
+            let line = message.lines().next().unwrap_or("it refused without a reason");
             Err(MountError::HelperRefused { path: path(), message: line.trim().to_owned() })
         }
     }
 }
 
-/// The helper's options are separated by commas, which a backslash takes their meaning from.
+/// Escapes commas and backslashes, which separate and escape options of `fusermount3`.
 fn escape(name: &OsStr) -> std::ffi::OsString {
     use std::os::unix::ffi::OsStringExt;
     let mut escaped = Vec::new();
@@ -222,89 +222,45 @@ fn escape(name: &OsStr) -> std::ffi::OsString {
     std::ffi::OsString::from_vec(escaped)
 }
 
-/// The file descriptor that the helper sends; `None` where it sends none.
+/// Receives the file descriptor that `fusermount3` sends; `None` if it sends none.
 fn receive_descriptor(socket: &UnixStream) -> io::Result<Option<OwnedFd>> {
-    const ROOM: usize = 64;
+    const CONTROL_BYTES: usize = 64;
     let mut byte = [0_u8; 1];
     let mut part = libc::iovec { iov_base: byte.as_mut_ptr().cast(), iov_len: byte.len() };
-    // Aligned as a control message's header has to be.
-    let mut control = [0_u64; ROOM / 8];
-    // SAFETY: all fields of the structure may be zero.
+    // Words, because a control message's header must be aligned.
+    let mut control = [0_u64; CONTROL_BYTES / 8];
+    // SAFETY: every field of the structure may be zero.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_iov = &raw mut part;
     message.msg_iovlen = 1;
     message.msg_control = control.as_mut_ptr().cast();
-    message.msg_controllen = ROOM as _;
-    // SAFETY: the message points to a byte and to a control buffer, both alive, with their true sizes.
+    message.msg_controllen = CONTROL_BYTES as _;
+    // SAFETY: the message points to a byte and a control buffer, both live and of the given sizes.
     let received = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, libc::MSG_CMSG_CLOEXEC) };
     match received {
         0 => return Ok(None),
         1 => {}
         _ => return Err(io::Error::last_os_error()),
     }
-    // SAFETY: the kernel filled the control buffer, and the header says how far.
+    // SAFETY: the kernel filled the control buffer and stored its length in the message.
     let header = unsafe { libc::CMSG_FIRSTHDR(&raw const message) };
     if header.is_null() {
         return Ok(None);
     }
-    // SAFETY: the header lies in the control buffer, as it is not null.
+    // SAFETY: the header is not null, so it lies in the control buffer.
     let (level, kind) = unsafe { ((*header).cmsg_level, (*header).cmsg_type) };
     if (level, kind) != (libc::SOL_SOCKET, libc::SCM_RIGHTS) {
         return Ok(None);
     }
-    // SAFETY: a message of rights holds descriptors, which are this process's own now; it may be unaligned.
+    // SAFETY: a rights message holds descriptors, possibly unaligned, which this process now owns.
     Ok(Some(unsafe {
         let descriptor = std::ptr::read_unaligned(libc::CMSG_DATA(header).cast::<libc::c_int>());
         OwnedFd::from_raw_fd(descriptor)
     }))
 }
 
-/// Ends a mount, from any thread.
-#[derive(Clone, Debug)]
-pub struct Unmounter {
-    directory: PathBuf,
-}
-
-impl Unmounter {
-    pub(crate) fn new(directory: PathBuf) -> Self {
-        Self { directory }
-    }
-
-    /// Unmounts. What the kernel holds is written first; the session ends when the server has seen that.
-    ///
-    /// # Errors
-    /// EBUSY where the mount is in use, or what the system says.
-    pub fn unmount(&self) -> io::Result<()> {
-        self.end(rustix::mount::UnmountFlags::NOFOLLOW, &["-u"])
-    }
-
-    /// Takes the mount out of sight; it ends when nobody uses it any more.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn detach(&self) -> io::Result<()> {
-        use rustix::mount::UnmountFlags;
-        self.end(UnmountFlags::NOFOLLOW | UnmountFlags::DETACH, &["-u", "-z"])
-    }
-
-    fn end(&self, flags: rustix::mount::UnmountFlags, arguments: &[&str]) -> io::Result<()> {
-        match rustix::mount::unmount(&self.directory, flags) {
-            Err(rustix::io::Errno::PERM) => {}
-            result => return Ok(result?),
-        }
-        let helper = Command::new(HELPER).args(arguments).arg("--").arg(&self.directory).output()?;
-        if helper.status.success() {
-            return Ok(());
-        }
-        let message = String::from_utf8_lossy(&helper.stderr);
-        let busy = message.contains("busy");
-        let kind = if busy { io::ErrorKind::ResourceBusy } else { io::ErrorKind::Other };
-        Err(io::Error::new(kind, message.lines().next().unwrap_or_default().to_owned()))
-    }
-}
-
-/// Lets the kernel read ahead as much at once as a request can carry, which only root may ask for: it
-/// starts at 128 KiB for each mount. That it cannot is no error.
+/// Raises readahead to the size of one request, from the 128 KiB that each mount starts with. Only
+/// root may do so; a failure is not an error.
 pub(crate) fn raise_readahead(directory: &Path, bytes: u32) {
     let Some(device) = device_of(directory) else { return };
     let path = format!("/sys/class/bdi/{device}/read_ahead_kb");
@@ -313,7 +269,8 @@ pub(crate) fn raise_readahead(directory: &Path, bytes: u32) {
     }
 }
 
-/// The device number (`major:minor`) of the newest mount on a directory, without asking the mount.
+/// Returns the device number (`major:minor`) of the newest mount on a directory without accessing
+/// the mount.
 fn device_of(directory: &Path) -> Option<String> {
     let mounts = MountEntry::all().ok()?;
     mounts.into_iter().rev().find(|mount| mount.point == directory).map(|mount| mount.device)

@@ -1,7 +1,8 @@
-//! What is mounted where, as `/proc/PID/mountinfo` tells it.
+//! The table of mounts, from `/proc/PID/mountinfo`.
 //!
-//! Owns [`MountEntry`] and how a line is taken apart. Kernel counterpart: `show_mountinfo`
-//! (`fs/proc_namespace.c`); the form is described in proc_pid_mountinfo(5).
+//! Owns [`MountEntry`] and the parser of its lines. proc_pid_mountinfo(5) describes the format.
+//!
+//! Kernel counterpart: `show_mountinfo` (`fs/proc_namespace.c`).
 
 use std::ffi::OsString;
 use std::fs;
@@ -9,31 +10,31 @@ use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The type that mounts of Papilio show.
+/// The file system type of Papilio's mounts.
 pub const FSTYPE: &str = "fuse.papilio";
 
-/// One mount.
+/// A mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountEntry {
-    /// Its number in the mount namespace.
+    /// Id of the mount in its mount namespace.
     pub id: u64,
     /// The device number, as `major:minor`.
     pub device: String,
-    /// What of the file system is shown.
+    /// The directory of the file system that the mount shows.
     pub root: PathBuf,
-    /// Where.
+    /// The mount point.
     pub point: PathBuf,
     /// The type of file system, such as `fuse.papilio`.
     pub fstype: String,
-    /// What is mounted.
+    /// The mounted source, such as a device or an image.
     pub source: PathBuf,
     /// Options of the file system, separated by commas.
     pub options: String,
 }
 
 impl MountEntry {
-    /// The mounts that this process sees, in the order in which they were made; one that covers another comes
-    /// later.
+    /// Returns the mounts that this process sees, oldest first. A mount that covers another one
+    /// follows it.
     ///
     /// # Errors
     /// /proc cannot be read.
@@ -41,10 +42,10 @@ impl MountEntry {
         Ok(parse(&fs::read("/proc/self/mountinfo")?))
     }
 
-    /// The mount that `path`, which must exist, lies in.
+    /// Returns the mount that contains `path`, which must exist.
     ///
     /// # Errors
-    /// What looking at the path says, or /proc that cannot be read.
+    /// `path` cannot be looked up, or /proc cannot be read.
     pub fn of(path: &Path) -> io::Result<Option<Self>> {
         use rustix::fs::{AtFlags, CWD, StatxFlags};
         let found = rustix::fs::statx(CWD, path, AtFlags::empty(), StatxFlags::MNT_ID)?;
@@ -52,7 +53,7 @@ impl MountEntry {
         Ok(Self::all()?.into_iter().find(|mount| mount.id == id))
     }
 
-    /// The mount of Papilio that was made last on `directory`, an absolute path without links.
+    /// Returns the newest mount of Papilio on `directory`, an absolute path without symbolic links.
     ///
     /// # Errors
     /// /proc cannot be read.
@@ -61,13 +62,13 @@ impl MountEntry {
         Ok(mounts.into_iter().rev().find(|mount| mount.is_papilio() && mount.point == directory))
     }
 
-    /// Whether it is one of Papilio's.
+    /// Returns whether the mount is one of Papilio's.
     pub fn is_papilio(&self) -> bool {
         self.fstype == FSTYPE
     }
 }
 
-/// The mounts of a whole mountinfo; lines that cannot be understood are left out.
+/// Parses a whole mountinfo; skips malformed lines.
 pub(crate) fn parse(text: &[u8]) -> Vec<MountEntry> {
     text.split(|&byte| byte == b'\n').filter_map(parse_line).collect()
 }
@@ -87,7 +88,7 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     Some(MountEntry { id, device, root, point, fstype, source, options })
 }
 
-/// A path as mountinfo writes it: blanks and backslashes as `\` and three octal digits.
+/// Decodes a path in mountinfo, where blanks and backslashes are `\` and three octal digits.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -107,7 +108,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mountinfo_is_taken_apart() {
+    fn mountinfo_lines_are_parsed() {
         let text = b"36 35 98:0 /root\\040a /mnt\\134\\011b rw,noatime shared:1 master:2 - ext4 /dev/x rw,errors=continue\n\
             37 35 0:41 / /m rw,nosuid - fuse.papilio /tmp/a\\040b.img rw,user_id=0\nnonsense\n\n";
         let mounts = parse(text);
@@ -125,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn paths_are_found_in_their_mounts() {
+    fn mount_of_a_path_is_found() {
         assert_eq!(MountEntry::of(Path::new("/proc/self")).unwrap().unwrap().fstype, "proc");
         assert!(MountEntry::of(Path::new("/no/such/path")).is_err());
     }

@@ -1,14 +1,16 @@
 //! The nodes that the kernel knows.
 //!
-//! Owns [`Nodes`] and [`Node`]. The kernel learns of a node by each reply that names it, and forgets it in
-//! pieces; what it knows is kept here, so that a file that lost its last name stays readable and writable as
-//! long as somebody has it open: a node keeps its inode ([`papilio::KeptInode`]), and an open file is a node
-//! that the kernel has not forgotten. Inode numbers may be given out anew after a deletion; the generation
-//! that goes with each reply tells the kernel so.
+//! Owns [`Nodes`] and [`Node`]. Each reply that names a node adds one to the kernel's count of
+//! look-ups for it, and forget requests subtract from the count. A node lives here until its count
+//! is zero. It keeps its inode ([`papilio::KeptInode`]), so a file without names stays readable and
+//! writable while a process has it open. An inode number may be reused after a deletion; the
+//! generation in each reply tells the kernel so.
 //!
-//! Locks: a shard's, for one operation on its map; dropping a node may delete an inode and happens outside.
+//! **Locks**
+//! - A shard's mutex, for one operation on its map. Dropping a node may delete an inode, so nodes
+//!   are dropped outside the lock.
 
-use crate::Errno;
+use crate::errno::Errno;
 use crate::numbers::{InodeNumbers, Place};
 use crate::transport::NodeId;
 use papilio::format::{InodeNumber, TreeId};
@@ -20,32 +22,32 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
 
-/// One inode that the kernel knows.
+/// An inode that the kernel knows.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
     pub(crate) place: Place,
-    /// As it was when the kernel learned of it: what never changes of it can be asked of this.
+    /// The inode when the kernel first looked it up. Only its immutable properties are current.
     pub(crate) inode: Inode,
-    /// Of a regular file.
+    /// The open file, for a regular file.
     file: Option<File>,
     _kept: KeptInode,
-    /// How often it is open for writing.
+    /// Number of times the file is open for writing.
     pub(crate) writers: AtomicU32,
-    /// See [`crate::server`]'s access times.
+    /// The count of name changes at the last recorded read; `server/access_time.rs` owns it.
     pub(crate) read_noted: AtomicU64,
 }
 
 impl Node {
     fn new(id: NodeId, place: Place, inode: Inode) -> Self {
-        // Opened before it is asked whether it still is there, so that it then stays.
+        // Open first and check for existence afterwards, so that an existing file stays.
         let file = if inode.kind() == FileKind::Regular { inode.open().ok() } else { None };
         let kept = inode.keep();
         let (writers, read_noted) = (AtomicU32::new(0), AtomicU64::new(0));
         Self { id, place, inode, file, _kept: kept, writers, read_noted }
     }
 
-    /// The regular file that it is.
+    /// Returns the regular file; EISDIR or EINVAL for another kind.
     pub(crate) fn file(&self) -> Result<&File, Errno> {
         match (&self.file, self.inode.kind()) {
             (Some(file), _) => Ok(file),
@@ -54,7 +56,7 @@ impl Node {
         }
     }
 
-    /// The inode as it is now. One that is gone is ESTALE: the kernel knew it.
+    /// Returns the current inode; ESTALE if it is gone, because the kernel still knows it.
     pub(crate) fn current(&self, fs: &FileSystem) -> Result<Inode, Errno> {
         match &self.place {
             Place::Inode(tree, number) => fs.inode_at(*tree, *number).map_err(stale),
@@ -67,7 +69,7 @@ impl Node {
     }
 }
 
-/// The error of what concerns a node itself, which the kernel thinks is there.
+/// Converts an error about a node that the kernel believes exists: "not found" becomes ESTALE.
 pub(crate) fn stale(error: papilio::Error) -> Errno {
     match error.kind() {
         ErrorKind::Path(PathError::NotFound | PathError::NoSubvolume) => Errno(libc::ESTALE),
@@ -75,12 +77,13 @@ pub(crate) fn stale(error: papilio::Error) -> Errno {
     }
 }
 
+/// A node and the kernel's count of look-ups for it.
 struct Known {
     node: Arc<Node>,
     lookups: u64,
 }
 
-/// All nodes that the kernel knows.
+/// The nodes that the kernel knows, by id.
 pub(crate) struct Nodes {
     numbers: InodeNumbers,
     root: Arc<Node>,
@@ -88,7 +91,7 @@ pub(crate) struct Nodes {
 }
 
 impl Nodes {
-    /// The root directory only, which the kernel knows from the start and for ever.
+    /// Creates the table with the root directory, which the kernel always knows.
     pub(crate) fn new(root: Inode) -> Self {
         let place = Place::Inode(root.tree(), root.number());
         let numbers = InodeNumbers::new((root.tree(), root.number()));
@@ -96,22 +99,23 @@ impl Nodes {
         Self { numbers, root, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
     }
 
-    /// The number that users see of the entry `name` of `directory`, an inode's.
+    /// Returns the inode number that users see for the entry `name` of `directory`, which names
+    /// `inode`.
     pub(crate) fn number_of(&self, directory: &Inode, name: &[u8], inode: &Inode) -> u64 {
         self.numbers.number(&place_of(directory, name, inode))
     }
 
-    /// The number that users see of an inode.
+    /// Returns the inode number that users see for an inode.
     pub(crate) fn number(&self, tree: TreeId, inode: InodeNumber) -> u64 {
         self.numbers.number(&Place::Inode(tree, inode))
     }
 
-    /// The number that users see of a node.
+    /// Returns the inode number that users see for a node.
     pub(crate) fn number_of_node(&self, node: &Node) -> u64 {
         self.numbers.number(&node.place)
     }
 
-    /// The kernel's name of an inode.
+    /// Returns the id by which the kernel knows an inode.
     pub(crate) fn id(&self, tree: TreeId, inode: InodeNumber) -> NodeId {
         if (tree, inode) == (self.root.inode.tree(), self.root.inode.number()) {
             return NodeId::ROOT;
@@ -119,7 +123,7 @@ impl Nodes {
         NodeId(self.number(tree, inode))
     }
 
-    /// The kernel learns of the entry `name` of `directory`.
+    /// Counts a look-up of the entry `name` of `directory` and returns its node.
     pub(crate) fn learn(&self, directory: &Inode, name: &[u8], inode: &Inode) -> Arc<Node> {
         let place = place_of(directory, name, inode);
         let id = match place {
@@ -137,7 +141,7 @@ impl Nodes {
         Arc::clone(&known.node)
     }
 
-    /// The kernel forgets.
+    /// Subtracts `count` look-ups from a node; drops it at zero.
     pub(crate) fn forget(&self, id: NodeId, count: u64) {
         let gone = {
             let mut shard = self.shard(id).lock();
@@ -153,7 +157,7 @@ impl Nodes {
         drop(gone);
     }
 
-    /// A node that the kernel knows.
+    /// Returns a node that the kernel knows; ESTALE otherwise.
     pub(crate) fn get(&self, id: NodeId) -> Result<Arc<Node>, Errno> {
         if id == NodeId::ROOT {
             return Ok(Arc::clone(&self.root));
@@ -162,7 +166,8 @@ impl Nodes {
         shard.get(&id).map(|known| Arc::clone(&known.node)).ok_or(Errno(libc::ESTALE))
     }
 
-    /// The inode that a number names, for who kept the number and not the node (an NFS server).
+    /// Returns the inode with an id. Works for callers that remember the number without keeping the
+    /// node, such as an NFS server.
     pub(crate) fn resolve(&self, fs: &FileSystem, id: NodeId) -> Result<Inode, Errno> {
         if let Ok(node) = self.get(id) {
             return node.current(fs);
@@ -173,7 +178,7 @@ impl Nodes {
         }
     }
 
-    /// The files that are open for writing.
+    /// Returns the files that are open for writing.
     pub(crate) fn open_for_writing(&self) -> Vec<NodeId> {
         let mut open = Vec::new();
         for shard in &self.shards {
@@ -184,7 +189,7 @@ impl Nodes {
         open
     }
 
-    /// How often the kernel learned of nodes that it did not forget.
+    /// Returns the sum of all look-up counts.
     #[cfg(test)]
     pub(crate) fn lookups(&self) -> u64 {
         let all = |shard: &Mutex<HashMap<NodeId, Known>>| {
@@ -194,7 +199,7 @@ impl Nodes {
     }
 
     fn shard(&self, id: NodeId) -> &Mutex<HashMap<NodeId, Known>> {
-        // Numbers of one directory's files follow one another.
+        // Files of one directory usually have consecutive numbers, which land in different shards.
         &self.shards[id.0 as usize % SHARDS]
     }
 }

@@ -1,40 +1,45 @@
 //! The inode numbers that users of a mount see.
 //!
-//! The kernel's Btrfs gives each subvolume a device number (`st_dev`) of its own, and inode numbers repeat
-//! from one to the next. A FUSE mount has one device number, so here the inode number itself must tell
-//! subvolumes apart, or `cp`, `tar`, `find` and `rsync` would take two files for one. It must also be the
-//! same at each mount, for `tar --listed-incremental` and others that remember it. So:
+//! The kernel's Btrfs gives each subvolume its own device number (`st_dev`), and inode numbers
+//! repeat between subvolumes. A FUSE mount has one device number, so the inode number alone must
+//! tell subvolumes apart: otherwise `cp`, `tar`, `find` and `rsync` take two files for one. It must
+//! also be the same at each mount, for programs that remember it, such as `tar
+//! --listed-incremental`. Therefore:
 //!
-//! - inodes of the mounted subvolume keep their own numbers (its root directory is 256, as in the kernel;
-//!   only towards the kernel's FUSE it is node 1, as FUSE asks);
-//! - inodes of another subvolume have the subvolume's id in the bits above 40 and their own number below;
-//! - what does not fit (an id of 2^23 or more, a number of 2^40 or more) and the empty directories that stand for
-//!   subvolumes in snapshots, which have no number, get numbers from 2^63 on in the order of their
-//!   appearance: distinct, and stable as long as the mount lasts.
+//! - Inodes of the mounted subvolume keep their own numbers. Its root directory is 256, as in the
+//!   kernel; only the FUSE protocol calls it node 1.
+//! - Inodes of another subvolume have the subvolume's id in the bits from 40 up and their own
+//!   number below.
+//! - The rest gets numbers from 2^63 up in order of appearance, distinct and stable while the mount
+//!   lasts. The rest are subvolume ids of 2^23 and above, inode numbers of 2^40 and above, and the
+//!   empty directories that represent subvolumes in snapshots and have no number.
 //!
-//! Owns [`InodeNumbers`]. Locks: its table's, for one look-up.
+//! Owns [`InodeNumbers`].
+//!
+//! **Locks**
+//! - The table's mutex, for a single look-up.
 
 use papilio::format::{InodeNumber, TreeId};
 use papilio_locks::Mutex;
 use std::collections::HashMap;
 
-/// Bits of an inode's own number.
+/// Number of bits of an inode's own number.
 const NUMBER_BITS: u32 = 40;
-/// Ids of subvolumes from here on do not fit above them.
+/// The first subvolume id that does not fit above those bits.
 const TREE_LIMIT: u64 = 1 << (63 - NUMBER_BITS);
-/// Where the numbers begin that are given out one after the other.
+/// The first of the numbers handed out in order of appearance.
 const OTHERS: u64 = 1 << 63;
 
-/// Where an inode lies.
+/// The identity of an inode.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Place {
     /// An inode of a subvolume.
     Inode(TreeId, InodeNumber),
-    /// The empty directory that a snapshot shows for a subvolume: by its directory and name.
+    /// The empty directory that represents a subvolume in a snapshot, by its directory and name.
     Stub(TreeId, InodeNumber, Box<[u8]>),
 }
 
-/// Which number is whose.
+/// The mapping between inodes and their numbers.
 #[derive(Debug)]
 pub(crate) struct InodeNumbers {
     root: (TreeId, InodeNumber),
@@ -48,12 +53,12 @@ struct Others {
 }
 
 impl InodeNumbers {
-    /// Of a mount that shows the directory `root` as its root.
+    /// Creates the mapping for a mount whose root directory is `root`.
     pub(crate) fn new(root: (TreeId, InodeNumber)) -> Self {
         Self { root, others: Mutex::default() }
     }
 
-    /// The number of an inode.
+    /// Returns the number of an inode; allocates one if necessary.
     pub(crate) fn number(&self, place: &Place) -> u64 {
         if let Place::Inode(tree, number) = *place
             && number.0 < 1 << NUMBER_BITS
@@ -75,7 +80,7 @@ impl InodeNumbers {
         number
     }
 
-    /// The inode that has a number, whether or not it is there.
+    /// Returns the inode with this number, whether or not it exists.
     pub(crate) fn place(&self, number: u64) -> Option<Place> {
         if number >= OTHERS {
             let others = self.others.lock();
@@ -92,7 +97,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_distinct_and_lead_back() {
+    fn numbers_are_distinct_and_round_trip() {
         let numbers = InodeNumbers::new((TreeId(256), InodeNumber(256)));
         let inode = |tree, number| Place::Inode(TreeId(tree), InodeNumber(number));
         let stub = |name: &[u8]| Place::Stub(TreeId(300), InodeNumber(256), name.into());

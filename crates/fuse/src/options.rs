@@ -1,9 +1,13 @@
-//! The options of a mount, as `-o` takes them.
+//! The options of a mount, in the syntax of `-o`.
 //!
-//! Owns [`MountOptions`] and the names of all options. They are called as the kernel's Btrfs calls its own
-//! (btrfs(5)), with those of every mount (mount(8)) and of FUSE (fuse(8)) beside them; what comes later
-//! wins. Invariant: an option that is accepted either does what it says, or asks for nothing that a file
-//! system can show. Kernel counterpart: `btrfs_parse_param` (`fs/btrfs/super.c`).
+//! Owns [`MountOptions`] and the names of all options. The names are those of the kernel's Btrfs
+//! (btrfs(5)), of mounts in general (mount(8)) and of FUSE (fuse(8)). The last of several
+//! conflicting options wins.
+//!
+//! **Invariants**
+//! - An accepted option takes effect, or asks for something that no user of the mount can observe.
+//!
+//! Kernel counterpart: `btrfs_parse_param` (`fs/btrfs/super.c`).
 
 use papilio::format::{TreeId, objectid};
 use papilio::{CompressionChoice, OpenOptions, SubvolumeChoice};
@@ -11,73 +15,74 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
-/// What the kernel takes for a commit interval where none is given.
+/// The kernel's default commit interval in seconds.
 const COMMIT_SECONDS: u64 = 30;
-/// Bytes of the smallest page cache.
+/// Smallest size of the page cache in bytes.
 const CACHE_MIN: u64 = 1 << 20;
 
-/// When reading a file updates its access time.
+/// When a read updates a file's access time.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Atime {
-    /// Where it is not later than the last change, or a day old.
+    /// If it is not later than the last change, or a day old.
     #[default]
     Relatime,
     /// Never.
     Noatime,
     /// Always.
     Strict,
-    /// As relatime, and never of directories.
+    /// As relatime for files, never for directories.
     Nodiratime,
 }
 
-/// How requests come from the kernel.
+/// How the kernel delivers requests.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Transport {
-    /// By reading and writing `/dev/fuse`.
+    /// Through reads and writes of `/dev/fuse`.
     #[default]
     Classic,
-    /// Over io_uring, which the kernel must have and root must have switched on.
+    /// Over io_uring; the kernel must support it and root must have enabled it.
     Ring,
-    /// Over io_uring where the kernel offers it.
+    /// Over io_uring if the kernel offers it, otherwise through `/dev/fuse`.
     Auto,
 }
 
-/// How a file system is opened and mounted.
+/// The options with which a file system is opened and mounted.
 #[derive(Clone, Debug)]
 pub struct MountOptions {
-    /// How it is opened; devices, subvolume, writing, compression and the rest are applied already.
+    /// Options for opening: devices, subvolume, compression and the like.
     pub open: OpenOptions,
-    /// Whether nothing may be changed.
+    /// The mount is read-only.
     pub read_only: bool,
-    /// When reading updates access times.
+    /// When reads update access times.
     pub noatime: Atime,
-    /// Whether other users may use the mount.
+    /// Other users may use the mount.
     pub allow_other: bool,
-    /// Whether the kernel checks permissions.
+    /// The kernel checks permissions.
     pub default_permissions: bool,
-    /// The name of what is mounted, where it is not the image's path.
+    /// The source in the table of mounts, if it is not the image's path.
     pub fsname: Option<String>,
-    /// The most threads that serve requests.
+    /// Maximum number of threads that serve requests.
     pub max_threads: Option<usize>,
-    /// How requests come from the kernel.
+    /// How the kernel delivers requests.
     pub transport: Transport,
-    /// Whether the kernel gathers writes.
+    /// The kernel gathers writes in its cache.
     pub writeback_cache: bool,
-    /// How long the kernel believes attributes and names without asking: long, as nobody else changes them.
+    /// How long the kernel may cache attributes and names. Long, because only this server changes
+    /// them.
     pub attr_timeout: Duration,
-    /// Whether owners may delete their subvolumes.
+    /// Owners may delete their subvolumes.
     pub user_subvol_rm_allowed: bool,
-    /// Whether device files are devices.
+    /// Device files give access to devices.
     pub dev: bool,
-    /// Whether set-user-id and set-group-id bits count.
+    /// Set-user-id and set-group-id bits take effect.
     pub suid: bool,
-    /// Whether programs can be run.
+    /// Programs may be executed.
     pub exec: bool,
-    /// Whether all writing is synchronous.
+    /// All writes are synchronous.
     pub sync: bool,
-    /// Whether changes of directories are synchronous.
+    /// Changes to directories are synchronous.
     pub dirsync: bool,
-    /// The subvolume that must turn out to be mounted, where both its path and its id were given.
+    /// Id of the subvolume that the given path must lead to, if both were given.
     pub expected_subvolume: Option<TreeId>,
 }
 
@@ -87,7 +92,7 @@ impl Default for MountOptions {
     }
 }
 
-/// An option that is not known, or has a senseless value. One line.
+/// An unknown option or an invalid value; the message is one line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MountOptionError {
     message: String,
@@ -99,7 +104,7 @@ impl MountOptionError {
         Self { message, unknown: false }
     }
 
-    /// Whether there is no such option.
+    /// Returns whether the option is unknown.
     pub fn is_unknown(&self) -> bool {
         self.unknown
     }
@@ -114,11 +119,11 @@ impl fmt::Display for MountOptionError {
 impl std::error::Error for MountOptionError {}
 
 impl MountOptions {
-    /// Takes options apart, such as `ro,subvol=/home,compress=zstd:3`. Without `subvol` and `subvolid` the
-    /// default subvolume is shown. A comma in a value is written `\,`.
+    /// Parses a list of options such as `ro,subvol=/home,compress=zstd:3`. Without `subvol` and
+    /// `subvolid` the mount shows the default subvolume. A comma in a value is written `\,`.
     ///
     /// # Errors
-    /// An option that is not known, has no value or a senseless one, or contradicts another.
+    /// An option is unknown, lacks a value, has an invalid value, or contradicts another one.
     pub fn parse(comma_separated: &str) -> Result<Self, MountOptionError> {
         let mut parser = Parser::default();
         for option in split(comma_separated) {
@@ -129,10 +134,11 @@ impl MountOptions {
         parser.finish()
     }
 
-    /// As [`MountOptions::parse`], of options where commas in values are bare and each stands apart.
+    /// Like [`MountOptions::parse`], for options that are already split. Commas in values are not
+    /// escaped.
     ///
     /// # Errors
-    /// As there.
+    /// As for [`MountOptions::parse`].
     pub fn parse_each<S: AsRef<str>>(options: impl IntoIterator<Item = S>) -> Result<Self, MountOptionError> {
         let mut parser = Parser::default();
         for option in options {
@@ -142,12 +148,12 @@ impl MountOptions {
     }
 }
 
-/// The options between the commas.
+/// Splits options at commas that are not escaped.
 fn split(options: &str) -> Vec<String> {
     let mut found = vec![String::new()];
     let mut characters = options.chars();
     while let Some(character) = characters.next() {
-        let last = found.last_mut().expect("there is always one");
+        let last = found.last_mut().expect("the list is never empty");
         match character {
             ',' => found.push(String::new()),
             '\\' => match characters.next() {
@@ -161,7 +167,7 @@ fn split(options: &str) -> Vec<String> {
     found
 }
 
-/// What data of new files is like, by mount options.
+/// How data of new files is stored.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum FileData {
     #[default]
@@ -170,7 +176,7 @@ enum FileData {
     NoCow,
 }
 
-/// What was said so far.
+/// The options parsed so far.
 #[derive(Debug, Default)]
 struct Parser {
     open: OpenOptions,
@@ -191,7 +197,7 @@ struct Parser {
     subvolume_id: Option<TreeId>,
     compression: Option<(CompressionChoice, bool)>,
     file_data: FileData,
-    /// An option that needs `ro` beside it.
+    /// An option that requires `ro`.
     needs_read_only: Option<&'static str>,
 }
 
@@ -213,7 +219,7 @@ impl Parser {
         })
     }
 
-    /// The options of every mount, and of FUSE.
+    /// Parses options of all mounts and of FUSE.
     fn take_general(&mut self, name: &str, value: Option<&str>) -> Result<bool, MountOptionError> {
         match name {
             "ro" => self.read_only = true,
@@ -228,7 +234,7 @@ impl Parser {
             "nosuid" => self.no_suid = true,
             "exec" => self.no_exec = false,
             "noexec" => self.no_exec = true,
-            // mount(8) lets users mount only what can do no harm.
+            // mount(8) restricts mounts by users to harmless files.
             "user" | "users" => (self.no_dev, self.no_suid, self.no_exec) = (true, true, true),
             "owner" | "group" => (self.no_dev, self.no_suid) = (true, true),
             "sync" => self.sync = true,
@@ -256,7 +262,7 @@ impl Parser {
         Ok(true)
     }
 
-    /// Btrfs's own.
+    /// Parses options of Btrfs.
     fn take_btrfs(&mut self, name: &str, value: Option<&str>) -> Result<bool, MountOptionError> {
         let open = std::mem::take(&mut self.open);
         self.open = match name {
@@ -279,13 +285,13 @@ impl Parser {
             "cache" => {
                 let bytes = bytes_of(name, value)?;
                 if bytes > 0 && bytes < CACHE_MIN {
-                    return Err(bad_value(name, value, "0 or 1M at least"));
+                    return Err(bad_value(name, value, "0 or at least 1M"));
                 }
                 open.cache_bytes(bytes)
             }
             "device" => {
                 let path = Path::new(needed(name, value)?);
-                // The server leaves the directory that it was called in.
+                // The server changes its working directory later.
                 open.device(std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()))
             }
             "max_inline" => open.max_inline(size(name, value)?),
@@ -306,7 +312,7 @@ impl Parser {
         Ok(true)
     }
 
-    /// Those that say which subvolume is shown and how data is stored.
+    /// Parses options that select the subvolume and the storage of data.
     fn take_data(&mut self, name: &str, value: Option<&str>) -> Result<bool, MountOptionError> {
         match name {
             "subvol" => {
@@ -342,7 +348,7 @@ impl Parser {
             MountOptionError::new(format!("mount option {name}: {error}"))
         })?;
         if !choice.is_none() {
-            // Data that is overwritten in place, or has no checksums, is not compressed.
+            // Data without checksums or copy-on-write cannot be compressed.
             self.file_data = FileData::Usual;
         }
         self.compression = Some((choice, name == "compress-force"));
@@ -360,7 +366,7 @@ impl Parser {
             "ignoredatacsums" | "idatacsums" => {
                 only_reading(open.verify_data(false), "rescue=ignoredatacsums")
             }
-            // What is left of it: bad roots and metadata that matches no checksum stay errors.
+            // The supported part of it: bad roots and metadata with wrong checksums stay errors.
             "all" => {
                 let open = open.use_backup_root(true).verify_data(false).replay_log(false);
                 only_reading(open, "rescue=all")
@@ -385,7 +391,7 @@ impl Parser {
         if let Some(option) = self.needs_read_only
             && !self.read_only
         {
-            return Err(MountOptionError::new(format!("mount option {option} needs ro beside it")));
+            return Err(MountOptionError::new(format!("mount option {option} requires ro")));
         }
         let mut open = self.open.write(!self.read_only);
         let mut expected_subvolume = None;
@@ -429,8 +435,8 @@ impl Parser {
     }
 }
 
-/// Options that ask for nothing that can be seen here: what mount(8) and fstab use among themselves, hints
-/// on how the kernel does its work, and what is so anyway.
+/// Returns whether an option has no effect that can be observed here: those that mount(8) and fstab
+/// interpret themselves, hints for the kernel's work, and defaults.
 fn is_ignored(name: &str) -> bool {
     const BTRFS: [&str; 24] = [
         "space_cache",
@@ -491,16 +497,16 @@ fn is_ignored(name: &str) -> bool {
     BTRFS.contains(&name) || MOUNT.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
 }
 
-/// Why a known option is refused.
+/// Returns the reason why a known option is refused.
 fn unsupported(name: &str) -> Option<&'static str> {
     Some(match name {
         "noacl" => "access control lists are always enforced",
         "clear_cache" | "nospace_cache" => "the free-space tree is always kept",
         "remount" => "unmount and mount again",
-        "bind" | "rbind" | "move" => "that is mount(8)'s own",
+        "bind" | "rbind" | "move" => "only mount(8) can do that",
         "allow_root" => "use allow_other",
         "loop" | "offset" | "sizelimit" => "images are opened without a loop device",
-        "nosymfollow" => "FUSE does not have it",
+        "nosymfollow" => "FUSE does not support it",
         _ => return None,
     })
 }
@@ -530,12 +536,12 @@ fn number(
     }
 }
 
-/// Bytes, with a suffix as the kernel's `memparse` takes it.
+/// Parses a size below 4 GiB, with a suffix as in the kernel's `memparse`.
 fn size(name: &str, value: Option<&str>) -> Result<u32, MountOptionError> {
     u32::try_from(bytes_of(name, value)?).map_err(|_| bad_value(name, value, "a number of bytes"))
 }
 
-/// A number of bytes with an optional suffix k, m or g.
+/// Parses a size in bytes with an optional suffix k, m or g.
 fn bytes_of(name: &str, value: Option<&str>) -> Result<u64, MountOptionError> {
     let text = needed(name, value)?;
     let shift = match text.as_bytes().last() {
@@ -549,11 +555,11 @@ fn bytes_of(name: &str, value: Option<&str>) -> Result<u64, MountOptionError> {
     bytes.ok_or_else(|| bad_value(name, value, "a number of bytes"))
 }
 
-/// Refuses a value for an option that has none.
+/// Refuses a value for an option that takes none.
 fn check_bare(name: &str, value: Option<&str>, with_values: &[&str]) -> Result<(), MountOptionError> {
     match value {
         Some(value) if !with_values.contains(&name) => {
-            Err(MountOptionError::new(format!("mount option {name} has no value, but {value:?} was given")))
+            Err(MountOptionError::new(format!("mount option {name} takes no value, but {value:?} was given")))
         }
         _ => Ok(()),
     }
@@ -571,13 +577,13 @@ mod tests {
         MountOptions::parse(options).unwrap_or_else(|error| panic!("{options}: {error}"))
     }
 
-    /// What a run of options comes to, by what `Debug` shows of how it opens.
+    /// Returns the resulting options for opening, in `Debug` form.
     fn opens(options: &str) -> String {
         format!("{:?}", parse(options).open)
     }
 
     #[test]
-    fn nothing_means_the_defaults_of_a_mount() {
+    fn no_options_mean_defaults() {
         for none in ["", "defaults", "rw", ",,", "rw,nofail,_netdev,x-systemd.automount,X-mount.mkdir,auto"] {
             let options = parse(none);
             assert!(!options.read_only && options.writeback_cache && options.default_permissions);
@@ -588,7 +594,7 @@ mod tests {
     }
 
     #[test]
-    fn general_options_and_the_last_one_wins() {
+    fn last_general_option_wins() {
         let options =
             parse("ro,noatime,nodev,nosuid,noexec,sync,dirsync,allow_other,fsname=disk\\,1,threads=3");
         assert!(options.read_only && options.sync && options.dirsync && options.allow_other);
@@ -620,7 +626,7 @@ mod tests {
     }
 
     #[test]
-    fn how_data_is_stored_follows_the_kernels_rules() {
+    fn data_options_follow_kernel_rules() {
         let base = || OpenOptions::new().write(true).subvolume(SubvolumeChoice::Default);
         let zstd = "zstd:5".parse().unwrap();
         let expectations = [
@@ -642,7 +648,7 @@ mod tests {
     }
 
     #[test]
-    fn the_rest_of_btrfs_s_own() {
+    fn other_btrfs_options() {
         let base = || OpenOptions::new().write(true).subvolume(SubvolumeChoice::Default);
         let seconds = |seconds| Some(Duration::from_secs(seconds));
         let expectations = [
@@ -673,7 +679,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_is_one_clear_line() {
+    fn invalid_options_have_one_line_messages() {
         let expectations = [
             ("nonsense", "unknown mount option: nonsense"),
             ("nonsense=1", "unknown mount option: nonsense=1"),
@@ -682,12 +688,12 @@ mod tests {
             ("subvolid=x", "mount option subvolid: \"x\" is not a number"),
             ("threads=0", "mount option threads: \"0\" is not a number from 1 to 1024"),
             ("transport=tcp", "mount option transport: \"tcp\" is not classic, ring or auto"),
-            ("ro=1", "mount option ro has no value, but \"1\" was given"),
-            ("degraded=yes", "mount option degraded has no value, but \"yes\" was given"),
+            ("ro=1", "mount option ro takes no value, but \"1\" was given"),
+            ("degraded=yes", "mount option degraded takes no value, but \"yes\" was given"),
             ("discard=never", "mount option discard: \"never\" is not sync, async or no"),
-            ("rescue=all", "mount option rescue=all needs ro beside it"),
+            ("rescue=all", "mount option rescue=all requires ro"),
             ("noacl", "mount option noacl is not supported: access control lists are always enforced"),
-            ("cache=4k", "mount option cache: \"4k\" is not 0 or 1M at least"),
+            ("cache=4k", "mount option cache: \"4k\" is not 0 or at least 1M"),
             ("max_inline=5x", "mount option max_inline: \"5x\" is not a number of bytes"),
             ("max_inline=5000000k", "mount option max_inline: \"5000000k\" is not a number of bytes"),
         ];

@@ -1,17 +1,22 @@
-//! A mount and its server, from beginning to end.
+//! A mount and its server, from start to end.
 //!
-//! Owns [`Session`]. States: *mounted* from [`Session::mount`] on, while threads serve; *unmounted* when the kernel
-//! has closed the channel (`umount`, `fusermount3 -u`, [`Unmounter`]) and the threads have ended; *closed*
-//! when the file system has been committed and its devices are unlocked, which is when [`Session::wait`]
-//! returns. A session that is dropped unmounts, lazily if it must, and waits.
+//! Owns [`Session`]. Its states:
+//!
+//! - *Mounted* from [`Session::mount`] on, while threads serve.
+//! - *Unmounted* once the kernel has closed the channel (`umount`, `fusermount3 -u`, [`Unmounter`])
+//!   and the threads have ended.
+//! - *Closed* once the file system is committed and its devices are unlocked. [`Session::wait`]
+//!   then returns.
+//!
+//! Dropping a session unmounts, lazily if necessary, and waits.
 
-use crate::MountOptions;
 use crate::fuser_transport::{Agreed, Assistant, FuserTransport, MAX_WRITE};
 use crate::ioctl::MountInfo;
-use crate::mount_point::{self, MountError, Unmounter};
-use crate::options::Transport;
+use crate::mount_point::{self, MountError};
+use crate::options::{MountOptions, Transport};
 use crate::ring_transport::{RingError, RingTransport, Serving};
 use crate::server::Server;
+use crate::unmount::Unmounter;
 use papilio::FileSystem;
 use std::io;
 use std::path::Path;
@@ -19,14 +24,14 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
-/// Threads that serve at least: some may wait for a commit.
+/// Minimum number of threads that serve, because some may wait for a commit.
 const MIN_THREADS: usize = 4;
-/// And at most, unless the options say otherwise.
+/// Maximum number of threads that serve, unless the options set another one.
 const MAX_THREADS: usize = 16;
-/// Threads that serve `/dev/fuse` where requests come over io_uring.
+/// Number of threads that serve `/dev/fuse` when requests come over io_uring.
 const BESIDE_RINGS: usize = 2;
 
-/// A file system that is mounted.
+/// A mounted file system.
 #[derive(Debug)]
 pub struct Session {
     unmounter: Unmounter,
@@ -34,10 +39,11 @@ pub struct Session {
 }
 
 impl Session {
-    /// Mounts `fs`, which was opened from `source`, on `directory`. Returns when the mount can be used.
+    /// Mounts `fs`, which was opened from `source`, on `directory`. Returns once the mount is
+    /// usable.
     ///
     /// # Errors
-    /// [`MountError`], in a line; the file system is closed then.
+    /// A [`MountError`]; the file system is closed in that case.
     pub fn mount(
         fs: FileSystem,
         source: &Path,
@@ -79,13 +85,13 @@ impl Session {
                 Some(rings)
             }
         };
-        // The threads' own is the last that keeps the assistant alive.
+        // Only the session's threads keep the assistant alive from here on.
         drop(assistant);
         let ending = unmounter.clone();
         let serve = move || {
             if let Err(error) = session.run() {
-                tracing::error!("serving: {error}");
-                // Nobody would answer any more.
+                tracing::error!("serving /dev/fuse failed: {error}");
+                // No thread would answer further requests.
                 let _ = ending.detach();
             }
             rings.into_iter().for_each(Serving::join);
@@ -103,15 +109,15 @@ impl Session {
         Ok(Self { unmounter, serving: Some(serving) })
     }
 
-    /// What ends the mount, for who handles signals.
+    /// Returns a handle that ends the mount, for a signal handler thread.
     pub fn unmounter(&self) -> Unmounter {
         self.unmounter.clone()
     }
 
-    /// Waits until the file system is unmounted, and all of it is durable and closed.
+    /// Waits until the file system is unmounted, durable and closed.
     ///
     /// # Errors
-    /// What the last commit returned: changes since the one before are lost then.
+    /// The last commit failed, and the changes since the previous one are lost.
     pub fn wait(mut self) -> papilio::Result<()> {
         self.join()
     }
@@ -128,7 +134,7 @@ impl Drop for Session {
             return;
         }
         if let Err(error) = self.unmounter.unmount().or_else(|_| self.unmounter.detach()) {
-            // The threads would be waited for in vain.
+            // Joining the threads would block forever.
             tracing::error!("the mount could not be ended: {error}");
             return;
         }
@@ -138,15 +144,15 @@ impl Drop for Session {
     }
 }
 
-/// Closes the file system when the last request has been answered.
+/// Closes the file system after the last request was answered.
 fn close(server: Arc<Server>) -> papilio::Result<()> {
     let fs = server.file_system();
-    // Files that lost their names while they were open go now.
+    // This deletes files that lost their last name while they were open.
     drop(server);
     fs.close()
 }
 
-/// The rings, where requests shall come over them.
+/// Prepares the rings if the options ask for them.
 fn prepare_ring(
     directory: &Path,
     options: &MountOptions,
@@ -159,13 +165,13 @@ fn prepare_ring(
     }
 }
 
-/// How many threads answer what may take long, or all.
+/// Returns the number of threads for slow requests, or for all requests without rings.
 fn thread_count(options: &MountOptions) -> usize {
     let cores = std::thread::available_parallelism().map_or(MIN_THREADS, usize::from);
     options.max_threads.unwrap_or_else(|| (2 * cores).clamp(MIN_THREADS, MAX_THREADS)).max(1)
 }
 
-/// How fuser serves: alone, or beside rings that leave little to it.
+/// Configures fuser's threads: few of them beside rings, which leave them little to do.
 fn threads(options: &MountOptions, beside_rings: bool) -> fuser::Config {
     let count = thread_count(options);
     let mut config = fuser::Config::default();
@@ -175,7 +181,7 @@ fn threads(options: &MountOptions, beside_rings: bool) -> fuser::Config {
     config
 }
 
-/// The kind of error that a mount ends with, for callers that have it as `std::io`'s.
+/// Converts for callers that handle `std::io` errors.
 impl From<MountError> for io::Error {
     fn from(error: MountError) -> Self {
         io::Error::other(error)

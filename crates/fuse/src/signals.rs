@@ -1,26 +1,26 @@
 //! The signals that ask a server to end.
 //!
-//! Owns [`Signals`]. They are blocked in the whole process and taken one by one, so that no code runs inside a
-//! handler. To be made before the first thread is started: threads inherit what is blocked.
+//! Owns [`Signals`]. The process blocks them and takes them one at a time, so no code runs in a
+//! signal handler. Create it before the first thread: threads inherit the set of blocked signals.
 
 use std::io;
 use std::mem::MaybeUninit;
 
-/// SIGINT, SIGTERM and SIGHUP, held back for who waits for them.
+/// The blocked signals SIGINT, SIGTERM and SIGHUP.
 #[derive(Debug)]
 pub struct Signals {
     set: libc::sigset_t,
 }
 
 impl Signals {
-    /// Blocks them in this thread and all that it starts.
+    /// Blocks the signals in this thread and in all threads that it starts.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error from `pthread_sigmask`.
     pub fn block() -> io::Result<Self> {
         let mut set = MaybeUninit::uninit();
-        // SAFETY: `sigemptyset` makes a set of the memory, which the other calls then add to and read; the
-        // signals' numbers exist; no old mask is asked for.
+        // SAFETY: `sigemptyset` initializes the set, which the other calls then read and extend.
+        // The signal numbers are valid, and a null old mask is allowed.
         let (set, error) = unsafe {
             libc::sigemptyset(set.as_mut_ptr());
             for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
@@ -32,13 +32,13 @@ impl Signals {
         if error == 0 { Ok(Self { set }) } else { Err(io::Error::from_raw_os_error(error)) }
     }
 
-    /// Waits for one, and returns its number.
+    /// Waits for one of the signals and returns its number.
     ///
     /// # Errors
-    /// What the system says.
+    /// The system's error from `sigwait`.
     pub fn wait(&self) -> io::Result<i32> {
         let mut signal = 0;
-        // SAFETY: the set was made by `block`, and the number is written to a variable of its type.
+        // SAFETY: `block` initialized the set, and the number goes to a variable of its type.
         match unsafe { libc::sigwait(&raw const self.set, &raw mut signal) } {
             0 => Ok(signal),
             error => Err(io::Error::from_raw_os_error(error)),
@@ -51,10 +51,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_signal_is_taken_and_ends_nothing() {
+    fn blocked_signal_is_returned_by_wait() {
         let taken = std::thread::spawn(|| {
             let signals = Signals::block().unwrap();
-            // SAFETY: it goes to this thread only, which holds it back.
+            // SAFETY: the signal goes to this thread only, which blocks it.
             assert_eq!(unsafe { libc::pthread_kill(libc::pthread_self(), libc::SIGTERM) }, 0);
             signals.wait().unwrap()
         });

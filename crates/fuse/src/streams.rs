@@ -3,7 +3,7 @@
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
-/// One of the three.
+/// A standard stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// Standard input.
@@ -14,13 +14,13 @@ pub enum Stream {
     Error = 2,
 }
 
-/// Lets a stream be `file` from now on.
+/// Redirects a standard stream to `file`.
 ///
 /// # Errors
-/// What the system says.
+/// The system's error from `dup2`.
 pub fn replace(stream: Stream, file: impl AsFd) -> io::Result<()> {
-    // SAFETY: both are open, the streams for as long as the process lives; nobody owns them but the process,
-    // and what they were before is closed by the call itself.
+    // SAFETY: both descriptors are open. No Rust value owns the stream's descriptor, and `dup2`
+    // closes the file that it replaces.
     let result = unsafe { libc::dup2(file.as_fd().as_raw_fd(), stream as libc::c_int) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }

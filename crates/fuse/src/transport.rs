@@ -1,18 +1,21 @@
-//! What a transport asks of the server, and what it gets back.
+//! The interface between a transport and the server.
 //!
-//! Owns [`Operations`], the operations of a file system with typed arguments and replies that know nothing
-//! of how they travel, so that one transport (fuser's, over `/dev/fuse`) can be replaced by another (FUSE
-//! over io_uring). A transport calls operations from any number of threads; it answers each request exactly
-//! once, also when an operation panics; and it tells the kernel's caches of what a reply says is no longer
-//! true. It has no state of the file system of its own.
+//! Owns [`Operations`], the operations of a file system with typed arguments and replies. They do
+//! not know how requests travel, so transports are interchangeable: fuser's over `/dev/fuse`, and
+//! FUSE over io_uring.
+//!
+//! **Invariants**
+//! - A transport calls operations from any number of threads and holds no file-system state.
+//! - It answers each request exactly once, also when an operation panics.
+//! - It invalidates the kernel's caches where a reply asks for that.
 
-use crate::Errno;
 use crate::device_number;
+use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
 use std::time::Duration;
 
-/// How the kernel calls an inode it knows; 1 is the root directory of the mount.
+/// An inode as the kernel knows it; 1 is the root directory of the mount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct NodeId(pub u64);
 
@@ -21,30 +24,30 @@ impl NodeId {
     pub const ROOT: NodeId = NodeId(1);
 }
 
-/// A directory that is open.
+/// An open directory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DirectoryHandle(pub u64);
 
-/// What `stat` shows.
+/// The attributes that `stat` shows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Attributes {
     /// `st_ino`.
     pub number: u64,
-    /// Bytes.
+    /// Size in bytes.
     pub size: u64,
-    /// Units of 512 bytes.
+    /// Allocated space in units of 512 bytes.
     pub blocks: u64,
-    /// Last read.
+    /// Time of the last read.
     pub atime: Timespec,
-    /// Last change of the content.
+    /// Time of the last change of the content.
     pub mtime: Timespec,
-    /// Last change of the inode.
+    /// Time of the last change of the inode.
     pub ctime: Timespec,
-    /// Kind of file.
+    /// Kind of the file.
     pub kind: FileKind,
     /// The twelve low bits of the mode.
     pub permissions: u32,
-    /// Names.
+    /// Number of names.
     pub links: u32,
     /// Owner.
     pub uid: u32,
@@ -52,22 +55,22 @@ pub struct Attributes {
     pub gid: u32,
     /// Major and minor number of a device file.
     pub device: (u32, u32),
-    /// Bytes that reading and writing is best done in.
+    /// Preferred I/O size in bytes.
     pub block_size: u32,
 }
 
-/// An inode that the kernel now knows once more.
+/// The reply to a look-up: each one counts as a look-up of the node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
-    /// Its number towards the kernel.
+    /// The id for the kernel.
     pub node: NodeId,
-    /// Tells two inodes apart that had the same number one after the other.
+    /// Distinguishes inodes that have the same number one after the other.
     pub generation: u64,
-    /// What `stat` shows of it.
+    /// The attributes that `stat` shows.
     pub attributes: Attributes,
 }
 
-/// What is to be changed of an inode; `None` leaves it.
+/// Changes to attributes; `None` leaves one alone.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct AttributeChange {
     /// The twelve low bits of the mode.
@@ -76,26 +79,27 @@ pub struct AttributeChange {
     pub uid: Option<u32>,
     /// Group.
     pub gid: Option<u32>,
-    /// Bytes.
+    /// Size in bytes.
     pub size: Option<u64>,
-    /// Last read.
+    /// Time of the last read.
     pub atime: Option<SetTime>,
-    /// Last change of the content.
+    /// Time of the last change of the content.
     pub mtime: Option<SetTime>,
-    /// Last change of the inode.
+    /// Time of the last change of the inode.
     pub ctime: Option<Timespec>,
-    /// Whether the file is open for it (`ftruncate`, `O_TRUNC`), and so changes also if its size stays.
+    /// The file is open for the change (`ftruncate`, `O_TRUNC`), which then counts even if the size
+    /// stays.
     pub by_handle: bool,
 }
 
-/// An inode to make.
+/// An inode to create.
 #[derive(Clone, Copy, Debug)]
 pub struct NewNode<'a> {
-    /// The directory.
+    /// The directory of its first name.
     pub parent: NodeId,
-    /// Its name there.
+    /// Its first name.
     pub name: &'a [u8],
-    /// What it is.
+    /// The kind of inode.
     pub kind: NewNodeKind<'a>,
     /// The twelve low bits of the mode, before the umask.
     pub permissions: u32,
@@ -103,7 +107,7 @@ pub struct NewNode<'a> {
     pub umask: u32,
 }
 
-/// What is made.
+/// The kinds of inode that can be created.
 #[derive(Clone, Copy, Debug)]
 pub enum NewNodeKind<'a> {
     /// A regular file.
@@ -112,7 +116,7 @@ pub enum NewNodeKind<'a> {
     Directory,
     /// A named pipe.
     Fifo,
-    /// A socket's name.
+    /// A socket.
     Socket,
     /// A character device.
     CharacterDevice(u32, u32),
@@ -123,8 +127,8 @@ pub enum NewNodeKind<'a> {
 }
 
 impl NewNodeKind<'_> {
-    /// What `mknod` is to make with these mode and device numbers, as the kernel encodes them; `None` where it makes
-    /// no such thing.
+    /// Returns the kind that `mknod` creates for a mode and a device number in the kernel's
+    /// encoding; `None` for a mode that `mknod` does not support.
     pub fn of_mknod(mode: u32, device: u32) -> Option<Self> {
         let (major, minor) = device_number::unpack(device);
         match mode & libc::S_IFMT {
@@ -141,54 +145,54 @@ impl NewNodeKind<'_> {
 /// A rename.
 #[derive(Clone, Copy, Debug)]
 pub struct Rename<'a> {
-    /// The directory that the name is in.
+    /// The source directory.
     pub parent: NodeId,
-    /// The name.
+    /// The source name.
     pub name: &'a [u8],
-    /// The directory that it shall be in.
+    /// The target directory.
     pub new_parent: NodeId,
-    /// Its name there.
+    /// The target name.
     pub new_name: &'a [u8],
-    /// What happens with a name that is there.
+    /// What happens to an existing target.
     pub mode: RenameMode,
-    /// Whether a whiteout is left.
+    /// Leave a whiteout at the source name.
     pub whiteout: bool,
 }
 
 /// A write.
 #[derive(Clone, Copy, Debug)]
 pub struct Write<'a> {
-    /// Where.
+    /// File offset in bytes.
     pub offset: u64,
-    /// What.
+    /// The data.
     pub data: &'a [u8],
-    /// Whether set-user-id and set-group-id bits are to go, as the caller may not keep them.
+    /// Clear set-user-id and set-group-id bits, because the caller may not keep them.
     pub kills_privileges: bool,
 }
 
-/// What a change of data did besides.
+/// Side effects of a change to data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
-    /// Whether attributes changed that the kernel does not know of.
+    /// Attributes changed without the kernel's knowledge.
     pub attributes: bool,
 }
 
 /// A range to copy from one file to another.
 #[derive(Clone, Copy, Debug)]
 pub struct CopyRange {
-    /// From which file.
+    /// The file to read from.
     pub source: NodeId,
-    /// From which byte on.
+    /// File offset in bytes to read from.
     pub source_offset: u64,
-    /// To which file.
+    /// The file to write to.
     pub target: NodeId,
-    /// To which byte.
+    /// File offset in bytes to write to.
     pub target_offset: u64,
-    /// Bytes at most.
+    /// Maximum length in bytes.
     pub length: u64,
 }
 
-/// What `lseek` looks for.
+/// The target of `lseek`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
     /// Data.
@@ -197,58 +201,59 @@ pub enum SeekTo {
     Hole,
 }
 
-/// What setting an extended attribute asks of the one that is there.
+/// Whether setting an extended attribute creates or replaces it, or either.
 pub use papilio::XattrSet;
 
-/// An entry of a listing.
+/// An entry of a directory listing.
 #[derive(Clone, Copy, Debug)]
 pub struct ListedEntry<'a> {
     /// Its name.
     pub name: &'a [u8],
-    /// Its inode's number.
+    /// Inode number that users see.
     pub number: u64,
     /// Its kind.
     pub kind: FileKind,
-    /// Where the listing goes on after it.
+    /// Offset from which the listing continues after this entry.
     pub next: u64,
-    /// Its attributes, where they were asked for; those of `.` and `..` make no node known.
+    /// The look-up reply, if attributes were requested. Those of `.` and `..` do not count as
+    /// look-ups.
     pub entry: Option<Entry>,
 }
 
-/// Takes the entries of a listing.
+/// A consumer of directory entries.
 pub trait DirectorySink {
-    /// Adds an entry; says whether there was room for it. Without, the listing ends before it.
+    /// Adds an entry; returns false if there is no space for it. The listing then ends before it.
     fn add(&mut self, entry: &ListedEntry<'_>) -> bool;
 }
 
 /// The sizes of a file system, in blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileSystemSizes {
-    /// Bytes of a block.
+    /// Size of a block in bytes.
     pub block_size: u32,
-    /// Blocks in all.
+    /// Total number of blocks.
     pub blocks: u64,
-    /// Blocks that hold nothing.
+    /// Number of free blocks.
     pub free: u64,
-    /// Blocks that files could get.
+    /// Number of blocks that files can still use.
     pub available: u64,
-    /// The longest name, in bytes.
+    /// Length of the longest possible name in bytes.
     pub name_max: u32,
 }
 
-/// The operations of a mounted file system. Each answers with what it did or an error number; none keeps
-/// anything of its arguments.
+/// The operations of a mounted file system. Each returns its result or an error number; none keeps
+/// a reference to its arguments.
 pub trait Operations: Send + Sync + 'static {
-    /// How long the kernel may believe names and attributes without asking.
+    /// Returns how long the kernel may cache names and attributes.
     fn valid_for(&self) -> Duration;
 
-    /// The node named `name` in `parent`; it is known once more.
+    /// Looks up `name` in `parent`; counts as a look-up of the node.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
 
-    /// The kernel forgot `count` of the times that it learned of a node.
+    /// Subtracts `count` look-ups from a node.
     fn forget(&self, node: NodeId, count: u64);
 
-    /// What `stat` shows.
+    /// Returns the attributes that `stat` shows.
     fn attributes(&self, node: NodeId) -> Result<Attributes, Errno>;
 
     /// Changes attributes and the size.
@@ -259,47 +264,52 @@ pub trait Operations: Send + Sync + 'static {
         change: &AttributeChange,
     ) -> Result<Attributes, Errno>;
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno>;
 
-    /// Makes a node, which is known once then.
+    /// Creates an inode; counts as a look-up of the node.
     fn make(&self, caller: Caller, new: &NewNode<'_>) -> Result<Entry, Errno>;
 
-    /// Makes a regular file and opens it; with `exclusive`, only where there is none.
+    /// Creates a regular file and opens it with `open`'s flags; counts as a look-up. With `O_EXCL`
+    /// the name must not exist.
     fn create(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno>;
 
-    /// Names a node once more; it is known once more.
+    /// Adds a name to a node; counts as a look-up of the node.
     fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
 
-    /// Takes away the name of what is no directory.
+    /// Unlinks `name`; refuses directories.
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno>;
 
     /// Removes an empty directory.
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno>;
 
-    /// Renames.
+    /// Renames an entry.
     fn rename(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno>;
 
-    /// Opens a regular file with `open`'s flags. Files have no handles: the node is what is open.
+    /// Opens a regular file with `open`'s flags. Files have no handles: the node stands for the
+    /// open file.
     fn open(&self, node: NodeId, flags: i32) -> Result<(), Errno>;
 
-    /// Closes what [`Operations::open`] or [`Operations::create`] opened with the same flags.
+    /// Closes a file that [`Operations::open`] or [`Operations::create`] opened with the same
+    /// flags.
     fn release(&self, node: NodeId, flags: i32);
 
-    /// Whether the kernel may hold data of the file that was not written yet. It is to be written before
-    /// [`Operations::seek`].
+    /// Returns whether the kernel may hold unwritten data of the file. The transport has the kernel
+    /// write it back before [`Operations::seek`].
     fn may_be_dirty(&self, node: NodeId) -> bool;
 
-    /// Reads into `buffer`; returns how many bytes, fewer than fit only at the end.
+    /// Reads into `buffer`; returns the number of bytes, less than fits only at the end of the
+    /// file.
     fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno>;
 
-    /// Writes all of it.
+    /// Writes all of the data.
     fn write(&self, caller: Caller, node: NodeId, write: &Write<'_>) -> Result<Changed, Errno>;
 
-    /// Makes a file or directory durable; with `data_only`, what reading the data takes.
+    /// Makes a file or directory durable; with `data_only`, only the data and the metadata needed
+    /// to read it.
     fn sync(&self, node: NodeId, data_only: bool) -> Result<(), Errno>;
 
-    /// Gives room to a range, makes a hole of it or zeroes, by `fallocate`'s mode.
+    /// Allocates a range, punches a hole or zeroes it, depending on `fallocate`'s mode.
     fn allocate(
         &self,
         caller: Caller,
@@ -309,20 +319,20 @@ pub trait Operations: Send + Sync + 'static {
         mode: i32,
     ) -> Result<Changed, Errno>;
 
-    /// The next data or hole.
+    /// Returns the offset of the next data or hole.
     fn seek(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno>;
 
-    /// Copies a range, sharing what can be shared; returns how many bytes.
+    /// Copies a range and shares extents where possible; returns the number of bytes copied.
     fn copy_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, Changed), Errno>;
 
     /// Opens a directory.
     fn open_directory(&self, node: NodeId) -> Result<DirectoryHandle, Errno>;
 
-    /// Whether the kernel may keep how a directory was listed until its names change.
+    /// Returns whether the kernel may cache a directory listing until its names change.
     fn may_keep_listings(&self) -> bool;
 
-    /// Lists a directory from `offset` on: 0, or an entry's `next`. With `attributes`, each listed node is
-    /// known once more.
+    /// Lists a directory from `offset`: 0, or the `next` of an entry. With `attributes`, each
+    /// listed entry counts as a look-up.
     fn list(
         &self,
         node: NodeId,
@@ -335,13 +345,13 @@ pub trait Operations: Send + Sync + 'static {
     /// Closes a directory.
     fn release_directory(&self, handle: DirectoryHandle);
 
-    /// The file system's sizes.
+    /// Returns the file system's sizes.
     fn sizes(&self) -> Result<FileSystemSizes, Errno>;
 
-    /// An extended attribute's value.
+    /// Returns the value of an extended attribute.
     fn xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno>;
 
-    /// The names of extended attributes, each followed by a NUL.
+    /// Returns the names of extended attributes, each followed by a NUL.
     fn list_xattrs(&self, node: NodeId) -> Result<Vec<u8>, Errno>;
 
     /// Sets an extended attribute.
@@ -357,8 +367,8 @@ pub trait Operations: Send + Sync + 'static {
     /// Removes an extended attribute.
     fn remove_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno>;
 
-    /// The files whose data the kernel may hold unwritten, where an ioctl needs all of it: a snapshot shall have
-    /// what was written before. It is to be written before [`Operations::ioctl`].
+    /// Returns the files that the kernel must write back before [`Operations::ioctl`]. A snapshot,
+    /// for example, must contain all data written before it.
     fn dirty_before(&self, command: u32) -> Vec<NodeId>;
 
     /// Answers an ioctl.
@@ -371,6 +381,6 @@ pub trait Operations: Send + Sync + 'static {
         output_size: usize,
     ) -> Result<IoctlReply, Errno>;
 
-    /// The node of an inode that an ioctl changed, if the kernel may know it.
+    /// Returns the node id of an inode that an ioctl changed.
     fn node_of(&self, tree: papilio::format::TreeId, inode: papilio::format::InodeNumber) -> NodeId;
 }

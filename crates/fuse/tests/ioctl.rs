@@ -1,4 +1,4 @@
-//! The answers to ioctls, asked for without a mount: results, errors, permissions, and what they change.
+//! Ioctls called directly, without a mount: results, errors, permissions and effects.
 
 use papilio::format::{TreeId, objectid};
 use papilio::{FileSystem, Inode, InodeFlags, MkfsOptions, NewInode, NewKind, OpenOptions};
@@ -83,12 +83,12 @@ fn entry(directory: &Inode, name: &str) -> Changed {
 }
 
 #[test]
-fn what_is_not_known_is_not_answered() {
+fn unknown_commands_get_enotty() {
     let world = World::new("");
     let errno = |command: u32| world.raw("/", Command(command), &[0; 4096]).unwrap_err().code();
     assert_eq!(errno(0), libc::ENOTTY);
     assert_eq!(errno(Command::SUBVOL_CREATE.0 + 64), libc::ENOTTY);
-    // Too little is passed.
+    // Too few bytes.
     assert_eq!(world.raw("/", Command::SUBVOL_CREATE, &[0; 100]).unwrap_err().code(), libc::EINVAL);
     assert_eq!(world.raw("/", Command::SET_FLAGS, &[]).unwrap_err().code(), libc::EINVAL);
 }
@@ -97,7 +97,7 @@ fn what_is_not_known_is_not_answered() {
 fn flags_of_files() {
     let world = World::new("");
     world.fs.create_file("/f").unwrap();
-    // Four bytes, though the number says eight: callers pass an int.
+    // Callers pass an int of four bytes, though the command number says eight.
     assert_eq!(world.raw("/f", Command::GET_FLAGS, &[]).unwrap().output.len(), 4);
     let get = |world: &World| world.ask::<u32>("/f", Command::GET_FLAGS, &[]);
     assert_eq!(get(&world), 0);
@@ -108,7 +108,8 @@ fn flags_of_files() {
     assert!(file.metadata().flags().contains(InodeFlags::NODATACOW | InodeFlags::NODATASUM));
     let attributes: FileAttributes = world.ask("/f", Command::GET_ATTRIBUTES, &[]);
     assert_eq!(attributes.flags, 0x8);
-    // Attributes without the immutable flag take it away, and leave what they have no word for.
+    // Attributes without the immutable flag clear it, and keep flags that this ioctl cannot
+    // express.
     world.call("/f", Command::SET_ATTRIBUTES, &FileAttributes { flags: 0x80, ..attributes }).unwrap();
     assert_eq!(get(&world), 0x80_0040);
     let project = FileAttributes { project: 7, ..attributes };
@@ -126,7 +127,7 @@ fn flags_of_files() {
 }
 
 #[test]
-fn subvolumes_come() {
+fn subvolumes_are_created() {
     let world = World::new("");
     let root = world.inode("/");
     let reply = world.call("/", Command::SUBVOL_CREATE, &named("sv")).unwrap();
@@ -160,11 +161,11 @@ fn subvolumes_come() {
     assert_eq!(world.call("/snap", Command::SUBVOL_SETFLAGS, &1u64).unwrap_err(), libc::EOPNOTSUPP);
     snapshot.tree = 7;
     assert_eq!(world.call("/", Command::SNAPSHOT_BY_ID, &snapshot).unwrap_err(), libc::ENOENT);
-    // Nothing is open under that number in a process that is not there.
+    // The caller's process does not exist, so it has no open descriptors.
     let open = VolArgs { fd: 3, ..named("y") };
     assert_eq!(world.call("/", Command::SNAP_CREATE, &open).unwrap_err(), libc::EBADF);
 
-    // What is known of them.
+    // Properties of the subvolumes.
     let info: GetSubvolInfo = world.ask("/snap", Command::GET_SUBVOL_INFO, &[]);
     assert_eq!((until_nul(&info.name), info.parent), (Some(&b"snap"[..]), 5));
     assert_eq!(info.parent_uuid, *world.fs.subvolume(made.tree()).unwrap().uuid.as_bytes());
@@ -179,7 +180,7 @@ fn subvolumes_come() {
 }
 
 #[test]
-fn subvolumes_go() {
+fn subvolumes_are_deleted() {
     let world = World::new("");
     let root = world.inode("/");
     let (made, snap) =
@@ -207,7 +208,7 @@ fn subvolumes_go() {
 }
 
 #[test]
-fn more_subvolumes_than_one_answer_holds() {
+fn long_lists_of_subvolumes_come_in_pages() {
     let world = World::new("");
     world.fs.create_dir("/a").unwrap();
     for number in 0..300 {
@@ -236,7 +237,7 @@ fn more_subvolumes_than_one_answer_holds() {
 }
 
 #[test]
-fn inodes_have_paths() {
+fn paths_of_inodes_are_found() {
     let world = World::new("");
     world.fs.create_dir("/a").unwrap();
     world.fs.create_dir("/a/b").unwrap();
@@ -269,7 +270,7 @@ fn inodes_have_paths() {
 }
 
 #[test]
-fn users_may_do_what_the_kernel_lets_them() {
+fn users_have_the_permissions_that_the_kernel_gives() {
     for (options, allowed) in [("", false), ("user_subvol_rm_allowed", true)] {
         let world = World::new(options);
         let home = NewInode::new(NewKind::Directory, 0o700).owner(1000, 1000);
@@ -309,7 +310,7 @@ fn users_may_do_what_the_kernel_lets_them() {
 }
 
 #[test]
-fn the_whole() {
+fn file_system_ioctls() {
     let world = World::new("");
     let label = |world: &World| world.ask::<[u8; 256]>("/", Command::GET_LABEL, &[]);
     assert_eq!(until_nul(&label(&world)), Some(&b"before"[..]));
@@ -362,7 +363,7 @@ fn the_whole() {
 }
 
 #[test]
-fn what_is_mounted_read_only_is_not_changed() {
+fn read_only_mount_refuses_changes() {
     let World { _folder: folder, fs, mount, .. } = World::new("");
     let default = TreeId(5);
     fs.set_default_subvolume(default).unwrap();
@@ -375,10 +376,11 @@ fn what_is_mounted_read_only_is_not_changed() {
     let all = TrimRange { start: 0, length: u64::MAX, min_length: 0 };
     assert_eq!(world.call("/", Command::TRIM, &all).unwrap_err(), libc::EROFS);
     world.call("/", Command::SYNC, &()).unwrap();
-    world.ask::<u64>("/", Command::START_SYNC, &[]);
+    let generation = world.fs.superblock().raw.generation.0;
+    assert_eq!(world.ask::<u64>("/", Command::START_SYNC, &[]), generation);
 }
 
-/// Those there are, and some that there are not.
+/// All known commands, and some unknown ones.
 const COMMANDS: [Command; 36] = [
     Command::GET_FLAGS,
     Command::SET_FLAGS,
@@ -418,9 +420,9 @@ const COMMANDS: [Command; 36] = [
     Command(0x9409),
 ];
 
-/// Whatever is passed, an answer comes, it is no longer than there is room for, and the file system stays whole.
+/// Any bytes get an answer that fits the caller's buffer, and leave the file system consistent.
 #[test]
-fn any_bytes_get_an_answer() {
+fn random_arguments_are_handled() {
     let world = World::new("user_subvol_rm_allowed");
     world.fs.create_subvolume("/sv").unwrap();
     world.fs.create_subvolume("/sv/inner").unwrap();
@@ -433,7 +435,7 @@ fn any_bytes_get_an_answer() {
         let command = *random.choice(&COMMANDS).unwrap();
         let mut input = vec![0; command.size()];
         match random.u8(..4) {
-            // Numbers that mean something at the start, and short names behind them.
+            // Plausible numbers at the start, followed by short names.
             0 | 1 => {
                 for word in input.chunks_exact_mut(8).take(6) {
                     let number = *random.choice(&[0, 1, 2, 5, 16, 256, 257, 258, 300, u64::MAX]).unwrap();

@@ -1,8 +1,8 @@
-//! Two trees compared, entry by entry, without holding either in memory.
+//! Compares two trees entry by entry, without holding either in memory.
 //!
-//! At any moment this holds the names of the directories on the way down, and two buffers of
-//! content. An error of either side is a difference and the walk goes on: one unreadable file must
-//! not hide the next.
+//! The walk keeps only the names of the directories on the way down and two content buffers. An
+//! error on either side is a difference, and the walk continues: one unreadable file must not hide
+//! the next.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -12,16 +12,16 @@ use std::path::{Path, PathBuf};
 
 use crate::source::{Content, Kind, Metadata, Segment, Source};
 
-/// The inode number of the folder that stands for a subvolume a snapshot left out
-/// (`BTRFS_EMPTY_SUBVOL_DIR_OBJECTID`): the kernel makes its inode, and its times, up.
+/// The inode number of the folder that stands for a subvolume missing from a snapshot
+/// (`BTRFS_EMPTY_SUBVOL_DIR_OBJECTID`). The kernel invents its inode and times.
 const EMPTY_SUBVOLUME: u64 = 2;
-/// Of files larger than this only the data is read where both sides know their holes.
+/// In files larger than this, only data is read if both sides know their holes. In bytes.
 pub(crate) const READ_WHOLE: u64 = 1 << 30;
 const PIECE: usize = 1 << 20;
 /// Longest value that a difference shows in full, in bytes.
 const SHOWN: usize = 64;
 
-/// What to compare beyond paths, types, modes, owners, sizes, links, xattrs and content.
+/// The facts to compare, beyond paths, types, modes, owners, sizes, links and xattrs.
 #[derive(Clone, Copy, Debug)]
 pub struct CompareOptions {
     /// Modification times.
@@ -32,22 +32,22 @@ pub struct CompareOptions {
     pub atime: bool,
     /// Creation times.
     pub btime: bool,
-    /// Inode numbers, and the ids of subvolumes where both sides know them.
+    /// Inode numbers, and subvolume ids if both sides know them.
     pub inode_numbers: bool,
-    /// Inode flags, where both sides know them.
+    /// Inode flags, if both sides know them.
     pub flags: bool,
-    /// Bytes of files.
+    /// File content.
     pub content: bool,
-    /// Where files hold data and where holes, where both sides know.
+    /// Locations of data and holes in files, if both sides know them.
     pub segments: bool,
-    /// FIEMAP's extents, where both sides know.
+    /// FIEMAP extents, if both sides know them.
     pub extents: bool,
-    /// How many differences to keep; more are counted.
+    /// Maximum number of differences to keep; further ones are only counted.
     pub keep: usize,
 }
 
 impl CompareOptions {
-    /// Everything: two views of one image.
+    /// Compares everything except extents: for two views of one image.
     pub const SAME_IMAGE: Self = Self {
         mtime: true,
         ctime: true,
@@ -60,7 +60,8 @@ impl CompareOptions {
         extents: false,
         keep: 100,
     };
-    /// What a faithful copy keeps: no inode numbers, no times but the last modification.
+    /// Compares the facts that a faithful copy preserves: no inode numbers, and no times except
+    /// mtime.
     pub const COPY: Self = Self {
         ctime: false,
         atime: false,
@@ -78,16 +79,16 @@ impl Default for CompareOptions {
     }
 }
 
-/// One thing that is not equal.
+/// One fact that differs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Difference {
-    /// Where, relative to the root.
+    /// Path relative to the root.
     pub path: PathBuf,
-    /// Which fact.
+    /// The name of the fact.
     pub fact: String,
-    /// What the left side (the kernel, by custom) has.
+    /// The value on the left side (the kernel, by convention).
     pub left: String,
-    /// What the right side has.
+    /// The value on the right side.
     pub right: String,
 }
 
@@ -97,33 +98,38 @@ impl fmt::Display for Difference {
     }
 }
 
-/// What a comparison saw.
+/// The result of a comparison.
 #[derive(Clone, Debug, Default)]
 pub struct Report {
-    /// Entries that both sides have, the root included.
+    /// Entries present on both sides, including the root.
     pub entries: u64,
-    /// Bytes of content that were compared.
+    /// Bytes of content compared.
     pub bytes: u64,
-    /// All differences found.
+    /// Number of differences found.
     pub total: u64,
-    /// The first of them.
+    /// The first of these differences.
     pub differences: Vec<Difference>,
 }
 
 impl Report {
-    /// Whether nothing differed.
+    /// Returns whether nothing differed.
     pub fn is_equal(&self) -> bool {
         self.total == 0
     }
 
-    /// Fails a test that expects equal trees.
+    /// Asserts that the trees are equal and not trivially small, because two empty trees are equal
+    /// too.
     ///
     /// # Panics
-    /// When something differed, showing the first differences; or when less than `entries` entries were seen, since
-    /// two empty trees are equal too.
+    /// If anything differed, showing the first differences; or if fewer than `entries` entries were
+    /// compared.
     pub fn assert_equal(&self, entries: u64) {
         assert!(self.is_equal(), "{self}");
-        assert!(self.entries >= entries, "only {} entries of {entries} were compared", self.entries);
+        assert!(
+            self.entries >= entries,
+            "only {} entries were compared, expected at least {entries}",
+            self.entries
+        );
     }
 }
 
@@ -146,15 +152,15 @@ pub fn compare(left: &dyn Source, right: &dyn Source, options: &CompareOptions) 
     walk.report
 }
 
-/// Adds each fact of two inodes that differs to `found`, as (fact, left, right).
+/// Adds each differing fact of two inodes to `found`, as (fact, left, right).
 pub(crate) fn metadata_differences(
     left: &Metadata,
     right: &Metadata,
     options: &CompareOptions,
     found: &mut Vec<(String, String, String)>,
 ) {
-    let mut check = |asked: bool, fact: &str, a: String, b: String| {
-        if asked && a != b {
+    let mut check = |enabled: bool, fact: &str, a: String, b: String| {
+        if enabled && a != b {
             found.push((fact.to_owned(), a, b));
         }
     };
@@ -171,22 +177,22 @@ pub(crate) fn metadata_differences(
     if let (Some(a), Some(b)) = (left.subvolume, right.subvolume) {
         check(options.inode_numbers, "subvolume", a.to_string(), b.to_string());
     }
-    let made_up = left.ino == EMPTY_SUBVOLUME || right.ino == EMPTY_SUBVOLUME;
-    if let (Some(a), Some(b), false) = (left.flags, right.flags, made_up) {
+    let synthetic = left.ino == EMPTY_SUBVOLUME || right.ino == EMPTY_SUBVOLUME;
+    if let (Some(a), Some(b), false) = (left.flags, right.flags, synthetic) {
         check(options.flags, "flags", format!("{a:#x}"), format!("{b:#x}"));
     }
-    for (asked, fact, a, b) in [
+    for (enabled, fact, a, b) in [
         (options.mtime, "mtime", left.mtime, right.mtime),
         (options.ctime, "ctime", left.ctime, right.ctime),
         (options.atime, "atime", left.atime, right.atime),
         (options.btime, "btime", left.btime, right.btime),
     ] {
         let show = |t: crate::Time| format!("{}.{:09}", t.seconds, t.nanoseconds);
-        check(asked && !made_up, fact, show(a), show(b));
+        check(enabled && !synthetic, fact, show(a), show(b));
     }
 }
 
-/// Adds each attribute that differs to `found`.
+/// Adds each differing attribute to `found`.
 pub(crate) fn xattr_differences(
     left: &BTreeMap<OsString, Vec<u8>>,
     right: &BTreeMap<OsString, Vec<u8>>,
@@ -235,7 +241,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Both values, or a difference that tells who failed.
+    /// Returns both values, or records a difference that shows which side failed.
     fn both<T>(
         &mut self,
         path: &Path,
@@ -254,7 +260,7 @@ impl Walk<'_> {
     }
 
     fn entry(&mut self, path: &Path) {
-        // Recursion by an explicit stack: a deep tree must not end the test's thread.
+        // An explicit stack: recursion into a deep tree could overflow the test's thread.
         let mut stack = vec![path.to_owned()];
         while let Some(path) = stack.pop() {
             self.report.entries += 1;
@@ -288,7 +294,7 @@ impl Walk<'_> {
         let mut seen = std::collections::BTreeSet::new();
         for name in names {
             if !seen.insert(name) {
-                self.differ(path, "name given twice", side, format!("{name:?}"));
+                self.differ(path, "duplicate name", side, format!("{name:?}"));
             }
         }
     }
@@ -308,7 +314,7 @@ impl Walk<'_> {
         for name in b.iter().filter(|name| a.binary_search(name).is_err()) {
             self.differ(&path.join(name), "entry", "absent", "present");
         }
-        // Reversed, so that the stack gives them in order.
+        // Reversed, so that the stack yields them in order.
         stack.extend(a.iter().rev().filter(|name| b.binary_search(name).is_ok()).map(|name| path.join(name)));
     }
 
@@ -356,7 +362,7 @@ impl Walk<'_> {
         }
     }
 
-    /// Compares one stretch of two files; false after a difference.
+    /// Compares one stretch of two files; returns false after a difference.
     fn content(
         &mut self,
         path: &Path,
@@ -366,9 +372,9 @@ impl Walk<'_> {
     ) -> bool {
         let mut offset = stretch.start;
         while offset < stretch.end {
-            let ask = usize::try_from(stretch.end - offset).map_or(PIECE, |rest| rest.min(PIECE));
-            let a = read_full(left, offset, &mut self.buffers.0[..ask]);
-            let b = read_full(right, offset, &mut self.buffers.1[..ask]);
+            let wanted = usize::try_from(stretch.end - offset).map_or(PIECE, |rest| rest.min(PIECE));
+            let a = read_full(left, offset, &mut self.buffers.0[..wanted]);
+            let b = read_full(right, offset, &mut self.buffers.1[..wanted]);
             let fact = format!("read at {offset}");
             let Some((a, b)) = self.both(path, &fact, a, b) else { return false };
             let (x, y) = (&self.buffers.0[..a], &self.buffers.1[..b]);
@@ -380,7 +386,7 @@ impl Walk<'_> {
                 return false;
             }
             self.report.bytes += a as u64;
-            if a < ask {
+            if a < wanted {
                 return true;
             }
             offset += a as u64;
@@ -389,7 +395,7 @@ impl Walk<'_> {
     }
 }
 
-/// Reads until `buffer` is full or the file ends.
+/// Reads until `buffer` is full or the file ends; returns the number of bytes read.
 pub(crate) fn read_full(file: &mut dyn Content, offset: u64, buffer: &mut [u8]) -> io::Result<usize> {
     let mut done = 0;
     while done < buffer.len() {
@@ -426,7 +432,7 @@ mod tests {
     use crate::host::HostTree;
     use std::os::unix::fs::PermissionsExt;
 
-    /// A difference in anything but what the options leave out.
+    /// Returns path and fact of every difference under [`CompareOptions::COPY`].
     fn differences(a: &Path, b: &Path) -> Vec<(PathBuf, String)> {
         let report = compare(&HostTree::new(a), &HostTree::new(b), &CompareOptions::COPY);
         report.differences.into_iter().map(|d| (d.path, d.fact)).collect()
@@ -449,13 +455,13 @@ mod tests {
         let times = rustix::fs::Timestamps { last_access: stamp, last_modification: stamp };
         for name in ["sub/file", "empty", "link", "sub", "."] {
             let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-            // One of the tests took this entry away.
+            // One of the tests removed this entry.
             let _ = rustix::fs::utimensat(rustix::fs::CWD, root.join(name), &times, flags);
         }
     }
 
     #[test]
-    fn equal_trees_are_equal() {
+    fn equal_trees_have_no_differences() {
         let (a, b) = (tree(), tree());
         let report = compare(&HostTree::new(a.path()), &HostTree::new(b.path()), &CompareOptions::COPY);
         report.assert_equal(5);
@@ -463,7 +469,7 @@ mod tests {
     }
 
     #[test]
-    fn each_change_is_found() {
+    fn each_change_is_detected() {
         type Change = fn(&Path);
         let cases: [(Change, &str, &str); 5] = [
             (|r| std::fs::write(r.join("empty"), b"x").unwrap(), "empty", "size"),
@@ -501,7 +507,7 @@ mod tests {
     }
 
     #[test]
-    fn stretches_merge() {
+    fn overlapping_stretches_merge() {
         let s = |start, end| Segment { start, end };
         assert_eq!(union(vec![s(0, 4), s(8, 9)], vec![s(2, 6)]), [s(0, 6), s(8, 9)]);
     }

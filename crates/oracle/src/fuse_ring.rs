@@ -1,36 +1,41 @@
 //! The kernel's switch for FUSE over io_uring.
 //!
-//! Owns [`RingSwitch`], while one of which exists the switch is on (or off). Who changed it puts it back, after the last
-//! user in any process; mounts that do not ask for rings do not notice. A process that is killed leaves a folder like
-//! those of [`crate::scratch`], in which is written what is to be put back: whoever cleans up after killed runs does it, and
-//! so does the last user. Locks: `IN_USE` in a process, then `flock` on the switch itself, shared by who uses it as it is
-//! and exclusive for who changes it. Kernel counterpart: `enable_uring` (`fs/fuse/dev_uring.c`).
+//! Owns [`RingSwitch`]; while one exists, the switch stays on (or off). The process that changed
+//! the switch restores it after the last user in any process is gone. Mounts that do not request
+//! rings are unaffected.
+//!
+//! A killed process leaves a folder like those of [`crate::scratch`], with a record of the value to
+//! restore ([`crate::switch_record`]). The last user restores it, and so does any cleanup of killed
+//! runs.
+//!
+//! **Locks**
+//! - `IN_USE`: within a process.
+//! - `flock` on the switch: shared by users that leave it as it is, exclusive for a process that
+//!   changes it.
+//!
+//! Kernel counterpart: `enable_uring` (`fs/fuse/dev_uring.c`).
 
 use crate::scratch::{self, Scratch};
+use crate::switch_record;
 use rustix::fs::{FlockOperation, flock};
-use std::ffi::OsStr;
 use std::fs::File;
 use std::io;
-use std::os::unix::ffi::OsStrExt;
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-/// The switch.
+/// The module parameter that is the switch.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-/// The file in a scratch folder that says what is to be put back: a switch's value, and behind it its path.
-const RECORD: &str = "switch";
 const ON: u8 = b'Y';
 const OFF: u8 = b'N';
 
 static IN_USE: Mutex<Weak<Held>> = Mutex::new(Weak::new());
 
-/// FUSE over io_uring is on, or off.
+/// Keeps FUSE over io_uring on, or off.
 #[derive(Clone, Debug)]
 pub struct RingSwitch(#[expect(dead_code, reason = "held until the last user is gone")] Arc<Held>);
 
 impl RingSwitch {
-    /// Why it cannot be switched, or `None` where it can.
+    /// Returns why the switch cannot be set, or `None` if it can.
     pub fn missing() -> Option<String> {
         let writable = File::options().read(true).write(true).open(SWITCH);
         writable.err().map(|error| format!("needs FUSE over io_uring: {SWITCH}: {error}"))
@@ -39,7 +44,7 @@ impl RingSwitch {
     /// Switches it on.
     ///
     /// # Errors
-    /// The kernel does not have it, or this is not root.
+    /// The kernel lacks the switch, or the process is not root.
     pub fn on() -> io::Result<Self> {
         scratch::clean_leftovers_once();
         let mut in_use = IN_USE.lock().unwrap_or_else(PoisonError::into_inner);
@@ -51,26 +56,35 @@ impl RingSwitch {
         Ok(Self(held))
     }
 
-    /// Waits until nobody needs it on, and switches it off; who needs it on waits then. A thread that has it on waits for
-    /// itself.
+    /// Switches on the file `switch`, which stands in for the kernel's switch in tests.
     ///
     /// # Errors
-    /// The kernel does not have it, or this is not root.
+    /// The file cannot be read or written.
+    pub fn on_at(switch: &Path) -> io::Result<Self> {
+        Ok(Self(Arc::new(Held::share(switch)?)))
+    }
+
+    /// Waits until no process needs it on, then switches it off. Later users that need it on wait
+    /// for this one. A thread that already holds it on deadlocks.
+    ///
+    /// # Errors
+    /// The kernel lacks the switch, or the process is not root.
     pub fn off() -> io::Result<Self> {
         scratch::clean_leftovers_once();
-        Ok(Self(Arc::new(Held::alone(Path::new(SWITCH))?)))
+        Ok(Self(Arc::new(Held::exclusive(Path::new(SWITCH))?)))
     }
 }
 
-/// What a process holds.
+/// A process's hold on the switch.
 #[derive(Debug)]
 struct Held {
     file: File,
-    /// What is put back, where it was this process that changed it.
+    /// The change to undo, if this process made one.
     changed: Option<Change>,
 }
 
-/// A switch that was changed. Dropped after it was put back, which takes the record away.
+/// A change of the switch. It is dropped after the old value was restored, which removes the
+/// record.
 #[derive(Debug)]
 struct Change {
     before: u8,
@@ -78,11 +92,12 @@ struct Change {
 }
 
 impl Held {
-    /// Switches on, beside others who want that.
+    /// Switches on, shared with other users that want it on.
     fn share(switch: &Path) -> io::Result<Self> {
         let mut held = Self::open(switch)?;
         loop {
-            // Changing the kind of a lock lets others in between, so that it is looked at again under the lock that stays.
+            // Converting a lock lets others in between, so check the value again under the shared
+            // lock.
             flock(&held.file, FlockOperation::LockShared)?;
             if value(switch)? == ON {
                 return Ok(held);
@@ -92,8 +107,8 @@ impl Held {
         }
     }
 
-    /// Switches off, and lets nobody change that.
-    fn alone(switch: &Path) -> io::Result<Self> {
+    /// Switches off, and keeps every other process from changing it.
+    fn exclusive(switch: &Path) -> io::Result<Self> {
         let mut held = Self::open(switch)?;
         flock(&held.file, FlockOperation::LockExclusive)?;
         held.set(switch, OFF)?;
@@ -104,17 +119,16 @@ impl Held {
         Ok(Self { file: File::options().read(true).write(true).open(switch)?, changed: None })
     }
 
-    /// Changes it, by who has it alone.
+    /// Sets the value. The caller holds the exclusive lock.
     fn set(&mut self, switch: &Path, wanted: u8) -> io::Result<()> {
         let before = value(switch)?;
         if before == wanted {
             return Ok(());
         }
         if self.changed.is_none() {
-            // Written before there is something to put back.
+            // Written before there is anything to restore.
             let record = Scratch::under(&std::env::temp_dir(), 0).map_err(io::Error::other)?;
-            let content = [&[before][..], switch.as_os_str().as_bytes()].concat();
-            std::fs::write(record.path().join(RECORD), content)?;
+            switch_record::write(record.path(), before, switch)?;
             self.changed = Some(Change { before, record });
         }
         rustix::io::pwrite(&self.file, &[wanted], 0)?;
@@ -131,48 +145,14 @@ impl Drop for Held {
                 }
                 drop(record);
             }
-            // Who changed it may have been killed while it was in use here.
+            // The process that changed the switch may have been killed while this process used it.
             None if flock(&self.file, FlockOperation::Unlock).is_ok() => drop(scratch::clean_leftovers()),
             None => {}
         }
     }
 }
 
-/// Puts a switch back that the owner of a folder changed, who was killed. Says whether nothing is left to do: a switch that is
-/// in use stays as it is for now.
-///
-/// # Errors
-/// The switch cannot be written.
-pub(crate) fn put_back(folder: &Path) -> io::Result<bool> {
-    let record = folder.join(RECORD);
-    let content = match std::fs::read(&record) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        content => content?,
-    };
-    // Others may make folders beside ours, and shall not say what is written where.
-    let ours = [folder, &record].into_iter().try_fold(true, |ours, path| {
-        let found = std::fs::symlink_metadata(path)?;
-        io::Result::Ok(
-            ours && found.uid() == rustix::process::geteuid().as_raw() && found.mode() & 0o022 == 0,
-        )
-    })?;
-    // A record that was cut short was written before anything was changed.
-    let Some((&before, path)) = content.split_first().filter(|(_, path)| ours && !path.is_empty()) else {
-        return Ok(true);
-    };
-    let switch = match File::options().read(true).write(true).open(OsStr::from_bytes(path)) {
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(true),
-        switch => switch?,
-    };
-    match flock(&switch, FlockOperation::NonBlockingLockExclusive) {
-        Err(rustix::io::Errno::WOULDBLOCK) => return Ok(false),
-        locked => locked?,
-    }
-    rustix::io::pwrite(&switch, &[before], 0)?;
-    Ok(true)
-}
-
-/// What a switch shows.
+/// Reads the value of a switch.
 fn value(switch: &Path) -> io::Result<u8> {
     std::fs::read(switch)?.first().copied().ok_or_else(|| io::ErrorKind::UnexpectedEof.into())
 }
@@ -180,14 +160,9 @@ fn value(switch: &Path) -> io::Result<u8> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::io::{BufRead, BufReader};
     use std::path::PathBuf;
-    use std::process::{Child, Command, Stdio};
 
-    const PRETENDED: &str = "PAPILIO_TEST_SWITCH";
-    const HOLDS: &str = "holds";
-
-    /// A file that stands for the switch, and the folder that it is in.
+    /// Creates a file that stands in for the switch, and the folder that contains it.
     fn switch(value: &str) -> (tempfile::TempDir, PathBuf) {
         let directory = tempfile::tempdir().unwrap();
         let switch = directory.path().join("pretended");
@@ -196,14 +171,14 @@ mod tests {
     }
 
     #[test]
-    fn who_switches_it_on_puts_it_back_after_the_last_user() {
+    fn switch_is_restored_after_its_last_user() {
         let (_directory, switch) = switch("N\n");
         let first = Held::share(&switch).unwrap();
         assert!(first.changed.is_some());
         assert_eq!(value(&switch).unwrap(), ON);
         let second = Held::share(&switch).unwrap();
         assert!(second.changed.is_none());
-        // It waits for the second.
+        // The drop waits for the second user.
         let waits = std::thread::spawn(move || drop(first));
         assert_eq!(value(&switch).unwrap(), ON);
         drop(second);
@@ -212,79 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn what_was_on_stays_on() {
+    fn switch_that_was_on_stays_on() {
         let (_directory, switch) = switch("Y\n");
         drop(Held::share(&switch).unwrap());
         assert_eq!(value(&switch).unwrap(), ON);
-        let off = Held::alone(&switch).unwrap();
+        let off = Held::exclusive(&switch).unwrap();
         assert_eq!(value(&switch).unwrap(), OFF);
         drop(off);
         assert_eq!(value(&switch).unwrap(), ON);
-    }
-
-    /// The holder that is killed: this test does nothing unless it is asked to be one.
-    #[test]
-    fn hold() {
-        let Some(switch) = std::env::var_os(PRETENDED) else { return };
-        let _held = Held::share(Path::new(&switch)).unwrap();
-        println!("\n{HOLDS}");
-        // Until the test is gone, if it does not kill this process before.
-        let _ = std::io::stdin().read_line(&mut String::new());
-    }
-
-    /// A process that has a switch on, with its scratch folders in `directory`.
-    fn holder(directory: &Path, switch: &Path) -> Child {
-        let mut child = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "fuse_ring::tests::hold", "--nocapture", "--test-threads=1"])
-            .env("TMPDIR", directory)
-            .env(PRETENDED, switch)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn()
-            .unwrap();
-        let output = BufReader::new(child.stdout.take().unwrap());
-        let holds = output.lines().any(|line| line.is_ok_and(|line| line == HOLDS));
-        if !holds {
-            let _ = child.kill();
-            panic!("the holder ended with {}", child.wait().unwrap());
-        }
-        child
-    }
-
-    #[test]
-    fn who_is_killed_leaves_nothing_that_cleaning_does_not_put_back() {
-        let (directory, switch) = switch("N\n");
-        let mut first = holder(directory.path(), &switch);
-        let used = Held::share(&switch).unwrap();
-        assert!(scratch::clean_leftovers_in(directory.path()).is_empty(), "it is alive");
-        first.kill().unwrap();
-        first.wait().unwrap();
-        // Others use it still.
-        assert!(scratch::clean_leftovers_in(directory.path()).is_empty());
-        assert_eq!(value(&switch).unwrap(), ON);
-        drop(used);
-        assert_eq!(scratch::clean_leftovers_in(directory.path()).len(), 1);
-        assert_eq!(value(&switch).unwrap(), OFF);
-        // Nothing more than the switch is left.
-        assert_eq!(std::fs::read_dir(directory.path()).unwrap().count(), 1);
-    }
-
-    #[test]
-    fn a_record_of_others_is_not_believed() {
-        let (directory, switch) = switch("Y\n");
-        let folder = directory.path().join("folder");
-        std::fs::create_dir(&folder).unwrap();
-        let record = folder.join(RECORD);
-        std::fs::write(&record, [b"N", switch.as_os_str().as_bytes()].concat()).unwrap();
-        let mode = |mode| {
-            use std::os::unix::fs::PermissionsExt;
-            std::fs::set_permissions(&record, std::fs::Permissions::from_mode(mode)).unwrap();
-        };
-        mode(0o666);
-        assert!(put_back(&folder).unwrap());
-        assert_eq!(value(&switch).unwrap(), ON);
-        mode(0o600);
-        assert!(put_back(&folder).unwrap());
-        assert_eq!(value(&switch).unwrap(), OFF);
     }
 }

@@ -15,20 +15,20 @@ use crate::sys;
 /// The inode number of a subvolume's root folder (`BTRFS_FIRST_FREE_OBJECTID`).
 pub const SUBVOLUME_ROOT: u64 = 256;
 
-/// A folder of the host, as a [`Source`].
+/// A folder of the host as a [`Source`].
 #[derive(Clone, Debug)]
 pub struct HostTree {
     root: PathBuf,
 }
 
 impl HostTree {
-    /// The tree below `root`.
+    /// Creates a source for the tree below `root`.
     pub fn new(root: impl Into<PathBuf>) -> Self {
         Self { root: root.into() }
     }
 
     fn full(&self, path: &Path) -> PathBuf {
-        // Joining an empty path would add a slash, which follows a symbolic link.
+        // Joining an empty path would append a slash, which follows a symbolic link.
         if path.as_os_str().is_empty() { self.root.clone() } else { self.root.join(path) }
     }
 
@@ -84,7 +84,7 @@ impl Source for HostTree {
         let full = self.full(path);
         let mut all = Vec::new();
         for name in xattr::list(&full)? {
-            // A name that is listed but has no value is a fact worth comparing, not an error.
+            // A listed name without a value is a fact worth comparing, not an error.
             let value = xattr::get(&full, &name)?.unwrap_or_default();
             all.push((name, value));
         }
@@ -130,7 +130,7 @@ fn kind_of(raw_mode: u32) -> io::Result<Kind> {
         FileType::Socket => Kind::Socket,
         FileType::BlockDevice => Kind::BlockDevice,
         FileType::CharacterDevice => Kind::CharacterDevice,
-        _ => return Err(io::Error::other(format!("an inode of unknown type, mode {raw_mode:o}"))),
+        _ => return Err(io::Error::other(format!("unknown file type in mode {raw_mode:o}"))),
     })
 }
 

@@ -1,14 +1,15 @@
 //! The kernel's Btrfs as the oracle: file systems made by `mkfs.btrfs`, written through a kernel
-//! mount, and read back to compare with.
+//! mount, and read back for comparison.
 //!
-//! Nothing here depends on the library under test: what both share they would both get wrong.
+//! Nothing here depends on the library under test: an error in shared code would go unnoticed.
 //!
-//! - [`requirement`]: what a test needs of the machine, and skipping it loudly.
-//! - [`scratch`], [`loop_device`], [`mount`], [`fuse_ring`]: resources that go away again, also after a panic or a kill.
+//! - [`requirement`]: a test's requirements on the machine, and loud skipping.
+//! - [`scratch`], [`loop_device`], [`mount`], [`fuse_ring`]: resources that are released even after
+//!   a panic or a kill.
 //! - [`mkfs`], [`preset`]: file systems of every shape.
-//! - [`populate`]: a seeded tree with everything in it that a Btrfs can hold.
-//! - [`source`], [`host`]: one view of a tree, and the kernel's implementation of it.
-//! - [`manifest`], [`compare`]: a tree remembered, and two trees compared.
+//! - [`populate`]: a seeded tree with everything that a Btrfs can hold.
+//! - [`source`], [`host`]: a common view of a tree, and the kernel's implementation of it.
+//! - [`manifest`], [`compare`]: a recorded tree, and the comparison of two trees.
 
 pub mod compare;
 pub mod fuse_ring;
@@ -22,6 +23,7 @@ pub mod preset;
 pub mod requirement;
 pub mod scratch;
 pub mod source;
+mod switch_record;
 pub mod sys;
 
 pub use compare::{CompareOptions, Difference, Report, compare};

@@ -1,7 +1,7 @@
-//! Loop devices: an image file as the block device that the kernel mounts.
+//! Loop devices: an image file as a block device that the kernel can mount.
 //!
-//! A device is attached with "autoclear" and held open, so that it goes away with the process that
-//! made it, however that ends. Kernel counterpart: `drivers/block/loop.c`.
+//! A device is attached with "autoclear" and held open, so it disappears when its process ends in
+//! any way. Kernel counterpart: `drivers/block/loop.c`.
 
 use std::fs::File;
 use std::io;
@@ -11,7 +11,7 @@ use anyhow::{Context, bail};
 
 use crate::sys;
 
-/// An image attached to a loop device, until dropped.
+/// An image attached to a loop device until dropped.
 #[derive(Debug)]
 pub struct LoopDevice {
     path: PathBuf,
@@ -22,12 +22,13 @@ impl LoopDevice {
     /// Attaches `image`.
     ///
     /// # Errors
-    /// The image cannot be opened, or there is no free loop device.
+    /// The image cannot be opened, or no loop device is free.
     pub fn attach(image: &Path, read_only: bool) -> anyhow::Result<Self> {
         Self::attach_with(image, read_only, false)
     }
 
-    /// Attaches `image` for writing, past the page cache of its file system where that can: for measuring.
+    /// Attaches `image` for writing, bypassing the page cache of its file system if possible. For
+    /// benchmarks.
     ///
     /// # Errors
     /// As [`Self::attach`].
@@ -41,7 +42,7 @@ impl LoopDevice {
             .write(!read_only)
             .open(image)
             .with_context(|| image.display().to_string())?;
-        // Others take free devices too: between asking for one and taking it, it may be gone.
+        // Another process may take a free device between the query and the attach.
         for _ in 0..64 {
             let number = sys::free_loop_device().context("/dev/loop-control")?;
             let path = PathBuf::from(format!("/dev/loop{number}"));
@@ -55,13 +56,13 @@ impl LoopDevice {
         bail!("no free loop device for {}", image.display())
     }
 
-    /// The device's node.
+    /// Returns the path of the device node.
     pub fn path(&self) -> &Path {
         &self.path
     }
 }
 
-/// Opens a device whose node udev may be about to make.
+/// Opens a device, waiting for udev to create the node.
 fn open_device(path: &Path, read_only: bool) -> io::Result<File> {
     let open = || File::options().read(true).write(!read_only).open(path);
     for _ in 0..20 {
@@ -77,8 +78,8 @@ fn open_device(path: &Path, read_only: bool) -> io::Result<File> {
 
 impl Drop for LoopDevice {
     fn drop(&mut self) {
-        // The kernel remembers each Btrfs device that it saw; one that is still mounted stays known,
-        // and the device detaches itself when the mount ends.
+        // The kernel remembers each Btrfs device it has seen. A device that is still mounted stays
+        // known, and detaches itself when the mount ends.
         let _ = sys::forget_device(&self.path);
         let _ = sys::clear_loop_device(&self.file);
     }

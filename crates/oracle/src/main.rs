@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, bail};
 use clap::{Parser, Subcommand};
 use papilio_oracle::{
-    CompareOptions, HostTree, ImageSet, Manifest, ManifestOptions, Need, Scratch, TreeSpec, compare, matrix,
-    preset, scratch,
+    CompareOptions, HostTree, ImageSet, Manifest, ManifestOptions, Need, RingSwitch, Scratch, TreeSpec,
+    compare, matrix, preset, scratch,
 };
 
-/// File systems made, written and read by the kernel's Btrfs.
+/// Make file systems with the kernel's Btrfs, read them and compare trees
 #[derive(Parser)]
 #[command(version)]
 struct Arguments {
@@ -21,47 +21,53 @@ struct Arguments {
 enum Command {
     /// Make and fill a file system: OUT/PRESET-0.img, -1.img and so on
     Make {
-        /// The shape, one of those that `list` names, or `all`
+        /// The shape: a name that `list` prints, or `all`
         #[arg(long, default_value = "default")]
         preset: String,
-        /// About how many files
+        /// Approximate number of files
         #[arg(long, default_value_t = 300)]
         files: u64,
-        /// About how many bytes of content
+        /// Approximate bytes of content
         #[arg(long, default_value_t = 16 << 20)]
         bytes: u64,
-        /// Where the random choices come from
+        /// Seed of all random choices
         #[arg(long, default_value_t = 1)]
         seed: u64,
         /// Run `btrfs check` on the result
         #[arg(long)]
         check: bool,
-        /// A folder, made if it is not there
+        /// Output folder, created if necessary
         out: PathBuf,
     },
     /// List the shapes
     List,
-    /// Mount images (one a device) and walk them: counts, or every entry
+    /// Mount the images of one file system and walk them: print counts, or every entry
     Walk {
         /// Print every entry
         #[arg(long)]
         verbose: bool,
-        /// The images of one file system
+        /// The images, one per device
         #[arg(required = true)]
         images: Vec<PathBuf>,
     },
-    /// Compare two folders of the host
+    /// Compare two folders on the host
     Compare {
-        /// Compare what a copy keeps, not inode numbers and change times
+        /// Compare only the facts that a copy preserves: no inode numbers, no change times
         #[arg(long)]
         copy: bool,
-        /// One
+        /// The left folder
         left: PathBuf,
-        /// The other
+        /// The right folder
         right: PathBuf,
     },
-    /// Remove what killed runs left behind
+    /// Remove the remains of killed runs
     Clean,
+    /// For tests: hold the file SWITCH, a stand-in for the kernel's switch, on until stdin ends
+    #[command(hide = true)]
+    HoldSwitch {
+        /// The file that stands in for the switch
+        switch: PathBuf,
+    },
 }
 
 fn main() -> anyhow::Result<()> {
@@ -87,6 +93,12 @@ fn main() -> anyhow::Result<()> {
             scratch::clean_leftovers().iter().for_each(|path| println!("removed {}", path.display()));
             Ok(())
         }
+        Command::HoldSwitch { switch } => {
+            let _held = RingSwitch::on_at(&switch)?;
+            println!("on");
+            std::io::copy(&mut std::io::stdin(), &mut std::io::sink())?;
+            Ok(())
+        }
     }
 }
 
@@ -104,7 +116,8 @@ fn make(name: &str, tree: TreeSpec, check: bool, out: &Path) -> anyhow::Result<(
     let chosen = match name {
         "all" => matrix().into_iter().map(|preset| (preset.name, preset.spec)).collect(),
         _ => {
-            let spec = preset(name).with_context(|| format!("no preset '{name}': see `list`"))?;
+            let spec =
+                preset(name).with_context(|| format!("no preset '{name}'; `list` prints the names"))?;
             vec![(name.to_owned(), spec)]
         }
     };

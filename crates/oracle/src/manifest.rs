@@ -1,7 +1,7 @@
-//! A tree remembered: all facts of each entry, and a hash in place of the content.
+//! A recorded tree: all facts of each entry, with a hash in place of the content.
 //!
-//! For comparing a tree with one that is gone by then. Two trees that are both there are better
-//! compared by [`crate::compare`], which says where the content differs.
+//! For comparison with a tree that no longer exists. If both trees exist, [`crate::compare`] is
+//! better, because it shows where the content differs.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -13,14 +13,14 @@ use xxhash_rust::xxh3::Xxh3;
 use crate::compare::{self, CompareOptions, Difference};
 use crate::source::{Content, FiemapExtent, Kind, Metadata, Segment, Source};
 
-/// What to remember beyond metadata, xattrs and targets.
+/// The facts to record, beyond metadata, xattrs and targets.
 #[derive(Clone, Copy, Debug)]
 pub struct ManifestOptions {
-    /// Hashes of the content of files.
+    /// Hashes of file content.
     pub content: bool,
-    /// Where files hold data.
+    /// Locations of data in files.
     pub segments: bool,
-    /// FIEMAP's extents.
+    /// FIEMAP extents.
     pub extents: bool,
 }
 
@@ -30,7 +30,7 @@ impl Default for ManifestOptions {
     }
 }
 
-/// One remembered entry.
+/// One recorded entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The inode.
@@ -39,15 +39,15 @@ pub struct Entry {
     pub xattrs: BTreeMap<OsString, Vec<u8>>,
     /// Target of a symbolic link.
     pub target: Option<OsString>,
-    /// xxh3 (128 bits) of a file's bytes; of a huge sparse file only of its blocks that are not zero.
+    /// xxh3 (128 bits) of a file's bytes; in a huge sparse file, only of its nonzero blocks.
     pub hash: Option<u128>,
-    /// Where a file holds data.
+    /// Locations of data in a file.
     pub segments: Option<Vec<Segment>>,
     /// Extents of a file.
     pub extents: Option<Vec<FiemapExtent>>,
 }
 
-/// All entries of a tree by path; the root has the empty path.
+/// All entries of a tree by path; the path of the root is empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manifest {
     /// The entries.
@@ -55,10 +55,10 @@ pub struct Manifest {
 }
 
 impl Manifest {
-    /// Walks `source`.
+    /// Walks and records `source`.
     ///
     /// # Errors
-    /// The first error of the source, with the path it belongs to.
+    /// The first error of the source, with its path.
     pub fn read(source: &dyn Source, options: ManifestOptions) -> io::Result<Self> {
         let mut manifest = Self::default();
         let mut stack = vec![PathBuf::new()];
@@ -77,7 +77,8 @@ impl Manifest {
         Ok(manifest)
     }
 
-    /// All differences to `other`, in the order of the paths. Of `options` what neither remembers is left out.
+    /// Returns all differences from `other`, sorted by path. Facts that either side did not record
+    /// are skipped.
     pub fn diff(&self, other: &Self, options: &CompareOptions) -> Vec<Difference> {
         let mut differences = Vec::new();
         let mut add = |path: &Path, (fact, left, right): (String, String, String)| {
@@ -99,7 +100,7 @@ impl Manifest {
         differences
     }
 
-    /// Bytes in all files, each link counted.
+    /// Returns the bytes in all files, counting each link.
     pub fn bytes(&self) -> u64 {
         let files = self.entries.values().filter(|entry| entry.metadata.kind == Kind::File);
         files.map(|entry| entry.metadata.size).sum()
@@ -136,8 +137,8 @@ impl Entry {
             };
             found.push(("target".to_owned(), show(&self.target), show(&other.target)));
         }
-        let mut pair = |asked: bool, fact: &str, a: Option<String>, b: Option<String>| {
-            if let (true, Some(a), Some(b)) = (asked, a, b)
+        let mut pair = |enabled: bool, fact: &str, a: Option<String>, b: Option<String>| {
+            if let (true, Some(a), Some(b)) = (enabled, a, b)
                 && a != b
             {
                 found.push((fact.to_owned(), a, b));
@@ -176,8 +177,8 @@ fn hash(source: &dyn Source, path: &Path, size: u64) -> io::Result<u128> {
     }
 }
 
-/// Hashes the blocks of a stretch that are not all zeros, each with its offset: the same bytes give
-/// the same hash, whether zeros are stored or are holes.
+/// Hashes the nonzero blocks of a stretch, each with its offset. The result does not depend on
+/// whether zeros are stored or are holes.
 fn hash_sparse(
     file: &mut dyn Content,
     segment: Segment,

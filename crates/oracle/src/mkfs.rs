@@ -1,7 +1,8 @@
 //! File systems made by `mkfs.btrfs` and mounted by the kernel.
 //!
-//! [`FileSystemSpec`] says what to make; [`ImageSet`] is the image files, one a device;
-//! [`Mounted`] is a mount of them, with its loop devices.
+//! - [`FileSystemSpec`]: the parameters of a file system.
+//! - [`ImageSet`]: its image files, one per device.
+//! - [`Mounted`]: a mount of them, with its loop devices.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -13,7 +14,7 @@ use crate::mount::Mount;
 use crate::scratch::{self, Scratch};
 use crate::{requirement, sys};
 
-/// The whole file system, whichever subvolume is the default.
+/// Mounts the whole file system, independent of the default subvolume.
 const TOP_LEVEL: &str = "subvolid=5";
 
 /// Quotas to enable after the first mount.
@@ -28,12 +29,12 @@ pub enum Quota {
     Simple,
 }
 
-/// What `mkfs.btrfs` shall make, and how it is mounted for writing. `None` leaves a choice to mkfs.
+/// Parameters for `mkfs.btrfs` and for the writable mount. `None` leaves a choice to mkfs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FileSystemSpec {
     /// Number of devices.
     pub devices: usize,
-    /// Size of each, in bytes. The files are sparse.
+    /// Size of each device in bytes. The files are sparse.
     pub device_size: u64,
     /// `--csum`: crc32c, xxhash, sha256, blake2.
     pub csum: Option<String>,
@@ -55,9 +56,9 @@ pub struct FileSystemSpec {
     pub label: Option<String>,
     /// `--uuid`.
     pub uuid: Option<String>,
-    /// Options of the mount that writes.
+    /// Options of the writable mount.
     pub mount_options: Vec<String>,
-    /// Enabled at the first mount by [`ImageSet::mount`].
+    /// Enabled by `make`, in a mount of its own.
     pub quota: Quota,
 }
 
@@ -83,16 +84,17 @@ impl Default for FileSystemSpec {
 }
 
 impl FileSystemSpec {
-    /// The same with devices large enough for `bytes` of data and its metadata in every profile.
+    /// Returns the specification with devices large enough, in every profile, for `bytes` of data
+    /// and its metadata.
     #[must_use]
     pub fn sized_for(mut self, bytes: u64) -> Self {
-        // On n devices a profile stores each byte at most n times (DUP, on one device: twice); half as
-        // much again for metadata, snapshots' changes and chunks that are not full.
+        // On n devices a profile stores each byte at most n times (DUP, on one device: twice). Half
+        // as much again covers metadata, changes after snapshots and partly filled chunks.
         self.device_size = self.device_size.max((512 << 20) + bytes.saturating_mul(3));
         self
     }
 
-    /// How many bytes a byte of data takes on all devices together, rounded up.
+    /// Returns the number of bytes on all devices per byte of data, rounded up.
     pub fn copies(&self) -> u64 {
         match self.data_profile.as_deref() {
             Some("dup" | "raid1" | "raid10" | "raid5" | "raid6") => 2,
@@ -105,16 +107,16 @@ impl FileSystemSpec {
     /// Makes the file system in new images in `scratch`.
     ///
     /// # Errors
-    /// The images cannot be made, or `mkfs.btrfs` fails; its words are in the error.
+    /// The images cannot be created, or `mkfs.btrfs` fails; the error includes its output.
     pub fn make(&self, scratch: &Scratch) -> anyhow::Result<ImageSet> {
         self.make_in(scratch, scratch.path(), &scratch.unique("device").to_string_lossy())
     }
 
-    /// Makes the file system in new images `STEM-NUMBER.img` in `folder`, which outlive the scratch
-    /// folder if they are not in it. Mount points are in `scratch`.
+    /// Makes the file system in new images `STEM-NUMBER.img` in `folder`. Outside the scratch
+    /// folder they outlive it. Mount points are in `scratch`.
     ///
     /// # Errors
-    /// The images cannot be made (or are there already), or `mkfs.btrfs` fails.
+    /// The images cannot be created (or exist already), or `mkfs.btrfs` fails.
     pub fn make_in(&self, scratch: &Scratch, folder: &Path, stem: &str) -> anyhow::Result<ImageSet> {
         let mut images = Vec::with_capacity(self.devices);
         for number in 0..self.devices {
@@ -127,7 +129,7 @@ impl FileSystemSpec {
         if self.quota != Quota::Off {
             let mounted = set.mount()?;
             sys::enable_quota(mounted.path(), self.quota == Quota::Simple).context("enable quotas")?;
-            // The first accounting runs behind the mount; what is written after it is counted anyway.
+            // The first accounting runs in the background; later writes are counted in any case.
             mounted.unmount()?;
         }
         Ok(set)
@@ -135,7 +137,7 @@ impl FileSystemSpec {
 
     fn command(&self, images: &[PathBuf]) -> anyhow::Result<Command> {
         let mut command = tool("mkfs.btrfs")?;
-        // The images are sparse already: discarding them takes time and changes nothing.
+        // The images are sparse already, so a discard would only take time.
         command.args(["--quiet", "--force", "--nodiscard"]);
         let numbers = [("--nodesize", self.nodesize), ("--sectorsize", self.sectorsize)];
         for (option, value) in numbers {
@@ -176,33 +178,33 @@ pub struct ImageSet {
 }
 
 impl ImageSet {
-    /// Images that are there already, one a device.
+    /// Opens existing images, one per device.
     pub fn open(scratch: &Scratch, images: Vec<PathBuf>) -> Self {
         let spec = FileSystemSpec { devices: images.len(), ..FileSystemSpec::default() };
         Self { images, scratch: scratch.clone(), spec }
     }
 
-    /// The files, in the order of the devices' ids.
+    /// Returns the image files, in the order of the device ids.
     pub fn paths(&self) -> &[PathBuf] {
         &self.images
     }
 
-    /// What was made.
+    /// Returns the specification that the images were made with.
     pub fn spec(&self) -> &FileSystemSpec {
         &self.spec
     }
 
-    /// Mounts the top-level subvolume for writing, with the options of the specification.
+    /// Mounts the top-level subvolume read-write, with the options of the specification.
     ///
     /// # Errors
-    /// No loop device is free, or the kernel refuses.
+    /// No loop device is free, or the kernel refuses the mount.
     pub fn mount(&self) -> anyhow::Result<Mounted> {
         let mut options = vec![TOP_LEVEL.to_owned()];
         options.extend(self.spec.mount_options.iter().cloned());
         self.mount_with(&options, false)
     }
 
-    /// Mounts the top-level subvolume for reading only.
+    /// Mounts the top-level subvolume read-only.
     ///
     /// # Errors
     /// As [`Self::mount`].
@@ -210,16 +212,16 @@ impl ImageSet {
         self.mount_with(&[TOP_LEVEL.to_owned()], true)
     }
 
-    /// Mounts with options of the caller's choice: without `subvol` or `subvolid` the default subvolume.
+    /// Mounts with the caller's options; without `subvol` or `subvolid`, the default subvolume.
     ///
     /// # Errors
     /// As [`Self::mount`].
     pub fn mount_with(&self, options: &[String], read_only: bool) -> anyhow::Result<Mounted> {
         let loops = self.attach(read_only)?;
-        // The kernel finds the other devices by their names here, no scan by udev needed.
+        // Naming the other devices here spares the kernel a udev scan.
         let named = loops.iter().skip(1).map(|device| format!("device={}", device.path().display()));
         let options: Vec<String> = named.chain(options.iter().cloned()).collect();
-        let first = loops.first().context("a file system of no devices")?;
+        let first = loops.first().context("the file system has no devices")?;
         let mount = Mount::btrfs(&self.scratch, first.path(), &options.join(","), read_only)?;
         Ok(Mounted { mount, _loops: loops })
     }
@@ -232,39 +234,41 @@ impl ImageSet {
         self.images.iter().map(|image| LoopDevice::attach(image, read_only)).collect()
     }
 
-    /// Runs `btrfs check --readonly` with data checksums on the unmounted images, and gives what it printed.
+    /// Runs `btrfs check --readonly` with data checksums on the unmounted images, and returns its
+    /// output.
     ///
     /// # Errors
-    /// The check finds a fault (its words are in the error) or cannot run.
+    /// The check finds a fault (the error includes its output) or cannot run.
     pub fn btrfs_check(&self) -> anyhow::Result<String> {
         let loops = self.attach(true)?;
         let mut command = tool("btrfs")?;
         command.args(["check", "--readonly", "--check-data-csum"]);
-        command.arg(loops.first().context("a file system of no devices")?.path());
+        command.arg(loops.first().context("the file system has no devices")?.path());
         run(command)
     }
 
-    /// Whether btrfs-progs of version 6.2 know all features of the file system: they refuse simple quotas.
+    /// Returns whether btrfs-progs 6.2 supports every feature of the file system; it refuses simple
+    /// quotas.
     pub fn checkable(&self) -> bool {
         self.spec.quota != Quota::Simple
     }
 }
 
-/// A mounted file system; dropping it unmounts, then detaches.
+/// A mounted file system. Dropping it unmounts it, then detaches the loop devices.
 #[derive(Debug)]
 pub struct Mounted {
-    // The order matters: fields are dropped from the first to the last.
+    // Fields are dropped in declaration order: unmount first.
     mount: Mount,
     _loops: Vec<LoopDevice>,
 }
 
 impl Mounted {
-    /// The mount point.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         self.mount.path()
     }
 
-    /// Commits what was written.
+    /// Commits all writes.
     ///
     /// # Errors
     /// The file system's.
@@ -272,7 +276,7 @@ impl Mounted {
         self.mount.sync()
     }
 
-    /// Unmounts and detaches, after a commit whose errors are seen.
+    /// Commits, reporting errors, then unmounts and detaches.
     ///
     /// # Errors
     /// The last commit fails.
@@ -286,7 +290,7 @@ fn tool(name: &str) -> anyhow::Result<Command> {
     Ok(Command::new(path))
 }
 
-/// Runs a command to its end and gives what it printed.
+/// Runs a command to completion and returns its output.
 fn run(mut command: Command) -> anyhow::Result<String> {
     let output = command.output().with_context(|| format!("{command:?}"))?;
     let mut text = String::from_utf8_lossy(&output.stdout).into_owned();

@@ -9,20 +9,20 @@ use rustix::mount::MountFlags;
 use crate::scratch;
 use crate::scratch::Scratch;
 
-/// A mounted Btrfs. Dropping it unmounts, with patience, and lazily as the last resort.
+/// A mounted Btrfs. Dropping it unmounts it, with retries, and lazily as a last resort.
 #[derive(Debug)]
 pub struct Mount {
     point: PathBuf,
-    /// Keeps the folder of the mount point until after the unmount.
+    /// Keeps the mount point's folder until after the unmount.
     _scratch: Scratch,
 }
 
 impl Mount {
-    /// Mounts the Btrfs on `device` in a new folder of `scratch`, never updating access times:
-    /// a walk must not change what it reads.
+    /// Mounts the Btrfs on `device` in a new folder of `scratch`. It never updates access times,
+    /// because a walk must not change the tree.
     ///
     /// # Errors
-    /// The kernel refuses; the options are named.
+    /// The kernel refuses the mount; the error includes the options.
     pub fn btrfs(scratch: &Scratch, device: &Path, options: &str, read_only: bool) -> anyhow::Result<Self> {
         let point = scratch.unique("mount");
         std::fs::create_dir(&point)?;
@@ -34,12 +34,12 @@ impl Mount {
         Ok(Self { point, _scratch: scratch.clone() })
     }
 
-    /// The mount point.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.point
     }
 
-    /// Commits what was written.
+    /// Commits all writes.
     ///
     /// # Errors
     /// The file system's.
@@ -51,7 +51,7 @@ impl Mount {
 impl Drop for Mount {
     fn drop(&mut self) {
         if let Err(error) = scratch::unmount(&self.point) {
-            eprintln!("{}: not unmounted: {error}", self.point.display());
+            eprintln!("{}: cannot unmount: {error}", self.point.display());
         }
     }
 }

@@ -1,24 +1,25 @@
 //! Named shapes of file systems: each checksum, compression, profile, node size and feature once.
 //!
-//! What `mkfs.btrfs` 6.2 cannot make (block-group tree, raid-stripe tree) is not in the matrix.
+//! The matrix leaves out features that `mkfs.btrfs` 6.2 cannot make (block-group tree, raid-stripe
+//! tree).
 
 use crate::mkfs::{FileSystemSpec, Quota};
 
 /// A shape with a name.
 #[derive(Clone, Debug)]
 pub struct Preset {
-    /// Its name, for the command line and for messages.
+    /// The name, for the command line and for messages.
     pub name: String,
-    /// What to make.
+    /// The file system's parameters.
     pub spec: FileSystemSpec,
 }
 
-/// The shape of this name.
+/// Returns the shape with the given name.
 pub fn preset(name: &str) -> Option<FileSystemSpec> {
     matrix().into_iter().find(|preset| preset.name == name).map(|preset| preset.spec)
 }
 
-/// All shapes.
+/// Returns all shapes.
 pub fn matrix() -> Vec<Preset> {
     let mut all = vec![Preset { name: "default".to_owned(), spec: FileSystemSpec::default() }];
     let mut add = |name: &str, change: &dyn Fn(&mut FileSystemSpec)| {
@@ -70,7 +71,7 @@ pub fn matrix() -> Vec<Preset> {
         add(name, &|spec| spec.nodesize = Some(size));
     }
     add("mixed", &|spec| {
-        // Nodes of mixed block groups are as large as sectors.
+        // Mixed block groups require nodes as large as sectors.
         (spec.mixed, spec.nodesize) = (true, Some(4096));
     });
     for feature in ["no-holes", "skinny-metadata", "extref"] {
@@ -102,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_unique_and_found() {
+    fn names_are_unique_and_can_be_looked_up() {
         let all = matrix();
         let names: std::collections::BTreeSet<_> = all.iter().map(|preset| &preset.name).collect();
         assert_eq!(names.len(), all.len());

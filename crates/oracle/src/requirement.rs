@@ -1,36 +1,36 @@
-//! What a test needs of the machine.
+//! A test's requirements on the machine.
 //!
-//! A test that cannot run says so on the real standard error (the test harness captures `eprintln!`
-//! of tests that pass). With `PAPILIO_REQUIRE_ALL=1` it fails instead, so that a full run cannot
-//! quietly become an empty one.
+//! A test that cannot run says so on the real standard error, because the test harness captures
+//! `eprintln!` of passing tests. With `PAPILIO_REQUIRE_ALL=1` it fails instead, so a full run
+//! cannot silently become an empty one.
 
 use std::ffi::OsStr;
 use std::io::Write;
 use std::path::{Path, PathBuf};
 
-/// One thing that a test may need.
+/// One requirement of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Effective user 0.
     Root,
-    /// Loop devices that this process may configure.
+    /// Loop devices that this process can configure.
     Loop,
-    /// A kernel with Btrfs in it or as a module.
+    /// A kernel with Btrfs, built in or as a module.
     KernelBtrfs,
-    /// FUSE, which this process may use.
+    /// FUSE, usable by this process.
     Fuse,
-    /// FUSE over io_uring, which this process may switch on.
+    /// FUSE over io_uring, which this process can switch on.
     FuseRing,
-    /// A program on the PATH, or in the sbin folders.
+    /// A program in the PATH or in the sbin folders.
     Command(&'static str),
 }
 
 impl Need {
-    /// What making and mounting a file system takes.
+    /// The requirements for making and mounting a file system.
     pub const KERNEL_MOUNT: &'static [Self] =
         &[Self::Root, Self::Loop, Self::KernelBtrfs, Self::Command("mkfs.btrfs")];
 
-    /// Why the need is not met, or `None` when it is.
+    /// Returns why the requirement is not met, or `None` if it is.
     pub fn missing(self) -> Option<String> {
         match self {
             Self::Root => (!rustix::process::geteuid().is_root()).then(|| "needs root".to_owned()),
@@ -53,15 +53,15 @@ impl Need {
     }
 }
 
-/// Proof that all needs of a test are met.
+/// Proof that all requirements of a test are met.
 #[derive(Debug)]
-#[must_use = "a test that ignores what it lacks runs where it cannot"]
+#[must_use = "a test that ignores missing requirements fails on the wrong machines"]
 pub struct Met(());
 
-/// Checks `needs`; on the first that is not met prints `skipped: TEST: why` and returns `None`.
+/// Checks `needs`. If one is not met, prints `skipped: TEST: why` and returns `None`.
 ///
 /// # Panics
-/// Instead of returning `None`, when the environment holds `PAPILIO_REQUIRE_ALL=1`.
+/// If one is not met and the environment contains `PAPILIO_REQUIRE_ALL=1`.
 pub fn require(needs: &[Need]) -> Option<Met> {
     let Some(why) = needs.iter().find_map(|need| need.missing()) else {
         return Some(Met(()));
@@ -70,12 +70,12 @@ pub fn require(needs: &[Need]) -> Option<Met> {
     let name = thread.name().unwrap_or("unnamed");
     let all = std::env::var_os("PAPILIO_REQUIRE_ALL");
     assert!(all.as_deref() != Some(OsStr::new("1")), "PAPILIO_REQUIRE_ALL=1, but {name} {why}");
-    // A closed standard error must not fail the test that it would have told about.
+    // A closed standard error must not fail the test.
     let _ = writeln!(std::io::stderr(), "skipped: {name}: {why}");
     None
 }
 
-/// Where a program is, looking in the PATH and then in the folders that root's PATH has.
+/// Finds a program in the PATH, then in the folders of root's PATH.
 pub fn find_command(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH").unwrap_or_default();
     std::env::split_paths(&path)
@@ -106,14 +106,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_command_is_named() {
+    fn missing_command_is_named() {
         let why = Need::Command("no-such-program-anywhere").missing().unwrap();
         assert!(why.contains("no-such-program-anywhere"));
         assert_eq!(Need::Command("sh").missing(), None);
     }
 
     #[test]
-    fn nothing_needed_is_always_met() {
+    fn empty_requirements_are_always_met() {
         assert!(require(&[]).is_some());
     }
 }

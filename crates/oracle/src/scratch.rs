@@ -1,10 +1,10 @@
-//! Temporary folders that take everything in them away again: files, mounts and loop devices; and a switch of the kernel's
-//! that is on for as long as there is one ([`crate::fuse_ring`]).
+//! Temporary folders that clean up everything in them: files, mounts, loop devices, and a kernel
+//! switch that is on while a user exists ([`crate::fuse_ring`]).
 //!
-//! A folder is called `papilio-PID-START-RANDOM`, after the process that made it and the moment that
-//! process started, and holds a file `lock` that the process keeps locked. A run that was killed
-//! leaves its folder; the next run that makes one takes away those whose process is gone *and* whose
-//! lock is free. Nothing else is ever touched.
+//! A folder is called `papilio-PID-START-RANDOM`, after its process and the time that process
+//! started. It holds a file `lock` that the process keeps locked. A killed run leaves its folder
+//! behind. The next run that creates one removes each folder whose process is gone *and* whose lock
+//! is free. Nothing else is ever touched.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -16,14 +16,14 @@ use std::sync::{Arc, Once};
 use anyhow::{Context, bail};
 use rustix::mount::UnmountFlags;
 
-use crate::sys;
+use crate::{switch_record, sys};
 
 const PREFIX: &str = "papilio-";
 const LOCK_FILE: &str = "lock";
-/// Never fill a file system to the last byte: other programs live there too.
+/// Bytes left free on every file system, because other programs use it too.
 const MARGIN: u64 = 256 << 20;
 
-/// A temporary folder. Clones share it; the last one gone removes it.
+/// A temporary folder, shared by its clones. Dropping the last clone removes it.
 #[derive(Clone, Debug)]
 pub struct Scratch {
     inner: Arc<Inner>,
@@ -37,24 +37,24 @@ struct Inner {
 }
 
 impl Scratch {
-    /// A folder with room for `needed` bytes: in memory (`/dev/shm`) where there is plenty, else
-    /// under the system's temporary folder.
+    /// Creates a folder for `needed` bytes: in memory (`/dev/shm`) if there is plenty, otherwise in
+    /// the system's temporary folder.
     ///
     /// # Errors
-    /// No place has the room, or the folder cannot be made.
+    /// There is too little space, or the folder cannot be created.
     pub fn new(needed: u64) -> anyhow::Result<Self> {
         let memory = Path::new("/dev/shm");
-        // What lies in memory is lost to the page cache, so take at most a quarter of what is free.
+        // Files in memory reduce the page cache, so use at most a quarter of the free memory.
         if memory.is_dir() && free_space(memory)? / 4 >= needed && available_memory() / 4 >= needed {
             return Self::under(memory, needed);
         }
         Self::under(&std::env::temp_dir(), needed)
     }
 
-    /// A folder under `parent`, which must have room for `needed` bytes.
+    /// Creates a folder under `parent` after checking for `needed` free bytes.
     ///
     /// # Errors
-    /// Too little room, or the folder cannot be made.
+    /// There is too little space, or the folder cannot be created.
     pub fn under(parent: &Path, needed: u64) -> anyhow::Result<Self> {
         clean_leftovers_once();
         let free = free_space(parent)?;
@@ -62,32 +62,32 @@ impl Scratch {
             bail!("{}: {free} bytes free, {needed} needed", parent.display());
         }
         let pid = std::process::id();
-        let start = start_time(pid).context("/proc shows no start time of this process")?;
+        let start = start_time(pid).context("/proc has no start time for this process")?;
         let folder = tempfile::Builder::new()
             .prefix(&format!("{PREFIX}{pid}-{start}-"))
             .tempdir_in(parent)
-            .with_context(|| format!("a folder under {}", parent.display()))?;
+            .with_context(|| format!("create a folder in {}", parent.display()))?;
         let lock = File::create_new(folder.path().join(LOCK_FILE))?;
         lock.lock()?;
         let path = folder.keep().canonicalize()?;
         Ok(Self { inner: Arc::new(Inner { path, _lock: lock, next: 0.into() }) })
     }
 
-    /// The folder.
+    /// Returns the path of the folder.
     pub fn path(&self) -> &Path {
         &self.inner.path
     }
 
-    /// A path in the folder that was not given before.
+    /// Returns a new path in the folder, different on every call.
     pub fn unique(&self, stem: &str) -> PathBuf {
         let number = self.inner.next.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
         self.inner.path.join(format!("{stem}-{number}"))
     }
 
-    /// A new sparse file of `size` bytes in the folder.
+    /// Creates a sparse file of `size` bytes in the folder.
     ///
     /// # Errors
-    /// The file cannot be made.
+    /// The file cannot be created.
     pub fn image(&self, stem: &str, size: u64) -> io::Result<PathBuf> {
         let path = self.unique(stem);
         create_image(&path, size)?;
@@ -98,12 +98,12 @@ impl Scratch {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Err(error) = remove(&self.path) {
-            eprintln!("{}: not removed: {error:#}", self.path.display());
+            eprintln!("{}: cannot remove: {error:#}", self.path.display());
         }
     }
 }
 
-/// Creates a sparse file of `size` bytes; one that is there is an error.
+/// Creates a sparse file of `size` bytes; fails if the path exists.
 ///
 /// # Errors
 /// The file system's.
@@ -111,7 +111,7 @@ pub fn create_image(path: &Path, size: u64) -> io::Result<()> {
     File::create_new(path)?.set_len(size)
 }
 
-/// Bytes free to this user on the file system that holds `path`.
+/// Returns the bytes available to this user on the file system that holds `path`.
 ///
 /// # Errors
 /// The file system's.
@@ -120,14 +120,15 @@ pub fn free_space(path: &Path) -> io::Result<u64> {
     Ok(stat.f_bavail.saturating_mul(stat.f_frsize))
 }
 
-/// Removes what killed runs left under `/dev/shm` and the temporary folder; gives what it removed.
+/// Removes the remains of killed runs from `/dev/shm` and the temporary folder; returns their
+/// paths.
 pub fn clean_leftovers() -> Vec<PathBuf> {
     let parents = [PathBuf::from("/dev/shm"), std::env::temp_dir()];
     parents.iter().flat_map(|parent| clean_leftovers_in(parent)).collect()
 }
 
-/// Removes what killed runs left in a folder; gives what it removed.
-pub(crate) fn clean_leftovers_in(parent: &Path) -> Vec<PathBuf> {
+/// Removes the remains of killed runs from one folder; returns their paths.
+pub fn clean_leftovers_in(parent: &Path) -> Vec<PathBuf> {
     let mut removed = Vec::new();
     let Ok(entries) = std::fs::read_dir(parent) else { return removed };
     for entry in entries.flatten() {
@@ -137,19 +138,19 @@ pub(crate) fn clean_leftovers_in(parent: &Path) -> Vec<PathBuf> {
         match remove_leftover(&entry.path()) {
             Ok(true) => removed.push(entry.path()),
             Ok(false) => {}
-            Err(error) => eprintln!("{}: not removed: {error:#}", entry.path().display()),
+            Err(error) => eprintln!("{}: cannot remove: {error:#}", entry.path().display()),
         }
     }
     removed
 }
 
-/// As [`clean_leftovers`], the first time in a process.
+/// Runs [`clean_leftovers`] once per process.
 pub(crate) fn clean_leftovers_once() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| drop(clean_leftovers()));
 }
 
-/// Whether a name is one of ours, and its process is gone.
+/// Returns whether a folder's name is one of ours and its process is gone.
 fn is_orphan(name: &OsStr) -> bool {
     let Some(rest) = name.to_str().and_then(|name| name.strip_prefix(PREFIX)) else { return false };
     let mut parts = rest.splitn(3, '-');
@@ -162,26 +163,27 @@ fn is_orphan(name: &OsStr) -> bool {
     }
 }
 
-/// Removes an orphan, unless its lock is held (its process may be one of another pid namespace).
+/// Removes an orphan unless its lock is held (its process may be in another pid namespace). Returns
+/// whether it did.
 fn remove_leftover(path: &Path) -> anyhow::Result<bool> {
     match File::open(path.join(LOCK_FILE)) {
         Ok(lock) => match lock.try_lock() {
-            Ok(()) => Ok(crate::fuse_ring::put_back(path)? && remove(path).map(|()| true)?),
+            Ok(()) => Ok(switch_record::restore(path)? && remove(path).map(|()| true)?),
             Err(std::fs::TryLockError::WouldBlock) => Ok(false),
             Err(std::fs::TryLockError::Error(error)) => Err(error.into()),
         },
-        // Killed between making the folder and locking it, or another run is removing it now.
+        // The process was killed before it locked the folder, or another run is removing it now.
         Err(error) if error.kind() == io::ErrorKind::NotFound => remove(path).map(|()| true),
         Err(error) => Err(error.into()),
     }
 }
 
-/// Unmounts all under `path`, detaches loop devices whose file lies there, and removes the folder.
+/// Unmounts everything under `path`, detaches loop devices backed by files in it, and removes it.
 fn remove(path: &Path) -> anyhow::Result<()> {
     for point in mounts_under(path)?.iter().rev() {
         unmount(point)?;
     }
-    // A folder that something is still mounted in is kept: removing it would delete the mounted files.
+    // Keep a folder with a remaining mount: removing it would delete the mounted files.
     if let Some(still) = mounts_under(path)?.first() {
         bail!("{} is still mounted", still.display());
     }
@@ -192,10 +194,10 @@ fn remove(path: &Path) -> anyhow::Result<()> {
     }
 }
 
-/// Unmounts `point`, waiting a little for those who use it, lazily as the last resort.
+/// Unmounts `point`, with retries while it is busy, and lazily as a last resort.
 ///
 /// # Errors
-/// The kernel's; what is not mounted is none.
+/// The kernel's. A path that is not mounted is not an error.
 pub fn unmount(point: &Path) -> io::Result<()> {
     for attempt in 0..8 {
         match rustix::mount::unmount(point, UnmountFlags::empty()) {
@@ -209,7 +211,7 @@ pub fn unmount(point: &Path) -> io::Result<()> {
     Ok(rustix::mount::unmount(point, UnmountFlags::DETACH)?)
 }
 
-/// Mount points at or below `path`, a parent before its children.
+/// Returns the mount points at or below `path`, parents before children.
 fn mounts_under(path: &Path) -> io::Result<Vec<PathBuf>> {
     let table = std::fs::read("/proc/self/mountinfo")?;
     Ok(table
@@ -220,7 +222,7 @@ fn mounts_under(path: &Path) -> io::Result<Vec<PathBuf>> {
         .collect())
 }
 
-/// Undoes the `\040` of /proc's tables.
+/// Decodes the octal escapes (such as `\040`) in /proc's tables.
 fn unescape(field: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(field.len());
     let mut rest = field;
@@ -244,16 +246,16 @@ fn detach_loops_under(path: &Path) {
         if Path::new(backing.trim_end()).starts_with(path) {
             let node = Path::new("/dev").join(device.file_name());
             let _ = sys::forget_device(&node);
-            // It may have detached itself since; and a device that stays is seen by the next run.
+            // It may have detached itself by now. The next run finds a device that remains.
             let _ = File::open(&node).and_then(|file| sys::clear_loop_device(&file));
         }
     }
 }
 
-/// When a process started, in clock ticks since boot; `None` when there is no such process.
+/// Returns when a process started, in clock ticks since boot; `None` if there is no such process.
 fn start_time(pid: u32) -> Option<u64> {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
-    // The command's name may hold spaces and parentheses; field 22 is the 20th after it.
+    // The command's name may contain spaces and parentheses; field 22 is the 20th after it.
     stat.rsplit_once(')')?.1.split_whitespace().nth(19)?.parse().ok()
 }
 
@@ -270,7 +272,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn goes_away_when_dropped_and_on_panic() {
+    fn folder_is_removed_on_drop_and_on_panic() {
         let scratch = Scratch::new(0).unwrap();
         let path = scratch.path().to_owned();
         scratch.image("image", 1 << 20).unwrap();
@@ -286,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn only_our_names_of_dead_processes_are_orphans() {
+    fn only_folders_of_dead_processes_are_orphans() {
         let me = std::process::id();
         let start = start_time(me).unwrap();
         assert!(!is_orphan(OsStr::new(&format!("papilio-{me}-{start}-abc"))));
@@ -297,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn a_leftover_is_removed_unless_locked() {
+    fn leftover_is_removed_unless_locked() {
         let parent = Scratch::new(0).unwrap();
         let folder = parent.path().join("papilio-4294967294-1-abc");
         std::fs::create_dir(&folder).unwrap();
@@ -312,13 +314,13 @@ mod tests {
     }
 
     #[test]
-    fn escapes_of_the_mount_table() {
+    fn mount_table_escapes_are_decoded() {
         assert_eq!(unescape(br"/a\040b\134c"), Path::new(r"/a b\c"));
         assert_eq!(unescape(br"/plain\"), Path::new(r"/plain\"));
     }
 
     #[test]
-    fn too_little_room_is_an_error() {
+    fn too_little_space_is_an_error() {
         assert!(Scratch::under(Path::new("/dev/shm"), u64::MAX).is_err());
     }
 }

@@ -1,7 +1,7 @@
-//! One view of a tree of files: what the kernel shows of a mount, and what Papilio reads of an image.
+//! A common view of a file tree: a kernel mount, or an image read by Papilio.
 //!
-//! [`Source`] is what the library under test implements to be compared. Paths are relative to the
-//! root; the root itself is the empty path. Nothing is followed: a symbolic link is an entry.
+//! The library under test implements [`Source`] to be compared. Paths are relative to the root,
+//! whose own path is empty. Symbolic links are entries and are never followed.
 
 use std::ffi::OsString;
 use std::io;
@@ -22,87 +22,88 @@ pub enum Kind {
     CharacterDevice,
 }
 
-/// A point in time since 1970, as an inode holds it.
+/// A point in time, relative to 1970, as stored in an inode.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Time {
     /// Seconds; negative before 1970.
     pub seconds: i64,
-    /// Nanoseconds within the second, 0 to 999,999,999, counted forward also before 1970.
+    /// Nanoseconds within the second, 0 to 999,999,999, counting forward even before 1970.
     pub nanoseconds: u32,
 }
 
-/// What an inode says of itself.
+/// The metadata of an inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Metadata {
-    /// Its type.
+    /// The type.
     pub kind: Kind,
     /// Permission bits, with set-id and sticky bits: 0 to 0o7777.
     pub mode: u32,
-    /// Owner.
+    /// Owner's user id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Major and minor number of a device node, else zeros.
+    /// Major and minor number of a device node, otherwise zeros.
     pub rdev: (u32, u32),
-    /// Number of links; 1 for a directory of Btrfs.
+    /// Number of links; always 1 for a directory on Btrfs.
     pub nlink: u64,
     /// Size in bytes.
     pub size: u64,
     /// Inode number in its subvolume.
     pub ino: u64,
-    /// The id of the subvolume, where the source can tell; compared at subvolume roots (inode 256).
+    /// The subvolume's id, if the source knows it; compared at subvolume roots (inode 256).
     pub subvolume: Option<u64>,
-    /// `FS_*_FL` flags of files and directories, where the source can tell.
+    /// `FS_*_FL` flags of a file or directory, if the source knows them.
     pub flags: Option<u32>,
-    /// Last change of the content.
+    /// Time of the last change of the content.
     pub mtime: Time,
-    /// Last change of the inode.
+    /// Time of the last change of the inode.
     pub ctime: Time,
-    /// Last access.
+    /// Time of the last access.
     pub atime: Time,
-    /// Creation.
+    /// Time of creation.
     pub btime: Time,
 }
 
-/// A stretch of a file that holds data, in bytes: from SEEK_DATA up to the next SEEK_HOLE.
+/// A stretch of data in a file: the bytes from SEEK_DATA up to the next SEEK_HOLE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// Its first byte.
+    /// Offset of the first byte.
     pub start: u64,
-    /// The byte after its last.
+    /// Offset behind the last byte.
     pub end: u64,
 }
 
 /// An open regular file.
 pub trait Content {
-    /// Reads at `offset` into `buffer`; fewer bytes than asked for are allowed, 0 only at the end.
+    /// Reads at `offset` into `buffer`. May return fewer bytes than requested, but 0 only at the
+    /// end.
     ///
     /// # Errors
     /// The source's.
     fn read_at(&mut self, offset: u64, buffer: &mut [u8]) -> io::Result<usize>;
 }
 
-/// A tree of files that can be walked and read. Paths cross into subvolumes.
+/// A file tree that can be walked and read. Paths may cross into subvolumes.
 pub trait Source {
-    /// The names in a directory, in any order, without `.` and `..`.
+    /// Returns the names in a directory, in any order, without `.` and `..`.
     ///
     /// # Errors
     /// The source's.
     fn read_directory(&self, path: &Path) -> io::Result<Vec<OsString>>;
 
-    /// What the inode at `path` says.
+    /// Returns the metadata of the inode at `path`.
     ///
     /// # Errors
     /// The source's.
     fn metadata(&self, path: &Path) -> io::Result<Metadata>;
 
-    /// Extended attributes with their full names, in any order.
+    /// Returns the extended attributes with their full names, in any order.
     ///
     /// # Errors
     /// The source's.
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>>;
 
-    /// The target of a symbolic link.
+    /// Returns the target of a symbolic link.
     ///
     /// # Errors
     /// The source's.
@@ -114,7 +115,8 @@ pub trait Source {
     /// The source's.
     fn open(&self, path: &Path) -> io::Result<Box<dyn Content + '_>>;
 
-    /// Where a regular file holds data, merged and in order; `None` where the source cannot tell.
+    /// Returns the data stretches of a regular file, merged and in order; `None` if the source
+    /// cannot tell.
     ///
     /// # Errors
     /// The source's.
@@ -122,7 +124,7 @@ pub trait Source {
         Ok(None)
     }
 
-    /// The extents of a regular file as FIEMAP gives them; `None` where the source cannot tell.
+    /// Returns the extents of a regular file as FIEMAP does; `None` if the source cannot tell.
     ///
     /// # Errors
     /// The source's.

@@ -1,6 +1,7 @@
-//! The ioctls that no crate wraps: Btrfs subvolumes and quotas, clone ranges, FIEMAP, loop devices.
+//! ioctls that no crate wraps: Btrfs subvolumes and quotas, clone ranges, FIEMAP, loop devices.
 //!
-//! The only unsafe code of this crate. Layouts: `include/uapi/linux/btrfs.h`, `fiemap.h`, `fs.h`, `loop.h`.
+//! The only unsafe code of this crate. Layouts: `include/uapi/linux/btrfs.h`, `fiemap.h`, `fs.h`,
+//! `loop.h`.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -12,7 +13,7 @@ use std::path::Path;
 const BTRFS_MAGIC: u64 = 0x94;
 /// `BTRFS_SUBVOL_RDONLY`.
 const SUBVOL_RDONLY: u64 = 1 << 1;
-/// Flag of the last extent of a FIEMAP answer (`FIEMAP_EXTENT_LAST`).
+/// Flag on the last extent of a FIEMAP answer (`FIEMAP_EXTENT_LAST`).
 const FIEMAP_EXTENT_LAST: u32 = 1;
 const FIEMAP_BATCH: usize = 128;
 /// `LO_FLAGS_READ_ONLY`, `LO_FLAGS_AUTOCLEAR` and `LO_FLAGS_DIRECT_IO`.
@@ -36,11 +37,11 @@ const fn both_request<T>(kind: u64, number: u64) -> u64 {
 /// Passes `argument` to an ioctl.
 ///
 /// # Safety
-/// `request` must read and write no more than a `T` at the address it is given (or what the `T`
-/// itself says lies behind it), and must accept any bytes that `argument` may hold.
+/// `request` must read and write at most a `T` at the address it receives (or memory behind it that
+/// the `T` describes), and must accept any bytes that `argument` may hold.
 unsafe fn ioctl<T>(fd: impl AsFd, request: u64, argument: &mut T) -> io::Result<i32> {
     let fd = fd.as_fd().as_raw_fd();
-    // SAFETY: the descriptor is open for as long as it is borrowed; the caller answers for the rest.
+    // SAFETY: the descriptor stays open while it is borrowed; the caller guarantees the rest.
     let result = unsafe { libc::ioctl(fd, request as _, std::ptr::from_mut(argument)) };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
@@ -96,7 +97,7 @@ fn put_name<const N: usize>(name: &[u8]) -> io::Result<[u8; N]> {
     Ok(bytes)
 }
 
-/// Opens the folder that holds `path`, and gives the last name.
+/// Opens the parent folder of `path`, and returns it with the last path component.
 fn parent_and_name(path: &Path) -> io::Result<(File, &[u8])> {
     let invalid = || io::Error::from(io::ErrorKind::InvalidInput);
     let name = path.file_name().ok_or_else(invalid)?.as_bytes();
@@ -130,7 +131,8 @@ pub fn create_snapshot(source: &Path, path: &Path, read_only: bool) -> io::Resul
         name: put_name(name)?,
     };
     let request = write_request::<VolumeArguments2>(BTRFS_MAGIC, 23);
-    // SAFETY: BTRFS_IOC_SNAP_CREATE_V2 reads one btrfs_ioctl_vol_args_v2; no flag that adds a pointer is set.
+    // SAFETY: BTRFS_IOC_SNAP_CREATE_V2 reads one btrfs_ioctl_vol_args_v2; no flag for a pointer is
+    // set.
     unsafe { ioctl(&parent, request, &mut arguments) }?;
     Ok(())
 }
@@ -147,18 +149,18 @@ pub fn delete_subvolume(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// The id of the subvolume that holds `path`, a folder or a regular file.
+/// Returns the id of the subvolume that holds `path`, a folder or a regular file.
 ///
 /// # Errors
-/// The kernel's; `ENOTTY` where the file system is not Btrfs.
+/// The kernel's; `ENOTTY` if the file system is not Btrfs.
 pub fn subvolume_id(path: &Path) -> io::Result<u64> {
     subvolume_of(File::open(path)?)
 }
 
-/// The id of the subvolume that holds an open file.
+/// Returns the id of the subvolume that holds an open file.
 ///
 /// # Errors
-/// The kernel's; `ENOTTY` where the file system is not Btrfs.
+/// The kernel's; `ENOTTY` if the file system is not Btrfs.
 pub fn subvolume_of(file: impl AsFd) -> io::Result<u64> {
     // 256 is the first object of each subvolume: its root folder, which always has a path.
     let mut lookup = InodeLookup { tree: 0, object: 256, name: [0; 4080] };
@@ -178,7 +180,8 @@ pub fn set_default_subvolume(mounted: &Path, id: u64) -> io::Result<()> {
     Ok(())
 }
 
-/// Enables quotas on the file system mounted at `mounted`; `simple` ones are those of kernel 6.7.
+/// Enables quotas on the file system mounted at `mounted`; `simple` selects simple quotas (kernel
+/// 6.7).
 ///
 /// # Errors
 /// The kernel's.
@@ -190,10 +193,10 @@ pub fn enable_quota(mounted: &Path, simple: bool) -> io::Result<()> {
     Ok(())
 }
 
-/// Makes the kernel forget a device that it scanned and that is mounted nowhere.
+/// Makes the kernel forget a scanned device that is not mounted.
 ///
 /// # Errors
-/// The kernel's; `ENOENT` where it knew of no such device.
+/// The kernel's; `ENOENT` if it does not know the device.
 pub fn forget_device(device: &Path) -> io::Result<()> {
     let control = File::options().read(true).write(true).open("/dev/btrfs-control")?;
     let mut arguments = VolumeArguments { fd: 0, name: put_name(device.as_os_str().as_bytes())? };
@@ -202,10 +205,11 @@ pub fn forget_device(device: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// Shares `length` bytes of `source` from `source_offset` with `destination` (FICLONERANGE). Length 0: to the end.
+/// Shares `length` bytes of `source` from `source_offset` with `destination` (FICLONERANGE). A
+/// length of 0 means "to the end".
 ///
 /// # Errors
-/// The kernel's; `EINVAL` for offsets that are no multiple of the sector size.
+/// The kernel's; `EINVAL` for an offset that is not a multiple of the sector size.
 pub fn clone_range(
     source: &File,
     source_offset: u64,
@@ -220,15 +224,15 @@ pub fn clone_range(
     Ok(())
 }
 
-/// One extent of FIEMAP's answer, in bytes.
+/// One extent in FIEMAP's answer, in bytes.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FiemapExtent {
-    /// Where it starts in the file.
+    /// Offset in the file.
     pub logical: u64,
-    /// Where it starts in the file system's logical addresses.
+    /// Logical address in the file system.
     pub physical: u64,
-    /// Its length in the file.
+    /// Length in the file.
     pub length: u64,
     reserved64: [u64; 2],
     /// `FIEMAP_EXTENT_*`.
@@ -237,7 +241,7 @@ pub struct FiemapExtent {
 }
 const _: () = assert!(size_of::<FiemapExtent>() == 56);
 
-/// `struct fiemap` with room for a batch of extents behind it.
+/// `struct fiemap`, followed by a batch of extents.
 #[repr(C)]
 struct Fiemap {
     start: u64,
@@ -249,7 +253,7 @@ struct Fiemap {
     extents: [FiemapExtent; FIEMAP_BATCH],
 }
 
-/// All extents of a file, in order of their offsets.
+/// Returns all extents of a file, in order of their offsets.
 ///
 /// # Errors
 /// The kernel's.
@@ -266,8 +270,8 @@ pub fn fiemap(file: &File) -> io::Result<Vec<FiemapExtent>> {
             reserved: 0,
             extents: [FiemapExtent::default(); FIEMAP_BATCH],
         };
-        // SAFETY: FS_IOC_FIEMAP (whose number carries the 32 bytes of the header) writes the header
-        // and at most `count` extents behind it, and the array has that many.
+        // SAFETY: FS_IOC_FIEMAP, whose number encodes the 32 bytes of the header, writes the header
+        // and at most `count` extents behind it. The array has that many.
         unsafe { ioctl(file, request(3, u64::from(b'f'), 11, 32), &mut map) }?;
         let found = &map.extents[..(map.mapped as usize).min(FIEMAP_BATCH)];
         all.extend_from_slice(found);
@@ -293,7 +297,7 @@ struct LoopConfig {
 }
 const _: () = assert!(size_of::<LoopConfig>() == 304);
 
-/// The number of a loop device that was free a moment ago.
+/// Returns the number of a loop device that was free at the time of the call.
 ///
 /// # Errors
 /// The kernel's.
@@ -303,11 +307,11 @@ pub fn free_loop_device() -> io::Result<i32> {
     unsafe { ioctl(&control, LOOP_CTL_GET_FREE, &mut 0_u64) }
 }
 
-/// Attaches `image` to an open loop device, which detaches itself when nothing holds it open any more.
-/// With `direct` it goes past the page cache of the image's file system, where that can.
+/// Attaches `image` to an open loop device, which detaches itself on its last close. With `direct`,
+/// I/O bypasses the page cache of the image's file system if possible.
 ///
 /// # Errors
-/// `EBUSY` where another process was quicker; the kernel's others.
+/// `EBUSY` if another process took the device first, and the kernel's other errors.
 pub fn configure_loop_device(device: &File, image: &File, read_only: bool, direct: bool) -> io::Result<()> {
     let mut config = LoopConfig {
         fd: image.as_raw_fd().cast_unsigned(),
@@ -327,20 +331,20 @@ pub fn configure_loop_device(device: &File, image: &File, read_only: bool, direc
     Ok(())
 }
 
-/// Detaches a loop device, at once or when its last holder closes it.
+/// Detaches a loop device, at once or on its last close.
 ///
 /// # Errors
-/// `ENXIO` where nothing is attached; the kernel's others.
+/// `ENXIO` if nothing is attached, and the kernel's other errors.
 pub fn clear_loop_device(device: &File) -> io::Result<()> {
     // SAFETY: LOOP_CLR_FD takes no argument; the address is ignored.
     unsafe { ioctl(device, LOOP_CLR_FD, &mut 0_u64) }?;
     Ok(())
 }
 
-/// A path as the kernel takes it.
+/// Converts a path to a C string.
 ///
 /// # Errors
-/// `InvalidInput` for a path with a zero byte in it.
+/// `InvalidInput` if the path contains a zero byte.
 pub fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(|_| io::ErrorKind::InvalidInput.into())
 }

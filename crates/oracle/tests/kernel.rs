@@ -1,11 +1,11 @@
-//! File systems that the kernel makes, seen through this crate's own eyes.
+//! Kernel-made file systems, seen through this crate.
 
 use papilio_oracle::{
     CompareOptions, FileSystemSpec, HostTree, Manifest, ManifestOptions, Need, Scratch, compare, require,
 };
 
 #[test]
-fn mounts_come_and_go() {
+fn remounted_file_system_is_unchanged() {
     let Some(_) = require(Need::KERNEL_MOUNT) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let images = FileSystemSpec { devices: 2, ..FileSystemSpec::default() }.make(&scratch).unwrap();
@@ -27,7 +27,7 @@ fn mounts_come_and_go() {
 }
 
 #[test]
-fn a_mount_does_not_outlive_its_scratch_folder() {
+fn mount_ends_with_its_scratch_folder() {
     let Some(_) = require(Need::KERNEL_MOUNT) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let folder = scratch.path().to_owned();

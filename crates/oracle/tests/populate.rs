@@ -1,4 +1,4 @@
-//! Trees written through the kernel: repeatable, and clean in the eyes of `btrfs check`.
+//! Trees written through the kernel: repeatable, and accepted by `btrfs check`.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn can_run() -> bool {
 }
 
 #[test]
-fn the_same_seed_writes_the_same_tree() {
+fn same_seed_writes_same_tree() {
     if !can_run() {
         return;
     }
@@ -29,7 +29,8 @@ fn the_same_seed_writes_the_same_tree() {
     };
     let (a, b) = (make(7), make(7));
     let (a, b) = (HostTree::new(a.path()), HostTree::new(b.path()));
-    // Writing behind the kernel's back gives two layouts of one tree: compare no inode numbers, no holes.
+    // Background writeback gives the two trees different layouts: compare neither inode numbers nor
+    // holes.
     let options = CompareOptions { atime: true, flags: true, ..CompareOptions::COPY };
     compare(&a, &b, &options).assert_equal(1000);
     let other = make(8);
@@ -37,7 +38,7 @@ fn the_same_seed_writes_the_same_tree() {
 }
 
 #[test]
-fn the_tree_holds_what_it_promises() {
+fn tree_contains_every_feature() {
     if !can_run() {
         return;
     }
@@ -75,17 +76,17 @@ fn the_tree_holds_what_it_promises() {
     assert!(seconds.iter().any(|&s| s < 0) && seconds.iter().any(|&s| s > 1 << 32));
     let roots = tree.entries.values().filter(|e| e.metadata.kind == Kind::Directory && e.metadata.ino == 256);
     assert_eq!(roots.count(), 9);
-    // What stands for the subvolumes that snapshots left out.
+    // The folders that stand for subvolumes missing from snapshots.
     assert!(tree.entries.values().filter(|e| e.metadata.ino == 2).count() >= 3);
 }
 
-/// Each shape, a few hundred files each, checked by btrfs-progs.
+/// Every shape, with a few hundred files each, passes btrfs-progs' check.
 #[test]
-fn every_preset_is_made_and_clean() {
+fn every_preset_passes_btrfs_check() {
     if !can_run() {
         return;
     }
-    // The whole matrix takes a minute; a few of each kind show that the machinery works.
+    // The whole matrix takes a minute; a few of each kind exercise the machinery.
     let all = std::env::var_os("PAPILIO_REQUIRE_ALL").is_some();
     let few = ["sha256", "zstd", "raid6", "node-64k", "mixed", "oldest", "quota", "simple-quota"];
     let tree = TreeSpec { files: 60, bytes: 4 << 20, ..SMALL };

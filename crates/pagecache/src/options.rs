@@ -13,9 +13,9 @@ pub struct CacheOptions {
     /// Whether evicted folios leave shadows, which identify the working set when pages come back.
     /// Without shadows, eviction only gives accessed folios a second chance.
     pub working_set: bool,
-    /// Number of dirty bytes from which [`PageCache::over_background`] returns true.
+    /// Number of dirty bytes from which [`crate::PageCache::over_background`] returns true.
     pub dirty_background: u64,
-    /// Number of dirty bytes from which [`PageCache::over_hard`] returns true.
+    /// Number of dirty bytes from which [`crate::PageCache::over_hard`] returns true.
     pub dirty_hard: u64,
     /// Whether to advise huge pages.
     pub huge_pages: bool,

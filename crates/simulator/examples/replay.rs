@@ -1,4 +1,5 @@
-//! Replays what the fuzz target `mount_walk` found: `cargo run --release --example replay -- FILE...`
+//! Replays inputs found by the fuzz target `mount_walk`: `cargo run --release --example replay --
+//! FILE...`
 
 use papilio_simulator::{BaseImage, exercise, mutate};
 use std::time::Instant;
@@ -10,7 +11,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     ];
     for path in std::env::args_os().skip(1) {
         let data = std::fs::read(&path)?;
-        let (choice, plan) = data.split_first().ok_or("an empty file")?;
+        let (choice, plan) = data.split_first().ok_or("the input file is empty")?;
         let start = Instant::now();
         let summary = exercise(mutate(&images[usize::from(choice % 2)], plan));
         println!("{}: {summary:?} in {:?}", path.display(), start.elapsed());

@@ -1,7 +1,9 @@
-//! A real file system in memory, and where its checksummed blocks lie.
+//! A real file system in memory, with the locations of its checksummed blocks.
 //!
-//! Owns [`BaseImage`]. Invariant: [`BaseImage::blocks`] names every superblock copy and every tree
-//! block of the image, superseded ones among them, whose checksum is right.
+//! Owns [`BaseImage`].
+//!
+//! **Invariant:** [`BaseImage::blocks`] lists every superblock copy and every tree block of the
+//! image with a valid checksum, including superseded ones.
 
 use papilio_device::{Device, MemoryDevice};
 use papilio_format::node::NodeHeader;
@@ -9,19 +11,19 @@ use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock
 use papilio_format::{ChecksumType, PhysicalAddress, Superblock};
 use std::io::Read;
 
-/// Bytes in front of what a block's checksum covers.
+/// Bytes in front of the part that a block's checksum covers.
 const CHECKSUM_FIELD: usize = 32;
-/// Unit in which an image is loaded, so that empty parts stay unallocated.
+/// Bytes per step in which an image is loaded, so that empty parts stay unallocated.
 const STEP: usize = 64 << 10;
 
-/// A block with a checksum of its own.
+/// A block with its own checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Block {
     pub(crate) offset: PhysicalAddress,
     pub(crate) size: usize,
 }
 
-/// A file system to be changed.
+/// A file system to mutate.
 #[derive(Debug)]
 pub struct BaseImage {
     device: MemoryDevice,
@@ -33,14 +35,15 @@ impl BaseImage {
     /// Loads an image compressed with zstd.
     ///
     /// # Panics
-    /// Unless it holds a Btrfs with a good first superblock: images come from the repository.
+    /// If it does not hold a Btrfs with a valid first superblock: images come from the repository.
     pub fn load(compressed: &[u8]) -> Self {
-        let mut decoder = zstd::stream::read::Decoder::new(compressed).expect("a zstd frame");
+        let mut decoder = zstd::stream::read::Decoder::new(compressed).expect("the image is zstd-compressed");
         let mut pieces = Vec::new();
         let mut size = 0;
         loop {
             let mut piece = Vec::with_capacity(STEP);
-            let read = (&mut decoder).take(STEP as u64).read_to_end(&mut piece).expect("a whole frame");
+            let read =
+                (&mut decoder).take(STEP as u64).read_to_end(&mut piece).expect("the zstd frame is complete");
             if read == 0 {
                 break;
             }
@@ -51,24 +54,24 @@ impl BaseImage {
         }
         let device = MemoryDevice::new(size);
         for (offset, piece) in pieces.iter() {
-            device.write_at(piece, PhysicalAddress(*offset)).expect("memory holds it");
+            device.write_at(piece, PhysicalAddress(*offset)).expect("the piece lies within the device");
         }
         let superblock = first_superblock(&device);
         let blocks = find_blocks(&superblock, size, &pieces);
         Self { device, blocks, checksum: superblock.checksum_type() }
     }
 
-    /// A copy to change; what is not changed is shared.
+    /// Returns a copy to mutate, which shares unchanged parts.
     pub fn copy(&self) -> MemoryDevice {
         self.device.snapshot()
     }
 
-    /// The blocks that have checksums.
+    /// Returns the blocks that have checksums.
     pub(crate) fn blocks(&self) -> &[Block] {
         &self.blocks
     }
 
-    /// Makes a block's checksum right again.
+    /// Recomputes a block's checksum.
     pub(crate) fn repair(&self, bytes: &mut [u8]) {
         let sum = self.checksum.compute(&bytes[CHECKSUM_FIELD..]);
         bytes[..CHECKSUM_FIELD].copy_from_slice(sum.padded());
@@ -77,9 +80,9 @@ impl BaseImage {
 
 fn first_superblock(device: &MemoryDevice) -> Superblock {
     let mut bytes = [0; SUPERBLOCK_SIZE];
-    let place = superblock_offset(0);
-    device.read_at(&mut bytes, place).expect("larger than a superblock");
-    Superblock::parse(&bytes, place).expect("a good superblock")
+    let offset = superblock_offset(0);
+    device.read_at(&mut bytes, offset).expect("the image is larger than a superblock");
+    Superblock::parse(&bytes, offset).expect("the image has a valid first superblock")
 }
 
 fn find_blocks(superblock: &Superblock, size: u64, pieces: &[(u64, Vec<u8>)]) -> Vec<Block> {

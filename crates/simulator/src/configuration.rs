@@ -1,4 +1,4 @@
-//! The shapes of file systems that runs go over: [`Configuration`].
+//! The shapes of file systems that runs iterate over: [`Configuration`].
 
 use papilio::{CompressionChoice, MkfsFeature, MkfsOptions, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
@@ -6,21 +6,22 @@ use papilio_format::ChecksumType;
 use papilio_format::items::file_extent::Compression;
 use std::sync::Arc;
 
-/// A shape: how a file system is made, and how it is opened.
+/// A shape: how to make a file system, and how to open it.
 #[derive(Clone, Debug)]
 pub struct Configuration {
-    /// What tests call it.
+    /// The name in test output.
     pub name: String,
-    /// How it is made.
+    /// Options for making it.
     pub mkfs: MkfsOptions,
-    /// How it is opened.
+    /// Options for opening it.
     pub open: OpenOptions,
-    /// Bytes of its device.
+    /// Size of its device in bytes.
     pub size: u64,
 }
 
 impl Configuration {
-    /// What `mkfs` and a mount do by themselves, on 256 MiB; commits only when asked for.
+    /// Creates the default shape: defaults of `mkfs` and mount on 256 MiB, without periodic
+    /// commits.
     pub fn new(name: impl Into<String>) -> Self {
         Self {
             name: name.into(),
@@ -30,19 +31,19 @@ impl Configuration {
         }
     }
 
-    /// With other options of `mkfs`.
+    /// Returns the shape with changed `mkfs` options.
     pub fn mkfs(mut self, change: impl FnOnce(MkfsOptions) -> MkfsOptions) -> Self {
         self.mkfs = change(self.mkfs);
         self
     }
 
-    /// With other options of opening.
+    /// Returns the shape with changed options for opening.
     pub fn open(mut self, change: impl FnOnce(OpenOptions) -> OpenOptions) -> Self {
         self.open = change(self.open);
         self
     }
 
-    /// On a device of another size.
+    /// Returns the shape with another device size.
     pub fn size(mut self, bytes: u64) -> Self {
         self.size = bytes;
         self
@@ -51,15 +52,15 @@ impl Configuration {
     /// Makes the file system in memory.
     ///
     /// # Errors
-    /// What `mkfs` says.
+    /// The error of `mkfs`.
     pub fn make(&self) -> papilio::Result<Arc<MemoryDevice>> {
         let device = Arc::new(MemoryDevice::new(self.size));
         papilio::mkfs_device(&(Arc::clone(&device) as Arc<dyn Device>), &self.mkfs)?;
         Ok(device)
     }
 
-    /// Each value of each choice at least once: node sizes, checksums, compression, features, and
-    /// devices that are nearly full.
+    /// Returns shapes that cover each value of each choice at least once: node sizes, checksums,
+    /// compression, features, and nearly full devices.
     pub fn matrix() -> Vec<Self> {
         let compress = |algorithm| move |open: OpenOptions| open.compress(CompressionChoice::new(algorithm));
         let feature = |feature, on| move |mkfs: MkfsOptions| mkfs.feature(feature, on);
@@ -100,7 +101,7 @@ impl Configuration {
     }
 }
 
-/// Bytes of a page cache that holds a part of what is written only.
+/// Bytes of a page cache that holds only part of the written data.
 const CACHE: u64 = 4 << 20;
-/// Bytes of a device that files soon fill.
+/// Bytes of a device that files fill quickly.
 const SMALL: u64 = 120 << 20;

@@ -1,8 +1,10 @@
-//! Losses of power: [`Recorded`], a run whose every moment can be returned to, and what must be found there.
+//! Power losses: [`Recorded`], a run that can return to every moment, and what must be found there.
 //!
-//! Owns what a caller was promised at each moment: the state of the last sync that returned, or that of the
-//! one that is going on. Nothing between the two, and nothing older. Invariant: commits happen only where the
-//! run asks for one, so that each generation has one model.
+//! Owns the caller's guarantees at each moment: the state of the last sync that returned, or of the
+//! sync in progress. Nothing between the two, and nothing older, is allowed.
+//!
+//! **Invariant:** commits happen only where the run requests one, so each generation has exactly
+//! one model.
 
 use crate::configuration::Configuration;
 use crate::model::Model;
@@ -16,22 +18,22 @@ use papilio::{FileSystem, OpenOptions};
 use papilio_device::{Device, MemoryDevice, Recording};
 use std::sync::Arc;
 
-/// Operations done after a crash, to see that the file system still works.
+/// Number of operations run after a crash, to check that the file system still works.
 const AFTERWARDS: u64 = 25;
 
-/// A sync, and what it made durable.
+/// A sync and the state it made durable.
 #[derive(Clone, Debug)]
 struct Point {
-    /// Events when it was asked for.
+    /// Number of events when it was requested.
     started: usize,
-    /// Events when it returned.
+    /// Number of events when it returned.
     ended: usize,
-    /// The number of its transaction.
+    /// The generation of its transaction.
     generation: u64,
     model: Model,
 }
 
-/// A run, and everything that reached its device.
+/// A run and everything that reached its device.
 #[derive(Debug)]
 pub struct Recorded {
     configuration: Configuration,
@@ -42,10 +44,10 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Does `operations` operations on a new file system and records.
+    /// Runs and records `operations` operations on a new file system.
     ///
     /// # Errors
-    /// What goes wrong even without a crash.
+    /// A failure that occurs even without a crash.
     pub fn new(
         configuration: &Configuration,
         scope: Scope,
@@ -75,63 +77,69 @@ impl Recorded {
                 points.push(Point { started, ended, generation: generation(&session), model });
             }
         }
-        // Before it is closed, which changes more.
+        // Taken before the file system is closed, which writes more.
         let moments = Moments::new(&recording, seed);
         session.abandon();
         Ok(Self { configuration: configuration.clone(), scope, seed, moments, points })
     }
 
-    /// Events in all: a crash can come before each and behind the last.
+    /// Returns the number of events; a crash can come before each and after the last.
     pub fn len(&self) -> usize {
         self.moments.len()
     }
 
-    /// Whether nothing happened.
+    /// Returns whether nothing happened.
     pub fn is_empty(&self) -> bool {
         self.moments.is_empty()
     }
 
-    /// Syncs, the making of the file system among them.
+    /// Returns the number of syncs, including the creation of the file system.
     pub fn syncs(&self) -> usize {
         self.points.len()
     }
 
-    /// Walks on to the moment before event `position`; never backwards.
+    /// Advances to the moment before event `position`; never goes backwards.
     pub fn advance(&mut self, position: usize) {
         self.moments.advance(position);
     }
 
-    /// The device after a loss of power at this moment.
+    /// Returns the device after a power loss at this moment.
     pub fn device(&mut self, survival: Survival, in_flight: InFlight) -> MemoryDevice {
         self.moments.device(survival, in_flight)
     }
 
-    /// What may be found at this moment: the last sync that returned, and the one that is going on.
+    /// Returns the allowed states at this moment: the last sync that returned, and one in progress.
     fn promised(&self) -> &[Point] {
         let position = self.moments.position();
-        let last = self.points.iter().rposition(|point| point.ended <= position).expect("the first is");
+        let last = self
+            .points
+            .iter()
+            .rposition(|point| point.ended <= position)
+            .expect("the first sync ended at event 0");
         let more = usize::from(self.points.get(last + 1).is_some_and(|point| point.started <= position));
         &self.points[last..=last + more]
     }
 
-    /// The model of the commit that is found on a device of this moment.
+    /// Returns the model of the commit found on a device of this moment.
     ///
     /// # Errors
-    /// It cannot be opened, or holds what was not promised.
+    /// The device cannot be opened, or holds a state that is not allowed.
     pub fn found(&self, device: &MemoryDevice) -> Result<&Model, String> {
         let device: Arc<dyn Device> = Arc::new(device.snapshot());
         let fs =
             FileSystem::from_devices(vec![device], &OpenOptions::new()).map_err(|error| error.to_string())?;
         let generation = fs.superblock().raw.generation.0;
         let point = self.promised().iter().find(|point| point.generation == generation);
-        point.map(|point| &point.model).ok_or_else(|| format!("generation {generation} was not promised"))
+        point
+            .map(|point| &point.model)
+            .ok_or_else(|| format!("generation {generation} is not an allowed state"))
     }
 
-    /// Opens what a loss of power left and compares it with what was promised; `writing` says to go on
-    /// with it, too.
+    /// Opens the result of a power loss and compares it with the allowed states. With `writing`, it
+    /// also continues the run on it.
     ///
     /// # Errors
-    /// What is not as promised, and how to get there again.
+    /// The violated guarantee, with the position to reproduce it.
     pub fn verify(&self, device: MemoryDevice, in_flight: InFlight, writing: bool) -> Result<(), String> {
         let position = self.moments.position();
         self.state(device, in_flight, writing).map_err(|reason| {
@@ -153,7 +161,7 @@ impl Recorded {
             Err(papilio::Error::Superblock { .. })
                 if in_flight == InFlight::Torn && self.moments.writes_superblock() =>
             {
-                // The other copies are of the commit before.
+                // The other copies belong to the preceding commit.
                 promised = &promised[..1];
                 (options, open) = (options.superblock_mirror(1), open.superblock_mirror(1));
                 FileSystem::from_devices(devices.clone(), &options).map_err(|error| error.to_string())?
@@ -163,7 +171,7 @@ impl Recorded {
         let generation = fs.superblock().raw.generation.0;
         let Some(point) = promised.iter().rev().find(|point| point.generation == generation) else {
             let promised: Vec<_> = promised.iter().map(|point| point.generation).collect();
-            return Err(format!("generation {generation} is there, {promised:?} were promised"));
+            return Err(format!("found generation {generation}, expected one of {promised:?}"));
         };
         verify::compare(&fs, b"", &point.model)?;
         drop(fs);

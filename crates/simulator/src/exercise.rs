@@ -1,35 +1,35 @@
-//! Everything that a reader can ask of a file system, asked of one that may be hostile.
+//! Runs every kind of read on a file system that may be hostile.
 //!
-//! Owns [`exercise`]. Errors are welcome answers; panics, hangs and memory without bound are not, and
-//! whoever runs this watches for them. The bounds below only keep one run short.
+//! Owns [`exercise`]. Errors are acceptable; panics, hangs and unbounded memory are not, and the
+//! caller watches for them. The bounds below only keep a run short.
 
 use papilio::{CheckOptions, FileKind, FileSystem, Inode, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
 use std::sync::Arc;
 
-/// Entries visited at most.
+/// Maximum number of entries visited.
 const ENTRIES: usize = 4_000;
-/// Bytes read of one file, from its start and again from its end.
+/// Bytes read per position of a file: its start, its end and past its middle.
 const BYTES: usize = 256 << 10;
-/// Extents and segments of one file looked at.
+/// Maximum number of data segments visited per file.
 const STEPS: usize = 1_000;
 
-/// What a run met.
+/// The result of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Summary {
-    /// Whether it mounted.
+    /// Whether the file system mounted.
     pub mounted: bool,
     /// Entries visited.
     pub entries: usize,
-    /// Bytes read.
+    /// Bytes of file content read.
     pub bytes: usize,
-    /// Errors met.
+    /// Number of errors.
     pub errors: usize,
-    /// Findings of the check; 1 where it could not begin.
+    /// Number of findings of the check; 1 if it could not start.
     pub findings: usize,
 }
 
-/// Opens what lies on `device` and asks for everything.
+/// Opens the file system on `device` and reads everything.
 pub fn exercise(device: MemoryDevice) -> Summary {
     let mut summary = Summary::default();
     let devices: Vec<Arc<dyn Device>> = vec![Arc::new(device)];
@@ -87,7 +87,7 @@ fn read_file(inode: &Inode, summary: &mut Summary) {
     for _ in 0..STEPS {
         let Ok(Some(start)) = file.seek_data(offset) else { break };
         let Ok(end) = file.seek_hole(start) else { break };
-        assert!(start >= offset && end > start, "seeks go forward: {offset}, {start}, {end}");
+        assert!(start >= offset && end > start, "seeks must advance: {offset}, {start}, {end}");
         offset = end;
         if offset >= file.len() {
             break;

@@ -1,9 +1,10 @@
-//! Devices that fail in the middle of work: [`Course`], and what must hold afterwards.
+//! Devices that fail during a run: [`FaultRun`], and what must hold afterwards.
 //!
-//! Owns the judgement of a run in which a device call failed. An operation that an error hits has no effect,
-//! or as a change of data has a part of its own; a failed commit, or a change that stopped half-way, makes the
-//! file system read-only with its first cause; and what was committed before is there when the device works
-//! again.
+//! Owns the checks of a run in which a device call failed:
+//! - A failed operation has no effect, or, if it changes data, a partial one.
+//! - A failed commit, or a change that stopped half-way, makes the file system read-only and keeps
+//!   its first cause.
+//! - Everything committed earlier is there once the device works again.
 
 use crate::configuration::Configuration;
 use crate::model::Model;
@@ -16,9 +17,9 @@ use papilio_device::{Device, FaultDevice, MemoryDevice};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A run that is done again and again, each time with another fault.
+/// A run that is repeated, each time with another fault.
 #[derive(Debug)]
-pub struct Course {
+pub struct FaultRun {
     configuration: Configuration,
     scope: Scope,
     seed: u64,
@@ -29,30 +30,30 @@ pub struct Course {
 /// Which calls of a device fail.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fault {
-    /// None.
+    /// No call.
     Never,
-    /// The one of this number.
+    /// The call with this number.
     Once(u64),
-    /// All from this number on.
+    /// All calls from this number on.
     From(u64),
 }
 
-/// How a run with a fault went.
+/// The outcome of a run with a fault.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Ending {
-    /// Device calls.
+pub struct FaultOutcome {
+    /// Number of device calls.
     pub calls: u64,
-    /// Operations that gave an error of the device.
+    /// Number of operations that returned a device error.
     pub failed: u64,
     /// Whether the file system became read-only.
     pub latched: bool,
 }
 
-impl Course {
-    /// A run of operations on a new file system.
+impl FaultRun {
+    /// Prepares a run of operations on a new file system.
     ///
     /// # Errors
-    /// What making it says.
+    /// The error of making the file system.
     pub fn new(
         configuration: &Configuration,
         scope: Scope,
@@ -66,8 +67,8 @@ impl Course {
     /// Runs with a fault.
     ///
     /// # Errors
-    /// What is not as it must be.
-    pub fn run(&self, fault: Fault) -> Result<Ending, String> {
+    /// The first violation.
+    pub fn run(&self, fault: Fault) -> Result<FaultOutcome, String> {
         let inner: Arc<dyn Device> = Arc::new(self.device.snapshot());
         let faulty = Arc::new(FaultDevice::new(Arc::clone(&inner)));
         match fault {
@@ -75,26 +76,26 @@ impl Course {
             Fault::Once(number) => faulty.fail_any_call(number),
             Fault::From(number) => faulty.fail_all_from(number),
         }
-        let mut result = Ending::default();
-        // What each generation may be found to hold.
+        let mut result = FaultOutcome::default();
+        // The model that each generation may hold.
         let mut models = BTreeMap::new();
-        let told =
+        let describe =
             |what: String| format!("{}, seed {}, {fault:?}: {what}", self.configuration.name, self.seed);
         match Session::open(vec![faulty.clone()], self.configuration.open.clone()) {
-            Ok(session) => self.course(session, &mut models, &mut result).map_err(told)?,
+            Ok(session) => self.run_session(session, &mut models, &mut result).map_err(describe)?,
             Err(_) if faulty.counts().failed > 0 => {}
-            Err(error) => return Err(told(error.to_string())),
+            Err(error) => return Err(describe(error.to_string())),
         }
         result.calls = faulty.counts().total();
-        afterwards(&[inner], &models).map_err(|reason| told(format!("afterwards: {reason}")))?;
+        afterwards(&[inner], &models).map_err(|reason| describe(format!("afterwards: {reason}")))?;
         Ok(result)
     }
 
-    fn course(
+    fn run_session(
         &self,
         mut session: Session,
         models: &mut BTreeMap<u64, Model>,
-        result: &mut Ending,
+        result: &mut FaultOutcome,
     ) -> Result<(), String> {
         let generation = |session: &Session| session.fs().superblock().raw.generation.0;
         let mut last = generation(&session);
@@ -112,11 +113,13 @@ impl Course {
                 Outcome::Failed(error) => {
                     result.failed += 1;
                     if matches!(error.kind(), ErrorKind::Path(_) | ErrorKind::Invalid | ErrorKind::NoSpace) {
-                        return Err(format!("{operation:?}: a failing device gave {error}"));
+                        return Err(format!("{operation:?}: a device failure returned {error}"));
                     }
                     let latched = session.fs().failure();
                     if operation == Operation::Sync && latched.is_none() {
-                        return Err(format!("the sync failed ({error}), and changes go on"));
+                        return Err(format!(
+                            "the sync failed ({error}), but the file system stayed writable"
+                        ));
                     }
                     if let Some(cause) = latched {
                         result.latched = true;
@@ -133,7 +136,7 @@ impl Course {
                 _ => {}
             }
         }
-        // What is not latched commits once more when it goes.
+        // Unless it became read-only, dropping the file system commits once more.
         if !result.latched {
             models.insert(last + 1, session.model().clone());
             models.insert(last + 2, session.model().clone());
@@ -143,15 +146,15 @@ impl Course {
     }
 }
 
-/// After a failure: all changes are refused with the first cause, and what is there can be read.
+/// Checks that after a failure every change is refused with the first cause.
 fn read_only(session: &Session, cause: &str) -> Result<(), String> {
     let fs = session.fs();
     for result in [fs.sync(), fs.create_dir("/after").map(drop), fs.remove_file("/n1")] {
         match result {
             Err(error) if error.kind() == ErrorKind::ReadOnly && error.to_string().contains(cause) => {}
-            // A name that is not there is seen first.
+            // A missing name is detected first.
             Err(error) if matches!(error.kind(), ErrorKind::Path(_) | ErrorKind::Io) => {}
-            other => return Err(format!("after {cause:?}, a change gave {other:?}")),
+            other => return Err(format!("after {cause:?}, a change returned {other:?}")),
         }
     }
     if fs.failure().as_deref() != Some(cause) {
@@ -160,15 +163,15 @@ fn read_only(session: &Session, cause: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The device works again: what the last commit wrote is there.
+/// Checks, on a working device, that the last commit is intact.
 fn afterwards(devices: &[Arc<dyn Device>], models: &BTreeMap<u64, Model>) -> Result<(), String> {
     let fs =
         FileSystem::from_devices(devices.to_vec(), &OpenOptions::new()).map_err(|error| error.to_string())?;
     let generation = fs.superblock().raw.generation.0;
     if !models.is_empty() {
-        let model = models.get(&generation).ok_or_else(|| {
-            format!("generation {generation} is there, expected one of {:?}", models.keys())
-        })?;
+        let model = models
+            .get(&generation)
+            .ok_or_else(|| format!("found generation {generation}, expected one of {:?}", models.keys()))?;
         verify::compare(&fs, b"", model)?;
     }
     drop(fs);

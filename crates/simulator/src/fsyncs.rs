@@ -1,10 +1,11 @@
-//! Losses of power among fsyncs: [`FsyncRun`], a recorded run of which every moment can be returned to.
+//! Power losses among fsyncs: [`FsyncRun`], a recorded run that can return to every moment.
 //!
-//! Owns what was asked of the file system by each thread, and what it acknowledged when; what that promises is
-//! `promise`'s to say. The states of a device are those of [`crash`](crate::crash), but that the write of the first
-//! superblock is not torn: the copies of the last commit know no log, and the kernel, too, takes it that
-//! this block is written wholly or not at all. Invariant: commits happen only where a run asks for a sync
-//! or an fsync.
+//! Owns the operations of each thread and the moments of their acknowledgements; `promise` derives
+//! the guarantees. Device states are as in [`crash`](crate::crash), except that a write of the
+//! first superblock is never torn. The other copies belong to the last commit and know no log, and
+//! the kernel too assumes that this block is written atomically.
+//!
+//! **Invariant:** commits happen only where a run requests a sync or an fsync.
 
 use crate::configuration::Configuration;
 use crate::crash::{InFlight, Survival};
@@ -22,25 +23,25 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A run with fsyncs, and everything that reached its device.
+/// A run with fsyncs and everything that reached its device.
 #[derive(Debug)]
 pub struct FsyncRun {
-    told: String,
+    label: String,
     open: OpenOptions,
     moments: Moments,
-    /// The last device may have a part of the write that comes next.
+    /// Whether the last device returned may hold a part of the next write.
     torn: bool,
     histories: Vec<History>,
 }
 
-/// What looking at one state showed.
+/// Counts of the states that were checked.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
     /// States of the device.
     pub states: u64,
-    /// Those with a log to replay.
+    /// States with a log to replay.
     pub logs: u64,
-    /// Those that a cut in the midst of a replay left.
+    /// States left by a crash during a replay.
     pub in_replay: u64,
 }
 
@@ -52,7 +53,7 @@ impl std::ops::AddAssign for Seen {
     }
 }
 
-/// A small set of files, of which names come and go, fsynced again and again.
+/// Returns a small set of files whose names change often, with frequent fsyncs.
 pub fn scope() -> Scope {
     Scope {
         inodes: 30,
@@ -68,18 +69,18 @@ pub fn scope() -> Scope {
     }
 }
 
-/// What a thread needs to do its part.
+/// The state of one thread.
 struct Worker<'a> {
     recording: &'a Recording,
     clock: &'a AtomicU64,
     generator: Generator,
-    /// What is to follow what was drawn.
+    /// Operations to run before drawing new ones.
     next: VecDeque<Operation>,
     random: Rng,
 }
 
 impl Worker<'_> {
-    /// Does so many operations and a sync, and says what was there after each.
+    /// Runs `operations` operations and a sync, and records the state after each.
     fn run(&mut self, session: &mut Session, history: &mut History, operations: u64) -> Result<(), String> {
         for number in 0..=operations {
             let operation = match self.next.pop_front() {
@@ -87,7 +88,7 @@ impl Worker<'_> {
                 Some(next) => next,
                 None => self.generator.next(session.model()),
             };
-            // Of a file without a name, nothing will be there.
+            // A file without a name will not exist afterwards.
             let named = |place: &Place| session.model().node(*place).nlink > 0;
             let fsynced = match &operation {
                 Operation::Fsync { file } => session.model().file(file).ok().filter(named),
@@ -100,11 +101,13 @@ impl Worker<'_> {
             let done = match outcome {
                 Outcome::Done => true,
                 Outcome::Refused => false,
-                Outcome::NoSpace => return Err(format!("{operation:?}: no space, which commits")),
+                Outcome::NoSpace => return Err(format!("{operation:?}: no space, which forces a commit")),
                 Outcome::Failed(error) => return Err(format!("{operation:?}: {error}")),
             };
             if done {
-                if let Some((place, number)) = session.made(&operation).map_err(|error| error.to_string())? {
+                if let Some((place, number)) =
+                    session.created_inode(&operation).map_err(|error| error.to_string())?
+                {
                     history.numbers.entry(number).or_default().push(place);
                 }
                 self.follow(&operation, session.model());
@@ -120,13 +123,13 @@ impl Worker<'_> {
                 operation,
                 Operation::Sync | Operation::Remount | Operation::Fsync { .. } | Operation::FsyncInode { .. }
             );
-            let mut told = format!("{operation:?}");
-            told.truncate(told.char_indices().nth(110).map_or(told.len(), |(cut, _)| cut));
+            let mut label = format!("{operation:?}");
+            label.truncate(label.char_indices().nth(110).map_or(label.len(), |(cut, _)| cut));
             if !done {
-                told += " (refused)";
+                label += " (refused)";
             }
             let model = session.model().clone();
-            history.steps.push(Step { started, ended, began, finished, durable, may_commit, model, told });
+            history.steps.push(Step { started, ended, began, finished, durable, may_commit, model, label });
         }
         Ok(())
     }
@@ -135,7 +138,8 @@ impl Worker<'_> {
         self.clock.fetch_add(1, Ordering::SeqCst)
     }
 
-    /// New files are often kept open, as only of those an fsync knows what changed; some are overwritten in place.
+    /// Often keeps a new file open, because only for open files does an fsync know what changed.
+    /// Marks some files for overwriting in place.
     fn follow(&mut self, operation: &Operation, model: &Model) {
         let Operation::Create { path, new: NewFile::Regular, .. } = operation else { return };
         if self.random.u8(..4) == 0 {
@@ -152,10 +156,10 @@ impl Worker<'_> {
 }
 
 impl FsyncRun {
-    /// Does `operations` operations on each of `threads` threads on a new file system and records.
+    /// Runs and records `operations` operations on each of `threads` threads, on a new file system.
     ///
     /// # Errors
-    /// What goes wrong even without a crash.
+    /// A failure that occurs even without a crash.
     pub fn new(
         configuration: &Configuration,
         scope: Scope,
@@ -164,17 +168,18 @@ impl FsyncRun {
         threads: u8,
         cached: bool,
     ) -> Result<Self, String> {
-        let told = format!("{}, seed {seed}, {threads} threads", configuration.name);
+        let label = format!("{}, seed {seed}, {threads} threads", configuration.name);
         let say = |error: papilio::Error| error.to_string();
         let device = configuration.make().map_err(say)?;
         let open = configuration.open.clone();
         let plain: Vec<Arc<dyn Device>> = vec![device.clone()];
-        // Chunks are made before, as a log cannot tell of them; and each thread's directory.
+        // Allocate chunks in advance, because a log cannot record them, and create each thread's
+        // directory.
         let fs = FileSystem::from_devices(plain, &open).map_err(say)?;
-        let room = fs.create_file("/room").map_err(say)?;
-        room.write_at(&vec![1; 1 << 20], 0).map_err(say)?;
-        drop(room);
-        fs.remove_file("/room").map_err(say)?;
+        let filler = fs.create_file("/filler").map_err(say)?;
+        filler.write_at(&vec![1; 1 << 20], 0).map_err(say)?;
+        drop(filler);
+        fs.remove_file("/filler").map_err(say)?;
         for thread in 0..threads {
             fs.create_dir(format!("/t{thread}")).map_err(say)?;
         }
@@ -200,17 +205,17 @@ impl FsyncRun {
             let mut history = History::begin(b"", true, cached, session.model());
             worker(0)
                 .run(&mut session, &mut history, operations)
-                .map_err(|what| format!("{told}: {what}"))?;
+                .map_err(|what| format!("{label}: {what}"))?;
             histories.push(history);
-            // Before it is closed, which changes more.
+            // Taken before the file system is closed, which writes more.
             moments = Moments::new(&recording, seed);
             session.abandon();
         } else {
             let fs = FileSystem::from_devices(vec![recorder], &open).map_err(say)?;
-            let ran: Vec<Result<History, String>> = std::thread::scope(|threads_of| {
+            let ran: Vec<Result<History, String>> = std::thread::scope(|thread_scope| {
                 let begin = |thread| {
                     let (fs, mut worker) = (fs.clone(), worker(thread));
-                    threads_of.spawn(move || {
+                    thread_scope.spawn(move || {
                         let base = format!("/t{thread}").into_bytes();
                         let mut session = Session::shared(fs, &base);
                         let mut history = History::begin(&base, false, cached, session.model());
@@ -219,33 +224,33 @@ impl FsyncRun {
                     })
                 };
                 let running: Vec<_> = (0..threads).map(begin).collect();
-                running.into_iter().map(|thread| thread.join().expect("no thread panics")).collect()
+                running.into_iter().map(|thread| thread.join().expect("a worker thread panicked")).collect()
             });
             for history in ran {
-                histories.push(history.map_err(|what| format!("{told}: {what}"))?);
+                histories.push(history.map_err(|what| format!("{label}: {what}"))?);
             }
             moments = Moments::new(&recording, seed);
         }
-        Ok(Self { told, open: configuration.open.clone(), moments, torn: false, histories })
+        Ok(Self { label, open: configuration.open.clone(), moments, torn: false, histories })
     }
 
-    /// Events in all: a crash can come before each and behind the last.
+    /// Returns the number of events; a crash can come before each and after the last.
     pub fn len(&self) -> usize {
         self.moments.len()
     }
 
-    /// Whether nothing happened.
+    /// Returns whether nothing happened.
     pub fn is_empty(&self) -> bool {
         self.moments.is_empty()
     }
 
-    /// Fsyncs that succeeded.
+    /// Returns the number of successful fsyncs.
     pub fn fsyncs(&self) -> usize {
         let steps = self.histories.iter().flat_map(|history| &history.steps);
         steps.filter(|step| matches!(step.durable, Some(Durable::Inode(_)))).count()
     }
 
-    /// Of the fsyncs that one thread did with nobody beside it, those that wrote a log, and those that were commits.
+    /// Returns how many fsyncs of a single-threaded run wrote a log, and how many committed.
     pub fn logs_and_commits(&self) -> (usize, usize) {
         let mut counts = (0, 0);
         for history in self.histories.iter().filter(|history| history.exact) {
@@ -260,32 +265,33 @@ impl FsyncRun {
         counts
     }
 
-    /// Walks on to the moment before event `position`; never backwards.
+    /// Advances to the moment before event `position`; never goes backwards.
     pub fn advance(&mut self, position: usize) {
         self.moments.advance(position);
     }
 
-    /// The device after a loss of power at this moment.
+    /// Returns the device after a power loss at this moment.
     pub fn device(&mut self, survival: Survival, in_flight: InFlight) -> MemoryDevice {
         self.torn = in_flight == InFlight::Torn && !self.moments.writes_superblock();
         self.moments.device(survival, if self.torn { InFlight::Torn } else { InFlight::Nothing })
     }
 
-    /// Whether an open file system keeps what was promised at this moment; it is of the last device.
+    /// Checks that an open file system on the last returned device fulfils the guarantees of this
+    /// moment.
     ///
     /// # Errors
-    /// What it does not, and how to get there again.
+    /// The violated guarantee, with the position to reproduce it.
     pub fn judge(&self, fs: &FileSystem) -> Result<(), String> {
         let position = self.moments.position();
         judge(&self.histories, fs, position, self.torn)
-            .map_err(|what| format!("{}, before event {position} of {}: {what}", self.told, self.len()))
+            .map_err(|what| format!("{}, before event {position} of {}: {what}", self.label, self.len()))
     }
 
-    /// Opens what a loss of power left for writing, which replays the log, and judges and checks it; then does so
-    /// with `cuts` states of a replay that is cut short itself.
+    /// Opens the result of a power loss for writing, which replays the log, then checks it. Repeats
+    /// this for `cuts` states of a replay that itself lost power.
     ///
     /// # Errors
-    /// As [`FsyncRun::judge`], or what the check found.
+    /// As [`FsyncRun::judge`], or the findings of the check.
     pub fn verify(&self, device: &MemoryDevice, cuts: usize, random: &mut Rng) -> Result<Seen, String> {
         let recording = Recording::new();
         let copy = Arc::new(device.snapshot());
@@ -308,10 +314,10 @@ impl FsyncRun {
         Ok(seen)
     }
 
-    /// Replays, judges and checks; says whether there was a log.
+    /// Replays and checks a device; returns whether it had a log.
     fn replayed(&self, device: Arc<dyn Device>) -> Result<bool, String> {
         let position = self.moments.position();
-        let say = |what: String| format!("{}, before event {position} of {}: {what}", self.told, self.len());
+        let say = |what: String| format!("{}, before event {position} of {}: {what}", self.label, self.len());
         let devices = vec![device];
         let before = FileSystem::from_devices(devices.clone(), &OpenOptions::new());
         let logged = before.map_err(|error| say(error.to_string()))?.has_log();
@@ -323,7 +329,7 @@ impl FsyncRun {
         Ok(logged)
     }
 
-    /// Files that are overwritten in place, at the end of the run.
+    /// Returns the number of files that are overwritten in place at the end of the run.
     pub fn in_place_files(&self) -> usize {
         let last = self.histories.iter().filter_map(|history| history.steps.last());
         last.flat_map(|step| step.model.nodes())
@@ -342,7 +348,7 @@ impl History {
             durable: Some(Durable::All),
             may_commit: true,
             model: model.clone(),
-            told: "nothing".to_owned(),
+            label: "start".to_owned(),
         };
         Self { base: base.to_vec(), steps: vec![first], numbers: HashMap::new(), exact, cached }
     }

@@ -1,10 +1,13 @@
-//! Hostile images: real file systems with bytes changed and checksums made right again, so that
-//! the change gets past the first gate, and what must hold of Papilio whatever the bytes say.
+//! Simulated runs and hostile images for tests of Papilio.
 //!
-//! Fuzz targets feed [`mutate`] with a fuzzer's bytes; the tests feed it with seeded ones.
-//!
-//! And random operations beside a model: a [`Session`] asks each [`Operation`] that a [`Generator`] draws of
-//! a file system and of a [`Model`], and compares the answers; [`verify`] compares all that is there.
+//! - Hostile images: real file systems with changed bytes and recomputed checksums, so that the
+//!   change passes the first check. Fuzz targets feed [`mutate`] with a fuzzer's bytes; tests feed
+//!   it with seeded ones. [`exercise`] then reads everything.
+//! - Random operations beside a model: a [`Session`] runs each [`Operation`] drawn by a
+//!   [`Generator`] on a file system and on a [`Model`], and compares the answers. [`verify`]
+//!   compares the whole content.
+//! - Faults: [`faults`], [`crash`] and [`fsyncs`] check the state after device failures and power
+//!   losses.
 
 #![forbid(unsafe_code)]
 

@@ -1,6 +1,8 @@
-//! The moments of a run at which the power may go: [`Moments`], and what is on the device then.
+//! The moments of a run at which power may fail: [`Moments`], and the device's state at each.
 //!
-//! Owns the walk over what was recorded. Invariant: it only walks forwards.
+//! Owns the walk over the recording.
+//!
+//! **Invariant:** the walk only goes forwards.
 
 use fastrand::Rng;
 use papilio_device::{Action, Device, Event, MemoryDevice, PhysicalAddress, Recording, Replay};
@@ -8,30 +10,30 @@ use papilio_format::Superblock;
 use papilio_format::superblock::superblock_offset;
 use std::ops::Range;
 
-/// Bytes that a device writes wholly or not at all.
+/// Bytes that a device writes atomically.
 const SECTOR: usize = 512;
 
-/// What of the write that was on its way reached the device.
+/// How much of the write in progress reached the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum InFlight {
     /// Nothing.
     Nothing,
-    /// Some sectors of it, the first ones or any.
+    /// Some of its sectors: the first ones, the last ones or any.
     Torn,
 }
 
-/// What survives of the writes since the last flush.
+/// Which writes since the last flush survive.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Survival {
-    /// All: the program crashed alone.
+    /// All writes: only the program crashed.
     Everything,
-    /// None but those with FUA.
+    /// Only FUA writes.
     Durable,
-    /// Some, by seed, also in part.
+    /// Some writes, chosen by the seed, possibly in part.
     Some(u64),
 }
 
-/// Everything that reached a device, and a place in it.
+/// A recording and a position in it.
 #[derive(Debug)]
 pub(crate) struct Moments {
     replay: Replay,
@@ -40,23 +42,24 @@ pub(crate) struct Moments {
 }
 
 impl Moments {
-    /// Of what was recorded so far.
+    /// Creates a walk over the events recorded so far.
     pub(crate) fn new(recording: &Recording, seed: u64) -> Self {
         let random = Rng::with_seed(seed ^ 0x6372_6173);
         Self { replay: recording.replay(), events: recording.events(), random }
     }
 
-    /// Events in all: a crash can come before each and behind the last.
+    /// Returns the number of events; a crash can come before each and after the last.
     pub(crate) fn len(&self) -> usize {
         self.events.len()
     }
 
-    /// Whether nothing happened.
+    /// Returns whether nothing happened.
     pub(crate) fn is_empty(&self) -> bool {
         self.events.is_empty()
     }
 
-    /// Whether the last superblock that was written among these events has a log, if there is one.
+    /// Returns whether the last first superblock written among these events has a log; `None` if
+    /// none was written.
     pub(crate) fn last_superblock(&self, events: Range<usize>) -> Option<bool> {
         let first = superblock_offset(0);
         self.events[events].iter().rev().find_map(|event| match &event.action {
@@ -67,30 +70,30 @@ impl Moments {
         })
     }
 
-    /// Events before this moment.
+    /// Returns the number of events before this moment.
     pub(crate) fn position(&self) -> usize {
         self.replay.position()
     }
 
-    /// Walks on to the moment before event `position`; never backwards.
+    /// Advances to the moment before event `position`; never goes backwards.
     pub(crate) fn advance(&mut self, position: usize) {
         self.replay.advance(position);
     }
 
-    /// Whether the first superblock is being written at this moment.
+    /// Returns whether the first superblock is being written at this moment.
     pub(crate) fn writes_superblock(&self) -> bool {
         matches!(self.events.get(self.replay.position()).map(|event| &event.action),
             Some(Action::Write { offset, .. }) if *offset == superblock_offset(0))
     }
 
-    /// The device after a loss of power at this moment.
+    /// Returns the device after a power loss at this moment.
     pub(crate) fn device(&mut self, survival: Survival, in_flight: InFlight) -> MemoryDevice {
         let mut devices = match survival {
             Survival::Everything => self.replay.everything(),
             Survival::Durable => self.replay.durable(),
             Survival::Some(seed) => self.replay.crash(seed),
         };
-        let device = devices.pop().expect("there is one");
+        let device = devices.pop().expect("a run has one device");
         if in_flight == InFlight::Torn
             && let Some(Action::Write { offset, data, .. }) =
                 self.events.get(self.replay.position()).map(|event| &event.action)
@@ -107,7 +110,7 @@ impl Moments {
                 }
                 let piece = &data[sector * SECTOR..((sector + 1) * SECTOR).min(data.len())];
                 let at = PhysicalAddress(offset.0 + (sector * SECTOR) as u64);
-                device.write_at(piece, at).expect("what the device took once, its snapshot takes");
+                device.write_at(piece, at).expect("the snapshot accepts a write that the device accepted");
             }
         }
         device

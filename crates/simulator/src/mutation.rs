@@ -1,16 +1,17 @@
-//! Changes to an image: a few bytes of any checksummed block, chosen by whoever calls.
+//! Mutations of an image: changes of a few bytes in any checksummed block, chosen by the caller.
 //!
-//! Owns [`mutate`] and how bytes become changes, so that a fuzzer's corpus and a seed mean the same.
+//! Owns [`mutate`] and the decoding of bytes into changes, so that a fuzzer's corpus and a seed
+//! mean the same.
 
 use crate::BaseImage;
 use papilio_device::{Device, MemoryDevice};
 
-/// Bytes that describe one change.
+/// Bytes that encode one change.
 const CHANGE: usize = 16;
-/// Changes of one image at most.
+/// Maximum number of changes per image.
 const LIMIT: usize = 32;
 
-/// Numbers that programs stumble over.
+/// Boundary values.
 const EDGES: [u64; 12] = [
     0,
     1,
@@ -26,9 +27,10 @@ const EDGES: [u64; 12] = [
     u64::MAX,
 ];
 
-/// A copy of `base` with the changes that `plan` describes, 16 bytes each: which block (4), where in it
-/// (4, taken modulo), how (1), three bytes that choose an edge value or a width, and a value (4). The checksums of
-/// changed blocks are right.
+/// Returns a copy of `base` with the changes that `plan` encodes, and with valid checksums.
+///
+/// Each change takes 16 bytes: the block (4), the position in it (4, modulo its size), the kind of
+/// change (1), the choice of position, width and boundary value (1 each), and a value (4).
 pub fn mutate(base: &BaseImage, plan: &[u8]) -> MemoryDevice {
     let device = base.copy();
     for change in plan.chunks_exact(CHANGE).take(LIMIT) {
@@ -45,12 +47,12 @@ fn apply(base: &BaseImage, device: &MemoryDevice, change: &[u8]) {
     let blocks = base.blocks();
     let block = blocks[number(&change[0..4]) % blocks.len()];
     let mut bytes = vec![0; block.size];
-    device.read_at(&mut bytes, block.offset).expect("the block was there when the image was loaded");
-    let place = place_in(&bytes, number(&change[4..8]), change[9]);
+    device.read_at(&mut bytes, block.offset).expect("the block was found when the image was loaded");
+    let position = position_in(&bytes, number(&change[4..8]), change[9]);
     let value = number(&change[12..16]) as u64;
     let width = 1usize << (change[10] % 4);
-    let end = (place + width).min(bytes.len());
-    let target = &mut bytes[place..end];
+    let end = (position + width).min(bytes.len());
+    let target = &mut bytes[position..end];
     match change[8] % 6 {
         0 => target[0] ^= 1 << (value % 8),
         1 => target[0] = value as u8,
@@ -61,24 +63,24 @@ fn apply(base: &BaseImage, device: &MemoryDevice, change: &[u8]) {
         }
         4 => set(target, value),
         _ => {
-            // A piece of the block itself, elsewhere: plausible bytes in the wrong place.
+            // Copies another part of the block: plausible bytes in the wrong location.
             let from = number(&change[12..16]) % (bytes.len() - 32);
             let piece = bytes[from..from + 32].to_vec();
-            let end = (place + 32).min(bytes.len());
-            bytes[place..end].copy_from_slice(&piece[..end - place]);
+            let end = (position + 32).min(bytes.len());
+            bytes[position..end].copy_from_slice(&piece[..end - position]);
         }
     }
     base.repair(&mut bytes);
-    device.write_at(&bytes, block.offset).expect("the block fits where it was");
+    device.write_at(&bytes, block.offset).expect("the block lies within the device");
 }
 
-/// A place in the block; most of the time one that is not empty, where a change means something.
-fn place_in(bytes: &[u8], wish: usize, how: u8) -> usize {
-    let place = wish % bytes.len();
+/// Returns a position in the block, most often of a nonzero byte, where a change has an effect.
+fn position_in(bytes: &[u8], wish: usize, how: u8) -> usize {
+    let position = wish % bytes.len();
     if how.is_multiple_of(8) {
-        return place;
+        return position;
     }
-    (place..bytes.len()).chain(0..place).find(|&at| bytes[at] != 0).unwrap_or(place)
+    (position..bytes.len()).chain(0..position).find(|&at| bytes[at] != 0).unwrap_or(position)
 }
 
 fn get(bytes: &[u8]) -> u64 {

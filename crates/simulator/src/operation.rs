@@ -1,29 +1,29 @@
-//! One thing that a caller asks of a file system: [`Operation`].
+//! One operation on a file system: [`Operation`].
 //!
-//! An operation holds all that it needs, so that its `Debug` text is enough to do it again.
+//! An operation contains everything it needs, so its `Debug` text is enough to repeat it.
 
 use crate::model::{Model, Refusal, Verdict};
 use papilio::{FileKind, RenameMode, XattrSet};
 
-/// What is to be made.
+/// The kind of inode to create.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NewFile {
     /// An empty file.
     Regular,
     /// An empty directory.
     Directory,
-    /// A symbolic link to this.
+    /// A symbolic link with this target.
     Symlink(Vec<u8>),
     /// A pipe, socket or device file, with its device number.
     Special(FileKind, u32, u32),
 }
 
-/// Which file's data an operation is about.
+/// The file whose data an operation accesses.
 #[derive(Clone, PartialEq, Eq)]
 pub enum FileAt {
-    /// One that is open, by number.
+    /// An open file, by slot.
     Open(u8),
-    /// One by path.
+    /// A file by path.
     Path(Vec<u8>),
 }
 
@@ -54,17 +54,17 @@ impl std::ops::Deref for Text {
     }
 }
 
-/// Bytes to be written, by a recipe.
+/// Bytes to write, described by a recipe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fill {
-    /// How many.
+    /// Number of bytes.
     pub length: usize,
-    /// Says which: 0 for zeros; even ones compress well, odd ones do not.
+    /// Selects the bytes: 0 for zeros; other even seeds compress well, odd ones do not.
     pub seed: u64,
 }
 
 impl Fill {
-    /// The bytes.
+    /// Generates the bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut bytes = vec![0; self.length];
         let mut random = fastrand::Rng::with_seed(self.seed);
@@ -82,9 +82,9 @@ impl Fill {
     }
 }
 
-/// One thing that is asked.
+/// One operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[allow(missing_docs)] // The fields are those of the calls that carry them out.
+#[allow(missing_docs)] // The fields are those of the corresponding calls.
 pub enum Operation {
     Create { path: Text, mode: u32, owner: (u32, u32), new: NewFile },
     CreateUnnamed { slot: u8, directory: Text },
@@ -117,11 +117,12 @@ pub enum Operation {
     Remount,
 }
 
-/// What an operation gives besides success.
+/// The result of an operation besides success.
 pub type Reply = Option<Vec<u8>>;
 
 impl Operation {
-    /// Whether it changes the data of a file in steps, of which some may be done when room runs out.
+    /// Returns the file whose data the operation changes in steps; running out of space may leave
+    /// some steps done.
     pub fn data_target(&self) -> Option<&FileAt> {
         match self {
             Operation::Write { file, .. }
@@ -134,10 +135,10 @@ impl Operation {
         }
     }
 
-    /// Asks it of the model.
+    /// Applies the operation to the model.
     ///
     /// # Errors
-    /// What the file system must answer too.
+    /// The refusal that the file system must return too.
     pub fn apply(&self, model: &mut Model) -> Verdict<Reply> {
         match self {
             Operation::Create { path, mode, owner, new } => {
@@ -177,7 +178,7 @@ impl Operation {
 
     fn apply_to_data(&self, model: &mut Model) -> Result<(), Refusal> {
         match self {
-            // Nothing is written, whatever the file allows.
+            // Writing nothing succeeds, even on a file that refuses changes.
             Operation::Write { file, fill, .. } | Operation::Append { file, fill } if fill.length == 0 => {
                 model.file(file).map(drop)
             }
@@ -199,7 +200,7 @@ impl Operation {
             Operation::CloneRange { source, from, length, target, to } => {
                 model.clone_range(source, *from, *length, target, *to)
             }
-            _ => unreachable!("no change of data: {self:?}"),
+            _ => unreachable!("not a change of data: {self:?}"),
         }
     }
 }

@@ -1,89 +1,93 @@
-//! What a run was promised by its fsyncs and syncs: [`History`], and whether a file system keeps it.
+//! The guarantees of fsyncs and syncs in a run: [`History`], and whether a file system fulfils
+//! them.
 //!
-//! Owns the states that a directory went through, one after each operation, with the moments between which
-//! each came about. What is promised after a loss of power:
+//! Owns the states of a directory, one after each operation, and the span of events in which each
+//! came about. The guarantees after a power loss:
 //!
-//! - What a sync acknowledged is there: each name that nobody changed since, and each inode that had a name
-//!   ever since.
-//! - What an fsync acknowledged is there likewise: the inode, and all of its names; of a directory, also each name
-//!   that it had then, and none that it did not have then or since.
-//! - An inode is as it was at one moment at which something was made durable, and not before its own last
-//!   acknowledgement. So is each name, counted from the acknowledgement of what it leads to.
-//! - Nothing else is there.
+//! - Everything that a sync acknowledged is visible: each name that is unchanged since, and each
+//!   inode that had a name ever since.
+//! - Everything that an fsync acknowledged is visible: the inode and all of its names. For a
+//!   directory, also each name that it had then, and no name that it had neither then nor since.
+//! - An inode is as it was at one moment at which something became durable, no earlier than its own
+//!   last acknowledgement. So is each name, counted from the acknowledgement of its target.
+//! - Nothing else is visible.
 //!
-//! Where a run is not [`History::exact`], as several threads share the file system, a commit of one comes in
-//! the midst of the operations of another: inodes and names are then as they were after any operation.
+//! If a run is not [`History::exact`], several threads share the file system, and one thread's
+//! commit can come amid another's operations. Inodes and names are then as they were after any
+//! operation.
 //!
-//! Data of some files is not all of one moment, [`loose`](History::loose): with NODATACOW it is overwritten in
-//! place at once, in units of 512 bytes, and below a page cache it is written whenever there is time. There
-//! each unit has the bytes that it had after any operation since the last acknowledgement; never older ones, never others.
-//! The size, too, is then one that lies between those since, as files grow with what is written.
+//! The data of some files is not all from one moment (see [`History::mixing_unit`]).
+//! With NODATACOW it is overwritten in place at once, in units of 512 bytes; below a page cache it
+//! is written back at any time. Each unit then holds its bytes as of any operation since the last
+//! acknowledgement, never older or other bytes. The size is within the range of sizes since then,
+//! because files grow while they are written.
 
 use crate::model::{Entry, Model, Node, NodeKind, Place};
 use crate::verify;
 use papilio::{FileSystem, Inode};
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 
-/// Bytes that in-place writes have in common at least.
+/// Smallest unit of in-place writes, in bytes.
 const IN_PLACE_UNIT: usize = 512;
-/// Bytes that are written together by writeback.
+/// Unit of writeback, in bytes.
 const SECTOR: usize = 4096;
 
-/// What an operation made durable.
+/// The part of the state that an operation made durable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Durable {
     /// Everything.
     All,
-    /// One inode; with a directory, the names in it.
+    /// One inode; for a directory, also the names in it.
     Inode(Place),
 }
 
-/// An operation, and what was there after it.
+/// An operation and the state after it.
 #[derive(Clone, Debug)]
 pub(crate) struct Step {
-    /// Events on the device when it was asked for.
+    /// Number of device events when it was requested.
     pub(crate) started: usize,
-    /// Events when it returned.
+    /// Number of device events when it returned.
     pub(crate) ended: usize,
-    /// The clock of the run when it was asked for, and when it returned.
+    /// The run's clock when it was requested, and (`finished`) when it returned.
     pub(crate) began: u64,
     pub(crate) finished: u64,
-    /// What its return acknowledged.
+    /// The part of the state that its return acknowledged as durable.
     pub(crate) durable: Option<Durable>,
-    /// Whether it may make anything durable: also an fsync of a file that has no name, and acknowledges nothing.
+    /// Whether it may make anything durable. An fsync of a file without a name may, but
+    /// acknowledges nothing.
     pub(crate) may_commit: bool,
     pub(crate) model: Model,
-    /// What it was, for those who read failures.
-    pub(crate) told: String,
+    /// The operation as text, for failure messages.
+    pub(crate) label: String,
 }
 
-/// What happened in one directory, by one thread.
+/// One thread's operations in one directory.
 #[derive(Debug)]
 pub(crate) struct History {
     /// Path of the directory.
     pub(crate) base: Vec<u8>,
-    /// The first is the beginning.
+    /// The states; the first is the initial one.
     pub(crate) steps: Vec<Step>,
-    /// Which inodes had a number. A later one may have that of an earlier one.
+    /// The inodes that had each number; a number may be reused.
     pub(crate) numbers: HashMap<u64, Vec<Place>>,
-    /// Nobody else commits.
+    /// Whether no other thread commits.
     pub(crate) exact: bool,
-    /// A page cache writes when it likes.
+    /// Whether a page cache writes at any time.
     pub(crate) cached: bool,
 }
 
-/// A moment of a history, after which the power went.
+/// A moment of a history at which the power failed.
 struct Moment<'a> {
     history: &'a History,
-    /// The last step that may be seen, and all before.
+    /// The last step that may be visible; all earlier ones may be too.
     last: usize,
-    /// The last one of which all is promised.
+    /// The last step that is guaranteed completely.
     floor: usize,
-    /// The last acknowledged fsync of each inode, behind `floor`.
+    /// The last acknowledged fsync of each inode, after `floor`.
     fsynced: HashMap<Place, usize>,
 }
 
-/// What was found.
+/// The state that was found.
 #[derive(Default)]
 struct Found {
     nodes: BTreeMap<Place, Inode>,
@@ -91,18 +95,18 @@ struct Found {
     names: BTreeMap<(Place, Vec<u8>), Place>,
 }
 
-/// Whether what `fs` shows is what the histories of a run were promised when the power went before event
-/// `position`, of which a part may be there where it is `torn`.
+/// Checks that `fs` fulfils the guarantees of a run's histories when the power fails before event
+/// `position`. With `torn`, a part of that event may be visible.
 ///
 /// # Errors
-/// The first thing that is not.
+/// The first violation.
 pub(crate) fn judge(
     histories: &[History],
     fs: &FileSystem,
     position: usize,
     torn: bool,
 ) -> Result<(), String> {
-    // A sync by anybody acknowledges what all had done before it.
+    // A sync by any thread acknowledges everything that all threads did before it.
     let synced = histories
         .iter()
         .flat_map(|history| &history.steps)
@@ -119,11 +123,11 @@ impl History {
     fn at(&self, position: usize, torn: bool, synced: u64) -> Moment<'_> {
         let begun = position + usize::from(torn);
         let last = self.steps.iter().rposition(|step| step.ended <= position || step.started < begun);
-        let last = last.expect("the beginning is");
+        let last = last.expect("the initial step ended at event 0");
         let floor = self.steps[..=last].iter().rposition(|step| {
             step.finished <= synced || step.durable == Some(Durable::All) && step.ended <= position
         });
-        let floor = floor.expect("the beginning was synced");
+        let floor = floor.expect("the initial step is durable");
         let mut fsynced = HashMap::new();
         for (index, step) in self.steps.iter().enumerate().take(last + 1).skip(floor + 1) {
             if let Some(Durable::Inode(place)) = step.durable
@@ -135,8 +139,9 @@ impl History {
         Moment { history: self, last, floor, fsynced }
     }
 
-    /// Whether the bytes of a file are not all of one moment, and how many at a time are.
-    fn loose(&self, in_place: bool) -> Option<usize> {
+    /// Returns the size of the units from different moments that a file's bytes may mix; `None` if
+    /// all are from one moment.
+    fn mixing_unit(&self, in_place: bool) -> Option<usize> {
         match (in_place, self.exact && !self.cached) {
             (true, _) => Some(IN_PLACE_UNIT),
             (false, false) => Some(SECTOR),
@@ -146,17 +151,17 @@ impl History {
 }
 
 impl<'a> Moment<'a> {
-    /// The first step that an inode may be of.
+    /// Returns the first step that may show an inode.
     fn acknowledged(&self, place: Place) -> usize {
         self.fsynced.get(&place).copied().unwrap_or(self.floor)
     }
 
-    /// The states since a step.
+    /// Returns the states since a step.
     fn all_since(&self, step: usize) -> impl DoubleEndedIterator<Item = &'a Model> {
         self.history.steps[step..=self.last].iter().map(|step| &step.model)
     }
 
-    /// Those that may have been made durable as a whole.
+    /// Returns the states since a step that may have become durable as a whole.
     fn since(&self, step: usize) -> impl DoubleEndedIterator<Item = &'a Model> {
         let exact = self.history.exact;
         let steps = self.history.steps[step..=self.last].iter();
@@ -166,35 +171,36 @@ impl<'a> Moment<'a> {
     fn judge(&self, fs: &FileSystem) -> Result<(), String> {
         let base = &self.history.base;
         let path: &[u8] = if base.is_empty() { b"/" } else { base };
-        let found =
-            self.walk(fs.inode(path).map_err(|error| error.to_string())?).map_err(|what| self.told(&what))?;
-        self.names(&found).map_err(|what| self.told(&what))?;
+        let found = self
+            .walk(fs.inode(path).map_err(|error| error.to_string())?)
+            .map_err(|what| self.label(&what))?;
+        self.names(&found).map_err(|what| self.label(&what))?;
         for (&place, inode) in &found.nodes {
-            self.node(&found, place, inode).map_err(|what| self.told(&what))?;
+            self.node(&found, place, inode).map_err(|what| self.label(&what))?;
         }
         Ok(())
     }
 
-    /// A failure, with what was done.
-    fn told(&self, what: &str) -> String {
+    /// Formats a failure, with the steps around it.
+    fn label(&self, what: &str) -> String {
         let mut text = format!(
-            "below \"{}\": {what}\nall up to step {} is promised, and until step {}:",
+            "below \"{}\": {what}\neverything up to step {} is guaranteed, steps up to {} may be visible:",
             self.history.base.escape_ascii(),
             self.floor,
             self.last
         );
         for index in self.floor.saturating_sub(2)..=self.last {
             let step = &self.history.steps[index];
-            text += &format!("\n  {index} [{}, {}] {}", step.started, step.ended, step.told);
+            text += &format!("\n  {index} [{}, {}] {}", step.started, step.ended, step.label);
         }
         text
     }
 
-    /// Which inode it is that has a number.
+    /// Returns the inode that a number belongs to.
     fn identify(&self, number: u64) -> Option<Place> {
         let known = self.history.numbers.get(&number)?;
-        let there = |place: &Place| self.all_since(self.floor).any(|model| model.get(*place).is_some());
-        known.iter().copied().find(there)
+        let visible = |place: &Place| self.all_since(self.floor).any(|model| model.get(*place).is_some());
+        known.iter().copied().find(visible)
     }
 
     fn walk(&self, root: Inode) -> Result<Found, String> {
@@ -207,10 +213,10 @@ impl<'a> Moment<'a> {
                     let shown = entry.name().escape_ascii();
                     let below = entry.inode().map_err(|error| format!("{shown}: {error}"))?;
                     let target = self.identify(below.number().0).ok_or_else(|| {
-                        format!("\"{shown}\" leads to inode {}, which is not to be there", below.number().0)
+                        format!("\"{shown}\" leads to inode {}, which should not exist", below.number().0)
                     })?;
                     if found.names.insert((place, entry.name().to_vec()), target).is_some() {
-                        return Err(format!("\"{shown}\" is there twice"));
+                        return Err(format!("\"{shown}\" is listed twice"));
                     }
                     if !found.nodes.contains_key(&target) {
                         pending.push((target, below));
@@ -225,9 +231,9 @@ impl<'a> Moment<'a> {
     fn names(&self, found: &Found) -> Result<(), String> {
         for ((directory, name), target) in &found.names {
             let from = self.acknowledged(*target).max(self.acknowledged(*directory));
-            if !self.since(from).any(|model| leads(model, *directory, name) == Some(*target)) {
+            if !self.since(from).any(|model| lookup(model, *directory, name) == Some(*target)) {
                 return Err(format!(
-                    "\"{}\" in {directory:?} leads to {target:?}, which it did not since step {from}",
+                    "\"{}\" in {directory:?} leads to {target:?}, but never did since step {from}",
                     name.escape_ascii()
                 ));
             }
@@ -235,7 +241,7 @@ impl<'a> Moment<'a> {
         let floor = &self.history.steps[self.floor].model;
         for (directory, node) in floor.nodes() {
             for (name, entry) in node.entries().into_iter().flatten() {
-                let target = floor.target(directory, *entry).expect("no subvolumes");
+                let target = floor.target(directory, *entry).expect("these runs have no subvolumes");
                 self.required(found, self.floor, directory, name, target)?;
             }
         }
@@ -243,7 +249,7 @@ impl<'a> Moment<'a> {
             let model = &self.history.steps[step].model;
             for (directory, node) in model.nodes() {
                 for (name, entry) in node.entries().into_iter().flatten() {
-                    let target = model.target(directory, *entry).expect("no subvolumes");
+                    let target = model.target(directory, *entry).expect("these runs have no subvolumes");
                     if target == place || directory == place {
                         self.required(found, step, directory, name, target)?;
                     }
@@ -256,13 +262,13 @@ impl<'a> Moment<'a> {
             let from = self.acknowledged(place);
             let named = |model: &Model| model.get(place).is_some_and(|node| node.nlink > 0);
             if !found.nodes.contains_key(&place) && self.since(from).all(named) {
-                return Err(format!("{place:?} of step {from} is gone, with all of its names"));
+                return Err(format!("{place:?} of step {from} is missing, with all of its names"));
             }
         }
         Ok(())
     }
 
-    /// A name that was acknowledged with a step and not changed since must be there.
+    /// Checks that a name that was acknowledged with a step and is unchanged since exists.
     fn required(
         &self,
         found: &Found,
@@ -271,12 +277,12 @@ impl<'a> Moment<'a> {
         name: &[u8],
         target: Place,
     ) -> Result<(), String> {
-        let there = found.names.get(&(directory, name.to_vec()));
-        if there != Some(&target)
-            && self.since(step).all(|model| leads(model, directory, name) == Some(target))
+        let visible = found.names.get(&(directory, name.to_vec()));
+        if visible != Some(&target)
+            && self.since(step).all(|model| lookup(model, directory, name) == Some(target))
         {
             return Err(format!(
-                "\"{}\" in {directory:?} leads to {there:?}, and to {target:?} since step {step}",
+                "\"{}\" in {directory:?} leads to {visible:?}, expected {target:?} since step {step}",
                 name.escape_ascii()
             ));
         }
@@ -286,7 +292,7 @@ impl<'a> Moment<'a> {
     fn node(&self, found: &Found, place: Place, inode: &Inode) -> Result<(), String> {
         let from = self.acknowledged(place);
         let mut why = String::new();
-        // The latest is the likeliest.
+        // The latest version is the most likely match.
         for node in self.since(from).rev().filter_map(|model| model.get(place)) {
             let difference = match self.compare(found, place, inode, node) {
                 Ok(()) => return Ok(()),
@@ -302,11 +308,11 @@ impl<'a> Moment<'a> {
             .filter(|(_, target)| **target == place)
             .map(|((_, name), _)| name.escape_ascii().to_string())
             .collect();
-        Err(format!("{place:?} (\"{}\") is no version since step {from}: {why}", names.join("\", \"")))
+        Err(format!("{place:?} (\"{}\") matches no version since step {from}: {why}", names.join("\", \"")))
     }
 
-    /// Compares an inode with one of its versions. Links are those that are there: which ones may be is judged
-    /// by name.
+    /// Compares an inode with one of its versions. The expected links are those found; each name is
+    /// checked separately.
     fn compare(&self, found: &Found, place: Place, inode: &Inode, node: &Node) -> Result<(), String> {
         let mut expected = node.clone();
         if place != Model::root() && node.entries().is_none() {
@@ -314,12 +320,12 @@ impl<'a> Moment<'a> {
         }
         match &mut expected.kind {
             NodeKind::Directory(entries) => {
-                let there = found.names.iter().filter(|((directory, _), _)| *directory == place);
+                let visible = found.names.iter().filter(|((directory, _), _)| *directory == place);
                 *entries =
-                    there.map(|((_, name), target)| (name.clone(), Entry::Node(target.node))).collect();
+                    visible.map(|((_, name), target)| (name.clone(), Entry::Node(target.node))).collect();
             }
             NodeKind::File(content) => {
-                if let Some(unit) = self.history.loose(node.nodatacow) {
+                if let Some(unit) = self.history.mixing_unit(node.nodatacow) {
                     content.set_size(inode.metadata().size());
                     verify::metadata(inode, &expected)?;
                     return self.mixed(place, inode, unit);
@@ -331,7 +337,7 @@ impl<'a> Moment<'a> {
         verify::content(inode, &expected)
     }
 
-    /// Each piece of a file is that of some version since its acknowledgement.
+    /// Checks that each unit of a file equals that of some version since its acknowledgement.
     fn mixed(&self, place: Place, inode: &Inode, unit: usize) -> Result<(), String> {
         let versions: Vec<_> = self
             .all_since(self.acknowledged(place))
@@ -342,7 +348,7 @@ impl<'a> Moment<'a> {
         let sizes = versions.iter().map(|content| content.size());
         let (least, most) = (sizes.clone().min().unwrap_or(0), sizes.max().unwrap_or(0));
         if !(least..=most).contains(&size) {
-            return Err(format!("a size of {size}, none of {least} to {most}"));
+            return Err(format!("found size {size}, expected {least} to {most}"));
         }
         let mut expected = vec![0; unit];
         for (index, piece) in found.chunks(unit).enumerate() {
@@ -355,15 +361,17 @@ impl<'a> Moment<'a> {
             if !known {
                 let latest = versions.last().map(|content| content.bytes(offset, unit as u64));
                 let difference = verify::difference(piece, &latest.unwrap_or_default());
-                return Err(format!("at {offset} what no version since has; the latest: {difference}"));
+                return Err(format!(
+                    "bytes at {offset} match no version since; compared with the latest: {difference}"
+                ));
             }
         }
         Ok(())
     }
 }
 
-/// What a name in a directory leads to.
-fn leads(model: &Model, directory: Place, name: &[u8]) -> Option<Place> {
+/// Returns the target of a name in a directory.
+fn lookup(model: &Model, directory: Place, name: &[u8]) -> Option<Place> {
     let entry = model.get(directory)?.entries()?.get(name)?;
     model.target(directory, *entry)
 }

@@ -1,40 +1,40 @@
-//! Operations by chance: [`Generator`].
+//! Random operations: [`Generator`].
 //!
-//! Owns the weights. The same seed and the same course give the same operations. Most operations are about
-//! what is there; some are about what is not, for refusals must be right too.
+//! Owns the weights. The same seed on the same sequence of states gives the same operations. Most
+//! operations target existing files; some target missing ones, because refusals must be right too.
 
 use crate::model::{Entry, Model, NodeKind, Place, ROOT};
 use crate::operation::{FileAt, Fill, NewFile, Operation, Text};
 use fastrand::Rng;
 use papilio::{FileKind, RenameMode, XattrSet};
 
-/// What a run may do.
+/// The limits of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Scope {
-    /// Inodes beyond which more is deleted than made.
+    /// Number of inodes above which more are deleted than created.
     pub inodes: usize,
-    /// Bytes of a file beyond which writes go elsewhere.
+    /// Bytes of a file above which it is truncated.
     pub file_bytes: u64,
-    /// Ordinary names that a directory may hold: with few, they are used again and again.
+    /// Number of different ordinary names per directory; a small number reuses them often.
     pub names: u32,
-    /// Files open at a time.
+    /// Maximum number of files open at a time.
     pub slots: u8,
-    /// One in so many operations is a sync; 0 for none.
+    /// Average number of operations per sync; 0 for no syncs.
     pub sync_every: u32,
-    /// One in so many operations is an fsync, of a file most often; 0 for none.
+    /// Average number of operations per fsync, mostly of a file; 0 for no fsyncs.
     pub fsync_every: u32,
-    /// Names come, go and move as often as data changes.
+    /// Whether names are created, removed and moved as often as data changes.
     pub moves: bool,
-    /// One in so many operations closes and opens the file system; 0 for none.
+    /// Average number of operations between remounts; 0 for no remounts.
     pub remount_every: u32,
-    /// Subvolumes and snapshots are made and deleted.
+    /// Whether subvolumes and snapshots are created and deleted.
     pub subvolumes: bool,
-    /// Programs get capabilities, which a kernel takes away at each write.
+    /// Whether programs get capabilities, which a kernel removes at each write.
     pub capabilities: bool,
-    /// Files get room behind their end. Without NO_HOLES, kernels (6.18) forget the size of a file that is
-    /// written over such room after a mount.
-    pub room_behind: bool,
-    /// Symbolic links may lead out of the directory that all happens in.
+    /// Whether files get space allocated past their end. Without NO_HOLES, kernels (6.18) lose the
+    /// size of a file that is written over such space after a mount.
+    pub allocate_past_end: bool,
+    /// Whether symbolic links may lead out of the base directory.
     pub wide_links: bool,
 }
 
@@ -51,7 +51,7 @@ impl Default for Scope {
             remount_every: 250,
             subvolumes: false,
             capabilities: true,
-            room_behind: true,
+            allocate_past_end: true,
             wide_links: true,
         }
     }
@@ -65,7 +65,7 @@ pub struct Generator {
 }
 
 impl Generator {
-    /// Operations of a seed.
+    /// Creates a generator for a seed.
     pub fn new(seed: u64, scope: Scope) -> Self {
         Self { random: Rng::with_seed(seed), scope }
     }
@@ -74,7 +74,7 @@ impl Generator {
         number > 0 && self.random.u32(..number) == 0
     }
 
-    /// The next operation on what `model` is now.
+    /// Draws the next operation for the current state of `model`.
     pub fn next(&mut self, model: &Model) -> Operation {
         if self.one_in(self.scope.sync_every) {
             return Operation::Sync;
@@ -107,7 +107,7 @@ impl Generator {
         }
     }
 
-    /// A path of what is there, by chance: directories on the way are real ones.
+    /// Returns a random existing path that leads through real directories.
     fn existing(&mut self, model: &Model, stop: impl Fn(&NodeKind) -> bool) -> Text {
         let (mut path, mut place) = (Vec::new(), Model::root());
         for _ in 0..8 {
@@ -115,10 +115,12 @@ impl Generator {
                 break;
             };
             let mut chosen = None;
-            // A few draws, so that what is looked for is found more often.
+            // Several draws increase the chance of a match.
             for _ in 0..4 {
-                let (name, entry) =
-                    entries.iter().nth(self.random.usize(..entries.len())).expect("it has as many");
+                let (name, entry) = entries
+                    .iter()
+                    .nth(self.random.usize(..entries.len()))
+                    .expect("the index is below the number of entries");
                 let Some(target) = model.target(place, *entry) else { continue };
                 let stops = stop(&model.node(target).kind);
                 chosen = Some((name, target, stops));
@@ -141,15 +143,17 @@ impl Generator {
         self.existing(model, |_| true)
     }
 
-    /// A directory, the root among them.
+    /// Returns a random directory, possibly the root.
     fn directory(&mut self, model: &Model) -> Text {
         let (mut path, mut place) = (Vec::new(), Model::root());
         while self.random.u8(..3) != 0 {
             let Some(entries) = model.node(place).entries().filter(|entries| !entries.is_empty()) else {
                 break;
             };
-            let (name, entry) =
-                entries.iter().nth(self.random.usize(..entries.len())).expect("it has as many");
+            let (name, entry) = entries
+                .iter()
+                .nth(self.random.usize(..entries.len()))
+                .expect("the index is below the number of entries");
             let Some(target) = model.target(place, *entry) else { break };
             let kind = &model.node(target).kind;
             let link = matches!(kind, NodeKind::Symlink(_)) && self.random.u8(..4) == 0;
@@ -171,7 +175,7 @@ impl Generator {
             0 => vec![b'a' + self.random.u8(..26); self.random.usize(200..=255)],
             1 => b"x".repeat(256),
             2 => (0..self.random.usize(1..20))
-                .map(|_| *self.random.choice(b"\x01\xff\xc3\x28 \n*%").expect("some"))
+                .map(|_| *self.random.choice(b"\x01\xff\xc3\x28 \n*%").expect("the choices are not empty"))
                 .collect(),
             _ => format!("n{}", self.random.u32(..self.scope.names)).into_bytes(),
         }
@@ -209,7 +213,7 @@ impl Generator {
                         FileKind::CharacterDevice,
                         FileKind::BlockDevice,
                     ])
-                    .expect("four");
+                    .expect("the choices are not empty");
                 let numbered = matches!(kind, FileKind::CharacterDevice | FileKind::BlockDevice);
                 let mut number = |limit| if numbered { self.random.u32(..limit) } else { 0 };
                 NewFile::Special(kind, number(1 << 12), number(1 << 20))
@@ -241,7 +245,7 @@ impl Generator {
         FileAt::Path(self.existing(model, Self::is_file).0)
     }
 
-    /// A file for an fsync: most often one that is open, of which changes are known.
+    /// Returns a file for an fsync: mostly an open one, whose changes are known.
     fn fsynced(&mut self, model: &Model) -> FileAt {
         let open: Vec<u8> = model.slots().map(|(slot, _)| slot).collect();
         match open.is_empty() || self.one_in(4) {
@@ -254,7 +258,7 @@ impl Generator {
         model.file(file).map_or(0, |place: Place| model.content(place).size())
     }
 
-    /// An offset: in the file most of the time, at a boundary often.
+    /// Draws an offset: mostly within the file, often at a sector boundary.
     fn offset(&mut self, size: u64) -> u64 {
         let offset = match self.random.u8(..12) {
             0 => 0,
@@ -274,7 +278,7 @@ impl Generator {
             18..32 => self.random.usize(..30_000),
             32..36 => self.random.usize(..200_000),
             36..38 => 4096 * self.random.usize(1..100),
-            // Some are large, so that files fill what there is.
+            // Some lengths are large, so that files fill the device.
             _ => self.random.usize(..most / 2),
         }
         .min(most)
@@ -308,7 +312,7 @@ impl Generator {
             }
             25..28 => {
                 let (offset, length) = (self.offset(size), self.length() as u64);
-                let keep_size = self.random.bool() && self.scope.room_behind;
+                let keep_size = self.random.bool() && self.scope.allocate_past_end;
                 Operation::Allocate { file, offset, length, keep_size }
             }
             28..33 => self.clone_range(model, file),
@@ -400,7 +404,8 @@ impl Generator {
     }
 
     fn xattr_name(&mut self) -> Text {
-        let prefix = *self.random.choice(&["user", "trusted", "security"]).expect("three");
+        let prefix =
+            *self.random.choice(&["user", "trusted", "security"]).expect("the choices are not empty");
         if self.scope.capabilities && self.one_in(20) {
             return Text(b"security.capability".to_vec());
         }
@@ -424,7 +429,7 @@ impl Generator {
         }
     }
 
-    /// Closes a file of the subvolume at `path` first, if that is one and has any open.
+    /// Returns an operation that closes an open file of the subvolume at `path`, if there is one.
     fn unless_open(model: &Model, path: &[u8]) -> Option<Operation> {
         let place = model.resolve(path, false).ok().filter(|place| place.node == ROOT)?;
         let (slot, _) = model.slots().find(|(_, open)| open.subvolume == place.subvolume)?;
@@ -447,7 +452,7 @@ impl Generator {
     }
 }
 
-/// The paths of all subvolumes; that of the first is empty.
+/// Returns the paths of all subvolumes; the first one's path is empty.
 fn subvolume_paths(model: &Model) -> Vec<Text> {
     let mut paths = vec![Text(Vec::new())];
     let mut pending = vec![(Vec::new(), Model::root())];

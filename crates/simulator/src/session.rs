@@ -1,9 +1,10 @@
 //! A file system and its model, side by side: [`Session`].
 //!
-//! Owns the open file system, its open files, and the comparison of each answer. Invariant: after each
-//! operation that did not fail the run, file system and model are the same. An operation that runs out of
-//! room leaves no trace, but for changes of data in steps: there each sector is as before or as it was to
-//! become, and the model takes over what is there.
+//! Owns the open file system, its open files, and the comparison of each answer.
+//!
+//! **Invariant:** after each operation that did not fail the run, the file system and the model
+//! agree. An operation that runs out of space leaves no trace, unless it changes data in steps.
+//! Then each sector is either old or new, and the model adopts the actual content.
 
 use crate::model::{Content, Model, Place, Refusal};
 use crate::operation::{FileAt, NewFile, Operation, Reply};
@@ -17,17 +18,17 @@ use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write;
 use std::sync::Arc;
 
-/// Operations that a failure tells of.
-const TOLD: usize = 12;
+/// Number of recent operations in a failure report.
+const HISTORY_LENGTH: usize = 12;
 
-/// What a run did.
+/// Counts of a run's operations.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
-    /// Operations.
+    /// Operations run.
     pub operations: u64,
-    /// Those that were refused, by both.
+    /// Operations that both sides refused.
     pub refused: u64,
-    /// Those that found no room.
+    /// Operations that ran out of space.
     pub no_space: u64,
     /// Syncs that succeeded.
     pub syncs: u64,
@@ -42,20 +43,20 @@ impl std::ops::AddAssign for Counts {
     }
 }
 
-/// How a step ended that did not fail the run.
+/// The outcome of a step that did not fail the run.
 #[derive(Debug)]
 pub enum Outcome {
-    /// Both did it.
+    /// Both sides did it.
     Done,
-    /// Both refused it.
+    /// Both sides refused it.
     Refused,
-    /// There was no room.
+    /// There was no space.
     NoSpace,
-    /// The file system failed: a device did.
+    /// The file system failed because a device failed.
     Failed(Error),
 }
 
-/// A file system beside its model.
+/// A file system and its model.
 #[derive(Debug)]
 pub struct Session {
     devices: Vec<Arc<dyn Device>>,
@@ -77,7 +78,7 @@ impl Session {
         Self::resume(devices, options, Model::new())
     }
 
-    /// Opens a file system of which a model is known.
+    /// Opens a file system whose model is known.
     ///
     /// # Errors
     /// It cannot be opened.
@@ -91,7 +92,7 @@ impl Session {
         Ok(Self { devices, options, model, ..Self::shared(fs, b"") })
     }
 
-    /// Goes on with an empty directory of an open file system that others use too. It never closes it.
+    /// Uses an empty directory of an open file system that others use too, and never closes that.
     pub fn shared(fs: FileSystem, base: &[u8]) -> Self {
         Self {
             devices: Vec::new(),
@@ -105,67 +106,67 @@ impl Session {
         }
     }
 
-    /// The model as it is now.
+    /// Returns the current model.
     pub fn model(&self) -> &Model {
         &self.model
     }
 
-    /// The model, for who changes the file system in other ways too.
+    /// Returns the model, for a caller that also changes the file system in other ways.
     pub fn model_mut(&mut self) -> &mut Model {
         &mut self.model
     }
 
-    /// The file system.
+    /// Returns the file system.
     ///
     /// # Panics
-    /// After [`Session::close`], or a remount that failed.
+    /// After [`Session::close`] or a failed remount.
     pub fn fs(&self) -> &FileSystem {
-        self.fs.as_ref().expect("it is open")
+        self.fs.as_ref().expect("the file system is open")
     }
 
-    /// The inode that an operation just made, if it made one, and its number.
+    /// Returns the inode that an operation just created, if any, and its number.
     ///
     /// # Errors
     /// It cannot be read.
-    pub fn made(&self, operation: &Operation) -> papilio::Result<Option<(Place, u64)>> {
+    pub fn created_inode(&self, operation: &Operation) -> papilio::Result<Option<(Place, u64)>> {
         Ok(match operation {
             Operation::Create { path, .. } => {
-                let place = self.model.resolve(path, false).expect("it was just made");
+                let place = self.model.resolve(path, false).expect("the inode was just created");
                 Some((place, self.fs().inode_nofollow(self.path(path))?.number().0))
             }
             Operation::CreateUnnamed { slot, .. } => {
-                let place = self.model.file(&FileAt::Open(*slot)).expect("it was just made");
+                let place = self.model.file(&FileAt::Open(*slot)).expect("the inode was just created");
                 Some((place, self.files[slot].inode().number().0))
             }
             _ => None,
         })
     }
 
-    /// What was done so far.
+    /// Returns the counts so far.
     pub fn counts(&self) -> Counts {
         self.counts
     }
 
-    /// Draws and does so many operations.
+    /// Draws and runs `operations` operations.
     ///
     /// # Errors
-    /// The first thing that is not as it must be, with the operations before it.
+    /// The first mismatch, with the preceding operations.
     pub fn run(&mut self, generator: &mut Generator, operations: u64) -> Result<(), String> {
         for _ in 0..operations {
             let operation = generator.next(&self.model);
             if let Outcome::Failed(error) = self.step(&operation)? {
-                return Err(self.told(&operation, &format!("failed: {error}")));
+                return Err(self.failure_report(&operation, &format!("failed: {error}")));
             }
         }
         Ok(())
     }
 
-    /// Does one operation on both sides.
+    /// Runs one operation on both sides.
     ///
     /// # Errors
-    /// An answer that is not the model's.
+    /// An answer that differs from the model's.
     pub fn step(&mut self, operation: &Operation) -> Result<Outcome, String> {
-        if self.last.len() == TOLD {
+        if self.last.len() == HISTORY_LENGTH {
             self.last.pop_front();
         }
         self.last.push_back(shortened(operation));
@@ -178,7 +179,7 @@ impl Session {
         let outcome = match (answer, kind) {
             (Ok(reply), _) => {
                 let expected = operation.apply(&mut self.model);
-                self.agree(operation, &reply, expected)?;
+                self.check_reply(operation, &reply, expected)?;
                 self.counts.syncs += u64::from(*operation == Operation::Sync);
                 Outcome::Done
             }
@@ -198,7 +199,8 @@ impl Session {
                     other => {
                         self.model = before;
                         let other = other.map(|_| "success");
-                        return Err(self.told(operation, &format!("gave {error:?}, expected {other:?}")));
+                        return Err(self
+                            .failure_report(operation, &format!("returned {error:?}, expected {other:?}")));
                     }
                 }
                 self.counts.refused += 1;
@@ -215,7 +217,7 @@ impl Session {
         Ok(outcome)
     }
 
-    fn agree(
+    fn check_reply(
         &self,
         operation: &Operation,
         reply: &Reply,
@@ -223,18 +225,22 @@ impl Session {
     ) -> Result<(), String> {
         let expected = match expected {
             Ok(expected) => expected,
-            Err(refusal) => return Err(self.told(operation, &format!("succeeded, expected {refusal:?}"))),
+            Err(refusal) => {
+                return Err(self.failure_report(operation, &format!("succeeded, expected {refusal:?}")));
+            }
         };
         if *reply == expected {
             return Ok(());
         }
         let (got, wanted) = (reply.as_deref().unwrap_or_default(), expected.as_deref().unwrap_or_default());
-        Err(self.told(operation, &verify::difference(got, wanted)))
+        Err(self.failure_report(operation, &verify::difference(got, wanted)))
     }
 
-    /// After a change that found no room, or a device that failed: takes over what is there, if it can be.
+    /// After a change that ran out of space, or a device failure, adopts the actual content if
+    /// possible.
     fn adopt(&mut self, operation: &Operation) -> Result<(), String> {
-        // Room is asked for first: what would be refused may find none instead.
+        // The file system reserves space first, so an operation that must be refused may run out of
+        // space instead.
         let Some(target) = operation.data_target() else { return Ok(()) };
         let Ok(place) = self.model.file(target) else { return Ok(()) };
         let before = self.model.content(place).clone();
@@ -245,19 +251,20 @@ impl Session {
         let after = after.content(place).clone();
         let found = self.open_file(target).and_then(|file| file.read_all());
         let found = match found {
-            // The device is gone for good: nothing more will be durable.
+            // The device failed permanently: nothing more will become durable.
             Err(error) if error.kind() == ErrorKind::Io => return Ok(()),
-            found => found.map_err(|error| self.told(operation, &format!("read back: {error}")))?,
+            found => found.map_err(|error| self.failure_report(operation, &format!("read back: {error}")))?,
         };
-        let content = partly(&before, &after, &found)
-            .map_err(|reason| self.told(operation, &format!("found no room, and left {reason}")))?;
+        let content = mixed_content(&before, &after, &found).map_err(|reason| {
+            self.failure_report(operation, &format!("ran out of space and left {reason}"))
+        })?;
         self.model.set_content(place, content);
         Ok(())
     }
 
-    fn told(&self, operation: &Operation, what: &str) -> String {
+    fn failure_report(&self, operation: &Operation, what: &str) -> String {
         let mut text = format!(
-            "operation {}: {}: {what}\nthe last ones were:",
+            "operation {}: {}: {what}\nthe last operations were:",
             self.counts.operations,
             shortened(operation)
         );
@@ -267,7 +274,7 @@ impl Session {
         text
     }
 
-    /// Compares everything, through the open file system.
+    /// Compares everything through the open file system.
     ///
     /// # Errors
     /// The first difference.
@@ -276,20 +283,20 @@ impl Session {
             .map_err(|difference| format!("after {} operations: {difference}", self.counts.operations))
     }
 
-    /// Closes the file system, and compares it with the model after it is opened anew.
+    /// Closes the file system, checks it, reopens it and compares it with the model.
     ///
     /// # Errors
-    /// Closing fails, a difference, or a finding of the check.
+    /// A failure to close, a difference, or a finding of the check.
     pub fn close(&mut self) -> Result<(), String> {
         self.files.clear();
         self.model.close_all();
-        let fs = self.fs.take().expect("it is open");
+        let fs = self.fs.take().expect("the file system is open");
         fs.close().map_err(|error| format!("closing: {error}"))?;
         verify::check(&self.devices)?;
         verify::compare_devices(&self.devices, &self.model)
     }
 
-    /// Opens it again after [`Session::close`].
+    /// Reopens the file system after [`Session::close`].
     ///
     /// # Errors
     /// It cannot be opened.
@@ -298,7 +305,7 @@ impl Session {
         Ok(())
     }
 
-    /// Lets go of the file system as it is.
+    /// Drops the file system without checks.
     pub fn abandon(&mut self) {
         self.files.clear();
         self.fs = None;
@@ -371,9 +378,9 @@ impl Session {
                 file.allocate(*offset, *length, *keep_size)
             }
             Operation::CloneRange { from, length, to, .. } => {
-                file.clone_range(source.as_ref().expect("opened first"), *from, *length, *to)
+                file.clone_range(source.as_ref().expect("a clone has a source"), *from, *length, *to)
             }
-            _ => unreachable!("no change of data: {operation:?}"),
+            _ => unreachable!("not a change of data: {operation:?}"),
         }
     }
 
@@ -414,7 +421,7 @@ impl Session {
                 fs.snapshot(self.path(source), self.path(path), *read_only).map(drop)
             }
             Operation::DeleteSubvolume { path } => fs.delete_subvolume(self.path(path)),
-            _ => unreachable!("no change of names: {operation:?}"),
+            _ => unreachable!("not a change of names: {operation:?}"),
         }
     }
 }
@@ -429,7 +436,7 @@ fn special(kind: papilio::FileKind, major: u32, minor: u32) -> NewKind<'static> 
     }
 }
 
-/// An operation as text, without the bytes of long values.
+/// Formats an operation, truncating long values.
 fn shortened(operation: &Operation) -> String {
     let text = format!("{operation:?}");
     match text.char_indices().nth(160) {
@@ -438,13 +445,13 @@ fn shortened(operation: &Operation) -> String {
     }
 }
 
-/// What is left of a change from `before` to `after` that stopped half-way: each sector is one or the
-/// other's, and the size lies between.
-fn partly(before: &Content, after: &Content, found: &[u8]) -> Result<Content, String> {
+/// Builds the content left by a change from `before` to `after` that stopped half-way. Each sector
+/// must equal one or the other, and the size must lie between theirs.
+fn mixed_content(before: &Content, after: &Content, found: &[u8]) -> Result<Content, String> {
     let size = found.len() as u64;
     let (least, most) = (before.size().min(after.size()), before.size().max(after.size()));
     if !(least..=most).contains(&size) {
-        return Err(format!("a size of {size}, neither {} nor {}", before.size(), after.size()));
+        return Err(format!("a size of {size}, outside of {} to {}", before.size(), after.size()));
     }
     let (mut old, mut new) = (vec![0; 4096], vec![0; 4096]);
     for (index, sector) in found.chunks(4096).enumerate() {
@@ -454,7 +461,7 @@ fn partly(before: &Content, after: &Content, found: &[u8]) -> Result<Content, St
             side.read(buffer, offset);
         }
         if sector != &old[..sector.len()] && sector != &new[..sector.len()] {
-            return Err(format!("other bytes than before or after in the sector at {offset}"));
+            return Err(format!("neither the old nor the new bytes in the sector at {offset}"));
         }
     }
     let mut content = Content::default();

@@ -1,7 +1,8 @@
-//! A whole file system compared with its model, and checked.
+//! Compares a whole file system with its model, and checks it.
 //!
-//! Owns [`compare`], which looks at every path: kind, mode, owner, links, size, attributes, content, and that
-//! names of one inode are names of one inode on the other side.
+//! Owns [`compare`], which covers every path: kind, mode, owner, links, size, attributes and
+//! content. It also checks that two names share an inode on one side exactly if they do on the
+//! other.
 
 use crate::model::{Entry, Model, Node, NodeKind, Place};
 use papilio::{CheckOptions, File, FileKind, FileSystem, FindingKind, Inode, InodeFlags, OpenOptions};
@@ -9,7 +10,8 @@ use papilio_device::Device;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-/// Files up to this size are read whole; of others, what either side says is data.
+/// Files up to this size, in bytes, are read completely; of larger ones, only what either side
+/// reports as data.
 const WHOLE: u64 = 8 << 20;
 const PIECE: u64 = 1 << 20;
 
@@ -30,7 +32,9 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
         if *numbers.entry(number).or_insert(place) != place
             || *places.entry(place).or_insert(number) != number
         {
-            return Err(differ("names of one inode there are not those of one inode here".to_owned()));
+            return Err(differ(
+                "the names of one inode lead to different inodes on the other side".to_owned(),
+            ));
         }
         metadata(&inode, node).map_err(&differ)?;
         content(&inode, node).map_err(&differ)?;
@@ -40,7 +44,7 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
                 let entry = entry.map_err(|error| differ(error.to_string()))?;
                 let below = entry.inode().map_err(|error| differ(error.to_string()))?;
                 if found.insert(entry.name().to_vec(), below).is_some() {
-                    return Err(differ(format!("\"{}\" is there twice", entry.name().escape_ascii())));
+                    return Err(differ(format!("\"{}\" is listed twice", entry.name().escape_ascii())));
                 }
             }
             for (name, entry) in entries {
@@ -48,12 +52,12 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
                 let Some(below) = found.remove(name) else {
                     return Err(differ(format!("\"{shown}\" is missing")));
                 };
-                let looked = inode.lookup(name).map_err(|error| differ(error.to_string()))?;
-                if looked.as_ref().map(|looked| (looked.tree(), looked.number()))
+                let looked_up = inode.lookup(name).map_err(|error| differ(error.to_string()))?;
+                if looked_up.as_ref().map(|looked_up| (looked_up.tree(), looked_up.number()))
                     != Some((below.tree(), below.number()))
                 {
                     return Err(differ(format!(
-                        "\"{shown}\" is listed as {below:?}, looked up as {looked:?}"
+                        "\"{shown}\" is listed as {below:?}, looked up as {looked_up:?}"
                     )));
                 }
                 let path = [&path[..], b"/", name].concat();
@@ -61,14 +65,12 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
                     (Some(target), _) => pending.push((path, below, target)),
                     (None, Entry::Stub) if below.is_subvolume_stub() => {}
                     (None, _) => {
-                        return Err(differ(format!(
-                            "\"{shown}\" is not what a snapshot leaves of a subvolume"
-                        )));
+                        return Err(differ(format!("\"{shown}\" is not the stub of a subvolume")));
                     }
                 }
             }
             if let Some(name) = found.keys().next() {
-                return Err(differ(format!("\"{}\" should not be there", name.escape_ascii())));
+                return Err(differ(format!("\"{}\" should not exist", name.escape_ascii())));
             }
         }
     }
@@ -140,7 +142,7 @@ pub(crate) fn content(inode: &Inode, node: &Node) -> Result<(), String> {
                     found.truncate(read);
                     let expected = expected.bytes(at, length);
                     if found != expected {
-                        return Err(format!("from {at} on: {}", difference(&found, &expected)));
+                        return Err(format!("at {at}: {}", difference(&found, &expected)));
                     }
                 }
             }
@@ -160,7 +162,7 @@ fn data_of(file: &File, size: u64) -> papilio::Result<Vec<(u64, u64)>> {
     Ok(stretches)
 }
 
-/// Says where two runs of bytes differ.
+/// Describes the difference between two byte strings.
 pub fn difference(found: &[u8], expected: &[u8]) -> String {
     let at = found.iter().zip(expected).position(|(a, b)| a != b);
     let (lengths, differing) = (
@@ -175,17 +177,17 @@ pub fn difference(found: &[u8], expected: &[u8]) -> String {
     }
 }
 
-/// Opens devices for reading and compares what is there with the model.
+/// Opens devices read-only and compares their content with the model.
 ///
 /// # Errors
-/// They cannot be opened, or the first difference.
+/// An error on opening, or the first difference.
 pub fn compare_devices(devices: &[Arc<dyn Device>], model: &Model) -> Result<(), String> {
     let fs =
         FileSystem::from_devices(devices.to_vec(), &OpenOptions::new()).map_err(|error| error.to_string())?;
     compare(&fs, b"", model)
 }
 
-/// Checks what is on the devices, data and all.
+/// Checks the file system on the devices, including data checksums.
 ///
 /// # Errors
 /// The findings.
@@ -201,8 +203,8 @@ pub fn check(devices: &[Arc<dyn Device>]) -> Result<(), String> {
     Err(format!("{} findings:\n    {}", report.findings.len(), findings.join("\n    ")))
 }
 
-/// Checks, data and all. Copies of the superblock may differ: what was interrupted may have come between
-/// their writes.
+/// Checks the file system, including data checksums. Copies of the superblock may differ, because
+/// the interruption may have come between their writes.
 ///
 /// # Errors
 /// The first other finding.

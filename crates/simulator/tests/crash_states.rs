@@ -1,7 +1,7 @@
-//! Losses of power at every moment of a run: what is there afterwards is what the last sync promised, or
-//! the one that was going on; the check is clean, and the file system can be written on.
+//! Power losses at every moment of a run. The file system must hold the state of the last sync, or
+//! of the sync in progress; the check must be clean, and the file system writable.
 //!
-//! `PAPILIO_CRASH_STATES` sets how many states are looked at, `PAPILIO_SEED` where the runs begin.
+//! `PAPILIO_CRASH_STATES` sets the number of states to check, `PAPILIO_SEED` the first seed.
 
 use papilio::{CompressionChoice, MkfsFeature};
 use papilio_format::items::file_extent::Compression;
@@ -9,10 +9,10 @@ use papilio_simulator::crash::{InFlight, Recorded, Survival};
 use papilio_simulator::{Configuration, Scope};
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+    std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
 }
 
-/// Operations of a run.
+/// Operations per run.
 const OPERATIONS: u64 = 150;
 
 fn configurations() -> Vec<Configuration> {
@@ -30,7 +30,7 @@ fn configurations() -> Vec<Configuration> {
 }
 
 #[test]
-fn a_loss_of_power_leaves_what_a_sync_promised() {
+fn power_loss_keeps_synced_state() {
     let wanted = setting("PAPILIO_CRASH_STATES", 450);
     let first = setting("PAPILIO_SEED", 1);
     let scope =
@@ -42,10 +42,10 @@ fn a_loss_of_power_leaves_what_a_sync_promised() {
     while states < wanted {
         for configuration in &configurations {
             let seed = first + round;
-            let mut recorded =
-                Recorded::new(configuration, scope, seed, OPERATIONS).expect("a run without crashes");
+            let mut recorded = Recorded::new(configuration, scope, seed, OPERATIONS)
+                .expect("a run without crashes succeeds");
             syncs += recorded.syncs();
-            // Three states a moment; every moment, or so many as the share allows.
+            // Three states per moment; every moment, or as many as the share allows.
             let stride =
                 (3 * recorded.len() as u64 / share.min(wanted.saturating_sub(states) + 1)).max(1) as usize;
             for position in (round as usize % stride..=recorded.len()).step_by(stride) {
@@ -77,6 +77,6 @@ fn a_loss_of_power_leaves_what_a_sync_promised() {
         }
     }
     println!(
-        "{states} states of {round} runs with {syncs} syncs: {torn} with a torn write, {written} written on"
+        "{states} states of {round} runs with {syncs} syncs: {torn} with a torn write, {written} continued"
     );
 }

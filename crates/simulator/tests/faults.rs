@@ -1,21 +1,24 @@
-//! Each device call of a run fails once, or with all after it: an error comes back, never a panic; a failed
-//! commit makes the file system read-only; what was committed before is there afterwards, and clean. And file
-//! systems so small that room runs out everywhere: no room is an answer, never a failure.
+//! Each device call of a run fails once, or with all calls after it. The run must return an error
+//! and never panic. A failed commit must make the file system read-only, and everything committed
+//! earlier must be intact.
 //!
-//! `PAPILIO_FAULTS` sets how many runs are done, `PAPILIO_SEED` where they begin.
+//! The second test uses file systems so small that space runs out everywhere: it must be reported,
+//! and never fail the run.
+//!
+//! `PAPILIO_FAULTS` sets the number of runs, `PAPILIO_SEED` the first seed.
 
 use papilio::MkfsFeature;
 use papilio_device::Device;
-use papilio_simulator::faults::{Course, Fault};
+use papilio_simulator::faults::{Fault, FaultRun};
 use papilio_simulator::{Configuration, Counts, Generator, Scope, Session};
 use std::sync::Arc;
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+    std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
 }
 
 #[test]
-fn a_device_call_that_fails_is_an_error_and_nothing_worse() {
+fn failed_device_call_returns_an_error() {
     let wanted = setting("PAPILIO_FAULTS", 300);
     let first = setting("PAPILIO_SEED", 1);
     let scope =
@@ -33,26 +36,26 @@ fn a_device_call_that_fails_is_an_error_and_nothing_worse() {
     let (mut runs, mut failed, mut latched, mut round) = (0, 0, 0, 0);
     while runs < wanted {
         for configuration in &configurations {
-            let course = Course::new(configuration, scope, first + round, 80).expect("mkfs");
-            let calls = course.run(Fault::Never).expect("a run without faults").calls;
+            let run = FaultRun::new(configuration, scope, first + round, 80).expect("mkfs");
+            let calls = run.run(Fault::Never).expect("a run without faults succeeds").calls;
             let stride = (2 * calls / share).max(1);
             for number in (round % stride..calls).step_by(stride as usize) {
                 for fault in [Fault::Once(number), Fault::From(number)] {
-                    let ending = course.run(fault).unwrap_or_else(|failure| panic!("{failure}"));
+                    let outcome = run.run(fault).unwrap_or_else(|failure| panic!("{failure}"));
                     runs += 1;
-                    failed += ending.failed;
-                    latched += u64::from(ending.latched);
+                    failed += outcome.failed;
+                    latched += u64::from(outcome.latched);
                 }
             }
             round += 1;
         }
     }
-    println!("{runs} faults: {failed} operations failed, {latched} times it became read-only");
+    println!("{runs} faults: {failed} operations failed, {latched} times the file system became read-only");
     assert!(failed > runs / 4 && latched > 0, "{runs} faults, {failed} failed operations, {latched} latched");
 }
 
 #[test]
-fn no_room_is_an_answer_at_every_size() {
+fn no_space_is_reported_at_every_size() {
     let operations = setting("PAPILIO_NO_SPACE_OPERATIONS", 400);
     let first = setting("PAPILIO_SEED", 1);
     let mixed = |mkfs: papilio::MkfsOptions| mkfs.feature(MkfsFeature::MixedGroups, true);
@@ -69,12 +72,12 @@ fn no_room_is_an_answer_at_every_size() {
             let size = configuration.size;
             let scope = Scope { inodes: 1000, file_bytes: size / 2, subvolumes: false, ..Scope::default() };
             let seed = first + step;
-            let told =
+            let fail =
                 |failure: String| panic!("{}, {size} bytes, seed {seed}: {failure}", configuration.name);
             let device: Arc<dyn Device> = configuration.make().expect("mkfs");
             let mut session = Session::open(vec![device], configuration.open.clone()).expect("open");
-            session.run(&mut Generator::new(seed, scope), operations).unwrap_or_else(told);
-            session.close().unwrap_or_else(told);
+            session.run(&mut Generator::new(seed, scope), operations).unwrap_or_else(fail);
+            session.close().unwrap_or_else(fail);
             total += session.counts();
         }
     }

@@ -1,7 +1,8 @@
-//! The kernel as the judge of logs that Papilio's fsyncs wrote: of states that a loss of power left, its own replay has
-//! all that was acknowledged, and is what Papilio's replay of the same state is; both are clean.
+//! The kernel checks logs that Papilio's fsyncs wrote. From a state after a power loss, the
+//! kernel's replay must have everything acknowledged and equal Papilio's replay of the same state.
+//! Both must be clean.
 //!
-//! `PAPILIO_KERNEL_STATES` sets how many states are looked at, `PAPILIO_SEED` where the runs begin.
+//! `PAPILIO_KERNEL_STATES` sets the number of states to check, `PAPILIO_SEED` the first seed.
 
 use papilio::{FileSystem, MkfsFeature, OpenOptions};
 use papilio_device::{Device, MemoryDevice};
@@ -14,19 +15,19 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+    std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
 }
 
-/// Everything, down to where extents lie, but times: two replays have two moments.
+/// Everything, including extent locations, but not times: two replays happen at different times.
 const COMPARED: CompareOptions =
     CompareOptions { mtime: false, ctime: false, atime: false, extents: true, ..CompareOptions::SAME_IMAGE };
 
-/// Another file has the extent too: deleted files share theirs until somebody gets to clean up.
+/// Another file has the extent too. Deleted files share their extents until cleaning.
 const FIEMAP_EXTENT_SHARED: u32 = 0x2000;
 
 type Failure = Box<dyn std::error::Error + Send + Sync>;
 
-fn seen(images: &ImageSet, read_only: bool) -> Result<Manifest, Failure> {
+fn read_manifest(images: &ImageSet, read_only: bool) -> Result<Manifest, Failure> {
     let mounted = if read_only { images.mount_read_only()? } else { images.mount()? };
     let options = ManifestOptions { extents: true, ..ManifestOptions::default() };
     let mut manifest = Manifest::read(&HostTree::new(mounted.path()), options)?;
@@ -39,7 +40,7 @@ fn seen(images: &ImageSet, read_only: bool) -> Result<Manifest, Failure> {
     Ok(manifest)
 }
 
-/// Has both sides replay a state and compares them with each other and with what was promised.
+/// Replays a state on both sides and compares them with each other and with the guarantees.
 fn judge(
     run: &FsyncRun,
     scratch: &Scratch,
@@ -55,7 +56,7 @@ fn judge(
     FileSystem::from_devices(vec![ours.clone() as Arc<dyn Device>], open)?.close()?;
     let (ours, theirs) = (image(&ours)?, image(device)?);
     let images = ImageSet::open(scratch, vec![theirs.clone()]);
-    let by_kernel = seen(&images, false).map_err(|error| format!("the kernel's replay: {error}"))?;
+    let by_kernel = read_manifest(&images, false).map_err(|error| format!("the kernel's replay: {error}"))?;
     images.btrfs_check().map_err(|error| format!("btrfs check of the kernel's replay: {error:#}"))?;
     let replayed: Arc<dyn Device> = Arc::new(MemoryDevice::from_image(&theirs)?);
     run.judge(&FileSystem::from_devices(vec![replayed], &OpenOptions::new())?)
@@ -63,7 +64,8 @@ fn judge(
     std::fs::remove_file(&theirs)?;
     let images = ImageSet::open(scratch, vec![ours.clone()]);
     images.btrfs_check().map_err(|error| format!("btrfs check of Papilio's replay: {error:#}"))?;
-    let by_papilio = seen(&images, true).map_err(|error| format!("the kernel mounts ours: {error}"))?;
+    let by_papilio = read_manifest(&images, true)
+        .map_err(|error| format!("the kernel's mount of Papilio's replay: {error}"))?;
     std::fs::remove_file(&ours)?;
     let differences = by_kernel.diff(&by_papilio, &COMPARED);
     if differences.is_empty() {
@@ -74,7 +76,7 @@ fn judge(
 }
 
 #[test]
-fn the_kernel_replays_what_fsyncs_acknowledged() {
+fn kernel_replays_acknowledged_fsyncs() {
     let Some(_met) = require(&[Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()) else { return };
     let (wanted, first) = (setting("PAPILIO_KERNEL_STATES", 8), setting("PAPILIO_SEED", 1));
     let shapes = [
@@ -95,13 +97,13 @@ fn the_kernel_replays_what_fsyncs_acknowledged() {
             let seed = first + round;
             round += 1;
             let cached = configuration.name == "cached";
-            // See `Scope::room_behind` for what kernels do without NO_HOLES.
+            // See `Scope::allocate_past_end` for the kernel's behaviour without NO_HOLES.
             let mut scope = scope();
             scope.moves = (round + round / shapes.len() as u64).is_multiple_of(2);
-            scope.room_behind = !configuration.name.contains("explicit holes");
+            scope.allocate_past_end = !configuration.name.contains("explicit holes");
             let mut run = FsyncRun::new(configuration, scope, seed, 120, *threads, cached)
-                .expect("a run without crashes");
-            let scratch = Scratch::new(4 * configuration.size).expect("room for images");
+                .expect("a run without crashes succeeds");
+            let scratch = Scratch::new(4 * configuration.size).expect("create a scratch folder for images");
             let stride = (run.len() as u64 / share).max(1) as usize;
             let (mut looked, mut position) = (0, stride / 2);
             while looked < share && position <= run.len() {
@@ -116,16 +118,17 @@ fn the_kernel_replays_what_fsyncs_acknowledged() {
                     vec![Arc::new(device.snapshot()) as Arc<dyn Device>],
                     &OpenOptions::new(),
                 );
-                let logged = fs.expect("the last commit can be read").has_log();
-                // Most states are to have a log.
+                let logged = fs.expect("the last commit is readable").has_log();
+                // Most states should have a log.
                 if !logged && position % 4 != 0 && position < run.len() {
                     position += 1;
                     continue;
                 }
                 logs += u64::from(logged);
                 if let Err(failure) = judge(&run, &scratch, &configuration.open, &device) {
-                    let told = format!("{}, seed {seed}, event {position}, {survival:?}", configuration.name);
-                    failures.push(format!("{told}: {failure}"));
+                    let label =
+                        format!("{}, seed {seed}, event {position}, {survival:?}", configuration.name);
+                    failures.push(format!("{label}: {failure}"));
                     looked = share;
                 }
                 states += 1;
@@ -137,5 +140,5 @@ fn the_kernel_replays_what_fsyncs_acknowledged() {
     }
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     println!("{states} states, {logs} with a log");
-    assert!(logs > 0, "there is a log to be replayed");
+    assert!(logs > 0, "no state had a log to replay");
 }

@@ -1,8 +1,8 @@
-//! Losses of power at every moment of runs with fsyncs, by one thread and by several, with and without a
-//! page cache: what was acknowledged is there, as it was then or later, and the check is clean; also when the
-//! replay of the log is itself cut short.
+//! Power losses at every moment of runs with fsyncs, by one thread and by several, with and without
+//! a page cache. Acknowledged state must be there, as it was then or later, and the check must be
+//! clean, even if the replay of the log itself loses power.
 //!
-//! `PAPILIO_FSYNC_STATES` sets how many states are looked at, `PAPILIO_SEED` where the runs begin.
+//! `PAPILIO_FSYNC_STATES` sets the number of states to check, `PAPILIO_SEED` the first seed.
 
 use fastrand::Rng;
 use papilio::{CompressionChoice, MkfsFeature};
@@ -13,15 +13,15 @@ use papilio_simulator::crash::{InFlight, Survival};
 use papilio_simulator::fsyncs::{FsyncRun, Seen, scope};
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+    std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
 }
 
-/// Operations of a thread.
+/// Operations per thread.
 const OPERATIONS: u64 = 160;
-/// Bytes of a page cache.
+/// Page cache size in bytes.
 const CACHE: u64 = 2 << 20;
 
-/// Shapes, threads, and whether there is a page cache.
+/// Returns shapes with their number of threads, and whether they have a page cache.
 fn shapes() -> Vec<(Configuration, u8, bool)> {
     vec![
         (Configuration::new("default"), 1, false),
@@ -45,7 +45,7 @@ fn shapes() -> Vec<(Configuration, u8, bool)> {
 }
 
 #[test]
-fn a_loss_of_power_leaves_what_fsyncs_acknowledged() {
+fn power_loss_keeps_acknowledged_fsyncs() {
     let wanted = setting("PAPILIO_FSYNC_STATES", 900);
     let first = setting("PAPILIO_SEED", 1);
     let shapes = shapes();
@@ -61,7 +61,7 @@ fn a_loss_of_power_leaves_what_fsyncs_acknowledged() {
             let moves = (round + round / shapes.len() as u64).is_multiple_of(2);
             let scope = Scope { moves, ..scope() };
             let mut run = FsyncRun::new(configuration, scope, seed, OPERATIONS, *threads, *cached)
-                .expect("a run without crashes");
+                .expect("a run without crashes succeeds");
             fsyncs += run.fsyncs();
             let (more_logs, more_commits) = run.logs_and_commits();
             (logs, commits) = (logs + more_logs, commits + more_commits);
@@ -81,7 +81,7 @@ fn a_loss_of_power_leaves_what_fsyncs_acknowledged() {
                         Ok(more) => seen += more,
                         Err(failure) => {
                             failures.push(format!("{survival:?}, {in_flight:?}: {failure}"));
-                            // One of a run is enough.
+                            // One failure per run is enough.
                             break 'run;
                         }
                     }
@@ -93,5 +93,5 @@ fn a_loss_of_power_leaves_what_fsyncs_acknowledged() {
     assert!(failures.is_empty(), "{}", failures.join("\n\n"));
     println!("{round} runs with {fsyncs} fsyncs, {in_place} files in place: {seen:?}");
     println!("fsyncs of one thread: {logs} wrote a log, {commits} were commits");
-    assert!(seen.logs > seen.states / 20, "logs are there to be replayed: {seen:?}");
+    assert!(seen.logs > seen.states / 20, "too few states had a log to replay: {seen:?}");
 }

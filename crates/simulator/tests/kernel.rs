@@ -1,8 +1,8 @@
-//! The kernel as the judge of random operations: what Papilio left, `btrfs check` calls clean and the kernel
-//! shows as the model has it; then the kernel itself does random operations, judged by the same model, and
-//! Papilio goes on with what it left; and states after a loss of power are mounted by the kernel.
+//! The kernel checks random operations. After Papilio's turn, `btrfs check` must be clean and the
+//! kernel's view must match the model. Then the kernel runs random operations against the same
+//! model, and Papilio continues on the result. The kernel also mounts states after a power loss.
 //!
-//! `PAPILIO_ROUNDS` sets how often the two take turns, `PAPILIO_SEED` where the runs begin.
+//! `PAPILIO_ROUNDS` sets the number of turns, `PAPILIO_SEED` the first seed.
 
 use papilio::{CompressionChoice, FileKind, MkfsFeature, RenameMode, XattrSet};
 use papilio_device::{Device, MemoryDevice};
@@ -24,20 +24,21 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+    std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
 }
 
-/// The model, to be compared with a mount.
+/// The model as a source, for comparison with a mount.
 struct Expected<'a>(&'a Model);
 
 impl<'a> Expected<'a> {
-    /// `None` for what a snapshot leaves of a subvolume in it: no other name leads nowhere.
-    fn found(&self, path: &Path) -> Option<&'a Node> {
+    /// Returns the inode at `path`, or `None` for the stub of a subvolume, the only entry without a
+    /// target.
+    fn resolve_node(&self, path: &Path) -> Option<&'a Node> {
         Some(self.0.node(self.0.resolve(path.as_os_str().as_bytes(), false).ok()?))
     }
 
     fn node(&self, path: &Path) -> io::Result<&'a Node> {
-        self.found(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.resolve_node(path).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
@@ -51,19 +52,19 @@ impl Content for Bytes<'_> {
 
 impl Source for Expected<'_> {
     fn read_directory(&self, path: &Path) -> io::Result<Vec<OsString>> {
-        let Some(node) = self.found(path) else { return Ok(Vec::new()) };
-        let entries = node.entries().expect("a directory");
+        let Some(node) = self.resolve_node(path) else { return Ok(Vec::new()) };
+        let entries = node.entries().expect("the inode is a directory");
         Ok(entries.keys().map(|name| OsString::from_vec(name.clone())).collect())
     }
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         let mut empty = Node::empty_directory(0o755);
-        if let (None, Some(parent)) = (self.found(path), path.parent()) {
-            // It belongs to whom its directory belongs.
+        if let (None, Some(parent)) = (self.resolve_node(path), path.parent()) {
+            // A stub has its directory's owner.
             let parent = self.node(parent)?;
             (empty.uid, empty.gid) = (parent.uid, parent.gid);
         }
-        let node = self.found(path).unwrap_or(&empty);
+        let node = self.resolve_node(path).unwrap_or(&empty);
         let (kind, rdev) = match &node.kind {
             NodeKind::File(_) => (Kind::File, (0, 0)),
             NodeKind::Directory(_) => (Kind::Directory, (0, 0)),
@@ -93,7 +94,7 @@ impl Source for Expected<'_> {
     }
 
     fn xattrs(&self, path: &Path) -> io::Result<Vec<(OsString, Vec<u8>)>> {
-        let Some(Node { xattrs, .. }) = self.found(path) else { return Ok(Vec::new()) };
+        let Some(Node { xattrs, .. }) = self.resolve_node(path) else { return Ok(Vec::new()) };
         Ok(xattrs.iter().map(|(name, value)| (OsString::from_vec(name.clone()), value.clone())).collect())
     }
 
@@ -105,11 +106,11 @@ impl Source for Expected<'_> {
     }
 
     fn open(&self, path: &Path) -> io::Result<Box<dyn Content + '_>> {
-        Ok(Box::new(Bytes(self.node(path)?.content().expect("a regular file"))))
+        Ok(Box::new(Bytes(self.node(path)?.content().expect("the inode is a regular file"))))
     }
 }
 
-/// The kernel's view without the attributes that Btrfs keeps for itself.
+/// The kernel's view without the attributes that Btrfs manages itself.
 struct Shown(HostTree);
 
 impl Source for Shown {
@@ -136,17 +137,17 @@ impl Source for Shown {
     }
 }
 
-/// What the kernel says of an image: clean, and as the model has it.
-fn judge(told: &str, images: &ImageSet, model: &Model) {
-    images.btrfs_check().unwrap_or_else(|error| panic!("{told}: {error}"));
-    let mounted = images.mount_read_only().unwrap_or_else(|error| panic!("{told}: {error}"));
+/// Checks an image with the kernel: it must be clean and match the model.
+fn check_image(label: &str, images: &ImageSet, model: &Model) {
+    images.btrfs_check().unwrap_or_else(|error| panic!("{label}: {error}"));
+    let mounted = images.mount_read_only().unwrap_or_else(|error| panic!("{label}: {error}"));
     let options = CompareOptions { mtime: false, ..CompareOptions::COPY };
     let report = compare(&Shown(HostTree::new(mounted.path())), &Expected(model), &options);
-    assert!(report.is_equal(), "{told}: {report}");
+    assert!(report.is_equal(), "{label}: {report}");
 }
 
-/// Lets the kernel do an operation, if it is one that makes no trouble for the machine.
-fn ask(root: &Path, operation: &Operation, model: &Model) -> Option<rustix::io::Result<()>> {
+/// Runs an operation through the kernel; returns `None` for one that could disturb the machine.
+fn run_on_kernel(root: &Path, operation: &Operation, model: &Model) -> Option<rustix::io::Result<()>> {
     let at = |path: &[u8]| -> PathBuf {
         let relative = path.strip_prefix(b"/").unwrap_or(path);
         root.join(std::ffi::OsStr::from_bytes(relative))
@@ -160,14 +161,14 @@ fn ask(root: &Path, operation: &Operation, model: &Model) -> Option<rustix::io::
         FileAt::Open(_) => None,
     };
     let done = |result: io::Result<()>| {
-        result.map_err(|error| rustix::io::Errno::from_io_error(&error).expect("an errno"))
+        result.map_err(|error| rustix::io::Errno::from_io_error(&error).expect("the error has an errno"))
     };
     Some(match operation {
         Operation::Create { path, new, .. } => create(&at(path), new),
         Operation::Write { file, offset, fill } => done(open(file)?.write_all_at(&fill.bytes(), *offset)),
         Operation::Append { file, fill } => {
             let file = open(file)?;
-            let end = file.metadata().expect("it is open").len();
+            let end = file.metadata().expect("the file is open").len();
             done(file.write_all_at(&fill.bytes(), end))
         }
         Operation::Truncate { file, size } => done(open(file)?.set_len(*size)),
@@ -237,9 +238,9 @@ fn create(path: &Path, new: &NewFile) -> rustix::io::Result<()> {
     rustix::fs::mknodat(CWD, path, kind, mode, device)
 }
 
-/// The kernel's turn; returns how much it did.
+/// Runs operations through the kernel; returns how many were run.
 fn kernel_turn(
-    told: &str,
+    label: &str,
     root: &Path,
     model: &mut Model,
     generator: &mut Generator,
@@ -248,19 +249,19 @@ fn kernel_turn(
     let mut done = 0;
     for _ in 0..operations {
         let operation = generator.next(model);
-        let Some(answer) = ask(root, &operation, model) else { continue };
+        let Some(answer) = run_on_kernel(root, &operation, model) else { continue };
         let before = model.clone();
         let expected = operation.apply(model);
         assert_eq!(
             answer.is_ok(),
             expected.is_ok(),
-            "{told}: {operation:?}: the kernel says {answer:?}, the model {expected:?}"
+            "{label}: {operation:?}: the kernel answered {answer:?}, the model {expected:?}"
         );
         if expected.is_err() {
             *model = before;
         } else if let Operation::Create { path, .. } = &operation {
-            // Owner and mode as asked for, past the umask.
-            let node = model.node(model.resolve(path, false).expect("it was just made"));
+            // Set the requested owner and mode, independent of the umask.
+            let node = model.node(model.resolve(path, false).expect("the inode was just created"));
             let path = root.join(std::ffi::OsStr::from_bytes(&path[1..]));
             lchown(&path, Some(node.uid), Some(node.gid)).expect("chown");
             if !matches!(node.kind, NodeKind::Symlink(_)) {
@@ -273,7 +274,7 @@ fn kernel_turn(
 }
 
 #[test]
-fn the_kernel_and_papilio_take_turns() {
+fn kernel_and_papilio_take_turns() {
     let Some(_met) = require(&[Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()) else { return };
     let rounds = setting("PAPILIO_ROUNDS", 2);
     let scope = Scope {
@@ -296,41 +297,41 @@ fn the_kernel_and_papilio_take_turns() {
     ];
     for (number, configuration) in configurations.iter().enumerate() {
         let seed = setting("PAPILIO_SEED", 1) + 100 * number as u64;
-        let scope = Scope { room_behind: !configuration.name.contains("explicit holes"), ..scope };
-        let scratch = Scratch::new(configuration.size).expect("room for an image");
+        let scope = Scope { allocate_past_end: !configuration.name.contains("explicit holes"), ..scope };
+        let scratch = Scratch::new(configuration.size).expect("create a scratch folder for an image");
         let (mut model, mut device) = (Model::new(), configuration.make().expect("mkfs"));
         let (mut own, mut kernels) = (0, 0);
         for round in 0..rounds {
-            let told = format!("{}, seed {seed}, round {round}", configuration.name);
+            let label = format!("{}, seed {seed}, round {round}", configuration.name);
             let devices: Vec<Arc<dyn Device>> = vec![device.clone()];
             let mut session = Session::resume(devices, configuration.open.clone(), model).expect("open");
-            session.verify().unwrap_or_else(|failure| panic!("{told}: {failure}"));
+            session.verify().unwrap_or_else(|failure| panic!("{label}: {failure}"));
             let mut generator = Generator::new(seed + 2 * round, Scope { subvolumes: true, ..scope });
-            session.run(&mut generator, 250).unwrap_or_else(|failure| panic!("{told}: {failure}"));
+            session.run(&mut generator, 250).unwrap_or_else(|failure| panic!("{label}: {failure}"));
             if round % 2 == 0 {
-                session.fs().clean_subvolumes().unwrap_or_else(|error| panic!("{told}: {error}"));
+                session.fs().clean_subvolumes().unwrap_or_else(|error| panic!("{label}: {error}"));
             }
-            session.close().unwrap_or_else(|failure| panic!("{told}: {failure}"));
+            session.close().unwrap_or_else(|failure| panic!("{label}: {failure}"));
             own += session.counts().operations;
             model = session.model().clone();
             let image = scratch.unique("image");
-            device.write_image(&image).expect("room for an image");
+            device.write_image(&image).expect("write the image");
             let images = ImageSet::open(&scratch, vec![image.clone()]);
-            judge(&told, &images, &model);
-            let mounted = images.mount().unwrap_or_else(|error| panic!("{told}: {error}"));
+            check_image(&label, &images, &model);
+            let mounted = images.mount().unwrap_or_else(|error| panic!("{label}: {error}"));
             let mut generator = Generator::new(seed + 2 * round + 1, Scope { slots: 0, ..scope });
-            kernels += kernel_turn(&told, mounted.path(), &mut model, &mut generator, 250);
-            mounted.unmount().unwrap_or_else(|error| panic!("{told}: {error}"));
-            judge(&format!("{told}, after the kernel"), &images, &model);
-            device = Arc::new(MemoryDevice::from_image(&image).expect("the image is there"));
-            std::fs::remove_file(&image).expect("the image is there");
+            kernels += kernel_turn(&label, mounted.path(), &mut model, &mut generator, 250);
+            mounted.unmount().unwrap_or_else(|error| panic!("{label}: {error}"));
+            check_image(&format!("{label}, after the kernel"), &images, &model);
+            device = Arc::new(MemoryDevice::from_image(&image).expect("read the image"));
+            std::fs::remove_file(&image).expect("remove the image");
         }
         println!("{}: {own} operations of Papilio, {kernels} of the kernel", configuration.name);
     }
 }
 
 #[test]
-fn the_kernel_mounts_what_a_loss_of_power_leaves() {
+fn kernel_mounts_state_after_power_loss() {
     let Some(_met) = require(&[Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat()) else { return };
     let scope = Scope {
         wide_links: false,
@@ -342,19 +343,20 @@ fn the_kernel_mounts_what_a_loss_of_power_leaves() {
     };
     let seed = setting("PAPILIO_SEED", 1);
     let configuration = Configuration::new("default");
-    let mut recorded = Recorded::new(&configuration, scope, seed, 100).expect("a run without crashes");
-    let scratch = Scratch::new(configuration.size).expect("room for an image");
+    let mut recorded =
+        Recorded::new(&configuration, scope, seed, 100).expect("a run without crashes succeeds");
+    let scratch = Scratch::new(configuration.size).expect("create a scratch folder for an image");
     let stride = (recorded.len() as u64 / setting("PAPILIO_KERNEL_STATES", 6)).max(1) as usize;
     let mut states = 0;
     for position in (stride / 2..=recorded.len()).step_by(stride) {
         recorded.advance(position);
         let device = recorded.device(Survival::Some(position as u64), InFlight::Nothing);
-        let told = format!("seed {seed}, event {position}");
-        let model = recorded.found(&device).unwrap_or_else(|failure| panic!("{told}: {failure}"));
+        let label = format!("seed {seed}, event {position}");
+        let model = recorded.found(&device).unwrap_or_else(|failure| panic!("{label}: {failure}"));
         let image = scratch.unique("image");
-        device.write_image(&image).expect("room for an image");
-        judge(&told, &ImageSet::open(&scratch, vec![image.clone()]), model);
-        std::fs::remove_file(&image).expect("the image is there");
+        device.write_image(&image).expect("write the image");
+        check_image(&label, &ImageSet::open(&scratch, vec![image.clone()]), model);
+        std::fs::remove_file(&image).expect("remove the image");
         states += 1;
     }
     println!("{states} states");

@@ -1,4 +1,4 @@
-//! Seeded changes to real file systems: whatever the bytes say, an answer or an error.
+//! Seeded mutations of real file systems: whatever the bytes, the result is an answer or an error.
 
 use papilio_simulator::{BaseImage, exercise, mutate};
 use std::panic::AssertUnwindSafe;
@@ -8,16 +8,16 @@ const IMAGES: [&[u8]; 2] = [
     include_bytes!("../../../tests/fixtures/fuzz-mixed.img.zst"),
 ];
 
-/// Processor seconds of one run at most: two orders of magnitude above what any needs.
+/// Maximum processor seconds per run: two orders of magnitude above what any run needs.
 const CPU_LIMIT: f64 = 20.0;
 
-/// Processor time of this thread in seconds; unlike the clock's, no matter of what else runs.
+/// Returns this thread's processor time in seconds, which does not depend on other load.
 fn cpu_time() -> f64 {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
-/// A generator good enough for choosing bytes (splitmix64).
+/// A random number generator good enough for choosing bytes (splitmix64).
 struct Random(u64);
 
 impl Random {
@@ -35,7 +35,7 @@ impl Random {
 }
 
 #[test]
-fn the_images_themselves_are_whole() {
+fn unchanged_images_are_clean() {
     for image in IMAGES {
         let base = BaseImage::load(image);
         let summary = exercise(mutate(&base, &[]));
@@ -46,9 +46,9 @@ fn the_images_themselves_are_whole() {
 }
 
 #[test]
-fn changed_bytes_give_errors_not_panics() {
+fn mutated_bytes_give_errors_not_panics() {
     let number = |name, default| match std::env::var(name) {
-        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is no number")),
+        Ok(text) => text.parse().unwrap_or_else(|_| panic!("{name}={text} is not a number")),
         Err(_) => default,
     };
     let first: u64 = number("PAPILIO_MUTATIONS_FROM", 0);
@@ -67,6 +67,6 @@ fn changed_bytes_give_errors_not_panics() {
         assert!(took < CPU_LIMIT, "seed {seed} took {took} s of processor time");
         seen_errors += usize::from(summary.errors > 0);
     }
-    // Superseded blocks are changed too, which nobody reads; the others must be noticed.
-    assert!(seen_errors > 0 || runs < 100, "no change was noticed");
+    // Mutations also hit superseded blocks, which nothing reads; others must be detected.
+    assert!(seen_errors > 0 || runs < 100, "no mutation was detected");
 }

@@ -1,7 +1,8 @@
-//! Random operations on file systems of every shape, beside a model: each answer is the model's, and what is
-//! there is the model's, through the open file system and after it is opened anew; the check is clean.
+//! Random operations on file systems of every shape, beside a model. Each answer and the whole
+//! content must match the model, both through the open file system and after reopening; the check
+//! must be clean.
 //!
-//! `PAPILIO_OPERATIONS` sets how many operations each shape gets, `PAPILIO_SEED` where they begin.
+//! `PAPILIO_OPERATIONS` sets the number of operations per shape, `PAPILIO_SEED` the first seed.
 
 use papilio::{FileSystem, MkfsFeature, OpenOptions};
 use papilio_device::Device;
@@ -9,10 +10,10 @@ use papilio_simulator::{Configuration, Counts, Generator, Model, Scope, Session,
 use std::sync::Arc;
 
 fn setting(name: &str, default: u64) -> u64 {
-    std::env::var(name).map_or(default, |value| value.parse().expect("a number"))
+    std::env::var(name).map_or(default, |value| value.parse().expect("the setting is a number"))
 }
 
-/// Operations between two comparisons of everything.
+/// Operations between two full comparisons.
 const ROUND: u64 = 250;
 
 fn run(configuration: &Configuration, seed: u64, operations: u64) -> Result<Counts, String> {
@@ -39,7 +40,7 @@ fn run(configuration: &Configuration, seed: u64, operations: u64) -> Result<Coun
 }
 
 #[test]
-fn every_shape_does_what_the_model_does() {
+fn every_shape_matches_the_model() {
     let operations = setting("PAPILIO_OPERATIONS", 1500);
     let seed = setting("PAPILIO_SEED", 1);
     let mut total = Counts::default();
@@ -61,14 +62,14 @@ fn every_shape_does_what_the_model_does() {
     assert!(total.refused > 0 && total.no_space > 0 && total.syncs > 0, "{total:?}");
 }
 
-/// Each thread has a directory and a model of its own; syncs are everybody's.
+/// Gives each thread its own directory and model; a sync covers all threads.
 fn together(configuration: &Configuration, seed: u64, threads: u64, operations: u64) -> Counts {
     let device = configuration.make().expect("mkfs");
     let devices: Vec<Arc<dyn Device>> = vec![device];
     let fs = FileSystem::from_devices(devices.clone(), &configuration.open).expect("open");
     let base = |thread: u64| format!("/thread {thread}").into_bytes();
-    (0..threads).for_each(|thread| drop(fs.create_dir(base(thread)).expect("a directory")));
-    let told = |thread: u64, failure: String| -> ! {
+    (0..threads).for_each(|thread| drop(fs.create_dir(base(thread)).expect("create the thread's directory")));
+    let fail = |thread: u64, failure: String| -> ! {
         panic!("{}, {threads} threads, seed {seed}, thread {thread}: {failure}", configuration.name)
     };
     let work = &|thread: u64| {
@@ -81,29 +82,29 @@ fn together(configuration: &Configuration, seed: u64, threads: u64, operations: 
         };
         let mut session = Session::shared(fs.clone(), &base(thread));
         let mut generator = Generator::new(seed + thread, scope);
-        session.run(&mut generator, operations).unwrap_or_else(|failure| told(thread, failure));
-        session.verify().unwrap_or_else(|failure| told(thread, failure));
+        session.run(&mut generator, operations).unwrap_or_else(|failure| fail(thread, failure));
+        session.verify().unwrap_or_else(|failure| fail(thread, failure));
         session.abandon();
         session.model_mut().close_all();
         (session.counts(), session.model().clone())
     };
     let ended: Vec<(Counts, Model)> = std::thread::scope(|scope| {
         let running: Vec<_> = (0..threads).map(|thread| scope.spawn(move || work(thread))).collect();
-        running.into_iter().map(|thread| thread.join().expect("it told why")).collect()
+        running.into_iter().map(|thread| thread.join().expect("a worker thread panicked")).collect()
     });
     fs.close().expect("close");
-    verify::check(&devices).unwrap_or_else(|failure| told(threads, failure));
+    verify::check(&devices).unwrap_or_else(|failure| fail(threads, failure));
     let fs = FileSystem::from_devices(devices, &OpenOptions::new()).expect("open");
     let mut total = Counts::default();
     for (thread, (counts, model)) in (0..).zip(ended) {
-        verify::compare(&fs, &base(thread), &model).unwrap_or_else(|failure| told(thread, failure));
+        verify::compare(&fs, &base(thread), &model).unwrap_or_else(|failure| fail(thread, failure));
         total += counts;
     }
     total
 }
 
 #[test]
-fn threads_do_what_their_models_do() {
+fn threads_match_their_models() {
     let operations = setting("PAPILIO_THREAD_OPERATIONS", 2400);
     let seed = setting("PAPILIO_SEED", 1);
     let mut total = Counts::default();

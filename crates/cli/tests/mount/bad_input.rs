@@ -36,7 +36,7 @@ fn options() {
         ("nonsense", "unknown mount option: nonsense"),
         ("commit=soon", "mount option commit: \"soon\" is not a number"),
         ("compress=lzma", "mount option compress: compression \"lzma\""),
-        ("rescue=all", "mount option rescue=all needs ro beside it"),
+        ("rescue=all", "mount option rescue=all requires ro"),
         ("ro,rescue=ibadroots", "mount option rescue=ibadroots is not supported"),
     ] {
         let arguments: [&std::ffi::OsStr; 5] =

@@ -6,7 +6,7 @@ use papilio::format::items::inode::InodeFlags;
 use papilio::{ErrorKind, FiemapExtent, PathError};
 
 #[test]
-fn fallocate_is_honoured() {
+fn fallocate_modes_are_honoured() {
     let Some(bench) = Bench::with_image(256) else { return };
     for (mode, size, extents) in [
         ("none", 0, 0),
@@ -25,7 +25,7 @@ fn fallocate_is_honoured() {
         assert!(found.iter().all(|extent| extent.flags & FiemapExtent::UNWRITTEN != 0), "{mode}");
         assert_eq!(found.iter().map(|extent| extent.length).sum::<u64>(), (extents as u64) << 20, "{mode}");
     }
-    // Written over, room that was reserved verifies too.
+    // Preallocated space verifies after it is written.
     for mode in ["--fallocate=keep", "--fallocate=posix"] {
         bench.run(&["--rw=randwrite", "--size=1m", "--iodepth=4", "--verify=md5", "--filename=g", mode]).ok();
     }
@@ -33,7 +33,7 @@ fn fallocate_is_honoured() {
 }
 
 #[test]
-fn names_lie_below_the_root_and_on_no_host() {
+fn files_are_below_root_and_not_on_host() {
     let Some(bench) = Bench::with_image(256) else { return };
     let root = ["--root=/a/b", "--rw=write", "--size=64k"];
     bench.run(&[&root[..], &["--filename=c/d"]].concat()).ok();
@@ -52,7 +52,7 @@ fn names_lie_below_the_root_and_on_no_host() {
 }
 
 #[test]
-fn a_file_that_is_large_enough_is_left_alone() {
+fn large_enough_file_is_kept() {
     let Some(bench) = Bench::with_image(256) else { return };
     let fs = bench.open_writable();
     fs.create_file("/f").unwrap().write_at(&vec![5; 256 << 10], 0).unwrap();
@@ -62,7 +62,7 @@ fn a_file_that_is_large_enough_is_left_alone() {
     assert_eq!(content.len(), 256 << 10);
     assert!(content[64 << 10..].iter().all(|byte| *byte == 5));
     assert!(content[..64 << 10].iter().any(|byte| *byte != 5));
-    // Grown where it is kept, with what it had.
+    // An appending job extends the file and keeps its content.
     bench.run(&["--rw=write", "--file_append=1", "--bs=4k", "--size=512k", "--filename=f"]).ok();
     let grown = bench.open().read("/f").unwrap();
     assert!(grown.len() >= 512 << 10 && grown[..256 << 10] == content, "{}", grown.len());
@@ -70,7 +70,7 @@ fn a_file_that_is_large_enough_is_left_alone() {
 }
 
 #[test]
-fn mkfs_makes_what_is_asked_for() {
+fn mkfs_options_are_honoured() {
     let Some(bench) = Bench::new() else { return };
     for (csum, kind) in [
         ("crc32c", ChecksumType::Crc32c),
@@ -94,7 +94,7 @@ fn mkfs_makes_what_is_asked_for() {
         assert_eq!(raw.csum_type, kind as u16);
         bench.judge(|_| {});
     }
-    // Two jobs, the second after the first: one mkfs.
+    // Two jobs, one after the other, share one mkfs.
     let first = [
         "--name=one",
         "--ioengine=",
@@ -114,7 +114,7 @@ fn mkfs_makes_what_is_asked_for() {
 }
 
 #[test]
-fn mount_options_show_on_files() {
+fn mount_options_apply_to_files() {
     let Some(bench) = Bench::with_image(256) else { return };
     let write = ["--rw=write", "--size=1m", "--bs=128k"];
     let flags = |name: &str| bench.open().metadata(name).unwrap().flags();
@@ -133,7 +133,7 @@ fn mount_options_show_on_files() {
 }
 
 #[test]
-fn several_images_are_mounted_at_once() {
+fn several_images_can_be_mounted_at_once() {
     let Some(bench) = Bench::with_image(256) else { return };
     let other = bench.scratch.path().join("other.img");
     papilio::mkfs(&other, &papilio::MkfsOptions::new().size(256 << 20)).unwrap();
@@ -148,7 +148,7 @@ fn several_images_are_mounted_at_once() {
 }
 
 #[test]
-fn jobs_that_are_threads_need_no_order() {
+fn threaded_jobs_need_no_create_serialize() {
     let Some(bench) = Bench::with_image(256) else { return };
     let jobs =
         ["--rw=randwrite", "--size=1m", "--numjobs=4", "--verify=crc32c", "--create_serialize=0", "--thread"];

@@ -1,4 +1,4 @@
-//! Running fio with the engine, and looking at what it left.
+//! Runs fio with the engine and examines the image afterwards.
 
 use papilio::{CheckOptions, FileSystem, OpenOptions};
 use papilio_oracle::{ImageSet, Need, Scratch, require};
@@ -6,27 +6,28 @@ use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The shared library under test: cargo leaves it beside the test's own program or one folder up.
+/// Returns the shared library under test. Cargo puts it beside the test program or one directory
+/// up.
 pub fn engine() -> PathBuf {
     let program = std::env::current_exe().unwrap();
     let folder = program.parent().unwrap();
     let candidates = [folder, folder.parent().unwrap()].map(|folder| folder.join("libpapilio_fio.so"));
     let found = candidates.iter().filter_map(|path| Some((path.metadata().ok()?.modified().ok()?, path)));
-    found.max().expect("cargo builds the library with its tests").1.clone()
+    found.max().expect("cargo builds the shared library with its tests").1.clone()
 }
 
-/// The fio under test: of another version where `PAPILIO_FIO` names one.
+/// Returns the fio under test: the program that `PAPILIO_FIO` names, or the one in `PATH`.
 pub fn fio() -> PathBuf {
     std::env::var_os("PAPILIO_FIO").map_or_else(|| "fio".into(), PathBuf::from)
 }
 
-/// A folder and an image in it for one test.
+/// A scratch directory with an image for one test.
 pub struct Bench {
     pub scratch: Scratch,
     pub image: PathBuf,
 }
 
-/// What a run of fio left.
+/// The outcome of a run of fio.
 pub struct Run {
     pub success: bool,
     pub output: String,
@@ -34,7 +35,7 @@ pub struct Run {
 }
 
 impl Bench {
-    /// `None` where there is no fio.
+    /// Returns `None` if fio is not installed.
     pub fn new() -> Option<Self> {
         let _met = require(&[Need::Command("fio"), Need::Command("timeout")])?;
         let scratch = Scratch::new(1 << 30).unwrap();
@@ -42,7 +43,7 @@ impl Bench {
         Some(Self { scratch, image })
     }
 
-    /// An image with an empty file system.
+    /// Creates an image with an empty file system.
     pub fn with_image(megabytes: u64) -> Option<Self> {
         let bench = Self::new()?;
         papilio::mkfs(&bench.image, &papilio::MkfsOptions::new().size(megabytes << 20)).unwrap();
@@ -52,7 +53,7 @@ impl Bench {
     /// Runs fio's jobs on the image.
     pub fn run(&self, arguments: &[&str]) -> Run {
         let image = format!("--image={}", self.image.display());
-        // Engine options follow the engine; the first job is named before it.
+        // Engine options must follow the engine, and the first job's name must precede it.
         let (name, rest) = match arguments.split_first() {
             Some((name, rest)) if name.starts_with("--name=") => (*name, rest),
             _ => ("--name=job", arguments),
@@ -60,17 +61,17 @@ impl Bench {
         self.run_plainly(&[&[name, &self.engine(), &image], rest].concat())
     }
 
-    /// The option that chooses the engine.
+    /// Returns the option that selects the engine.
     pub fn engine(&self) -> String {
         format!("--ioengine=external:{}", engine().display())
     }
 
-    /// Runs fio with these arguments and no others.
+    /// Runs fio with exactly these arguments.
     pub fn run_plainly(&self, arguments: &[&str]) -> Run {
         self.run_program(&fio(), arguments)
     }
 
-    /// Runs a fio with these arguments and no others.
+    /// Runs another fio with exactly these arguments.
     pub fn run_program(&self, fio: &Path, arguments: &[&str]) -> Run {
         let before = self.host_files();
         let output = Command::new("timeout")
@@ -95,25 +96,25 @@ impl Bench {
         std::fs::read_dir(self.scratch.path()).unwrap().map(|entry| entry.unwrap().path()).collect()
     }
 
-    /// Opens what fio left, for reading.
+    /// Opens the image for reading.
     pub fn open(&self) -> FileSystem {
         FileSystem::open(&self.image).unwrap()
     }
 
-    /// Opens it for writing.
+    /// Opens the image for writing.
     pub fn open_writable(&self) -> FileSystem {
         FileSystem::open_with(&self.image, &OpenOptions::new().write(true)).unwrap()
     }
 
-    /// The library finds nothing wrong, data checksums included.
+    /// Asserts that the library's check finds nothing, data checksums included.
     pub fn check(&self) {
         let report = self.open().check(&CheckOptions::new().data_csum(true)).unwrap();
         let findings: Vec<_> = report.findings.iter().take(3).map(ToString::to_string).collect();
         assert!(report.is_clean(), "{findings:?}");
     }
 
-    /// Nor does `btrfs check`; then `look` looks at the file system as the kernel mounts it. Without a kernel
-    /// that can, only the library judges.
+    /// Asserts that neither the library nor `btrfs check` finds a fault, and passes the kernel's
+    /// mount to `look`. Where the kernel or `btrfs` is missing, only the library checks.
     pub fn judge(&self, look: impl FnOnce(&Path)) {
         self.check();
         let needs = [Need::KERNEL_MOUNT, &[Need::Command("btrfs")]].concat();
@@ -128,14 +129,14 @@ impl Bench {
 }
 
 impl Run {
-    /// fio is content, and nobody said anything.
+    /// Asserts that fio succeeds and the engine prints nothing.
     pub fn ok(self) -> Jobs {
         assert!(self.success, "{} {}", self.errors, self.output.chars().take(2000).collect::<String>());
         assert!(!self.errors.contains("papilio"), "{}", self.errors);
         Jobs::of(&self.output)
     }
 
-    /// fio fails, and exactly one line of the engine says why.
+    /// Asserts that fio fails and that exactly one line of the engine contains `why`.
     #[track_caller]
     pub fn refused(self, why: &str) {
         let lines: Vec<_> = self.errors.lines().filter(|line| line.starts_with("papilio: ")).collect();
@@ -145,14 +146,14 @@ impl Run {
     }
 }
 
-/// fio's results.
+/// fio's results, by job.
 pub struct Jobs(Vec<Value>);
 
 impl Jobs {
     fn of(output: &str) -> Self {
-        let start = output.find("{\n").expect("results");
+        let start = output.find("{\n").expect("fio prints JSON");
         let results: Value = serde_json::from_str(&output[start..]).unwrap();
-        let jobs = results["jobs"].as_array().expect("jobs").clone();
+        let jobs = results["jobs"].as_array().expect("the results list jobs").clone();
         assert!(jobs.iter().all(|job| job["error"] == 0));
         Self(jobs)
     }
@@ -161,9 +162,12 @@ impl Jobs {
         self.0.len()
     }
 
-    /// A number of all jobs together, such as `write` and `total_ios`, or `sync` and `lat_ns/N`.
+    /// Sums a number over all jobs, such as `write` and `total_ios`, or `sync` and `lat_ns/N`.
     pub fn sum(&self, kind: &str, field: &str) -> u64 {
         let pointer = format!("/{kind}/{field}");
-        self.0.iter().map(|job| job.pointer(&pointer).and_then(Value::as_u64).expect("a number")).sum()
+        self.0
+            .iter()
+            .map(|job| job.pointer(&pointer).and_then(Value::as_u64).expect("fio reports the number"))
+            .sum()
     }
 }

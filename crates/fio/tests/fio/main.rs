@@ -1,5 +1,5 @@
-//! The real fio, with jobs on small images. What it leaves behind is judged by the library's own check, and by
-//! the kernel and `btrfs check` where those can be had.
+//! Runs the real fio with jobs on small images. The library's own check, the kernel and `btrfs
+//! check`, where available, verify the resulting file system.
 
 mod files;
 mod harness;

@@ -4,7 +4,7 @@ use crate::harness::{Bench, fio};
 use std::path::Path;
 use std::process::Command;
 
-/// Lets fio itself verify, through the kernel, what its jobs wrote through the engine.
+/// Lets fio verify through the kernel's mount what its jobs wrote through the engine.
 fn verify_on_host(mounted: &Path, jobs: &[&str]) {
     let directory = format!("--directory={}", mounted.display());
     let output = Command::new("timeout")
@@ -24,7 +24,7 @@ fn verified(more: &[&str]) {
     verified_with(&[], more);
 }
 
-/// `own` are options of the engine.
+/// `own` holds options of the engine.
 fn verified_with(own: &[&str], more: &[&str]) {
     let Some(bench) = Bench::with_image(512) else { return };
     let jobs = ["--rw=randwrite", "--bsrange=4k-64k", "--size=6m", "--verify=crc32c", "--numjobs=4"];
@@ -32,33 +32,33 @@ fn verified_with(own: &[&str], more: &[&str]) {
     assert_eq!(done.len(), 4);
     assert!(done.sum("write", "total_ios") > 4 * 96);
     assert_eq!(done.sum("write", "io_bytes"), 24 << 20);
-    // All that was written was read back and compared.
+    // All written data was read back and compared.
     assert_eq!(done.sum("read", "io_bytes"), 24 << 20);
     bench.judge(|mounted| verify_on_host(mounted, &[&jobs, more].concat()));
 }
 
 #[test]
-fn what_is_written_deep_and_direct_verifies() {
+fn deep_direct_writes_verify() {
     verified(&["--iodepth=16", "--direct=1"]);
 }
 
 #[test]
-fn what_is_written_deep_and_buffered_verifies() {
+fn deep_buffered_writes_verify() {
     verified(&["--iodepth=16", "--direct=0", "--fsync=50"]);
 }
 
 #[test]
-fn what_threads_of_the_queue_write_verifies() {
+fn queue_thread_writes_verify() {
     verified_with(&["--queue_threads=3"], &["--iodepth=8", "--fsync=60"]);
 }
 
 #[test]
-fn what_is_written_one_at_a_time_verifies() {
+fn writes_one_at_a_time_verify() {
     verified(&["--iodepth=1", "--fdatasync=40"]);
 }
 
 #[test]
-fn batches_of_submissions_and_completions_verify() {
+fn batched_submissions_and_completions_verify() {
     verified(&[
         "--iodepth=32",
         "--iodepth_batch_submit=8",
@@ -70,16 +70,16 @@ fn batches_of_submissions_and_completions_verify() {
 }
 
 #[test]
-fn what_goes_through_the_page_cache_verifies() {
+fn page_cache_writes_verify() {
     verified_with(&["--cache=64m"], &["--iodepth=8", "--direct=0", "--fsync=40"]);
-    // Less than what is written: pages are written back and reclaimed meanwhile.
+    // The cache holds less than the jobs write, so pages are written back and reclaimed meanwhile.
     verified_with(&["--cache=2m"], &["--iodepth=8", "--direct=0", "--end_fsync=1"]);
     verified_with(&["--cache=64m"], &["--iodepth=8", "--direct=1"]);
     verified_with(&["--cache=64m"], &["--iodepth=1", "--direct=0", "--invalidate=0"]);
 }
 
 #[test]
-fn the_slow_ways_verify_too() {
+fn alternative_tunings_verify() {
     let slow = "--tuning=nocow_check=collect-all,log_items=in-place,write_checksum=before-submit,csum_lookup=heap,\
                 cache_insert=many-walks";
     let mixed = ["--iodepth=8", "--fsync=30"];
@@ -101,14 +101,14 @@ fn direct_and_buffered_jobs_share_a_file() {
 }
 
 #[test]
-fn completions_that_are_polled_for_verify() {
+fn polled_completions_verify() {
     let polled = ["--iodepth=8", "--iodepth_batch_complete_min=0", "--iodepth_batch_submit=4"];
     verified(&polled);
     verified_with(&["--queue_threads=2"], &polled);
 }
 
 #[test]
-fn blocks_that_are_not_aligned_verify() {
+fn unaligned_blocks_verify() {
     let Some(bench) = Bench::with_image(512) else { return };
     let jobs = ["--rw=randwrite", "--bs=3000", "--size=3m", "--verify=crc32c", "--iodepth=8"];
     bench.run(&jobs).ok();
@@ -139,8 +139,8 @@ fn jobs_share_one_file() {
 fn syncs_are_counted_and_durable() {
     let Some(bench) = Bench::with_image(256) else { return };
     for depth in ["--iodepth=1", "--iodepth=8"] {
-        // fio ends with the last write and not with the sync that would follow it, and writes as many as the
-        // depth before the first sync: as with its own asynchronous engines.
+        // fio ends with its last write and omits the sync that would follow. It also writes as many
+        // blocks as the depth before the first sync. Its own asynchronous engines behave alike.
         for (sync, at_least) in
             [("--fsync=1", 57), ("--fdatasync=4", 13), ("--sync_file_range=write:8", 6), ("--end_fsync=1", 0)]
         {
@@ -155,7 +155,7 @@ fn syncs_are_counted_and_durable() {
 }
 
 #[test]
-fn trims_are_holes() {
+fn trims_punch_holes() {
     let Some(bench) = Bench::with_image(256) else { return };
     for depth in ["--iodepth=1", "--iodepth=8"] {
         let file = ["--filename=f", "--size=4m", "--bs=64k", depth];
@@ -175,9 +175,9 @@ fn trims_are_holes() {
 }
 
 #[test]
-fn reads_see_what_is_there() {
+fn reads_return_file_content() {
     let Some(bench) = Bench::with_image(256) else { return };
-    // Laid out by fio for reading: not zeros.
+    // fio lays the file out for reading, so it holds no zeros.
     let read = ["--rw=randread", "--bs=4k", "--size=4m", "--filename=f"];
     for more in [&["--iodepth=1"][..], &["--iodepth=16"], &["--direct=1", "--iodepth=4"], &["--readonly"]] {
         let done = bench.run(&[&read, more].concat()).ok();
@@ -187,7 +187,7 @@ fn reads_see_what_is_there() {
     assert_eq!(content.len(), 4 << 20);
     assert!(content.chunks(4096).all(|block| block != [0; 4096]));
 
-    // Without size= the file says how large it is, and its end makes no read short.
+    // Without size= the file's size counts, and its end makes no read short.
     let fs = bench.open_writable();
     fs.create_file("/odd").unwrap().write_at(&vec![7; 10_000], 0).unwrap();
     fs.close().unwrap();

@@ -1,4 +1,4 @@
-//! What cannot be done is one line that says why, and an exit code.
+//! A refusal prints one line with the reason and sets fio's exit code.
 
 use crate::harness::{Bench, engine, fio};
 use std::ffi::c_void;
@@ -11,7 +11,7 @@ fn with<'a>(more: &[&'a str]) -> Vec<&'a str> {
 }
 
 #[test]
-fn jobs_that_ask_for_what_is_not_there() {
+fn invalid_job_options_are_refused() {
     let Some(bench) = Bench::with_image(256) else { return };
     let engine = bench.engine();
     let write = ["--name=job", &engine, "--rw=write", "--size=1m"];
@@ -19,26 +19,28 @@ fn jobs_that_ask_for_what_is_not_there() {
     bench.run(&with(&["--tuning=nocow_check=perhaps"])).refused("tuning=nocow_check=perhaps");
     bench.run(&with(&["--tuning=unknown"])).refused("no tuning switch");
     bench.run(&with(&["--compress=zip"])).refused("compress=zip");
-    bench.run(&with(&["--csum=sha256"])).refused("csum=sha256: it goes with mkfs=1");
+    bench.run(&with(&["--csum=sha256"])).refused("csum=sha256: only valid with mkfs=1");
     bench.run(&with(&["--mkfs=maybe"])).refused("mkfs=maybe");
     bench.run(&with(&["--mkfs=1", "--fs_size=lots"])).refused("fs_size=lots");
     bench.run(&with(&["--mkfs=1", "--fs_size=1m"])).refused("too few");
     bench.run(&with(&["--queue_threads=1000"])).refused("queue_threads=1000");
-    // A file system is there already.
+    // The image already has a file system.
     bench.run(&with(&["--mkfs=1", "--fs_size=256m"])).refused("only force overwrites it");
     bench.run(&["--rw=read", "--size=1m", "--pre_read=1"]).refused("pre_read=1");
     bench.run(&with(&["--fsync_on_close=1"])).refused("fsync_on_close=1");
     bench.run(&["--rw=write", "--fill_device=1"]).refused("size= is missing");
-    bench.run(&["--rw=read", "--size=1m", "--allow_file_create=0"]).refused("there is no file /job.0.0");
+    bench
+        .run(&["--rw=read", "--size=1m", "--allow_file_create=0"])
+        .refused("the file /job.0.0 does not exist");
     bench.run(&["--rw=write", "--size=1m", "--filename=../../.."]).refused("");
     bench.check();
 }
 
 #[test]
-fn images_that_cannot_be_mounted() {
+fn unmountable_images_are_refused() {
     let Some(bench) = Bench::with_image(256) else { return };
     let held = bench.open_writable();
-    bench.run(&WRITE).refused("it is in use by another process");
+    bench.run(&WRITE).refused("another process is using it");
     drop(held);
     let (good, text) = (bench.image.clone(), bench.scratch.path().join("text.img"));
     std::fs::write(&text, vec![b'x'; 1 << 20]).unwrap();
@@ -55,14 +57,14 @@ fn images_that_cannot_be_mounted() {
 }
 
 #[test]
-fn jobs_that_run_in_processes_of_their_own() {
+fn forked_jobs_are_refused() {
     let Some(bench) = Bench::with_image(256) else { return };
     bench.run(&["--rw=write", "--size=1m", "--create_serialize=0"]).refused("add thread=1");
     bench.check();
 }
 
 #[test]
-fn jobs_that_want_one_image_mounted_in_two_ways() {
+fn conflicting_mounts_of_one_image_are_refused() {
     let Some(bench) = Bench::with_image(256) else { return };
     let (engine, image) = (bench.engine(), format!("--image={}", bench.image.display()));
     let second = ["--name=second", &engine, &image, "--nodatacow=1", "--rw=write", "--size=1m"];
@@ -70,7 +72,7 @@ fn jobs_that_want_one_image_mounted_in_two_ways() {
 }
 
 #[test]
-fn no_room_is_an_error_and_not_a_broken_file_system() {
+fn full_file_system_is_an_error_and_stays_intact() {
     let Some(bench) = Bench::with_image(256) else { return };
     let full = ["--size=400m", "--bs=1m"];
     bench.run(&[&["--rw=write", "--fallocate=posix"][..], &full].concat()).refused("no space left");
@@ -89,7 +91,7 @@ fn no_room_is_an_error_and_not_a_broken_file_system() {
 }
 
 #[test]
-fn versions_of_fio_that_are_not_known() {
+fn unknown_fio_version_is_refused() {
     let Some(bench) = Bench::with_image(256) else { return };
     let fio = match fio() {
         path if path.is_absolute() => path,
@@ -97,7 +99,7 @@ fn versions_of_fio_that_are_not_known() {
     };
     let version = Command::new(&fio).arg("--version").output().unwrap().stdout;
     let version = version.trim_ascii();
-    // As long as its own version, so that it fits in the same place of the program.
+    // The replacement is as long as fio's version, so it fits in the same bytes of the program.
     let unknown = [b"fio-2.1".as_slice(), &b"00000000"[..version.len() - 7]].concat();
     let mut program = std::fs::read(&fio).unwrap();
     let places: Vec<_> = (0..program.len() - version.len())
@@ -113,14 +115,15 @@ fn versions_of_fio_that_are_not_known() {
     let engine = format!("--ioengine=external:{}", engine().display());
     let image = format!("--image={}", bench.image.display());
     let run = bench.run_program(&old, &["--name=job", &engine, &image, "--rw=write", "--size=1m"]);
-    let why = format!("fio version {}: it is not one of 3.28 and later", String::from_utf8_lossy(&unknown));
+    let why =
+        format!("fio version {}: this engine supports 3.28 and later", String::from_utf8_lossy(&unknown));
     run.refused(&why);
 }
 
 #[test]
-fn what_is_no_fio_gets_no_engine() {
+fn other_programs_get_no_engine() {
     let mut table: *mut c_void = std::ptr::dangling_mut();
-    // SAFETY: `table` is a place for a pointer.
+    // SAFETY: `table` is valid for writing a pointer.
     unsafe { papilio_fio::get_ioengine(&raw mut table) };
     assert!(table.is_null());
 }

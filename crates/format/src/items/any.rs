@@ -1,11 +1,15 @@
-//! Any item, decoded by what its key says it is: for inspectors and checkers that walk a tree
-//! without knowing beforehand what is in it.
+//! Any item, decoded by its key, for inspectors and checkers that walk a tree without knowing its
+//! content in advance.
 //!
-//! Owns [`AnyItem`]. Invariant: decoding asks for no more than the item's structure, so that
-//! whatever a damaged leaf holds can be shown; validation is [`crate::tree_check`]'s. Kernel
-//! counterpart: `btrfs_print_leaf` (`fs/btrfs/print-tree.c`).
+//! Owns [`AnyItem`].
+//!
+//! **Invariant:** decoding requires only the item's structure, so that a damaged leaf can be shown.
+//! [`crate::tree_check`] does the validation.
+//!
+//! Kernel counterpart: `btrfs_print_leaf` (`fs/btrfs/print-tree.c`).
 
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
 use crate::items::back_ref::KeyedRefs;
 use crate::items::balance::BalanceItem;
 use crate::items::block_group::BlockGroupItem;
@@ -29,7 +33,6 @@ use crate::items::uuid_tree::{UuidItem, uuid_of_key};
 use crate::items::verity::VerityDescriptorItem;
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::superblock::Geometry;
 use crate::tree_check::extent::{is_balance, is_device_stats, is_free_space_header};
 use crate::units::{InodeNumber, LogicalAddress, TreeId};
 use uuid::Uuid;
@@ -48,11 +51,12 @@ pub enum AnyItem<'a> {
     DirEntries(DirEntries<'a>),
     /// XATTR_ITEM; entries with values.
     Xattrs(DirEntries<'a>),
-    /// VERITY_DESC_ITEM with offset 0.
+    /// VERITY_DESC_ITEM with offset 0: the descriptor's size.
     VerityDescriptor(VerityDescriptorItem),
-    /// Bytes of a verity descriptor, from the key's offset less 1 on.
+    /// VERITY_DESC_ITEM with offset 1 and up: descriptor bytes, starting at the key's offset less
+    /// 1.
     VerityDescriptorBytes(&'a [u8]),
-    /// Bytes of a Merkle tree, from the key's offset on.
+    /// VERITY_MERKLE_ITEM: Merkle tree bytes, starting at the key's offset.
     VerityMerkle(&'a [u8]),
     /// ORPHAN_ITEM of an inode.
     OrphanInode(InodeNumber),
@@ -70,7 +74,7 @@ pub enum AnyItem<'a> {
     RootRef(RootRef<'a>),
     /// EXTENT_ITEM or METADATA_ITEM.
     Extent(ExtentItem<'a>),
-    /// A back reference with a key of its own.
+    /// A back reference with its own key.
     BackRefs(KeyedRefs<'a>),
     /// BLOCK_GROUP_ITEM.
     BlockGroup(BlockGroupItem),
@@ -78,9 +82,9 @@ pub enum AnyItem<'a> {
     FreeSpaceInfo(FreeSpaceInfo),
     /// FREE_SPACE_EXTENT.
     FreeSpaceExtent {
-        /// Where it starts.
+        /// Logical address of the first free byte.
         start: LogicalAddress,
-        /// Bytes.
+        /// In bytes.
         length: u64,
     },
     /// FREE_SPACE_BITMAP.
@@ -113,15 +117,15 @@ pub enum AnyItem<'a> {
     Uuid(Uuid, UuidItem<'a>),
     /// STRING_ITEM.
     String(&'a [u8]),
-    /// A type that has no meaning here.
+    /// An item of unknown type.
     Unknown(&'a [u8]),
 }
 
 impl<'a> AnyItem<'a> {
-    /// Decodes the item of `key` in a leaf of the tree `owner`.
+    /// Decodes the item under `key` in a leaf of tree `owner`.
     ///
     /// # Errors
-    /// Bytes that lack the type's structure.
+    /// Bytes that lack the structure of the item's type.
     pub fn parse(key: &Key, owner: TreeId, data: &'a [u8], geometry: &Geometry) -> Result<Self, Corrupt> {
         match Self::parse_of_file_tree(key, owner, data, geometry)? {
             Some(item) => Ok(item),
@@ -129,7 +133,8 @@ impl<'a> AnyItem<'a> {
         }
     }
 
-    /// What subvolumes, log trees, the root tree and the checksum tree hold; `None` for other types.
+    /// Decodes the items of subvolumes, log trees, the root tree and the checksum tree; returns
+    /// `None` for other types.
     fn parse_of_file_tree(
         key: &Key,
         owner: TreeId,
@@ -160,7 +165,7 @@ impl<'a> AnyItem<'a> {
         }))
     }
 
-    /// What the trees that account for space hold, and everything else.
+    /// Decodes the items of the trees that account for space, and unknown items.
     fn parse_of_space_tree(key: &Key, data: &'a [u8], geometry: &Geometry) -> Result<Self, Corrupt> {
         Ok(match key.item_type {
             ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM => {
@@ -211,10 +216,10 @@ mod tests {
     }
 
     #[test]
-    fn every_named_type_is_known() {
+    fn every_named_type_is_decoded() {
         for number in 1..=u8::MAX {
             let item_type = ItemType(number);
-            // Temporary and persistent items are known by their object ids.
+            // Temporary and persistent items are recognised by their object ids.
             let objectid = match item_type {
                 ItemType::TEMPORARY_ITEM => objectid::BALANCE,
                 _ => 0,
@@ -226,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn the_key_and_the_tree_decide() {
+    fn key_and_tree_select_the_item() {
         let orphan = Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, 257);
         assert!(matches!(parse(orphan, TreeId(5), &[]), Ok(AnyItem::OrphanInode(InodeNumber(257)))));
         assert!(matches!(parse(orphan, TreeId(1), &[]), Ok(AnyItem::OrphanSubvolume(TreeId(257)))));
@@ -245,7 +250,7 @@ mod tests {
             owner in 0u64..300, data in prop::collection::vec(any::<u8>(), 0..500),
         ) {
             let item = parse(Key::new(objectid, ItemType(item_type), offset), TreeId(owner), &data);
-            // What is decoded can be shown, iterators included.
+            // A decoded item can be printed, iterators included.
             let _ = format!("{item:?}");
         }
     }

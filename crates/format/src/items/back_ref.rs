@@ -1,8 +1,8 @@
-//! Back references: from an extent to what uses it.
+//! Back references: from an extent to its users.
 //!
-//! Owns [`BackRef`], one enum for all five kinds, and the two forms they are stored in: inline in an
-//! extent item ([`InlineRefs`]) and as an item of their own ([`KeyedRefs`]). Sources:
-//! `struct btrfs_extent_inline_ref`, `btrfs_extent_data_ref`, `btrfs_shared_data_ref`,
+//! Owns [`BackRef`], one enum for all five kinds, and their two stored forms: inline in an extent
+//! item ([`InlineRefs`]) and as a separate item ([`KeyedRefs`]). Sources: `struct
+//! btrfs_extent_inline_ref`, `btrfs_extent_data_ref`, `btrfs_shared_data_ref`,
 //! `btrfs_extent_owner_ref` (`include/uapi/linux/btrfs_tree.h`), `hash_extent_data_ref`
 //! (`fs/btrfs/extent-tree.c`), `check_simple_keyed_refs` and `check_extent_data_ref`
 //! (`fs/btrfs/tree-checker.c`).
@@ -15,11 +15,11 @@
 //! | SHARED_BLOCK_REF | parent | parent | empty |
 //! | SHARED_DATA_REF | parent, count | parent | count |
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 use crate::units::{FileOffset, InodeNumber, LogicalAddress, TreeId};
 use std::cmp::Ordering;
 
@@ -28,12 +28,12 @@ disk_struct! {
     pub struct DataRef as DataRefDisk = 28 {
         /// The subvolume.
         pub root: TreeId,
-        /// The inode in it.
+        /// The inode in that subvolume.
         pub inode: InodeNumber,
-        /// File offset of the extent's first byte: that of the file extent item less the item's
-        /// offset into the extent, modulo 2^64.
+        /// File offset of the extent's first byte. It equals the file extent item's offset less the
+        /// item's offset into the extent, modulo 2^64.
         pub offset: FileOffset,
-        /// File extent items that refer so.
+        /// Number of file extent items with this reference.
         pub count: u32,
     }
 }
@@ -41,9 +41,9 @@ disk_struct! {
 disk_struct! {
     /// The fixed start of an inline reference other than EXTENT_DATA_REF.
     pub struct InlineHeader as InlineHeaderDisk = 9 {
-        /// The kind, an item type.
+        /// The kind, as an item type.
         pub kind: ItemType,
-        /// Root or parent, by kind.
+        /// Root or parent, depending on the kind.
         pub offset: u64,
     }
 }
@@ -51,43 +51,44 @@ disk_struct! {
 /// One reference to an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum BackRef {
-    /// The subvolume that an extent's bytes are charged to (simple quotas); no reference by itself.
+    /// The subvolume charged for an extent (simple quotas); not a reference in itself.
     Owner {
         /// The subvolume.
         root: TreeId,
     },
-    /// A tree that refers to a tree block (from the block that its first key leads to).
+    /// A tree's reference to a tree block. The referring block is found by searching the tree for
+    /// the block's first key.
     TreeBlock {
         /// The tree.
         root: TreeId,
     },
-    /// An inode that refers to a data extent.
+    /// An inode's reference to a data extent.
     Data {
         /// The subvolume.
         root: TreeId,
         /// The inode.
         inode: InodeNumber,
-        /// File offset of the extent's first byte, see [`DataRef::offset`].
+        /// File offset of the extent's first byte; see [`DataRef::offset`].
         offset: FileOffset,
-        /// File extent items that refer so.
+        /// Number of file extent items with this reference.
         count: u32,
     },
-    /// A tree block that refers to another one, whatever tree it is in.
+    /// A tree block's reference to another one, independent of the tree.
     SharedBlock {
         /// The referring tree block.
         parent: LogicalAddress,
     },
-    /// A leaf that refers to a data extent, whatever tree it is in.
+    /// A leaf's reference to a data extent, independent of the tree.
     SharedData {
         /// The leaf.
         parent: LogicalAddress,
-        /// File extent items in it that refer so.
+        /// Number of file extent items in the leaf with this reference.
         count: u32,
     },
 }
 
 impl BackRef {
-    /// The item type that names the kind, in keyed items and inline.
+    /// Returns the item type that identifies the kind, in keyed items and inline.
     pub const fn item_type(&self) -> ItemType {
         match self {
             Self::Owner { .. } => ItemType::EXTENT_OWNER_REF,
@@ -98,7 +99,7 @@ impl BackRef {
         }
     }
 
-    /// How much of the extent's reference count it stands for.
+    /// Returns the reference's share of the extent's reference count.
     pub const fn count(&self) -> u32 {
         match *self {
             Self::Owner { .. } => 0,
@@ -107,8 +108,9 @@ impl BackRef {
         }
     }
 
-    /// What orders references of one kind: the root, the parent, or the hash of a data reference.
-    /// It is the key offset of the keyed form, where no other data reference has the same hash.
+    /// Returns the number that orders references of one kind: the root, the parent, or the hash of
+    /// a data reference. It is also the key offset of the keyed form, unless an earlier data
+    /// reference has the same hash.
     pub fn sequence(&self) -> u64 {
         match *self {
             Self::Owner { root } | Self::TreeBlock { root } => root.0,
@@ -117,13 +119,13 @@ impl BackRef {
         }
     }
 
-    /// The order of inline references: kinds ascend, within a kind sequences descend.
+    /// Compares inline references: kinds ascend; within a kind, sequences descend.
     pub fn inline_order(&self, other: &Self) -> Ordering {
         (self.item_type().cmp(&other.item_type())).then_with(|| other.sequence().cmp(&self.sequence()))
     }
 
-    /// `Some(true)` for kinds that only tree blocks have, `Some(false)` for those of data, `None`
-    /// for the owner of either.
+    /// Returns `Some(true)` for references to tree blocks, `Some(false)` for references to data,
+    /// and `None` for an owner of either.
     pub const fn is_of_tree_block(&self) -> Option<bool> {
         match self {
             Self::Owner { .. } => None,
@@ -132,7 +134,7 @@ impl BackRef {
         }
     }
 
-    /// Bytes of the inline form.
+    /// Returns the size of the inline form in bytes.
     pub const fn inline_size(&self) -> usize {
         match self {
             Self::Owner { .. } | Self::TreeBlock { .. } | Self::SharedBlock { .. } => InlineHeader::SIZE,
@@ -141,7 +143,8 @@ impl BackRef {
         }
     }
 
-    /// Decodes the inline reference at the start of `bytes` and returns what follows it.
+    /// Decodes the inline reference at the start of `bytes` and returns it with the remaining
+    /// bytes.
     ///
     /// # Errors
     /// An unknown kind, or [`Corrupt::TooShort`].
@@ -161,7 +164,7 @@ impl BackRef {
             ItemType::TREE_BLOCK_REF => Self::TreeBlock { root: TreeId(offset) },
             ItemType::SHARED_BLOCK_REF => Self::SharedBlock { parent: LogicalAddress(offset) },
             ItemType::SHARED_DATA_REF => {
-                let (count, rest) = crate::disk::parse_prefix("inline reference", rest)?;
+                let (count, rest) = crate::parse::parse_prefix("inline reference", rest)?;
                 return Ok((Self::SharedData { parent: LogicalAddress(offset), count }, rest));
             }
             _ => return Err(Corrupt::field("inline reference", "type", kind.0.into(), "unknown")),
@@ -169,7 +172,7 @@ impl BackRef {
         Ok((reference, rest))
     }
 
-    /// Appends the inline form.
+    /// Appends the inline form to `bytes`.
     pub fn encode_inline(&self, bytes: &mut Vec<u8>) {
         if let Some(body) = self.data_ref() {
             bytes.push(ItemType::EXTENT_DATA_REF.0);
@@ -183,13 +186,13 @@ impl BackRef {
         }
     }
 
-    /// The item of the keyed form for the extent at `extent`. A data reference whose hash another
-    /// one of the extent has already goes to the next free key offset instead.
+    /// Encodes the keyed form for the extent at `extent`. If another data reference of the extent
+    /// has the same hash, the caller must use the next free key offset.
     pub fn encode_keyed(&self, extent: LogicalAddress) -> (Key, Vec<u8>) {
         let item = match self {
             Self::Owner { .. } | Self::TreeBlock { .. } | Self::SharedBlock { .. } => Vec::new(),
             Self::SharedData { count, .. } => count.to_le_bytes().to_vec(),
-            Self::Data { .. } => self.data_ref().expect("it is one").to_bytes().to_vec(),
+            Self::Data { .. } => self.data_ref().expect("a data reference has a body").to_bytes().to_vec(),
         };
         (Key::new(extent.0, self.item_type(), self.sequence()), item)
     }
@@ -201,7 +204,7 @@ impl BackRef {
         }
     }
 
-    /// What each reference must satisfy, inline or keyed.
+    /// Checks the rules for every reference, inline or keyed.
     ///
     /// # Errors
     /// The first field that the format forbids.
@@ -217,7 +220,7 @@ impl BackRef {
             }
             Self::Data { root, inode, offset, .. } => {
                 if !may_hold_data(root) {
-                    return bad("root", root.0, "not a tree that has file data");
+                    return bad("root", root.0, "not a tree with file data");
                 }
                 if !(objectid::FIRST_FREE..=objectid::LAST_FREE).contains(&inode.0)
                     && inode.0 != objectid::FREE_INO
@@ -230,14 +233,15 @@ impl BackRef {
             }
         }
         if self.count() == 0 && !matches!(self, Self::Owner { .. }) {
-            return bad("count", 0, "at least 1");
+            return bad("count", 0, "not at least 1");
         }
         Ok(())
     }
 }
 
-/// Subvolumes, the data relocation tree, and the root tree for the v1 space cache. A subvolume's id
-/// leaves the upper 16 bits to the level of qgroups.
+/// Returns whether a tree's inodes may have data: subvolumes, the data relocation tree, and the
+/// root tree (v1 space cache). The upper 16 bits of a subvolume's id are 0; in a qgroup's they hold
+/// the level.
 fn may_hold_data(root: TreeId) -> bool {
     root == objectid::FS_TREE
         || (root.0 >= objectid::FIRST_FREE && root.0 < 1 << 48)
@@ -251,8 +255,9 @@ impl From<DataRef> for BackRef {
     }
 }
 
-/// The hash that orders data references (`hash_extent_data_ref`): CRC-32C of the root in the upper
-/// bits, of inode and offset in the lower, without the final inversion, the former shifted by 31.
+/// Computes the hash that orders data references (`hash_extent_data_ref`). It combines the CRC-32C
+/// of the root, shifted left by 31, with that of inode and offset, both without the final
+/// inversion.
 pub fn data_ref_hash(root: TreeId, inode: InodeNumber, offset: FileOffset) -> u64 {
     let high = !crc32c::crc32c(&root.0.to_le_bytes());
     let low = crc32c::crc32c(&inode.0.to_le_bytes());
@@ -260,7 +265,7 @@ pub fn data_ref_hash(root: TreeId, inode: InodeNumber, offset: FileOffset) -> u6
     (u64::from(high) << 31) ^ u64::from(low)
 }
 
-/// The inline references of an extent item; after an error it ends.
+/// Iterates over the inline references of an extent item; ends after the first error.
 #[derive(Clone, Debug)]
 pub struct InlineRefs<'a> {
     rest: &'a [u8],
@@ -292,7 +297,7 @@ impl Iterator for InlineRefs<'_> {
     }
 }
 
-/// The references of one keyed item: one, or several for an EXTENT_DATA_REF.
+/// The references of one keyed item: one, or several in an EXTENT_DATA_REF.
 #[derive(Clone, Debug)]
 pub struct KeyedRefs<'a> {
     simple: Option<BackRef>,
@@ -300,10 +305,10 @@ pub struct KeyedRefs<'a> {
 }
 
 impl<'a> KeyedRefs<'a> {
-    /// Decodes the item of `key`.
+    /// Decodes the item under `key`.
     ///
     /// # Errors
-    /// A size that the kind does not have, or a key that is of no back reference.
+    /// A size that is invalid for the kind, or a key of another item type.
     pub fn parse(key: &Key, bytes: &'a [u8]) -> Result<Self, Corrupt> {
         let sized = |expected| match bytes.len() {
             found if found == expected => Ok(()),
@@ -324,7 +329,7 @@ impl<'a> KeyedRefs<'a> {
             ItemType::SHARED_BLOCK_REF => sized(0).map(|()| BackRef::SharedBlock { parent })?,
             ItemType::SHARED_DATA_REF => {
                 sized(4)?;
-                let (count, _) = crate::disk::parse_prefix("back reference", bytes)?;
+                let (count, _) = crate::parse::parse_prefix("back reference", bytes)?;
                 BackRef::SharedData { parent, count }
             }
             other => {
@@ -332,15 +337,16 @@ impl<'a> KeyedRefs<'a> {
                     "back reference",
                     "item type",
                     other.0.into(),
-                    "not a back reference's",
+                    "not a back reference",
                 ));
             }
         };
         Ok(Self { simple: Some(simple), data: &[] })
     }
 
-    /// The checks of `check_simple_keyed_refs` and `check_extent_data_ref`. That a data reference's
-    /// hash is the key's offset is not among them: colliding ones lie behind it.
+    /// Runs the checks of `check_simple_keyed_refs` and `check_extent_data_ref`. They do not
+    /// compare a data reference's hash with the key's offset, because colliding references follow
+    /// that offset.
     ///
     /// # Errors
     /// The first field that the format forbids.
@@ -364,7 +370,7 @@ impl Iterator for KeyedRefs<'_> {
         if let Some(reference) = self.simple.take() {
             return Some(reference);
         }
-        // Whole ones only, as parse() saw to.
+        // `parse` accepted whole references only.
         let (body, rest) = DataRef::parse_prefix(self.data).ok()?;
         self.data = rest;
         Some(body.into())
@@ -406,15 +412,15 @@ pub(crate) mod tests {
 
     #[test]
     fn fixed_parts_round_trip() {
-        crate::disk::assert_round_trip::<DataRef>();
-        crate::disk::assert_round_trip::<InlineHeader>();
+        crate::parse::assert_round_trip::<DataRef>();
+        crate::parse::assert_round_trip::<InlineHeader>();
     }
 
     #[test]
-    fn bad_fields_are_found() {
+    fn bad_fields_are_detected() {
         let with = |reference: BackRef, why| assert_fault(reference.validate(&geometry()), why);
-        with(data(2, 257, 0, 1), "not a tree that has file data");
-        with(data(1 << 48, 257, 0, 1), "not a tree that has file data");
+        with(data(2, 257, 0, 1), "not a tree with file data");
+        with(data(1 << 48, 257, 0, 1), "not a tree with file data");
         with(data(5, 255, 0, 1), "not an inode number");
         with(data(5, u64::MAX, 0, 1), "not an inode number");
         with(data(5, 257, 1, 1), "multiple of the sector size");
@@ -435,7 +441,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn bad_keyed_items_are_found() {
+    fn bad_keyed_items_are_detected() {
         let key = |item_type, offset| Key::new(1 << 20, item_type, offset);
         check(key(ItemType::TREE_BLOCK_REF, 5), &[]).unwrap();
         check(key(ItemType::SHARED_BLOCK_REF, 4096), &[]).unwrap();

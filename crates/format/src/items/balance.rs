@@ -1,19 +1,19 @@
-//! A paused or interrupted balance, to be resumed at the next mount.
+//! A paused or interrupted balance, which the next mount resumes.
 //!
 //! Owns [`BalanceItem`] and [`BalanceArgs`]. Sources: `struct btrfs_balance_item`,
 //! `btrfs_disk_balance_args` (`include/uapi/linux/btrfs_tree.h`), `BTRFS_BALANCE_*`
 //! (`fs/btrfs/volumes.h`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::on_disk_flags;
 use crate::items::block_group::BlockGroupFlags;
 use crate::key::Key;
 use crate::objectid;
+use crate::parse::disk_struct;
 use crate::units::{DeviceId, LogicalAddress, PhysicalAddress};
 
 bitflags::bitflags! {
-    /// What a balance touches.
+    /// The block groups that a balance processes.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct BalanceFlags: u64 {
         /// Data block groups.
@@ -22,14 +22,14 @@ bitflags::bitflags! {
         const SYSTEM = 1 << 1;
         /// Metadata block groups.
         const METADATA = 1 << 2;
-        /// Redundancy may be lowered.
+        /// The balance may reduce redundancy.
         const FORCE = 1 << 3;
-        /// It is being resumed (in memory only).
+        /// The balance is being resumed (in memory only).
         const RESUME = 1 << 4;
         const _ = !0;
     }
 
-    /// Which of the filters of [`BalanceArgs`] are set.
+    /// The filters of [`BalanceArgs`] that are set.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct BalanceArgsFlags: u64 {
         /// `profiles`.
@@ -50,7 +50,7 @@ bitflags::bitflags! {
         const STRIPES_RANGE = 1 << 7;
         /// `target`: change the profile.
         const CONVERT = 1 << 8;
-        /// With CONVERT, leave alone what has the profile already.
+        /// With CONVERT, skip block groups that already have the profile.
         const SOFT = 1 << 9;
         /// `usage` as a range.
         const USAGE_RANGE = 1 << 10;
@@ -62,29 +62,29 @@ on_disk_flags!(BalanceFlags, BalanceArgsFlags);
 disk_struct! {
     /// The filters for block groups of one type.
     pub struct BalanceArgs as BalanceArgsDisk = 136 {
-        /// Profiles to touch; single is bit 48 here (`BTRFS_AVAIL_ALLOC_BIT_SINGLE`).
+        /// Profiles to process; single is bit 48 here (`BTRFS_AVAIL_ALLOC_BIT_SINGLE`).
         pub profiles: u64,
-        /// Percent used: one number with USAGE, two of 32 bits with USAGE_RANGE.
+        /// Percent used: one number with USAGE, two 32-bit numbers with USAGE_RANGE.
         pub usage: u64,
-        /// A device that the chunk must be on.
+        /// A device that the chunk must use.
         pub devid: DeviceId,
         /// Start of a range on that device.
         pub physical_start: PhysicalAddress,
-        /// Its end.
+        /// End of that range.
         pub physical_end: PhysicalAddress,
         /// Start of a range of logical addresses.
         pub virtual_start: LogicalAddress,
-        /// Its end.
+        /// End of that range.
         pub virtual_end: LogicalAddress,
-        /// The profile to convert to, written as [`BalanceArgs::profiles`].
+        /// The profile to convert to, encoded as in [`BalanceArgs::profiles`].
         pub target: u64,
-        /// Which filters are set.
+        /// The filters that are set.
         pub flags: BalanceArgsFlags,
-        /// Chunks to touch: one number with LIMIT, two of 32 bits with LIMIT_RANGE.
+        /// Number of chunks to process: one number with LIMIT, two 32-bit numbers with LIMIT_RANGE.
         pub limit: u64,
-        /// Least number of stripes.
+        /// Minimum number of stripes.
         pub stripes_min: u32,
-        /// Most stripes.
+        /// Maximum number of stripes.
         pub stripes_max: u32,
         /// Reserved.
         pub unused: [u64; 6],
@@ -92,10 +92,10 @@ disk_struct! {
 }
 
 impl BalanceArgs {
-    /// The bit that stands for single where a profile must have one.
+    /// The bit for single where a profile needs a bit.
     pub const SINGLE: u64 = 1 << 48;
 
-    /// Least and most percent used, where that filter is set.
+    /// Returns the minimum and maximum percentage used, if that filter is set.
     pub const fn usage_range(&self) -> Option<(u32, u32)> {
         if self.flags.contains(BalanceArgsFlags::USAGE_RANGE) {
             return Some((self.usage as u32, (self.usage >> 32) as u32));
@@ -106,7 +106,7 @@ impl BalanceArgs {
         None
     }
 
-    /// Least and most chunks, where that filter is set.
+    /// Returns the minimum and maximum number of chunks, if that filter is set.
     pub const fn limit_range(&self) -> Option<(u64, u64)> {
         if self.flags.contains(BalanceArgsFlags::LIMIT_RANGE) {
             return Some((self.limit & u32::MAX as u64, self.limit >> 32));
@@ -117,7 +117,7 @@ impl BalanceArgs {
         None
     }
 
-    /// The profile to convert to, where the balance does so.
+    /// Returns the profile to convert to, if the balance converts.
     pub fn convert_to(&self) -> Option<BlockGroupFlags> {
         self.flags
             .contains(BalanceArgsFlags::CONVERT)
@@ -126,15 +126,15 @@ impl BalanceArgs {
 }
 
 disk_struct! {
-    /// The balance: key (BALANCE, TEMPORARY_ITEM, 0) in the root tree.
+    /// The balance, under key (BALANCE, TEMPORARY_ITEM, 0) in the root tree.
     pub struct BalanceItem as BalanceItemDisk = 448 {
-        /// What it touches.
+        /// The block groups that the balance processes.
         pub flags: BalanceFlags,
-        /// Filters for data.
+        /// Filters for data block groups.
         pub data: BalanceArgs,
-        /// Filters for metadata.
+        /// Filters for metadata block groups.
         pub metadata: BalanceArgs,
-        /// Filters for system.
+        /// Filters for system block groups.
         pub system: BalanceArgs,
         /// Reserved.
         pub unused: [u64; 4],
@@ -142,10 +142,10 @@ disk_struct! {
 }
 
 impl BalanceItem {
-    /// Checks the item's key; the kernel checks filters when it resumes.
+    /// Checks the item's key. The kernel checks the filters when it resumes the balance.
     ///
     /// # Errors
-    /// A key that is not the balance's.
+    /// Any key other than the balance's.
     pub fn validate(&self, key: &Key) -> Result<(), Corrupt> {
         if (key.objectid, key.offset) != (objectid::BALANCE, 0) {
             return Err(Corrupt::field("balance", "key offset", key.offset, "not (BALANCE, 0)"));
@@ -162,8 +162,8 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<BalanceArgs>();
-        crate::disk::assert_round_trip::<BalanceItem>();
+        crate::parse::assert_round_trip::<BalanceArgs>();
+        crate::parse::assert_round_trip::<BalanceItem>();
     }
 
     #[test]
@@ -181,7 +181,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_found() {
+    fn faults_are_detected() {
         let item = BalanceItem::parse(&[0; 448]).unwrap();
         let key = Key::new(objectid::BALANCE, ItemType::TEMPORARY_ITEM, 0);
         item.validate(&key).unwrap();

@@ -1,4 +1,4 @@
-//! Bitmaps of free sectors, as the free-space tree and the v1 cache keep them.
+//! Bitmaps of free sectors, as stored by the free-space tree and the v1 cache.
 //!
 //! Owns [`BitRuns`], which finds runs of set bits a machine word at a time, and [`set_run`]. Bit
 //! `i` is bit `i % 8`, counted from the lowest, of byte `i / 8` (`extent_buffer_test_bit` and
@@ -9,11 +9,11 @@
 pub struct BitRun {
     /// The first bit.
     pub start: u64,
-    /// Bits in the run, at least 1.
+    /// Number of bits, at least 1.
     pub length: u64,
 }
 
-/// The runs of set bits, ascending, as long as possible each.
+/// An iterator over the maximal runs of set bits, ascending.
 #[derive(Clone, Debug)]
 pub struct BitRuns<'a> {
     bytes: &'a [u8],
@@ -22,12 +22,12 @@ pub struct BitRuns<'a> {
 }
 
 impl<'a> BitRuns<'a> {
-    /// Over the first `bits` bits of `bytes`; bits past the end of `bytes` count as absent.
+    /// Iterates over the first `bits` bits of `bytes`, or over all of `bytes` if it has fewer.
     pub fn new(bytes: &'a [u8], bits: u64) -> Self {
         Self { bytes, next: 0, bits: bits.min(bytes.len() as u64 * 8) }
     }
 
-    /// The first bit from `from` on that is `set`, or the end.
+    /// Returns the first bit at or after `from` that equals `set`, or the end.
     fn next_bit(&self, from: u64, set: bool) -> u64 {
         let mut bit = from;
         while bit < self.bits {
@@ -72,7 +72,7 @@ impl Iterator for BitRuns<'_> {
 /// Sets or clears the bits of a run.
 ///
 /// # Panics
-/// Where the run reaches past `bytes`.
+/// If the run reaches past `bytes`.
 pub fn set_run(bytes: &mut [u8], run: BitRun, set: bool) {
     let (mut bit, end) = (run.start, run.start + run.length);
     while bit < end {
@@ -95,7 +95,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn runs_are_those_of_a_plain_scan(
+        fn runs_match_a_bit_by_bit_scan(
             bytes in prop::collection::vec(prop_oneof![Just(0u8), Just(255), any::<u8>()], 0..40),
             bits in 0u64..400,
         ) {

@@ -1,17 +1,17 @@
-//! Block groups: a chunk's accounting, and the flags that chunks and block groups share.
+//! Block groups: a chunk's space accounting, and the flags that chunks and block groups share.
 //!
 //! Owns [`BlockGroupFlags`] and [`BlockGroupItem`]. Sources: `struct btrfs_block_group_item`
 //! (`include/uapi/linux/btrfs_tree.h`), `check_block_group_item` (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::{IncompatFeatures, on_disk_flags};
+use crate::geometry::Geometry;
 use crate::key::Key;
 use crate::objectid;
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 
 bitflags::bitflags! {
-    /// What a chunk holds and how it is spread over devices.
+    /// The content type of a chunk, and its profile.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct BlockGroupFlags: u64 {
         /// File data.
@@ -20,13 +20,13 @@ bitflags::bitflags! {
         const SYSTEM = 1 << 1;
         /// Tree blocks.
         const METADATA = 1 << 2;
-        /// Striped, no redundancy.
+        /// Striped, without redundancy.
         const RAID0 = 1 << 3;
         /// Two copies on two devices.
         const RAID1 = 1 << 4;
         /// Two copies on one device.
         const DUP = 1 << 5;
-        /// Striped over pairs of copies.
+        /// Striped over mirrored pairs.
         const RAID10 = 1 << 6;
         /// One parity stripe.
         const RAID5 = 1 << 7;
@@ -42,9 +42,9 @@ bitflags::bitflags! {
 on_disk_flags!(BlockGroupFlags);
 
 impl BlockGroupFlags {
-    /// What may be stored.
+    /// The content type bits.
     pub const TYPE_MASK: Self = Self::DATA.union(Self::SYSTEM).union(Self::METADATA);
-    /// How it is spread; no bit means single.
+    /// The profile bits; none means single.
     pub const PROFILE_MASK: Self = Self::RAID0
         .union(Self::RAID1)
         .union(Self::DUP)
@@ -56,7 +56,7 @@ impl BlockGroupFlags {
 }
 
 disk_struct! {
-    /// One block group: key (logical start, BLOCK_GROUP_ITEM, length).
+    /// One block group, under key (logical start, BLOCK_GROUP_ITEM, length).
     pub struct BlockGroupItem as BlockGroupItemDisk = 24 {
         /// Bytes in use.
         pub used: u64,
@@ -68,27 +68,27 @@ disk_struct! {
 }
 
 impl BlockGroupItem {
-    /// The checks of `check_block_group_item`, given the item's key. The kernel leaves alignment to
-    /// the allocator; so does this.
+    /// Runs the checks of `check_block_group_item`, given the item's key. Like the kernel, it
+    /// leaves alignment to the allocator.
     ///
     /// # Errors
     /// The first field that the format forbids.
     pub fn validate(&self, key: &Key, geometry: &Geometry) -> Result<(), Corrupt> {
         let bad = |field, value, why| Err(Corrupt::field("block group", field, value, why));
         if key.offset == 0 {
-            return bad("length", 0, "at least 1");
+            return bad("length", 0, "not at least 1");
         }
         if key.objectid.checked_add(key.offset).is_none() {
-            return bad("length", key.offset, "reaches past the address space");
+            return bad("length", key.offset, "reaches past the end of the address space");
         }
-        // With EXTENT_TREE_V2 it is the number of a global root instead.
+        // With EXTENT_TREE_V2 the field holds the number of a global root instead.
         if !geometry.incompat.contains(IncompatFeatures::EXTENT_TREE_V2)
             && self.chunk_objectid != objectid::FIRST_CHUNK_TREE
         {
             return bad("chunk_objectid", self.chunk_objectid, "not 256");
         }
         if self.used > key.offset {
-            return bad("used", self.used, "more than its length");
+            return bad("used", self.used, "more than the block group's length");
         }
         if self.flags.intersection(BlockGroupFlags::PROFILE_MASK).bits().count_ones() > 1 {
             return bad("flags", self.flags.bits(), "more than one profile");
@@ -114,11 +114,11 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<BlockGroupItem>();
+        crate::parse::assert_round_trip::<BlockGroupItem>();
     }
 
     #[test]
-    fn faults_are_found() {
+    fn faults_are_detected() {
         let mut geometry = geometry();
         geometry.incompat.remove(IncompatFeatures::EXTENT_TREE_V2);
         GOOD.validate(&KEY, &geometry).unwrap();
@@ -127,9 +127,9 @@ mod tests {
 
         let with = |item: BlockGroupItem, key: Key, why| assert_fault(item.validate(&key, &geometry), why);
         with(GOOD, Key { offset: 0, ..KEY }, "at least 1");
-        with(GOOD, Key { offset: u64::MAX, ..KEY }, "past the address space");
+        with(GOOD, Key { offset: u64::MAX, ..KEY }, "past the end of the address space");
         with(BlockGroupItem { chunk_objectid: 255, ..GOOD }, KEY, "not 256");
-        with(BlockGroupItem { used: (1 << 20) + 1, ..GOOD }, KEY, "more than its length");
+        with(BlockGroupItem { used: (1 << 20) + 1, ..GOOD }, KEY, "more than the block group's length");
         let two = BlockGroupFlags::DATA | BlockGroupFlags::RAID1 | BlockGroupFlags::DUP;
         with(BlockGroupItem { flags: two, ..GOOD }, KEY, "more than one profile");
         for kind in [BlockGroupFlags::empty(), BlockGroupFlags::DATA | BlockGroupFlags::SYSTEM] {

@@ -1,26 +1,26 @@
-//! Chunks: ranges of the logical address space, and the stripes of devices behind them.
+//! Chunks: ranges of the logical address space, and the device stripes that back them.
 //!
 //! Owns [`ChunkItem`], [`Stripe`] and [`RaidProfile`]. Sources: `struct btrfs_chunk`
 //! (`include/uapi/linux/btrfs_tree.h`), `btrfs_check_chunk_valid` (`fs/btrfs/tree-checker.c`),
 //! `btrfs_raid_array` (`fs/btrfs/volumes.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::IncompatFeatures;
+use crate::geometry::Geometry;
 use crate::items::block_group::BlockGroupFlags;
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 use crate::units::{DeviceId, LogicalAddress, PhysicalAddress};
 use uuid::Uuid;
 
-/// Bytes of one stripe element; the only value that exists (`BTRFS_STRIPE_LEN`).
+/// Bytes per stripe element; the format allows no other value (`BTRFS_STRIPE_LEN`).
 pub const STRIPE_LENGTH: u64 = 64 << 10;
 
 disk_struct! {
-    /// One stripe: where on a device a chunk lies.
+    /// One stripe: a chunk's location on one device.
     pub struct Stripe as StripeDisk = 32 {
         /// The device.
         pub devid: DeviceId,
-        /// Where on it.
+        /// Byte offset on the device.
         pub offset: PhysicalAddress,
         /// The device's UUID.
         pub device_uuid: Uuid,
@@ -30,13 +30,13 @@ disk_struct! {
 disk_struct! {
     /// The fixed part of a chunk item.
     pub struct ChunkHeader as ChunkHeaderDisk = 48 {
-        /// Bytes of logical address space.
+        /// Length in the logical address space, in bytes.
         pub length: u64,
         /// Always 2, the extent tree's object id.
         pub owner: u64,
-        /// Bytes of a stripe element, always 64 KiB.
+        /// Bytes per stripe element, always 64 KiB.
         pub stripe_length: u64,
-        /// What it holds and how.
+        /// Content type and profile.
         pub flags: BlockGroupFlags,
         /// Optimal I/O alignment in bytes.
         pub io_align: u32,
@@ -44,9 +44,9 @@ disk_struct! {
         pub io_width: u32,
         /// The sector size.
         pub sector_size: u32,
-        /// Stripes that follow, at least 1.
+        /// Number of stripes that follow, at least 1.
         pub num_stripes: u16,
-        /// Copies within RAID10 (2), else 0 or 1.
+        /// Copies within RAID10 (2); otherwise 0 or 1.
         pub sub_stripes: u16,
     }
 }
@@ -54,13 +54,13 @@ disk_struct! {
 /// One chunk: key (FIRST_CHUNK_TREE, CHUNK_ITEM, logical start).
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ChunkItem {
-    /// Bytes of logical address space.
+    /// Length in the logical address space, in bytes.
     pub length: u64,
     /// Always 2.
     pub owner: u64,
-    /// Bytes of a stripe element.
+    /// Bytes per stripe element.
     pub stripe_length: u64,
-    /// What it holds and how.
+    /// Content type and profile.
     pub flags: BlockGroupFlags,
     /// Optimal I/O alignment in bytes.
     pub io_align: u32,
@@ -70,24 +70,24 @@ pub struct ChunkItem {
     pub sector_size: u32,
     /// Copies within RAID10.
     pub sub_stripes: u16,
-    /// The stripes, in the order that the profile gives a meaning.
+    /// The stripes; their order is significant to the profile.
     pub stripes: Vec<Stripe>,
 }
 
 impl ChunkItem {
-    /// Bytes of a chunk item with that many stripes.
+    /// Returns the size of a chunk item with `stripes` stripes, in bytes.
     pub const fn size_on_disk(stripes: usize) -> usize {
         ChunkHeader::SIZE + stripes * Stripe::SIZE
     }
 
-    /// Decodes the chunk at the start of `bytes` and returns what follows it.
+    /// Decodes the chunk at the start of `bytes` and returns it with the remaining bytes.
     ///
     /// # Errors
     /// [`Corrupt::TooShort`], or a count of 0 stripes.
     pub fn parse_prefix(bytes: &[u8]) -> Result<(Self, &[u8]), Corrupt> {
         let (header, mut rest) = ChunkHeader::parse_prefix(bytes)?;
         if header.num_stripes == 0 {
-            return Err(Corrupt::field("chunk", "num_stripes", 0, "at least 1"));
+            return Err(Corrupt::field("chunk", "num_stripes", 0, "not at least 1"));
         }
         let need = Self::size_on_disk(header.num_stripes.into());
         if bytes.len() < need {
@@ -132,7 +132,7 @@ impl ChunkItem {
     /// Encodes the chunk.
     ///
     /// # Panics
-    /// With more than 65,535 stripes.
+    /// If there are more than 65,535 stripes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let header = ChunkHeader {
             length: self.length,
@@ -152,15 +152,15 @@ impl ChunkItem {
         bytes
     }
 
-    /// The profile.
+    /// Returns the profile.
     ///
     /// # Errors
-    /// More than one profile bit, or an unknown one.
+    /// More than one profile bit.
     pub fn profile(&self) -> Result<RaidProfile, Corrupt> {
         RaidProfile::from_flags(self.flags)
     }
 
-    /// Bytes that each stripe takes on its device.
+    /// Returns the bytes that each stripe occupies on its device.
     ///
     /// # Errors
     /// As [`ChunkItem::profile`].
@@ -169,7 +169,7 @@ impl ChunkItem {
         Ok(self.length / data_stripes.max(1) as u64)
     }
 
-    /// The checks of `btrfs_check_chunk_valid`.
+    /// Runs the checks of `btrfs_check_chunk_valid`.
     ///
     /// # Errors
     /// The first field that the format forbids.
@@ -180,27 +180,27 @@ impl ChunkItem {
         let stripes = self.stripes.len();
 
         if !profile.accepts_stripes(stripes) {
-            return bad("num_stripes", stripes as u64, "not what its profile allows");
+            return bad("num_stripes", stripes as u64, "not allowed by the profile");
         }
         if profile == RaidProfile::Raid10 && self.sub_stripes != 2 {
-            return bad("sub_stripes", self.sub_stripes.into(), "RAID10 has 2");
+            return bad("sub_stripes", self.sub_stripes.into(), "not 2, as RAID10 requires");
         }
         if !logical.is_aligned(sector_size) {
             return bad("logical", logical.0, "not a multiple of the sector size");
         }
         if self.sector_size != geometry.sector_size {
-            return bad("sector_size", self.sector_size.into(), "not the file system's");
+            return bad("sector_size", self.sector_size.into(), "not the file system's sector size");
         }
         if self.length == 0 || !self.length.is_multiple_of(sector_size) {
             return bad("length", self.length, "not a positive multiple of the sector size");
         }
         if logical.checked_add(self.length).is_none() {
-            return bad("length", self.length, "reaches past the address space");
+            return bad("length", self.length, "reaches past the end of the address space");
         }
         if self.stripe_length != STRIPE_LENGTH {
             return bad("stripe_length", self.stripe_length, "not 65536");
         }
-        // As the kernel: so that stripe numbers fit 32 bits.
+        // As in the kernel: stripe numbers must fit 32 bits.
         if self.length >= (u64::from(u32::MAX) << 16) {
             return bad("length", self.length, "too many stripe elements");
         }
@@ -219,7 +219,7 @@ impl ChunkItem {
     }
 }
 
-/// How a chunk is spread over devices.
+/// The distribution of a chunk over devices.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[allow(missing_docs)]
 pub enum RaidProfile {
@@ -235,7 +235,7 @@ pub enum RaidProfile {
 }
 
 impl RaidProfile {
-    /// All of them.
+    /// All profiles.
     pub const ALL: [Self; 9] = [
         Self::Single,
         Self::Dup,
@@ -248,7 +248,7 @@ impl RaidProfile {
         Self::Raid6,
     ];
 
-    /// The profile that the flags name.
+    /// Returns the profile that the flags select.
     ///
     /// # Errors
     /// More than one profile bit.
@@ -262,7 +262,7 @@ impl RaidProfile {
         ))
     }
 
-    /// The flag bit; none for single.
+    /// Returns the flag bit; none for single.
     pub const fn flags(self) -> BlockGroupFlags {
         match self {
             Self::Single => BlockGroupFlags::empty(),
@@ -277,7 +277,7 @@ impl RaidProfile {
         }
     }
 
-    /// The name that `btrfs filesystem df` prints.
+    /// Returns the name that `btrfs filesystem df` prints.
     pub const fn name(self) -> &'static str {
         match self {
             Self::Single => "single",
@@ -292,7 +292,7 @@ impl RaidProfile {
         }
     }
 
-    /// Whole copies of every byte; parity is no copy.
+    /// Returns the number of whole copies of every byte; parity does not count.
     pub const fn copies(self) -> usize {
         match self {
             Self::Single | Self::Raid0 | Self::Raid5 | Self::Raid6 => 1,
@@ -302,7 +302,7 @@ impl RaidProfile {
         }
     }
 
-    /// Parity stripes.
+    /// Returns the number of parity stripes.
     pub const fn parity(self) -> usize {
         match self {
             Self::Raid5 => 1,
@@ -311,7 +311,7 @@ impl RaidProfile {
         }
     }
 
-    /// Devices that may be lost without losing data.
+    /// Returns the number of devices that may fail without data loss.
     pub const fn tolerated_failures(self) -> usize {
         match self {
             Self::Single | Self::Dup | Self::Raid0 => 0,
@@ -321,14 +321,14 @@ impl RaidProfile {
         }
     }
 
-    /// Whether a chunk of this profile may have so many stripes.
+    /// Returns whether a chunk with this profile may have `stripes` stripes.
     pub const fn accepts_stripes(self, stripes: usize) -> bool {
         match self {
             Self::Single => stripes == 1,
             Self::Dup | Self::Raid1 => stripes == 2,
             Self::Raid1c3 => stripes == 3,
             Self::Raid1c4 => stripes == 4,
-            // The kernel allows degenerate ones since 5.15: RAID0 on 1 device, RAID10 on 2.
+            // The kernel allows degenerate profiles since 5.15: RAID0 on 1 device, RAID10 on 2.
             Self::Raid0 => stripes >= 1,
             Self::Raid10 => stripes >= 2 && stripes.is_multiple_of(2),
             Self::Raid5 => stripes >= 2,
@@ -336,7 +336,7 @@ impl RaidProfile {
         }
     }
 
-    /// How many stripes of `stripes` hold distinct data.
+    /// Returns the number of stripes, out of `stripes`, that hold distinct data.
     pub const fn data_stripes(self, stripes: usize) -> usize {
         match self {
             Self::Single | Self::Dup | Self::Raid1 | Self::Raid1c3 | Self::Raid1c4 => 1,

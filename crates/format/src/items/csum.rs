@@ -1,17 +1,17 @@
-//! Data checksums: the sums of consecutive sectors of the logical address space.
+//! Data checksums: one per sector of a range of the logical address space.
 //!
 //! Owns the view [`CsumItem`]. Sources: `fs/btrfs/file-item.c`, `check_csum_item`
 //! (`fs/btrfs/tree-checker.c`).
 
 use crate::checksum::{Checksum, ChecksumType};
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
+use crate::item_context::ItemContext;
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::superblock::Geometry;
-use crate::tree_check::ItemContext;
 use crate::units::LogicalAddress;
 
-/// The sums of one item: key (EXTENT_CSUM, EXTENT_CSUM, address of the first sector).
+/// The checksums of one item, under key (EXTENT_CSUM, EXTENT_CSUM, address of the first sector).
 #[derive(Clone, Copy, Debug)]
 pub struct CsumItem<'a> {
     start: LogicalAddress,
@@ -21,10 +21,11 @@ pub struct CsumItem<'a> {
 }
 
 impl<'a> CsumItem<'a> {
-    /// Views the item of a key.
+    /// Views the item under `key`.
     ///
     /// # Errors
-    /// A size that is no whole number of sums, an unaligned address, or a range past the address space.
+    /// A size that is not a whole number of checksums, an unaligned address, or a range past the
+    /// end of the address space.
     pub fn parse(key: &Key, data: &'a [u8], geometry: &Geometry) -> Result<Self, Corrupt> {
         let bad = |field, value, why| Err(Corrupt::field("checksum item", field, value, why));
         let item = Self {
@@ -37,47 +38,47 @@ impl<'a> CsumItem<'a> {
             return bad("key.offset", key.offset, "not a multiple of the sector size");
         }
         if !data.len().is_multiple_of(geometry.checksum_type.size()) {
-            return bad("size", data.len() as u64, "not a multiple of the checksum's size");
+            return bad("size", data.len() as u64, "not a multiple of the checksum size");
         }
         if item.start.checked_add(item.length()).is_none() {
-            return bad("key.offset", key.offset, "reaches past the address space");
+            return bad("key.offset", key.offset, "reaches past the end of the address space");
         }
         Ok(item)
     }
 
-    /// The key of an item whose first sector is at `start`.
+    /// Returns the key of an item whose first sector is at `start`.
     pub const fn key(start: LogicalAddress) -> Key {
         Key::new(objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM, start.0)
     }
 
-    /// The first sector's address.
+    /// Returns the first sector's address.
     pub const fn start(&self) -> LogicalAddress {
         self.start
     }
 
-    /// Sectors that have a sum here.
+    /// Returns the number of sectors covered.
     pub const fn sectors(&self) -> usize {
         self.sums.len() / self.checksum_type.size()
     }
 
-    /// Bytes of the address space that the sums cover.
+    /// Returns the covered bytes of the address space.
     pub const fn length(&self) -> u64 {
         self.sectors() as u64 * self.sector_size as u64
     }
 
-    /// The address after the last sector.
+    /// Returns the address after the last sector.
     pub const fn end(&self) -> LogicalAddress {
         // Cannot overflow: `parse` refuses such an item.
         LogicalAddress(self.start.0 + self.length())
     }
 
-    /// All sums, one behind the other.
+    /// Returns all checksums, one after the other.
     pub const fn as_bytes(&self) -> &'a [u8] {
         self.sums
     }
 
-    /// The bytes of the sums of `count` sectors from the one that holds `address` on, or fewer where
-    /// the item ends; `None` where it does not reach `address`.
+    /// Returns the checksums of up to `count` sectors, beginning with the one that holds `address`,
+    /// or fewer if the item ends. Returns `None` if the item does not cover `address`.
     pub fn sums_from(&self, address: LogicalAddress, count: usize) -> Option<&'a [u8]> {
         let sector =
             usize::try_from(address.checked_since(self.start)? / u64::from(self.sector_size)).ok()?;
@@ -89,13 +90,14 @@ impl<'a> CsumItem<'a> {
         Some(&self.sums[sector * size..end * size])
     }
 
-    /// The sum of the sector that holds `address`, or `None` where it is not in this item.
+    /// Returns the checksum of the sector that holds `address`, or `None` if the item does not
+    /// cover it.
     pub fn sum_at(&self, address: LogicalAddress) -> Option<Checksum> {
         Some(self.checksum_type.stored(self.sums_from(address, 1)?))
     }
 }
 
-/// The checks of `check_csum_item`.
+/// Runs the checks of `check_csum_item`.
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     let bad = |field, value, why| Err(Corrupt::field("checksum item", field, value, why));
     if context.key.objectid != objectid::EXTENT_CSUM {
@@ -117,7 +119,7 @@ mod tests {
     use crate::tree_check::test_support::{check, check_in, fault, geometry};
 
     #[test]
-    fn sums_are_found_by_address() {
+    fn checksums_are_found_by_address() {
         let data: Vec<u8> = (0..12).collect();
         let start = LogicalAddress(1 << 20);
         let item = CsumItem::parse(&CsumItem::key(start), &data, &geometry()).unwrap();
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_fires() {
+    fn each_check_detects_its_fault() {
         let at = |address| CsumItem::key(LogicalAddress(address));
         assert_eq!(check(at(4096), &[0; 8]), Ok(()));
         assert_eq!(fault(check(at(4097), &[0; 8])), "key.offset");

@@ -1,40 +1,40 @@
-//! Device replacement: how far it came.
+//! Device replacement: its state and progress.
 //!
 //! Owns [`DevReplaceItem`]. Sources: `struct btrfs_dev_replace_item`
 //! (`include/uapi/linux/btrfs_tree.h`), `btrfs_init_dev_replace` (`fs/btrfs/dev-replace.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::key::Key;
 use crate::objectid;
+use crate::parse::disk_struct;
 use crate::units::DeviceId;
 
 disk_struct! {
-    /// The last or current replacement: key (DEV_REPLACE, DEV_REPLACE, 0) in the device tree. The
-    /// target is the device with number 0.
+    /// The last or current replacement, under key (DEV_REPLACE, DEV_REPLACE, 0) in the device tree.
+    /// The target is device number 0.
     pub struct DevReplaceItem as DevReplaceItemDisk = 72 {
-        /// The device to be replaced.
+        /// The device being replaced.
         pub source: DeviceId,
-        /// Where the range being copied starts, in bytes of the source device.
+        /// Start of the range being copied, as a byte offset on the source device.
         pub cursor_left: u64,
-        /// Where it ends.
+        /// End of that range.
         pub cursor_right: u64,
-        /// 1 to read from the source only where no other copy is good, else 0.
+        /// 1 if the source may be read only where no other copy is good, else 0.
         pub avoid_source: u64,
-        /// A [`DevReplaceState`]'s number.
+        /// The number of a [`DevReplaceState`].
         pub state: u64,
         /// Seconds since 1970.
         pub time_started: u64,
-        /// Seconds since 1970, 0 while it runs.
+        /// Seconds since 1970; 0 while the replacement runs.
         pub time_stopped: u64,
-        /// Writes to the target that failed.
+        /// Number of failed writes to the target.
         pub write_errors: u64,
-        /// Reads that no copy could answer.
+        /// Number of reads that no copy could satisfy.
         pub uncorrectable_read_errors: u64,
     }
 }
 
-/// Where a replacement stands (`BTRFS_IOCTL_DEV_REPLACE_STATE_*`).
+/// The state of a replacement (`BTRFS_IOCTL_DEV_REPLACE_STATE_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[allow(missing_docs)]
 pub enum DevReplaceState {
@@ -46,10 +46,10 @@ pub enum DevReplaceState {
 }
 
 impl DevReplaceItem {
-    /// The state.
+    /// Decodes the state.
     ///
     /// # Errors
-    /// A number with no meaning.
+    /// An unknown number.
     pub fn state(&self) -> Result<DevReplaceState, Corrupt> {
         Ok(match self.state {
             0 => DevReplaceState::NeverStarted,
@@ -61,19 +61,20 @@ impl DevReplaceItem {
         })
     }
 
-    /// Whether the target holds writes that the source does not: it takes part in the file system.
+    /// Returns whether the replacement is unfinished. If so, the target may hold writes that the
+    /// source lacks, and belongs to the file system.
     pub fn is_under_way(&self) -> bool {
         matches!(self.state(), Ok(DevReplaceState::Started | DevReplaceState::Suspended))
     }
 
-    /// Checks what a mount relies on, given the item's key.
+    /// Checks the fields that a mount relies on, given the item's key.
     ///
     /// # Errors
     /// The first field that the format forbids.
     pub fn validate(&self, key: &Key) -> Result<(), Corrupt> {
         if (key.objectid, key.offset) != (objectid::DEV_REPLACE, 0) {
             let value = key.objectid | key.offset;
-            return Err(Corrupt::field("device replacement", "key", value, "object id and offset are 0"));
+            return Err(Corrupt::field("device replacement", "key", value, "object id and offset must be 0"));
         }
         self.state().map(|_| ())
     }
@@ -87,11 +88,11 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<DevReplaceItem>();
+        crate::parse::assert_round_trip::<DevReplaceItem>();
     }
 
     #[test]
-    fn faults_are_found() {
+    fn faults_are_detected() {
         let key = Key::new(0, ItemType::DEV_REPLACE, 0);
         let mut item = DevReplaceItem::parse(&[0; 72]).unwrap();
         for (state, under_way) in [(0, false), (1, true), (2, false), (3, false), (4, true)] {
@@ -99,8 +100,8 @@ mod tests {
             item.validate(&key).unwrap();
             assert_eq!(item.is_under_way(), under_way);
         }
-        assert_fault(item.validate(&Key { offset: 1, ..key }), "are 0");
-        assert_fault(item.validate(&Key { objectid: 1, ..key }), "are 0");
+        assert_fault(item.validate(&Key { offset: 1, ..key }), "must be 0");
+        assert_fault(item.validate(&Key { objectid: 1, ..key }), "must be 0");
         item.state = 5;
         assert_fault(item.validate(&key), "not below 5");
     }

@@ -1,26 +1,26 @@
-//! Devices: their items, the ranges of them in use, and their statistics.
+//! Devices: their items, their allocated ranges and their statistics.
 //!
 //! Owns [`DeviceItem`] (chunk tree), [`DeviceExtent`] and [`DeviceStats`] (device tree). Sources:
 //! `struct btrfs_dev_item`, `btrfs_dev_extent`, `btrfs_dev_stats_item`
 //! (`include/uapi/linux/btrfs_tree.h`), `check_dev_item`, `check_dev_extent_item`
 //! (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
 use crate::key::Key;
 use crate::objectid;
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 use crate::units::{DeviceId, Generation, LogicalAddress, TreeId};
 use uuid::Uuid;
 
 disk_struct! {
-    /// One device: key (DEV_ITEMS, DEV_ITEM, device id).
+    /// One device, under key (DEV_ITEMS, DEV_ITEM, device id).
     pub struct DeviceItem as DeviceItemDisk = 98 {
         /// The device's number.
         pub devid: DeviceId,
-        /// Bytes of the device.
+        /// Size of the device in bytes.
         pub total_bytes: u64,
-        /// Bytes that chunks use.
+        /// Bytes allocated to chunks.
         pub bytes_used: u64,
         /// Optimal I/O alignment in bytes.
         pub io_align: u32,
@@ -30,7 +30,7 @@ disk_struct! {
         pub sector_size: u32,
         /// Reserved (`type`).
         pub device_type: u64,
-        /// Generation at which the device was added, or 0.
+        /// Generation that added the device, or 0.
         pub generation: Generation,
         /// Start of allocation, unused.
         pub start_offset: u64,
@@ -48,8 +48,8 @@ disk_struct! {
 }
 
 impl DeviceItem {
-    /// The checks of `check_dev_item`, given the item's key. The size of a device that is being
-    /// removed may be 0.
+    /// Runs the checks of `check_dev_item`, given the item's key. A device that is being removed
+    /// may have a size of 0.
     ///
     /// # Errors
     /// The first field that the format forbids.
@@ -62,14 +62,15 @@ impl DeviceItem {
             return bad("devid", self.devid.0, "not the key's offset");
         }
         if self.bytes_used > self.total_bytes {
-            return bad("bytes_used", self.bytes_used, "more than the device has");
+            return bad("bytes_used", self.bytes_used, "more than the device's size");
         }
         Ok(())
     }
 }
 
 disk_struct! {
-    /// A range of a device that a stripe of a chunk uses: key (device id, DEV_EXTENT, physical start).
+    /// A range of a device that a chunk's stripe occupies, under key (device id, DEV_EXTENT,
+    /// physical start).
     pub struct DeviceExtent as DeviceExtentDisk = 48 {
         /// Always 3, the chunk tree.
         pub chunk_tree: TreeId,
@@ -77,7 +78,7 @@ disk_struct! {
         pub chunk_objectid: u64,
         /// Logical start of the chunk.
         pub chunk_offset: LogicalAddress,
-        /// Bytes on the device.
+        /// Length on the device in bytes.
         pub length: u64,
         /// UUID of the chunk tree.
         pub chunk_tree_uuid: Uuid,
@@ -85,7 +86,7 @@ disk_struct! {
 }
 
 impl DeviceExtent {
-    /// The checks of `check_dev_extent_item`, given the item's key and the device extent right
+    /// Runs the checks of `check_dev_extent_item`, given the item's key and the device extent right
     /// before it in the leaf.
     ///
     /// # Errors
@@ -114,42 +115,42 @@ impl DeviceExtent {
             return bad("length", self.length, "not a positive multiple of the sector size");
         }
         if key.offset.checked_add(self.length).is_none() {
-            return bad("length", self.length, "reaches past any device");
+            return bad("length", self.length, "reaches past the end of the address space");
         }
         if let Some((before, extent)) = previous
             && before.objectid == key.objectid
             && before.offset.checked_add(extent.length).is_none_or(|end| end > key.offset)
         {
-            return bad("physical start", key.offset, "the device extent before it reaches into it");
+            return bad("physical start", key.offset, "overlaps the device extent before it");
         }
         Ok(())
     }
 }
 
-/// Error counters of a device: key (DEV_STATS, PERSISTENT_ITEM, device id). An older kernel may
-/// have written fewer of them, a newer one more.
+/// Error counters of a device, under key (DEV_STATS, PERSISTENT_ITEM, device id). An older kernel
+/// may have written fewer counters, a newer one more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DeviceStats<'a> {
     bytes: &'a [u8],
 }
 
-/// What a counter of [`DeviceStats`] counts; the number is its index (`enum btrfs_dev_stat_values`).
+/// A counter of [`DeviceStats`]; the number is its index (`enum btrfs_dev_stat_values`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum DeviceStat {
-    /// Writes that failed.
+    /// Failed writes.
     WriteErrors = 0,
-    /// Reads that failed.
+    /// Failed reads.
     ReadErrors = 1,
-    /// Flushes that failed.
+    /// Failed flushes.
     FlushErrors = 2,
     /// Blocks with a wrong checksum or header.
     CorruptionErrors = 3,
-    /// Tree blocks of another generation than expected: lost writes.
+    /// Tree blocks with an unexpected generation: lost writes.
     GenerationErrors = 4,
 }
 
 impl DeviceStat {
-    /// All that a 6.18 kernel writes, in order.
+    /// All counters that a 6.18 kernel writes, in order.
     pub const ALL: [Self; 5] = [
         Self::WriteErrors,
         Self::ReadErrors,
@@ -158,7 +159,7 @@ impl DeviceStat {
         Self::GenerationErrors,
     ];
 
-    /// The name that `btrfs device stats` prints.
+    /// Returns the name that `btrfs device stats` prints.
     pub const fn name(self) -> &'static str {
         match self {
             Self::WriteErrors => "write_io_errs",
@@ -183,12 +184,12 @@ impl<'a> DeviceStats<'a> {
         Ok(Self { bytes })
     }
 
-    /// The counters, in the order of [`DeviceStat::ALL`].
+    /// Returns the counters, in the order of [`DeviceStat::ALL`].
     pub fn values(&self) -> impl ExactSizeIterator<Item = u64> + 'a {
         self.bytes.chunks_exact(8).map(|value| u64::from_le_bytes(value.try_into().expect("8 bytes")))
     }
 
-    /// One counter; 0 where the item is too short to hold it.
+    /// Returns one counter, or 0 if the item is too short to hold it.
     pub fn get(&self, stat: DeviceStat) -> u64 {
         self.values().nth(stat as usize).unwrap_or(0)
     }
@@ -218,12 +219,12 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<DeviceItem>();
-        crate::disk::assert_round_trip::<DeviceExtent>();
+        crate::parse::assert_round_trip::<DeviceItem>();
+        crate::parse::assert_round_trip::<DeviceExtent>();
     }
 
     #[test]
-    fn faults_of_device_items_are_found() {
+    fn device_item_faults_are_detected() {
         let key = Key::new(1, ItemType::DEV_ITEM, 3);
         let mut item = DeviceItem::parse(&[0; 98]).unwrap();
         item.devid = DeviceId(3);
@@ -232,11 +233,11 @@ mod tests {
         assert_fault(item.validate(&Key { objectid: 2, ..key }), "not 1");
         assert_fault(item.validate(&Key { offset: 2, ..key }), "not the key's offset");
         item.bytes_used = 11;
-        assert_fault(item.validate(&key), "more than the device has");
+        assert_fault(item.validate(&key), "more than the device's size");
     }
 
     #[test]
-    fn faults_of_device_extents_are_found() {
+    fn device_extent_faults_are_detected() {
         let geometry = geometry();
         let key = Key::new(1, ItemType::DEV_EXTENT, 1 << 20);
         let good = extent(1 << 20);
@@ -247,14 +248,17 @@ mod tests {
         with(DeviceExtent { chunk_offset: LogicalAddress(1), ..good }, "chunk_offset");
         with(extent(4095), "positive multiple");
         with(extent(0), "positive multiple");
-        with(extent(0u64.wrapping_sub(4096)), "past any device");
+        with(extent(0u64.wrapping_sub(4096)), "past the end of the address space");
         let off = Key { offset: 1, ..key };
         assert_fault(good.validate(&off, None, &geometry), "physical start");
 
         let before = Key { offset: 0, ..key };
         good.validate(&key, Some((&before, &good)), &geometry).unwrap();
         let long = extent((1 << 20) + 4096);
-        assert_fault(good.validate(&key, Some((&before, &long)), &geometry), "reaches into it");
+        assert_fault(
+            good.validate(&key, Some((&before, &long)), &geometry),
+            "overlaps the device extent before it",
+        );
         let other = Key { objectid: 0, ..before };
         good.validate(&key, Some((&other, &long)), &geometry).unwrap();
     }

@@ -1,75 +1,26 @@
-//! Directory entries and extended attributes, which have one form.
+//! Directory entries and extended attributes, which share one structure.
 //!
-//! Owns [`DirEntry`], [`DirEntries`] and [`FileType`]. A name stands in two items: under the hash of
-//! the name (DIR_ITEM, for look-up) and under its index (DIR_INDEX, for listing in the order of
-//! creation). An XATTR_ITEM holds attributes whose names have one hash. Sources:
-//! `struct btrfs_dir_item` (`include/uapi/linux/btrfs_tree.h`), `check_dir_item`
+//! Owns [`DirEntry`], [`DirEntries`] and [`FileType`]. Two items hold each file name: DIR_ITEM,
+//! under the hash of the name, for look-up, and DIR_INDEX, under its index, for listing in creation
+//! order. An XATTR_ITEM holds the attributes whose names share one hash. Sources: `struct
+//! btrfs_dir_item` (`include/uapi/linux/btrfs_tree.h`), `check_dir_item`
 //! (`fs/btrfs/tree-checker.c`).
 
 use crate::checksum::name_hash;
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::item_context::ItemContext;
+pub use crate::items::file_type::FileType;
 use crate::items::inode;
 use crate::items::packed::{PackedEntries, PackedEntry, take};
 use crate::items::root;
 use crate::key::{ItemType, Key};
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::{Generation, InodeNumber};
 
-/// Longest name of a file or an attribute, in bytes (`BTRFS_NAME_LEN`, `XATTR_NAME_MAX`).
+/// Maximum length of a file's or attribute's name in bytes (`BTRFS_NAME_LEN`, `XATTR_NAME_MAX`).
 pub const NAME_MAX: usize = 255;
 
-/// What an entry points to (`BTRFS_FT_*`).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[repr(u8)]
-#[allow(missing_docs)]
-pub enum FileType {
-    Regular = 1,
-    Directory = 2,
-    CharacterDevice = 3,
-    BlockDevice = 4,
-    Fifo = 5,
-    Socket = 6,
-    Symlink = 7,
-    /// Not a file: an extended attribute.
-    Xattr = 8,
-}
-
-impl FileType {
-    /// All of them, by their numbers.
-    pub const ALL: [Self; 8] = [
-        Self::Regular,
-        Self::Directory,
-        Self::CharacterDevice,
-        Self::BlockDevice,
-        Self::Fifo,
-        Self::Socket,
-        Self::Symlink,
-        Self::Xattr,
-    ];
-
-    /// The type of a number from disk, without [`ENCRYPTED`]; `None` for 0 and unknown ones.
-    pub fn from_raw(raw: u8) -> Option<Self> {
-        Self::ALL.get(usize::from(raw).checked_sub(1)?).copied()
-    }
-
-    /// The kind of file, or `None` for an attribute.
-    pub const fn kind(self) -> Option<inode::FileKind> {
-        use inode::FileKind;
-        Some(match self {
-            Self::Regular => FileKind::Regular,
-            Self::Directory => FileKind::Directory,
-            Self::CharacterDevice => FileKind::CharacterDevice,
-            Self::BlockDevice => FileKind::BlockDevice,
-            Self::Fifo => FileKind::Fifo,
-            Self::Socket => FileKind::Socket,
-            Self::Symlink => FileKind::Symlink,
-            Self::Xattr => return None,
-        })
-    }
-}
-
-/// The bit beside the file type of an entry whose name is encrypted (`BTRFS_FT_ENCRYPTED`).
+/// The flag, beside the file type, of an entry with an encrypted name (`BTRFS_FT_ENCRYPTED`).
 pub const ENCRYPTED: u8 = 0x80;
 
 disk_struct! {
@@ -77,25 +28,26 @@ disk_struct! {
     pub struct DirItemHeader as DirItemHeaderDisk = 30 {
         /// Key of the inode or the subvolume's root; zero for an attribute.
         pub location: Key,
-        /// The transaction that made the entry.
+        /// The transaction that created the entry.
         pub transid: Generation,
-        /// Bytes of data behind the name.
+        /// Size of the data behind the name, in bytes.
         pub data_length: u16,
-        /// Bytes of the name.
+        /// Size of the name in bytes.
         pub name_length: u16,
-        /// File type, with [`ENCRYPTED`] or without.
+        /// File type, possibly with [`ENCRYPTED`].
         pub file_type: u8,
     }
 }
 
-/// One entry of a directory, or one attribute.
+/// One directory entry, or one attribute.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct DirEntry<'a> {
-    /// Key of the inode (INODE_ITEM), or of the subvolume's root (ROOT_ITEM); zero for an attribute.
+    /// Key of the inode (INODE_ITEM), or of the subvolume's root (ROOT_ITEM); zero for an
+    /// attribute.
     pub location: Key,
-    /// The transaction that made the entry.
+    /// The transaction that created the entry.
     pub transid: Generation,
-    /// What it points to.
+    /// The type of the target.
     pub file_type: FileType,
     /// Whether the name is encrypted.
     pub encrypted: bool,
@@ -138,26 +90,26 @@ impl<'a> PackedEntry<'a> for DirEntry<'a> {
 }
 
 impl DirEntry<'_> {
-    /// Bytes of the entry on disk.
+    /// Returns the entry's size on disk in bytes.
     pub const fn size_on_disk(&self) -> usize {
         DirItemHeader::SIZE + self.name.len() + self.data.len()
     }
 
-    /// The hash of the name: the key's offset of a DIR_ITEM and an XATTR_ITEM.
+    /// Returns the hash of the name, which is the key offset of a DIR_ITEM or XATTR_ITEM.
     pub fn hash(&self) -> u64 {
         name_hash(self.name)
     }
 
-    /// Encodes the entry behind what `bytes` already holds.
+    /// Appends the encoded entry to `bytes`.
     ///
     /// # Panics
-    /// With a name or data of more than 65,535 bytes.
+    /// If the name or the data exceeds 65,535 bytes.
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
         let header = DirItemHeader {
             location: self.location,
             transid: self.transid,
-            data_length: self.data.len().try_into().expect("an attribute fits a leaf"),
-            name_length: self.name.len().try_into().expect("a name has at most 255 bytes"),
+            data_length: self.data.len().try_into().expect("an attribute's value is at most 65,535 bytes"),
+            name_length: self.name.len().try_into().expect("a name is at most 255 bytes"),
             file_type: self.file_type as u8 | if self.encrypted { ENCRYPTED } else { 0 },
         };
         bytes.extend_from_slice(&header.to_bytes());
@@ -189,17 +141,17 @@ impl std::fmt::Debug for DirEntry<'_> {
     }
 }
 
-/// The key of the DIR_ITEM that holds a name.
+/// Returns the key of the DIR_ITEM that holds a name.
 pub fn dir_item_key(directory: InodeNumber, name: &[u8]) -> Key {
     Key::new(directory.0, ItemType::DIR_ITEM, name_hash(name))
 }
 
-/// The key of the XATTR_ITEM that holds an attribute.
+/// Returns the key of the XATTR_ITEM that holds an attribute.
 pub fn xattr_key(inode: InodeNumber, name: &[u8]) -> Key {
     Key::new(inode.0, ItemType::XATTR_ITEM, name_hash(name))
 }
 
-/// Whether a file may have this name: 1 to 255 bytes, no slash, no NUL, neither `.` nor `..`.
+/// Returns whether a file may have this name: 1 to 255 bytes, no slash, no NUL, not `.` or `..`.
 pub fn is_file_name(name: &[u8]) -> bool {
     !name.is_empty()
         && name.len() <= NAME_MAX
@@ -208,10 +160,10 @@ pub fn is_file_name(name: &[u8]) -> bool {
         && !name.iter().any(|&byte| byte == b'/' || byte == 0)
 }
 
-/// The checks of `check_dir_item`, and that names are names.
+/// Runs the checks of `check_dir_item`, and checks that file names are valid.
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     inode::validate_follows_inode(context)?;
-    // The kernel's limit on name and data together is the room of a leaf; the item already fits one.
+    // The kernel limits name and data together to the size of a leaf; the item already fits one.
     for entry in DirEntries::parse(context.data)? {
         validate_entry(context, &entry)?;
     }
@@ -223,21 +175,22 @@ fn validate_entry(context: &ItemContext<'_>, entry: &DirEntry<'_>) -> Result<(),
     let bad = |field, value, why| Err(Corrupt::field(WHAT, field, value, why));
     let is_xattr = context.key.item_type == ItemType::XATTR_ITEM;
     if is_xattr != (entry.file_type == FileType::Xattr) {
-        return bad("file_type", entry.file_type as u64, "not what the item's type allows");
+        return bad("file_type", entry.file_type as u64, "not allowed in this type of item");
     }
     match entry.location.item_type {
         _ if is_xattr => {
             if entry.location != Key::MIN {
-                return bad("location.objectid", entry.location.objectid, "an attribute points nowhere");
+                return bad("location.objectid", entry.location.objectid, "not zero in an attribute");
             }
         }
         ItemType::ROOT_ITEM => root::validate_location(&entry.location)?,
         ItemType::INODE_ITEM => inode::validate_key(WHAT, &entry.location)?,
         other => return bad("location.item_type", other.0.into(), "neither INODE_ITEM nor ROOT_ITEM"),
     }
-    // The kernel leaves this to readdir, which fails with EIO. An encrypted name is any bytes.
+    // The kernel leaves this check to readdir, which fails with EIO. An encrypted name may hold any
+    // bytes.
     if !is_xattr && !entry.encrypted && !is_file_name(entry.name) {
-        return bad("name_length", entry.name.len() as u64, "the name is no file name");
+        return bad("name_length", entry.name.len() as u64, "not a valid file name");
     }
     if context.key.item_type != ItemType::DIR_INDEX && context.key.offset != entry.hash() {
         return bad("name hash", entry.hash(), "not the key's offset");
@@ -310,14 +263,14 @@ mod tests {
             }
             let parsed: Vec<_> = DirEntries::parse(&bytes).unwrap().collect();
             prop_assert_eq!(&parsed, &entries);
-            // Cut anywhere but between entries, it is no list of entries any more.
+            // A cut anywhere but between entries leaves bytes that do not parse.
             let last = entries.last().unwrap().size_on_disk();
             prop_assert!(DirEntries::parse(&bytes[..bytes.len() - 1]).is_err());
             prop_assert!(entries.len() == 1 || DirEntries::parse(&bytes[..bytes.len() - last]).is_ok());
         }
 
         #[test]
-        fn what_parses_serialises_to_the_same(bytes in prop::collection::vec(0u8..40, 30..90)) {
+        fn parsed_entries_serialise_to_the_same_bytes(bytes in prop::collection::vec(0u8..40, 30..90)) {
             if let Ok(entries) = DirEntries::parse(&bytes) {
                 let mut again = Vec::new();
                 entries.for_each(|entry| entry.append_to(&mut again));
@@ -339,7 +292,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_fires() {
+    fn each_check_detects_its_fault() {
         let name = &b"name"[..];
         let key = dir_item_key(DIRECTORY, name);
         assert_eq!(fault(check(key, &[])), "size");
@@ -377,7 +330,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_file_names() {
+    fn file_names_are_validated() {
         for name in [&b"."[..], b"..", b"a/b", b"/", b"a\0", b"../../etc/passwd"] {
             assert!(!is_file_name(name));
             assert_eq!(fault(check_entry(file(name))), "name_length");

@@ -1,21 +1,21 @@
-//! Logged ranges of a directory: within one, the log holds every entry that exists.
+//! Logged index ranges of a directory: in such a range the log holds every existing entry.
 //!
-//! Owns [`DirLogItem`]. Replay deletes what lies in such a range but is not in the log. Sources:
+//! Owns [`DirLogItem`]. Replay deletes the entries of a range that are not in the log. Sources:
 //! `struct btrfs_dir_log_item` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/tree-log.c`.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
-use crate::tree_check::ItemContext;
+use crate::item_context::ItemContext;
+use crate::parse::disk_struct;
 
 disk_struct! {
-    /// One range: key (directory, DIR_LOG_INDEX, first index), in log trees only.
+    /// One range, under key (directory, DIR_LOG_INDEX, first index), in log trees only.
     pub struct DirLogItem as DirLogItemDisk = 8 {
         /// The last index of the range, inclusive.
         pub end: u64,
     }
 }
 
-/// Size and order; the kernel reads the item without a check.
+/// Checks size and order; the kernel reads the item without a check.
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     let item = DirLogItem::parse(context.data)?;
     if item.end < context.key.offset {
@@ -32,11 +32,11 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<DirLogItem>();
+        crate::parse::assert_round_trip::<DirLogItem>();
     }
 
     #[test]
-    fn each_check_fires() {
+    fn each_check_detects_its_fault() {
         let key = Key::new(256, ItemType::DIR_LOG_INDEX, 5);
         assert_eq!(check(key, &DirLogItem { end: 5 }.to_bytes()), Ok(()));
         assert_eq!(fault(check(key, &DirLogItem { end: 4 }.to_bytes())), "end");

@@ -1,39 +1,40 @@
-//! Allocated extents: who uses a range of the address space, and how often.
+//! Allocated extents: the users of a range of the address space, and their reference counts.
 //!
 //! Owns [`ExtentItem`] (a view of an EXTENT_ITEM or METADATA_ITEM), its fixed parts
 //! [`ExtentHeader`] and [`TreeBlockInfo`], and their validation. The references themselves are
 //! [`BackRef`]s. Sources: `struct btrfs_extent_item`, `btrfs_tree_block_info`
 //! (`include/uapi/linux/btrfs_tree.h`), `check_extent_item` (`fs/btrfs/tree-checker.c`).
 //!
-//! Layout of the item, all parts without padding between them:
+//! Layout of the item; there is no padding between the parts:
 //!
 //! | part | bytes | present |
 //! |---|---|---|
 //! | header | 24 | always |
-//! | tree block info | 18 | an EXTENT_ITEM (not METADATA_ITEM) with the TREE_BLOCK flag |
-//! | inline references | 9, 13 or 29 each | as many as fit a limit of the writer's choice |
+//! | tree block info | 18 | in an EXTENT_ITEM (not METADATA_ITEM) with the TREE_BLOCK flag |
+//! | inline references | 9, 13 or 29 each | up to a limit that the writer chooses |
 //!
-//! Invariant of a validated item: references ascend by type and, within a type, descend by
-//! [`BackRef::sequence`]; their counts sum to at most the header's; what is missing to that count
-//! is in keyed items that follow.
+//! **Invariants** of a validated item
+//! - References ascend by type and, within a type, descend by [`BackRef::sequence`].
+//! - Their counts sum to at most the header's count. Keyed items that follow hold the remainder.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::{IncompatFeatures, on_disk_flags};
+use crate::geometry::{Geometry, MAX_LEVEL};
 use crate::items::back_ref::{BackRef, InlineRefs};
 use crate::key::{ItemType, Key};
-use crate::superblock::{Geometry, MAX_LEVEL};
+use crate::parse::disk_struct;
 use crate::units::Generation;
 
 bitflags::bitflags! {
-    /// What an extent holds.
+    /// The content of an extent.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct ExtentFlags: u64 {
         /// File data.
         const DATA = 1 << 0;
         /// A tree block.
         const TREE_BLOCK = 1 << 1;
-        /// The references that this tree block makes name it as their parent, not its tree.
+        /// The tree block's references to other extents name the block as their parent, not its
+        /// tree.
         const FULL_BACKREF = 1 << 8;
         const _ = !0;
     }
@@ -43,17 +44,17 @@ on_disk_flags!(ExtentFlags);
 disk_struct! {
     /// The first 24 bytes of an extent item.
     pub struct ExtentHeader as ExtentHeaderDisk = 24 {
-        /// References of all kinds, inline and keyed.
+        /// Number of references of all kinds, inline and keyed.
         pub refs: u64,
         /// The transaction that allocated the extent.
         pub generation: Generation,
-        /// What it holds.
+        /// The extent's content.
         pub flags: ExtentFlags,
     }
 }
 
 disk_struct! {
-    /// What an EXTENT_ITEM says of its tree block; a METADATA_ITEM has the level in its key.
+    /// Facts about a tree block in an EXTENT_ITEM. A METADATA_ITEM has the level in its key.
     pub struct TreeBlockInfo as TreeBlockInfoDisk = 18 {
         /// The block's first key.
         pub first_key: Key,
@@ -62,18 +63,19 @@ disk_struct! {
     }
 }
 
-/// One extent: key (logical start, EXTENT_ITEM, bytes) or (logical start, METADATA_ITEM, level).
+/// One extent, under key (logical start, EXTENT_ITEM, bytes) or (logical start, METADATA_ITEM,
+/// level).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ExtentItem<'a> {
     /// Count, generation and flags.
     pub header: ExtentHeader,
-    /// The tree block's first key and level, where the item has them.
+    /// The tree block's first key and level, if the item has them.
     pub tree_block: Option<TreeBlockInfo>,
     inline: &'a [u8],
 }
 
 impl<'a> ExtentItem<'a> {
-    /// Decodes an item of that type; the inline references are decoded as they are iterated.
+    /// Decodes an item of the given type. Inline references are decoded during iteration.
     ///
     /// # Errors
     /// [`Corrupt::TooShort`] for the fixed parts.
@@ -89,19 +91,19 @@ impl<'a> ExtentItem<'a> {
         Ok(Self { header, tree_block, inline })
     }
 
-    /// Whether the extent is a tree block.
+    /// Returns whether the extent is a tree block.
     #[inline]
     pub const fn is_tree_block(&self) -> bool {
         self.header.flags.contains(ExtentFlags::TREE_BLOCK)
     }
 
-    /// The references stored in the item; nothing is allocated.
+    /// Iterates over the references stored in the item, without allocating.
     #[inline]
     pub const fn inline_refs(&self) -> InlineRefs<'a> {
         InlineRefs::new(self.inline)
     }
 
-    /// Encodes the item as it was parsed.
+    /// Encodes the item unchanged.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Self::fixed_bytes(&self.header, self.tree_block.as_ref());
         bytes.extend_from_slice(self.inline);
@@ -111,9 +113,12 @@ impl<'a> ExtentItem<'a> {
     /// Encodes an item from its parts.
     ///
     /// # Panics
-    /// Unless `refs` are in [`BackRef::inline_order`].
+    /// If `refs` are not in [`BackRef::inline_order`].
     pub fn encode(header: &ExtentHeader, tree_block: Option<&TreeBlockInfo>, refs: &[BackRef]) -> Vec<u8> {
-        assert!(refs.is_sorted_by(|a, b| a.inline_order(b).is_le()), "inline references in their order");
+        assert!(
+            refs.is_sorted_by(|a, b| a.inline_order(b).is_le()),
+            "inline references must be in inline order"
+        );
         let mut bytes = Self::fixed_bytes(header, tree_block);
         for reference in refs {
             reference.encode_inline(&mut bytes);
@@ -129,10 +134,10 @@ impl<'a> ExtentItem<'a> {
         bytes
     }
 
-    /// The checks of `check_extent_item`, given the key before this one in the leaf.
+    /// Runs the checks of `check_extent_item`, given the previous key in the leaf.
     ///
     /// # Errors
-    /// The first thing that the format forbids.
+    /// The first violation of the format.
     pub fn validate(&self, key: &Key, previous: Option<&Key>, geometry: &Geometry) -> Result<(), Corrupt> {
         check_key(key, geometry)?;
         self.check_header(key, geometry)?;
@@ -148,16 +153,16 @@ impl<'a> ExtentItem<'a> {
         }
     }
 
-    /// Generation, flags, and what they allow of the key.
+    /// Checks the generation, the flags, and the key against them.
     fn check_header(&self, key: &Key, geometry: &Geometry) -> Result<(), Corrupt> {
         let ExtentHeader { generation, flags, .. } = self.header;
-        // One ahead: the transaction that is being committed.
+        // One generation ahead: the transaction that is being committed.
         if generation.0 > geometry.generation.0.saturating_add(1) {
-            return Err(bad("generation", generation.0, "newer than the file system"));
+            return Err(bad("generation", generation.0, "later than the last transaction"));
         }
         let data = flags.contains(ExtentFlags::DATA);
         if data == flags.contains(ExtentFlags::TREE_BLOCK) {
-            return Err(bad("flags", flags.bits(), "not one of data and tree block"));
+            return Err(bad("flags", flags.bits(), "not exactly one of data and tree block"));
         }
         if !data {
             if key.item_type == ItemType::EXTENT_ITEM && key.offset != u64::from(geometry.node_size) {
@@ -172,12 +177,12 @@ impl<'a> ExtentItem<'a> {
             return Err(bad("length", key.offset, "not a positive multiple of the sector size"));
         }
         if flags.contains(ExtentFlags::FULL_BACKREF) {
-            return Err(bad("flags", flags.bits(), "full back references of data"));
+            return Err(bad("flags", flags.bits(), "full back references on data"));
         }
         Ok(())
     }
 
-    /// Each reference by itself, their order, and their sum.
+    /// Checks each reference, their order, and the sum of their counts.
     fn check_inline_refs(&self, geometry: &Geometry) -> Result<(), Corrupt> {
         let mut last: Option<BackRef> = None;
         let mut sum = 0u64;
@@ -188,7 +193,7 @@ impl<'a> ExtentItem<'a> {
                 && allowed != self.is_tree_block()
             {
                 let found = reference.item_type().0.into();
-                return Err(bad("inline reference type", found, "not of the extent's kind"));
+                return Err(bad("inline reference type", found, "not allowed for the extent's content"));
             }
             if let Some(last) = last
                 && last.inline_order(&reference).is_gt()
@@ -196,12 +201,12 @@ impl<'a> ExtentItem<'a> {
                 let found = reference.item_type().0.into();
                 return Err(bad("inline reference type", found, "out of order by type or sequence"));
             }
-            // At most 64 KiB / 13 counts of 32 bits: no overflow.
+            // 64 KiB / 13 counts of 32 bits at most: no overflow.
             sum += u64::from(reference.count());
             last = Some(reference);
         }
         if sum > self.header.refs {
-            return Err(bad("refs", self.header.refs, "fewer than its inline references count"));
+            return Err(bad("refs", self.header.refs, "less than the sum of its inline references"));
         }
         Ok(())
     }
@@ -211,7 +216,7 @@ fn bad(field: &'static str, value: u64, why: &'static str) -> Corrupt {
     Corrupt::field("extent item", field, value, why)
 }
 
-/// What the key alone tells.
+/// Checks the key by itself.
 fn check_key(key: &Key, geometry: &Geometry) -> Result<(), Corrupt> {
     let skinny = key.item_type == ItemType::METADATA_ITEM;
     if skinny && !geometry.incompat.contains(IncompatFeatures::SKINNY_METADATA) {
@@ -224,26 +229,27 @@ fn check_key(key: &Key, geometry: &Geometry) -> Result<(), Corrupt> {
         return Err(bad("level", key.offset, "not below 8"));
     }
     if extent_end(key, geometry).is_none() {
-        return Err(bad("address", key.objectid, "the extent reaches past the address space"));
+        return Err(bad("address", key.objectid, "the extent reaches past the end of the address space"));
     }
     Ok(())
 }
 
-/// The first address behind the extent that an EXTENT_ITEM's or METADATA_ITEM's key names.
+/// Returns the first address behind the extent under an EXTENT_ITEM's or METADATA_ITEM's key, or
+/// `None` past 64 bits.
 pub fn extent_end(key: &Key, geometry: &Geometry) -> Option<u64> {
     let length =
         if key.item_type == ItemType::METADATA_ITEM { geometry.node_size.into() } else { key.offset };
     key.objectid.checked_add(length)
 }
 
-/// The extent before this one, where that is the item right before, ends where this one begins or earlier.
+/// Checks that the extent in the preceding item, if there is one, does not overlap this one.
 fn check_overlap(key: &Key, previous: &Key, geometry: &Geometry) -> Result<(), Corrupt> {
     if !matches!(previous.item_type, ItemType::EXTENT_ITEM | ItemType::METADATA_ITEM) {
         return Ok(());
     }
     match extent_end(previous, geometry) {
         Some(end) if end <= key.objectid => Ok(()),
-        _ => Err(bad("address", key.objectid, "the extent before it reaches into it")),
+        _ => Err(bad("address", key.objectid, "overlaps the extent before it")),
     }
 }
 
@@ -276,8 +282,8 @@ mod tests {
 
     #[test]
     fn fixed_parts_round_trip() {
-        crate::disk::assert_round_trip::<ExtentHeader>();
-        crate::disk::assert_round_trip::<TreeBlockInfo>();
+        crate::parse::assert_round_trip::<ExtentHeader>();
+        crate::parse::assert_round_trip::<TreeBlockInfo>();
     }
 
     #[test]
@@ -310,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_keys_are_found() {
+    fn bad_keys_are_detected() {
         let tree = ExtentItem::encode(&header(1, ExtentFlags::TREE_BLOCK), None, &[]);
         let data = ExtentItem::encode(&header(1, ExtentFlags::DATA), None, &[]);
         let with = |key: Key, bytes: &[u8], why| assert_fault(check(&key, bytes, None), why);
@@ -318,7 +324,11 @@ mod tests {
         with(Key { offset: 8, ..TREE_KEY }, &tree, "not below 8");
         with(Key { offset: 4095, ..DATA_KEY }, &data, "positive multiple of the sector size");
         with(Key { offset: 0, ..DATA_KEY }, &data, "positive multiple of the sector size");
-        with(Key { objectid: 0u64.wrapping_sub(4096), ..DATA_KEY }, &data, "past the address space");
+        with(
+            Key { objectid: 0u64.wrapping_sub(4096), ..DATA_KEY },
+            &data,
+            "past the end of the address space",
+        );
         let mut old = geometry();
         old.incompat.remove(IncompatFeatures::SKINNY_METADATA);
         let item = ExtentItem::parse(TREE_KEY.item_type, &tree).unwrap();
@@ -326,15 +336,15 @@ mod tests {
     }
 
     #[test]
-    fn bad_headers_are_found() {
+    fn bad_headers_are_detected() {
         let with = |key: &Key, header: ExtentHeader, why| {
             assert_fault(check(key, &ExtentItem::encode(&header, None, &[]), None), why);
         };
         let newer = ExtentHeader { generation: Generation(102), ..header(1, ExtentFlags::DATA) };
-        with(&DATA_KEY, newer, "newer than the file system");
-        with(&DATA_KEY, header(1, ExtentFlags::empty()), "not one of data and tree block");
+        with(&DATA_KEY, newer, "later than the last transaction");
+        with(&DATA_KEY, header(1, ExtentFlags::empty()), "not exactly one of data and tree block");
         let both = ExtentFlags::DATA | ExtentFlags::TREE_BLOCK;
-        with(&TREE_KEY, header(1, both), "not one of data and tree block");
+        with(&TREE_KEY, header(1, both), "not exactly one of data and tree block");
         with(&TREE_KEY, header(1, ExtentFlags::DATA), "data in a METADATA_ITEM");
         let full = ExtentFlags::DATA | ExtentFlags::FULL_BACKREF;
         with(&DATA_KEY, header(1, full), "full back references");
@@ -351,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_references_are_found() {
+    fn bad_references_are_detected() {
         let with = |key: &Key, header: ExtentHeader, refs: &[BackRef], why| {
             let mut bytes = header.to_bytes().to_vec();
             refs.iter().for_each(|reference| reference.encode_inline(&mut bytes));
@@ -367,15 +377,15 @@ mod tests {
         let mut refs = sorted(vec![data_ref(257, 1), data_ref(258, 1)]);
         refs.reverse();
         with(&DATA_KEY, data, &refs, "out of order");
-        with(&DATA_KEY, data, &[block(5)], "not of the extent's kind");
-        with(&TREE_KEY, tree, &[data_ref(257, 1)], "not of the extent's kind");
-        with(&DATA_KEY, data, &[data_ref(257, 10)], "fewer than its inline references");
+        with(&DATA_KEY, data, &[block(5)], "not allowed for the extent's content");
+        with(&TREE_KEY, tree, &[data_ref(257, 1)], "not allowed for the extent's content");
+        with(&DATA_KEY, data, &[data_ref(257, 10)], "less than the sum of its inline references");
         with(&TREE_KEY, tree, &[shared(100)], "multiple of the sector size");
 
         let mut bytes = data.to_bytes().to_vec();
         bytes.extend_from_slice(&[99; 9]);
         assert_fault(check(&DATA_KEY, &bytes, None), "unknown");
-        // Padding after the last reference is too short to be one.
+        // Padding after the last reference is too short to hold another.
         let mut bytes = ExtentItem::encode(&data, None, &[data_ref(257, 1)]);
         bytes.push(0);
         assert!(check(&DATA_KEY, &bytes, None).is_err());
@@ -384,15 +394,15 @@ mod tests {
     }
 
     #[test]
-    fn overlaps_are_found() {
+    fn overlaps_are_detected() {
         let bytes = ExtentItem::encode(&header(1, ExtentFlags::DATA), None, &[]);
         let before = |item_type, distance: u64, offset| {
             check(&DATA_KEY, &bytes, Some(&Key::new((1 << 20) - distance, item_type, offset)))
         };
         before(ItemType::EXTENT_ITEM, 4096, 4096).unwrap();
-        assert_fault(before(ItemType::EXTENT_ITEM, 4096, 8192), "reaches into it");
+        assert_fault(before(ItemType::EXTENT_ITEM, 4096, 8192), "overlaps the extent before it");
         before(ItemType::METADATA_ITEM, 16384, 0).unwrap();
-        assert_fault(before(ItemType::METADATA_ITEM, 12288, 0), "reaches into it");
+        assert_fault(before(ItemType::METADATA_ITEM, 12288, 0), "overlaps the extent before it");
         before(ItemType::SHARED_DATA_REF, 4096, 1 << 30).unwrap();
     }
 

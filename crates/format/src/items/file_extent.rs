@@ -1,21 +1,22 @@
-//! File extents: where a file's bytes are.
+//! File extents: the location of a file's bytes.
 //!
-//! Owns [`FileExtentItem`] and [`Compression`]. An extent lies inline in the leaf, or it is a part of
+//! Owns [`FileExtentItem`] and [`Compression`]. An extent is inline in the leaf, or it is a part of
 //! an extent on disk, written or preallocated. Sources: `struct btrfs_file_extent_item`
 //! (`include/uapi/linux/btrfs_tree.h`), `check_extent_data_item` (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
-use crate::error::{Corrupt, Incompatible};
+use crate::error::Corrupt;
+use crate::incompatible::Incompatible;
+use crate::item_context::ItemContext;
 use crate::items::inode;
 use crate::key::{ItemType, Key};
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::{FileOffset, Generation, InodeNumber, LogicalAddress};
 use zerocopy::FromBytes;
 
-/// Most bytes that one compressed extent holds uncompressed (`BTRFS_MAX_UNCOMPRESSED`).
+/// Maximum uncompressed bytes in one compressed extent (`BTRFS_MAX_UNCOMPRESSED`).
 pub const MAX_UNCOMPRESSED: u64 = 128 << 10;
 
-/// How an extent's bytes are compressed.
+/// The compression algorithm of an extent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(u8)]
 #[allow(missing_docs)]
@@ -27,18 +28,18 @@ pub enum Compression {
 }
 
 impl Compression {
-    /// All of them, in the order of their numbers.
+    /// All algorithms, in the order of their numbers.
     pub const ALL: [Self; 4] = [Self::None, Self::Zlib, Self::Lzo, Self::Zstd];
 
-    /// The algorithm of a number.
+    /// Returns the algorithm with the given number.
     ///
     /// # Errors
-    /// [`Incompatible::Compression`] for a number with no meaning.
+    /// [`Incompatible::Compression`] for an unknown number.
     pub fn from_raw(raw: u8) -> Result<Self, Incompatible> {
         Self::ALL.get(usize::from(raw)).copied().ok_or(Incompatible::Compression(raw))
     }
 
-    /// The name that the mount option takes.
+    /// Returns the name that the mount option takes.
     pub const fn name(self) -> &'static str {
         match self {
             Self::None => "none",
@@ -56,15 +57,15 @@ impl std::fmt::Display for Compression {
 }
 
 disk_struct! {
-    /// What every file extent starts with.
+    /// The fixed part at the start of every file extent.
     pub struct FileExtentHeader as FileExtentHeaderDisk = 21 {
         /// The transaction that created the extent.
         pub generation: Generation,
-        /// Bytes of the extent on disk, or of the inline data, once uncompressed.
+        /// Uncompressed size of the extent on disk, or of the inline data, in bytes.
         pub ram_bytes: u64,
         /// See [`Compression`].
         pub compression: u8,
-        /// 0.
+        /// Always 0.
         pub encryption: u8,
         /// Reserved.
         pub other_encoding: u16,
@@ -76,66 +77,68 @@ disk_struct! {
 disk_struct! {
     /// A part of an extent on disk.
     pub struct ExtentPart as ExtentPartDisk = 32 {
-        /// Where the extent on disk starts; 0 for a hole.
+        /// Logical address of the extent on disk; 0 for a hole.
         pub disk_address: LogicalAddress,
-        /// Bytes of the extent on disk, as compressed; 0 for a hole.
+        /// Size of the extent on disk, compressed, in bytes; 0 for a hole.
         pub disk_length: u64,
-        /// Where the part starts in the extent, in bytes of uncompressed data.
+        /// Offset of the part within the uncompressed extent, in bytes.
         pub offset: u64,
-        /// Bytes of the part, and of the file, uncompressed.
+        /// Uncompressed size of the part, and of its range in the file, in bytes.
         pub length: u64,
     }
 }
 
 impl ExtentPart {
-    /// Whether the bytes are zeros that nothing on disk stands for.
+    /// Returns whether the part is a hole, which reads as zeros.
     #[inline]
     pub const fn is_hole(&self) -> bool {
         self.disk_address.0 == 0
     }
 }
 
-/// Where an extent's bytes are.
+/// The location of an extent's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FileExtentContent<'a> {
-    /// Here, compressed if so.
+    /// In the item itself, possibly compressed.
     Inline(&'a [u8]),
-    /// On disk, or nowhere in a hole.
+    /// On disk, or a hole.
     Regular(ExtentPart),
-    /// Reserved on disk; they read as zeros.
+    /// Preallocated on disk; reads as zeros.
     Prealloc(ExtentPart),
 }
 
-/// One file extent: key (inode, EXTENT_DATA, offset in the file).
+/// One file extent, under key (inode, EXTENT_DATA, offset in the file).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileExtentItem<'a> {
     /// The transaction that created the extent.
     pub generation: Generation,
-    /// Bytes of the extent on disk, or of the inline data, once uncompressed. For an uncompressed
-    /// extent on disk do not rely on it: kernels wrote wrong values, and none reads it.
+    /// Uncompressed size of the extent on disk, or of the inline data, in bytes. It is unreliable
+    /// for an uncompressed extent on disk: kernels wrote wrong values, and none reads it.
     pub ram_bytes: u64,
-    /// How the bytes are compressed.
+    /// The compression algorithm.
     pub compression: Compression,
     /// Reserved, 0.
     pub other_encoding: u16,
-    /// Where they are.
+    /// The location of the bytes.
     pub content: FileExtentContent<'a>,
 }
 
 const WHAT: &str = "file extent";
 
 impl<'a> FileExtentItem<'a> {
-    /// Bytes before the data of an inline extent.
+    /// Size in bytes of the part before inline data.
     pub const INLINE_DATA_START: usize = FileExtentHeader::SIZE;
-    /// Bytes of an extent that is not inline.
+    /// Size in bytes of an extent that is not inline.
     pub const SIZE: usize = FileExtentHeader::SIZE + ExtentPart::SIZE;
 
     /// Decodes an item.
     ///
+    /// A compressed extent of more than 128 KiB of data is refused, so that no reader allocates
+    /// more. No writer ever produced one.
+    ///
     /// # Errors
-    /// An unknown type, compression or encryption, a wrong size, inline data that is not as long as
-    /// it should be, or sums that leave 64 bits. Compressed extents of more than 128 KiB of data,
-    /// which nothing ever wrote, are refused too, so that no reader allocates more.
+    /// An unknown type, compression or encryption, a wrong size, inline data of the wrong length,
+    /// or a sum that exceeds 64 bits.
     pub fn parse(data: &'a [u8]) -> Result<Self, Corrupt> {
         let bad = |field, value, why| Err(Corrupt::field(WHAT, field, value, why));
         let (header, rest) = FileExtentHeader::parse_prefix(data)?;
@@ -146,12 +149,12 @@ impl<'a> FileExtentItem<'a> {
             return bad("encryption", header.encryption.into(), "unknown");
         }
         if compression != Compression::None && header.ram_bytes > MAX_UNCOMPRESSED {
-            return bad("ram_bytes", header.ram_bytes, "more than a compressed extent holds");
+            return bad("ram_bytes", header.ram_bytes, "more than a compressed extent can hold");
         }
         let content = match header.extent_type {
             0 => {
                 if compression == Compression::None && header.ram_bytes != rest.len() as u64 {
-                    return bad("ram_bytes", header.ram_bytes, "not the bytes of inline data");
+                    return bad("ram_bytes", header.ram_bytes, "not the size of the inline data");
                 }
                 FileExtentContent::Inline(rest)
             }
@@ -175,10 +178,10 @@ impl<'a> FileExtentItem<'a> {
         }
         let part = ExtentPart::parse(bytes)?;
         if part.disk_address.checked_add(part.disk_length).is_none() {
-            return bad("disk_length", part.disk_length, "reaches past the address space");
+            return bad("disk_length", part.disk_length, "reaches past the end of the address space");
         }
         if part.offset.checked_add(part.length).is_none() {
-            return bad("length", part.length, "offset and length leave 64 bits");
+            return bad("length", part.length, "offset plus length exceeds 64 bits");
         }
         Ok(part)
     }
@@ -208,7 +211,7 @@ impl<'a> FileExtentItem<'a> {
         bytes
     }
 
-    /// Bytes of the item on disk.
+    /// Returns the item's size on disk in bytes.
     pub const fn size_on_disk(&self) -> usize {
         match self.content {
             FileExtentContent::Inline(data) => Self::INLINE_DATA_START + data.len(),
@@ -216,8 +219,8 @@ impl<'a> FileExtentItem<'a> {
         }
     }
 
-    /// Bytes of the file that the extent stands for; an inline extent's are not a multiple of the
-    /// sector size.
+    /// Returns the bytes of the file that the extent covers. For an inline extent this need not be
+    /// a multiple of the sector size.
     pub const fn length(&self) -> u64 {
         match self.content {
             FileExtentContent::Inline(_) => self.ram_bytes,
@@ -225,8 +228,8 @@ impl<'a> FileExtentItem<'a> {
         }
     }
 
-    /// The offset in the file where the extent ends, rounded up to whole sectors for an inline one;
-    /// `None` past 64 bits.
+    /// Returns the file offset at which the extent ends, rounded up to whole sectors for an inline
+    /// one, or `None` past 64 bits.
     pub fn end(&self, start: FileOffset, sector_size: u32) -> Option<FileOffset> {
         let end = start.0.checked_add(self.length())?;
         match self.content {
@@ -237,24 +240,24 @@ impl<'a> FileExtentItem<'a> {
     }
 }
 
-/// The key of an extent.
+/// Returns the key of an extent.
 pub const fn file_extent_key(inode: InodeNumber, offset: FileOffset) -> Key {
     Key::new(inode.0, ItemType::EXTENT_DATA, offset.0)
 }
 
-/// The checks of `check_extent_data_item`.
+/// Runs the checks of `check_extent_data_item`.
 ///
-/// As the kernel, it says nothing about `ram_bytes` of uncompressed extents (old kernels wrote wrong
-/// ones) and about the length of inline data (old tools made it longer than a sector).
+/// Like the kernel, it ignores `ram_bytes` of uncompressed extents (old kernels wrote wrong values)
+/// and the length of inline data (old tools exceeded a sector).
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
-    if is_plain_and_right(context) { Ok(()) } else { validate_fully(context) }
+    if is_valid_plain_part(context) { Ok(()) } else { validate_fully(context) }
 }
 
-/// Whether the item is an uncompressed extent outside of the leaf, behind another such one of the same file, and
-/// all that [`validate_fully`] asks of it holds. Most items of a leaf of a file are, in all that is read and
-/// written; of what is not, the other says what is wrong, if anything.
+/// The fast path of [`validate`]: returns whether the item is a valid, uncompressed, non-inline
+/// extent that follows another one of the same file. Most items in a file's leaf are, both on reads
+/// and on writes. For all other items [`validate_fully`] decides and reports the fault.
 #[inline]
-fn is_plain_and_right(context: &ItemContext<'_>) -> bool {
+fn is_valid_plain_part(context: &ItemContext<'_>) -> bool {
     let Some((before, before_data)) = context.previous else { return false };
     let (Some((_, part_before)), Some((header, part))) = (plain_part(before_data), plain_part(context.data))
     else {
@@ -272,7 +275,7 @@ fn is_plain_and_right(context: &ItemContext<'_>) -> bool {
         && before.offset.checked_add(part_before.length.get()).is_some_and(|end| end <= start)
 }
 
-/// The parts of an item that is an uncompressed extent outside of the leaf.
+/// Decodes an uncompressed extent that is not inline.
 #[inline]
 fn plain_part(data: &[u8]) -> Option<(&FileExtentHeaderDisk, &ExtentPartDisk)> {
     let (header, rest) = FileExtentHeaderDisk::ref_from_prefix(data).ok()?;
@@ -281,7 +284,7 @@ fn plain_part(data: &[u8]) -> Option<(&FileExtentHeaderDisk, &ExtentPartDisk)> {
     plain.then_some((header, part))
 }
 
-/// The checks, one after the other, with what is wrong.
+/// Runs all checks in order and reports the first fault.
 fn validate_fully(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     let bad = |field, value, why| Err(Corrupt::field(WHAT, field, value, why));
     let start = FileOffset(context.key.offset);
@@ -292,7 +295,7 @@ fn validate_fully(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     match extent.content {
         FileExtentContent::Inline(_) => {
             if start.0 != 0 {
-                return bad("key.offset", start.0, "inline data is at the start of a file");
+                return bad("key.offset", start.0, "inline data must be at the start of the file");
             }
             return Ok(());
         }
@@ -351,7 +354,7 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig { max_global_rejects: 1 << 20, ..ProptestConfig::with_cases(2048) })]
         #[test]
-        fn what_is_taken_as_right_at_a_glance_is_right(
+        fn fast_path_accepts_only_valid_extents(
             fields in prop::collection::vec(any_field(), 10),
             types in (0u8..4, 0u8..4, 0u8..2, 0u8..2),
             cut in prop_oneof![8 => Just(FileExtentItem::SIZE), 1 => 0..FileExtentItem::SIZE + 2],
@@ -386,23 +389,23 @@ mod tests {
             let context = |key, data, previous| {
                 ItemContext { key, data, previous, owner: objectid::FS_TREE, geometry: &geometry }
             };
-            // Items before have passed their own check.
+            // Preceding items have passed their own check.
             prop_assume!(validate_fully(&context(before_key, &before, None)).is_ok());
             let key = Key::new(inode, ItemType::EXTENT_DATA, fields[6]);
             let context = context(key, &data, Some((before_key, &before)));
-            if is_plain_and_right(&context) {
+            if is_valid_plain_part(&context) {
                 prop_assert_eq!(validate_fully(&context), Ok(()));
             }
         }
     }
 
-    /// Sectors, mostly, and what is near a limit.
+    /// Mostly multiples of the sector size, and values near a limit.
     fn any_field() -> impl Strategy<Value = u64> {
         prop_oneof![8 => (0u64..32).prop_map(|n| n << 12), 1 => Just(u64::MAX - 4095), 1 => any::<u64>()]
     }
 
     #[test]
-    fn extents_one_behind_the_other_are_taken_at_a_glance() {
+    fn fast_path_accepts_consecutive_extents() {
         let item = regular(PART).to_bytes();
         let check = |start: u64| {
             let context = ItemContext {
@@ -412,12 +415,12 @@ mod tests {
                 owner: objectid::FS_TREE,
                 geometry: &geometry(),
             };
-            (is_plain_and_right(&context), validate(&context).is_ok())
+            (is_valid_plain_part(&context), validate(&context).is_ok())
         };
         assert_eq!(check(8192), (true, true));
         assert_eq!(check(1 << 20), (true, true));
-        assert_eq!(check(4096), (false, false), "it overlaps the one before");
-        assert_eq!(check(8193), (false, false), "it is not at a sector");
+        assert_eq!(check(4096), (false, false), "overlaps the preceding extent");
+        assert_eq!(check(8193), (false, false), "does not start at a sector");
     }
 
     proptest! {
@@ -454,14 +457,14 @@ mod tests {
         }
 
         #[test]
-        fn what_parses_serialises_to_the_same(
+        fn parsed_extents_serialise_to_the_same_bytes(
             mut bytes in prop::collection::vec(any::<u8>(), 53),
             compression in 0u8..5, extent_type in 0u8..4, high in 0u8..2,
         ) {
             bytes[16] = compression;
             bytes[17] = 0;
             bytes[20] = extent_type;
-            // High bytes of zero, so that sums mostly stay within 64 bits.
+            // High bytes of zero keep most sums within 64 bits.
             [15, 28, 36, 44, 52].into_iter().for_each(|at| bytes[at] &= high);
             if let Ok(item) = FileExtentItem::parse(&bytes) {
                 prop_assert_eq!(item.to_bytes(), bytes);
@@ -485,7 +488,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_of_the_header_fires() {
+    fn each_header_check_detects_its_fault() {
         let good = regular(PART).to_bytes();
         let with = |at: usize, value: u8| {
             let mut bytes = good.clone();
@@ -505,7 +508,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_of_the_part_fires() {
+    fn each_part_check_detects_its_fault() {
         let at = |offset, part| check(key(offset), &regular(part).to_bytes());
         assert_eq!(fault(at(0, ExtentPart { disk_address: LogicalAddress(1), ..PART })), "disk_address");
         assert_eq!(fault(at(0, ExtentPart { disk_length: 1, ..PART })), "disk_length");
@@ -520,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn extents_do_not_overlap() {
+    fn overlapping_extents_are_refused() {
         let data = regular(PART).to_bytes();
         let after = |previous: &[u8], offset| {
             check_in(objectid::FS_TREE, Some((key(0), previous)), key(offset), &data)

@@ -1,30 +1,31 @@
-//! The free-space tree: what of each block group is free, as extents or as bitmaps.
+//! The free-space tree: the free parts of each block group, as extents or as bitmaps.
 //!
-//! Owns [`FreeSpaceInfo`], [`FreeSpaceBitmap`] and the checks of the tree's keys. Sources:
-//! `struct btrfs_free_space_info` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/free-space-tree.c`,
+//! Owns [`FreeSpaceInfo`], [`FreeSpaceBitmap`] and the checks of the tree's keys. Sources: `struct
+//! btrfs_free_space_info` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/free-space-tree.c`,
 //! `check_free_space_info`, `check_free_space_extent` and `check_free_space_bitmap`
 //! (`fs/btrfs/tree-checker.c` of 7.0).
 //!
-//! Each block group has one FREE_SPACE_INFO item (start, .., length) and behind it either
-//! FREE_SPACE_EXTENT items (start, .., bytes; empty), one for each free range, or FREE_SPACE_BITMAP
-//! items (start, .., bytes) that cover the whole group, 2048 sectors each but for the last.
+//! Each block group has one FREE_SPACE_INFO item (start, .., length), followed by one of:
+//! - FREE_SPACE_EXTENT items (start, .., bytes), empty, one per free range;
+//! - FREE_SPACE_BITMAP items (start, .., bytes) that cover the whole group, 2048 sectors each
+//!   except the last.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::geometry::Geometry;
 use crate::items::bitmap::{BitRun, BitRuns, set_run};
 use crate::key::{ItemType, Key};
-use crate::superblock::Geometry;
+use crate::parse::disk_struct;
 use crate::units::LogicalAddress;
 use zerocopy::little_endian::U32;
 
-/// Sectors that one bitmap item covers, but for a block group's last (`BTRFS_FREE_SPACE_BITMAP_BITS`).
+/// Sectors per bitmap item, except a block group's last (`BTRFS_FREE_SPACE_BITMAP_BITS`).
 pub const BITMAP_SECTORS: u64 = 256 * 8;
 
 bitflags::bitflags! {
-    /// How a block group's free space is kept.
+    /// The representation of a block group's free space.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct FreeSpaceFlags: u32 {
-        /// In bitmaps, not in extents.
+        /// Bitmaps instead of extents.
         const USING_BITMAPS = 1 << 0;
         const _ = !0;
     }
@@ -41,11 +42,12 @@ impl crate::disk::OnDisk for FreeSpaceFlags {
 }
 
 disk_struct! {
-    /// One block group's free space: key (block group's start, FREE_SPACE_INFO, its length).
+    /// Summary of one block group's free space, under key (block group's start, FREE_SPACE_INFO,
+    /// its length).
     pub struct FreeSpaceInfo as FreeSpaceInfoDisk = 8 {
-        /// Free ranges, as extents or as runs of set bits.
+        /// Number of free ranges: extents, or runs of set bits.
         pub extent_count: u32,
-        /// How they are kept.
+        /// Their representation.
         pub flags: FreeSpaceFlags,
     }
 }
@@ -67,14 +69,14 @@ impl FreeSpaceInfo {
                 what,
                 "extent_count",
                 self.extent_count.into(),
-                "more than the block group has sectors",
+                "more than the block group's sectors",
             ));
         }
         Ok(())
     }
 }
 
-/// Start and length: whole sectors, at least one, inside the address space.
+/// Checks start and length: whole sectors, at least one, within the address space.
 fn check_range(what: &'static str, key: &Key, geometry: &Geometry) -> Result<(), Corrupt> {
     let bad = |field, value, why| Err(Corrupt::field(what, field, value, why));
     let sector_size = u64::from(geometry.sector_size);
@@ -85,19 +87,19 @@ fn check_range(what: &'static str, key: &Key, geometry: &Geometry) -> Result<(),
         return bad("length", key.offset, "not a positive multiple of the sector size");
     }
     if key.objectid.checked_add(key.offset).is_none() {
-        return bad("length", key.offset, "reaches past the address space");
+        return bad("length", key.offset, "reaches past the end of the address space");
     }
     Ok(())
 }
 
-/// Checks a FREE_SPACE_EXTENT or FREE_SPACE_BITMAP item, given the key right before it in the leaf:
-/// the range, the item's size, and that it starts behind the one before.
+/// Checks a FREE_SPACE_EXTENT or FREE_SPACE_BITMAP item, given the preceding key in the leaf: its
+/// range, its size, and that it does not overlap the preceding range.
 ///
 /// # Errors
-/// The first thing that the format forbids.
+/// The first violation of the format.
 ///
 /// # Panics
-/// With a key of another type.
+/// If the key has another type.
 pub fn check_free_space_item(
     key: &Key,
     bytes: &[u8],
@@ -107,7 +109,7 @@ pub fn check_free_space_item(
     let what = match key.item_type {
         ItemType::FREE_SPACE_EXTENT => "free space extent",
         ItemType::FREE_SPACE_BITMAP => "free space bitmap",
-        other => panic!("{other} is no free-space item"),
+        other => panic!("{other} is not a free-space item"),
     };
     check_range(what, key, geometry)?;
     let expected = if key.item_type == ItemType::FREE_SPACE_EXTENT {
@@ -124,17 +126,17 @@ pub fn check_free_space_item(
             && previous.objectid.checked_add(previous.offset).is_none_or(|end| end > key.objectid)
     });
     if overlaps {
-        return Err(Corrupt::field(what, "start", key.objectid, "the range before it reaches into it"));
+        return Err(Corrupt::field(what, "start", key.objectid, "overlaps the range before it"));
     }
     Ok(())
 }
 
-/// Bytes of a bitmap of that many sectors.
+/// Returns the size in bytes of a bitmap of `sectors` sectors.
 const fn bitmap_size(sectors: u64) -> u64 {
     sectors.div_ceil(8)
 }
 
-/// A view of one bitmap: key (start, FREE_SPACE_BITMAP, bytes that it covers).
+/// A view of one bitmap, under key (start, FREE_SPACE_BITMAP, bytes covered).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeSpaceBitmap<'a> {
     start: LogicalAddress,
@@ -143,7 +145,7 @@ pub struct FreeSpaceBitmap<'a> {
 }
 
 impl<'a> FreeSpaceBitmap<'a> {
-    /// The bitmap of an item.
+    /// Views the bitmap of an item.
     ///
     /// # Errors
     /// As [`check_free_space_item`].
@@ -153,31 +155,31 @@ impl<'a> FreeSpaceBitmap<'a> {
         Ok(Self { start: LogicalAddress(key.objectid), sectors, bits: bytes })
     }
 
-    /// The address of the first sector.
+    /// Returns the address of the first sector.
     pub const fn start(&self) -> LogicalAddress {
         self.start
     }
 
-    /// Sectors that it covers.
+    /// Returns the number of sectors covered.
     pub const fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// The free runs, in sectors from [`FreeSpaceBitmap::start`]. Fill behind the last sector
-    /// does not count.
+    /// Returns the free runs, in sectors from [`FreeSpaceBitmap::start`]. Padding bits behind the
+    /// last sector do not count.
     pub fn free_runs(&self) -> BitRuns<'a> {
         BitRuns::new(self.bits, self.sectors)
     }
 
-    /// The item's bytes.
+    /// Returns the item's bytes.
     pub const fn to_bytes(&self) -> &'a [u8] {
         self.bits
     }
 
-    /// Encodes a bitmap of that many sectors in which the runs are free.
+    /// Encodes a bitmap of `sectors` sectors in which the given runs are free.
     ///
     /// # Panics
-    /// Where a run reaches past the bitmap's last byte.
+    /// If a run reaches past the bitmap's last byte.
     pub fn encode(sectors: u64, free: impl IntoIterator<Item = BitRun>) -> Vec<u8> {
         let mut bytes = vec![0; bitmap_size(sectors) as usize];
         free.into_iter().for_each(|run| set_run(&mut bytes, run, true));
@@ -197,24 +199,24 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<FreeSpaceInfo>();
+        crate::parse::assert_round_trip::<FreeSpaceInfo>();
     }
 
     #[test]
-    fn faults_of_info_are_found() {
+    fn info_faults_are_detected() {
         let good = FreeSpaceInfo { extent_count: 256, flags: FreeSpaceFlags::USING_BITMAPS };
         good.validate(&INFO, &geometry()).unwrap();
         let with = |info: FreeSpaceInfo, key: Key, why| assert_fault(info.validate(&key, &geometry()), why);
         with(good, Key { objectid: 1, ..INFO }, "multiple of the sector size");
         with(good, Key { offset: 0, ..INFO }, "positive multiple");
         with(good, Key { offset: 4097, ..INFO }, "positive multiple");
-        with(good, Key { objectid: 0u64.wrapping_sub(4096), ..INFO }, "past the address space");
+        with(good, Key { objectid: 0u64.wrapping_sub(4096), ..INFO }, "past the end of the address space");
         with(FreeSpaceInfo { extent_count: 257, ..good }, INFO, "sectors");
         with(FreeSpaceInfo { flags: FreeSpaceFlags::from_bits_retain(2), ..good }, INFO, "unknown bits");
     }
 
     #[test]
-    fn faults_of_ranges_are_found() {
+    fn range_faults_are_detected() {
         let check = |key: Key, bytes: &[u8]| check_free_space_item(&key, bytes, None, &geometry());
         check(EXTENT, &[]).unwrap();
         check(BITMAP, &[0; 2]).unwrap();
@@ -227,13 +229,19 @@ mod tests {
 
         let after = |previous: Key| check_free_space_item(&EXTENT, &[], Some(&previous), &geometry());
         after(Key { objectid: EXTENT.objectid - 8192, ..EXTENT }).unwrap();
-        assert_fault(after(Key { objectid: EXTENT.objectid - 4096, ..EXTENT }), "reaches into it");
-        assert_fault(after(Key { objectid: EXTENT.objectid - 4096, ..BITMAP }), "reaches into it");
+        assert_fault(
+            after(Key { objectid: EXTENT.objectid - 4096, ..EXTENT }),
+            "overlaps the range before it",
+        );
+        assert_fault(
+            after(Key { objectid: EXTENT.objectid - 4096, ..BITMAP }),
+            "overlaps the range before it",
+        );
         after(INFO).unwrap();
     }
 
     #[test]
-    fn fill_is_not_free() {
+    fn padding_bits_are_not_free() {
         let bitmap = FreeSpaceBitmap::parse(&BITMAP, &[0xff; 2], &geometry()).unwrap();
         assert_eq!(bitmap.free_runs().collect::<Vec<_>>(), [BitRun { start: 0, length: 9 }]);
     }

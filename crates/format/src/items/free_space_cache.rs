@@ -2,42 +2,43 @@
 //!
 //! Owns [`FreeSpaceHeader`], the item that names the file, and [`FreeSpaceCache`], the file's
 //! content. Sources: `struct btrfs_free_space_header`, `btrfs_free_space_entry`
-//! (`include/uapi/linux/btrfs_tree.h`), `__load_free_space_cache`, `__btrfs_write_out_cache` and the
-//! `io_ctl_*` functions (`fs/btrfs/free-space-cache.c`).
+//! (`include/uapi/linux/btrfs_tree.h`), `__load_free_space_cache`, `__btrfs_write_out_cache` and
+//! the `io_ctl_*` functions (`fs/btrfs/free-space-cache.c`).
 //!
-//! The file consists of pages, as large as those of the machine that wrote it, and the cache is only
-//! used where that is the sector size:
+//! The file consists of pages of the size used by the machine that wrote it. The cache is only used
+//! if that is the sector size. The layout:
 //!
 //! ```text
 //! page 0        crc32c of each page, u32 each   pages * 4 bytes
 //!               generation                      8 bytes, as in the header item
-//!               entries                         17 bytes each, none across pages, fill behind them
+//!               entries                         17 bytes each, none across pages, then padding
 //! page 1..      entries, from the page's start
 //! then          a page of bits for each bitmap entry, in their order; a bit is a sector
-//! then          fill, whole pages
+//! then          padding, whole pages
 //! ```
 //!
-//! Page 0's sum covers what follows the sums, every other page's sum covers the page. The content is
-//! a cache: where anything is wrong, readers ignore it and look at the extent tree instead.
+//! The checksum of page 0 covers the bytes after the checksums; every other checksum covers its
+//! whole page. The content is only a cache: if anything is wrong, readers ignore it and use the
+//! extent tree.
 
 use crate::checksum::ChecksumType;
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::items::bitmap::BitRuns;
 use crate::key::{ItemType, Key};
+use crate::parse::disk_struct;
 use crate::units::{Generation, LogicalAddress};
 
 disk_struct! {
-    /// Which file holds a block group's cache: key (FREE_SPACE, 0, block group's start) in the root
-    /// tree.
+    /// Names the file of a block group's cache, under key (FREE_SPACE, 0, block group's start) in
+    /// the root tree.
     pub struct FreeSpaceHeader as FreeSpaceHeaderDisk = 41 {
-        /// The file: (inode, INODE_ITEM, 0) in the root tree.
+        /// Key of the file's inode: (inode, INODE_ITEM, 0) in the root tree.
         pub location: Key,
-        /// The transaction that wrote it; a cache with another is stale.
+        /// The transaction that wrote the file; a file with another generation is stale.
         pub generation: Generation,
-        /// Entries, those of bitmaps included.
+        /// Number of entries, including those of bitmaps.
         pub num_entries: u64,
-        /// Bitmaps.
+        /// Number of bitmaps.
         pub num_bitmaps: u64,
     }
 }
@@ -46,14 +47,14 @@ impl FreeSpaceHeader {
     /// Checks the item.
     ///
     /// # Errors
-    /// A location that is no inode, or more bitmaps than entries.
+    /// A location that is not an inode's key, or more bitmaps than entries.
     pub fn validate(&self) -> Result<(), Corrupt> {
         let bad = |field, value, why| Err(Corrupt::field("free space header", field, value, why));
         if self.location.item_type != ItemType::INODE_ITEM || self.location.offset != 0 {
-            return bad("location", self.location.item_type.0.into(), "not the key of an inode");
+            return bad("location", self.location.item_type.0.into(), "not an inode's key");
         }
         if self.num_bitmaps > self.num_entries {
-            return bad("num_bitmaps", self.num_bitmaps, "more than entries");
+            return bad("num_bitmaps", self.num_bitmaps, "more than the entries");
         }
         Ok(())
     }
@@ -62,9 +63,9 @@ impl FreeSpaceHeader {
 disk_struct! {
     /// One free range, or one range that a bitmap describes.
     pub struct FreeSpaceEntry as FreeSpaceEntryDisk = 17 {
-        /// Where it starts.
+        /// Logical address of the range.
         pub start: LogicalAddress,
-        /// Bytes free in it; for a bitmap the sum of its runs.
+        /// Free bytes in the range; for a bitmap, the sum of its runs.
         pub bytes: u64,
         /// [`FreeSpaceEntry::EXTENT`] or [`FreeSpaceEntry::BITMAP`].
         pub kind: u8,
@@ -72,30 +73,30 @@ disk_struct! {
 }
 
 impl FreeSpaceEntry {
-    /// All of it is free.
+    /// The whole range is free.
     pub const EXTENT: u8 = 1;
-    /// A bitmap tells what of it is free.
+    /// A bitmap marks the free parts of the range.
     pub const BITMAP: u8 = 2;
 }
 
-/// An entry, with its bitmap where it has one.
+/// An entry, with its bitmap if it has one.
 #[derive(Clone, Debug)]
 pub struct CachedFreeSpace<'a> {
     /// The entry.
     pub entry: FreeSpaceEntry,
-    /// The page of bits; a bit is a sector, the first is at the entry's start.
+    /// The page of bits, one per sector; the first bit is the sector at the entry's start.
     pub bitmap: Option<&'a [u8]>,
 }
 
 impl<'a> CachedFreeSpace<'a> {
-    /// The free runs of a bitmap, in sectors from the entry's start; none for an extent.
+    /// Returns a bitmap's free runs, in sectors from the entry's start; none for an extent.
     pub fn free_runs(&self) -> BitRuns<'a> {
         let bits = self.bitmap.unwrap_or_default();
         BitRuns::new(bits, bits.len() as u64 * 8)
     }
 }
 
-/// A view of a cache file's content whose sums and generation were checked.
+/// A view of a cache file's content, with checksums and generation checked.
 #[derive(Clone, Debug)]
 pub struct FreeSpaceCache<'a> {
     pages: &'a [u8],
@@ -104,20 +105,20 @@ pub struct FreeSpaceCache<'a> {
     bitmaps: u64,
 }
 
-/// What is wrong with it, in one place.
+/// Creates a fault of the cache.
 fn bad(field: &'static str, value: u64, why: &'static str) -> Corrupt {
     Corrupt::field("free space cache", field, value, why)
 }
 
 impl<'a> FreeSpaceCache<'a> {
-    /// Checks the file's bytes against the header: page sums, generation, and room for what the
-    /// header promises. Costs one pass over the bytes, and no memory.
+    /// Checks the file's bytes against the header: page checksums, generation, and a sufficient
+    /// size for the header's counts. Takes one pass over the bytes and allocates nothing.
     ///
     /// # Errors
-    /// The first thing wrong with it.
+    /// The first fault found.
     ///
     /// # Panics
-    /// With a page size of 0.
+    /// If the page size is 0.
     pub fn parse(header: &FreeSpaceHeader, bytes: &'a [u8], page_size: usize) -> Result<Self, Corrupt> {
         let size = bytes.len() as u64;
         let pages = bytes.len() / page_size;
@@ -126,7 +127,7 @@ impl<'a> FreeSpaceCache<'a> {
         }
         let prefix = pages * 4 + 8;
         if prefix > page_size {
-            return Err(bad("size", size, "more pages than the first has room to sum"));
+            return Err(bad("size", size, "more pages than the first page can hold checksums for"));
         }
         for (index, page) in bytes.chunks_exact(page_size).enumerate() {
             let stored = ChecksumType::Crc32c.stored(&bytes[index * 4..]);
@@ -137,9 +138,9 @@ impl<'a> FreeSpaceCache<'a> {
             }
         }
         let (generation, _): (Generation, _) =
-            crate::disk::parse_prefix("free space cache", &bytes[pages * 4..])?;
+            crate::parse::parse_prefix("free space cache", &bytes[pages * 4..])?;
         if generation != header.generation {
-            return Err(bad("generation", generation.0, "not the header item's"));
+            return Err(bad("generation", generation.0, "not the header item's generation"));
         }
         let cache =
             Self { pages: bytes, page_size, entries: header.num_entries, bitmaps: header.num_bitmaps };
@@ -150,25 +151,25 @@ impl<'a> FreeSpaceCache<'a> {
         Ok(cache)
     }
 
-    /// Entries that fit on page 0, and on each other page.
+    /// Returns the number of entries that fit on page 0, and on each other page.
     fn entries_per_page(&self) -> (u64, u64) {
         let prefix = self.pages.len() / self.page_size * 4 + 8;
-        let per = |room: usize| (room / FreeSpaceEntry::SIZE) as u64;
+        let per = |bytes: usize| (bytes / FreeSpaceEntry::SIZE) as u64;
         (per(self.page_size - prefix), per(self.page_size))
     }
 
-    /// Pages that hold entries: at least the first.
+    /// Returns the number of pages with entries, at least 1.
     fn entry_pages(&self) -> u64 {
         let (first, other) = self.entries_per_page();
         match self.entries.saturating_sub(first) {
             0 => 1,
-            // A page too small for one entry never has room for what is left.
+            // A page too small for one entry cannot hold the rest.
             _ if other == 0 => u64::MAX,
             left => 1 + left.div_ceil(other),
         }
     }
 
-    /// The entries; after an error it ends.
+    /// Iterates over the entries; ends after the first error.
     pub fn entries(&self) -> CacheEntries<'a> {
         CacheEntries { cache: self.clone(), index: 0, bitmaps_seen: 0 }
     }
@@ -176,7 +177,7 @@ impl<'a> FreeSpaceCache<'a> {
     fn entry(&self, index: u64) -> Result<FreeSpaceEntry, Corrupt> {
         let (first, other) = self.entries_per_page();
         let start = if index < first {
-            (self.page_size - self.room_on_first_page()) + index as usize * FreeSpaceEntry::SIZE
+            (self.page_size - self.entry_bytes_on_first_page()) + index as usize * FreeSpaceEntry::SIZE
         } else {
             let (page, slot) = ((index - first) / other + 1, (index - first) % other);
             page as usize * self.page_size + slot as usize * FreeSpaceEntry::SIZE
@@ -184,7 +185,7 @@ impl<'a> FreeSpaceCache<'a> {
         Ok(FreeSpaceEntry::parse_prefix(&self.pages[start..])?.0)
     }
 
-    fn room_on_first_page(&self) -> usize {
+    fn entry_bytes_on_first_page(&self) -> usize {
         self.page_size - (self.pages.len() / self.page_size * 4 + 8)
     }
 
@@ -193,11 +194,11 @@ impl<'a> FreeSpaceCache<'a> {
         &self.pages[start..start + self.page_size]
     }
 
-    /// Encodes a file of `pages` pages and the header item's counts.
+    /// Encodes a file of `pages` pages and the header item.
     ///
     /// # Panics
-    /// Where the pages are too few, the first has no room for their sums, a bitmap is not one page
-    /// long, or an entry's kind does not agree with its having a bitmap.
+    /// If there are too few pages, the first page cannot hold their checksums, a bitmap is not one
+    /// page long, or an entry's kind contradicts its bitmap.
     pub fn encode(
         location: Key,
         generation: Generation,
@@ -215,9 +216,13 @@ impl<'a> FreeSpaceCache<'a> {
         let mut bytes = Vec::with_capacity(pages * page_size);
         bytes.resize(pages * 4, 0);
         bytes.extend_from_slice(&generation.0.to_le_bytes());
-        assert!(bytes.len() <= page_size, "the first page holds the sums");
+        assert!(bytes.len() <= page_size, "the first page must hold all checksums");
         for CachedFreeSpace { entry, bitmap } in entries {
-            assert_eq!(entry.kind == FreeSpaceEntry::BITMAP, bitmap.is_some(), "bitmaps have bits");
+            assert_eq!(
+                entry.kind == FreeSpaceEntry::BITMAP,
+                bitmap.is_some(),
+                "exactly the bitmap entries must have a bitmap"
+            );
             if bytes.len() % page_size + FreeSpaceEntry::SIZE > page_size {
                 bytes.resize(bytes.len().next_multiple_of(page_size), 0);
             }
@@ -225,10 +230,10 @@ impl<'a> FreeSpaceCache<'a> {
         }
         bytes.resize(bytes.len().next_multiple_of(page_size), 0);
         for bitmap in bitmaps {
-            assert_eq!(bitmap.len(), page_size, "a bitmap is a page");
+            assert_eq!(bitmap.len(), page_size, "a bitmap must be one page long");
             bytes.extend_from_slice(bitmap);
         }
-        assert!(bytes.len() <= pages * page_size, "the pages hold all entries and bitmaps");
+        assert!(bytes.len() <= pages * page_size, "the pages must hold all entries and bitmaps");
         bytes.resize(pages * page_size, 0);
         for page in 0..pages {
             let start = if page == 0 { pages * 4 } else { page * page_size };
@@ -239,7 +244,7 @@ impl<'a> FreeSpaceCache<'a> {
     }
 }
 
-/// See [`FreeSpaceCache::entries`].
+/// The iterator of [`FreeSpaceCache::entries`].
 #[derive(Clone, Debug)]
 pub struct CacheEntries<'a> {
     cache: FreeSpaceCache<'a>,
@@ -257,15 +262,15 @@ impl<'a> CacheEntries<'a> {
                 Some(self.cache.bitmap(self.bitmaps_seen - 1))
             }
             FreeSpaceEntry::BITMAP => {
-                return Err(bad("bitmaps", self.bitmaps_seen + 1, "more than the header says"));
+                return Err(bad("bitmaps", self.bitmaps_seen + 1, "more than the header's count"));
             }
             kind => return Err(bad("entry kind", kind.into(), "not 1 or 2")),
         };
         if entry.bytes == 0 {
-            return Err(bad("entry bytes", 0, "at least 1"));
+            return Err(bad("entry bytes", 0, "not at least 1"));
         }
         if entry.start.checked_add(entry.bytes).is_none() {
-            return Err(bad("entry bytes", entry.bytes, "reaches past the address space"));
+            return Err(bad("entry bytes", entry.bytes, "reaches past the end of the address space"));
         }
         Ok(CachedFreeSpace { entry, bitmap })
     }
@@ -308,7 +313,7 @@ mod tests {
         FreeSpaceCache::encode(LOCATION, Generation(9), entries, 8, PAGE)
     }
 
-    /// Puts the sums right again after a change.
+    /// Updates the checksums after a change.
     fn seal(bytes: &mut [u8]) {
         for page in 0..8 {
             let start = if page == 0 { 32 } else { page * PAGE };
@@ -319,21 +324,21 @@ mod tests {
 
     #[test]
     fn fixed_parts_round_trip() {
-        crate::disk::assert_round_trip::<FreeSpaceHeader>();
-        crate::disk::assert_round_trip::<FreeSpaceEntry>();
+        crate::parse::assert_round_trip::<FreeSpaceHeader>();
+        crate::parse::assert_round_trip::<FreeSpaceEntry>();
     }
 
     #[test]
-    fn faults_of_headers_are_found() {
+    fn header_faults_are_detected() {
         let (good, _) = encode(&[extent(0, 1)]);
         good.validate().unwrap();
         let location = Key::new(256, ItemType::ROOT_ITEM, 0);
-        assert_fault(FreeSpaceHeader { location, ..good }.validate(), "not the key of an inode");
-        assert_fault(FreeSpaceHeader { num_bitmaps: 2, ..good }.validate(), "more than entries");
+        assert_fault(FreeSpaceHeader { location, ..good }.validate(), "not an inode's key");
+        assert_fault(FreeSpaceHeader { num_bitmaps: 2, ..good }.validate(), "more than the entries");
     }
 
     #[test]
-    fn faults_of_files_are_found() {
+    fn file_faults_are_detected() {
         let (header, bytes) = encode(&[extent(4096, 4096)]);
         let parse = |bytes: &[u8]| FreeSpaceCache::parse(&header, bytes, PAGE).map(|_| ());
         parse(&bytes).unwrap();
@@ -354,7 +359,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_entries_are_found() {
+    fn entry_faults_are_detected() {
         let (header, bytes) = encode(&[extent(4096, 4096)]);
         let last = |change: fn(&mut [u8])| {
             let mut bytes = bytes.clone();
@@ -365,9 +370,9 @@ mod tests {
         };
         last(|_| ()).unwrap();
         assert_fault(last(|entry| entry[16] = 3), "not 1 or 2");
-        assert_fault(last(|entry| entry[16] = 2), "more than the header says");
+        assert_fault(last(|entry| entry[16] = 2), "more than the header's count");
         assert_fault(last(|entry| entry[9] = 0), "at least 1");
-        assert_fault(last(|entry| entry[..8].fill(0xff)), "past the address space");
+        assert_fault(last(|entry| entry[..8].fill(0xff)), "past the end of the address space");
     }
 
     proptest! {

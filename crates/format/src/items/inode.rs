@@ -1,33 +1,32 @@
-//! Inodes: what `stat` shows of a file, but its name.
+//! Inodes: the metadata of a file, without its names.
 //!
-//! Owns [`InodeItem`], [`InodeFlags`], [`FileKind`] and [`Timespec`]. Sources:
-//! `struct btrfs_inode_item` (`include/uapi/linux/btrfs_tree.h`), `check_inode_item` and
-//! `check_inode_key` (`fs/btrfs/tree-checker.c`).
+//! Owns [`InodeItem`], [`InodeFlags`], [`FileKind`] and [`Timespec`]. Sources: `struct
+//! btrfs_inode_item` (`include/uapi/linux/btrfs_tree.h`), `check_inode_item` and `check_inode_key`
+//! (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::on_disk_flags;
-use crate::items::dir_item::FileType;
+use crate::item_context::ItemContext;
+pub use crate::items::file_type::{FileKind, MODE_KIND_MASK};
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::Generation;
 
 disk_struct! {
-    /// A moment, in seconds and nanoseconds since 1970-01-01 UTC.
+    /// A point in time, in seconds and nanoseconds since 1970-01-01 UTC.
     #[derive(Default, PartialOrd, Ord, Hash)]
     pub struct Timespec as TimespecDisk = 12 {
         /// Whole seconds, negative before 1970.
         pub seconds: i64,
-        /// Nanoseconds on top, below 1,000,000,000 where the file system is sane (the kernel does not
-        /// check it).
+        /// Additional nanoseconds, normally below 1,000,000,000 (the kernel does not check it).
         pub nanoseconds: u32,
     }
 }
 
 bitflags::bitflags! {
-    /// An inode's flags. The low 32 bits must all be known to read the inode, the high 32 bits
-    /// (`ro_flags`) only to write it.
+    /// An inode's flags. A reader must know all of the low 32 bits that are set; a writer must also
+    /// know the high 32 bits (`ro_flags`).
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct InodeFlags: u64 {
         /// Data has no checksums.
@@ -46,7 +45,7 @@ bitflags::bitflags! {
         const IMMUTABLE = 1 << 6;
         /// The file can only be appended to.
         const APPEND = 1 << 7;
-        /// `dump` passes it over.
+        /// `dump` skips the file.
         const NODUMP = 1 << 8;
         /// Reading does not change the access time.
         const NOATIME = 1 << 9;
@@ -64,7 +63,7 @@ bitflags::bitflags! {
 on_disk_flags!(InodeFlags);
 
 impl InodeFlags {
-    /// The bits that a reader knows, all of the low 32.
+    /// The bits that a reader knows, all among the low 32.
     pub const KNOWN: Self = Self::NODATASUM
         .union(Self::NODATACOW)
         .union(Self::READONLY)
@@ -81,153 +80,87 @@ impl InodeFlags {
     /// The bits among the high 32 that a writer knows.
     pub const KNOWN_RO: Self = Self::VERITY;
 
-    /// Low bits with no known meaning: the inode cannot be read.
+    /// Returns the unknown low bits; if any is set, the inode cannot be read.
     pub const fn unknown(self) -> u64 {
         self.bits() & 0xffff_ffff & !Self::KNOWN.bits()
     }
 
-    /// High bits with no known meaning: the inode can be read but must not be changed.
+    /// Returns the unknown high bits; if any is set, the inode can be read but must not be changed.
     pub const fn unknown_ro(self) -> u64 {
         self.bits() & !0xffff_ffff & !Self::KNOWN_RO.bits()
     }
 }
 
-/// The bits of a mode that hold the kind of file.
-pub const MODE_KIND_MASK: u32 = 0o170_000;
-/// The bits of a mode that `chmod` changes.
+/// The mode bits that `chmod` changes.
 pub const MODE_PERMISSION_MASK: u32 = 0o7_777;
 
-/// The kind of file that an inode's mode names.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-#[allow(missing_docs)]
-pub enum FileKind {
-    Regular,
-    Directory,
-    Symlink,
-    CharacterDevice,
-    BlockDevice,
-    Fifo,
-    Socket,
-}
-
-impl FileKind {
-    /// All of them.
-    pub const ALL: [Self; 7] = [
-        Self::Regular,
-        Self::Directory,
-        Self::Symlink,
-        Self::CharacterDevice,
-        Self::BlockDevice,
-        Self::Fifo,
-        Self::Socket,
-    ];
-
-    /// The kind in a mode (`S_IFMT`), or `None` where it names none.
-    pub const fn from_mode(mode: u32) -> Option<Self> {
-        Some(match mode & MODE_KIND_MASK {
-            0o100_000 => Self::Regular,
-            0o040_000 => Self::Directory,
-            0o120_000 => Self::Symlink,
-            0o020_000 => Self::CharacterDevice,
-            0o060_000 => Self::BlockDevice,
-            0o010_000 => Self::Fifo,
-            0o140_000 => Self::Socket,
-            _ => return None,
-        })
-    }
-
-    /// The bits in a mode.
-    pub const fn mode_bits(self) -> u32 {
-        match self {
-            Self::Regular => 0o100_000,
-            Self::Directory => 0o040_000,
-            Self::Symlink => 0o120_000,
-            Self::CharacterDevice => 0o020_000,
-            Self::BlockDevice => 0o060_000,
-            Self::Fifo => 0o010_000,
-            Self::Socket => 0o140_000,
-        }
-    }
-
-    /// What directory entries say of such a file.
-    pub const fn file_type(self) -> FileType {
-        match self {
-            Self::Regular => FileType::Regular,
-            Self::Directory => FileType::Directory,
-            Self::Symlink => FileType::Symlink,
-            Self::CharacterDevice => FileType::CharacterDevice,
-            Self::BlockDevice => FileType::BlockDevice,
-            Self::Fifo => FileType::Fifo,
-            Self::Socket => FileType::Socket,
-        }
-    }
-}
-
 disk_struct! {
-    /// One inode: key (inode number, INODE_ITEM, 0).
+    /// One inode, under key (inode number, INODE_ITEM, 0).
     pub struct InodeItem as InodeItemDisk = 160 {
         /// The transaction that created the inode.
         pub generation: Generation,
-        /// The transaction that last changed it.
+        /// The transaction that last changed the inode.
         pub transid: Generation,
-        /// Bytes of a file; for a directory, twice the bytes of the names in it.
+        /// Size of a file in bytes; for a directory, twice the total bytes of its names.
         pub size: u64,
-        /// Bytes of disk space that the extents take, uncompressed and without holes.
+        /// Bytes of disk space that the extents occupy, uncompressed and without holes.
         pub nbytes: u64,
-        /// A hint for allocation, unused; in free-space cache inodes, the block group.
+        /// An unused allocation hint; in free-space cache inodes, the block group.
         pub block_group: u64,
-        /// Names that the inode has; a directory has 1.
+        /// Number of the inode's names; a directory has 1.
         pub nlink: u32,
-        /// Owner.
+        /// Owner's user id.
         pub uid: u32,
-        /// Group.
+        /// Group id.
         pub gid: u32,
         /// Kind and permissions, as `st_mode`.
         pub mode: u32,
-        /// Device number of a device file, as the kernel's `dev_t`: see [`InodeItem::device_number`].
+        /// Device number of a device file, packed like the kernel's `dev_t`; see
+        /// [`InodeItem::device_number`].
         pub rdev: u64,
         /// Flags.
         pub flags: InodeFlags,
-        /// Number of changes (NFS change attribute).
+        /// Number of changes (the NFS change attribute).
         pub sequence: u64,
         /// Zero.
         pub reserved: [u64; 4],
-        /// Last read.
+        /// Time of the last read.
         pub atime: Timespec,
-        /// Last change of the inode.
+        /// Time of the last change of the inode.
         pub ctime: Timespec,
-        /// Last change of the content.
+        /// Time of the last change of the content.
         pub mtime: Timespec,
-        /// Creation.
+        /// Time of creation.
         pub otime: Timespec,
     }
 }
 
 impl InodeItem {
-    /// The kind of file, or `None` where the mode names none (in a root item's inode only: a leaf's
-    /// were checked).
+    /// Returns the kind of file, or `None` if the mode holds none. That happens only in a root
+    /// item's inode, because inodes in leaves were checked.
     pub const fn kind(&self) -> Option<FileKind> {
         FileKind::from_mode(self.mode)
     }
 
-    /// The mode without the kind.
+    /// Returns the mode without the kind.
     pub const fn permissions(&self) -> u32 {
         self.mode & MODE_PERMISSION_MASK
     }
 
-    /// Major and minor device number: 12 and 20 bits, as the kernel packs its internal `dev_t`.
+    /// Returns major and minor device number: 12 and 20 bits, packed like the kernel's internal
+    /// `dev_t`.
     pub const fn device_number(&self) -> (u32, u32) {
         let packed = self.rdev as u32;
         (packed >> 20, packed & 0xf_ffff)
     }
 
-    /// `rdev` of a major (below 4,096) and a minor (below 1,048,576) device number.
+    /// Returns `rdev` for a major (below 4,096) and a minor (below 1,048,576) device number.
     pub const fn pack_device_number(major: u32, minor: u32) -> u64 {
         ((major as u64 & 0xfff) << 20) | (minor as u64 & 0xf_ffff)
     }
 }
 
-/// The checks of `check_inode_item`.
+/// Runs the checks of `check_inode_item`.
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     let bad = |field, value, why| Err(Corrupt::field("inode", field, value, why));
     validate_key("inode", &context.key)?;
@@ -238,58 +171,55 @@ pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
         return bad("mode", inode.mode.into(), "unknown bits");
     }
     let Some(kind) = inode.kind() else {
-        return bad("mode", inode.mode.into(), "names no kind of file");
+        return bad("mode", inode.mode.into(), "no kind of file");
     };
-    // The kernel leaves sizes alone because a directory's may be wrong for an old bug's sake. A file
-    // beyond the largest offset (2^63 - 1) has never been writable.
+    // The kernel does not check sizes, because an old bug left wrong ones in directories. A file
+    // beyond the largest offset (2^63 - 1) was never possible.
     if kind == FileKind::Regular && i64::try_from(inode.size).is_err() {
         return bad("size", inode.size, "larger than any file");
     }
     if kind == FileKind::Directory && inode.nlink > 1 {
-        return bad("nlink", inode.nlink.into(), "a directory has one name");
+        return bad("nlink", inode.nlink.into(), "a directory can have only one name");
     }
-    // Unknown bits of the high half do not forbid reading; a writer has to ask for them.
+    // Unknown high bits do not forbid reading; a writer has to check them.
     if inode.flags.unknown() != 0 {
         return bad("flags", inode.flags.bits(), "unknown bits");
     }
     Ok(())
 }
 
-/// The checks of `check_inode_key`, for the key of an inode or one that points there.
+/// Runs the checks of `check_inode_key` on the key of an inode, or on a key that points to one.
 pub(crate) fn validate_key(what: &'static str, key: &Key) -> Result<(), Corrupt> {
     let known = match key.objectid {
         objectid::FIRST_FREE..=objectid::LAST_FREE => true,
-        // The root tree's directory, and the inode number cache that kernels before 5.11 kept.
+        // The root tree's directory, and the inode number cache of kernels before 5.11.
         other => other == objectid::ROOT_TREE_DIR || other == objectid::FREE_INO,
     };
     if !known {
-        return Err(Corrupt::field(what, "key.objectid", key.objectid, "no inode number"));
+        return Err(Corrupt::field(what, "key.objectid", key.objectid, "not a valid inode number"));
     }
     if key.offset != 0 {
-        return Err(Corrupt::field(what, "key.offset", key.offset, "an inode's key ends in 0"));
+        return Err(Corrupt::field(what, "key.offset", key.offset, "an inode's key must have offset 0"));
     }
     Ok(())
 }
 
-/// The check of `check_prev_ino`: in a subvolume, what belongs to an inode follows the inode's item or
-/// another item of the same inode, unless it starts a leaf.
+/// Runs the check of `check_prev_ino`: in a subvolume, an item that belongs to an inode must follow
+/// another item of the same inode, unless it is the first in its leaf.
 pub(crate) fn validate_follows_inode(context: &ItemContext<'_>) -> Result<(), Corrupt> {
-    // Log trees hold parts of inodes.
+    // Log trees hold incomplete inodes.
     if !objectid::is_subvolume(context.owner) {
         return Ok(());
     }
     match context.previous {
-        Some((previous, _)) if previous.objectid != context.key.objectid => Err(Corrupt::field(
-            "inode",
-            "key.objectid",
-            context.key.objectid,
-            "an item without the inode it belongs to",
-        )),
+        Some((previous, _)) if previous.objectid != context.key.objectid => {
+            Err(Corrupt::field("inode", "key.objectid", context.key.objectid, "an item without its inode"))
+        }
         _ => Ok(()),
     }
 }
 
-/// The key of an inode's item.
+/// Returns the key of an inode's item.
 pub const fn inode_key(inode: crate::units::InodeNumber) -> Key {
     Key::new(inode.0, ItemType::INODE_ITEM, 0)
 }
@@ -317,18 +247,18 @@ pub(crate) mod tests {
 
     #[test]
     fn structures_round_trip() {
-        crate::disk::assert_round_trip::<Timespec>();
-        crate::disk::assert_round_trip::<InodeItem>();
+        crate::parse::assert_round_trip::<Timespec>();
+        crate::parse::assert_round_trip::<InodeItem>();
     }
 
     #[test]
-    fn each_check_fires() {
+    fn each_check_detects_its_fault() {
         assert_eq!(check_sample(sample()), Ok(()));
         assert_eq!(fault(check(inode_key(InodeNumber(257)), &[0; 159])), "size");
         assert_eq!(fault(check(inode_key(InodeNumber(255)), &sample().to_bytes())), "key.objectid");
         assert_eq!(check(inode_key(InodeNumber(6)), &sample().to_bytes()), Ok(()));
         assert_eq!(fault(check(Key::new(257, ItemType::INODE_ITEM, 1), &sample().to_bytes())), "key.offset");
-        // One ahead of the last commit is a log tree's.
+        // A log tree may be one generation ahead of the last commit.
         assert_eq!(check_sample(InodeItem { generation: Generation(101), ..sample() }), Ok(()));
         assert_eq!(fault(check_sample(InodeItem { generation: Generation(102), ..sample() })), "generation");
         assert_eq!(fault(check_sample(InodeItem { transid: Generation(102), ..sample() })), "transid");
@@ -348,7 +278,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn items_follow_their_inode() {
+    fn items_must_follow_their_inode() {
         let data = crate::items::inode_ref::InodeRef { index: 2, name: b"a" }.to_bytes();
         let key = Key::new(258, ItemType::INODE_REF, 256);
         let other = (inode_key(InodeNumber(257)), &[][..]);
@@ -359,7 +289,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn modes_and_devices_invert() {
+    fn modes_and_device_numbers_round_trip() {
         for kind in FileKind::ALL {
             assert_eq!(FileKind::from_mode(kind.mode_bits() | 0o4755), Some(kind));
             assert_eq!(kind.file_type().kind(), Some(kind));

@@ -1,27 +1,27 @@
 //! Back references from an inode to its names.
 //!
-//! Owns [`InodeRef`] and [`InodeExtref`]. An INODE_REF's key names the parent directory, and the item
-//! holds all names in it; names that no longer fit there are in INODE_EXTREFs, whose keys hold a hash
-//! of parent and name. Sources: `struct btrfs_inode_ref`, `struct btrfs_inode_extref`
-//! (`include/uapi/linux/btrfs_tree.h`), `check_inode_ref`, `check_inode_extref`
+//! Owns [`InodeRef`] and [`InodeExtref`]. An INODE_REF's key names the parent directory, and the
+//! item holds all of the inode's names in it. Names that no longer fit go to INODE_EXTREFs, whose
+//! keys hold a hash of parent and name. Sources: `struct btrfs_inode_ref`, `struct
+//! btrfs_inode_extref` (`include/uapi/linux/btrfs_tree.h`), `check_inode_ref`, `check_inode_extref`
 //! (`fs/btrfs/tree-checker.c`).
 
 use crate::checksum::extref_hash;
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::item_context::ItemContext;
 use crate::items::dir_item::NAME_MAX;
 use crate::items::inode;
 use crate::items::packed::{PackedEntries, PackedEntry, take};
 use crate::key::{ItemType, Key};
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::InodeNumber;
 
 disk_struct! {
     /// The fixed part of a reference.
     pub struct InodeRefHeader as InodeRefHeaderDisk = 10 {
-        /// Index of the name in its directory: the offset of the DIR_INDEX key.
+        /// Index of the name in its directory, which is the offset of the DIR_INDEX key.
         pub index: u64,
-        /// Bytes of the name.
+        /// Size of the name in bytes.
         pub name_length: u16,
     }
 }
@@ -31,15 +31,15 @@ disk_struct! {
     pub struct InodeExtrefHeader as InodeExtrefHeaderDisk = 18 {
         /// The directory that holds the name.
         pub parent: InodeNumber,
-        /// Index of the name in it.
+        /// Index of the name in that directory.
         pub index: u64,
-        /// Bytes of the name.
+        /// Size of the name in bytes.
         pub name_length: u16,
     }
 }
 
-/// One name of an inode: key (inode, INODE_REF, directory). A subvolume's root directory names
-/// itself `..`.
+/// One name of an inode, under key (inode, INODE_REF, directory). A subvolume's root directory has
+/// the name `..`, with itself as parent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeRef<'a> {
     /// Index of the name in its directory.
@@ -48,12 +48,12 @@ pub struct InodeRef<'a> {
     pub name: &'a [u8],
 }
 
-/// One name of an inode: key (inode, INODE_EXTREF, hash of directory and name).
+/// One name of an inode, under key (inode, INODE_EXTREF, hash of directory and name).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InodeExtref<'a> {
     /// The directory that holds the name.
     pub parent: InodeNumber,
-    /// Index of the name in it.
+    /// Index of the name in that directory.
     pub index: u64,
     /// The name, 1 to 255 bytes.
     pub name: &'a [u8],
@@ -64,7 +64,7 @@ pub type InodeRefs<'a> = PackedEntries<'a, InodeRef<'a>>;
 /// The names of one INODE_EXTREF.
 pub type InodeExtrefs<'a> = PackedEntries<'a, InodeExtref<'a>>;
 
-/// Splits a name off, which must have 1 to 255 bytes.
+/// Splits off a name, which must have 1 to 255 bytes.
 pub(crate) fn take_name<'a>(
     what: &'static str,
     bytes: &'a [u8],
@@ -97,17 +97,17 @@ impl<'a> PackedEntry<'a> for InodeExtref<'a> {
 }
 
 impl InodeRef<'_> {
-    /// Bytes of the reference on disk.
+    /// Returns the reference's size on disk in bytes.
     pub const fn size_on_disk(&self) -> usize {
         InodeRefHeader::SIZE + self.name.len()
     }
 
-    /// Encodes the reference behind what `bytes` already holds.
+    /// Appends the encoded reference to `bytes`.
     ///
     /// # Panics
-    /// With a name of more than 65,535 bytes.
+    /// If the name exceeds 65,535 bytes.
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
-        let name_length = self.name.len().try_into().expect("a name has at most 255 bytes");
+        let name_length = self.name.len().try_into().expect("a name is at most 255 bytes");
         bytes.extend_from_slice(&InodeRefHeader { index: self.index, name_length }.to_bytes());
         bytes.extend_from_slice(self.name);
     }
@@ -124,22 +124,22 @@ impl InodeRef<'_> {
 }
 
 impl InodeExtref<'_> {
-    /// Bytes of the reference on disk.
+    /// Returns the reference's size on disk in bytes.
     pub const fn size_on_disk(&self) -> usize {
         InodeExtrefHeader::SIZE + self.name.len()
     }
 
-    /// The key under which `inode` holds this reference.
+    /// Returns the key under which `inode` holds this reference.
     pub fn key(&self, inode: InodeNumber) -> Key {
         Key::new(inode.0, ItemType::INODE_EXTREF, extref_hash(self.parent.0, self.name))
     }
 
-    /// Encodes the reference behind what `bytes` already holds.
+    /// Appends the encoded reference to `bytes`.
     ///
     /// # Panics
-    /// With a name of more than 65,535 bytes.
+    /// If the name exceeds 65,535 bytes.
     pub fn append_to(&self, bytes: &mut Vec<u8>) {
-        let name_length = self.name.len().try_into().expect("a name has at most 255 bytes");
+        let name_length = self.name.len().try_into().expect("a name is at most 255 bytes");
         let header = InodeExtrefHeader { parent: self.parent, index: self.index, name_length };
         bytes.extend_from_slice(&header.to_bytes());
         bytes.extend_from_slice(self.name);
@@ -156,14 +156,14 @@ impl InodeExtref<'_> {
     }
 }
 
-/// The checks of `check_inode_ref`. The kernel lets names past 255 bytes through; no directory entry
-/// could match one.
+/// Runs the checks of `check_inode_ref`, and refuses names over 255 bytes. The kernel accepts such
+/// names, but no directory entry could match one.
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     inode::validate_follows_inode(context)?;
     InodeRefs::parse(context.data).map(drop)
 }
 
-/// The checks of `check_inode_extref`.
+/// Runs the checks of `check_inode_extref`.
 pub(crate) fn validate_extref(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     inode::validate_follows_inode(context)?;
     InodeExtrefs::parse(context.data).map(drop)
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_fires() {
+    fn each_check_detects_its_fault() {
         for (item_type, header) in [(ItemType::INODE_REF, 10), (ItemType::INODE_EXTREF, 18)] {
             let key = Key::new(257, item_type, 256);
             let item = |length: u16, name: usize| {

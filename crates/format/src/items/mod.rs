@@ -1,7 +1,7 @@
-//! The items that leaves hold, one file for each kind.
+//! The items in leaves, one file per kind.
 //!
-//! Every structure has a `parse` and a `to_bytes` that invert one another; what the values may be
-//! is checked by `validate` functions, which [`crate::tree_check`] calls for a whole leaf.
+//! Every structure has a `parse` and a `to_bytes` that invert each other. `validate` functions
+//! check the values; [`crate::tree_check`] calls them for a whole leaf.
 
 pub mod any;
 pub mod back_ref;
@@ -16,6 +16,7 @@ pub mod dir_item;
 pub mod dir_log;
 pub mod extent;
 pub mod file_extent;
+pub mod file_type;
 pub mod free_space;
 pub mod free_space_cache;
 pub mod inode;

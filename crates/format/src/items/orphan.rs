@@ -1,17 +1,18 @@
-//! Orphans: inodes and subvolumes without a name, to be deleted at the next mount.
+//! Orphans: inodes and subvolumes without a name, to delete at the next mount.
 //!
-//! Owns the two functions between a key and what it names; the item has no data. Kernel
+//! Owns the conversions between an orphan's key and its object; the item has no data. Kernel
 //! counterpart: `fs/btrfs/orphan.c`.
 
 use crate::key::{ItemType, Key};
 use crate::objectid;
 
-/// The key of an orphan: an inode number in a subvolume, a subvolume's id in the root tree.
+/// Returns the key of an orphan: an inode number in a subvolume, or a subvolume's id in the root
+/// tree.
 pub const fn orphan_key(object: u64) -> Key {
     Key::new(objectid::ORPHAN, ItemType::ORPHAN_ITEM, object)
 }
 
-/// The orphan that a key names, or `None` where the key is no orphan's.
+/// Returns the orphan that a key names, or `None` for any other key.
 pub fn orphan_of(key: &Key) -> Option<u64> {
     ((key.objectid, key.item_type) == (objectid::ORPHAN, ItemType::ORPHAN_ITEM)).then_some(key.offset)
 }
@@ -21,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_invert() {
+    fn keys_round_trip() {
         assert_eq!(orphan_of(&orphan_key(257)), Some(257));
         assert_eq!(orphan_of(&Key::new(257, ItemType::ORPHAN_ITEM, 5)), None);
         assert_eq!(orphan_of(&Key::new(objectid::ORPHAN, ItemType::INODE_ITEM, 5)), None);

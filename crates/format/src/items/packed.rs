@@ -3,15 +3,15 @@
 //! Owns [`PackedEntry`] and the iterator [`PackedEntries`], which directory items, extended
 //! attributes and inode references share. Nothing is copied: entries borrow from the leaf.
 //!
-//! Invariant: a [`PackedEntries`] exists only over bytes that were walked to their end once, so that
+//! **Invariant:** a [`PackedEntries`] exists only over bytes that were parsed to their end once, so
 //! iterating cannot fail.
 
 use crate::error::Corrupt;
 use std::marker::PhantomData;
 
-/// One of the entries that an item may hold several of.
+/// One entry of an item that may hold several.
 pub trait PackedEntry<'a>: Sized {
-    /// What messages call it.
+    /// The name of the structure in messages.
     const WHAT: &'static str;
 
     /// Decodes the entry at the start of `bytes` and returns what follows it.
@@ -21,7 +21,7 @@ pub trait PackedEntry<'a>: Sized {
     fn parse_prefix(bytes: &'a [u8]) -> Result<(Self, &'a [u8]), Corrupt>;
 }
 
-/// The entries of one item, in the order in which they lie there. At least one.
+/// The entries of one item, in on-disk order; at least one.
 pub struct PackedEntries<'a, E> {
     rest: &'a [u8],
     entries: PhantomData<E>,
@@ -31,7 +31,7 @@ impl<'a, E: PackedEntry<'a>> PackedEntries<'a, E> {
     /// Checks every entry of an item.
     ///
     /// # Errors
-    /// The first fault, an empty item among them.
+    /// The first fault found; an empty item is a fault.
     pub fn parse(data: &'a [u8]) -> Result<Self, Corrupt> {
         let mut rest = E::parse_prefix(data)?.1;
         while !rest.is_empty() {
@@ -54,7 +54,7 @@ impl<'a, E: PackedEntry<'a>> Iterator for PackedEntries<'a, E> {
         if self.rest.is_empty() {
             return None;
         }
-        let (entry, rest) = E::parse_prefix(self.rest).expect("all entries were walked before");
+        let (entry, rest) = E::parse_prefix(self.rest).expect("all entries were parsed once already");
         self.rest = rest;
         Some(entry)
     }
@@ -71,7 +71,7 @@ impl<'a, E: PackedEntry<'a> + std::fmt::Debug> std::fmt::Debug for PackedEntries
 /// Splits `length` bytes off `bytes`.
 ///
 /// # Errors
-/// [`Corrupt::TooShort`] with what the whole structure needs.
+/// [`Corrupt::TooShort`] if `bytes` is shorter.
 pub(crate) fn take<'a>(
     what: &'static str,
     bytes: &'a [u8],

@@ -1,7 +1,8 @@
 //! Quotas: the state of the quota tree, and each qgroup's usage, limits and relations.
 //!
-//! Owns [`QgroupId`], [`QgroupStatus`], [`QgroupInfo`], [`QgroupLimit`] and the checks of their keys.
-//! Sources: `struct btrfs_qgroup_*_item` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/qgroup.c`.
+//! Owns [`QgroupId`], [`QgroupStatus`], [`QgroupInfo`], [`QgroupLimit`] and the checks of their
+//! keys. Sources: `struct btrfs_qgroup_*_item` (`include/uapi/linux/btrfs_tree.h`),
+//! `fs/btrfs/qgroup.c`.
 //!
 //! | item | key |
 //! |---|---|
@@ -10,22 +11,23 @@
 //! | limit | (0, QGROUP_LIMIT, qgroup id) |
 //! | relation | (one qgroup id, QGROUP_RELATION, the other), in both directions, empty |
 
-use crate::disk::{disk_struct, parse_prefix};
 use crate::error::Corrupt;
 use crate::features::on_disk_flags;
 use crate::key::{ItemType, Key};
+use crate::parse::{disk_struct, parse_prefix};
 use crate::units::Generation;
 use std::fmt;
 
-/// A qgroup: a level in the upper 16 bits, and in the others a number, at level 0 a subvolume's.
+/// The id of a qgroup: its level in the upper 16 bits and a number in the others. At level 0 the
+/// number is a subvolume's id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct QgroupId(pub u64);
 
 impl QgroupId {
-    /// Bits of the number.
+    /// Number of bits of the number.
     const NUMBER_BITS: u32 = 48;
 
-    /// A qgroup of its parts, or `None` where the number has more than 48 bits.
+    /// Creates an id from its parts; returns `None` if the number has more than 48 bits.
     pub const fn new(level: u16, number: u64) -> Option<Self> {
         if number >> Self::NUMBER_BITS != 0 {
             return None;
@@ -33,12 +35,12 @@ impl QgroupId {
         Some(Self((level as u64) << Self::NUMBER_BITS | number))
     }
 
-    /// 0 for a subvolume's own, more for groups of groups.
+    /// Returns the level: 0 for a subvolume's qgroup, more for groups of groups.
     pub const fn level(self) -> u16 {
         (self.0 >> Self::NUMBER_BITS) as u16
     }
 
-    /// The number within the level.
+    /// Returns the number within the level.
     pub const fn number(self) -> u64 {
         self.0 & ((1 << Self::NUMBER_BITS) - 1)
     }
@@ -51,34 +53,34 @@ impl fmt::Display for QgroupId {
 }
 
 bitflags::bitflags! {
-    /// What state quotas are in.
+    /// The state of quotas.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct QgroupStatusFlags: u64 {
         /// Quotas are on.
         const ON = 1 << 0;
         /// A rescan is under way.
         const RESCAN = 1 << 1;
-        /// The numbers are known to be wrong until a rescan.
+        /// The numbers are wrong until a rescan.
         const INCONSISTENT = 1 << 2;
         /// Simple quotas: extents are charged to the subvolume that allocated them.
         const SIMPLE_MODE = 1 << 3;
         const _ = !0;
     }
 
-    /// Which limits are set.
+    /// The limits that are set.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct QgroupLimitFlags: u64 {
-        /// `max_referenced` counts.
+        /// `max_referenced` is set.
         const MAX_REFERENCED = 1 << 0;
-        /// `max_exclusive` counts.
+        /// `max_exclusive` is set.
         const MAX_EXCLUSIVE = 1 << 1;
-        /// `reserved_referenced` counts.
+        /// `reserved_referenced` is set.
         const RESERVED_REFERENCED = 1 << 2;
-        /// `reserved_exclusive` counts.
+        /// `reserved_exclusive` is set.
         const RESERVED_EXCLUSIVE = 1 << 3;
-        /// The referenced limit is of compressed bytes.
+        /// The referenced limit counts compressed bytes.
         const REFERENCED_COMPRESSED = 1 << 4;
-        /// The exclusive limit is of compressed bytes.
+        /// The exclusive limit counts compressed bytes.
         const EXCLUSIVE_COMPRESSED = 1 << 5;
         const _ = !0;
     }
@@ -90,12 +92,12 @@ disk_struct! {
     pub struct QgroupStatusHeader as QgroupStatusHeaderDisk = 32 {
         /// Always 1.
         pub version: u64,
-        /// The transaction up to which the numbers are right; another than the file system's says
-        /// that something wrote without keeping them.
+        /// The last transaction that the numbers include. A difference from the file system's
+        /// generation means that something wrote without updating them.
         pub generation: Generation,
-        /// The state.
+        /// State flags.
         pub flags: QgroupStatusFlags,
-        /// How far a rescan came: the object id in the extent tree.
+        /// Progress of a rescan: an object id in the extent tree.
         pub rescan: u64,
     }
 }
@@ -105,15 +107,15 @@ disk_struct! {
 pub struct QgroupStatus {
     /// The part that every kernel writes.
     pub header: QgroupStatusHeader,
-    /// With simple quotas, the transaction that enabled them: extents of earlier ones are charged to
-    /// nobody. Items of kernels before 6.7 do not have the field.
+    /// With simple quotas, the transaction that enabled them; earlier extents are charged to
+    /// nobody. Kernels before 6.7 do not write the field.
     pub enable_generation: Option<Generation>,
 }
 
 impl QgroupStatus {
-    /// Bytes without, and with, [`QgroupStatus::enable_generation`].
+    /// Sizes in bytes without, and with, [`QgroupStatus::enable_generation`].
     pub const SIZES: [usize; 2] = [32, 40];
-    /// The only version.
+    /// The only defined version.
     pub const VERSION: u64 = 1;
 
     /// Decodes the item.
@@ -142,20 +144,20 @@ impl QgroupStatus {
         bytes
     }
 
-    /// Checks what readers rely on, given the item's key.
+    /// Checks the fields that readers rely on, given the item's key.
     ///
     /// # Errors
     /// The first field that the format forbids.
     pub fn validate(&self, key: &Key) -> Result<(), Corrupt> {
         let bad = |field, value, why| Err(Corrupt::field("qgroup status", field, value, why));
         if (key.objectid, key.offset) != (0, 0) {
-            return bad("key", key.objectid | key.offset, "object id and offset are 0");
+            return bad("key", key.objectid | key.offset, "object id and offset must be 0");
         }
         if self.header.version != Self::VERSION {
             return bad("version", self.header.version, "not 1");
         }
         if self.header.flags.contains(QgroupStatusFlags::SIMPLE_MODE) && self.enable_generation.is_none() {
-            return bad("flags", self.header.flags.bits(), "simple quotas without their generation");
+            return bad("flags", self.header.flags.bits(), "simple quotas without an enabling generation");
         }
         Ok(())
     }
@@ -164,15 +166,15 @@ impl QgroupStatus {
 disk_struct! {
     /// The usage of a qgroup, in bytes.
     pub struct QgroupInfo as QgroupInfoDisk = 40 {
-        /// The transaction that last changed it.
+        /// The transaction that last changed this item.
         pub generation: Generation,
-        /// Bytes that it refers to.
+        /// Bytes that the qgroup references.
         pub referenced: u64,
-        /// The same, compressed (kept equal to the former).
+        /// The same in compressed bytes (kept equal to `referenced`).
         pub referenced_compressed: u64,
-        /// Bytes that only it refers to.
+        /// Bytes that only this qgroup references.
         pub exclusive: u64,
-        /// The same, compressed (kept equal to the former).
+        /// The same in compressed bytes (kept equal to `exclusive`).
         pub exclusive_compressed: u64,
     }
 }
@@ -180,11 +182,11 @@ disk_struct! {
 disk_struct! {
     /// The limits of a qgroup, in bytes.
     pub struct QgroupLimit as QgroupLimitDisk = 40 {
-        /// Which of them are set.
+        /// The limits that are set.
         pub flags: QgroupLimitFlags,
-        /// Most bytes that it may refer to.
+        /// Maximum bytes that the qgroup may reference.
         pub max_referenced: u64,
-        /// Most bytes that only it may refer to.
+        /// Maximum bytes that only this qgroup may reference.
         pub max_exclusive: u64,
         /// Unused by kernels.
         pub reserved_referenced: u64,
@@ -196,16 +198,16 @@ disk_struct! {
 /// Checks the size and key of an info, limit or relation item.
 ///
 /// # Errors
-/// A size that the kind does not have, or a key that it cannot have.
+/// A size or a key that is invalid for the kind.
 ///
 /// # Panics
-/// With a key of another type.
+/// If the key has another type.
 pub fn check_qgroup_item(key: &Key, bytes: &[u8]) -> Result<(), Corrupt> {
     let (what, expected) = match key.item_type {
         ItemType::QGROUP_INFO => ("qgroup info", QgroupInfo::SIZE),
         ItemType::QGROUP_LIMIT => ("qgroup limit", QgroupLimit::SIZE),
         ItemType::QGROUP_RELATION => ("qgroup relation", 0),
-        other => panic!("{other} is no qgroup item"),
+        other => panic!("{other} is not a qgroup item"),
     };
     if bytes.len() != expected {
         return Err(Corrupt::WrongSize { what, expected, found: bytes.len() });
@@ -228,13 +230,13 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<QgroupStatusHeader>();
-        crate::disk::assert_round_trip::<QgroupInfo>();
-        crate::disk::assert_round_trip::<QgroupLimit>();
+        crate::parse::assert_round_trip::<QgroupStatusHeader>();
+        crate::parse::assert_round_trip::<QgroupInfo>();
+        crate::parse::assert_round_trip::<QgroupLimit>();
     }
 
     #[test]
-    fn ids_read_like_the_tools() {
+    fn ids_print_like_the_tools_print_them() {
         assert_eq!(QgroupId(257).to_string(), "0/257");
         let id = QgroupId::new(1, 100).unwrap();
         assert_eq!((id.to_string().as_str(), id.level(), id.number()), ("1/100", 1, 100));
@@ -242,7 +244,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_status_are_found() {
+    fn status_faults_are_detected() {
         let key = Key::new(0, ItemType::QGROUP_STATUS, 0);
         let header = QgroupStatusHeader {
             version: 1,
@@ -252,8 +254,11 @@ mod tests {
         };
         let good = QgroupStatus { header, enable_generation: Some(Generation(4)) };
         good.validate(&key).unwrap();
-        assert_fault(QgroupStatus { enable_generation: None, ..good }.validate(&key), "without their");
-        assert_fault(good.validate(&Key { offset: 1, ..key }), "are 0");
+        assert_fault(
+            QgroupStatus { enable_generation: None, ..good }.validate(&key),
+            "without an enabling generation",
+        );
+        assert_fault(good.validate(&Key { offset: 1, ..key }), "must be 0");
         let header = QgroupStatusHeader { version: 2, ..header };
         assert_fault(QgroupStatus { header, ..good }.validate(&key), "not 1");
         assert!(matches!(QgroupStatus::parse(&[0; 33]), Err(Corrupt::WrongSize { .. })));
@@ -261,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_of_the_others_are_found() {
+    fn other_faults_are_detected() {
         let check = |objectid, item_type, offset, size: usize| {
             check_qgroup_item(&Key::new(objectid, item_type, offset), &vec![0; size])
         };

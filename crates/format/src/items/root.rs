@@ -1,27 +1,27 @@
-//! Tree roots: the root tree's items, one for each tree.
+//! Tree roots: the items of the root tree, one per tree.
 //!
 //! Owns [`RootItem`] and [`RootFlags`]. Sources: `struct btrfs_root_item`
 //! (`include/uapi/linux/btrfs_tree.h`), `btrfs_read_root_item` (`fs/btrfs/root-tree.c`),
 //! `check_root_item` and `check_root_key` (`fs/btrfs/tree-checker.c`).
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
 use crate::features::on_disk_flags;
+use crate::geometry::MAX_LEVEL;
+use crate::item_context::ItemContext;
 use crate::items::inode::{InodeItem, Timespec};
 use crate::key::{ItemType, Key};
 use crate::objectid;
-use crate::superblock::MAX_LEVEL;
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::{Generation, InodeNumber, LogicalAddress, TreeId};
 use uuid::Uuid;
 
 bitflags::bitflags! {
-    /// A subvolume's flags.
+    /// Flags of a subvolume.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
     pub struct RootFlags: u64 {
         /// Read-only.
         const RDONLY = 1 << 0;
-        /// Deleted; what remains is being cleaned up.
+        /// Deleted; the remains are being cleaned up.
         const DEAD = 1 << 48;
         const _ = !0;
     }
@@ -29,67 +29,68 @@ bitflags::bitflags! {
 on_disk_flags!(RootFlags);
 
 disk_struct! {
-    /// All fields of a root item, without the rule by which the later ones are believed.
+    /// All fields of a root item, before the rule that decides whether the later ones are valid.
     pub struct RawRootItem as RawRootItemDisk = 439 {
-        /// An inode of old, of which only flags are used.
+        /// A historical inode of which only the flags are used.
         pub inode: InodeItem,
         /// The transaction that last wrote the root block.
         pub generation: Generation,
-        /// Inode number of the tree's root directory, 256 in a subvolume and 0 elsewhere.
+        /// Inode number of the tree's root directory: 256 in a subvolume, otherwise 0.
         pub root_dirid: InodeNumber,
-        /// The root block.
+        /// Logical address of the root block.
         pub address: LogicalAddress,
         /// Unused.
         pub byte_limit: u64,
-        /// Bytes of tree blocks in use.
+        /// Bytes of the tree's blocks.
         pub bytes_used: u64,
         /// The transaction of the last snapshot of this tree.
         pub last_snapshot: Generation,
         /// Flags.
         pub flags: RootFlags,
-        /// 1, or 0 once deleted.
+        /// 1; 0 once deleted.
         pub refs: u32,
-        /// How far deletion has come.
+        /// Progress of the deletion, as a key.
         pub drop_progress: Key,
-        /// Level of `drop_progress`.
+        /// Tree level of `drop_progress`.
         pub drop_level: u8,
         /// Level of the root block.
         pub level: u8,
-        /// `generation` again, where everything from here on is valid.
+        /// Equals `generation` if this and all later fields are valid.
         pub generation_v2: Generation,
         /// The subvolume's UUID.
         pub uuid: Uuid,
-        /// UUID of the subvolume that this is a snapshot of, or nil.
+        /// UUID of the snapshot's source subvolume, or nil.
         pub parent_uuid: Uuid,
-        /// UUID of the subvolume that was sent and received as this one, or nil.
+        /// UUID of the sent subvolume that this one was received from, or nil.
         pub received_uuid: Uuid,
         /// The transaction of the last change.
         pub ctransid: Generation,
         /// The transaction of the creation.
         pub otransid: Generation,
-        /// The sender's transaction, where received.
+        /// The sender's transaction, if received.
         pub stransid: Generation,
-        /// The transaction in which it was received.
+        /// The transaction that received the subvolume.
         pub rtransid: Generation,
-        /// Last change.
+        /// Time of the last change.
         pub ctime: Timespec,
-        /// Creation.
+        /// Time of creation.
         pub otime: Timespec,
-        /// The sender's time, where received.
+        /// The sender's time, if received.
         pub stime: Timespec,
-        /// When it was received.
+        /// Time of reception.
         pub rtime: Timespec,
         /// Zero.
         pub reserved: [u64; 8],
     }
 }
 
-/// Bytes of a root item of before Linux 3.6, which ends before `generation_v2`.
+/// Size in bytes of a root item from before Linux 3.6, which ends before `generation_v2`.
 pub const LEGACY_SIZE: usize = 239;
 
-/// One tree's root: key (tree, ROOT_ITEM, 0, or the transaction of its creation for a snapshot).
+/// One tree's root, under key (tree, ROOT_ITEM, 0). A snapshot's key offset is the transaction that
+/// created it.
 ///
-/// Fields from `generation_v2` on hold zeros where the item is of the old, shorter form or was last
+/// The fields from `generation_v2` on are zero if the item has the old, shorter form or was last
 /// written by a kernel that did not know them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootItem(RawRootItem);
@@ -103,7 +104,7 @@ impl std::ops::Deref for RootItem {
 }
 
 impl RootItem {
-    /// A root item of these fields; those from `generation_v2` on are believed.
+    /// Creates a root item with these fields, marking those from `generation_v2` on as valid.
     pub fn new(mut raw: RawRootItem) -> Self {
         raw.generation_v2 = raw.generation;
         Self(raw)
@@ -125,27 +126,28 @@ impl RootItem {
         if raw.generation_v2 == raw.generation {
             return Ok(Self(raw));
         }
-        // An old kernel wrote the item since: it left the later fields as they were, and they are stale.
+        // An old kernel has written the item since. It did not update the later fields, so they are
+        // stale.
         padded[LEGACY_SIZE..].fill(0);
         Ok(Self(RawRootItem::parse(&padded)?))
     }
 
-    /// Encodes the item in its present form, with the later fields marked as valid.
+    /// Encodes the item in its current form, with the later fields marked as valid.
     pub fn to_bytes(&self) -> [u8; RawRootItem::SIZE] {
         Self::new(self.0).0.to_bytes()
     }
 
-    /// The fields, to change them.
+    /// Returns the fields for modification.
     pub const fn into_raw(self) -> RawRootItem {
         self.0
     }
 
-    /// Whether the subvolume is read-only.
+    /// Returns whether the subvolume is read-only.
     pub const fn is_read_only(&self) -> bool {
         self.0.flags.contains(RootFlags::RDONLY)
     }
 
-    /// Whether the subvolume was deleted and only waits to be cleaned up.
+    /// Returns whether the subvolume is deleted and awaits cleaning.
     pub const fn is_dead(&self) -> bool {
         self.0.refs == 0 || self.0.flags.contains(RootFlags::DEAD)
     }
@@ -153,13 +155,13 @@ impl RootItem {
 
 const WHAT: &str = "root item";
 
-/// The checks of `check_root_item`.
+/// Runs the checks of `check_root_item`.
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     let bad = |field, value, why| Err(Corrupt::field(WHAT, field, value, why));
     validate_key(&context.key)?;
     let root = RootItem::parse(context.data)?;
     context.check_generation(WHAT, "generation", root.generation)?;
-    // A later generation_v2 would have been taken for a stale one, so look at the bytes.
+    // `parse` discards a later generation_v2 as stale, so check the raw bytes.
     if let Ok(raw) = RawRootItem::parse(context.data) {
         context.check_generation(WHAT, "generation_v2", raw.generation_v2)?;
     }
@@ -171,9 +173,9 @@ pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     if root.drop_level >= MAX_LEVEL {
         return bad("drop_level", root.drop_level.into(), "not below 8");
     }
-    // Deletion goes by leaves below an internal node, and keeps its place there.
+    // Deletion keeps its position in an internal node.
     if root.drop_progress.objectid != 0 && root.drop_level == 0 {
-        return bad("drop_level", 0, "deletion under way is above level 0");
+        return bad("drop_level", 0, "must be above 0 during a deletion");
     }
     let known = RootFlags::RDONLY.union(RootFlags::DEAD);
     if root.flags.bits() & !known.bits() != 0 {
@@ -182,7 +184,7 @@ pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     Ok(())
 }
 
-/// The checks of `check_root_key` on a root item's own key.
+/// Runs the checks of `check_root_key` on a root item's own key.
 fn validate_key(key: &Key) -> Result<(), Corrupt> {
     if key.objectid == 0 {
         return Err(Corrupt::field(WHAT, "key.objectid", 0, "no such tree"));
@@ -193,15 +195,21 @@ fn validate_key(key: &Key) -> Result<(), Corrupt> {
     Ok(())
 }
 
-/// The checks of `check_root_key` on a key in a directory entry.
+/// Runs the checks of `check_root_key` on a key in a directory entry.
 pub(crate) fn validate_location(key: &Key) -> Result<(), Corrupt> {
     if !objectid::is_subvolume(TreeId(key.objectid)) {
-        return Err(Corrupt::field("directory entry", "location.objectid", key.objectid, "no subvolume"));
+        return Err(Corrupt::field(
+            "directory entry",
+            "location.objectid",
+            key.objectid,
+            "not a subvolume id",
+        ));
     }
     Ok(())
 }
 
-/// The smallest key of a tree's root item; a snapshot's ends in the transaction of its creation.
+/// Returns the smallest key of a tree's root item. A snapshot's key offset is the transaction that
+/// created it.
 pub const fn root_key(tree: TreeId) -> Key {
     Key::new(tree.0, ItemType::ROOT_ITEM, 0)
 }
@@ -228,13 +236,13 @@ mod tests {
 
     #[test]
     fn fields_round_trip() {
-        crate::disk::assert_round_trip::<RawRootItem>();
+        crate::parse::assert_round_trip::<RawRootItem>();
         let item = RootItem::new(sample());
         assert_eq!(RootItem::parse(&item.to_bytes()), Ok(item));
     }
 
     #[test]
-    fn old_items_have_no_later_fields() {
+    fn old_items_read_later_fields_as_zero() {
         let bytes = sample().to_bytes();
         let legacy = RootItem::parse(&bytes[..LEGACY_SIZE]).unwrap();
         assert_eq!((legacy.address, legacy.uuid), (sample().address, Uuid::nil()));
@@ -242,13 +250,13 @@ mod tests {
         let stale = RawRootItem { generation: Generation(91), ..sample() };
         assert_eq!(RootItem::parse(&stale.to_bytes()).unwrap().uuid, Uuid::nil());
         assert_eq!(RootItem::parse(&bytes).unwrap().uuid, Uuid::from_u128(5));
-        // Written again, it is of the present form.
+        // Encoding it again yields the current form.
         let again = RootItem::parse(&legacy.to_bytes()).unwrap();
         assert_eq!(again.generation_v2, again.generation);
     }
 
     #[test]
-    fn each_check_fires() {
+    fn each_check_detects_its_fault() {
         let bytes = sample().to_bytes();
         assert_eq!(check_sample(sample()), Ok(()));
         assert_eq!(check(root_key(TreeId(256)), &bytes[..LEGACY_SIZE]), Ok(()));

@@ -1,32 +1,32 @@
-//! References between subvolumes: which directory entry names which subvolume.
+//! References between subvolumes: the directory entries that name subvolumes.
 //!
-//! Owns [`RootRef`]. ROOT_REF goes from the parent (key (parent, ROOT_REF, child)), ROOT_BACKREF from
-//! the child (key (child, ROOT_BACKREF, parent)); both hold the same. Sources:
-//! `struct btrfs_root_ref` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/root-tree.c`.
+//! Owns [`RootRef`]. A ROOT_REF belongs to the parent (key (parent, ROOT_REF, child)), a
+//! ROOT_BACKREF to the child (key (child, ROOT_BACKREF, parent)); both have the same content.
+//! Sources: `struct btrfs_root_ref` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/root-tree.c`.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
+use crate::item_context::ItemContext;
 use crate::items::inode_ref::take_name;
 use crate::key::{ItemType, Key};
-use crate::tree_check::ItemContext;
+use crate::parse::disk_struct;
 use crate::units::{InodeNumber, TreeId};
 
 disk_struct! {
     /// The fixed part of a reference.
     pub struct RootRefHeader as RootRefHeaderDisk = 18 {
-        /// The directory that holds the entry, in the parent.
+        /// The parent's directory that holds the entry.
         pub directory: InodeNumber,
-        /// The entry's index: the offset of its DIR_INDEX key.
+        /// The entry's index, which is the offset of its DIR_INDEX key.
         pub sequence: u64,
-        /// Bytes of the name.
+        /// Size of the name in bytes.
         pub name_length: u16,
     }
 }
 
-/// One subvolume's entry in another's directory.
+/// The directory entry of one subvolume in another.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RootRef<'a> {
-    /// The directory that holds the entry, in the parent.
+    /// The parent's directory that holds the entry.
     pub directory: InodeNumber,
     /// The entry's index.
     pub sequence: u64,
@@ -53,12 +53,12 @@ impl<'a> RootRef<'a> {
     /// Encodes the item.
     ///
     /// # Panics
-    /// With a name of more than 65,535 bytes.
+    /// If the name exceeds 65,535 bytes.
     pub fn to_bytes(&self) -> Vec<u8> {
         let header = RootRefHeader {
             directory: self.directory,
             sequence: self.sequence,
-            name_length: self.name.len().try_into().expect("a name has at most 255 bytes"),
+            name_length: self.name.len().try_into().expect("a name is at most 255 bytes"),
         };
         let mut bytes = Vec::with_capacity(RootRefHeader::SIZE + self.name.len());
         bytes.extend_from_slice(&header.to_bytes());
@@ -67,17 +67,18 @@ impl<'a> RootRef<'a> {
     }
 }
 
-/// The key of the reference from a parent to a child.
+/// Returns the key of the reference from a parent to a child.
 pub const fn root_ref_key(parent: TreeId, child: TreeId) -> Key {
     Key::new(parent.0, ItemType::ROOT_REF, child.0)
 }
 
-/// The key of the reference from a child to its parent.
+/// Returns the key of the reference from a child to its parent.
 pub const fn root_backref_key(child: TreeId, parent: TreeId) -> Key {
     Key::new(child.0, ItemType::ROOT_BACKREF, parent.0)
 }
 
-/// That the item is one reference. A 6.18 kernel does not check it; later ones do.
+/// Checks that the item is exactly one reference. A 6.18 kernel does not check this; later kernels
+/// do.
 pub(crate) fn validate(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     RootRef::parse(context.data).map(drop)
 }
@@ -98,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn each_check_fires() {
+    fn each_check_detects_its_fault() {
         let good = RootRef { directory: InodeNumber(256), sequence: 2, name: b"name" }.to_bytes();
         for key in [root_ref_key(TreeId(5), TreeId(256)), root_backref_key(TreeId(256), TreeId(5))] {
             assert_eq!(check(key, &good), Ok(()));

@@ -1,12 +1,12 @@
-//! What the items' unit tests share: a geometry, and a look at what a fault says.
+//! Shared code of the items' unit tests: a geometry, and an assertion on faults.
 
 use crate::checksum::ChecksumType;
 use crate::error::Corrupt;
 use crate::features::{CompatRoFeatures, IncompatFeatures};
-use crate::superblock::Geometry;
+use crate::geometry::Geometry;
 use crate::units::Generation;
 
-/// 16 KiB nodes, 4 KiB sectors, generation 100, every incompat bit.
+/// Returns 16 KiB nodes, 4 KiB sectors, generation 100 and every feature bit.
 pub(crate) fn geometry() -> Geometry {
     Geometry {
         node_size: 16384,
@@ -19,9 +19,9 @@ pub(crate) fn geometry() -> Geometry {
     }
 }
 
-/// Asserts that it failed, and for the reason that contains `why`.
+/// Asserts that `result` is an error whose text contains `why`.
 #[track_caller]
 pub(crate) fn assert_fault<T: std::fmt::Debug>(result: Result<T, Corrupt>, why: &str) {
-    let text = result.expect_err("a fault").to_string();
+    let text = result.expect_err("the input has a fault").to_string();
     assert!(text.contains(why), "{text:?} does not say {why:?}");
 }

@@ -1,27 +1,28 @@
-//! The UUID tree: which subvolumes have a UUID, or were received as one.
+//! The UUID tree: subvolumes by their own UUID, and by the UUID they were received as.
 //!
 //! Owns [`UuidItem`] and the packing of a UUID into a key. Source: `fs/btrfs/uuid-tree.c`.
 //!
-//! Key: (first 8 bytes of the UUID, UUID_SUBVOL or UUID_RECEIVED_SUBVOL, last 8 bytes), both halves
-//! little-endian. Item: subvolume ids, 8 bytes each.
+//! - Key: (first 8 bytes of the UUID, UUID_SUBVOL or UUID_RECEIVED_SUBVOL, last 8 bytes), both
+//!   halves little-endian.
+//! - Item: subvolume ids, 8 bytes each.
 
 use crate::error::Corrupt;
 use crate::key::{ItemType, Key};
 use crate::units::TreeId;
 use uuid::Uuid;
 
-/// The key of a UUID's item of that type.
+/// Returns the key of a UUID's item of the given type.
 pub fn uuid_key(uuid: Uuid, item_type: ItemType) -> Key {
     let number = u128::from_le_bytes(*uuid.as_bytes());
     Key::new(number as u64, item_type, (number >> 64) as u64)
 }
 
-/// The UUID that a key of the UUID tree holds.
+/// Returns the UUID in a key of the UUID tree.
 pub fn uuid_of_key(key: &Key) -> Uuid {
     Uuid::from_bytes((u128::from(key.offset) << 64 | u128::from(key.objectid)).to_le_bytes())
 }
 
-/// The subvolumes of one UUID.
+/// The subvolumes with one UUID.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct UuidItem<'a> {
     bytes: &'a [u8],
@@ -40,12 +41,12 @@ impl<'a> UuidItem<'a> {
         Ok(Self { bytes })
     }
 
-    /// The subvolumes, at least one.
+    /// Returns the subvolumes, at least one.
     pub fn subvolumes(&self) -> impl ExactSizeIterator<Item = TreeId> + 'a {
         self.bytes.chunks_exact(8).map(|id| TreeId(u64::from_le_bytes(id.try_into().expect("8 bytes"))))
     }
 
-    /// Encodes an item of those subvolumes.
+    /// Encodes an item with those subvolumes.
     pub fn encode(subvolumes: &[TreeId]) -> Vec<u8> {
         subvolumes.iter().flat_map(|id| id.0.to_le_bytes()).collect()
     }
@@ -58,7 +59,7 @@ mod tests {
     use proptest::prelude::*;
 
     #[test]
-    fn keys_hold_the_uuids_bytes_in_order() {
+    fn keys_hold_the_uuid_bytes_in_order() {
         let uuid = Uuid::from_bytes(std::array::from_fn(|i| i as u8));
         let key = uuid_key(uuid, ItemType::UUID_SUBVOL);
         assert_eq!(key.objectid, u64::from_le_bytes([0, 1, 2, 3, 4, 5, 6, 7]));
@@ -67,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn faults_are_found() {
+    fn faults_are_detected() {
         assert_fault(UuidItem::parse(&[]), "positive multiple of 8");
         assert_fault(UuidItem::parse(&[0; 9]), "positive multiple of 8");
     }

@@ -1,27 +1,30 @@
 //! fs-verity: a file's descriptor and its Merkle tree.
 //!
-//! Owns [`VerityDescriptorItem`] and the layout: key (inode, VERITY_DESC_ITEM, 0) holds the size, the
-//! same with offset 1 and up the descriptor's bytes from (offset - 1) on, and (inode,
-//! VERITY_MERKLE_ITEM, offset) the Merkle tree's bytes from that offset on. Sources:
-//! `struct btrfs_verity_descriptor_item` (`include/uapi/linux/btrfs_tree.h`), `fs/btrfs/verity.c`.
+//! Owns [`VerityDescriptorItem`] and the layout of the keys:
+//! - (inode, VERITY_DESC_ITEM, 0): the descriptor's size.
+//! - (inode, VERITY_DESC_ITEM, 1 and up): the descriptor's bytes from offset - 1 on.
+//! - (inode, VERITY_MERKLE_ITEM, offset): the Merkle tree's bytes from that offset on.
+//!
+//! Sources: `struct btrfs_verity_descriptor_item` (`include/uapi/linux/btrfs_tree.h`),
+//! `fs/btrfs/verity.c`.
 
-use crate::disk::disk_struct;
 use crate::error::Corrupt;
-use crate::tree_check::ItemContext;
+use crate::item_context::ItemContext;
+use crate::parse::disk_struct;
 
 disk_struct! {
-    /// What there is of verity data.
+    /// The size of the verity descriptor.
     pub struct VerityDescriptorItem as VerityDescriptorItemDisk = 25 {
-        /// Bytes of the descriptor.
+        /// Size of the descriptor in bytes.
         pub size: u64,
         /// Zero.
         pub reserved: [u64; 2],
-        /// Zero: encryption was never added.
+        /// Zero: encryption was never implemented.
         pub encryption: u8,
     }
 }
 
-/// What `btrfs_get_verity_descriptor` demands of the first item; the others are bytes.
+/// Runs the checks of `btrfs_get_verity_descriptor` on the first item; the others are plain bytes.
 pub(crate) fn validate_descriptor(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     let bad = |field, value, why| Err(Corrupt::field("verity descriptor", field, value, why));
     if context.key.offset != 0 {
@@ -45,11 +48,11 @@ mod tests {
 
     #[test]
     fn items_round_trip() {
-        crate::disk::assert_round_trip::<VerityDescriptorItem>();
+        crate::parse::assert_round_trip::<VerityDescriptorItem>();
     }
 
     #[test]
-    fn each_check_fires() {
+    fn each_check_detects_its_fault() {
         let key = |offset| Key::new(257, ItemType::VERITY_DESC_ITEM, offset);
         let good = VerityDescriptorItem { size: 256, reserved: [0; 2], encryption: 0 };
         assert_eq!(check(key(0), &good.to_bytes()), Ok(()));

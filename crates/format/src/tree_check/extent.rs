@@ -1,9 +1,11 @@
-//! The dispatch for items of the trees that account for space: extent, chunk, device, block-group,
-//! free-space, quota, UUID and RAID stripe trees, and for what of theirs lies in the root tree.
+//! Dispatch for the items of the trees that account for space: extent, chunk, device, block-group,
+//! free-space, quota, UUID and RAID stripe trees, and their items in the root tree.
 //!
-//! Owns only the table from item type to validator; what an item may hold is said in the item's own
-//! file. Kernel counterpart: `check_leaf_item` in `fs/btrfs/tree-checker.c`, which does not look at
-//! quota, UUID, balance, replacement and statistics items; their readers in the kernel do.
+//! Owns only the table from item type to validator; each item's own file holds the rules for its
+//! content.
+//!
+//! Kernel counterpart: `check_leaf_item` in `fs/btrfs/tree-checker.c`. It skips quota, UUID,
+//! balance, replacement and statistics items, which the kernel checks where it reads them.
 
 use super::ItemContext;
 use crate::error::Corrupt;
@@ -23,7 +25,7 @@ use crate::key::{ItemType, Key};
 use crate::objectid;
 use crate::units::LogicalAddress;
 
-/// Calls the validator of an item's type; unknown types pass, as in the kernel.
+/// Calls the validator for the item's type. Unknown types pass, as in the kernel.
 pub(super) fn check_item(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     let ItemContext { key, data, geometry, .. } = *context;
     let previous = context.previous.as_ref().map(|(key, _)| key);
@@ -58,22 +60,22 @@ pub(super) fn check_item(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     }
 }
 
-/// Whether the key is that of a v1 free-space cache's header; it has no item type.
+/// Returns whether the key belongs to a v1 free-space cache's header, which has no item type.
 pub(crate) fn is_free_space_header(key: &Key) -> bool {
     (key.objectid, key.item_type) == (objectid::FREE_SPACE, ItemType(0))
 }
 
-/// Whether the key is that of a paused balance, the one temporary item there is.
+/// Returns whether the key belongs to a paused balance, the only temporary item.
 pub(crate) fn is_balance(key: &Key) -> bool {
     (key.objectid, key.item_type) == (objectid::BALANCE, ItemType::TEMPORARY_ITEM)
 }
 
-/// Whether the key is that of device statistics, the one persistent item there is.
+/// Returns whether the key belongs to device statistics, the only persistent item.
 pub(crate) fn is_device_stats(key: &Key) -> bool {
     (key.objectid, key.item_type) == (objectid::DEV_STATS, ItemType::PERSISTENT_ITEM)
 }
 
-/// A device extent, against the one before it on the same device.
+/// Checks a device extent, also against the preceding one on the same device.
 fn check_device_extent(context: &ItemContext<'_>) -> Result<(), Corrupt> {
     let previous = match &context.previous {
         Some((key, data)) if key.item_type == ItemType::DEV_EXTENT => Some((key, DeviceExtent::parse(data)?)),
@@ -96,7 +98,7 @@ mod tests {
         check_any_item(&ItemContext { key, data, previous, owner: TreeId(2), geometry: &geometry })
     }
 
-    /// An item of each type with bytes that it cannot have: the type's validator is called.
+    /// An item of each type with a size that is invalid for it reaches that type's validator.
     #[test]
     fn every_type_is_dispatched() {
         let types = [
@@ -134,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn neighbours_are_looked_at() {
+    fn items_are_checked_against_their_neighbours() {
         let extent = DeviceExtent {
             chunk_tree: objectid::CHUNK_TREE,
             chunk_objectid: 256,
@@ -145,10 +147,13 @@ mod tests {
         .to_bytes();
         let at = |offset| Key::new(1, ItemType::DEV_EXTENT, offset);
         check(at(8192), &extent, Some((at(0), &extent))).unwrap();
-        assert_fault(check(at(8192), &extent, Some((at(4096), &extent))), "reaches into it");
+        assert_fault(
+            check(at(8192), &extent, Some((at(4096), &extent))),
+            "overlaps the device extent before it",
+        );
         let free = |start| Key::new(start, ItemType::FREE_SPACE_EXTENT, 8192);
         check(free(8192), &[], Some((free(0), &[]))).unwrap();
-        assert_fault(check(free(8192), &[], Some((free(4096), &[]))), "reaches into it");
+        assert_fault(check(free(8192), &[], Some((free(4096), &[]))), "overlaps the range before it");
     }
 
     proptest! {
@@ -164,7 +169,7 @@ mod tests {
         }
     }
 
-    /// Known types and round numbers oftener than chance would have them.
+    /// Known types and round numbers more often than chance would produce them.
     fn any_key_parts() -> impl Strategy<Value = (u64, u8, u64)> {
         let number = || {
             prop_oneof![

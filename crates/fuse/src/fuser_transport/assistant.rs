@@ -1,8 +1,8 @@
-//! A thread that asks the kernel for something while a request waits.
+//! A thread that calls into the kernel on behalf of a waiting request.
 //!
-//! Owns [`Assistant`]. The kernel may have to turn to the server to do what it is asked: to give up a file's
-//! cached pages it first writes them. So it must not be a thread that serves that asks, or all of them could come
-//! to wait for one another.
+//! Owns [`Assistant`]. Before the kernel drops cached pages of a file, it writes them back through
+//! the server. If the serving threads made such calls, all of them could end up waiting for one
+//! another.
 
 use crate::transport::NodeId;
 use fuser::{INodeNo, Notifier};
@@ -14,39 +14,40 @@ use std::thread::JoinHandle;
 
 type Task = Box<dyn FnOnce(&Kernel) + Send>;
 
-/// The kernel's caches.
+/// Access to the kernel's caches.
 pub(crate) struct Kernel {
     notifier: Arc<OnceLock<Notifier>>,
 }
 
 impl Kernel {
-    /// Has the kernel write what it holds of a file's data, and forget it.
+    /// Has the kernel write back its dirty data of a file and drop its cached pages.
     pub(crate) fn write_back(&self, node: NodeId) {
         self.tell(|notifier| notifier.inval_inode(INodeNo(node.0), 0, 0));
     }
 
-    /// Has the kernel forget a node's attributes.
+    /// Has the kernel drop a node's cached attributes.
     pub(crate) fn forget_attributes(&self, node: NodeId) {
         self.tell(|notifier| notifier.inval_inode(INodeNo(node.0), -1, 0));
     }
 
-    /// Has the kernel forget an entry of a directory, the directory's attributes and how it was listed.
+    /// Has the kernel drop a directory entry, the directory's attributes and its cached listing.
     pub(crate) fn forget_entry(&self, directory: NodeId, name: &[u8]) {
         self.tell(|notifier| notifier.inval_entry(INodeNo(directory.0), OsStr::from_bytes(name)));
-        // Its pages are the listing. That the entry is gone says nothing of it where the kernel did not know the entry.
+        // The listing is cached as the directory's pages. Invalidating an entry that the kernel did
+        // not know leaves them in place.
         self.write_back(directory);
     }
 
     fn tell(&self, tell: impl FnOnce(&Notifier) -> std::io::Result<()>) {
         let Some(notifier) = self.notifier.get() else { return };
-        // What the kernel does not know it need not forget.
+        // The kernel reports an error for entries that it has not cached.
         if let Err(error) = tell(notifier) {
-            tracing::debug!("the kernel's cache: {error}");
+            tracing::debug!("invalidating the kernel's cache: {error}");
         }
     }
 }
 
-/// The thread; it ends when the last [`Sender`] of its tasks is gone.
+/// A handle to the thread. The thread ends when the last handle is dropped.
 #[derive(Clone)]
 pub(crate) struct Assistant {
     tasks: Sender<Task>,
@@ -57,7 +58,7 @@ impl Assistant {
     /// Starts the thread.
     ///
     /// # Errors
-    /// The system has no thread for it.
+    /// The thread cannot be started.
     pub(crate) fn start() -> std::io::Result<(Self, JoinHandle<()>)> {
         let (tasks, received) = channel::<Task>();
         let notifier = Arc::new(OnceLock::new());
@@ -66,19 +67,20 @@ impl Assistant {
             for task in received {
                 let run = std::panic::AssertUnwindSafe(|| task(&kernel));
                 if std::panic::catch_unwind(run).is_err() {
-                    tracing::error!("a request panicked");
+                    tracing::error!("a task of the assistant panicked");
                 }
             }
         })?;
         Ok((Self { tasks, notifier }, thread))
     }
 
-    /// How the kernel is reached, once there is a mount.
+    /// Connects the thread to the kernel once the mount exists.
     pub(crate) fn connect(&self, notifier: Notifier) {
         let _ = self.notifier.set(notifier);
     }
 
-    /// Runs a task; one that cannot be run is dropped, and with it the reply that it owes, which answers EIO.
+    /// Runs a task. A task that cannot run is dropped together with its reply, which then answers
+    /// EIO.
     pub(crate) fn run(&self, task: impl FnOnce(&Kernel) + Send + 'static) {
         let _ = self.tasks.send(Box::new(task));
     }

@@ -1,7 +1,7 @@
-//! fuser's types from and to ours.
+//! Conversions between fuser's types and ours.
 
-use crate::Errno;
 use crate::device_number;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::transport::Attributes;
 use fuser::{FileAttr, FileType, INodeNo, Request, TimeOrNow};
@@ -28,7 +28,7 @@ pub(super) fn file_type(kind: FileKind) -> FileType {
     }
 }
 
-/// The attributes of a node whose number is `number` in this reply.
+/// Converts the attributes of a node; the reply shows `number` as its inode number.
 pub(super) fn attributes(attributes: &Attributes, number: u64) -> FileAttr {
     FileAttr {
         ino: INodeNo(number),
@@ -49,7 +49,7 @@ pub(super) fn attributes(attributes: &Attributes, number: u64) -> FileAttr {
     }
 }
 
-/// What the kernel takes for "there is none", and remembers.
+/// Returns the attributes that make the kernel cache the absence of a name.
 pub(super) fn nothing() -> FileAttr {
     FileAttr {
         ino: INodeNo(0),
@@ -70,7 +70,7 @@ pub(super) fn nothing() -> FileAttr {
     }
 }
 
-/// A time as fuser writes it, which carries whole seconds below 1970 rightly.
+/// Converts a time for fuser, which writes times before 1970 correctly.
 fn system_time(time: Timespec) -> SystemTime {
     let part = Duration::from_nanos(time.nanoseconds.into());
     let seconds = Duration::from_secs(time.seconds.unsigned_abs());
@@ -81,8 +81,8 @@ fn system_time(time: Timespec) -> SystemTime {
     whole.and_then(|whole| whole.checked_add(part)).unwrap_or(UNIX_EPOCH)
 }
 
-/// A time as fuser 0.18 reads it: below 1970 it takes the part of a second off instead of adding it
-/// (`system_time_from_time`), which is undone here.
+/// Converts a time from fuser. fuser 0.18 (`system_time_from_time`) subtracts the nanoseconds of
+/// times before 1970 instead of adding them; this undoes it.
 pub(super) fn time(time: SystemTime) -> Timespec {
     match time.duration_since(UNIX_EPOCH) {
         Ok(since) => {
@@ -109,10 +109,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_before_1970_are_written_as_they_are() {
+    fn times_before_1970_round_trip() {
         let before = system_time(Timespec { seconds: -2, nanoseconds: 250_000_000 });
         assert_eq!(before, UNIX_EPOCH - Duration::from_millis(1750));
-        // As fuser hands -1.75 s (-2 s and a quarter) over: 2.25 s before.
+        // fuser delivers -1.75 s, encoded as -2 s and 0.25 s, as 2.25 s before 1970.
         let read = time(UNIX_EPOCH - Duration::from_millis(2250));
         assert_eq!(read, Timespec { seconds: -2, nanoseconds: 250_000_000 });
         assert_eq!(system_time(Timespec { seconds: i64::MAX, nanoseconds: u32::MAX }), UNIX_EPOCH);

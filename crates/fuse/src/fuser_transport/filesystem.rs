@@ -1,14 +1,15 @@
-//! Each of fuser's calls as an operation of ours.
+//! Implements fuser's calls with the server's operations.
 
-use super::Agreed;
+use super::agreement::{Agreed, agree};
 use super::assistant::{Assistant, Kernel};
 use super::convert::{attributes, caller, errno, file_type, nothing, set_time, time};
+use crate::errno::Errno;
 use crate::ioctl::{Changed as IoctlChanged, IoctlReply};
+use crate::options::MountOptions;
 use crate::transport::{
     AttributeChange, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, ListedEntry, NewNode,
     NewNodeKind, NodeId, Operations, Rename, SeekTo, Write, XattrSet,
 };
-use crate::{Errno, MountOptions};
 use fuser::{
     BsdFileFlags, CopyFileRangeFlags, FileHandle, Filesystem, FopenFlags, Generation, INodeNo, IoctlFlags,
     KernelConfig, LockOwner, OpenFlags, RenameFlags, ReplyAttr, ReplyCreate, ReplyData, ReplyDirectory,
@@ -25,10 +26,10 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::SystemTime;
 
-/// No file has a handle: the node is what is open.
+/// Files have no handles: the node stands for the open file.
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// fuser's file system: operations, and what to do with their answers.
+/// fuser's file system: calls operations and sends their results.
 pub(crate) struct FuserTransport<O> {
     operations: Arc<O>,
     options: MountOptions,
@@ -37,7 +38,7 @@ pub(crate) struct FuserTransport<O> {
 }
 
 thread_local! {
-    /// What a read is answered from, so that it is not made anew for each.
+    /// The buffer for replies to reads, reused by each thread.
     static READ_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -51,7 +52,7 @@ impl<O: Operations> FuserTransport<O> {
         Self { operations, options, assistant, agreed }
     }
 
-    /// Runs an operation; a panic is an I/O error.
+    /// Runs an operation; a panic becomes EIO.
     fn ask<R>(&self, operation: impl FnOnce(&O) -> Result<R, Errno>) -> Result<R, Errno> {
         ask(self.operations.as_ref(), operation)
     }
@@ -67,9 +68,9 @@ impl<O: Operations> FuserTransport<O> {
         }
     }
 
-    /// What the kernel may do with a file that was opened.
+    /// Returns what the kernel may do with an opened file.
     fn opened(&self, flags: i32) -> FopenFlags {
-        // Nobody changes the data but through the kernel.
+        // Data only changes through the kernel, so its cache stays valid.
         let keep = FopenFlags::FOPEN_KEEP_CACHE;
         if self.agreed.parallel_direct.load(Ordering::Acquire) && flags & libc::O_DIRECT != 0 {
             return keep | FopenFlags::FOPEN_DIRECT_IO | FopenFlags::FOPEN_PARALLEL_DIRECT_WRITES;
@@ -81,7 +82,7 @@ impl<O: Operations> FuserTransport<O> {
         self.entry(self.ask(|operations| operations.make(caller(request), new)), reply);
     }
 
-    /// Tells the kernel of attributes that changed, and then runs `reply`.
+    /// Has the kernel drop changed attributes, and then runs `reply`.
     fn changed(&self, node: NodeId, changed: Changed, reply: impl FnOnce() + Send + 'static) {
         if !changed.attributes {
             return reply();
@@ -95,7 +96,7 @@ impl<O: Operations> FuserTransport<O> {
 
 fn ask<O, R>(operations: &O, operation: impl FnOnce(&O) -> Result<R, Errno>) -> Result<R, Errno> {
     catch_unwind(AssertUnwindSafe(|| operation(operations))).unwrap_or_else(|_| {
-        tracing::error!("an operation panicked; it is answered with EIO");
+        tracing::error!("an operation panicked; the request gets EIO");
         Err(Errno(libc::EIO))
     })
 }
@@ -107,7 +108,7 @@ fn empty(result: Result<(), Errno>, reply: ReplyEmpty) {
     }
 }
 
-/// An attribute, or how long it is where the caller only asks that.
+/// Replies with a value, or only its length if the caller asks for that.
 fn sized(result: Result<Vec<u8>, Errno>, size: u32, reply: ReplyXattr) {
     match result {
         Ok(value) if size == 0 => reply.size(value.len() as u32),
@@ -123,14 +124,14 @@ fn node(number: INodeNo) -> NodeId {
 
 impl<O: Operations> Filesystem for FuserTransport<O> {
     fn init(&mut self, _request: &Request, config: &mut KernelConfig) -> std::io::Result<()> {
-        super::agree(config, &self.options, &self.agreed);
+        agree(config, &self.options, &self.agreed);
         Ok(())
     }
 
     fn lookup(&self, _request: &Request, parent: INodeNo, name: &OsStr, reply: ReplyEntry) {
         let result = self.ask(|operations| operations.lookup(node(parent), name.as_bytes()));
         if result == Err(Errno(libc::ENOENT)) {
-            // Remembered, so that the kernel does not ask again.
+            // The kernel caches the absence and does not ask again.
             return reply.entry(&self.operations.valid_for(), &nothing(), Generation(0));
         }
         self.entry(result, reply);
@@ -311,8 +312,8 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
             if buffer.len() < size {
                 buffer.resize(size, 0);
             }
-            let room = &mut buffer[..size];
-            match self.ask(|operations| operations.read(node(number), offset, flags.0, room)) {
+            let target = &mut buffer[..size];
+            match self.ask(|operations| operations.read(node(number), offset, flags.0, target)) {
                 Ok(read) => reply.data(&buffer[..read]),
                 Err(error) => reply.error(errno(error)),
             }
@@ -340,7 +341,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
         }
     }
 
-    /// The kernel writes its cache before it would ask; nothing is left to do when a file is closed.
+    /// Does nothing: the kernel writes back its cache before it calls this on close.
     fn flush(
         &self,
         _request: &Request,
@@ -394,7 +395,8 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
     fn opendir(&self, _request: &Request, number: INodeNo, _flags: OpenFlags, reply: ReplyOpen) {
         match self.ask(|operations| operations.open_directory(node(number))) {
             Ok(handle) => {
-                // Names change by way of the kernel, or it is told.
+                // Names change through the kernel or with an invalidation, so the kernel may cache
+                // listings.
                 let keep = FopenFlags::FOPEN_KEEP_CACHE | FopenFlags::FOPEN_CACHE_DIR;
                 let flags = if self.operations.may_keep_listings() { keep } else { FopenFlags::empty() };
                 reply.opened(FileHandle(handle.0), flags);
@@ -450,7 +452,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
 
     fn statfs(&self, _request: &Request, _number: INodeNo, reply: ReplyStatfs) {
         match self.ask(|operations| operations.sizes()) {
-            // Btrfs has no limit of inodes, and says so by zeros.
+            // Btrfs has no limit on inodes, which zeros express.
             Ok(sizes) => reply.statfs(
                 sizes.blocks,
                 sizes.free,
@@ -479,7 +481,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
             0 => XattrSet::Any,
             libc::XATTR_CREATE => XattrSet::Create,
             libc::XATTR_REPLACE => XattrSet::Replace,
-            // Whether it is there or not, one of the two forbids it.
+            // With both flags the call always fails, with EEXIST or ENODATA.
             3 => match self.ask(|operations| operations.xattr(node(number), name.as_bytes())) {
                 Ok(_) => return reply.error(fuser::Errno::EEXIST),
                 Err(error) => return reply.error(errno(error)),
@@ -579,7 +581,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
             Ok(found) => reply.offset(found as i64),
             Err(error) => reply.error(errno(error)),
         };
-        // What the kernel has not written yet is data too, and it does not write it for this by itself.
+        // The kernel's dirty pages are data too, and `lseek` does not write them back.
         if !self.operations.may_be_dirty(node) {
             return seek(&self.operations);
         }
@@ -612,7 +614,7 @@ impl<O: Operations> Filesystem for FuserTransport<O> {
     }
 }
 
-/// Has the kernel forget what an ioctl made untrue, and then answers it.
+/// Invalidates the kernel's caches after an ioctl, and then replies.
 fn answer_ioctl<O: Operations>(
     kernel: &Kernel,
     operations: &O,
@@ -639,7 +641,7 @@ fn forget_changed<O: Operations>(kernel: &Kernel, operations: &O, changed: &[Ioc
     }
 }
 
-/// A listing of names.
+/// A listing of names only.
 struct Names<'a>(&'a mut ReplyDirectory);
 
 impl DirectorySink for Names<'_> {
@@ -669,7 +671,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_panic_is_an_io_error() {
+    fn panic_becomes_eio() {
         let panics = |_: &()| -> Result<(), Errno> { std::panic::resume_unwind(Box::new("on purpose")) };
         assert_eq!(ask(&(), panics), Err(Errno(libc::EIO)));
         assert_eq!(ask(&(), |_| Ok(7)), Ok(7));

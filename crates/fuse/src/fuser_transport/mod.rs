@@ -1,91 +1,27 @@
-//! The transport over `/dev/fuse`, by the fuser crate. (`ring_transport` is the other one.)
+//! The transport over `/dev/fuse`, based on the fuser crate.
 //!
-//! Owns [`FuserTransport`] (fuser's `Filesystem`, in `filesystem.rs`) and what is agreed with the kernel when a
-//! mount begins. fuser calls from several threads, each of which reads a request, has it answered and
-//! replies; a panic in an operation is caught and answered with EIO, and the thread goes on.
+//! Owns [`FuserTransport`], an implementation of fuser's `Filesystem`, and the agreement with the
+//! kernel at the start of a mount. fuser runs several threads, each of which reads a request, calls
+//! the server and replies. A panic in an operation is caught and answered with EIO, and the thread
+//! continues.
 //!
-//! What fuser 0.18 has no operation for is answered with ENOSYS, and the kernel does without:
-//! - `STATX`: the kernel asks for ordinary attributes instead, and `statx` shows no birth time;
-//! - `TMPFILE`: `open` with `O_TMPFILE` is EOPNOTSUPP;
-//! - `SYNCFS`: the kernel sends it to a server that was mounted by a user in no case. `sync` writes the kernel's cache
-//!   to the server, and the next commit makes it durable; `fsync` asks the server at once;
+//! fuser 0.18 answers requests that it does not know with ENOSYS, and the kernel does without them:
+//!
+//! - `STATX`: the kernel asks for ordinary attributes instead, and `statx` shows no birth time.
+//! - `TMPFILE`: `open` with `O_TMPFILE` fails with EOPNOTSUPP.
+//! - `SYNCFS`: the kernel does not send it to servers in user space. `sync` writes the kernel's
+//!   cache to the server, and the next commit makes it durable. `fsync` reaches the server at once.
 //! - `COPY_FILE_RANGE_64`: copies of more than 4 GiB come in pieces.
 //!
-//! Some requests need the kernel's help before they can be answered (data that it has not written yet, caches
-//! that an ioctl made untrue). The kernel may turn to the server to help, so such requests are moved from the
-//! threads that serve to the [`Assistant`]'s.
+//! Some requests need the kernel's help before the server can answer them: writeback of the
+//! kernel's dirty data, or invalidation of caches after an ioctl. The kernel may in turn send
+//! requests to the server. Threads that serve therefore hand such requests to the [`Assistant`].
 
+mod agreement;
 mod assistant;
 mod convert;
 mod filesystem;
 
+pub(crate) use agreement::{Agreed, MAX_WRITE};
 pub(crate) use assistant::{Assistant, Kernel};
 pub(crate) use filesystem::FuserTransport;
-
-use crate::MountOptions;
-use fuser::{InitFlags, KernelConfig};
-use std::sync::atomic::{AtomicBool, Ordering};
-
-/// Bytes of one read or write at most; the kernel's own limit unless root raised it (`fs.fuse.max_pages_limit`).
-pub(crate) const MAX_WRITE: u32 = 1 << 20;
-/// Requests of readahead and writeback that the kernel has under way at once.
-const MAX_BACKGROUND: u16 = 64;
-
-/// What was agreed on when the mount began, for who serves beside.
-#[derive(Debug, Default)]
-pub(crate) struct Agreed {
-    /// Whether files that are opened for direct I/O may be written by several at once.
-    pub(crate) parallel_direct: AtomicBool,
-    /// Whether requests come over io_uring. Asked for where it is set before.
-    pub(crate) ring: AtomicBool,
-}
-
-/// Agrees with the kernel on what this transport does.
-///
-/// The kernel writes a file that is opened for direct I/O under its lock, unless it is told that the server does not need
-/// that. Then it forgets to update the times that it keeps with the writeback cache, so that it is either or.
-fn agree(config: &mut KernelConfig, options: &MountOptions, agreed: &Agreed) {
-    let mut wanted = vec![
-        // Which umask counts is decided by the directory's default access control list.
-        InitFlags::FUSE_DONT_MASK,
-        InitFlags::FUSE_HAS_IOCTL_DIR,
-        InitFlags::FUSE_DO_READDIRPLUS,
-        InitFlags::FUSE_READDIRPLUS_AUTO,
-        InitFlags::FUSE_ASYNC_DIO,
-        InitFlags::FUSE_PARALLEL_DIROPS,
-        InitFlags::FUSE_CACHE_SYMLINKS,
-        // Without it the kernel asks for a capability before each write.
-        InitFlags::FUSE_HANDLE_KILLPRIV_V2,
-        InitFlags::FUSE_EXPORT_SUPPORT,
-        // Nobody else changes the files.
-        InitFlags::FUSE_EXPLICIT_INVAL_DATA,
-    ];
-    if options.default_permissions {
-        // The kernel enforces access control lists, which implies all other permissions.
-        wanted.push(InitFlags::FUSE_POSIX_ACL);
-    }
-    let gathers = options.writeback_cache && !options.read_only;
-    if gathers {
-        wanted.push(InitFlags::FUSE_WRITEBACK_CACHE);
-    }
-    for flag in wanted {
-        if config.add_capabilities(flag).is_err() {
-            tracing::info!("this kernel's FUSE lacks {flag:?}");
-        }
-    }
-    // The one limit that can be refused is the kernel's own, which then is the answer.
-    if let Err(most) = config.set_max_write(MAX_WRITE) {
-        let _ = config.set_max_write(most);
-    }
-    if let Err(most) = config.set_max_readahead(MAX_WRITE) {
-        let _ = config.set_max_readahead(most);
-    }
-    let _ = config.set_max_background(MAX_BACKGROUND);
-    let _ = config.set_congestion_threshold(MAX_BACKGROUND / 4 * 3);
-    // Kernels that know this also keep such writes and the cache of who else has the file open in line.
-    let parallel = !gathers && config.add_capabilities(InitFlags::FUSE_DIRECT_IO_ALLOW_MMAP).is_ok();
-    agreed.parallel_direct.store(parallel, Ordering::Release);
-    let ring =
-        agreed.ring.load(Ordering::Acquire) && config.add_capabilities(InitFlags::FUSE_OVER_IO_URING).is_ok();
-    agreed.ring.store(ring, Ordering::Release);
-}

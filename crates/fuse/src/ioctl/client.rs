@@ -1,7 +1,7 @@
-//! Ioctls on a path in a mount: what commands ask a server.
+//! The client's side of ioctls.
 //!
-//! Owns [`MountedPath`], a file or directory that is open in a mount. Where an ioctl is the kernel's own it
-//! works on the kernel's Btrfs too; those that are ours are answered with ENOTTY there.
+//! Owns [`MountedPath`], an open file or directory in a mount. The kernel's ioctls also work on the
+//! kernel's Btrfs; our own get ENOTTY there.
 
 use super::layout::{
     FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, Page, SUBVOL_RDONLY,
@@ -22,26 +22,26 @@ use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use zerocopy::{FromBytes, IntoBytes};
 
-/// A file or directory that is open in a mount.
+/// An open file or directory in a mount.
 #[derive(Debug)]
 pub struct MountedPath {
     file: File,
 }
 
-/// Who serves a mount.
+/// The server of a mount.
 #[derive(Debug)]
 pub struct Server {
-    /// What is mounted.
+    /// The mounted source.
     pub source: PathBuf,
-    /// The server's process, where it is in this process's PID namespace.
+    /// The server's process, if it is in this process's PID namespace.
     pub pid: Option<rustix::process::Pid>,
 }
 
 impl MountedPath {
-    /// Opens a file or directory for asking; symbolic links are followed.
+    /// Opens a file or directory; follows symbolic links.
     ///
     /// # Errors
-    /// What opening it says.
+    /// The path cannot be opened.
     pub fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
         let file = rustix::fs::open(path, flags, rustix::fs::Mode::empty())?;
@@ -49,22 +49,23 @@ impl MountedPath {
     }
 
     /// Sends a command with `argument`, which holds the answer then.
+    /// Issues an ioctl with `argument`, which also receives the reply.
     fn call<T: FromBytes + IntoBytes>(&self, command: Command, argument: &mut T) -> io::Result<()> {
-        assert!(size_of::<T>() >= command.size(), "{command:?} passes more");
-        // SAFETY: the kernel and the server read and write at most the bytes that the command's number says,
-        // and no fewer are there, as was just asserted. Any bytes are a value of a type that is `FromBytes`,
-        // and one that is `IntoBytes` has no bytes that are not initialised. None of the commands passes a
-        // pointer, but for fields that are zero here.
+        assert!(size_of::<T>() >= command.size(), "{command:?} has a longer argument");
+        // SAFETY: the kernel and the server access at most the bytes that the command number says,
+        // which the assertion above covers. Any bytes are a valid `FromBytes` type, and an
+        // `IntoBytes` type has no uninitialized bytes. No command passes a pointer, except in
+        // fields that are zero here.
         let result = unsafe {
             libc::ioctl(self.file.as_raw_fd(), command.0 as libc::Ioctl, std::ptr::from_mut(argument))
         };
         if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
 
-    /// Whether it is the root directory of a subvolume.
+    /// Returns whether this is the root directory of a subvolume.
     ///
     /// # Errors
-    /// What looking at it says.
+    /// The file's attributes or the subvolume's flags cannot be read.
     pub fn is_subvolume_root(&self) -> io::Result<bool> {
         let metadata = self.file.metadata()?;
         if !metadata.is_dir() {
@@ -77,18 +78,18 @@ impl MountedPath {
         }
     }
 
-    /// Whether it is a directory.
+    /// Returns whether this is a directory.
     ///
     /// # Errors
-    /// What looking at it says.
+    /// The file's attributes cannot be read.
     pub fn is_directory(&self) -> io::Result<bool> {
         Ok(self.file.metadata()?.is_dir())
     }
 
-    /// Who serves the mount.
+    /// Returns the server of the mount.
     ///
     /// # Errors
-    /// ENOTTY where that is not Papilio.
+    /// ENOTTY if Papilio does not serve it.
     pub fn server(&self) -> io::Result<Server> {
         let mut info = ServerInfo::default();
         self.call(Command::SERVER_INFO, &mut info)?;
@@ -99,11 +100,12 @@ impl MountedPath {
         Ok(Server { source, pid })
     }
 
-    /// A handle on the server's process, which tells when it ends; `None` where it cannot be had. That the
-    /// server still answers behind it shows that the number was its own.
+    /// Returns a handle that becomes readable when the server's process ends; `None` if there is
+    /// none. The server is asked again after the open, which proves that the process id was not
+    /// reused.
     ///
     /// # Errors
-    /// As [`MountedPath::server`].
+    /// As for [`MountedPath::server`].
     pub fn server_process(&self) -> io::Result<Option<OwnedFd>> {
         let Some(pid) = self.server()?.pid else { return Ok(None) };
         let opened = rustix::process::pidfd_open(pid, rustix::process::PidfdFlags::empty());
@@ -111,29 +113,29 @@ impl MountedPath {
         Ok(opened.ok().filter(|_| again == Some(pid)))
     }
 
-    /// Its UUIDs, and how many devices it has.
+    /// Returns the file system's UUIDs and number of devices.
     ///
     /// # Errors
-    /// ENOTTY where it is no Btrfs.
+    /// ENOTTY if it is not a Btrfs.
     pub fn fs_info(&self) -> io::Result<FsInfo> {
         let mut info = FsInfo { flags: FS_INFO_METADATA_UUID, ..FsInfo::default() };
         self.call(Command::FS_INFO, &mut info)?;
         Ok(info)
     }
 
-    /// Makes everything durable: pages that the kernel holds, then a commit.
+    /// Makes everything durable: writes back the kernel's cache, then commits.
     ///
     /// # Errors
-    /// What writing says.
+    /// The writeback or the commit fails.
     pub fn sync(&self) -> io::Result<()> {
         rustix::fs::syncfs(&self.file)?;
         self.call(Command::SYNC, &mut 0u64)
     }
 
-    /// The label.
+    /// Returns the label.
     ///
     /// # Errors
-    /// What the server says.
+    /// The server's error.
     pub fn label(&self) -> io::Result<Vec<u8>> {
         let mut field = [0; LABEL_SIZE];
         self.call(Command::GET_LABEL, &mut field)?;
@@ -143,43 +145,45 @@ impl MountedPath {
     /// Changes the label.
     ///
     /// # Errors
-    /// EINVAL for one of more than 255 bytes or with a NUL; EPERM for who may not.
+    /// ENAMETOOLONG for a label of more than 255 bytes or with a NUL; EPERM without permission.
     pub fn set_label(&self, label: &[u8]) -> io::Result<()> {
         let mut field = [0; LABEL_SIZE];
         fits(put_name(&mut field, label))?;
         self.call(Command::SET_LABEL, &mut field)
     }
 
-    /// Discards what is free; returns the bytes.
+    /// Discards free space; returns the number of bytes.
     ///
     /// # Errors
-    /// EOPNOTSUPP where the device cannot; EPERM for who may not.
+    /// EOPNOTSUPP if the device does not support it; EPERM without permission.
     pub fn trim(&self, start: u64, length: u64, min_length: u64) -> io::Result<u64> {
         let mut range = TrimRange { start, length, min_length };
         self.call(Command::TRIM, &mut range)?;
         Ok(range.length)
     }
 
-    /// Changes how many bytes of a device are used: `[DEVID:]SIZE` as btrfs(8) takes it.
+    /// Changes the size of a device in the file system, with `[DEVID:]SIZE` as in btrfs(8).
     ///
     /// # Errors
-    /// EFBIG beyond the device's end, ENOSPC where something lies behind the new one; EPERM for who may not.
+    /// EFBIG beyond the end of the device, ENOSPC if there is data past the new end; EPERM without
+    /// permission.
     pub fn resize(&self, size: &str) -> io::Result<()> {
         self.call(Command::RESIZE, &mut named(size.as_bytes())?)
     }
 
-    /// Makes an empty subvolume in this directory.
+    /// Creates an empty subvolume in this directory.
     ///
     /// # Errors
-    /// What `mkdir` would say.
+    /// The errors of `mkdir`.
     pub fn create_subvolume(&self, name: &[u8]) -> io::Result<()> {
         self.call(Command::SUBVOL_CREATE, &mut named(name)?)
     }
 
-    /// Makes a snapshot of the subvolume whose root `source` is, in this directory.
+    /// Creates a snapshot in this directory of the subvolume whose root is `source`.
     ///
     /// # Errors
-    /// EXDEV where they are of two file systems; EPERM for another's subvolume; what `mkdir` would say.
+    /// EXDEV if the two are in different file systems; EPERM for another user's subvolume; the
+    /// errors of `mkdir`.
     pub fn create_snapshot(&self, source: &Self, name: &[u8], read_only: bool) -> io::Result<()> {
         let same = source.server().ok().zip(self.server().ok()).is_some_and(|(a, b)| a.source == b.source);
         let flags = if read_only { SUBVOL_RDONLY } else { 0 };
@@ -192,10 +196,11 @@ impl MountedPath {
         self.create_snapshot_by_descriptor(source, name, read_only)
     }
 
-    /// As [`MountedPath::create_snapshot`], always by the kernel's own ioctl, as other programs do it.
+    /// Like [`MountedPath::create_snapshot`], but always uses the kernel's ioctl, as other programs
+    /// do.
     ///
     /// # Errors
-    /// As there; EOPNOTSUPP where Papilio's server may not look at this process's files.
+    /// As there; EOPNOTSUPP if Papilio's server may not read this process's open files.
     pub fn create_snapshot_by_descriptor(
         &self,
         source: &Self,
@@ -211,8 +216,8 @@ impl MountedPath {
     /// Deletes the subvolume `name` in this directory.
     ///
     /// # Errors
-    /// EPERM for who may not, and for the default subvolume; ENOTEMPTY where it holds others; EINVAL for what
-    /// is none.
+    /// EPERM without permission and for the default subvolume; ENOTEMPTY if it contains subvolumes;
+    /// EINVAL if it is not a subvolume.
     pub fn delete_subvolume(&self, name: &[u8]) -> io::Result<()> {
         self.call(Command::SNAP_DESTROY, &mut named(name)?)
     }
@@ -220,65 +225,65 @@ impl MountedPath {
     /// Deletes a subvolume by its id.
     ///
     /// # Errors
-    /// As [`MountedPath::delete_subvolume`].
+    /// As for [`MountedPath::delete_subvolume`].
     pub fn delete_subvolume_by_id(&self, id: TreeId) -> io::Result<()> {
         let mut arguments = VolArgsV2 { flags: SUBVOL_SPEC_BY_ID, ..VolArgsV2::default() };
         arguments.name[..8].copy_from_slice(&id.0.to_ne_bytes());
         self.call(Command::SNAP_DESTROY_V2, &mut arguments)
     }
 
-    /// The id of the subvolume that it lies in.
+    /// Returns the id of the subvolume that contains this file.
     ///
     /// # Errors
-    /// ENOTTY where it is no Btrfs.
+    /// ENOTTY if it is not in a Btrfs.
     pub fn subvolume_id(&self) -> io::Result<TreeId> {
         let mut lookup = InoLookup { inode: objectid::FIRST_INODE.0, ..InoLookup::default() };
         self.call(Command::INO_LOOKUP, &mut lookup)?;
         Ok(TreeId(lookup.tree))
     }
 
-    /// The name and id of the subvolume that it lies in.
+    /// Returns the properties of the subvolume that contains this file.
     ///
     /// # Errors
-    /// ENOTTY where it is no Btrfs.
+    /// ENOTTY if it is not in a Btrfs.
     pub fn subvolume_info(&self) -> io::Result<GetSubvolInfo> {
         let mut info = GetSubvolInfo::default();
         self.call(Command::GET_SUBVOL_INFO, &mut info)?;
         Ok(info)
     }
 
-    /// Whether the subvolume whose root it is does not change.
+    /// Returns whether the subvolume with this root is read-only.
     ///
     /// # Errors
-    /// EINVAL where it is no subvolume's root.
+    /// EINVAL if this is not a subvolume's root.
     pub fn is_subvolume_read_only(&self) -> io::Result<bool> {
         let mut flags = 0u64;
         self.call(Command::SUBVOL_GETFLAGS, &mut flags)?;
         Ok(flags & SUBVOL_RDONLY != 0)
     }
 
-    /// Makes the subvolume whose root it is read-only, or lets it change.
+    /// Makes the subvolume with this root read-only or writable.
     ///
     /// # Errors
-    /// EINVAL where it is no subvolume's root; EPERM for who may not.
+    /// EINVAL if this is not a subvolume's root; EPERM without permission.
     pub fn set_subvolume_read_only(&self, read_only: bool) -> io::Result<()> {
         let mut flags = if read_only { SUBVOL_RDONLY } else { 0 };
         self.call(Command::SUBVOL_SETFLAGS, &mut flags)
     }
 
-    /// Chooses the subvolume that a mount without options shows.
+    /// Sets the subvolume that a mount without options shows.
     ///
     /// # Errors
-    /// ENOENT where there is none; EPERM for who may not.
+    /// ENOENT if it does not exist; EPERM without permission.
     pub fn set_default_subvolume(&self, id: TreeId) -> io::Result<()> {
         let mut id = id.0;
         self.call(Command::DEFAULT_SUBVOL, &mut id)
     }
 
-    /// All subvolumes, the top level first, then by id; those that are being deleted too.
+    /// Returns all subvolumes by ascending id, the top level first. Includes those being deleted.
     ///
     /// # Errors
-    /// ENOTTY where the server is not Papilio.
+    /// ENOTTY if the server is not Papilio.
     pub fn subvolumes(&self) -> io::Result<Vec<Subvolume>> {
         let mut found = Vec::new();
         self.pages(Command::SUBVOLUMES, |mut reader| {
@@ -290,17 +295,17 @@ impl MountedPath {
         Ok(found)
     }
 
-    /// How space is used.
+    /// Returns the usage of space.
     ///
     /// # Errors
-    /// ENOTTY where the server is not Papilio.
+    /// ENOTTY if the server is not Papilio.
     pub fn usage(&self) -> io::Result<Usage> {
         let mut usage: Option<Usage> = None;
         self.pages(Command::USAGE, |mut reader| {
             if usage.is_none() {
                 usage = Some(reader.usage().ok_or_else(garbled)?);
             }
-            let devices = &mut usage.as_mut().expect("just made").devices;
+            let devices = &mut usage.as_mut().expect("set above").devices;
             while !reader.is_empty() {
                 devices.push(reader.device().ok_or_else(garbled)?);
             }
@@ -324,10 +329,10 @@ impl MountedPath {
         }
     }
 
-    /// The device and inode number that `stat` shows.
+    /// Returns the device and inode number that `stat` shows.
     ///
     /// # Errors
-    /// What looking at it says.
+    /// The file's attributes cannot be read.
     pub fn place(&self) -> io::Result<(u64, u64)> {
         self.file.metadata().map(|metadata| (metadata.dev(), metadata.ino()))
     }
@@ -350,7 +355,7 @@ fn fits(fits: bool) -> io::Result<()> {
 }
 
 fn garbled() -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, "the server's answer makes no sense")
+    io::Error::new(io::ErrorKind::InvalidData, "the server sent a malformed reply")
 }
 
 #[cfg(test)]
@@ -358,7 +363,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_other_file_systems_answer_nothing() {
+    fn other_file_systems_refuse_our_ioctls() {
         let folder = tempfile::tempdir_in("/dev/shm").unwrap();
         let path = MountedPath::open(folder.path()).unwrap();
         let errno = |error: io::Error| error.raw_os_error();

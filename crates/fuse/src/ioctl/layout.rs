@@ -1,16 +1,19 @@
-//! What ioctls pass, byte for byte.
+//! The arguments of ioctls, byte for byte.
 //!
-//! Owns the structs of the kernel's ioctls and of our own. All are in the machine's byte order, as ioctls
-//! are. Invariant: no struct has padding, so that nothing of the server's memory leaks through one; each
-//! has the size that its command's number says. Kernel counterparts: `include/uapi/linux/btrfs.h`,
-//! `include/uapi/linux/fs.h`.
+//! Owns the structs of the kernel's ioctls and of our own, in the machine's byte order.
+//!
+//! **Invariants**
+//! - No struct has padding, so none leaks the server's memory.
+//! - Each struct has the size that its command number encodes.
+//!
+//! Kernel counterparts: `include/uapi/linux/btrfs.h`, `include/uapi/linux/fs.h`.
 
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-/// Bytes of a label with its NUL.
+/// Size of a label in bytes, including its NUL.
 pub const LABEL_SIZE: usize = 256;
 
-/// A number or a struct as bytes.
+/// Declares structs that convert to and from bytes, and checks their sizes.
 macro_rules! layout {
     ($($(#[$meta:meta])* pub struct $name:ident = $size:literal {
         $($(#[$field_meta:meta])* $field:ident: $type:ty,)*
@@ -35,97 +38,97 @@ macro_rules! layout {
 layout! {
     /// `struct btrfs_ioctl_vol_args`.
     pub struct VolArgs = 4096 {
-        /// A file descriptor of the caller's.
+        /// A file descriptor of the caller.
         fd: i64,
-        /// A name, ended by a NUL.
+        /// A name with a terminating NUL.
         name: [u8; 4088],
     }
 
     /// `struct btrfs_ioctl_vol_args_v2`.
     pub struct VolArgsV2 = 4096 {
-        /// A file descriptor of the caller's.
+        /// A file descriptor of the caller.
         fd: i64,
-        /// Not used any more.
+        /// Obsolete.
         transid: u64,
         /// `SUBVOL_*`.
         flags: u64,
-        /// Which quota groups are inherited, through a pointer.
+        /// A pointer to the inherited quota groups.
         quota: [u64; 4],
-        /// A name, ended by a NUL; or a subvolume's id in its first eight bytes.
+        /// A name with a terminating NUL; or a subvolume's id in the first eight bytes.
         name: [u8; 4040],
     }
 
     /// `struct btrfs_ioctl_ino_lookup_args`.
     pub struct InoLookup = 4096 {
-        /// The subvolume, or 0 for that of the file that is asked.
+        /// The subvolume's id, or 0 for the subvolume of the queried file.
         tree: u64,
-        /// The inode.
+        /// The inode number.
         inode: u64,
-        /// Its path from the subvolume's root, with a slash at its end.
+        /// The inode's path from the subvolume's root, with a slash at the end.
         name: [u8; 4080],
     }
 
     /// `struct btrfs_ioctl_ino_lookup_user_args`.
     pub struct InoLookupUser = 4096 {
-        /// The directory that holds the subvolume.
+        /// The inode number of the directory that contains the subvolume.
         directory: u64,
-        /// The subvolume.
+        /// The subvolume's id.
         tree: u64,
-        /// Its name.
+        /// The subvolume's name.
         name: [u8; 256],
-        /// The path of the directory from the one that is asked.
+        /// The directory's path from the queried one.
         path: [u8; 3824],
     }
 
-    /// `struct btrfs_ioctl_space_args`, without what follows it.
+    /// `struct btrfs_ioctl_space_args`, without the list that follows it.
     pub struct SpaceArgs = 16 {
-        /// For how many spaces there is room behind it.
+        /// Number of elements in the list.
         slots: u64,
-        /// How many there are.
+        /// Number of spaces.
         total: u64,
     }
 
     /// `struct btrfs_ioctl_dev_info_args`.
     pub struct DevInfo = 4096 {
-        /// Which device.
+        /// The device's id.
         devid: u64,
-        /// Its UUID; not all zeros, it must be this one.
+        /// The device's UUID; unless zero, it must match.
         uuid: [u8; 16],
-        /// Bytes that are allocated.
+        /// Number of allocated bytes.
         bytes_used: u64,
-        /// Bytes that the file system has.
+        /// The device's size in the file system in bytes.
         total_bytes: u64,
-        /// The UUID of the file system.
+        /// The file system's UUID.
         fsid: [u8; 16],
         /// Zeros.
         unused: [u64; 377],
-        /// Its path, ended by a NUL.
+        /// The device's path with a terminating NUL.
         path: [u8; 1024],
     }
 
     /// `struct btrfs_ioctl_fs_info_args`.
     pub struct FsInfo = 1024 {
-        /// The greatest number of a device.
+        /// The greatest device id.
         max_id: u64,
-        /// How many devices there are.
+        /// Number of devices.
         devices: u64,
-        /// The UUID.
+        /// The file system's UUID.
         fsid: [u8; 16],
-        /// Bytes of a node.
+        /// Size of a tree block in bytes.
         node_size: u32,
-        /// Bytes of a sector.
+        /// Size of a sector in bytes.
         sector_size: u32,
-        /// What reflinks are aligned to.
+        /// Alignment of reflinks in bytes.
         clone_alignment: u32,
-        /// Which checksum.
+        /// Checksum type.
         csum_type: u16,
-        /// Bytes of a checksum.
+        /// Size of a checksum in bytes.
         csum_size: u16,
-        /// What of the fields behind the first six is asked for, and was filled in: `FS_INFO_*`.
+        /// Fields after the first six: requested on input, filled in on output (`FS_INFO_*`).
         flags: u64,
-        /// The last transaction.
+        /// Generation of the last commit.
         generation: u64,
-        /// The UUID that metadata bears.
+        /// The UUID in tree blocks.
         metadata_uuid: [u8; 16],
         /// Zeros.
         reserved: [[u8; 16]; 59],
@@ -133,11 +136,11 @@ layout! {
 
     /// `struct btrfs_ioctl_feature_flags`.
     pub struct FeatureFlags = 24 {
-        /// What whoever does not know it may write.
+        /// Features that an implementation may ignore.
         compat: u64,
-        /// What whoever does not know it may read.
+        /// Features that an implementation may ignore if it only reads.
         compat_ro: u64,
-        /// What whoever does not know it must leave alone.
+        /// Features that an implementation must know.
         incompat: u64,
     }
 
@@ -145,7 +148,7 @@ layout! {
     pub struct IoctlTimespec = 16 {
         /// Seconds since 1970.
         seconds: u64,
-        /// And nanoseconds.
+        /// Nanoseconds after that.
         nanoseconds: u32,
         /// Zeros.
         padding: u32,
@@ -153,59 +156,59 @@ layout! {
 
     /// `struct btrfs_ioctl_get_subvol_info_args`.
     pub struct GetSubvolInfo = 504 {
-        /// The subvolume.
+        /// The subvolume's id.
         tree: u64,
-        /// Its name, ended by a NUL.
+        /// The subvolume's name with a terminating NUL.
         name: [u8; 256],
-        /// The subvolume that holds it, or 0.
+        /// The id of the containing subvolume, or 0.
         parent: u64,
-        /// The directory that holds it, or 0.
+        /// The inode number of the containing directory, or 0.
         directory: u64,
-        /// The transaction that last changed it.
+        /// Generation of the last change to the tree.
         generation: u64,
-        /// As on disk.
+        /// Flags as on disk.
         flags: u64,
-        /// Its UUID.
+        /// The subvolume's UUID.
         uuid: [u8; 16],
-        /// That of the subvolume it is a snapshot of.
+        /// The UUID of the snapshot's source.
         parent_uuid: [u8; 16],
-        /// That which it was received as.
+        /// The UUID of the subvolume that this one was received from.
         received_uuid: [u8; 16],
-        /// The transaction that last changed an inode of it.
+        /// Generation of the last change to an inode.
         changed: u64,
-        /// That made it.
+        /// Generation of the creation.
         created: u64,
-        /// That it was sent in.
+        /// Generation at which it was sent.
         sent: u64,
-        /// That received it.
+        /// Generation at which it was received.
         received: u64,
-        /// When it changed.
+        /// Time of the last change.
         change_time: IoctlTimespec,
-        /// When it was made.
+        /// Time of the creation.
         creation_time: IoctlTimespec,
-        /// When it was sent.
+        /// Time at which it was sent.
         send_time: IoctlTimespec,
-        /// When it was received.
+        /// Time at which it was received.
         receive_time: IoctlTimespec,
         /// Zeros.
         reserved: [u64; 8],
     }
 
-    /// A subvolume in another, of `struct btrfs_ioctl_get_subvol_rootref_args`.
+    /// A subvolume inside another one, in `struct btrfs_ioctl_get_subvol_rootref_args`.
     pub struct Rootref = 16 {
-        /// The subvolume.
+        /// The subvolume's id.
         tree: u64,
-        /// The directory that holds it.
+        /// The inode number of the containing directory.
         directory: u64,
     }
 
     /// `struct btrfs_ioctl_get_subvol_rootref_args`.
     pub struct GetSubvolRootref = 4096 {
-        /// The least id that is asked for; where more follow, the next.
+        /// The smallest wanted id; on output the next one, if there are more.
         min_tree: u64,
-        /// What was found.
+        /// The subvolumes found.
         rootrefs: [Rootref; 255],
-        /// How many.
+        /// Number of subvolumes found.
         count: u8,
         /// Zeros.
         align: [u8; 7],
@@ -215,13 +218,13 @@ layout! {
     pub struct FileAttributes = 28 {
         /// `FS_XFLAG_*`.
         flags: u32,
-        /// Not used here.
+        /// Unused.
         extent_size: u32,
-        /// Not used here.
+        /// Unused.
         extents: u32,
-        /// Not used here.
+        /// Unused.
         project: u32,
-        /// Not used here.
+        /// Unused.
         cow_extent_size: u32,
         /// Zeros.
         padding: [u8; 8],
@@ -229,52 +232,52 @@ layout! {
 
     /// `struct fstrim_range`.
     pub struct TrimRange = 24 {
-        /// Where it starts.
+        /// Start of the range in bytes.
         start: u64,
-        /// Its length; comes back as what was trimmed.
+        /// Length of the range in bytes; on output the number of trimmed bytes.
         length: u64,
-        /// Shorter runs are left alone.
+        /// Shorter free ranges are not trimmed.
         min_length: u64,
     }
 
-    /// Our own: who serves the mount.
+    /// Our own: the server of a mount.
     pub struct ServerInfo = 4120 {
         /// [`SERVER_INFO_VERSION`].
         version: u32,
-        /// The server's process, in its PID namespace.
+        /// The server's process id in its PID namespace.
         pid: u32,
-        /// The inode of that namespace.
+        /// Inode number of that namespace.
         pid_namespace: u64,
-        /// Bytes of `source`.
+        /// Length of `source` in bytes.
         source_length: u64,
-        /// What is mounted.
+        /// The mounted source.
         source: [u8; 4096],
     }
 
-    /// Our own: a snapshot of a subvolume by its id.
+    /// Our own: arguments of a snapshot by the source's id.
     pub struct SnapshotById = 272 {
-        /// The subvolume.
+        /// The source subvolume's id.
         tree: u64,
         /// `SUBVOL_RDONLY` or 0.
         flags: u64,
-        /// The snapshot's name, ended by a NUL.
+        /// The snapshot's name with a terminating NUL.
         name: [u8; 256],
     }
 
-    /// Our own: a page of a list that is too long for one ioctl.
+    /// Our own: a page of a list that exceeds one ioctl.
     pub struct Page = 16376 {
-        /// Where the page starts; comes back as where the next does.
+        /// Start of the page; on output the start of the next one.
         cursor: u64,
-        /// Whether there is a next one.
+        /// 1 if there is a next page, otherwise 0.
         more: u32,
-        /// Bytes of `bytes`.
+        /// Number of used bytes in `bytes`.
         used: u32,
-        /// What is told.
+        /// The records.
         bytes: [u8; PAGE_BYTES],
     }
 }
 
-/// Bytes of a page.
+/// Size of a page's records in bytes.
 pub const PAGE_BYTES: usize = 16360;
 
 /// The version of our own ioctls.
@@ -294,12 +297,12 @@ pub const FS_INFO_GENERATION: u64 = 1 << 1;
 /// `BTRFS_FS_INFO_FLAG_METADATA_UUID`.
 pub const FS_INFO_METADATA_UUID: u64 = 1 << 2;
 
-/// What comes before the first NUL of a name; `None` where there is no NUL.
+/// Returns the bytes before the first NUL; `None` if there is none.
 pub fn until_nul(name: &[u8]) -> Option<&[u8]> {
     name.iter().position(|&byte| byte == 0).map(|end| &name[..end])
 }
 
-/// Puts a name in a field that ends it with a NUL; `false` where it does not fit.
+/// Stores a name in a field with a terminating NUL; returns `false` if it does not fit.
 #[must_use]
 pub fn put_name(field: &mut [u8], name: &[u8]) -> bool {
     let fits = name.len() < field.len() && !name.contains(&0);

@@ -1,10 +1,10 @@
-//! The ioctls of a mounted file system: the kernel's Btrfs's own, as far as FUSE can carry them, and a few
-//! of ours where those do not do.
+//! The ioctls of a mounted file system: the kernel's Btrfs ioctls, as far as FUSE can carry them,
+//! and a few of our own.
 //!
-//! FUSE passes an ioctl with as many bytes as its number says, at most 16 KiB less one, and follows no
-//! pointers. So the kernel's ioctls of fixed size work as they are, for any program that uses them; those
-//! with pointers or open ends do not ([`number`] has the list). Modules: [`number`] which there are,
-//! [`layout`] what they pass, [`server`] the answers, [`client`] the questions.
+//! FUSE passes an ioctl with the number of bytes that its command number encodes, below 16 KiB, and
+//! follows no pointers. So the kernel's ioctls of fixed size work for any program; those with
+//! pointers or open-ended buffers do not. [`number`] lists the commands, [`layout`] their
+//! arguments. [`server`] answers them, and [`client`] sends them.
 
 pub mod client;
 pub mod layout;

@@ -1,8 +1,9 @@
-//! The numbers of ioctls.
+//! The command numbers of ioctls.
 //!
-//! Owns [`Command`] and the list of all that are known here. A number holds the direction and the size of
-//! what is passed, which is all that FUSE knows of it: what a number does not say cannot be passed through
-//! FUSE. Kernel counterparts: `include/uapi/asm-generic/ioctl.h`, `include/uapi/linux/btrfs.h`,
+//! Owns [`Command`] and the list of known commands. A number encodes the direction and the size of
+//! its argument, which is all that FUSE knows: data beyond that cannot pass through FUSE.
+//!
+//! Kernel counterparts: `include/uapi/asm-generic/ioctl.h`, `include/uapi/linux/btrfs.h`,
 //! `include/uapi/linux/fs.h`.
 
 use super::layout::{
@@ -17,38 +18,39 @@ pub struct Command(pub u32);
 const WRITE: u32 = 1;
 const READ: u32 = 2;
 
-/// Btrfs's type byte.
+/// The type byte of Btrfs.
 const BTRFS: u8 = 0x94;
-/// The type byte of our own; nothing else in the kernel's list of numbers has it.
+/// The type byte of our own commands, which the kernel's list does not contain.
 const PAPILIO: u8 = 0xbd;
 
 impl Command {
     const fn new(direction: u32, kind: u8, number: u8, size: usize) -> Self {
-        assert!(size < 1 << 14, "a number has fourteen bits for the size");
+        assert!(size < 1 << 14, "a command number has fourteen bits for the size");
         Self(direction << 30 | (size as u32) << 16 | (kind as u32) << 8 | number as u32)
     }
 
-    /// What the caller writes (`_IOW`).
+    /// A command whose argument the caller writes (`_IOW`).
     const fn write<T>(kind: u8, number: u8) -> Self {
         Self::new(WRITE, kind, number, size_of::<T>())
     }
 
-    /// What the caller reads (`_IOR`).
+    /// A command whose argument the caller reads (`_IOR`).
     const fn read<T>(kind: u8, number: u8) -> Self {
         Self::new(READ, kind, number, size_of::<T>())
     }
 
-    /// Both (`_IOWR`).
+    /// A command whose argument goes both ways (`_IOWR`).
     const fn both<T>(kind: u8, number: u8) -> Self {
         Self::new(READ | WRITE, kind, number, size_of::<T>())
     }
 
-    /// Bytes that are passed.
+    /// Returns the size of the argument in bytes.
     pub const fn size(self) -> usize {
         (self.0 >> 16 & 0x3fff) as usize
     }
 
-    /// `FS_IOC_GETFLAGS`: what `lsattr` shows. The number says eight bytes, and four are passed.
+    /// `FS_IOC_GETFLAGS`: the flags that `lsattr` shows. The number says eight bytes, but four are
+    /// passed.
     pub const GET_FLAGS: Self = Self::read::<libc::c_long>(b'f', 1);
     /// `FS_IOC_SETFLAGS`.
     pub const SET_FLAGS: Self = Self::write::<libc::c_long>(b'f', 2);
@@ -79,7 +81,7 @@ impl Command {
     pub const INO_LOOKUP: Self = Self::both::<InoLookup>(BTRFS, 18);
     /// `BTRFS_IOC_DEFAULT_SUBVOL`.
     pub const DEFAULT_SUBVOL: Self = Self::write::<u64>(BTRFS, 19);
-    /// `BTRFS_IOC_SPACE_INFO`: through FUSE, only how many spaces there are.
+    /// `BTRFS_IOC_SPACE_INFO`: through FUSE only the number of spaces.
     pub const SPACE_INFO: Self = Self::both::<SpaceArgs>(BTRFS, 20);
     /// `BTRFS_IOC_WAIT_SYNC`.
     pub const WAIT_SYNC: Self = Self::write::<u64>(BTRFS, 22);
@@ -108,14 +110,14 @@ impl Command {
     /// `BTRFS_IOC_SNAP_DESTROY_V2`.
     pub const SNAP_DESTROY_V2: Self = Self::write::<VolArgsV2>(BTRFS, 63);
 
-    /// Our own: who serves the mount.
+    /// Our own: returns the server's process and the mounted source.
     pub const SERVER_INFO: Self = Self::read::<ServerInfo>(PAPILIO, 1);
-    /// Our own: a snapshot of the subvolume with an id. A file descriptor of the caller's, as
-    /// `BTRFS_IOC_SNAP_CREATE_V2` passes it, means nothing in the server by itself.
+    /// Our own: takes a snapshot of the subvolume with a given id. The caller's file descriptor,
+    /// which `BTRFS_IOC_SNAP_CREATE_V2` passes, has no meaning in the server's process.
     pub const SNAPSHOT_BY_ID: Self = Self::write::<SnapshotById>(PAPILIO, 2);
-    /// Our own: a page of the list of subvolumes.
+    /// Our own: returns a page of the list of subvolumes.
     pub const SUBVOLUMES: Self = Self::both::<Page>(PAPILIO, 3);
-    /// Our own: a page of how space is used.
+    /// Our own: returns a page of the usage of space.
     pub const USAGE: Self = Self::both::<Page>(PAPILIO, 4);
 }
 
@@ -125,7 +127,7 @@ mod tests {
     use std::io::Write;
     use std::process::{Command as Process, Stdio};
 
-    /// The numbers by the names that the kernel's headers give them.
+    /// The commands, with the kernel headers' names.
     const NAMED: &[(&str, Command)] = &[
         ("FS_IOC_GETFLAGS", Command::GET_FLAGS),
         ("FS_IOC_SETFLAGS", Command::SET_FLAGS),
@@ -158,7 +160,7 @@ mod tests {
         ("BTRFS_IOC_SNAP_DESTROY_V2", Command::SNAP_DESTROY_V2),
     ];
 
-    /// Places of fields by the names that the headers give them.
+    /// Offsets of fields, with the kernel headers' names.
     fn offsets() -> Vec<(String, usize)> {
         use std::mem::offset_of;
         let of = |name: &str, offset| (name.to_owned(), offset);
@@ -183,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_and_layouts_are_those_of_the_kernels_headers() {
+    fn numbers_and_layouts_match_kernel_headers() {
         let mut program = "#include <stdio.h>\n#include <stddef.h>\n#include <linux/fs.h>\n#include \
                            <linux/btrfs.h>\nint main(void) {\n"
             .to_owned();
@@ -203,7 +205,7 @@ mod tests {
             .stderr(Stdio::piped())
             .spawn()
             .and_then(|mut cc| {
-                cc.stdin.take().expect("it is piped").write_all(program.as_bytes())?;
+                cc.stdin.take().expect("standard input is a pipe").write_all(program.as_bytes())?;
                 cc.wait_with_output()
             });
         match cc {
@@ -229,7 +231,7 @@ mod tests {
     }
 
     #[test]
-    fn no_two_commands_share_a_number() {
+    fn command_numbers_are_distinct() {
         let own =
             [Command::SERVER_INFO, Command::SNAPSHOT_BY_ID, Command::SUBVOLUMES, Command::USAGE].map(|c| c.0);
         let mut all: Vec<u32> = NAMED.iter().map(|(_, command)| command.0).chain(own).collect();

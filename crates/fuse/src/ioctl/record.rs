@@ -1,7 +1,7 @@
-//! Lists as bytes: subvolumes, and how space is used, for the pages of our own ioctls.
+//! The encoding of subvolumes and of the usage of space in pages of our own ioctls.
 //!
-//! Owns the two ends of the format, so that each inverts the other. Numbers are little-endian; bytes have
-//! their length, as four bytes, before them. Reading believes nothing: what is cut short is `None`.
+//! Owns both directions of the encoding. Numbers are little-endian; strings follow their length of
+//! four bytes. The reader trusts nothing: truncated input is `None`.
 
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
@@ -9,10 +9,10 @@ use papilio::format::items::root::RootFlags;
 use papilio::format::{DeviceId, Generation, InodeNumber, TreeId, Uuid};
 use papilio::{DeviceUsage, SpaceUsage, Subvolume, Timespec, Usage};
 
-/// Stands for none where a number cannot be this.
+/// The encoding of an absent number.
 const NONE: u64 = u64::MAX;
 
-/// Writes records.
+/// A writer of records.
 #[derive(Debug, Default)]
 pub(super) struct Writer(pub(super) Vec<u8>);
 
@@ -23,7 +23,7 @@ impl Writer {
     }
 
     fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        let length = u32::try_from(bytes.len()).expect("no name or path is as long");
+        let length = u32::try_from(bytes.len()).expect("names and paths are shorter than 4 GiB");
         self.0.extend_from_slice(&length.to_le_bytes());
         self.0.extend_from_slice(bytes);
         self
@@ -61,7 +61,7 @@ impl Writer {
             .bytes(subvolume.path.as_deref().unwrap_or_default());
     }
 
-    /// What is not said of each device.
+    /// Writes the spaces of a usage; [`Writer::device`] writes its devices.
     pub(super) fn usage(&mut self, usage: &Usage) {
         self.number(usage.global_reserve)
             .number(usage.chunks_without_block_group)
@@ -91,7 +91,7 @@ impl Writer {
     }
 }
 
-/// Reads records.
+/// A reader of records.
 #[derive(Debug)]
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
@@ -202,7 +202,7 @@ mod tests {
     use papilio::{FileSystem, MkfsOptions, OpenOptions};
 
     #[test]
-    fn what_was_written_is_read_and_what_is_cut_short_is_not() {
+    fn records_round_trip_and_truncated_ones_fail() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("records.img");
         papilio::mkfs(&image, &MkfsOptions::new().size(128 << 20)).unwrap();

@@ -1,42 +1,43 @@
-//! Each request as an operation of ours, and its reply.
+//! Calls the server's operation for each request and encodes the reply.
 //!
-//! Owns [`Server`], which answers in an entry's own buffers: data is read to where the kernel takes it from, and
-//! written from where the kernel put it. An operation that panics is answered with EIO. What has to be done besides
-//! is for the caller: [`Server::first`] names the files whose data the kernel is to write before, and
-//! [`Server::answer`] what it is to forget before it has the reply.
+//! Owns [`Server`], which answers in the entry's own buffers: reads go to where the kernel takes
+//! the data from, and writes come from where the kernel put it. A panic in an operation becomes
+//! EIO. The caller has two duties. Before the answer, [`Server::lane`] names the files that the
+//! kernel must write back first. After it, [`Server::answer`] returns what the kernel must drop
+//! from its caches before it gets the reply.
 
 use super::entry::Entry;
 use super::protocol::{RequestHeader, open_flags};
 use super::reply::{Answer, Listing};
 use super::request::{Body, Request, SetHow};
-use crate::Errno;
+use crate::errno::Errno;
 use crate::ioctl::Changed as IoctlChanged;
 use crate::transport::{Changed, NodeId, Operations};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-/// Something in the kernel's caches that is no longer true.
+/// Stale data in the kernel's caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Stale {
     Attributes(NodeId),
     Entry { directory: NodeId, name: Vec<u8> },
 }
 
-/// Who should answer a request.
+/// The thread that should answer a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// The thread that got it.
+    /// The queue's own thread.
     Here,
-    /// Another one: it may take long, and what waits behind it should not.
+    /// A worker, because the request may be slow and would delay the ones behind it.
     Aside,
-    /// The one that asks the kernel for help, after these files' data was written.
+    /// The assistant, after the kernel has written back these files.
     AfterWriteBack(Vec<NodeId>),
 }
 
-/// Operations, and how their answers are given.
+/// The operations, with the encoding of their results.
 pub(super) struct Server<O> {
     operations: Arc<O>,
-    /// Whether files opened for direct I/O are written by several at once.
+    /// Several threads may write a file in parallel if it is open for direct I/O.
     parallel_direct: bool,
 }
 
@@ -45,17 +46,17 @@ impl<O: Operations> Server<O> {
         Self { operations, parallel_direct }
     }
 
-    /// Who should answer what is in an entry.
+    /// Returns the thread that should answer the request in an entry.
     pub(super) fn lane(&self, entry: &mut Entry) -> Lane {
         let (header, payload) = entry.request();
         let Ok(request) = Request::decode(&header, payload) else { return Lane::Here };
-        // Who answers will find out again what is wrong.
+        // The queue's thread meets the same error when it answers.
         caught(|| Ok(self.lane_of(&request))).unwrap_or(Lane::Here)
     }
 
     fn lane_of(&self, request: &Request<'_>) -> Lane {
         match request.body {
-            // What the kernel has not written yet is data too, and it does not write it for this by itself.
+            // The kernel's dirty pages are data too, and `lseek` does not write them back.
             Body::Seek { .. } if self.operations.may_be_dirty(request.node) => {
                 Lane::AfterWriteBack(vec![request.node])
             }
@@ -69,8 +70,8 @@ impl<O: Operations> Server<O> {
         }
     }
 
-    /// Answers what is in an entry; the reply is in it then. Returns what the kernel must forget before it gets
-    /// the reply.
+    /// Answers the request in an entry and stores the reply there. Returns what the kernel must
+    /// drop from its caches before it gets the reply.
     pub(super) fn answer(&self, entry: &mut Entry) -> Vec<Stale> {
         let mut stale = Vec::new();
         let (header, payload) = entry.request();
@@ -89,21 +90,21 @@ impl<O: Operations> Server<O> {
         stale: &mut Vec<Stale>,
     ) -> Result<usize, Errno> {
         let request = Request::decode(header, payload).map_err(|error| {
-            tracing::debug!("a request: {error}");
+            tracing::debug!("refused a request: {error}");
             error.errno()
         })?;
         let answer = match request.body {
-            // These answer into the payload, which nothing of the request is in.
+            // These two answer into the payload, which holds no part of their requests.
             Body::Read { offset, size, flags } => {
                 let node = request.node;
-                let room = payload.get_mut(..size).ok_or(Errno(libc::EIO))?;
-                Answer::InPlace(self.operations.read(node, offset, flags, room)?)
+                let buffer = payload.get_mut(..size).ok_or(Errno(libc::EIO))?;
+                Answer::InPlace(self.operations.read(node, offset, flags, buffer)?)
             }
             Body::List { handle, offset, size, attributes } => {
                 let node = request.node;
-                let room = payload.get_mut(..size).ok_or(Errno(libc::EIO))?;
+                let buffer = payload.get_mut(..size).ok_or(Errno(libc::EIO))?;
                 let valid = attributes.then(|| self.operations.valid_for());
-                let mut listing = Listing::new(room, valid);
+                let mut listing = Listing::new(buffer, valid);
                 self.operations.list(node, handle, offset, attributes, &mut listing)?;
                 Answer::InPlace(listing.used())
             }
@@ -116,7 +117,7 @@ impl<O: Operations> Server<O> {
         let Request { node, caller, body } = *request;
         Ok(match body {
             Body::Lookup { name } => match operations.lookup(node, name) {
-                // Remembered, so that the kernel does not ask again.
+                // The kernel caches the absence and does not ask again.
                 Err(Errno(libc::ENOENT)) => Answer::NoEntry,
                 found => Answer::Entry(found?),
             },
@@ -142,7 +143,8 @@ impl<O: Operations> Server<O> {
                 Answer::Done
             }
             Body::OpenDirectory => {
-                // Names change by way of the kernel, or it is told.
+                // Names change through the kernel or with an invalidation, so the kernel may cache
+                // listings.
                 let keep = open_flags::KEEP_CACHE | open_flags::CACHE_DIR;
                 let flags = if operations.may_keep_listings() { keep } else { 0 };
                 Answer::Opened { handle: operations.open_directory(node)?.0, flags }
@@ -157,9 +159,9 @@ impl<O: Operations> Server<O> {
         })
     }
 
-    /// What the kernel may do with a file that was opened.
+    /// Returns what the kernel may do with an opened file.
     fn opened(&self, flags: i32) -> u32 {
-        // Nobody changes the data but through the kernel.
+        // Data only changes through the kernel, so its cache stays valid.
         let keep = open_flags::KEEP_CACHE;
         if self.parallel_direct && flags & libc::O_DIRECT != 0 {
             return keep | open_flags::DIRECT_IO | open_flags::PARALLEL_DIRECT_WRITES;
@@ -168,7 +170,7 @@ impl<O: Operations> Server<O> {
     }
 }
 
-/// Operations on data and extended attributes, and ioctls.
+/// Runs operations on data and extended attributes, and ioctls.
 fn run_on_content<O: Operations>(
     operations: &O,
     request: &Request<'_>,
@@ -194,7 +196,7 @@ fn run_on_content<O: Operations>(
         Body::ListXattrs { size } => sized(operations.list_xattrs(node)?, size)?,
         Body::SetXattr { name, value, how } => match how {
             SetHow::Set(how) => done(operations.set_xattr(caller, node, name, value, how)?),
-            // Whether it is there or not, one of the two forbids it.
+            // With both flags the call always fails, with EEXIST or ENODATA.
             SetHow::Never => return Err(operations.xattr(node, name).err().unwrap_or(Errno(libc::EEXIST))),
         },
         Body::RemoveXattr { name } => done(operations.remove_xattr(node, name)?),
@@ -208,15 +210,15 @@ fn run_on_content<O: Operations>(
             }));
             Answer::Ioctl { result: reply.result, output: reply.output }
         }
-        // The others are answered before it comes to this.
+        // The callers have handled all other requests.
         _ => return Err(Errno(libc::ENOSYS)),
     })
 }
 
-/// Runs an operation; a panic is an I/O error.
+/// Runs an operation; a panic becomes EIO.
 fn caught<R>(operation: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
     catch_unwind(AssertUnwindSafe(operation)).unwrap_or_else(|_| {
-        tracing::error!("an operation panicked; it is answered with EIO");
+        tracing::error!("an operation panicked; the request gets EIO");
         Err(Errno(libc::EIO))
     })
 }
@@ -231,7 +233,7 @@ fn note(stale: &mut Vec<Stale>, node: NodeId, changed: Changed) {
     }
 }
 
-/// An attribute, or how long it is where the caller only asks that.
+/// Returns a value, or only its length if the caller asks for that.
 fn sized(value: Vec<u8>, size: u32) -> Result<Answer, Errno> {
     match value.len() {
         length if size == 0 => Ok(Answer::Length(length as u32)),

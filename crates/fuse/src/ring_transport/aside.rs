@@ -1,7 +1,7 @@
 //! Threads beside those of the queues.
 //!
-//! Owns [`Workers`], which answer requests that may take long, and [`Nudge`], which has a queue get going again. Both end when
-//! the last handle on them is gone.
+//! Owns [`Workers`], which answer slow requests, and [`Nudge`], which makes the kernel use new
+//! entries. The threads of both end when the last handle is dropped.
 
 use super::cpus;
 use papilio_locks::Mutex;
@@ -16,15 +16,15 @@ use std::thread::{Builder, JoinHandle};
 
 type Task = Box<dyn FnOnce() + Send>;
 
-/// Threads that answer requests which may take long.
+/// A handle to threads that answer slow requests.
 #[derive(Clone, Debug)]
 pub(super) struct Workers(Sender<Task>);
 
 impl Workers {
-    /// Starts so many; their handles are added to `threads`.
+    /// Starts `count` threads and appends their handles to `threads`.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// A thread cannot be started.
     pub(super) fn start(count: usize, threads: &mut Vec<JoinHandle<()>>) -> io::Result<Self> {
         let (tasks, received) = channel::<Task>();
         let received = Arc::new(Mutex::new(received));
@@ -33,7 +33,7 @@ impl Workers {
             let work = move || {
                 while let Some(task) = next(&received) {
                     if catch_unwind(AssertUnwindSafe(task)).is_err() {
-                        tracing::error!("a request panicked");
+                        tracing::error!("a worker's request panicked");
                     }
                 }
             };
@@ -42,49 +42,51 @@ impl Workers {
         Ok(Self(tasks))
     }
 
-    /// Runs a task; one that cannot be run is dropped.
+    /// Runs a task. A task that cannot run is dropped.
     pub(super) fn run(&self, task: impl FnOnce() + Send + 'static) {
         let _ = self.0.send(Box::new(task));
     }
 }
 
-/// The next task. Who waits for one holds the lock, and the others wait for that.
+/// Returns the next task. The waiting thread holds the lock, so other threads wait for the lock.
 fn next<T>(received: &Mutex<Receiver<T>>) -> Option<T> {
     received.lock().recv().ok()
 }
 
-/// Threads that ask the mount for something, from the processor of a queue.
+/// Threads that send a request to the mount from the processor of a queue.
 ///
-/// The kernel hands out requests when an entry is given back; those that came while a queue had no entry wait for
-/// that even if another one was added since. So when an entry is added because all others are held, a request of our
-/// own goes the way that those before it have to go first. A request of others may come before it and take the entry, to
-/// be held as well: then ours waits with the rest until a further one finds the next entry, so that there is a thread for
-/// each.
+/// The kernel assigns requests when an entry comes back. Requests that arrived while a queue had no
+/// entry keep waiting even after a new entry is added. When all entries are held and one is added,
+/// a request of our own makes the kernel assign the earlier ones first. Another request may take
+/// the new entry and be held as well. Ours then waits with the others until a further one takes the
+/// next entry, so each of ours needs its own thread.
 #[derive(Clone, Debug)]
 pub(super) struct Nudge {
     wanted: Sender<u16>,
     threads: Arc<Nudgers>,
 }
 
-/// The threads of a [`Nudge`].
+/// The state that the threads of a [`Nudge`] share.
 struct Nudgers {
     wanted: Mutex<Receiver<u16>>,
-    /// How many have nothing to do, nor will.
+    /// Number of threads that are idle and not assigned.
     idle: AtomicUsize,
-    /// Those that were added.
+    /// Threads that were added after the first.
     added: Mutex<Vec<JoinHandle<()>>>,
+    /// Sends a request to the mount from the given processor.
     ask: Box<dyn Fn(u16) + Send + Sync>,
 }
 
 impl Nudge {
-    /// Starts the first thread, which asks the mount at `directory`; its handle is added to `threads`.
+    /// Starts the first thread, which sends its requests to the mount at `directory`. Appends its
+    /// handle to `threads`.
     ///
     /// # Errors
-    /// The system has no thread left.
+    /// The thread cannot be started.
     pub(super) fn start(directory: PathBuf, threads: &mut Vec<JoinHandle<()>>) -> io::Result<Self> {
         let ask = move |queue| {
             cpus::stay_on(queue);
-            // Its answer is nobody's concern.
+            // Only the request matters, not its answer.
             let _ = rustix::fs::statvfs(&directory);
         };
         Self::asking(Box::new(ask), threads)
@@ -97,7 +99,7 @@ impl Nudge {
         let first = Arc::clone(&nudgers);
         let serve = move || {
             first.serve();
-            // Nobody is left who could add one.
+            // No thread is left that could add another one.
             let added = std::mem::take(&mut *first.added.lock());
             added.into_iter().for_each(|thread| drop(thread.join()));
         };
@@ -105,14 +107,14 @@ impl Nudge {
         Ok(Self { wanted, threads: nudgers })
     }
 
-    /// Has a queue get going.
+    /// Makes the kernel assign the waiting requests of a queue.
     pub(super) fn queue(&self, queue: u16) {
         let one_less = |idle: usize| idle.checked_sub(1);
         if self.threads.idle.fetch_update(Ordering::AcqRel, Ordering::Acquire, one_less).is_err() {
             let nudgers = Arc::clone(&self.threads);
             match builder().spawn(move || nudgers.serve()) {
                 Ok(thread) => self.threads.added.lock().push(thread),
-                Err(error) => return tracing::warn!("queue {queue}: {error}"),
+                Err(error) => return tracing::warn!("starting a thread for queue {queue}: {error}"),
             }
         }
         let _ = self.wanted.send(queue);
@@ -144,14 +146,14 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn a_request_of_ours_that_waits_does_not_hold_up_the_next() {
+    fn waiting_nudge_does_not_block_the_next() {
         const LAST: u16 = 4;
         let (go, gone) = channel::<()>();
         let (say, said) = channel();
         let gone = Mutex::new(gone);
         let ask = move |queue: u16| {
             if queue < LAST {
-                // Until the test is over.
+                // Blocks until the end of the test.
                 let _ = gone.lock().recv();
             }
             let _ = say.send(queue);
@@ -164,7 +166,7 @@ mod tests {
         let mut others: Vec<u16> = (0..LAST).map(|_| said.recv().unwrap()).collect();
         others.sort_unstable();
         assert_eq!(others, [0, 1, 2, 3]);
-        // Those that are there by now are enough.
+        // The existing threads suffice from here on.
         nudge.queue(LAST);
         assert_eq!(said.recv_timeout(Duration::from_secs(60)), Ok(LAST));
         assert!(nudge.threads.added.lock().len() <= usize::from(LAST) + 1);

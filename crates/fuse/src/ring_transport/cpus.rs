@@ -1,26 +1,26 @@
-//! Which processors there may be, and on which a thread runs.
+//! Processors and thread affinity.
 //!
-//! The kernel has one queue for each processor that could ever come (`num_possible_cpus`), and puts a request into
-//! the one of the processor that its caller runs on.
+//! The kernel has a queue for each possible processor (`num_possible_cpus`). It puts a request into
+//! the queue of the processor that the caller runs on.
 
 use std::io;
 
 const POSSIBLE: &str = "/sys/devices/system/cpu/possible";
 const ONLINE: &str = "/sys/devices/system/cpu/online";
 
-/// The processors that the kernel has queues for: those that are there, and those that may come.
+/// Returns the queues of the kernel: those of online processors, and the others.
 ///
 /// # Errors
-/// The system does not say.
+/// The system's lists of processors cannot be read.
 pub(super) fn queues() -> io::Result<(Vec<u16>, Vec<u16>)> {
     let possible = parse(&std::fs::read_to_string(POSSIBLE)?)?;
     let online = parse(&std::fs::read_to_string(ONLINE)?)?;
-    // Queues are numbered without gaps.
+    // Queue numbers have no gaps.
     let all = 0..possible.len() as u16;
     Ok(all.partition(|queue| online.contains(queue)))
 }
 
-/// A list of numbers, such as `0-3,8`.
+/// Parses a list of numbers such as `0-3,8`.
 fn parse(list: &str) -> io::Result<Vec<u16>> {
     let bad = || io::Error::new(io::ErrorKind::InvalidData, format!("not a list of processors: {list:?}"));
     let number = |text: &str| text.parse::<u16>().map_err(|_| bad());
@@ -32,10 +32,10 @@ fn parse(list: &str) -> io::Result<Vec<u16>> {
     Ok(found)
 }
 
-/// Has this thread run on one processor only, where that is allowed.
+/// Binds this thread to one processor if the system permits it.
 pub(super) fn stay_on(processor: u16) {
     let processor = usize::from(processor);
-    // SAFETY: a set of bits, which may all be zero; the macros write to it and stay within it, as the processor is
+    // SAFETY: a zeroed set is valid. The macro writes inside it because the processor's number is
     // below its size.
     let failed = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
@@ -46,7 +46,7 @@ pub(super) fn stay_on(processor: u16) {
         libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &raw const set) != 0
     };
     if failed {
-        tracing::debug!("processor {processor}: {}", io::Error::last_os_error());
+        tracing::debug!("binding a thread to processor {processor}: {}", io::Error::last_os_error());
     }
 }
 
@@ -55,14 +55,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_are_taken_apart() {
+    fn processor_lists_are_parsed() {
         assert_eq!(parse("0-3,8\n").unwrap(), [0, 1, 2, 3, 8]);
         assert_eq!(parse("0").unwrap(), [0]);
         assert!(parse("").is_err() && parse("0-").is_err() && parse("a").is_err());
     }
 
     #[test]
-    fn there_is_a_queue_for_who_asks() {
+    fn online_processors_have_queues() {
         let (online, _) = queues().unwrap();
         assert!(!online.is_empty());
     }

@@ -1,8 +1,13 @@
-//! Entries that are answered elsewhere than by their queue's thread, and their way back.
+//! The way back for entries that other threads answer.
 //!
-//! Owns [`Home`], the place of a queue's thread where they are put, and [`Held`], an entry on its way. Invariant: each
-//! entry that was taken out comes back with a reply, also if what should have answered it panicked or was never run
-//! (EIO then). Locks: `returned`, held for a push or a swap.
+//! Owns [`Home`], where a queue's thread receives such entries, and [`Held`], an entry on its way.
+//!
+//! **Invariants**
+//! - Each held entry comes back with a reply. The reply is EIO if the task that should answer it
+//!   panicked or never ran.
+//!
+//! **Locks**
+//! - `returned`, for one push or one swap.
 
 use super::entry::Entry;
 use papilio_locks::Mutex;
@@ -11,7 +16,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// Where entries come back to.
+/// The place to which entries return.
 #[derive(Debug)]
 pub(super) struct Home {
     returned: Mutex<Vec<(usize, Entry)>>,
@@ -19,35 +24,36 @@ pub(super) struct Home {
 }
 
 impl Home {
-    /// A home that nothing has come back to.
+    /// Creates an empty home.
     ///
     /// # Errors
-    /// No descriptor is left.
+    /// No file descriptor is available.
     pub(super) fn new() -> io::Result<Self> {
         let event = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self { returned: Mutex::new(Vec::new()), event })
     }
 
-    /// What can be read when something came back.
+    /// Returns a descriptor that becomes readable when an entry has returned.
     pub(super) fn event(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 
-    /// Takes what came back, with the place of each in the queue's table.
+    /// Takes the returned entries, each with its index in the queue's table.
     pub(super) fn take(&self) -> Vec<(usize, Entry)> {
-        // Before the list is looked at: what is added later is announced anew.
+        // Read first: an entry that returns after the swap signals again.
         let _ = rustix::io::read(&self.event, &mut [0; 8]);
         std::mem::take(&mut *self.returned.lock())
     }
 
     fn put(&self, place: usize, entry: Entry) {
         self.returned.lock().push((place, entry));
-        // It fails only where it would overflow, and then it can be read anyway.
+        // A write fails only if the counter would overflow; the descriptor is readable in that
+        // case.
         let _ = rustix::io::write(&self.event, &1_u64.to_ne_bytes());
     }
 }
 
-/// An entry that somebody else answers.
+/// An entry that another thread answers.
 #[derive(Debug)]
 pub(super) struct Held {
     place: usize,
@@ -61,9 +67,9 @@ impl Held {
         Self { place, entry: Some(entry), answered, home }
     }
 
-    /// Has it answered; it goes home when it is dropped.
+    /// Has the entry answered. Dropping it then sends it home.
     pub(super) fn answer<R>(&mut self, answer: impl FnOnce(&mut Entry) -> R) -> R {
-        let entry = self.entry.as_mut().expect("it is taken out only when it goes home");
+        let entry = self.entry.as_mut().expect("only dropping takes the entry");
         let result = answer(entry);
         self.answered = true;
         result
@@ -85,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_nobody_answers_comes_home_with_an_error() {
+    fn unanswered_entry_returns_with_eio() {
         let home = Arc::new(Home::new().unwrap());
         assert!(home.take().is_empty());
         let entry = || Entry::new(0, 4096).unwrap();

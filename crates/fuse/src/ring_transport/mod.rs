@@ -1,16 +1,17 @@
 //! The transport over io_uring, beside `/dev/fuse`.
 //!
-//! Owns [`RingTransport`], the queues before a mount is there, and [`Serving`], the threads that serve one. The kernel
-//! has a queue for each processor; each has a thread here that stays on that processor, with a ring and some entries.
-//! A request is put into an entry, answered in it, and given back with the system call that also waits for the next
-//! ones: one wake-up for several requests, no copy of data between a buffer of ours and the reply, and most often no change of
-//! processor. Requests that may take long (`fsync`, ioctls, `fallocate`, copies, truncation) are answered by threads
-//! beside, so that what comes behind them does not wait.
+//! Owns [`RingTransport`], the queues before the mount exists, and [`Serving`], the threads that
+//! serve a mount. The kernel has a queue for each processor. Each queue has a thread here that
+//! stays on its processor, with a ring and some entries. The kernel puts a request into an entry,
+//! and the thread answers it there. One system call returns the reply and waits for the next
+//! requests. So one wake-up can serve several requests, data is not copied between buffers of the
+//! server, and a request seldom changes processors. Other threads answer slow requests (`fsync`,
+//! ioctls, `fallocate`, copies, truncation), so that they do not delay the ones behind them.
 //!
-//! The first request of a mount, what the kernel wants forgotten and interrupts still come by `/dev/fuse`, and
-//! notifications go there, so that the other transport serves too, with few threads.
+//! The first request of a mount, forget requests and interrupts still arrive through `/dev/fuse`,
+//! and notifications leave through it. The other transport therefore runs too, with few threads.
 //!
-//! Kernel counterpart: `fs/fuse/dev_uring.c`, from Linux 6.14 on, where root has switched it on.
+//! Kernel counterpart: `fs/fuse/dev_uring.c`, from Linux 6.14 on, where root has enabled it.
 
 mod answer;
 mod aside;
@@ -21,16 +22,18 @@ mod protocol;
 mod queue;
 mod reply;
 mod request;
+mod shared;
 
 #[cfg(test)]
 mod tests;
 
-use crate::Unmounter;
-use crate::fuser_transport::{Assistant, MAX_WRITE};
+use crate::fuser_transport::Assistant;
 use crate::transport::Operations;
+use crate::unmount::Unmounter;
 use answer::Server;
 use aside::{Nudge, Workers};
 use queue::{Queue, Ring};
+use shared::Shared;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -39,35 +42,33 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-/// Where the kernel says whether it has this transport switched on.
+/// The kernel's switch for this transport.
 const SWITCH: &str = "/sys/module/fuse/parameters/enable_uring";
-/// Entries of a queue, at the beginning.
+/// Initial number of entries of a queue.
 const ENTRIES: usize = 8;
-/// Bytes of an entry's payload: the longest request or reply.
-const PAYLOAD: usize = MAX_WRITE as usize;
 
-/// Why requests cannot come over io_uring.
+/// Reasons why requests cannot come over io_uring.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum RingError {
-    /// The kernel does not have it.
-    #[error("this kernel has no FUSE over io_uring (Linux 6.14 or newer has)")]
+    /// The kernel does not support it.
+    #[error("this kernel has no FUSE over io_uring (it needs Linux 6.14 or newer)")]
     Unknown,
-    /// The kernel has it switched off.
-    #[error("FUSE over io_uring is off in this kernel; root switches it on by: echo Y > {SWITCH}")]
+    /// Root has not enabled it in the kernel.
+    #[error("FUSE over io_uring is disabled in this kernel; root enables it with: echo Y > {SWITCH}")]
     Off,
-    /// There are no rings for this process, or no threads.
-    #[error("FUSE over io_uring: {0}")]
+    /// This process may not create a ring, or a thread could not be started.
+    #[error("FUSE over io_uring: setting up the rings: {0}")]
     NoRing(io::Error),
-    /// The kernel refused what it was given to put requests into.
-    #[error("FUSE over io_uring: the kernel refused the rings: {0}")]
+    /// The kernel refused the entries.
+    #[error("FUSE over io_uring: the kernel refused the entries: {0}")]
     Refused(io::Error),
 }
 
-/// Whether the kernel offers it.
+/// Checks that the kernel offers this transport.
 ///
 /// # Errors
-/// It does not, and why.
+/// It does not; the error says why.
 pub(crate) fn offered() -> Result<(), RingError> {
     match std::fs::read_to_string(SWITCH) {
         Ok(value) if value.trim() == "Y" => Ok(()),
@@ -76,26 +77,15 @@ pub(crate) fn offered() -> Result<(), RingError> {
     }
 }
 
-/// What the threads have in common.
-struct Shared<O> {
-    server: Server<O>,
-    assistant: Assistant,
-    workers: Workers,
-    nudge: Nudge,
-    device: OwnedFd,
-    /// Ends the mount where a ring fails: nobody would answer what waits for it.
-    unmounter: Unmounter,
-}
-
-/// A thread of a queue that has its ring and waits to be told what to serve.
+/// A queue's thread, before it knows the mount that it serves.
 struct Waiting<O> {
     begin: Sender<Arc<Shared<O>>>,
-    /// Whether it has a ring, and then whether the kernel took its entries.
+    /// Reports whether the ring exists, and later whether the kernel accepted the entries.
     went_well: Receiver<io::Result<()>>,
     thread: JoinHandle<()>,
 }
 
-/// Queues with their rings, before there is a mount.
+/// Queues with their rings, before the mount exists.
 pub(crate) struct RingTransport<O> {
     queues: Vec<Waiting<O>>,
     workers: Workers,
@@ -104,11 +94,11 @@ pub(crate) struct RingTransport<O> {
 }
 
 impl<O: Operations> RingTransport<O> {
-    /// Makes the rings, so that what this process may not have is known before anything is mounted on `directory`;
-    /// `workers` threads answer what may take long.
+    /// Creates the rings, so that missing permissions are known before anything is mounted on
+    /// `directory`. Starts `workers` threads for slow requests.
     ///
     /// # Errors
-    /// What is missing.
+    /// The kernel does not offer this transport, or a ring or thread cannot be created.
     pub(crate) fn prepare(workers: usize, directory: PathBuf) -> Result<Self, RingError> {
         offered()?;
         let (online, others) = cpus::queues().map_err(RingError::NoRing)?;
@@ -119,7 +109,7 @@ impl<O: Operations> RingTransport<O> {
         for (number, &processor) in online.iter().enumerate() {
             let mut served = vec![(processor, ENTRIES)];
             if number == 0 {
-                // The kernel wants an entry for these too before it begins.
+                // The kernel requires an entry for each of these before it starts.
                 served.extend(others.iter().map(|&other| (other, 1)));
             }
             queues.push(wait_for_mount(processor, served).map_err(RingError::NoRing)?);
@@ -130,9 +120,9 @@ impl<O: Operations> RingTransport<O> {
         Ok(Self { queues, workers, nudge, threads })
     }
 
-    /// Begins to serve what is mounted, over a descriptor of its `/dev/fuse` on which kernel and server have agreed on it.
-    /// Returns the threads, and whether the kernel took the entries of all: the mount answers nothing otherwise, and
-    /// is to be ended.
+    /// Starts to serve a mount through `device`, a descriptor of its `/dev/fuse` on which kernel
+    /// and server have agreed on this transport. Returns the threads, and whether the kernel
+    /// accepted all entries. If it did not, the mount answers nothing and the caller must end it.
     pub(crate) fn serve(
         self,
         operations: Arc<O>,
@@ -145,7 +135,7 @@ impl<O: Operations> RingTransport<O> {
         let server = Server::new(operations, parallel_direct);
         let shared = Arc::new(Shared { server, assistant, workers, nudge, device, unmounter });
         for queue in &queues {
-            // A thread that is gone does not answer below.
+            // A thread that has ended does not report below.
             let _ = queue.begin.send(Arc::clone(&shared));
         }
         drop(shared);
@@ -158,14 +148,14 @@ impl<O: Operations> RingTransport<O> {
     }
 }
 
-/// Starts the thread of a queue, which makes its ring.
+/// Starts a queue's thread, which creates its ring.
 fn wait_for_mount<O: Operations>(processor: u16, served: Vec<(u16, usize)>) -> io::Result<Waiting<O>> {
     let (begin, told) = channel::<Arc<Shared<O>>>();
     let (say, went_well) = channel();
     let serve = move || {
         cpus::stay_on(processor);
         let made = Ring::new();
-        // Who is not listened to any more is not told what to serve either.
+        // A failed send means that the caller gave up; `begin` is closed then as well.
         let ring = match made {
             Ok(ring) => ring,
             Err(error) => {
@@ -191,14 +181,14 @@ fn wait_for_mount<O: Operations>(processor: u16, served: Vec<(u16, usize)>) -> i
 }
 
 fn said(went_well: &Receiver<io::Result<()>>) -> io::Result<()> {
-    went_well.recv().unwrap_or_else(|_| Err(io::Error::other("a queue's thread is gone")))
+    went_well.recv().unwrap_or_else(|_| Err(io::Error::other("the queue's thread has ended")))
 }
 
-/// Serves, and ends the mount if that fails.
+/// Serves a queue; ends the mount if that fails.
 fn run<O: Operations>(queue: Queue<O>, unmounter: &Unmounter) {
     match catch_unwind(AssertUnwindSafe(|| queue.run())) {
         Ok(Ok(())) => return,
-        Ok(Err(error)) => tracing::error!("a queue's ring: {error}"),
+        Ok(Err(error)) => tracing::error!("a queue's ring failed: {error}"),
         Err(_) => tracing::error!("a queue's thread panicked"),
     }
     let _ = unmounter.detach();
@@ -208,11 +198,11 @@ fn run<O: Operations>(queue: Queue<O>, unmounter: &Unmounter) {
 pub(crate) struct Serving(Vec<JoinHandle<()>>);
 
 impl Serving {
-    /// Waits until the kernel has ended the connection and the last request has been answered.
+    /// Waits until the kernel has closed the connection and the last request is answered.
     pub(crate) fn join(self) {
         for thread in self.0 {
             if thread.join().is_err() {
-                tracing::error!("a thread of the rings panicked");
+                tracing::error!("a queue's thread panicked");
             }
         }
     }

@@ -1,20 +1,22 @@
-//! The bytes of a request and of its reply, as FUSE over io_uring lays them out.
+//! The bytes of requests and replies in FUSE over io_uring.
 //!
-//! Owns the structures that lie in an entry's buffers and in a submission, the numbers of operations, and flags.
-//! All integers are the machine's own. Kernel counterpart: `include/uapi/linux/fuse.h`; described in
+//! Owns the structures in an entry's buffers and in a submission, the numbers of operations, and
+//! flags. Integers have the machine's byte order.
+//!
+//! Kernel counterpart: `include/uapi/linux/fuse.h`; described in
 //! Documentation/filesystems/fuse/fuse-io-uring.rst.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Commands of a submission to `/dev/fuse`.
 pub(super) mod command {
-    /// Gives the kernel an entry to put requests into.
+    /// Hands the kernel an entry for requests.
     pub const REGISTER: u32 = 1;
-    /// Takes an entry's reply, and puts the next request into it.
+    /// Hands the kernel the reply in an entry, and the entry for the next request.
     pub const COMMIT_AND_FETCH: u32 = 2;
 }
 
-/// Numbers of the operations that are answered; all others are ENOSYS.
+/// Numbers of the implemented operations; all others get ENOSYS.
 pub(super) mod opcode {
     pub const LOOKUP: u32 = 1;
     pub const GETATTR: u32 = 3;
@@ -50,7 +52,7 @@ pub(super) mod opcode {
     pub const COPY_FILE_RANGE: u32 = 47;
 }
 
-/// Which fields of [`SetAttrIn`] count.
+/// Flags for the valid fields of [`SetAttrIn`].
 pub(super) mod valid {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
@@ -64,7 +66,7 @@ pub(super) mod valid {
     pub const CTIME: u32 = 1 << 10;
 }
 
-/// What the kernel may do with an open file.
+/// Flags for what the kernel may do with an open file.
 pub(super) mod open_flags {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
@@ -72,12 +74,12 @@ pub(super) mod open_flags {
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
-/// Of `fsync`: data alone.
+/// Flag of `fsync`: data only.
 pub(super) const FSYNC_DATA_ONLY: u32 = 1 << 0;
-/// Of a write: set-user-id and set-group-id bits are to go.
+/// Flag of a write: clear set-user-id and set-group-id bits.
 pub(super) const WRITE_KILLS_PRIVILEGES: u32 = 1 << 2;
 
-/// Declares structures that the kernel writes or reads, each with its size there.
+/// Declares structures shared with the kernel, each with its size there.
 macro_rules! structures {
     ($($(#[$doc:meta])* $name:ident: $size:literal { $($field:ident: $type:ty,)* })*) => {
         $(
@@ -94,7 +96,7 @@ macro_rules! structures {
 }
 
 structures! {
-    /// What every request begins with.
+    /// The start of every request.
     InHeader: 40 {
         length: u32,
         opcode: u32,
@@ -106,13 +108,13 @@ structures! {
         extension_length: u16,
         padding: u16,
     }
-    /// What every reply begins with.
+    /// The start of every reply.
     OutHeader: 16 {
         length: u32,
         error: i32,
         unique: u64,
     }
-    /// What goes with the headers, both ways.
+    /// The part beside the headers, in both directions.
     EntryInOut: 32 {
         flags: u64,
         commit: u64,
@@ -120,15 +122,15 @@ structures! {
         padding: u32,
         reserved: u64,
     }
-    /// The first of an entry's two buffers. `in_out` holds an [`InHeader`] or an [`OutHeader`], `operation`
-    /// the first argument of the request; further arguments are in the second buffer, the payload, and so is all
-    /// of a reply.
+    /// The first of an entry's two buffers. `in_out` holds an [`InHeader`] or an [`OutHeader`], and
+    /// `operation` the first argument of a request. Further arguments are in the second buffer, the
+    /// payload, as is the whole body of a reply.
     RequestHeader: 288 {
         in_out: [u8; 128],
         operation: [u8; 128],
         entry: EntryInOut,
     }
-    /// The bytes of a submission that are the command's own.
+    /// The command's own bytes of a submission.
     CommandRequest: 24 {
         flags: u64,
         commit: u64,
@@ -184,7 +186,7 @@ structures! {
         umask: u32,
         open_flags: u32,
     }
-    /// Of reads and of listings.
+    /// For reads and listings.
     ReadIn: 40 {
         handle: u64,
         offset: u64,
@@ -218,7 +220,7 @@ structures! {
         size: u32,
         flags: i32,
     }
-    /// Also of listing names.
+    /// Also for listing names.
     GetXattrIn: 8 {
         size: u32,
         padding: u32,
@@ -291,7 +293,7 @@ structures! {
         flags: u32,
         backing: u32,
     }
-    /// Also of copies.
+    /// Also for copies.
     WriteOut: 8 {
         size: u32,
         padding: u32,
@@ -321,7 +323,7 @@ structures! {
     LseekOut: 8 {
         offset: i64,
     }
-    /// Followed by the name, and zeros up to a multiple of eight bytes.
+    /// Followed by the name and by zeros up to a multiple of eight bytes.
     Dirent: 24 {
         number: u64,
         next: u64,

@@ -1,27 +1,35 @@
-//! The thread of a queue: takes requests from its ring, answers them, and gives the replies back.
+//! The thread of a queue: takes requests from its ring, answers them and returns the replies.
 //!
-//! Owns [`Queue`]: a ring, and a table of entries. An entry is
+//! Owns [`Queue`]: a ring and a table of entries. The states of an entry:
 //!
 //! ```text
 //! with the kernel --completion--> answered here ------------> committed: with the kernel again
 //!        ^                             |
 //!        |                             +--> held by another thread --> home --> committed
-//!        +--- added, where all others of the queue are held
+//!        +--- added, when all others of the queue are held
 //! ```
 //!
-//! and gone when its completion is an error, which is how the kernel ends a connection. The thread ends when all entries are
-//! gone. Invariants: a queue has an entry with the kernel, or with a completion that was not looked at yet, whatever is held:
-//! what is waited for elsewhere may need requests of its own. The memory of an entry outlives the kernel's use of it: what is
-//! still in the table when a ring fails is leaked.
+//! An entry is gone when its completion is an error, which is how the kernel closes a connection.
+//! The thread ends when all entries are gone.
 //!
-//! The ring has no `IORING_SETUP_DEFER_TASKRUN`: a server that is killed must not leave requests behind that only its own thread
-//! could end. Locks: those of [`Home`]. Kernel counterpart: `fs/fuse/dev_uring.c`.
+//! **Invariants**
+//! - A queue always has an entry with the kernel, or one whose completion waits to be processed.
+//!   Held entries may depend on requests that need it.
+//! - An entry's memory outlives the kernel's use of it: entries that are in the table when a ring
+//!   fails are leaked.
+//! - The ring has no `IORING_SETUP_DEFER_TASKRUN`. A killed server must not leave requests behind
+//!   that only its own thread could end.
+//!
+//! **Locks**
+//! - Those of [`Home`].
+//!
+//! Kernel counterpart: `fs/fuse/dev_uring.c`.
 
-use super::Shared;
 use super::answer::{Lane, Stale};
 use super::entry::Entry;
 use super::home::{Held, Home};
-use crate::fuser_transport::Kernel;
+use super::shared::Shared;
+use crate::fuser_transport::{Kernel, MAX_WRITE};
 use crate::transport::Operations;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -29,35 +37,38 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
 
-/// The completion that says that something came home.
+/// User data of the completion that signals a returned entry.
 const CAME_HOME: u64 = u64::MAX;
-/// Submissions that the ring has room for; more are given in several turns.
+/// Size of the submission queue; more submissions take several system calls.
 const SUBMISSIONS: u32 = 64;
-/// A reply of so many bytes does not wait until the requests beside it are answered.
+/// A reply of at least this many bytes goes to the kernel before the next request is answered.
 const LARGE: usize = 32 << 10;
 
-/// Who has an entry.
+/// Size of an entry's payload in bytes, enough for the longest request or reply.
+const PAYLOAD: usize = MAX_WRITE as usize;
+
+/// The owner of an entry.
 #[derive(Debug)]
 enum Place {
-    /// The kernel, or it gave it back and nobody has looked yet.
+    /// The kernel, or the entry's completion waits to be processed.
     Kernel(Entry),
-    /// Somebody who answers it.
+    /// A thread that answers it.
     Taken,
-    /// Nobody, for good.
+    /// None: the kernel has ended the entry.
     Gone,
 }
 
-/// A ring, before it serves.
+/// A ring that does not serve yet.
 pub(super) struct Ring {
     ring: IoUring<Entry128, cqueue::Entry>,
     home: Arc<Home>,
 }
 
 impl Ring {
-    /// A ring of this thread's.
+    /// Creates a ring for this thread.
     ///
     /// # Errors
-    /// The system has none, or does not let this process have one.
+    /// The system has no io_uring, or denies it to this process.
     pub(super) fn new() -> io::Result<Self> {
         let mut builder = IoUring::<Entry128, cqueue::Entry>::builder();
         builder.dontfork().setup_single_issuer().setup_coop_taskrun();
@@ -71,19 +82,19 @@ pub(super) struct Queue<O> {
     home: Arc<Home>,
     shared: Arc<Shared<O>>,
     table: Vec<Place>,
-    /// How many entries are not gone.
+    /// Number of entries that are not gone.
     entries: usize,
-    /// How many are with the kernel, by the queue's number.
+    /// Queue numbers, each with its number of entries that are with the kernel.
     with_kernel: Vec<(u16, usize)>,
-    /// Completions that were not looked at yet: what they are of, and how it went.
+    /// Completions to process: user data and result.
     completions: Vec<(u64, i32)>,
 }
 
 impl<O: Operations> Queue<O> {
-    /// Gives the kernel entries for these queues, each with how many.
+    /// Hands entries to the kernel: for each queue number the given count.
     ///
     /// # Errors
-    /// The kernel does not take them.
+    /// The kernel refuses an entry.
     pub(super) fn register(ring: Ring, shared: Arc<Shared<O>>, queues: &[(u16, usize)]) -> io::Result<Self> {
         let Ring { ring, home } = ring;
         let with_kernel = queues.iter().map(|(queue, _)| (*queue, 0)).collect();
@@ -97,23 +108,23 @@ impl<O: Operations> Queue<O> {
         }
         queue.ring.submit()?;
         queue.complete();
-        // What is refused is refused at once; what is taken completes with the first request.
+        // A refusal completes at once; an accepted entry completes with its first request.
         match queue.completions.iter().find(|(_, result)| *result < 0) {
             Some((_, result)) => Err(io::Error::from_raw_os_error(-result)),
             None => Ok(queue),
         }
     }
 
-    /// Serves until the kernel ends the connection.
+    /// Serves until the kernel closes the connection.
     ///
     /// # Errors
-    /// The ring failed; nobody answers then.
+    /// The ring failed, and requests in it stay unanswered.
     pub(super) fn run(mut self) -> io::Result<()> {
         while self.entries > 0 {
             if self.completions.is_empty() {
                 match self.ring.submit_and_wait(1) {
                     Ok(_) => {}
-                    // Interrupted, or short of memory for the moment: what was not submitted still is to be.
+                    // Interrupted or briefly out of memory: the next call submits the rest.
                     Err(error) if is_passing(&error) => {}
                     Err(error) => return Err(error),
                 }
@@ -130,17 +141,18 @@ impl<O: Operations> Queue<O> {
         Ok(())
     }
 
-    /// Takes the completions that are there.
+    /// Collects the completions.
     fn complete(&mut self) {
         let found = self.ring.completion().map(|completion| (completion.user_data(), completion.result()));
         self.completions.extend(found);
     }
 
-    /// Submits, at the next entry to the kernel.
+    /// Queues a submission for the next system call.
     fn submit(&mut self, submission: &Entry128) -> io::Result<()> {
         loop {
-            // SAFETY: what it points to is an entry's memory, which is with the kernel from now on, in the table or
-            // leaked, until the completion was seen; the descriptors stay open as long as the ring.
+            // SAFETY: a submission points to an entry's memory. From here until its completion is
+            // seen, the entry is in the table or leaked. The descriptors stay open as long as the
+            // ring.
             if unsafe { self.ring.submission().push(submission) }.is_ok() {
                 return Ok(());
             }
@@ -159,7 +171,7 @@ impl<O: Operations> Queue<O> {
     }
 
     fn come_home(&mut self) -> io::Result<()> {
-        // Before what came is taken: what comes later is announced to the new wait.
+        // Wait anew first: an entry that returns after the take signals the new wait.
         self.wait_for_home()?;
         for (place, entry) in self.home.take() {
             self.commit(place, entry)?;
@@ -169,7 +181,7 @@ impl<O: Operations> Queue<O> {
 
     /// Adds an entry to a queue.
     fn add(&mut self, queue: u16) -> io::Result<()> {
-        let mut entry = Entry::new(queue, super::PAYLOAD)?;
+        let mut entry = Entry::new(queue, PAYLOAD)?;
         let submission = entry.registration(self.shared.device.as_fd());
         let place = self.table.len();
         self.table.push(Place::Taken);
@@ -188,25 +200,27 @@ impl<O: Operations> Queue<O> {
         self.submit(&submission.user_data(place as u64))
     }
 
-    /// How many entries of a queue are with the kernel.
+    /// Returns the number of a queue's entries that are with the kernel.
     fn count(&mut self, queue: u16) -> &mut usize {
         let found = self.with_kernel.iter().position(|(number, _)| *number == queue);
-        &mut self.with_kernel[found.expect("entries are of the queues that the thread has")].1
+        &mut self.with_kernel[found.expect("the thread serves the entry's queue")].1
     }
 
-    /// The kernel gave an entry back.
+    /// Handles the completion of an entry.
     fn completed(&mut self, place: usize, result: i32) -> io::Result<()> {
         let Place::Kernel(mut entry) = std::mem::replace(&mut self.table[place], Place::Taken) else {
-            unreachable!("what completes was submitted");
+            unreachable!("only submitted entries complete");
         };
         *self.count(entry.queue()) -= 1;
         if result < 0 {
             self.table[place] = Place::Gone;
             self.entries -= 1;
             match -result {
-                // The mount is gone, or going.
+                // The mount is gone or about to go.
                 libc::ENOTCONN | libc::ECONNABORTED | libc::ENOENT | libc::ECANCELED => {}
-                _ => tracing::error!("an entry is lost: {}", io::Error::from_raw_os_error(-result)),
+                _ => {
+                    tracing::error!("the kernel dropped an entry: {}", io::Error::from_raw_os_error(-result))
+                }
             }
             return Ok(());
         }
@@ -252,18 +266,18 @@ impl<O: Operations> Queue<O> {
         Ok(())
     }
 
-    /// Has an entry be answered elsewhere; sees to it that the queue has another one.
+    /// Marks an entry as held by another thread; adds one if the queue has no entry left.
     fn hold(&mut self, place: usize, entry: Entry, answered: bool) -> io::Result<(Held, Arc<Shared<O>>)> {
         let queue = entry.queue();
         let held = Held::new(place, entry, answered, Arc::clone(&self.home));
         if *self.count(queue) == 0 {
-            // Without memory the queue waits for what is held.
+            // Without memory the queue waits for a held entry.
             match self.add(queue) {
                 Ok(()) => {
                     self.ring.submit()?;
                     self.shared.nudge.queue(queue);
                 }
-                Err(error) => tracing::warn!("queue {queue}: {error}"),
+                Err(error) => tracing::warn!("adding an entry to queue {queue}: {error}"),
             }
         }
         Ok((held, Arc::clone(&self.shared)))
@@ -274,19 +288,19 @@ impl<O> Drop for Queue<O> {
     fn drop(&mut self) {
         for place in self.table.drain(..) {
             if let Place::Kernel(entry) = place {
-                // Closing the ring does not wait for the kernel to be done with it.
+                // Closing the ring does not wait until the kernel is done with the memory.
                 std::mem::forget(entry);
             }
         }
     }
 }
 
-/// Whether trying again may help.
+/// Returns whether a retry may succeed.
 fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 
-/// Has the kernel forget what is no longer true, and then have the reply.
+/// Invalidates the kernel's caches, and then releases the reply.
 fn forget_then_drop<O: Operations>(shared: &Shared<O>, stale: Vec<Stale>, held: Held) {
     if !stale.is_empty() {
         shared.assistant.run(move |kernel| {

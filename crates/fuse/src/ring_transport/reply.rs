@@ -1,28 +1,30 @@
-//! A reply, in an entry's payload.
+//! A reply in an entry's payload.
 //!
-//! Owns [`Answer`], how each kind of it is laid out, and [`Listing`], which a directory's entries are put into
-//! where they lie. Nothing is written past the payload. Kernel counterpart: `fuse_copy_out_args`
-//! (`fs/fuse/dev.c`), which takes all arguments of a reply from the payload, one behind the other.
+//! Owns [`Answer`] with the encoding of each kind, and [`Listing`], which encodes directory entries
+//! in place. Nothing is written past the payload.
+//!
+//! Kernel counterpart: `fuse_copy_out_args` (`fs/fuse/dev.c`), which takes all arguments of a reply
+//! from the payload, one after another.
 
 use super::protocol::{
     Attr, AttrOut, Dirent, EntryOut, GetXattrOut, IoctlOut, LseekOut, OpenOut, StatfsOut, WriteOut,
 };
-use crate::Errno;
 use crate::device_number;
+use crate::errno::Errno;
 use crate::transport::{Attributes, DirectorySink, Entry, FileSystemSizes, ListedEntry};
 use papilio::FileKind;
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
-/// What a request is answered with, if with no error.
+/// The answer to a request that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
-    /// That it is done.
+    /// Success without data.
     Done,
-    /// So many bytes, which are in the payload already.
+    /// A number of bytes that are in the payload already.
     InPlace(usize),
     Entry(Entry),
-    /// That there is no such name, which the kernel remembers.
+    /// The name does not exist; the kernel caches this.
     NoEntry,
     Created(Entry, u32),
     Attributes(Attributes),
@@ -32,7 +34,7 @@ pub(super) enum Answer {
     },
     Written(u32),
     Bytes(Vec<u8>),
-    /// How long an extended attribute is.
+    /// The length of an extended attribute.
     Length(u32),
     Sizes(FileSystemSizes),
     Offset(u64),
@@ -43,11 +45,11 @@ pub(super) enum Answer {
 }
 
 impl Answer {
-    /// Puts it into the payload; returns how many bytes it is. The kernel may believe names and attributes for
-    /// `valid`.
+    /// Encodes the answer into the payload and returns its length in bytes. The kernel may cache
+    /// names and attributes for `valid`.
     ///
     /// # Errors
-    /// EIO, where it does not fit.
+    /// EIO if the answer does not fit.
     pub(super) fn encode(&self, valid: Duration, payload: &mut [u8]) -> Result<usize, Errno> {
         let mut out = Out { payload, used: 0 };
         match self {
@@ -74,7 +76,7 @@ impl Answer {
             Self::Sizes(sizes) => out.put(&statfs(sizes))?,
             Self::Offset(offset) => out.put(&LseekOut { offset: *offset as i64 })?,
             Self::Ioctl { result, output } => {
-                // The last three only count where a server follows pointers.
+                // The last three fields matter only for servers that follow pointers.
                 out.put(&IoctlOut { result: *result, flags: 0, in_parts: 0, out_parts: 0 })?;
                 out.put_bytes(output)?;
             }
@@ -83,7 +85,7 @@ impl Answer {
     }
 }
 
-/// The payload, as far as it is filled.
+/// The payload and its filled length.
 struct Out<'a> {
     payload: &'a mut [u8],
     used: usize,
@@ -102,7 +104,7 @@ impl Out<'_> {
     }
 }
 
-/// The bits of `st_mode` that say what a file is.
+/// Returns the bits of `st_mode` for a kind of file.
 fn type_bits(kind: FileKind) -> u32 {
     match kind {
         FileKind::Regular => libc::S_IFREG,
@@ -161,7 +163,7 @@ fn statfs(sizes: &FileSystemSizes) -> StatfsOut {
         blocks: sizes.blocks,
         free: sizes.free,
         available: sizes.available,
-        // Btrfs has no limit of inodes, and says so by zeros.
+        // Btrfs has no limit on inodes, which zeros express.
         files: 0,
         free_files: 0,
         block_size: sizes.block_size,
@@ -172,21 +174,21 @@ fn statfs(sizes: &FileSystemSizes) -> StatfsOut {
     }
 }
 
-/// A listing, in the payload.
+/// A directory listing in the payload.
 pub(super) struct Listing<'a> {
-    room: &'a mut [u8],
+    buffer: &'a mut [u8],
     used: usize,
-    /// With attributes, which may be believed for so long.
+    /// Entries have attributes, which the kernel may cache for this long.
     attributes: Option<Duration>,
 }
 
 impl<'a> Listing<'a> {
-    /// A listing that fills `room` at most.
-    pub(super) fn new(room: &'a mut [u8], attributes: Option<Duration>) -> Self {
-        Self { room, used: 0, attributes }
+    /// Creates a listing of at most `buffer.len()` bytes.
+    pub(super) fn new(buffer: &'a mut [u8], attributes: Option<Duration>) -> Self {
+        Self { buffer, used: 0, attributes }
     }
 
-    /// Its bytes.
+    /// Returns the length of the listing in bytes.
     pub(super) fn used(&self) -> usize {
         self.used
     }
@@ -198,17 +200,17 @@ impl DirectorySink for Listing<'_> {
         let before = if self.attributes.is_some() { size_of::<EntryOut>() } else { 0 };
         let name_at = before + size_of::<Dirent>();
         let length = (name_at + entry.name.len()).next_multiple_of(8);
-        let Some(room) = self.room.get_mut(self.used..).and_then(|rest| rest.get_mut(..length)) else {
+        let Some(target) = self.buffer.get_mut(self.used..).and_then(|rest| rest.get_mut(..length)) else {
             return false;
         };
         if let Some(valid) = self.attributes {
             let Some(known) = &entry.entry else { return false };
-            room[..before].copy_from_slice(entry_out(known, entry.number, valid).as_bytes());
+            target[..before].copy_from_slice(entry_out(known, entry.number, valid).as_bytes());
         }
         let kind = type_bits(entry.kind) >> 12;
         let dirent = Dirent { number: entry.number, next: entry.next, name_length, kind };
-        room[before..name_at].copy_from_slice(dirent.as_bytes());
-        let (name, padding) = room[name_at..].split_at_mut(entry.name.len());
+        target[before..name_at].copy_from_slice(dirent.as_bytes());
+        let (name, padding) = target[name_at..].split_at_mut(entry.name.len());
         name.copy_from_slice(entry.name);
         padding.fill(0);
         self.used += length;

@@ -1,15 +1,16 @@
-//! A request out of an entry's buffers.
+//! A request from an entry's buffers.
 //!
-//! Owns [`Request`] and how it is taken apart. Nothing of what the buffers say is believed before it was held
-//! against how many bytes there are; what does not fit is [`DecodeError::Malformed`]. Kernel counterparts: the
-//! callers of `fuse_simple_request` (`fs/fuse/`).
+//! Owns [`Request`] and its decoder. The decoder checks every length in the buffers against the
+//! bytes that exist; a request that does not fit is [`DecodeError::Malformed`].
+//!
+//! Kernel counterpart: the callers of `fuse_simple_request` (`fs/fuse/`).
 
 use super::protocol::{
     CopyFileRangeIn, CreateIn, FSYNC_DATA_ONLY, FallocateIn, FsyncIn, GetXattrIn, InHeader, IoctlIn, LinkIn,
     LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SetAttrIn,
     SetXattrIn, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
 };
-use crate::Errno;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::transport::{
     AttributeChange, CopyRange, DirectoryHandle, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,
@@ -18,27 +19,27 @@ use crate::transport::{
 use papilio::{RenameMode, SetTime, Timespec};
 use zerocopy::FromBytes;
 
-/// Why there is no request to answer.
+/// Reasons why a request cannot be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum DecodeError {
-    /// The bytes are none that the kernel would send.
+    /// The kernel would not send these bytes.
     #[error("operation {opcode}: {what}")]
     Malformed {
         /// The operation's number.
         opcode: u32,
-        /// What is wrong.
+        /// The inconsistency.
         what: &'static str,
     },
-    /// An operation that the server does not have.
-    #[error("operation {0} is not known")]
+    /// The server does not implement the operation.
+    #[error("operation {0} is not supported")]
     Unknown(u32),
-    /// A request that no file system could fulfil.
-    #[error("refused with error number {}", .0.code())]
+    /// No file system could fulfil the request.
+    #[error("request refused with errno {}", .0.code())]
     Refused(Errno),
 }
 
 impl DecodeError {
-    /// What the caller is told.
+    /// Returns the error number for the caller.
     pub(super) fn errno(self) -> Errno {
         match self {
             Self::Malformed { .. } => Errno(libc::EIO),
@@ -48,16 +49,16 @@ impl DecodeError {
     }
 }
 
-/// Whether an attribute is there, and whether that is wanted, as `setxattr`'s flags say it.
+/// What `setxattr` expects of an existing attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum SetHow {
-    /// As the library does it.
+    /// A request that the library supports.
     Set(XattrSet),
-    /// It must be there and must not: what is wrong of the two is the answer.
+    /// The attribute must exist and must not exist; the reply is the violated condition.
     Never,
 }
 
-/// What is asked for.
+/// The operation and its arguments.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Body<'a> {
     Lookup { name: &'a [u8] },
@@ -89,7 +90,7 @@ pub(super) enum Body<'a> {
     Ioctl { command: u32, input: &'a [u8], output_size: usize },
 }
 
-/// A request.
+/// A decoded request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Request<'a> {
     pub(super) node: NodeId,
@@ -98,9 +99,9 @@ pub(super) struct Request<'a> {
 }
 
 impl<'a> Request<'a> {
-    /// Takes an entry's buffers apart; `payload` is all of the second one.
+    /// Decodes an entry's buffers; `payload` is the whole second buffer.
     pub(super) fn decode(header: &'a RequestHeader, payload: &'a [u8]) -> Result<Self, DecodeError> {
-        let (general, _) = InHeader::read_from_prefix(&header.in_out).expect("it is smaller than its room");
+        let (general, _) = InHeader::read_from_prefix(&header.in_out).expect("the header fits its field");
         let fields = Fields::new(&general, header, payload)?;
         let body = fields.body(NodeId(general.node))?;
         let caller = Caller { uid: general.uid, gid: general.gid, pid: general.pid };
@@ -108,10 +109,10 @@ impl<'a> Request<'a> {
     }
 }
 
-/// The parts of a request that are the operation's own.
+/// The operation's own parts of a request.
 struct Fields<'a> {
     opcode: u32,
-    /// The first argument, as long as the kernel says that it is.
+    /// The first argument, with the length that the kernel gives.
     operation: &'a [u8],
     payload: &'a [u8],
 }
@@ -120,7 +121,7 @@ impl<'a> Fields<'a> {
     fn new(general: &InHeader, header: &'a RequestHeader, payload: &'a [u8]) -> Result<Self, DecodeError> {
         let malformed = |what| DecodeError::Malformed { opcode: general.opcode, what };
         let used = header.entry.payload as usize;
-        let payload = payload.get(..used).ok_or(malformed("more payload than there is room for"))?;
+        let payload = payload.get(..used).ok_or(malformed("the payload is longer than its buffer"))?;
         let rest = (general.length as usize).checked_sub(size_of::<InHeader>() + used);
         let operation = rest.and_then(|length| header.operation.get(..length));
         let operation = operation.ok_or(malformed("the lengths contradict one another"))?;
@@ -131,16 +132,16 @@ impl<'a> Fields<'a> {
         DecodeError::Malformed { opcode: self.opcode, what }
     }
 
-    /// The first argument; newer kernels may know of more fields behind.
+    /// Returns the first argument. Newer kernels may append fields.
     fn argument<T: FromBytes>(&self) -> Result<T, DecodeError> {
         let found = T::read_from_prefix(self.operation);
         found.map(|(argument, _)| argument).map_err(|_| self.malformed("an argument is too short"))
     }
 
-    /// The payload's first name, and what follows its end.
+    /// Returns the payload's first name and the bytes after its NUL.
     fn name_and_rest(&self) -> Result<(&'a [u8], &'a [u8]), DecodeError> {
         let end = self.payload.iter().position(|&byte| byte == 0);
-        let end = end.ok_or_else(|| self.malformed("a name has no end"))?;
+        let end = end.ok_or_else(|| self.malformed("a name lacks its NUL"))?;
         Ok((&self.payload[..end], &self.payload[end + 1..]))
     }
 
@@ -151,7 +152,7 @@ impl<'a> Fields<'a> {
     fn two_names(&self) -> Result<(&'a [u8], &'a [u8]), DecodeError> {
         let (first, rest) = self.name_and_rest()?;
         let end = rest.iter().position(|&byte| byte == 0);
-        let end = end.ok_or_else(|| self.malformed("a second name has no end"))?;
+        let end = end.ok_or_else(|| self.malformed("the second name lacks its NUL"))?;
         Ok((first, &rest[..end]))
     }
 
@@ -194,7 +195,7 @@ impl<'a> Fields<'a> {
         })
     }
 
-    /// The operations that have names.
+    /// Decodes operations on names.
     fn names(&self, node: NodeId) -> Result<Body<'a>, DecodeError> {
         Ok(match self.opcode {
             opcode::LOOKUP => Body::Lookup { name: self.name()? },
@@ -256,7 +257,7 @@ impl<'a> Fields<'a> {
     fn write(&self) -> Result<Body<'a>, DecodeError> {
         let WriteIn { offset, size, write_flags, .. } = self.argument()?;
         if size as usize != self.payload.len() {
-            return Err(self.malformed("the data is not as long as it says"));
+            return Err(self.malformed("the length of the data is wrong"));
         }
         let kills_privileges = write_flags & WRITE_KILLS_PRIVILEGES != 0;
         Ok(Body::Write(Write { offset, data: self.payload, kills_privileges }))

@@ -1,4 +1,4 @@
-//! Requests as the kernel would lay them out, taken apart and answered; and bytes that it would not send.
+//! Decoding and answering requests as the kernel lays them out, and bytes that it would not send.
 
 use super::answer::{Lane, Server};
 use super::protocol::{
@@ -7,7 +7,7 @@ use super::protocol::{
 };
 use super::reply::{Answer, Listing};
 use super::request::{Body, DecodeError, Request, SetHow};
-use crate::Errno;
+use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
@@ -19,7 +19,7 @@ use std::sync::Arc;
 use std::time::Duration;
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
-/// A request of the operation, its first argument, and the rest.
+/// Builds a request with an operation's number, its first argument and its payload.
 fn request(opcode: u32, argument: &[u8], payload: &[u8]) -> RequestHeader {
     let mut header: RequestHeader = zerocopy::FromZeros::new_zeroed();
     let length = (size_of::<InHeader>() + argument.len() + payload.len()) as u32;
@@ -39,9 +39,9 @@ fn decoded<R>(
     look: impl FnOnce(Result<Body<'_>, DecodeError>) -> R,
 ) -> R {
     let header = request(opcode, argument.as_bytes(), payload);
-    let mut room = payload.to_vec();
-    room.resize(4096, 0xff);
-    let request = Request::decode(&header, &room);
+    let mut buffer = payload.to_vec();
+    buffer.resize(4096, 0xff);
+    let request = Request::decode(&header, &buffer);
     if let Ok(request) = &request {
         assert_eq!((request.node, request.caller.uid, request.caller.pid), (NodeId(77), 1, 3));
     }
@@ -60,28 +60,28 @@ fn names_are_found_in_the_payload() {
     let argument =
         Rename2In { directory: 5, flags: libc::RENAME_NOREPLACE | libc::RENAME_WHITEOUT, padding: 0 };
     decoded(opcode::RENAME2, &argument, b"old\0new\0", |body| {
-        let Body::Rename(rename) = body.unwrap() else { panic!("no rename") };
+        let Body::Rename(rename) = body.unwrap() else { panic!("not a rename") };
         assert_eq!((rename.name, rename.new_name), (&b"old"[..], &b"new"[..]));
         assert_eq!((rename.parent, rename.new_parent), (NodeId(77), NodeId(5)));
         assert!(rename.whiteout && rename.mode == RenameMode::NoReplace);
     });
     decoded(opcode::RENAME, &5_u64, b"old\0new\0", |body| {
-        let Body::Rename(rename) = body.unwrap() else { panic!("no rename") };
+        let Body::Rename(rename) = body.unwrap() else { panic!("not a rename") };
         assert!(!rename.whiteout && rename.mode == RenameMode::Replace);
     });
     decoded(opcode::SYMLINK, &nothing(), b"link\0target\0", |body| {
-        let Body::Make(new) = body.unwrap() else { panic!("no link") };
+        let Body::Make(new) = body.unwrap() else { panic!("not a symbolic link") };
         assert!(new.name == b"link" && matches!(new.kind, NewNodeKind::Symlink(b"target")));
     });
     let argument = CreateIn { flags: libc::O_RDWR, mode: libc::S_IFREG | 0o640, umask: 0o22, open_flags: 0 };
     decoded(opcode::CREATE, &argument, b"new\0", |body| {
-        let Body::Create { new, flags } = body.unwrap() else { panic!("no file") };
+        let Body::Create { new, flags } = body.unwrap() else { panic!("not a created file") };
         assert_eq!((new.permissions, new.umask, flags), (0o640, 0o22, libc::O_RDWR));
     });
 }
 
 #[test]
-fn attributes_change_as_far_as_they_are_valid() {
+fn only_valid_attributes_change() {
     let argument = SetAttrIn {
         valid: valid::SIZE | valid::ATIME | valid::MTIME | valid::MTIME_NOW | valid::HANDLE,
         size: 1234,
@@ -91,7 +91,7 @@ fn attributes_change_as_far_as_they_are_valid() {
         ..zerocopy::FromZeros::new_zeroed()
     };
     decoded(opcode::SETATTR, &argument, b"", |body| {
-        let Body::SetAttributes(change) = body.unwrap() else { panic!("no change") };
+        let Body::SetAttributes(change) = body.unwrap() else { panic!("not a change of attributes") };
         assert_eq!(
             (change.size, change.uid, change.permissions, change.ctime),
             (Some(1234), None, None, None)
@@ -103,13 +103,13 @@ fn attributes_change_as_far_as_they_are_valid() {
 }
 
 #[test]
-fn data_and_values_are_as_long_as_they_say() {
+fn lengths_of_data_and_values_are_checked() {
     let write = |size, payload: &[u8]| {
         let argument = WriteIn { offset: 4096, size, write_flags: 4, ..zerocopy::FromZeros::new_zeroed() };
         decoded(opcode::WRITE, &argument, payload, |body| {
             body.map(|body| match body {
                 Body::Write(write) => (write.offset, write.data.to_vec(), write.kills_privileges),
-                _ => panic!("no write"),
+                _ => panic!("not a write"),
             })
         })
     };
@@ -121,7 +121,7 @@ fn data_and_values_are_as_long_as_they_say() {
         decoded(opcode::SETXATTR, &SetXattrIn { size, flags }, b"user.a\0value", |body| {
             body.map(|body| match body {
                 Body::SetXattr { name: b"user.a", value, how } => (value.to_vec(), how),
-                _ => panic!("no attribute"),
+                _ => panic!("not an attribute"),
             })
         })
     };
@@ -136,7 +136,7 @@ fn data_and_values_are_as_long_as_they_say() {
 }
 
 #[test]
-fn what_cannot_be_is_an_error_number() {
+fn invalid_requests_have_error_numbers() {
     let seek = |offset, whence| {
         let argument = LseekIn { offset, whence, ..zerocopy::FromZeros::new_zeroed() };
         decoded(opcode::LSEEK, &argument, b"", |body| {
@@ -153,12 +153,12 @@ fn what_cannot_be_is_an_error_number() {
 }
 
 #[test]
-fn no_bytes_reach_past_their_buffers() {
-    let room = [0; 64];
+fn decoder_stays_inside_its_buffers() {
+    let buffer = [0; 64];
     let mut header = request(opcode::LOOKUP, &[], b"name\0");
     header.entry.payload = 65;
-    assert!(matches!(Request::decode(&header, &room), Err(DecodeError::Malformed { .. })));
-    // Names without an end, and lengths that contradict one another.
+    assert!(matches!(Request::decode(&header, &buffer), Err(DecodeError::Malformed { .. })));
+    // Names without a NUL, and contradictory lengths.
     for payload in [&b""[..], b"name", b"one\0two"] {
         let header = request(opcode::SYMLINK, &[], payload);
         assert!(matches!(Request::decode(&header, payload), Err(DecodeError::Malformed { .. })));
@@ -166,10 +166,11 @@ fn no_bytes_reach_past_their_buffers() {
     for length in [0, 39, 40, 44, 46, 300, u32::MAX] {
         let mut header = request(opcode::OPEN, &[0; 8], b"");
         header.in_out[..4].copy_from_slice(&length.to_ne_bytes());
-        assert!(matches!(Request::decode(&header, &room), Err(DecodeError::Malformed { .. })), "{length}");
+        assert!(matches!(Request::decode(&header, &buffer), Err(DecodeError::Malformed { .. })), "{length}");
     }
-    // Whatever the bytes, there is an answer.
+    // Random bytes decode or fail without a panic.
     let mut random = fastrand::Rng::with_seed(7);
+    let mut decoded = 0;
     for _ in 0..20_000 {
         let mut bytes = [0; size_of::<RequestHeader>()];
         random.fill(&mut bytes);
@@ -179,8 +180,9 @@ fn no_bytes_reach_past_their_buffers() {
         header.entry.payload = payload;
         let length = 40 + payload + random.u32(0..140);
         header.in_out[..4].copy_from_slice(&length.to_ne_bytes());
-        let _ = Request::decode(&header, &room);
+        decoded += u32::from(Request::decode(&header, &buffer).is_ok());
     }
+    assert!((1..20_000).contains(&decoded), "{decoded} of 20000 decoded");
 }
 
 fn entry() -> Entry {
@@ -206,42 +208,42 @@ fn entry() -> Entry {
 #[test]
 fn replies_fit_or_are_errors() {
     let valid = Duration::new(3, 7);
-    let mut room = [0; 4096];
-    let used = Answer::Created(entry(), 2).encode(valid, &mut room).unwrap();
+    let mut buffer = [0; 4096];
+    let used = Answer::Created(entry(), 2).encode(valid, &mut buffer).unwrap();
     assert_eq!(used, 144);
-    let (out, _) = EntryOut::read_from_prefix(&room).unwrap();
-    // The node is the kernel's name for it, the number what `stat` shows.
+    let (out, _) = EntryOut::read_from_prefix(&buffer).unwrap();
+    // The node is the kernel's id; the number is what `stat` shows.
     assert_eq!((out.node, out.generation, out.attributes.number), (1, 6, 300));
     assert_eq!((out.entry_valid, out.attributes_valid_nanoseconds), (3, 7));
     assert_eq!((out.attributes.mode, out.attributes.mtime), (libc::S_IFDIR | 0o755, -1));
     assert_eq!(Answer::Done.encode(valid, &mut []), Ok(0));
     assert_eq!(Answer::Bytes(vec![1; 5]).encode(valid, &mut [0; 4]), Err(Errno(libc::EIO)));
-    let used = Answer::NoEntry.encode(valid, &mut room).unwrap();
-    let (out, _) = EntryOut::read_from_prefix(&room).unwrap();
+    let used = Answer::NoEntry.encode(valid, &mut buffer).unwrap();
+    let (out, _) = EntryOut::read_from_prefix(&buffer).unwrap();
     assert_eq!((used, out.node, out.entry_valid), (128, 0, 3));
 }
 
 #[test]
-fn listings_end_where_the_room_does() {
+fn listings_end_where_the_buffer_does() {
     let listed = |name| ListedEntry { name, number: 12, kind: FileKind::Fifo, next: 4, entry: Some(entry()) };
-    let mut room = [0xff; 100];
-    let mut listing = Listing::new(&mut room, None);
+    let mut buffer = [0xff; 100];
+    let mut listing = Listing::new(&mut buffer, None);
     let added: Vec<bool> =
         [&b"a"[..], b"12345678", b"123456789", b"b"].map(|name| listing.add(&listed(name))).into();
     assert_eq!((added, listing.used()), (vec![true, true, false, true], 96));
-    let (dirent, rest) = Dirent::read_from_prefix(&room).unwrap();
+    let (dirent, rest) = Dirent::read_from_prefix(&buffer).unwrap();
     assert_eq!((dirent.number, dirent.next, dirent.name_length, dirent.kind), (12, 4, 1, 1));
     assert_eq!(rest[..8], *b"a\0\0\0\0\0\0\0");
-    // With attributes it takes more, and the number is the listed one's.
-    let mut room = [0; 160];
-    let mut listing = Listing::new(&mut room, Some(Duration::ZERO));
+    // Entries with attributes are longer, and the number is that of the listing.
+    let mut buffer = [0; 160];
+    let mut listing = Listing::new(&mut buffer, Some(Duration::ZERO));
     assert!(listing.add(&listed(b"a")) && !listing.add(&listed(b"a")));
     assert_eq!(listing.used(), 160);
-    let (out, _) = EntryOut::read_from_prefix(&room).unwrap();
+    let (out, _) = EntryOut::read_from_prefix(&buffer).unwrap();
     assert_eq!((out.node, out.attributes.number), (1, 12));
 }
 
-/// A server each of whose operations panics.
+/// A server whose every operation panics.
 struct Panics;
 
 macro_rules! panics {
@@ -291,11 +293,11 @@ impl Operations for Panics {
 }
 
 #[test]
-fn whatever_panics_is_answered() {
+fn panicking_operations_are_answered() {
     let server = Server::new(Arc::new(Panics), false);
     let mut entry = super::entry::Entry::new(0, 4096).unwrap();
     for opcode in 0..60 {
-        // Two names, and behind the first a value that no argument says the length of.
+        // Two names; the value after the first has no stated length.
         entry.receive(request(opcode, &[0; 88], b"one\0two\0"), b"one\0two\0");
         let lane = server.lane(&mut entry);
         assert!(!matches!(lane, Lane::AfterWriteBack(_)), "{opcode}");

@@ -1,39 +1,41 @@
-//! When reading a file updates its access time.
+//! Updates of access times by reads.
 //!
-//! The kernel leaves access times of a FUSE file system to its server, which sees the reads that the
-//! kernel's cache did not answer. The rules are the kernel's own (`relatime_need_update`, `atime_needs_update`,
-//! `fs/inode.c`): with `relatime` a read is noted where the access time is not later than the last change, or a
-//! day old. So that not each read asks for the inode, a node remembers that a read was noted and nothing
-//! changed since; what changes an inode through its node says so ([`Server::changed`]), what changes it
-//! through a name makes all nodes ask anew ([`Server::names_change`]).
+//! The kernel leaves access times of a FUSE file system to its server. The server sees only the
+//! reads that the kernel's cache did not answer. The rules are the kernel's (`relatime_need_update`
+//! and `atime_needs_update` in `fs/inode.c`): with `relatime` a read updates an access time that is
+//! not later than the last change, or a day old.
+//!
+//! To avoid looking up the inode at each read, a node remembers that its access time is up to date.
+//! A change through the node clears this ([`Server::changed`]). A change through a name clears it
+//! for all nodes ([`Server::names_change`]).
 
-use super::Server;
-use crate::Atime;
+use super::state::Server;
 use crate::nodes::Node;
+use crate::options::Atime;
 use papilio::format::items::inode::InodeFlags;
 use papilio::{FileKind, Metadata, Timespec};
 use std::sync::atomic::Ordering;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY: i64 = 24 * 3600;
-/// The kernel's cache gives times of the last tick of its clock: a change may seem to be older than what came
-/// before it by so many nanoseconds.
+/// Nanoseconds by which a change may seem older than an event before it, because the kernel's cache
+/// takes times from the last tick of its clock.
 const TICK: u32 = 10_000_000;
-/// Seconds that a node believes that its access time needs no update.
+/// Seconds for which a node remembers that its access time is up to date.
 const REMEMBERED: u64 = 1800;
 
 impl Server {
-    /// An inode changed by way of its node.
+    /// Records a change to an inode through its node.
     pub(super) fn changed(&self, node: &Node) {
         node.read_noted.store(0, Ordering::Release);
     }
 
-    /// Names changed, and with them times of inodes.
+    /// Records a change to names, which also changes times of inodes.
     pub(super) fn names_change(&self) {
         self.name_changes.fetch_add(1, Ordering::AcqRel);
     }
 
-    /// A node was read, by who opened it with `flags`.
+    /// Records a read of a node that was opened with `flags`.
     pub(super) fn note_read(&self, node: &Node, flags: i32) {
         let Some(rule) = self.access_times else { return };
         let directory = node.inode.kind() == FileKind::Directory;
@@ -45,16 +47,16 @@ impl Server {
         if rule != Atime::Strict && node.read_noted.swap(mark, Ordering::AcqRel) == mark {
             return;
         }
-        // Reading went well; that it could not be noted (no space, a read-only subvolume) is nobody's concern.
+        // A failed update (no space, a read-only subvolume) does not fail the read.
         if let Ok(inode) = node.current(&self.fs)
             && needs_update(rule, inode.metadata(), now)
             && let Err(error) = inode.set_access_time(now)
         {
-            tracing::debug!("access time: {error}");
+            tracing::debug!("updating an access time failed: {error}");
         }
     }
 
-    /// What a node remembers of a read that was noted now: never 0.
+    /// Returns the mark that a node remembers for a read at `now`; never 0.
     fn mark(&self, now: Timespec) -> u64 {
         let period = now.seconds as u64 / REMEMBERED;
         self.name_changes.load(Ordering::Acquire) << 24 | (period & 0xff_ffff) | 1 << 63
@@ -74,13 +76,13 @@ fn needs_update(rule: Atime, metadata: &Metadata, now: Timespec) -> bool {
     later(change, TICK) >= atime || now.seconds.saturating_sub(atime.0) >= DAY
 }
 
-/// A time some nanoseconds later.
+/// Returns the time `by` nanoseconds later.
 fn later((seconds, nanoseconds): (i64, u32), by: u32) -> (i64, u32) {
     let sum = nanoseconds.saturating_add(by);
     (seconds.saturating_add((sum / 1_000_000_000).into()), sum % 1_000_000_000)
 }
 
-/// The clock's time.
+/// Returns the current time.
 fn now() -> Timespec {
     let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
     let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);

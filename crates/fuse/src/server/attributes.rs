@@ -1,13 +1,14 @@
-//! What `stat` and `statfs` show, and changing it.
+//! The attributes that `stat` and `statfs` show, and changes to them.
 
-use super::{Server, privileges};
-use crate::Errno;
+use super::privileges;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{AttributeChange, Attributes, Entry, FileSystemSizes, NodeId};
 use papilio::{Inode, Metadata, SetAttributes, SetTime};
 
-/// The longest name of an entry, in bytes.
+/// Length of the longest entry name in bytes.
 const NAME_MAX: u32 = 255;
 
 impl Server {
@@ -30,7 +31,7 @@ impl Server {
         }
     }
 
-    /// What the kernel is told of a node.
+    /// Returns the look-up reply for a node.
     pub(super) fn entry_of(&self, node: &Node, inode: &Inode) -> Entry {
         let number = self.nodes.number_of_node(node);
         let generation = inode.metadata().generation().get();
@@ -61,8 +62,9 @@ impl Server {
             }
             let before = before.metadata();
             if before.size() == size && size > 0 && !change.by_handle && set.mtime.is_none() {
-                // `truncate` to the size that a file has is no change; what lies behind its end went all the
-                // same. To 0 it is rather `open` with O_TRUNC, which the kernel does not tell from it.
+                // `truncate` to the current size changes nothing, so times stay, although
+                // preallocated space past the end was freed. With size 0 it is probably `open` with
+                // O_TRUNC, which looks the same in the request.
                 set.mtime = Some(SetTime::At(before.mtime()));
                 set.ctime = set.ctime.or(Some(before.ctime()));
             }

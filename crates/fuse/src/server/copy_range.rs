@@ -1,22 +1,23 @@
-//! `copy_file_range`: whole sectors are shared, the rest is copied.
+//! `copy_file_range`: shares whole sectors and copies the rest.
 //!
-//! FUSE passes no `FICLONE` on, so this is how `cp` shares data here. Where the two offsets lie alike in their
-//! sectors, the sectors between the first and the last boundary are cloned, and with them the last sector
-//! where it ends both files; where they do not, or the files cannot share (one of them has no checksums),
-//! bytes are copied.
+//! FUSE passes no `FICLONE` on, so `cp` shares data through this call. If both offsets have the
+//! same remainder within a sector, the sectors between the first and the last boundary are cloned,
+//! and the last partial sector too if it ends both files. Otherwise bytes are copied, as they are
+//! if the files cannot share because one of them has no checksums.
 
-use super::Server;
-use crate::Errno;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
 use crate::transport::{Changed, CopyRange};
 use papilio::{ErrorKind, File};
 
-/// Bytes copied at once.
+/// Bytes copied at a time.
 const STEP: usize = 1 << 20;
-/// Bytes that one call copies at most, so that it can be interrupted; callers go on from where it ended.
+/// Maximum number of bytes that one call copies, so that it can be interrupted. Callers continue
+/// from the end of the copy.
 const COPY_MAX: u64 = 64 << 20;
-/// What the reply can say.
+/// Maximum length that the reply can express.
 const REPLY_MAX: u64 = u32::MAX as u64 & !0xffff;
 
 impl Server {
@@ -41,12 +42,12 @@ impl Server {
 struct Copy<'a> {
     from: &'a File,
     to: &'a File,
-    /// What takes an offset in the source to the one in the target, modulo 2^64.
+    /// Difference from an offset in the source to the offset in the target, modulo 2^64.
     delta: u64,
 }
 
 impl Copy<'_> {
-    /// Returns how many bytes were done from `start` on; an error only if none were.
+    /// Returns the number of bytes done from `start` on; an error only if there are none.
     fn share_or_copy(&self, start: u64, end: u64, size: u64, sector: u64) -> papilio::Result<u64> {
         let first = start.next_multiple_of(sector);
         let whole_file = end == size && self.there(end) >= self.to.size()?;
@@ -60,7 +61,7 @@ impl Copy<'_> {
         }
         match self.to.clone_range(self.from, first, last - first, self.there(first)) {
             Ok(()) => done += last - first,
-            // They cannot share; the bytes can be copied all the same.
+            // The files cannot share data, but the bytes can be copied.
             Err(error) if error.kind() == ErrorKind::Invalid => {
                 done += self.partly(done, self.copy(first, end))?;
                 return Ok(done);
@@ -78,7 +79,7 @@ impl Copy<'_> {
         offset.wrapping_add(self.delta)
     }
 
-    /// An error after something was done is the next call's.
+    /// Drops an error after some bytes were done: the next call meets it again.
     fn partly(&self, done: u64, result: papilio::Result<u64>) -> papilio::Result<u64> {
         if done > 0 { Ok(result.unwrap_or(0)) } else { result }
     }

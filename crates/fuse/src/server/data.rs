@@ -1,14 +1,15 @@
-//! Opening files, and what changes their data.
+//! Opening files and changing their data.
 
-use super::{Server, privileges};
-use crate::Errno;
+use super::privileges;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{Changed, NodeId, SeekTo, Write};
 use papilio::format::items::inode::InodeFlags;
 use std::sync::atomic::Ordering;
 
-/// Asks the kernel not to tell the server of what is opened and closed any more (`no_open`, `no_opendir`).
+/// Reply that tells the kernel to stop reporting opens and closes (`no_open`, `no_opendir`).
 pub(super) const NO_NEED: Errno = Errno(libc::ENOSYS);
 
 impl Server {
@@ -25,8 +26,8 @@ impl Server {
         Ok(())
     }
 
-    /// What in the kernel `inode_permission` and `may_open` refuse, by flags of the inode that FUSE does not
-    /// know of.
+    /// Refuses writes that the kernel's `inode_permission` and `may_open` refuse because of inode
+    /// flags, which FUSE does not know.
     fn check_open_for_writing(&self, node: &Node, flags: i32) -> Result<(), Errno> {
         node.check_changeable()?;
         let kept = node.current(&self.fs)?.metadata().flags();
@@ -93,7 +94,8 @@ impl Server {
         self.after_change(caller, &node)
     }
 
-    /// What a change of data does to privileges where the kernel did not say whether they may stay.
+    /// Clears privileges after a change to data, for requests that do not say whether the caller
+    /// may keep them.
     pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<Changed, Errno> {
         let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(caller, node)?;
         Ok(Changed { attributes })

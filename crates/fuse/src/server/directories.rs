@@ -1,49 +1,21 @@
-//! Listing directories.
+//! Directory listings.
 //!
-//! A listing goes by the directory's index, as the kernel's does: an entry's place in a listing is its index,
-//! which no other entry ever has, so that a listing goes on rightly while entries come and go. `.` and `..` are at 0
-//! and 1; indexes start at 2. Entries that came after the listing began are left out, so that a listing ends
-//! even if each entry is renamed as it is read. Where nothing changes, the kernel opens directories without the server.
-//!
-//! Owns [`Listings`], the directories that are open. Locks: the table's, for one look-up.
+//! Like the kernel's Btrfs, a listing follows the directory's index. The offset of an entry is its
+//! index, which no other entry ever has, so a listing continues correctly while entries come and
+//! go. `.` and `..` have offsets 0 and 1; indexes start at 2. A listing omits entries that were
+//! added after its start, so it ends even if a program renames each entry it reads. On a read-only
+//! mount the kernel opens directories without the server.
 
-use super::Server;
 use super::data::NO_NEED;
-use crate::Errno;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::nodes::{Node, stale};
 use crate::transport::{DirectoryHandle, DirectorySink, Entry, ListedEntry, NodeId};
 use papilio::{DirEntry, EntryTarget, ErrorKind, FileKind, Inode, PathError};
-use papilio_locks::Mutex;
-use std::collections::HashMap;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
-/// The index of a directory's first entry.
+/// Index of a directory's first entry.
 const FIRST_INDEX: u64 = 2;
-
-/// Directories that are open.
-#[derive(Debug, Default)]
-pub(super) struct Listings {
-    next: AtomicU64,
-    /// The last index of interest of each.
-    open: Mutex<HashMap<DirectoryHandle, Arc<AtomicU64>>>,
-}
-
-impl Listings {
-    fn open(&self, last: u64) -> DirectoryHandle {
-        let handle = DirectoryHandle(self.next.fetch_add(1, Ordering::Relaxed));
-        self.open.lock().insert(handle, Arc::new(AtomicU64::new(last)));
-        handle
-    }
-
-    fn get(&self, handle: DirectoryHandle) -> Result<Arc<AtomicU64>, Errno> {
-        self.open.lock().get(&handle).cloned().ok_or(Errno(libc::EBADF))
-    }
-
-    pub(super) fn close(&self, handle: DirectoryHandle) {
-        self.open.lock().remove(&handle);
-    }
-}
 
 impl Server {
     pub(super) fn open_listing(&self, node: NodeId) -> Result<DirectoryHandle, Errno> {
@@ -72,7 +44,7 @@ impl Server {
         let mut added = false;
         for entry in entries.up_to(last) {
             let listed = match entry.map(|entry| self.list_entry(&node, &entry, attributes, sink)) {
-                // It went since.
+                // The entry was removed meanwhile.
                 Ok(Err(error)) if error.kind() == ErrorKind::Path(PathError::NotFound) => continue,
                 Ok(listed) => listed.map_err(Errno::from),
                 Err(error) => Err(stale(error)),
@@ -80,7 +52,8 @@ impl Server {
             match listed {
                 Ok(true) => added = true,
                 Ok(false) => return Ok(()),
-                // The kernel knows nodes by a reply without an error only: what was listed is told, and the next call fails.
+                // The kernel counts look-ups only from replies without an error. Return the entries
+                // listed so far; the next call fails.
                 Err(_) if added => return Ok(()),
                 Err(error) => return Err(error),
             }
@@ -88,14 +61,14 @@ impl Server {
         Ok(())
     }
 
-    /// The last index that a listing comes to.
+    /// Returns the index of the last entry that a listing shows.
     fn last_of_interest(&self, node: &Node, handle: DirectoryHandle, offset: u64) -> Result<u64, Errno> {
         if self.read_only {
             return Ok(u64::MAX);
         }
         let last = self.listings.get(handle)?;
         if offset == 0 {
-            // Also after rewinding, when what came meanwhile is to be seen.
+            // A rewound listing shows entries that were added meanwhile.
             last.store(node.inode.last_entry_index().map_err(stale)?, Ordering::Release);
         }
         Ok(last.load(Ordering::Acquire))
@@ -115,7 +88,7 @@ impl Server {
         if offset == 0 && !sink.add(&dot) {
             return Ok(false);
         }
-        // The kernel passes the number on and looks at nothing else.
+        // The kernel reads only the number of this entry.
         let parent = if node.id == NodeId::ROOT { None } else { inode.parent().ok() };
         dot.number = parent.map_or(number, |(tree, inode)| self.nodes.number(tree, inode));
         if let Some(entry) = &mut dot.entry {
@@ -159,24 +132,25 @@ impl Server {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::MountOptions;
     use crate::ioctl::MountInfo;
+    use crate::options::MountOptions;
     use papilio::{FileSystem, MkfsOptions, OpenOptions};
     use papilio_device::{Device, FaultDevice, MemoryDevice};
     use std::path::Path;
+    use std::sync::Arc;
 
-    /// A reply with room for some entries.
+    /// A reply with space for some entries.
     struct Reply {
-        room: usize,
+        space: usize,
         known: Vec<NodeId>,
         next: u64,
     }
 
     impl DirectorySink for Reply {
         fn add(&mut self, entry: &ListedEntry<'_>) -> bool {
-            let fits = self.room > 0;
+            let fits = self.space > 0;
             if fits {
-                self.room -= 1;
+                self.space -= 1;
                 self.next = entry.next;
                 let dots = matches!(entry.name, b"." | b"..");
                 self.known.extend(entry.entry.filter(|_| !dots).map(|entry| entry.node));
@@ -185,11 +159,12 @@ mod tests {
         }
     }
 
-    /// Lists all as the kernel does, which learns of nodes by each reply that is no error. Says whether one was.
+    /// Lists everything as the kernel does, which counts look-ups from each reply without an error.
+    /// Returns the nodes and whether a call failed.
     fn list_all(server: &Server, directory: NodeId, handle: DirectoryHandle) -> (Vec<NodeId>, bool) {
         let (mut known, mut next) = (Vec::new(), 0);
         loop {
-            let mut reply = Reply { room: 70, known: Vec::new(), next };
+            let mut reply = Reply { space: 70, known: Vec::new(), next };
             if server.list_directory(directory, handle, next, true, &mut reply).is_err() {
                 return (known, true);
             }
@@ -201,9 +176,9 @@ mod tests {
         }
     }
 
-    /// A device that fails from any point of a listing on.
+    /// Lets the device fail from each point of a listing on.
     #[test]
-    fn what_a_listing_that_fails_made_known_was_told() {
+    fn failing_listing_reports_each_node_it_counted() {
         const FILES: usize = 1500;
         let device = Arc::new(MemoryDevice::new(256 << 20)) as Arc<dyn Device>;
         papilio::mkfs_device(&device, &MkfsOptions::new()).unwrap();

@@ -1,36 +1,37 @@
-//! The server: each operation that the kernel asks for, as calls of the library.
+//! The server: implements each operation of the kernel with calls of the library.
 //!
-//! Owns [`Server`]. There is no file-system logic here, only translation: from nodes to inodes, from the
-//! library's errors to error numbers, and the rules that in the kernel lie above a file system and that
-//! FUSE leaves to the server (access times, set-user-id bits, who may open what). No lock is held across a
-//! call of the library, but for those that the library holds itself.
+//! Owns the [`Operations`] of [`Server`]. It holds no file-system logic and only translates: nodes
+//! to inodes and the library's errors to error numbers. It also applies the rules that the kernel
+//! keeps above a file system and that FUSE leaves to the server: access times, set-user-id bits,
+//! and permission to open files with certain inode flags. It holds no lock of its own across a call
+//! of the library.
 
 mod access_time;
 mod attributes;
 mod copy_range;
 mod data;
 mod directories;
+mod listings;
 mod names;
 mod privileges;
+mod state;
 mod xattrs;
 
+pub(crate) use state::Server;
+
+use crate::errno::Errno;
 use crate::ioctl::number::Command;
-use crate::ioctl::{Caller, IoctlCall, IoctlReply, MountInfo};
-use crate::nodes::{Node, Nodes};
+use crate::ioctl::{Caller, IoctlCall, IoctlReply};
+use crate::options::Atime;
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
     NewNode, NodeId, Operations, Rename, SeekTo, Write, XattrSet,
 };
-use crate::{Atime, Errno, MountOptions};
-use directories::Listings;
-use papilio::FileSystem;
 use papilio::format::{InodeNumber, TreeId};
-use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-/// Ioctls that mean all data that was written before: snapshots and commits; and what makes a subvolume
-/// read-only, because nothing could be written to it any more.
+/// Ioctls that need all data written before them: snapshots, commits, and making a subvolume
+/// read-only, after which nothing could be written back to it.
 const NEEDS_DATA: [Command; 6] = [
     Command::SNAP_CREATE,
     Command::SNAP_CREATE_V2,
@@ -39,53 +40,6 @@ const NEEDS_DATA: [Command; 6] = [
     Command::SYNC,
     Command::START_SYNC,
 ];
-
-/// A mounted file system.
-pub(crate) struct Server {
-    fs: FileSystem,
-    nodes: Nodes,
-    listings: Listings,
-    mount: MountInfo,
-    /// When reads are noted; `None` for never.
-    access_times: Option<Atime>,
-    /// Counts changes of names, which change times of inodes that are not looked up here.
-    name_changes: AtomicU64,
-    valid_for: Duration,
-    sector_size: u32,
-    read_only: bool,
-}
-
-impl Server {
-    /// A server of `fs`, whose root is the one that it was opened with.
-    ///
-    /// # Errors
-    /// A root directory that cannot be read.
-    pub(crate) fn new(fs: FileSystem, mount: MountInfo, options: &MountOptions) -> papilio::Result<Self> {
-        let nodes = Nodes::new(fs.root()?);
-        let noted = !options.read_only && options.noatime != Atime::Noatime;
-        let sector_size = fs.superblock().raw.sector_size;
-        Ok(Self {
-            fs,
-            nodes,
-            listings: Listings::default(),
-            mount,
-            access_times: noted.then_some(options.noatime),
-            name_changes: AtomicU64::new(1),
-            valid_for: options.attr_timeout,
-            sector_size,
-            read_only: options.read_only,
-        })
-    }
-
-    /// A handle on the file system, to close it when the server is gone.
-    pub(crate) fn file_system(&self) -> FileSystem {
-        self.fs.clone()
-    }
-
-    fn node(&self, id: NodeId) -> Result<Arc<Node>, Errno> {
-        self.nodes.get(id)
-    }
-}
 
 impl Operations for Server {
     fn valid_for(&self) -> Duration {
@@ -205,7 +159,7 @@ impl Operations for Server {
     }
 
     fn may_keep_listings(&self) -> bool {
-        // Each listing is noted then.
+        // With strictatime every listing updates the access time.
         self.access_times != Some(Atime::Strict)
     }
 

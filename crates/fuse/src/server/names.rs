@@ -1,7 +1,7 @@
-//! Names: looking up, making, linking, renaming.
+//! Names: looking up, creating, linking and renaming.
 
-use super::Server;
-use crate::Errno;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, stale};
 use crate::transport::{Entry, NewNode, NewNodeKind, NodeId, Rename};
@@ -17,7 +17,7 @@ impl Server {
         Ok(self.learn(&parent.inode, name, &child))
     }
 
-    /// What an NFS server asks for that has an inode's number only.
+    /// Looks up `.` or `..` for an NFS server, which knows only an inode's number.
     fn look_up_dots(&self, node: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         let inode = self.nodes.resolve(&self.fs, node)?;
         if name == b"." {
@@ -47,7 +47,7 @@ impl Server {
                 self.changed(&parent);
                 self.learn(&parent.inode, new.name, &inode)
             }
-            // It came to be since the kernel looked.
+            // Another path created the file after the kernel's look-up.
             Err(error) if flags & libc::O_EXCL == 0 && error.kind() == ErrorKind::Path(PathError::Exists) => {
                 let inode = parent.inode.lookup(new.name)?.ok_or(Errno(libc::ENOENT))?;
                 if inode.kind() != FileKind::Regular {
@@ -95,7 +95,7 @@ impl Server {
 }
 
 impl Node {
-    /// Whether it lies in a subvolume that is gone, or cannot change.
+    /// Returns an error if the node is in a deleted or read-only subvolume.
     pub(super) fn check_changeable(&self) -> Result<(), Errno> {
         self.inode.check_changeable().map_err(stale)
     }

@@ -1,13 +1,13 @@
-//! What set-user-id bits and groups ask of a server that the kernel trusts with them.
+//! Clearing of set-user-id bits and capabilities, which the kernel leaves to the server.
 //!
-//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel asks for no attribute at each write, and the server takes
-//! set-user-id, set-group-id (of what its group may execute, or from who is not in it) and capabilities away
-//! when data changes. The
-//! kernel tells with a write whether the caller may keep them (`CAP_FSETID`); with other requests fuser does
-//! not pass that on, and user 0 stands for it.
+//! With `FUSE_HANDLE_KILLPRIV_V2` the kernel does not ask for attributes at each write. When data
+//! changes, the server clears the set-user-id bit, the capabilities, and the set-group-id bit if
+//! the group may execute the file or the caller is not in the group. A write request says whether
+//! the caller may keep them (`CAP_FSETID`). fuser does not pass this on for other requests, where
+//! the server assumes it for user 0 only.
 
-use super::Server;
-use crate::Errno;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::Node;
 use papilio::SetAttributes;
@@ -18,7 +18,7 @@ const GROUP_EXECUTE: u32 = 0o0010;
 const CAPABILITY: &[u8] = b"security.capability";
 
 impl Server {
-    /// Takes privileges away from a file whose data changes; says whether there were any.
+    /// Clears the privileges of a file whose data changes; returns whether it had any.
     pub(super) fn kill_privileges(&self, caller: Caller, node: &Node) -> Result<bool, Errno> {
         let inode = node.current(&self.fs)?;
         let permissions = inode.metadata().permissions();
@@ -39,12 +39,12 @@ impl Server {
     }
 }
 
-/// Whether a caller may keep set-user-id bits of what it changes.
+/// Returns whether a caller may keep set-user-id bits of files that it changes.
 pub(super) fn may_keep_set_id(caller: Caller) -> bool {
     caller.uid == 0
 }
 
-/// Whether a caller is in a group.
+/// Returns whether a caller is in a group.
 pub(super) fn is_in_group(caller: Caller, gid: u32) -> bool {
     if caller.uid == 0 || caller.gid == gid {
         return true;
@@ -53,14 +53,14 @@ pub(super) fn is_in_group(caller: Caller, gid: u32) -> bool {
     groups.split_whitespace().any(|group| group.parse() == Ok(gid))
 }
 
-/// A caller's umask; the usual one where it cannot be known.
+/// Returns a caller's umask; the usual 022 if it cannot be read.
 pub(super) fn umask_of(caller: Caller) -> u32 {
     let umask = status_field(caller, "Umask:");
     umask.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(0o022)
 }
 
 fn status_field(caller: Caller, field: &str) -> Option<String> {
-    // 0 is a process that this one cannot see.
+    // The pid is 0 for a process that this one cannot see.
     let status = std::fs::read_to_string(format!("/proc/{}/status", caller.pid)).ok()?;
     let line = status.lines().find(|line| line.starts_with(field))?;
     Some(line[field.len()..].to_owned())

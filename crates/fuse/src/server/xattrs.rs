@@ -1,7 +1,8 @@
-//! Extended attributes, and access control lists among them.
+//! Extended attributes, including access control lists.
 
-use super::{Server, privileges};
-use crate::Errno;
+use super::privileges;
+use super::state::Server;
+use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
 use crate::transport::{NodeId, XattrSet};
@@ -39,7 +40,7 @@ impl Server {
         node.inode.set_xattr(name, value, how)?;
         self.changed(&node);
         if name == ACCESS_ACL {
-            // A new list takes the set-group-id bit from who is not in the group.
+            // Setting an access list clears the set-group-id bit if the caller is not in the group.
             let inode = node.current(&self.fs)?;
             let mode = inode.metadata().permissions();
             if mode & SET_GROUP_ID != 0 && !privileges::is_in_group(caller, inode.metadata().gid()) {
@@ -58,7 +59,7 @@ impl Server {
     }
 }
 
-/// Refuses names that the kernel's Btrfs has no handler for.
+/// Refuses names without a handler in the kernel's Btrfs.
 fn check_namespace(name: &[u8]) -> Result<(), Errno> {
     if matches!(name, ACCESS_ACL | DEFAULT_ACL) {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Access times by the rules of each mount option, as the kernel's Btrfs keeps them.
+//! Access times under each mount option, compared with the kernel's Btrfs.
 
 use crate::script::Script;
 use crate::server::{Mount, NEEDS, make_image};
@@ -7,7 +7,7 @@ use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps};
 use rustix::mount::{MountFlags, mount_remount};
 use std::path::Path;
 
-/// Reads that the cache answers are not seen by a server, so it is emptied before each.
+/// Empties the kernel's cache of a file: the server does not see reads that the cache answers.
 fn forget(path: &Path) {
     let file = std::fs::File::open(path).unwrap();
     file.sync_all().unwrap();
@@ -42,7 +42,7 @@ fn steps(s: &mut Script) {
     read(s);
     s.write("f", b"changed");
     read(s);
-    // Later than the last change, and less than a day ago; then more.
+    // First later than the last change and less than a day old, then more than a day old.
     for atime in [now + 1000, now - 90_000] {
         set(s, "f", atime, now - 100_000);
         read(s);

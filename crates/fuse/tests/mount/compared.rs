@@ -1,7 +1,7 @@
-//! The same steps on a mounted Papilio and on the kernel's Btrfs: each answer, error, attribute.
+//! The same steps on a mounted Papilio and on the kernel's Btrfs, with every result compared.
 //!
-//! Afterwards our image is judged by our check, by `btrfs check`, and by the kernel, which mounts it and must
-//! show the tree that the mount showed.
+//! Afterwards the library and `btrfs check` check the image. The kernel mounts it and must show the
+//! same tree as the mount.
 
 use crate::script::Script;
 use crate::server::{Mount, NEEDS, check, make_image};
@@ -12,7 +12,7 @@ fn needs() -> Vec<Need> {
     [NEEDS, Need::KERNEL_MOUNT].concat()
 }
 
-/// Runs steps on both and compares.
+/// Runs steps on both file systems and compares the results.
 fn both(options: &str, steps: impl Fn(&mut Script)) {
     let Some(_) = require(&needs()) else { return };
     let scratch = Scratch::new(1 << 30).unwrap();
@@ -21,7 +21,8 @@ fn both(options: &str, steps: impl Fn(&mut Script)) {
     let theirs = kernel.mount().unwrap();
     let image = make_image(&scratch, 1 << 30);
     let ours = Mount::new(&scratch, &image, options);
-    // SAFETY: plain system calls: this thread gets a umask of its own, which other tests do not see.
+    // SAFETY: system calls without pointers. They give this thread its own umask, which other tests
+    // do not see.
     unsafe {
         assert_eq!(libc::unshare(libc::CLONE_FS), 0);
         libc::umask(0);
@@ -67,7 +68,7 @@ fn attributes() {
 }
 
 #[test]
-fn inheritance_and_access_control_lists() {
+fn access_control_lists_and_inheritance() {
     both("noatime,allow_other", steps::access);
 }
 

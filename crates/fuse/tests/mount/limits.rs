@@ -1,4 +1,4 @@
-//! Where things end: space, the mount point, what FUSE cannot carry.
+//! Limits: full file systems, bad mount points, and operations that FUSE lacks.
 
 use crate::server::{Mount, NEEDS, check, make_image};
 use papilio::{FileSystem, OpenOptions};
@@ -10,7 +10,7 @@ use std::io::Write;
 use std::path::Path;
 
 #[test]
-fn sizes_are_the_kernels() {
+fn statfs_matches_the_kernel() {
     let Some(_) = require(&[NEEDS, Need::KERNEL_MOUNT].concat()) else { return };
     let scratch = Scratch::new(2 << 30).unwrap();
     let image = make_image(&scratch, 1 << 30);
@@ -25,14 +25,14 @@ fn sizes_are_the_kernels() {
     mount.unmount();
     assert_eq!(ours.f_blocks, theirs.f_blocks);
     assert_eq!(ours.f_bsize, theirs.f_bsize);
-    // The reserve follows what the kernel has in memory; a few MiB of a difference are its.
+    // The reserve depends on what the kernel has in memory, so allow a difference of a few MiB.
     let near = |ours: u64, theirs: u64| ours.abs_diff(theirs) * 4096 < 16 << 20;
     assert!(near(ours.f_bfree, theirs.f_bfree), "{} {}", ours.f_bfree, theirs.f_bfree);
     assert!(near(ours.f_bavail, theirs.f_bavail), "{} {}", ours.f_bavail, theirs.f_bavail);
 }
 
 #[test]
-fn no_space_is_an_answer_and_can_be_made_again() {
+fn full_file_system_recovers_after_deletions() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(512 << 20).unwrap();
     let image = make_image(&scratch, 128 << 20);
@@ -47,7 +47,7 @@ fn no_space_is_an_answer_and_can_be_made_again() {
             Ok(()) => written += 1,
             Err(error) => break error,
         }
-        assert!(written < 200, "more than there is");
+        assert!(written < 200, "wrote more than the file system holds");
     };
     assert_eq!(failure.raw_os_error(), Some(libc::ENOSPC));
     assert!(written > 20, "{written}");
@@ -63,7 +63,7 @@ fn no_space_is_an_answer_and_can_be_made_again() {
 }
 
 #[test]
-fn what_fuse_cannot_carry_is_refused_or_left_out() {
+fn operations_that_fuse_lacks_are_refused() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
@@ -80,7 +80,7 @@ fn what_fuse_cannot_carry_is_refused_or_left_out() {
 }
 
 #[test]
-fn a_mount_that_is_read_only_changes_nothing() {
+fn read_only_mount_leaves_the_image_unchanged() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
@@ -104,7 +104,7 @@ fn mount(image: &Path, directory: &Path) -> Result<Session, MountError> {
 }
 
 #[test]
-fn mount_points_that_cannot_be_are_one_line() {
+fn bad_mount_points_are_refused() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
@@ -112,7 +112,7 @@ fn mount_points_that_cannot_be_are_one_line() {
     assert!(matches!(missing, MountError::Missing(_)), "{missing}");
     let file = mount(&image, &image).unwrap_err();
     assert!(matches!(file, MountError::NotADirectory(_)), "{file}");
-    // A mount whose server is gone.
+    // A mount whose server was killed.
     let dead = Mount::new(&scratch, &image, "ro");
     let point = dead.path().to_owned();
     dead.kill_only();
@@ -120,6 +120,6 @@ fn mount_points_that_cannot_be_are_one_line() {
     assert!(matches!(busy, MountError::DeadMount(_)), "{busy}");
     assert_eq!(busy.to_string().lines().count(), 1);
     papilio_oracle::scratch::unmount(&point).unwrap();
-    // The image is free again after each.
+    // Each failure has released the image.
     FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap().close().unwrap();
 }

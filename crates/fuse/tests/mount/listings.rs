@@ -1,4 +1,4 @@
-//! Listings that the kernel may keep are what is there, whatever changed names, and by whichever way.
+//! Cached directory listings stay correct after every kind of change to names.
 
 use crate::server::{Mount, NEEDS, make_image};
 use papilio::{FileSystem, OpenOptions};
@@ -9,9 +9,9 @@ use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::Path;
 
-/// A directory's names, but `.` and `..`.
+/// Returns a directory's names without `.` and `..`.
 fn names(directory: &Path) -> BTreeSet<String> {
-    // Twice: the second time the kernel may know.
+    // The second listing may come from the kernel's cache.
     let listed =
         || fs::read_dir(directory).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let (first, second): (BTreeSet<_>, BTreeSet<_>) = (listed().collect(), listed().collect());
@@ -19,7 +19,7 @@ fn names(directory: &Path) -> BTreeSet<String> {
     first
 }
 
-/// Of an open directory, from where it is on; `rewind` goes back to its begin before that.
+/// Returns the names from an open directory's position on, after a rewind if `rewind` is set.
 fn rest_of(directory: &mut Dir, rewind: bool) -> BTreeSet<String> {
     if rewind {
         directory.rewind();
@@ -33,7 +33,7 @@ fn set(names: &[&str]) -> BTreeSet<String> {
 }
 
 #[test]
-fn listings_are_kept_until_names_change() {
+fn listings_follow_changes_to_names() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
@@ -61,7 +61,7 @@ fn listings_are_kept_until_names_change() {
         fs::remove_dir(at("directory")).unwrap();
         assert_eq!((names(&root), names(&other)), (set(&["renamed"]), set(&[])));
 
-        // Names that an ioctl makes and takes away, known to the kernel before or not.
+        // Names that an ioctl adds or removes, some of which the kernel has looked up before.
         let here = MountedPath::open(&root).unwrap();
         here.create_subvolume(b"subvolume").unwrap();
         assert_eq!(names(&root), set(&["renamed", "subvolume"]));
@@ -83,12 +83,12 @@ fn listings_are_kept_until_names_change() {
 }
 
 #[test]
-fn a_directory_that_is_open_is_listed_anew_after_rewinding() {
+fn rewinding_lists_an_open_directory_anew() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
     let mount = Mount::new(&scratch, &image, "subvolid=5");
-    // More than one reply holds.
+    // More names than fit in one reply.
     let expected: BTreeSet<String> =
         (0..5000).map(|number| format!("a name of some length {number}")).collect();
     for name in &expected {
@@ -104,13 +104,13 @@ fn a_directory_that_is_open_is_listed_anew_after_rewinding() {
     let mut more = expected.clone();
     more.insert("new".to_owned());
     assert_eq!(rest_of(&mut open, true), more);
-    // In the middle of a listing that the kernel has: each that stays is listed once, and the end comes.
+    // Renaming during a listing: each entry appears once, and the listing ends.
     let mut seen: BTreeSet<String> = BTreeSet::new();
     for (renamed, entry) in fs::read_dir(mount.path()).unwrap().enumerate() {
         let name = entry.unwrap().file_name().into_string().unwrap();
         fs::rename(mount.path().join(&name), mount.path().join(format!("renamed {name}"))).unwrap();
-        assert!(seen.insert(name), "once");
-        assert!(renamed < more.len(), "it goes on for ever");
+        assert!(seen.insert(name), "an entry appears twice");
+        assert!(renamed < more.len(), "the listing does not end");
     }
     assert_eq!(seen, more);
     drop(open);
@@ -118,7 +118,7 @@ fn a_directory_that_is_open_is_listed_anew_after_rewinding() {
 }
 
 #[test]
-fn what_is_read_only_is_opened_without_the_server() {
+fn read_only_files_open_without_the_server() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);

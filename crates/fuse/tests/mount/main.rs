@@ -1,13 +1,12 @@
-//! A mounted Papilio, used by programs as any file system, and compared with the kernel's Btrfs.
+//! A mounted Papilio, used through system calls and compared with the kernel's Btrfs.
 //!
-//! The server runs in a child process, as it does for users: who uses a mount must not be who serves it.
-//! (`mount_ring` runs the same over the other transport.)
+//! The server runs in a child process, as it does for users: a process must not use a mount that it
+//! serves. `mount_ring` runs the same tests over the other transport.
 
 mod access_times;
 mod compared;
 mod limits;
 mod listings;
-mod locks;
 mod parallel;
 mod random;
 mod script;

@@ -1,7 +1,7 @@
-//! Random reads and writes in every way, against a plain file of another file system.
+//! Random reads and writes in every way, compared with a model in memory.
 //!
-//! Two files of the mount and two models in memory; each step changes or reads one, or copies between them.
-//! `PAPILIO_FSX_SECONDS` scales it, `PAPILIO_FSX_SEED` repeats it.
+//! There are two files and two models. Each step changes or reads one file, or copies between them.
+//! `PAPILIO_FSX_SECONDS` sets the duration, and `PAPILIO_FSX_SEED` repeats a run.
 
 use crate::server::{Mount, NEEDS, check, make_image};
 use fastrand::Rng;
@@ -13,12 +13,12 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Largest file.
+/// Maximum size of a file in bytes.
 const SIZE: u64 = 3 << 20;
-/// Most bytes of a step.
+/// Maximum length of a step in bytes.
 const STEP: u64 = 200_000;
 
-/// A file, and what it should hold.
+/// A file with its expected content.
 struct Subject {
     path: PathBuf,
     file: File,
@@ -46,7 +46,7 @@ impl Subject {
         Self { path, file, other, direct, model: Vec::new() }
     }
 
-    /// A random range that starts in the file or a little behind it.
+    /// Returns a random range that starts in the file or shortly after its end.
     fn range(&self, random: &mut Rng) -> (u64, u64) {
         let start = random.u64(0..(self.model.len() as u64 + 50_000).min(SIZE));
         let length = random.u64(1..=STEP).min(SIZE - start);
@@ -105,7 +105,7 @@ impl Subject {
         format!("read {offset} {length}")
     }
 
-    /// Direct I/O, in whole blocks from aligned memory.
+    /// Reads or writes by direct I/O: whole blocks in aligned memory.
     fn direct(&mut self, random: &mut Rng) -> String {
         let (offset, length) = self.range(random);
         let (offset, length) = (offset / 4096 * 4096, length.div_ceil(4096) * 4096);
@@ -162,13 +162,13 @@ impl Subject {
         format!("{name} {offset} {length} {keep}")
     }
 
-    /// Changes or reads the file through memory.
+    /// Reads and changes the file through a mapping.
     fn map(&mut self, random: &mut Rng) -> String {
         if self.model.is_empty() {
             return "map nothing".to_owned();
         }
         let length = self.model.len();
-        // SAFETY: a new mapping of the file, which nobody cuts while it lasts.
+        // SAFETY: a new mapping of the file, which no thread truncates while it exists.
         let memory = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &self.file, 0).unwrap()
@@ -180,7 +180,7 @@ impl Subject {
         assert!(bytes[start..end] == self.model[start..end], "map {start} {end}: differs");
         random.fill(&mut bytes[start..end]);
         self.model[start..end].copy_from_slice(&bytes[start..end]);
-        // SAFETY: the mapping made above, which is not used any more.
+        // SAFETY: the mapping from above, which is not used again.
         unsafe {
             if random.bool() {
                 msync(memory, length, MsyncFlags::SYNC).unwrap();
@@ -222,7 +222,7 @@ impl Subject {
     }
 }
 
-/// Copies a range of one to the other as the kernel's call does.
+/// Copies a range between the files with `copy_file_range`.
 fn copy(random: &mut Rng, from: &Subject, to: &mut Subject) -> String {
     let (source, length) = from.range(random);
     let (target, _) = to.range(random);
@@ -291,7 +291,7 @@ fn run(options: &str) {
     log.lines.clear();
 }
 
-/// What was done, told if it went wrong.
+/// The steps of a run, printed if it fails.
 struct Log {
     seed: u64,
     lines: Vec<String>,
@@ -308,21 +308,21 @@ impl Drop for Log {
 }
 
 #[test]
-fn random_input_and_output() {
+fn random_io() {
     run("");
 }
 
 #[test]
-fn random_input_and_output_of_compressed_files() {
+fn random_io_on_compressed_files() {
     run("compress=zstd");
 }
 
 #[test]
-fn random_input_and_output_in_place() {
+fn random_io_in_place() {
     run("nodatacow");
 }
 
 #[test]
-fn random_input_and_output_without_the_writeback_cache() {
+fn random_io_without_writeback_cache() {
     run("nowriteback_cache");
 }

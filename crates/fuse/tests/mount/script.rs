@@ -1,21 +1,20 @@
-//! A sequence of system calls and what they answered, to be held beside the same sequence elsewhere.
+//! A sequence of system calls and their results, for comparison with the same sequence elsewhere.
 //!
-//! Each step's answer is a line of text: `ok`, what was found, or the error's name. A step never fails; what
-//! differs is found when two scripts are compared.
+//! The result of a step is a line of text: `ok`, the data found, or the error. A step never fails;
+//! comparing two scripts finds the differences.
 
 use rustix::fs::{
     AtFlags, CWD, FallocateFlags, Mode, OFlags, RenameFlags, SeekFrom, Stat, XattrFlags, statat,
 };
-use std::fmt::Write;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// Longer than the coarsest clock that a file system's times come from.
+/// Longer than a tick of the coarsest clock that a file system takes times from.
 const TICK: Duration = Duration::from_millis(12);
 
-/// Steps on one file system and their answers.
+/// Steps on one file system, with their results.
 pub struct Script {
     root: PathBuf,
     lines: Vec<(String, String)>,
@@ -29,7 +28,7 @@ fn done<T>(result: rustix::io::Result<T>) -> Answer {
     Ok("ok".to_owned())
 }
 
-/// The name of an error, or the text.
+/// Returns the text, or the error's description.
 fn line(answer: Answer) -> String {
     match answer {
         Ok(text) => text,
@@ -45,18 +44,18 @@ impl Script {
         Self { root: root.to_path_buf(), lines: Vec::new(), prefix: String::new() }
     }
 
-    /// The path of a name on this file system.
+    /// Returns the path of a name on this file system.
     pub fn path(&self, name: &str) -> PathBuf {
         if name.is_empty() { self.root.clone() } else { self.root.join(name) }
     }
 
-    /// Whatever a step does.
+    /// Runs a step and records its result.
     pub fn step(&mut self, name: impl std::fmt::Display, run: impl FnOnce(&Path) -> Answer) {
         let answer = run(&self.root);
         self.lines.push((format!("{}{name}", self.prefix), line(answer)));
     }
 
-    /// Steps by another user, in a thread that has its rights only.
+    /// Runs steps as another user, in a thread with that user's permissions.
     pub fn user(&mut self, uid: u32, gid: u32, groups: &[u32], steps: impl FnOnce(&mut Self) + Send) {
         let mut inner = Self::new(&self.root);
         inner.prefix = format!("{}[{uid}:{gid}] ", self.prefix);
@@ -69,9 +68,9 @@ impl Script {
         self.lines.append(&mut inner.lines);
     }
 
-    /// The differences between two runs of the same steps.
+    /// Returns the differences between two runs of the same steps.
     pub fn differences(&self, other: &Self) -> Vec<String> {
-        assert_eq!(self.lines.len(), other.lines.len(), "other steps were taken");
+        assert_eq!(self.lines.len(), other.lines.len(), "the two runs took different steps");
         let pairs = self.lines.iter().zip(&other.lines);
         pairs
             .enumerate()
@@ -132,7 +131,7 @@ impl Script {
         });
     }
 
-    /// Makes a file with this content.
+    /// Creates a file with this content.
     pub fn write(&mut self, name: &str, content: &[u8]) {
         self.step(format!("write {name} {} bytes", content.len()), |root| {
             std::fs::write(root.join(name), content)?;
@@ -140,12 +139,12 @@ impl Script {
         });
     }
 
-    /// Content by its length and a sum.
+    /// Records a file's content by length and hash.
     pub fn read(&mut self, name: &str) {
         self.step(format!("read {name}"), |root| Ok(summary(&std::fs::read(root.join(name))?)));
     }
 
-    /// Opens a file and says whether that went well.
+    /// Opens a file and records the result.
     pub fn open(&mut self, name: &str, flags: OFlags, mode: u32) -> Option<OwnedFd> {
         let mut opened = None;
         self.step(format!("open {} {flags:?} {mode:o}", shorten(name)), |root| {
@@ -202,9 +201,9 @@ impl Script {
 
     pub fn getxattr(&mut self, name: &str, attribute: &str) {
         self.step(format!("getxattr {name} {}", shorten(attribute)), |root| {
-            let mut room = vec![0_u8; 65_536];
-            let length = rustix::fs::lgetxattr(root.join(name), attribute, &mut room[..])?;
-            Ok(summary(&room[..length]))
+            let mut buffer = vec![0_u8; 65_536];
+            let length = rustix::fs::lgetxattr(root.join(name), attribute, &mut buffer[..])?;
+            Ok(summary(&buffer[..length]))
         });
     }
 
@@ -214,19 +213,19 @@ impl Script {
         });
     }
 
-    /// The names of attributes, sorted.
+    /// Records the names of extended attributes, sorted.
     pub fn listxattr(&mut self, name: &str) {
         self.step(format!("listxattr {name}"), |root| {
-            let mut room = vec![0_u8; 65_536];
-            let length = rustix::fs::llistxattr(root.join(name), &mut room[..])?;
+            let mut buffer = vec![0_u8; 65_536];
+            let length = rustix::fs::llistxattr(root.join(name), &mut buffer[..])?;
             let mut names: Vec<_> =
-                room[..length].split(|&byte| byte == 0).map(<[u8]>::escape_ascii).collect();
+                buffer[..length].split(|&byte| byte == 0).map(<[u8]>::escape_ascii).collect();
             names.sort_by_key(ToString::to_string);
             Ok(format!("{:?}", names.iter().map(ToString::to_string).collect::<Vec<_>>()))
         });
     }
 
-    /// What `stat` shows, times apart.
+    /// Records the attributes that `stat` shows, except times.
     pub fn stat(&mut self, name: &str) {
         self.step(format!("stat {name}"), |root| Ok(show(&lstat(&root.join(name))?)));
     }
@@ -235,7 +234,7 @@ impl Script {
         self.step(format!("fstat {name}"), |_| Ok(show(&rustix::fs::fstat(file)?)));
     }
 
-    /// Blocks too, once all is written.
+    /// Like `stat`, including the number of blocks after writeback.
     pub fn blocks(&mut self, name: &str) {
         self.step(format!("blocks {name}"), |root| {
             rustix::fs::fsync(std::fs::File::open(root.join(name))?)?;
@@ -243,19 +242,19 @@ impl Script {
         });
     }
 
-    /// Entries of a directory, as listed, with their kinds.
+    /// Records the entries of a directory with their kinds, in listing order.
     pub fn list(&mut self, name: &str) {
         self.step(format!("list {name}"), |root| {
             let mut text = String::new();
             for entry in std::fs::read_dir(root.join(name))? {
                 let entry = entry?;
-                let _ = write!(text, "{}:{:?} ", entry.file_name().display(), kind_of(&entry.file_type()?));
+                text += &format!("{}:{:?} ", entry.file_name().display(), kind_of(&entry.file_type()?));
             }
             Ok(text)
         });
     }
 
-    /// Which times of `watched` the step changes: `a`, `m`, `c`.
+    /// Records the times of `watched` that the steps change: `a`, `m`, `c`.
     pub fn times(&mut self, watched: &[&str], steps: impl FnOnce(&mut Self)) {
         let before: Vec<_> = watched.iter().map(|name| lstat(&self.path(name)).ok()).collect();
         std::thread::sleep(TICK);
@@ -281,7 +280,7 @@ impl Script {
         }
     }
 
-    /// The times themselves, where a step set them.
+    /// Records the times themselves, after a step that sets them.
     pub fn times_are(&mut self, name: &str) {
         self.step(format!("times {name}"), |root| {
             let stat = lstat(&root.join(name))?;
@@ -310,7 +309,7 @@ fn kind_of(kind: &std::fs::FileType) -> char {
     }
 }
 
-/// Bytes by their number and a sum.
+/// Describes bytes by their length and hash.
 pub fn summary(bytes: &[u8]) -> String {
     let sum = bytes
         .iter()
@@ -325,9 +324,9 @@ fn shorten(text: &str) -> String {
     }
 }
 
-/// Gives this thread, and no other, the rights of a user.
+/// Gives this thread, and no other one, a user's permissions.
 fn become_user(uid: u32, gid: u32, groups: &[u32]) {
-    // SAFETY: plain system calls about this thread; the C library's wrappers would change all threads.
+    // SAFETY: system calls on this thread only; the C library's wrappers would change all threads.
     unsafe {
         assert_eq!(libc::syscall(libc::SYS_setgroups, groups.len(), groups.as_ptr()), 0);
         assert_eq!(libc::syscall(libc::SYS_setresgid, gid, gid, gid), 0);

@@ -1,62 +1,25 @@
-//! A mount whose server is a child process, and its end.
+//! A mount with its server in a child process.
 
 use crate::transport;
-use papilio::{FileSystem, MkfsOptions};
-use papilio_fuse::{MountOptions, Session};
+use papilio::MkfsOptions;
 use papilio_oracle::{Need, Scratch, require};
 use std::ffi::OsString;
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 
-const IMAGE: &str = "PAPILIO_TEST_IMAGE";
-const DIRECTORY: &str = "PAPILIO_TEST_DIRECTORY";
-const OPTIONS: &str = "PAPILIO_TEST_OPTIONS";
-const HELPER: &str = "PAPILIO_TEST_HELPER";
-const MOUNTED: &str = "mounted";
+/// The program that runs as a second process: a server, or a process that locks a file.
+pub const HELPER: &str = env!("CARGO_BIN_EXE_papilio-fuse-test-helper");
 
-/// The server: this test does nothing unless it is asked to be one.
-#[test]
-fn serve() {
-    let Some(image) = std::env::var_os(IMAGE).map(PathBuf::from) else { return };
-    let directory = PathBuf::from(std::env::var_os(DIRECTORY).expect("a directory is named"));
-    let options = std::env::var(OPTIONS).unwrap_or_default();
-    let options = MountOptions::parse(&options).expect("options of the test");
-    if std::env::var_os(HELPER).is_some() {
-        give_up_mounting();
-    }
-    let fs = FileSystem::open_with(&image, &options.open).expect("the image opens");
-    let session = Session::mount(fs, &image, &directory, &options).expect("it is mounted");
-    // On a line of its own, whatever the harness printed before.
-    println!("\n{MOUNTED}");
-    session.wait().expect("all is durable");
-}
-
-/// Gives up the right to mount, as users do not have it; programs that are started have it anew.
-fn give_up_mounting() {
-    const VERSION: u32 = 0x2008_0522;
-    const SYS_ADMIN: u32 = 1 << 21;
-    let mut header = [VERSION, 0];
-    // Effective, permitted and inheritable, of the lower and of the upper capabilities.
-    let mut sets = [0_u32; 6];
-    // SAFETY: plain system calls about this thread, with buffers of the sizes that this version has.
-    unsafe {
-        assert_eq!(libc::syscall(libc::SYS_capget, header.as_mut_ptr(), sets.as_mut_ptr()), 0);
-        sets[0] &= !SYS_ADMIN;
-        sets[1] &= !SYS_ADMIN;
-        assert_eq!(libc::syscall(libc::SYS_capset, header.as_mut_ptr(), sets.as_ptr()), 0);
-    }
-}
-
-/// What mounting takes.
+/// Requirements of a mount.
 pub use crate::transport::NEEDS;
 
-/// Options, and a transport.
+/// Adds the transport to the mount options.
 fn over(transport: &str, options: &str) -> String {
     format!("{options},transport={transport}")
 }
 
-/// A mount. Dropping it ends it, also after a failure.
+/// A mount. Dropping it unmounts, also after a failed test.
 pub struct Mount {
     directory: PathBuf,
     server: Option<Child>,
@@ -70,13 +33,13 @@ impl Mount {
         Self::start(scratch, image, &over(transport::NAME, options), false, transport::switch())
     }
 
-    /// Mounts by the helper for users.
+    /// Mounts as a user does, through `fusermount3`.
     pub fn by_helper(scratch: &Scratch, image: &Path, options: &str) -> Self {
         Self::start(scratch, image, &over(transport::NAME, options), true, transport::switch())
     }
 
-    /// Mounts over another transport than this program's, with the switch as it is.
-    #[allow(dead_code, reason = "asked for by the tests of one transport only")]
+    /// Mounts over a given transport, with the kernel's switch as it is.
+    #[allow(dead_code, reason = "only the tests of one transport use it")]
     pub fn by_transport(scratch: &Scratch, image: &Path, name: &str, switch: transport::Switch) -> Self {
         Self::start(scratch, image, &over(name, ""), false, switch)
     }
@@ -85,52 +48,47 @@ impl Mount {
         scratch: &Scratch,
         image: &Path,
         options: &str,
-        helper: bool,
+        unprivileged: bool,
         switch: transport::Switch,
     ) -> Self {
         let directory = scratch.unique("papilio");
         std::fs::create_dir(&directory).unwrap();
-        let mut command = Command::new(std::env::current_exe().unwrap());
-        if helper {
-            command.env(HELPER, "1");
-        }
-        let mut server = command
-            .args(["--exact", "server::serve", "--nocapture", "--test-threads=1"])
-            .env(IMAGE, image)
-            .env(DIRECTORY, &directory)
-            .env(OPTIONS, options)
+        let mut server = Command::new(HELPER)
+            .arg(if unprivileged { "serve-unprivileged" } else { "serve" })
+            .args([image, &directory])
+            .arg(options)
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
             .unwrap();
         let mut output = BufReader::new(server.stdout.take().unwrap()).lines();
-        let mounted = output.any(|line| line.is_ok_and(|line| line == MOUNTED));
-        // What follows is read on, so that the server is never held up by it.
+        let mounted = output.any(|line| line.is_ok_and(|line| line == "mounted"));
+        // Keep reading, so that the server never blocks on a full pipe.
         std::thread::spawn(move || output.for_each(drop));
         let mount = Self { directory, server: Some(server), _scratch: scratch.clone(), _switch: switch };
         assert!(mounted, "the server did not mount");
         mount
     }
 
-    /// Where it is.
+    /// Returns the mount point.
     pub fn path(&self) -> &Path {
         &self.directory
     }
 
-    /// The server's process.
-    #[allow(dead_code, reason = "asked for by the tests of one transport only")]
+    /// Returns the server's process id.
+    #[allow(dead_code, reason = "only the tests of one transport use it")]
     pub fn server(&self) -> u32 {
-        self.server.as_ref().expect("it runs").id()
+        self.server.as_ref().expect("the server runs").id()
     }
 
-    /// Unmounts and waits for the server to close the image.
+    /// Unmounts and waits until the server has closed the image.
     pub fn unmount(mut self) {
         papilio_oracle::scratch::unmount(&self.directory).unwrap();
-        let status = self.server.take().expect("it runs").wait().unwrap();
+        let status = self.server.take().expect("the server runs").wait().unwrap();
         assert!(status.success(), "the server ended with {status}");
     }
 
-    /// Kills the server, as a crash would end it, and takes the mount away.
+    /// Kills the server as a crash would, and unmounts.
     pub fn kill(self) {
         let directory = self.directory.clone();
         self.kill_only();
@@ -139,7 +97,7 @@ impl Mount {
 
     /// Kills the server and leaves the mount.
     pub fn kill_only(mut self) {
-        let mut server = self.server.take().expect("it runs");
+        let mut server = self.server.take().expect("the server runs");
         server.kill().unwrap();
         server.wait().unwrap();
     }
@@ -156,14 +114,14 @@ impl Drop for Mount {
     }
 }
 
-/// A new image of ours.
+/// Creates an image.
 pub fn make_image(scratch: &Scratch, size: u64) -> PathBuf {
     let image = scratch.unique("image");
     papilio::mkfs(&image, &MkfsOptions::new().size(size)).unwrap();
     image
 }
 
-/// Asks the oracle whether an image is consistent.
+/// Asserts that the library and `btrfs check`, if it is installed, find the image consistent.
 pub fn check(image: &Path) {
     let report =
         papilio::check(image, &papilio::OpenOptions::new(), &papilio::CheckOptions::new().data_csum(true))

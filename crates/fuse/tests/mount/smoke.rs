@@ -1,4 +1,4 @@
-//! A mount begins, is used, and ends.
+//! The life of a mount: start, use and end.
 
 use crate::server::{Mount, NEEDS, check, make_image};
 use papilio_oracle::{Need, Scratch, require};
@@ -6,7 +6,7 @@ use std::fs;
 use std::process::Command;
 
 #[test]
-fn files_come_back_after_unmounting() {
+fn files_survive_unmounting() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(512 << 20).unwrap();
     let image = make_image(&scratch, 512 << 20);
@@ -28,7 +28,7 @@ fn files_come_back_after_unmounting() {
 }
 
 #[test]
-fn what_was_fsynced_outlives_the_server() {
+fn fsynced_files_survive_a_killed_server() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(512 << 20).unwrap();
     let image = make_image(&scratch, 512 << 20);
@@ -55,7 +55,7 @@ fn what_was_fsynced_outlives_the_server() {
 }
 
 #[test]
-fn users_mount_by_the_helper() {
+fn users_mount_through_fusermount3() {
     let Some(_) = require(&[NEEDS, &[Need::Command("fusermount3")]].concat()) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);

@@ -1,4 +1,4 @@
-//! Subvolumes and snapshots in one mount.
+//! Subvolumes and snapshots within one mount.
 
 use crate::script::lstat;
 use crate::server::{Mount, NEEDS, check, make_image};
@@ -17,7 +17,7 @@ fn errno(result: std::io::Result<impl Sized>) -> Option<i32> {
 }
 
 #[test]
-fn subvolumes_are_told_apart_by_numbers_that_last() {
+fn inode_numbers_are_unique_and_stable_across_subvolumes() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
@@ -34,14 +34,14 @@ fn subvolumes_are_told_apart_by_numbers_that_last() {
     let all = ["", "sub", "sub/f", "sub/inner", "snapshot", "snapshot/f", "snapshot/inner", "read-only/f"];
     let numbers: Vec<u64> = all.iter().map(|name| number(&root.join(name))).collect();
     assert_eq!(numbers.iter().collect::<HashSet<_>>().len(), all.len(), "{numbers:x?}");
-    assert_eq!(numbers[0], 256, "the root has the number that the kernel shows");
+    assert_eq!(numbers[0], 256, "the root has the kernel's number");
     for (directory, name) in [("", "sub"), ("sub", "f"), ("sub", "inner"), ("snapshot", "inner")] {
         use std::os::unix::fs::DirEntryExt;
         let entries = fs::read_dir(root.join(directory)).unwrap().map(Result::unwrap);
         let listed = entries.into_iter().find(|entry| entry.file_name() == name).unwrap().ino();
         assert_eq!(listed, number(&root.join(directory).join(name)), "{directory}/{name}");
     }
-    // What a snapshot shows for a subvolume is an empty directory that nothing can be put into.
+    // A snapshot shows a subvolume as an empty directory that accepts no entries.
     assert_eq!(fs::read_dir(root.join("snapshot/inner")).unwrap().count(), 0);
     assert!(errno(fs::write(root.join("snapshot/inner/x"), b"")).is_some());
 
@@ -52,22 +52,22 @@ fn subvolumes_are_told_apart_by_numbers_that_last() {
     assert_eq!(errno(fs::File::options().write(true).open(root.join("read-only/f"))), Some(libc::EROFS));
     assert_eq!(errno(fs::remove_file(root.join("read-only/f"))), Some(libc::EROFS));
     assert_eq!(fs::read(root.join("read-only/f")).unwrap(), b"content");
-    // Shared between subvolumes, as `cp` does it.
+    // The copy shares data across subvolumes, as `cp` does.
     fs::copy(root.join("sub/f"), root.join("copy")).unwrap();
     assert_eq!(fs::read(root.join("copy")).unwrap(), b"content");
     fs::write(root.join("snapshot/f"), b"changed").unwrap();
     assert_eq!(fs::read(root.join("sub/f")).unwrap(), b"content");
-    // An empty subvolume goes as a directory does, one that is not empty does not.
+    // `rmdir` removes an empty subvolume and refuses others.
     assert_eq!(errno(fs::remove_dir(root.join("sub"))), Some(libc::ENOTEMPTY));
     fs::remove_dir(root.join("sub/inner")).unwrap();
     fs::rename(root.join("sub"), root.join("moved")).unwrap();
     assert_eq!(fs::read(root.join("moved/f")).unwrap(), b"content");
-    assert_eq!(number(&root.join("moved/f")), numbers[2], "a rename keeps it");
+    assert_eq!(number(&root.join("moved/f")), numbers[2], "a rename keeps the number");
     mount.unmount();
     check(&image);
 
     let again = Mount::new(&scratch, &image, "subvolid=5");
-    assert_eq!(number(&again.path().join("moved/f")), numbers[2], "and so does a mount");
+    assert_eq!(number(&again.path().join("moved/f")), numbers[2], "a new mount keeps the number");
     assert_eq!(number(&again.path().join("snapshot/f")), numbers[5]);
     again.unmount();
     let inner = Mount::new(&scratch, &image, "subvol=moved");
@@ -75,13 +75,13 @@ fn subvolumes_are_told_apart_by_numbers_that_last() {
     assert_eq!(
         number(&inner.path().join("f")),
         numbers[2] & 0xff_ffff_ffff,
-        "its own number in its own mount"
+        "a mounted subvolume shows its own numbers"
     );
     inner.unmount();
 }
 
 #[test]
-fn a_snapshot_has_what_was_written_before_and_is_seen_at_once() {
+fn snapshot_contains_earlier_writes_and_is_visible_at_once() {
     use papilio_fuse::ioctl::client::MountedPath;
     use std::io::{Read, Seek, SeekFrom, Write};
     let Some(_) = require(NEEDS) else { return };
@@ -90,13 +90,13 @@ fn a_snapshot_has_what_was_written_before_and_is_seen_at_once() {
     let mount = Mount::new(&scratch, &image, "subvolid=5");
     let root = mount.path();
     let top = MountedPath::open(root).unwrap();
-    // Looked for in vain, which the kernel remembers.
+    // The kernel caches that this name does not exist.
     assert!(!root.join("sub").exists());
     top.create_subvolume(b"sub").unwrap();
     assert!(root.join("sub").is_dir());
     let mut file = fs::File::create(root.join("sub/f")).unwrap();
     for round in 0..3_u8 {
-        // Neither closed nor synced.
+        // The file is neither closed nor synced.
         file.seek(SeekFrom::Start(0)).unwrap();
         file.write_all(&vec![round; 200_000]).unwrap();
         let name = format!("snapshot-{round}");
@@ -116,7 +116,7 @@ fn a_snapshot_has_what_was_written_before_and_is_seen_at_once() {
     check(&image);
 }
 
-/// A file's name for who keeps it over a restart, such as an NFS server.
+/// A file handle, as NFS servers keep it across restarts.
 #[repr(C)]
 struct FileHandle {
     length: u32,
@@ -128,7 +128,7 @@ fn handle_of(path: &Path) -> FileHandle {
     let path = std::ffi::CString::new(path.as_os_str().as_encoded_bytes()).unwrap();
     let mut handle = FileHandle { length: 128, kind: 0, bytes: [0; 128] };
     let mut mount = 0;
-    // SAFETY: the path is a C string, and the handle has the room that it says.
+    // SAFETY: the path is a C string, and the handle has the capacity that it states.
     let result = unsafe {
         let (directory, handle) = (libc::AT_FDCWD, &raw mut handle);
         libc::syscall(libc::SYS_name_to_handle_at, directory, path.as_ptr(), handle, &raw mut mount, 0)
@@ -139,7 +139,7 @@ fn handle_of(path: &Path) -> FileHandle {
 
 fn open_handle(mount: &fs::File, handle: &FileHandle) -> std::io::Result<fs::File> {
     use std::os::fd::{AsRawFd, FromRawFd};
-    // SAFETY: the handle was made by the kernel; the descriptor that comes back is nobody else's.
+    // SAFETY: the kernel made the handle, and this is the only owner of the new descriptor.
     unsafe {
         let handle = std::ptr::from_ref(handle);
         match libc::syscall(libc::SYS_open_by_handle_at, mount.as_raw_fd(), handle, libc::O_RDONLY) {
@@ -150,7 +150,7 @@ fn open_handle(mount: &fs::File, handle: &FileHandle) -> std::io::Result<fs::Fil
 }
 
 #[test]
-fn handles_outlast_a_mount() {
+fn file_handles_survive_remounting() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);

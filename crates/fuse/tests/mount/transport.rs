@@ -1,14 +1,14 @@
-//! How the mounts of this program's tests are served: by `/dev/fuse`.
+//! The transport of this program's mounts: `/dev/fuse`.
 
 use papilio_oracle::Need;
 
-/// The transport's name among the options.
+/// The transport's name in the mount options.
 pub const NAME: &str = "classic";
 
-/// What it takes.
+/// Requirements of the transport.
 pub const NEEDS: &[Need] = &[Need::Root, Need::Fuse];
 
-/// What has to be held while a mount is there: nothing.
+/// A stand-in for the kernel's switch, which this transport does not need.
 pub struct Switch;
 
 pub fn switch() -> Switch {

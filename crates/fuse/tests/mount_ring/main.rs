@@ -1,4 +1,4 @@
-//! What `mount` tests, over io_uring, and what is special about that.
+//! The tests of `mount` over io_uring, and tests of the rings themselves.
 
 #[path = "../mount/access_times.rs"]
 mod access_times;
@@ -8,8 +8,6 @@ mod compared;
 mod limits;
 #[path = "../mount/listings.rs"]
 mod listings;
-#[path = "../mount/locks.rs"]
-mod locks;
 #[path = "../mount/parallel.rs"]
 mod parallel;
 #[path = "../mount/random.rs"]

@@ -1,4 +1,5 @@
-//! Rings themselves: that they serve, what happens to requests in them when the server dies, and many that wait.
+//! The rings: that they serve, that requests end when the server dies, and that many requests can
+//! wait.
 
 use crate::server::{Mount, NEEDS, check, make_image};
 use papilio_oracle::{Scratch, require};
@@ -8,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
 
-/// How many times each of the server's threads for `/dev/fuse` read something.
+/// Returns how often each of the server's threads for `/dev/fuse` has read from it.
 fn reads_from_the_device(server: u32) -> Vec<u64> {
     let threads = fs::read_dir(format!("/proc/{server}/task")).unwrap();
     let readers = threads
@@ -22,15 +23,16 @@ fn reads_from_the_device(server: u32) -> Vec<u64> {
     reads.collect()
 }
 
-/// Whether the requests of a mount come by the rings.
+/// Returns whether the requests of a mount come through the rings.
 pub fn serves_rings(mount: &Mount) -> bool {
     for number in 0..200 {
         fs::create_dir(mount.path().join(format!("d{number}"))).unwrap();
     }
-    // The kernel asks for each of them before the call returns, so that there were 200 requests at least.
+    // The kernel sends a request for each directory before the call returns, so there were 200 at
+    // least.
     let mut reads = reads_from_the_device(mount.server());
     while reads.len() < 2 {
-        // Some may still be about to begin.
+        // A thread may not have started yet.
         std::thread::yield_now();
         reads = reads_from_the_device(mount.server());
     }
@@ -38,7 +40,7 @@ pub fn serves_rings(mount: &Mount) -> bool {
 }
 
 #[test]
-fn requests_come_by_the_rings() {
+fn requests_come_through_the_rings() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
@@ -49,7 +51,7 @@ fn requests_come_by_the_rings() {
 }
 
 #[test]
-fn requests_under_way_end_with_a_killed_server() {
+fn killing_the_server_ends_requests_in_flight() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(512 << 20).unwrap();
     let image = make_image(&scratch, 512 << 20);
@@ -63,7 +65,7 @@ fn requests_under_way_end_with_a_killed_server() {
         .map(|number| {
             let (path, begun) = (point.join(format!("f{number}")), begun.clone());
             std::thread::spawn(move || {
-                // Until the server is gone, which every call then says.
+                // Write until a call fails because the server is gone.
                 let mut begun = Some(begun);
                 loop {
                     let round = || {
@@ -94,19 +96,19 @@ fn requests_under_way_end_with_a_killed_server() {
     again.unmount();
 }
 
-/// Finds where data begins, of a file that the kernel holds written data of.
+/// Seeks to data in a file that has dirty pages in the kernel.
 fn seek_in_dirty(path: &Path, round: u64) {
     let file = File::options().read(true).write(true).create(true).truncate(false).open(path).unwrap();
     let at = (round + 1) << 20;
     file.write_all_at(&[7; 4096], at).unwrap();
-    // SAFETY: a plain system call on an open file.
+    // SAFETY: a system call without pointers on an open file.
     let found = unsafe { libc::lseek(file.as_raw_fd(), (at - 4096) as i64, libc::SEEK_DATA) };
     assert_eq!(found, at as i64, "{}", path.display());
 }
 
-/// More at once than a queue has entries, and each needs writes to be answered before it can be.
+/// More requests than a queue has entries, each of which needs the kernel's writes answered first.
 #[test]
-fn more_requests_wait_for_the_kernel_than_there_are_entries() {
+fn requests_outnumbering_entries_can_wait_for_writeback() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(512 << 20).unwrap();
     let image = make_image(&scratch, 512 << 20);
@@ -126,13 +128,13 @@ fn more_requests_wait_for_the_kernel_than_there_are_entries() {
 }
 
 #[test]
-fn requests_that_take_long_do_not_hold_up_others() {
+fn slow_requests_do_not_block_others() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(512 << 20).unwrap();
     let image = make_image(&scratch, 512 << 20);
     let mount = Mount::new(&scratch, &image, "");
     let root = mount.path();
-    // More at once than there are entries and threads beside.
+    // More requests than there are entries and workers.
     std::thread::scope(|scope| {
         for number in 0..32_u8 {
             scope.spawn(move || {

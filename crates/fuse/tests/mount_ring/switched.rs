@@ -1,4 +1,4 @@
-//! Which transport serves, by what is asked for and whether the kernel has rings switched on.
+//! The transport that serves, by the option given and the kernel's switch.
 
 use crate::rings::serves_rings;
 use crate::server::{Mount, NEEDS, check, make_image};
@@ -8,7 +8,7 @@ use papilio_fuse::{MountError, MountOptions, RingError, Session};
 use papilio_oracle::{Scratch, require};
 
 #[test]
-fn auto_is_the_rings_where_they_are_on() {
+fn auto_uses_enabled_rings() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
@@ -19,7 +19,7 @@ fn auto_is_the_rings_where_they_are_on() {
 }
 
 #[test]
-fn auto_is_the_device_where_they_are_off() {
+fn auto_uses_dev_fuse_without_rings() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
@@ -30,7 +30,7 @@ fn auto_is_the_device_where_they_are_off() {
 }
 
 #[test]
-fn rings_that_are_off_are_refused_before_anything_is_mounted() {
+fn disabled_rings_are_refused_before_mounting() {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(256 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
@@ -44,11 +44,11 @@ fn rings_that_are_off_are_refused_before_anything_is_mounted() {
     assert!(matches!(refused, MountError::Ring(RingError::Off)), "{refused}");
     assert_eq!(
         refused.to_string(),
-        "FUSE over io_uring is off in this kernel; root switches it on by: \
+        "FUSE over io_uring is disabled in this kernel; root enables it with: \
          echo Y > /sys/module/fuse/parameters/enable_uring"
     );
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
     assert!(!mounts.contains(directory.to_str().unwrap()));
-    // The image is free again.
+    // The failure has released the image.
     FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap().close().unwrap();
 }

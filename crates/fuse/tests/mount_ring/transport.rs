@@ -1,12 +1,12 @@
-//! How the mounts of this program's tests are served: over io_uring, which is switched on for as long as there is one.
+//! The transport of this program's mounts: io_uring, enabled in the kernel while a mount exists.
 
 use papilio_oracle::Need;
 pub use papilio_oracle::RingSwitch as Switch;
 
-/// The transport's name among the options.
+/// The transport's name in the mount options.
 pub const NAME: &str = "ring";
 
-/// What it takes.
+/// Requirements of the transport.
 pub const NEEDS: &[Need] = &[Need::Root, Need::Fuse, Need::FuseRing];
 
 pub fn switch() -> Switch {

@@ -5,9 +5,11 @@ use std::path::Path;
 
 use anyhow::Context;
 
-use super::{Data, TreeSpec, Writer, names, numbered};
+use super::content::{Data, Writer, numbered};
+use super::names;
+use super::tree_spec::TreeSpec;
 
-/// Writes all of them.
+/// Writes all cases.
 pub fn write(writer: &mut Writer, folder: &Path, _spec: &TreeSpec) -> anyhow::Result<()> {
     modes_and_owners(writer, folder)?;
     xattrs(writer, folder)?;
@@ -23,7 +25,7 @@ fn modes_and_owners(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
         writer.file(&file, number, Data::Text)?;
         writer.directory(&inner)?;
         for path in [file, inner] {
-            // The owner first: changing it clears the set-id bits of a file.
+            // Set the owner first: a change of owner clears a file's set-id bits.
             lchown(&path, Some(uid), Some(gid))?;
             std::fs::set_permissions(&path, PermissionsExt::from_mode(mode))?;
         }
@@ -38,7 +40,7 @@ fn set(path: &Path, name: impl AsRef<std::ffi::OsStr>, value: &[u8]) -> anyhow::
     let name = name.as_ref();
     match xattr::set(path, name, value) {
         Ok(()) => Ok(true),
-        // The name and the value must fit into one leaf.
+        // The name and the value must fit into one leaf together.
         Err(error) if error.raw_os_error() == Some(libc::ENOSPC) => Ok(false),
         Err(error) => Err(error).with_context(|| format!("{} {name:?}", path.display())),
     }
@@ -86,10 +88,10 @@ fn xattrs(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// One entry of a list: (tag, permissions, id).
+/// One entry of an access control list: (tag, permissions, id).
 type AclEntry = (u16, u16, u32);
 
-/// A list as `system.posix_acl_*` carries it (`include/uapi/linux/posix_acl_xattr.h`).
+/// Encodes a list in the format of `system.posix_acl_*` (`include/uapi/linux/posix_acl_xattr.h`).
 fn acl(entries: &[AclEntry]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {

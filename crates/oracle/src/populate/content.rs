@@ -1,4 +1,4 @@
-//! Seeded bytes, and the writer that puts them into files and counts them.
+//! Seeded bytes, and the writer that stores them in files and counts them.
 
 use std::fs::File;
 use std::io::Write;
@@ -8,20 +8,18 @@ use std::path::{Path, PathBuf};
 use anyhow::Context;
 use fastrand::Rng;
 
-use super::Populated;
-
 const PIECE: usize = 1 << 20;
 
-/// What bytes are like.
+/// The kind of bytes to write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Data {
     /// Words from a small dictionary: compresses to about a third.
     Text,
-    /// Random: compresses not at all.
+    /// Random bytes: incompressible.
     Random,
     /// Zeros.
     Zeros,
-    /// Stretches of all three, changing every few sectors.
+    /// Stretches of all three kinds, changing every few sectors.
     Mixed,
 }
 
@@ -44,7 +42,7 @@ impl Data {
         }
     }
 
-    /// One of the kinds, text most often.
+    /// Returns a random kind, most often text.
     pub fn any(random: &mut Rng) -> Self {
         match random.u8(0..8) {
             0..4 => Self::Text,
@@ -76,7 +74,7 @@ fn fill_text(random: &mut Rng, buffer: &mut [u8]) {
     ];
     let mut at = 0;
     while at < buffer.len() {
-        // One number gives sixteen words: text is most of what is written, and must not take long.
+        // One number yields sixteen words: most of the output is text, so this must be fast.
         let mut bits = random.u64(..);
         for _ in 0..16 {
             let word = WORDS[(bits & 15) as usize];
@@ -88,8 +86,17 @@ fn fill_text(random: &mut Rng, buffer: &mut [u8]) {
     }
 }
 
-/// Creates files and directories, and counts them. Each file's content comes from the seed and the
-/// file's path, so that parts can change without changing the others.
+/// Counts of written entries and bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Populated {
+    /// Files, directories and other inodes created, without snapshots.
+    pub entries: u64,
+    /// Bytes of content written.
+    pub bytes: u64,
+}
+
+/// Creates files and directories and counts them. Each file's content depends only on the seed and
+/// the file's path, so one part can change without affecting the others.
 #[derive(Debug)]
 pub struct Writer {
     root: PathBuf,
@@ -99,22 +106,22 @@ pub struct Writer {
 }
 
 impl Writer {
-    /// A writer below `root`.
+    /// Creates a writer below `root`.
     pub fn new(root: &Path, seed: u64) -> Self {
         Self { root: root.to_owned(), seed, buffer: vec![0; PIECE], done: Populated::default() }
     }
 
-    /// What was written so far.
+    /// Returns the counts so far.
     pub fn done(&self) -> Populated {
         self.done
     }
 
-    /// Counts an entry that something else created.
+    /// Counts an entry that other code created.
     pub fn count(&mut self) {
         self.done.entries += 1;
     }
 
-    /// Random choices that belong to `path`.
+    /// Returns a random number generator seeded for `path`.
     pub fn random(&self, path: &Path) -> Rng {
         use std::os::unix::ffi::OsStrExt;
         let name = path.strip_prefix(&self.root).unwrap_or(path).as_os_str().as_bytes();
@@ -183,12 +190,22 @@ impl Writer {
     }
 }
 
+/// Commits the file system that holds `path`.
+pub(crate) fn sync(path: &Path) -> anyhow::Result<()> {
+    Ok(rustix::fs::syncfs(File::open(path)?)?)
+}
+
+/// Builds a path below `folder` from a prefix and a number.
+pub(crate) fn numbered(folder: &Path, prefix: &str, number: u64) -> PathBuf {
+    folder.join(format!("{prefix}{number}"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn the_same_seed_gives_the_same_bytes() {
+    fn same_seed_gives_same_bytes() {
         for data in [Data::Text, Data::Random, Data::Zeros, Data::Mixed] {
             let mut a = vec![1; 100_001];
             let mut b = vec![2; 100_001];

@@ -1,4 +1,4 @@
-//! Files whose extents are not one plain run: holes, preallocation, overwrites and sharing.
+//! Files with unusual extents: holes, preallocation, overwrites and sharing.
 
 use std::fs::File;
 use std::path::Path;
@@ -7,13 +7,14 @@ use anyhow::Context;
 use fastrand::Rng;
 use rustix::fs::{FallocateFlags, IFlags, fallocate};
 
-use super::{Data, TreeSpec, Writer, numbered, sync};
+use super::content::{Data, Writer, numbered, sync};
+use super::tree_spec::TreeSpec;
 use crate::sys;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
 
-/// Writes all of them.
+/// Writes all cases.
 pub fn write(writer: &mut Writer, folder: &Path, _spec: &TreeSpec) -> anyhow::Result<()> {
     holes(writer, folder).context("holes")?;
     preallocated(writer, folder).context("preallocated")?;
@@ -63,7 +64,7 @@ fn holes(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
 }
 
 fn preallocated(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
-    // On a mount without copy on write these are the only extents that are changed in place.
+    // On a mount without copy on write, only these extents are overwritten in place.
     let file = writer.create(&folder.join("prealloc"))?;
     fallocate(&file, FallocateFlags::empty(), 0, MIB)?;
     let file = writer.create(&folder.join("prealloc-past-the-end"))?;
@@ -85,8 +86,8 @@ fn preallocated(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Partial overwrites, each generation on disk before the next: what stays of an extent is
-/// referred to with an offset.
+/// Overwrites parts of files, committing each generation before the next. The remaining parts of
+/// old extents are then referenced with an offset.
 fn overwritten(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
     for (name, data) in [("text", Data::Text), ("random", Data::Random), ("mixed", Data::Mixed)] {
         let path = folder.join(format!("overwritten-{name}"));
@@ -103,7 +104,7 @@ fn overwritten(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
     let file = writer.create(&path)?;
     let mut random = writer.random(&path);
     let mut end = 0;
-    // From inline to a regular extent to many, each step in a transaction or a log of its own.
+    // From inline to one regular extent to many, each step in its own transaction or log.
     for length in [10, 1000, 3000, 5000, 40_000, 200_000] {
         writer.write_at(&file, &mut random, end, length, Data::Text)?;
         file.sync_all()?;
@@ -143,7 +144,7 @@ fn shared(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
     for (at, from) in (0..).zip([5, 5, 0, 9, 3, 1, 30, 5]) {
         sys::clone_range(&origin, from * sector, sector, &copy, at * 2 * sector)?;
     }
-    // Within one file, and an origin that changes after it was shared.
+    // Sharing within one file, and an origin that changes after it was shared.
     let own = writer.file(&folder.join("reflink-own"), 256 * KIB, Data::Text)?;
     own.sync_all()?;
     sys::clone_range(&own, 0, 64 * KIB, &own, 512 * KIB)?;
@@ -156,9 +157,9 @@ fn shared(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// `chattr +C` (no copy on write, so no checksums) and `chattr +c` (compressed), which an empty file
-/// and a directory take; files inherit both from their directory. What a mount without copy on write
-/// gave them goes first: the kernel refuses to compress an inode that is not copied on write.
+/// Sets `chattr +C` (no copy on write, so no checksums) and `chattr +c` (compressed) on an empty
+/// file and on a directory, whose files inherit them. Flags from a nodatacow mount are cleared
+/// first, because the kernel refuses to compress an inode without copy on write.
 fn flagged(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
     for (name, flags) in [("nocow", IFlags::NOCOW), ("compressed", IFlags::COMPRESSED)] {
         let inner = folder.join(name);

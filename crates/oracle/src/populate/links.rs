@@ -7,17 +7,18 @@ use std::path::Path;
 
 use rustix::fs::{CWD, FileType, Mode, makedev, mknodat};
 
-use super::{Data, TreeSpec, Writer, numbered};
+use super::content::{Data, Writer, numbered};
+use super::tree_spec::TreeSpec;
 
-/// Writes all of them.
+/// Writes all cases.
 pub fn write(writer: &mut Writer, folder: &Path, _spec: &TreeSpec) -> anyhow::Result<()> {
     hard_links(writer, folder)?;
     symbolic_links(writer, folder)?;
     special(writer, folder)
 }
 
-/// So many long names of one file in one directory that no inode reference item holds them (the
-/// largest leaf is 64 KiB): the rest become extended references.
+/// Creates hard links with names so long and so many that no inode reference item can hold them
+/// (the largest leaf is 64 KiB). The rest become extended references.
 fn hard_links(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
     let origin = folder.join("origin");
     writer.file(&origin, 12_345, Data::Text)?;
@@ -27,7 +28,7 @@ fn hard_links(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
         let name = format!("{number:04}-{}", "x".repeat(240));
         match std::fs::hard_link(&origin, many.join(name)) {
             Ok(()) => {}
-            // Without extended references the item's size is the limit, and that is reached here.
+            // Without extended references the item size is the limit, which is reached here.
             Err(error) if error.raw_os_error() == Some(libc::EMLINK) => break,
             Err(error) => return Err(error.into()),
         }
@@ -43,7 +44,7 @@ fn hard_links(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
             }
         }
     }
-    // A link whose first name is gone.
+    // A link whose first name was removed.
     let (first, second) = (folder.join("first-name"), folder.join("second-name"));
     writer.file(&first, 99, Data::Text)?;
     std::fs::hard_link(&first, second)?;
@@ -53,7 +54,7 @@ fn hard_links(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
 fn symbolic_links(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
     let mut add = |name: &str, target: &[u8]| -> anyhow::Result<()> {
         match symlink(OsStr::from_bytes(target), folder.join(name)) {
-            // A target must fit inline into a leaf: one of 4 KiB does not hold the longest.
+            // A target must fit inline into a leaf; a 4 KiB leaf cannot hold the longest.
             Err(error) if error.raw_os_error() == Some(libc::ENAMETOOLONG) => return Ok(()),
             result => result?,
         }
@@ -80,7 +81,7 @@ fn special(writer: &mut Writer, folder: &Path) -> anyhow::Result<()> {
         ("socket", FileType::Socket, 0),
         ("null", FileType::CharacterDevice, makedev(1, 3)),
         ("block", FileType::BlockDevice, makedev(7, 200)),
-        // Minor numbers over 255 and majors over 255 show whether the encoding is understood.
+        // Minor and major numbers over 255 show whether their encoding is understood.
         ("wide-minor", FileType::BlockDevice, makedev(259, 70_000)),
         ("wide-major", FileType::CharacterDevice, makedev(4000, 1_000_000)),
         ("whiteout", FileType::CharacterDevice, makedev(0, 0)),

@@ -1,16 +1,16 @@
-//! A seeded tree with everything in it that a Btrfs can hold, written through a kernel mount.
+//! A seeded tree with everything that a Btrfs can hold, written through a kernel mount.
 //!
-//! The same [`TreeSpec`] writes the same tree, byte for byte and name for name (change times,
-//! creation times and extent layout apart). The parts:
+//! The same [`TreeSpec`] writes the same tree, byte for byte and name for name, except for change
+//! times, creation times and extent layout. The parts:
 //!
 //! - `many/`: one directory of many small files;
 //! - `tree/`: the rest of the small files, in nested directories;
 //! - `big/`: the bulk of the bytes;
 //! - `extents/`: holes, preallocation, overwrites, shared extents;
-//! - `links/`, `special/`, `names/`, `attributes/`: what the names say;
-//! - `subvolumes/`: subvolumes and snapshots whose origin changed afterwards.
+//! - `links/`, `names/`, `attributes/`: links and special inodes, odd names, modes and xattrs;
+//! - `subvolumes/`: subvolumes, and snapshots whose origin changed afterwards.
 //!
-//! Modification times of all entries are set from the seed in a last pass, subvolume by subvolume.
+//! A last pass sets the modification times of all entries from the seed.
 
 mod attributes;
 mod bulk;
@@ -19,41 +19,18 @@ mod extents;
 mod links;
 pub mod names;
 mod subvolumes;
+mod times;
+mod tree_spec;
 
-use std::fs::File;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use anyhow::Context;
 
-pub use content::{Data, Writer};
+use self::content::sync;
+use self::times::set_times;
 
-/// How much to write, and from which seed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct TreeSpec {
-    /// About how many files; a few hundred of each kind of oddity are written whatever it says.
-    pub files: u64,
-    /// About how many bytes of file content, counted before compression and sharing.
-    pub bytes: u64,
-    /// Where all random choices come from.
-    pub seed: u64,
-    /// Whether to write subvolumes and snapshots, which only Btrfs itself can.
-    pub subvolumes: bool,
-}
-
-impl Default for TreeSpec {
-    fn default() -> Self {
-        Self { files: 300, bytes: 16 << 20, seed: 1, subvolumes: true }
-    }
-}
-
-/// What was written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Populated {
-    /// Files, directories and other inodes created, snapshots not counted.
-    pub entries: u64,
-    /// Bytes of content written.
-    pub bytes: u64,
-}
+pub use content::{Data, Populated, Writer};
+pub use tree_spec::TreeSpec;
 
 impl TreeSpec {
     /// Writes the tree into the empty folder `root`, the root of a mounted file system.
@@ -74,7 +51,7 @@ impl TreeSpec {
             let folder = root.join(name);
             writer.directory(&folder)?;
             write(&mut writer, &folder, self).with_context(|| format!("populate {name}"))?;
-            // Each part is a generation of its own.
+            // Each part gets its own generation.
             sync(root)?;
         }
         let big = root.join("big");
@@ -92,55 +69,3 @@ impl TreeSpec {
 }
 
 type Part = fn(&mut Writer, &Path, &TreeSpec) -> anyhow::Result<()>;
-
-/// Commits the file system that holds `path`.
-pub(crate) fn sync(path: &Path) -> anyhow::Result<()> {
-    Ok(rustix::fs::syncfs(File::open(path)?)?)
-}
-
-/// Sets access and modification times of all entries under `root`, each from the seed and its path.
-/// What cannot be changed (read-only snapshots) is left as it is.
-pub(crate) fn set_times(root: &Path, seed: u64) -> anyhow::Result<()> {
-    let mut stack = vec![root.to_owned()];
-    let mut directories = Vec::new();
-    while let Some(path) = stack.pop() {
-        for entry in std::fs::read_dir(&path)? {
-            let entry = entry?;
-            if entry.file_type()?.is_dir() {
-                stack.push(entry.path());
-            } else {
-                set_time(root, &entry.path(), seed)?;
-            }
-        }
-        directories.push(path);
-    }
-    // Nothing is created after this, so the order does not matter any more.
-    directories.iter().try_for_each(|path| set_time(root, path, seed))
-}
-
-fn set_time(root: &Path, path: &Path, seed: u64) -> anyhow::Result<()> {
-    use std::os::unix::ffi::OsStrExt;
-    let name = path.strip_prefix(root).unwrap_or(path).as_os_str().as_bytes();
-    let mut random = fastrand::Rng::with_seed(xxhash_rust::xxh3::xxh3_64_with_seed(name, seed));
-    let mut stamp = || rustix::fs::Timespec {
-        tv_sec: match random.u8(..) {
-            0..16 => random.i64(-10_000_000_000..0),
-            // After the 32 bits of seconds end, in 2038.
-            16..32 => random.i64(1 << 31..1 << 35),
-            32..36 => 0,
-            _ => random.i64(1_000_000_000..1_800_000_000),
-        },
-        tv_nsec: random.i64(0..1_000_000_000),
-    };
-    let times = rustix::fs::Timestamps { last_access: stamp(), last_modification: stamp() };
-    let flags = rustix::fs::AtFlags::SYMLINK_NOFOLLOW;
-    match rustix::fs::utimensat(rustix::fs::CWD, path, &times, flags) {
-        Ok(()) | Err(rustix::io::Errno::ROFS | rustix::io::Errno::PERM) => Ok(()),
-        Err(error) => Err(error).with_context(|| format!("times of {}", path.display())),
-    }
-}
-
-/// A path below `folder`, from a prefix and a number.
-fn numbered(folder: &Path, prefix: &str, number: u64) -> PathBuf {
-    folder.join(format!("{prefix}{number}"))
-}

@@ -1,30 +1,31 @@
-//! Names at the edges: the longest, the oddest, and different ones with the same hash.
+//! Unusual names: the longest, the oddest, and different names with the same hash.
 //!
 //! The hash in a directory item's key is CRC-32C without its inversions, seeded with !1
-//! (`btrfs_name_hash`). That function is linear, so colliding names need no search: four bytes bring the
-//! register from any value to any other.
+//! (`btrfs_name_hash`). That function is linear, so colliding names need no search: four bytes
+//! change the register from any value to any other.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use super::{Data, TreeSpec, Writer};
+use super::content::{Data, Writer};
+use super::tree_spec::TreeSpec;
 
 /// The reflected polynomial of CRC-32C.
 const POLYNOMIAL: u32 = 0x82f6_3b78;
 const SEED: u32 = !1;
 
-/// The hash of a name in the key of a directory item or an xattr.
+/// Returns the hash of a name in the key of a directory item or an xattr.
 pub fn name_hash(name: &[u8]) -> u32 {
-    // crc32c_append inverts before and after; the kernel's does neither.
+    // crc32c_append inverts before and after; the kernel does neither.
     !crc32c::crc32c_append(!SEED, name)
 }
 
-/// `count` different names that start with `prefix` and whose hash is `hash`. Their last four bytes
-/// are arbitrary, but neither zero nor slash.
+/// Returns `count` different names that start with `prefix` and have hash `hash`. Their last four
+/// bytes are arbitrary, but neither zero nor slash.
 pub fn colliding_names(prefix: &str, hash: u32, count: usize) -> Vec<Vec<u8>> {
     let mut target = hash;
-    // Where the register was, four zero bytes ago: 32 steps back.
+    // The register's value four zero bytes earlier: 32 steps back.
     for _ in 0..32 {
         target = if target >> 31 == 1 { (target ^ POLYNOMIAL) << 1 | 1 } else { target << 1 };
     }
@@ -40,10 +41,10 @@ pub fn colliding_names(prefix: &str, hash: u32, count: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Pairs of plain names with one hash each, found by birthday among `tries` names.
+/// Finds pairs of plain names with the same hash among `tries` names (a birthday search).
 pub fn colliding_pairs(prefix: &str, tries: u32) -> Vec<(String, String)> {
-    // Counted names would never collide: they differ in fewer bits than the hash has, and the
-    // function is linear. So scatter the number over ten letters of five bits.
+    // Numbered names would never collide: they differ in fewer bits than the hash has, and the
+    // function is linear. So spread the number over ten letters of five bits.
     let name = |number: u32| {
         let bits = u64::from(number).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let letter =
@@ -82,7 +83,7 @@ pub fn write(writer: &mut Writer, folder: &Path, _spec: &TreeSpec) -> anyhow::Re
     names.extend(odd.map(<[u8]>::to_vec));
     names.push("Schmetterling \u{1f98b} \u{202e}papilio".as_bytes().to_vec());
     names.push([b"z".repeat(251), b"\xff\n\x02~".to_vec()].concat());
-    // Every byte a name may hold.
+    // Every byte that a name may hold.
     names.extend((1..=255_u8).filter(|byte| *byte != b'/').map(|byte| vec![b'_', byte]));
     names.extend(colliding_names("hash-", 0x1234_5678, 24));
     names.extend(colliding_names("zero-", 0, 3));
@@ -100,7 +101,7 @@ pub fn write(writer: &mut Writer, folder: &Path, _spec: &TreeSpec) -> anyhow::Re
     }
     let mut path = folder.join("deep");
     writer.directory(&path)?;
-    // As deep as PATH_MAX lets a test go by plain paths.
+    // As deep as plain paths can reach within PATH_MAX.
     while path.as_os_str().len() < 3500 {
         path.push("down-and-down-and-down");
         writer.directory(&path)?;
@@ -114,8 +115,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_collide() {
-        // A hash that `btrfs inspect-internal dump-tree` shows for the entry "default" of the root tree.
+    fn generated_names_collide() {
+        // The hash that `btrfs inspect-internal dump-tree` shows for the root tree's entry
+        // "default".
         assert_eq!(name_hash(b"default"), 0x8dbf_c2d2);
         let names = colliding_names("x", 0xdead_beef, 50);
         assert!(names.iter().all(|name| name_hash(name) == 0xdead_beef));

@@ -1,12 +1,14 @@
-//! Subvolumes and snapshots, whose origins change after they were taken.
+//! Subvolumes, and snapshots whose origins change afterwards.
 
 use std::fs::File;
 use std::path::Path;
 
-use super::{Data, TreeSpec, Writer, numbered, set_times, sync};
+use super::content::{Data, Writer, numbered, sync};
+use super::times::set_times;
+use super::tree_spec::TreeSpec;
 use crate::sys;
 
-/// Writes them; makes one of them the default.
+/// Writes all cases, and makes one subvolume the default.
 pub fn write(writer: &mut Writer, folder: &Path, spec: &TreeSpec) -> anyhow::Result<()> {
     let origin = folder.join("origin");
     subvolume(writer, &origin)?;
@@ -20,8 +22,8 @@ pub fn write(writer: &mut Writer, folder: &Path, spec: &TreeSpec) -> anyhow::Res
     fill(writer, &innermost, 5)?;
     subvolume(writer, &folder.join("empty"))?;
 
-    // Times now, since those of a read-only snapshot cannot be set any more. A snapshot leaves an
-    // empty folder in the place of each nested subvolume.
+    // Set the times now, because those of a read-only snapshot cannot be set later. A snapshot
+    // leaves an empty folder in place of each nested subvolume.
     set_times(&origin, spec.seed)?;
     sys::create_snapshot(&origin, &folder.join("read-only"), true)?;
     change(writer, &origin, 0)?;
@@ -41,7 +43,7 @@ pub fn write(writer: &mut Writer, folder: &Path, spec: &TreeSpec) -> anyhow::Res
     sync(folder)?;
     sys::delete_subvolume(&deleted)?;
 
-    // Named and deleted in one place, then made again: a new id under an old name.
+    // Create, delete and create again at one path: a new id under an old name.
     let again = folder.join("again");
     subvolume(writer, &again)?;
     sync(folder)?;
@@ -80,7 +82,7 @@ fn fill(writer: &mut Writer, folder: &Path, files: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Overwrites, removes, renames and adds in a folder that [`fill`] filled with 40 files.
+/// Overwrites, removes, renames and adds files in a folder that [`fill`] filled with 40 files.
 fn change(writer: &mut Writer, folder: &Path, round: u64) -> anyhow::Result<()> {
     let mut random = writer.random(&numbered(folder, "change-", round));
     for number in (0..40).filter(|number| number % 3 != 0) {

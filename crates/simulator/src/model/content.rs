@@ -1,12 +1,13 @@
 //! A file's bytes, with holes: [`Content`].
 //!
-//! Invariant: what lies behind the end is zeros, so that a file that grows again shows zeros there. Pages are
-//! shared between clones, so that keeping a model of each sync costs pointers only.
+//! **Invariant:** bytes behind the end are zero, so a file that grows again shows zeros there.
+//!
+//! Clones share pages, so a model per sync costs only pointers.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Bytes of a page.
+/// Bytes per page.
 const PAGE: u64 = 4096;
 
 type Page = [u8; PAGE as usize];
@@ -19,12 +20,12 @@ pub struct Content {
 }
 
 impl Content {
-    /// Bytes.
+    /// Returns the size in bytes.
     pub fn size(&self) -> u64 {
         self.size
     }
 
-    /// Writes at `offset`; nothing happens without bytes.
+    /// Writes `data` at `offset`; empty data changes nothing.
     pub fn write(&mut self, offset: u64, data: &[u8]) {
         let mut at = offset;
         let mut rest = data;
@@ -41,7 +42,7 @@ impl Content {
         }
     }
 
-    /// Reads what there is from `offset` on into `buffer`, and returns how many bytes there were.
+    /// Reads from `offset` into `buffer`; returns the number of bytes read.
     pub fn read(&self, buffer: &mut [u8], offset: u64) -> usize {
         let wanted = (self.size.saturating_sub(offset)).min(buffer.len() as u64) as usize;
         let mut done = 0;
@@ -59,7 +60,7 @@ impl Content {
         wanted
     }
 
-    /// The bytes from `offset` on, at most `length`.
+    /// Returns up to `length` bytes from `offset` on.
     pub fn bytes(&self, offset: u64, length: u64) -> Vec<u8> {
         let length = length.min(self.size.saturating_sub(offset));
         let mut bytes = vec![0; length as usize];
@@ -67,7 +68,7 @@ impl Content {
         bytes
     }
 
-    /// Makes it shorter or longer.
+    /// Truncates or extends the file.
     pub fn set_size(&mut self, size: u64) {
         if size < self.size {
             self.zero(size, self.size);
@@ -75,7 +76,7 @@ impl Content {
         self.size = size;
     }
 
-    /// Zeros from `start` to `end`; the size stays.
+    /// Zeroes the bytes from `start` to `end`; the size stays.
     pub fn zero(&mut self, start: u64, end: u64) {
         let end = end.min(self.size);
         if start >= end {
@@ -94,12 +95,12 @@ impl Content {
         }
     }
 
-    /// Becomes at least this long.
+    /// Extends the file to at least `size` bytes.
     pub fn grow_to(&mut self, size: u64) {
         self.size = self.size.max(size);
     }
 
-    /// The ranges that may hold other bytes than zeros, up to the end of the file.
+    /// Returns the ranges that may hold nonzero bytes, up to the end of the file.
     pub fn stretches(&self) -> impl Iterator<Item = (u64, u64)> + '_ {
         let size = self.size;
         self.pages
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn it_holds_what_a_vector_holds() {
+    fn content_matches_a_vector() {
         let mut random = fastrand::Rng::with_seed(5);
         let (mut content, mut plain) = (Content::default(), Vec::<u8>::new());
         for _ in 0..2000 {

@@ -1,17 +1,17 @@
-//! What happens to a file's bytes.
+//! Operations on a file's bytes.
 
 use crate::model::{Content, Model, NodeKind, Place, Refusal, Verdict};
 use crate::operation::FileAt;
 use papilio::PathError;
 
-/// Bytes of a sector; clones begin and end there.
+/// Bytes per sector, the alignment of clones.
 const SECTOR: u64 = 4096;
 
 impl Model {
-    /// The regular file that an operation is about.
+    /// Returns the regular file that an operation targets.
     ///
     /// # Errors
-    /// As for a path; what is no regular file.
+    /// As for a path; also if the target is not a regular file.
     pub fn file(&self, file: &FileAt) -> Verdict<Place> {
         let place = match file {
             FileAt::Open(slot) => self.open[slot],
@@ -24,15 +24,15 @@ impl Model {
         }
     }
 
-    /// The bytes of a file.
+    /// Returns the bytes of a file.
     ///
     /// # Panics
-    /// For what is no file: [`Model::file`] gave the place.
+    /// If `place`, which comes from [`Model::file`], is not a regular file.
     pub fn content(&self, place: Place) -> &Content {
-        self.node(place).content().expect("a regular file")
+        self.node(place).content().expect("the inode is a regular file")
     }
 
-    /// Puts other bytes in their place: what is left of a change that ran out of room half-way.
+    /// Replaces the content: used for the remains of a change that ran out of space half-way.
     pub fn set_content(&mut self, place: Place, content: Content) {
         self.node_mut(place).kind = NodeKind::File(content);
     }
@@ -40,21 +40,21 @@ impl Model {
     /// Changes the bytes of a file.
     ///
     /// # Errors
-    /// As [`Model::file`]; a read-only subvolume.
+    /// As [`Model::file`]; also for a read-only subvolume.
     pub fn edit(&mut self, file: &FileAt, change: impl FnOnce(&mut Content)) -> Verdict {
         let place = self.file(file)?;
         self.check_changeable(place)?;
         match &mut self.node_mut(place).kind {
             NodeKind::File(content) => change(content),
-            _ => unreachable!("it was seen to be a file"),
+            _ => unreachable!("`file` returned a regular file"),
         }
         Ok(())
     }
 
-    /// Shares a range of a file with another.
+    /// Shares a range of one file with another.
     ///
     /// # Errors
-    /// As [`Model::edit`]; ranges that cannot be shared.
+    /// As [`Model::edit`]; also for ranges that cannot be shared.
     pub fn clone_range(
         &mut self,
         source: &FileAt,

@@ -1,10 +1,12 @@
-//! What a file system must be after any operations, in memory: [`Model`].
+//! The expected state of a file system after any operations, in memory: [`Model`].
 //!
-//! Owns subvolumes, their inodes and names, and the files that are open. It is as simple as can be, shares
-//! no code with what it judges but the names of errors, and follows the kernel's rules for what is refused
-//! and why. Invariant: an inode is kept while it has a name or is open.
+//! Owns subvolumes, their inodes and names, and the open files. It is as simple as possible and
+//! shares only the names of errors with the code under test. It follows the kernel's rules for
+//! refusals and their reasons.
 //!
-//! [`content`] holds bytes, [`names`] the rules of directories, [`data`] those of files.
+//! **Invariant:** an inode exists while it has a name or is open.
+//!
+//! [`content`] holds bytes, [`names`] the rules for directories, [`data`] those for files.
 
 mod content;
 mod data;
@@ -16,14 +18,15 @@ use papilio::{FileKind, PathError};
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
-/// Why an operation is refused.
+/// The reason an operation is refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Refusal {
     /// A POSIX reason.
     Path(PathError),
-    /// An argument that makes no sense.
+    /// An invalid argument.
     Invalid,
-    /// Something in what a snapshot leaves of a subvolume: refused, but the kernel has many reasons.
+    /// An operation inside the stub that a snapshot leaves of a subvolume. It is refused; the
+    /// kernel's reason varies.
     Stub,
 }
 
@@ -33,40 +36,40 @@ impl From<PathError> for Refusal {
     }
 }
 
-/// What the model says of an operation.
+/// The model's answer to an operation.
 pub type Verdict<T = ()> = Result<T, Refusal>;
 
-/// An inode: its subvolume, and its number there.
+/// The identity of an inode: its subvolume and its number there.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Place {
     /// The subvolume's number.
     pub subvolume: u64,
-    /// The inode's.
+    /// The inode's number.
     pub node: u64,
 }
 
 /// An inode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Node {
-    /// What it is, and what it holds.
+    /// The kind and content.
     pub kind: NodeKind,
-    /// The twelve low bits of its mode.
+    /// The low twelve bits of the mode.
     pub mode: u32,
-    /// Owner.
+    /// Owner's user id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
-    /// Names.
+    /// Number of names.
     pub nlink: u32,
-    /// Made without a name, and it may get a first one.
+    /// Whether the inode was created without a name and may still get its first one.
     pub linkable: bool,
-    /// Attributes, but those that the file system keeps for itself (`btrfs.`).
+    /// Extended attributes, except those managed by the file system (`btrfs.`).
     pub xattrs: BTreeMap<Vec<u8>, Vec<u8>>,
-    /// Overwritten in place; a file's data has no checksums then.
+    /// Whether data is overwritten in place; such a file's data has no checksums.
     pub nodatacow: bool,
 }
 
-/// What an inode is.
+/// The kind of an inode, with its content.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum NodeKind {
     /// A regular file.
@@ -79,19 +82,19 @@ pub enum NodeKind {
     Special(FileKind, u32, u32),
 }
 
-/// What a name stands for.
+/// The target of a name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Entry {
     /// An inode of the same subvolume.
     Node(u64),
     /// The root directory of another subvolume.
     Subvolume(u64),
-    /// A subvolume that a snapshot left out: an empty directory.
+    /// The stub of a subvolume that a snapshot left out: an empty directory.
     Stub,
 }
 
 impl Node {
-    /// A directory of root's with nothing in it and one name.
+    /// Creates an empty directory owned by root, with one name.
     pub fn empty_directory(mode: u32) -> Self {
         Self {
             kind: NodeKind::Directory(BTreeMap::new()),
@@ -105,7 +108,7 @@ impl Node {
         }
     }
 
-    /// The kind of file.
+    /// Returns the kind of file.
     pub fn file_kind(&self) -> FileKind {
         match &self.kind {
             NodeKind::File(_) => FileKind::Regular,
@@ -115,7 +118,7 @@ impl Node {
         }
     }
 
-    /// The size that `stat` shows: a directory counts each name twice.
+    /// Returns the size that `stat` shows; a directory counts the bytes of each name twice.
     pub fn size(&self) -> u64 {
         match &self.kind {
             NodeKind::File(content) => content.size(),
@@ -125,7 +128,7 @@ impl Node {
         }
     }
 
-    /// A directory's entries.
+    /// Returns a directory's entries.
     pub fn entries(&self) -> Option<&BTreeMap<Vec<u8>, Entry>> {
         match &self.kind {
             NodeKind::Directory(entries) => Some(entries),
@@ -133,7 +136,7 @@ impl Node {
         }
     }
 
-    /// A file's bytes.
+    /// Returns a file's bytes.
     pub fn content(&self) -> Option<&Content> {
         match &self.kind {
             NodeKind::File(content) => Some(content),
@@ -149,7 +152,7 @@ pub struct Subvolume {
     read_only: bool,
 }
 
-/// Number of each subvolume's root directory.
+/// Inode number of each subvolume's root directory.
 pub const ROOT: u64 = 0;
 
 /// A file system in memory.
@@ -167,41 +170,41 @@ impl Default for Model {
 }
 
 impl Model {
-    /// An empty directory of root's, as `mkfs` makes it.
+    /// Creates an empty root directory, as `mkfs` does.
     pub fn new() -> Self {
         let subvolumes = BTreeMap::from([(0, Subvolume::new(0o755))]);
         Self { subvolumes, next: 1, open: BTreeMap::new() }
     }
 
-    /// The inode at a place.
+    /// Returns the inode at `place`.
     ///
     /// # Panics
-    /// Without one: places come from the model itself.
+    /// If there is none: places come from the model itself.
     pub fn node(&self, place: Place) -> &Node {
         &self.subvolumes[&place.subvolume].nodes[&place.node]
     }
 
-    /// The inode at a place, if there is one by now, and still.
+    /// Returns the inode at `place` if it exists now.
     pub fn get(&self, place: Place) -> Option<&Node> {
         self.subvolumes.get(&place.subvolume)?.nodes.get(&place.node).map(|node| &**node)
     }
 
-    /// All inodes of the first subvolume.
+    /// Returns all inodes of the first subvolume.
     pub fn nodes(&self) -> impl Iterator<Item = (Place, &Node)> {
         self.subvolumes[&0].nodes.iter().map(|(&node, found)| (Place { subvolume: 0, node }, &**found))
     }
 
     fn node_mut(&mut self, place: Place) -> &mut Node {
-        let subvolume = self.subvolumes.get_mut(&place.subvolume).expect("a place that is there");
-        Arc::make_mut(subvolume.nodes.get_mut(&place.node).expect("a place that is there"))
+        let subvolume = self.subvolumes.get_mut(&place.subvolume).expect("the subvolume exists");
+        Arc::make_mut(subvolume.nodes.get_mut(&place.node).expect("the inode exists"))
     }
 
-    /// The directory that all paths start from.
+    /// Returns the root of all paths.
     pub const fn root() -> Place {
         Place { subvolume: 0, node: ROOT }
     }
 
-    /// Whether a subvolume is read-only.
+    /// Returns whether a subvolume is read-only.
     pub fn is_read_only(&self, subvolume: u64) -> bool {
         self.subvolumes[&subvolume].read_only
     }
@@ -210,12 +213,12 @@ impl Model {
         if self.is_read_only(place.subvolume) { Err(PathError::ReadOnly.into()) } else { Ok(()) }
     }
 
-    /// Inodes of all subvolumes.
+    /// Returns the number of inodes in all subvolumes.
     pub fn len(&self) -> usize {
         self.subvolumes.values().map(|subvolume| subvolume.nodes.len()).sum()
     }
 
-    /// Whether there is nothing but the root directory.
+    /// Returns whether only the root directory exists.
     pub fn is_empty(&self) -> bool {
         self.len() == 1
     }
@@ -227,12 +230,12 @@ impl Model {
 
     fn add_node(&mut self, subvolume: u64, node: Node) -> Place {
         let number = self.number();
-        let nodes = &mut self.subvolumes.get_mut(&subvolume).expect("a subvolume that is there").nodes;
+        let nodes = &mut self.subvolumes.get_mut(&subvolume).expect("the subvolume exists").nodes;
         nodes.insert(number, Arc::new(node));
         Place { subvolume, node: number }
     }
 
-    /// Where an entry of `directory` leads; `None` for what a snapshot left out.
+    /// Returns the target of an entry of `directory`; `None` for a stub.
     pub fn target(&self, directory: Place, entry: Entry) -> Option<Place> {
         match entry {
             Entry::Node(node) => Some(Place { subvolume: directory.subvolume, node }),
@@ -241,10 +244,11 @@ impl Model {
         }
     }
 
-    /// The inode at a path. Symbolic links are followed, in the last component if `follow` says so.
+    /// Resolves a path to an inode. Symbolic links are followed, in the last component only with
+    /// `follow`.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn resolve(&self, path: &[u8], follow: bool) -> Verdict<Place> {
         let split = |path: &[u8]| -> Vec<Vec<u8>> {
             path.split(|byte| *byte == b'/').filter(|name| !name.is_empty()).map(<[u8]>::to_vec).collect()
@@ -253,7 +257,7 @@ impl Model {
         let mut stack = vec![Self::root()];
         let mut links = 0;
         while let Some(name) = pending.pop_front() {
-            let here = *stack.last().expect("the root stays");
+            let here = *stack.last().expect("the root is never popped");
             let Some(entries) = self.node(here).entries() else {
                 return Err(PathError::NotADirectory.into());
             };
@@ -282,12 +286,13 @@ impl Model {
                 _ => stack.push(found),
             }
         }
-        Ok(stack.pop().expect("the root stays"))
+        Ok(stack.pop().expect("the root is never popped"))
     }
 
-    /// The directory that `path` names its last component in, and that component.
+    /// Resolves the directory that holds the last component of `path`; returns it and that
+    /// component.
     fn parent<'p>(&self, path: &'p [u8]) -> Verdict<(Place, &'p [u8])> {
-        let slash = path.iter().rposition(|byte| *byte == b'/').expect("paths start with a slash");
+        let slash = path.iter().rposition(|byte| *byte == b'/').expect("paths must start with a slash");
         let (directory, name) = (&path[..slash], &path[slash + 1..]);
         if name.is_empty() || name == b"." || name == b".." {
             return Err(PathError::InvalidName.into());
@@ -302,14 +307,14 @@ impl Model {
     fn entries_mut(&mut self, directory: Place) -> &mut BTreeMap<Vec<u8>, Entry> {
         match &mut self.node_mut(directory).kind {
             NodeKind::Directory(entries) => entries,
-            _ => panic!("{directory:?} was seen to be a directory"),
+            _ => panic!("{directory:?} must be a directory"),
         }
     }
 
-    /// Opens a regular file as number `slot`, which must be free.
+    /// Opens a regular file in slot `slot`, which must be free.
     ///
     /// # Errors
-    /// As for a path; what is no regular file.
+    /// As for a path; also if the target is not a regular file.
     pub fn open(&mut self, slot: u8, path: &[u8]) -> Verdict {
         let place = self.resolve(path, true)?;
         match self.node(place).kind {
@@ -321,27 +326,27 @@ impl Model {
         Ok(())
     }
 
-    /// Closes a file, which goes if it has no name.
+    /// Closes a file and deletes it if it has no name.
     pub fn close(&mut self, slot: u8) {
         if let Some(place) = self.open.remove(&slot) {
-            self.forget(place);
+            self.delete_if_unused(place);
         }
     }
 
-    /// Closes all, as when the file system is closed.
+    /// Closes all files, as closing the file system does.
     pub fn close_all(&mut self) {
         for slot in self.open.keys().copied().collect::<Vec<_>>() {
             self.close(slot);
         }
     }
 
-    /// The files that are open.
+    /// Returns the open files.
     pub fn slots(&self) -> impl Iterator<Item = (u8, Place)> + '_ {
         self.open.iter().map(|(slot, place)| (*slot, *place))
     }
 
-    /// Drops an inode that nothing needs.
-    fn forget(&mut self, place: Place) {
+    /// Deletes an inode without names and open files.
+    fn delete_if_unused(&mut self, place: Place) {
         let Some(subvolume) = self.subvolumes.get_mut(&place.subvolume) else { return };
         let unnamed = subvolume.nodes.get(&place.node).is_some_and(|node| node.nlink == 0);
         if unnamed && !self.open.values().any(|open| *open == place) {

@@ -1,4 +1,4 @@
-//! What happens to names, inodes and attributes.
+//! Operations on names, inodes and attributes.
 
 use crate::model::{Content, Entry, Model, Node, NodeKind, Place, ROOT, Subvolume, Verdict};
 use crate::operation::NewFile;
@@ -15,15 +15,15 @@ fn check_name(name: &[u8]) -> Verdict {
 }
 
 impl Model {
-    /// Makes an inode.
+    /// Creates an inode.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn create(&mut self, path: &[u8], mode: u32, owner: (u32, u32), new: &NewFile) -> Verdict<Place> {
         let (parent, name) = self.parent(path)?;
         self.check_changeable(parent)?;
         check_name(name)?;
-        let entries = self.node(parent).entries().expect("parents are directories");
+        let entries = self.node(parent).entries().expect("`parent` returns a directory");
         if entries.contains_key(name) {
             return Err(PathError::Exists.into());
         }
@@ -33,10 +33,10 @@ impl Model {
         Ok(place)
     }
 
-    /// Makes a file without a name and opens it.
+    /// Creates a file without a name and opens it.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn create_unnamed(&mut self, slot: u8, directory: &[u8]) -> Verdict {
         let parent = self.resolve(directory, true)?;
         if self.node(parent).entries().is_none() {
@@ -71,19 +71,19 @@ impl Model {
         Node { kind, mode, uid, gid, nlink: 0, linkable: false, xattrs, nodatacow }
     }
 
-    /// Names an inode once more.
+    /// Adds a name to an inode.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn link(&mut self, existing: &[u8], path: &[u8]) -> Verdict {
         let target = self.resolve(existing, false)?;
         self.link_place(target, path)
     }
 
-    /// Names a file that is open.
+    /// Adds a name to an open file.
     ///
     /// # Errors
-    /// POSIX's reasons; for a file that lost its last name, [`PathError::NotFound`].
+    /// The POSIX error; [`PathError::NotFound`] for a file that has lost its last name.
     pub fn link_open(&mut self, slot: u8, path: &[u8]) -> Verdict {
         self.link_place(self.open[&slot], path)
     }
@@ -111,21 +111,21 @@ impl Model {
         Ok(())
     }
 
-    /// Takes a name away: that of an empty directory, or of anything else.
+    /// Removes a name: of an empty directory if `directory` is set, otherwise of anything else.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn remove(&mut self, path: &[u8], directory: bool) -> Verdict {
         let (parent, name) = self.parent(path)?;
         self.check_changeable(parent)?;
         check_name(name)?;
-        let entries = self.node(parent).entries().expect("parents are directories");
+        let entries = self.node(parent).entries().expect("`parent` returns a directory");
         let entry = *entries.get(name).ok_or(PathError::NotFound)?;
         let Entry::Node(node) = entry else {
             if !directory {
                 return Err(PathError::IsADirectory.into());
             }
-            // An empty subvolume goes as a directory does, and so does what a snapshot left of one.
+            // An empty subvolume, or the stub of one, can be removed like a directory.
             if let Entry::Subvolume(number) = entry {
                 let root = Place { subvolume: number, node: ROOT };
                 if self.node(root).entries().is_some_and(|entries| !entries.is_empty()) {
@@ -150,13 +150,13 @@ impl Model {
 
     fn drop_name(&mut self, place: Place) {
         self.node_mut(place).nlink -= 1;
-        self.forget(place);
+        self.delete_if_unused(place);
     }
 
-    /// Renames.
+    /// Renames an entry.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn rename(&mut self, from: &[u8], to: &[u8], mode: RenameMode) -> Verdict {
         let (old, old_name) = self.parent(from)?;
         let (new, new_name) = self.parent(to)?;
@@ -181,10 +181,10 @@ impl Model {
             _ => {}
         }
         if old != new {
-            if self.holds(old.subvolume, source, new) {
+            if self.contains_directory(old.subvolume, source, new) {
                 return Err(PathError::IntoItself.into());
             }
-            if target.is_some_and(|target| self.holds(old.subvolume, target, old)) {
+            if target.is_some_and(|target| self.contains_directory(old.subvolume, target, old)) {
                 let exchange = mode == RenameMode::Exchange;
                 let kind = if exchange { PathError::IntoItself } else { PathError::NotEmpty };
                 return Err(kind.into());
@@ -194,7 +194,7 @@ impl Model {
             return Ok(());
         }
         if mode == RenameMode::Exchange {
-            self.entries_mut(old).insert(old_name.to_vec(), target.expect("an exchange has two"));
+            self.entries_mut(old).insert(old_name.to_vec(), target.expect("an exchange has a target"));
             self.entries_mut(new).insert(new_name.to_vec(), source);
             return Ok(());
         }
@@ -206,21 +206,21 @@ impl Model {
         Ok(())
     }
 
-    /// Renames between subvolumes, which only subvolumes themselves allow.
+    /// Renames between subvolumes, which is allowed for subvolumes only.
     fn rename_across(&mut self, from: (Place, &[u8]), to: (Place, &[u8]), mode: RenameMode) -> Verdict {
         let ((old, old_name), (new, new_name)) = (from, to);
         self.check_changeable(new)?;
         self.check_changeable(old)?;
         let find = |place: Place, name: &[u8]| self.node(place).entries().and_then(|e| e.get(name)).copied();
         let source = find(old, old_name).ok_or(PathError::NotFound)?;
-        self.check_moves(source, new)?;
+        self.check_subvolume_move(source, new)?;
         self.check_dotdot(source)?;
         let target = find(new, new_name);
         match (target, mode) {
             (Some(_), RenameMode::NoReplace) => return Err(PathError::Exists.into()),
             (None, RenameMode::Exchange) => return Err(PathError::NotFound.into()),
             (Some(target), RenameMode::Exchange) => {
-                self.check_moves(target, old)?;
+                self.check_subvolume_move(target, old)?;
                 self.check_dotdot(target)?;
                 self.entries_mut(old).insert(old_name.to_vec(), target);
                 self.entries_mut(new).insert(new_name.to_vec(), source);
@@ -242,25 +242,25 @@ impl Model {
         }
     }
 
-    /// Refuses to move what is no subvolume, or one into itself.
-    fn check_moves(&self, entry: Entry, to: Place) -> Verdict {
+    /// Refuses to move anything but a subvolume, and a subvolume into itself.
+    fn check_subvolume_move(&self, entry: Entry, to: Place) -> Verdict {
         match entry {
             Entry::Node(_) => Err(PathError::CrossDevice.into()),
             Entry::Stub => Err(PathError::NotEmpty.into()),
-            Entry::Subvolume(number) if self.lies_in(to.subvolume, number) => {
+            Entry::Subvolume(number) if self.is_nested_in(to.subvolume, number) => {
                 Err(PathError::IntoItself.into())
             }
             Entry::Subvolume(_) => Ok(()),
         }
     }
 
-    /// Whether subvolume `below` is `above` or lies in it.
-    fn lies_in(&self, below: u64, above: u64) -> bool {
+    /// Returns whether subvolume `below` is `above` or is nested in it.
+    fn is_nested_in(&self, below: u64, above: u64) -> bool {
         let entries = self.subvolumes[&above].nodes.values().filter_map(|node| node.entries());
         below == above
             || entries
                 .flat_map(BTreeMap::values)
-                .any(|entry| matches!(entry, Entry::Subvolume(number) if self.lies_in(below, *number)))
+                .any(|entry| matches!(entry, Entry::Subvolume(number) if self.is_nested_in(below, *number)))
     }
 
     fn replace(&mut self, subvolume: u64, source: Entry, target: Entry) -> Verdict {
@@ -282,8 +282,9 @@ impl Model {
         Ok(())
     }
 
-    /// Whether directory `below` is what `entry` names, or lies in it, within one subvolume.
-    fn holds(&self, subvolume: u64, entry: Entry, below: Place) -> bool {
+    /// Returns whether directory `below` is the target of `entry` or lies inside it, within one
+    /// subvolume.
+    fn contains_directory(&self, subvolume: u64, entry: Entry, below: Place) -> bool {
         let Entry::Node(node) = entry else { return false };
         let mut pending = vec![node];
         while let Some(node) = pending.pop() {
@@ -300,10 +301,10 @@ impl Model {
         false
     }
 
-    /// Sets the mode; a symbolic link is followed.
+    /// Sets the mode; follows symbolic links.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn set_mode(&mut self, path: &[u8], mode: u32) -> Verdict {
         let place = self.resolve(path, true)?;
         self.check_changeable(place)?;
@@ -311,10 +312,10 @@ impl Model {
         Ok(())
     }
 
-    /// Sets owner and group, which takes privileges away; a symbolic link is not followed.
+    /// Sets owner and group, which clears privileges; does not follow symbolic links.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn set_owner(&mut self, path: &[u8], uid: Option<u32>, gid: Option<u32>) -> Verdict {
         let place = self.resolve(path, false)?;
         self.check_changeable(place)?;
@@ -331,10 +332,10 @@ impl Model {
         Ok(())
     }
 
-    /// Sets times, which the model does not keep.
+    /// Sets times, which the model does not track.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn set_times(&mut self, path: &[u8]) -> Verdict {
         let place = self.resolve(path, false)?;
         self.check_changeable(place)
@@ -350,10 +351,10 @@ impl Model {
         Ok(place)
     }
 
-    /// Sets an attribute; a symbolic link is not followed.
+    /// Sets an attribute; does not follow symbolic links.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn set_xattr(&mut self, path: &[u8], name: &[u8], value: &[u8], how: XattrSet) -> Verdict {
         let place = self.check_xattr(path, name)?;
         let xattrs = &mut self.node_mut(place).xattrs;
@@ -366,20 +367,20 @@ impl Model {
         Ok(())
     }
 
-    /// Removes an attribute; a symbolic link is not followed.
+    /// Removes an attribute; does not follow symbolic links.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn remove_xattr(&mut self, path: &[u8], name: &[u8]) -> Verdict {
         let place = self.check_xattr(path, name)?;
         self.node_mut(place).xattrs.remove(name).map(drop).ok_or(PathError::NoAttribute.into())
     }
 
-    /// Asks for overwriting in place, which only empty files and directories take up. `compress` asks for
-    /// compression instead, which excludes it.
+    /// Sets or clears overwriting in place, which takes effect on empty files and directories only.
+    /// `compress` requests compression, which excludes it.
     ///
     /// # Errors
-    /// POSIX's reasons; compression of a file with data that is overwritten in place.
+    /// The POSIX error; also compression on a file that is overwritten in place.
     pub fn set_flags(&mut self, path: &[u8], nodatacow: bool, compress: bool) -> Verdict {
         let place = self.resolve(path, false)?;
         self.check_changeable(place)?;
@@ -397,21 +398,22 @@ impl Model {
         Ok(())
     }
 
-    /// Makes an empty subvolume.
+    /// Creates an empty subvolume.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn create_subvolume(&mut self, path: &[u8]) -> Verdict {
         let nodatacow = self.parent(path).is_ok_and(|(parent, _)| self.node(parent).nodatacow);
         let mut subvolume = Subvolume::new(0o755);
-        Arc::make_mut(subvolume.nodes.get_mut(&ROOT).expect("a root directory")).nodatacow = nodatacow;
+        Arc::make_mut(subvolume.nodes.get_mut(&ROOT).expect("every subvolume has a root directory"))
+            .nodatacow = nodatacow;
         self.add_subvolume(path, |_| subvolume)
     }
 
-    /// Copies a whole subvolume. Of the subvolumes in it, empty directories are left.
+    /// Copies a whole subvolume. Nested subvolumes become stubs.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn snapshot(&mut self, source: &[u8], path: &[u8], read_only: bool) -> Verdict {
         let place = self.resolve(source, true)?;
         self.add_subvolume(path, |model| {
@@ -442,22 +444,23 @@ impl Model {
             return Err(PathError::Exists.into());
         }
         let mut subvolume = make(self);
-        // Its root directory has one name, whatever the original's had.
-        Arc::make_mut(subvolume.nodes.get_mut(&ROOT).expect("a root directory")).nlink = 1;
+        // Its root directory has one name, whatever the original's link count.
+        Arc::make_mut(subvolume.nodes.get_mut(&ROOT).expect("every subvolume has a root directory")).nlink =
+            1;
         let number = self.number();
         self.subvolumes.insert(number, subvolume);
         self.entries_mut(parent).insert(name.to_vec(), Entry::Subvolume(number));
         Ok(())
     }
 
-    /// Deletes a subvolume that holds no other, with all that is in it.
+    /// Deletes a subvolume and its content; refuses one with nested subvolumes.
     ///
     /// # Errors
-    /// POSIX's reasons.
+    /// The POSIX error.
     pub fn delete_subvolume(&mut self, path: &[u8]) -> Verdict {
         let (parent, name) = self.parent(path)?;
         self.check_changeable(parent)?;
-        let entries = self.node(parent).entries().expect("parents are directories");
+        let entries = self.node(parent).entries().expect("`parent` returns a directory");
         let Entry::Subvolume(number) = *entries.get(name).ok_or(PathError::NotFound)? else {
             return Err(super::Refusal::Invalid);
         };

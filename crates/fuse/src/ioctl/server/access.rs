@@ -1,11 +1,14 @@
-//! Who may do what with a file: for ioctls, which the kernel passes on without asking.
+//! Permission checks for ioctls, which the kernel passes on unchecked.
 //!
-//! Owns the test of permissions by mode and access control list. Kernel counterparts: `generic_permission`,
-//! `acl_permission_check` (`fs/namei.c`), `posix_acl_permission` (`fs/posix_acl.c`), `btrfs_may_delete`,
-//! `btrfs_may_create` (`fs/btrfs/ioctl.c`).
+//! Checks modes and access control lists.
+//!
+//! Kernel counterparts: `generic_permission`, `acl_permission_check` (`fs/namei.c`),
+//! `posix_acl_permission` (`fs/posix_acl.c`), `btrfs_may_delete`, `btrfs_may_create`
+//! (`fs/btrfs/ioctl.c`).
 
-use super::{IoctlCall, Result, caller};
-use crate::Errno;
+use super::call::{IoctlCall, Result};
+use super::caller;
+use crate::errno::Errno;
 use papilio::{Inode, InodeFlags};
 
 pub(super) const EXECUTE: u32 = 1;
@@ -16,20 +19,22 @@ const STICKY: u32 = 0o1000;
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 impl IoctlCall<'_> {
-    /// Whether the caller has these rights, of [`READ`], [`WRITE`] and [`EXECUTE`], to an inode.
+    /// Refuses a caller that lacks one of these rights ([`READ`], [`WRITE`] and [`EXECUTE`]) to an
+    /// inode.
     pub(super) fn must_have(&self, inode: &Inode, rights: u32) -> Result<()> {
         let metadata = inode.metadata();
         if rights & WRITE != 0 && metadata.flags().contains(InodeFlags::IMMUTABLE) {
             return Err(Errno(libc::EPERM));
         }
-        // Root may search any directory, and run no file here.
-        if self.caller.uid == 0 || self.rights(inode)? & rights == rights {
+        // Root may search any directory, and no ioctl executes a file.
+        if self.caller.uid == 0 || self.rights(inode, rights)? & rights == rights {
             return Ok(());
         }
         Err(Errno(libc::EACCES))
     }
 
-    fn rights(&self, inode: &Inode) -> Result<u32> {
+    /// Returns the caller's rights to an inode, as far as they decide on the `wanted` ones.
+    fn rights(&self, inode: &Inode, wanted: u32) -> Result<u32> {
         let metadata = inode.metadata();
         let mode = metadata.permissions();
         if metadata.uid() == self.caller.uid {
@@ -37,12 +42,12 @@ impl IoctlCall<'_> {
         }
         let groups = caller::groups(&self.caller);
         if let Some(list) = inode.xattr(ACCESS_LIST).map_err(Errno::from)? {
-            return Ok(rights_by_list(&list, metadata.gid(), self.caller.uid, &groups));
+            return Ok(rights_by_list(&list, metadata.gid(), self.caller.uid, &groups, wanted));
         }
         if groups.contains(&metadata.gid()) { Ok(mode >> 3 & 7) } else { Ok(mode & 7) }
     }
 
-    /// Whether the caller owns an inode, or is an administrator.
+    /// Refuses a caller that neither owns an inode nor is an administrator.
     pub(super) fn must_own(&self, inode: &Inode) -> Result<()> {
         if inode.metadata().uid() == self.caller.uid || self.is_administrator() {
             return Ok(());
@@ -50,12 +55,12 @@ impl IoctlCall<'_> {
         Err(Errno(libc::EPERM))
     }
 
-    /// Whether the caller may make entries in a directory.
+    /// Refuses a caller that may not create entries in a directory.
     pub(super) fn may_create_in(&self, directory: &Inode) -> Result<()> {
         self.must_have(directory, WRITE | EXECUTE)
     }
 
-    /// Whether the caller may take the entry that names `victim` out of a directory.
+    /// Refuses a caller that may not remove the entry of `victim` from a directory.
     pub(super) fn may_delete_from(&self, directory: &Inode, victim: &Inode) -> Result<()> {
         self.must_have(directory, WRITE | EXECUTE)?;
         let protected = InodeFlags::IMMUTABLE | InodeFlags::APPEND;
@@ -70,8 +75,9 @@ impl IoctlCall<'_> {
     }
 }
 
-/// What a list gives to whom is not the owner. A list that makes no sense gives nothing.
-fn rights_by_list(list: &[u8], owning_group: u32, uid: u32, groups: &[u32]) -> u32 {
+/// Returns the rights that a list grants to users other than the owner, as far as they decide on
+/// the `wanted` ones. A malformed list grants nothing.
+fn rights_by_list(list: &[u8], owning_group: u32, uid: u32, groups: &[u32], wanted: u32) -> u32 {
     let entries = list.get(4..).unwrap_or_default().chunks_exact(8).map(|entry| {
         let number = |at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
         let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
@@ -84,12 +90,10 @@ fn rights_by_list(list: &[u8], owning_group: u32, uid: u32, groups: &[u32]) -> u
     }
     let own = of_tag(0x04).filter(|_| groups.contains(&owning_group));
     let named = of_tag(0x08).filter(|(_, _, id)| groups.contains(id));
-    // The kernel asks whether one entry gives all that is wanted; the caller asks for the sum of at most two
-    // rights that go together, so that entries are not added up here either: the greatest counts.
-    if let Some(rights) =
-        own.chain(named).map(|(_, rights, _)| rights).max_by_key(|rights| rights.count_ones())
-    {
-        return rights & mask;
+    let mut of_groups = own.chain(named).map(|(_, rights, _)| rights).peekable();
+    if of_groups.peek().is_some() {
+        // One entry must grant all wanted rights: those of several entries do not add up.
+        return of_groups.find(|rights| rights & wanted == wanted).unwrap_or(0) & mask;
     }
     of_tag(0x20).next().map_or(0, |(_, rights, _)| rights)
 }
@@ -99,7 +103,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lists_give_what_the_kernel_reads_in_them() {
+    fn lists_grant_what_the_kernel_grants() {
         let mut list = 2u32.to_le_bytes().to_vec();
         for (tag, rights, id) in [
             (1u16, 7u16, u32::MAX),
@@ -113,11 +117,30 @@ mod tests {
             list.extend(rights.to_le_bytes());
             list.extend(id.to_le_bytes());
         }
-        assert_eq!(rights_by_list(&list, 30, 10, &[30]), 4);
-        assert_eq!(rights_by_list(&list, 30, 11, &[30]), 4);
-        assert_eq!(rights_by_list(&list, 30, 11, &[20]), 5);
-        assert_eq!(rights_by_list(&list, 30, 11, &[30, 20]), 5);
-        assert_eq!(rights_by_list(&list, 30, 11, &[40]), 1);
-        assert_eq!(rights_by_list(&list[..3], 30, 11, &[40]), 0);
+        let rights = |uid, groups: &[u32], wanted| rights_by_list(&list, 30, uid, groups, wanted);
+        assert_eq!(rights(10, &[30], READ), 4);
+        assert_eq!(rights(11, &[30], READ), 4);
+        assert_eq!(rights(11, &[20], READ), 5);
+        assert_eq!(rights(11, &[30, 20], READ | EXECUTE), 5);
+        assert_eq!(rights(11, &[30], READ | EXECUTE), 0);
+        assert_eq!(rights(11, &[40], EXECUTE), 1);
+        assert_eq!(rights_by_list(&list[..3], 30, 11, &[40], EXECUTE), 0);
+    }
+
+    #[test]
+    fn any_group_entry_can_grant_the_wanted_rights() {
+        let entries = [(4u16, READ | EXECUTE), (8, WRITE | EXECUTE)];
+        for entries in [entries, [entries[1], entries[0]]] {
+            let mut list = 2u32.to_le_bytes().to_vec();
+            for (tag, rights) in entries {
+                list.extend(tag.to_le_bytes());
+                list.extend((rights as u16).to_le_bytes());
+                list.extend(20u32.to_le_bytes());
+            }
+            for wanted in [READ | EXECUTE, WRITE | EXECUTE] {
+                assert_eq!(rights_by_list(&list, 30, 11, &[30, 20], wanted), wanted);
+            }
+            assert_eq!(rights_by_list(&list, 30, 11, &[30, 20], READ | WRITE), 0);
+        }
     }
 }

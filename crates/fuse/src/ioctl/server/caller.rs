@@ -1,18 +1,18 @@
-//! What the system tells of the process that called: its groups, its umask, its open files.
+//! The caller's groups, umask and open files, from /proc.
 //!
-//! FUSE passes a user, a group and a thread's number. The rest is read from /proc, where the server may;
-//! where it may not, less is known, and less is allowed. What is read there is the caller's own doing, so that
-//! it is used for what the caller may do, and for nothing else.
+//! FUSE passes only a user, a group and a thread id. The server reads the rest from /proc if it has
+//! permission; otherwise it knows less and allows less. The caller controls what /proc shows, so it
+//! only decides on the caller's own permissions.
 
-use super::{Caller, IoctlCall, Result};
-use crate::Errno;
+use super::call::{Caller, IoctlCall, Result};
+use crate::errno::Errno;
 use crate::mount_table::{self, MountEntry};
 use papilio::Inode;
 use std::fs;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// All groups of the caller.
+/// Returns all groups of the caller.
 pub(super) fn groups(caller: &Caller) -> Vec<u32> {
     let mut groups = vec![caller.gid];
     if let Some(line) = status_field(caller.pid, "Groups:") {
@@ -21,7 +21,7 @@ pub(super) fn groups(caller: &Caller) -> Vec<u32> {
     groups
 }
 
-/// The umask of the caller.
+/// Returns the caller's umask.
 pub(super) fn umask(call: &IoctlCall<'_>) -> u32 {
     let told = status_field(call.caller.pid, "Umask:");
     told.and_then(|text| u32::from_str_radix(text.trim(), 8).ok()).unwrap_or(call.umask)
@@ -32,12 +32,12 @@ fn status_field(pid: u32, name: &str) -> Option<String> {
     status.lines().find_map(|line| line.strip_prefix(name)).map(str::to_owned)
 }
 
-/// The inode that a file descriptor of the caller's is open on, which must be of this mount. The mount that
-/// it was opened through and its path there are looked up in /proc.
+/// Returns the inode behind one of the caller's file descriptors, which must be in this mount.
+/// Finds the descriptor's mount and path in /proc.
 ///
 /// # Errors
-/// EBADF for what is not open, EXDEV for a file of another file system, EOPNOTSUPP where the server may not
-/// look.
+/// EBADF if the descriptor is not open, EXDEV for another file system, EOPNOTSUPP if the server may
+/// not read the caller's /proc.
 pub(super) fn file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
     let process = PathBuf::from(format!("/proc/{}", call.caller.pid));
     let fd = u32::try_from(fd).map_err(|_| Errno(libc::EBADF))?;
@@ -55,7 +55,7 @@ pub(super) fn file_of(call: &IoctlCall<'_>, fd: i64) -> Result<Inode> {
         return Err(Errno(libc::EXDEV));
     }
     let below = path.strip_prefix(&mount.point).map_err(|_| Errno(libc::EOPNOTSUPP))?;
-    // A bind mount shows a part only.
+    // A bind mount may show only a part of the file system.
     let inside = mount.root.join(below);
     call.fs.inode_nofollow(inside.as_os_str().as_bytes()).map_err(Errno::from)
 }
@@ -65,7 +65,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn this_process_can_be_looked_at() {
+    fn own_process_is_readable() {
         let caller = Caller { uid: 0, gid: 77, pid: std::process::id() };
         assert!(groups(&caller).contains(&77));
         assert!(status_field(caller.pid, "Umask:").is_some());

@@ -1,10 +1,10 @@
-//! Ioctls on the whole: label, size, trimming, making durable, and what is known of devices and space.
+//! Ioctls on the whole file system: label, size, trim, commits, devices and space.
 //!
 //! Kernel counterparts: `btrfs_ioctl_set_fslabel`, `btrfs_ioctl_resize`, `btrfs_ioctl_fitrim`,
 //! `btrfs_ioctl_fs_info`, `btrfs_ioctl_dev_info`, `btrfs_ioctl_space_info` (`fs/btrfs/ioctl.c`).
 
-use super::{IoctlCall, IoctlReply, Result, done, page};
-use crate::Errno;
+use super::call::{IoctlCall, IoctlReply, Result, done, page};
+use crate::errno::Errno;
 use crate::ioctl::layout::{
     DevInfo, FS_INFO_CSUM, FS_INFO_GENERATION, FS_INFO_METADATA_UUID, FeatureFlags, FsInfo, LABEL_SIZE, Page,
     SpaceArgs, TrimRange, VolArgs, put_name, until_nul,
@@ -26,7 +26,7 @@ pub(super) fn set_label(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let field = call.argument::<[u8; LABEL_SIZE]>()?;
     let label = until_nul(&field).ok_or(Errno(libc::EINVAL))?;
     call.fs.set_label(label)?;
-    // As the kernel does, so that the label is there for whoever looks at the device.
+    // Like the kernel, so that programs reading the device see the label.
     call.fs.sync()?;
     done(Vec::new())
 }
@@ -48,7 +48,7 @@ pub(super) fn sync(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     done(Vec::new())
 }
 
-/// Nothing is to be made durable where nothing can change.
+/// Commits. On a read-only file system there is nothing to commit.
 fn commit(call: &IoctlCall<'_>) -> Result<()> {
     match call.fs.sync() {
         Err(error) if error.kind() == papilio::ErrorKind::ReadOnly && call.fs.failure().is_none() => Ok(()),
@@ -56,7 +56,7 @@ fn commit(call: &IoctlCall<'_>) -> Result<()> {
     }
 }
 
-/// Done when it returns: a commit is not left to run beside the caller.
+/// Commits before it returns instead of starting a commit in the background.
 pub(super) fn start_sync(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     commit(call)?;
     call.reply(&call.fs.superblock().raw.generation.0)
@@ -70,7 +70,7 @@ pub(super) fn wait_sync(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     done(Vec::new())
 }
 
-/// A size as the kernel's resize takes it.
+/// A size argument of the kernel's resize.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Size {
     To(u64),
@@ -79,7 +79,7 @@ enum Size {
     Max,
 }
 
-/// `[DEVID:]SIZE`, where the size is `max` or bytes with a suffix, and + or - before them.
+/// Parses `[DEVID:]SIZE`. The size is `max`, or bytes with an optional suffix and a leading + or -.
 fn parse_resize(text: &[u8]) -> Option<(DeviceId, Size)> {
     let text = std::str::from_utf8(text).ok()?;
     let (devid, size) = match text.split_once(':') {
@@ -127,7 +127,7 @@ pub(super) fn resize(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         return Err(Errno(libc::EFBIG));
     }
     match call.fs.resize(devid, total) {
-        // What lies behind the new end would have to be moved first.
+        // Data past the new end would have to be moved first.
         Err(papilio::Error::TooSmall { .. }) => Err(Errno(libc::ENOSPC)),
         result => {
             result?;
@@ -136,13 +136,13 @@ pub(super) fn resize(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     }
 }
 
-/// How many spaces there are; they themselves have no place in what FUSE passes.
+/// Returns the number of spaces only: FUSE does not pass the list.
 pub(super) fn space_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut arguments = call.argument::<SpaceArgs>()?;
     if arguments.slots != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    // The global reserve counts as one.
+    // The global reserve counts as a space.
     arguments.total = call.fs.usage()?.spaces.len() as u64 + 1;
     call.reply(&arguments)
 }
@@ -162,15 +162,15 @@ pub(super) fn dev_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         fsid: *call.fs.uuid().as_bytes(),
         ..DevInfo::default()
     };
-    // A path that is too long is left out, as the kernel leaves out that of a missing device.
+    // A path that is too long is omitted, as the kernel omits the path of a missing device.
     let path = device.path.as_deref().unwrap_or_default();
     let _ = put_name(&mut info.path, path.as_bytes());
     call.reply(&info)
 }
 
 pub(super) fn fs_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
-    // By its number the caller only reads, so that FUSE does not pass on what is asked for: all is told then,
-    // and the flags say so.
+    // The command number says that the caller only reads, so FUSE does not pass the wanted fields.
+    // Without them all fields are filled in, and the flags say so.
     let asked = call.argument::<FsInfo>().map_or(u64::MAX, |asked| asked.flags);
     let superblock = call.fs.superblock();
     let raw = &superblock.raw;
@@ -208,7 +208,7 @@ pub(super) fn get_features(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     })
 }
 
-/// Our own: how space is used; the first page has the spaces, and devices follow.
+/// Our own: returns the usage of space. The first page starts with the spaces, and devices follow.
 pub(super) fn usage(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let asked = call.argument::<Page>()?;
     let usage = call.fs.usage()?;
@@ -224,7 +224,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_as_the_kernel_takes_them() {
+    fn resize_arguments_are_parsed() {
         let parse = |text: &str| parse_resize(text.as_bytes()).map(|(devid, size)| (devid.0, size));
         assert_eq!(parse("max"), Some((1, Size::Max)));
         assert_eq!(parse("2:1g"), Some((2, Size::To(1 << 30))));

@@ -4,16 +4,16 @@
 //! `btrfs_search_path_in_tree_user` (`fs/btrfs/ioctl.c`), `fileattr_fill_flags` (`fs/file_attr.c`).
 
 use super::access::{EXECUTE, READ};
-use super::{Changed, IoctlCall, IoctlReply, Result, done};
-use crate::Errno;
+use super::call::{Changed, IoctlCall, IoctlReply, Result, done};
+use crate::errno::Errno;
 use crate::ioctl::layout::{FileAttributes, InoLookup, InoLookupUser, put_name};
 use papilio::format::{InodeNumber, TreeId, objectid};
 use papilio::{FileKind, Inode, InodeFlags};
 
-/// Directories above one another at most; deeper is a loop.
+/// Maximum depth of a path; a deeper one is a loop.
 const DEPTH_LIMIT: usize = 4096;
 
-/// Our flags, those of `FS_IOC_GETFLAGS`, and those of `FS_IOC_FSGETXATTR`; 0 where there is none.
+/// Our flags, with their bits in `FS_IOC_GETFLAGS` and in `FS_IOC_FSGETXATTR`, or 0.
 const FLAGS: [(InodeFlags, u32, u32); 10] = [
     (InodeFlags::SYNC, 0x8, 0x20),
     (InodeFlags::IMMUTABLE, 0x10, 0x8),
@@ -26,13 +26,13 @@ const FLAGS: [(InodeFlags, u32, u32); 10] = [
     (InodeFlags::COMPRESS, 0x4, 0),
     (InodeFlags::VERITY, 0x10_0000, 0),
 ];
-/// `FS_DIRSYNC_FL`, which files do not have.
+/// `FS_DIRSYNC_FL`, which regular files do not have.
 const DIRSYNC: u32 = 0x1_0000;
 
-/// Flags whose change only root may make.
+/// Flags that only root may change.
 const PROTECTED: InodeFlags = InodeFlags::IMMUTABLE.union(InodeFlags::APPEND);
 
-/// What `lsattr` shows of flags.
+/// Converts flags to those that `lsattr` shows.
 fn to_fs_flags(flags: InodeFlags) -> u32 {
     let shown = if flags.contains(InodeFlags::NOCOMPRESS) { flags - InodeFlags::COMPRESS } else { flags };
     FLAGS.iter().filter(|(flag, ..)| shown.contains(*flag)).fold(0, |all, (_, shown, _)| all | shown)
@@ -42,7 +42,7 @@ fn to_attribute_flags(flags: InodeFlags) -> u32 {
     FLAGS.iter().filter(|(flag, ..)| flags.contains(*flag)).fold(0, |all, (.., shown)| all | shown)
 }
 
-/// The flags that a caller asks for, of those that there are.
+/// Converts the flags that a caller sets; EOPNOTSUPP for unknown ones.
 fn from_fs_flags(kind: FileKind, mut wanted: u32) -> Result<InodeFlags> {
     if kind == FileKind::Regular {
         wanted &= !DIRSYNC;
@@ -54,7 +54,7 @@ fn from_fs_flags(kind: FileKind, mut wanted: u32) -> Result<InodeFlags> {
             wanted &= !shown;
         }
     }
-    // What is left is not known; the library refuses what is known and cannot be set.
+    // The remaining bits are unknown. The library refuses known flags that cannot be set.
     if wanted == 0 { Ok(flags) } else { Err(Errno(libc::EOPNOTSUPP)) }
 }
 
@@ -77,7 +77,7 @@ fn change_flags(call: &IoctlCall<'_>, flags: InodeFlags) -> Result<IoctlReply> {
     done(vec![Changed::Inode(call.inode.tree(), call.inode.number())])
 }
 
-/// Four bytes, as callers that pass an `int` expect.
+/// Replies with four bytes, for callers that pass an `int`.
 pub(super) fn get_version(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.reply(&(call.inode.metadata().generation().0 as u32))
 }
@@ -94,7 +94,7 @@ pub(super) fn set_attributes(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     if wanted.flags & !settable != 0 || others != 0 {
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    // The flags that this ioctl has no words for stay.
+    // Flags that this ioctl cannot express stay as they are.
     let mut flags = call.inode.metadata().flags() & setting_keeps();
     for (flag, _, shown) in FLAGS {
         if wanted.flags & shown != 0 {
@@ -108,7 +108,8 @@ fn setting_keeps() -> InodeFlags {
     InodeFlags::DIRSYNC | InodeFlags::NODATACOW | InodeFlags::NOCOMPRESS | InodeFlags::COMPRESS
 }
 
-/// The path of an inode from its subvolume's root, with a slash at its end; empty for the root.
+/// Returns the path of an inode from its subvolume's root, with a slash at the end; empty for the
+/// root itself.
 fn path_of(inode: &Inode, top: InodeNumber) -> Result<Vec<u8>> {
     let fs = inode.file_system();
     let mut names = Vec::new();
@@ -133,7 +134,7 @@ fn path_of(inode: &Inode, top: InodeNumber) -> Result<Vec<u8>> {
 
 pub(super) fn ino_lookup(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut lookup = call.argument::<InoLookup>()?;
-    // Anybody may ask which subvolume a file lies in.
+    // Any user may look up the subvolume of a file.
     if lookup.tree != 0 || lookup.inode != objectid::FIRST_INODE.0 {
         call.must_be_administrator()?;
     }
@@ -178,7 +179,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn flags_are_shown_and_understood() {
+    fn flags_round_trip() {
         let flags = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::IMMUTABLE;
         assert_eq!(to_fs_flags(flags), 0x80_0010);
         assert_eq!(to_fs_flags(InodeFlags::COMPRESS | InodeFlags::NOCOMPRESS), 0x400);
@@ -187,7 +188,7 @@ mod tests {
             assert_eq!(from_fs_flags(FileKind::Directory, shown), Ok(flag));
         }
         assert_eq!(from_fs_flags(FileKind::Regular, DIRSYNC | 0x10), Ok(InodeFlags::IMMUTABLE));
-        // FS_JOURNAL_DATA_FL
+        // FS_JOURNAL_DATA_FL.
         assert_eq!(from_fs_flags(FileKind::Regular, 0x4000), Err(Errno(libc::EOPNOTSUPP)));
     }
 }

@@ -1,13 +1,13 @@
-//! Ioctls on subvolumes: making, snapshots, deleting, and what is known of them.
+//! Ioctls on subvolumes: creation, snapshots, deletion and properties.
 //!
 //! Kernel counterparts: `btrfs_ioctl_snap_create`, `btrfs_ioctl_snap_create_v2`,
 //! `btrfs_ioctl_snap_destroy`, `btrfs_ioctl_subvol_getflags`, `btrfs_ioctl_default_subvol`,
 //! `btrfs_ioctl_get_subvol_info`, `btrfs_ioctl_get_subvol_rootref` (`fs/btrfs/ioctl.c`).
 
 use super::access::{EXECUTE, WRITE};
+use super::call::{Changed, IoctlCall, IoctlReply, Result, done, page};
 use super::caller;
-use super::{Changed, IoctlCall, IoctlReply, Result, done, page};
-use crate::Errno;
+use crate::errno::Errno;
 use crate::ioctl::layout::{
     GetSubvolInfo, GetSubvolRootref, IoctlTimespec, Page, Rootref, SUBVOL_QGROUP_INHERIT, SUBVOL_RDONLY,
     SUBVOL_SPEC_BY_ID, SnapshotById, VolArgs, VolArgsV2, put_name, until_nul,
@@ -16,7 +16,7 @@ use crate::ioctl::record::Writer;
 use papilio::format::{TreeId, objectid};
 use papilio::{FileKind, Inode, NewInode, NewKind, Timespec};
 
-/// The longest name of an entry.
+/// Length of the longest entry name in bytes.
 const NAME_MAX: usize = 255;
 
 pub(super) fn create(call: &IoctlCall<'_>) -> Result<IoctlReply> {
@@ -30,13 +30,13 @@ pub(super) fn create_v2(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     make(call, name(&arguments.name)?)
 }
 
-/// Refuses flags that are not known, and inherited quota groups: which they are is behind a pointer.
+/// Refuses unknown flags, and inherited quota groups because a pointer leads to their list.
 fn check_flags(flags: u64, known: u64) -> Result<()> {
     let usable = known & !SUBVOL_QGROUP_INHERIT;
     if flags & !usable == 0 { Ok(()) } else { Err(Errno(libc::EOPNOTSUPP)) }
 }
 
-/// The name of a new or an old entry.
+/// Returns and validates the name of an entry.
 fn name(field: &[u8]) -> Result<&[u8]> {
     let name = until_nul(field).ok_or(Errno(libc::EINVAL))?;
     match name {
@@ -48,7 +48,7 @@ fn name(field: &[u8]) -> Result<&[u8]> {
     }
 }
 
-/// What changed for the kernel's caches where an entry of a directory came or went.
+/// Returns the changes for the kernel's caches after an entry was added or removed.
 fn entry_changed(directory: &Inode, name: &[u8]) -> Vec<Changed> {
     let place = (directory.tree(), directory.number());
     vec![Changed::Entry { directory: place, name: name.to_vec() }, Changed::Inode(place.0, place.1)]
@@ -63,7 +63,7 @@ fn make(call: &IoctlCall<'_>, name: &[u8]) -> Result<IoctlReply> {
     done(entry_changed(call.inode, name))
 }
 
-/// Refuses to make entries in what is no directory, or where the caller may not.
+/// Refuses a target that is not a directory, or in which the caller may not create entries.
 fn check_place(call: &IoctlCall<'_>) -> Result<()> {
     if call.inode.kind() != FileKind::Directory {
         return Err(Errno(libc::ENOTDIR));
@@ -84,7 +84,7 @@ pub(super) fn snapshot_v2(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     make_snapshot(call, &source, name(&arguments.name)?, arguments.flags & SUBVOL_RDONLY != 0)
 }
 
-/// Our own: who may open a subvolume's root asks for its id first, and passes that.
+/// Our own: identifies the source by its id, which the caller gets through an open descriptor.
 pub(super) fn snapshot_by_id(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let arguments = call.argument::<SnapshotById>()?;
     check_flags(arguments.flags, SUBVOL_RDONLY)?;
@@ -113,9 +113,9 @@ pub(super) fn delete_v2(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     if arguments.flags & SUBVOL_SPEC_BY_ID == 0 {
         return remove(call, call.inode, name(&arguments.name)?);
     }
-    // Nobody asks whether the caller could reach it by its path.
+    // The caller may not be able to reach the subvolume by its path.
     call.must_be_administrator()?;
-    let id = arguments.name[..8].try_into().map(u64::from_ne_bytes).expect("eight bytes");
+    let id = arguments.name[..8].try_into().map(u64::from_ne_bytes).expect("the slice has eight bytes");
     if id < objectid::FIRST_FREE {
         return Err(Errno(libc::EINVAL));
     }
@@ -145,7 +145,7 @@ fn remove(call: &IoctlCall<'_>, directory: &Inode, name: &[u8]) -> Result<IoctlR
     done(entry_changed(directory, name))
 }
 
-/// The root directory of a subvolume, on which alone some ioctls make sense.
+/// Returns the subvolume if the call is on its root directory; EINVAL otherwise.
 fn must_be_root_directory(call: &IoctlCall<'_>) -> Result<TreeId> {
     if call.inode.is_subvolume_root() { Ok(call.inode.tree()) } else { Err(Errno(libc::EINVAL)) }
 }
@@ -225,9 +225,9 @@ pub(super) fn rootrefs(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     Ok(IoctlReply { result, ..call.reply(&answer)? })
 }
 
-/// Our own: all subvolumes, those that are being deleted among them. The cursor is the least id of a page,
-/// so that a list that changes meanwhile neither repeats nor leaves out what stays. It has names out of directories
-/// that others may not read.
+/// Our own: lists all subvolumes, including those being deleted. The cursor is the smallest id of a
+/// page, so a list that changes meanwhile repeats or omits nothing that stays. Only for
+/// administrators, because it shows names from directories that others may not read.
 pub(super) fn list(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
     let asked = call.argument::<Page>()?;
@@ -236,7 +236,7 @@ pub(super) fn list(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let next_of = |index: usize| all.get(index).map(|subvolume| subvolume.id.0);
     let start = Page { cursor: 0, ..asked };
     let mut reply = page(call, start, &all, Writer::subvolume, Writer::default())?;
-    // As an index in what was left; to the caller it is an id.
+    // `page` sets an index into the remaining list; the caller's cursor is an id.
     if let Some(cursor) = reply.output.first_chunk_mut::<8>() {
         let next = next_of(u64::from_ne_bytes(*cursor) as usize).unwrap_or(u64::MAX);
         *cursor = next.to_ne_bytes();

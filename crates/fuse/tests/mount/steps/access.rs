@@ -1,4 +1,4 @@
-//! Who may do what: modes, groups, access control lists; and extended attributes.
+//! Permissions: modes, groups, access control lists. Also extended attributes.
 
 use crate::script::Script;
 use rustix::fs::{OFlags, XattrFlags};
@@ -14,7 +14,7 @@ const GROUP: u16 = 8;
 const MASK: u16 = 16;
 const OTHER: u16 = 32;
 
-/// An access control list as the kernel takes it.
+/// Encodes an access control list for the kernel.
 fn list(entries: &[(u16, u16, u32)]) -> Vec<u8> {
     let mut bytes = 2_u32.to_le_bytes().to_vec();
     for (tag, permissions, id) in entries {
@@ -114,17 +114,17 @@ fn lists(s: &mut Script) {
     s.getxattr("f", ACCESS);
     s.removexattr("f", ACCESS);
     s.user(1000, 1000, &[], tries);
-    // Says no more than a mode.
+    // A list that expresses no more than a mode.
     s.setxattr("f", ACCESS, &list(&[(USER_OBJ, 7, NONE), (GROUP_OBJ, 5, NONE), (OTHER, 1, NONE)]), ANY);
     s.stat("f");
     s.getxattr("f", ACCESS);
-    // Senseless ones.
+    // Malformed lists.
     s.setxattr("f", ACCESS, b"x", ANY);
     s.setxattr("f", ACCESS, &list(&[(USER_OBJ, 7, NONE)]), ANY);
     s.setxattr("f", ACCESS, &list(&[(USER_OBJ, 9, NONE), (GROUP_OBJ, 5, NONE), (OTHER, 1, NONE)]), ANY);
     s.setxattr("f", DEFAULT, &for_user, ANY);
     s.stat("f");
-    // The set-group-id bit goes with a list from who is not in the group.
+    // Setting a list clears the set-group-id bit if the caller is not in the group.
     s.chown("f", Some(1000), Some(3000));
     for groups in [&[][..], &[3000]] {
         s.chmod("f", 0o2755);
@@ -149,7 +149,7 @@ fn default_lists(s: &mut Script) {
     s.setxattr("inherits", DEFAULT, &default, ANY);
     s.stat("inherits");
     for umask in [0, 0o077] {
-        // SAFETY: a plain system call; it is put back below.
+        // SAFETY: a system call without pointers; the umask is restored below.
         unsafe { libc::umask(umask) };
         let file = format!("inherits/f-{umask}");
         let directory = format!("inherits/d-{umask}");
@@ -240,13 +240,13 @@ fn values(s: &mut Script) {
     s.listxattr("d");
     s.step("size of a value", |root| Ok(rustix::fs::getxattr_query(root.join("f"), "user.b")?.to_string()));
     s.step("size of the list", |root| Ok(rustix::fs::listxattr_query(root.join("d"))?.to_string()));
-    s.step("a value without room", |root| {
-        let mut room = [0_u8; 3];
-        Ok(rustix::fs::getxattr(root.join("f"), "user.b", &mut room[..])?.to_string())
+    s.step("a value in too small a buffer", |root| {
+        let mut buffer = [0_u8; 3];
+        Ok(rustix::fs::getxattr(root.join("f"), "user.b", &mut buffer[..])?.to_string())
     });
-    s.step("a list without room", |root| {
-        let mut room = [0_u8; 3];
-        Ok(rustix::fs::listxattr(root.join("d"), &mut room[..])?.to_string())
+    s.step("a list in too small a buffer", |root| {
+        let mut buffer = [0_u8; 3];
+        Ok(rustix::fs::listxattr(root.join("d"), &mut buffer[..])?.to_string())
     });
     s.chmod("f", 0o644);
     s.user(1000, 1000, &[], |s| {
@@ -257,7 +257,7 @@ fn values(s: &mut Script) {
         s.removexattr("f", "user.b");
     });
     s.getxattr("missing", "user.b");
-    // Capabilities go with what is written, by whomever.
+    // A write clears capabilities, also one by root.
     let capability = [1, 0, 0, 2, 1, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0];
     s.setxattr("f", "security.capability", &capability, ANY);
     s.getxattr("f", "security.capability");

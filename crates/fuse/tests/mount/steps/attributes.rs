@@ -46,7 +46,7 @@ pub fn attributes(s: &mut Script) {
     });
     s.chown("f", Some(1000), Some(50));
     s.user(1000, 1000, &[], |s| {
-        // Not a member: the bit goes.
+        // The caller is not in the group, so the bit is cleared.
         s.chmod("f", 0o2777);
         s.stat("f");
     });
@@ -59,7 +59,7 @@ pub fn attributes(s: &mut Script) {
 }
 
 fn privileges(s: &mut Script) {
-    // What others write takes privileges away; what root writes does not.
+    // Writes by other users clear privileges; writes by root do not.
     for mode in [0o6777, 0o2767, 0o4766] {
         s.chmod("f", mode);
         s.write("f", b"by root");
@@ -109,7 +109,7 @@ fn sizes(s: &mut Script) {
         s.truncate("size", 0);
     });
     if let Some(file) = s.open("size", OFlags::RDONLY, 0) {
-        s.step("ftruncate of what is open for reading", |_| {
+        s.step("ftruncate of a file open for reading", |_| {
             rustix::fs::ftruncate(&file, 10)?;
             Ok("ok".into())
         });
@@ -118,7 +118,8 @@ fn sizes(s: &mut Script) {
 
 fn umasks(s: &mut Script) {
     for umask in [0o022, 0o077, 0o777] {
-        // SAFETY: a plain system call; it is put back below, and tests that run beside set modes themselves.
+        // SAFETY: a system call without pointers. The umask is restored below, and parallel tests
+        // set modes themselves.
         unsafe { libc::umask(umask) };
         s.mkdir(&format!("umask-d-{umask:o}"), 0o777);
         s.open(&format!("umask-f-{umask:o}"), OFlags::CREATE | OFlags::WRONLY, 0o666);
@@ -236,13 +237,12 @@ fn times_of_changes(s: &mut Script) {
     s.times(&["f"], |s| s.stat("f"));
     utimens(s, "f", at(1000, 1), at(2000, 2));
     s.times_are("f");
-    // Written, and then given times, as programs that copy do.
+    // Written first and then given times, as copying programs do.
     s.write("copied", &[9; 200_000]);
     utimens(s, "copied", at(123_456_789, 1), at(987_654_321, 2));
     s.times_are("copied");
-    s.step("settled", |root| {
+    s.step("fsync of the copy", |root| {
         std::fs::File::open(root.join("copied"))?.sync_all()?;
-        std::thread::sleep(std::time::Duration::from_millis(20));
         Ok("ok".into())
     });
     s.times_are("copied");
@@ -251,7 +251,7 @@ fn times_of_changes(s: &mut Script) {
 fn direct_times(s: &mut Script) {
     if let Some(file) = s.open("f", OFlags::RDWR | OFlags::DIRECT, 0) {
         let file = std::fs::File::from(file);
-        // Aligned as direct I/O asks for.
+        // Direct I/O requires aligned memory.
         let memory = [3_u8; 3 * 4096];
         let start = memory.as_ptr().align_offset(4096);
         for offset in [0, 1 << 20] {

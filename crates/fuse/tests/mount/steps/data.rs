@@ -1,11 +1,12 @@
-//! Content: written in every way, with holes and room, shared, mapped, of files that have no name.
+//! File content: writes of all kinds, holes, preallocation, sharing, mappings, and files without
+//! names.
 
 use crate::script::{Script, lstat, summary};
 use rustix::fs::{CWD, FallocateFlags, FlockOperation, Mode, OFlags, RenameFlags};
 use std::io::{Read, Seek, SeekFrom, Write};
 use std::os::unix::fs::FileExt;
 
-/// Bytes that look alike nowhere.
+/// Returns bytes without repetition.
 fn pattern(length: usize, seed: u32) -> Vec<u8> {
     (0..length as u32).map(|n| (n.wrapping_mul(2_654_435_761).wrapping_add(seed) >> 13) as u8).collect()
 }
@@ -48,7 +49,7 @@ pub fn data(s: &mut Script) {
     if let (Some(one), Some(two)) =
         (open(s, "f", OFlags::WRONLY | OFlags::APPEND), open(s, "f", OFlags::RDWR))
     {
-        s.step("two who append and truncate", |_| {
+        s.step("one appends and one truncates", |_| {
             (&one).write_all(b"first")?;
             two.set_len(100)?;
             (&one).write_all(b"second")?;
@@ -62,17 +63,17 @@ pub fn data(s: &mut Script) {
 fn direct(s: &mut Script) {
     let create = OFlags::CREATE | OFlags::RDWR;
     if let Some(file) = open(s, "direct", create | OFlags::DIRECT) {
-        // Aligned as direct I/O asks for.
+        // Direct I/O requires aligned memory.
         let memory = vec![0_u8; 4096 * 20];
         let skip = memory.as_ptr().align_offset(4096);
         let mut memory = memory;
-        let room = &mut memory[skip..skip + 65_536];
-        room.copy_from_slice(&pattern(65_536, 9));
-        s.step("direct write", |_| Ok(file.write_at(room, 8192)?.to_string()));
+        let block = &mut memory[skip..skip + 65_536];
+        block.copy_from_slice(&pattern(65_536, 9));
+        s.step("direct write", |_| Ok(file.write_at(block, 8192)?.to_string()));
         s.step("direct read", |_| {
-            room.fill(0);
-            let read = file.read_at(&mut room[..32_768], 4096)?;
-            Ok(summary(&room[..read]))
+            block.fill(0);
+            let read = file.read_at(&mut block[..32_768], 4096)?;
+            Ok(summary(&block[..read]))
         });
         s.fstat("direct", &file);
     }
@@ -89,7 +90,7 @@ fn direct(s: &mut Script) {
         let stat = rustix::fs::statvfs(root)?;
         Ok(format!("{} {} {} {} {}", stat.f_bsize, stat.f_frsize, stat.f_files, stat.f_ffree, stat.f_namemax))
     });
-    s.step("a program that is being run cannot be written", |root| {
+    s.step("a running program cannot be written", |root| {
         let program = root.join("true");
         std::fs::copy("/bin/sleep", &program)?;
         let mut run = std::process::Command::new(&program).arg("1").spawn()?;
@@ -101,19 +102,20 @@ fn direct(s: &mut Script) {
     });
 }
 
-/// Memory that is the file.
+/// Shared mappings of a file.
 fn mapped(s: &mut Script) {
     s.write("mapped", &pattern(20_000, 5));
     let Some(file) = open(s, "mapped", OFlags::RDWR) else { return };
     s.step("map, change and read", |root| {
         use rustix::mm::{MapFlags, MsyncFlags, ProtFlags, mmap, msync, munmap};
         let length = 20_000;
-        // SAFETY: a new mapping of the file, used below within its length, and nobody cuts the file.
+        // SAFETY: a new mapping of the file, used below within its length. No thread truncates the
+        // file.
         let memory = unsafe {
             let protection = ProtFlags::READ | ProtFlags::WRITE;
             mmap(std::ptr::null_mut(), length, protection, MapFlags::SHARED, &file, 0)?
         };
-        // SAFETY: as above; the only reference to it.
+        // SAFETY: as above; this is the only reference to it.
         let bytes = unsafe { std::slice::from_raw_parts_mut(memory.cast::<u8>(), length) };
         let before = summary(bytes);
         bytes[5000..5010].copy_from_slice(b"by mapping");
@@ -122,7 +124,7 @@ fn mapped(s: &mut Script) {
         file.read_exact_at(&mut seen, 5000)?;
         file.write_all_at(b"by write", 100)?;
         let back = bytes[100..108].to_vec();
-        // SAFETY: the mapping made above.
+        // SAFETY: the mapping from above.
         unsafe {
             msync(memory, length, MsyncFlags::SYNC)?;
             munmap(memory, length)?;
@@ -181,7 +183,7 @@ fn sparse(s: &mut Script) {
     for offset in [0, 1 << 20, 3 << 20] {
         s.step(format!("pwrite {offset}"), |_| Ok(file.write_at(&pattern(8192, 2), offset)?.to_string()));
     }
-    // While nothing was written back.
+    // Before anything is written back.
     for offset in
         [0, 5, 8192, 8193, 1 << 20, (1 << 20) + 8192, 2 << 20, 3 << 20, (3 << 20) + 8191, (3 << 20) + 8192]
     {
@@ -235,7 +237,7 @@ fn copies(s: &mut Script) {
     copy(s, "source", 0, 500_000, 100_000);
     copy(s, "source", 0, 1000, 100_000);
     s.write("inline", b"a little");
-    s.step("copy what is inline", |root| {
+    s.step("copy inline data", |root| {
         let (source, target) =
             (std::fs::File::open(root.join("inline"))?, std::fs::File::create(root.join("inline2"))?);
         Ok(rustix::fs::copy_file_range(source, None, target, None, 100)?.to_string())
@@ -286,7 +288,7 @@ fn replaced(s: &mut Script) {
             file.read_exact_at(&mut content, 0)?;
             Ok(format!("{} {}", summary(&content), file.metadata()?.len()))
         });
-        s.step("and its attributes changed", |_| {
+        s.step("a replaced file's attributes can be changed", |_| {
             rustix::fs::fchmod(&file, Mode::from_raw_mode(0o600))?;
             rustix::fs::fsetxattr(&file, "user.x", b"1", rustix::fs::XattrFlags::empty())?;
             Ok("ok".into())
@@ -297,11 +299,11 @@ fn replaced(s: &mut Script) {
     if let Some(directory) = open(s, "d", OFlags::DIRECTORY) {
         s.rmdir("d");
         s.fstat("removed", &directory);
-        s.step("nothing is made in a removed directory", |_| {
+        s.step("a removed directory accepts no entry", |_| {
             rustix::fs::mkdirat(&directory, "x", Mode::from_raw_mode(0o755))?;
             Ok("ok".into())
         });
-        s.step("nor found", |_| {
+        s.step("a removed directory has no entries", |_| {
             rustix::fs::statat(&directory, "x", rustix::fs::AtFlags::empty())?;
             Ok("ok".into())
         });
@@ -328,20 +330,19 @@ fn locks(s: &mut Script) {
         }
         s.step("fcntl lock of another process", |root| {
             rustix::fs::fcntl_lock(&one, FlockOperation::NonBlockingLockExclusive)?;
-            let other = std::process::Command::new(std::env::current_exe()?)
-                .args(["--exact", "locks::try_lock", "--nocapture"])
-                .env(crate::locks::FILE, root.join("locked"))
+            let other = std::process::Command::new(crate::server::HELPER)
+                .arg("try-lock")
+                .arg(root.join("locked"))
                 .output()?;
-            let text = String::from_utf8_lossy(&other.stdout).into_owned();
-            let found = text.lines().find(|line| line.starts_with(crate::locks::ANSWER));
-            Ok(found.unwrap_or("no answer").to_owned())
+            assert!(other.status.success(), "{}", String::from_utf8_lossy(&other.stderr));
+            Ok(String::from_utf8_lossy(&other.stdout).trim_end().to_owned())
         });
     }
     listings(s);
 }
 
 fn listings(s: &mut Script) {
-    s.step("listing goes on while entries go", |root| {
+    s.step("a listing continues while entries are removed", |root| {
         let directory = root.join("listed");
         std::fs::create_dir(&directory)?;
         for number in 0..2000 {
@@ -355,7 +356,7 @@ fn listings(s: &mut Script) {
         std::fs::remove_dir(&directory)?;
         Ok(seen.to_string())
     });
-    s.step("listing ends though each entry is renamed", |root| {
+    s.step("a listing ends although each entry is renamed", |root| {
         let directory = root.join("renamed");
         std::fs::create_dir(&directory)?;
         for number in 0..500 {
@@ -369,7 +370,7 @@ fn listings(s: &mut Script) {
         }
         Ok(seen.to_string())
     });
-    s.step("numbers of what is linked are alike, others not", |root| {
+    s.step("hard links share an inode number", |root| {
         std::fs::write(root.join("n1"), b"")?;
         std::fs::hard_link(root.join("n1"), root.join("n2"))?;
         std::fs::write(root.join("n3"), b"")?;

@@ -1,4 +1,4 @@
-//! What is done on both file systems.
+//! The steps that run on both file systems.
 
 mod access;
 mod attributes;

@@ -1,4 +1,4 @@
-//! Names: made, linked, renamed, taken away, and every way that this can be refused.
+//! Names: creation, links, renames, removal, and every way in which they can fail.
 
 use crate::script::Script;
 use rustix::fs::{FileType, OFlags, RenameFlags};

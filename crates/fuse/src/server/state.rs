@@ -1,0 +1,62 @@
+//! The state of a mount's server.
+//!
+//! Owns [`Server`]. The other files of this directory add its operations.
+
+use super::listings::Listings;
+use crate::errno::Errno;
+use crate::ioctl::MountInfo;
+use crate::nodes::{Node, Nodes};
+use crate::options::{Atime, MountOptions};
+use crate::transport::NodeId;
+use papilio::FileSystem;
+use std::sync::Arc;
+use std::sync::atomic::AtomicU64;
+use std::time::Duration;
+
+/// The server of a mounted file system.
+pub(crate) struct Server {
+    pub(super) fs: FileSystem,
+    pub(super) nodes: Nodes,
+    pub(super) listings: Listings,
+    pub(super) mount: MountInfo,
+    /// The rule for access times; `None` if reads never update them.
+    pub(super) access_times: Option<Atime>,
+    /// Number of changes to names. They change times of inodes whose nodes the server does not look
+    /// up.
+    pub(super) name_changes: AtomicU64,
+    pub(super) valid_for: Duration,
+    pub(super) sector_size: u32,
+    pub(super) read_only: bool,
+}
+
+impl Server {
+    /// Creates a server of `fs`, whose root is the mounted directory.
+    ///
+    /// # Errors
+    /// The root directory cannot be read.
+    pub(crate) fn new(fs: FileSystem, mount: MountInfo, options: &MountOptions) -> papilio::Result<Self> {
+        let nodes = Nodes::new(fs.root()?);
+        let noted = !options.read_only && options.noatime != Atime::Noatime;
+        let sector_size = fs.superblock().raw.sector_size;
+        Ok(Self {
+            fs,
+            nodes,
+            listings: Listings::default(),
+            mount,
+            access_times: noted.then_some(options.noatime),
+            name_changes: AtomicU64::new(1),
+            valid_for: options.attr_timeout,
+            sector_size,
+            read_only: options.read_only,
+        })
+    }
+
+    /// Returns a handle to the file system, to close it after the server is gone.
+    pub(crate) fn file_system(&self) -> FileSystem {
+        self.fs.clone()
+    }
+
+    pub(super) fn node(&self, id: NodeId) -> Result<Arc<Node>, Errno> {
+        self.nodes.get(id)
+    }
+}
