@@ -45,6 +45,29 @@ impl Error {
     }
 }
 
+/// The error's kind is that of [`Error::errno`], and its text is the same.
+/// [`io::Error::downcast`] returns the [`Error`] itself.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let image = folder.path().join("backup.img");
+/// # papilio::mkfs(&image, &papilio::MkfsOptions::new().size(256 << 20))?;
+/// let fs = papilio::FileSystem::open(&image)?;
+/// let error = std::io::Error::from(fs.metadata("/no/such/file").unwrap_err());
+/// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+/// assert_eq!(error.to_string(), "/no/such/file: no such file or directory");
+/// let error = error.downcast::<papilio::Error>()?;
+/// assert_eq!(error.errno(), 2);
+/// # Ok(())
+/// # }
+/// ```
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        io::Error::new(io::Error::from_raw_os_error(error.errno()).kind(), error)
+    }
+}
+
 fn kind_errno(kind: ErrorKind) -> Errno {
     match kind {
         ErrorKind::Io | ErrorKind::Host | ErrorKind::MissingDevice => Errno::IO,
@@ -170,5 +193,17 @@ mod tests {
             source: io::Error::from_raw_os_error(28),
         };
         assert_eq!(device.errno(), 5);
+    }
+
+    #[test]
+    fn io_errors_keep_kind_text_and_error() {
+        let error = Error::path(b"p", PathError::NotEmpty);
+        let text = error.to_string();
+        let converted = io::Error::from(error);
+        assert_eq!(converted.kind(), io::ErrorKind::DirectoryNotEmpty);
+        assert_eq!(converted.to_string(), text);
+        let inner = converted.downcast::<Error>().unwrap();
+        assert_eq!(inner.kind(), ErrorKind::Path(PathError::NotEmpty));
+        assert_eq!(io::Error::from(Error::NoSpace { what: "data" }).kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -404,7 +404,17 @@ impl Error {
             Error::ReadOnlyFileSystem { .. } => ErrorKind::ReadOnly,
             Error::Open(_) | Error::Host { .. } => ErrorKind::Host,
             Error::DeviceMissing { .. } | Error::TooManyMissing { .. } => ErrorKind::MissingDevice,
-            _ => ErrorKind::Io,
+            Error::Truncated { .. }
+            | Error::Device { .. }
+            | Error::SuperblockWrite { .. }
+            | Error::Unmapped { .. }
+            | Error::TreeBlock { .. }
+            | Error::MissingItem { .. }
+            | Error::Item { .. }
+            | Error::DataChecksum { .. }
+            | Error::MissingChecksum { .. }
+            | Error::Decompress { .. }
+            | Error::ItemExists { .. } => ErrorKind::Io,
         }
     }
 

@@ -210,6 +210,7 @@ impl OpenOptions {
     }
 
     /// Selects between implementations of some mechanisms, for measurements.
+    #[cfg(feature = "unstable")]
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self

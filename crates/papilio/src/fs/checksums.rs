@@ -21,6 +21,7 @@ impl File {
     /// # Errors
     /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) if the file system is open for
     /// reading only; a tree block or an item that cannot be read.
+    #[cfg(feature = "unstable")]
     pub fn has_checksums(&self, range: Range<u64>) -> Result<bool> {
         let fs = self.inode().file_system();
         let transactions = fs.info.transactions()?;

@@ -73,9 +73,9 @@ impl io::Read for FileCursor {
 
 impl io::Write for FileCursor {
     fn write(&mut self, data: &[u8]) -> io::Result<usize> {
-        let written = self.file.write_at(data, self.position)?;
-        self.position += written as u64;
-        Ok(written)
+        self.file.write_all_at(data, self.position)?;
+        self.position += data.len() as u64;
+        Ok(data.len())
     }
 
     fn flush(&mut self) -> io::Result<()> {

@@ -80,7 +80,12 @@ impl FileSystem {
     }
 
     /// Returns the superblock in use.
+    #[cfg(feature = "unstable")]
     pub fn superblock(&self) -> Superblock {
+        self.current_superblock()
+    }
+
+    fn current_superblock(&self) -> Superblock {
         match self.info.trees.transactions() {
             Some(transactions) => {
                 let mut superblock = self.info.volume().superblock().clone();
@@ -93,18 +98,18 @@ impl FileSystem {
 
     /// Returns the UUID of the file system.
     pub fn uuid(&self) -> Uuid {
-        self.superblock().raw.fsid
+        self.current_superblock().raw.fsid
     }
 
     /// Returns the label without its NUL; empty if there is none.
     pub fn label(&self) -> Vec<u8> {
-        self.superblock().label().to_vec()
+        self.current_superblock().label().to_vec()
     }
 
     /// Returns whether there is a log of fsyncs since the last commit. Its changes are not visible:
     /// opening for writing replays and removes it.
     pub fn has_log(&self) -> bool {
-        self.superblock().log_root().is_some()
+        self.current_superblock().log_root().is_some()
     }
 
     /// Returns whether a backup root is in use because the newest roots could not be read.

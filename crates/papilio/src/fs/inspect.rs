@@ -31,6 +31,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// A tree block or root item that cannot be read.
+    #[cfg(feature = "unstable")]
     pub fn tree_roots(&self) -> Result<Vec<TreeRoot>> {
         dump::tree_roots(&self.info.trees)
     }
@@ -40,6 +41,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// [`crate::Error::MissingItem`] if there is none, or as [`FileSystem::tree_roots`].
+    #[cfg(feature = "unstable")]
     pub fn tree_roots_of(&self, id: TreeId) -> Result<Vec<TreeRoot>> {
         dump::roots_of(&self.info.trees, id)
     }
@@ -61,12 +63,14 @@ impl FileSystem {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg(feature = "unstable")]
     pub fn tree_blocks(&self, root: &TreeRoot) -> TreeBlocks {
         TreeBlocks::of_tree(self.info.trees.forest(), root)
     }
 
     /// Returns an iterator over the tree block at `address`, of any tree, and with `follow` all blocks
     /// below it.
+    #[cfg(feature = "unstable")]
     pub fn tree_blocks_at(&self, address: LogicalAddress, follow: bool) -> TreeBlocks {
         TreeBlocks::at(self.info.trees.forest(), address, follow)
     }
@@ -75,6 +79,7 @@ impl FileSystem {
     ///
     /// # Errors
     /// As [`FileSystem::tree_roots_of`]. The statistics count blocks that cannot be read.
+    #[cfg(feature = "unstable")]
     pub fn tree_stats(&self, id: TreeId) -> Result<Vec<TreeStats>> {
         tree_stats::tree_stats(&self.info.trees, id)
     }

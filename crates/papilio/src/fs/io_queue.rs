@@ -238,7 +238,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> IoOperation<B> {
             IoOperation::Read { buffer, offset } => file.read_at(buffer.as_mut(), *offset),
             IoOperation::Write { buffer, offset } => {
                 let bytes = (*buffer).as_ref();
-                file.write_at(bytes, *offset)
+                file.write_all_at(bytes, *offset).map(|()| bytes.len())
             }
             IoOperation::Fsync => file.sync_all().map(|()| 0),
             IoOperation::Fdatasync => file.sync_data().map(|()| 0),

@@ -28,6 +28,7 @@ pub struct MemoryUse {
 
 impl FileSystem {
     /// Returns the memory in use.
+    #[cfg(feature = "unstable")]
     pub fn memory_use(&self) -> MemoryUse {
         let info = &self.info;
         let pages = info.page_cache.as_ref();

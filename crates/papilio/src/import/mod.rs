@@ -329,7 +329,7 @@ impl Populate {
 }
 
 fn must_be_directory(into: &Inode) -> Result<()> {
-    match into.kind() {
+    match into.file_type() {
         FileKind::Directory => Ok(()),
         _ => Err(Error::path(format!("inode {}", into.number()).as_bytes(), PathError::NotADirectory)),
     }

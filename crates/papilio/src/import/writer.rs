@@ -203,7 +203,7 @@ impl<'a> TreeWriter<'a> {
         if let Some(link) = link
             && self.populate.existing == Existing::Keep
             && let Some(there) = parent.lookup(name)?
-            && there.kind() != FileKind::Directory
+            && there.file_type() != FileKind::Directory
         {
             self.links.insert(link, there);
         }
@@ -212,7 +212,7 @@ impl<'a> TreeWriter<'a> {
 
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let Some(writing) = &mut self.file else { return Ok(()) };
-        let written = writing.file.write_at(bytes, offset);
+        let written = writing.file.write_all_at(bytes, offset);
         match written {
             Ok(()) => {
                 writing.end = offset + bytes.len() as u64;
@@ -291,7 +291,7 @@ impl<'a> TreeWriter<'a> {
         target.set_attributes(&SetAttributes {
             uid: entry.uid,
             gid: entry.gid,
-            mode: (target.kind() != FileKind::Symlink).then_some(mode),
+            mode: (target.file_type() != FileKind::Symlink).then_some(mode),
             ..SetAttributes::default()
         })
     }
@@ -360,10 +360,10 @@ impl<'a> TreeWriter<'a> {
         if target.tree() != parent.tree() {
             return self.make_copy(parent, name, target);
         }
-        let linked = match parent.link(target, name) {
+        let linked = match parent.hard_link(target, name) {
             Err(Error::Path { kind: PathError::Exists, .. }) => match self.make_room(parent, name, None)? {
                 Room::Kept => return Ok(()),
-                Room::There(_) | Room::Free => parent.link(target, name),
+                Room::There(_) | Room::Free => parent.hard_link(target, name),
             },
             linked => linked,
         };
@@ -385,7 +385,7 @@ impl<'a> TreeWriter<'a> {
             xattrs: target.xattrs()?,
         };
         let (major, minor) = metadata.rdev();
-        let node = match target.kind() {
+        let node = match target.file_type() {
             FileKind::Regular => {
                 let Some((_, file)) = self.make_file(parent, name, &attributes)? else { return Ok(()) };
                 let source = target.open()?;
@@ -432,14 +432,14 @@ impl<'a> TreeWriter<'a> {
     fn make_room(&self, parent: &Inode, name: &[u8], kind: Option<FileKind>) -> Result<Room> {
         let exists = || Error::path(name, PathError::Exists);
         let there = parent.lookup(name)?.ok_or_else(exists)?;
-        match (there.kind(), kind) {
+        match (there.file_type(), kind) {
             (FileKind::Directory, Some(FileKind::Directory)) => Ok(Room::There(Box::new(there))),
             _ if self.populate.existing == Existing::Refuse => Err(exists()),
             _ if self.populate.existing == Existing::Keep => Ok(Room::Kept),
             (FileKind::Directory, _) => Err(Error::path(name, PathError::IsADirectory)),
             (_, Some(FileKind::Directory)) => Err(Error::path(name, PathError::NotADirectory)),
             (FileKind::Regular, Some(FileKind::Regular)) => Ok(Room::There(Box::new(there))),
-            _ => parent.unlink(name).map(|()| Room::Free),
+            _ => parent.remove_file(name).map(|()| Room::Free),
         }
     }
 
@@ -475,7 +475,7 @@ impl<'a> TreeWriter<'a> {
         if !self.populate.keep_attributes {
             return Ok(());
         }
-        let symlink = inode.kind() == FileKind::Symlink;
+        let symlink = inode.file_type() == FileKind::Symlink;
         if self.inherits_acl || !is_new {
             for acl in [ACCESS_ACL, DEFAULT_ACL] {
                 remove_xattr(inode, acl)?;

@@ -160,7 +160,7 @@ fn copy(
         let aligned = PIECE - offset as usize % BLOCK;
         let step = usize::try_from(left).map_or(aligned, |left| left.min(aligned)).min(buffer.len());
         members.read_exact(&mut buffer[..step])?;
-        file.write_at(&buffer[..step], offset)?;
+        file.write_all_at(&buffer[..step], offset)?;
         writer.tell_bytes(step as u64);
         offset += step as u64;
         left -= step as u64;
@@ -195,7 +195,7 @@ fn parent(path: &[u8], directories: &mut Directories, writer: &mut TreeWriter<'_
     let (above, name) = split(path);
     let above = parent(above, directories, writer)?;
     let (inode, is_new) = match above.lookup(name)? {
-        Some(there) if there.kind() == FileKind::Directory => (there, false),
+        Some(there) if there.file_type() == FileKind::Directory => (there, false),
         Some(_) => return Err(Error::path(path, PathError::NotADirectory)),
         None => {
             let attributes = Attributes { mode: 0o755, ..Attributes::default() };
@@ -220,7 +220,7 @@ fn find(path: &[u8], directories: &Directories) -> Result<Inode> {
     }
     let mut inode = directories[&b""[..]].inode.clone();
     for name in path.split(|&byte| byte == b'/') {
-        if inode.kind() != FileKind::Directory {
+        if inode.file_type() != FileKind::Directory {
             return Err(missing());
         }
         inode = inode.lookup(name)?.ok_or_else(missing)?;
