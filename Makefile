@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall everyday test locks longtest bench demo clients fuzz tidy ci
+.PHONY: help setup build install uninstall everyday test locks longtest bench report demo clients fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -19,8 +19,8 @@ build: setup ## build the papilio command: target/release/papilio
 
 install: build ## install the command, manual pages and completions (PREFIX=/usr/local) and mount(8) helpers (HELPERDIR=/sbin)
 	install -D -m 755 target/release/papilio $(DESTDIR)$(PREFIX)/bin/papilio
-	install -d $(DESTDIR)$(PREFIX)/share/man/man1 $(DESTDIR)$(HELPERDIR)
-	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man/man1
+	install -d $(DESTDIR)$(PREFIX)/share/man $(DESTDIR)$(HELPERDIR)
+	target/release/papilio man $(DESTDIR)$(PREFIX)/share/man
 	install -d $(DESTDIR)$(PREFIX)/share/bash-completion/completions $(DESTDIR)$(PREFIX)/share/zsh/site-functions \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d
 	target/release/papilio completions bash > $(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio
@@ -29,8 +29,8 @@ install: build ## install the command, manual pages and completions (PREFIX=/usr
 	for helper in $(HELPERS); do ln -sfn $(PREFIX)/bin/papilio $(DESTDIR)$(HELPERDIR)/$$helper; done
 
 uninstall: ## remove the installed files
-	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/share/man/man1/papilio.1 \
-		$(DESTDIR)$(PREFIX)/share/man/man1/papilio-*.1 \
+	rm -f $(DESTDIR)$(PREFIX)/bin/papilio $(DESTDIR)$(PREFIX)/share/man/man8/papilio.8 \
+		$(DESTDIR)$(PREFIX)/share/man/man8/papilio-*.8 $(DESTDIR)$(PREFIX)/share/man/man1/papilio-*.1 \
 		$(DESTDIR)$(PREFIX)/share/bash-completion/completions/papilio \
 		$(DESTDIR)$(PREFIX)/share/zsh/site-functions/_papilio \
 		$(DESTDIR)$(PREFIX)/share/fish/vendor_completions.d/papilio.fish \
@@ -53,6 +53,16 @@ bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (ro
 	target/release/papilio bench --output target/bench
 	$(CARGO) run --release --locked -p papilio-bench -- read
 	$(CARGO) run --release --locked -p papilio-bench -- names
+
+BENCH := target/release/papilio bench
+QUICK := --rounds 1 --runtime 1
+report: setup ## run all fio jobs and sweeps; write docs/bench.md and docs/plots (root; about 8 GiB of memory)
+	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli
+	$(BENCH) --rounds 5 --runtime 1 --profile --output target/bench/jobs
+	$(BENCH) sweep --over extents --sides kernel,papilio,raw $(QUICK) --output target/bench/extents
+	$(BENCH) sweep --over snapshots,threads --sides kernel,papilio $(QUICK) --output target/bench/sweeps
+	$(BENCH) $(foreach run,jobs extents sweeps,--report target/bench/$(run)/report.json) \
+		--output target/bench --markdown docs/bench.md
 
 demo: setup ## copy out a file system made by the kernel; make, change and mount another; verify each result
 	@bash scripts/demo.sh

@@ -64,6 +64,6 @@ if [ -n "$missing" ] || ! command -v fio >/dev/null; then
 else
     say "one fio job on the kernel's Btrfs and on Papilio, in turn (for all jobs: make bench)"
     cargo build -q --release --locked -p papilio-fio
-    show bench --jobs 003-1m --sides kernel,papilio --rounds 1 --runtime 1 --scale 0.004 \
+    show bench --jobs direct-read-1m --sides kernel,papilio --rounds 1 --runtime 1 --scale 0.004 \
         --engine target/release/libpapilio_fio.so
 fi

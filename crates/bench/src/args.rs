@@ -1,15 +1,16 @@
-//! The arguments of `papilio bench`, and the plan that they make.
+//! The arguments of `papilio bench`, and their conversion to a [`Plan`].
 
 use crate::backing::Place;
 use crate::job::{JOBS, Job, Scale};
+use crate::over::Over;
 use crate::runner::Plan;
 use crate::side::Side;
-use crate::sweep::{Over, SweepPlan};
-use crate::{image, names, read, sums};
+use crate::sweep::SweepPlan;
+use crate::{image, names, nocow_check, read};
 use std::fmt;
 use std::path::PathBuf;
 
-/// The arguments make no sense.
+/// Invalid arguments.
 #[derive(Debug)]
 pub struct UsageError(String);
 
@@ -21,11 +22,12 @@ impl fmt::Display for UsageError {
 
 impl std::error::Error for UsageError {}
 
-/// Run the same work by the kernel's Btrfs and by Papilio, in turn, and compare
+/// Compare Papilio with the kernel's Btrfs on the same workloads, in turn
 ///
-/// Without a subcommand: five jobs of the real fio, by the kernel's Btrfs, by Papilio within fio (with each
-/// job's switch in both positions), by Papilio's mount, and on the bare backing. What this machine lacks is
-/// left out and named. Needs fio; root for the kernel's side.
+/// Without a subcommand, fio jobs run on the kernel's Btrfs, on Papilio inside fio (with each job's
+/// tuning switch in both positions), on Papilio's mount, and on the backing without a file system.
+/// Sides that this machine cannot run are skipped, and the report says why. Needs fio, and root for
+/// the kernel's side.
 #[derive(Debug, clap::Args)]
 #[command(args_conflicts_with_subcommands = true)]
 pub struct BenchArgs {
@@ -38,25 +40,26 @@ pub struct BenchArgs {
 /// Comparisons without fio.
 #[derive(Debug, clap::Subcommand)]
 pub(crate) enum Comparison {
-    /// Read one big file and many small ones, cold and warm
+    /// Read one large file and many small ones, with cold and warm caches
     Read(read::Arguments),
     /// Create, list, snapshot and delete many files
     Names(names::Arguments),
-    /// Ask whether ranges of a file have checksums, as before a write in place, both ways
-    NocowCheck(sums::Arguments),
-    /// Make an image of a directory: Papilio, mkfs.btrfs, and the kernel's mount with cp -a
+    /// Time the checksum lookup that precedes a write in place, in both modes of nocow_check
+    NocowCheck(nocow_check::Arguments),
+    /// Make an image from a directory with Papilio, mkfs.btrfs, and cp -a to a kernel mount
     Image(image::Arguments),
-    /// Run the jobs with more threads, extents or snapshots, and see how the figures move
+    /// Run the jobs with increasing numbers of threads, extents or snapshots
     Sweep(Box<SweepArgs>),
 }
 
-/// Arguments of the sweep.
+/// Arguments of `sweep`.
 #[derive(Debug, clap::Args)]
 pub(crate) struct SweepArgs {
-    /// What there is more of
+    /// Quantities to vary
     #[arg(long, value_name = "LIST", value_delimiter = ',', value_enum, required = true)]
     over: Vec<Over>,
-    /// How many [default: 1,2,4,16 threads; 1000 to 10000000 extents; 1 to 1000 snapshots]
+    /// Values to run with [default: 1,2,4,16 threads; 1000 to 10000000 extents; 1 to 1000
+    /// snapshots]
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     points: Vec<u64>,
     #[command(flatten)]
@@ -64,26 +67,26 @@ pub(crate) struct SweepArgs {
 }
 
 impl SweepArgs {
-    /// What shall be run.
+    /// Converts the arguments to a plan.
     ///
     /// # Errors
     /// As [`JobArgs::plan`].
     pub(crate) fn plan(&self, quiet: bool) -> Result<SweepPlan, UsageError> {
         if !self.jobs.report.is_empty() {
-            return Err(UsageError("--report shows a sweep that was run, without `sweep`".into()));
+            return Err(UsageError("--report shows a finished sweep; use it without `sweep`".into()));
         }
         if self.jobs.profile {
-            return Err(UsageError("--profile is of jobs as they are, without `sweep`".into()));
+            return Err(UsageError("--profile does not work with `sweep`".into()));
         }
         let mut points = self.points.clone();
         points.sort_unstable();
         points.dedup();
         if let Some(point) = points.iter().find(|point| !(1..=100_000_000).contains(*point)) {
-            return Err(UsageError(format!("--points {point}: from 1 to 100000000")));
+            return Err(UsageError(format!("--points {point}: must be from 1 to 100000000")));
         }
         let most_threads = points.last().copied().unwrap_or_default();
         if self.over.contains(&Over::Threads) && most_threads > 1024 {
-            return Err(UsageError(format!("--points {most_threads}: at most 1024 threads")));
+            return Err(UsageError(format!("--points {most_threads}: must be at most 1024 for threads")));
         }
         Ok(SweepPlan { plan: self.jobs.plan(quiet)?, over: self.over.clone(), points })
     }
@@ -92,41 +95,47 @@ impl SweepArgs {
 /// Arguments of the jobs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct JobArgs {
-    /// The jobs: 000 to 004, or one run of a job such as 003-4k
-    #[arg(long, value_name = "LIST", value_delimiter = ',', default_value = "000,001,002,003,004")]
+    /// Jobs to run, by name, prefix (direct-read) or seed number (000) [default: all]
+    #[arg(value_name = "JOB", value_delimiter = ',')]
+    words: Vec<String>,
+    /// The same as JOB, as a comma-separated list
+    #[arg(long, value_name = "LIST", value_delimiter = ',')]
     jobs: Vec<String>,
-    /// By whom: kernel, papilio, papilio-slow, mount, mount-ring, raw
+    /// Sides to run: kernel, papilio, papilio-slow, mount, mount-ring, raw
     #[arg(long, value_name = "LIST", value_delimiter = ',')]
     #[arg(default_value = "kernel,papilio,papilio-slow,mount,mount-ring,raw")]
     sides: Vec<String>,
-    /// Sizes as a part of the originals', of which the largest is 80 GiB
+    /// Factor for all file sizes; at 1, the largest job has 80 GiB of files
     #[arg(long, value_name = "FACTOR", default_value_t = 1.0 / 64.0)]
     scale: f64,
-    /// How long a run takes at most [default: 1 below scale 1, there the original's]
+    /// Longest time of a run [default: 1 below --scale 1, otherwise the job's own]
     #[arg(long, value_name = "SECONDS")]
     runtime: Option<f64>,
-    /// How often each side runs each job; medians are compared
+    /// Number of times each side runs each job; the report compares medians
     #[arg(long, value_name = "N", default_value_t = 3)]
     rounds: usize,
-    /// Run Papilio's sides once more for each job, under perf: where their time goes
+    /// Run each job once more on Papilio's sides under perf, and report where the time goes
     #[arg(long)]
     profile: bool,
-    /// Where the bytes are: ram, a folder, or a block device, all of which is overwritten
+    /// Where the file systems are kept: ram, a directory, or a block device to overwrite
     #[arg(long, value_name = "ram|DIR|DEVICE", default_value = "ram")]
     backing: Place,
-    /// Overwrite the block device
+    /// Overwrite the block device given with --backing
     #[arg(long)]
     force: bool,
-    /// Papilio's engine for fio, where it does not lie beside this program
+    /// Papilio's fio engine [default: libpapilio_fio.so next to this program]
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     engine: Option<PathBuf>,
-    /// Write report.json, report.html and fio's own files here
+    /// Also run another build's fio engine (side papilio-other), in turn with this one
+    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
+    against: Option<PathBuf>,
+    /// Write report.json, report.html and fio's own files to this directory
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     pub output: Option<PathBuf>,
-    /// Write the report as Markdown too, its plots into a folder `plots` beside it
+    /// Also write the report as Markdown, with its plots in a directory `plots` next to it
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub markdown: Option<PathBuf>,
-    /// Run nothing: show this report.json again; of several (once for each), what the first lacks is added
+    /// Run nothing and show this report.json; repeat the option to merge several reports
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub report: Vec<PathBuf>,
     /// Print the report as JSON instead of tables
@@ -135,45 +144,24 @@ pub(crate) struct JobArgs {
 }
 
 impl JobArgs {
-    /// What shall be run.
+    /// Converts the arguments to a plan.
     ///
     /// # Errors
-    /// [`UsageError`]: a word or a number that makes no sense.
+    /// [`UsageError`]: an unknown job or side, or a number out of range.
     pub(crate) fn plan(&self, quiet: bool) -> Result<Plan, UsageError> {
-        let mut jobs: Vec<&'static Job> = Vec::new();
-        for word in &self.jobs {
-            let named = Job::named(word);
-            if named.is_empty() {
-                let all: Vec<&str> = JOBS.iter().map(|job| job.id).collect();
-                return Err(UsageError(format!("no job {word:?}; there are {}", all.join(", "))));
-            }
-            jobs.extend(named);
-        }
-        // Each once, those that share files after one another.
-        let mut ordered: Vec<&'static Job> = JOBS.iter().collect();
-        ordered.retain(|job| jobs.iter().any(|wanted| wanted.id == job.id));
-        let mut sides = Vec::new();
-        for word in &self.sides {
-            let Some(side) = Side::named(word) else {
-                let all: Vec<&str> = Side::ALL.iter().map(|side| side.name()).collect();
-                return Err(UsageError(format!("no side {word:?}; there are {}", all.join(", "))));
-            };
-            if !sides.contains(&side) {
-                sides.push(side);
-            }
-        }
-        sides.sort();
+        let jobs = self.selected_jobs()?;
+        let sides = self.selected_sides()?;
         if !(self.scale > 0.0 && self.scale <= 16.0) {
-            return Err(UsageError(format!("--scale {}: more than 0 and at most 16", self.scale)));
+            return Err(UsageError(format!("--scale {}: must be more than 0 and at most 16", self.scale)));
         }
         if let Some(seconds) = self.runtime.filter(|seconds| !(0.001..=86_400.0).contains(seconds)) {
-            return Err(UsageError(format!("--runtime {seconds}: from 0.001 to 86400 seconds")));
+            return Err(UsageError(format!("--runtime {seconds}: must be from 0.001 to 86400 seconds")));
         }
         if !(1..=1000).contains(&self.rounds) {
-            return Err(UsageError(format!("--rounds {}: from 1 to 1000", self.rounds)));
+            return Err(UsageError(format!("--rounds {}: must be from 1 to 1000", self.rounds)));
         }
         Ok(Plan {
-            jobs: ordered,
+            jobs,
             sides,
             scale: Scale { size: self.scale, seconds: self.runtime },
             rounds: self.rounds,
@@ -181,8 +169,47 @@ impl JobArgs {
             place: self.backing.clone(),
             overwrite: self.force,
             engine: self.engine.clone(),
+            against: self.against.clone(),
             quiet,
         })
+    }
+
+    /// Returns the selected jobs, each once, in the order of [`JOBS`]: jobs that share files are
+    /// neighbours in it.
+    fn selected_jobs(&self) -> Result<Vec<&'static Job>, UsageError> {
+        let mut wanted: Vec<&str> = Vec::new();
+        for word in self.words.iter().chain(&self.jobs) {
+            let named = Job::named(word);
+            if named.is_empty() {
+                let all: Vec<&str> = JOBS.iter().map(|job| job.id).collect();
+                return Err(UsageError(format!("unknown job {word:?}; choose from {}", all.join(", "))));
+            }
+            wanted.extend(named.iter().map(|job| job.id));
+        }
+        let every = wanted.is_empty();
+        Ok(JOBS.iter().filter(|job| every || wanted.contains(&job.id)).collect())
+    }
+
+    /// Returns the selected sides, each once, in the order of [`Side::ALL`].
+    fn selected_sides(&self) -> Result<Vec<Side>, UsageError> {
+        let mut sides = Vec::new();
+        for word in &self.sides {
+            let Some(side) = Side::named(word) else {
+                let all: Vec<&str> = Side::ALL.iter().map(|side| side.name()).collect();
+                return Err(UsageError(format!("unknown side {word:?}; choose from {}", all.join(", "))));
+            };
+            sides.push(side);
+        }
+        match &self.against {
+            Some(_) => sides.push(Side::PapilioOther),
+            None if sides.contains(&Side::PapilioOther) => {
+                return Err(UsageError("--sides papilio-other: needs --against FILE".into()));
+            }
+            None => {}
+        }
+        sides.sort();
+        sides.dedup();
+        Ok(sides)
     }
 }
 
@@ -204,28 +231,41 @@ mod tests {
     }
 
     #[test]
-    fn defaults_are_all() {
+    fn defaults_run_every_job_and_side() {
         let plan = plan("").unwrap();
         assert_eq!(plan.jobs.len(), JOBS.len());
-        assert_eq!(plan.sides, Side::ALL);
+        let sides = Side::ALL.into_iter().filter(|side| *side != Side::PapilioOther);
+        assert_eq!(plan.sides, sides.collect::<Vec<_>>());
         assert_eq!((plan.rounds, plan.place), (3, Place::Ram));
     }
 
     #[test]
-    fn each_is_run_once_in_order() {
-        let plan = plan("--jobs 003-1m,000,003 --sides raw,kernel,raw --rounds 5 --runtime 2").unwrap();
-        assert_eq!(
-            plan.jobs.iter().map(|job| job.id).collect::<Vec<_>>(),
-            ["000", "000-nodatacow", "003-4k", "003-1m"]
-        );
-        assert_eq!(plan.sides, [Side::Kernel, Side::Raw]);
-        assert_eq!(plan.scale.seconds, Some(2.0));
+    fn repeated_words_select_once_in_order() {
+        for line in ["--jobs direct-read-1m,000,direct-read", "003 prealloc-write,nocow-overwrite"] {
+            let plan = plan(&format!("{line} --sides raw,kernel,raw --rounds 5 --runtime 2")).unwrap();
+            assert_eq!(
+                plan.jobs.iter().map(|job| job.id).collect::<Vec<_>>(),
+                ["prealloc-write", "nocow-overwrite", "direct-read-4k", "direct-read-1m"]
+            );
+            assert_eq!(plan.sides, [Side::Kernel, Side::Raw]);
+            assert_eq!(plan.scale.seconds, Some(2.0));
+        }
     }
 
     #[test]
-    fn what_makes_no_sense_is_named() {
+    fn against_adds_the_other_build() {
+        let plan = plan("fsync --sides papilio --against old.so").unwrap();
+        assert_eq!(plan.jobs.iter().map(|job| job.id).collect::<Vec<_>>(), ["fsync"]);
+        assert_eq!(plan.sides, [Side::Papilio, Side::PapilioOther]);
+        assert_eq!(plan.against, Some("old.so".into()));
+    }
+
+    #[test]
+    fn invalid_arguments_are_named() {
         for (line, word) in [
             ("--jobs 005", "\"005\""),
+            ("no-such-job", "\"no-such-job\""),
+            ("--sides papilio-other", "needs --against"),
             ("--sides kernel,ext4", "\"ext4\""),
             ("--scale 0", "--scale 0"),
             ("--scale nan", "--scale NaN"),

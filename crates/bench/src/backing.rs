@@ -1,8 +1,11 @@
-//! What all sides keep their bytes on: one file, or one block device, for the whole run.
+//! The backing: one file or block device under every side's file system, for the whole run.
 //!
-//! Owns [`Backing`]. The file's blocks are allocated and written before anything is measured (memory of a virtual
-//! machine that was only allocated is slow the first time), and file systems are made on it without discarding
-//! them, so that no side pays for memory or extents that another had been given already. It is removed when dropped; a block device stays, with what the last run left on it.
+//! Owns [`Backing`].
+//!
+//! - The file's blocks are allocated and written before the first measurement, because memory of a
+//!   virtual machine is slow at its first use. File systems are made on it without a discard. So no
+//!   side pays for memory or extents that another side already has.
+//! - Dropping a [`Backing`] removes its file. A block device keeps the contents of the last run.
 
 use crate::{interrupt, machine};
 use anyhow::{Context, bail};
@@ -13,17 +16,17 @@ use std::fs::File;
 use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-/// Bytes of memory that are left to the machine and to fio.
+/// Bytes of memory reserved for the system and fio.
 const MEMORY_MARGIN: u64 = 1 << 30;
-/// Where files live in memory.
+/// Directory of files in memory.
 const MEMORY: &str = "/dev/shm";
 
-/// Where the backing shall be.
+/// Requested location of the backing.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Place {
     /// A file in memory.
     Ram,
-    /// A file in a folder, or a block device.
+    /// A file in this directory, or this block device.
     Path(PathBuf),
 }
 
@@ -35,19 +38,19 @@ impl std::str::FromStr for Place {
     }
 }
 
-/// The kinds of backing.
+/// Kind of a backing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Kind {
     /// A file in memory.
     Ram,
-    /// A file in a folder.
+    /// A file in a directory.
     File,
     /// A block device.
     Device,
 }
 
-/// The backing.
+/// A file or block device with its properties.
 #[derive(Debug)]
 pub struct Backing {
     path: PathBuf,
@@ -58,11 +61,11 @@ pub struct Backing {
 }
 
 impl Backing {
-    /// Makes a file of `bytes`, or takes a block device that has as many. `cache` bytes of memory are
-    /// left for page caches.
+    /// Creates a file of `bytes`, or uses a block device of at least that size. Reserves `cache`
+    /// bytes of memory for page caches.
     ///
     /// # Errors
-    /// There is no room, or the device is in use or may not be overwritten.
+    /// Space or memory is insufficient, or the device is in use or `overwrite` is false.
     pub fn new(place: &Place, bytes: u64, cache: u64, overwrite: bool) -> anyhow::Result<Self> {
         match place {
             Place::Ram => {
@@ -70,7 +73,7 @@ impl Backing {
                 let needed = bytes + cache + MEMORY_MARGIN;
                 if free < needed {
                     bail!(
-                        "{} MiB of memory are free, {} MiB are needed: choose a smaller --scale or --backing DIR",
+                        "backing in memory: {} MiB free, {} MiB needed; use a smaller --scale or --backing DIR",
                         free >> 20,
                         needed >> 20
                     );
@@ -84,7 +87,7 @@ impl Backing {
                 } else if metadata.file_type().is_block_device() {
                     Self::device(path, bytes, overwrite)
                 } else {
-                    bail!("--backing {}: neither a folder nor a block device", path.display());
+                    bail!("--backing {}: not a directory or a block device", path.display());
                 }
             }
         }
@@ -103,47 +106,50 @@ impl Backing {
 
     fn device(path: &Path, bytes: u64, overwrite: bool) -> anyhow::Result<Self> {
         if !overwrite {
-            bail!("--backing {}: all that it holds would be lost; say --force to mean it", path.display());
+            bail!(
+                "--backing {}: the run would overwrite the device; use --force to allow it",
+                path.display()
+            );
         }
-        // O_EXCL on a block device fails while it is mounted or part of something.
+        // O_EXCL fails if the device is mounted or part of another device.
         let exclusive = OFlags::EXCL.bits().cast_signed();
         let file = File::options().read(true).write(true).custom_flags(exclusive).open(path);
         let file = file.with_context(|| path.display().to_string())?;
         let size = rustix::fs::seek(&file, rustix::fs::SeekFrom::End(0))?;
         if size < bytes {
-            bail!("{}: has {} MiB, {} MiB are needed", path.display(), size >> 20, bytes >> 20);
+            bail!("{}: device has {} MiB, {} MiB needed", path.display(), size >> 20, bytes >> 20);
         }
         let scratch = Scratch::new(0)?;
         Ok(Self { path: path.to_owned(), kind: Kind::Device, bytes, direct: opens_direct(path), scratch })
     }
 
-    /// The file or device.
+    /// Returns the path of the file or device.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// What it is.
+    /// Returns the kind of the backing.
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// How much of it is used.
+    /// Returns the size in bytes that file systems may use.
     pub fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Whether it can be opened past the page cache (`O_DIRECT`).
+    /// Returns whether the backing supports `O_DIRECT`.
     pub fn is_direct(&self) -> bool {
         self.direct
     }
 
-    /// A folder for mount points and the like, beside it.
+    /// Returns a directory for mount points and temporary files.
     pub fn scratch(&self) -> &Scratch {
         &self.scratch
     }
 }
 
-/// Writes the whole of a file once.
+/// Fills a file with zeros.
 fn write_all(file: &File, bytes: u64) -> anyhow::Result<()> {
     const PIECE: usize = 1 << 20;
     let zeros = vec![0; PIECE];
@@ -163,7 +169,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_file_is_allocated_and_goes_away() {
+    fn a_file_is_allocated_and_removed() {
         let backing = Backing::new(&Place::Ram, 1 << 20, 0, false).unwrap();
         let path = backing.path().to_owned();
         let metadata = path.metadata().unwrap();
@@ -174,14 +180,14 @@ mod tests {
     }
 
     #[test]
-    fn no_room_and_wrong_places_are_named() {
+    fn insufficient_space_and_wrong_paths_are_errors() {
         let error = |place: &str, bytes| {
             let place: Place = place.parse().unwrap();
             format!("{:#}", Backing::new(&place, bytes, 0, false).unwrap_err())
         };
         assert!(error("ram", 1 << 60).contains("--scale"));
         assert!(error("/nowhere", 1).contains("/nowhere"));
-        assert!(error("/dev/null", 1).contains("neither a folder nor a block device"));
+        assert!(error("/dev/null", 1).contains("not a directory or a block device"));
         assert_eq!("ram".parse(), Ok(Place::Ram));
     }
 }

@@ -1,48 +1,49 @@
-//! A memory cgroup: the limit that the kernel's page cache is run under.
+//! A memory cgroup that limits the kernel's page cache.
 //!
-//! Owns [`MemoryLimit`], for both versions of cgroups. The group is removed when dropped.
+//! Owns [`MemoryLimit`], for cgroups v1 and v2. Dropping it removes the group.
 
 use anyhow::Context;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// What fio itself needs beside the cache: its processes' memory and shared state ...
+/// Bytes of memory for fio's processes and their shared state.
 const FIO_BYTES: u64 = 32 << 20;
-/// ... and the page tables of its mappings: 16 jobs, 8 bytes for each page of the file.
-const TABLES: u64 = 4096 / (16 * 8);
+/// File bytes for each byte of page tables: 16 jobs map the file, with 8 bytes per page of 4 KiB.
+const FILE_BYTES_PER_TABLE_BYTE: u64 = 4096 / (16 * 8);
 
-/// A memory cgroup of our own.
+/// A memory cgroup of this process.
 #[derive(Debug)]
 pub struct MemoryLimit {
     folder: PathBuf,
 }
 
 impl MemoryLimit {
-    /// Makes a group that holds `cache` bytes of page cache, and fio with a file of `file_bytes`.
+    /// Creates a group with space for `cache` bytes of page cache and for fio with a file of
+    /// `file_bytes`.
     ///
     /// # Errors
-    /// There is no memory controller that this process may use.
+    /// This process cannot use a memory controller.
     pub fn new(cache: u64, file_bytes: u64) -> anyhow::Result<Self> {
         let (parent, file) = controller()?;
         let folder = parent.join(format!("papilio-bench-{}", std::process::id()));
         if folder.is_dir() {
-            // Left by a killed run whose number came round again.
+            // Left by a killed run with the same process ID.
             let _ = fs::remove_dir(&folder);
         }
         fs::create_dir(&folder).with_context(|| folder.display().to_string())?;
         let group = Self { folder };
         let limit = group.folder.join(file);
-        fs::write(&limit, (cache + file_bytes / TABLES + FIO_BYTES).to_string())
+        fs::write(&limit, (cache + file_bytes / FILE_BYTES_PER_TABLE_BYTE + FIO_BYTES).to_string())
             .with_context(|| limit.display().to_string())?;
         Ok(group)
     }
 
-    /// The file that takes the number of a process that shall live in the group.
+    /// Returns the file to which a process ID is written to move that process into the group.
     pub fn procs(&self) -> PathBuf {
         self.folder.join("cgroup.procs")
     }
 
-    /// Why there can be none; `None` where there can.
+    /// Returns why a group cannot be created; `None` if it can.
     pub fn missing() -> Option<String> {
         match controller() {
             Ok(_) if rustix::process::geteuid().is_root() => None,
@@ -54,7 +55,7 @@ impl MemoryLimit {
 
 impl Drop for MemoryLimit {
     fn drop(&mut self) {
-        // The last process may not be quite gone yet.
+        // The last process may still be exiting.
         for _ in 0..50 {
             match fs::remove_dir(&self.folder) {
                 Err(error) if error.kind() == std::io::ErrorKind::ResourceBusy => {
@@ -63,11 +64,11 @@ impl Drop for MemoryLimit {
                 _ => return,
             }
         }
-        eprintln!("{}: not removed", self.folder.display());
+        eprintln!("{}: cannot remove the cgroup: still in use", self.folder.display());
     }
 }
 
-/// The folder of the memory controller, and the name of the file that limits a group in it.
+/// Finds the memory controller's directory, and the name of the file with a group's limit.
 fn controller() -> anyhow::Result<(PathBuf, &'static str)> {
     let (old, new) = (Path::new("/sys/fs/cgroup/memory"), Path::new("/sys/fs/cgroup"));
     if old.join("memory.limit_in_bytes").exists() {

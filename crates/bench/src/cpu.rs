@@ -1,25 +1,25 @@
 //! Processor time of the whole machine, from `/proc/stat`.
 //!
-//! Owns [`Samples`]. Its unit, the clock tick, is 10 ms: a run of a second on two processors is known to
-//! about 1 %.
+//! Owns [`Samples`]. The unit of `/proc/stat` is a clock tick of 10 ms, so a run of one second on
+//! two processors is accurate to about 1 %.
 
 use anyhow::Context;
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// Clock ticks of a second (`USER_HZ`), the same on all architectures that Linux runs on today.
+/// Clock ticks per second (`USER_HZ`), the same on all of Linux's architectures.
 const TICKS: f64 = 100.0;
-/// Seconds between samples that are kept.
+/// Minimum time between samples in seconds.
 const STEP: f64 = 0.02;
 
-/// Busy time of all processors at moments of a run.
+/// Samples of the busy time of all processors during a run.
 #[derive(Debug, Default)]
 pub struct Samples {
-    /// Seconds since 1970, and busy seconds since boot; both ascend.
+    /// Pairs of seconds since 1970 and busy seconds since boot, both ascending.
     taken: Vec<(f64, f64)>,
 }
 
 impl Samples {
-    /// Takes a sample, unless the last is only just taken.
+    /// Takes a sample unless the last one is too recent.
     ///
     /// # Errors
     /// `/proc/stat` cannot be read.
@@ -29,16 +29,16 @@ impl Samples {
             return Ok(());
         }
         let text = std::fs::read_to_string("/proc/stat").context("/proc/stat")?;
-        self.taken.push((now, busy(&text).context("/proc/stat has no line of all processors")?));
+        self.taken.push((now, busy(&text).context("/proc/stat: no line 'cpu'")?));
         Ok(())
     }
 
-    /// Busy seconds between two moments, given as seconds since 1970.
+    /// Returns the busy seconds between two times, given in seconds since 1970.
     pub fn busy_between(&self, start: f64, end: f64) -> f64 {
         (self.at(end) - self.at(start)).max(0.0)
     }
 
-    /// Busy seconds at a moment, by interpolation between the samples around it.
+    /// Interpolates the busy seconds at a time from the samples around it.
     fn at(&self, moment: f64) -> f64 {
         let after = self.taken.partition_point(|(time, _)| *time < moment);
         match (after.checked_sub(1).map(|before| self.taken[before]), self.taken.get(after)) {
@@ -50,12 +50,12 @@ impl Samples {
     }
 }
 
-/// Busy seconds of all processors: neither idle nor waiting for I/O. Time stolen by a hypervisor is not
-/// counted: nothing was done in it.
+/// Parses the busy seconds of all processors: time that is not idle, waiting for I/O, or stolen by
+/// a hypervisor.
 fn busy(stat: &str) -> Option<f64> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
     let ticks: Vec<u64> = line.split_whitespace().map_while(|field| field.parse().ok()).collect();
-    // user, nice, system, idle, iowait, irq, softirq; guests are in user already.
+    // user, nice, system, idle, iowait, irq, softirq; user already includes guests.
     let [user, nice, system, _idle, _iowait, irq, softirq, ..] = ticks[..] else { return None };
     Some((user + nice + system + irq + softirq) as f64 / TICKS)
 }
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn between_samples_time_is_shared_out() {
+    fn busy_time_is_interpolated() {
         let samples = Samples { taken: vec![(10.0, 1.0), (11.0, 2.0), (12.0, 4.0)] };
         assert!((samples.busy_between(10.5, 11.5) - 1.5).abs() < 1e-9);
         assert!((samples.busy_between(0.0, 99.0) - 3.0).abs() < 1e-9);
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn this_machine_has_one() {
+    fn this_machine_can_be_sampled() {
         let mut samples = Samples::default();
         samples.take().unwrap();
         assert!(samples.taken[0].1 > 0.0);

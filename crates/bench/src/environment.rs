@@ -1,7 +1,7 @@
-//! What the machine offers to the run, and what it lacks.
+//! The programs and privileges that a run needs.
 //!
-//! Owns [`Environment`], the programs that were found, and [`Environment::missing`], why a side cannot be
-//! run. A side that a machine lacks is left out and named, never guessed.
+//! Owns [`Environment`], the programs found, and [`Environment::missing`], the reason why a side
+//! cannot run. The report names every side that is left out.
 
 use crate::cgroup::MemoryLimit;
 use crate::job::ScaledJob;
@@ -11,56 +11,57 @@ use papilio_oracle::requirement::find_command;
 use papilio_oracle::{Need, RingSwitch};
 use std::path::{Path, PathBuf};
 
-/// The file name of Papilio's engine for fio.
+/// File name of Papilio's fio engine.
 const ENGINE: &str = "libpapilio_fio.so";
 
-/// Programs and libraries of the run.
+/// Programs and libraries of a run.
 #[derive(Debug)]
 pub struct Environment {
-    /// fio.
+    /// The fio program.
     pub fio: PathBuf,
-    /// Papilio's engine for it, where found.
+    /// Papilio's fio engine, if found.
     pub engine: Option<PathBuf>,
-    /// The papilio command, for its mount, where found.
+    /// The fio engine of another build, if given.
+    pub other_engine: Option<PathBuf>,
+    /// The papilio command, for the mount, if found.
     pub papilio: Option<PathBuf>,
 }
 
 impl Environment {
-    /// Looks for all of it; `engine` is where the user says that the engine lies.
+    /// Finds the programs. `engine` and `against` are the paths that the user gave.
     ///
     /// # Errors
-    /// There is no fio, or no engine where the user says.
-    pub fn find(engine: Option<&Path>) -> anyhow::Result<Self> {
+    /// fio is not installed, or a given engine does not exist or has a colon in its path.
+    pub fn find(engine: Option<&Path>, against: Option<&Path>) -> anyhow::Result<Self> {
         let fio = find_command("fio").context("fio is not installed (Debian: apt-get install fio)")?;
         let engine = match engine {
-            // fio takes it for a name of its own if there is no slash in it.
-            Some(path) => Some(path.canonicalize().with_context(|| format!("--engine {}", path.display()))?),
-            None => beside_us(ENGINE),
+            Some(path) => Some(existing_engine("--engine", path)?),
+            None => next_to_us(ENGINE),
         };
-        if let Some(engine) = engine.as_deref().filter(|engine| engine.to_string_lossy().contains(':')) {
-            bail!("--engine {}: fio cannot load what has a colon in its path", engine.display());
-        }
-        let papilio = papilio_command();
-        Ok(Self { fio, engine, papilio })
+        let other_engine = against.map(|path| existing_engine("--against", path)).transpose()?;
+        Ok(Self { fio, engine, other_engine, papilio: papilio_command() })
     }
 
-    /// Why a side cannot run here; `None` where it can.
+    /// Returns why a side cannot run on this machine; `None` if it can.
     pub fn missing(&self, side: Side) -> Option<String> {
         match side {
             Side::Kernel => Need::KERNEL_MOUNT.iter().find_map(|need| need.missing()),
             Side::Papilio | Side::PapilioSlow => self.engine.is_none().then(|| {
-                format!("{ENGINE} is not there: build it (cargo build -p papilio-fio), or say --engine")
+                format!("cannot find {ENGINE}: build it (cargo build -p papilio-fio) or use --engine")
             }),
+            Side::PapilioOther => {
+                self.other_engine.is_none().then(|| "needs --against with another build's engine".to_owned())
+            }
             Side::Mount => self.mount_missing(),
             Side::MountRing => self.mount_missing().or_else(RingSwitch::missing),
             Side::Raw => None,
         }
     }
 
-    /// Why a side cannot run a job here, although it can run others.
+    /// Returns why a side cannot run this job, although it can run others.
     pub fn missing_for(side: Side, job: &ScaledJob) -> Option<String> {
         match side {
-            // Without a limit the whole file fits, which is another job.
+            // Without a memory limit the whole file fits into the cache, which is a different job.
             Side::Kernel | Side::Mount | Side::MountRing if job.cache.is_some() => MemoryLimit::missing(),
             _ => None,
         }
@@ -68,28 +69,41 @@ impl Environment {
 
     fn mount_missing(&self) -> Option<String> {
         if self.papilio.is_none() {
-            return Some("the papilio command is not there".to_owned());
+            return Some("cannot find the papilio command".to_owned());
         }
         let fuse = std::fs::File::options().read(true).write(true).open("/dev/fuse");
         fuse.err().map(|error| format!("/dev/fuse: {error}"))
     }
 }
 
-/// The papilio command: this program, one beside it, or an installed one.
-pub fn papilio_command() -> Option<PathBuf> {
-    own_command().or_else(|| beside_us("papilio")).or_else(|| find_command("papilio"))
+/// Returns the absolute path of the engine that an option names.
+///
+/// fio takes a path without a slash for the name of one of its own engines.
+fn existing_engine(option: &str, path: &Path) -> anyhow::Result<PathBuf> {
+    let named = || format!("{option} {}", path.display());
+    let engine = path.canonicalize().with_context(named)?;
+    if engine.to_string_lossy().contains(':') {
+        bail!("{}: fio cannot load an engine with a colon in its path", named());
+    }
+    Ok(engine)
 }
 
-/// This very program, when it is the papilio command.
+/// Finds the papilio command: this program, one next to it, or an installed one.
+pub fn papilio_command() -> Option<PathBuf> {
+    own_command().or_else(|| next_to_us("papilio")).or_else(|| find_command("papilio"))
+}
+
+/// Returns the running program if it is the papilio command.
 fn own_command() -> Option<PathBuf> {
     std::env::current_exe().ok().filter(|path| path.file_name().is_some_and(|name| name == "papilio"))
 }
 
-/// A file that was built or installed with this program.
-fn beside_us(name: &str) -> Option<PathBuf> {
+/// Finds a file that was built or installed together with this program.
+fn next_to_us(name: &str) -> Option<PathBuf> {
     let program = std::env::current_exe().ok()?;
     let folder = program.parent()?;
-    // Beside it; above it (tests lie in target/debug/deps); where packages put libraries.
+    // The same directory; its parent (tests run in target/debug/deps); where packages put
+    // libraries.
     let folders = [
         folder.to_owned(),
         folder.join(".."),
@@ -106,19 +120,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_missing_is_named() {
-        let nothing = Environment { fio: "fio".into(), engine: None, papilio: None };
+    fn missing_programs_are_named() {
+        let nothing = Environment { fio: "fio".into(), engine: None, other_engine: None, papilio: None };
         assert!(nothing.missing(Side::Papilio).unwrap().contains(ENGINE));
         assert!(nothing.missing(Side::Mount).unwrap().contains("papilio"));
         assert!(nothing.missing(Side::MountRing).unwrap().contains("papilio"));
+        assert!(nothing.missing(Side::PapilioOther).unwrap().contains("--against"));
         assert_eq!(nothing.missing(Side::Raw), None);
     }
 
     #[test]
-    fn an_engine_that_is_not_there_is_an_error() {
+    fn a_missing_engine_is_an_error() {
         if find_command("fio").is_some() {
-            let error = Environment::find(Some(Path::new("/no/such.so"))).unwrap_err();
-            assert!(format!("{error:#}").contains("/no/such.so"));
+            let none = Path::new("/no/such.so");
+            for (engine, against) in [(Some(none), None), (None, Some(none))] {
+                let error = Environment::find(engine, against).unwrap_err();
+                assert!(format!("{error:#}").contains("/no/such.so"));
+            }
         }
     }
 }

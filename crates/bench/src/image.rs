@@ -1,11 +1,11 @@
-//! An image made of a directory: by `papilio mkfs --rootdir`, by `mkfs.btrfs --rootdir`, and by the kernel
-//! (a mount, `cp -a`, and the end of the mount), in turn.
+//! Makes an image from a directory with `papilio mkfs --rootdir`, with `mkfs.btrfs --rootdir`, and
+//! with the kernel (mount, `cp -a`, unmount), in turn.
 //!
-//! Each begins with no image and ends with one that is closed. Time is that of the whole way; memory is the
-//! most that the program itself held (the kernel's own is not seen), space what the image takes in the end.
+//! The time covers everything from no image to a closed one. The memory is the peak of the program
+//! itself, without the kernel's. The space is that of the finished image.
 
 use crate::interrupt;
-use crate::measure::Times;
+use crate::measure::{Times, print_line};
 use crate::report::statistics::number;
 use anyhow::{Context, bail};
 use papilio_oracle::requirement::find_command;
@@ -15,38 +15,38 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Arguments of the comparison.
+/// Arguments of `image`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Rounds; medians are shown
+    /// Number of rounds; the output shows medians
     #[arg(long, default_value_t = 3)]
     rounds: usize,
-    /// The directory; one of --files small files without it
+    /// Source directory [default: a new one with --files small files]
     #[arg(long, value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     directory: Option<PathBuf>,
-    /// Files of the directory that is made, 1 to 16 KiB each
+    /// Number of files of 1 to 16 KiB in the new source directory
     #[arg(long, default_value_t = 20_000)]
     files: u64,
 }
 
-/// One way to make an image, with what it took.
+/// One way to make an image, with its measurements.
 struct Way {
     name: &'static str,
     times: Times,
-    /// The most over all rounds, in bytes.
+    /// Peak memory over all rounds in bytes.
     memory: u64,
-    /// Bytes that the image takes.
+    /// Space of the image in bytes.
     space: u64,
 }
 
 /// Runs the comparison.
 ///
 /// # Errors
-/// A program fails, or there is no room.
+/// A program fails, or space is insufficient.
 pub fn run(arguments: &Arguments, papilio: &Path, quiet: bool) -> anyhow::Result<()> {
     interrupt::watch();
-    anyhow::ensure!(arguments.rounds > 0, "--rounds 0: at least one");
-    // 16 KiB at most, and as much again for trees and for what is not full.
+    anyhow::ensure!(arguments.rounds > 0, "--rounds 0: must be at least 1");
+    // At most 16 KiB for each file, and as much again for trees and partly filled blocks.
     let made = arguments.files.saturating_mul(32 << 10) + (256 << 20);
     let bytes = match &arguments.directory {
         Some(directory) => tree_bytes(directory)?.saturating_mul(2) + (512 << 20),
@@ -92,8 +92,8 @@ pub fn run(arguments: &Arguments, papilio: &Path, quiet: bool) -> anyhow::Result
     let first = ways[0].times.median();
     for (place, way) in ways.iter().enumerate() {
         match left_out.iter().find(|(left, _)| *left == place) {
-            Some((_, why)) => println!("{:24} left out: {why}", way.name),
-            None => println!("{}", line(way, first)),
+            Some((_, why)) => print_line(format_args!("{:24} left out: {why}", way.name))?,
+            None => print_line(format_args!("{}", line(way, first)))?,
         }
     }
     Ok(())
@@ -139,8 +139,7 @@ fn by_kernel(scratch: &Scratch, directory: &Path, image: &Path, bytes: u64) -> a
     Ok(memory)
 }
 
-/// Runs a command to its end and gives the most memory that it held, in bytes, seen every few
-/// milliseconds.
+/// Runs a command to its end and returns its peak memory in bytes, sampled every 2 ms.
 fn watched(mut command: Command) -> anyhow::Result<u64> {
     let mut child =
         command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().with_context(|| format!("{command:?}"))?;
@@ -168,7 +167,7 @@ fn watched(mut command: Command) -> anyhow::Result<u64> {
     }
 }
 
-/// So many files of 1 to 16 KiB, 100 to a directory.
+/// Creates `files` files of 1 to 16 KiB, 100 in each directory.
 fn make_tree(scratch: &Scratch, files: u64) -> anyhow::Result<PathBuf> {
     let root = scratch.unique("tree");
     let noise: Vec<u8> = (0..1_u32 << 16).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect();
@@ -184,7 +183,7 @@ fn make_tree(scratch: &Scratch, files: u64) -> anyhow::Result<PathBuf> {
     Ok(root)
 }
 
-/// Bytes that the files of a tree take, each rounded up to a sector.
+/// Returns the size of a tree's files in bytes, each rounded up to a sector.
 fn tree_bytes(directory: &Path) -> anyhow::Result<u64> {
     let mut bytes = 0;
     for entry in std::fs::read_dir(directory).with_context(|| directory.display().to_string())? {

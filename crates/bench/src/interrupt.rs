@@ -1,34 +1,35 @@
-//! Ctrl-C and its like: remembered, so that mounts, loop devices and files go away before the end.
+//! Handling of SIGINT, SIGTERM and SIGHUP: the first is recorded, so that the run removes its
+//! mounts, loop devices and files before it exits.
 //!
-//! The only unsafe code of this crate. A second one ends the process at once; what it leaves, the next run
-//! takes away.
+//! A second signal kills the process; the next run removes what it leaves behind. This file has the
+//! only unsafe code of the crate.
 
 use anyhow::bail;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 static INTERRUPTED: AtomicBool = AtomicBool::new(false);
 
-extern "C" fn remember(_signal: libc::c_int) {
+extern "C" fn record(_signal: libc::c_int) {
     INTERRUPTED.store(true, Ordering::Relaxed);
 }
 
-/// From now on SIGINT, SIGTERM and SIGHUP are remembered, once each.
+/// Installs handlers that record the first SIGINT, SIGTERM and SIGHUP.
 pub fn watch() {
     for signal in [libc::SIGINT, libc::SIGTERM, libc::SIGHUP] {
         // SAFETY: all zeroes are a valid sigaction.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
-        action.sa_sigaction = remember as extern "C" fn(libc::c_int) as libc::sighandler_t;
+        action.sa_sigaction = record as extern "C" fn(libc::c_int) as libc::sighandler_t;
         action.sa_flags = libc::SA_RESTART | libc::SA_RESETHAND;
-        // SAFETY: the handler only stores to an atomic, which is allowed in a signal; `action` outlives the
-        // call, and no old action is asked for.
+        // SAFETY: the handler only stores to an atomic, which is async-signal-safe. `action`
+        // outlives the call, and the old action is not requested.
         unsafe { libc::sigaction(signal, &raw const action, std::ptr::null_mut()) };
     }
 }
 
-/// An error once a signal was remembered.
+/// Fails once a signal has arrived.
 ///
 /// # Errors
-/// The user wants the end.
+/// A signal has arrived.
 pub fn check() -> anyhow::Result<()> {
     if INTERRUPTED.load(Ordering::Relaxed) {
         bail!("interrupted");
@@ -36,7 +37,7 @@ pub fn check() -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Whether a signal was remembered.
+/// Returns whether a signal has arrived.
 pub fn seen() -> bool {
     INTERRUPTED.load(Ordering::Relaxed)
 }

@@ -1,7 +1,7 @@
-//! fio's job files: read, changed key by key, written again.
+//! fio job files: parsing, editing key by key, and writing them out.
 //!
-//! Owns [`JobFile`]. Sections and keys keep their order; comments are dropped. What the keys mean, fio
-//! knows; here are only the sizes and times that scaling needs.
+//! Owns [`JobFile`]. Sections and keys keep their order; comments are dropped. Only the sizes and
+//! times that scaling needs are interpreted.
 
 use anyhow::{Context, bail};
 use std::fmt;
@@ -16,18 +16,18 @@ pub struct JobFile {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Section {
     name: String,
-    /// A key without `=` has no value.
+    /// Keys and values in order; a key without `=` has no value.
     entries: Vec<(String, Option<String>)>,
 }
 
-/// The section whose keys hold for all jobs after it.
+/// Name of the section whose keys apply to all jobs after it.
 const GLOBAL: &str = "global";
 
 impl JobFile {
-    /// Reads the text of a job file.
+    /// Parses the text of a job file.
     ///
     /// # Errors
-    /// A key stands before any section, or there is no job.
+    /// A key precedes the first section, or the file has no job.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let mut sections: Vec<Section> = Vec::new();
         for line in text.lines().map(str::trim) {
@@ -38,34 +38,36 @@ impl JobFile {
                 sections.push(Section { name: name.to_owned(), entries: Vec::new() });
                 continue;
             }
-            let section = sections.last_mut().with_context(|| format!("'{line}' before any [section]"))?;
+            let section = sections
+                .last_mut()
+                .with_context(|| format!("job file: '{line}' precedes the first [section]"))?;
             section.entries.push(match line.split_once('=') {
                 Some((key, value)) => (key.trim().to_owned(), Some(value.trim().to_owned())),
                 None => (line.to_owned(), None),
             });
         }
         if !sections.iter().any(|section| section.name != GLOBAL) {
-            bail!("a job file without a job");
+            bail!("job file has no job section");
         }
         Ok(Self { sections })
     }
 
-    /// The names of the jobs, in order.
+    /// Returns the names of the jobs, in order.
     pub fn jobs(&self) -> impl Iterator<Item = &str> {
         self.sections.iter().map(|section| section.name.as_str()).filter(|name| *name != GLOBAL)
     }
 
-    /// The value of a key, in whichever section it stands last.
+    /// Returns the last value of a key in any section.
     pub fn value(&self, key: &str) -> Option<&str> {
         self.sections.iter().rev().find_map(|section| section.value(key))
     }
 
-    /// Whether a key stands anywhere, with a value or without.
+    /// Returns whether any section has the key, with or without a value.
     pub fn has(&self, key: &str) -> bool {
         self.sections.iter().any(|section| section.entries.iter().any(|(name, _)| name == key))
     }
 
-    /// Gives a key a new value wherever it stands; where it stands nowhere, at the end of the first section.
+    /// Sets every occurrence of a key; appends the key to the first section if it has none.
     pub fn set(&mut self, key: &str, value: impl fmt::Display) {
         let value = Some(value.to_string());
         let mut found = false;
@@ -80,24 +82,24 @@ impl JobFile {
         }
     }
 
-    /// Puts a key without a value into the first section, unless it is there.
+    /// Appends a key without a value to the first section unless some section has it.
     pub fn set_flag(&mut self, key: &str) {
         if let (false, Some(first)) = (self.has(key), self.sections.first_mut()) {
             first.entries.push((key.to_owned(), None));
         }
     }
 
-    /// Takes a key out of all sections.
+    /// Removes a key from all sections.
     pub fn remove(&mut self, key: &str) {
         for section in &mut self.sections {
             section.entries.retain(|(name, _)| name != key);
         }
     }
 
-    /// Changes each value of a key.
+    /// Replaces each value of a key with the result of `change`.
     ///
     /// # Errors
-    /// What `change` says of a value.
+    /// `change` fails.
     pub fn change(
         &mut self,
         key: &str,
@@ -111,12 +113,12 @@ impl JobFile {
         Ok(())
     }
 
-    /// Changes the keys of one job; `None` where there is no job of that name.
+    /// Returns the keys of one job for editing; `None` if no job has that name.
     pub fn job_mut(&mut self, name: &str) -> Option<JobKeys<'_>> {
         self.sections.iter_mut().find(|section| section.name == name).map(JobKeys)
     }
 
-    /// Leaves only one job and what is global.
+    /// Removes all jobs except one; keeps the global section.
     pub fn keep_job(&mut self, name: &str) {
         self.sections.retain(|section| section.name == GLOBAL || section.name == name);
     }
@@ -127,7 +129,7 @@ impl JobFile {
 pub struct JobKeys<'a>(&'a mut Section);
 
 impl JobKeys<'_> {
-    /// Gives a key a value in this job alone.
+    /// Sets a key in this job only.
     pub fn set(&mut self, key: &str, value: impl fmt::Display) {
         let value = Some(value.to_string());
         match self.0.entries.iter_mut().find(|(name, _)| name == key) {
@@ -159,10 +161,10 @@ impl fmt::Display for JobFile {
     }
 }
 
-/// A size as fio takes it, in bytes: `4k`, `128M`, `8G`; powers of 1024.
+/// Parses a size in fio's syntax into bytes: `4k`, `128M`, `8G`; suffixes are powers of 1024.
 ///
 /// # Errors
-/// Anything else.
+/// The text is not such a size, or it exceeds `u64`.
 pub fn parse_size(text: &str) -> anyhow::Result<u64> {
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, suffix) = text.split_at(digits);
@@ -172,26 +174,26 @@ pub fn parse_size(text: &str) -> anyhow::Result<u64> {
         "m" => 20,
         "g" => 30,
         "t" => 40,
-        _ => bail!("'{text}' is no size"),
+        _ => bail!("'{text}' is not a size"),
     };
-    let number: u64 = number.parse().with_context(|| format!("'{text}' is no size"))?;
+    let number: u64 = number.parse().with_context(|| format!("'{text}' is not a size"))?;
     number.checked_mul(1 << shift).with_context(|| format!("'{text}' is too large"))
 }
 
-/// A time as the job files have it, in seconds.
+/// Parses a time in a job file into seconds.
 ///
 /// # Errors
-/// Anything but a number with an optional `s` or `ms`.
+/// The text is not a number with an optional `s` or `ms`.
 pub fn parse_seconds(text: &str) -> anyhow::Result<f64> {
     let (number, unit) = match text.strip_suffix("ms") {
         Some(number) => (number, 0.001),
         None => (text.strip_suffix('s').unwrap_or(text), 1.0),
     };
-    let number: f64 = number.parse().with_context(|| format!("'{text}' is no time"))?;
+    let number: f64 = number.parse().with_context(|| format!("'{text}' is not a time"))?;
     Ok(number * unit)
 }
 
-/// Seconds as fio takes them, to the millisecond.
+/// Formats seconds in fio's syntax, rounded to the millisecond.
 pub fn time(seconds: f64) -> String {
     format!("{}ms", (seconds * 1000.0).round().max(1.0) as u64)
 }
@@ -204,7 +206,7 @@ mod tests {
         "; a comment\n[global]\nrw=read\ntime_based\n\n# another\n[a]\nsize=8G\nrw = write\n[b]\n";
 
     #[test]
-    fn read_and_written_again() {
+    fn parsing_and_writing_round_trips() {
         let file = JobFile::parse(TEXT).unwrap();
         assert_eq!(file.to_string(), "[global]\nrw=read\ntime_based\n\n[a]\nsize=8G\nrw=write\n\n[b]\n");
         assert_eq!(JobFile::parse(&file.to_string()).unwrap(), file);
@@ -214,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn keys_change() {
+    fn keys_are_edited() {
         let mut file = JobFile::parse(TEXT).unwrap();
         file.set("rw", "trim");
         file.set("bs", "4k");
@@ -234,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_wrong_is_said() {
+    fn malformed_input_is_an_error() {
         assert!(JobFile::parse("rw=read\n[a]\n").unwrap_err().to_string().contains("rw=read"));
         assert!(JobFile::parse("[global]\nrw=read\n").is_err());
         for size in ["", "k", "1x", "99999999999T"] {
@@ -243,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_and_times() {
+    fn sizes_and_times_are_parsed() {
         assert_eq!(parse_size("4k").unwrap(), 4096);
         assert_eq!(parse_size("8G").unwrap(), 8 << 30);
         assert_eq!(parse_size("128M").unwrap(), 128 << 20);

@@ -1,11 +1,14 @@
-//! Papilio beside the kernel's Btrfs at the same work, as ratios: `papilio bench`.
+//! `papilio bench`: runs the same workloads on the kernel's Btrfs and on Papilio, and compares
+//! them.
 //!
-//! The jobs are fio's, run by the real fio, each by several sides in turn on the same backing ([`job`],
-//! [`side`], [`runner`]); what comes of it is a [`report`]. Absolute figures drift with the machine; the
-//! ratio of two medians of one run is what counts.
+//! Each [`job`] is a run of the real fio. Several [sides](side) run it in turn on the same backing
+//! ([`runner`]), and a [`report`] shows the results. Absolute results drift with the machine; the
+//! result is the ratio of two medians from the same run.
 //!
-//! Everything that is made for a run (files, mounts, loop devices, cgroups, processes) belongs to a value
-//! that takes it away when dropped, also after a failure or Ctrl-C.
+//! **Invariants**
+//!
+//! - Every file, mount, loop device, cgroup and process of a run belongs to a value that removes it
+//!   when dropped, also after a failure or Ctrl-C.
 
 pub mod args;
 pub mod backing;
@@ -22,6 +25,8 @@ mod measure;
 pub mod memory;
 pub mod model;
 mod names;
+mod nocow_check;
+pub mod over;
 pub mod profile;
 mod progress;
 mod read;
@@ -29,7 +34,6 @@ pub mod report;
 pub mod runner;
 pub mod side;
 pub mod sides;
-mod sums;
 pub mod sweep;
 
 pub use args::{BenchArgs, UsageError};
@@ -39,17 +43,17 @@ use anyhow::{Context, bail};
 use std::io::Write;
 use std::path::Path;
 
-/// Does what the arguments say; `quiet` says nothing while it runs.
+/// Runs the command. `quiet` suppresses progress messages.
 ///
 /// # Errors
-/// [`UsageError`] for arguments that make no sense, else what failed, as a line.
+/// [`UsageError`] for invalid arguments; otherwise the failure, as one line.
 pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
     match &args.comparison {
         Some(args::Comparison::Read(arguments)) => read::run(arguments),
         Some(args::Comparison::Names(arguments)) => names::run(arguments),
-        Some(args::Comparison::NocowCheck(arguments)) => sums::run(arguments),
+        Some(args::Comparison::NocowCheck(arguments)) => nocow_check::run(arguments),
         Some(args::Comparison::Image(arguments)) => {
-            let papilio = environment::papilio_command().context("the papilio command is not there")?;
+            let papilio = environment::papilio_command().context("cannot find the papilio command")?;
             image::run(arguments, &papilio, quiet)
         }
         Some(args::Comparison::Sweep(arguments)) => {
@@ -61,7 +65,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
     }
 }
 
-/// A report that is there already, or a new one.
+/// Reads the reports given with `--report`, or runs the jobs.
 fn report(args: &args::JobArgs, quiet: bool) -> anyhow::Result<Report> {
     let Some((first, more)) = args.report.split_first() else {
         let plan = args.plan(quiet)?;
@@ -74,7 +78,7 @@ fn report(args: &args::JobArgs, quiet: bool) -> anyhow::Result<Report> {
     Ok(report)
 }
 
-/// Writes and prints what was wished for.
+/// Writes the requested files and prints the report.
 fn show(args: &args::JobArgs, report: &Report) -> anyhow::Result<()> {
     if let Some(folder) = &args.output {
         prepare_folder(folder)?;
@@ -90,12 +94,12 @@ fn show(args: &args::JobArgs, report: &Report) -> anyhow::Result<()> {
         bail!("interrupted");
     }
     if report.is_empty() {
-        bail!("nothing was measured");
+        bail!("no job gave a result");
     }
     Ok(())
 }
 
-/// Runs something with a folder for fio's own files, which goes away again where none is wished for.
+/// Calls `run` with a directory for fio's own files; without `--output` it is a temporary one.
 fn in_folder(
     args: &args::JobArgs,
     run: impl FnOnce(&Path) -> anyhow::Result<Report>,
@@ -104,17 +108,18 @@ fn in_folder(
         Some(folder) => {
             let folder = folder.join("fio");
             prepare_folder(&folder)?;
-            // fio runs in another folder than we do.
+            // fio runs in another working directory.
             run(&folder.canonicalize()?)
         }
         None => {
-            let folder = tempfile::tempdir().context("a folder for fio's output")?;
+            let folder =
+                tempfile::tempdir().context("cannot create a temporary directory for fio's output")?;
             run(folder.path())
         }
     }
 }
 
-/// Makes a folder and sees that it can be written: better now than after an hour.
+/// Creates a directory and checks that it is writable, before a run that may take an hour.
 fn prepare_folder(folder: &Path) -> anyhow::Result<()> {
     let named = || folder.display().to_string();
     std::fs::create_dir_all(folder).with_context(named)?;

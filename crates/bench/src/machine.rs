@@ -1,4 +1,4 @@
-//! Facts about the machine that a figure cannot be read without.
+//! Facts about the machine that are needed to interpret results.
 
 use serde::{Deserialize, Serialize};
 use std::fs;
@@ -8,32 +8,33 @@ use std::process::Command;
 /// The machine, and the programs of the run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Machine {
-    /// The processor's name.
+    /// Name of the processor.
     pub processor: String,
-    /// Processors that this process may use.
+    /// Number of processors that this process may use.
     pub processors: usize,
-    /// Bytes of memory.
+    /// Memory in bytes.
     pub memory: u64,
-    /// Programs that ran or wanted to over the last minute before the run (the load average).
+    /// Load average over the minute before the run.
     #[serde(default)]
     pub load: f64,
-    /// The kernel's release.
+    /// Release of the kernel.
     pub kernel: String,
-    /// Papilio's version; with "debug" for a build that is not meant to be measured.
+    /// Papilio's version, with "(debug)" for a debug build, whose results mean little.
     pub papilio: String,
-    /// fio's version, where it is there.
+    /// fio's version, if installed.
     pub fio: Option<String>,
-    /// btrfs-progs', where they are there.
+    /// Version of btrfs-progs, if installed.
     pub btrfs_progs: Option<String>,
 }
 
 impl Machine {
-    /// Whether others were using so much of the machine that absolute figures say little.
+    /// Returns whether other processes used so much of the machine that absolute results mean
+    /// little.
     pub fn was_busy(&self) -> bool {
         self.load > self.processors as f64 / 4.0
     }
 
-    /// Looks around.
+    /// Collects the facts of this machine.
     pub fn here(fio: Option<&Path>) -> Self {
         let debug = if cfg!(debug_assertions) { " (debug)" } else { "" };
         let mkfs = papilio_oracle::requirement::find_command("mkfs.btrfs");
@@ -50,7 +51,7 @@ impl Machine {
     }
 }
 
-/// Bytes of memory that programs can still have.
+/// Returns the available memory in bytes.
 pub fn available_memory() -> u64 {
     memory("MemAvailable:")
 }
@@ -73,11 +74,11 @@ fn processor() -> String {
     name.map_or_else(|| std::env::consts::ARCH.to_owned(), |(_, name)| name.trim().to_owned())
 }
 
-/// The first line that a program prints of its version.
+/// Returns the first line of a program's `--version` output.
 fn version(program: &Path) -> Option<String> {
     let output = Command::new(program).arg("--version").output().ok()?;
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
-    // "mkfs.btrfs, part of btrfs-progs v6.2": the whole of it says more.
+    // Keeps the package of a line such as "mkfs.btrfs, part of btrfs-progs v6.2".
     let line = text.lines().next()?.trim();
     let name = line.rsplit_once("part of ").map_or(line, |(_, whole)| whole);
     (!name.is_empty()).then(|| name.to_owned())

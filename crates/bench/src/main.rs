@@ -1,11 +1,12 @@
-//! `papilio-bench`: `papilio bench` as a program of its own. Owns the exit codes: 0 when all went well, 1
-//! when something failed, 2 for wrong usage.
+//! `papilio-bench`: `papilio bench` as a separate program.
+//!
+//! Exit codes: 0 for success, 1 for a failure, 2 for wrong usage.
 
 use clap::Parser;
 use papilio_bench::{BenchArgs, UsageError};
 use std::process::ExitCode;
 
-/// Papilio and the kernel's Btrfs at the same work, in turn, as ratios.
+/// Run the same workloads on the kernel's Btrfs and on Papilio, in turn, and print ratios.
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Cli {

@@ -1,8 +1,11 @@
-//! The model of a write with a checksum: what overlapping the checksum with the device's work can gain.
+//! A model of checksummed writes: the gain from computing the checksum while the device writes.
 //!
-//! With the bandwidths m of memory, c of the checksum and d of the device, a write takes 1/m + 1/c + 1/d
-//! a byte when each waits for the one before, and 1/m + max(1/c, 1/d) when checksum and device overlap.
-//! Owns [`Model`] and measuring it on the machine and the backing of the run.
+//! Let m, c and d be the bandwidths of memory, checksum and device. The time per byte is
+//!
+//! - 1/m + 1/c + 1/d if copy, checksum and device follow one another;
+//! - 1/m + max(1/c, 1/d) if checksum and device overlap.
+//!
+//! Owns [`Model`] and its measurement on the machine and backing of the run.
 
 use anyhow::Context;
 use papilio::format::ChecksumType;
@@ -14,10 +17,10 @@ use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 use std::time::Instant;
 
-/// Three bandwidths in MiB a second, each of one thread.
+/// Three bandwidths in MiB/s, each of one thread.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Model {
-    /// m: copying memory that is in no cache.
+    /// m: copying memory that is in no processor cache.
     pub memory: f64,
     /// c: CRC-32C of sectors of 4 KiB in such memory.
     pub checksum: f64,
@@ -25,15 +28,15 @@ pub struct Model {
     pub device: f64,
 }
 
-/// Larger than the caches that we know.
+/// Bytes of the buffers, larger than known processor caches.
 const BUFFER: usize = 256 << 20;
 const PIECE: usize = 1 << 20;
 const SECTOR: usize = 4096;
-/// Each is measured so many times; the best counts, because only interference makes it less.
+/// Number of measurements of each bandwidth. The best one counts: interference only lowers it.
 const TRIES: usize = 3;
 
 impl Model {
-    /// Measures all three. The backing's first 256 MiB are overwritten.
+    /// Measures all three bandwidths. Overwrites the first 256 MiB of the backing.
     ///
     /// # Errors
     /// The backing cannot be written.
@@ -59,7 +62,7 @@ impl Model {
         })?;
         let flags = if direct { OFlags::DIRECT.bits().cast_signed() } else { 0 };
         let file = File::options().write(true).custom_flags(flags).open(backing)?;
-        // What O_DIRECT takes starts at a multiple of the sector size.
+        // O_DIRECT needs a buffer aligned to sectors.
         let skip = source.as_ptr().align_offset(SECTOR);
         let aligned = &source[skip..];
         let device = best(|| {
@@ -72,18 +75,18 @@ impl Model {
         Ok(Self { memory, checksum, device })
     }
 
-    /// MiB a second when copy, checksum and device follow one another.
+    /// Returns the modelled MiB/s if copy, checksum and device follow one another.
     pub fn before(&self) -> f64 {
         1.0 / (1.0 / self.memory + 1.0 / self.checksum + 1.0 / self.device)
     }
 
-    /// MiB a second when checksum and device overlap.
+    /// Returns the modelled MiB/s if checksum and device overlap.
     pub fn after(&self) -> f64 {
         1.0 / (1.0 / self.memory + 1.0 / self.checksum.min(self.device))
     }
 }
 
-/// MiB a second of the best try to go through the buffer.
+/// Returns the best MiB/s of several passes over a buffer.
 fn best(mut work: impl FnMut() -> anyhow::Result<()>) -> anyhow::Result<f64> {
     let mut best = 0.0_f64;
     for _ in 0..TRIES {
@@ -99,7 +102,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_original_s_figures_come_out() {
+    fn published_figures_are_reproduced() {
         // 50, 45 and 8 GiB/s: 5.98 before, 6.90 after, +15.32 %.
         let model = Model { memory: 50.0, checksum: 45.0, device: 8.0 };
         assert!((model.before() - 5.98).abs() < 0.005, "{}", model.before());
@@ -108,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn all_three_are_measured() {
+    fn all_bandwidths_are_measured() {
         let mut file = tempfile::NamedTempFile::new().unwrap();
         file.as_file_mut().set_len(BUFFER as u64).unwrap();
         let model = Model::measure(file.path(), false).unwrap();

@@ -1,8 +1,8 @@
-//! Many files in one directory: created, listed, snapshotted and deleted, by the kernel on a loop device
-//! and by Papilio, each on a fresh file system of the same size in memory.
+//! `papilio bench names`: creates, lists, snapshots and deletes many files in one directory.
 //!
-//! Creating and deleting end with everything on the device (`syncfs`, a commit). The kernel is asked by
-//! system calls from this process; Papilio is called in it.
+//! The kernel works on a loop device, Papilio on an image. Each gets a new file system of the same
+//! size in memory. Creation and deletion end with everything on the device (`syncfs`, a commit).
+//! This process makes the system calls and the calls of the library.
 
 use crate::measure::{Times, row, row_of_operations};
 use papilio::{FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions};
@@ -10,29 +10,29 @@ use papilio_oracle::{FileSystemSpec, Need, Scratch};
 use std::io::Write;
 use std::path::Path;
 
-/// Arguments of the job.
+/// Arguments of `names`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Rounds; medians are shown
+    /// Number of rounds; the output shows medians
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Files
+    /// Number of files
     #[arg(long, default_value_t = 100_000)]
     files: u64,
-    /// Snapshots
+    /// Number of snapshots
     #[arg(long, default_value_t = 100)]
     snapshots: u64,
-    /// Bytes of a big file that is written
+    /// Size in bytes of the large file to write
     #[arg(long, default_value_t = 1 << 30)]
     big_bytes: u64,
-    /// Only Papilio's side, for a profiler
+    /// Run only Papilio, for use with a profiler
     #[arg(long)]
     papilio_only: bool,
 }
 
-/// Bytes of the image.
+/// Size of the image in bytes.
 const IMAGE: u64 = 4 << 30;
-/// Bytes that one call writes.
+/// Bytes in each write call.
 const PIECE: u64 = 1 << 20;
 
 #[derive(Default)]
@@ -44,6 +44,10 @@ struct Phases {
     write: Times,
 }
 
+/// Runs the comparison and prints a row for each workload.
+///
+/// # Errors
+/// The kernel's Btrfs is not available, or either side fails.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(why) = Need::KERNEL_MOUNT.iter().find_map(|need| need.missing()) {
         anyhow::bail!(why);
@@ -57,11 +61,11 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
         by_papilio(arguments, &mut papilio)?;
     }
     let files = arguments.files;
-    row_of_operations("create files, sync", files, &kernel.create, &papilio.create);
-    row_of_operations("list them", files, &kernel.list, &papilio.list);
-    row_of_operations("snapshot", arguments.snapshots, &kernel.snapshot, &papilio.snapshot);
-    row_of_operations("delete files, sync", files, &kernel.delete, &papilio.delete);
-    row("write a big file, sync", arguments.big_bytes, &kernel.write, &papilio.write);
+    row_of_operations("create files, sync", files, &kernel.create, &papilio.create)?;
+    row_of_operations("list them", files, &kernel.list, &papilio.list)?;
+    row_of_operations("snapshot", arguments.snapshots, &kernel.snapshot, &papilio.snapshot)?;
+    row_of_operations("delete files, sync", files, &kernel.delete, &papilio.delete)?;
+    row("write a large file, sync", arguments.big_bytes, &kernel.write, &papilio.write)?;
     Ok(())
 }
 
@@ -82,7 +86,7 @@ fn by_kernel(arguments: &Arguments, phases: &mut Phases) -> anyhow::Result<()> {
     phases.list.take(arguments.files, || Ok(std::fs::read_dir(&directory)?.count() as u64))?;
     phases.snapshot.take(arguments.snapshots, || {
         for number in 0..arguments.snapshots {
-            // As the Btrfs tools do it, without their start.
+            // The ioctl of `btrfs subvolume snapshot`, without starting a process.
             papilio_oracle::sys::create_snapshot(root, &root.join(format!("snap{number}")), true)?;
         }
         Ok(arguments.snapshots)
@@ -123,7 +127,7 @@ fn by_papilio(arguments: &Arguments, phases: &mut Phases) -> anyhow::Result<()> 
     phases.list.take(arguments.files, || Ok(fs.read_dir("/d")?.count() as u64))?;
     phases.snapshot.take(arguments.snapshots, || {
         for number in 0..arguments.snapshots {
-            // As durable as the kernel's, whose ioctl commits.
+            // Makes the snapshot durable: the kernel's ioctl commits too.
             fs.snapshot("/", format!("/snap{number}"), true)?;
             fs.sync()?;
         }
@@ -148,7 +152,7 @@ fn by_papilio(arguments: &Arguments, phases: &mut Phases) -> anyhow::Result<()> 
     Ok(fs.close()?)
 }
 
-/// What is written at a time: bytes that differ from one another.
+/// Returns the contents of one write call.
 fn piece() -> Vec<u8> {
     (0..PIECE as u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 24) as u8).collect()
 }

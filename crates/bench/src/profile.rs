@@ -1,8 +1,10 @@
-//! Where the time goes: a side's run once more under `perf record`, as a list of symbols.
+//! Profiles: a run of a side under `perf record`, as a list of symbols.
 //!
-//! Owns [`Profile`], and [`Recorder`], which samples a process that runs already. Samples are of processor time, by
-//! symbol without what it calls, and only of the time that the job's figures are made of. A symbol belongs to a
-//! part ([`part_of`]) by its name.
+//! Owns [`Profile`], and [`Recorder`], which samples a running process.
+//!
+//! - Samples are of processor time, by symbol and without callees.
+//! - Only samples from the measured time of the job count.
+//! - The name of a symbol determines the part of the program that it belongs to ([`part_of`]).
 
 use crate::side::Side;
 use anyhow::{Context, bail};
@@ -14,46 +16,46 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Samples of a second of each processor; no divisor of anything that happens regularly.
+/// Samples per second and processor; a prime, so that it does not align with periodic events.
 const FREQUENCY: &str = "1999";
-/// Symbols that are kept.
+/// Number of symbols kept.
 const SYMBOLS: usize = 15;
-/// How long perf may take to begin and to end.
+/// Time limit for perf to start and to exit.
 const PATIENCE: Duration = Duration::from_secs(30);
 
-/// One side's time in one job.
+/// The profile of one side in one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Profile {
-    /// Whose; of the mount, its server.
+    /// The side; for a mount, its server was sampled.
     pub side: Side,
-    /// Samples.
+    /// Number of samples.
     pub samples: u64,
-    /// Percent of them by part, the largest first.
+    /// Percent of the samples by part, largest first.
     pub parts: Vec<(String, f64)>,
-    /// The symbols with the most.
+    /// The symbols with the most samples.
     pub symbols: Vec<Symbol>,
 }
 
-/// A symbol's own time.
+/// A symbol with its own time.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Symbol {
     /// Percent of the samples.
     pub percent: f64,
-    /// What it belongs to.
+    /// The part that the symbol belongs to.
     pub part: String,
-    /// Its name.
+    /// Name of the symbol.
     pub name: String,
 }
 
-/// The perf program.
+/// Finds the perf program.
 ///
 /// # Errors
-/// It is not there.
+/// perf is not installed.
 pub fn program() -> anyhow::Result<PathBuf> {
     find_command("perf").context("perf is not installed (Debian: apt-get install linux-perf)")
 }
 
-/// What is said to perf to record into `data`.
+/// Returns perf's arguments to record to the file `data`.
 pub fn arguments(data: &Path) -> impl Iterator<Item = &OsStr> {
     ["record", "-q", "-F", FREQUENCY, "-k", "CLOCK_REALTIME", "-o"]
         .map(OsStr::new)
@@ -61,7 +63,7 @@ pub fn arguments(data: &Path) -> impl Iterator<Item = &OsStr> {
         .chain([data.as_os_str()])
 }
 
-/// perf beside a process that runs already.
+/// perf attached to a running process.
 #[derive(Debug)]
 pub struct Recorder {
     perf: Child,
@@ -69,39 +71,39 @@ pub struct Recorder {
 }
 
 impl Recorder {
-    /// Samples all threads of a process into `data`, from now on.
+    /// Starts to sample all threads of a process to the file `data`.
     ///
     /// # Errors
-    /// perf is not there, or does not start.
+    /// perf is not installed or does not start.
     pub fn start(process: u32, data: &Path) -> anyhow::Result<Self> {
         let log = data.with_extension("perf.log");
         let output = File::create(&log).with_context(|| log.display().to_string())?;
         let mut command = Command::new(program()?);
         command.args(arguments(data)).arg("-p").arg(process.to_string());
         command.stdin(Stdio::null()).stdout(output.try_clone()?).stderr(output);
-        let perf = command.spawn().context("perf")?;
+        let perf = command.spawn().context("cannot start perf")?;
         let mut recorder = Self { perf, log };
-        // The file is there once it samples.
+        // perf creates the file once it samples.
         let start = Instant::now();
         while !data.exists() {
             if recorder.perf.try_wait()?.is_some() || start.elapsed() > PATIENCE {
-                bail!("perf: {}", recorder.words());
+                bail!("perf: {}", recorder.message());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
         Ok(recorder)
     }
 
-    /// Ends it; the samples are in the file then.
+    /// Stops perf and waits until the samples are in the file.
     ///
     /// # Errors
-    /// It could not sample.
+    /// perf does not exit in time.
     pub fn end(mut self) -> anyhow::Result<()> {
         self.interrupt();
         let start = Instant::now();
         while self.perf.try_wait()?.is_none() {
             if start.elapsed() > PATIENCE {
-                bail!("perf does not end");
+                bail!("perf did not exit within {} s", PATIENCE.as_secs());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
@@ -115,12 +117,13 @@ impl Recorder {
         }
     }
 
-    fn words(&self) -> String {
+    /// Returns the first informative line of perf's output.
+    fn message(&self) -> String {
         let text = std::fs::read_to_string(&self.log).unwrap_or_default();
         text.lines()
             .map(str::trim)
             .find(|line| !line.is_empty() && *line != "Error:")
-            .unwrap_or("does not start")
+            .unwrap_or("did not start")
             .to_owned()
     }
 }
@@ -135,16 +138,16 @@ impl Drop for Recorder {
 }
 
 impl Profile {
-    /// Reads what perf recorded between two moments, in seconds since 1970, and removes it.
+    /// Reads the samples between two times, in seconds since 1970, and removes the file.
     ///
     /// # Errors
-    /// perf cannot read it, or there is no sample in it.
+    /// perf cannot read the file, or it has no samples.
     pub fn read(side: Side, data: &Path, (start, end): (f64, f64)) -> anyhow::Result<Self> {
         let mut command = Command::new(program()?);
         command.args(["report", "--stdio", "--no-children", "-g", "none", "-t", "\t"]);
         command.args(["-F", "sample,dso,symbol", "-i"]).arg(data);
         command.arg(format!("--time={start:.6},{end:.6}"));
-        let output = command.stdin(Stdio::null()).output().context("perf report")?;
+        let output = command.stdin(Stdio::null()).output().context("cannot start perf report")?;
         let _ = std::fs::remove_file(data);
         let profile = Self::parse(side, &String::from_utf8_lossy(&output.stdout));
         if profile.samples == 0 {
@@ -154,7 +157,7 @@ impl Profile {
         Ok(profile)
     }
 
-    /// Lines of samples, object and symbol, with tabs between.
+    /// Parses lines with the number of samples, the object and the symbol, separated by tabs.
     fn parse(side: Side, text: &str) -> Self {
         let mut all: Vec<(u64, &'static str, String)> = Vec::new();
         for line in text.lines().filter(|line| !line.starts_with('#')) {
@@ -164,7 +167,7 @@ impl Profile {
                 continue;
             };
             let Ok(samples) = samples.parse::<u64>() else { continue };
-            // "[k] name" or "[.] name".
+            // "[k] name" for the kernel or "[.] name" for user space.
             let name = symbol.split_once("] ").map_or(symbol, |(_, name)| name);
             all.push((samples, part_of(object, name), name.to_owned()));
         }
@@ -188,7 +191,7 @@ impl Profile {
         Self { side, samples: total, parts, symbols: symbols.collect() }
     }
 
-    /// The parts as a line; those below one percent together.
+    /// Formats the parts as a line, with those below one percent combined.
     pub fn parts_line(&self) -> String {
         let (large, small): (Vec<_>, Vec<_>) = self.parts.iter().partition(|(_, share)| *share >= 1.0);
         let mut words: Vec<String> =
@@ -201,24 +204,24 @@ impl Profile {
     }
 }
 
-/// Parts by words in a symbol's name; the first that fits.
+/// Parts and the words in symbol names that identify them; the first match counts.
 const PARTS: [(&str, &[&str]); 10] = [
     (
         "checksum",
-        &["crc32c", "crc_fast", "xxhash", "sha2::", "blake2", "data::checksum", "data::overlap", "csum"],
+        &["crc32c", "crc_fast", "xxhash", "sha2::", "blake2", "data::checksum::", "data::overlap", "csum"],
     ),
     ("locks", &["parking_lot", "pthread_mutex", "pthread_rwlock", "futex", "lll_lock", "arc_swap"]),
     ("copying", &["memmove", "memcpy", "memset", "memcmp"]),
-    ("page cache", &["papilio_pagecache", "fs::buffered"]),
+    ("page cache", &["papilio_pagecache", "::buffered"]),
     ("device", &["papilio_device", "papilio::volume", "io_uring"]),
-    ("transaction", &["papilio::transaction", "papilio::space", "papilio::fsync_log", "fs::committer"]),
+    ("transaction", &["papilio::transaction", "papilio::space", "papilio::fsync_log", "::committer"]),
     ("btree", &["papilio::btree", "papilio::items", "papilio_format", "extent_map", "stored_extents"]),
     ("FUSE server", &["papilio_fuse", "fuser::"]),
     ("engine", &["papilio_fio"]),
     ("maps and sets", &["alloc::collections", "std::collections", "hashbrown"]),
 ];
 
-/// What a symbol of an object (a program, a library) belongs to.
+/// Returns the part that a symbol of an object (program or library) belongs to.
 fn part_of(object: &str, name: &str) -> &'static str {
     if object.starts_with("[kernel") || object.ends_with(".ko") || object.starts_with("[guest") {
         return "kernel and device";
@@ -239,7 +242,7 @@ fn part_of(object: &str, name: &str) -> &'static str {
     if is_memory { "allocation" } else { "other" }
 }
 
-/// A name that fits into a table.
+/// Shortens a name for a table.
 fn shortened(name: &str) -> String {
     const MOST: usize = 90;
     if name.chars().count() <= MOST {
@@ -260,7 +263,7 @@ mod tests {
         \x20       1\t[vdso]              \t[.] __vdso_clock_gettime\n\n";
 
     #[test]
-    fn symbols_and_parts_come_out() {
+    fn symbols_and_parts_are_parsed() {
         let profile = Profile::parse(Side::Papilio, REPORT);
         assert_eq!(profile.samples, 100);
         let line = "kernel and device 60 %, btree 25 %, checksum 10 %, fio 4 %, clock 1 %";
@@ -274,7 +277,7 @@ mod tests {
     }
 
     #[test]
-    fn names_say_what_they_belong_to() {
+    fn names_determine_parts() {
         for (object, name, part) in [
             ("libpapilio_fio.so", "papilio_pagecache::xarray::XArray::load", "page cache"),
             ("libpapilio_fio.so", "papilio::data::read::read", "files"),

@@ -1,11 +1,11 @@
-//! What is being done, on standard error: a bar on a terminal, a line a step elsewhere.
+//! Progress messages on standard error: a bar on a terminal, otherwise a line for each step.
 
 use indicatif::{ProgressBar, ProgressStyle};
 use std::fmt;
 use std::io::{IsTerminal, Write};
 use std::time::Duration;
 
-/// The progress of a run of so many steps.
+/// Progress of a run with a known number of steps.
 #[derive(Debug)]
 pub struct Progress {
     bar: Option<ProgressBar>,
@@ -15,7 +15,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// Nothing done yet; `quiet` says nothing at all.
+    /// Starts with no step done. `quiet` suppresses all messages.
     pub fn new(steps: usize, quiet: bool) -> Self {
         let bar = (!quiet && std::io::stderr().is_terminal()).then(|| {
             let bar = ProgressBar::new(steps as u64);
@@ -27,7 +27,7 @@ impl Progress {
         Self { bar, quiet, done: 0, steps }
     }
 
-    /// A step begins.
+    /// Starts a step.
     pub fn begin(&mut self, what: impl fmt::Display) {
         match &self.bar {
             Some(bar) => bar.set_message(what.to_string()),
@@ -35,7 +35,7 @@ impl Progress {
         }
     }
 
-    /// The step is done.
+    /// Finishes the current step.
     pub fn end(&mut self) {
         self.done += 1;
         if let Some(bar) = &self.bar {
@@ -43,7 +43,7 @@ impl Progress {
         }
     }
 
-    /// Steps that will not be taken.
+    /// Counts skipped steps as done.
     pub fn skip(&mut self, steps: usize) {
         self.done += steps;
         if let Some(bar) = &self.bar {
@@ -51,7 +51,7 @@ impl Progress {
         }
     }
 
-    /// Something worth a line of its own.
+    /// Prints a message on a line of its own.
     pub fn say(&self, what: impl fmt::Display) {
         match &self.bar {
             Some(bar) => bar.suspend(|| self.line(format_args!("{what}"))),
@@ -61,7 +61,7 @@ impl Progress {
 
     fn line(&self, text: fmt::Arguments<'_>) {
         if !self.quiet {
-            // Standard error being closed is no reason to stop.
+            // A closed standard error must not stop the run.
             let _ = writeln!(std::io::stderr(), "{text}");
         }
     }

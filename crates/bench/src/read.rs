@@ -1,8 +1,8 @@
-//! Sequential reads of one big file and of many small ones, cold and warm.
+//! `papilio bench read`: sequential reads of one large file and of many small ones, cold and warm.
 //!
-//! Cold is a fresh mount, or a fresh open: nothing of the file system is in anybody's cache, while
-//! the image itself is in memory for both. Warm is the same again on the same mount: the kernel then reads its
-//! page cache, Papilio its node cache (it keeps no data, and verifies every byte anew).
+//! - Cold: a new mount or open. No cache holds anything of the file system; the image is in memory.
+//! - Warm: the same reads again. The kernel reads from its page cache. Papilio reads tree blocks
+//!   from its cache, but reads and verifies all data again.
 
 use crate::measure::{Times, row};
 use anyhow::Context;
@@ -14,31 +14,35 @@ use std::path::Path;
 
 const BUFFER: usize = 1 << 20;
 
-/// Arguments of the job.
+/// Arguments of `read`.
 #[derive(Debug, clap::Args)]
 pub struct Arguments {
-    /// Rounds; medians are shown
+    /// Number of rounds; the output shows medians
     #[arg(long, default_value_t = 5)]
     rounds: usize,
-    /// Bytes of the big file
+    /// Size of the large file in bytes
     #[arg(long, default_value_t = 1 << 30)]
     big_bytes: u64,
-    /// Small files
+    /// Number of small files
     #[arg(long, default_value_t = 50_000)]
     small_files: u32,
-    /// Mount options of the file system that is written, such as compress=zstd
+    /// Mount options for writing the files, such as compress=zstd
     #[arg(long, default_value = "")]
     mount_options: String,
-    /// Only Papilio's side, for a profiler
+    /// Run only Papilio, for use with a profiler
     #[arg(long)]
     papilio_only: bool,
 }
 
-/// Bytes of small file number `index`: 1 to 16 KiB, some inline, most not.
+/// Returns the size of small file number `index`: 1 to 16 KiB, so that some are inline.
 fn small_size(index: u32) -> u64 {
     1024 + u64::from(index.wrapping_mul(2_654_435_761) % 15_360)
 }
 
+/// Runs the comparison and prints a row for each workload.
+///
+/// # Errors
+/// The kernel's Btrfs is not available, or either side fails.
 pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
     if let Some(why) = Need::KERNEL_MOUNT.iter().find_map(|need| need.missing()) {
         anyhow::bail!(why);
@@ -80,19 +84,19 @@ pub fn run(arguments: &Arguments) -> anyhow::Result<()> {
             times.take(small_bytes, || papilio_tree(&fs, "/small"))?;
         }
     }
-    row("big file, cold", arguments.big_bytes, big_kernel_cold, big_cold);
-    row("big file, warm", arguments.big_bytes, big_kernel_warm, big_warm);
-    row("small files, cold", small_bytes, small_kernel_cold, small_cold);
-    row("small files, warm", small_bytes, small_kernel_warm, small_warm);
+    row("large file, cold", arguments.big_bytes, big_kernel_cold, big_cold)?;
+    row("large file, warm", arguments.big_bytes, big_kernel_warm, big_warm)?;
+    row("small files, cold", small_bytes, small_kernel_cold, small_cold)?;
+    row("small files, warm", small_bytes, small_kernel_warm, small_warm)?;
     Ok(())
 }
 
-/// Fills the file system through the kernel: `big`, and `small/NN/NNNNN`.
+/// Writes the files with the kernel: `big`, and `small/NN/NNNNN`.
 fn write(images: &ImageSet, arguments: &Arguments) -> anyhow::Result<()> {
     let mounted = images.mount()?;
     let mut noise = vec![0; BUFFER];
     fs::File::open("/dev/urandom")?.read_exact(&mut noise)?;
-    // Half of every buffer repeats, so that compression has something to do.
+    // Half of the buffer is compressible.
     noise[BUFFER / 2..].fill(b'p');
     let mut big = fs::File::create(mounted.path().join("big"))?;
     let mut left = arguments.big_bytes;

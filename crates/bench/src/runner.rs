@@ -1,12 +1,13 @@
-//! The run: jobs one after the other, and for each of them all sides in turn, round by round.
+//! The run: one job after another, and for each job all sides in turn, round by round.
 //!
-//! The order of the sides moves by one with every round, so that none always runs first. A side that fails
-//! is left out of the rest of its job and named; a job with an error is no figure.
+//! - The order of the sides rotates by one with every round, so that no side always runs first.
+//! - A side that fails is left out of the rest of its job. The report drops its results and says
+//!   why.
 
 use crate::backing::{Backing, Place};
 use crate::environment::Environment;
 use crate::interrupt;
-use crate::job::{Files, Job, Scale, ScaledJob};
+use crate::job::{CHECKSUMMED_WRITE, Files, Job, Scale, ScaledJob};
 use crate::machine::Machine;
 use crate::model::Model;
 use crate::progress::Progress;
@@ -16,33 +17,35 @@ use crate::sides::Bench;
 use anyhow::bail;
 use std::path::{Path, PathBuf};
 
-/// What shall be run.
+/// The jobs, sides and parameters of a run.
 #[derive(Clone, Debug)]
 pub struct Plan {
     /// The jobs, in order.
     pub jobs: Vec<&'static Job>,
-    /// By whom.
+    /// The sides, in order.
     pub sides: Vec<Side>,
-    /// How large, how long.
+    /// Size and duration of each run.
     pub scale: Scale,
-    /// How often.
+    /// Number of times each side runs each job.
     pub rounds: usize,
-    /// Whether Papilio's sides run each job once more for a profile.
+    /// Whether Papilio's sides run each job once more under perf.
     pub profile: bool,
-    /// On what.
+    /// Where to put the backing.
     pub place: Place,
     /// Whether a block device may be overwritten.
     pub overwrite: bool,
-    /// Papilio's engine, where the user says where it is.
+    /// Path of Papilio's fio engine, if the user gave one.
     pub engine: Option<PathBuf>,
-    /// Say nothing while it runs.
+    /// Path of another build's fio engine, for [`Side::PapilioOther`].
+    pub against: Option<PathBuf>,
+    /// Whether to suppress progress messages.
     pub quiet: bool,
 }
 
-/// The sides whose time is ours.
+/// The sides that `--profile` covers.
 const PROFILED: [Side; 3] = [Side::Papilio, Side::Mount, Side::MountRing];
 
-/// A side's runs of a job while they are collected.
+/// The runs of one side in the current job.
 struct Contender {
     side: Side,
     report: SideReport,
@@ -50,14 +53,15 @@ struct Contender {
 }
 
 impl Plan {
-    /// Runs it. `output` is a folder for fio's own files.
+    /// Runs the jobs. `output` is a directory for fio's own files.
+    ///
+    /// The report names every side that fails. After an interrupt, it has the results up to then.
     ///
     /// # Errors
-    /// What no side could run without is missing. A side that fails is named in the report; an interrupted
-    /// run gives the report of what was done.
+    /// No side can run, or the backing cannot be created.
     pub fn run(&self, output: &Path) -> anyhow::Result<Report> {
         interrupt::watch();
-        let environment = Environment::find(self.engine.as_deref())?;
+        let environment = Environment::find(self.engine.as_deref(), self.against.as_deref())?;
         let (sides, left_out) = self.available(&environment)?;
         let jobs: Vec<ScaledJob> =
             self.jobs.iter().map(|job| job.scaled(self.scale)).collect::<anyhow::Result<_>>()?;
@@ -73,7 +77,7 @@ impl Plan {
         let mut report = Report::new(machine, self.scale.size, self.rounds, (backing.kind(), bytes));
         report.left_out = left_out;
         let bench = Bench { environment: &environment, backing: &backing, output: output.to_owned() };
-        if jobs.iter().any(|job| job.job.id == "002") {
+        if jobs.iter().any(|job| job.job.id == CHECKSUMMED_WRITE) {
             progress.begin("bandwidths of memory, checksum and device");
             report.model = Some(Model::measure(backing.path(), backing.is_direct())?);
             progress.end();
@@ -98,10 +102,10 @@ impl Plan {
         Ok(report)
     }
 
-    /// The sides that can run here, and why the others cannot.
+    /// Returns the sides that can run on this machine, and why the others cannot.
     ///
     /// # Errors
-    /// None can.
+    /// No side can run.
     pub(crate) fn available(&self, environment: &Environment) -> anyhow::Result<(Vec<Side>, Vec<LeftOut>)> {
         let mut left_out = Vec::new();
         let mut sides = self.sides.clone();
@@ -115,26 +119,26 @@ impl Plan {
         if sides.is_empty() {
             let why: Vec<String> =
                 left_out.iter().map(|left| format!("{}: {}", left.side, left.why)).collect();
-            bail!("nothing can be run here: {}", why.join("; "));
+            bail!("no side can run on this machine: {}", why.join("; "));
         }
         Ok((sides, left_out))
     }
 
-    /// Runs of all jobs, layouts of those that share files, and the model.
+    /// Number of progress steps: all runs, layouts of shared files, and the model.
     fn steps(&self, sides: &[Side]) -> usize {
         let mut shared: Vec<Files> =
             self.jobs.iter().map(|job| job.files).filter(|files| *files != Files::New).collect();
         shared.dedup();
-        let model = usize::from(self.jobs.iter().any(|job| job.id == "002"));
+        let model = usize::from(self.jobs.iter().any(|job| job.id == CHECKSUMMED_WRITE));
         self.jobs.len() * (sides.len() * self.rounds + self.profiles(sides)) + shared.len() + model
     }
 
-    /// Profiles of a job.
+    /// Number of profiles of each job.
     fn profiles(&self, sides: &[Side]) -> usize {
         if self.profile { PROFILED.iter().filter(|side| sides.contains(side)).count() } else { 0 }
     }
 
-    /// Makes sure that the files of a job that reads are there; whether they are.
+    /// Creates the shared files of a job unless they exist; returns whether the job can run.
     fn lay_out(
         &self,
         bench: &Bench<'_>,
@@ -162,7 +166,7 @@ impl Plan {
                 left_out.extend(sides.iter().map(|side| LeftOut {
                     side: *side,
                     job: Some(job.job.id.to_owned()),
-                    why: format!("its files: {error:#}"),
+                    why: format!("cannot write its files: {error:#}"),
                 }));
                 false
             }
@@ -208,7 +212,7 @@ impl Plan {
                     Err(_) if interrupt::seen() => {}
                     Err(error) => {
                         contender.failed = true;
-                        // Some rounds with figures and one with an error are no figure either.
+                        // A median over the other rounds would hide the error.
                         contender.report.runs.clear();
                         leave_out(side, format!("{error:#}").replace('\n', " "), progress);
                     }
@@ -235,7 +239,7 @@ impl Plan {
     }
 }
 
-/// Runs Papilio's sides, as far as they have figures, once more for their profiles.
+/// Runs each of Papilio's sides that has results once more under perf.
 fn profile(
     bench: &Bench<'_>,
     job: &ScaledJob,
@@ -254,7 +258,7 @@ fn profile(
             Ok(profile) => report.profiles.push(profile),
             Err(_) if interrupt::seen() => {}
             Err(error) => {
-                let why = format!("its profile: {error:#}").replace('\n', " ");
+                let why = format!("cannot profile: {error:#}").replace('\n', " ");
                 progress.say(format_args!("{} {side}: left out: {why}", job.job.id));
                 left_out.push(LeftOut { side, job: Some(job.job.id.to_owned()), why });
             }

@@ -1,36 +1,46 @@
-//! Whom a job is run by.
+//! The sides of a comparison: the implementations that run each job.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// One of those that are compared.
+/// One side of the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Side {
     /// The kernel's Btrfs over a loop device (or on the block device itself).
     Kernel,
-    /// Papilio's engine for fio, as it is.
+    /// Papilio's fio engine with default tuning.
     Papilio,
-    /// Papilio's engine with the job's switch in its slow position.
+    /// The fio engine of another build of Papilio (`--against`).
+    PapilioOther,
+    /// Papilio's fio engine with the job's switch in its slow position.
     PapilioSlow,
     /// Papilio's FUSE mount.
     Mount,
-    /// The same over io_uring.
+    /// Papilio's FUSE mount with requests over io_uring.
     MountRing,
-    /// The backing file or device itself, without a file system on it: the limit.
+    /// The backing file or device without a file system: the reference for its speed.
     Raw,
 }
 
 impl Side {
-    /// All, in the order of tables and plots.
-    pub const ALL: [Self; 6] =
-        [Self::Kernel, Self::Papilio, Self::PapilioSlow, Self::Mount, Self::MountRing, Self::Raw];
+    /// All sides, in the order of tables and plots.
+    pub const ALL: [Self; 7] = [
+        Self::Kernel,
+        Self::Papilio,
+        Self::PapilioOther,
+        Self::PapilioSlow,
+        Self::Mount,
+        Self::MountRing,
+        Self::Raw,
+    ];
 
-    /// The word for it.
+    /// Name on the command line and in tables.
     pub fn name(self) -> &'static str {
         match self {
             Self::Kernel => "kernel",
             Self::Papilio => "papilio",
+            Self::PapilioOther => "papilio-other",
             Self::PapilioSlow => "papilio-slow",
             Self::Mount => "mount",
             Self::MountRing => "mount-ring",
@@ -38,24 +48,25 @@ impl Side {
         }
     }
 
-    /// What it is, for a legend.
+    /// Description for a legend.
     pub fn description(self) -> &'static str {
         match self {
             Self::Kernel => "the kernel's Btrfs",
-            Self::Papilio => "Papilio in fio's process",
-            Self::PapilioSlow => "the same, the job's switch in its slow position",
+            Self::Papilio => "Papilio's engine in fio's process",
+            Self::PapilioOther => "the engine of another build of Papilio (--against)",
+            Self::PapilioSlow => "Papilio's engine with the job's switch in its slow position",
             Self::Mount => "Papilio's FUSE mount",
             Self::MountRing => "Papilio's FUSE mount over io_uring",
-            Self::Raw => "the backing itself, no file system",
+            Self::Raw => "the backing file or device, no file system",
         }
     }
 
-    /// Whether Papilio works in a process of its own, which serves a mount.
+    /// Returns whether Papilio runs as the server of a FUSE mount, outside fio's process.
     pub fn is_mount(self) -> bool {
         matches!(self, Self::Mount | Self::MountRing)
     }
 
-    /// The side of that name.
+    /// Returns the side with a name; `None` for an unknown name.
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|side| side.name() == name)
     }
@@ -72,7 +83,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_one_to_one() {
+    fn each_name_denotes_one_side() {
         for side in Side::ALL {
             assert_eq!(Side::named(side.name()), Some(side));
             assert_eq!(serde_json::to_value(side).unwrap(), side.name());

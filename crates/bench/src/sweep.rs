@@ -1,8 +1,8 @@
-//! How the figures move: the jobs with more threads, on files of more extents, beside more snapshots.
+//! Sweeps: the jobs with more threads, on files with more extents, or next to more snapshots.
 //!
-//! Owns [`Over`], what is varied, and [`SweepPlan`], the run. Extents and snapshots are prepared by Papilio's
-//! engine and library on one file system that all sides then use, so that all meet the same trees; a job
-//! that writes gets it anew for each run, jobs that read the same files share one.
+//! Owns [`SweepPlan`]. Papilio prepares extents and snapshots on one file system that all sides
+//! use, so that every side meets the same trees. Jobs that write get a newly prepared file system
+//! for each run; jobs that read the same files share one.
 
 use crate::backing::Backing;
 use crate::environment::Environment;
@@ -10,6 +10,7 @@ use crate::interrupt;
 use crate::job::{Files, Job, ScaledJob};
 use crate::job_file::{self, JobFile};
 use crate::machine::Machine;
+use crate::over::Over;
 use crate::progress::Progress;
 use crate::report::{JobReport, LeftOut, Point, Report, SideReport, Sweep};
 use crate::runner::Plan;
@@ -17,88 +18,42 @@ use crate::side::Side;
 use crate::sides::Bench;
 use crate::sides::preparation::{Prepared, SECTOR, SHARED_BYTES, WINDOW};
 use anyhow::{Context, bail};
-use serde::{Deserialize, Serialize};
-use std::fmt;
 use std::path::Path;
 
-/// Bytes of the file whose extents are counted, unless it must be larger to have so many, or has so few that each
-/// has the most that one has.
+/// Usual size in bytes of the file in a sweep over extents.
+///
+/// The file is larger if the largest point needs it, and smaller if every extent has the maximum
+/// size.
 const EXTENTS_FILE: u64 = 1000 * WINDOW;
-/// Bytes of the cache over that file: it is larger than any that is likely to hold it.
+/// Page cache limit in bytes for that file; far smaller than the file.
 const EXTENTS_CACHE: u64 = 512 << 20;
-/// Bytes that a side may write in a second of the sweep over extents.
+/// Assumed maximum write rate of a side in a sweep over extents, in bytes per second.
 const WRITTEN_IN_A_SECOND: f64 = 2.0 * (1 << 30) as f64;
 
-/// What is varied.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, clap::ValueEnum)]
-#[serde(rename_all = "kebab-case")]
-pub enum Over {
-    /// Jobs at the same time.
-    Threads,
-    /// Extents that a file is made of.
-    Extents,
-    /// Snapshots that share all of its blocks.
-    Snapshots,
-}
-
-impl Over {
-    /// The points where nothing else is said.
-    fn points(self) -> &'static [u64] {
-        match self {
-            Self::Threads => &[1, 2, 4, 16],
-            Self::Extents => &[1_000, 10_000, 100_000, 1_000_000, 10_000_000],
-            Self::Snapshots => &[1, 10, 100, 1000],
-        }
-    }
-
-    /// What the points count.
-    pub fn unit(self) -> &'static str {
-        match self {
-            Self::Threads => "jobs at the same time",
-            Self::Extents => "extents of the file",
-            Self::Snapshots => "snapshots",
-        }
-    }
-
-    /// Whether a job is changed by it at all: extents are counted in a job's one file.
-    fn concerns(self, job: &Job) -> bool {
-        self != Self::Extents || matches!(job.id, "000" | "003-4k" | "004")
-    }
-}
-
-impl fmt::Display for Over {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Threads => "threads",
-            Self::Extents => "extents",
-            Self::Snapshots => "snapshots",
-        })
-    }
-}
-
-/// What shall be run.
+/// A sweep to run.
 #[derive(Clone, Debug)]
 pub struct SweepPlan {
     /// Jobs, sides, size and backing.
     pub plan: Plan,
-    /// What is varied, one after the other.
+    /// The quantities to vary, one after the other.
     pub over: Vec<Over>,
-    /// At which points, ascending; empty: those that belong to it.
+    /// The points, ascending; empty for the default points of each quantity.
     pub points: Vec<u64>,
 }
 
-/// A job at one point.
+/// A job at one point of a sweep.
 struct Varied {
     job: ScaledJob,
     prepared: Option<Prepared>,
-    /// Whether all runs can use what one layout or preparation made.
+    /// Whether all runs use the files of one layout or preparation.
     shared: bool,
 }
 
-/// What lies on the backing, where it is still as it was made: the files, and what was prepared with them.
+/// The files on the backing, if no run has changed them: whose they are, their bytes, and how they
+/// were prepared.
 type Ready = Option<(Files, u64, Prepared)>;
 
-/// A sweep under way.
+/// State of a running sweep.
 struct State {
     ready: Ready,
     progress: Progress,
@@ -106,27 +61,27 @@ struct State {
 }
 
 impl SweepPlan {
-    /// Runs it. `output` is a folder for fio's own files.
+    /// Runs the sweep. `output` is a directory for fio's own files.
     ///
     /// # Errors
     /// As [`Plan::run`].
     pub fn run(&self, output: &Path) -> anyhow::Result<Report> {
         interrupt::watch();
         let plan = &self.plan;
-        let environment = Environment::find(plan.engine.as_deref())?;
+        let environment = Environment::find(plan.engine.as_deref(), plan.against.as_deref())?;
         let (sides, left_out) = plan.available(&environment)?;
         let mut work: Vec<(Over, u64, Varied)> = Vec::new();
         for over in &self.over {
             let points = if self.points.is_empty() { over.points() } else { &self.points };
-            // Jobs that share files after one another.
+            // Keeps jobs that share files next to each other.
             for &point in points {
-                for job in plan.jobs.iter().filter(|job| over.concerns(job)) {
+                for job in plan.jobs.iter().filter(|job| concerns(*over, job)) {
                     work.push((*over, point, vary(job.scaled(plan.scale)?, *over, points, point)?));
                 }
             }
         }
         if work.is_empty() {
-            bail!("none of the jobs has a file whose extents are counted: 000, 003-4k and 004 have");
+            bail!("no selected job supports a sweep over extents; choose from {}", EXTENT_JOBS.join(", "));
         }
         let bytes = work.iter().map(|(.., varied)| varied.image_bytes()).max().unwrap_or_default();
         let cache = work.iter().filter_map(|(.., varied)| varied.job.cache).max().unwrap_or_default();
@@ -204,25 +159,36 @@ impl SweepPlan {
     }
 }
 
+/// The jobs that a sweep over extents can vary: each works on one file.
+const EXTENT_JOBS: [&str; 3] = ["prealloc-write", "direct-read-4k", "cached-read"];
+
+/// Returns whether the quantity applies to a job.
+fn concerns(over: Over, job: &Job) -> bool {
+    over != Over::Extents || EXTENT_JOBS.contains(&job.id)
+}
+
 impl Varied {
-    /// Bytes of the backing: extents and snapshots also take metadata.
+    /// Size of the backing in bytes, including the metadata of extents and snapshots.
     fn image_bytes(&self) -> u64 {
         match self.prepared {
             Some(Prepared { extents: Some(per_window), .. }) => {
                 let extents = self.job.file_bytes / WINDOW * per_window;
                 let seconds = if self.shared { 0.0 } else { self.job.seconds.unwrap_or(1.0) };
                 let written = (WRITTEN_IN_A_SECOND * seconds) as u64;
-                // An item of the file, twice (DUP), in leaves that are half full, before and after a commit.
+                // Each extent's file item, twice (DUP), in half-full leaves, before and after a
+                // commit.
                 (SHARED_BYTES + written + extents * 400 + (1 << 30)).next_multiple_of(1 << 20)
             }
-            // A root and what each commit between them leaves.
+            // Each snapshot's root block, and the blocks that its commit replaces.
             Some(Prepared { snapshots, .. }) => self.job.image_bytes() + (snapshots << 20),
             None => self.job.image_bytes(),
         }
     }
 
-    /// One run, after what it needs is there; `laid_out` says that it is, `ready` what is there of what was
-    /// prepared, perhaps for another job.
+    /// Prepares the files if necessary and runs the job once.
+    ///
+    /// `ready` describes the prepared files on the backing, perhaps of another job. `laid_out`
+    /// tells whether this point's unprepared shared files exist.
     fn run(
         &self,
         bench: &Bench<'_>,
@@ -236,11 +202,11 @@ impl Varied {
             bail!(why);
         }
         match self.prepared {
-            // The raw side writes and reads whatever is there.
+            // The raw side needs no particular contents.
             Some(_) if side == Side::Raw => {}
             Some(prepared) => {
                 let wanted = (self.job.job.files, self.job.file_bytes, prepared);
-                // With extents, all jobs have the same file.
+                // In a sweep over extents, all jobs use the same file.
                 let same = |there: &(Files, u64, Prepared)| match prepared.extents {
                     Some(_) => (there.1, there.2) == (wanted.1, wanted.2),
                     None => *there == wanted && self.shared,
@@ -265,7 +231,7 @@ impl Varied {
     }
 }
 
-/// A job at one of the points.
+/// Changes a job for one point of a sweep.
 fn vary(mut job: ScaledJob, over: Over, points: &[u64], point: u64) -> anyhow::Result<Varied> {
     let shared = job.job.files != Files::New;
     let prepared = match over {
@@ -274,9 +240,10 @@ fn vary(mut job: ScaledJob, over: Over, points: &[u64], point: u64) -> anyhow::R
             None
         }
         Over::Extents => {
-            let bytes = extents_file(points, point).context("too many extents")?;
+            let bytes = extents_file(points, point)
+                .with_context(|| format!("a file of {point} extents is too large"))?;
             in_one_file(&mut job, bytes);
-            // As many in each window: nearly so many extents, never fewer.
+            // Every window has the same number: rounding up gives at least `point` extents.
             let per_window = point.max(1).div_ceil(bytes / WINDOW);
             Some(Prepared { extents: Some(per_window), snapshots: 0 })
         }
@@ -285,11 +252,11 @@ fn vary(mut job: ScaledJob, over: Over, points: &[u64], point: u64) -> anyhow::R
     Ok(Varied { job, prepared, shared })
 }
 
-/// So many jobs at a time, the files together as large as before.
+/// Sets the number of concurrent jobs; the total size of the files stays the same.
 fn with_threads(job: &mut ScaledJob, threads: u64) -> anyhow::Result<()> {
     let file = &mut job.file;
     let before: u64 = file.value("numjobs").map(str::parse).transpose()?.unwrap_or(1);
-    // A sequential writer has a file to itself.
+    // Each sequential writer gets a file of its own.
     if file.value("rw") == Some("write") {
         file.remove("filename");
     }
@@ -313,14 +280,14 @@ fn with_threads(job: &mut ScaledJob, threads: u64) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Bytes of the file that has `point` extents: the same for all points, but where it must be larger.
+/// Size in bytes of the file with `point` extents; the same for all points that fit it.
 fn extents_file(points: &[u64], point: u64) -> Option<u64> {
     let least = points.iter().copied().min().unwrap_or(point).max(1);
     let usual = least.saturating_mul(WINDOW).min(EXTENTS_FILE);
     Some(point.checked_mul(SECTOR)?.max(usual).next_multiple_of(WINDOW))
 }
 
-/// All jobs work on one file of so many bytes, in sectors.
+/// Makes all jobs work on one file of `bytes`, in units of a sector.
 fn in_one_file(job: &mut ScaledJob, bytes: u64) {
     let file: &mut JobFile = &mut job.file;
     for key in ["filename_format", "nrfiles", "openfiles", "file_service_type", "bssplit", "fallocate"] {
@@ -335,7 +302,7 @@ fn in_one_file(job: &mut ScaledJob, bytes: u64) {
 }
 
 impl Report {
-    /// The sweep over something, empty if there is none yet.
+    /// Returns the sweep over a quantity; adds an empty one if there is none.
     fn sweep(&mut self, over: Over) -> &mut Sweep {
         if let Some(place) = self.sweeps.iter().position(|sweep| sweep.over == over) {
             return &mut self.sweeps[place];
@@ -357,41 +324,41 @@ mod tests {
     }
 
     #[test]
-    fn threads_share_what_one_had() {
+    fn threads_divide_the_files() {
         for threads in [1, 2, 4, 16] {
-            let nocow = varied("000", Over::Threads, &[], threads).job;
+            let nocow = varied("prealloc-write", Over::Threads, &[], threads).job;
             assert_eq!(nocow.file.value("numjobs"), Some(threads.to_string().as_str()));
             assert_eq!(nocow.file.value("size"), Some("134217728"));
-            let write = varied("002", Over::Threads, &[], threads).job;
+            let write = varied("checksummed-write", Over::Threads, &[], threads).job;
             assert!(!write.file.has("filename"));
             assert_eq!(write.file_bytes, 1 << 30);
-            let read = varied("003-4k", Over::Threads, &[], threads).job;
+            let read = varied("direct-read-4k", Over::Threads, &[], threads).job;
             let size: u64 = read.file.value("size").unwrap().parse().unwrap();
             assert_eq!(size * threads, 1280 << 20);
             assert_eq!(read.file.value("nrfiles").unwrap().parse::<u64>().unwrap() * (4 << 20), size);
         }
-        let fsync = varied("001", Over::Threads, &[], 1).job;
+        let fsync = varied("fsync", Over::Threads, &[], 1).job;
         assert_eq!(fsync.file.value("filesize"), Some((128 << 20).to_string().as_str()));
     }
 
     #[test]
-    fn extents_are_parts_of_a_file_of_one_size() {
+    fn extents_divide_a_file_of_fixed_size() {
         let points = Over::Extents.points();
         for &point in points {
-            let read = varied("003-4k", Over::Extents, points, point);
+            let read = varied("direct-read-4k", Over::Extents, points, point);
             let bytes = read.job.file_bytes;
             assert_eq!(bytes, if point > 1_000_000 { 4883 * WINDOW } else { EXTENTS_FILE });
             let made = bytes / WINDOW * read.prepared.as_ref().unwrap().extents.unwrap();
             assert!((point..point + point / 1000).contains(&made) || made == point, "{point}: {made}");
             assert!(read.shared && read.image_bytes() < 6 << 30);
             assert!(!read.job.file.has("nrfiles"));
-            let cached = varied("004", Over::Extents, points, point);
+            let cached = varied("cached-read", Over::Extents, points, point);
             assert_eq!((cached.job.cache, cached.job.file_bytes), (Some(EXTENTS_CACHE), bytes));
         }
         assert_eq!(extents_file(&[100, 2000], 2000), Some(100 * WINDOW));
         assert_eq!(extents_file(&[u64::MAX], u64::MAX), None);
-        assert!(!varied("000", Over::Extents, points, 1_000).shared);
-        assert!(!Over::Extents.concerns(Job::named("001")[0]));
-        assert!(Over::Snapshots.concerns(Job::named("001")[0]));
+        assert!(!varied("prealloc-write", Over::Extents, points, 1_000).shared);
+        assert!(!concerns(Over::Extents, Job::named("fsync")[0]));
+        assert!(concerns(Over::Snapshots, Job::named("fsync")[0]));
     }
 }

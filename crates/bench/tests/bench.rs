@@ -1,5 +1,4 @@
-//! `papilio-bench` as a program, with the real fio: a tiny run of three sides, Ctrl-C in the middle of one,
-//! and what goes wrong in one line.
+//! Tests of the program `papilio-bench` with the real fio: small runs, sweeps, Ctrl-C, and errors.
 
 use papilio_bench::report::{LeftOut, Report};
 use papilio_bench::side::Side;
@@ -15,7 +14,7 @@ fn bench(arguments: &[&str]) -> Output {
     Command::new(PROGRAM).args(arguments).stdin(Stdio::null()).output().unwrap()
 }
 
-/// Papilio's engine, which was built for these tests and lies beside them.
+/// Returns the path of Papilio's fio engine, which cargo builds next to these tests.
 fn engine() -> PathBuf {
     std::env::current_exe().unwrap().with_file_name("libpapilio_fio.so")
 }
@@ -24,7 +23,7 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Whether anything of a process is left: folders, mounts in them, loop devices over files in them.
+/// Returns what a process left behind: directories, mounts, loop devices and cgroups.
 fn leftovers(pid: u32) -> Vec<String> {
     let mark = format!("/papilio-{pid}-");
     let names = |folder: &str| -> Vec<String> {
@@ -54,7 +53,7 @@ fn three_sides_make_a_report() {
     let output = folder.path().join("out");
     let markdown = folder.path().join("docs/bench.md");
     let child = Command::new(PROGRAM)
-        .args(["--jobs", "000,001,003-1m,004", "--sides", "kernel,papilio,raw", "--rounds", "2"])
+        .args(["--jobs", "000,fsync,direct-read-1m,004", "--sides", "kernel,papilio,raw", "--rounds", "2"])
         .args(["--scale", "0.0001", "--runtime", "0.2"])
         .arg("--engine")
         .arg(engine())
@@ -76,14 +75,12 @@ fn three_sides_make_a_report() {
 
     let report = Report::read(&output.join("report.json")).unwrap();
     let ids: Vec<&str> = report.jobs.iter().map(|job| job.id.as_str()).collect();
-    assert_eq!(ids, ["000", "000-nodatacow", "001", "003-1m", "004", "004-huge"]);
+    assert_eq!(
+        ids,
+        ["prealloc-write", "nocow-overwrite", "fsync", "direct-read-1m", "cached-read", "cached-read-huge"]
+    );
     for job in &report.jobs {
         for side in WANTED {
-            // The engine refuses what this version does not have.
-            let refused = |left: &&LeftOut| left.side == side && left.job.as_deref() == Some(&job.id);
-            if report.left_out.iter().find(refused).is_some_and(|left| left.why.contains("not there yet")) {
-                continue;
-            }
             let runs = job.side(side).unwrap_or_else(|| panic!("{} {side}: {messages}", job.id));
             assert_eq!(runs.runs.len(), 2, "{} {side}", job.id);
             for run in &runs.runs {
@@ -92,13 +89,13 @@ fn three_sides_make_a_report() {
         }
     }
     let page = std::fs::read_to_string(output.join("report.html")).unwrap();
-    assert!(page.contains("id=\"004-huge-latency\""));
-    assert!(output.join("fio/000-kernel-2.json").is_file());
-    assert!(std::fs::read_to_string(&markdown).unwrap().contains("plots/001-cpu.svg"));
+    assert!(page.contains("id=\"cached-read-huge-latency\""));
+    assert!(output.join("fio/prealloc-write-kernel-2.json").is_file());
+    assert!(std::fs::read_to_string(&markdown).unwrap().contains("plots/fsync-cpu.svg"));
     let table = text(&done.stdout);
-    assert!(table.contains("x kernel") && table.contains("000 NOCOW"), "{table}");
+    assert!(table.contains("x kernel") && table.contains("\nprealloc-write: "), "{table}");
 
-    // The same again from the JSON, as JSON.
+    // Reading the JSON and printing it as JSON changes nothing.
     let json = output.join("report.json");
     let again = bench(&["--report", json.to_str().unwrap(), "--json"]);
     assert!(again.status.success());
@@ -106,16 +103,16 @@ fn three_sides_make_a_report() {
 }
 
 #[test]
-fn figures_move_with_what_is_swept_over() {
+fn sweeps_have_results_at_every_point() {
     let Some(_met) = require(&[FIO]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let engine = engine();
     let sized = ["--sides", "papilio,raw", "--rounds", "1", "--scale", "0.0001", "--runtime", "0.1"];
     let mut files = Vec::new();
     for (over, points, jobs) in [
-        ("threads", "1,2", "000,003-1m"),
-        ("extents", "100,2000", "000,003-4k"),
-        ("snapshots", "1,20", "001"),
+        ("threads", "1,2", "fsync,direct-read-1m"),
+        ("extents", "100,2000", "prealloc-write,direct-read-4k"),
+        ("snapshots", "1,20", "fsync"),
     ] {
         let output = folder.path().join(over);
         let mut arguments = vec!["sweep", "--over", over, "--points", points, "--jobs", jobs];
@@ -138,28 +135,28 @@ fn figures_move_with_what_is_swept_over() {
         }
         files.push(output.join("report.json"));
     }
-    // All in one page.
+    // Merges all of them into one page.
     let page = folder.path().join("page");
     let mut arguments: Vec<&str> =
         files.iter().flat_map(|file| ["--report", file.to_str().unwrap()]).collect();
     arguments.extend(["--output", page.to_str().unwrap()]);
     assert!(bench(&arguments).status.success());
     let text = std::fs::read_to_string(page.join("report.html")).unwrap();
-    for id in ["003-1m-over-threads", "003-4k-over-extents", "001-over-snapshots"] {
+    for id in ["direct-read-1m-over-threads", "direct-read-4k-over-extents", "fsync-over-snapshots"] {
         assert!(text.contains(&format!("<figure id=\"{id}\">")), "{id}");
     }
 }
 
-/// Those that this machine must have figures of.
+/// The sides that must have results.
 const WANTED: [Side; 3] = [Side::Kernel, Side::Papilio, Side::Raw];
 
 #[test]
-fn ctrl_c_takes_everything_down() {
+fn ctrl_c_removes_everything() {
     let mut needs = vec![FIO];
     needs.extend(Need::KERNEL_MOUNT);
     let Some(_met) = require(&needs) else { return };
     let mut child = Command::new(PROGRAM)
-        .args(["--jobs", "000", "--sides", "kernel", "--scale", "0.0001", "--runtime", "600"])
+        .args(["prealloc-write", "--sides", "kernel", "--scale", "0.0001", "--runtime", "600"])
         .stdin(Stdio::null())
         .stdout(Stdio::null())
         .stderr(Stdio::piped())
@@ -170,12 +167,12 @@ fn ctrl_c_takes_everything_down() {
     let mut line = String::new();
     while !line.contains("round 1 of 3: kernel") {
         line.clear();
-        assert!(lines.read_line(&mut line).unwrap() > 0, "it ended without a word");
+        assert!(lines.read_line(&mut line).unwrap() > 0, "the program exited before the first run");
     }
-    // The mount is there once fio runs; a moment later fio is in the middle of its work.
+    // Waits for the mount, then a moment longer so that fio is running.
     let start = std::time::Instant::now();
     while !leftovers(pid).iter().any(|found| found.contains("btrfs")) {
-        assert!(start.elapsed().as_secs() < 120, "nothing was mounted");
+        assert!(start.elapsed().as_secs() < 120, "the file system was not mounted in time");
         std::thread::sleep(std::time::Duration::from_millis(20));
     }
     std::thread::sleep(std::time::Duration::from_millis(300));
@@ -190,7 +187,7 @@ fn ctrl_c_takes_everything_down() {
 }
 
 #[test]
-fn what_is_wrong_is_one_line() {
+fn errors_are_one_line() {
     let wrong = |arguments: &[&str], code: i32, words: &str| {
         let output = bench(arguments);
         let message = text(&output.stderr);
@@ -198,8 +195,9 @@ fn what_is_wrong_is_one_line() {
         assert!(message.starts_with("papilio-bench: ") && message.contains(words), "{message}");
         assert_eq!(message.trim_end().lines().count(), 1, "{message}");
     };
-    wrong(&["--jobs", "000,007"], 2, "no job \"007\"");
-    wrong(&["--sides", "ext4"], 2, "no side \"ext4\"");
+    wrong(&["--jobs", "000,007"], 2, "unknown job \"007\"");
+    wrong(&["--sides", "ext4"], 2, "unknown side \"ext4\"");
+    wrong(&["--against", "/no/such.so"], 1, "--against /no/such.so");
     wrong(&["--scale", "0"], 2, "--scale 0");
     wrong(&["--report", "/nowhere/report.json"], 1, "/nowhere/report.json");
     wrong(&["--output", "/proc/nowhere"], 1, "/proc/nowhere/fio");
@@ -209,9 +207,9 @@ fn what_is_wrong_is_one_line() {
 }
 
 #[test]
-fn without_fio_it_says_what_to_install() {
+fn missing_fio_names_the_package() {
     if ["/usr/sbin/fio", "/sbin/fio", "/usr/local/sbin/fio"].iter().any(|path| Path::new(path).exists()) {
-        panic!("fio lies where it is looked for whatever the PATH: this test cannot hide it");
+        panic!("fio is installed in a directory that is searched regardless of PATH");
     }
     let output = Command::new(PROGRAM).env("PATH", "/nowhere").stdin(Stdio::null()).output().unwrap();
     assert_eq!(output.status.code(), Some(1));
@@ -219,9 +217,9 @@ fn without_fio_it_says_what_to_install() {
 }
 
 #[test]
-fn sides_that_cannot_run_are_named() {
+fn sides_that_cannot_run_are_reported() {
     let Some(_met) = require(&[FIO]) else { return };
-    // Not an engine: fio refuses it, and the raw side is measured all the same.
+    // fio cannot load this engine; the raw side still runs.
     let folder = tempfile::tempdir().unwrap();
     let engine = folder.path().join("libpapilio_fio.so");
     std::fs::write(&engine, "no library").unwrap();
@@ -233,15 +231,15 @@ fn sides_that_cannot_run_are_named() {
     let report: Report = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report.left_out.len(), 1);
     let left = &report.left_out[0];
-    assert_eq!((left.side, left.job.as_deref()), (Side::Papilio, Some("002")));
+    assert_eq!((left.side, left.job.as_deref()), (Side::Papilio, Some("checksummed-write")));
     assert!(left.why.contains("libpapilio_fio.so"), "{}", left.why);
     assert!(report.jobs[0].side(Side::Raw).is_some());
-    assert!(text(&output.stderr).contains("002 papilio: left out"), "{}", text(&output.stderr));
+    assert!(text(&output.stderr).contains("checksummed-write papilio: left out"), "{}", text(&output.stderr));
 }
 
 #[test]
-fn ranges_are_asked_for_checksums_both_ways() {
-    let output = bench(&["nocow-check", "--rounds", "1", "--questions", "20"]);
+fn nocow_check_times_both_modes() {
+    let output = bench(&["nocow-check", "--rounds", "1", "--checks", "20"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
     let table = text(&output.stdout);
     assert_eq!(table.lines().count(), 9, "{table}");
@@ -253,18 +251,19 @@ fn profiles_and_memory_are_in_the_report() {
     let Some(_met) = require(&[FIO]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let (engine, output) = (engine(), folder.path().join("out"));
-    let mut arguments = vec!["--jobs", "004", "--sides", "papilio", "--rounds", "1", "--scale", "0.0001"];
+    let mut arguments =
+        vec!["--jobs", "cached-read", "--sides", "papilio", "--rounds", "1", "--scale", "0.0001"];
     arguments.extend(["--runtime", "1", "--profile", "--engine", engine.to_str().unwrap()]);
     arguments.extend(["--output", output.to_str().unwrap()]);
     let done = bench(&arguments);
     assert!(done.status.success(), "{}", text(&done.stderr));
     let report = Report::read(&output.join("report.json")).unwrap();
-    let job = report.job("004").unwrap();
-    // How much of the cache a slow machine fills in that time, nobody knows.
+    let job = report.job("cached-read").unwrap();
+    // A slow machine may fill only part of the cache in that time.
     let (memory, cache) = (job.memory(Side::Papilio).unwrap(), job.cache.unwrap());
     assert!(memory < 4 * cache, "{memory} bytes for a cache of {cache}");
-    assert!(text(&done.stdout).contains("memory: MiB at most: papilio "), "{}", text(&done.stdout));
-    let refused = |left: &LeftOut| left.why.starts_with("its profile: perf");
+    assert!(text(&done.stdout).contains("memory: peak MiB: papilio "), "{}", text(&done.stdout));
+    let refused = |left: &LeftOut| left.why.starts_with("cannot profile: perf");
     if report.left_out.iter().any(refused) {
         assert!(job.profiles.is_empty());
     } else {

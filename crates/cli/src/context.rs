@@ -1,12 +1,14 @@
-//! The resolved arguments that every command works with, and what a run has come to so far.
+//! The resolved arguments that every command uses, and the state of the run.
 //!
-//! Owns [`Context`]: how file systems are opened (each once a run), whether anything failed, and the
-//! one place that writes to standard error. Invariant: an error is one line, whatever the bytes of
-//! the names in it.
+//! Owns [`Context`]: the open file systems, whether anything failed, and the one place that writes
+//! to standard error.
+//!
+//! **Invariants**
+//! - A run opens each file system once.
+//! - A message is one line, even if a name in it has control characters.
 
 use crate::args::GlobalArgs;
 use crate::holder;
-use crate::mounted::Target;
 use crate::output::escaped;
 use crate::path::ImagePath;
 use anyhow::Context as _;
@@ -18,40 +20,21 @@ use std::io::Write;
 use std::os::unix::ffi::OsStringExt;
 use std::path::{Path, PathBuf};
 
-/// The arguments make no sense together.
-#[derive(Debug)]
-pub struct UsageError(String);
-
-impl UsageError {
-    /// With what is wrong, as a line.
-    pub fn new(text: impl fmt::Display) -> Self {
-        Self(text.to_string())
-    }
-}
-
-impl fmt::Display for UsageError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.0)
-    }
-}
-
-impl std::error::Error for UsageError {}
-
-/// What all commands share.
+/// The state of a run, which all commands share.
 pub struct Context {
     arguments: GlobalArgs,
     options: OpenOptions,
-    /// How much is said: 0 is normal, negative says less, positive says more.
+    /// How much to print: 0 is normal, negative values mean less, positive values more.
     pub verbosity: i16,
     opened: RefCell<Vec<(PathBuf, FileSystem)>>,
-    /// Those that are open for writing.
+    /// The file systems that are open for writing.
     changing: RefCell<Vec<(PathBuf, FileSystem)>>,
     failed: Cell<bool>,
     progress: RefCell<Option<indicatif::ProgressBar>>,
 }
 
 impl Context {
-    /// Makes sense of the options that all commands share.
+    /// Resolves the options that all commands share.
     pub fn resolve(arguments: GlobalArgs) -> Self {
         let mut options =
             OpenOptions::new().degraded(arguments.degraded).use_backup_root(arguments.backup_root);
@@ -79,17 +62,17 @@ impl Context {
         }
     }
 
-    /// The arguments of all commands as they were typed.
+    /// Returns the shared options as typed.
     pub fn arguments(&self) -> &GlobalArgs {
         &self.arguments
     }
 
-    /// The options that file systems are opened with, for commands that open them in their own way.
+    /// Returns the options for opening a file system, for commands that open it themselves.
     pub fn options(&self) -> &OpenOptions {
         &self.options
     }
 
-    /// Opens the file system on `image`, or returns it where this run has opened it already.
+    /// Opens the file system on `image`, or returns it if this run has opened it already.
     pub fn open(&self, image: &Path) -> anyhow::Result<FileSystem> {
         for known in [&self.changing, &self.opened] {
             if let Some((_, known)) = known.borrow().iter().find(|(path, _)| path == image) {
@@ -107,8 +90,8 @@ impl Context {
         Ok(system)
     }
 
-    /// Opens the file system on `image` for changes, once a run. To be called before it is opened for
-    /// reading, which then gives the same.
+    /// Opens the file system on `image` for writing, once per run. Call this before [`Self::open`],
+    /// which then returns the same file system.
     pub fn change(&self, image: &Path) -> anyhow::Result<FileSystem> {
         if let Some((_, known)) = self.changing.borrow().iter().find(|(path, _)| path == image) {
             return Ok(known.clone());
@@ -119,7 +102,8 @@ impl Context {
         Ok(system)
     }
 
-    /// Saves all changes; what cannot be saved is reported.
+    /// Closes the file systems that are open for writing, which commits their changes. Reports
+    /// failures.
     pub fn close(&self) {
         for (image, system) in self.changing.take() {
             if let Err(error) = system.close() {
@@ -128,8 +112,8 @@ impl Context {
         }
     }
 
-    /// The inode that `path` names. A symbolic link as the last component is followed where
-    /// `follow` or the path's form (`link/`) says so.
+    /// Returns the inode that `path` names. Follows a symbolic link in the last component if
+    /// `follow` is set or the path ends in a slash.
     pub fn inode(&self, path: &ImagePath, follow: bool) -> anyhow::Result<Inode> {
         let system = self.open(&path.image)?;
         let found = match follow || path.wants_directory() {
@@ -143,48 +127,48 @@ impl Context {
         Ok(inode)
     }
 
-    /// `error` with the operand that it is about; a path's own error says the path only once.
+    /// Adds the operand to `error`, so that the message names the path once.
     pub fn at(&self, path: &ImagePath, error: &Error) -> anyhow::Error {
         anyhow::Error::msg(describe(path, error))
     }
 
-    /// Reports a failure; the run goes on and will end with exit code 1.
+    /// Reports a failure. The run continues and ends with exit code 1.
     pub fn error(&self, text: impl fmt::Display) {
         self.failed.set(true);
         self.line(format_args!("papilio: {text}"));
     }
 
-    /// Reports an error; where a device is in use, by whom.
+    /// Reports an error. If a device is in use, the message names the process that uses it.
     pub fn failure(&self, error: &anyhow::Error) {
-        match error.downcast_ref().and_then(holder::told) {
-            Some(told) => self.error(told),
+        match error.downcast_ref().and_then(holder::busy_error) {
+            Some(error) => self.error(error),
             None => self.error(format_args!("{error:#}")),
         }
     }
 
-    /// Notes a failure that another process has reported.
+    /// Records a failure that another process has reported.
     pub fn fail_silently(&self) {
         self.failed.set(true);
     }
 
-    /// Reports something that is no failure.
+    /// Prints a warning, which does not change the exit code.
     pub fn warning(&self, text: impl fmt::Display) {
         if self.verbosity >= 0 {
             self.line(format_args!("papilio: warning: {text}"));
         }
     }
 
-    /// Says what is done, where that was asked for.
+    /// Prints a line on standard error, such as the name of a file under -v.
     pub fn note(&self, text: impl fmt::Display) {
         self.line(format_args!("{text}"));
     }
 
-    /// Whether anything was reported as failed.
+    /// Returns whether any failure was reported.
     pub fn has_failed(&self) -> bool {
         self.failed.get()
     }
 
-    /// Lines on standard error are from now on kept apart from `bar`; `None` ends that.
+    /// Sets the progress bar that must be suspended while a line is printed; `None` removes it.
     pub fn set_progress(&self, bar: Option<indicatif::ProgressBar>) {
         *self.progress.borrow_mut() = bar;
     }
@@ -192,7 +176,7 @@ impl Context {
     fn line(&self, text: fmt::Arguments<'_>) {
         let mut line = escaped_controls(&text.to_string());
         line.push('\n');
-        // A failure to report has nowhere to be reported.
+        // A failure to print the message cannot be reported either.
         let print = || drop(std::io::stderr().lock().write_all(line.as_bytes()));
         match &*self.progress.borrow() {
             Some(bar) => bar.suspend(print),
@@ -201,7 +185,7 @@ impl Context {
     }
 }
 
-/// `error` with the image that it is about, where it does not say so itself.
+/// Adds the image to `error` if the message does not name it yet.
 pub fn of_image(image: &Path, error: Error) -> anyhow::Error {
     match error {
         Error::ReadOnlyFileSystem { .. } | Error::NoSpace { .. } | Error::Path { .. } | Error::Invalid(_) => {
@@ -211,7 +195,7 @@ pub fn of_image(image: &Path, error: Error) -> anyhow::Error {
     }
 }
 
-/// `error` with the operand that it is about.
+/// Returns the message of `error` with the operand that it concerns.
 pub fn describe(path: &ImagePath, error: &Error) -> String {
     match error {
         Error::Path { kind, .. } => format!("{path}: {kind}"),
@@ -219,57 +203,7 @@ pub fn describe(path: &ImagePath, error: &Error) -> String {
     }
 }
 
-/// As [`for_each_operand`], with file systems that are open for changes.
-pub fn for_each_operand_to_change(
-    context: &Context,
-    operands: &[std::ffi::OsString],
-    mut each: impl FnMut(ImagePath, FileSystem) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for_each_operand(context, operands, |path| {
-        let system = context.change(&path.image)?;
-        each(path, system)
-    })
-}
-
-/// Runs `each` for every operand; a failure of one is reported and the others go on.
-pub fn for_each_operand(
-    context: &Context,
-    operands: &[std::ffi::OsString],
-    mut each: impl FnMut(ImagePath) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for_each_parsed(context, operands, ImagePath::parse, &mut each)
-}
-
-/// As [`for_each_operand`], of operands that may lie in a mount.
-pub fn for_each_target(
-    context: &Context,
-    operands: &[std::ffi::OsString],
-    parse: impl Fn(&std::ffi::OsStr) -> Result<Target, UsageError>,
-    mut each: impl FnMut(Target) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for_each_parsed(context, operands, parse, &mut each)
-}
-
-fn for_each_parsed<T>(
-    context: &Context,
-    operands: &[std::ffi::OsString],
-    parse: impl Fn(&std::ffi::OsStr) -> Result<T, UsageError>,
-    each: &mut dyn FnMut(T) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    for operand in operands {
-        match each(parse(operand)?) {
-            Ok(()) => {}
-            Err(error) if crate::is_closed_pipe(&error) || error.is::<UsageError>() => {
-                return Err(error);
-            }
-            Err(error) if error.is::<crate::output::OutputError>() => return Err(error),
-            Err(error) => context.failure(&error),
-        }
-    }
-    Ok(())
-}
-
-/// A file of the host, with its name in the error.
+/// Creates a file on the host; the error names it.
 pub fn create_host_file(path: &Path) -> anyhow::Result<std::fs::File> {
     std::fs::File::create(path).with_context(|| format!("{}: cannot create", path.display()))
 }

@@ -1,6 +1,5 @@
-//! What commands that fill a file system share: who asks, what is told, and a sign of life.
-//!
-//! Owns [`Caller`] and [`Report`].
+//! The owner of new inodes ([`Caller`]), and the progress of commands that fill a file system
+//! ([`Report`]).
 
 use crate::context::Context;
 use crate::output::escaped;
@@ -9,21 +8,21 @@ use papilio::{Error, NewInode, NewKind, PopulateObserver};
 use std::io::IsTerminal;
 use std::time::Duration;
 
-/// Who runs the command: what is made belongs to them, as on a mounted file system.
+/// The user who runs the command, and owns new inodes, as on a mounted file system.
 #[derive(Clone, Copy, Debug)]
 pub struct Caller {
-    /// User.
+    /// User id.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
     /// Permission bits that new files do not get.
     pub umask: u32,
 }
 
 impl Caller {
-    /// This process.
+    /// Returns the ids and the umask of this process.
     pub fn new() -> Self {
-        // Reading it takes setting it; no other thread makes files now.
+        // The umask can only be read by setting it. No other thread creates files now.
         let umask = rustix::process::umask(rustix::fs::Mode::empty());
         rustix::process::umask(umask);
         Self {
@@ -33,23 +32,24 @@ impl Caller {
         }
     }
 
-    /// An inode of theirs.
+    /// Returns a new inode that this user owns.
     pub fn inode<'a>(&self, kind: NewKind<'a>, mode: u32) -> NewInode<'a> {
         NewInode::new(kind, mode).owner(self.uid, self.gid).umask(self.umask)
     }
 }
 
-/// Tells of a filling: names with -v, problems, and a bar where a person watches.
+/// Reports the progress of filling a file system: names under -v, problems, and a bar on a
+/// terminal.
 pub struct Report<'a> {
     context: &'a Context,
     bar: Option<ProgressBar>,
-    /// A problem of one file ends everything.
+    /// Whether a problem with one file ends the command.
     strict: bool,
     prefix: Vec<u8>,
 }
 
 impl<'a> Report<'a> {
-    /// Without a bar where `silent`. Names are shown behind `prefix`.
+    /// Creates a report without a bar if `silent`. Names are shown after `prefix`.
     pub fn new(context: &'a Context, silent: bool, strict: bool, prefix: &[u8]) -> Self {
         let shown = !silent && context.verbosity == 0 && std::io::stderr().is_terminal();
         let bar = shown.then(|| {

@@ -1,20 +1,22 @@
-//! The names that mount(8) and umount(8) call this program by.
+//! Translates the arguments of a mount(8) or umount(8) helper into those of `papilio mount` and
+//! `papilio umount`.
 //!
-//! Owns how a helper's arguments become those of `papilio mount` and `papilio umount`. A helper is a symbolic
-//! link `/sbin/mount.TYPE` or `/sbin/umount.TYPE`; what it is called with is in mount(8), under "External
-//! helpers": `SOURCE DIR [-sfnv] [-N NAMESPACE] [-o OPTIONS] [-t TYPE]` and `DIR [-flnrv] [-N NAMESPACE]
-//! [-t TYPE]`. Where no such link is installed, FUSE's own helper, `mount.fuse`, takes `mount -t fuse.papilio` to a
-//! call of `papilio SOURCE DIR -o OPTIONS`, which is understood too: no command starts with a slash.
+//! A helper is a symbolic link `/sbin/mount.TYPE` or `/sbin/umount.TYPE` to this program. mount(8)
+//! documents its arguments under "External helpers": `SOURCE DIR [-sfnv] [-N NAMESPACE]
+//! [-o OPTIONS] [-t TYPE]` and `DIR [-flnrv] [-N NAMESPACE] [-t TYPE]`. Without such a link,
+//! `mount -t fuse.papilio` runs FUSE's helper `mount.fuse`, which runs `papilio SOURCE DIR
+//! -o OPTIONS`. A first argument that starts with a slash identifies this form, since no command
+//! does.
 
-use crate::UsageError;
+use crate::usage_error::UsageError;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// The command's arguments, whatever name it was called by.
+/// Returns the arguments of the command, translated if the program was run as a helper.
 ///
 /// # Errors
-/// A helper's argument that it does not have.
+/// An argument that the helper does not have.
 pub fn translate(arguments: Vec<OsString>) -> Result<Vec<OsString>, UsageError> {
     let name = arguments.first().and_then(|name| Path::new(name).file_name()).map(OsStr::to_owned);
     match name.as_deref().and_then(OsStr::to_str) {
@@ -63,13 +65,13 @@ fn translate_as(command: &str, arguments: Vec<OsString>) -> Result<Vec<OsString>
                                 "-N: mounting in another namespace is not supported",
                             ));
                         }
-                        // The type is the name by which this was called.
+                        // The name of the helper already says the type.
                         _ => {}
                     }
                     break;
                 }
                 b'v' => options.push("-v".into()),
-                // There is no mtab to write any more.
+                // There is no mtab to write.
                 b'n' => {}
                 b's' if command == "mount" => options.push("--sloppy".into()),
                 b'f' if command == "mount" => options.push("--fake".into()),
@@ -77,7 +79,7 @@ fn translate_as(command: &str, arguments: Vec<OsString>) -> Result<Vec<OsString>
                 b'w' if command == "mount" => {}
                 b'l' if command == "umount" => options.push("--lazy".into()),
                 b'f' if command == "umount" => options.push("--force".into()),
-                // Read-only where it is busy: FUSE cannot.
+                // Remounting a busy file system read-only is impossible with FUSE.
                 b'r' if command == "umount" => {}
                 other => {
                     let other = char::from(other);
@@ -102,7 +104,7 @@ mod tests {
     }
 
     #[test]
-    fn helpers_arguments_become_the_commands() {
+    fn helper_arguments_are_translated() {
         let expectations = [
             ("papilio mount a b -o ro", "papilio mount a b -o ro"),
             (

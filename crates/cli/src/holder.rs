@@ -1,6 +1,6 @@
-//! Who has an image that cannot be opened.
+//! Finds the process or mount that holds an image which cannot be opened.
 //!
-//! Owns the words for it. The kernel's table of locks names the process, the table of mounts the mount point.
+//! `/proc/locks` names the process and the table of mounts the mount point.
 
 use papilio::Error;
 use papilio_fuse::mount_table::MountEntry;
@@ -8,13 +8,14 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-/// `error` of opening a file system, with who has the device where that is why and can be told.
+/// Adds the holder of a busy device to the error of opening a file system, if the holder is known.
 pub fn explain(error: Error) -> anyhow::Error {
-    told(&error).unwrap_or_else(|| error.into())
+    busy_error(&error).unwrap_or_else(|| error.into())
 }
 
-/// Who has the device, where that is why it cannot be opened and can be told.
-pub fn told(error: &Error) -> Option<anyhow::Error> {
+/// Returns an error that names the holder of the device, if `error` says that the device is busy
+/// and the holder is known.
+pub fn busy_error(error: &Error) -> Option<anyhow::Error> {
     let Error::Open(open) = error else { return None };
     if error.errno() != rustix::io::Errno::BUSY.raw_os_error() {
         return None;
@@ -23,14 +24,14 @@ pub fn told(error: &Error) -> Option<anyhow::Error> {
     if let Some(mount) = mount_of_image(path) {
         let (shown, point) = (path.display(), mount.point.display());
         return Some(anyhow::Error::msg(format!(
-            "{shown}: it is mounted on {point}{}; name paths there, or unmount it first",
+            "{shown}: mounted on {point}{}; use paths in the mount, or unmount it first",
             locker(path).map_or(String::new(), |holder| format!(" (by {holder})"))
         )));
     }
     locker(path).map(|holder| anyhow::Error::msg(format!("{error} ({holder})")))
 }
 
-/// The mount of Papilio's that shows the file system on `image`.
+/// Returns the Papilio mount of the file system on `image`.
 pub fn mount_of_image(image: &Path) -> Option<MountEntry> {
     let wanted = fs::metadata(image).ok()?;
     let place = (wanted.dev(), wanted.ino());
@@ -40,14 +41,14 @@ pub fn mount_of_image(image: &Path) -> Option<MountEntry> {
     })
 }
 
-/// `process 123, papilio`: who has a lock on a file.
+/// Returns the process that holds a lock on a file, as `process 123, papilio`.
 fn locker(path: &Path) -> Option<String> {
     let metadata = fs::metadata(path).ok()?;
     let (device, inode) = (metadata.dev(), metadata.ino());
     let place = format!("{:02x}:{:02x}:{inode}", rustix::fs::major(device), rustix::fs::minor(device));
     let locks = fs::read_to_string("/proc/locks").ok()?;
     let pid = locks.lines().find_map(|line| {
-        // `1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF`; one that waits has `->` behind its number.
+        // `1: FLOCK  ADVISORY  WRITE 123 08:01:456 0 EOF`; a waiter has `->` after its number.
         let fields: Vec<_> = line.split_ascii_whitespace().collect();
         (fields.get(1) == Some(&"FLOCK") && fields.get(5) == Some(&place.as_str()))
             .then(|| fields[4].to_owned())
@@ -67,12 +68,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_holds_a_lock_is_found() {
+    fn lock_holder_is_found() {
         let file = tempfile::NamedTempFile::new().unwrap();
         assert_eq!(locker(file.path()), None);
         rustix::fs::flock(file.as_file(), rustix::fs::FlockOperation::LockExclusive).unwrap();
         let own = format!("process {}, ", std::process::id());
-        // Some sandboxes show no locks.
+        // Some sandboxes hide the locks.
         if let Some(holder) = locker(file.path()) {
             assert!(holder.starts_with(&own), "{holder}");
         }

@@ -1,41 +1,45 @@
 //! The `papilio` command as a library, so that its man pages, completions and tests come from the
 //! same definitions as the command itself.
 //!
-//! Arguments pass three stages: as typed ([`args::Cli`]), resolved ([`context::Context`]), and run
-//! ([`commands`]). Front ends translate; what a file system is, the `papilio` crate knows.
+//! Arguments pass three stages: they are parsed ([`cli::Cli`]), resolved ([`context::Context`]) and
+//! run ([`commands`]). This crate only translates; the file-system logic is in the `papilio` crate.
 
 #![forbid(unsafe_code)]
 
-pub mod args;
-pub mod commands;
-pub mod context;
+mod args;
+mod cli;
+mod commands;
+mod context;
 mod copy;
+mod errno_text;
 mod filling;
 mod helper;
 mod holder;
 mod log;
 mod mounted;
+mod operands;
 mod output;
 mod path;
 mod time;
 mod tree;
 mod units;
+mod usage_error;
 
-pub use context::UsageError;
+pub use usage_error::UsageError;
 
-use clap::Parser;
+use clap::CommandFactory;
+use cli::Cli;
 use context::Context;
 use std::ffi::OsString;
-use std::io;
 
-/// How a run ended; `main` makes the exit code of it.
+/// How a run ended; `main` turns it into an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Outcome {
-    /// Everything that was asked for was done.
+    /// Everything that was requested was done.
     Done,
-    /// Something failed, and standard error has a line on each failure.
+    /// Something failed. Standard error has a line for each failure.
     Failed,
-    /// The arguments make no sense.
+    /// The arguments are wrong.
     WrongUsage,
 }
 
@@ -48,23 +52,23 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
             return Outcome::WrongUsage;
         }
     };
-    let cli = match args::Cli::try_parse_from(args::with_long_dashes(arguments)) {
+    let cli = match Cli::parse_arguments(arguments) {
         Ok(cli) => cli,
         Err(error) => {
             let wrong = error.use_stderr();
-            // Nowhere is left to report that the report could not be printed.
+            // A failure to print the message cannot be reported either.
             let _ = error.print();
             return if wrong { Outcome::WrongUsage } else { Outcome::Done };
         }
     };
     let context = Context::resolve(cli.global);
-    let ran = cli.command.run(&context);
-    // What was done before a failure stays done, as on a mounted file system.
+    let ran = cli.command.run(&context, Cli::command);
+    // Changes made before a failure are kept, as on a mounted file system.
     context.close();
     match ran {
         Ok(()) if context.has_failed() => Outcome::Failed,
         Ok(()) => Outcome::Done,
-        Err(error) if is_closed_pipe(&error) => Outcome::Done,
+        Err(error) if output::is_closed_pipe(&error) => Outcome::Done,
         Err(error) => {
             context.failure(&error);
             match error.downcast_ref::<UsageError>() {
@@ -73,11 +77,4 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
             }
         }
     }
-}
-
-/// Whether the reader of our output has gone (`papilio find ... | head`): no reason for a word.
-fn is_closed_pipe(error: &anyhow::Error) -> bool {
-    error.chain().any(|cause| {
-        cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
-    })
 }

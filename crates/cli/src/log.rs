@@ -1,7 +1,7 @@
-//! What the library tells while a server runs: lines on standard error.
+//! The log of a mount's server on standard error.
 //!
-//! Owns [`Log`], a subscriber of `tracing` that does no more than that. While somebody waits for the mount a line is
-//! as the command's own; then each has the time, the level and the text.
+//! Owns [`Log`], a minimal subscriber of `tracing`. Until the mount is usable, a line looks like
+//! the command's own messages. Afterwards each line has the time, the level and the text.
 
 use crate::time;
 use papilio::Timespec;
@@ -13,17 +13,17 @@ use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
 use tracing::{Event, Level, Metadata, Subscriber};
 
-/// Whether the mount is there.
+/// Whether the mount is usable.
 static SERVING: AtomicBool = AtomicBool::new(false);
 
-/// Lines on standard error.
+/// A `tracing` subscriber that writes lines to standard error.
 #[derive(Debug)]
 pub struct Log {
     least: Level,
 }
 
 impl Log {
-    /// From now on all that is at least as grave as warnings is written; with `verbosity`, more.
+    /// Installs the subscriber. It writes warnings and errors, and more or less with `verbosity`.
     pub fn start(verbosity: i16) {
         let least = match verbosity {
             ..=-1 => Level::ERROR,
@@ -32,11 +32,11 @@ impl Log {
             2 => Level::DEBUG,
             3.. => Level::TRACE,
         };
-        // Set before by nobody but another call of this.
+        // Fails only if this function was called before.
         let _ = tracing::subscriber::set_global_default(Self { least });
     }
 
-    /// The mount is there: lines are read later, and say when they were written.
+    /// Adds the time to lines from now on, since nobody waits for them any more.
     pub fn serving() {
         SERVING.store(true, Ordering::Relaxed);
     }
@@ -75,11 +75,11 @@ impl Subscriber for Log {
 }
 
 fn write(line: &str) {
-    // Nowhere is left to tell that it could not be told.
+    // A failure to write the log cannot be reported.
     let _ = std::io::stderr().lock().write_all(line.as_bytes());
 }
 
-/// The message, and other fields behind it.
+/// The message, followed by the other fields.
 struct Text(String);
 
 impl Visit for Text {
@@ -91,6 +91,6 @@ impl Visit for Text {
             }
             name => write!(self.0, " {name}={value:?}"),
         };
-        debug_assert!(result.is_ok(), "writing to a string");
+        debug_assert!(result.is_ok(), "writing to a string cannot fail");
     }
 }

@@ -1,6 +1,7 @@
-//! The `papilio` command. Owns the exit codes, and nothing else: 0 when all went well, 1 when
-//! something failed (each failure is one line on standard error), 2 when the command was used
-//! wrongly.
+//! The `papilio` command.
+//!
+//! Owns the exit codes: 0 on success, 1 if something failed (standard error has one line for each
+//! failure), 2 for wrong usage.
 
 use papilio_cli::{Outcome, run};
 use std::process::ExitCode;

@@ -1,12 +1,14 @@
-//! Paths in mounts: operands that a running server is asked about, instead of an image.
+//! Operands that are paths in a mount instead of an image.
 //!
-//! Owns [`Target`], how an operand is told to be one or the other, and how an error of a server reads. A
-//! directory in a mount of Papilio's, or of the kernel's Btrfs, is a path in a mount; so is a file there, unless
-//! it is itself an image. The kernel's Btrfs answers its own ioctls, so that most commands work there too.
+//! Owns [`Target`], the rule that tells the two apart, and the messages for errors of a mount. A
+//! directory in a mount of Papilio or of the kernel's Btrfs is a path in a mount. So is a file
+//! there, unless it is an image itself. Commands talk to both kinds of mount through Btrfs's
+//! ioctls.
 
-use crate::UsageError;
+use crate::errno_text;
 use crate::output::escaped;
 use crate::path::{ImagePath, Operand};
+use crate::usage_error::UsageError;
 use papilio_fuse::ioctl::client::MountedPath;
 use papilio_fuse::mount_table::MountEntry;
 use std::ffi::OsStr;
@@ -17,10 +19,10 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// What an operand names.
+/// An operand.
 #[derive(Debug)]
 pub enum Target {
-    /// A path in an image that nobody has mounted.
+    /// A path in an image that is not mounted.
     Image(ImagePath),
     /// A path in a mount.
     Mounted(Mounted),
@@ -29,17 +31,17 @@ pub enum Target {
 /// A path in a mount.
 #[derive(Clone, Debug)]
 pub struct Mounted {
-    /// The host's path.
+    /// The path on the host.
     pub path: PathBuf,
-    /// The mount that it lies in.
+    /// The mount that contains it.
     pub mount: MountEntry,
 }
 
 impl Target {
-    /// Takes an argument apart that names something that is there.
+    /// Parses an argument that names something that exists.
     ///
     /// # Errors
-    /// A directory of the host that is in no mount of Btrfs.
+    /// The argument is a directory of the host that is not in a Btrfs mount.
     pub fn parse(argument: &OsStr) -> Result<Self, UsageError> {
         if let Operand::Host(path) = Operand::parse(argument)
             && let Some(mount) = btrfs_mount_of(&path)
@@ -50,10 +52,10 @@ impl Target {
         ImagePath::parse(argument).map(Self::Image)
     }
 
-    /// Takes an argument apart that names something that is there or that is to be made.
+    /// Parses an argument that names something that exists or will be created.
     ///
     /// # Errors
-    /// As [`Target::parse`].
+    /// Same as [`Target::parse`].
     pub fn parse_new(argument: &OsStr) -> Result<Self, UsageError> {
         if let Operand::Host(path) = Operand::parse(argument)
             && path.symlink_metadata().is_err()
@@ -66,7 +68,7 @@ impl Target {
     }
 }
 
-/// The directory that a path names something in.
+/// Returns the directory part of a path, or `.` if it has none.
 fn parent_of(path: &Path) -> Option<PathBuf> {
     let parent = path.parent()?;
     Some(if parent.as_os_str().is_empty() { PathBuf::from(".") } else { parent.to_path_buf() })
@@ -76,52 +78,52 @@ fn btrfs_mount_of(path: &Path) -> Option<MountEntry> {
     MountEntry::of(path).ok()?.filter(|mount| mount.is_papilio() || mount.fstype == "btrfs")
 }
 
-/// Whether a file starts as a Btrfs does.
+/// Returns whether a file has the magic number of Btrfs.
 fn is_image(path: &Path) -> bool {
     let mut magic = [0; 8];
-    // Only of regular files: a FIFO would wait.
+    // Opening a FIFO would block.
     path.is_file()
         && File::open(path).and_then(|file| file.read_exact_at(&mut magic, 0x1_0040)).is_ok()
         && &magic == b"_BHRfS_M"
 }
 
 impl Mounted {
-    /// Opens it.
+    /// Opens the path.
     ///
     /// # Errors
-    /// What opening it says, in a line.
+    /// The path cannot be opened.
     pub fn open(&self) -> anyhow::Result<MountedPath> {
         MountedPath::open(&self.path).map_err(|error| self.at(&error))
     }
 
-    /// Opens the directory that it is or will be named in, and that name.
+    /// Opens the parent directory, and returns it with the last component.
     ///
     /// # Errors
-    /// As [`Mounted::open`]; a path without a name.
+    /// The parent cannot be opened, or the path is the root of the host.
     pub fn open_parent(&self) -> anyhow::Result<(MountedPath, Vec<u8>)> {
         let mut path = self.path.clone();
         if path.file_name().is_none() {
-            // As `.` and `..` have names in other directories.
+            // `.` and `..` have names in other directories.
             path = path.canonicalize().map_err(|error| self.at(&error))?;
         }
         let (Some(parent), Some(name)) = (parent_of(&path), path.file_name()) else {
-            anyhow::bail!("{self}: it has no name in a directory");
+            anyhow::bail!("{self}: the root directory has no name");
         };
         let directory = MountedPath::open(&parent).map_err(|error| self.at(&error))?;
         Ok((directory, name.as_bytes().to_vec()))
     }
 
-    /// `error` with the path that it is about.
+    /// Adds the path to `error`.
     pub fn at(&self, error: &io::Error) -> anyhow::Error {
-        let told = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
-        anyhow::Error::msg(match told {
+        let errno = error.raw_os_error().map(rustix::io::Errno::from_raw_os_error);
+        anyhow::Error::msg(match errno {
             Some(rustix::io::Errno::NOTTY) if !self.mount.is_papilio() => {
-                format!("{self}: mounted by the kernel's Btrfs, which does not tell that: use btrfs(8)")
+                format!("{self}: not supported on a mount of the kernel's Btrfs; use btrfs(8)")
             }
             Some(rustix::io::Errno::NOTCONN) => {
-                format!("{self}: the mount's server is gone; end the mount with: papilio umount {self}")
+                format!("{self}: the server of the mount has died; unmount it with: papilio umount {self}")
             }
-            Some(errno) => format!("{self}: {}", crate::mounted::text_of(errno)),
+            Some(errno) => format!("{self}: {}", errno_text::text_of(errno)),
             None => format!("{self}: {error}"),
         })
     }
@@ -131,29 +133,4 @@ impl fmt::Display for Mounted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&String::from_utf8_lossy(&escaped(self.path.as_os_str().as_bytes())))
     }
-}
-
-/// An errno as the commands on images say it.
-pub fn text_of(errno: rustix::io::Errno) -> String {
-    use papilio::PathError;
-    use rustix::io::Errno;
-    let reason = match errno {
-        Errno::NOENT => PathError::NotFound,
-        Errno::NOTDIR => PathError::NotADirectory,
-        Errno::EXIST => PathError::Exists,
-        Errno::NOTEMPTY => PathError::NotEmpty,
-        Errno::PERM => PathError::NotPermitted,
-        Errno::ACCESS => PathError::AccessDenied,
-        Errno::NAMETOOLONG => PathError::NameTooLong,
-        Errno::BUSY => PathError::Busy,
-        Errno::XDEV => return "a snapshot lies in the file system of its source".to_owned(),
-        Errno::ROFS => return "the file system or the subvolume is read-only".to_owned(),
-        Errno::NOSPC => return "no space left on the file system".to_owned(),
-        other => {
-            let text = io::Error::from(other).to_string();
-            // Rust adds the number, which says nothing more.
-            return text.split(" (os error").next().unwrap_or_default().to_lowercase();
-        }
-    };
-    reason.to_string()
 }

@@ -1,8 +1,10 @@
-//! Standard output, and how names, modes, sizes and JSON are written on it.
+//! Standard output, and the formats of names, modes, sizes and JSON.
 //!
-//! Owns [`Output`] and the forms that several commands share. Invariant: what goes to a terminal
-//! holds no control bytes and no broken UTF-8 out of an image; what goes elsewhere is the bytes as
-//! they are.
+//! Owns [`Output`] and the formats that several commands share.
+//!
+//! **Invariants**
+//! - A name from an image reaches a terminal without control characters and invalid UTF-8. Anywhere
+//!   else it is written unchanged.
 
 use crate::time;
 use anyhow::Context as _;
@@ -14,7 +16,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, IsTerminal, Write};
 use std::os::fd::AsFd;
 
-/// Standard output cannot be written; nothing more can be done for any operand.
+/// Standard output cannot be written, which ends the run.
 #[derive(Debug)]
 pub struct OutputError(io::Error);
 
@@ -36,15 +38,23 @@ impl From<io::Error> for OutputError {
     }
 }
 
+/// Whether `error` says that the reader of our output is gone, as in `papilio find ... | head`.
+/// Such a run ends silently.
+pub fn is_closed_pipe(error: &anyhow::Error) -> bool {
+    error.chain().any(|cause| {
+        cause.downcast_ref::<io::Error>().is_some_and(|cause| cause.kind() == io::ErrorKind::BrokenPipe)
+    })
+}
+
 /// Standard output, buffered by blocks rather than lines.
 pub struct Output {
     writer: BufWriter<File>,
-    /// Whether a person reads it.
+    /// Whether it is a terminal.
     pub terminal: bool,
 }
 
 impl Output {
-    /// Standard output.
+    /// Opens standard output.
     pub fn new() -> anyhow::Result<Self> {
         let stdout = io::stdout();
         let terminal = stdout.is_terminal();
@@ -52,7 +62,7 @@ impl Output {
         Ok(Self { writer: BufWriter::with_capacity(64 << 10, File::from(file)), terminal })
     }
 
-    /// Writes bytes as they are.
+    /// Writes bytes unchanged.
     pub fn bytes(&mut self, bytes: &[u8]) -> Result<(), OutputError> {
         Ok(self.writer.write_all(bytes)?)
     }
@@ -62,7 +72,7 @@ impl Output {
         Ok(self.writer.write_fmt(text)?)
     }
 
-    /// Writes a name: escaped on a terminal, as it is elsewhere.
+    /// Writes a name: escaped on a terminal, unchanged elsewhere.
     pub fn name(&mut self, name: &[u8]) -> Result<(), OutputError> {
         match self.terminal {
             true => self.bytes(&escaped(name)),
@@ -70,13 +80,13 @@ impl Output {
         }
     }
 
-    /// Everything is with the reader once this returns.
+    /// Flushes the buffer.
     pub fn finish(mut self) -> Result<(), OutputError> {
         Ok(self.writer.flush()?)
     }
 }
 
-/// A JSON array that is written while its elements are found.
+/// A JSON array that is written element by element.
 pub struct JsonArray {
     any: bool,
 }
@@ -101,7 +111,7 @@ impl JsonArray {
     }
 }
 
-/// `name` without control bytes, broken UTF-8 and backslashes, which become `\n`, `\ooo` and `\\`.
+/// Escapes control characters, invalid UTF-8 and backslashes, as `\n`, `\ooo` and `\\`.
 pub fn escaped(name: &[u8]) -> Cow<'_, [u8]> {
     let clean = |text: &str| !text.chars().any(|c| c.is_control() || c == '\\');
     if std::str::from_utf8(name).is_ok_and(clean) {
@@ -130,7 +140,7 @@ fn octal(out: &mut Vec<u8>, bytes: &[u8]) {
     }
 }
 
-/// The ten letters of `ls -l`.
+/// Returns the ten letters of `ls -l`.
 pub fn mode_letters(kind: FileKind, mode: u32) -> String {
     let mut letters = vec![kind_letter(kind)];
     let special = [(0o4000, 'S', 's'), (0o2000, 'S', 's'), (0o1000, 'T', 't')];
@@ -148,7 +158,7 @@ pub fn mode_letters(kind: FileKind, mode: u32) -> String {
     letters.into_iter().collect()
 }
 
-/// A kind's letter in `ls -l`.
+/// Returns the letter of a kind in `ls -l`.
 fn kind_letter(kind: FileKind) -> char {
     match kind {
         FileKind::Regular => '-',
@@ -161,7 +171,7 @@ fn kind_letter(kind: FileKind) -> char {
     }
 }
 
-/// A kind's letter in `find -type`.
+/// Returns the letter of a kind in `find -type`.
 pub fn find_letter(kind: FileKind) -> char {
     match kind {
         FileKind::Regular => 'f',
@@ -169,7 +179,7 @@ pub fn find_letter(kind: FileKind) -> char {
     }
 }
 
-/// A kind in words, as stat(1) has them.
+/// Returns the name that stat(1) has for a kind.
 pub fn kind_words(kind: FileKind) -> &'static str {
     match kind {
         FileKind::Regular => "regular file",
@@ -182,7 +192,8 @@ pub fn kind_words(kind: FileKind) -> &'static str {
     }
 }
 
-/// Bytes as `ls -h` and `du -h` show them: powers of 1024, rounded up, at most three digits.
+/// Formats a number of bytes like `ls -h` and `du -h`: powers of 1024, rounded up, at most three
+/// digits.
 pub fn human_size(bytes: u64) -> String {
     if bytes < 1024 {
         return bytes.to_string();
@@ -190,7 +201,7 @@ pub fn human_size(bytes: u64) -> String {
     let mut unit = 1_u64 << 10;
     let mut letters = "KMGTPE".chars();
     let mut letter = letters.next().unwrap_or('K');
-    // One more unit where rounding up reaches 1024 of the smaller one.
+    // Takes the next unit if rounding up reaches 1024 of this one.
     while bytes.div_ceil(unit) >= 1024 {
         let Some(next) = letters.next() else { break };
         letter = next;
@@ -203,7 +214,8 @@ pub fn human_size(bytes: u64) -> String {
     }
 }
 
-/// A byte string in JSON: text where it is UTF-8; else escaped, with `FIELD_hex` beside it.
+/// Adds a byte string to a JSON object: as text if it is UTF-8, else escaped, with a second field
+/// `FIELD_hex`.
 pub fn json_bytes(object: &mut Map<String, Value>, field: &str, bytes: &[u8]) {
     match std::str::from_utf8(bytes) {
         Ok(text) => drop(object.insert(field.into(), text.into())),
@@ -216,7 +228,7 @@ pub fn json_bytes(object: &mut Map<String, Value>, field: &str, bytes: &[u8]) {
     }
 }
 
-/// What JSON output says of every file.
+/// Returns the JSON fields that every file has.
 pub fn json_inode(path: &[u8], inode: &Inode) -> Map<String, Value> {
     let metadata = inode.metadata();
     let mut object = Map::new();
@@ -246,13 +258,13 @@ pub fn json_inode(path: &[u8], inode: &Inode) -> Map<String, Value> {
     object
 }
 
-/// Bytes that the file takes in whole sectors, as a kernel mount's `st_blocks` counts them.
+/// Returns the allocated bytes in whole sectors, as `st_blocks` of a kernel mount counts them.
 pub fn disk_bytes(inode: &Inode) -> u64 {
     let sector = u64::from(inode.file_system().superblock().geometry().sector_size);
     inode.metadata().allocated_bytes().div_ceil(sector).saturating_mul(sector)
 }
 
-/// Whether the inode is a device node.
+/// Returns whether the inode is a device node.
 pub fn is_device(metadata: &Metadata) -> bool {
     matches!(metadata.kind(), FileKind::CharacterDevice | FileKind::BlockDevice)
 }
@@ -268,7 +280,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_as_ls_has_them() {
+    fn sizes_match_ls() {
         let cases = [
             (0, "0"),
             (1023, "1023"),
@@ -287,7 +299,7 @@ mod tests {
     }
 
     #[test]
-    fn modes_as_ls_has_them() {
+    fn modes_match_ls() {
         assert_eq!(mode_letters(FileKind::Regular, 0o4755), "-rwsr-xr-x");
         assert_eq!(mode_letters(FileKind::Directory, 0o1777), "drwxrwxrwt");
         assert_eq!(mode_letters(FileKind::Fifo, 0o2640), "prw-r-S---");

@@ -1,11 +1,12 @@
-//! Operands: `IMAGE:/path` inside a file system, or a path of the host.
+//! Operands: `IMAGE:/path` inside a file system, or a path on the host.
 //!
-//! Owns [`ImagePath`] and [`Operand`] and how an argument is taken apart. The colon before the slash
-//! divides; where a name holds several, the first one behind which an existing file or device ends
-//! wins, so that `/dev/disk/by-path/pci:/a` can still be named by being there.
+//! Owns [`ImagePath`] and [`Operand`] and their syntax. A colon before a slash separates the image
+//! from the path. If there are several, the parser takes the first one whose left side exists and
+//! is not a directory. Without such a colon, an argument that exists as a whole is a path on the
+//! host, and in any other one the first colon separates.
 
-use crate::UsageError;
 use crate::output::escaped;
+use crate::usage_error::UsageError;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -16,20 +17,20 @@ use std::path::{Path, PathBuf};
 pub struct ImagePath {
     /// The image or device.
     pub image: PathBuf,
-    /// The path inside; it starts with a slash and is otherwise as typed.
+    /// The path inside, as typed; it starts with a slash.
     pub path: Vec<u8>,
 }
 
-/// What an argument of `cp` names.
+/// An argument that may be on either side.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operand {
     /// A path inside a file system.
     Image(ImagePath),
-    /// A path of the host.
+    /// A path on the host.
     Host(PathBuf),
 }
 
-/// What the host has under a name.
+/// The kind of file that the host has at a path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Found {
     Nothing,
@@ -37,7 +38,7 @@ enum Found {
     Other,
 }
 
-fn look(path: &Path) -> Found {
+fn kind_on_host(path: &Path) -> Found {
     match std::fs::metadata(path) {
         Ok(metadata) if metadata.is_dir() => Found::Directory,
         Ok(_) => Found::Other,
@@ -46,14 +47,14 @@ fn look(path: &Path) -> Found {
 }
 
 impl Operand {
-    /// Takes an argument apart.
+    /// Parses an argument.
     pub fn parse(argument: &OsStr) -> Self {
-        Self::parse_with(argument, look)
+        Self::parse_with(argument, kind_on_host)
     }
 
-    fn parse_with(argument: &OsStr, look: impl Fn(&Path) -> Found) -> Self {
+    fn parse_with(argument: &OsStr, kind_on_host: impl Fn(&Path) -> Found) -> Self {
         let bytes = argument.as_bytes();
-        let divided = |at: usize| ImagePath {
+        let split = |at: usize| ImagePath {
             image: PathBuf::from(OsStr::from_bytes(&bytes[..at])),
             path: if at + 1 == bytes.len() { b"/".to_vec() } else { bytes[at + 1..].to_vec() },
         };
@@ -61,34 +62,38 @@ impl Operand {
             .filter(|&at| bytes[at] == b':' && matches!(bytes.get(at + 1), None | Some(b'/')))
             .collect();
         for &at in &colons {
-            let operand = divided(at);
-            if look(&operand.image) == Found::Other {
+            let operand = split(at);
+            if kind_on_host(&operand.image) == Found::Other {
                 return Operand::Image(operand);
             }
         }
         match colons.first() {
-            Some(&at) if look(Path::new(argument)) == Found::Nothing => Operand::Image(divided(at)),
+            Some(&at) if kind_on_host(Path::new(argument)) == Found::Nothing => Operand::Image(split(at)),
             _ => Operand::Host(PathBuf::from(argument)),
         }
     }
 }
 
 impl ImagePath {
-    /// Takes an argument apart that must be inside a file system. A bare image is its root.
+    /// Parses an argument that must be inside a file system. An image alone means its root.
+    ///
+    /// # Errors
+    /// The argument is a directory on the host.
     pub fn parse(argument: &OsStr) -> Result<Self, UsageError> {
         match Operand::parse(argument) {
             Operand::Image(path) => Ok(path),
-            Operand::Host(image) if look(&image) != Found::Directory => {
+            Operand::Host(image) if kind_on_host(&image) != Found::Directory => {
                 Ok(Self { image, path: b"/".to_vec() })
             }
             Operand::Host(path) => Err(UsageError::new(format_args!(
-                "{}: a directory of the host; name a path inside a file system as IMAGE:/path",
+                "{}: a directory on the host; name a path inside a file system as IMAGE:/path",
                 path.display()
             ))),
         }
     }
 
-    /// The last component, or `None` for the root and for `.` and `..`, which name no entry.
+    /// Returns the last component, or `None` for the root and for `.` and `..`, which name no
+    /// entry.
     pub fn base_name(&self) -> Option<&[u8]> {
         let end = self.path.iter().rposition(|&byte| byte != b'/')? + 1;
         let start = self.path[..end].iter().rposition(|&byte| byte == b'/').map_or(0, |at| at + 1);
@@ -98,12 +103,12 @@ impl ImagePath {
         }
     }
 
-    /// Whether the path's form says that it is a directory: `a/`, `a/.`, `a/..`.
+    /// Returns whether the path can only name a directory: `a/`, `a/.`, `a/..`.
     pub fn wants_directory(&self) -> bool {
         self.path.ends_with(b"/") || self.base_name().is_none()
     }
 
-    /// The operand of an entry of this directory.
+    /// Returns the operand of the entry `name` of this directory.
     pub fn join(&self, name: &[u8]) -> Self {
         let mut path = self.path.clone();
         if !path.ends_with(b"/") {
@@ -113,7 +118,7 @@ impl ImagePath {
         Self { image: self.image.clone(), path }
     }
 
-    /// `IMAGE:/path` as bytes, which a script can hand back to this command.
+    /// Returns `IMAGE:/path` as bytes, which the command accepts as an operand again.
     pub fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = OsString::from(&self.image).into_vec();
         bytes.push(b':');
@@ -148,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn colon_divides() {
+    fn colon_separates_image_and_path() {
         assert_eq!(parse("a.img:/b/c", &["a.img"], &[]), image("a.img", "/b/c"));
         assert_eq!(parse("missing.img:/b", &[], &[]), image("missing.img", "/b"));
         assert_eq!(parse("a.img:", &["a.img"], &[]), image("a.img", "/"));
@@ -157,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn what_exists_decides() {
+    fn existing_files_decide_between_colons() {
         assert_eq!(parse("usb:/0:/x", &["usb:/0"], &[]), image("usb:/0", "/x"));
         assert_eq!(parse("a:/b:/c", &["a", "a:/b"], &[]), image("a", "/b:/c"));
         assert_eq!(parse("dir:/f", &[], &["dir:/f"]), Operand::Host("dir:/f".into()));

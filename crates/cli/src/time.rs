@@ -1,10 +1,10 @@
-//! Times as `ls`, `stat` and JSON show them. Times of an image may lie anywhere in 64 bits of
-//! seconds; what the calendar cannot name is shown as `@seconds`.
+//! Formats of times. A time in an image can have any 64-bit number of seconds; one outside the
+//! calendar is shown as `@seconds`.
 
 use jiff::tz::TimeZone;
 use jiff::{Timestamp, Zoned};
 
-/// Half a Gregorian year, in seconds: what `ls` takes for recent.
+/// Half a Gregorian year in seconds; `ls` calls a younger time recent.
 const HALF_A_YEAR: i64 = 31_556_952 / 2;
 
 fn zoned(time: papilio::Timespec) -> Option<Zoned> {
@@ -20,7 +20,7 @@ fn raw(time: papilio::Timespec) -> String {
     format!("@{}.{:09}", time.seconds, time.nanoseconds)
 }
 
-/// `ls -l`'s short form: with the time of day where it is recent, else with the year.
+/// Returns the short format of `ls -l`: with the time of day if recent, else with the year.
 pub fn short(time: papilio::Timespec, now: i64) -> String {
     let Some(zoned) = zoned(time) else { return raw(time) };
     let recent = time.seconds <= now && time.seconds > now.saturating_sub(HALF_A_YEAR);
@@ -28,7 +28,7 @@ pub fn short(time: papilio::Timespec, now: i64) -> String {
     zoned.strftime(form).to_string()
 }
 
-/// `2024-05-06 07:08:09.123456789 +0200`, in local time.
+/// Returns local time as `2024-05-06 07:08:09.123456789 +0200`.
 pub fn full(time: papilio::Timespec) -> String {
     match zoned(time) {
         Some(zoned) => zoned.strftime("%Y-%m-%d %H:%M:%S.%9f %z").to_string(),
@@ -36,7 +36,7 @@ pub fn full(time: papilio::Timespec) -> String {
     }
 }
 
-/// `2024-05-06 07:08:09`, in local time.
+/// Returns local time as `2024-05-06 07:08:09`.
 pub fn to_second(time: papilio::Timespec) -> String {
     match zoned(time) {
         Some(zoned) => zoned.strftime("%Y-%m-%d %H:%M:%S").to_string(),
@@ -44,7 +44,7 @@ pub fn to_second(time: papilio::Timespec) -> String {
     }
 }
 
-/// `2024-05-06 07:08:09 +0200`, in local time.
+/// Returns local time as `2024-05-06 07:08:09 +0200`.
 pub fn to_second_with_zone(time: papilio::Timespec) -> String {
     match zoned(time) {
         Some(zoned) => zoned.strftime("%Y-%m-%d %H:%M:%S %z").to_string(),
@@ -52,7 +52,7 @@ pub fn to_second_with_zone(time: papilio::Timespec) -> String {
     }
 }
 
-/// `2024-05-06T05:08:09.123456789Z`.
+/// Returns UTC as `2024-05-06T05:08:09.123456789Z`.
 pub fn rfc3339(time: papilio::Timespec) -> String {
     match instant(time) {
         Some(instant) => instant.strftime("%Y-%m-%dT%H:%M:%S.%9fZ").to_string(),
@@ -60,15 +60,15 @@ pub fn rfc3339(time: papilio::Timespec) -> String {
     }
 }
 
-/// Now, in seconds since 1970.
+/// Returns the current time in seconds since 1970.
 pub fn now() -> i64 {
     Timestamp::now().as_second()
 }
 
-/// A moment as users write it: `@seconds`, `2024-05-06`, `2024-05-06 07:08:09`, or RFC 3339; local
-/// time where no zone is given. Seconds and nanoseconds since 1970.
+/// Parses `@seconds`, `2024-05-06`, `2024-05-06 07:08:09` or RFC 3339, in local time if there is no
+/// zone. Returns seconds and nanoseconds since 1970.
 pub fn parse(text: &str) -> Result<(i64, u32), String> {
-    let wrong = || format!("{text}: not a time; write @SECONDS, YYYY-MM-DD or YYYY-MM-DD HH:MM:SS");
+    let wrong = || format!("{text}: not a time; give @SECONDS, YYYY-MM-DD or YYYY-MM-DD HH:MM:SS");
     if let Some(seconds) = text.strip_prefix('@') {
         return Ok((seconds.parse().map_err(|_| wrong())?, 0));
     }
@@ -79,7 +79,7 @@ pub fn parse(text: &str) -> Result<(i64, u32), String> {
             civil.to_zoned(TimeZone::system()).map_err(|_| wrong())?.timestamp()
         }
     };
-    // Counted from the second below, as inodes do it.
+    // Inodes count nanoseconds forward from the second below.
     let nanoseconds = instant.as_nanosecond().rem_euclid(1_000_000_000);
     let seconds = instant.as_nanosecond().div_euclid(1_000_000_000);
     let seconds = i64::try_from(seconds).map_err(|_| wrong())?;
@@ -95,20 +95,20 @@ mod tests {
     }
 
     #[test]
-    fn json_form() {
+    fn json_times_are_utc() {
         assert_eq!(rfc3339(time(0, 5)), "1970-01-01T00:00:00.000000005Z");
         assert_eq!(rfc3339(time(-1, 500_000_000)), "1969-12-31T23:59:59.500000000Z");
     }
 
     #[test]
-    fn beyond_the_calendar() {
+    fn times_outside_the_calendar_are_raw() {
         assert_eq!(rfc3339(time(i64::MAX, 0)), format!("@{}.000000000", i64::MAX));
         assert_eq!(full(time(0, 2_000_000_000)), "@0.2000000000");
         assert!(short(time(i64::MIN, 0), 0).starts_with("@-"));
     }
 
     #[test]
-    fn moments() {
+    fn times_are_parsed() {
         assert_eq!(parse("@-5"), Ok((-5, 0)));
         assert_eq!(parse("1970-01-02T00:00:00Z"), Ok((86_400, 0)));
         assert!(parse("yesterday").is_err());

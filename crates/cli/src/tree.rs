@@ -1,23 +1,22 @@
-//! Changing operands, and all that is below them.
-//!
-//! Owns [`for_each_inode`].
+//! [`for_each_inode`]: applies a change to operands and, recursively, to everything below them.
 
-use crate::context::{Context, describe, for_each_operand_to_change};
+use crate::context::{Context, describe};
+use crate::operands::for_each_operand_to_change;
 use crate::path::ImagePath;
 use papilio::{Error, FileKind, Inode};
 use std::ffi::OsString;
 
-/// How far a change goes.
+/// The inodes that a change applies to.
 #[derive(Clone, Copy, Debug)]
 pub struct Recursion {
-    /// Into directories, and subvolumes in them.
+    /// Whether to descend into directories, and into subvolumes in them.
     pub recursive: bool,
-    /// A symbolic link that is named itself is followed.
+    /// Whether to follow a symbolic link that is an operand.
     pub follow: bool,
 }
 
-/// Runs `change` on each operand and, where that was asked for, on everything below it; a failure of one
-/// is reported and the others go on.
+/// Runs `change` on each operand and, if `how` is recursive, on everything below it. Reports a
+/// failure of one inode and continues with the others.
 pub fn for_each_inode(
     context: &Context,
     operands: &[OsString],

@@ -1,53 +1,53 @@
-//! Sizes as the Btrfs tools write them: `5.20MiB`, `5455872`, `5.46MB`.
+//! Sizes in the format of btrfs-progs: `5.20MiB`, `5455872`, `5.46MB`.
 //!
-//! Owns [`UnitArgs`], the options that choose, [`Units`], the choice, and [`parse_size`], which reads
-//! sizes as `mkfs.btrfs` takes them.
+//! Owns [`UnitArgs`], the options that choose a unit, [`Units`], the chosen unit, and
+//! [`parse_size`], which parses sizes like mkfs.btrfs(8).
 
 use clap::Args;
 
-/// How sizes are written; the last one given wins.
+/// The options that choose a unit; the last one wins.
 #[derive(Clone, Copy, Debug, Default, Args)]
 pub struct UnitArgs {
-    /// Sizes in bytes
+    /// Print sizes in bytes
     #[arg(short = 'b', long, overrides_with_all = ["human_readable", "human_si"])]
     raw: bool,
-    /// Sizes in the unit that fits, powers of 1024 (default)
+    /// Print sizes in a fitting unit, powers of 1024 (default)
     #[arg(short = 'h', long, overrides_with_all = ["raw", "human_si"])]
     human_readable: bool,
-    /// Sizes in the unit that fits, powers of 1000
+    /// Print sizes in a fitting unit, powers of 1000
     #[arg(short = 'H', id = "human_si", overrides_with_all = ["raw", "human_readable"])]
     human_si: bool,
-    /// Powers of 1024
+    /// Use powers of 1024
     #[arg(long, conflicts_with = "si")]
     iec: bool,
-    /// Powers of 1000
+    /// Use powers of 1000
     #[arg(long)]
     si: bool,
-    /// Sizes in KiB, or kB with --si
+    /// Print sizes in KiB, or in kB with --si
     #[arg(short = 'k', long, conflicts_with_all = ["mbytes", "gbytes", "tbytes"])]
     kbytes: bool,
-    /// Sizes in MiB, or MB with --si
+    /// Print sizes in MiB, or in MB with --si
     #[arg(short = 'm', long, conflicts_with_all = ["gbytes", "tbytes"])]
     mbytes: bool,
-    /// Sizes in GiB, or GB with --si
+    /// Print sizes in GiB, or in GB with --si
     #[arg(short = 'g', long, conflicts_with = "tbytes")]
     gbytes: bool,
-    /// Sizes in TiB, or TB with --si
+    /// Print sizes in TiB, or in TB with --si
     #[arg(short = 't', long)]
     tbytes: bool,
 }
 
-/// How sizes are written.
+/// The unit of sizes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Units {
     /// 1000 or 1024.
     base: u64,
-    /// The power of the base; `None` takes the one that fits.
+    /// The power of the base; `None` chooses one for each size.
     power: Option<u32>,
 }
 
 impl UnitArgs {
-    /// The choice.
+    /// Returns the chosen unit.
     pub fn resolve(self) -> Units {
         let base = if self.si || self.human_si { 1000 } else { 1024 };
         let powers = [self.raw, self.kbytes, self.mbytes, self.gbytes, self.tbytes];
@@ -57,18 +57,18 @@ impl UnitArgs {
 }
 
 impl Units {
-    /// The unit that fits, powers of 1024.
+    /// A fitting unit for each size, powers of 1024.
     pub const HUMAN: Self = Self { base: 1024, power: None };
     /// Bytes.
     pub const BYTES: Self = Self { base: 1024, power: Some(0) };
 
-    /// Whether the unit follows the size.
+    /// Returns whether the unit is chosen for each size.
     pub fn is_human(self) -> bool {
         self.power.is_none()
     }
 
-    /// A size. What is below a thousandth of the unit is cut off before it is rounded, as the Btrfs
-    /// tools do it.
+    /// Formats a size. Like btrfs-progs, divides by all but one power of the base as integers
+    /// before it rounds.
     pub fn text(self, bytes: u64) -> String {
         let power = match self.power {
             Some(0) => return bytes.to_string(),
@@ -99,10 +99,10 @@ impl Units {
     }
 }
 
-/// A number of bytes, with a suffix of K, M, G, T, P or E where it counts powers of 1024 (`10G`,
-/// `512k`, `16KiB`).
+/// Parses a number of bytes. A suffix of K, M, G, T, P or E means powers of 1024 (`10G`, `512k`,
+/// `16KiB`).
 pub fn parse_size(text: &str) -> Result<u64, String> {
-    let wrong = || "not a size; write bytes, or a number with K, M, G, T, P or E".to_owned();
+    let wrong = || "not a size; give bytes, or a number with K, M, G, T, P or E".to_owned();
     let digits = text.bytes().take_while(u8::is_ascii_digit).count();
     let (number, suffix) = text.split_at(digits);
     let number: u64 = number.parse().map_err(|_| wrong())?;
@@ -119,7 +119,7 @@ pub fn parse_size(text: &str) -> Result<u64, String> {
         "e" => 6,
         _ => return Err(wrong()),
     };
-    number.checked_mul(1 << (10 * power)).ok_or_else(|| "more bytes than 64 bits count".to_owned())
+    number.checked_mul(1 << (10 * power)).ok_or_else(|| "the size does not fit into 64 bits".to_owned())
 }
 
 #[cfg(test)]
@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_as_the_btrfs_tools_have_them() {
+    fn sizes_match_btrfs_progs() {
         let cases = [
             (0, "0.00B"),
             (1023, "1023.00B"),
@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn units_that_were_asked_for() {
+    fn chosen_units_are_used() {
         let raw = UnitArgs { raw: true, ..UnitArgs::default() };
         assert_eq!(raw.resolve().text(5_455_872), "5455872");
         let megabytes = UnitArgs { mbytes: true, si: true, ..UnitArgs::default() };
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn sizes_are_read_with_their_suffixes() {
+    fn sizes_are_parsed_with_suffixes() {
         for (text, bytes) in [
             ("0", 0),
             ("4096", 4096),

@@ -1,5 +1,8 @@
-//! `subvolume`, `filesystem` and `inspect` against what the Btrfs tools print of the same file system.
+//! `subvolume`, `filesystem` and `inspect` print the same as btrfs-progs for the same file system.
 
+mod common;
+
+use common::{papilio, succeed_json as json, succeed_text as succeed};
 use papilio_oracle::mkfs::Quota;
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, TreeSpec, require, sys};
 use serde_json::Value;
@@ -8,10 +11,10 @@ use std::ffi::OsStr;
 use std::fs;
 use std::os::unix::fs::FileExt;
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{Arc, Mutex, Weak};
 
-/// A file system with everything in it that a populated tree has, and nested snapshots.
+/// A file system with a populated tree and nested snapshots.
 struct Fixture {
     images: ImageSet,
     _scratch: Scratch,
@@ -20,7 +23,7 @@ struct Fixture {
 static SHARED: Mutex<Weak<Fixture>> = Mutex::new(Weak::new());
 
 impl Fixture {
-    /// The fixture that the tests now running share; `None` where the machine cannot make it.
+    /// Returns the fixture that concurrent tests share, or `None` if the machine cannot create it.
     fn get() -> Option<Arc<Self>> {
         let _met = require(Need::KERNEL_MOUNT)?;
         let _tools = require(&[Need::Command("btrfs")])?;
@@ -55,35 +58,19 @@ impl Fixture {
     }
 }
 
-fn papilio<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
-    Command::new(assert_cmd::cargo::cargo_bin!("papilio")).args(arguments).output().unwrap()
-}
-
-/// Runs the command, which must succeed without a word on standard error.
-fn succeed<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> String {
-    let output = papilio(arguments);
-    let stderr = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && stderr.is_empty(), "{}: {stderr}", output.status);
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-fn json<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Value {
-    serde_json::from_str(&succeed(arguments)).unwrap()
-}
-
 fn btrfs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> String {
-    let output = Command::new("btrfs").args(arguments).output().unwrap();
+    let output = Command::new("btrfs").args(arguments).env("TZ", "UTC").output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8_lossy(&output.stdout).into_owned()
 }
 
-/// A command line: words, of which `@` stands for `place`.
-fn words<'a>(line: &'a str, place: &'a str) -> Vec<&'a str> {
-    line.split(' ').map(|word| if word == "@" { place } else { word }).collect()
+/// Splits a command line into words, and replaces `@` with `path`.
+fn words<'a>(line: &'a str, path: &'a str) -> Vec<&'a str> {
+    line.split(' ').map(|word| if word == "@" { path } else { word }).collect()
 }
 
 #[test]
-fn subvolumes_are_listed_as_btrfs_lists_them() {
+fn subvolume_list_matches_btrfs() {
     let Some(fixture) = Fixture::get() else { return };
     let mounted = fixture.images.mount_read_only().unwrap();
     let mount = mounted.path().to_str().unwrap();
@@ -107,11 +94,10 @@ fn subvolumes_are_listed_as_btrfs_lists_them() {
 }
 
 #[test]
-fn a_subvolume_is_shown_as_btrfs_shows_it() {
+fn subvolume_show_matches_btrfs() {
     let Some(fixture) = Fixture::get() else { return };
     let mounted = fixture.images.mount_read_only().unwrap();
-    // The tools print a time of sending even where there was none, and snapshots in an order of their
-    // own.
+    // btrfs-progs prints a send time even if there is none, and snapshots in a different order.
     let facts = |text: &str| {
         let lines = text.lines().filter(|line| !line.contains("Send time:"));
         let mut lines: Vec<String> = lines.map(str::to_owned).collect();
@@ -123,15 +109,16 @@ fn a_subvolume_is_shown_as_btrfs_shows_it() {
         let ours = succeed(["subvolume", "show", &format!("{}:{path}", fixture.image_text())]);
         let host = mounted.path().join(&path[1..]);
         let theirs = btrfs(["subvolume".as_ref(), "show".as_ref(), host.as_os_str()]);
-        // Newer tools know of quotas; the tree here has none.
+        // Newer versions print quotas, which this tree does not have.
         let theirs: Vec<_> = facts(&theirs).into_iter().filter(|line| !line.contains("Quota")).collect();
         assert_eq!(facts(&ours), theirs, "{path}");
     }
     let output = papilio(["subvolume", "show", &format!("{}:/links", fixture.image_text())]);
-    assert_ne!(output.status.code(), Some(0), "a plain directory is no subvolume");
+    assert_ne!(output.status.code(), Some(0), "a plain directory is not a subvolume");
 }
 
-/// `filesystem df` and `usage` in bytes, ours and the tools', without what only a mount knows.
+/// Compares `filesystem df`, `usage` and `show` with those of btrfs-progs, except for facts that
+/// only a mount knows.
 fn compare_usage(images: &ImageSet) {
     let mounted = images.mount_read_only().unwrap();
     let mount = mounted.path().to_str().unwrap();
@@ -145,7 +132,7 @@ fn compare_usage(images: &ImageSet) {
     assert_eq!(ours("filesystem df --raw @"), theirs);
     assert!(theirs.lines().count() >= 3, "{theirs}");
 
-    // The mount knows its devices by other paths; their order is the same.
+    // The devices have other paths in the mount, in the same order.
     let without_paths = |text: &str| -> Vec<String> {
         let lines = text.lines().filter(|line| !line.contains("statfs") && !line.is_empty());
         lines
@@ -168,13 +155,13 @@ fn compare_usage(images: &ImageSet) {
 }
 
 #[test]
-fn usage_is_what_the_kernel_says() {
+fn usage_matches_the_kernel() {
     let Some(fixture) = Fixture::get() else { return };
     compare_usage(&fixture.images);
 }
 
 #[test]
-fn usage_and_dump_of_several_devices_with_parity_and_quotas() {
+fn usage_and_dump_match_on_several_devices_with_parity_and_quotas() {
     if require(Need::KERNEL_MOUNT).is_none() || require(&[Need::Command("btrfs")]).is_none() {
         return;
     }
@@ -194,7 +181,7 @@ fn usage_and_dump_of_several_devices_with_parity_and_quotas() {
     compare_dump(&images);
 }
 
-/// The items of a dump, each with the block that it is in, and the blocks.
+/// Returns the blocks of a dump, and the items, each with its block.
 fn blocks_and_items(dump: &str) -> BTreeSet<String> {
     let mut block = String::new();
     let mut found = BTreeSet::new();
@@ -221,12 +208,12 @@ fn compare_dump(images: &ImageSet) {
     let (ours_found, theirs_found) = (blocks_and_items(&ours), blocks_and_items(&theirs));
     assert!(theirs_found.len() > 50);
     let first = ours_found.symmetric_difference(&theirs_found).next();
-    assert_eq!(first, None, "shown by one side only");
+    assert_eq!(first, None, "only one side shows it");
     assert!(!ours.contains("BAD") && !ours.contains("unknown item"));
 }
 
 #[test]
-fn trees_hold_the_items_that_btrfs_dumps() {
+fn dump_tree_matches_btrfs() {
     let Some(fixture) = Fixture::get() else { return };
     compare_dump(&fixture.images);
 
@@ -238,7 +225,7 @@ fn trees_hold_the_items_that_btrfs_dumps() {
     let hidden = succeed(["inspect", "dump-tree", "--hide-names", "-t", "5", fixture.image_text()]);
     assert!(hidden.contains("name: HIDDEN") && !hidden.contains("origin"));
 
-    // One block by its address, alone and with what is below it.
+    // One block by its address, alone and with the blocks below.
     let top = blocks.iter().max_by_key(|block| block["level"].as_u64()).unwrap();
     let address = top["address"].to_string();
     let one = json(["inspect", "dump-tree", "--json", "-b", &address, fixture.image_text()]);
@@ -248,7 +235,7 @@ fn trees_hold_the_items_that_btrfs_dumps() {
 }
 
 #[test]
-fn statistics_are_those_of_btrfs() {
+fn tree_stats_match_btrfs() {
     let Some(fixture) = Fixture::get() else { return };
     let ours = succeed(["inspect", "tree-stats", "-b", fixture.image_text()]);
     let theirs = btrfs(["inspect-internal", "tree-stats", "-b", fixture.image_text()]);
@@ -263,7 +250,7 @@ fn statistics_are_those_of_btrfs() {
 }
 
 #[test]
-fn superblocks_are_dumped_as_btrfs_dumps_them() {
+fn dump_super_matches_btrfs() {
     let Some(fixture) = Fixture::get() else { return };
     for options in ["", "-f ", "-a -f ", "-s 1 "] {
         let ours = succeed(words(&format!("inspect dump-super {options}@"), fixture.image_text()));
@@ -276,12 +263,12 @@ fn superblocks_are_dumped_as_btrfs_dumps_them() {
 }
 
 #[test]
-fn broken_superblocks_are_dumped_too() {
+fn dump_super_shows_invalid_superblocks() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let file = fs::File::create(&image).unwrap();
     file.set_len(1 << 20).unwrap();
-    // Nothing but the magic, and a system chunk array of zeros.
+    // Only the magic number and the size of a system chunk array of zeros are set.
     file.write_all_at(b"_BHRfS_M", (64 << 10) + 64).unwrap();
     file.write_all_at(&100_u32.to_le_bytes(), (64 << 10) + 160).unwrap();
     let image = image.to_str().unwrap();
@@ -301,19 +288,19 @@ fn broken_superblocks_are_dumped_too() {
 }
 
 #[test]
-fn a_bad_block_is_reported_and_the_rest_is_shown() {
+fn dump_tree_continues_after_a_bad_block() {
     let Some(fixture) = Fixture::get() else { return };
     let folder = tempfile::tempdir_in(fixture.image().parent().unwrap()).unwrap();
     let copy = folder.path().join("image");
     fs::copy(fixture.image(), &copy).unwrap();
-    // A leaf of the top-level subvolume, in both of its copies.
+    // Damages both copies of a leaf of the top-level subvolume.
     let dump = json(["inspect", "dump-tree", "--json", "-t", "fs", fixture.image_text()]);
     let blocks = dump.as_array().unwrap();
     let leaf = blocks.iter().filter(|block| block["level"] == 0).nth(1).unwrap();
     let address = leaf["address"].as_u64().unwrap();
     let bytes = fs::read(&copy).unwrap();
     let file = fs::OpenOptions::new().write(true).open(&copy).unwrap();
-    // The header's own address marks each copy.
+    // The address in its header identifies each copy.
     let marks: Vec<usize> = (0..bytes.len() - 56)
         .step_by(4096)
         .filter(|&at| bytes[at + 48..at + 56] == address.to_le_bytes())

@@ -1,4 +1,4 @@
-//! The real fio: running it on a job file, and reading what it says.
+//! The real fio: runs it on a job file and parses its output.
 
 pub mod output;
 pub mod run;

@@ -1,46 +1,47 @@
-//! What fio says in JSON (`--output-format=json+`).
+//! fio's JSON output (`--output-format=json+`).
 //!
-//! Owns [`Output`], the part of it that the report needs, and [`Figures`], one job's figures made of it.
-//! Unknown fields are passed over: fio adds some in each version.
+//! Owns [`Output`], the fields that the report needs, and [`Figures`], the results of one job.
+//! Unknown fields are ignored, because every fio version adds some.
 
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
-/// fio's whole answer.
+/// fio's whole output.
 #[derive(Debug, Deserialize)]
 pub struct Output {
-    /// For example `fio-3.33`.
+    /// Version, for example `fio-3.33`.
     #[serde(rename = "fio version")]
     pub version: String,
-    /// When the last job had ended, in milliseconds since 1970.
+    /// End of the last job in milliseconds since 1970.
     pub timestamp_ms: u64,
     #[serde(default)]
     jobs: Vec<Group>,
 }
 
-/// A job, or all that ran under one `group_reporting`.
+/// A job, or several jobs under one `group_reporting`.
 #[derive(Debug, Deserialize)]
 struct Group {
     jobname: String,
-    /// The first error's number; 0 without any.
+    /// The first error number; 0 without an error.
     error: i32,
     #[serde(default)]
     total_err: u64,
     read: Direction,
     write: Direction,
-    /// Milliseconds, summed up over the jobs of the group.
+    /// Sum of the group's run times in milliseconds.
     #[serde(default)]
     job_runtime: u64,
-    /// Percent of `job_runtime`.
+    /// User time in percent of `job_runtime`.
     usr_cpu: f64,
+    /// System time in percent of `job_runtime`.
     sys_cpu: f64,
 }
 
 #[derive(Debug, Default, Deserialize)]
 struct Direction {
     io_bytes: u64,
-    /// Milliseconds of the longest job.
+    /// Run time of the longest job in milliseconds.
     runtime: u64,
     total_ios: u64,
     #[serde(default)]
@@ -58,58 +59,57 @@ struct Latency {
     percentile: BTreeMap<String, u64>,
 }
 
-/// One run's figures as fio has them.
+/// The results of one run as fio reports them.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Figures {
-    /// MiB a second, reads and writes together.
+    /// Bandwidth of reads and writes together in MiB/s.
     pub bandwidth_mib: f64,
-    /// Operations a second.
+    /// Operations per second.
     pub iops: f64,
-    /// Operations that the figures are made of.
+    /// Number of operations.
     pub operations: u64,
-    /// Bytes that they moved.
+    /// Bytes read and written.
     pub bytes: u64,
-    /// Seconds of the run, ramp not included.
+    /// Run time in seconds, without the ramp.
     pub seconds: f64,
     /// Mean time from submission to completion, in nanoseconds.
     pub latency_mean_ns: f64,
-    /// The same by percentile: percent and nanoseconds, ascending.
+    /// Percentiles of that time: percent and nanoseconds, ascending.
     pub latency_ns: Vec<(f64, u64)>,
-    /// Processor seconds in user mode, by fio's own count: its processes alone, without what kernel
-    /// workers or a FUSE server do for it.
+    /// User time in seconds as fio counts it: its own processes, without kernel workers or a FUSE
+    /// server.
     pub user_seconds: f64,
-    /// The same in the kernel.
+    /// System time in seconds, counted the same way.
     pub system_seconds: f64,
 }
 
 impl Output {
-    /// Reads fio's answer; what stands before the first brace are its warnings.
+    /// Parses fio's output. Warnings may precede and follow the JSON.
     ///
     /// # Errors
-    /// It is not JSON, or lacks what each version of fio says.
+    /// There is no JSON, or a required field is missing.
     pub fn parse(text: &str) -> anyhow::Result<Self> {
         let start = text.find('{').context("fio printed no JSON")?;
-        // Warnings may also follow.
         let mut values = serde_json::Deserializer::from_str(&text[start..]).into_iter::<Self>();
-        values.next().context("fio printed no JSON")?.context("fio's JSON")
+        values.next().context("fio printed no JSON")?.context("cannot parse fio's JSON")
     }
 
-    /// The figures of the job of that name; of several with the name, which lack `group_reporting`, nothing.
+    /// Returns the results of a job.
     ///
     /// # Errors
-    /// There is not exactly one such job, it met an error, or it did nothing.
+    /// Not exactly one group has that name, any job failed, or the job completed no operation.
     pub fn figures(&self, job: &str) -> anyhow::Result<Figures> {
         for group in &self.jobs {
             if group.error != 0 || group.total_err != 0 {
                 let error = std::io::Error::from_raw_os_error(group.error);
-                bail!("job {} met an error: {error}", group.jobname);
+                bail!("fio job {} failed: {error}", group.jobname);
             }
         }
         let mut named = self.jobs.iter().filter(|group| group.jobname == job);
         let (Some(group), None) = (named.next(), named.next()) else {
-            bail!("fio reports not exactly one job {job}");
+            bail!("fio's output does not have exactly one job {job}");
         };
-        group.figures().with_context(|| format!("job {job}"))
+        group.figures().with_context(|| format!("fio job {job}"))
     }
 }
 
@@ -117,17 +117,17 @@ impl Group {
     fn figures(&self) -> anyhow::Result<Figures> {
         let (read, write) = (&self.read, &self.write);
         if read.short_ios + read.drop_ios + write.short_ios + write.drop_ios > 0 {
-            bail!("operations were short or dropped");
+            bail!("some operations were short or dropped");
         }
         let operations = read.total_ios + write.total_ios;
         let runtime_ms = read.runtime.max(write.runtime);
         if operations == 0 {
-            bail!("fio completed no operation");
+            bail!("no operation completed");
         }
-        // A run of less than a millisecond says 0.
+        // fio reports 0 for a run of less than a millisecond.
         let seconds = runtime_ms.max(1) as f64 / 1000.0;
         let bytes = read.io_bytes + write.io_bytes;
-        // The jobs only read or only write: the other direction has neither.
+        // Each job only reads or only writes.
         let latency = if read.total_ios > 0 { &read.clat_ns } else { &write.clat_ns };
         let mut latency_ns: Vec<(f64, u64)> = latency
             .percentile
@@ -154,13 +154,13 @@ impl Group {
 mod tests {
     use super::*;
 
-    /// Of fio 3.33: 16 jobs of random writes under group_reporting, shortened.
+    /// Output of fio 3.33 for 16 jobs of random writes under `group_reporting`, shortened.
     const WRITES: &str = include_str!("../../tests/samples/fio-3.33-randwrite.json");
-    /// Of fio 3.33: a job whose file system was full.
+    /// Output of fio 3.33 for a job on a full file system.
     const FAILED: &str = include_str!("../../tests/samples/fio-3.33-full.json");
 
     #[test]
-    fn figures_of_a_group() {
+    fn a_group_has_figures() {
         let output = Output::parse(WRITES).unwrap();
         assert_eq!(output.version, "fio-3.33");
         let figures = output.figures("file1").unwrap();
@@ -170,13 +170,13 @@ mod tests {
         assert!((figures.iops - 317_765.6).abs() < 1.0, "{}", figures.iops);
         assert_eq!(figures.latency_ns.first(), Some(&(1.0, 18_304)));
         assert!(figures.latency_ns.contains(&(99.9, 84_410_368)));
-        // 1.213894 % of the 16.064 s of all jobs.
+        // 1.213894 % of the jobs' 16.064 s.
         assert!((figures.user_seconds - 0.195).abs() < 0.001);
         assert!((figures.system_seconds - 0.482).abs() < 0.001);
     }
 
     #[test]
-    fn warnings_around_the_json_do_not_matter() {
+    fn warnings_around_the_json_are_ignored() {
         let text = format!("note: both iodepth >= 1 and synchronous I/O engine\n{WRITES}\nfio: bye\n");
         assert!(Output::parse(&text).is_ok());
         assert!(Output::parse("fio: no such engine\n").is_err());
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_are_no_figures() {
+    fn failed_jobs_have_no_figures() {
         let error = Output::parse(FAILED).unwrap().figures("write").unwrap_err();
         assert!(error.to_string().contains("No space left"), "{error}");
         assert!(Output::parse(WRITES).unwrap().figures("other").is_err());

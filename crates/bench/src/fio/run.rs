@@ -1,9 +1,11 @@
-//! One run of fio: started, watched, and read out.
+//! One run of fio: starts it, watches it, and reads its results.
 //!
-//! Owns [`Run`], what to run, and [`Measurement`], what came of it. The process is a group of its own, so
-//! that Ctrl-C reaches it only through this one, which ends it and then cleans up.
-//! Processor time of the whole machine is sampled while fio runs and taken from the samples around the
-//! measured job, found by the moment that fio says it ended at.
+//! Owns [`Run`], the parameters, and [`Measurement`], the results.
+//!
+//! - fio runs in a process group of its own. Ctrl-C reaches only this process, which ends fio and
+//!   cleans up.
+//! - The processor time of the whole machine is sampled while fio runs. The measured job's share is
+//!   interpolated at its end, which fio reports, and its start.
 
 use super::output::{Figures, Output};
 use crate::cpu::Samples;
@@ -17,59 +19,59 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-/// How often the process is looked at, and the processors' times are.
+/// Interval between checks of the process and samples of processor time.
 const POLL: Duration = Duration::from_millis(10);
-/// What setting up, laying out files and closing may take beside the job's own seconds.
+/// Time allowed for setup, creation of files and closing, besides the job's own run time.
 const SLACK: Duration = Duration::from_secs(600);
 
-/// A run of fio.
+/// Parameters of a run of fio.
 #[derive(Debug)]
 pub struct Run<'a> {
     /// The fio program.
     pub program: &'a Path,
     /// The text of the job file.
     pub job_file: String,
-    /// The job whose figures count; `None` to only lay out files.
+    /// Name of the measured job; `None` to only create files.
     pub measured: Option<&'a str>,
-    /// Where job file and output are kept, without a suffix.
+    /// Path of the job file and output, without a suffix.
     pub stem: PathBuf,
-    /// The `cgroup.procs` that fio shall live in, if any.
+    /// The `cgroup.procs` file of fio's cgroup, if any.
     pub cgroup: Option<PathBuf>,
-    /// Seconds that the jobs take, where time ends them.
+    /// Expected run time in seconds, if time ends the jobs.
     pub seconds: Option<f64>,
-    /// Whose memory is of interest, if any.
+    /// The process whose memory is measured, if any.
     pub memory_of: Option<Whose>,
-    /// Where perf shall put a profile of fio, if it shall make one.
+    /// Path of the perf data file, if fio is profiled.
     pub record: Option<PathBuf>,
 }
 
-/// A process.
+/// A process whose memory is measured.
 #[derive(Clone, Copy, Debug)]
 pub enum Whose {
     /// fio itself.
     Fio,
-    /// Of that number.
+    /// The process with this ID.
     Process(u32),
 }
 
-/// What one run came to.
+/// The results of one run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Measurement {
-    /// fio's figures.
+    /// Results that fio reports.
     #[serde(flatten)]
     pub fio: Figures,
-    /// Processor seconds of the whole machine while the job ran: kernel workers, FUSE servers and whatever
-    /// else was running included.
+    /// Processor time of the whole machine during the job, in seconds. Includes kernel workers,
+    /// FUSE servers and unrelated processes.
     pub machine_seconds: f64,
-    /// The most anonymous memory of the process that does a side's work, where it is of interest.
+    /// Peak anonymous memory in bytes of the process that does the side's work, if measured.
     #[serde(default)]
     pub memory_bytes: Option<u64>,
-    /// When the job ended, in seconds since 1970.
+    /// End of the job in seconds since 1970.
     #[serde(default)]
     pub end: f64,
 }
 
-/// What was seen while fio ran.
+/// Observations made while fio ran.
 struct Seen {
     text: String,
     samples: Samples,
@@ -77,24 +79,24 @@ struct Seen {
 }
 
 impl Measurement {
-    /// Microseconds of processor time of the whole machine for one operation.
+    /// Returns the processor time of the whole machine per operation, in microseconds.
     pub fn machine_us_per_operation(&self) -> f64 {
         self.machine_seconds * 1e6 / self.fio.operations.max(1) as f64
     }
 
-    /// Microseconds of processor time of fio's own processes for one operation.
+    /// Returns the processor time of fio's own processes per operation, in microseconds.
     pub fn fio_us_per_operation(&self) -> f64 {
         (self.fio.user_seconds + self.fio.system_seconds) * 1e6 / self.fio.operations.max(1) as f64
     }
 }
 
 impl Run<'_> {
-    /// Runs it and reads the figures.
+    /// Runs fio and returns the results.
     ///
     /// # Errors
-    /// fio cannot start, fails, takes far too long or is interrupted; its own words are in the error.
+    /// fio cannot start, fails, exceeds the time limit or is interrupted. The error quotes fio.
     pub fn measure(&self) -> anyhow::Result<Measurement> {
-        let job = self.measured.context("a layout is not measured")?;
+        let job = self.measured.context("no job to measure")?;
         let Seen { text, samples, memory_bytes } = self.run(&[])?;
         let output = Output::parse(&text)?;
         let fio = output.figures(job)?;
@@ -103,7 +105,7 @@ impl Run<'_> {
         Ok(Measurement { fio, machine_seconds, memory_bytes, end })
     }
 
-    /// Only makes the files that the jobs will find.
+    /// Creates the files of the jobs without running them.
     ///
     /// # Errors
     /// As [`Self::measure`].
@@ -111,7 +113,7 @@ impl Run<'_> {
         self.run(&["--create_only=1"]).map(drop)
     }
 
-    /// Runs the job for what it writes, not for figures.
+    /// Runs the job for the files that it writes, and discards its results.
     ///
     /// # Errors
     /// As [`Self::measure`].
@@ -120,12 +122,12 @@ impl Run<'_> {
         Output::parse(&seen.text)?.figures(self.measured.unwrap_or_default()).map(drop)
     }
 
-    /// Runs fio to its end; gives its output and what the processors did meanwhile.
+    /// Runs fio to its end.
     fn run(&self, options: &[&str]) -> anyhow::Result<Seen> {
         let path = |suffix: &str| PathBuf::from(format!("{}.{suffix}", self.stem.display()));
         let (job, json, messages) = (path("fio"), path("json"), path("log"));
         fs::write(&job, self.text(options)).with_context(|| job.display().to_string())?;
-        // What an earlier run left must not be read for this one's.
+        // An earlier run's output must not be taken for this run's.
         let _ = fs::remove_file(&json);
         let mut command = self.command(&job, &json)?;
         let log = fs::File::create(&messages).with_context(|| messages.display().to_string())?;
@@ -133,7 +135,7 @@ impl Run<'_> {
         let mut child = Group(command.spawn().with_context(|| self.program.display().to_string())?);
         let mut samples = Samples::default();
         let mut memory = self.memory_of.map(|whose| match whose {
-            // A shell becomes it, where there is one.
+            // If a shell starts fio, `exec` keeps the process ID.
             Whose::Fio => Peak::of(child.0.id()),
             Whose::Process(process) => Peak::of(process),
         });
@@ -148,7 +150,7 @@ impl Run<'_> {
 
     fn text(&self, options: &[&str]) -> String {
         let mut text = self.job_file.clone();
-        // Options of a command line hold only for jobs given on it.
+        // Command line options do not apply to jobs from a file, so they go into its first section.
         for option in options.iter().filter_map(|option| option.strip_prefix("--")) {
             text = text.replacen("]\n", &format!("]\n{option}\n"), 1);
         }
@@ -159,7 +161,8 @@ impl Run<'_> {
         let mut output = std::ffi::OsString::from("--output=");
         output.push(json);
         let mut command = match (&self.cgroup, &self.record) {
-            // The shell enters the group and becomes fio, so that all of fio's memory counts.
+            // The shell enters the cgroup before it becomes fio, so that all of fio's memory
+            // counts.
             (Some(procs), _) => {
                 let mut shell = Command::new("sh");
                 shell.args(["-c", "echo $$ >\"$0\" && exec \"$@\""]).arg(procs).arg(self.program);
@@ -173,7 +176,7 @@ impl Run<'_> {
             (None, None) => Command::new(self.program),
         };
         command.arg("--output-format=json+").arg(output).arg(job);
-        // fio writes files of its own into the folder it runs in.
+        // fio writes files of its own to its working directory.
         if let Some(folder) = self.stem.parent() {
             command.current_dir(folder);
         }
@@ -199,14 +202,14 @@ impl Run<'_> {
             }
             interrupt::check()?;
             if start.elapsed() > limit {
-                bail!("fio did not end within {} s", limit.as_secs());
+                bail!("fio did not exit within {} s", limit.as_secs());
             }
             std::thread::sleep(POLL);
         }
     }
 }
 
-/// A process and its children, which do not outlive it.
+/// A process group that dropping terminates.
 struct Group(Child);
 
 impl Drop for Group {
@@ -217,7 +220,7 @@ impl Drop for Group {
         let Some(pid) = i32::try_from(self.0.id()).ok().and_then(rustix::process::Pid::from_raw) else {
             return;
         };
-        // fio unmounts and closes on a polite request; its engine's threads may be stuck beyond one.
+        // On SIGTERM fio closes its files. Stuck threads of its engine need SIGKILL.
         let _ = rustix::process::kill_process_group(pid, rustix::process::Signal::TERM);
         let start = Instant::now();
         while start.elapsed() < Duration::from_secs(5) {
@@ -231,7 +234,7 @@ impl Drop for Group {
     }
 }
 
-/// The line that says most, of what fio printed.
+/// Picks the most informative line of fio's messages.
 fn why_it_failed(log: &str, json: &str, status: ExitStatus) -> String {
     let before_json = json.split('{').next().unwrap_or_default();
     let lines = || log.lines().chain(before_json.lines()).map(str::trim).filter(|line| !line.is_empty());
@@ -255,7 +258,7 @@ mod tests {
     use std::os::unix::process::ExitStatusExt;
 
     #[test]
-    fn the_telling_line_is_chosen() {
+    fn the_informative_line_is_chosen() {
         let status = ExitStatus::from_raw(256);
         let log = "note: both iodepth >= 1\nfio: engine /x.so not loadable\nmore\n";
         assert_eq!(why_it_failed(log, "", status), "engine /x.so not loadable");

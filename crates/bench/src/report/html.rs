@@ -1,12 +1,14 @@
-//! The report as one page that needs nothing beside it: plots as inline SVG, style in the page, the JSON
-//! at its end, no script.
+//! The report as a self-contained HTML page: inline SVG plots and style, the JSON at the end, no
+//! scripts.
 
-use super::plots::{self, Plot};
-use super::{JobReport, Report, Sweep, table};
+use super::escape::html as escaped;
+use super::plot::{self, Plot};
+use super::{JobReport, Report, Sweep, overview, plots, table};
+use crate::job::CHECKSUMMED_WRITE;
 use crate::side::Side;
 use std::fmt::Write;
 
-/// Colours follow the reader's light or dark; the plots' ink, grid and ground too.
+/// Style of the page. Its colours and those of the plots follow the reader's light or dark mode.
 const STYLE: &str = "
 :root { color-scheme: light dark; --ink: #222; --ground: #fff; --grid: #ccc; --soft: #f3f4f6; }
 @media (prefers-color-scheme: dark) {
@@ -36,35 +38,17 @@ svg [fill='#FFFFFF'] { fill: var(--ground); }
 .key { padding: 0; }
 ";
 
-/// Text as it stands in a page.
-pub fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        match letter {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&quot;"),
-            '\'' => out.push_str("&#39;"),
-            // Control characters have no place in a page.
-            other if other.is_control() && other != '\n' => out.push('\u{fffd}'),
-            other => out.push(other),
-        }
-    }
-    out
-}
-
-/// The page.
+/// Renders the page.
 ///
 /// # Errors
 /// A plot cannot be drawn.
 pub fn page(report: &Report) -> anyhow::Result<String> {
     let mut page = String::from("<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n");
     page += "<meta name=\"viewport\" content=\"width=device-width, initial-scale=1\">\n";
-    // Without one, a browser asks the server for an icon.
-    page += "<link rel=\"icon\" href=\"data:,\">\n<title>Papilio beside the kernel's Btrfs</title>\n";
+    // Without an icon in the page, a browser requests one from the server.
+    page += "<link rel=\"icon\" href=\"data:,\">\n<title>Papilio compared with the kernel's Btrfs</title>\n";
     let _ = write!(page, "<style>{STYLE}</style>\n</head>\n<body>\n");
-    page += "<h1>Papilio beside the kernel's Btrfs</h1>\n";
+    page += "<h1>Papilio compared with the kernel's Btrfs</h1>\n";
     for fact in table::facts(report) {
         let _ = writeln!(page, "<p>{}</p>", escaped(&fact));
     }
@@ -72,10 +56,10 @@ pub fn page(report: &Report) -> anyhow::Result<String> {
         let _ = writeln!(page, "<p>Made by <code>{}</code></p>", escaped(&command));
     }
     if report.interrupted {
-        page += "<p><strong>The run was interrupted: not all was run.</strong></p>\n";
+        page += "<p><strong>The run was interrupted: the results are incomplete.</strong></p>\n";
     }
     page += &key(report);
-    if let Some(overview) = plots::overview(report)? {
+    if let Some(overview) = overview::overview(report)? {
         let _ = writeln!(page, "<div class=\"plots\">{}</div>", figure(&overview));
     }
     for job in &report.jobs {
@@ -84,14 +68,19 @@ pub fn page(report: &Report) -> anyhow::Result<String> {
     for sweep in &report.sweeps {
         page += &sweep_section(sweep)?;
     }
+    let against = table::against_rows(report);
+    if !against.is_empty() {
+        page += "<h2 id=\"against\">Papilio against the other build</h2>\n";
+        page += &html_table(&table::AGAINST_HEADS, &against);
+    }
     page += &left_out(report);
+    page += "<h2>Columns</h2>\n<p>MiB/s is the median over the rounds, followed by the minimum and maximum. ";
+    page += "x kernel, x raw and x slow are ratios of medians. ";
+    page += "p50 and p99 are percentiles of the time from submission to completion. ";
     page +=
-        "<h2>What the columns say</h2>\n<p>MiB/s is the median of the rounds, then the least and the most. ";
-    page += "x kernel, x raw and x slow are ratios of medians. p50 and p99 are times from submission to completion. ";
-    page += "CPU µs/op is processor time of the whole machine for an operation (from /proc/stat, with kernel workers and ";
-    page +=
-        "FUSE servers) and, in brackets, that of fio's own processes, which is all that fio counts.</p>\n";
-    // A tag's end in a string would end the script.
+        "CPU µs/op is the processor time of the whole machine per operation (from /proc/stat, with kernel ";
+    page += "workers and FUSE servers). In brackets is that of fio's own processes, which fio itself reports.</p>\n";
+    // "</" in a JSON string could end the script element.
     let json = report.to_json()?.replace("</", "<\\/");
     let _ =
         write!(page, "<script type=\"application/json\" id=\"report\">\n{json}</script>\n</body>\n</html>\n");
@@ -101,7 +90,7 @@ pub fn page(report: &Report) -> anyhow::Result<String> {
 fn key(report: &Report) -> String {
     let mut list = String::from("<ul class=\"key\">\n");
     for side in report.sides() {
-        let plotters::style::RGBColor(r, g, b) = plots::colour(side);
+        let plotters::style::RGBColor(r, g, b) = plot::colour(side);
         let (name, what) = (side.name(), escaped(side.description()));
         let _ = writeln!(
             list,
@@ -120,22 +109,22 @@ fn section(report: &Report, job: &JobReport) -> anyhow::Result<String> {
     let mut section = format!("<h2 id=\"job-{}\">{}</h2>\n", job.id, escaped(&known.to_string()));
     let _ = writeln!(
         section,
-        "<p>From <em>{}</em>: {}. Here {} MiB of files{}.</p>",
+        "<p>From <em>{}</em>: {}. In this run: {} MiB of files{}.</p>",
         escaped(known.change),
         escaped(known.published),
         job.file_bytes >> 20,
         job.cache.map_or_else(String::new, |cache| format!(", {} MiB of cache", cache >> 20)),
     );
     section += &html_table(&table::HEADS, &table::rows(job));
-    let _ = writeln!(section, "<p>Aims: {}</p>", escaped(&table::aims(job, &known.target)));
+    let _ = writeln!(section, "<p>Targets: {}</p>", escaped(&table::targets(job, &known.target)));
     let _ = writeln!(
         section,
-        "<p>Switch: <code>{}</code>; {} has <code>{}</code>.</p>",
+        "<p>Switch: <code>{}</code>; for {}: <code>{}</code>.</p>",
         known.fast,
         Side::PapilioSlow,
         known.slow
     );
-    if job.id == "002" {
+    if job.id == CHECKSUMMED_WRITE {
         for line in table::model_lines(report) {
             let _ = writeln!(section, "<p>Model: {}</p>", escaped(&line));
         }
@@ -153,7 +142,7 @@ fn section(report: &Report, job: &JobReport) -> anyhow::Result<String> {
         let _ = writeln!(section, "<details><summary>Time of {side}: {parts}</summary>{table}</details>");
     }
     let plots = plots::of_job(job)?;
-    // Latency stands higher than the two others: they share a column.
+    // The latency plot is the tallest: the two others share a column.
     let (lines, bars): (Vec<&Plot>, Vec<&Plot>) =
         plots.iter().partition(|plot| plot.name.ends_with("-latency"));
     let column = |plots: &[&Plot]| plots.iter().map(|plot| figure(plot)).collect::<String>();
@@ -164,12 +153,16 @@ fn section(report: &Report, job: &JobReport) -> anyhow::Result<String> {
     Ok(section)
 }
 
-/// The sweep over one thing: for each job a table and a plot.
+/// Renders a sweep: a plot of all ratios, and for each job a table and a plot.
 fn sweep_section(sweep: &Sweep) -> anyhow::Result<String> {
     let (over, unit) = (sweep.over, sweep.over.unit());
     let mut section = format!(
-        "<h2 id=\"over-{over}\">Over {unit}</h2>\n<p>MiB/s, and how many times the kernel's.</p>\n<div class=\"plots\">"
+        "<h2 id=\"over-{over}\">Over {unit}</h2>\n<p>Median MiB/s, and the ratio to the kernel in brackets.</p>\n"
     );
+    if let Some(ratios) = plots::sweep_ratios(sweep)? {
+        let _ = writeln!(section, "<div class=\"plots\">{}</div>", figure(&ratios));
+    }
+    section += "<div class=\"plots\">";
     for id in sweep.jobs() {
         let plot = plots::sweep(sweep, id)?.as_ref().map(figure).unwrap_or_default();
         let table = html_table(&table::sweep_heads(sweep, id), &table::sweep_rows(sweep, id));
@@ -212,37 +205,32 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_page_stands_alone() {
+    fn the_page_is_self_contained() {
         let page = page(&sample()).unwrap();
         for outside in ["http:", "https:", "src=", "@import", "url("] {
             let found =
                 page.match_indices(outside).filter(|(at, _)| !page[*at..].starts_with("http://www.w3.org/"));
             assert_eq!(found.count(), 0, "{outside}");
         }
-        // All plots: three a job, and the overview.
-        assert_eq!(page.matches("<svg ").count(), 8 * 3 + 2);
-        assert_eq!(page.matches("</svg>").count(), 8 * 3 + 2);
+        // Three plots for each job, the overview, and two for the sweep.
+        assert_eq!(page.matches("<svg ").count(), 8 * 3 + 3);
+        assert_eq!(page.matches("</svg>").count(), 8 * 3 + 3);
         assert!(page.contains("A &lt;processor&gt; &amp; more"));
         assert!(page.contains("<summary>Time of papilio: kernel and device 75 %, btree 25 %</summary>"));
         assert!(
             page.contains("<td>&lt;papilio::btree::Tree as Get&gt;::get</td><td>btree</td><td>25.0</td>")
         );
-        assert!(page.contains("<p>Memory, MiB at most: papilio 300;"));
+        assert!(page.contains("<p>Memory, peak MiB: papilio 300;"));
         assert_eq!(page.matches("</script>").count(), 1);
     }
 
     #[test]
-    fn the_report_is_in_it() {
+    fn the_page_contains_the_json() {
         let report = sample();
         let page = page(&report).unwrap();
         let start = page.find("id=\"report\">").unwrap() + "id=\"report\">".len();
         let json = page[start..].split("</script>").next().unwrap();
         let read: Report = serde_json::from_str(json).unwrap();
         assert_eq!(read, report);
-    }
-
-    #[test]
-    fn letters_with_a_meaning_are_escaped() {
-        assert_eq!(escaped("<a b=\"c\">&'\u{7}\n"), "&lt;a b=&quot;c&quot;&gt;&amp;&#39;\u{fffd}\n");
     }
 }

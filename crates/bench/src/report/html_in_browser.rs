@@ -1,5 +1,7 @@
-//! The page in a real browser: all plots are there and have a size, no text lies on another or leaves its
-//! plot, nothing is wider than the window, and the console stays empty.
+//! Loads the HTML report in a real browser.
+//!
+//! Checks that every plot has a size, no text overlaps another or leaves its plot, the page is not
+//! wider than the window, and the console stays empty.
 
 use super::html;
 use super::tests::sample;
@@ -11,15 +13,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// What the page says of itself once it is loaded.
+/// Measurements that the page makes of itself once it is loaded.
 #[derive(Debug, Deserialize)]
 struct Probe {
     errors: Vec<String>,
     /// Width and height of each plot, in pixels.
     plots: Vec<(f64, f64)>,
-    /// Pairs of texts of one plot that lie on each other, and texts that leave their plot.
+    /// Pairs of texts in one plot that overlap, and texts that leave their plot.
     collisions: Vec<String>,
-    /// How much wider than the window the page is.
+    /// Pixels by which the page is wider than the window.
     overflow: f64,
     tables: usize,
 }
@@ -55,7 +57,7 @@ window.addEventListener('load', () => {
 });
 </script>"#;
 
-/// Loads a page and gives its document and the lines of its console.
+/// Loads a page; returns its document and the lines of its console.
 fn load(page: &Path, profile: &Path, size: &str) -> (String, Vec<String>) {
     let (out, log) = (profile.join("dom.html"), profile.join("log"));
     let mut browser = Command::new(find_command("chromium").unwrap())
@@ -78,7 +80,7 @@ fn load(page: &Path, profile: &Path, size: &str) -> (String, Vec<String>) {
         if start.elapsed() > Duration::from_secs(120) {
             let _ = browser.kill();
             let _ = browser.wait();
-            panic!("the browser did not end");
+            panic!("chromium did not exit");
         }
         std::thread::sleep(Duration::from_millis(20));
     };
@@ -89,7 +91,7 @@ fn load(page: &Path, profile: &Path, size: &str) -> (String, Vec<String>) {
 }
 
 #[test]
-fn every_plot_is_seen() {
+fn every_plot_is_visible() {
     let Some(_met) = require(&[Need::Command("chromium")]) else { return };
     let folder = tempfile::tempdir().unwrap();
     let page = folder.path().join("report.html");
@@ -102,18 +104,19 @@ fn every_plot_is_seen() {
         fs::create_dir(&profile).unwrap();
         let (document, console) = load(&page, &profile, size);
         assert_eq!(console, Vec::<String>::new(), "{size}");
-        let start = document.find("<pre id=\"probe\">").expect("the probe ran") + "<pre id=\"probe\">".len();
+        let start = document.find("<pre id=\"probe\">").expect("the probe should have run")
+            + "<pre id=\"probe\">".len();
         let json =
             document[start..].split("</pre>").next().unwrap().replace("&lt;", "<").replace("&amp;", "&");
         let probe: Probe = serde_json::from_str(&json).unwrap();
         assert_eq!(probe.errors, Vec::<String>::new(), "{size}");
         assert_eq!(probe.collisions, Vec::<String>::new(), "{size}");
-        assert_eq!(probe.plots.len(), 8 * 3 + 2, "{size}");
+        assert_eq!(probe.plots.len(), 8 * 3 + 3, "{size}");
         for (width, height) in probe.plots {
             assert!(width > 300.0 && height > 80.0, "{size}: a plot of {width} x {height}");
         }
         assert!(probe.overflow <= 0.0, "{size}: {} pixels too wide", probe.overflow);
-        // Of the jobs, a sweep and a profile.
+        // The jobs, a sweep and a profile.
         assert_eq!(probe.tables, 8 + 1 + 1);
     }
 }

@@ -1,33 +1,33 @@
-//! The report as Markdown with its plots as files beside it, to be kept in a repository.
+//! The report as Markdown with its plots as files next to it, to be kept in a repository.
 
-use super::plots::{self, Plot};
-use super::{Report, table};
-use crate::profile::Profile;
+use super::escape::markdown as escaped;
+use super::plot::Plot;
+use super::{JobReport, Report, Sweep, overview, plots, table};
+use crate::job::CHECKSUMMED_WRITE;
 use anyhow::Context;
 use std::fmt::Write;
 use std::path::Path;
 
-/// The folder of the plots, beside the Markdown.
+/// Directory of the plots, relative to the Markdown file.
 const PLOTS: &str = "plots";
-/// What follows this line in a file that is there already is by hand and stays.
-const BY_HAND: &str = "<!-- By hand from here on; papilio bench leaves it. -->\n";
+/// Text after this line of an existing file is written by hand and kept.
+const BY_HAND: &str = "<!-- Written by hand from here on; papilio bench keeps it. -->\n";
 
-/// Writes the Markdown to `path` and the plots into the folder `plots` beside it. What stands in the file behind
-/// [`BY_HAND`] is kept.
+/// Writes the Markdown to `path` and the plots to the directory `plots` next to it.
+///
+/// Text after [`BY_HAND`] in an existing file is kept.
 ///
 /// # Errors
-/// A plot cannot be drawn, a file not be written.
+/// A plot cannot be drawn, or a file cannot be written.
 pub fn write(report: &Report, path: &Path) -> anyhow::Result<()> {
     let folder = path.parent().unwrap_or(Path::new("")).join(PLOTS);
     std::fs::create_dir_all(&folder).with_context(|| folder.display().to_string())?;
-    let mut all: Vec<Plot> = plots::overview(report)?.into_iter().collect();
+    let mut all: Vec<Plot> = overview::overview(report)?.into_iter().collect();
     for job in &report.jobs {
         all.extend(plots::of_job(job)?);
     }
     for sweep in &report.sweeps {
-        for id in sweep.jobs() {
-            all.extend(plots::sweep(sweep, id)?);
-        }
+        all.extend(plots::sweep_ratios(sweep)?);
     }
     for plot in &all {
         let file = folder.join(format!("{}.svg", plot.name));
@@ -41,90 +41,41 @@ pub fn write(report: &Report, path: &Path) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
+/// Formats a plot as an image in a paragraph of its own.
 fn image(plot: &Plot) -> String {
-    format!("![{}]({PLOTS}/{}.svg)", plot.title, plot.name)
-}
-
-/// Text as it stands in Markdown: nothing of it is a mark.
-fn escaped(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
-    for letter in text.chars() {
-        if matches!(letter, '\\' | '`' | '*' | '_' | '<' | '>' | '|' | '[' | ']') {
-            out.push('\\');
-        }
-        out.push(if letter.is_control() { ' ' } else { letter });
-    }
-    out
+    format!("![{}]({PLOTS}/{}.svg)\n\n", plot.title, plot.name)
 }
 
 fn text(report: &Report, all: &[Plot]) -> String {
-    let mut text = String::from("# Papilio beside the kernel's Btrfs\n\n");
+    let plot = |name: &str| all.iter().find(|plot| plot.name == name).map(image).unwrap_or_default();
+    let mut text = String::from("# Papilio compared with the kernel's Btrfs\n\n");
     for fact in table::facts(report) {
         let _ = writeln!(text, "- {}", escaped(&fact));
     }
-    text += "\nMade by:\n\n";
+    text += "\nCommands:\n\n";
     for command in report.commands() {
         let _ = writeln!(text, "    {command}");
     }
-    text.push('\n');
+    text += "\n";
     if report.interrupted {
-        text += "**The run was interrupted: not all was run.**\n\n";
+        text += "**The run was interrupted: the results are incomplete.**\n\n";
     }
+    text += "| side | |\n|---|---|\n";
     for side in report.sides() {
-        let _ = writeln!(text, "- **{side}**: {}", side.description());
+        let _ = writeln!(text, "| {side} | {} |", side.description());
     }
-    text.push('\n');
-    if let Some(overview) = all.iter().find(|plot| plot.name == "overview") {
-        let _ = writeln!(text, "{}\n", image(overview));
-    }
+    text += "\n";
+    text += &plot("overview");
     for job in &report.jobs {
-        let Some(known) = job.job() else { continue };
-        let _ = writeln!(text, "## {known}\n");
-        let _ = writeln!(text, "From *{}*: {}.\n", escaped(known.change), escaped(known.published));
-        let _ = writeln!(text, "| {} |", table::HEADS.join(" | "));
-        let _ = writeln!(text, "|---|{}", "---:|".repeat(table::HEADS.len() - 1));
-        for row in table::rows(job) {
-            let cells: Vec<String> = row.iter().map(|cell| escaped(cell)).collect();
-            let _ = writeln!(text, "| {} |", cells.join(" | "));
-        }
-        let _ = writeln!(text, "\nAims: {}.\n", escaped(&table::aims(job, &known.target)));
-        let _ = writeln!(text, "Switch: `{}`; papilio-slow has `{}`.\n", known.fast, known.slow);
-        if job.id == "002" {
-            for line in table::model_lines(report) {
-                let _ = writeln!(text, "- model: {}", escaped(&line));
-            }
-            text.push('\n');
-        }
-        if let Some(line) = table::memory_line(job) {
-            let _ = writeln!(text, "Memory, {}.\n", escaped(&line));
-        }
-        for profile in &job.profiles {
-            text += &time(profile);
-        }
-        let prefix = format!("{}-", job.id);
-        for kind in ["bandwidth", "latency", "cpu"] {
-            let name = format!("{prefix}{kind}");
-            if let Some(plot) = all.iter().find(|plot| plot.name == name) {
-                let _ = writeln!(text, "{}\n", image(plot));
-            }
-        }
+        text += &job_section(report, job, &plot);
     }
     for sweep in &report.sweeps {
-        let _ = writeln!(text, "## Over {}\n", sweep.over.unit());
-        let _ = writeln!(text, "MiB/s, and how many times the kernel's.\n");
-        for id in sweep.jobs() {
-            let heads = table::sweep_heads(sweep, id);
-            let _ = writeln!(text, "**{id}**\n\n| {} |", heads.join(" | "));
-            let _ = writeln!(text, "|---|{}", "---:|".repeat(heads.len() - 1));
-            for row in table::sweep_rows(sweep, id) {
-                let _ = writeln!(text, "| {} |", row.join(" | "));
-            }
-            text.push('\n');
-            let name = format!("{id}-over-{}", sweep.over);
-            if let Some(plot) = all.iter().find(|plot| plot.name == name) {
-                let _ = writeln!(text, "{}\n", image(plot));
-            }
-        }
+        text += &sweep_section(sweep, &plot);
+    }
+    let against = table::against_rows(report);
+    if !against.is_empty() {
+        text += "## Papilio against the other build\n\n";
+        table(&mut text, &table::AGAINST_HEADS, &against);
     }
     if !report.left_out.is_empty() {
         text += "## Left out\n\n";
@@ -136,15 +87,68 @@ fn text(report: &Report, all: &[Plot]) -> String {
     text
 }
 
-/// A profile: its parts to be seen, its symbols to be unfolded.
-fn time(profile: &Profile) -> String {
-    let (side, line) = (profile.side, profile.parts_line());
-    let mut text = format!("<details><summary>Time of {side}: {line}</summary>\n\n");
-    text += "| % | part | symbol |\n|---:|---|---|\n";
-    for symbol in &profile.symbols {
-        let _ = writeln!(text, "| {:.1} | {} | {} |", symbol.percent, symbol.part, escaped(&symbol.name));
+/// Formats a job: its table, targets, profiles and plots.
+fn job_section(report: &Report, job: &JobReport, plot: &dyn Fn(&str) -> String) -> String {
+    let Some(known) = job.job() else { return String::new() };
+    let mut text = format!("## {}\n\n", known.id);
+    let _ = writeln!(text, "- {}", escaped(known.title));
+    let _ = writeln!(text, "- from *{}* ({})", escaped(known.change), escaped(known.published));
+    let _ = writeln!(text, "- targets: {}", escaped(&table::targets(job, &known.target)));
+    let _ = writeln!(text, "- switch: `{}`; papilio-slow: `{}`", known.fast, known.slow);
+    if job.id == CHECKSUMMED_WRITE {
+        for line in table::model_lines(report) {
+            let _ = writeln!(text, "- model: {}", escaped(&line));
+        }
     }
-    text + "\n</details>\n\n"
+    if let Some(line) = table::memory_line(job) {
+        let _ = writeln!(text, "- memory: {}", escaped(&line));
+    }
+    text += "\n";
+    table(&mut text, &table::HEADS, &table::rows(job));
+    if !job.profiles.is_empty() {
+        text += "| profile | where the time goes |\n|---|---|\n";
+        for profile in &job.profiles {
+            let _ = writeln!(text, "| {} | {} |", profile.side, profile.parts_line());
+        }
+        text += "\n";
+    }
+    for kind in ["bandwidth", "latency", "cpu"] {
+        text += &plot(&format!("{}-{kind}", job.id));
+    }
+    text
+}
+
+/// Formats a sweep: one table of all jobs, and a plot of the ratios.
+fn sweep_section(sweep: &Sweep, plot: &dyn Fn(&str) -> String) -> String {
+    let mut text = format!("## Over {}\n\n", sweep.over.unit());
+    text += "Median MiB/s, and the ratio to the kernel in brackets.\n\n";
+    // Jobs with the same points share a table.
+    let mut tables: Vec<(Vec<String>, Vec<Vec<String>>)> = Vec::new();
+    for id in sweep.jobs() {
+        let heads: Vec<String> =
+            std::iter::once("job".to_owned()).chain(table::sweep_heads(sweep, id)).collect();
+        let rows = table::sweep_rows(sweep, id);
+        let rows = rows.into_iter().map(|row| std::iter::once(id.to_owned()).chain(row).collect());
+        match tables.last_mut() {
+            Some((known, all)) if *known == heads => all.extend(rows),
+            _ => tables.push((heads, rows.collect())),
+        }
+    }
+    for (heads, rows) in tables {
+        table(&mut text, &heads, &rows);
+    }
+    text + &plot(&format!("over-{}", sweep.over))
+}
+
+/// Appends a table; all columns but the first are right-aligned.
+fn table(text: &mut String, heads: &[impl AsRef<str>], rows: &[impl AsRef<[String]>]) {
+    let line = |cells: Vec<String>| format!("| {} |\n", cells.join(" | "));
+    *text += &line(heads.iter().map(|head| head.as_ref().to_owned()).collect());
+    let _ = writeln!(text, "|---|{}", "---:|".repeat(heads.len() - 1));
+    for row in rows {
+        *text += &line(row.as_ref().iter().map(|cell| escaped(cell)).collect());
+    }
+    text.push('\n');
 }
 
 #[cfg(test)]
@@ -153,7 +157,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_images_are_there() {
+    fn all_images_exist() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("docs/bench.md");
         write(&sample(), &path).unwrap();
@@ -170,7 +174,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_by_hand_stays() {
+    fn text_written_by_hand_is_kept() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("bench.md");
         write(&sample(), &path).unwrap();
@@ -184,12 +188,13 @@ mod tests {
     }
 
     #[test]
-    fn tables_have_as_many_cells_in_every_row() {
+    fn table_rows_have_all_cells() {
         let text = text(&sample(), &[]);
         let cells = text.lines().filter(|line| line.starts_with('|')).map(|line| line.matches('|').count());
-        // The sweep has four points, a profile three columns.
-        assert!(cells.collect::<Vec<_>>().iter().all(|count| [10, 6, 4].contains(count)));
-        assert!(text.contains("Memory, MiB at most: papilio 300;"), "{text}");
-        assert!(text.contains(r"| 25.0 | btree | \<papilio::btree::Tree as Get\>::get |"), "{text}");
+        // Jobs have nine columns, the sweep six, profiles and sides two.
+        assert!(cells.collect::<Vec<_>>().iter().all(|count| [10, 7, 3].contains(count)), "{text}");
+        assert!(text.contains("- memory: peak MiB: papilio 300;"), "{text}");
+        assert!(text.contains("| papilio | kernel and device 75 %, btree 25 % |"), "{text}");
+        assert!(text.contains("| prealloc-write | papilio | 200 (2.00) |"), "{text}");
     }
 }

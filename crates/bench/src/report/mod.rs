@@ -1,12 +1,15 @@
-//! What a run came to: kept as JSON, shown as a table, a page, or Markdown.
+//! The results of a run: stored as JSON, shown as tables, HTML or Markdown.
 //!
-//! Owns [`Report`]. It holds every run's figures; medians and ratios are made of them where they are shown
-//! ([`statistics`]), so that a report read again shows the same.
+//! Owns [`Report`], which holds the results of every run. Medians and ratios are computed for
+//! display ([`statistics`]), so that a stored report shows the same values again.
 
+mod escape;
 pub mod html;
 #[cfg(test)]
 mod html_in_browser;
 pub mod markdown;
+pub mod overview;
+pub mod plot;
 pub mod plots;
 pub mod statistics;
 pub mod table;
@@ -16,133 +19,133 @@ use crate::fio::run::Measurement;
 use crate::job::Job;
 use crate::machine::Machine;
 use crate::model::Model;
+use crate::over::Over;
 use crate::profile::Profile;
 use crate::side::Side;
-use crate::sweep::Over;
 use anyhow::{Context, bail};
 use serde::{Deserialize, Serialize};
 use statistics::Spread;
 use std::path::Path;
 
-/// The version of the JSON's layout.
+/// Version of the JSON format.
 const FORMAT: u32 = 1;
 
-/// A whole run.
+/// The results of a whole run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Report {
-    /// The layout's version, 1.
+    /// Version of the JSON format, 1.
     pub format: u32,
-    /// Seconds since 1970 when the run began.
+    /// Start of the run in seconds since 1970.
     pub started: u64,
-    /// The command that made it.
+    /// Command line of the run.
     pub command: Vec<String>,
-    /// The commands of other reports that were added.
+    /// Command lines of the reports merged into this one.
     #[serde(default)]
     pub added: Vec<Vec<String>>,
-    /// Where.
+    /// The machine of the run.
     pub machine: Machine,
-    /// Sizes, as a part of the originals'.
+    /// Factor applied to all file sizes.
     pub scale: f64,
-    /// Rounds that were asked for.
+    /// Requested number of rounds.
     pub rounds: usize,
-    /// What the bytes were kept on.
+    /// Kind of the backing.
     pub backing: Kind,
-    /// Bytes of it.
+    /// Size of the backing in bytes.
     pub backing_bytes: u64,
-    /// What was not run, and why.
+    /// Sides and jobs that were not run, with reasons.
     pub left_out: Vec<LeftOut>,
-    /// The jobs that were run.
+    /// Results of each job.
     pub jobs: Vec<JobReport>,
-    /// Bandwidths behind job 002.
+    /// Bandwidths for the model of the job `checksummed-write`.
     pub model: Option<Model>,
-    /// How the figures move with something.
+    /// Results of sweeps.
     #[serde(default)]
     pub sweeps: Vec<Sweep>,
-    /// Whether the run was ended before all was done.
+    /// Whether the run was interrupted.
     pub interrupted: bool,
 }
 
-/// Something that was not run.
+/// A side that was not run.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct LeftOut {
-    /// By whom.
+    /// The side.
     pub side: Side,
-    /// The job; `None`: all.
+    /// The job; `None` means all jobs.
     pub job: Option<String>,
-    /// Why, as a line.
+    /// The reason, as one line.
     pub why: String,
 }
 
-/// One job's runs.
+/// The results of one job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct JobReport {
-    /// The job's name.
+    /// Name of the job.
     pub id: String,
-    /// The job file as it was scaled.
+    /// The scaled job file.
     pub file: String,
-    /// Bytes of its files.
+    /// Total size of the job's files in bytes.
     pub file_bytes: u64,
-    /// Bytes that the page cache might hold, where limited.
+    /// Page cache limit in bytes, if the job has one.
     pub cache: Option<u64>,
-    /// Who ran it, in the order of [`Side::ALL`].
+    /// Runs of each side, in the order of [`Side::ALL`].
     pub sides: Vec<SideReport>,
-    /// Bytes of memory that fio itself takes for it, where memory is of interest.
+    /// Memory in bytes that fio itself uses, for jobs with a page cache limit.
     #[serde(default)]
     pub fio_memory: Option<u64>,
-    /// Where the time of Papilio's sides goes.
+    /// Profiles of Papilio's sides.
     #[serde(default)]
     pub profiles: Vec<Profile>,
 }
 
-/// One side's runs of a job.
+/// The runs of one side in a job.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct SideReport {
-    /// Whose.
+    /// The side.
     pub side: Side,
-    /// A run for each round.
+    /// One run for each round, in order.
     pub runs: Vec<Measurement>,
 }
 
-/// Jobs run again and again with more of something.
+/// The results of a sweep over one quantity.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Sweep {
-    /// Of what.
+    /// The quantity.
     pub over: Over,
-    /// The runs, job by job, ascending within each.
+    /// The points, grouped by job and ascending within each.
     pub points: Vec<Point>,
 }
 
 /// A job at one point of a sweep.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Point {
-    /// How many there were.
+    /// Value of the quantity.
     pub value: u64,
     /// The runs.
     pub job: JobReport,
 }
 
 impl Sweep {
-    /// Adds a point behind the others of its job.
+    /// Inserts a point after the others of its job.
     pub fn add(&mut self, point: Point) {
         let last = self.points.iter().rposition(|other| other.job.id == point.job.id);
         self.points.insert(last.map_or(self.points.len(), |last| last + 1), point);
     }
 
-    /// The jobs, each once, in order.
+    /// Returns the names of the jobs, each once, in order.
     pub fn jobs(&self) -> Vec<&str> {
         let mut ids: Vec<&str> = self.points.iter().map(|point| point.job.id.as_str()).collect();
         ids.dedup();
         ids
     }
 
-    /// The points of one job.
+    /// Returns the points of one job.
     pub fn of_job<'a>(&'a self, id: &'a str) -> impl Iterator<Item = &'a Point> + Clone {
         self.points.iter().filter(move |point| point.job.id == id)
     }
 }
 
 impl Report {
-    /// A report without a job yet.
+    /// Creates a report without results.
     pub fn new(machine: Machine, scale: f64, rounds: usize, backing: (Kind, u64)) -> Self {
         let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH);
         Self {
@@ -163,25 +166,30 @@ impl Report {
         }
     }
 
-    /// Reads a report that was written as JSON.
+    /// Reads a report from JSON. Former job numbers become names.
     ///
     /// # Errors
-    /// The file cannot be read, or holds something else.
+    /// The file cannot be read, or is not a report of this format.
     pub fn read(path: &Path) -> anyhow::Result<Self> {
         let text = std::fs::read_to_string(path).with_context(|| path.display().to_string())?;
-        let report: Self = serde_json::from_str(&text)
+        let mut report: Self = serde_json::from_str(&text)
             .with_context(|| format!("{}: not a report of papilio bench", path.display()))?;
         if report.format != FORMAT {
-            bail!("{}: a report of format {}, this is {FORMAT}", path.display(), report.format);
+            bail!("{}: report has format {}, expected {FORMAT}", path.display(), report.format);
         }
-        if let Some(job) = report.jobs.iter().find(|job| job.job().is_none()) {
-            bail!("{}: has an unknown job {:?}", path.display(), job.id);
+        let points = report.sweeps.iter_mut().flat_map(|sweep| &mut sweep.points);
+        for job in report.jobs.iter_mut().chain(points.map(|point| &mut point.job)) {
+            let Some(known) = job.job() else {
+                bail!("{}: unknown job {:?}", path.display(), job.id);
+            };
+            known.id.clone_into(&mut job.id);
         }
         Ok(report)
     }
 
-    /// Takes in what another report has and this one lacks: jobs, sweeps, and what they left out. The
-    /// machine and the scale stay this one's.
+    /// Merges the jobs and sweeps that another report has and this one lacks.
+    ///
+    /// Machine and scale remain those of this report.
     pub fn add(&mut self, other: Self) {
         for job in other.jobs {
             if self.job(&job.id).is_none() {
@@ -207,28 +215,28 @@ impl Report {
         self.interrupted |= other.interrupted;
     }
 
-    /// Whether there is no figure at all.
+    /// Returns whether the report has no result at all.
     pub fn is_empty(&self) -> bool {
         let points = self.sweeps.iter().flat_map(|sweep| &sweep.points).map(|point| &point.job);
         self.jobs.iter().chain(points).all(|job| job.sides.is_empty())
     }
 
-    /// As JSON, with a newline at the end.
+    /// Converts the report to JSON with a final newline.
     pub fn to_json(&self) -> anyhow::Result<String> {
         Ok(serde_json::to_string_pretty(self)? + "\n")
     }
 
-    /// The commands that made it, as lines.
+    /// Returns the command lines of the report and of those merged into it.
     pub fn commands(&self) -> impl Iterator<Item = String> {
         std::iter::once(&self.command).chain(&self.added).map(|words| words.join(" "))
     }
 
-    /// The job of that name, where it was run.
+    /// Returns the results of a job, if it was run.
     pub fn job(&self, id: &str) -> Option<&JobReport> {
         self.jobs.iter().find(|job| job.id == id)
     }
 
-    /// The sides that have a figure anywhere.
+    /// Returns the sides that have a result anywhere.
     pub fn sides(&self) -> impl Iterator<Item = Side> {
         let points = || self.sweeps.iter().flat_map(|sweep| &sweep.points).map(|point| &point.job);
         let has = move |side| self.jobs.iter().chain(points()).any(|job| job.side(side).is_some());
@@ -237,42 +245,55 @@ impl Report {
 }
 
 impl JobReport {
-    /// The job itself; `None` for a name that this version does not know.
+    /// Returns the job itself; `None` for an unknown name.
     pub fn job(&self) -> Option<&'static Job> {
-        crate::job::JOBS.iter().find(|job| job.id == self.id)
+        Job::by_id(&self.id)
     }
 
-    /// One side's runs, where it has any.
+    /// Returns the runs of a side, if it has any.
     pub fn side(&self, side: Side) -> Option<&SideReport> {
         self.sides.iter().find(|report| report.side == side && !report.runs.is_empty())
     }
 
-    /// MiB a second of one side.
+    /// Returns a side's bandwidth in MiB/s.
     pub fn bandwidth(&self, side: Side) -> Option<Spread> {
         self.side(side).map(|report| report.spread(|run| run.fio.bandwidth_mib))
     }
 
-    /// The most memory that a side of Papilio's took beside what fio itself takes; of the mount, its server's.
+    /// Returns the peak memory of a Papilio side in bytes, without fio's own; for a mount, the
+    /// server's.
     pub fn memory(&self, side: Side) -> Option<u64> {
         let seen = self.side(side)?.runs.iter().filter_map(|run| run.memory_bytes).max()?;
         let fio = if side.is_mount() { 0 } else { self.fio_memory? };
         Some(seen.saturating_sub(fio))
     }
 
-    /// How many times as fast `side` is as `other`, by medians.
+    /// Returns the ratio of the sides' median bandwidths.
     pub fn ratio(&self, side: Side, other: Side) -> Option<f64> {
         let (ours, theirs) = (self.bandwidth(side)?, self.bandwidth(other)?);
         (side != other && theirs.median > 0.0).then(|| ours.median / theirs.median)
     }
+
+    /// Returns the spread of the bandwidth ratios of both sides' runs in the same round.
+    ///
+    /// Such runs are close in time, so that slow changes of the machine's speed cancel out.
+    pub fn paired_ratio(&self, side: Side, other: Side) -> Option<Spread> {
+        let (ours, theirs) = (self.side(side)?, self.side(other)?);
+        let ratio = |(ours, theirs): (&Measurement, &Measurement)| {
+            (theirs.fio.bandwidth_mib > 0.0).then(|| ours.fio.bandwidth_mib / theirs.fio.bandwidth_mib)
+        };
+        let ratios: Vec<f64> = ours.runs.iter().zip(&theirs.runs).filter_map(ratio).collect();
+        (!ratios.is_empty()).then(|| Spread::of(ratios))
+    }
 }
 
 impl SideReport {
-    /// Median and spread of a figure.
+    /// Returns the median and spread of a value over the runs.
     pub fn spread(&self, figure: impl Fn(&Measurement) -> f64) -> Spread {
         Spread::of(self.runs.iter().map(figure))
     }
 
-    /// A percentile of the latency in nanoseconds: the median of the runs'.
+    /// Returns a latency percentile in nanoseconds, as the median over the runs.
     pub fn latency_ns(&self, percent: f64) -> Option<f64> {
         let of_run = |run: &Measurement| {
             run.fio
@@ -286,7 +307,7 @@ impl SideReport {
     }
 }
 
-/// The command as it may be typed again: the program's name without its folder.
+/// Returns the command line with the program's name instead of its path.
 fn command_line(arguments: impl Iterator<Item = std::ffi::OsString>) -> Vec<String> {
     let mut words: Vec<String> = arguments.map(|word| word.to_string_lossy().into_owned()).collect();
     if let Some(program) = words.first_mut() {
@@ -302,7 +323,7 @@ pub(crate) mod tests {
     use crate::fio::output::Figures;
     use crate::profile::Symbol;
 
-    /// A run with a bandwidth, and all else made of it.
+    /// Makes a run whose results all follow from its bandwidth.
     pub(crate) fn run(bandwidth_mib: f64) -> Measurement {
         let operations = (bandwidth_mib * 256.0) as u64;
         let latency = |percent: f64| (percent, (1e9 / bandwidth_mib * percent / 50.0) as u64);
@@ -324,7 +345,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// A report of all jobs, as a run of three rounds makes it; `004-huge` lacks the kernel.
+    /// Makes a report of all jobs with three rounds; `cached-read-huge` lacks the kernel.
     pub(crate) fn sample() -> Report {
         let machine = Machine {
             processor: "A <processor> & more".into(),
@@ -340,8 +361,9 @@ pub(crate) mod tests {
         for (number, job) in crate::job::JOBS.iter().enumerate() {
             let sides = Side::ALL
                 .iter()
+                .filter(|side| **side != Side::PapilioOther)
                 .enumerate()
-                .filter(|(_, side)| (job.id, **side) != ("004-huge", Side::Kernel));
+                .filter(|(_, side)| (job.id, **side) != ("cached-read-huge", Side::Kernel));
             let side = |(place, side): (usize, &Side)| {
                 let base = 100.0 * (place + 1) as f64 * (number + 1) as f64;
                 SideReport { side: *side, runs: vec![run(base), run(base * 1.1), run(base * 0.9)] }
@@ -356,7 +378,7 @@ pub(crate) mod tests {
                 profiles: Vec::new(),
             });
         }
-        let cached = report.jobs.iter_mut().find(|job| job.id == "004").unwrap();
+        let cached = report.jobs.iter_mut().find(|job| job.id == "cached-read").unwrap();
         cached.cache = Some(256 << 20);
         for side in cached.sides.iter_mut().filter(|side| side.side == Side::Papilio) {
             side.runs.iter_mut().for_each(|run| run.memory_bytes = Some(320 << 20));
@@ -374,19 +396,19 @@ pub(crate) mod tests {
         });
         report.left_out.push(LeftOut {
             side: Side::Kernel,
-            job: Some("004-huge".into()),
+            job: Some("cached-read-huge".into()),
             why: "needs a memory cgroup </script>".into(),
         });
         let point = |(place, job): (usize, JobReport)| Point { value: 10_u64.pow(place as u32), job };
         let jobs = report.jobs[..4].to_vec();
-        let jobs = jobs.into_iter().map(|job| JobReport { id: "000".into(), ..job });
+        let jobs = jobs.into_iter().map(|job| JobReport { id: "prealloc-write".into(), ..job });
         report.sweeps.push(Sweep { over: Over::Snapshots, points: jobs.enumerate().map(point).collect() });
         report.model = Some(Model { memory: 5000.0, checksum: 8000.0, device: 4000.0 });
         report
     }
 
     #[test]
-    fn json_and_back() {
+    fn json_round_trips() {
         let report = sample();
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("report.json");
@@ -396,7 +418,7 @@ pub(crate) mod tests {
             ("{}", "not a report"),
             ("[", "not a report"),
             (&report.to_json().unwrap().replace("\"format\": 1", "\"format\": 7"), "format 7"),
-            (&report.to_json().unwrap().replace("\"004-huge\"", "\"9\""), "unknown job"),
+            (&report.to_json().unwrap().replace("\"cached-read-huge\"", "\"9\""), "unknown job"),
         ] {
             std::fs::write(&path, text).unwrap();
             let error = format!("{:#}", Report::read(&path).unwrap_err());
@@ -406,17 +428,42 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn ratios_are_of_medians() {
+    fn former_job_numbers_are_read_as_names() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("report.json");
+        let old = sample().to_json().unwrap();
+        let old = old.replace("\"id\": \"prealloc-write\"", "\"id\": \"000\"");
+        let old = old.replace("\"id\": \"cached-read-huge\"", "\"id\": \"004-huge\"");
+        std::fs::write(&path, old).unwrap();
+        assert_eq!(Report::read(&path).unwrap(), sample());
+    }
+
+    #[test]
+    fn paired_ratios_compare_runs_of_the_same_round() {
+        let mut report = sample();
+        let job = &mut report.jobs[0];
+        job.sides[1].runs = vec![run(100.0), run(210.0), run(309.0)];
+        let runs = vec![run(100.0), run(200.0), run(300.0)];
+        job.sides.push(SideReport { side: Side::PapilioOther, runs });
+        let ratio = job.paired_ratio(Side::Papilio, Side::PapilioOther).unwrap();
+        assert_eq!((ratio.least, ratio.median, ratio.most), (1.0, 1.03, 1.05));
+        assert_eq!(job.paired_ratio(Side::Papilio, Side::Raw).map(|ratio| ratio.least > 0.0), Some(true));
+        job.sides.clear();
+        assert_eq!(job.paired_ratio(Side::Papilio, Side::PapilioOther), None);
+    }
+
+    #[test]
+    fn ratios_compare_medians() {
         let report = sample();
-        let job = report.job("000").unwrap();
+        let job = report.job("prealloc-write").unwrap();
         assert_eq!(job.ratio(Side::Papilio, Side::Kernel), Some(2.0));
         assert_eq!(job.ratio(Side::Kernel, Side::Kernel), None);
-        assert_eq!(report.job("004-huge").unwrap().ratio(Side::Papilio, Side::Kernel), None);
+        assert_eq!(report.job("cached-read-huge").unwrap().ratio(Side::Papilio, Side::Kernel), None);
         assert_eq!(report.sides().count(), 6);
     }
 
     #[test]
-    fn reports_are_joined() {
+    fn reports_are_merged() {
         let (mut joined, mut other) = (sample(), sample());
         joined.jobs.truncate(2);
         joined.sweeps.clear();
@@ -438,26 +485,26 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn memory_is_what_is_beside_fio_s_own() {
+    fn memory_excludes_fio_s_own() {
         let report = sample();
-        assert_eq!(report.job("004").unwrap().memory(Side::Papilio), Some(300 << 20));
-        assert_eq!(report.job("004").unwrap().memory(Side::Mount), None);
-        assert_eq!(report.job("000").unwrap().memory(Side::Papilio), None);
+        assert_eq!(report.job("cached-read").unwrap().memory(Side::Papilio), Some(300 << 20));
+        assert_eq!(report.job("cached-read").unwrap().memory(Side::Mount), None);
+        assert_eq!(report.job("prealloc-write").unwrap().memory(Side::Papilio), None);
     }
 
     #[test]
-    fn points_stand_with_their_job() {
+    fn points_are_grouped_by_job() {
         let mut sweep = Sweep { over: Over::Extents, points: Vec::new() };
         let jobs = sample().jobs;
         for (value, place) in [(1, 0), (1, 3), (10, 0), (10, 3)] {
             sweep.add(Point { value, job: jobs[place].clone() });
         }
         assert_eq!(sweep.points.iter().map(|point| point.value).collect::<Vec<_>>(), [1, 10, 1, 10]);
-        assert_eq!(sweep.jobs(), ["000", "002"]);
+        assert_eq!(sweep.jobs(), ["prealloc-write", "checksummed-write"]);
     }
 
     #[test]
-    fn a_percentile_is_the_median_of_the_runs() {
+    fn a_percentile_is_the_median_over_runs() {
         let side = SideReport { side: Side::Raw, runs: vec![run(100.0), run(200.0), run(50.0)] };
         assert_eq!(side.latency_ns(50.0), Some(1e7));
         assert_eq!(side.latency_ns(12.0), None);

@@ -1,18 +1,18 @@
 //! Medians and spreads.
 
-/// A figure over the rounds.
+/// Distribution of a value over the rounds.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Spread {
-    /// The middle one; the mean of both middle ones of an even number.
+    /// The median; for an even number of values, the mean of the two in the middle.
     pub median: f64,
-    /// The smallest.
+    /// The minimum.
     pub least: f64,
-    /// The largest.
+    /// The maximum.
     pub most: f64,
 }
 
 impl Spread {
-    /// Of all values; zeroes without any.
+    /// Computes the distribution; all zero without values.
     pub fn of(values: impl IntoIterator<Item = f64>) -> Self {
         let mut sorted: Vec<f64> = values.into_iter().collect();
         sorted.sort_by(f64::total_cmp);
@@ -26,7 +26,7 @@ impl Spread {
     }
 }
 
-/// A number with as many digits as it is known to: `1,234`, `56.7`, `8.90`.
+/// Formats a number with three significant digits or more: `1,234`, `56.7`, `8.90`.
 pub fn number(value: f64) -> String {
     match value.abs() {
         large if large >= 99.95 => thousands(value.round() as i64),
@@ -49,7 +49,7 @@ fn thousands(value: i64) -> String {
     text
 }
 
-/// A time in the unit that fits.
+/// Formats a time in nanoseconds with a suitable unit.
 pub fn nanoseconds(value: f64) -> String {
     match value {
         ns if ns < 1e3 => format!("{} ns", number(ns)),
@@ -64,14 +64,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_middle_and_the_ends() {
+    fn median_and_extremes() {
         assert_eq!(Spread::of([3.0, 1.0, 2.0]), Spread { median: 2.0, least: 1.0, most: 3.0 });
         assert_eq!(Spread::of([4.0, 1.0]), Spread { median: 2.5, least: 1.0, most: 4.0 });
         assert_eq!(Spread::of([]), Spread::default());
     }
 
     #[test]
-    fn numbers_as_people_read_them() {
+    fn numbers_and_times_are_readable() {
         for (value, text) in [
             (1_234_567.2, "1,234,567"),
             (100.4, "100"),

@@ -1,19 +1,20 @@
-//! The report as text: a table for each job, on a terminal or anywhere.
+//! The report as plain text, with a table for each job; also the rows and lines of other formats.
 
+use super::plot::axis_number;
 use super::statistics::{Spread, nanoseconds, number};
 use super::{JobReport, Point, Report, Sweep};
-use crate::job::Target;
+use crate::job::{CHECKSUMMED_WRITE, Target};
 use crate::side::Side;
 use std::fmt::Write;
 
-/// Bytes of tree blocks that the library keeps where nothing else is said.
+/// Default size of the library's tree block cache in bytes.
 const TREE_BLOCKS: u64 = 64 << 20;
 
-/// The heads of a job's table.
+/// Column headings of a job's table.
 pub const HEADS: [&str; 9] =
-    ["side", "MiB/s", "least to most", "x kernel", "x raw", "x slow", "p50", "p99", "CPU µs/op"];
+    ["side", "MiB/s", "min to max", "x kernel", "x raw", "x slow", "p50", "p99", "CPU µs/op"];
 
-/// A job's table: a row for each side that has figures.
+/// Returns the rows of a job's table, one for each side with results.
 pub fn rows(job: &JobReport) -> Vec<[String; 9]> {
     let ratio =
         |side, other| job.ratio(side, other).map_or_else(|| "-".to_owned(), |ratio| format!("{ratio:.2}"));
@@ -30,7 +31,7 @@ pub fn rows(job: &JobReport) -> Vec<[String; 9]> {
             format!("{} to {}", number(least), number(most)),
             ratio(side, Side::Kernel),
             ratio(side, Side::Raw),
-            // Another side's distance from it says nothing about the switch.
+            // Only this side differs from the slow one in nothing but the switch.
             if side == Side::Papilio { ratio(side, Side::PapilioSlow) } else { "-".to_owned() },
             latency(50.0),
             latency(99.0),
@@ -40,16 +41,16 @@ pub fn rows(job: &JobReport) -> Vec<[String; 9]> {
     rows
 }
 
-/// What Papilio aims at in a job, and how near it came, where it has figures.
-pub fn aims(job: &JobReport, target: &Target) -> String {
-    let mut aims = Vec::new();
+/// Returns a line with the targets of a job and the ratios that Papilio reached.
+pub fn targets(job: &JobReport, target: &Target) -> String {
+    let mut lines = Vec::new();
     for (name, other, aim) in [
         ("kernel", Side::Kernel, target.kernel),
         ("raw", Side::Raw, target.raw),
         ("slow switch", Side::PapilioSlow, target.slow),
     ] {
         let got = job.ratio(Side::Papilio, other);
-        aims.push(match got {
+        lines.push(match got {
             Some(got) => {
                 let verdict = if got >= aim { "reached" } else { "missed" };
                 format!("{aim} x {name}: {got:.2} ({verdict})")
@@ -57,10 +58,10 @@ pub fn aims(job: &JobReport, target: &Target) -> String {
             None => format!("{aim} x {name}: not measured"),
         });
     }
-    aims.join("; ")
+    lines.join("; ")
 }
 
-/// The memory that Papilio took beside its limit; `None` for a job without one.
+/// Returns a line with Papilio's peak memory and its limit; `None` for a job without a limit.
 pub fn memory_line(job: &JobReport) -> Option<String> {
     let mebibytes = |bytes: u64| number(bytes as f64 / f64::from(1 << 20));
     let took: Vec<(Side, u64)> =
@@ -71,8 +72,8 @@ pub fn memory_line(job: &JobReport) -> Option<String> {
     let words: Vec<String> =
         took.iter().map(|(side, bytes)| format!("{side} {}", mebibytes(*bytes))).collect();
     Some(format!(
-        "MiB at most: {}; the limit is {}: {} of page cache, {} of tree blocks, and 10 % ({}). \
-         What fio itself takes ({}) is not in it; of the mount it is the server's, without a page cache of its own",
+        "peak MiB: {}; limit {}: {} of page cache, {} of tree blocks, plus 10 % ({}). \
+         fio's own memory ({}) is excluded; for a mount it is the server's memory, without a page cache",
         words.join(", "),
         mebibytes(limit),
         mebibytes(cache),
@@ -82,9 +83,9 @@ pub fn memory_line(job: &JobReport) -> Option<String> {
     ))
 }
 
-/// Job 002 beside its model, a line each; none without a model.
+/// Returns lines that compare `checksummed-write` with its model; none without a model.
 pub fn model_lines(report: &Report) -> Vec<String> {
-    let (Some(model), Some(job)) = (&report.model, report.job("002")) else { return Vec::new() };
+    let (Some(model), Some(job)) = (&report.model, report.job(CHECKSUMMED_WRITE)) else { return Vec::new() };
     let mut lines = vec![format!(
         "one thread: memory {} MiB/s, CRC-32C {} MiB/s, backing {} MiB/s",
         number(model.memory),
@@ -97,28 +98,28 @@ pub fn model_lines(report: &Report) -> Vec<String> {
     ] {
         let near = job.bandwidth(side).map_or_else(
             || format!("{side} not measured"),
-            |got| format!("{side} reached {:.2} of it", got.median / value),
+            |got| format!("{side} / model = {:.2}", got.median / value),
         );
         lines.push(format!("{name} = {formula} = {} MiB/s; {near}", number(value)));
     }
     if let Some(kernel) = job.bandwidth(Side::Kernel) {
-        lines.push(format!("the kernel reached {:.2} of before", kernel.median / model.before()));
+        lines.push(format!("kernel / before = {:.2}", kernel.median / model.before()));
     }
     lines
 }
 
-/// The heads of a sweep's table.
+/// Returns the column headings of a sweep's table for one job.
 pub fn sweep_heads(sweep: &Sweep, id: &str) -> Vec<String> {
-    let points =
-        sweep.of_job(id).map(|point| number(point.value as f64).replace(".00", "").replace(".0", ""));
+    let points = sweep.of_job(id).map(|point| axis_number(point.value as f64));
     std::iter::once("side".to_owned()).chain(points).collect()
 }
 
-/// A sweep's table: for each side MiB/s at each point, by medians, and how many times the kernel's that is.
+/// Returns the rows of a sweep's table for one job: each side's median MiB/s at each point, and the
+/// ratio to the kernel.
 pub fn sweep_rows(sweep: &Sweep, id: &str) -> Vec<Vec<String>> {
     let mut rows = Vec::new();
     for side in Side::ALL {
-        // How far the bare backing is from the kernel says nothing about either.
+        // The raw side's ratio to the kernel says nothing about Papilio.
         let other = if side == Side::Raw { Side::Raw } else { Side::Kernel };
         let cell = |point: &Point| match (point.job.bandwidth(side), point.job.ratio(side, other)) {
             (Some(got), Some(ratio)) => format!("{} ({ratio:.2})", number(got.median)),
@@ -133,7 +134,37 @@ pub fn sweep_rows(sweep: &Sweep, id: &str) -> Vec<Vec<String>> {
     rows
 }
 
-/// The whole report as text.
+/// Column headings of the comparison with another build.
+pub const AGAINST_HEADS: [&str; 4] = ["job", "ratio", "min to max", "ratio of medians"];
+
+/// Returns the rows of the comparison of `papilio` with `papilio-other`; none without both.
+///
+/// `ratio` is the median of the ratios of each round. The last row is the geometric mean over jobs.
+pub fn against_rows(report: &Report) -> Vec<[String; 4]> {
+    let (ours, other) = (Side::Papilio, Side::PapilioOther);
+    let (mut rows, mut paired_logs, mut median_logs) = (Vec::new(), Vec::new(), Vec::new());
+    for job in &report.jobs {
+        let (Some(paired), Some(medians)) = (job.paired_ratio(ours, other), job.ratio(ours, other)) else {
+            continue;
+        };
+        paired_logs.push(paired.median.ln());
+        median_logs.push(medians.ln());
+        let (least, most) = (paired.least, paired.most);
+        rows.push([
+            job.id.clone(),
+            format!("{:.3}", paired.median),
+            format!("{least:.3} to {most:.3}"),
+            format!("{medians:.3}"),
+        ]);
+    }
+    if rows.len() > 1 {
+        let mean = |logs: &[f64]| format!("{:.3}", (logs.iter().sum::<f64>() / logs.len() as f64).exp());
+        rows.push(["geometric mean".into(), mean(&paired_logs), "-".into(), mean(&median_logs)]);
+    }
+    rows
+}
+
+/// Returns the whole report as text.
 pub fn text(report: &Report) -> String {
     let mut text = String::new();
     for line in facts(report) {
@@ -143,8 +174,8 @@ pub fn text(report: &Report) -> String {
         let Some(known) = job.job() else { continue };
         let _ = writeln!(text, "\n{known}");
         text += &aligned(&HEADS, &rows(job));
-        let _ = writeln!(text, "  aims: {}", aims(job, &known.target));
-        if job.id == "002" {
+        let _ = writeln!(text, "  targets: {}", targets(job, &known.target));
+        if job.id == CHECKSUMMED_WRITE {
             for line in model_lines(report) {
                 let _ = writeln!(text, "  model: {line}");
             }
@@ -161,9 +192,19 @@ pub fn text(report: &Report) -> String {
     }
     for sweep in &report.sweeps {
         for id in sweep.jobs() {
-            let _ = writeln!(text, "\n{id}: MiB/s over {} (x kernel)", sweep.over.unit());
+            let _ = writeln!(text, "\n{id}: MiB/s (x kernel) over {}", sweep.over.unit());
             text += &aligned(&sweep_heads(sweep, id), &sweep_rows(sweep, id));
         }
+    }
+    let against = against_rows(report);
+    if !against.is_empty() {
+        let _ = writeln!(
+            text,
+            "\n{} / {}, bandwidth of runs in the same round",
+            Side::Papilio,
+            Side::PapilioOther
+        );
+        text += &aligned(&AGAINST_HEADS, &against);
     }
     if !report.left_out.is_empty() {
         let _ = writeln!(text, "\nleft out:");
@@ -173,12 +214,12 @@ pub fn text(report: &Report) -> String {
         let _ = writeln!(text, "  {}, {job}: {}", left.side, left.why);
     }
     if report.interrupted {
-        let _ = writeln!(text, "\ninterrupted: not all was run");
+        let _ = writeln!(text, "\ninterrupted: the results are incomplete");
     }
     text
 }
 
-/// Where and how it was run, a line each.
+/// Returns lines about the machine and the parameters of the run.
 pub fn facts(report: &Report) -> Vec<String> {
     let machine = &report.machine;
     let mut programs = vec![format!("Linux {}", machine.kernel), format!("Papilio {}", machine.papilio)];
@@ -200,7 +241,7 @@ pub fn facts(report: &Report) -> Vec<String> {
             "load average {:.2} before the run{}",
             machine.load,
             if machine.was_busy() {
-                ": the machine was busy, figures are lower and spreads wider than they need be"
+                ": the machine was busy, so results are lower and spreads wider than necessary"
             } else {
                 ""
             }
@@ -215,7 +256,7 @@ pub fn facts(report: &Report) -> Vec<String> {
     ]
 }
 
-/// Columns under one another, numbers to the right.
+/// Formats a table with aligned columns; all but the first are right-aligned.
 fn aligned(heads: &[impl AsRef<str>], rows: &[impl AsRef<[String]>]) -> String {
     let heads: Vec<&str> = heads.iter().map(AsRef::as_ref).collect();
     let rows = rows.iter().map(|row| row.as_ref().iter().map(String::as_str).collect());
@@ -248,29 +289,47 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_is_said() {
+    fn text_has_every_part() {
         let text = text(&sample());
         for word in [
-            "000 NOCOW",
-            "004-huge",
-            "left out:\n  kernel, 004-huge: needs a memory cgroup",
+            "\nprealloc-write: random writes",
+            "\ncached-read-huge: ",
+            "left out:\n  kernel, cached-read-huge: needs a memory cgroup",
             "12 x kernel: 2.00 (missed)",
             "model: after",
             "x slow",
             "2 processors",
             "load average 0.10 before the run\n",
-            "000: MiB/s over snapshots (x kernel)",
+            "prealloc-write: MiB/s (x kernel) over snapshots",
             "200 (2.00)",
-            "memory: MiB at most: papilio 300; the limit is 352: 256 of page cache, 64.0 of tree blocks, and 10 % (kept)",
+            "memory: peak MiB: papilio 300; limit 352: 256 of page cache, 64.0 of tree blocks, plus 10 % (kept)",
             "time of papilio: kernel and device 75 %, btree 25 %\n     75.0 %  kernel and device   shmem_write_end\n",
         ] {
             assert!(text.contains(word), "{word} in\n{text}");
         }
-        assert!(!text.contains("interrupted"));
+        assert!(!text.contains("interrupted") && !text.contains("papilio-other"), "{text}");
     }
 
     #[test]
-    fn a_busy_machine_is_named() {
+    fn another_build_is_compared() {
+        let mut report = sample();
+        assert!(against_rows(&report).is_empty());
+        for job in &mut report.jobs[..2] {
+            let mut other = job.side(Side::Papilio).unwrap().clone();
+            other.side = Side::PapilioOther;
+            other.runs.iter_mut().for_each(|run| run.fio.bandwidth_mib *= 0.5);
+            job.sides.insert(2, other);
+        }
+        let rows = against_rows(&report);
+        let cells = |row: &[String; 4]| row.join(" | ");
+        assert_eq!(cells(&rows[0]), "prealloc-write | 2.000 | 2.000 to 2.000 | 2.000");
+        assert_eq!(cells(&rows[2]), "geometric mean | 2.000 | - | 2.000");
+        assert_eq!(rows.len(), 3);
+        assert!(text(&report).contains("papilio / papilio-other"));
+    }
+
+    #[test]
+    fn a_busy_machine_is_reported() {
         let mut report = sample();
         report.machine.load = 3.0;
         assert!(text(&report).contains("load average 3.00 before the run: the machine was busy"));
@@ -279,7 +338,7 @@ mod tests {
     #[test]
     fn rows_hold_medians_and_ratios() {
         let report = sample();
-        let rows = rows(report.job("000").unwrap());
+        let rows = rows(report.job("prealloc-write").unwrap());
         assert_eq!(rows.len(), 6);
         assert_eq!(rows[1][..6], ["papilio", "200", "180 to 220", "2.00", "0.33", "0.67"].map(str::to_owned));
         // 1.2 s for 51,200 operations; fio's own share is 0.5 s.
@@ -288,9 +347,9 @@ mod tests {
     }
 
     #[test]
-    fn columns_stand_under_one_another() {
+    fn columns_are_aligned() {
         let report = sample();
-        let text = aligned(&HEADS, &rows(report.job("000").unwrap()));
+        let text = aligned(&HEADS, &rows(report.job("prealloc-write").unwrap()));
         let lengths: Vec<usize> = text.lines().map(|line| line.chars().count()).collect();
         assert!(lengths.windows(2).all(|pair| pair[0] == pair[1]), "{lengths:?}");
     }

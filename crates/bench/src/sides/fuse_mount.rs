@@ -1,6 +1,6 @@
-//! Papilio's FUSE mount: the papilio command as the server, fio as one of its users.
+//! Papilio's FUSE mount: the papilio command is the server, fio uses the mount.
 
-use super::{Bench, Turn};
+use super::bench::{Bench, Turn};
 use crate::cgroup::MemoryLimit;
 use crate::fio::run::{Measurement, Run, Whose};
 use crate::interrupt;
@@ -15,15 +15,15 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long a mount may take to appear, and its server to close afterwards.
+/// Limit on the time until a mount appears, and until its server exits after the unmount.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-/// A mount and its server; dropping it unmounts and waits for the server.
+/// A mount and its server. Dropping it unmounts and waits for the server.
 struct Served {
     server: Child,
     point: PathBuf,
     log: PathBuf,
-    /// While it serves over io_uring.
+    /// Keeps FUSE over io_uring enabled in the kernel while the mount uses it.
     _switch: Option<RingSwitch>,
 }
 
@@ -33,7 +33,7 @@ impl Bench<'_> {
         if fresh {
             self.mkfs()?;
         }
-        let program = self.environment.papilio.as_deref().context("the papilio command is not there")?;
+        let program = self.environment.papilio.as_deref().context("cannot find the papilio command")?;
         let point = self.backing.scratch().unique("fuse");
         std::fs::create_dir(&point)?;
         let log = PathBuf::from(format!("{}.server.log", stem.display()));
@@ -41,7 +41,7 @@ impl Bench<'_> {
         if job.job.nodatacow {
             options.push_str(",nodatacow");
         }
-        let switch = ring.then(RingSwitch::on).transpose().context("FUSE over io_uring")?;
+        let switch = ring.then(RingSwitch::on).transpose().context("cannot enable FUSE over io_uring")?;
         if ring {
             options.push_str(",transport=ring");
         }
@@ -53,7 +53,7 @@ impl Bench<'_> {
         let recorder = record.map(|data| Recorder::start(served.server.id(), data)).transpose()?;
         let measured = Run { memory_of, ..self.fio(job, &file, stem, limit.as_ref()) }.measure();
         let recorded = recorder.map_or(Ok(()), Recorder::end);
-        // What the server did not write is no figure.
+        // The result counts only if the server wrote everything back.
         served.end().and(recorded).and(measured)
     }
 }
@@ -75,7 +75,7 @@ impl Served {
             .stdin(Stdio::null())
             .stdout(output.try_clone()?)
             .stderr(output)
-            // Ctrl-C ends fio first, then the mount; not the server under a mount in use.
+            // Keeps Ctrl-C from killing the server under a mount in use: fio ends first.
             .process_group(0)
             .spawn()
             .with_context(|| program.display().to_string())?;
@@ -86,24 +86,24 @@ impl Served {
                 return Ok(served);
             }
             if let Some(status) = served.server.try_wait()? {
-                bail!("papilio mount: {}", served.words().unwrap_or_else(|| status.to_string()));
+                bail!("papilio mount: {}", served.last_message().unwrap_or_else(|| status.to_string()));
             }
             interrupt::check()?;
             if start.elapsed() > PATIENCE {
-                bail!("papilio mount: nothing is mounted after {} s", PATIENCE.as_secs());
+                bail!("papilio mount: not mounted after {} s", PATIENCE.as_secs());
             }
             std::thread::sleep(Duration::from_millis(5));
         }
     }
 
-    /// The last line of what the server said.
-    fn words(&self) -> Option<String> {
+    /// Returns the last line of the server's output.
+    fn last_message(&self) -> Option<String> {
         let mut text = String::new();
         File::open(&self.log).ok()?.read_to_string(&mut text).ok()?;
         text.lines().rfind(|line| !line.trim().is_empty()).map(|line| line.trim().to_owned())
     }
 
-    /// Unmounts and waits until the server has closed the image.
+    /// Unmounts and waits until the server has closed the image and exited.
     fn end(&mut self) -> anyhow::Result<()> {
         papilio_oracle::scratch::unmount(&self.point)
             .with_context(|| format!("unmount {}", self.point.display()))?;
@@ -112,10 +112,10 @@ impl Served {
             match self.server.try_wait()? {
                 Some(status) if status.success() => return Ok(()),
                 Some(status) => {
-                    bail!("papilio mount: {}", self.words().unwrap_or_else(|| status.to_string()));
+                    bail!("papilio mount: {}", self.last_message().unwrap_or_else(|| status.to_string()));
                 }
                 None if start.elapsed() > PATIENCE => {
-                    bail!("papilio mount: still there {} s after the unmount", PATIENCE.as_secs());
+                    bail!("papilio mount: server still running {} s after the unmount", PATIENCE.as_secs());
                 }
                 None => std::thread::sleep(Duration::from_millis(5)),
             }
@@ -126,7 +126,7 @@ impl Served {
 impl Drop for Served {
     fn drop(&mut self) {
         if matches!(self.server.try_wait(), Ok(Some(_))) {
-            // Its mount point may be left without a server.
+            // The mount may outlive its server.
             let _ = papilio_oracle::scratch::unmount(&self.point);
         } else if self.end().is_err() {
             let _ = self.server.kill();

@@ -1,6 +1,6 @@
-//! The kernel's Btrfs, over a loop device that reads and writes the backing directly where that works.
+//! The kernel's Btrfs, on a loop device that uses direct I/O where the backing supports it.
 
-use super::{Bench, Turn};
+use super::bench::{Bench, Turn};
 use crate::backing::Kind;
 use crate::cgroup::MemoryLimit;
 use crate::fio::run::Measurement;
@@ -12,11 +12,13 @@ use papilio_oracle::requirement::find_command;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// As the original runs have it; they ran on devices that could not discard, which would also take away
-/// the blocks that the backing has allocated for all.
+/// The options of the original runs.
+///
+/// `nodiscard`: the original devices could not discard, and a discard would free blocks of the
+/// backing that were allocated for all sides.
 const MOUNT_OPTIONS: &str = "ssd,nodiscard";
 
-/// A mounted file system. The order matters: fields are dropped from the first to the last.
+/// A mounted file system. Fields drop in order: the mount before its device.
 struct Mounted {
     mount: Mount,
     _device: Option<LoopDevice>,
@@ -28,7 +30,7 @@ impl Bench<'_> {
         if fresh {
             self.mkfs_btrfs()?;
         }
-        // Counted from here on: what the mount itself reads belongs to nobody.
+        // Mounts outside the cgroup, so that the mount's own reads do not count against its limit.
         let mounted = self.kernel_mount(job)?;
         let limit = job.cache.map(|cache| MemoryLimit::new(cache, job.file_bytes)).transpose()?;
         let mut file = job.file.clone();
@@ -42,7 +44,7 @@ impl Bench<'_> {
         let mut file = job.file.clone();
         file.set("directory", mounted.mount.path().display());
         self.fio(job, &file, stem, None).lay_out()?;
-        mounted.mount.sync().context("sync of the files")
+        mounted.mount.sync().context("cannot sync the files")
     }
 
     fn mkfs_btrfs(&self) -> anyhow::Result<()> {
@@ -51,7 +53,7 @@ impl Bench<'_> {
         command.args(["--quiet", "--force", "--nodiscard", "--csum", "crc32c", "-d", "single", "-m", "dup"]);
         command.args(["-O", "no-holes", "-R", "free-space-tree"]);
         command.arg("--byte-count").arg(self.backing.bytes().to_string()).arg(self.backing.path());
-        let output = command.output().context("mkfs.btrfs")?;
+        let output = command.output().context("cannot start mkfs.btrfs")?;
         if !output.status.success() {
             let words = String::from_utf8_lossy(&output.stderr);
             bail!("mkfs.btrfs: {}", words.lines().last().unwrap_or("failed").trim());

@@ -1,37 +1,39 @@
-//! What is made before a run of a sweep: a file of so many extents, snapshots of everything.
+//! Preparation of a sweep's file system: a file with a given number of extents, and snapshots.
 //!
-//! Owns [`Prepared`]. Extents are made by sharing: an item of 4 KiB of a file needs 4 KiB of data somewhere, and
-//! 10,000,000 of them would take 40 GiB. So the pieces of the file are parts of a few extents, by turns of two that
-//! do not touch, so that no piece goes on where the one before ended. The file's own tree is as large as it would
-//! be otherwise; the trees of checksums and of extents stay small. Papilio makes all of it, whoever is measured then.
+//! Owns [`Prepared`]. Papilio prepares the file system for all sides.
+//!
+//! The file's extents are reflinks: 10,000,000 extents of 4 KiB with data of their own would need
+//! 40 GiB. The pieces of the file refer alternately to two groups of shared extents, so that
+//! neighbouring pieces are never contiguous on disk. The file's tree has its full size; the
+//! checksum and extent trees stay small.
 
-use super::Bench;
+use super::bench::Bench;
 use crate::job::ScaledJob;
 use papilio::{FileSystem, OpenOptions};
 
-/// Bytes of the largest piece, and of each extent that pieces are parts of.
+/// Size in bytes of a window of the file, which is also the size of each shared extent.
 pub const WINDOW: u64 = 8 << 20;
-/// Windows of the file with extents of their own; those behind them share theirs.
+/// Number of windows with shared extents of their own; later windows are reflinks of these.
 const OWN_WINDOWS: u64 = 16;
-/// Bytes of the smallest piece.
+/// Size of the smallest piece in bytes.
 pub const SECTOR: u64 = 4096;
-/// Bytes of the extents that pieces are parts of: two for each of those windows.
+/// Total size of the shared extents in bytes: two for each of those windows.
 pub const SHARED_BYTES: u64 = 2 * OWN_WINDOWS * WINDOW;
 
-/// What is made before a run.
+/// The preparation of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Prepared {
-    /// Extents of each window of the job's one file; `None`: its files are written in order.
+    /// Extents in each window of the job's one file; `None` means files written sequentially.
     pub extents: Option<u64>,
-    /// Snapshots of the whole.
+    /// Number of snapshots of the whole file system.
     pub snapshots: u64,
 }
 
 impl Bench<'_> {
-    /// Makes a new file system, writes all files of a job on it, and takes snapshots of them.
+    /// Makes a new file system, writes all files of a job, and takes snapshots.
     ///
     /// # Errors
-    /// There is no engine, or it or the library fails.
+    /// The engine is missing, or the engine or the library fails.
     pub fn prepare(&self, job: &ScaledJob, prepared: &Prepared) -> anyhow::Result<()> {
         self.mkfs()?;
         match prepared.extents {
@@ -61,7 +63,7 @@ impl Bench<'_> {
     }
 }
 
-/// Makes a file of so many windows of so many extents each.
+/// Makes a file of `windows` windows with `per_window` extents each.
 fn make_extents(fs: &FileSystem, name: &str, windows: u64, per_window: u64) -> papilio::Result<()> {
     let own = windows.min(OWN_WINDOWS);
     let shared = fs.create_file("/shared")?;
@@ -69,7 +71,7 @@ fn make_extents(fs: &FileSystem, name: &str, windows: u64, per_window: u64) -> p
     let mut bytes = vec![0; WINDOW as usize];
     for number in 0..2 * own {
         noise.fill(&mut bytes);
-        // One call, one extent.
+        // Each call writes one extent.
         shared.write_at(&bytes, number * WINDOW)?;
     }
     let file = fs.create_file(format!("/{name}"))?;
@@ -95,7 +97,7 @@ mod tests {
     use papilio::{CheckOptions, MkfsOptions, RenameMode};
 
     #[test]
-    fn the_file_has_as_many_extents_as_it_shall() {
+    fn the_file_has_the_requested_extents() {
         let folder = tempfile::tempdir().unwrap();
         let image = folder.path().join("image");
         papilio::mkfs(&image, &MkfsOptions::new().size(1 << 30)).unwrap();
@@ -108,7 +110,7 @@ mod tests {
             assert_eq!(file.inode().metadata().size(), windows * WINDOW);
             assert_eq!(file.fiemap(0).unwrap().len(), extents, "{name}");
         }
-        // The windows behind the first have their content.
+        // Later windows have the contents of the first ones.
         let file = fs.open_file("/many").unwrap();
         let (mut first, mut other) = (vec![0; 1 << 20], vec![0; 1 << 20]);
         for (window, at) in [(17, 5 << 20), (34, 0)] {

@@ -1,7 +1,7 @@
-//! The limit: the same job on the backing itself.
+//! The raw side: the same job on the backing without a file system, as the reference.
 
+use super::bench::{Bench, Turn};
 use super::engine::large_reads;
-use super::{Bench, Turn};
 use crate::fio::run::{Measurement, Run, Whose};
 use crate::job::ScaledJob;
 use crate::job_file::JobFile;
@@ -12,14 +12,15 @@ impl Bench<'_> {
         let Turn { job, stem, .. } = turn;
         let mut file = job_file(&job.file, self.backing.path(), self.backing.is_direct());
         if job.file_bytes > self.backing.bytes() {
-            // Files that share their data can be larger than what they lie on.
+            // Files that share extents can be larger than the backing.
             file.set("size", self.backing.bytes());
         }
         self.fio(job, &file, stem, None).measure()
     }
 
-    /// Bytes of memory that fio itself takes for a job, as one process with threads: what Papilio's engine runs
-    /// in has them too.
+    /// Measures the memory in bytes that fio itself uses for a job, as one process with threads.
+    ///
+    /// Papilio's engine runs in such a process, so this is the part that is not Papilio's.
     ///
     /// # Errors
     /// fio fails.
@@ -36,7 +37,7 @@ impl Bench<'_> {
     }
 }
 
-/// The job with all its files as parts of one: a job with files of its own gets a part of its own.
+/// Converts a job to work on the backing; jobs with separate files get separate ranges of it.
 fn job_file(original: &JobFile, backing: &Path, direct: bool) -> JobFile {
     let mut file = original.clone();
     if !original.has("filename") {
@@ -52,7 +53,7 @@ fn job_file(original: &JobFile, backing: &Path, direct: bool) -> JobFile {
         "openfiles",
         "file_service_type",
         "fallocate",
-        // It is there and as large as it will be: nothing to preallocate, no huge pages of a file system.
+        // Nothing to preallocate, and no file system that supports huge pages.
         "thp",
     ] {
         file.remove(key);
@@ -71,7 +72,7 @@ mod tests {
     use crate::job::{JOBS, Scale};
 
     #[test]
-    fn every_job_stays_within_its_size() {
+    fn every_job_stays_within_its_range() {
         for job in &JOBS {
             let scaled = job.scaled(Scale { size: 0.01, seconds: None }).unwrap();
             let file = job_file(&scaled.file, Path::new("/dev/x:y"), false);
@@ -86,7 +87,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_done_stays_the_same() {
+    fn the_workload_stays_the_same() {
         let scaled = JOBS[0].scaled(Scale { size: 0.01, seconds: None }).unwrap();
         let file = job_file(&scaled.file, Path::new("/b"), true);
         for key in ["rw", "bssplit", "direct", "numjobs", "iodepth", "ioengine", "runtime"] {

@@ -1,12 +1,14 @@
-//! `papilio bench`: the workloads of `papilio-bench`, with this command's exit codes.
+//! `papilio bench`: runs `papilio-bench` with this command's exit codes.
 
-use crate::context::{Context, UsageError};
+use crate::context::Context;
+use crate::usage_error::UsageError;
 
-/// Run the same work by the kernel's Btrfs and by Papilio, in turn, and compare
+/// Compare Papilio with the kernel's Btrfs on the same workloads, in turn
 ///
-/// Without a subcommand: five jobs of the real fio, by the kernel's Btrfs, by Papilio within fio (with each
-/// job's switch in both positions), by Papilio's mount, and on the bare backing. What this machine lacks is
-/// left out and named. Needs fio; root for the kernel's side.
+/// Without a subcommand, fio jobs run on the kernel's Btrfs, on Papilio inside fio (with each job's
+/// tuning switch in both positions), on Papilio's mount, and on the backing without a file system.
+/// Sides that this machine cannot run are skipped, and the report says why. Needs fio, and root for
+/// the kernel's side.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -14,7 +16,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Runs it.
+    /// Runs the command.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         papilio_bench::run(&self.bench, context.verbosity < 0).map_err(|error| match error
             .downcast_ref::<papilio_bench::UsageError>(

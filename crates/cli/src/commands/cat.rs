@@ -1,14 +1,15 @@
-//! `papilio cat`: the bytes of files. Large files are read and verified on a second thread while
-//! the first writes.
+//! `papilio cat`: the bytes of files. For large files, one thread reads and verifies while another
+//! writes.
 
-use crate::context::{Context, for_each_operand};
+use crate::context::Context;
+use crate::operands::for_each_operand;
 use crate::output::Output;
 use crate::path::ImagePath;
 use papilio::{FileKind, PathError};
 use std::ffi::OsString;
 use std::sync::mpsc::sync_channel;
 
-/// Bytes that are read at once.
+/// The number of bytes to read at once.
 const CHUNK: usize = 1 << 20;
 
 /// Write the content of files to standard output
@@ -20,7 +21,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Writes the files in their order.
+    /// Writes the files in order.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut output = Output::new()?;
         for_each_operand(context, &self.files, |path| cat(context, &mut output, &path))?;
@@ -57,7 +58,7 @@ fn cat(context: &Context, output: &mut Output, path: &ImagePath) -> anyhow::Resu
             while offset < length {
                 let chunk = read(offset, spares.try_recv().unwrap_or_default());
                 let got = chunk.as_ref().map_or(0, Vec::len) as u64;
-                // The other end hangs up when it cannot write any more.
+                // The writer hangs up when it cannot write any more.
                 if filled.send(chunk).is_err() || got == 0 {
                     return;
                 }
@@ -67,7 +68,7 @@ fn cat(context: &Context, output: &mut Output, path: &ImagePath) -> anyhow::Resu
         for chunk in chunks {
             let chunk = chunk.map_err(|error| context.at(path, &error))?;
             output.bytes(&chunk)?;
-            // The reader may be done already.
+            // The reader may have finished already.
             let _ = spent.send(chunk);
         }
         Ok(())

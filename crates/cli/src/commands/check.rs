@@ -1,4 +1,4 @@
-//! `papilio check`: everything that a file system says of itself, compared.
+//! `papilio check`: compares the structures of a file system with one another.
 
 use crate::context::Context;
 use crate::output::{Output, escaped};
@@ -9,37 +9,36 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Check a file system, without writing
+/// Check a file system without changing it
 ///
-/// Reads every copy of every tree block and compares: back references both ways, free space against
-/// extents, chunks against device extents, inodes, directories, link counts, checksums, subvolumes,
-/// superblocks. A file system that is too damaged to be opened is checked as far as it can be
-/// reached.
+/// Reads every copy of every tree block, and compares extents with their references, free space
+/// with extents, and chunks with device extents. Checks inodes, directories, link counts,
+/// checksums, subvolumes and superblocks. A file system that is too damaged to be opened is checked
+/// as far as possible. The exit status is 1 if there are errors.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Exit status: 0 if no error was found, 1 if there are errors, 2 for wrong usage.")]
 pub struct Args {
     /// The image or device
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Write nothing (which is always so; taken for the sake of `btrfs check`)
+    /// Do not write; accepted for btrfs-check(8)'s sake, since the command never writes
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
-    /// Also read all data, every copy, and compare it with its checksums
+    /// Verify the checksums of all copies of all data
     #[arg(long)]
     check_data_csum: bool,
-    /// Show how far it has come
+    /// Show the progress
     #[arg(short, long)]
     progress: bool,
-    /// Keep at most N findings; the others are counted
+    /// Print at most N findings; count the others
     #[arg(long, value_name = "N", default_value_t = 10_000)]
     max_findings: usize,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Checks.
+    /// Checks the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let bar = (self.progress && std::io::stderr().is_terminal()).then(new_bar);
         let mut options = CheckOptions::new().data_csum(self.check_data_csum).max_findings(self.max_findings);

@@ -1,6 +1,6 @@
-//! `papilio chmod`, and modes as it takes them.
+//! `papilio chmod`.
 //!
-//! Owns [`Mode`]: octal, or symbolic as POSIX has it (`u+rwx,go-w,a=rX,g=u,+t`).
+//! Owns [`Mode`]: a mode in octal, or symbolic as in POSIX (`u+rwx,go-w,a=rX,g=u,+t`).
 
 use crate::context::Context;
 use crate::tree::{Recursion, for_each_inode};
@@ -8,24 +8,24 @@ use papilio::{FileKind, SetAttributes};
 use std::ffi::OsString;
 use std::str::FromStr;
 
-/// Change modes
+/// Change permissions
 ///
-/// Symbolic links are followed where they are named, and left alone where -R meets them.
+/// Follows symbolic links that are operands, and ignores those that -R finds.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Octal (0644), or symbolic (u+x,go=rX)
+    /// The mode, octal (0644) or symbolic (u+x,go=rX)
     #[arg(allow_hyphen_values = true)]
     mode: Mode,
     /// The files and directories
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// Change everything in directories too
+    /// Change directories with everything below them
     #[arg(short = 'R', long)]
     recursive: bool,
 }
 
 impl Args {
-    /// Changes them.
+    /// Changes the modes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let umask = crate::filling::Caller::new().umask;
         let how = Recursion { recursive: self.recursive, follow: true };
@@ -40,17 +40,18 @@ impl Args {
     }
 }
 
-/// How a mode is to be changed.
+/// A change of a mode.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mode(Vec<Clause>);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Clause {
-    /// Of user, group and others, as the bits of `rwx` in each; none given is all but the umask.
-    who: u32,
+    /// The permission bits of the affected classes: user, group, others.
+    classes: u32,
+    /// Whether no class was given, so that the umask applies.
     masked: bool,
     operation: Operation,
-    what: What,
+    bits: Bits,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,18 +62,18 @@ enum Operation {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum What {
-    /// All twelve bits, of an octal number.
-    Bits(u32),
+enum Bits {
+    /// All twelve bits, from an octal number.
+    Number(u32),
     Letters {
-        /// Of `rwx`.
+        /// The bits of `rwx`.
         bits: u32,
-        /// `X`: execute where a directory, or anybody may already.
+        /// `X`: execute permission for directories, and for files that have any already.
         search: bool,
         set_id: bool,
         sticky: bool,
     },
-    /// The bits of user, group or others, by how far they are shifted.
+    /// The bits of another class, by its shift in the mode.
     Copy(u32),
 }
 
@@ -81,7 +82,8 @@ const GROUP: u32 = 0o070;
 const OTHERS: u32 = 0o007;
 
 impl Mode {
-    /// The new twelve bits of what had `old`. `umask` counts where a clause names nobody.
+    /// Returns the new twelve bits of an inode that had `old`. `umask` applies to clauses without a
+    /// class.
     pub fn apply(&self, old: u32, directory: bool, umask: u32) -> u32 {
         self.0.iter().fold(old & 0o7777, |mode, clause| clause.apply(mode, directory, umask))
     }
@@ -89,26 +91,25 @@ impl Mode {
 
 impl Clause {
     fn apply(self, mode: u32, directory: bool, umask: u32) -> u32 {
-        let (value, affected) = match self.what {
-            // Of a directory, a number clears set-id bits only where it says so with five digits; this
-            // one says what it says.
-            What::Bits(bits) => (bits, 0o7777),
-            What::Letters { bits, search, set_id, sticky } => {
+        let (value, affected) = match self.bits {
+            // Unlike in chmod(1), a short number clears the set-id bits of a directory too.
+            Bits::Number(bits) => (bits, 0o7777),
+            Bits::Letters { bits, search, set_id, sticky } => {
                 let execute = search && (directory || mode & 0o111 != 0);
                 let bits = bits | u32::from(execute);
-                let mut value = (bits * 0o111) & self.who;
+                let mut value = (bits * 0o111) & self.classes;
                 if self.masked {
                     value &= !umask;
                 }
-                let ids = (self.who & USER != 0, self.who & GROUP != 0);
+                let ids = (self.classes & USER != 0, self.classes & GROUP != 0);
                 value |= if set_id { u32::from(ids.0) * 0o4000 + u32::from(ids.1) * 0o2000 } else { 0 };
-                value |= if sticky && self.who & OTHERS != 0 { 0o1000 } else { 0 };
-                // A directory's set-id bits stay unless they are named, as chmod(1) has it.
+                value |= if sticky && self.classes & OTHERS != 0 { 0o1000 } else { 0 };
+                // Like in chmod(1), `=` keeps a directory's set-id bits.
                 let ids = u32::from(ids.0) * 0o4000 + u32::from(ids.1) * 0o2000;
                 let ids = if directory { 0 } else { ids };
-                (value, self.who | ids | if self.who & OTHERS != 0 { 0o1000 } else { 0 })
+                (value, self.classes | ids | if self.classes & OTHERS != 0 { 0o1000 } else { 0 })
             }
-            What::Copy(shift) => ((((mode >> shift) & 7) * 0o111) & self.who, self.who),
+            Bits::Copy(shift) => ((((mode >> shift) & 7) * 0o111) & self.classes, self.classes),
         };
         match self.operation {
             Operation::Add => mode | value,
@@ -122,18 +123,18 @@ impl FromStr for Mode {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || "not a mode; write 0644, or u+x,go=rX".to_owned();
+        let wrong = || "not a mode; give one such as 0644 or u+x,go=rX".to_owned();
         if text.starts_with(|first: char| first.is_ascii_digit()) {
             let bits = u32::from_str_radix(text, 8).ok().filter(|bits| *bits <= 0o7777).ok_or_else(wrong)?;
-            let (operation, what) = (Operation::Set, What::Bits(bits));
-            return Ok(Self(vec![Clause { who: 0o777, masked: false, operation, what }]));
+            let (operation, bits) = (Operation::Set, Bits::Number(bits));
+            return Ok(Self(vec![Clause { classes: 0o777, masked: false, operation, bits }]));
         }
         let mut clauses = Vec::new();
         for part in text.split(',') {
             let start = part.find(['+', '-', '=']).ok_or_else(wrong)?;
-            let mut who = 0;
+            let mut classes = 0;
             for letter in part[..start].chars() {
-                who |= match letter {
+                classes |= match letter {
                     'u' => USER,
                     'g' => GROUP,
                     'o' => OTHERS,
@@ -141,8 +142,8 @@ impl FromStr for Mode {
                     _ => return Err(wrong()),
                 };
             }
-            let masked = who == 0;
-            let who = if masked { 0o777 } else { who };
+            let masked = classes == 0;
+            let classes = if masked { 0o777 } else { classes };
             let mut rest = &part[start..];
             while let Some(sign) = rest.chars().next() {
                 let operation = match sign {
@@ -152,8 +153,8 @@ impl FromStr for Mode {
                 };
                 rest = &rest[1..];
                 let end = rest.find(['+', '-', '=']).unwrap_or(rest.len());
-                let what = what(&rest[..end]).ok_or_else(wrong)?;
-                clauses.push(Clause { who, masked, operation, what });
+                let bits = parse_bits(&rest[..end]).ok_or_else(wrong)?;
+                clauses.push(Clause { classes, masked, operation, bits });
                 rest = &rest[end..];
             }
         }
@@ -161,11 +162,11 @@ impl FromStr for Mode {
     }
 }
 
-fn what(letters: &str) -> Option<What> {
+fn parse_bits(letters: &str) -> Option<Bits> {
     match letters {
-        "u" => return Some(What::Copy(6)),
-        "g" => return Some(What::Copy(3)),
-        "o" => return Some(What::Copy(0)),
+        "u" => return Some(Bits::Copy(6)),
+        "g" => return Some(Bits::Copy(3)),
+        "o" => return Some(Bits::Copy(0)),
         _ => {}
     }
     let (mut bits, mut search, mut set_id, mut sticky) = (0, false, false, false);
@@ -180,7 +181,7 @@ fn what(letters: &str) -> Option<What> {
             _ => return None,
         }
     }
-    Some(What::Letters { bits, search, set_id, sticky })
+    Some(Bits::Letters { bits, search, set_id, sticky })
 }
 
 #[cfg(test)]
@@ -188,7 +189,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn modes_as_chmod_has_them() {
+    fn modes_match_chmod() {
         let cases = [
             (0o644, "0755", false, 0o755),
             (0o644, "u+x", false, 0o744),

@@ -8,16 +8,17 @@ use std::ffi::OsString;
 
 /// Change owners and groups
 ///
-/// Names are those of this machine; what an image calls them is not known, so that numbers are surer.
+/// Names are looked up in the user database of the host, which need not be that of the image.
+/// Numbers are unambiguous.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// USER, USER:GROUP, USER: (the user's own group) or :GROUP; names or numbers
+    /// USER, USER:GROUP, USER: (with the user's login group) or :GROUP, by name or number
     #[arg(value_name = "OWNER")]
     owner: String,
     /// The files and directories
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// Change everything in directories too; symbolic links themselves
+    /// Change directories with everything below them, and symbolic links themselves
     #[arg(short = 'R', long)]
     recursive: bool,
     /// Change symbolic links themselves
@@ -25,7 +26,7 @@ pub struct Args {
     no_dereference: bool,
 }
 
-/// The new owner and group, where they change.
+/// The new owner and group; `None` keeps the old one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Owner {
     uid: Option<u32>,
@@ -33,14 +34,14 @@ struct Owner {
 }
 
 impl Args {
-    /// Changes them.
+    /// Changes the owners.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let read = |path: &str| std::fs::read_to_string(path).unwrap_or_default();
         let owner = parse(&self.owner, &read("/etc/passwd"), &read("/etc/group"))?;
         let follow = !self.no_dereference && !self.recursive;
         let how = Recursion { recursive: self.recursive, follow };
         for_each_inode(context, &self.paths, how, |inode| {
-            // The kernel takes set-id bits from files only.
+            // The kernel clears set-id bits of files only, so those of a directory are kept.
             let keep = (inode.kind() == FileKind::Directory).then(|| inode.metadata().permissions());
             inode.set_attributes(&SetAttributes {
                 uid: owner.uid,
@@ -71,9 +72,7 @@ fn parse(text: &str, users: &str, groups: &str) -> anyhow::Result<Owner> {
     let gid = match group {
         None => None,
         Some("") if uid.is_none() => None,
-        Some("") => {
-            Some(field(3).with_context(|| format!("{user}: no such user, and so no group of theirs"))?)
-        }
+        Some("") => Some(field(3).with_context(|| format!("{user}: no such user, so the group is unknown"))?),
         Some(group) => {
             let known = line(groups, group).and_then(|fields| number(fields.get(2)?));
             Some(known.or_else(|| number(group)).with_context(|| format!("{group}: no such group"))?)
@@ -87,7 +86,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_and_numbers() {
+    fn owners_are_parsed() {
         let users = "root:x:0:0:root:/root:/bin/sh\nlisa:x:1000:100::/:\n7:x:8:9::/:\n";
         let groups = "users:x:100:\nstaff:x:50:lisa\n";
         let parsed = |text: &str| parse(text, users, groups).map(|owner| (owner.uid, owner.gid)).ok();
@@ -96,7 +95,7 @@ mod tests {
         assert_eq!(parsed("lisa:"), Some((Some(1000), Some(100))));
         assert_eq!(parsed(":77"), Some((None, Some(77))));
         assert_eq!(parsed("5:6"), Some((Some(5), Some(6))));
-        assert_eq!(parsed("7"), Some((Some(8), None)), "a name first");
+        assert_eq!(parsed("7"), Some((Some(8), None)), "names precede numbers");
         for wrong in ["nobody here", "lisa:nobody", "5:", "4294967295", "-1"] {
             assert_eq!(parsed(wrong), None, "{wrong}");
         }

@@ -1,13 +1,12 @@
-//! `papilio completions`: the shell's completion script, from the command's own definitions.
+//! `papilio completions`: the completion script of a shell, from the definition of the command
+//! line.
 
-use crate::args::Cli;
 use crate::output::Output;
-use clap::CommandFactory;
 use clap_complete::Shell;
 
-/// Print a shell's completion script
+/// Print the completion script of a shell
 ///
-/// For bash: papilio completions bash > /etc/bash_completion.d/papilio
+/// For example: papilio completions bash > /etc/bash_completion.d/papilio
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The shell
@@ -16,10 +15,10 @@ pub struct Args {
 }
 
 impl Args {
-    /// Prints the script.
-    pub fn run(self) -> anyhow::Result<()> {
+    /// Prints the script for the command line that `definition` describes.
+    pub fn run(self, mut definition: clap::Command) -> anyhow::Result<()> {
         let mut script = Vec::new();
-        clap_complete::generate(self.shell, &mut Cli::command(), "papilio", &mut script);
+        clap_complete::generate(self.shell, &mut definition, "papilio", &mut script);
         let mut output = Output::new()?;
         output.bytes(&script)?;
         Ok(output.finish()?)

@@ -1,6 +1,7 @@
-//! `papilio du`: the space that files take, each inode counted once.
+//! `papilio du`: adds up the space of files. Each inode counts once.
 
-use crate::context::{Context, describe, for_each_operand};
+use crate::context::{Context, describe};
+use crate::operands::for_each_operand;
 use crate::output::{JsonArray, Output, disk_bytes, human_size, json_bytes};
 use crate::path::ImagePath;
 use papilio::{DirEntry, FileKind, Inode};
@@ -8,42 +9,42 @@ use serde_json::json;
 use std::collections::HashSet;
 use std::ffi::OsString;
 
-/// Add up the space that files take
+/// Show the space that files take
 ///
-/// Counts the bytes that files have allocated before compression, in whole sectors; extents that
-/// several files share are counted in each of them. A file with several hard links is counted once.
-/// Units are KiB unless -b or -h is given.
+/// Counts the bytes that files have allocated, before compression, in whole sectors. An extent that
+/// several files share counts in each of them. A file with several hard links counts once. The unit
+/// is KiB unless -b or -h is given.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// Where to begin; a bare IMAGE is its root
+    /// The files and directories; IMAGE alone means its root directory
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::FilePath)]
     paths: Vec<OsString>,
-    /// Only a total for each argument
+    /// Show only a total for each argument
     #[arg(short, long, conflicts_with_all = ["all", "max_depth"])]
     summarize: bool,
     /// Show files too, not only directories
     #[arg(short, long)]
     all: bool,
-    /// Sizes in K, M, G
+    /// Print sizes in K, M, G
     #[arg(short, long)]
     human_readable: bool,
-    /// Count sizes in bytes as `ls -l` shows them; same as --apparent-size in units of one byte
+    /// Like --apparent-size, in units of one byte
     #[arg(short, long)]
     bytes: bool,
-    /// Count sizes as `ls -l` shows them, not what is allocated
+    /// Count the sizes that ls -l shows instead of the allocated space
     #[arg(long)]
     apparent_size: bool,
-    /// Show nothing deeper than N directories below the arguments
+    /// Show nothing that is more than N levels below the arguments
     #[arg(short = 'd', long, value_name = "N")]
     max_depth: Option<usize>,
-    /// A grand total at the end
+    /// Print a grand total
     #[arg(short = 'c', long)]
     total: bool,
     /// Stay in the subvolume of each argument
     #[arg(short = 'x', long)]
     one_file_system: bool,
-    /// One JSON array; sizes in bytes
+    /// Print one JSON array, with sizes in bytes
     #[arg(long)]
     json: bool,
     /// Print help
@@ -63,13 +64,13 @@ struct Sum<'a> {
     context: &'a Context,
     output: Output,
     json: Option<JsonArray>,
-    /// Inodes counted already: those of several links, and all directories, so that a corrupt
-    /// directory that is its own ancestor ends.
+    /// The inodes that were counted: those with several links, and all directories. The walk ends
+    /// even if a corrupt directory is its own ancestor.
     counted: HashSet<(std::path::PathBuf, u64, u64)>,
 }
 
 impl Args {
-    /// Adds up.
+    /// Adds up the operands.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut output = Output::new()?;
         let json = match self.json {
@@ -95,7 +96,7 @@ impl Args {
 }
 
 impl Sum<'_> {
-    /// The bytes of `inode` and what is below it; prints on the way what is to be shown.
+    /// Returns the bytes of `inode` and everything below it, and prints lines on the way.
     fn tree(&mut self, path: ImagePath, inode: Inode) -> anyhow::Result<u64> {
         let home = inode.tree();
         let mut stack: Vec<Frame> = Vec::new();

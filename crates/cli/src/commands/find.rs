@@ -1,8 +1,9 @@
-//! `papilio find`: the walk and the output of find(1); the tests are in [`tests`].
+//! `papilio find`: the walk and the output of find(1). Its tests are in [`tests`].
 
 mod tests;
 
-use crate::context::{Context, describe, for_each_operand};
+use crate::context::{Context, describe};
+use crate::operands::for_each_operand;
 use crate::output::{JsonArray, Output, disk_bytes, is_device, json_bytes, json_inode, mode_letters};
 use crate::path::ImagePath;
 use crate::time;
@@ -13,44 +14,46 @@ use tests::{Candidate, TestArgs, Tests};
 
 /// Find files by their properties
 ///
-/// The tests are find(1)'s, and one dash is as good as two (-name, --name). A file is shown when all
-/// tests hold; there is no -o, no -not and no -exec. In -path, patterns match the path inside the
-/// file system, from its root. Links are not followed.
+/// The tests are those of find(1), with one or two dashes (-name, --name). A file is shown if it
+/// passes all tests, in which N means exactly N, +N more and -N less. There is no -o, -not or
+/// -exec. The patterns of -path match the path inside the file system, from its root. Symbolic
+/// links are not followed.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// Where to begin; a bare IMAGE is its root
+    /// The files and directories to search; IMAGE alone means its root directory
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::FilePath)]
     paths: Vec<OsString>,
-    #[command(flatten)]
-    tests: TestArgs,
-    /// Go down at most N directories below the arguments
+    /// Descend at most N levels below the arguments
     #[arg(long, value_name = "N")]
     maxdepth: Option<usize>,
-    /// Show nothing that is less than N directories below the arguments
+    /// Show nothing that is less than N levels below the arguments
     #[arg(long, value_name = "N", default_value_t = 0, hide_default_value = true)]
     mindepth: usize,
     /// Stay in the subvolume of each argument
     #[arg(long, visible_alias = "mount")]
     xdev: bool,
-    /// Directories after what is in them
+    /// Show directories after their content
     #[arg(long)]
     depth: bool,
-    /// A line for each, as by default
+    /// Print one path per line (default)
     #[arg(long)]
     print: bool,
-    /// A zero byte after each path instead of a line's end
+    /// End each path with a null byte instead of a newline
     #[arg(long, conflicts_with_all = ["ls", "json"])]
     print0: bool,
-    /// Inode, KiB, mode, links, owner, group, size, time and path of each
+    /// Print inode, KiB, mode, links, owner, group, size, time and path
     #[arg(long, conflicts_with = "json")]
     ls: bool,
-    /// One JSON array of everything
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
     /// Print help
     #[arg(long, action = clap::ArgAction::Help)]
     help: Option<bool>,
+    // The last field, since its heading applies to all options that follow.
+    #[command(flatten)]
+    tests: TestArgs,
 }
 
 struct Frame {
@@ -69,7 +72,7 @@ struct Search<'a> {
 }
 
 impl Args {
-    /// Searches.
+    /// Searches the operands.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let now = time::now();
         let tests = Tests::resolve(&self.tests, now)?;
@@ -94,7 +97,7 @@ impl Args {
 impl Search<'_> {
     fn tree(&mut self, path: ImagePath, inode: Inode) -> anyhow::Result<()> {
         let home = inode.tree();
-        // A corrupt directory may be its own ancestor.
+        // A corrupt directory can be its own ancestor.
         let mut entered = HashSet::new();
         let mut stack: Vec<Frame> = Vec::new();
         let mut next = Some((path, inode));
@@ -102,20 +105,20 @@ impl Search<'_> {
             if let Some((path, inode)) = next.take() {
                 let directory = inode.metadata().kind() == FileKind::Directory;
                 if !(directory && self.arguments.depth) {
-                    self.judge(&path, &inode, stack.len())?;
+                    self.show_if_matching(&path, &inode, stack.len())?;
                 }
                 if directory {
                     let within = self.arguments.maxdepth.is_none_or(|max| stack.len() < max)
                         && !(self.arguments.xdev && inode.tree() != home);
                     let again = !entered.insert((inode.tree(), inode.number()));
                     if again {
-                        self.context.error(format_args!("{path}: directory is reached twice; not entered"));
+                        self.context.error(format_args!("{path}: directory was already searched; skipped"));
                     }
                     match inode.entries() {
                         Ok(entries) if within && !again => {
                             stack.push(Frame { path, inode, entries });
                         }
-                        Ok(_) if self.arguments.depth => self.judge(&path, &inode, stack.len())?,
+                        Ok(_) if self.arguments.depth => self.show_if_matching(&path, &inode, stack.len())?,
                         Ok(_) => {}
                         Err(error) => self.context.error(describe(&path, &error)),
                     }
@@ -127,13 +130,14 @@ impl Search<'_> {
         Ok(())
     }
 
-    /// The next file below; where the innermost directory has none, that is left.
+    /// Returns the next file of the innermost directory, or leaves that directory if it has no
+    /// more.
     fn advance(&mut self, stack: &mut Vec<Frame>) -> anyhow::Result<Option<(ImagePath, Inode)>> {
         let Some(frame) = stack.last_mut() else { return Ok(None) };
         match frame.entries.next() {
             Some(Ok(entry)) => {
                 let path = frame.path.join(entry.name());
-                if self.is_out_of_question(&entry, stack.len()) {
+                if self.is_excluded_by_name(&entry, stack.len()) {
                     return Ok(None);
                 }
                 match entry.inode() {
@@ -148,23 +152,23 @@ impl Search<'_> {
         if let Some(Frame { path, inode, .. }) = stack.pop()
             && self.arguments.depth
         {
-            self.judge(&path, &inode, stack.len())?;
+            self.show_if_matching(&path, &inode, stack.len())?;
         }
         Ok(None)
     }
 
-    /// Whether the entry alone says that the file is neither shown nor entered: then its inode
-    /// isn't read.
-    fn is_out_of_question(&self, entry: &DirEntry, depth: usize) -> bool {
+    /// Returns whether the entry alone shows that the file is neither shown nor entered, so that
+    /// its inode need not be read.
+    fn is_excluded_by_name(&self, entry: &DirEntry, depth: usize) -> bool {
         entry.kind() != FileKind::Directory
-            && (depth < self.arguments.mindepth || !self.tests.name_fits(entry.name()))
+            && (depth < self.arguments.mindepth || !self.tests.name_passes(entry.name()))
     }
 
-    fn judge(&mut self, path: &ImagePath, inode: &Inode, depth: usize) -> anyhow::Result<()> {
+    fn show_if_matching(&mut self, path: &ImagePath, inode: &Inode, depth: usize) -> anyhow::Result<()> {
         if depth < self.arguments.mindepth {
             return Ok(());
         }
-        match self.tests.hold(&Candidate { path, inode }) {
+        match self.tests.pass(&Candidate { path, inode }) {
             Ok(true) => self.show(path, inode),
             Ok(false) => Ok(()),
             Err(error) => {

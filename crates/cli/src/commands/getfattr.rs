@@ -1,56 +1,58 @@
-//! `papilio getfattr`, and values of attributes as text.
+//! `papilio getfattr`.
 //!
-//! Owns the forms of values that getfattr(1) and setfattr(1) have: quoted text, hexadecimal, base64.
+//! Owns the text formats of values in getfattr(1) and setfattr(1): quoted text, hexadecimal,
+//! base64.
 
-use crate::context::{Context, for_each_operand};
+use crate::context::Context;
+use crate::operands::for_each_operand;
 use crate::output::{JsonArray, Output, json_bytes};
 use papilio::{Inode, PathError, Xattr};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 
-/// Show extended attributes, as getfattr(1) does
+/// Show extended attributes, in the format of getfattr(1)
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The files
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// Only this attribute
+    /// Show only this attribute
     #[arg(short, long)]
     name: Option<OsString>,
-    /// Values too
+    /// Show values
     #[arg(short, long)]
     dump: bool,
-    /// Attributes of all namespaces; those of user. only without it
+    /// Show attributes of all namespaces, not only of user.
     #[arg(short, long)]
     all: bool,
-    /// How values are written (text where they are text, else base64, if not given)
+    /// The format of values; without it, text for values that are text, and base64 for others
     #[arg(short, long)]
     encoding: Option<Encoding>,
-    /// The value alone, as it is
+    /// Print only the value, unchanged
     #[arg(long, requires = "name")]
     only_values: bool,
-    /// Of symbolic links themselves
+    /// Show the attributes of symbolic links themselves
     #[arg(long)]
     no_dereference: bool,
-    /// One JSON array, with values in base64
+    /// Print one JSON array, with values in base64
     #[arg(long, conflicts_with_all = ["only_values", "encoding"])]
     json: bool,
 }
 
-/// How values are written.
+/// The format of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Encoding {
-    /// "text", with \ooo for what is none
+    /// Quoted text, with \ooo for other bytes
     Text,
-    /// 0x and digits
+    /// 0x and hexadecimal digits
     Hex,
-    /// 0s and base64
+    /// 0s and base64 digits
     Base64,
 }
 
 impl Args {
-    /// Shows them.
+    /// Shows the attributes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut output = Output::new()?;
         let mut array = self.json.then(|| JsonArray::begin(&mut output)).transpose()?;
@@ -150,28 +152,28 @@ fn base64(bytes: &[u8]) -> String {
     for chunk in bytes.chunks(3) {
         let group =
             chunk.iter().fold(0u32, |group, &byte| group << 8 | u32::from(byte)) << (8 * (3 - chunk.len()));
-        for place in 0..4 {
-            let digit = (group >> (18 - 6 * place)) as usize & 63;
-            text.push(if place <= chunk.len() { char::from(ALPHABET[digit]) } else { '=' });
+        for index in 0..4 {
+            let digit = (group >> (18 - 6 * index)) as usize & 63;
+            text.push(if index <= chunk.len() { char::from(ALPHABET[digit]) } else { '=' });
         }
     }
     text
 }
 
-/// A value as setfattr(1) takes it.
+/// Parses a value like setfattr(1).
 ///
 /// # Errors
-/// A sentence on what makes no sense.
+/// A message that says what is wrong.
 pub fn decode(text: &[u8]) -> Result<Vec<u8>, String> {
     if let Some(digits) = text.strip_prefix(b"0x").or(text.strip_prefix(b"0X")) {
         let digit = |byte: &u8| char::from(*byte).to_digit(16).map(|digit| digit as u8);
         let digits: Option<Vec<u8>> = digits.iter().map(digit).collect();
         let digits = digits.filter(|digits| digits.len() % 2 == 0);
-        let digits = digits.ok_or("0x: an even number of hexadecimal digits follows it")?;
+        let digits = digits.ok_or("0x must be followed by an even number of hexadecimal digits")?;
         return Ok(digits.chunks(2).map(|pair| pair[0] << 4 | pair[1]).collect());
     }
     if let Some(text) = text.strip_prefix(b"0s").or(text.strip_prefix(b"0S")) {
-        return decode_base64(text).ok_or_else(|| "0s: base64 follows it".to_owned());
+        return decode_base64(text).ok_or_else(|| "0s must be followed by base64".to_owned());
     }
     let quoted = text.strip_prefix(b"\"").and_then(|text| text.strip_suffix(b"\""));
     let Some(quoted) = quoted else { return Ok(text.to_vec()) };
@@ -213,7 +215,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn values_have_three_forms() {
+    fn values_are_parsed_in_all_formats() {
         let value = b"a \"b\" \\ \xc3\xa9";
         assert_eq!(encode(value, None), "\"a \\\"b\\\" \\\\ \u{e9}\"");
         assert_eq!(encode(b"\0\xff", None), "0sAP8=");

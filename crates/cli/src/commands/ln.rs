@@ -7,28 +7,28 @@ use papilio::{Error, FileKind, NewKind, PathError};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 
-/// Make a further name of a file, or a symbolic link
+/// Create a hard or symbolic link
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The file, as IMAGE:/PATH; with -s, what the link says, as it is
+    /// The file, as IMAGE:/PATH; with -s, the text of the symbolic link
     #[arg(value_name = "TARGET", value_hint = clap::ValueHint::AnyPath)]
     target: OsString,
-    /// The new name; in a directory that is there, the target's own
+    /// The new name, or an existing directory, which gets an entry with the target's name
     #[arg(value_name = "IMAGE:/PATH", value_hint = clap::ValueHint::AnyPath)]
     link: OsString,
-    /// Make a symbolic link
+    /// Create a symbolic link
     #[arg(short, long)]
     symbolic: bool,
-    /// Replace what is there, unless it is a directory
+    /// Replace an existing file, but not a directory
     #[arg(short, long)]
     force: bool,
-    /// Make LINK even where a directory has that name
+    /// Treat the new name as a file even if it is an existing directory
     #[arg(short = 'T', long)]
     no_target_directory: bool,
 }
 
 impl Args {
-    /// Makes it.
+    /// Creates the link.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut link = ImagePath::parse(&self.link)?;
         let target = match self.symbolic {
@@ -38,7 +38,7 @@ impl Args {
         if let Some(target) = &target
             && target.image != link.image
         {
-            anyhow::bail!("{target}: a further name lies in the same file system");
+            anyhow::bail!("{target}: a hard link must be in the file system of its target");
         }
         let fs = context.change(&link.image)?;
         let into = fs.inode(&link.path).is_ok_and(|inode| inode.kind() == FileKind::Directory);
@@ -46,7 +46,7 @@ impl Args {
             let named = match &target {
                 Some(target) => target.clone(),
                 None => {
-                    // Its last component names it, whatever it leads to.
+                    // Only the last component matters, even if the target does not exist.
                     let path = match Operand::parse(&self.target) {
                         Operand::Image(path) => path.path,
                         Operand::Host(path) => path.into_os_string().into_vec(),
@@ -72,11 +72,11 @@ impl Args {
         };
         let made = match make() {
             Err(Error::Path { kind: PathError::Exists, .. }) if self.force => {
-                // The same file under both names stays as it is.
+                // Both names may already be links to one inode.
                 let same = target.as_ref().is_some_and(|target| {
                     let of =
                         |path: &[u8]| fs.inode_nofollow(path).map(|inode| (inode.tree(), inode.number()));
-                    of(&target.path).is_ok_and(|id| of(&link.path).is_ok_and(|there| there == id))
+                    of(&target.path).is_ok_and(|id| of(&link.path).is_ok_and(|other| other == id))
                 });
                 if same {
                     return Ok(());

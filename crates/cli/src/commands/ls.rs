@@ -1,59 +1,60 @@
-//! `papilio ls`: names, sorted by their bytes; ls(1)'s options of the same letters.
+//! `papilio ls`: lists names in byte order, with the options of ls(1).
 //!
-//! Owners are numbers: the names in the host's user database belong to other people.
+//! Owners are numbers, since the host's user names mean nothing inside an image.
 
-use crate::context::{Context, UsageError, describe};
+use crate::context::{Context, describe};
 use crate::output::{
     JsonArray, Output, disk_bytes, human_size, is_device, json_bytes, json_inode, mode_letters,
 };
 use crate::path::ImagePath;
 use crate::time;
+use crate::usage_error::UsageError;
 use papilio::{FileKind, Inode};
 use std::collections::HashSet;
 use std::ffi::OsString;
 
 /// List directories and files
 ///
-/// Names are sorted by their bytes. Owners are shown as numbers, since the host's user names mean
-/// nothing inside an image; -n is taken and changes nothing. On a terminal, control characters and
-/// broken UTF-8 in names are shown as \ooo.
+/// Names are sorted in byte order. Owners are shown as numbers, since the host's user names mean
+/// nothing inside an image. On a terminal, control characters and invalid UTF-8 in names are shown
+/// as \ooo.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
-    /// The directories and files; a bare IMAGE is its root
+    /// The directories and files; IMAGE alone means its root directory
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::FilePath)]
     paths: Vec<OsString>,
-    /// Long form: mode, links, owner, group, size, time of modification
+    /// Show mode, links, owner, group, size and time of modification
     #[arg(short)]
     long: bool,
-    /// Show names that begin with a dot, `.` and `..` too
+    /// Show names that begin with a dot, including . and ..
     #[arg(short, long)]
     all: bool,
-    /// Show names that begin with a dot, without `.` and `..`
+    /// Show names that begin with a dot, except . and ..
     #[arg(short = 'A', long)]
     almost_all: bool,
-    /// Go down into directories
+    /// List subdirectories recursively
     #[arg(short = 'R', long)]
     recursive: bool,
-    /// One name a line
+    /// Print one name per line
     #[arg(short = '1')]
     one_per_line: bool,
-    /// Sizes in K, M, G
+    /// Print sizes in K, M, G
     #[arg(short, long)]
     human_readable: bool,
     /// Show inode numbers
     #[arg(short, long)]
     inode: bool,
-    /// Owners as numbers, as always
+    /// Show owners as numbers; accepted for ls(1)'s sake, since they always are
     #[arg(short, long = "numeric-uid-gid")]
     numeric: bool,
-    /// Show directories themselves, not what is in them
+    /// List directories themselves, not their content
     #[arg(short, long)]
     directory: bool,
-    /// Times in full, to the nanosecond; long form
+    /// Like -l, with times to the nanosecond
     #[arg(long)]
     full_time: bool,
-    /// One JSON array of everything
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
     /// Print help
@@ -77,13 +78,13 @@ struct Listing<'a> {
     json: Option<JsonArray>,
     now: i64,
     width: usize,
-    /// Whether anything has been printed, so that a blank line divides what follows.
+    /// Whether anything was printed, so that a blank line must separate the next directory.
     printed: bool,
     headings: bool,
 }
 
 impl Args {
-    /// Lists.
+    /// Lists the operands.
     pub fn run(mut self, context: &Context) -> anyhow::Result<()> {
         self.long |= self.full_time;
         let mut output = Output::new()?;
@@ -105,7 +106,7 @@ impl Args {
         let mut directories = Vec::new();
         for operand in &self.paths {
             let path = ImagePath::parse(operand)?;
-            // As ls does it: a link to a directory is followed, except in the long form.
+            // Like ls, follows a link to a directory, except in the long format.
             let found = match context.inode(&path, !self.long && !self.directory) {
                 Err(error) if error.is::<UsageError>() => return Err(error),
                 Err(error) if self.long || self.directory => Err(error),
@@ -152,14 +153,14 @@ impl Listing<'_> {
         Line { path, name, inode, link_target }
     }
 
-    /// Lists a directory, and where asked for those below it.
+    /// Lists a directory, and those below it under `-R`.
     fn walk(&mut self, path: ImagePath, inode: Inode) -> anyhow::Result<()> {
         let mut pending = vec![(path, inode)];
-        // A corrupt directory may be its own ancestor.
+        // A corrupt directory can be its own ancestor.
         let mut visited = HashSet::new();
         while let Some((path, inode)) = pending.pop() {
             if !visited.insert((inode.tree(), inode.number())) {
-                self.context.error(format_args!("{path}: directory is reached twice; not entered"));
+                self.context.error(format_args!("{path}: directory was already listed; skipped"));
                 continue;
             }
             self.heading(&path)?;
@@ -196,7 +197,7 @@ impl Listing<'_> {
         Ok(())
     }
 
-    /// A directory's lines, sorted. What cannot be read is reported and left out.
+    /// Returns the sorted lines of a directory. Reports and omits what cannot be read.
     fn read(&self, path: &ImagePath, inode: &Inode) -> Vec<Line> {
         let mut lines = Vec::new();
         let hidden = self.arguments.all || self.arguments.almost_all;
@@ -324,7 +325,7 @@ impl Listing<'_> {
         ]
     }
 
-    /// Columns, filled downwards, as many as the terminal's width takes.
+    /// Prints as many columns as fit into the width of the terminal, filled downwards.
     fn print_columns(&mut self, lines: &[Line]) -> anyhow::Result<()> {
         let digits = self.inode_digits(lines);
         let cells: Vec<String> = lines
@@ -354,7 +355,7 @@ impl Listing<'_> {
     }
 }
 
-/// `+` behind the mode of a file with an ACL, `?` where that cannot be read.
+/// Returns `+` for a file with an ACL, and `?` if that cannot be read.
 fn acl_sign(inode: &Inode) -> &'static str {
     let has = |name: &str| Ok(inode.xattr(name.as_bytes())?.is_some());
     let found = has("system.posix_acl_access")
@@ -366,7 +367,8 @@ fn acl_sign(inode: &Inode) -> &'static str {
     }
 }
 
-/// The fewest rows whose columns fit in `width`: their number, and each column's width.
+/// Returns the smallest number of rows whose columns fit into `width`, and the width of each
+/// column.
 fn layout(widths: &[usize], width: usize) -> (usize, Vec<usize>) {
     let mut rows = 1;
     loop {
@@ -376,7 +378,8 @@ fn layout(widths: &[usize], width: usize) -> (usize, Vec<usize>) {
         if total <= width || columns.len() <= 1 {
             return (rows.min(widths.len()), columns);
         }
-        // Steps grow with the number of rows: an exact minimum is not worth a long search.
+        // The steps grow with the number of rows, since an exact minimum is not worth a long
+        // search.
         rows += 1 + rows / 16;
     }
 }

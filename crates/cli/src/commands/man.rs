@@ -1,33 +1,345 @@
-//! `papilio man`: the manual pages, from the command's own definitions.
+//! `papilio man`: the manual pages, from the definition of the command line.
+//!
+//! There is one page for `papilio` itself and one for each of its commands; the subcommands of a
+//! command are sections of its page. Commands that mirror a user command of the host are in section
+//! 1, all others in section 8, where btrfs-progs has its pages. Options that every command takes
+//! are on the page of `papilio` alone.
 
-use crate::args::Cli;
 use crate::output::Output;
 use anyhow::Context as _;
-use clap::CommandFactory;
+use clap::Command;
+use clap_mangen::Man;
+use clap_mangen::roff::{Roff, bold, roman};
 use std::path::PathBuf;
 
 /// Write the manual pages
+///
+/// The pages go to the directories man1 and man8 inside DIR, which are created if necessary.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// Where the pages go, one for each command; without it the main page is printed
+    /// The directory that receives the pages, such as /usr/local/share/man; without it, the main
+    /// page goes to standard output
     #[arg(value_name = "DIR", value_hint = clap::ValueHint::DirPath)]
     directory: Option<PathBuf>,
 }
 
 impl Args {
-    /// Writes the pages.
-    pub fn run(self) -> anyhow::Result<()> {
-        let mut command = Cli::command();
-        command.build();
+    /// Writes the pages of the command line that `definition` describes.
+    pub fn run(self, definition: Command) -> anyhow::Result<()> {
+        let pages = pages(definition);
         let Some(directory) = self.directory else {
-            let mut page = Vec::new();
-            clap_mangen::Man::new(command).render(&mut page)?;
             let mut output = Output::new()?;
-            output.bytes(&page)?;
+            output.bytes(pages[0].text.as_bytes())?;
             return Ok(output.finish()?);
         };
-        std::fs::create_dir_all(&directory)
-            .and_then(|()| clap_mangen::generate_to(command, &directory))
-            .with_context(|| format!("{}: cannot write manual pages", directory.display()))
+        for page in pages {
+            let directory = directory.join(format!("man{}", page.section));
+            let path = directory.join(format!("{}.{}", page.name, page.section));
+            std::fs::create_dir_all(&directory)
+                .and_then(|()| std::fs::write(&path, &page.text))
+                .with_context(|| format!("{}: cannot write the manual page", path.display()))?;
+        }
+        Ok(())
+    }
+}
+
+/// A command's section of the manual, and related pages of other programs.
+type Entry = (&'static str, u8, &'static [&'static str]);
+
+/// The commands. A command that is missing here is in section 8 and has no related pages.
+const ENTRIES: [Entry; 27] = [
+    ("ls", 1, &["ls(1)"]),
+    ("cat", 1, &["cat(1)"]),
+    ("stat", 1, &["stat(1)"]),
+    ("cp", 1, &["cp(1)", "tar(1)"]),
+    ("mkdir", 1, &["mkdir(1)"]),
+    ("mv", 1, &["mv(1)"]),
+    ("rm", 1, &["rm(1)"]),
+    ("ln", 1, &["ln(1)"]),
+    ("touch", 1, &["touch(1)"]),
+    ("truncate", 1, &["truncate(1)"]),
+    ("chmod", 1, &["chmod(1)"]),
+    ("chown", 1, &["chown(1)"]),
+    ("getfattr", 1, &["papilio-setfattr(1)", "getfattr(1)", "xattr(7)"]),
+    ("setfattr", 1, &["papilio-getfattr(1)", "setfattr(1)", "xattr(7)"]),
+    ("find", 1, &["find(1)"]),
+    ("du", 1, &["du(1)", "papilio-filesystem(8)"]),
+    ("subvolume", 8, &["papilio-property(8)", "btrfs-subvolume(8)"]),
+    ("property", 8, &["papilio-subvolume(8)", "btrfs-property(8)"]),
+    ("mount", 8, &["papilio-umount(8)", "mount(8)", "btrfs(5)", "fuse(4)"]),
+    ("umount", 8, &["papilio-mount(8)", "umount(8)"]),
+    ("mkfs", 8, &["papilio-check(8)", "mkfs.btrfs(8)"]),
+    ("filesystem", 8, &["papilio-du(1)", "btrfs-filesystem(8)"]),
+    ("check", 8, &["papilio-inspect(8)", "btrfs-check(8)"]),
+    ("inspect", 8, &["papilio-check(8)", "btrfs-inspect-internal(8)"]),
+    ("bench", 8, &["fio(1)"]),
+    ("completions", 1, &["bash(1)"]),
+    ("man", 1, &["man(1)"]),
+];
+
+fn section_of(command: &str) -> u8 {
+    ENTRIES.iter().find(|(name, ..)| *name == command).map_or(8, |(_, section, _)| *section)
+}
+
+/// A manual page.
+struct Page {
+    /// `papilio`, or `papilio-COMMAND`.
+    name: String,
+    section: u8,
+    /// The page in roff.
+    text: String,
+}
+
+/// Returns the pages: first that of `papilio`, then those of its commands.
+fn pages(definition: Command) -> Vec<Page> {
+    let mut definition = definition.disable_help_subcommand(true);
+    definition.build();
+    let commands: Vec<Command> =
+        definition.get_subcommands().filter(|command| !command.is_hide_set()).cloned().collect();
+    let mut pages = vec![main_page(&definition, &commands)];
+    pages.extend(commands.into_iter().map(command_page));
+    pages
+}
+
+fn main_page(definition: &Command, commands: &[Command]) -> Page {
+    let reference =
+        |command: &Command| format!("papilio-{0}({1})", command.get_name(), section_of(command.get_name()));
+    let mut page = Writer::begin("papilio", 8, definition);
+    page.roff(|roff| {
+        roff.control("SH", ["COMMANDS"]);
+        for command in commands {
+            roff.control("TP", []);
+            roff.text([bold(reference(command))]);
+            roff.text([roman(about(command))]);
+        }
+    });
+    page.exit_status();
+    let mut related: Vec<String> = commands.iter().map(reference).collect();
+    related.extend(["btrfs(5)", "btrfs(8)"].map(str::to_owned));
+    page.see_also(&related);
+    page.end()
+}
+
+fn command_page(command: Command) -> Page {
+    let command = without_global_options(command);
+    let name = command.get_name();
+    let related = ENTRIES.iter().find(|(entry, ..)| *entry == name).map_or(&[][..], |(.., related)| related);
+    let mut page = Writer::begin(&format!("papilio-{name}"), section_of(name), &command);
+    if command.get_subcommands().any(|sub| !sub.is_hide_set()) {
+        page.roff(|roff| {
+            roff.control("SH", ["SUBCOMMANDS"]);
+        });
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            page.subcommand(sub);
+        }
+    }
+    page.after_help(&command);
+    page.exit_status();
+    let mut see_also = vec!["papilio(8)".to_owned()];
+    see_also.extend(related.iter().map(|&page| page.to_owned()));
+    page.see_also(&see_also);
+    page.end()
+}
+
+/// Hides the options of `command` and its subcommands that the page of `papilio` describes.
+fn without_global_options(command: Command) -> Command {
+    let is_common = |option: &clap::Arg| {
+        option.is_global_set() || ["help", "version"].contains(&option.get_id().as_str())
+    };
+    command
+        .mut_args(|option| if is_common(&option) { option.hide(true) } else { option })
+        .mut_subcommands(without_global_options)
+}
+
+fn about(command: &Command) -> String {
+    command.get_about().map(ToString::to_string).unwrap_or_default()
+}
+
+/// A page that is being written.
+struct Writer {
+    page: Page,
+}
+
+impl Writer {
+    /// Begins a page with the sections NAME, SYNOPSIS, DESCRIPTION and those of the options.
+    fn begin(name: &str, section: u8, command: &Command) -> Self {
+        // The definition of the apostrophe, which the text refers to.
+        let text = Roff::new().render();
+        let mut writer = Self { page: Page { name: name.to_owned(), section, text } };
+        let version = format!("papilio {}", command.get_version().unwrap_or_default());
+        let man = Man::new(command.clone())
+            .title(name)
+            .section(section.to_string())
+            .source(version)
+            .manual("Papilio Manual");
+        writer.append(&rendered(|out| man.render_title(out)));
+        writer.roff(|roff| {
+            roff.control("SH", ["NAME"]);
+            roff.text([roman(format!("{name} - {}", lower_case_first(&about(command))))]);
+        });
+        writer.roff(|roff| synopsis(roff.control("SH", ["SYNOPSIS"]), command));
+        writer.roff(|roff| description(roff.control("SH", ["DESCRIPTION"]), command));
+        writer.options(&man, command);
+        writer
+    }
+
+    fn append(&mut self, text: &str) {
+        self.page.text.push_str(text);
+    }
+
+    fn roff(&mut self, write: impl FnOnce(&mut Roff)) {
+        let mut roff = Roff::new();
+        write(&mut roff);
+        self.append(without_preamble(&roff.render()));
+    }
+
+    /// Appends the options of `command`, whose page is `man`. Every page has the section OPTIONS.
+    fn options(&mut self, man: &Man, command: &Command) {
+        let is_main = self.page.name == "papilio";
+        self.roff(|roff| {
+            roff.control("SH", ["OPTIONS"]);
+            if !is_main {
+                let text = "for the options that every command takes.";
+                roff.text([roman("See "), bold("papilio"), roman(format!("(8) {text}"))]);
+            }
+        });
+        if command.get_arguments().any(|option| !option.is_hide_set()) {
+            let options = rendered(|out| man.render_options_section(out));
+            self.append(&in_paragraphs(options.strip_prefix(".SH OPTIONS\n").unwrap_or(&options)));
+        }
+    }
+
+    /// Appends a subcommand: its synopsis, description and options below its name.
+    fn subcommand(&mut self, command: &Command) {
+        self.roff(|roff| {
+            synopsis(roff.control("SS", [command.get_name()]), command);
+            description(roff.control("PP", []), command);
+        });
+        if command.get_arguments().any(|option| !option.is_hide_set()) {
+            let man = Man::new(command.clone());
+            let options = rendered(|out| man.render_options_section(out));
+            let options = options.strip_prefix(".SH OPTIONS\n").unwrap_or(&options);
+            self.append(&in_paragraphs(options).replace(".SH ", ".PP\n"));
+        }
+        for sub in command.get_subcommands().filter(|sub| !sub.is_hide_set()) {
+            self.subcommand(sub);
+        }
+    }
+
+    /// Appends the text that the help of `command` ends with. Its first line is the heading and
+    /// ends in a colon. Lines of the form `  TERM  MEANING` are a list, where a long term has a
+    /// line of its own.
+    fn after_help(&mut self, command: &Command) {
+        let Some(text) = command.get_after_help().map(ToString::to_string) else { return };
+        let (heading, text) = text.split_once(":\n").unwrap_or(("Notes", &text));
+        let heading = heading.split(',').next().unwrap_or(heading).to_uppercase();
+        self.roff(|roff| {
+            roff.control("SH", [heading.as_str()]);
+            for line in text.lines() {
+                let term = line.strip_prefix("  ").filter(|line| !line.starts_with(' '));
+                let (term, meaning) = match term {
+                    Some(line) => line.split_once("  ").map_or((line, ""), |(term, rest)| (term, rest)),
+                    None => ("", line),
+                };
+                if !term.is_empty() {
+                    roff.control("TP", []);
+                    roff.text([bold(term)]);
+                }
+                if !meaning.is_empty() {
+                    roff.text([roman(meaning.trim())]);
+                }
+            }
+        });
+    }
+
+    fn exit_status(&mut self) {
+        let status = [
+            ("0", "Everything that was requested was done."),
+            ("1", "Something failed. Standard error has one line for each failure."),
+            ("2", "The command was used wrongly."),
+        ];
+        self.roff(|roff| {
+            roff.control("SH", ["EXIT STATUS"]);
+            for (code, meaning) in status {
+                roff.control("TP", []);
+                roff.text([bold(code)]);
+                roff.text([roman(meaning)]);
+            }
+        });
+    }
+
+    fn see_also(&mut self, pages: &[String]) {
+        self.roff(|roff| {
+            roff.control("SH", ["SEE ALSO"]);
+            for (at, page) in pages.iter().enumerate() {
+                let (name, section) = page.split_once('(').unwrap_or((page, ""));
+                let comma = if at + 1 < pages.len() { "," } else { "" };
+                roff.text([bold(name), roman(format!("({section}{comma}"))]);
+            }
+        });
+    }
+
+    fn end(self) -> Page {
+        self.page
+    }
+}
+
+fn synopsis(roff: &mut Roff, command: &Command) {
+    let usage = command.clone().render_usage().to_string();
+    let usage = usage.trim_start_matches("Usage:").trim();
+    let name = command.get_bin_name().unwrap_or_default();
+    match usage.strip_prefix(name) {
+        Some(arguments) => roff.text([bold(name), roman(arguments)]),
+        None => roff.text([roman(usage)]),
+    };
+}
+
+/// Writes the description of `command`, whose paragraphs become sentences where they are not.
+fn description(roff: &mut Roff, command: &Command) {
+    let text = command.get_long_about().or(command.get_about()).map(ToString::to_string);
+    for (at, paragraph) in text.unwrap_or_default().split("\n\n").enumerate() {
+        if at > 0 {
+            roff.control("PP", []);
+        }
+        let end = if paragraph.ends_with(['.', ':', '>']) { "" } else { "." };
+        roff.text([roman(format!("{}{end}", paragraph.replace('\n', " ")))]);
+    }
+}
+
+/// Makes the blank lines in the description of an option paragraphs of its indentation.
+fn in_paragraphs(options: &str) -> String {
+    options.replace("\n\n", "\n.IP\n")
+}
+
+fn lower_case_first(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_lowercase().chain(letters).collect()).unwrap_or_default()
+}
+
+/// Returns the roff that `render` writes.
+fn rendered(render: impl FnOnce(&mut dyn std::io::Write) -> std::io::Result<()>) -> String {
+    let mut text = Vec::new();
+    render(&mut text).expect("writing to memory cannot fail");
+    without_preamble(&String::from_utf8_lossy(&text)).to_owned()
+}
+
+/// Returns `text` without the definition of the apostrophe that every piece of roff starts with.
+fn without_preamble(text: &str) -> &str {
+    text.strip_prefix(&Roff::new().render()).unwrap_or(text)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn first_letters_become_lower_case() {
+        assert_eq!(lower_case_first("List files"), "list files");
+        assert_eq!(lower_case_first(""), "");
+    }
+
+    #[test]
+    fn sections_follow_coreutils_and_btrfs_progs() {
+        assert_eq!((section_of("ls"), section_of("subvolume"), section_of("unknown")), (1, 8, 8));
     }
 }

@@ -1,35 +1,36 @@
 //! `papilio mkdir`.
 
 use super::chmod::Mode;
-use crate::context::{Context, for_each_operand_to_change};
+use crate::context::Context;
 use crate::filling::Caller;
+use crate::operands::for_each_operand_to_change;
 use crate::path::ImagePath;
 use papilio::{Error, FileKind, FileSystem, NewKind, PathError, SetAttributes};
 use std::ffi::OsString;
 
-/// Make directories
+/// Create directories
 ///
-/// They belong to the user who runs the command, as on a mounted file system.
+/// The user who runs the command owns them, as on a mounted file system.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The directories
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// Make what is missing above them too, and accept those that are there
+    /// Create missing parents, and accept existing directories
     #[arg(short, long)]
     parents: bool,
-    /// Their mode, as chmod has it; what the umask takes away is kept
+    /// The mode, as in chmod; the umask does not apply
     #[arg(short, long, value_name = "MODE")]
     mode: Option<Mode>,
 }
 
 impl Args {
-    /// Makes them.
+    /// Creates the directories.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let caller = Caller::new();
         for_each_operand_to_change(context, &self.paths, |path, fs| {
             if self.parents {
-                self.make_above(context, &path, &fs, caller)?;
+                self.create_parents(context, &path, &fs, caller)?;
             }
             let made = fs
                 .parent(&path.path)
@@ -52,8 +53,8 @@ impl Args {
         })
     }
 
-    /// Makes what is missing above `path`.
-    fn make_above(
+    /// Creates the missing directories above `path`.
+    fn create_parents(
         &self,
         context: &Context,
         path: &ImagePath,
@@ -76,8 +77,8 @@ impl Args {
     }
 }
 
-/// Whether it failed only since it is there.
+/// Returns whether `error` only says that the directory exists.
 fn is_directory(fs: &FileSystem, path: &ImagePath, error: &Error) -> bool {
-    let there = matches!(error, Error::Path { kind: PathError::Exists | PathError::InvalidName, .. });
-    there && fs.inode(&path.path).is_ok_and(|inode| inode.kind() == FileKind::Directory)
+    let exists = matches!(error, Error::Path { kind: PathError::Exists | PathError::InvalidName, .. });
+    exists && fs.inode(&path.path).is_ok_and(|inode| inode.kind() == FileKind::Directory)
 }

@@ -1,99 +1,78 @@
-//! The commands. Owns the list of them; a new one is a `mod` line, a variant and a line in
-//! [`Command::run`].
+//! The commands.
+//!
+//! Owns the list of them. A new command needs a `mod` line, a variant of [`Command`], a line in
+//! [`Command::run`] and an entry in [`man`].
 
-pub mod bench;
-pub mod cat;
-pub mod check;
-pub mod chmod;
-pub mod chown;
-pub mod completions;
-pub mod cp;
-pub mod du;
-pub mod filesystem;
-pub mod find;
-pub mod getfattr;
-pub mod inspect;
-pub mod ln;
-pub mod ls;
-pub mod man;
-pub mod mkdir;
-pub mod mkfs;
-pub mod mount;
-pub mod mv;
-pub mod property;
-pub mod rm;
-pub mod setfattr;
-pub mod stat;
-pub mod subvolume;
-pub mod touch;
-pub mod truncate;
-pub mod umount;
+mod bench;
+mod cat;
+mod check;
+mod chmod;
+mod chown;
+mod completions;
+mod cp;
+mod du;
+mod filesystem;
+mod find;
+mod getfattr;
+mod inspect;
+mod ln;
+mod ls;
+mod man;
+mod mkdir;
+mod mkfs;
+mod mount;
+mod mv;
+mod property;
+mod rm;
+mod setfattr;
+mod stat;
+mod subvolume;
+mod touch;
+mod truncate;
+mod umount;
 
 use crate::context::Context;
 use clap::Subcommand;
 
-/// What to do.
+/// A command; its help is on the type of its arguments.
 #[derive(Debug, Subcommand)]
 pub enum Command {
-    /// List directories and files
     Ls(ls::Args),
-    /// Write the content of files to standard output
     Cat(cat::Args),
-    /// Show everything that is known of files
     Stat(stat::Args),
-    /// Copy files and directories out of a file system, into one, and within it
     Cp(cp::Args),
-    /// Make directories
     Mkdir(mkdir::Args),
-    /// Rename files and directories
     Mv(mv::Args),
-    /// Remove files and directories
     Rm(rm::Args),
-    /// Make a further name of a file, or a symbolic link
     Ln(ln::Args),
-    /// Change the times of files; make those that are not there
     Touch(touch::Args),
-    /// Change the sizes of files
     Truncate(truncate::Args),
-    /// Change modes
     Chmod(chmod::Args),
-    /// Change owners and groups
     Chown(chown::Args),
-    /// Show extended attributes
     Getfattr(getfattr::Args),
-    /// Set or remove an extended attribute
     Setfattr(setfattr::Args),
-    /// Find files by their properties
     Find(Box<find::Args>),
-    /// Add up the space that files take
     Du(du::Args),
-    /// List, show, make and delete subvolumes and snapshots
     Subvolume(subvolume::Args),
-    /// Show and set properties: ro, compression
     Property(property::Args),
-    /// Mount a file system through FUSE
     Mount(mount::Args),
-    /// Unmount, and wait until the image is closed
     Umount(umount::Args),
-    /// Make a file system
     Mkfs(Box<mkfs::Args>),
-    /// Show the devices of file systems and how their space is used; change label and size
     Filesystem(filesystem::Args),
-    /// Check a file system, without writing
     Check(check::Args),
-    /// Look at the structures that a file system is made of
     Inspect(inspect::Args),
-    /// Run the same work by the kernel's Btrfs and by Papilio, and compare
     Bench(Box<bench::Args>),
-    /// Print a shell's completion script
     Completions(completions::Args),
-    /// Write the manual pages
     Man(man::Args),
 }
 
 impl Command {
-    /// Does it.
-    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+    /// Runs the command. `definition` returns the whole command line's definition, for the commands
+    /// that print it in another form.
+    ///
+    /// # Errors
+    /// A failure that ended the command. Failures of single operands are reported to `context`.
+    pub fn run(self, context: &Context, definition: fn() -> clap::Command) -> anyhow::Result<()> {
         match self {
             Self::Ls(command) => command.run(context),
             Self::Cat(command) => command.run(context),
@@ -120,8 +99,8 @@ impl Command {
             Self::Check(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
             Self::Bench(command) => command.run(context),
-            Self::Completions(command) => command.run(),
-            Self::Man(command) => command.run(),
+            Self::Completions(command) => command.run(definition()),
+            Self::Man(command) => command.run(definition()),
         }
     }
 }

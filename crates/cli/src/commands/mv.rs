@@ -1,21 +1,21 @@
 //! `papilio mv`.
 
-use crate::UsageError;
 use crate::context::Context;
 use crate::path::ImagePath;
+use crate::usage_error::UsageError;
 use papilio::{Error, FileKind, PathError, RenameMode};
 use std::ffi::OsString;
 
-/// Rename files and directories, within one file system
+/// Rename files and directories within a file system
 ///
-/// Into DEST if that is a directory, else as DEST, which is replaced. Files do not move from one
-/// subvolume to another; cp --reflink and rm do that.
+/// Sources move into DEST if that is a directory. Otherwise the source is renamed to DEST, which is
+/// replaced. Files cannot move from one subvolume to another; use cp --reflink and rm.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The files and directories, then the destination, unless -t names it
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// Replace nothing
+    /// Do not replace existing files
     #[arg(short, long)]
     no_clobber: bool,
     /// Exchange two files or directories
@@ -30,14 +30,14 @@ pub struct Args {
 }
 
 impl Args {
-    /// Renames them.
+    /// Renames the operands.
     pub fn run(mut self, context: &Context) -> anyhow::Result<()> {
         let destination = match self.target_directory.take() {
             Some(directory) => directory,
             None => self.paths.pop().unwrap_or_default(),
         };
         if self.paths.is_empty() {
-            return Err(UsageError::new("mv: a source and a destination are needed").into());
+            return Err(UsageError::new("mv: the destination is missing").into());
         }
         let destination = ImagePath::parse(&destination)?;
         let fs = context.change(&destination.image)?;
@@ -55,7 +55,9 @@ impl Args {
         for source in &self.paths {
             let source = ImagePath::parse(source)?;
             if source.image != destination.image {
-                context.error(format_args!("{source}: mv works within one file system; use cp and rm"));
+                context.error(format_args!(
+                    "{source}: not in the file system of the destination; use cp and rm"
+                ));
                 continue;
             }
             let to = match (into, source.base_name()) {
@@ -69,7 +71,7 @@ impl Args {
             match fs.rename(&source.path, &to.path, mode) {
                 Ok(()) if context.verbosity > 0 => context.note(format_args!("{source} -> {to}")),
                 Ok(()) => {}
-                // As mv -n: that it is there is what was asked about.
+                // Like mv -n, ignores an existing destination.
                 Err(Error::Path { kind: PathError::Exists, .. }) if self.no_clobber => {}
                 Err(error @ Error::Path { kind: PathError::NotFound, .. }) => {
                     context.error(crate::context::describe(&source, &error));

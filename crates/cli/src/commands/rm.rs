@@ -1,25 +1,26 @@
 //! `papilio rm`.
 
-use crate::context::{Context, describe, for_each_operand_to_change};
+use crate::context::{Context, describe};
+use crate::operands::for_each_operand_to_change;
 use crate::path::ImagePath;
 use papilio::{Error, FileKind, Inode, PathError};
 use std::ffi::OsString;
 
 /// Remove files and directories
 ///
-/// A subvolume inside a directory is not removed by -r; subvolume delete does that.
+/// -r does not remove subvolumes inside a directory; use papilio subvolume delete.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The files and directories
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// Remove directories with all that is in them
+    /// Remove directories with everything below them
     #[arg(short, long, visible_short_alias = 'R')]
     recursive: bool,
-    /// Remove empty directories too
+    /// Remove empty directories
     #[arg(short, long)]
     dir: bool,
-    /// What is not there is no failure
+    /// Ignore files that do not exist
     #[arg(short, long)]
     force: bool,
 }
@@ -28,13 +29,14 @@ pub struct Args {
 struct Frame {
     directory: Inode,
     path: ImagePath,
-    /// Its own name in the one above.
+    /// Its name in its parent.
     name: Vec<u8>,
+    /// The names that are left to remove, in reverse order.
     left: Vec<Vec<u8>>,
 }
 
 impl Args {
-    /// Removes them.
+    /// Removes the operands.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         for_each_operand_to_change(context, &self.paths, |path, fs| {
             let removed = fs.parent(&path.path).map(|(parent, name)| (parent, name.to_vec()));
@@ -51,19 +53,20 @@ impl Args {
                 if path.wants_directory() {
                     anyhow::bail!("{path}: {}", PathError::NotADirectory);
                 }
-                return self.say(context, &path, parent.unlink(&name));
+                return self.finish(context, &path, parent.unlink(&name));
             }
             match (self.recursive, self.dir) {
                 (true, _) => self.tree(context, path, &parent, name, inode),
-                (false, true) => self.say(context, &path, parent.rmdir(&name)),
+                (false, true) => self.finish(context, &path, parent.rmdir(&name)),
                 (false, false) => {
-                    anyhow::bail!("{path}: {}; -r removes directories", PathError::IsADirectory)
+                    anyhow::bail!("{path}: {}; removed only with -r", PathError::IsADirectory)
                 }
             }
         })
     }
 
-    fn say(&self, context: &Context, path: &ImagePath, done: papilio::Result<()>) -> anyhow::Result<()> {
+    /// Prints the path of a removed inode under `-v`, or returns the error with the path.
+    fn finish(&self, context: &Context, path: &ImagePath, done: papilio::Result<()>) -> anyhow::Result<()> {
         match done {
             Ok(()) if context.verbosity > 0 => {
                 context.note(format_args!("removed {path}"));
@@ -74,7 +77,8 @@ impl Args {
         }
     }
 
-    /// Empties a directory and removes it. What cannot be removed is told, and what is above it stays.
+    /// Removes a directory with everything below it. Reports what cannot be removed, and keeps the
+    /// directories above.
     fn tree(
         &self,
         context: &Context,
@@ -86,13 +90,13 @@ impl Args {
         let mut stack = vec![frame(context, path, name, inode)?];
         while let Some(top) = stack.last_mut() {
             let Some(name) = top.left.pop() else {
-                let done = stack.pop().expect("it was just looked at");
+                let done = stack.pop().expect("the stack has a last frame");
                 let above = stack.last().map_or(parent, |above| &above.directory);
                 let removed = above.rmdir(&done.name);
                 match removed {
-                    // What is left in it has been told.
+                    // The failures below were reported.
                     Err(Error::Path { kind: PathError::NotEmpty, .. }) if context.has_failed() => {}
-                    removed => self.tell(context, &done.path, removed)?,
+                    removed => self.report(context, &done.path, removed)?,
                 }
                 continue;
             };
@@ -110,16 +114,16 @@ impl Args {
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
-            self.tell(context, &path, removed)?;
+            self.report(context, &path, removed)?;
         }
         Ok(())
     }
 
-    /// As [`Args::say`]; what concerns one file does not end the others.
-    fn tell(&self, context: &Context, path: &ImagePath, done: papilio::Result<()>) -> anyhow::Result<()> {
+    /// Like [`Args::finish`], but reports an error that concerns one file.
+    fn report(&self, context: &Context, path: &ImagePath, done: papilio::Result<()>) -> anyhow::Result<()> {
         match done {
             Err(error @ Error::Path { .. }) => context.error(describe(path, &error)),
-            done => self.say(context, path, done)?,
+            done => self.finish(context, path, done)?,
         }
         Ok(())
     }

@@ -1,6 +1,7 @@
-//! `papilio stat`: what stat(1) shows, and what only Btrfs knows.
+//! `papilio stat`: the fields of stat(1), and those that only Btrfs has.
 
-use crate::context::{Context, for_each_operand};
+use crate::context::Context;
+use crate::operands::for_each_operand;
 use crate::output::{
     JsonArray, Output, disk_bytes, is_device, json_bytes, json_inode, kind_words, mode_letters,
 };
@@ -10,23 +11,23 @@ use papilio::{FileKind, FileSystem, Inode};
 use serde_json::json;
 use std::ffi::OsString;
 
-/// Show everything that is known of files
+/// Show the metadata of files
 ///
-/// A symbolic link is shown itself unless -L is given. Owners are numbers.
+/// Symbolic links are not followed without -L. Owners are shown as numbers.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The files; a bare IMAGE is its root
+    /// The files; IMAGE alone means its root directory
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::FilePath)]
     paths: Vec<OsString>,
-    /// Show what links point to
+    /// Follow symbolic links
     #[arg(short = 'L', long)]
     dereference: bool,
-    /// One JSON array
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
 }
 
-/// What stat shows beyond the inode's own fields.
+/// The facts that are shown of an inode.
 struct Facts {
     path: ImagePath,
     inode: Inode,
@@ -37,7 +38,7 @@ struct Facts {
 }
 
 impl Args {
-    /// Shows them.
+    /// Shows the operands.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut output = Output::new()?;
         let mut array = match self.json {

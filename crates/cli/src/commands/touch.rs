@@ -1,27 +1,28 @@
 //! `papilio touch`.
 
-use crate::context::{Context, for_each_operand_to_change};
+use crate::context::Context;
 use crate::filling::Caller;
+use crate::operands::for_each_operand_to_change;
 use crate::time;
 use papilio::{Error, NewKind, PathError, SetAttributes, SetTime, Timespec};
 use std::ffi::OsString;
 
-/// Change the times of files; make those that are not there, empty
+/// Change the times of files, and create missing ones
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The files
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// This time instead of now: @SECONDS, YYYY-MM-DD or YYYY-MM-DD HH:MM:SS
+    /// Set this time instead of now: @SECONDS, YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS"
     #[arg(short, long, value_name = "TIME", value_parser = time::parse)]
     date: Option<(i64, u32)>,
-    /// Only the time of the last access
+    /// Change only the time of the last access
     #[arg(short, conflicts_with = "modified")]
     accessed: bool,
-    /// Only the time of the last modification
+    /// Change only the time of the last modification
     #[arg(short)]
     modified: bool,
-    /// Make nothing
+    /// Do not create files
     #[arg(short = 'c', long)]
     no_create: bool,
     /// Change symbolic links themselves
@@ -30,7 +31,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Changes them.
+    /// Changes the times.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let caller = Caller::new();
         let time = match self.date {

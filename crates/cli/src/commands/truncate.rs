@@ -1,27 +1,28 @@
 //! `papilio truncate`.
 
-use crate::context::{Context, for_each_operand_to_change};
+use crate::context::Context;
 use crate::filling::Caller;
+use crate::operands::for_each_operand_to_change;
 use crate::units::parse_size;
 use papilio::{Error, NewKind, PathError};
 use std::ffi::OsString;
 use std::str::FromStr;
 
-/// Change the sizes of files; make those that are not there
+/// Change the sizes of files, and create missing ones
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The new size; with + or - in front, so much more or less
+    /// The new size, or a change with a leading + or -
     #[arg(short, long, allow_hyphen_values = true)]
     size: Size,
     /// The files
     #[arg(value_name = "IMAGE:/PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// Make nothing
+    /// Do not create files
     #[arg(short = 'c', long)]
     no_create: bool,
 }
 
-/// A size as it is given.
+/// A new size or a change of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Size {
     To(u64),
@@ -44,7 +45,7 @@ impl FromStr for Size {
 }
 
 impl Args {
-    /// Changes them.
+    /// Changes the sizes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let caller = Caller::new();
         for_each_operand_to_change(context, &self.paths, |path, fs| {
@@ -58,7 +59,7 @@ impl Args {
             let file = inode.and_then(|inode| inode.open()).map_err(|error| context.at(&path, &error))?;
             let size = match self.size {
                 Size::To(size) => size,
-                // More than there can be is for the library to refuse.
+                // The library refuses a size that is too large.
                 Size::More(more) => file.len().saturating_add(more),
                 Size::Less(less) => file.len().saturating_sub(less),
             };

@@ -1,8 +1,9 @@
-//! `papilio umount`: ending a mount, and waiting until its image is closed.
+//! `papilio umount`: unmounts, and waits until the server has closed the image.
 //!
-//! The kernel's umount returns when the mount is gone; the server writes and closes only then. Whoever opens the
-//! image next would race with it. So the server's process is held by a handle before, which tells when it has
-//! ended; where that cannot be had, the server's lock on the image is waited for.
+//! The kernel's umount returns when the mount is gone, but only then the server writes and closes
+//! the image. A program that opened the image next would race with it. The command therefore opens
+//! a handle of the server's process before it unmounts, and waits for that process to end. Without
+//! such a handle it waits for the server's lock on the image.
 
 use crate::context::Context;
 use anyhow::{Context as _, bail};
@@ -17,27 +18,29 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Unmount, and wait until the server has written everything and closed the image
+/// Unmount a file system, and wait until its image is closed
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The directories that are mounted on, or the images
+    /// The mount points or images
     #[arg(value_name = "DIR", required = true, value_hint = clap::ValueHint::DirPath)]
     directories: Vec<PathBuf>,
-    /// Take it out of sight now, though it is in use; the server ends with the last user, which is not waited for
+    /// Detach a mount that is in use
+    ///
+    /// The command does not wait: the server ends after the last user.
     #[arg(short, long)]
     lazy: bool,
-    /// End requests that the server does not answer
+    /// Abort requests that the server does not answer
     #[arg(long)]
     force: bool,
 }
 
-/// How often what has no handle is looked at.
+/// The interval between attempts to lock the image.
 const PAUSE: Duration = Duration::from_millis(10);
-/// When a wait is told of.
+/// The time after which a warning says that the command is waiting.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 impl Args {
-    /// Unmounts.
+    /// Unmounts the operands.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         for directory in &self.directories {
             if let Err(error) = self.unmount(context, directory) {
@@ -51,17 +54,17 @@ impl Args {
         let mount = find(directory)?;
         let point = &mount.point;
         let mut process = None;
-        // Of a server that is gone nothing is to be had.
+        // A dead server has no process to wait for.
         if let Ok(path) = MountedPath::open(point) {
             process = path.server_process().unwrap_or_default();
-            // Said here, as nobody hears it later.
+            // The server can report an error to this command now, but not after the unmount.
             if let Err(error) = path.sync()
                 && !self.force
             {
-                context.error(format_args!("{}: the last changes: {error}", point.display()));
+                context.error(format_args!("{}: cannot write the last changes: {error}", point.display()));
             }
         }
-        end(point, self.lazy, self.force)?;
+        unmount(point, self.lazy, self.force)?;
         if context.verbosity > 0 {
             context.note(format_args!("{}: unmounted", point.display()));
         }
@@ -75,9 +78,9 @@ impl Args {
     }
 }
 
-/// The mount that an argument names: by its directory, or by what is mounted there.
+/// Returns the mount that an argument names, by its mount point or by its image.
 fn find(argument: &Path) -> anyhow::Result<MountEntry> {
-    // Not through the mount itself, which may be dead.
+    // Resolves only the parent, since the mount itself may be dead.
     let parent = argument.parent().filter(|parent| !parent.as_os_str().is_empty());
     let resolved = match (parent.unwrap_or(Path::new(".")).canonicalize(), argument.file_name()) {
         (Ok(parent), Some(name)) => parent.join(name),
@@ -88,7 +91,7 @@ fn find(argument: &Path) -> anyhow::Result<MountEntry> {
     let on = |path: &Path| mounts.iter().rev().find(|mount| mount.point == path);
     if let Some(mount) = on(&resolved).or_else(|| on(&linked())) {
         if !mount.is_papilio() {
-            bail!("{}: a mount of {}, not of Papilio: use umount(8)", argument.display(), mount.fstype);
+            bail!("{}: mounted as {}, not by Papilio; use umount(8)", argument.display(), mount.fstype);
         }
         return Ok(mount.clone());
     }
@@ -96,8 +99,8 @@ fn find(argument: &Path) -> anyhow::Result<MountEntry> {
     of_image.cloned().with_context(|| format!("{}: not mounted", argument.display()))
 }
 
-/// Unmounts by the system call, or where only root may, by the helper that FUSE brings along.
-fn end(point: &Path, lazy: bool, force: bool) -> anyhow::Result<()> {
+/// Unmounts with the system call or, without the privilege for that, with FUSE's helper.
+fn unmount(point: &Path, lazy: bool, force: bool) -> anyhow::Result<()> {
     let mut flags = UnmountFlags::NOFOLLOW;
     flags.set(UnmountFlags::DETACH, lazy);
     flags.set(UnmountFlags::FORCE, force);
@@ -115,71 +118,71 @@ fn end(point: &Path, lazy: bool, force: bool) -> anyhow::Result<()> {
             }
             Ok(())
         }
-        Err(Errno::BUSY) => bail!("{shown}: it is in use; close what is open there, or use --lazy"),
+        Err(Errno::BUSY) => bail!("{shown}: in use; close the open files there, or use --lazy"),
         Err(error) => Err(error).with_context(|| shown.to_string()),
     }
 }
 
-/// Whether the file system is still mounted somewhere else, so that its server goes on.
+/// Returns whether the file system has another mount point, so that its server continues.
 fn is_elsewhere(mount: &MountEntry) -> bool {
     MountEntry::all().is_ok_and(|all| all.iter().any(|other| other.device == mount.device))
 }
 
-/// Whether the kernel still has the connection to the server although the mount is gone from here: in another
-/// namespace there is one more.
+/// Returns whether the kernel still has the connection to the server. Then there is another mount
+/// in a different namespace.
 fn is_alive(mount: &MountEntry) -> bool {
     let Some((_, minor)) = mount.device.split_once(':') else { return false };
     Path::new("/sys/fs/fuse/connections").join(minor).exists()
 }
 
 fn wait_for_process(context: &Context, mount: &MountEntry, process: &OwnedFd) -> anyhow::Result<()> {
-    let begun = Instant::now();
-    let mut told = false;
+    let start = Instant::now();
+    let mut warned = false;
     loop {
         let mut ends = [PollFd::new(process, PollFlags::IN)];
         let second = Timespec { tv_sec: 1, tv_nsec: 0 };
         match poll(&mut ends, Some(&second)) {
             Ok(0) | Err(Errno::INTR) => {}
             Ok(_) => return Ok(()),
-            Err(error) => return Err(error).context("waiting for the server"),
+            Err(error) => return Err(error).context("cannot wait for the server"),
         }
-        if !tell(context, mount, begun, &mut told) {
+        if !keep_waiting(context, mount, start, &mut warned) {
             return Ok(());
         }
     }
 }
 
-/// Waits until whoever has the image lets others look at it.
+/// Waits until the lock on the image is released.
 fn wait_for_lock(context: &Context, mount: &MountEntry) -> anyhow::Result<()> {
     let Ok(image) = File::open(&mount.source) else { return Ok(()) };
-    let begun = Instant::now();
-    let mut told = false;
+    let start = Instant::now();
+    let mut warned = false;
     loop {
         match rustix::fs::flock(&image, rustix::fs::FlockOperation::NonBlockingLockShared) {
             Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
             Err(Errno::INTR) => {}
-            // It is free, or of a kind that has no locks.
+            // The lock is free, or the file does not support locks.
             _ => return Ok(()),
         }
-        if !tell(context, mount, begun, &mut told) {
+        if !keep_waiting(context, mount, start, &mut warned) {
             return Ok(());
         }
     }
 }
 
-/// Says once that it takes long; whether it makes sense to wait on.
-fn tell(context: &Context, mount: &MountEntry, begun: Instant, told: &mut bool) -> bool {
-    if begun.elapsed() < PATIENCE {
+/// Returns whether to keep waiting. Warns once if the wait is long.
+fn keep_waiting(context: &Context, mount: &MountEntry, start: Instant, warned: &mut bool) -> bool {
+    if start.elapsed() < PATIENCE {
         return true;
     }
     let source = mount.source.display();
     if is_alive(mount) {
-        context.warning(format_args!("{source}: still mounted in another namespace; its server goes on"));
+        context.warning(format_args!("{source}: still mounted in another namespace; its server continues"));
         return false;
     }
-    if !*told {
-        context.warning(format_args!("{source}: waiting for the server to write and close it"));
-        *told = true;
+    if !*warned {
+        context.warning(format_args!("{source}: waiting for the server to write and close the image"));
+        *warned = true;
     }
     true
 }

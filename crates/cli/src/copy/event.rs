@@ -1,34 +1,37 @@
-//! What the reading half of a copy tells the writing half.
+//! The messages from the reader of a copy to its writer.
 //!
-//! Owns [`Event`], [`Attributes`] and the pool of buffers. Order: a source's events follow its
-//! `Begin`; `EnterDirectory` and `LeaveDirectory` nest; after `File` come its `Data`, by rising
-//! offset, and one `EndFile`.
+//! Owns [`Event`], [`Attributes`] and the pool of buffers.
+//!
+//! **Invariants**
+//! - The events of a source follow its `Begin`.
+//! - `EnterDirectory` and `LeaveDirectory` nest.
+//! - A `File` is followed by its `Data` events in order of offset, and one `EndFile`.
 
 use papilio::{Metadata, Timespec, Xattr};
 use std::sync::Mutex;
 
-/// The size of the buffers that large files are read into, in bytes.
+/// The size in bytes of the buffers for reading large files.
 pub const BUFFER: usize = 1 << 20;
 
-/// An inode's attributes, as far as a copy can keep them.
+/// The attributes of an inode that a copy can keep.
 #[derive(Clone, Debug)]
 pub struct Attributes {
-    /// Permissions with the set-id and sticky bits, without the kind.
+    /// Permission, set-id and sticky bits, without the file type.
     pub permissions: u32,
-    /// Owner.
+    /// User id of the owner.
     pub uid: u32,
-    /// Group.
+    /// Group id.
     pub gid: u32,
     /// Time of the last access.
     pub atime: Timespec,
     /// Time of the last modification.
     pub mtime: Timespec,
-    /// Extended attributes, ACLs among them.
+    /// Extended attributes, including ACLs.
     pub xattrs: Vec<Xattr>,
 }
 
 impl Attributes {
-    /// Of an inode, with the extended attributes given.
+    /// Combines an inode's metadata with its extended attributes.
     pub fn new(metadata: &Metadata, xattrs: Vec<Xattr>) -> Self {
         Self {
             permissions: metadata.mode() & 0o7777,
@@ -41,7 +44,7 @@ impl Attributes {
     }
 }
 
-/// A special file's kind.
+/// The kind of a special file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Special {
     /// A named pipe.
@@ -64,18 +67,18 @@ pub enum Special {
     },
 }
 
-/// An inode among all sources: the image's number, the tree's and its own.
+/// Identifies an inode among all sources: index of the image, tree id, inode number.
 pub type InodeId = (usize, u64, u64);
 
-/// A step of a copy. A name is empty where it is the source's top.
+/// A step of a copy. The name of a source's own inode is empty.
 #[derive(Debug)]
 pub enum Event {
-    /// The next source, by its number among all of them.
+    /// The next source.
     Begin {
-        /// Which.
+        /// Its index among the sources.
         source: usize,
     },
-    /// A directory; what follows up to its `LeaveDirectory` lies in it.
+    /// A directory. Events up to its `LeaveDirectory` are about its entries.
     EnterDirectory {
         /// Its name.
         name: Vec<u8>,
@@ -92,31 +95,30 @@ pub enum Event {
         attributes: Attributes,
         /// Its size in bytes.
         size: u64,
-        /// Set where further links to it may follow.
+        /// Set if more links to it may follow.
         id: Option<InodeId>,
-        /// Where it has data, as (offset, length); set where it was asked for and the file has
-        /// holes.
+        /// The ranges with data as (offset, length), if requested and the file has holes.
         segments: Option<Vec<(u64, u64)>>,
     },
     /// Bytes of the file.
     Data {
-        /// Where in the file.
+        /// Their offset in the file.
         offset: u64,
         /// The bytes.
         bytes: Vec<u8>,
     },
-    /// The file has ended.
+    /// The end of the file.
     EndFile {
-        /// Why the rest of it could not be read.
+        /// Why the rest of the file could not be read.
         error: Option<String>,
     },
-    /// A further link to what was copied before.
+    /// Another link to an inode that was sent before.
     Link {
         /// Its name.
         name: Vec<u8>,
-        /// To what.
+        /// The inode.
         id: InodeId,
-        /// The size of that.
+        /// The size of the inode in bytes.
         size: u64,
     },
     /// A symbolic link.
@@ -125,9 +127,9 @@ pub enum Event {
         name: Vec<u8>,
         /// Its attributes.
         attributes: Attributes,
-        /// Where it points to.
+        /// Its target.
         target: Vec<u8>,
-        /// Set where further links to it may follow.
+        /// Set if more links to it may follow.
         id: Option<InodeId>,
     },
     /// A special file.
@@ -136,20 +138,20 @@ pub enum Event {
         name: Vec<u8>,
         /// Its attributes.
         attributes: Attributes,
-        /// What it is.
+        /// Its kind.
         special: Special,
-        /// Set where further links to it may follow.
+        /// Set if more links to it may follow.
         id: Option<InodeId>,
     },
-    /// Something could not be read; nothing of it follows.
+    /// Something could not be read. No events about it follow.
     Problem {
-        /// The line to report.
+        /// The message to report.
         text: String,
     },
 }
 
 impl Event {
-    /// What it weighs in a batch, in bytes.
+    /// Returns the bytes that the event adds to the size of its batch.
     pub fn weight(&self) -> usize {
         match self {
             Event::Data { bytes, .. } => bytes.len(),
@@ -158,12 +160,12 @@ impl Event {
     }
 }
 
-/// Large buffers that have been written and can be read into again.
+/// Large buffers that the writer has finished with, for the reader to reuse.
 #[derive(Default)]
 pub struct BufferPool(Mutex<Vec<Vec<u8>>>);
 
 impl BufferPool {
-    /// A buffer of `length` bytes, their content left over from earlier.
+    /// Returns a buffer of `length` bytes with arbitrary content.
     pub fn get(&self, length: usize) -> Vec<u8> {
         let mut buffer = match length {
             BUFFER => self.spares().pop().unwrap_or_default(),
@@ -173,7 +175,7 @@ impl BufferPool {
         buffer
     }
 
-    /// Hands a buffer back.
+    /// Returns a buffer to the pool.
     pub fn put(&self, buffer: Vec<u8>) {
         let mut spares = self.spares();
         if buffer.capacity() == BUFFER && spares.len() < 16 {

@@ -1,19 +1,22 @@
-//! The writing half of a copy, onto the host.
+//! The writer of a copy to files of the host.
 //!
-//! Owns [`HostSink`]. Invariants:
-//! - Below the destination that the user named, every name is used relative to an open directory and
-//!   without following links, so that a link planted in the destination leads nowhere.
-//! - A directory keeps mode 0700 at least until it is complete; then come owner, attributes, mode and,
-//!   last, times.
-//! - What exists and is not a directory is removed first and made anew, except the file that the user
-//!   named as the destination itself, which is emptied and keeps its identity.
-//! - A file that could not be copied whole is named, with how much of it is there.
+//! Owns [`HostSink`].
+//!
+//! **Invariants**
+//! - Below the destination that the user named, every name is resolved relative to an open
+//!   directory without following links. A link planted in the destination cannot redirect the copy.
+//! - A directory has at least mode 0700 until it is complete. Then it gets its owner, attributes,
+//!   mode and, last, times.
+//! - An existing file that is not a directory is removed and created anew. The exception is a file
+//!   that the user named as the destination: it is truncated and keeps its inode.
+//! - A file that could not be copied completely is reported with the number of bytes copied.
 //! - A full or read-only destination ends the copy.
 
 use super::event::{Attributes, Event, InodeId, Special};
 use super::host_attributes::{Keeper, Node};
-use super::{Sink, Stop};
+use super::sink::{Sink, Stop};
 use crate::context::Context;
+use crate::errno_text::system_text;
 use crate::path::ImagePath;
 use rustix::fs::{AtFlags, FileType, Mode, OFlags};
 use rustix::io::Errno;
@@ -27,49 +30,50 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-/// Directories that are kept open at once; those further out are opened anew when they are needed.
+/// The number of directories to keep open. The others are reopened when they are needed.
 const OPEN_DIRECTORIES: usize = 128;
 
-/// Where a source goes.
+/// The destination of a source.
 #[derive(Clone, Debug)]
 pub enum Place {
-    /// What is in it goes into an existing directory.
+    /// The source's entries go into this existing directory.
     Content(PathBuf),
-    /// It becomes an entry of an existing directory.
+    /// The source becomes an entry of an existing directory.
     Named {
         /// The directory.
         parent: PathBuf,
-        /// The entry.
+        /// The name of the entry.
         name: Vec<u8>,
-        /// An existing regular file is emptied and written, not replaced.
+        /// Whether an existing regular file is truncated and written instead of replaced.
         in_place: bool,
     },
-    /// Its bytes are written to a pipe or device of the host.
+    /// The source's bytes go to this pipe or device of the host.
     Stream(PathBuf),
 }
 
-/// How files are written.
+/// Options of a copy to the host.
 #[derive(Clone, Copy, Debug)]
 pub struct HostOptions {
-    /// Attributes are kept.
+    /// Whether to keep attributes.
     pub archive: bool,
-    /// What exists stays.
+    /// Whether to leave existing files alone.
     pub no_clobber: bool,
-    /// Each file is named on standard output.
+    /// Whether to print each file on standard output.
     pub verbose: bool,
 }
 
 /// A directory of the destination that is being filled.
 struct Frame {
-    /// `None` while too many are open.
+    /// `None` while it is closed because too many are open.
     directory: Option<Rc<OwnedFd>>,
+    /// Device and inode number.
     identity: (u64, u64),
     name: Vec<u8>,
-    /// Set in all but the outermost frame, which is the user's.
+    /// `None` in the outermost frame, the directory that the user named.
     attributes: Option<Attributes>,
     created: bool,
-    /// New entries may get an ACL from this directory.
-    bequeaths_acl: bool,
+    /// Whether new entries may inherit an ACL from this directory.
+    has_default_acl: bool,
 }
 
 /// A file that is being written.
@@ -79,20 +83,20 @@ struct Current {
     name: Vec<u8>,
     attributes: Attributes,
     size: u64,
-    /// Up to where it is right.
+    /// The number of bytes from the start of the file that are correct.
     written: u64,
     id: Option<InodeId>,
     failed: bool,
 }
 
-/// Where the first link to an inode was put.
+/// The location of the first link to an inode.
 struct FirstLink {
     base: Rc<OwnedFd>,
     directories: Vec<Vec<u8>>,
     name: Vec<u8>,
 }
 
-/// Makes files of the host out of events.
+/// A sink that creates files of the host.
 pub struct HostSink<'a> {
     context: &'a Context,
     options: HostOptions,
@@ -100,7 +104,7 @@ pub struct HostSink<'a> {
     source: usize,
     keeper: Keeper<'a>,
     stack: Vec<Frame>,
-    /// Directories that are open in the source and not made here.
+    /// The number of open directories of the source that were not created here.
     skipped: usize,
     skip_source: bool,
     current: Option<Current>,
@@ -108,7 +112,7 @@ pub struct HostSink<'a> {
 }
 
 impl<'a> HostSink<'a> {
-    /// A sink that puts each source at its place.
+    /// Creates a sink that copies each source to its place.
     pub fn new(context: &'a Context, options: HostOptions, sources: Vec<(ImagePath, Place)>) -> Self {
         Self {
             context,
@@ -124,12 +128,12 @@ impl<'a> HostSink<'a> {
         }
     }
 
-    /// Says what was left out; call it after the copy.
+    /// Warns about attributes that were not kept. Call this after the copy.
     pub fn finish(self) {
         self.keeper.finish();
     }
 
-    /// The path of an entry of the innermost directory, for messages.
+    /// Returns the path of an entry of the innermost directory, for messages.
     fn path(&self, name: &[u8]) -> String {
         let base = match &self.sources[self.source].1 {
             Place::Content(base) | Place::Named { parent: base, .. } => base,
@@ -143,20 +147,20 @@ impl<'a> HostSink<'a> {
         path.strip_prefix(".").unwrap_or(&path).display().to_string()
     }
 
-    /// A failure of one file, which is reported, or of the destination as a whole, which ends it all.
+    /// Reports the failure of one file, or returns a failure of the whole destination.
     fn fail(&self, path: &str, errno: Errno) -> Result<(), Stop> {
         match errno {
             Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
-                Err(Stop(anyhow::anyhow!("{path}: {}; the copy stops here", reason(errno))))
+                Err(Stop(anyhow::anyhow!("{path}: {}; the copy stops here", system_text(errno))))
             }
             errno => {
-                self.context.error(format_args!("{path}: {}", reason(errno)));
+                self.context.error(format_args!("{path}: {}", system_text(errno)));
                 Ok(())
             }
         }
     }
 
-    /// The name that an event's file gets: its own, or at the source's top that of its place.
+    /// Returns the name of a new entry: its own, or that of its place for the source's own inode.
     fn name(&self, name: Vec<u8>) -> Vec<u8> {
         match &self.sources[self.source].1 {
             Place::Named { name: place, .. } if name.is_empty() => place.clone(),
@@ -173,15 +177,15 @@ impl<'a> HostSink<'a> {
         let base = self.stack[0].directory.clone().ok_or(Errno::BADF)?;
         let directory = Rc::new(descend(&base, &names)?);
         if identity(&directory)? != self.stack[last].identity {
-            // Somebody put another directory in its place.
+            // Another process has replaced the directory.
             return Err(Errno::STALE);
         }
         self.stack[last].directory = Some(Rc::clone(&directory));
         Ok(directory)
     }
 
-    /// Runs `make` for a new entry; where the name is taken, removes what has it and tries again.
-    /// `None` where it is to stay.
+    /// Runs `make` for a new entry. If the name exists, removes the old entry and retries, or
+    /// returns `None` under `no_clobber`.
     fn make<T>(
         &mut self,
         name: &[u8],
@@ -198,7 +202,7 @@ impl<'a> HostSink<'a> {
         }
         let stat = rustix::fs::statat(&directory, name, AtFlags::SYMLINK_NOFOLLOW)?;
         if FileType::from_raw_mode(stat.st_mode) == FileType::Directory {
-            return Err(Failure::Refused("a directory is there, which is not overwritten"));
+            return Err(Failure::Refused("cannot overwrite a directory with a file"));
         }
         rustix::fs::unlinkat(&directory, name, AtFlags::empty())?;
         Ok(Some(make(directory.as_fd())?))
@@ -249,11 +253,11 @@ impl<'a> HostSink<'a> {
         let parent = self.directory()?;
         if name.is_empty() {
             let identity = identity(&parent)?;
-            let bequeaths_acl = self.stack.last().is_some_and(|frame| frame.bequeaths_acl);
+            let has_default_acl = self.stack.last().is_some_and(|frame| frame.has_default_acl);
             let directory = Some(parent);
             let attributes = Some(attributes);
             let created = false;
-            self.stack.push(Frame { directory, identity, name, attributes, created, bequeaths_acl });
+            self.stack.push(Frame { directory, identity, name, attributes, created, has_default_acl });
             return Ok(());
         }
         let mode = match self.options.archive {
@@ -267,23 +271,23 @@ impl<'a> HostSink<'a> {
         };
         let directory = match open_directory(parent.as_fd(), &name) {
             Err(Errno::NOTDIR | Errno::LOOP) => {
-                return Err(Failure::Refused("is no directory, and is not overwritten with one"));
+                return Err(Failure::Refused("cannot overwrite a file with a directory"));
             }
             opened => opened?,
         };
         let identity = identity(&directory)?;
-        let inherits = self.stack.last().is_some_and(|frame| frame.bequeaths_acl);
+        let inherits = self.stack.last().is_some_and(|frame| frame.has_default_acl);
         if created && inherits && self.options.archive {
             self.keeper.remove_acls(directory.as_fd());
         }
-        let bequeaths_acl = match created {
+        let has_default_acl = match created {
             true => inherits && !self.options.archive,
             false => self.keeper.has_default_acl(directory.as_fd()),
         };
         let directory = Some(Rc::new(directory));
         let attributes = Some(attributes);
-        self.stack.push(Frame { directory, identity, name, attributes, created, bequeaths_acl });
-        // The outermost stays open: the others are found from there.
+        self.stack.push(Frame { directory, identity, name, attributes, created, has_default_acl });
+        // The outermost directory stays open, since the others are reopened from there.
         if let Some(far) = self.stack.len().checked_sub(OPEN_DIRECTORIES).filter(|&far| far > 0) {
             self.stack[far].directory = None;
         }
@@ -312,7 +316,7 @@ impl<'a> HostSink<'a> {
         }
         let missing = Mode::RWXU.difference(Mode::from_raw_mode(attributes.permissions));
         if frame.created && !missing.is_empty() {
-            // What mkdir was asked for beyond the source's mode, so that it could be filled.
+            // mkdir added these bits to the source's mode, so that the directory could be filled.
             let restored = rustix::fs::fstat(&directory).and_then(|stat| {
                 rustix::fs::fchmod(&directory, Mode::from_raw_mode(stat.st_mode & 0o7777) - missing)
             });
@@ -369,14 +373,14 @@ impl<'a> HostSink<'a> {
         let file = self.make(name, |at| rustix::fs::openat(at, name, flags, mode))?;
         if let Some(file) = &file
             && self.options.archive
-            && self.stack.last().is_some_and(|frame| frame.bequeaths_acl)
+            && self.stack.last().is_some_and(|frame| frame.has_default_acl)
         {
             self.keeper.remove_acls(file.as_fd());
         }
         Ok(file.map(|file| (file.into(), false)))
     }
 
-    /// Names the file as incomplete.
+    /// Reports that the file is incomplete.
     fn incomplete(&self, current: &Current, why: &str) {
         let path = self.path(&current.name);
         self.context
@@ -385,7 +389,7 @@ impl<'a> HostSink<'a> {
 
     fn end_file(&mut self, error: Option<String>) -> Result<(), Stop> {
         let Some(mut current) = self.current.take() else {
-            // It was never begun here; that it cannot be read either is still news.
+            // The file was not created here. The read error must be reported anyway.
             if let Some(error) = error {
                 self.context.error(error);
             }
@@ -416,16 +420,16 @@ impl<'a> HostSink<'a> {
 
     fn write_failed(&self, current: &Current, error: &std::io::Error) -> Result<(), Stop> {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
-        self.incomplete(current, &reason(errno));
+        self.incomplete(current, &system_text(errno));
         match errno {
             Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
-                Err(Stop(anyhow::anyhow!("the destination takes no more; the copy stops here")))
+                Err(Stop(anyhow::anyhow!("cannot write to the destination; the copy stops here")))
             }
             _ => Ok(()),
         }
     }
 
-    /// Later links to this inode go to what was made of it here.
+    /// Records the location of an inode for later links to it.
     fn remember(&mut self, id: Option<InodeId>, name: &[u8]) {
         let (Some(id), Some(outermost)) = (id, self.stack.first()) else { return };
         let Some(base) = outermost.directory.clone() else { return };
@@ -438,7 +442,7 @@ impl<'a> HostSink<'a> {
         self.announce(&name, &own_name)?;
         let Some(first) = self.links.get(&id) else {
             self.context.error(format_args!(
-                "{}: not linked, since the first link to it was not copied",
+                "{}: not linked, because the first link to it was not copied",
                 self.path(&name)
             ));
             return Ok(());
@@ -452,7 +456,7 @@ impl<'a> HostSink<'a> {
         linked.map(drop).or_else(|failure| self.fail_with(&self.path(&name), failure))
     }
 
-    /// Symbolic links and special files: made by `make`, then given their attributes.
+    /// Creates a symbolic link or special file with `make`, and sets its attributes.
     fn node(
         &mut self,
         own_name: Vec<u8>,
@@ -496,15 +500,15 @@ impl Sink for HostSink<'_> {
             Place::Content(base) | Place::Named { parent: base, .. } => base.clone(),
             Place::Stream(_) => return Ok(()),
         };
-        // The user's own name: links in it are followed.
+        // Links are followed in the path that the user gave.
         let flags = OFlags::DIRECTORY | OFlags::RDONLY | OFlags::CLOEXEC;
         let opened = rustix::fs::open(&base, flags, Mode::empty());
         match opened.and_then(|directory| Ok((identity(&directory)?, directory))) {
             Ok((identity, directory)) => {
-                let bequeaths_acl = self.keeper.has_default_acl(directory.as_fd());
+                let has_default_acl = self.keeper.has_default_acl(directory.as_fd());
                 let directory = Some(Rc::new(directory));
                 let (name, attributes, created) = (Vec::new(), None, false);
-                let frame = Frame { directory, identity, name, attributes, created, bequeaths_acl };
+                let frame = Frame { directory, identity, name, attributes, created, has_default_acl };
                 self.stack.push(frame);
                 Ok(())
             }
@@ -561,7 +565,7 @@ impl Sink for HostSink<'_> {
                     false => Mode::from_raw_mode(attributes.permissions & 0o777),
                 };
                 let (kind, device) = node_kind(special);
-                let inherits_acl = self.stack.last().is_some_and(|frame| frame.bequeaths_acl);
+                let inherits_acl = self.stack.last().is_some_and(|frame| frame.has_default_acl);
                 self.node(name, &attributes, id, Node::Special { inherits_acl }, |at, name| {
                     rustix::fs::mknodat(at, name, kind, mode, device)
                 })
@@ -571,7 +575,7 @@ impl Sink for HostSink<'_> {
     }
 }
 
-/// Why one file was not made.
+/// The reason why one file was not created.
 enum Failure {
     Host(Errno),
     Refused(&'static str),
@@ -592,15 +596,6 @@ fn node_kind(special: Special) -> (FileType, rustix::fs::Dev) {
     }
 }
 
-/// The system's words, without its number.
-pub fn reason(errno: Errno) -> String {
-    let text = std::io::Error::from(errno).to_string();
-    match text.find(" (os error") {
-        Some(end) => text[..end].to_owned(),
-        None => text,
-    }
-}
-
 fn identity(directory: impl AsFd) -> Result<(u64, u64), Errno> {
     rustix::fs::fstat(directory).map(|stat| (stat.st_dev, stat.st_ino))
 }
@@ -610,7 +605,7 @@ fn open_directory(parent: BorrowedFd<'_>, name: &[u8]) -> Result<OwnedFd, Errno>
     rustix::fs::openat(parent, name, flags, Mode::empty())
 }
 
-/// Opens the directory that lies `names` below `base`, without following links.
+/// Opens the directory at the path `names` below `base`, without following links.
 fn descend(base: &OwnedFd, names: &[&[u8]]) -> Result<OwnedFd, Errno> {
     let mut directory = rustix::io::fcntl_dupfd_cloexec(base, 0)?;
     for name in names.iter().filter(|name| !name.is_empty()) {
@@ -629,7 +624,7 @@ fn write_zeros(file: &mut File, mut length: u64) -> std::io::Result<()> {
     Ok(())
 }
 
-/// Whether the host has `path`, and what it is, links followed.
+/// Returns the type of the file at `path` on the host, following links; `None` if there is none.
 pub fn host_kind(path: &Path) -> Option<std::fs::FileType> {
     std::fs::metadata(path).ok().map(|metadata| metadata.file_type())
 }

@@ -1,12 +1,14 @@
-//! Giving files of the host the attributes that they had in the image.
+//! Sets attributes of the host's files to those from the image.
 //!
-//! Owns [`Keeper`]. Order matters: changing the owner clears set-id bits and capabilities, and an ACL
-//! is part of the mode; so the owner comes first, then attributes, the mode, the ACLs and, since all
-//! of these change it, the times.
+//! Owns [`Keeper`].
+//!
+//! **Invariants**
+//! - The order is owner, extended attributes, mode, ACLs, times. Changing the owner clears set-id
+//!   bits and capabilities, an ACL is part of the mode, and all of these change the times.
 
 use super::event::Attributes;
-use super::host::reason;
 use crate::context::Context;
+use crate::errno_text::system_text;
 use crate::output::escaped;
 use papilio::{Timespec, Xattr};
 use rustix::fs::{AtFlags, Gid, Mode, Timestamps, Uid, XattrFlags};
@@ -16,7 +18,7 @@ use std::os::fd::{AsRawFd, BorrowedFd};
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 
-/// Keeps attributes, and counts those that the destination cannot hold.
+/// Sets attributes, and counts those that the destination does not support.
 pub struct Keeper<'a> {
     context: &'a Context,
     privileged: bool,
@@ -24,29 +26,29 @@ pub struct Keeper<'a> {
     example: Option<String>,
 }
 
-/// What has no content to open it by.
+/// An inode that cannot be opened for its content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Node {
     /// A symbolic link, which has no mode of its own.
     Symlink,
     /// A pipe, socket or device.
     Special {
-        /// Its directory may have given it an ACL.
+        /// Whether it may have inherited an ACL from its directory.
         inherits_acl: bool,
     },
 }
 
-/// Set-id bits, which must not outlive a change of owner that failed.
+/// The set-id bits, which must not be set if the owner could not be changed.
 const SET_ID: u32 = 0o6000;
 
 impl<'a> Keeper<'a> {
-    /// For this process.
+    /// Creates a keeper with the privileges of this process.
     pub fn new(context: &'a Context) -> Self {
         let privileged = rustix::process::geteuid().is_root();
         Self { context, privileged, unsupported: 0, example: None }
     }
 
-    /// Says how many attributes could not be kept.
+    /// Warns about attributes that could not be kept.
     pub fn finish(self) {
         if let Some(example) = self.example {
             self.context.warning(format_args!(
@@ -56,7 +58,7 @@ impl<'a> Keeper<'a> {
         }
     }
 
-    /// Of a regular file or a directory that is open.
+    /// Sets the attributes of an open regular file or directory.
     pub fn keep(&mut self, file: BorrowedFd<'_>, attributes: &Attributes, path: &str) -> Result<(), Errno> {
         let owned = self.own(attributes, |uid, gid| rustix::fs::fchown(file, uid, gid))?;
         let set =
@@ -67,7 +69,7 @@ impl<'a> Keeper<'a> {
         rustix::fs::futimens(file, &times(attributes))
     }
 
-    /// Of a symbolic link or a special file, which is open as a place only.
+    /// Sets the attributes of a symbolic link or a special file, which is open with `O_PATH`.
     pub fn keep_of_node(
         &mut self,
         node: BorrowedFd<'_>,
@@ -77,14 +79,14 @@ impl<'a> Keeper<'a> {
     ) -> Result<(), Errno> {
         let owned =
             self.own(attributes, |uid, gid| rustix::fs::chownat(node, "", uid, gid, AtFlags::EMPTY_PATH))?;
-        // The one way to such a node that nobody can turn elsewhere.
+        // The only path to such an inode that no one can redirect.
         let place = format!("/proc/self/fd/{}", node.as_raw_fd());
         let set =
             |xattr: &Xattr| rustix::fs::setxattr(&place, &xattr.name[..], &xattr.value, XattrFlags::empty());
         self.set_xattrs(attributes, false, path, set);
         if let Node::Special { inherits_acl } = kind {
             if inherits_acl {
-                // As in `remove_acls`.
+                // Errors are ignored for the reasons in `remove_acls`.
                 let _ = rustix::fs::removexattr(&place, ACCESS_ACL);
             }
             rustix::fs::chmod(&place, mode(attributes, owned))?;
@@ -93,7 +95,8 @@ impl<'a> Keeper<'a> {
         rustix::fs::utimensat(node, "", &times(attributes), AtFlags::EMPTY_PATH)
     }
 
-    /// Whether the owner is now right. Without privilege a foreign owner is nobody's fault.
+    /// Sets the owner, and returns whether it is right now. Without privilege, a wrong owner is no
+    /// error.
     fn own(
         &self,
         attributes: &Attributes,
@@ -104,7 +107,7 @@ impl<'a> Keeper<'a> {
         match chown(uid, gid) {
             Ok(()) => Ok(uid.is_some() && gid.is_some()),
             Err(Errno::PERM | Errno::INVAL) if !self.privileged => {
-                // The group may be one of ours.
+                // The process may be a member of the group.
                 let _ = chown(None, gid);
                 Ok(false)
             }
@@ -128,31 +131,31 @@ impl<'a> Keeper<'a> {
             match errno {
                 Errno::OPNOTSUPP | Errno::PERM if errno != Errno::PERM || !self.privileged => {
                     self.unsupported += 1;
-                    self.example.get_or_insert_with(|| format!("{path}: {name}: {}", reason(errno)));
+                    self.example.get_or_insert_with(|| format!("{path}: {name}: {}", system_text(errno)));
                 }
-                errno => self.context.error(format_args!("{path}: attribute {name}: {}", reason(errno))),
+                errno => self.context.error(format_args!("{path}: attribute {name}: {}", system_text(errno))),
             }
         }
     }
 
-    /// Whether entries made in `directory` get an ACL from it.
+    /// Returns whether new entries of `directory` inherit an ACL.
     pub fn has_default_acl(&self, directory: BorrowedFd<'_>) -> bool {
-        // Only whether there is one counts: an ACL does not fit into a byte.
+        // Only its existence matters. An ACL does not fit into one byte, hence ERANGE.
         let mut byte = [0_u8; 1];
         let found = rustix::fs::fgetxattr(directory, DEFAULT_ACL, &mut byte[..]);
         matches!(found, Ok(_) | Err(Errno::RANGE))
     }
 
-    /// Removes ACLs that a new file got from its directory, so that only its own are on it.
+    /// Removes the ACLs that a new file has inherited from its directory.
     pub fn remove_acls(&self, file: BorrowedFd<'_>) {
         for name in [ACCESS_ACL, DEFAULT_ACL] {
-            // None to remove is what was wanted; a failure shows when the mode is set.
+            // There may be none to remove. Other failures show up when the mode is set.
             let _ = rustix::fs::fremovexattr(file, name);
         }
     }
 }
 
-/// Whether an extended attribute is an ACL.
+/// Returns whether an extended attribute is an ACL.
 pub fn is_acl(name: &[u8]) -> bool {
     name == ACCESS_ACL || name == DEFAULT_ACL
 }
@@ -163,7 +166,7 @@ fn mode(attributes: &Attributes, owned: bool) -> Mode {
 }
 
 fn times(attributes: &Attributes) -> Timestamps {
-    // Nanoseconds beyond a second would be commands to utimensat(2).
+    // utimensat(2) gives some larger values a special meaning.
     let time = |time: Timespec| rustix::fs::Timespec {
         tv_sec: time.seconds,
         tv_nsec: time.nanoseconds.min(999_999_999).into(),

@@ -1,8 +1,12 @@
-//! Copying from a file system into one: another, or the same, where data is shared.
+//! Copies from a file system into another or the same one.
 //!
-//! Owns [`ImageCopy`]. Invariants: a directory is never copied into itself; of several links to an inode
-//! the first is copied and the others become links, where attributes are kept. Data is shared (a reflink)
-//! where both places are in one file system and neither side forbids it.
+//! Owns [`ImageCopy`].
+//!
+//! **Invariants**
+//! - A directory is never copied into itself.
+//! - If attributes are kept, the first link to an inode is copied and the others become links.
+//! - Within one file system, files share their data (reflinks) unless the options or the files'
+//!   checksum settings forbid it.
 
 use crate::context::{Context, describe};
 use crate::filling::{Caller, Report};
@@ -13,45 +17,45 @@ use papilio::{
 };
 use std::collections::HashMap;
 
-/// Data is copied in pieces of so many bytes.
+/// The size in bytes of the pieces in which data is copied.
 const PIECE: u64 = 4 << 20;
 
-/// Whether data is shared.
+/// Whether files share their data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Share {
-    /// Where that can be
+    /// Share where possible
     #[default]
     Auto,
-    /// In any case: what cannot be shared is a failure
+    /// Share, or fail where that is impossible
     Always,
-    /// Not at all
+    /// Copy the data
     Never,
 }
 
-/// How it is copied.
+/// Options of a copy into a file system.
 #[derive(Clone, Copy, Debug)]
 pub struct ImageCopyOptions {
-    /// Owners, times, extended attributes and links are kept.
+    /// Whether to keep owners, times, extended attributes and links.
     pub keep_attributes: bool,
-    /// What happens to names that are there.
+    /// How to treat existing names.
     pub existing: Existing,
-    /// Subvolumes other than the source's own are left empty.
+    /// Whether to leave directories of other subvolumes than the source's empty.
     pub one_subvolume: bool,
-    /// Whether data is shared.
+    /// Whether to share data.
     pub share: Share,
 }
 
-/// A copy.
+/// A copy into a file system.
 pub struct ImageCopy<'a> {
     context: &'a Context,
     options: ImageCopyOptions,
     same_file_system: bool,
     caller: Caller,
-    /// Inodes with several names, and what they became.
+    /// The copies of inodes with several links.
     links: HashMap<(u64, u64), Inode>,
 }
 
-/// A directory on the way down.
+/// A directory that is being copied.
 struct Frame {
     from: Inode,
     from_path: ImagePath,
@@ -62,12 +66,12 @@ struct Frame {
 }
 
 impl<'a> ImageCopy<'a> {
-    /// Between places of one file system where `same_file_system`.
+    /// Creates a copy. `same_file_system` says whether source and destination are in one.
     pub fn new(context: &'a Context, options: ImageCopyOptions, same_file_system: bool) -> Self {
         Self { context, options, same_file_system, caller: Caller::new(), links: HashMap::new() }
     }
 
-    /// Copies what `source` is as `name` into `parent`.
+    /// Copies `source` into `parent` as `name`.
     pub fn entry(
         &mut self,
         source_path: &ImagePath,
@@ -79,13 +83,13 @@ impl<'a> ImageCopy<'a> {
     ) -> anyhow::Result<()> {
         let mut stack = Vec::new();
         let copied = self.one(source_path, source, path, parent, name, report);
-        if let Some(frame) = self.tell(path, copied)?.flatten() {
+        if let Some(frame) = self.report(path, copied)?.flatten() {
             stack.push(frame);
         }
-        self.rest(stack, source.tree().0, report)
+        self.finish(stack, source.tree().0, report)
     }
 
-    /// Copies what is in `source` into `directory`.
+    /// Copies the entries of `source` into `directory`.
     pub fn content(
         &mut self,
         source_path: &ImagePath,
@@ -103,25 +107,26 @@ impl<'a> ImageCopy<'a> {
             names,
             is_new: false,
         };
-        self.rest(vec![frame], source.tree().0, report)
+        self.finish(vec![frame], source.tree().0, report)
     }
 
-    fn rest(&mut self, mut stack: Vec<Frame>, home: u64, report: &mut Report<'_>) -> anyhow::Result<()> {
+    /// Copies the entries of the directories on `stack`, and of those below.
+    fn finish(&mut self, mut stack: Vec<Frame>, home: u64, report: &mut Report<'_>) -> anyhow::Result<()> {
         let top = stack.first().map(|frame| id(&frame.to));
         while let Some(frame) = stack.last_mut() {
             let Some(name) = frame.names.pop() else {
-                let done = stack.pop().expect("it was just looked at");
+                let done = stack.pop().expect("the stack has a last frame");
                 let kept = self.keep(&done.from, &done.to, done.is_new);
-                self.tell(&done.to_path, kept)?;
+                self.report(&done.to_path, kept)?;
                 continue;
             };
             let (from_path, path) = (frame.from_path.join(&name), frame.to_path.join(&name));
             let source = match frame.from.lookup(&name) {
                 Ok(Some(source)) => source,
-                // Gone since the names were read, by our own doing.
+                // The copy itself has removed it since the names were read.
                 Ok(None) => continue,
                 Err(error) => {
-                    self.tell(&from_path, Err::<(), _>(error))?;
+                    self.report(&from_path, Err::<(), _>(error))?;
                     continue;
                 }
             };
@@ -131,7 +136,7 @@ impl<'a> ImageCopy<'a> {
             }
             let parent = frame.to.clone();
             let copied = self.one(&from_path, &source, &path, &parent, &name, report);
-            if let Some(mut below) = self.tell(&path, copied)?.flatten() {
+            if let Some(mut below) = self.report(&path, copied)?.flatten() {
                 if self.options.one_subvolume && source.tree().0 != home {
                     below.names.clear();
                 }
@@ -141,7 +146,7 @@ impl<'a> ImageCopy<'a> {
         Ok(())
     }
 
-    /// Copies one inode; returns the directory to go on with if it is one.
+    /// Copies one inode, without the entries of a directory, whose frame it returns.
     fn one(
         &mut self,
         source_path: &ImagePath,
@@ -161,7 +166,7 @@ impl<'a> ImageCopy<'a> {
             && let Some(target) = self.links.get(&id(source))
             && target.tree() == parent.tree()
         {
-            if self.make_room(parent, name, None)?.is_none() {
+            if self.clear_name(parent, name, None)?.is_none() {
                 parent.link(target, name)?;
             }
             return Ok(None);
@@ -178,18 +183,18 @@ impl<'a> ImageCopy<'a> {
             FileKind::CharacterDevice => NewKind::CharacterDevice { major, minor },
         };
         let new = match (self.options.keep_attributes, source.kind()) {
-            // Nobody else looks into it before it has its own mode.
+            // Other users cannot enter the directory before it gets its own mode.
             (true, FileKind::Directory) => NewInode::new(kind, 0o700),
             (true, _) => NewInode::new(kind, metadata.permissions()).owner(metadata.uid(), metadata.gid()),
             (false, _) => self.caller.inode(kind, metadata.permissions()),
         };
-        let (made, is_new) = match self.make_room(parent, name, Some(source.kind()))? {
+        let (made, is_new) = match self.clear_name(parent, name, Some(source.kind()))? {
             None => (parent.create(name, &new)?, true),
-            Some(Kept::Stays) => return Ok(None),
-            Some(Kept::TakenOver(there)) if id(&there) == id(source) && self.same_file_system => {
-                return Err(Error::Invalid("it is the source itself".to_owned()));
+            Some(Present::Keep) => return Ok(None),
+            Some(Present::Reuse(present)) if id(&present) == id(source) && self.same_file_system => {
+                return Err(Error::Invalid("source and destination are the same file".to_owned()));
             }
-            Some(Kept::TakenOver(there)) => (*there, false),
+            Some(Present::Reuse(present)) => (*present, false),
         };
         if linked {
             self.links.insert(id(source), made.clone());
@@ -226,7 +231,7 @@ impl<'a> ImageCopy<'a> {
                     report.bytes(size);
                     return Ok(());
                 }
-                // Only one of them has checksums.
+                // Only one of the files has checksums.
                 Err(Error::Invalid(_)) if share == Share::Auto => {}
                 Err(error) => return Err(error),
             }
@@ -258,14 +263,14 @@ impl<'a> ImageCopy<'a> {
         Ok(())
     }
 
-    /// Keeps attributes, where that was asked for.
+    /// Copies the attributes if the options say so.
     fn keep(&self, source: &Inode, made: &Inode, is_new: bool) -> papilio::Result<()> {
         if !self.options.keep_attributes {
             return Ok(());
         }
         let metadata = source.metadata();
         for xattr in made.xattrs()? {
-            // An access control list that was inherited, or what was there before.
+            // Inherited ACLs, and all attributes of a file that existed before.
             if !is_new || xattr.name.starts_with(b"system.posix_acl_") {
                 made.remove_xattr(&xattr.name)?;
             }
@@ -284,21 +289,22 @@ impl<'a> ImageCopy<'a> {
         Ok(())
     }
 
-    /// Deals with what is at a name where something of `kind` (or a link) shall be; `None`: nothing is.
-    fn make_room(
+    /// Prepares `name` for a new inode of `kind`, or for a link if that is `None`. Returns `None`
+    /// if the name is free, possibly after the old entry was unlinked.
+    fn clear_name(
         &self,
         parent: &Inode,
         name: &[u8],
         kind: Option<FileKind>,
-    ) -> papilio::Result<Option<Kept>> {
-        let Some(there) = parent.lookup(name)? else { return Ok(None) };
-        match (there.kind(), kind) {
-            (FileKind::Directory, Some(FileKind::Directory)) => Ok(Some(Kept::TakenOver(Box::new(there)))),
-            _ if self.options.existing == Existing::Keep => Ok(Some(Kept::Stays)),
+    ) -> papilio::Result<Option<Present>> {
+        let Some(present) = parent.lookup(name)? else { return Ok(None) };
+        match (present.kind(), kind) {
+            (FileKind::Directory, Some(FileKind::Directory)) => Ok(Some(Present::Reuse(Box::new(present)))),
+            _ if self.options.existing == Existing::Keep => Ok(Some(Present::Keep)),
             _ if self.options.existing == Existing::Refuse => Err(path_error(name, PathError::Exists)),
             (FileKind::Directory, _) => Err(path_error(name, PathError::IsADirectory)),
             (_, Some(FileKind::Directory)) => Err(path_error(name, PathError::NotADirectory)),
-            (FileKind::Regular, Some(FileKind::Regular)) => Ok(Some(Kept::TakenOver(Box::new(there)))),
+            (FileKind::Regular, Some(FileKind::Regular)) => Ok(Some(Present::Reuse(Box::new(present)))),
             _ => {
                 parent.unlink(name)?;
                 Ok(None)
@@ -306,8 +312,8 @@ impl<'a> ImageCopy<'a> {
         }
     }
 
-    /// Reports what concerns one file; the rest ends the copy.
-    fn tell<T>(&self, path: &ImagePath, result: papilio::Result<T>) -> anyhow::Result<Option<T>> {
+    /// Reports the failure of one file, and returns one that ends the copy.
+    fn report<T>(&self, path: &ImagePath, result: papilio::Result<T>) -> anyhow::Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error @ (Error::NoSpace { .. } | Error::ReadOnlyFileSystem { .. })) => {
@@ -321,12 +327,12 @@ impl<'a> ImageCopy<'a> {
     }
 }
 
-/// What is at a name.
-enum Kept {
-    /// And stays.
-    Stays,
-    /// And becomes the copy.
-    TakenOver(Box<Inode>),
+/// An inode that has the name of a copy.
+enum Present {
+    /// It stays, and the source is not copied.
+    Keep,
+    /// It becomes the copy.
+    Reuse(Box<Inode>),
 }
 
 fn path_error(name: &[u8], kind: PathError) -> Error {
@@ -337,7 +343,7 @@ fn id(inode: &Inode) -> (u64, u64) {
     (inode.tree().0, inode.number().0)
 }
 
-/// The names in a directory, the first one last.
+/// Returns the names in a directory in reverse order.
 fn names(directory: &Inode) -> papilio::Result<Vec<Vec<u8>>> {
     let mut names: Vec<Vec<u8>> =
         directory.entries()?.map(|entry| Ok(entry?.name().to_vec())).collect::<papilio::Result<_>>()?;

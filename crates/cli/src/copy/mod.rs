@@ -1,47 +1,32 @@
-//! Copying trees out of a file system.
+//! Copies trees out of a file system.
 //!
-//! Two threads and a bounded queue between them: [`source`] walks the image, reads and verifies, and
-//! turns the tree into [`event::Event`]s; a [`Sink`] makes of them files of the host ([`host`]) or
-//! members of an archive ([`tar`]). So reading and checking overlap with writing, for one large file
-//! as for many small ones. The queue holds at most [`QUEUED_BATCHES`] batches of about 1 MiB.
+//! Two threads share a bounded queue, so that reading overlaps with writing, for one large file as
+//! well as for many small ones. The reader ([`source`]) walks the image, verifies checksums and
+//! sends [`event::Event`]s. The writer, a [`Sink`], turns them into files of the host ([`host`]) or
+//! members of an archive ([`tar`]). The queue holds at most [`QUEUED_BATCHES`] batches of about 1
+//! MiB.
+//!
+//! [`image`] copies into a file system, on one thread.
 
 pub mod event;
 pub mod host;
 mod host_attributes;
 pub mod image;
 pub mod progress;
+mod sink;
 pub mod source;
 pub mod tar;
 
 use crate::context::Context;
 use event::{BufferPool, Event};
 use progress::Progress;
+use sink::{Sink, Stop};
 use source::{Source, SourceOptions};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
-/// Batches that may wait between the two threads.
+/// The capacity of the queue between the two threads, in batches.
 const QUEUED_BATCHES: usize = 8;
-
-/// What the events of a copy become.
-pub trait Sink {
-    /// A new source begins; its first event names its top.
-    fn begin(&mut self, source: usize) -> Result<(), Stop>;
-    /// Bytes of the file that the last `File` began.
-    fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<(), Stop>;
-    /// Any other event. Failures of single files are reported and are no error here.
-    fn take(&mut self, event: Event) -> Result<(), Stop>;
-}
-
-/// The whole copy cannot go on: a full destination, an archive that cannot be written.
-#[derive(Debug)]
-pub struct Stop(pub anyhow::Error);
-
-impl<E: Into<anyhow::Error>> From<E> for Stop {
-    fn from(error: E) -> Self {
-        Self(error.into())
-    }
-}
 
 /// Copies all `sources` into `sink`.
 pub fn run(
@@ -74,7 +59,7 @@ pub fn run(
                 }
             }
         }
-        // Returning early drops the receiving end, which ends the reader.
+        // An early return drops the receiving end, which stops the reader.
         Ok(())
     });
     drop(counting);

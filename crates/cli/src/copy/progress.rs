@@ -1,6 +1,6 @@
-//! The progress bar of a copy: bytes written, of bytes that a second walk counts ahead.
+//! The progress bar of a copy. A second walk of the sources counts the total bytes ahead.
 //!
-//! Shown only where a person watches; a copy without it costs nothing more.
+//! The bar is shown only on a terminal. Without it there is no second walk.
 
 use super::event::Event;
 use super::source::{Source, SourceOptions};
@@ -10,12 +10,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// How far a copy is.
+/// The progress of a copy.
 pub struct Progress {
     bar: Option<ProgressBar>,
 }
 
-/// Ends the counting walk when the copy is over.
+/// Stops the counting walk when dropped.
 pub struct Counting(Arc<AtomicBool>);
 
 impl Drop for Counting {
@@ -25,7 +25,7 @@ impl Drop for Counting {
 }
 
 impl Progress {
-    /// A bar on standard error where `shown`.
+    /// Creates a bar on standard error if `shown`.
     pub fn new(shown: bool) -> Self {
         if !shown {
             return Self { bar: None };
@@ -39,19 +39,19 @@ impl Progress {
         Self { bar: Some(bar) }
     }
 
-    /// The bar, if there is one.
+    /// Returns the bar, if there is one.
     pub fn bar(&self) -> Option<ProgressBar> {
         self.bar.clone()
     }
 
-    /// Bytes of a file were written.
+    /// Adds bytes of a file that were written.
     pub fn add_bytes(&self, bytes: u64) {
         if let Some(bar) = &self.bar {
             bar.inc(bytes);
         }
     }
 
-    /// Whatever else was done: a link counts as the bytes that it shares, as in the total.
+    /// Adds the size of a link, which the total includes too.
     pub fn add_file(&self, event: &Event) {
         if let (Some(bar), Event::Link { size, .. }) = (&self.bar, event) {
             bar.inc(*size);
@@ -64,7 +64,7 @@ impl Progress {
         let sources = sources.to_vec();
         let over = Arc::new(AtomicBool::new(false));
         let counting = Counting(Arc::clone(&over));
-        // It ends by itself soon after `over` is set, and holds nothing that matters.
+        // The thread is not joined: it ends soon after `over` is set.
         std::thread::spawn(move || {
             for source in sources {
                 count(source, options, &bar, &over);
@@ -74,7 +74,7 @@ impl Progress {
     }
 }
 
-/// Adds what `source` holds to the bar's length. What cannot be read is left to the copy to report.
+/// Adds the bytes of `source` to the bar's length. Ignores read errors, which the copy reports.
 fn count(source: Source, options: SourceOptions, bar: &ProgressBar, over: &AtomicBool) {
     let home = source.inode.tree();
     let mut entered = HashSet::new();

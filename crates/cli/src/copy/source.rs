@@ -1,9 +1,11 @@
-//! The reading half of a copy: a walk over the image that reads and verifies ahead of the writer.
+//! The reader of a copy: walks the image, and reads and verifies ahead of the writer.
 //!
-//! Owns [`Source`] and [`read`]. Invariants: a directory is entered once, so that a corrupt
-//! directory that is its own ancestor ends; names that could leave the destination (`..`, `a/b`) are
-//! reported and never sent; of several links to an inode the first is sent as the file and the
-//! others as links.
+//! Owns [`Source`] and [`read`].
+//!
+//! **Invariants**
+//! - A directory is entered once. The walk ends even if a corrupt directory is its own ancestor.
+//! - Names that could leave the destination (`..`, `a/b`) are reported and never sent.
+//! - The first link to an inode is sent as the file, the others as links.
 
 use super::event::{Attributes, BUFFER, BufferPool, Event, InodeId, Special};
 use crate::context::describe;
@@ -14,7 +16,7 @@ use papilio::{FileKind, Inode, PathError};
 use std::collections::HashSet;
 use std::sync::mpsc::SyncSender;
 
-/// A batch is sent when it weighs this many bytes.
+/// The size in bytes at which a batch is sent.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// A file or tree to copy.
@@ -26,22 +28,22 @@ pub struct Source {
     pub inode: Inode,
 }
 
-/// How trees are read.
+/// Options of the reader.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SourceOptions {
-    /// Directories are entered, and links and special files copied as such.
+    /// Whether to enter directories, and to copy links and special files as such.
     pub recursive: bool,
-    /// Subvolumes other than the source's own are left empty.
+    /// Whether to leave directories of other subvolumes than the source's empty.
     pub one_subvolume: bool,
-    /// Further links to an inode are sent as links.
+    /// Whether to send all but the first link to an inode as links.
     pub links: bool,
-    /// Extended attributes are read.
+    /// Whether to read extended attributes.
     pub xattrs: bool,
-    /// `File` says where files with holes have data.
+    /// Whether [`Event::File`] lists the ranges with data of a file with holes.
     pub segments: bool,
 }
 
-/// The receiver has gone: there is nothing left to do.
+/// The writer has stopped, so there is nothing left to do.
 struct HungUp;
 
 struct Reader<'a> {
@@ -50,7 +52,7 @@ struct Reader<'a> {
     pool: &'a BufferPool,
     batch: Vec<Event>,
     batch_bytes: usize,
-    /// Inodes with several links that were sent.
+    /// The inodes with several links that were sent.
     sent: HashSet<InodeId>,
     images: Vec<std::path::PathBuf>,
 }
@@ -68,7 +70,7 @@ struct Frame {
     entries: papilio::Entries,
 }
 
-/// Walks and reads all sources, and returns when that is done or nobody listens any more.
+/// Reads all sources. Returns early if the writer stops.
 pub fn read(
     sources: Vec<Source>,
     options: SourceOptions,
@@ -90,7 +92,7 @@ pub fn read(
             return;
         }
     }
-    // Nobody listens: nothing is lost by not being told.
+    // An error means that the writer has stopped, which needs no handling here.
     let _ = reader.flush();
 }
 
@@ -137,7 +139,7 @@ impl Reader<'_> {
             let name = entry.name();
             let path = frame.path.join(name);
             if !is_safe_name(name) {
-                self.problem(format!("{path}: not a name that an entry may have; left out"))?;
+                self.problem(format!("{path}: not a valid name of an entry; skipped"))?;
                 continue;
             }
             match entry.inode() {
@@ -151,7 +153,8 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Links are known by inode and image; two operands may name one image.
+    /// Returns the index of an image, by which links are identified. Two operands may name one
+    /// image.
     fn image_number(&mut self, path: &ImagePath) -> usize {
         let known = self.images.iter().position(|image| *image == path.image);
         known.unwrap_or_else(|| {
@@ -192,7 +195,7 @@ impl Reader<'_> {
         let special = match metadata.kind() {
             FileKind::Directory => {
                 if !tree.entered.insert(own_id) {
-                    return self.problem(format!("{path}: directory is reached twice; left out"));
+                    return self.problem(format!("{path}: directory was already copied; skipped"));
                 }
                 return self.directory(tree, path, name, inode, attributes);
             }
@@ -290,7 +293,9 @@ impl Reader<'_> {
             let got =
                 file.read_at(&mut bytes, offset).map_err(|error| ReadFailure::Reason(error.to_string()))?;
             if got == 0 {
-                return Err(ReadFailure::Reason(format!("ends at {offset}, before its size")));
+                return Err(ReadFailure::Reason(format!(
+                    "the data ends at {offset}, before the file's size"
+                )));
             }
             bytes.truncate(got);
             self.send(Event::Data { offset, bytes }).map_err(|HungUp| ReadFailure::HungUp)?;
@@ -305,7 +310,7 @@ enum ReadFailure {
     Reason(String),
 }
 
-/// Where a file has data, as (offset, length). Ends after an error.
+/// Iterates over the ranges with data of a file, as (offset, length). Ends after an error.
 struct Segments<'a> {
     file: &'a papilio::File,
     at: u64,
@@ -340,12 +345,12 @@ impl Iterator for Segments<'_> {
     }
 }
 
-/// Whether a name names an entry of its directory and nothing else.
+/// Returns whether a name can only mean an entry of its directory.
 pub fn is_safe_name(name: &[u8]) -> bool {
     !matches!(name, b"" | b"." | b"..") && !name.iter().any(|byte| matches!(byte, b'/' | 0))
 }
 
-/// What a source that is to be copied without -r is refused for.
+/// Returns why a source cannot be copied without `-r`, if it cannot.
 pub fn refuse_without_recursion(path: &ImagePath, inode: &Inode) -> Option<String> {
     match inode.metadata().kind() {
         FileKind::Directory => {
@@ -360,7 +365,7 @@ mod tests {
     use super::is_safe_name;
 
     #[test]
-    fn names_stay_in_their_directory() {
+    fn names_that_leave_their_directory_are_unsafe() {
         for name in [&b""[..], b".", b"..", b"a/b", b"/", b"a\0"] {
             assert!(!is_safe_name(name), "{name:?}");
         }

@@ -1,13 +1,16 @@
-//! The writing half of a copy, into a tar archive.
+//! The writer of a copy to a tar archive.
 //!
-//! Owns [`TarSink`]. The archive is POSIX pax: times to the nanosecond, names and numbers of any
-//! length, extended attributes as `SCHILY.xattr.*`, ACLs as `SCHILY.acl.*`, files with holes in GNU's
-//! sparse format 1.0, as GNU tar, bsdtar and star read them. Invariant: a header's promise of a size
-//! is kept, with zeros if a file cannot be read to its end, so that what follows stays readable.
+//! Owns [`TarSink`]. The archive is in POSIX pax format: times have nanoseconds, and names and
+//! numbers any length. Extended attributes are `SCHILY.xattr.*`, ACLs `SCHILY.acl.*`, and files
+//! with holes in GNU's sparse format 1.0. GNU tar, bsdtar and star read all of these.
+//!
+//! **Invariants**
+//! - A member has the size in its header. Zeros replace what cannot be read, so that the members
+//!   that follow stay readable.
 
 use super::event::{Attributes, Event, InodeId, Special};
 use super::host_attributes::is_acl;
-use super::{Sink, Stop};
+use super::sink::{Sink, Stop};
 use crate::context::Context;
 use crate::output::escaped;
 use crate::path::ImagePath;
@@ -18,7 +21,7 @@ use tar::{EntryType, Header};
 
 /// The unit of a tar archive, in bytes.
 const BLOCK: u64 = 512;
-/// Names longer than a header's field go into pax records.
+/// The size in bytes of a header's name field. Longer names are in pax records.
 const NAME_FIELD: usize = 100;
 /// The largest user or group number that a header's octal digits hold.
 const NUMBER_FIELD: u64 = 0o7_777_777;
@@ -29,17 +32,17 @@ const SIZE_FIELD: u64 = 0o77_777_777_777;
 struct Current {
     path: Vec<u8>,
     size: u64,
-    /// What the archive holds of it, as (start, end), rising.
+    /// The ranges that the archive holds, as (start, end), in order.
     segments: Vec<(u64, u64)>,
     segment: usize,
-    /// The offset in the file that comes next in the archive.
+    /// The offset in the file of the next byte in the archive.
     at: u64,
-    /// Up to where its bytes are right.
+    /// The end of the last data that was read.
     good: u64,
     archived: u64,
 }
 
-/// Makes members of an archive out of events.
+/// A sink that writes members of an archive.
 pub struct TarSink<'a, W: Write> {
     context: &'a Context,
     archive: W,
@@ -47,14 +50,14 @@ pub struct TarSink<'a, W: Write> {
     archive_name: String,
     sources: Vec<ImagePath>,
     source: usize,
-    /// Paths of the directories that are being written, the innermost last.
+    /// The paths of the open directories, the innermost last.
     directories: Vec<Vec<u8>>,
     current: Option<Current>,
     links: HashMap<InodeId, Vec<u8>>,
     verbose: bool,
 }
 
-/// What a header says.
+/// The content of a header.
 struct Member<'a> {
     path: &'a [u8],
     kind: EntryType,
@@ -72,7 +75,7 @@ impl<'a> Member<'a> {
     }
 }
 
-/// Pax records: what a header has no room for.
+/// Pax records, for values that do not fit into a header.
 #[derive(Default)]
 struct Records(Vec<u8>);
 
@@ -97,13 +100,13 @@ impl Records {
     }
 }
 
-/// Seconds with a fraction, as pax writes them.
+/// Formats a time as seconds with a fraction, as in pax records.
 fn decimal(time: Timespec) -> String {
     let nanoseconds = time.nanoseconds.min(999_999_999);
     match (time.seconds, nanoseconds) {
         (seconds, 0) => seconds.to_string(),
         (seconds, nanoseconds) if seconds >= 0 => format!("{seconds}.{nanoseconds:09}"),
-        // Nanoseconds count forward from the second below.
+        // The nanoseconds count forward from the second below.
         (seconds, nanoseconds) => {
             format!("-{}.{:09}", (seconds + 1).unsigned_abs(), 1_000_000_000 - nanoseconds)
         }
@@ -111,8 +114,8 @@ fn decimal(time: Timespec) -> String {
 }
 
 impl<'a, W: Write> TarSink<'a, W> {
-    /// A sink into `archive`; the members of each source begin with its last component, or with `.`
-    /// where it has none.
+    /// Creates a sink that writes to `archive`. The members of a source start with its last
+    /// component, or with `.` if it has none.
     pub fn new(
         context: &'a Context,
         archive: W,
@@ -133,7 +136,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         }
     }
 
-    /// Writes the archive's end.
+    /// Writes the end of the archive.
     pub fn finish(mut self) -> anyhow::Result<()> {
         let end = [0; 2 * BLOCK as usize];
         let ended = self.write(&end).map_err(|Stop(error)| error);
@@ -159,7 +162,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         Ok(())
     }
 
-    /// Fills the last block.
+    /// Pads the last block.
     fn pad(&mut self, written: u64) -> Result<(), Stop> {
         self.zeros(written.next_multiple_of(BLOCK) - written)
     }
@@ -178,13 +181,13 @@ impl<'a, W: Write> TarSink<'a, W> {
     fn announce(&self, path: &[u8]) -> Result<(), Stop> {
         if self.verbose {
             let line = [&escaped(path)[..], b"\n"].concat();
-            // Standard output may be the archive.
+            // Standard output may receive the archive.
             std::io::stderr().lock().write_all(&line)?;
         }
         Ok(())
     }
 
-    /// Writes a member's header, before it the pax records that it needs.
+    /// Writes a member's header, after the pax records that it needs.
     fn header(&mut self, member: Member<'_>) -> Result<(), Stop> {
         let Member { path, kind, size, attributes, link, device, mut records } = member;
         self.announce(path)?;
@@ -247,15 +250,14 @@ impl<'a, W: Write> TarSink<'a, W> {
             };
             match acl_text(xattr) {
                 Some(text) => records.add(key, text.as_bytes()),
-                None => self.context.error(format_args!(
-                    "{}: an ACL that makes no sense; left out",
-                    String::from_utf8_lossy(path)
-                )),
+                None => self
+                    .context
+                    .error(format_args!("{}: the ACL is invalid; skipped", String::from_utf8_lossy(path))),
             }
         }
     }
 
-    /// A pax header with `records`, for the member that follows.
+    /// Writes a pax header with `records` for the next member.
     fn records(&mut self, path: &[u8], records: &[u8]) -> Result<(), Stop> {
         let mut header = Header::new_ustar();
         header.set_entry_type(EntryType::XHeader);
@@ -307,7 +309,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         Ok(())
     }
 
-    /// Writes zeros up to `offset` in the file, where the archive holds it at all.
+    /// Writes zeros for the ranges that the archive holds before `offset` in the file.
     fn advance(&mut self, current: &mut Current, offset: u64) -> Result<(), Stop> {
         while let Some(&(start, end)) = current.segments.get(current.segment) {
             current.at = current.at.max(start);
@@ -380,7 +382,7 @@ impl<W: Write> Sink for TarSink<'_, W> {
                 let path = self.member(&name);
                 let Some(first) = self.links.get(&id).cloned() else {
                     self.context.error(format_args!(
-                        "{}: not linked, since the first link to it was not copied",
+                        "{}: not linked, because the first link to it was not copied",
                         String::from_utf8_lossy(&path)
                     ));
                     return Ok(());
@@ -402,7 +404,7 @@ impl<W: Write> Sink for TarSink<'_, W> {
                     Special::Character { major, minor } => (EntryType::Char, Some((major, minor))),
                     Special::Socket => {
                         self.context.warning(format_args!(
-                            "{}: a socket, which tar cannot hold; left out",
+                            "{}: tar cannot store a socket; skipped",
                             String::from_utf8_lossy(&path)
                         ));
                         return Ok(());
@@ -421,7 +423,7 @@ fn put(field: &mut [u8], value: &[u8]) {
     field[..length].copy_from_slice(&value[..length]);
 }
 
-/// An attribute's key; `=` would end it.
+/// Returns the key of an attribute's record. `=` must be escaped, since it ends the key.
 fn xattr_key(name: &[u8]) -> Vec<u8> {
     let mut key = b"SCHILY.xattr.".to_vec();
     for &byte in name {
@@ -434,7 +436,8 @@ fn xattr_key(name: &[u8]) -> Vec<u8> {
     key
 }
 
-/// Segments, as (start, end), widened to whole blocks: readers begin each of them at a block.
+/// Widens segments to whole blocks and returns them as (start, end). Readers expect each to start
+/// at a block.
 fn whole_blocks(segments: &[(u64, u64)], size: u64) -> Vec<(u64, u64)> {
     let mut out: Vec<(u64, u64)> = Vec::with_capacity(segments.len());
     for &(offset, length) in segments {
@@ -448,7 +451,7 @@ fn whole_blocks(segments: &[(u64, u64)], size: u64) -> Vec<(u64, u64)> {
     out
 }
 
-/// The map that precedes the data of a file with holes, in whole blocks.
+/// Returns the map that precedes the data of a file with holes, in whole blocks.
 fn sparse_map(segments: &[(u64, u64)], size: u64) -> Vec<u8> {
     let ends_in_hole = segments.last().is_none_or(|(_, end)| *end < size);
     let mut map = format!("{}\n", segments.len() + usize::from(ends_in_hole));
@@ -463,8 +466,8 @@ fn sparse_map(segments: &[(u64, u64)], size: u64) -> Vec<u8> {
     map
 }
 
-/// An ACL in its long text form, with numbers for names; `None` where its bytes are no ACL.
-/// The form in bytes is that of `include/uapi/linux/posix_acl_xattr.h`, version 2.
+/// Returns an ACL in its long text form, with numeric ids, or `None` if the bytes are no valid ACL.
+/// `include/uapi/linux/posix_acl_xattr.h` defines the binary form, version 2.
 fn acl_text(xattr: &Xattr) -> Option<String> {
     let entries = xattr.value.strip_prefix(&2_u32.to_le_bytes())?;
     if entries.len() % 8 != 0 {
@@ -474,7 +477,7 @@ fn acl_text(xattr: &Xattr) -> Option<String> {
     for entry in entries.chunks_exact(8) {
         let number = |at: usize| u16::from_le_bytes([entry[at], entry[at + 1]]);
         let id = u32::from_le_bytes([entry[4], entry[5], entry[6], entry[7]]);
-        let who = match number(0) {
+        let subject = match number(0) {
             0x01 => "user:".into(),
             0x02 => format!("user:{id}"),
             0x04 => "group:".into(),
@@ -486,7 +489,7 @@ fn acl_text(xattr: &Xattr) -> Option<String> {
         let bits = number(2);
         let letter = |bit: u16, letter: char| if bits & bit != 0 { letter } else { '-' };
         let (r, w, x) = (letter(4, 'r'), letter(2, 'w'), letter(1, 'x'));
-        text.push_str(&format!("{who}:{r}{w}{x}\n"));
+        text.push_str(&format!("{subject}:{r}{w}{x}\n"));
     }
     Some(text)
 }
@@ -496,7 +499,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_count_themselves() {
+    fn length_of_a_record_includes_its_own_digits() {
         let mut records = Records::default();
         records.add(b"a", b"1234"); // 8 characters and one digit.
         records.add(b"a", b"12345"); // 9 characters, so that the length has two digits.
@@ -510,7 +513,7 @@ mod tests {
     }
 
     #[test]
-    fn times_before_1970() {
+    fn times_before_1970_are_negative() {
         let time = |seconds, nanoseconds| decimal(Timespec { seconds, nanoseconds });
         assert_eq!(time(5, 0), "5");
         assert_eq!(time(5, 6), "5.000000006");
@@ -520,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_of_sparse_files() {
+    fn sparse_maps_have_whole_blocks() {
         assert_eq!(whole_blocks(&[(4096, 4096), (8192, 10)], 9000), [(4096, 8704)]);
         assert_eq!(whole_blocks(&[(0, 10)], 5000), [(0, 512)]);
         assert_eq!(whole_blocks(&[(4096, 904)], 5000), [(4096, 5000)]);
@@ -530,7 +533,7 @@ mod tests {
     }
 
     #[test]
-    fn acls_in_text() {
+    fn acls_become_text() {
         let mut value = 2_u32.to_le_bytes().to_vec();
         for (tag, bits, id) in [(1_u16, 7_u16, u32::MAX), (2, 5, 1000), (0x20, 0, u32::MAX)] {
             value.extend(tag.to_le_bytes());

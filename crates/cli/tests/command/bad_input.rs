@@ -1,11 +1,12 @@
-//! Images that are none: one line that says what is wrong where, and exit code 1.
+//! Damaged images and wrong paths: one line with the cause, and exit code 1.
 
-use crate::fixture::{Fixture, copy_image, fail, noise, papilio, text};
+use crate::common::{fail, papilio, text};
+use crate::fixture::{Fixture, copy_image, noise};
 use std::fs::{self, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 #[test]
-fn not_a_btrfs() {
+fn files_without_a_file_system_are_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("image");
     let at = format!("{}:/", path.display());
@@ -17,11 +18,11 @@ fn not_a_btrfs() {
         fail(1, "image", [command, &[&at]].concat());
     }
     let here = folder.path().to_str().unwrap();
-    fail(2, "a directory of the host", ["ls", here]);
+    fail(2, "a directory on the host", ["ls", here]);
 }
 
 #[test]
-fn truncated() {
+fn truncated_images_are_refused() {
     let Some(fixture) = Fixture::get() else { return };
     let folder = fixture.folder();
     let path = folder.path().join("cut");
@@ -33,7 +34,7 @@ fn truncated() {
 }
 
 #[test]
-fn names_that_are_not_there() {
+fn missing_names_are_reported() {
     let Some(fixture) = Fixture::get() else { return };
     fail(1, "/nothing: no such file or directory", ["ls", &fixture.at("/nothing")]);
     fail(1, "/tree/small/: not a directory", ["stat", &fixture.at("/tree/small/")]);
@@ -44,24 +45,24 @@ fn names_that_are_not_there() {
 }
 
 #[test]
-fn names_with_control_characters_stay_in_the_line() {
+fn control_characters_in_names_are_escaped() {
     let Some(fixture) = Fixture::get() else { return };
     fail(1, "/a\\nb\\033[1m: no such file", ["cat", &fixture.at("/a\nb\x1b[1m")]);
 }
 
 #[test]
-fn full_standard_output() {
+fn full_standard_output_is_an_error() {
     let Some(fixture) = Fixture::get() else { return };
-    let output = std::process::Command::new(assert_cmd::cargo::cargo_bin!("papilio"))
+    let output = crate::common::command()
         .args(["find", &fixture.at("/")])
         .stdout(OpenOptions::new().write(true).open("/dev/full").unwrap())
         .output()
         .unwrap();
-    crate::fixture::check_failure(&output, 1, "standard output: No space left");
+    crate::common::check_failure(&output, 1, "standard output: No space left");
 }
 
 #[test]
-fn a_file_with_a_bad_sector_is_named_as_incomplete() {
+fn file_with_a_bad_sector_is_reported_as_incomplete() {
     let Some(fixture) = Fixture::get() else { return };
     let folder = fixture.folder();
     let path = folder.path().join("bad");
@@ -85,8 +86,8 @@ fn a_file_with_a_bad_sector_is_named_as_incomplete() {
     assert!(stderr.contains("incomplete: ") && stderr.contains("/to/tree/large ("), "{stderr}");
     assert!(stderr.contains("of 5243003 bytes): "), "{stderr}");
     let copied = fs::read(to.join("tree/large")).unwrap();
-    assert!(copied.len() <= 3 << 20 && large.starts_with(&copied), "only what is right");
-    assert!(to.join("tree/no write/second link").exists(), "the others are copied");
+    assert!(copied.len() <= 3 << 20 && large.starts_with(&copied), "only correct bytes are copied");
+    assert!(to.join("tree/no write/second link").exists(), "other files are copied");
 
     let archive = folder.path().join("a.tar");
     fail(1, "zeros in place of the rest", ["cp", "--to-tar", archive.to_str().unwrap(), &tree]);

@@ -1,12 +1,12 @@
-//! Commands that change a file system: what they do, what they refuse, and that both checks are clean.
+//! Commands that change a file system: their effects and refusals. Both checks stay clean.
 
-use crate::fixture::{fail, noise, papilio, succeed, text};
-use papilio_oracle::{ImageSet, Need, Scratch, require};
+use crate::common::{fail, papilio, succeed, text};
+use crate::fixture::noise;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A new, empty image in a folder of its own.
+/// A new image with an empty file system, in a directory of its own.
 struct Image {
     folder: tempfile::TempDir,
     path: PathBuf,
@@ -40,23 +40,18 @@ impl Image {
     }
 
     fn stat(&self, path: &str) -> serde_json::Value {
-        let told = succeed(["stat", "--json", &self.at(path)]);
-        let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
-        told.get(0).cloned().unwrap_or(told)
+        let shown = succeed(["stat", "--json", &self.at(path)]);
+        let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+        shown.get(0).cloned().unwrap_or(shown)
     }
 
-    /// Both checks; that of btrfs-progs where it can be had.
     fn assert_clean(&self) {
-        succeed(["check", "--check-data-csum", self.image()]);
-        if require(&[Need::Root, Need::Loop, Need::Command("btrfs")]).is_some() {
-            let scratch = Scratch::new(0).unwrap();
-            ImageSet::open(&scratch, vec![self.path.clone()]).btrfs_check().unwrap();
-        }
+        crate::common::assert_clean(&self.path);
     }
 }
 
 #[test]
-fn directories_and_names() {
+fn names_are_changed() {
     let image = Image::new("128M");
     succeed(["mkdir", &image.at("/a"), &image.at("/b/")]);
     succeed(["mkdir", "-p", "-m", "700", &image.at("/a/x/y"), &image.at("/a")]);
@@ -89,7 +84,7 @@ fn directories_and_names() {
     fail(1, "/hard: operation not permitted", ["ln", &image.at("/b"), &image.at("/hard")]);
     fail(1, "/none: no such file", ["ln", &image.at("/none"), &image.at("/hard")]);
 
-    fail(1, "/b: is a directory; -r", ["rm", &image.at("/b")]);
+    fail(1, "/b: is a directory; removed only with -r", ["rm", &image.at("/b")]);
     fail(1, "/b: directory not empty", ["rm", "-d", &image.at("/b")]);
     fail(1, "/none: no such file", ["rm", &image.at("/none")]);
     fail(1, "/: invalid name", ["rm", "-r", &image.at("/")]);
@@ -100,7 +95,7 @@ fn directories_and_names() {
 }
 
 #[test]
-fn attributes() {
+fn attributes_are_changed() {
     let image = Image::new("128M");
     succeed(["mkdir", &image.at("/d")]);
     succeed(["touch", &image.at("/d/f")]);
@@ -108,7 +103,7 @@ fn attributes() {
     succeed(["chmod", "-R", "u+s,g=u", &image.at("/d")]);
     assert_eq!(image.stat("/d/f")["mode"], "4660");
     succeed(["chown", "123:456", &image.at("/d/f")]);
-    assert_eq!(image.stat("/d/f")["mode"], "0660", "a new owner takes set-user-id away");
+    assert_eq!(image.stat("/d/f")["mode"], "0660", "a new owner clears set-user-id");
     succeed(["chown", "-R", ":root", &image.at("/d")]);
     let stat = image.stat("/d/f");
     assert_eq!((&stat["uid"], &stat["gid"]), (&123.into(), &0.into()));
@@ -143,7 +138,7 @@ fn attributes() {
 }
 
 #[test]
-fn copies_into_and_within() {
+fn files_are_copied_into_and_within_an_image() {
     let image = Image::new("256M");
     let (large, small) = (noise(1, (9 << 20) + 77), noise(2, 1000));
     fs::create_dir_all(image.host("tree/sub")).unwrap();
@@ -151,7 +146,7 @@ fn copies_into_and_within() {
     fs::write(image.host("tree/sub/small"), &small).unwrap();
     fs::hard_link(image.host("tree/large"), image.host("tree/sub/hard")).unwrap();
 
-    fail(1, "is a directory; -r", ["cp", &image.host("tree"), &image.at("/")]);
+    fail(1, "is a directory; copied only with -r", ["cp", &image.host("tree"), &image.at("/")]);
     succeed(["cp", "-a", &image.host("tree"), &image.at("/")]);
     assert!(succeed(["cat", &image.at("/tree/sub/hard")]) == large);
     assert_eq!(image.stat("/tree/large")["links"], 2);
@@ -166,10 +161,10 @@ fn copies_into_and_within() {
     );
     fs::write(image.host("tree/sub/small"), "changed").unwrap();
     succeed(["cp", "-n", &image.host("tree/sub/small"), &image.at("/renamed")]);
-    assert!(succeed(["cat", &image.at("/renamed")]) == small, "left alone");
+    assert!(succeed(["cat", &image.at("/renamed")]) == small, "-n keeps the file");
     succeed(["cp", &image.host("tree/sub/small"), &image.at("/renamed")]);
     assert_eq!(succeed(["cat", &image.at("/renamed")]), b"changed");
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("papilio"));
+    let mut command = crate::common::command();
     command.args(["cp", "/proc/self/fd/0", &image.at("/from a pipe")]);
     let (reader, mut writer) = std::io::pipe().unwrap();
     std::io::Write::write_all(&mut writer, b"through a pipe").unwrap();
@@ -177,12 +172,12 @@ fn copies_into_and_within() {
     assert!(command.stdin(reader).status().unwrap().success());
     assert_eq!(succeed(["cat", &image.at("/from a pipe")]), b"through a pipe");
 
-    // Within: nothing more is taken.
+    // A reflink takes no space.
     let used = || {
-        let told = succeed(["filesystem", "df", "--json", image.image()]);
-        text(&told).contains("Data").then_some(told)
+        let shown = succeed(["filesystem", "df", "--json", image.image()]);
+        text(&shown).contains("Data").then_some(shown)
     };
-    let before = used().expect("df tells of data");
+    let before = used().expect("df shows data");
     succeed(["cp", "--reflink=always", &image.at("/tree/large"), &image.at("/shared")]);
     assert_eq!(text(&used().unwrap()), text(&before), "data is shared");
     assert!(succeed(["cat", &image.at("/shared")]) == large);
@@ -190,7 +185,7 @@ fn copies_into_and_within() {
     assert_eq!(image.stat("/copy/large")["links"], 2);
     assert_eq!(image.stat("/copy/large")["mtime"], image.stat("/tree/large")["mtime"]);
     fail(1, "into itself", ["cp", "-r", &image.at("/copy"), &image.at("/copy/sub")]);
-    fail(1, "it is the source itself", ["cp", &image.at("/shared"), &image.at("/shared")]);
+    fail(1, "are the same file", ["cp", &image.at("/shared"), &image.at("/shared")]);
 
     // From one image into another.
     let other = Image::new("256M");
@@ -205,7 +200,7 @@ fn copies_into_and_within() {
 }
 
 #[test]
-fn what_does_not_fit_changes_nothing_else() {
+fn full_file_system_stays_clean() {
     let image = Image::new("120M");
     fs::write(image.host("huge"), noise(3, 150 << 20)).unwrap();
     succeed(["touch", &image.at("/stays")]);
@@ -219,15 +214,15 @@ fn what_does_not_fit_changes_nothing_else() {
 }
 
 #[test]
-fn label_and_size() {
+fn label_and_size_are_changed() {
     let image = Image::new("256M");
     succeed(["filesystem", "label", image.image(), "new name"]);
     assert_eq!(text(&succeed(["filesystem", "label", image.image()])), "new name\n");
     fail(1, "255 are the most", ["filesystem", "label", image.image(), &"x".repeat(256)]);
     let length = || fs::metadata(&image.path).unwrap().len();
-    let told = text(&succeed(["filesystem", "resize", "512M", image.image()]));
+    let shown = text(&succeed(["filesystem", "resize", "512M", image.image()]));
     assert_eq!(
-        (told.as_str(), length()),
+        (shown.as_str(), length()),
         ("device 1: 256.00MiB -> 512.00MiB (536870912 bytes)\n", 512 << 20)
     );
     image.assert_clean();
@@ -238,18 +233,18 @@ fn label_and_size() {
     succeed(["filesystem", "resize", "1:min", image.image()]);
     assert!(length() < 256 << 20);
     image.assert_clean();
-    // Down to whole sectors.
+    // The size is rounded down to whole sectors.
     succeed(["filesystem", "resize", "300000001", image.image()]);
     let superblock = text(&succeed(["filesystem", "usage", "-b", image.image()]));
     assert!(superblock.contains("299999232"), "{superblock}");
-    fail(1, "device 7 is no part", ["filesystem", "resize", "7:+1M", image.image()]);
+    fail(1, "the file system has no device 7", ["filesystem", "resize", "7:+1M", image.image()]);
     assert_eq!(papilio(["filesystem", "resize", "much", image.image()]).status.code(), Some(2));
     succeed(["filesystem", "sync", image.image()]);
     image.assert_clean();
 }
 
 #[test]
-fn an_image_that_cannot_be_written() {
+fn images_that_cannot_be_written_are_refused() {
     let image = Image::new("128M");
     let holder = fs::File::open(&image.path).unwrap();
     rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockShared).unwrap();
@@ -261,19 +256,19 @@ fn an_image_that_cannot_be_written() {
     let missing = ["mkdir", "--device", "/nowhere", &image.at("/d")];
     fail(1, "/nowhere", missing);
     if rustix::process::geteuid().is_root() {
-        read_only_place(&image);
+        assert_refused_on_read_only_mount(&image);
     }
     assert_eq!(image.list("/"), "/");
     image.assert_clean();
 }
 
-/// An image on a file system that is mounted for reading only.
-fn read_only_place(image: &Image) {
-    let place = crate::fixture::TemporaryFileSystem::new(image.folder.path().join("place"), 200 << 20);
-    let copy = place.0.join("image");
+/// Checks the error for an image on a file system that is mounted read-only.
+fn assert_refused_on_read_only_mount(image: &Image) {
+    let mount = crate::fixture::TemporaryFileSystem::new(image.folder.path().join("mount"), 200 << 20);
+    let copy = mount.0.join("image");
     crate::fixture::copy_image(&image.path, &copy);
     let remount = |how: &str| {
-        let status = Command::new("mount").args(["-o", how]).arg(&place.0).status();
+        let status = Command::new("mount").args(["-o", how]).arg(&mount.0).status();
         assert!(status.unwrap().success());
     };
     remount("remount,ro");
@@ -282,7 +277,7 @@ fn read_only_place(image: &Image) {
 }
 
 #[test]
-fn subvolumes_and_properties() {
+fn subvolumes_and_properties_are_changed() {
     let image = Image::new("256M");
     fs::write(image.host("file"), noise(5, 3 << 20)).unwrap();
     succeed(["subvolume", "create", &image.at("/home"), &image.at("/other")]);

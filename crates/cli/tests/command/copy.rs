@@ -1,24 +1,23 @@
-//! `papilio cp` against the kernel's view, GNU tar's, and cp(1)'s rules.
+//! `papilio cp` to the host: compared with a kernel mount, GNU tar, and the rules of cp(1).
 
-use crate::fixture::{
-    Fixture, TemporaryFileSystem, check_failure, copy_image, fail, noise, papilio, succeed, text,
-};
+use crate::common::{check_failure, fail, papilio, succeed, text};
+use crate::fixture::{Fixture, TemporaryFileSystem, copy_image, noise};
 use papilio_oracle::{CompareOptions, FileSystemSpec, HostTree, Need, Scratch, compare, require};
 use std::fs;
 use std::os::unix::fs::{FileTypeExt, MetadataExt, symlink};
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-/// What `cp -a` keeps on a Btrfs.
+/// The facts that `cp -a` keeps on Btrfs.
 const ARCHIVE: CompareOptions = CompareOptions { atime: true, segments: true, ..CompareOptions::COPY };
 
-/// Another Btrfs, to copy to: it can hold all that the first one has.
+/// Creates another Btrfs to copy to, which supports everything that the first one has.
 fn destination(fixture: &Fixture) -> papilio_oracle::Mounted {
     FileSystemSpec::default().make(&fixture.scratch).unwrap().mount().unwrap()
 }
 
 #[test]
-fn archive_is_what_the_kernel_shows() {
+fn archive_copy_matches_a_kernel_mount() {
     let Some(fixture) = Fixture::get() else { return };
     let to = destination(&fixture);
     let into = to.path().join("copy");
@@ -34,7 +33,7 @@ fn archive_is_what_the_kernel_shows() {
 }
 
 #[test]
-fn archive_again_over_itself() {
+fn archive_copy_can_be_repeated() {
     let Some(fixture) = Fixture::get() else { return };
     let to = destination(&fixture);
     let into = to.path().join("tree");
@@ -46,7 +45,7 @@ fn archive_again_over_itself() {
 }
 
 #[test]
-fn inherited_acls_do_not_stay() {
+fn inherited_acls_are_removed() {
     let Some(fixture) = Fixture::get() else { return };
     let to = destination(&fixture);
     xattr::set(to.path(), "system.posix_acl_default", &crate::fixture::acl()).unwrap();
@@ -57,11 +56,11 @@ fn inherited_acls_do_not_stay() {
 }
 
 #[test]
-fn tar_extracts_to_the_same() {
+fn tar_archive_extracts_to_the_same_tree() {
     let Some(fixture) = Fixture::get() else { return };
     let Some(_) = require(&[Need::Command("tar")]) else { return };
     let to = destination(&fixture);
-    let mut papilio = Command::new(assert_cmd::cargo::cargo_bin!("papilio"))
+    let mut papilio = crate::common::command()
         .args(["cp", "--to-tar", "-", &fixture.at("/tree")])
         .stdout(Stdio::piped())
         .spawn()
@@ -90,7 +89,7 @@ fn tar_extracts_to_the_same() {
 }
 
 #[test]
-fn rules_of_names() {
+fn destinations_follow_the_rules_of_cp() {
     let Some(fixture) = Fixture::get() else { return };
     let folder = fixture.folder();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -120,15 +119,15 @@ fn rules_of_names() {
     fail(1, "not a directory", ["cp", &small, &at("missing/")]);
     fail(1, "not a directory", ["cp", &small, &small, &at("new name")]);
     fail(1, "No such file or directory", ["cp", &small, &at("missing/name")]);
-    fail(1, "is no directory", ["cp", "-r", &fixture.at("/sub"), &at("new name")]);
-    fail(1, "a directory is there", ["cp", "-T", &small, &at("dir")]);
-    fail(1, "just made", ["cp", &small, &fixture.at("/tree/no write/../small"), &at("dir")]);
-    fail(2, "a path of the host", ["cp", &at("new name"), &at("y")]);
+    fail(1, "cannot overwrite a file with a directory", ["cp", "-r", &fixture.at("/sub"), &at("new name")]);
+    fail(1, "cannot overwrite a directory with a file", ["cp", "-T", &small, &at("dir")]);
+    fail(1, "just created", ["cp", &small, &fixture.at("/tree/no write/../small"), &at("dir")]);
+    fail(2, "are on the host", ["cp", &at("new name"), &at("y")]);
     fail(2, "destination is missing", ["cp", &small]);
 }
 
 #[test]
-fn what_exists_is_replaced_or_kept() {
+fn existing_files_are_replaced_or_kept() {
     let Some(fixture) = Fixture::get() else { return };
     let folder = fixture.folder();
     let at = |name: &str| folder.path().join(name).to_str().unwrap().to_owned();
@@ -140,14 +139,14 @@ fn what_exists_is_replaced_or_kept() {
     succeed(["cp", &small, &at("a")]);
     assert_eq!(fs::read(at("a")).unwrap(), b"small\n");
     assert_eq!(fs::metadata(at("a")).unwrap().ino(), before);
-    // A stream, and one with a hole.
+    // A sparse file that is written to a stream.
     let sparse = succeed(["cp", &fixture.at("/tree/sparse"), "/dev/stdout"]);
     assert_eq!(sparse, succeed(["cat", &fixture.at("/tree/sparse")]));
     assert_eq!(sparse.len(), 64 << 20);
 }
 
 #[test]
-fn planted_links_lead_nowhere() {
+fn planted_links_are_not_followed() {
     let Some(fixture) = Fixture::get() else { return };
     let folder = fixture.folder();
     let outside = folder.path().join("outside");
@@ -160,7 +159,7 @@ fn planted_links_lead_nowhere() {
     symlink("../../outside/deep", into.join("tree/deep")).unwrap();
     fs::hard_link(outside.join("target"), into.join("tree/many-001")).unwrap();
     let arguments = ["cp", "-r", &fixture.at("/tree"), into.to_str().unwrap()];
-    fail(1, "tree/deep: is no directory", arguments);
+    fail(1, "tree/deep: cannot overwrite a file with a directory", arguments);
     assert_eq!(fs::read(outside.join("target")).unwrap(), b"precious");
     assert!(!outside.join("new").exists());
     assert_eq!(fs::read_dir(outside.join("deep")).unwrap().count(), 0);
@@ -169,7 +168,7 @@ fn planted_links_lead_nowhere() {
 }
 
 #[test]
-fn full_destination() {
+fn full_destination_ends_the_copy() {
     let Some(fixture) = Fixture::get() else { return };
     let folder = fixture.folder();
     let full = TemporaryFileSystem::new(folder.path().join("full"), 2 << 20);
@@ -188,37 +187,37 @@ fn full_destination() {
 }
 
 #[test]
-fn without_privilege() {
+fn unprivileged_copy_keeps_what_it_can() {
     let Some(fixture) = Fixture::get() else { return };
-    // Everything on the way must be open to others.
-    let open = tempfile::Builder::new().prefix("papilio-cli-").tempdir_in("/tmp").unwrap();
-    let everybody = |path: &Path, mode| {
+    // Other users must be able to reach the program.
+    let folder = tempfile::Builder::new().prefix("papilio-cli-").tempdir_in("/tmp").unwrap();
+    let set_mode = |path: &Path, mode| {
         let mode = std::os::unix::fs::PermissionsExt::from_mode(mode);
         fs::set_permissions(path, mode).unwrap();
     };
-    everybody(open.path(), 0o777);
-    let program = open.path().join("papilio");
+    set_mode(folder.path(), 0o777);
+    let program = folder.path().join("papilio");
     fs::copy(assert_cmd::cargo::cargo_bin!("papilio"), &program).unwrap();
-    everybody(&program, 0o755);
-    let image = open.path().join("image");
+    set_mode(&program, 0o755);
+    let image = folder.path().join("image");
     copy_image(fixture.image(), &image);
     let run = |arguments: &[&str]| {
         use std::os::unix::process::CommandExt;
         Command::new(&program)
             .args(arguments)
-            .current_dir(open.path())
+            .current_dir(folder.path())
             .uid(65_534)
             .gid(65_534)
             .output()
             .unwrap()
     };
-    everybody(&image, 0o600);
+    set_mode(&image, 0o600);
     check_failure(&run(&["ls", "image:/"]), 1, "ermission denied");
 
-    everybody(&image, 0o644);
+    set_mode(&image, 0o644);
     let output = run(&["cp", "-a", "image:/tree/owned", "owned"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
-    let metadata = fs::metadata(open.path().join("owned")).unwrap();
+    let metadata = fs::metadata(folder.path().join("owned")).unwrap();
     assert_eq!((metadata.uid(), metadata.mode() & 0o7777), (65_534, 0o751), "no set-id bits");
     let output = run(&["cp", "-a", "image:/tree/marked", "marked"]);
     assert!(output.status.success(), "{}", text(&output.stderr));
@@ -227,7 +226,7 @@ fn without_privilege() {
 }
 
 #[test]
-fn archive_of_one_empty_file() {
+fn archive_of_an_empty_file_is_valid() {
     let Some(fixture) = Fixture::get() else { return };
     let scratch = Scratch::new(1 << 20).unwrap();
     let archive = scratch.path().join("one.tar");

@@ -1,4 +1,4 @@
-//! A small file system with one of everything, and ways to run the command on it.
+//! A small file system that the kernel has created, with files of every kind.
 
 use papilio_oracle::{FileSystemSpec, ImageSet, Mounted, Need, Scratch, require, sys};
 use std::ffi::OsStr;
@@ -6,10 +6,10 @@ use std::fs::{self, File, Permissions};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{FileExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 use std::sync::{Arc, Mutex, Weak};
 
-/// An image that holds `/tree` (everything but a socket), `/socket` and the subvolume `/sub`.
+/// An image with `/tree` (everything but a socket), `/socket` and the subvolume `/sub`.
 pub struct Fixture {
     pub images: ImageSet,
     pub scratch: Scratch,
@@ -18,7 +18,7 @@ pub struct Fixture {
 static SHARED: Mutex<Weak<Fixture>> = Mutex::new(Weak::new());
 
 impl Fixture {
-    /// The fixture that the tests now running share; `None` where the machine cannot make it.
+    /// Returns the fixture that concurrent tests share, or `None` if the machine cannot create it.
     pub fn get() -> Option<Arc<Self>> {
         let _met = require(Need::KERNEL_MOUNT)?;
         let mut shared = SHARED.lock().unwrap_or_else(|poisoned| poisoned.into_inner());
@@ -35,68 +35,34 @@ impl Fixture {
         Some(fixture)
     }
 
-    /// The image.
+    /// Returns the path of the image.
     pub fn image(&self) -> &Path {
         &self.images.paths()[0]
     }
 
-    /// `IMAGE:path`.
+    /// Returns `IMAGE:path`.
     pub fn at(&self, path: &str) -> String {
         format!("{}:{path}", self.image().display())
     }
 
-    /// The kernel's view.
+    /// Mounts the image with the kernel, read-only.
     pub fn mount(&self) -> Mounted {
         self.images.mount_read_only().unwrap()
     }
 
-    /// An empty folder of the host, gone with the guard.
+    /// Creates an empty directory on the host, which the guard removes.
     pub fn folder(&self) -> tempfile::TempDir {
         tempfile::tempdir_in(self.scratch.path()).unwrap()
     }
 }
 
-/// Runs the command.
-pub fn papilio<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
-    Command::new(assert_cmd::cargo::cargo_bin!("papilio")).args(arguments).env("TZ", "UTC").output().unwrap()
-}
-
-/// Copies an image, holes as holes.
+/// Copies an image, and preserves its holes.
 pub fn copy_image(from: &Path, to: &Path) {
     let status = Command::new("cp").arg("--sparse=always").args([from, to]).status();
     assert!(status.unwrap().success());
 }
 
-/// Runs the command, which must succeed without a word on standard error; its standard output.
-pub fn succeed<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Vec<u8> {
-    let output = papilio(arguments);
-    assert!(output.status.success(), "{}: {}", output.status, text(&output.stderr));
-    assert_eq!(text(&output.stderr), "");
-    output.stdout
-}
-
-/// Runs the command, which must fail with `code` and one line on standard error that holds `part`.
-pub fn fail<S: AsRef<OsStr>>(code: i32, part: &str, arguments: impl IntoIterator<Item = S>) -> String {
-    let output = papilio(arguments);
-    check_failure(&output, code, part)
-}
-
-/// As [`fail`], for a run that is over.
-pub fn check_failure(output: &Output, code: i32, part: &str) -> String {
-    let stderr = text(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{stderr}");
-    assert!(stderr.contains(part), "{part:?} is not in {stderr:?}");
-    assert!(stderr.starts_with("papilio: "), "{stderr:?}");
-    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
-    stderr
-}
-
-/// Output as text.
-pub fn text(bytes: &[u8]) -> String {
-    String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// Bytes that don't compress and differ by `seed`.
+/// Returns pseudorandom bytes, which do not compress.
 pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let next = std::iter::repeat_with(move || {
@@ -108,7 +74,7 @@ pub fn noise(seed: u64, length: usize) -> Vec<u8> {
     next.flatten().take(length).collect()
 }
 
-/// An access ACL: owner rwx, user 1234 r-x, group r--, mask r-x, others none.
+/// Returns an access ACL: owner rwx, user 1234 r-x, group r--, mask r-x, others none.
 pub fn acl() -> Vec<u8> {
     let none = u32::MAX;
     let entries = [(1, 7, none), (2, 5, 1234), (4, 4, none), (0x10, 5, none), (0x20, 0, none)];
@@ -224,11 +190,11 @@ fn nodes(tree: &Path) {
     set_times(&owned, (1_400_000_000, 7), (1_400_000_001, 8));
 }
 
-/// Something mounted, unmounted with the guard.
+/// A file system in memory, which the guard unmounts.
 pub struct TemporaryFileSystem(pub PathBuf);
 
 impl TemporaryFileSystem {
-    /// A file system in memory of `bytes` at `path`.
+    /// Mounts a file system of `bytes` at `path`.
     pub fn new(path: PathBuf, bytes: u64) -> Self {
         fs::create_dir_all(&path).unwrap();
         let options = format!("size={bytes}");

@@ -1,8 +1,10 @@
-//! The `papilio` command on file systems that the kernel made: what it shows and copies is what a
-//! kernel mount shows, and what goes wrong is one line and an exit code.
+//! Tests of the `papilio` command on images: the command shows and copies the same as a kernel
+//! mount, and a failure is one line and an exit code.
 
 mod bad_input;
 mod change;
+#[path = "../common/mod.rs"]
+mod common;
 mod copy;
 mod fixture;
 mod mkfs;

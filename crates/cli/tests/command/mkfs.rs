@@ -1,15 +1,15 @@
 //! `papilio mkfs`: options, output, refusals.
 
-use crate::fixture::{fail, papilio, succeed, text};
+use crate::common::{fail, papilio, succeed, text};
 
 const UUID: &str = "12345678-1234-4234-8234-123456789abc";
 
 #[test]
-fn what_is_made_is_told_and_clean() {
+fn new_file_system_is_described_and_clean() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let image = image.to_str().unwrap();
-    let told = text(&succeed(["mkfs", "-b", "256M", "-L", "backup", "-U", UUID, "-n", "8k", image]));
+    let shown = text(&succeed(["mkfs", "-b", "256M", "-L", "backup", "-U", UUID, "-n", "8k", image]));
     for line in [
         "Label:              backup",
         "UUID:               12345678-1234-4234-8234-123456789abc",
@@ -19,28 +19,29 @@ fn what_is_made_is_told_and_clean() {
         "Features:           extref, skinny-metadata, no-holes, free-space-tree",
         "Checksum:           crc32c",
     ] {
-        assert!(told.lines().any(|found| found == line), "{line}: {told}");
+        assert!(shown.lines().any(|found| found == line), "{line}: {shown}");
     }
     succeed(["check", "--check-data-csum", image]);
     assert_eq!(text(&succeed(["ls", &format!("{image}:/")])), "");
 
-    let told = text(&succeed(["mkfs", "--json", "-f", "-M", "-O", "^extref,bgt", "--csum", "xxhash", image]));
-    let told: serde_json::Value = serde_json::from_str(&told).unwrap();
-    assert_eq!(told["csum"], "xxhash64");
-    assert_eq!(told["nodesize"], 4096);
-    assert_eq!(told["features"][0], "mixed-bg");
-    assert_eq!(told["block_groups"][1]["type"], "Data+Metadata");
-    assert_ne!(told["uuid"], UUID);
+    let shown =
+        text(&succeed(["mkfs", "--json", "-f", "-M", "-O", "^extref,bgt", "--csum", "xxhash", image]));
+    let shown: serde_json::Value = serde_json::from_str(&shown).unwrap();
+    assert_eq!(shown["csum"], "xxhash64");
+    assert_eq!(shown["nodesize"], 4096);
+    assert_eq!(shown["features"][0], "mixed-bg");
+    assert_eq!(shown["block_groups"][1]["type"], "Data+Metadata");
+    assert_ne!(shown["uuid"], UUID);
     succeed(["check", image]);
     assert_eq!(text(&succeed(["mkfs", "--quiet", "--force", image])), "");
 }
 
 #[test]
-fn uuid_and_epoch_decide_every_byte() {
+fn uuid_and_epoch_determine_every_byte() {
     let folder = tempfile::tempdir().unwrap();
     let make = |name: &str, epoch: &str| {
         let image = folder.path().join(name);
-        let mut command = std::process::Command::new(assert_cmd::cargo::cargo_bin!("papilio"));
+        let mut command = crate::common::command();
         command.args(["mkfs", "--size", "120M", "--uuid", UUID]).arg(&image).env("SOURCE_DATE_EPOCH", epoch);
         assert!(command.output().unwrap().status.success());
         std::fs::read(image).unwrap()

@@ -1,6 +1,7 @@
-//! `papilio mkfs --rootdir`: what the kernel mounts is what was put in, from directories and archives.
+//! `papilio mkfs --rootdir`: a kernel mount shows the content of the source directory or archive.
 
-use crate::fixture::{Fixture, check_failure, fail, papilio, succeed, text};
+use crate::common::{check_failure, fail, papilio, succeed, text};
+use crate::fixture::Fixture;
 use papilio_oracle::{CompareOptions, Difference, HostTree, ImageSet, Need, Report, compare, require};
 use std::fs;
 use std::io::Write;
@@ -8,15 +9,15 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 
 const UUID: &str = "12345678-1234-4234-8234-123456789abc";
-/// What a faithful copy keeps, and where holes are.
+/// The facts that the copy keeps, including holes.
 const KEPT: CompareOptions = CompareOptions { atime: true, segments: true, ..CompareOptions::COPY };
 
 fn string(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
-/// The check of ours, that of btrfs-progs, and a comparison with a kernel mount.
-fn compared(fixture: &Fixture, source: &Path, image: &Path, options: &CompareOptions) -> Report {
+/// Runs both checks, and compares the source with a kernel mount.
+fn check_and_compare(fixture: &Fixture, source: &Path, image: &Path, options: &CompareOptions) -> Report {
     succeed(["check", "--check-data-csum", string(image)]);
     let images = ImageSet::open(&fixture.scratch, vec![image.to_path_buf()]);
     images.btrfs_check().unwrap();
@@ -25,11 +26,11 @@ fn compared(fixture: &Fixture, source: &Path, image: &Path, options: &CompareOpt
 }
 
 fn assert_same(fixture: &Fixture, source: &Path, image: &Path, options: &CompareOptions, entries: u64) {
-    compared(fixture, source, image, options).assert_equal(entries);
+    check_and_compare(fixture, source, image, options).assert_equal(entries);
 }
 
-/// GNU tar writes a pipe of two names twice, as two pipes.
-fn assert_same_but_pipes(report: &Report, entries: u64) {
+/// Like `assert_same`, but allows that GNU tar stores a pipe with two links as two pipes.
+fn assert_same_except_pipes(report: &Report, entries: u64) {
     let pipe =
         |difference: &Difference| difference.path.to_str().is_some_and(|path| path.starts_with("fifo"));
     assert!(report.differences.iter().all(|one| pipe(one) && one.fact == "nlink"), "{report}");
@@ -37,7 +38,7 @@ fn assert_same_but_pipes(report: &Report, entries: u64) {
 }
 
 #[test]
-fn a_directory_with_everything() {
+fn directory_is_copied_completely() {
     let Some(fixture) = Fixture::get() else { return };
     let source = fixture.mount();
     let folder = fixture.folder();
@@ -52,14 +53,14 @@ fn a_directory_with_everything() {
         let image = folder.path().join(name);
         let from = string(source.path());
         let arguments = [&["mkfs", "--rootdir", from][..], options, &[string(&image)]].concat();
-        let told = text(&succeed(arguments));
-        assert!(told.contains("\nContent:            65"), "{told}");
+        let shown = text(&succeed(arguments));
+        assert!(shown.contains("\nContent:            65"), "{shown}");
         if name == "tree" {
-            // Btrfs-progs 6.2 cannot read it.
+            // btrfs-progs 6.2 cannot read the block-group tree.
             succeed(["check", "--check-data-csum", string(&image)]);
             continue;
         }
-        // Compressed, a file's holes may end elsewhere.
+        // Holes may end elsewhere in compressed files.
         let compressed = options.contains(&"--compress");
         let options = CompareOptions { segments: !compressed, ..KEPT };
         assert_same(&fixture, source.path(), &image, &options, 640);
@@ -69,7 +70,7 @@ fn a_directory_with_everything() {
 }
 
 #[test]
-fn the_kernel_goes_on_with_it() {
+fn kernel_can_change_the_file_system() {
     let Some(fixture) = Fixture::get() else { return };
     let folder = fixture.folder();
     let image = folder.path().join("image");
@@ -89,7 +90,7 @@ fn the_kernel_goes_on_with_it() {
 }
 
 #[test]
-fn archives_of_gnu_tar_and_of_ours() {
+fn archives_of_gnu_tar_and_papilio_are_copied() {
     let Some(fixture) = Fixture::get() else { return };
     if require(&[Need::Command("tar")]).is_none() {
         return;
@@ -97,7 +98,7 @@ fn archives_of_gnu_tar_and_of_ours() {
     let source = fixture.mount();
     let folder = fixture.folder();
     let ours = folder.path().join("ours.tar");
-    // Sockets have no place in an archive.
+    // An archive cannot store the socket.
     let tree = source.path().join("tree");
     succeed(["cp", "--to-tar", string(&ours), &fixture.at("/tree/.")]);
     let gnus = folder.path().join("gnus.tar.gz");
@@ -114,23 +115,23 @@ fn archives_of_gnu_tar_and_of_ours() {
     for archive in [&ours, &gnus] {
         let image = folder.path().join("image");
         succeed(["mkfs", "--rootdir", string(archive), string(&image)]);
-        let report = compared(&fixture, &tree, &image, &options);
+        let report = check_and_compare(&fixture, &tree, &image, &options);
         match archive == &ours {
             true => report.assert_equal(630),
-            false => assert_same_but_pipes(&report, 630),
+            false => assert_same_except_pipes(&report, 630),
         }
         fs::remove_file(&image).unwrap();
     }
-    // And as a stream, of which nothing is known beforehand.
+    // The size of a stream is unknown beforehand.
     let image = folder.path().join("image");
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("papilio"));
+    let mut command = crate::common::command();
     command.args(["mkfs", "-q", "--rootdir", "-", string(&image)]).stdin(fs::File::open(&gnus).unwrap());
     assert!(command.status().unwrap().success());
     assert!(fs::metadata(&image).unwrap().len() < 3 << 30);
-    assert_same_but_pipes(&compared(&fixture, &tree, &image, &options), 630);
+    assert_same_except_pipes(&check_and_compare(&fixture, &tree, &image, &options), 630);
 }
 
-/// A tree that needs no rights.
+/// Creates a tree that needs no privileges.
 fn small_tree(at: &Path) {
     fs::create_dir_all(at.join("etc/deep")).unwrap();
     fs::write(at.join("etc/passwd"), "root:x:0:0::/:\n").unwrap();
@@ -140,13 +141,13 @@ fn small_tree(at: &Path) {
 }
 
 #[test]
-fn the_same_twice_is_the_same_image() {
+fn same_source_gives_the_same_image() {
     let folder = tempfile::tempdir().unwrap();
     let tree = folder.path().join("tree");
     small_tree(&tree);
     let make = |name: &str, options: &[&str]| {
         let image = folder.path().join(name);
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("papilio"));
+        let mut command = crate::common::command();
         command.args(["mkfs", "-q", "--uuid", UUID, "--rootdir"]).arg(&tree).args(options).arg(&image);
         let output = command.env("SOURCE_DATE_EPOCH", "1700000000").output().unwrap();
         assert!(output.status.success(), "{}", text(&output.stderr));
@@ -155,7 +156,7 @@ fn the_same_twice_is_the_same_image() {
     };
     for options in [&["--shrink"][..], &["--compress", "zstd", "--shrink"]] {
         let first = make("one", options);
-        // Reading it must not matter.
+        // Access times must not matter.
         fs::read(tree.join("etc/deep/large")).unwrap();
         fs::read_dir(tree.join("etc")).unwrap().count();
         fs::remove_file(folder.path().join("one")).unwrap();
@@ -168,13 +169,13 @@ fn the_same_twice_is_the_same_image() {
 }
 
 #[test]
-fn a_manifest_gives_owners_without_root() {
+fn manifest_sets_owners_without_root() {
     let folder = tempfile::tempdir().unwrap();
     let (tree, image) = (folder.path().join("tree"), folder.path().join("image"));
     small_tree(&tree);
     let manifest = folder.path().join("owners");
     fs::write(&manifest, "# of all\n* 0 0 -\netc/passwd 5 6 0640\n/etc/deep 1000 100 2775\n").unwrap();
-    let told = succeed([
+    let shown = succeed([
         "mkfs",
         "--json",
         "--rootdir",
@@ -183,9 +184,9 @@ fn a_manifest_gives_owners_without_root() {
         string(&manifest),
         string(&image),
     ]);
-    let told: serde_json::Value = serde_json::from_slice(&told).unwrap();
-    assert_eq!(told["content"]["entries"], 6);
-    assert_eq!(told["content"]["bytes"], 15 + (3 << 20));
+    let shown: serde_json::Value = serde_json::from_slice(&shown).unwrap();
+    assert_eq!(shown["content"]["entries"], 6);
+    assert_eq!(shown["content"]["bytes"], 15 + (3 << 20));
     let listed = text(&succeed(["ls", "-lnR", &format!("{}:/", image.display())]));
     for wanted in ["-rw-r----- 2 5 6", "drwxrwsr-x 1 1000 100", "lrwxrwxrwx 1 0 0"] {
         let squeezed: Vec<String> =
@@ -199,7 +200,7 @@ fn a_manifest_gives_owners_without_root() {
 }
 
 #[test]
-fn an_image_in_its_own_source_is_left_out() {
+fn image_inside_its_source_is_skipped() {
     let folder = tempfile::tempdir().unwrap();
     small_tree(folder.path());
     let image = folder.path().join("image");
@@ -210,7 +211,7 @@ fn an_image_in_its_own_source_is_left_out() {
 }
 
 #[test]
-fn refusals_leave_nothing() {
+fn refusals_leave_no_image() {
     let folder = tempfile::tempdir().unwrap();
     let image = folder.path().join("image");
     let (at, missing) = (string(&image), folder.path().join("missing"));
@@ -223,14 +224,14 @@ fn refusals_leave_nothing() {
     small_tree(&tree);
     fs::write(tree.join("huge"), vec![3; 120 << 20]).unwrap();
     fail(1, "no space left", ["mkfs", "-b", "120M", "--rootdir", string(&tree), at]);
-    assert!(!image.exists(), "a file that was not there is not there");
+    assert!(!image.exists(), "the partial image is removed");
     fail(1, "holds a Btrfs", {
         succeed(["mkfs", "-b", "128M", at]);
         ["mkfs", "--rootdir", string(&tree), at]
     });
     let wrong = papilio(["mkfs", "--shrink", at]);
     assert_eq!(wrong.status.code(), Some(2));
-    let mut command = Command::new(assert_cmd::cargo::cargo_bin!("papilio"));
+    let mut command = crate::common::command();
     command.args(["mkfs", "-f", "--rootdir", "-", at]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().unwrap();
@@ -245,7 +246,7 @@ fn directories_become_subvolumes() {
     small_tree(&tree);
     let make = |name: &str| {
         let image = folder.path().join(name);
-        let mut command = Command::new(assert_cmd::cargo::cargo_bin!("papilio"));
+        let mut command = crate::common::command();
         command.args([
             "mkfs",
             "-q",
@@ -269,7 +270,7 @@ fn directories_become_subvolumes() {
     assert_eq!(text(&succeed(["property", "get", &at("/etc/deep")])), "ro=true\n");
     assert_eq!(text(&succeed(["property", "get", &at("/etc")])), "ro=false\n");
     assert_eq!(text(&succeed(["cat", "--default-subvol", &at("/passwd")])), "root:x:0:0::/:\n");
-    assert_eq!(text(&succeed(["cat", &at("/etc/deep/again")])), "root:x:0:0::/:\n", "a link no more");
+    assert_eq!(text(&succeed(["cat", &at("/etc/deep/again")])), "root:x:0:0::/:\n", "the link is a copy");
     assert!(fs::read(&image).unwrap() == fs::read(make("two")).unwrap());
     let other = folder.path().join("three");
     let arguments = ["mkfs", "--rootdir", string(&tree), "--subvol", "nowhere", string(&other)];

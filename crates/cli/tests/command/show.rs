@@ -1,10 +1,11 @@
-//! `ls`, `cat`, `stat`, `find` and `du` against the host's own, on a kernel mount.
+//! `ls`, `cat`, `stat`, `find` and `du` match the host's programs on a kernel mount.
 
-use crate::fixture::{Fixture, noise, papilio, succeed, text};
+use crate::common::{papilio, succeed, text};
+use crate::fixture::{Fixture, noise};
 use std::os::unix::fs::MetadataExt;
 use std::process::Command;
 
-/// What a program of the host prints, run in `directory`.
+/// Runs a program of the host in `directory`, and returns its output.
 fn host(directory: &std::path::Path, program: &str, arguments: &[&str]) -> Vec<u8> {
     let output = Command::new(program)
         .args(arguments)
@@ -24,7 +25,7 @@ fn sorted(bytes: &[u8], end: u8) -> Vec<Vec<u8>> {
 }
 
 #[test]
-fn ls_is_as_ls() {
+fn ls_matches_the_host() {
     let Some(fixture) = Fixture::get() else { return };
     let kernel = fixture.mount();
     let tree = kernel.path().join("tree");
@@ -32,12 +33,12 @@ fn ls_is_as_ls() {
         let ours = succeed(["ls", options, &fixture.at("/tree")]);
         assert_eq!(text(&ours), text(&host(&tree, "ls", &["-1", options])), "{options}");
     }
-    // Fields of the long form, whatever the columns' widths: mode, links, owner, group, size, name.
+    // The fields of the long format, regardless of the widths of columns.
     let long = |bytes: Vec<u8>| {
         let text = text(&bytes);
         text.lines().map(|l| l.split_whitespace().collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
     };
-    let ours = Command::new(assert_cmd::cargo::cargo_bin!("papilio"))
+    let ours = crate::common::command()
         .args(["ls", "-ln", "--full-time", &fixture.at("/tree")])
         .env("TZ", "UTC")
         .output()
@@ -54,12 +55,12 @@ fn ls_is_as_ls() {
     assert_eq!(names.len(), std::fs::read_dir(&tree).unwrap().count());
     let raw = names.iter().find(|entry| entry["name_hex"].is_string()).unwrap();
     assert!(raw["name_hex"].as_str().unwrap().starts_with("fffe20"));
-    // A bare image is its root.
+    // The image alone means its root.
     assert_eq!(text(&succeed(["ls".as_ref(), fixture.image().as_os_str()])), "socket\nsub\ntree\n");
 }
 
 #[test]
-fn cat_is_the_bytes() {
+fn cat_prints_the_bytes() {
     let Some(fixture) = Fixture::get() else { return };
     let large = noise(1, (5 << 20) + 123);
     assert_eq!(succeed(["cat", &fixture.at("/tree/large")]), large);
@@ -71,9 +72,9 @@ fn cat_is_the_bytes() {
 }
 
 #[test]
-fn a_reader_that_goes_is_no_error() {
+fn closed_pipe_is_no_error() {
     let Some(fixture) = Fixture::get() else { return };
-    let mut child = Command::new(assert_cmd::cargo::cargo_bin!("papilio"))
+    let mut child = crate::common::command()
         .args(["cat", &fixture.at("/tree/large")])
         .stdout(std::process::Stdio::piped())
         .stderr(std::process::Stdio::piped())
@@ -85,7 +86,7 @@ fn a_reader_that_goes_is_no_error() {
 }
 
 #[test]
-fn stat_knows_all() {
+fn stat_shows_the_metadata() {
     let Some(fixture) = Fixture::get() else { return };
     let shown = text(&succeed(["stat", &fixture.at("/tree/owned")]));
     for part in ["Uid: 3000000000", "Gid: 54321", "(6751/-rwsr-s--x)", "Size: 15", "Tree: 5"] {
@@ -105,7 +106,7 @@ fn stat_knows_all() {
 }
 
 #[test]
-fn find_is_as_find() {
+fn find_matches_the_host() {
     let Some(fixture) = Fixture::get() else { return };
     let kernel = fixture.mount();
     let cases: &[&[&str]] = &[
@@ -135,7 +136,7 @@ fn find_is_as_find() {
         let ours = succeed([&["find", &root, "-print0"], *tests].concat());
         let ours = text(&ours).replace(&root, "/tree").into_bytes();
         let prefix = kernel.path().join("tree");
-        // Paths in tests are the file system's own.
+        // The tests match paths inside the file system.
         let theirs = host(kernel.path(), "find", &[&["tree"], *tests, &["-print0"]].concat());
         let theirs = text(&theirs)
             .split('\0')
@@ -151,7 +152,7 @@ fn find_is_as_find() {
 }
 
 #[test]
-fn du_is_as_du() {
+fn du_matches_the_host() {
     let Some(fixture) = Fixture::get() else { return };
     let kernel = fixture.mount();
     for options in [&[][..], &["-a"], &["-s"], &["-h", "-d", "1"], &["-c", "-d", "0"]] {

@@ -1,4 +1,4 @@
-//! What cannot be mounted: one clear line each, exit code 1; wrong usage 2.
+//! Mounts that are refused: one line and exit code 1, or 2 for wrong usage.
 
 use crate::world::{MOUNT, World, binary, check_failure, fail, papilio, succeed};
 use papilio_oracle::Need;
@@ -7,16 +7,16 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn mount_points() {
+fn wrong_mount_points_are_refused() {
     let Some(world) = World::new(&[]) else { return };
     let image = world.image();
     let mount = |directory: &Path| papilio([Path::new("mount"), &image, directory]);
-    check_failure(&mount(&world.beside("missing")), 1, "missing: no such directory to mount on");
-    check_failure(&mount(&image), 1, "disk.img: not a directory");
+    check_failure(&mount(&world.beside("missing")), 1, "missing: the mount point does not exist");
+    check_failure(&mount(&image), 1, "disk.img: the mount point is not a directory");
 }
 
 #[test]
-fn images() {
+fn wrong_images_are_refused() {
     let Some(world) = World::new(&[]) else { return };
     let directory = world.directory();
     let mount = |image: &Path| papilio([Path::new("mount"), image, &directory]);
@@ -29,7 +29,7 @@ fn images() {
 }
 
 #[test]
-fn options() {
+fn wrong_options_are_refused() {
     let Some(world) = World::new(&[]) else { return };
     let (image, directory) = (world.image(), world.directory());
     for (options, message) in [
@@ -49,41 +49,41 @@ fn options() {
 }
 
 #[test]
-fn a_log_that_cannot_be() {
+fn log_that_cannot_be_opened_is_refused() {
     let Some(world) = World::new(MOUNT) else { return };
     let (image, directory) = (world.image(), world.directory());
     let log = Path::new("/no/such/folder/log");
-    fail(1, "cannot be used as the log", [Path::new("mount"), Path::new("--log"), log, &image, &directory]);
+    fail(1, "log: cannot open the log", [Path::new("mount"), Path::new("--log"), log, &image, &directory]);
     assert!(world.entry().is_none());
 }
 
 #[test]
-fn what_is_mounted_already() {
+fn mounted_image_is_refused() {
     let Some(world) = World::new(MOUNT) else { return };
     let other = world.beside("other");
     fs::create_dir(&other).unwrap();
     world.mount(&[]);
     let (image, directory) = (world.image(), world.directory());
-    let held = format!("it is mounted on {} (by process ", directory.display());
+    let held = format!("mounted on {} (by process ", directory.display());
     fail(1, &held, [Path::new("mount"), &image, &other]);
-    fail(1, "it is mounted on", ["ls", &format!("{}:/", image.display())]);
-    fail(1, "it is mounted on", ["touch", &format!("{}:/x", image.display())]);
+    fail(1, ": mounted on ", ["ls", &format!("{}:/", image.display())]);
+    fail(1, ": mounted on ", ["touch", &format!("{}:/x", image.display())]);
     for command in [&["check"][..], &["mkfs", "-f"], &["inspect", "dump-super"], &["filesystem", "df"]] {
-        fail(1, "it is mounted on", command.iter().copied().chain([image.to_str().unwrap()]));
+        fail(1, ": mounted on ", command.iter().copied().chain([image.to_str().unwrap()]));
     }
     let second = world.beside("second.img");
     succeed([Path::new("mkfs"), "-b".as_ref(), "128m".as_ref(), &second]);
     fail(1, "busy: ", [Path::new("mount"), &second, &directory]);
-    // A directory in the mount is a mount point as any other.
+    // A directory in the mount can be a mount point.
     fs::create_dir(world.at("inside")).unwrap();
     let inside = directory.join("inside");
     succeed([Path::new("mount"), &second, &inside]);
-    fail(1, "it is in use", [Path::new("umount"), &directory]);
+    fail(1, ": in use", [Path::new("umount"), &directory]);
     succeed([Path::new("umount"), &inside, &directory]);
 }
 
 #[test]
-fn no_fuse() {
+fn missing_fuse_is_reported() {
     let needs = [Need::Root, Need::Command("unshare")];
     let Some(world) = World::new_in(&std::env::temp_dir(), &needs) else { return };
     let output = Command::new("unshare")

@@ -1,4 +1,4 @@
-//! Commands on mounted paths, ours and others'.
+//! Commands of Papilio and other programs on mounted paths.
 
 use crate::world::{MOUNT, World, binary, check_failure, fail, run, succeed};
 use papilio_fuse::ioctl::client::MountedPath;
@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::Command;
 
 #[test]
-fn a_mount_is_used_and_shows_its_source() {
+fn mount_is_usable_and_names_its_source() {
     let Some(world) = World::new(&[MOUNT, &[Need::Command("findmnt")]].concat()) else { return };
     world.mount(&["-o", "noatime,compress=zstd"]);
     let directory = world.directory();
@@ -18,11 +18,11 @@ fn a_mount_is_used_and_shows_its_source() {
     assert_eq!(fields[..2], [world.image().to_str().unwrap(), "fuse.papilio"]);
     assert!(fields[2].split(',').any(|option| option == "noatime"), "{shown}");
     fs::create_dir(world.at("d")).unwrap();
-    fs::write(world.at("d/text"), "what was written\n").unwrap();
+    fs::write(world.at("d/text"), "some text\n").unwrap();
     world.unmount();
-    assert_eq!(succeed(["cat", &format!("{}:/d/text", world.image().display())]), "what was written\n");
+    assert_eq!(succeed(["cat", &format!("{}:/d/text", world.image().display())]), "some text\n");
     world.mount(&["-r"]);
-    assert_eq!(fs::read_to_string(world.at("d/text")).unwrap(), "what was written\n");
+    assert_eq!(fs::read_to_string(world.at("d/text")).unwrap(), "some text\n");
     let refused = fs::write(world.at("d/text"), "other").unwrap_err();
     assert_eq!(refused.kind(), std::io::ErrorKind::ReadOnlyFilesystem);
     fail(1, "read-only", ["subvolume", "create", &world.at("sv")]);
@@ -30,10 +30,10 @@ fn a_mount_is_used_and_shows_its_source() {
 }
 
 #[test]
-fn subvolumes_of_a_mount() {
+fn subvolumes_are_managed_in_a_mount() {
     let Some(world) = World::new(MOUNT) else { return };
     world.mount(&[]);
-    // A name that the kernel has looked up and not found must be seen when it comes.
+    // The kernel must drop its negative entry for the name.
     assert!(!fs::exists(world.at("sv")).unwrap());
     succeed(["subvolume", "create", &world.at("sv")]);
     assert!(fs::metadata(world.at("sv")).unwrap().is_dir());
@@ -70,7 +70,7 @@ fn subvolumes_of_a_mount() {
     succeed(["subvolume", "delete", "-r", &id, root]);
     assert!(!fs::exists(world.at("by-id")).unwrap());
     fail(1, "no such file", ["subvolume", "delete", "-r", &id, root]);
-    fail(2, "one path", ["subvolume", "delete", "-r", "1", root, root]);
+    fail(2, "exactly one path", ["subvolume", "delete", "-r", "1", root, root]);
     succeed(["subvolume", "delete", &world.at("sv"), &world.at("snapshots/sv")]);
     assert!(!fs::exists(world.at("sv")).unwrap());
     assert_eq!(fs::read_dir(world.at("snapshots")).unwrap().count(), 0);
@@ -80,9 +80,9 @@ fn subvolumes_of_a_mount() {
     succeed([Path::new("check"), &world.image()]);
 }
 
-/// As programs other than ours make snapshots: by a file descriptor of their own.
+/// Other programs create snapshots with the kernel's ioctl and a file descriptor.
 #[test]
-fn snapshots_by_the_kernels_own_ioctl() {
+fn snapshots_work_with_the_kernels_ioctl() {
     let Some(world) = World::new(MOUNT) else { return };
     world.mount(&[]);
     succeed(["subvolume", "create", &world.at("sv")]);
@@ -100,7 +100,7 @@ fn snapshots_by_the_kernels_own_ioctl() {
 }
 
 #[test]
-fn the_whole_file_system() {
+fn file_system_is_managed_in_a_mount() {
     let Some(world) = World::new(&[MOUNT, &[Need::Command("fstrim")]].concat()) else { return };
     world.mount(&[]);
     let root = world.directory();
@@ -117,30 +117,30 @@ fn the_whole_file_system() {
     let usage = succeed(["filesystem", "usage", "-b", root]);
     assert!(usage.contains("Device size:\t\t         536870912"), "{usage}");
     assert!(run("fstrim", &["-v", root]).contains("trimmed"));
-    // The image file goes along, and what is written far behind its old end is there.
+    // The image file is resized too, and can be written beyond its old end.
     let length = || fs::metadata(world.image()).unwrap().len();
     assert!(succeed(["filesystem", "resize", "-64m", root]).contains("448.00MiB"));
     assert_eq!(length(), 448 << 20);
     succeed(["filesystem", "resize", "+576m", root]);
     assert_eq!(length(), 1 << 30);
     fs::write(world.at("large"), vec![8; 520 << 20]).unwrap();
-    fail(1, "chunks lie behind", ["filesystem", "resize", "1m", root]);
+    fail(1, "chunks after the new end", ["filesystem", "resize", "1m", root]);
     fs::remove_file(world.at("large")).unwrap();
-    fail(1, "device 7 is no part", ["filesystem", "resize", "7:max", root]);
+    fail(1, "the file system has no device 7", ["filesystem", "resize", "7:max", root]);
     assert_eq!(length(), 1 << 30);
     world.unmount();
     assert_eq!(length(), 1 << 30);
     let image = world.image();
     let image = image.to_str().unwrap();
     assert_eq!(succeed(["filesystem", "label", image]), "second\n");
-    // The same, but for what the last commit took.
+    // The numbers differ by those of the last commit.
     let of_image = succeed(["filesystem", "df", "--json", image]);
     assert_eq!(of_mount.lines().count(), of_image.lines().count());
     succeed(["check", "--check-data-csum", image]);
 }
 
 #[test]
-fn flags_of_files() {
+fn file_flags_are_supported() {
     let Some(world) = World::new(&[MOUNT, &[Need::Command("chattr"), Need::Command("lsattr")]].concat())
     else {
         return;
@@ -163,7 +163,7 @@ fn flags_of_files() {
     succeed(["property", "set", &world.at("d"), "compression", "zstd"]);
     assert_eq!(succeed(["property", "get", &world.at("d")]), "compression=zstd\n");
     world.unmount();
-    // An option of the mount does for new files what chattr does for one.
+    // The mount option sets the flag on new files.
     world.mount(&["-o", "nodatacow"]);
     fs::write(world.at("by-option"), "").unwrap();
     assert!(flags("by-option").contains('C') && flags("cow").contains('C'));
@@ -171,7 +171,7 @@ fn flags_of_files() {
 }
 
 #[test]
-fn a_subvolume_is_mounted_alone() {
+fn subvolume_is_mounted_by_path_or_id() {
     let Some(world) = World::new(MOUNT) else { return };
     let in_image = |path: &str| format!("{}:{path}", world.image().display());
     succeed(["subvolume", "create", &in_image("/a"), &in_image("/a/b")]);
@@ -191,14 +191,14 @@ fn a_subvolume_is_mounted_alone() {
             ["mount".as_ref(), "-o".as_ref(), options.as_ref(), image.as_os_str(), directory.as_os_str()];
         crate::world::papilio(arguments)
     };
-    check_failure(&mount("subvol=a,subvolid=257"), 1, "contradict");
+    check_failure(&mount("subvol=a,subvolid=257"), 1, "conflict");
     check_failure(&mount("subvolid=999"), 1, "no such subvolume");
     check_failure(&mount("subvol=nowhere"), 1, "no such");
     assert!(world.entry().is_none());
 }
 
 #[test]
-fn users_have_subvolumes_of_their_own() {
+fn users_manage_their_own_subvolumes() {
     let Some(world) = World::new(&[MOUNT, &[Need::Command("setpriv")]].concat()) else { return };
     world.mount(&["-o", "allow_other,user_subvol_rm_allowed"]);
     fs::create_dir(world.at("home")).unwrap();

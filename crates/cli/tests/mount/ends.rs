@@ -1,4 +1,4 @@
-//! How mounts end: unmounted, asked to by a signal, killed; and that the image is whole and free then.
+//! Ends of mounts: umount, signals and a killed server. The image is clean and closed afterwards.
 
 use crate::world::{MOUNT, World, binary, eventually, fail, run, succeed};
 use papilio_oracle::Need;
@@ -7,7 +7,7 @@ use std::io::{BufRead, BufReader, Write};
 use std::process::{Command, Stdio};
 
 #[test]
-fn what_comes_right_behind_umount_never_races() {
+fn image_is_closed_when_umount_returns() {
     let Some(world) = World::new(&[MOUNT, &[Need::Command("btrfs")]].concat()) else { return };
     for round in 0..10 {
         world.mount(&[]);
@@ -21,17 +21,17 @@ fn what_comes_right_behind_umount_never_races() {
 }
 
 #[test]
-fn by_the_images_name_or_while_it_is_in_use() {
+fn umount_takes_the_image_or_is_lazy() {
     let Some(world) = World::new(MOUNT) else { return };
     world.mount(&[]);
     let open = File::create(world.at("open")).unwrap();
-    fail(1, "it is in use", [std::path::Path::new("umount"), &world.directory()]);
+    fail(1, ": in use", [std::path::Path::new("umount"), &world.directory()]);
     succeed([std::path::Path::new("umount"), "--lazy".as_ref(), &world.directory()]);
     assert!(world.entry().is_none());
     (&open).write_all(b"still there").unwrap();
     drop(open);
     let image = world.image();
-    eventually("the end with the last user", || {
+    eventually("the server ends after its last user", || {
         crate::world::papilio(["check", image.to_str().unwrap()]).status.success()
     });
     assert_eq!(succeed(["cat", &format!("{}:/open", image.display())]), "still there");
@@ -39,11 +39,11 @@ fn by_the_images_name_or_while_it_is_in_use() {
     succeed([std::path::Path::new("umount"), &image]);
     assert!(world.entry().is_none());
     fail(1, "not mounted", [std::path::Path::new("umount"), &world.directory()]);
-    fail(1, "a mount of proc, not of Papilio", ["umount", "/proc"]);
+    fail(1, "mounted as proc, not by Papilio", ["umount", "/proc"]);
 }
 
 #[test]
-fn killed_and_what_was_fsynced_is_there() {
+fn fsynced_data_survives_a_killed_server() {
     let Some(world) = World::new(&[MOUNT, &[Need::Command("btrfs"), Need::Command("fusermount3")]].concat())
     else {
         return;
@@ -56,7 +56,7 @@ fn killed_and_what_was_fsynced_is_there() {
         drop(file);
         fs::write(world.at("lost-perhaps"), vec![4; 1 << 20]).unwrap();
         world.kill_server();
-        fail(1, "the mount's server is gone", ["subvolume", "list", &world.at("")]);
+        fail(1, "the server of the mount has died", ["subvolume", "list", &world.at("")]);
         let (image, directory) = (world.image(), world.directory());
         fail(1, "busy", [std::path::Path::new("mount"), &image, &directory]);
         match by_helper {
@@ -71,7 +71,7 @@ fn killed_and_what_was_fsynced_is_there() {
 }
 
 #[test]
-fn in_the_foreground_a_signal_ends_it() {
+fn signal_ends_a_foreground_server() {
     let Some(world) = World::new(&[MOUNT, &[Need::Command("btrfs")]].concat()) else { return };
     for signal in ["-INT", "-TERM"] {
         let log = world.beside("log");
@@ -80,31 +80,30 @@ fn in_the_foreground_a_signal_ends_it() {
             .args([&log, &world.image(), &world.directory()])
             .spawn()
             .unwrap();
-        eventually("the mount", || world.entry().is_some());
+        eventually("the server mounts", || world.entry().is_some());
         assert_eq!(world.server().as_raw_nonzero().get(), server.id() as i32);
         fs::write(world.at("f"), signal).unwrap();
         run("kill", &[signal, &server.id().to_string()]);
         assert!(server.wait().unwrap().success());
         assert!(world.entry().is_none());
         world.assert_clean();
-        let said = fs::read_to_string(&log).unwrap();
-        assert!(said.contains("papilio: INFO: signal"), "{said}");
+        let logged = fs::read_to_string(&log).unwrap();
+        assert!(logged.contains("papilio: INFO: signal"), "{logged}");
     }
-    // Unmounted by another, it ends by itself.
+    // The server also ends when another process unmounts.
     let mut server = Command::new(binary())
         .args(["mount", "--foreground"])
         .args([&world.image(), &world.directory()])
         .spawn()
         .unwrap();
-    eventually("the mount", || world.entry().is_some());
+    eventually("the server mounts", || world.entry().is_some());
     world.unmount();
     assert!(server.wait().unwrap().success());
 }
 
-/// The command's own output ends when the command does, though the server goes on: a script that reads it
-/// would wait for ever.
+/// A script that reads the command's output must see its end, although the server continues.
 #[test]
-fn the_background_lets_go_of_the_callers_streams() {
+fn background_server_releases_the_callers_streams() {
     let Some(world) = World::new(MOUNT) else { return };
     let mut mount = Command::new(binary())
         .arg("mount")

@@ -1,5 +1,5 @@
-//! mount(8) and umount(8) with our helpers, in a mount namespace of their own, in which the helpers' folder is one
-//! of the test's: nothing of the system is touched.
+//! mount(8) and umount(8) with our helpers. Each test has a mount namespace, in which its own
+//! directory covers `/sbin`, so that the system is not changed.
 
 use crate::world::{MOUNT, World, binary, check_failure, run, succeed};
 use papilio_oracle::Need;
@@ -13,7 +13,7 @@ const NEEDS: [&[Need]; 2] = [
     &[Need::Command("unshare"), Need::Command("mount"), Need::Command("findmnt"), Need::Command("btrfs")],
 ];
 
-/// A folder with the helpers.
+/// Creates a directory with the helpers.
 fn helpers(world: &World) -> PathBuf {
     let folder = world.beside("sbin");
     fs::create_dir(&folder).unwrap();
@@ -23,7 +23,7 @@ fn helpers(world: &World) -> PathBuf {
     folder
 }
 
-/// Runs a script where `/sbin` is the helpers' folder; whatever it leaves mounted is unmounted.
+/// Runs a script with the helpers in `/sbin`, and unmounts what it leaves mounted.
 fn script(world: &World, text: &str) -> Output {
     let folder = world.beside("sbin");
     let sbin = fs::canonicalize("/sbin").unwrap();
@@ -42,7 +42,7 @@ fn script(world: &World, text: &str) -> Output {
 }
 
 #[test]
-fn stock_mount_and_umount() {
+fn mount_and_umount_use_the_helpers() {
     let Some(world) = World::new(&NEEDS.concat()) else { return };
     helpers(&world);
     for round in 0..3 {
@@ -53,10 +53,10 @@ fn stock_mount_and_umount() {
              echo hello > \"$DIR/file\"
              umount \"$DIR\"",
         );
-        // Right behind umount: its helper has waited.
+        // umount returns only after the helper has waited for the server.
         world.assert_clean();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "round {round}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "round {round}: {stderr}");
         let shown = String::from_utf8(output.stdout).unwrap();
         let expected = format!("{} fuse.papilio rw,nodev,noatime", world.image().display());
         assert!(shown.starts_with(&expected), "{shown}");
@@ -65,7 +65,7 @@ fn stock_mount_and_umount() {
 }
 
 #[test]
-fn by_fstab_and_read_only() {
+fn fstab_entry_is_mounted() {
     let Some(world) = World::new(&NEEDS.concat()) else { return };
     helpers(&world);
     let line = format!(
@@ -84,14 +84,14 @@ fn by_fstab_and_read_only() {
          touch \"$DIR/x\"
          umount \"$DIR\"",
     );
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
     assert!(String::from_utf8(output.stdout).unwrap().starts_with("ro"));
     assert!(succeed(["ls", &format!("{}:/", world.image().display())]).contains('x'));
 }
 
 #[test]
-fn helpers_called_by_hand() {
+fn helpers_accept_their_arguments() {
     let Some(world) = World::new(MOUNT) else { return };
     let folder = helpers(&world);
     let (image, directory) = (world.image(), world.directory());
@@ -103,7 +103,7 @@ fn helpers_called_by_hand() {
         });
         Command::new(folder.join(name)).args(arguments).output().unwrap()
     };
-    // Everything but the mount itself.
+    // -f does everything except the mount itself.
     assert!(call("mount.fuse.papilio", &["IMAGE", "DIR", "-f", "-o", "rw"]).status.success());
     assert!(world.entry().is_none());
     check_failure(
@@ -117,7 +117,7 @@ fn helpers_called_by_hand() {
         "remount is not supported",
     );
     check_failure(&call("mount.papilio", &["IMAGE", "DIR", "-x"]), 2, "unknown option -x");
-    // Options that are not known are passed over where that is asked for.
+    // -s ignores unknown options.
     assert!(call("mount.papilio", &["IMAGE", "DIR", "-s", "-n", "-o", "nonsense,noatime"]).status.success());
     assert!(world.entry().is_some());
     assert!(call("umount.papilio", &["DIR", "-n"]).status.success());
@@ -125,9 +125,9 @@ fn helpers_called_by_hand() {
     run("sync", &[]);
 }
 
-/// Where only FUSE's own helper is there, which calls `papilio SOURCE DIR -o OPTIONS`.
+/// FUSE's own helper runs `papilio SOURCE DIR -o OPTIONS`.
 #[test]
-fn by_the_helper_of_fuse() {
+fn helper_of_fuse_works() {
     let needs = [NEEDS[0], NEEDS[1], &[Need::Command("mount.fuse")]].concat();
     let Some(world) = World::new(&needs) else { return };
     let folder = world.beside("bin");
@@ -145,8 +145,8 @@ fn by_the_helper_of_fuse() {
         .env("BIN", &folder)
         .output()
         .unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{}: {said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
     let expected = format!("{} fuse.papilio rw,noatime", world.image().display());
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.starts_with(&expected), "{shown}");

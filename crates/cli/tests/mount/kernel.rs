@@ -1,5 +1,6 @@
-//! Beside the kernel's Btrfs: the same ioctls on the same image get the same answers, our commands work on the
-//! kernel's mounts where the kernel answers, and file systems of several devices that it made are mounted.
+//! Comparison with the kernel's Btrfs: ioctls return the same on one image, our commands work on
+//! mounts of the kernel where it has the ioctls, and its file systems on several devices can be
+//! mounted.
 
 use crate::world::{World, fail, papilio, run, succeed};
 use papilio_fuse::ioctl::client::MountedPath;
@@ -9,7 +10,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// The image mounted by the kernel, through a loop device that goes with the mount.
+/// A mount of the image by the kernel, through a loop device that the unmount frees.
 struct KernelMount {
     directory: PathBuf,
 }
@@ -37,7 +38,7 @@ fn needs() -> Vec<Need> {
     [Need::KERNEL_MOUNT, &[Need::Fuse, Need::Command("btrfs"), Need::Command("lsattr")]].concat()
 }
 
-/// What differs from mount to mount: times of the last change, and the transaction that a mount itself makes.
+/// Clears the fields that a mount itself changes.
 fn comparable(mut info: GetSubvolInfo) -> String {
     info.generation = 0;
     info.changed = 0;
@@ -45,21 +46,22 @@ fn comparable(mut info: GetSubvolInfo) -> String {
     format!("{info:?}")
 }
 
-/// All that ioctls and tools which use them say of a mount.
-fn told(root: &Path) -> Vec<String> {
+/// Returns the answers of all ioctls, and of tools that use them.
+fn ioctl_answers(root: &Path) -> Vec<String> {
     let open = |path: &str| MountedPath::open(&root.join(path)).unwrap();
     let mut lines = Vec::new();
     for path in ["", "sv", "sv/inner", "snap", "d"] {
-        let asked = open(path);
-        lines.push(format!("{path}: {:?}", asked.subvolume_id().unwrap()));
-        lines.push(format!("{path}: {}", comparable(asked.subvolume_info().unwrap())));
-        lines.push(format!("{path}: {:?}", asked.is_subvolume_root().unwrap()));
+        let path_in_mount = open(path);
+        lines.push(format!("{path}: {:?}", path_in_mount.subvolume_id().unwrap()));
+        lines.push(format!("{path}: {}", comparable(path_in_mount.subvolume_info().unwrap())));
+        lines.push(format!("{path}: {:?}", path_in_mount.is_subvolume_root().unwrap()));
     }
     for path in ["sv", "snap"] {
         lines.push(format!("{path}: {}", open(path).is_subvolume_read_only().unwrap()));
     }
     let mut info = open("").fs_info().unwrap();
-    // The kernel tells what was asked for; through FUSE that is not passed, and all is told.
+    // The kernel returns optional fields on request. FUSE does not pass the request on, so Papilio
+    // returns all of them.
     (info.csum_type, info.csum_size, info.generation, info.flags) = (0, 0, 0, 0);
     lines.push(format!("{info:?}"));
     lines.push(String::from_utf8(open("").label().unwrap()).unwrap());
@@ -72,7 +74,7 @@ fn told(root: &Path) -> Vec<String> {
 }
 
 #[test]
-fn ioctls_get_the_kernels_answers() {
+fn ioctls_answer_like_the_kernel() {
     let Some(world) = World::new(&needs()) else { return };
     {
         let kernel = KernelMount::new(&world.image(), &world.directory(), "noatime");
@@ -91,10 +93,10 @@ fn ioctls_get_the_kernels_answers() {
     }
     let by_kernel = {
         let kernel = KernelMount::new(&world.image(), &world.directory(), "ro,noatime");
-        told(&kernel.directory)
+        ioctl_answers(&kernel.directory)
     };
     world.mount(&["-o", "ro"]);
-    let by_us = told(&world.directory());
+    let by_us = ioctl_answers(&world.directory());
     world.unmount();
     for (ours, kernels) in by_us.iter().zip(&by_kernel) {
         assert_eq!(ours, kernels);
@@ -102,9 +104,8 @@ fn ioctls_get_the_kernels_answers() {
     assert_eq!(by_us.len(), by_kernel.len());
 }
 
-/// What was changed through the ioctls of one is what the other finds.
 #[test]
-fn the_kernel_finds_what_ioctls_changed() {
+fn kernel_sees_changes_made_by_ioctls() {
     let Some(world) = World::new(&needs()) else { return };
     world.mount(&[]);
     succeed(["subvolume", "create", &world.at("sv")]);
@@ -138,7 +139,7 @@ fn the_kernel_finds_what_ioctls_changed() {
 }
 
 #[test]
-fn our_commands_on_a_mount_of_the_kernels() {
+fn commands_work_on_a_kernel_mount() {
     let Some(world) = World::new(&needs()) else { return };
     let root = world.directory();
     let kernel = KernelMount::new(&world.image(), &root, "noatime");
@@ -161,10 +162,10 @@ fn our_commands_on_a_mount_of_the_kernels() {
     for command in
         [["subvolume", "list"], ["subvolume", "show"], ["filesystem", "df"], ["filesystem", "usage"]]
     {
-        fail(1, "mounted by the kernel's Btrfs", command.into_iter().chain([root]));
+        fail(1, "not supported on a mount of the kernel's Btrfs", command.into_iter().chain([root]));
     }
-    fail(1, "a mount of btrfs, not of Papilio", ["umount", root]);
-    // An image that lies on a Btrfs is an image, not a path in a mount.
+    fail(1, "mounted as btrfs, not by Papilio", ["umount", root]);
+    // An image on a Btrfs is an image, not a path in a mount.
     let inner = kernel.at("inner.img");
     succeed(["mkfs", "-b", "128m", "-L", "inner", &inner]);
     assert_eq!(succeed(["filesystem", "label", &inner]), "inner\n");
@@ -173,7 +174,7 @@ fn our_commands_on_a_mount_of_the_kernels() {
 }
 
 #[test]
-fn several_devices() {
+fn file_system_on_several_devices_is_mounted() {
     let Some(world) = World::new(&needs()) else { return };
     let devices = [world.beside("a.img"), world.beside("b.img")];
     for device in &devices {
@@ -195,10 +196,10 @@ fn several_devices() {
     assert_eq!(fs::read(world.at("f")).unwrap(), vec![9; 5 << 20]);
     world.unmount();
     succeed(["check", "--check-data-csum", "--device", second, first]);
-    // With one lost: for reading only, and not without a word.
+    // With a missing device, the mount is read-only and prints a warning.
     let degraded = papilio(["mount", "-o", "degraded,ro", second, directory]);
-    let said = String::from_utf8_lossy(&degraded.stderr);
-    assert!(degraded.status.success() && said.contains("device is missing"), "{said}");
+    let stderr = String::from_utf8_lossy(&degraded.stderr);
+    assert!(degraded.status.success() && stderr.contains("device is missing"), "{stderr}");
     assert_eq!(fs::read(world.at("f")).unwrap(), vec![9; 5 << 20]);
     world.unmount();
     let refused = papilio(["mount", "-q", "-o", "degraded", second, directory]);

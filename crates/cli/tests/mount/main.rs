@@ -1,8 +1,10 @@
-//! `papilio mount` from end to end, with the real binary: mounting in the background and in the foreground,
-//! commands on mounted paths, mount(8) and its helpers, ends of all kinds, and what cannot be mounted.
+//! Tests of `papilio mount` with the real binary: background and foreground servers, commands on
+//! mounted paths, the helpers of mount(8), all ways to unmount, and refusals.
 
 mod bad_input;
 mod commands;
+#[path = "../common/mod.rs"]
+mod common;
 mod ends;
 mod helpers;
 mod kernel;

@@ -1,23 +1,24 @@
-//! What the tests stand on: an image, a directory to mount it on, and how it is all taken down again.
+//! An image and a mount point for each test, and helpers.
 
+pub use crate::common::{binary, check_failure, fail, papilio, succeed_text as succeed};
 use papilio_fuse::ioctl::client::MountedPath;
 use papilio_fuse::mount_table::MountEntry;
 use papilio_oracle::{Need, require};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output, Stdio};
+use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// What nearly all of them need.
+/// The needs of nearly all tests.
 pub const MOUNT: &[Need] = &[Need::Root, Need::Fuse];
 
-/// An image and a directory; at the end nothing of it is mounted and no server is left.
+/// An image and a mount point. Dropping it unmounts the image.
 pub struct World {
     folder: tempfile::TempDir,
 }
 
 impl World {
-    /// An image with an empty file system, or `None` where a test cannot run.
+    /// Creates an image with an empty file system, or returns `None` if the test cannot run.
     pub fn new(needs: &[Need]) -> Option<Self> {
         let shared = Path::new("/dev/shm");
         match shared.is_dir() {
@@ -26,7 +27,7 @@ impl World {
         }
     }
 
-    /// The same in a folder of the caller's choice.
+    /// Like [`World::new`], in the directory `folder`.
     pub fn new_in(folder: &Path, needs: &[Need]) -> Option<Self> {
         let _ = require(needs)?;
         let world = Self { folder: tempfile::tempdir_in(folder).unwrap() };
@@ -36,22 +37,22 @@ impl World {
         Some(world)
     }
 
-    /// The image.
+    /// Returns the path of the image.
     pub fn image(&self) -> PathBuf {
         self.folder.path().join("disk.img")
     }
 
-    /// Where it is mounted.
+    /// Returns the mount point.
     pub fn directory(&self) -> PathBuf {
         self.folder.path().join("mnt")
     }
 
-    /// A path in the folder of both.
+    /// Returns a path beside the image and the mount point.
     pub fn beside(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 
-    /// A path in the mount.
+    /// Returns a path in the mount.
     pub fn at(&self, path: &str) -> String {
         self.directory().join(path).to_str().unwrap().to_owned()
     }
@@ -65,23 +66,23 @@ impl World {
         succeed(arguments);
     }
 
-    /// Unmounts, and waits.
+    /// Unmounts, and waits for the server.
     pub fn unmount(&self) {
         succeed([OsStr::new("umount"), self.directory().as_os_str()]);
         assert!(self.entry().is_none());
     }
 
-    /// The mount, if it is there.
+    /// Returns the mount, if there is one.
     pub fn entry(&self) -> Option<MountEntry> {
         MountEntry::of_papilio_on(&self.directory()).unwrap()
     }
 
-    /// The server's process.
+    /// Returns the process of the server.
     pub fn server(&self) -> rustix::process::Pid {
         MountedPath::open(&self.directory()).unwrap().server().unwrap().pid.unwrap()
     }
 
-    /// Kills the server as nothing lets it defend itself, and waits until it is gone.
+    /// Kills the server with SIGKILL, and waits until it is gone.
     pub fn kill_server(&self) {
         let path = MountedPath::open(&self.directory()).unwrap();
         let process = path.server_process().unwrap().unwrap();
@@ -91,13 +92,13 @@ impl World {
         rustix::event::poll(&mut ends, None).unwrap();
     }
 
-    /// What `btrfs check` says, at once; needs that command.
+    /// Runs both checks immediately. Needs the command btrfs.
     pub fn assert_clean(&self) {
         let output =
             Command::new("btrfs").args(["check", "--check-data-csum"]).arg(self.image()).output().unwrap();
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert!(output.status.success(), "{said}");
-        // Our own, which would say who has the image.
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(output.status.success(), "{stderr}");
+        // papilio check fails if another process has the image open.
         succeed([OsStr::new("check"), self.image().as_os_str()]);
     }
 }
@@ -110,51 +111,20 @@ impl Drop for World {
     }
 }
 
-/// The binary.
-pub fn binary() -> &'static Path {
-    Path::new(assert_cmd::cargo::cargo_bin!("papilio"))
-}
-
-/// Runs the command.
-pub fn papilio<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
-    Command::new(binary()).args(arguments).stdin(Stdio::null()).output().unwrap()
-}
-
-/// Runs the command, which must succeed and say nothing but its output.
-pub fn succeed<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> String {
-    let output = papilio(arguments);
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success() && said.is_empty(), "{}: {said}", output.status);
-    String::from_utf8(output.stdout).unwrap()
-}
-
-/// Runs the command, which must fail with one line that holds `part`.
-pub fn fail<S: AsRef<OsStr>>(code: i32, part: &str, arguments: impl IntoIterator<Item = S>) {
-    check_failure(&papilio(arguments), code, part);
-}
-
-/// Checks a failure: its exit code and its one line.
-pub fn check_failure(output: &Output, code: i32, part: &str) {
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(output.status.code(), Some(code), "{said}");
-    assert!(said.contains(part), "{part:?} is not in {said:?}");
-    assert!(said.starts_with("papilio: ") && said.lines().count() == 1, "{said:?}");
-}
-
 /// Runs another program, which must succeed.
 pub fn run(program: &str, arguments: &[&str]) -> String {
     let program = papilio_oracle::requirement::find_command(program).unwrap_or_else(|| program.into());
     let output = Command::new(&program).args(arguments).output().unwrap();
-    let said = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{program:?} {arguments:?}: {} {said}", output.status);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{program:?} {arguments:?}: {} {stderr}", output.status);
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// Waits until something is so.
-pub fn eventually(what: &str, mut so: impl FnMut() -> bool) {
-    let begun = Instant::now();
-    while !so() {
-        assert!(begun.elapsed() < Duration::from_secs(120), "{what} never came");
+/// Waits until `condition` is true.
+pub fn eventually(what: &str, mut condition: impl FnMut() -> bool) {
+    let start = Instant::now();
+    while !condition() {
+        assert!(start.elapsed() < Duration::from_secs(120), "timeout: {what}");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

@@ -1,13 +1,14 @@
-//! `papilio cp` into a file system: from the host, or from a file system, which may be the same.
+//! `papilio cp` into a file system, from the host or from another or the same file system.
 //!
-//! Owns [`IntoImage`]. From the host, [`papilio::Populate`] does the work; between places of file systems,
-//! [`crate::copy::image`].
+//! Owns [`IntoImage`]. [`papilio::Populate`] copies from the host, and [`crate::copy::image`]
+//! between file systems.
 
-use super::Args;
+use super::args::Args;
 use crate::context::Context;
 use crate::copy::image::{ImageCopy, ImageCopyOptions};
 use crate::filling::{Caller, Report};
 use crate::path::{ImagePath, Operand};
+use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use papilio::{Error, Existing, FileKind, FileSystem, Inode, NewKind, PathError, Populate, PopulateObserver};
 use std::fs::File;
@@ -15,7 +16,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-/// Streams are read in pieces of so many bytes.
+/// The size in bytes of the pieces in which a stream is read.
 const PIECE: usize = 4 << 20;
 
 /// A copy into a file system.
@@ -25,7 +26,7 @@ pub struct IntoImage<'a> {
     pub destination: ImagePath,
 }
 
-/// Where a source goes.
+/// The destination of a source.
 struct Target {
     parent: Inode,
     name: Vec<u8>,
@@ -53,7 +54,7 @@ impl IntoImage<'_> {
             };
             match copied {
                 Ok(()) => {}
-                // What concerns one source does not end the others.
+                // The failure of one source does not end the copy.
                 Err(error) if is_fatal(&error) => return Err(error),
                 Err(error) => context.failure(&error),
             }
@@ -61,7 +62,7 @@ impl IntoImage<'_> {
         Ok(())
     }
 
-    /// The new name of a source called `name`.
+    /// Returns the destination of a source called `name`.
     fn target(&self, fs: &FileSystem, into: Option<&Inode>, name: &[u8]) -> anyhow::Result<Target> {
         if let Some(parent) = into {
             let path = self.destination.join(name);
@@ -84,7 +85,7 @@ impl IntoImage<'_> {
         };
         let metadata = metadata.with_context(shown)?;
         if metadata.is_dir() && !arguments.recursive {
-            anyhow::bail!("{}: is a directory; -r copies directories", shown());
+            anyhow::bail!("{}: is a directory; copied only with -r or -a", shown());
         }
         let caller = Caller::new();
         let mut populate = Populate::new()
@@ -96,7 +97,7 @@ impl IntoImage<'_> {
         if !arguments.archive {
             populate = populate.owner(caller.uid, caller.gid);
         }
-        // `.`, `..` and `/` have no name: their content goes there.
+        // `.`, `..` and `/` have no name, so their content is copied.
         let content = metadata.is_dir() && (source.file_name().is_none() || ends_in_dot(source));
         if let (true, Some(directory)) = (content, into) {
             let mut report = self.report(&self.destination.join(b""));
@@ -119,15 +120,14 @@ impl IntoImage<'_> {
         Report::new(self.context, self.arguments.no_progress, false, &above.to_bytes())
     }
 
-    /// What a pipe or a device gives, as a file.
+    /// Copies the bytes of a pipe or device into a regular file.
     fn stream(&self, source: &Path, target: &Target, caller: Caller) -> anyhow::Result<()> {
         let at = |error: Error| self.context.at(&target.path, &error);
         let host = || source.display().to_string();
         let mut stream = File::open(source).with_context(host)?;
-        let there = target.parent.lookup(&target.name).map_err(at)?;
-        let inode = match there {
+        let inode = match target.parent.lookup(&target.name).map_err(at)? {
             Some(_) if self.arguments.no_clobber => return Ok(()),
-            Some(there) => there,
+            Some(existing) => existing,
             None => target.parent.create(&target.name, &caller.inode(NewKind::Regular, 0o666)).map_err(at)?,
         };
         let file = inode.open().map_err(at)?;
@@ -158,7 +158,7 @@ impl IntoImage<'_> {
         let (arguments, context) = (self.arguments, self.context);
         let inode = context.inode(&source, !arguments.recursive)?;
         if inode.kind() == FileKind::Directory && !arguments.recursive {
-            anyhow::bail!("{source}: is a directory; -r copies directories");
+            anyhow::bail!("{source}: is a directory; copied only with -r or -a");
         }
         let options = ImageCopyOptions {
             keep_attributes: arguments.archive,
@@ -183,10 +183,10 @@ fn ends_in_dot(path: &Path) -> bool {
     bytes == b"." || bytes.ends_with(b"/.") || bytes.ends_with(b"/./")
 }
 
-/// Whether the file system itself is at fault: nothing more can be copied.
+/// Returns whether the error concerns the whole file system, so that nothing more can be copied.
 fn is_fatal(error: &anyhow::Error) -> bool {
     let fatal = |error: &Error| {
         !matches!(error, Error::Path { .. } | Error::Host { .. } | Error::Invalid(_) | Error::Open(_))
     };
-    error.downcast_ref::<Error>().is_some_and(fatal) || error.is::<crate::UsageError>()
+    error.downcast_ref::<Error>().is_some_and(fatal) || error.is::<UsageError>()
 }

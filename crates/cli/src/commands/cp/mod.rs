@@ -1,17 +1,20 @@
-//! `papilio cp`: which source goes where, by cp(1)'s own rules; the copying is [`crate::copy`]'s, and into
-//! a file system that of [`into`].
+//! `papilio cp`: chooses the destination of each source by the rules of cp(1).
+//!
+//! [`crate::copy`] copies to the host and to archives, [`into`] into a file system.
 
+mod args;
 mod into;
 
-use crate::UsageError;
+pub use args::Args;
+
 use crate::context::{Context, create_host_file};
 use crate::copy;
 use crate::copy::host::{HostOptions, HostSink, Place};
-use crate::copy::image::Share;
 use crate::copy::progress::Progress;
 use crate::copy::source::{Source, SourceOptions, refuse_without_recursion};
 use crate::copy::tar::TarSink;
 use crate::path::{ImagePath, Operand};
+use crate::usage_error::UsageError;
 use into::IntoImage;
 use papilio::FileKind;
 use std::collections::HashMap;
@@ -21,52 +24,8 @@ use std::os::fd::AsFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Copy files and directories out of a file system, into one, and within it
-///
-/// The rules are cp(1)'s: into DEST if that is a directory, else as DEST; dir/. means the content of a
-/// directory. Without -r and -a, symbolic links are followed and directories left out. Holes stay holes. What
-/// exists at the destination is replaced; below DEST, links of the host are never followed. Within a file
-/// system, the copy shares the data of the original.
-#[derive(Debug, clap::Args)]
-pub struct Args {
-    /// The sources, then the destination unless -t or --to-tar names it; each is IMAGE:/PATH or a path of
-    /// the host, but not all are the host's
-    #[arg(value_name = "SOURCE... [DEST]", required = true)]
-    #[arg(value_hint = clap::ValueHint::AnyPath)]
-    paths: Vec<OsString>,
-    /// Copy directories with all that is in them
-    #[arg(short, long, visible_short_alias = 'R')]
-    recursive: bool,
-    /// As -r, and keep owners (on the host: if root), modes, times, extended attributes, ACLs and hard links
-    #[arg(short, long)]
-    archive: bool,
-    /// Leave alone what exists
-    #[arg(short, long, conflicts_with = "to_tar")]
-    no_clobber: bool,
-    /// Stay in the subvolume of each source
-    #[arg(short = 'x', long)]
-    one_file_system: bool,
-    /// Copy into this directory
-    #[arg(short, long, value_name = "DIR", conflicts_with = "to_tar")]
-    #[arg(value_hint = clap::ValueHint::DirPath)]
-    target_directory: Option<OsString>,
-    /// Copy as DEST even if that is a directory
-    #[arg(short = 'T', long, conflicts_with_all = ["target_directory", "to_tar"])]
-    no_target_directory: bool,
-    /// Within a file system, share the data of files instead of copying it
-    #[arg(long, value_name = "WHEN", num_args = 0..=1, require_equals = true)]
-    #[arg(default_value = "auto", default_missing_value = "always")]
-    reflink: Share,
-    /// Write a tar archive instead, with all that -a keeps; `-` is standard output
-    #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
-    to_tar: Option<PathBuf>,
-    /// No progress bar (there is none anyway where standard error is no terminal)
-    #[arg(long)]
-    no_progress: bool,
-}
-
 impl Args {
-    /// Copies.
+    /// Copies the sources.
     pub fn run(mut self, context: &Context) -> anyhow::Result<()> {
         self.recursive |= self.archive || self.to_tar.is_some();
         let destination = match (&self.target_directory, &self.to_tar) {
@@ -74,7 +33,7 @@ impl Args {
             (directory, _) => directory.clone(),
         };
         if self.paths.is_empty() {
-            let missing = "cp: a source and a destination are needed; the destination is missing";
+            let missing = "cp: the destination is missing";
             return Err(UsageError::new(missing).into());
         }
         let destination = match destination.map(|path| Operand::parse(&path)) {
@@ -112,14 +71,14 @@ impl Args {
         let path = |argument: &OsString| match Operand::parse(argument) {
             Operand::Image(path) => Ok(path),
             Operand::Host(path) => Err(UsageError::new(format_args!(
-                "{}: a path of the host, and so is the destination; name one as IMAGE:/path",
+                "{}: both this and the destination are on the host; name one as IMAGE:/path",
                 path.display()
             ))),
         };
         self.paths.iter().map(path).collect()
     }
 
-    /// The sources that can be copied; the others are reported.
+    /// Returns the sources that can be copied. Reports the others.
     fn sources(&self, context: &Context, wanted: Vec<ImagePath>) -> anyhow::Result<Vec<Source>> {
         let mut sources = Vec::new();
         for path in wanted {
@@ -155,7 +114,7 @@ impl Args {
             }
             stdout.as_fd().try_clone_to_owned()?.into()
         } else if sources.is_empty() {
-            // An existing archive isn't emptied for nothing.
+            // An existing archive is not truncated for nothing.
             return Ok(());
         } else {
             create_host_file(archive)?
@@ -207,27 +166,23 @@ impl Args {
         copied
     }
 
-    /// The place of the only source where the destination is its new name.
+    /// Returns the place of a single source whose new name is the destination.
     fn as_destination(&self, source: &Source, destination: &Path) -> Result<Place, String> {
         let shown = destination.display();
         let is_directory = source.inode.metadata().kind() == FileKind::Directory;
         let slash = destination.as_os_str().as_bytes().ends_with(b"/");
         match copy::host::host_kind(destination) {
             Some(kind) if kind.is_dir() && is_directory => Ok(Place::Content(destination.to_path_buf())),
-            Some(kind) if kind.is_dir() => {
-                Err(format!("{shown}: a directory is there, which is not overwritten"))
-            }
-            Some(_) if is_directory => {
-                Err(format!("{shown}: is no directory, and is not overwritten with one"))
-            }
+            Some(kind) if kind.is_dir() => Err(format!("{shown}: cannot overwrite a directory with a file")),
+            Some(_) if is_directory => Err(format!("{shown}: cannot overwrite a file with a directory")),
             Some(kind) if kind.is_file() => {
-                // Links in the user's own name are followed.
+                // Links are followed in the path that the user gave.
                 let real = destination.canonicalize().map_err(|e| format!("{shown}: {e}"))?;
                 named(&real, true)
             }
             Some(_) => Ok(Place::Stream(destination.to_path_buf())),
             None if destination.symlink_metadata().is_ok() => {
-                Err(format!("{shown}: a symbolic link to nothing; not written through"))
+                Err(format!("{shown}: not writing through a dangling symbolic link"))
             }
             None if slash && !is_directory => Err(format!("{shown}: not a directory")),
             None => named(destination, false),
@@ -246,7 +201,7 @@ fn named(path: &Path, in_place: bool) -> Result<Place, String> {
     Ok(Place::Named { parent, name: name.as_bytes().to_vec(), in_place })
 }
 
-/// What goes into a directory: no source may overwrite what another one has just become.
+/// The names that were copied into a directory, so that no source overwrites the copy of another.
 #[derive(Default)]
 struct Placed {
     taken: HashMap<Vec<u8>, FileKind>,
@@ -264,7 +219,7 @@ impl Placed {
             None => {}
             Some(_) => {
                 return Err(format!(
-                    "{}: not copied over {}, which was just made",
+                    "{}: will not overwrite {}, which was just created",
                     source.path,
                     directory.join(std::ffi::OsStr::from_bytes(name)).display()
                 ));

@@ -1,4 +1,4 @@
-//! `papilio filesystem df`, as `btrfs filesystem df` prints it.
+//! `papilio filesystem df`, in the format of `btrfs filesystem df`.
 
 use super::source::Source;
 use crate::context::Context;
@@ -7,9 +7,10 @@ use crate::units::UnitArgs;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Show used space by type and profile
+/// Show the used space by type and profile
 ///
-/// The global reserve is what the kernel would keep back right after mounting, by the sizes of trees.
+/// The global reserve is the one that the kernel would set aside right after mounting, according to
+/// the sizes of the trees.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
@@ -18,7 +19,7 @@ pub struct Args {
     image: PathBuf,
     #[command(flatten)]
     units: UnitArgs,
-    /// One JSON array
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
     /// Print help
@@ -27,7 +28,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Shows it.
+    /// Shows the space.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let usage = Source::open(context, &self.image)?.usage()?;
         let spaces = usage.spaces.iter();

@@ -8,18 +8,18 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-/// Show the label, or set it
+/// Show or set the label
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image or device, or a directory in a mount
     #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// The new label, up to 255 bytes; an empty one takes it away
+    /// The new label, up to 255 bytes; an empty one removes it
     label: Option<OsString>,
 }
 
 impl Args {
-    /// Shows or sets it.
+    /// Shows or sets the label.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         if let Some(label) = self.label {
             return match Target::parse(self.image.as_os_str())? {

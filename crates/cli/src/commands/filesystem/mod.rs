@@ -1,5 +1,6 @@
-//! `papilio filesystem`: devices, how their space is used, and what concerns the whole. Owns the list of
-//! its commands.
+//! `papilio filesystem`: the devices, space, label and size of a file system.
+//!
+//! Owns the list of its subcommands.
 
 mod df;
 mod label;
@@ -11,7 +12,7 @@ mod usage;
 
 use crate::context::Context;
 
-/// Show the devices of file systems and how their space is used; change label and size
+/// Show the devices and space of a file system, and change its label and size
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -20,22 +21,16 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Show label, UUID and devices
     Show(show::Args),
-    /// Show used space by type and profile
     Df(df::Args),
-    /// Show used and free space in detail
     Usage(usage::Args),
-    /// Show the label, or set it
     Label(label::Args),
-    /// Make a file system larger or smaller
     Resize(resize::Args),
-    /// Finish what earlier changes left to the background
     Sync(sync::Args),
 }
 
 impl Args {
-    /// Does it.
+    /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::Show(command) => command.run(context),

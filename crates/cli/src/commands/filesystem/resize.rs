@@ -1,7 +1,7 @@
 //! `papilio filesystem resize`.
 //!
-//! An image grows before its file system and shrinks after it, so that at no time the file system is
-//! larger than the file.
+//! An image file grows before its file system and shrinks after it, so that the file system is
+//! never larger than the file.
 
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
@@ -14,14 +14,15 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::str::FromStr;
 
-/// Make a file system larger or smaller, with the image file that it is in
+/// Change the size of a file system and of its image file
 ///
-/// It gets no smaller than the end of its last chunk. A device stays as it is, and max takes all of it.
+/// The minimum is the end of the last chunk, since nothing is moved. max is the size of the device
+/// or image file. Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Sizes take the suffixes K, M, G, T, P and E, powers of 1024.")]
 pub struct Args {
-    /// The new size in bytes, max or min; with + or - in front, so much more or less. DEVID: in front
-    /// names another device than the first
+    /// The new size in bytes, a change with a leading + or -, max or min
+    ///
+    /// DEVID chooses the device; without it, that is the one with id 1.
     #[arg(value_name = "[DEVID:]SIZE", allow_hyphen_values = true)]
     size: NewSize,
     /// The image or device, or a directory in a mount
@@ -29,7 +30,7 @@ pub struct Args {
     image: PathBuf,
 }
 
-/// A size as it is given, and of which device.
+/// The requested size of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct NewSize {
     devid: DeviceId,
@@ -50,9 +51,7 @@ impl FromStr for NewSize {
 
     fn from_str(text: &str) -> Result<Self, String> {
         let (devid, text) = match text.split_once(':') {
-            Some((devid, size)) => {
-                (devid.parse().map_err(|_| format!("{devid:?}: no number of a device"))?, size)
-            }
+            Some((devid, size)) => (devid.parse().map_err(|_| format!("{devid:?}: not a device id"))?, size),
             None => (1, text),
         };
         let size = match (text, text.strip_prefix('+'), text.strip_prefix('-')) {
@@ -76,22 +75,22 @@ impl Args {
         }
         let fs = self.open(context)?;
         let mut devices = fs.usage()?.devices.into_iter();
-        let device = devices.find(|device| device.devid == devid).with_context(|| {
-            format!("{}: device {devid} is no part of the file system", self.image.display())
-        })?;
+        let device = devices
+            .find(|device| device.devid == devid)
+            .with_context(|| format!("{}: the file system has no device {devid}", self.image.display()))?;
         let path = device.path.map_or_else(|| self.image.clone(), PathBuf::from);
         let shown = || path.display().to_string();
         let (before, held) = (device.total, device.size.unwrap_or(device.total));
         let is_file = path.metadata().with_context(shown)?.is_file();
         let wanted = match self.size.size {
             Size::To(size) => size,
-            Size::More(more) => before.checked_add(more).context("more bytes than 64 bits count")?,
-            Size::Less(less) if less >= before => bail!("{}: it has {before} bytes only", shown()),
+            Size::More(more) => before.checked_add(more).context("the size does not fit into 64 bits")?,
+            Size::Less(less) if less >= before => bail!("{}: has only {before} bytes", shown()),
             Size::Less(less) => before - less,
             Size::Min => fs.minimum_size(devid).map_err(named)?,
             Size::Max => held,
         };
-        // Opened anew below: a device's size is as of when it was opened.
+        // Reopened below, since the size of a device is read when it is opened.
         fs.close()?;
         let grown = is_file && wanted > held;
         if grown {
@@ -122,33 +121,33 @@ impl Args {
         Ok(())
     }
 
-    /// The server does it; the image file is made longer before, and cut after, as it is without a mount.
+    /// Resizes through the server of a mount. The image file grows before and shrinks after, as it
+    /// does without a mount.
     fn run_mounted(&self, context: &Context, mounted: &Mounted) -> anyhow::Result<()> {
         let devid = self.size.devid;
-        let asked = mounted.open()?;
-        let devices = asked.usage().map_err(|error| mounted.at(&error));
+        let mount = mounted.open()?;
+        let devices = mount.usage().map_err(|error| mounted.at(&error));
         let size = match self.size.size {
             Size::To(size) => size.to_string(),
             Size::More(more) => format!("+{more}"),
             Size::Less(less) => format!("-{less}"),
             Size::Max => "max".to_owned(),
-            Size::Min => bail!("{mounted}: min is known of what is not mounted only"),
+            Size::Min => bail!("{mounted}: min is not supported on a mounted file system"),
         };
         let resize =
-            || asked.resize(&format!("{devid}:{size}")).map_err(|error| refused(mounted, devid, &error));
+            || mount.resize(&format!("{devid}:{size}")).map_err(|error| resize_error(mounted, devid, &error));
         let devices = match devices {
             Ok(usage) => usage.devices,
-            // The kernel's Btrfs, whose devices do not grow by being named here.
+            // This is the kernel's Btrfs, which resizes no image files.
             Err(_) if !mounted.mount.is_papilio() => return resize(),
             Err(error) => return Err(error),
         };
         let device = devices.into_iter().find(|device| device.devid == devid);
-        let device =
-            device.with_context(|| format!("{mounted}: device {devid} is no part of the file system"))?;
+        let device = device.with_context(|| format!("{mounted}: the file system has no device {devid}"))?;
         let (before, held) = (device.total, device.size.unwrap_or(device.total));
         let wanted = match self.size.size {
             Size::To(size) => size,
-            Size::More(more) => before.checked_add(more).context("more bytes than 64 bits count")?,
+            Size::More(more) => before.checked_add(more).context("the size does not fit into 64 bits")?,
             Size::Less(less) => before.saturating_sub(less),
             Size::Min | Size::Max => held,
         };
@@ -179,7 +178,7 @@ impl Args {
         Ok(())
     }
 
-    /// Opened apart from the run's own: it is closed in between.
+    /// Opens the file system apart from those of the run, since it must be closed in between.
     fn open(&self, context: &Context) -> anyhow::Result<FileSystem> {
         let options = context.options().clone().write(true).commit_interval(None);
         let opened = FileSystem::open_with(&self.image, &options);
@@ -187,18 +186,18 @@ impl Args {
     }
 }
 
-/// What sizes are rounded down to.
+/// The unit that sizes are rounded down to, in bytes.
 const SECTOR: u64 = 4096;
 
-/// Why a server does not change the size.
-fn refused(mounted: &Mounted, devid: DeviceId, error: &std::io::Error) -> anyhow::Error {
+/// Returns the reason why a server has not changed the size.
+fn resize_error(mounted: &Mounted, devid: DeviceId, error: &std::io::Error) -> anyhow::Error {
     match error.raw_os_error().map(rustix::io::Errno::from_raw_os_error) {
         Some(rustix::io::Errno::FBIG) => anyhow::anyhow!("{mounted}: device {devid} is not that large"),
         Some(rustix::io::Errno::NOSPC) => {
-            anyhow::anyhow!("{mounted}: chunks lie behind the new end, and nothing is moved")
+            anyhow::anyhow!("{mounted}: there are chunks after the new end, and resize moves no data")
         }
         Some(rustix::io::Errno::NODEV) => {
-            anyhow::anyhow!("{mounted}: device {devid} is no part of the file system")
+            anyhow::anyhow!("{mounted}: the file system has no device {devid}")
         }
         _ => mounted.at(error),
     }
@@ -215,7 +214,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_as_btrfs_has_them() {
+    fn sizes_are_parsed_like_in_btrfs_progs() {
         let size = |text: &str| text.parse::<NewSize>().map(|new| (new.devid.0, new.size));
         assert_eq!(size("1G"), Ok((1, Size::To(1 << 30))));
         assert_eq!(size("2:+5m"), Ok((2, Size::More(5 << 20))));

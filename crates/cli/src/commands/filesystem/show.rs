@@ -1,4 +1,4 @@
-//! `papilio filesystem show`, as `btrfs filesystem show` prints it.
+//! `papilio filesystem show`, in the format of `btrfs filesystem show`.
 
 use super::source::Source;
 use crate::context::Context;
@@ -7,7 +7,7 @@ use crate::units::UnitArgs;
 use serde_json::{Map, json};
 use std::path::PathBuf;
 
-/// Show label, UUID and devices
+/// Show the label, UUID and devices
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
@@ -16,7 +16,7 @@ pub struct Args {
     image: PathBuf,
     #[command(flatten)]
     units: UnitArgs,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     /// Print help
@@ -25,7 +25,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Shows them.
+    /// Shows the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let system = Source::open(context, &self.image)?;
         let mut output = Output::new()?;
@@ -98,7 +98,7 @@ fn print_json(output: &mut Output, system: &Source) -> anyhow::Result<()> {
     Ok(output.text(format_args!("{:#}\n", serde_json::Value::Object(object)))?)
 }
 
-/// Bytes that all block groups hold, which is what the superblock says too.
+/// Returns the used bytes of all block groups, which the superblock has too.
 fn used(usage: &papilio::Usage) -> u64 {
     usage.spaces.iter().map(|space| space.used).sum()
 }

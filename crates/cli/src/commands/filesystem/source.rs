@@ -1,6 +1,4 @@
-//! Where a command learns of a file system: from its image, or from the server that has it mounted.
-//!
-//! Owns [`Source`].
+//! [`Source`]: a file system on an image or in a mount, for commands that show its properties.
 
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
@@ -9,23 +7,23 @@ use papilio::{FileSystem, Usage};
 use papilio_fuse::ioctl::client::MountedPath;
 use std::path::Path;
 
-/// A file system that is asked.
+/// A file system on an image or in a mount.
 pub enum Source {
-    /// On an image that nobody has mounted.
+    /// On an image that is not mounted.
     Image(FileSystem),
     /// In a mount.
     Mounted(Mounted, MountedPath),
 }
 
-/// What it is called.
+/// The label and UUIDs of a file system.
 pub struct Names {
-    /// Its label, which may be empty.
+    /// The label, which may be empty.
     pub label: Vec<u8>,
     /// The UUID that users see.
     pub uuid: Uuid,
-    /// The one that metadata bears.
+    /// The UUID in the tree blocks.
     pub metadata_uuid: Uuid,
-    /// How many devices it has.
+    /// The number of devices.
     pub devices: u64,
 }
 
@@ -35,29 +33,29 @@ impl Source {
         Ok(match Target::parse(path.as_os_str())? {
             Target::Image(path) => Self::Image(context.open(&path.image)?),
             Target::Mounted(mounted) => {
-                let asked = mounted.open()?;
-                Self::Mounted(mounted, asked)
+                let mount = mounted.open()?;
+                Self::Mounted(mounted, mount)
             }
         })
     }
 
-    /// How space is used.
+    /// Returns the use of space.
     pub fn usage(&self) -> anyhow::Result<Usage> {
         match self {
             Self::Image(fs) => Ok(fs.usage()?),
-            Self::Mounted(mounted, asked) => asked.usage().map_err(|error| mounted.at(&error)),
+            Self::Mounted(mounted, mount) => mount.usage().map_err(|error| mounted.at(&error)),
         }
     }
 
-    /// The label.
+    /// Returns the label.
     pub fn label(&self) -> anyhow::Result<Vec<u8>> {
         match self {
             Self::Image(fs) => Ok(fs.label()),
-            Self::Mounted(mounted, asked) => asked.label().map_err(|error| mounted.at(&error)),
+            Self::Mounted(mounted, mount) => mount.label().map_err(|error| mounted.at(&error)),
         }
     }
 
-    /// What it is called.
+    /// Returns the label and UUIDs.
     pub fn names(&self) -> anyhow::Result<Names> {
         Ok(match self {
             Self::Image(fs) => {
@@ -69,8 +67,8 @@ impl Source {
                     devices: superblock.raw.num_devices,
                 }
             }
-            Self::Mounted(mounted, asked) => {
-                let info = asked.fs_info().map_err(|error| mounted.at(&error))?;
+            Self::Mounted(mounted, mount) => {
+                let info = mount.fs_info().map_err(|error| mounted.at(&error))?;
                 Names {
                     label: self.label()?,
                     uuid: Uuid::from_bytes(info.fsid),

@@ -4,7 +4,9 @@ use crate::context::Context;
 use crate::mounted::Target;
 use std::path::PathBuf;
 
-/// Finish what earlier changes left to the background: deleted subvolumes, and a commit
+/// Commit all changes and clean up deleted subvolumes
+///
+/// In a mount, only commits: its server cleans up in the background.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image or device, or a directory in a mount
@@ -13,7 +15,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Does it.
+    /// Synchronizes the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let image = match Target::parse(self.image.as_os_str())? {
             Target::Image(path) => path.image,

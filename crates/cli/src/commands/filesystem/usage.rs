@@ -1,6 +1,6 @@
-//! `papilio filesystem usage`, as `btrfs filesystem usage` prints it.
+//! `papilio filesystem usage`, in the format of `btrfs filesystem usage`.
 //!
-//! What only a mount knows (`Free (statfs, df)`) is left out.
+//! It omits `Free (statfs, df)`, which only a mount knows.
 
 use super::source::Source;
 use crate::context::Context;
@@ -11,21 +11,22 @@ use papilio::{DeviceUsage, Usage};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Show used and free space in detail
+/// Show the used and free space in detail
 ///
-/// The global reserve is what the kernel would keep back right after mounting, by the sizes of trees.
+/// The global reserve is the one that the kernel would set aside right after mounting, according to
+/// the sizes of the trees.
 #[derive(Debug, clap::Args)]
 #[command(disable_help_flag = true)]
 pub struct Args {
     /// The image or device, or a directory in a mount
     #[arg(value_name = "IMAGE|PATH", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Devices and profiles as a table
+    /// Print a table of devices and profiles
     #[arg(short = 'T', long)]
     table: bool,
     #[command(flatten)]
     units: UnitArgs,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
     /// Print help
@@ -34,7 +35,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Shows it.
+    /// Shows the space.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let usage = Source::open(context, &self.image)?.usage()?;
         if usage.chunks_without_block_group > 0 {
@@ -90,7 +91,7 @@ fn print_overall(output: &mut Output, usage: &Usage, units: Units) -> anyhow::Re
     Ok(output.text(format_args!("    Multiple profiles:\t\t{multiple:>width$}\n\n"))?)
 }
 
-/// The spaces' indexes in the order data, metadata, system.
+/// Returns the indexes of the spaces in the order data, metadata, system.
 fn display_order(usage: &Usage) -> Vec<usize> {
     let mut order: Vec<usize> = (0..usage.spaces.len()).collect();
     order.sort_by_key(|&index| usage.spaces[index].kind.contains(BlockGroupFlags::SYSTEM));
@@ -161,7 +162,7 @@ fn print_table(output: &mut Output, usage: &Usage, units: Units) -> anyhow::Resu
     rows.insert(2, rule);
     for (number, row) in rows.iter().enumerate() {
         let cells = row.iter().zip(&widths).enumerate().map(|(column, (text, width))| {
-            // Headings and paths start at the left, numbers end at the right.
+            // Headings and paths are aligned left, numbers right.
             match number < 2 || column == 1 {
                 true => format!("{text:<width$}"),
                 false => format!("{text:>width$}"),

@@ -1,18 +1,18 @@
-//! The tests of `papilio find`: how they are written, and whether a file passes them.
+//! The tests of `papilio find`, such as `-name`.
 //!
-//! Owns [`TestArgs`] (as typed) and [`Tests`] (resolved). All of them must hold.
+//! Owns [`TestArgs`], the tests as typed, and [`Tests`], the resolved ones. A file must pass all.
 
-use crate::UsageError;
 use crate::output::find_letter;
 use crate::path::ImagePath;
 use crate::time;
+use crate::usage_error::UsageError;
 use globset::{GlobBuilder, GlobMatcher};
 use papilio::{FileKind, Inode};
 use std::cmp::Ordering;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-const HEADING: &str = "Tests (N is exact, +N is more, -N is less)";
+const HEADING: &str = "Tests";
 
 /// The tests as typed.
 #[derive(Debug, clap::Args)]
@@ -21,46 +21,46 @@ pub struct TestArgs {
     /// The last component matches a shell pattern
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
     name: Vec<OsString>,
-    /// As --name, whatever the case of letters
+    /// Like --name, ignoring case
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
     iname: Vec<OsString>,
-    /// The whole path inside the file system matches a shell pattern; `*` matches slashes too
+    /// The whole path inside the file system matches a shell pattern; * matches slashes too
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true, visible_alias = "wholename")]
     path: Vec<OsString>,
-    /// As --path, whatever the case of letters
+    /// Like --path, ignoring case
     #[arg(long, value_name = "PATTERN", allow_hyphen_values = true)]
     ipath: Vec<OsString>,
-    /// One of these kinds: f, d, l, p, s, b, c, with commas between
+    /// The file type is one of a comma-separated list of f, d, l, p, s, b and c
     #[arg(long = "type", value_name = "KINDS")]
     kinds: Option<String>,
-    /// The size in units of c (bytes), w (2), b (512, also without a letter), k, M, G, rounded up
+    /// The size, rounded up, in units of c (bytes), w (2 bytes), b (512 bytes, default), k, M or G
     #[arg(long, value_name = "N[cwbkMG]", allow_hyphen_values = true)]
     size: Vec<String>,
-    /// A regular file or a directory with nothing in it
+    /// An empty regular file or directory
     #[arg(long)]
     empty: bool,
-    /// Modified N days (of 24 hours) ago
+    /// Modified N days of 24 hours ago
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     mtime: Vec<String>,
     /// Modified N minutes ago
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     mmin: Vec<String>,
-    /// Modified after a moment: @SECONDS, YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS"
+    /// Modified after a time: @SECONDS, YYYY-MM-DD or "YYYY-MM-DD HH:MM:SS"
     #[arg(long, value_name = "TIME", allow_hyphen_values = true)]
     newermt: Vec<String>,
-    /// The owner's number
+    /// The user id of the owner
     #[arg(long, value_name = "N", visible_alias = "uid", allow_hyphen_values = true)]
     user: Vec<String>,
-    /// The group's number
+    /// The group id
     #[arg(long, value_name = "N", visible_alias = "gid", allow_hyphen_values = true)]
     group: Vec<String>,
-    /// Exactly these permission bits (octal); -MODE: all of these set; /MODE: any of these set
+    /// The permissions are exactly MODE (octal), include all bits of -MODE, or any bit of /MODE
     #[arg(long, value_name = "[-/]MODE", allow_hyphen_values = true)]
     perm: Vec<String>,
     /// The number of hard links
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     links: Vec<String>,
-    /// The inode's number
+    /// The inode number
     #[arg(long, value_name = "N", allow_hyphen_values = true)]
     inum: Vec<String>,
     /// Has an extended attribute whose name matches a shell pattern
@@ -94,7 +94,7 @@ impl Count {
     }
 }
 
-/// How permission bits are compared.
+/// A test of permission bits.
 #[derive(Clone, Copy, Debug)]
 enum Permission {
     Exact(u32),
@@ -125,7 +125,7 @@ impl Permission {
     }
 }
 
-/// The tests, made ready.
+/// The resolved tests.
 pub struct Tests {
     now: i64,
     names: Vec<GlobMatcher>,
@@ -152,7 +152,7 @@ pub struct Candidate<'a> {
 }
 
 impl Tests {
-    /// Makes sense of the tests; `now` is in seconds since 1970.
+    /// Resolves the tests. `now` is in seconds since 1970.
     pub fn resolve(arguments: &TestArgs, now: i64) -> Result<Self, UsageError> {
         let mut names = patterns(&arguments.name, false)?;
         names.extend(patterns(&arguments.iname, true)?);
@@ -184,19 +184,19 @@ impl Tests {
         })
     }
 
-    /// Whether a name passes the tests that ask for nothing but the name.
-    pub fn name_fits(&self, name: &[u8]) -> bool {
+    /// Returns whether a name passes the tests of names.
+    pub fn name_passes(&self, name: &[u8]) -> bool {
         self.names.iter().all(|pattern| pattern.is_match(OsStr::from_bytes(name)))
     }
 
-    /// Whether all tests hold; the cheap ones are asked first.
-    pub fn hold(&self, file: &Candidate<'_>) -> papilio::Result<bool> {
+    /// Returns whether a file passes all tests. Runs the cheap ones first.
+    pub fn pass(&self, file: &Candidate<'_>) -> papilio::Result<bool> {
         let metadata = file.inode.metadata();
         let mtime = metadata.mtime();
         let age = i128::from(self.now) - i128::from(mtime.seconds);
         let all = |counts: &[Count], number: u64| counts.iter().all(|count| count.holds(number));
         let path = OsStr::from_bytes(&file.path.path);
-        let cheap = self.name_fits(file.path.base_name().unwrap_or(b"/"))
+        let cheap = self.name_passes(file.path.base_name().unwrap_or(b"/"))
             && self.paths.iter().all(|pattern| pattern.is_match(path))
             && self.kinds.as_ref().is_none_or(|k| k.contains(find_letter(metadata.kind())))
             && self.sizes.iter().all(|(size, unit)| size.holds(metadata.size().div_ceil(*unit)))
@@ -237,7 +237,7 @@ fn kinds(text: &str) -> Result<String, UsageError> {
     let known = text.split(',').all(|kind| matches!(kind, "f" | "d" | "l" | "p" | "s" | "b" | "c"));
     match known {
         true => Ok(text.replace(',', "")),
-        false => Err(UsageError::new(format_args!("-type {text}: not kinds out of f,d,l,p,s,b,c"))),
+        false => Err(UsageError::new(format_args!("-type {text}: not a list of f, d, l, p, s, b and c"))),
     }
 }
 
@@ -254,7 +254,7 @@ fn size(text: &str) -> Result<(Count, u64), UsageError> {
     Ok((Count::parse("size", digits)?, unit))
 }
 
-/// Patterns of fnmatch(3): braces and `**` have no meaning, and a backslash takes meaning away.
+/// Compiles patterns of fnmatch(3): a backslash escapes, and braces and `**` are not special.
 fn patterns(texts: &[OsString], any_case: bool) -> Result<Vec<GlobMatcher>, UsageError> {
     texts
         .iter()
@@ -299,7 +299,7 @@ mod unit {
     }
 
     #[test]
-    fn patterns_of_the_shell() {
+    fn patterns_match_like_fnmatch() {
         assert!(matches("*.c", b".c"));
         assert!(matches("a**b", b"a/x/b"));
         assert!(matches("[!a]?", b"bc"));
@@ -314,7 +314,7 @@ mod unit {
     }
 
     #[test]
-    fn counts_and_sizes() {
+    fn counts_and_sizes_are_parsed() {
         let count = |text| Count::parse("links", text).ok();
         assert!(count("+3").unwrap().holds(4) && !count("+3").unwrap().holds(3));
         assert!(count("-3").unwrap().holds(2) && count("3").unwrap().holds(3));
@@ -325,7 +325,7 @@ mod unit {
     }
 
     #[test]
-    fn permissions() {
+    fn permissions_are_compared() {
         assert!(Permission::parse("-022").unwrap().holds(0o666));
         assert!(!Permission::parse("-022").unwrap().holds(0o646));
         assert!(Permission::parse("/022").unwrap().holds(0o646));

@@ -1,7 +1,7 @@
-//! What is said of a structure: fields on lines, and lists of further structures.
+//! The description of a structure: lines of fields, and lists of other structures.
 //!
-//! Owns [`Details`], from which both the text and the JSON of an item come, so that neither lacks what
-//! the other has.
+//! Owns [`Details`]. Both the text and the JSON of an item come from it, so that they have the same
+//! content.
 
 use crate::output::{OutputError, escaped, json_bytes};
 use papilio::format::Key;
@@ -17,51 +17,51 @@ struct Field {
     json: Value,
 }
 
-/// What is said of one structure.
+/// The description of one structure.
 #[derive(Clone, Debug, Default)]
 pub struct Details {
     lines: Vec<Line>,
     lists: Vec<(&'static str, Vec<Details>)>,
 }
 
-/// Fields that are shown beside each other.
+/// Fields on one line of text.
 #[derive(Clone, Debug, Default)]
 pub struct Line {
     fields: Vec<Field>,
 }
 
 impl Line {
-    /// A number, called the same in text and in JSON.
+    /// Adds a number with the same name in text and JSON.
     pub fn number(&mut self, key: &'static str, value: impl Into<u64>) -> &mut Self {
         self.labelled(key, key, value)
     }
 
-    /// A number with another name in text.
+    /// Adds a number with a different name in text.
     pub fn labelled(&mut self, key: &'static str, label: &'static str, value: impl Into<u64>) -> &mut Self {
         let value = value.into();
         self.field(key, label, value.to_string(), value.into())
     }
 
-    /// Words.
+    /// Adds a word or phrase.
     pub fn words(&mut self, key: &'static str, label: &'static str, value: impl Display) -> &mut Self {
         let text = value.to_string();
         let json = text.clone().into();
         self.field(key, label, text, json)
     }
 
-    /// A value that looks different in text and in JSON.
+    /// Adds a value with different forms in text and JSON.
     pub fn field(&mut self, key: &'static str, label: &'static str, text: String, json: Value) -> &mut Self {
         self.fields.push(Field { key, label, text, json });
         self
     }
 
-    /// Bytes: a name or a value.
+    /// Adds the bytes of a name or a value.
     pub fn bytes(&mut self, key: &'static str, label: &'static str, bytes: &[u8]) -> &mut Self {
         let mut object = Map::new();
         json_bytes(&mut object, key, bytes);
         let text = String::from_utf8_lossy(&escaped(bytes)).into_owned();
         for (index, (name, json)) in object.into_iter().enumerate() {
-            // Bytes that are no text have a second form, which text output does not repeat.
+            // Bytes that are not UTF-8 have a second JSON field, which the text omits.
             match index {
                 0 => self.fields.push(Field { key, label, text: text.clone(), json }),
                 _ => self.fields.push(Field { key: hex_key(&name), label: "", text: String::new(), json }),
@@ -70,14 +70,14 @@ impl Line {
         self
     }
 
-    /// A key.
+    /// Adds a key.
     pub fn key(&mut self, key: &'static str, label: &'static str, value: &Key) -> &mut Self {
         let text = super::key_text::key_text(value);
         self.field(key, label, text, super::key_text::key_json(value))
     }
 }
 
-/// The names that bytes in hexadecimal have.
+/// Returns the static name of a field with hexadecimal bytes.
 fn hex_key(name: &str) -> &'static str {
     match name {
         "name_hex" => "name_hex",
@@ -90,15 +90,15 @@ impl Details {
     /// Begins a line.
     pub fn line(&mut self) -> &mut Line {
         self.lines.push(Line::default());
-        self.lines.last_mut().expect("just pushed")
+        self.lines.last_mut().expect("a line was just pushed")
     }
 
-    /// Adds a list of structures, shown below the lines.
+    /// Adds a list of structures, which is shown below the lines.
     pub fn list(&mut self, key: &'static str, entries: impl Iterator<Item = Details>) {
         self.lists.push((key, entries.collect()));
     }
 
-    /// The text, each line after `indent` tabs.
+    /// Returns the text, with each line indented by `indent` tabs.
     pub fn to_text(&self, indent: usize) -> String {
         let mut text = String::new();
         self.append_text(&mut text, indent);
@@ -125,7 +125,7 @@ impl Details {
         }
     }
 
-    /// The JSON object.
+    /// Returns the JSON object.
     pub fn to_json(&self) -> Map<String, Value> {
         let mut object = Map::new();
         for field in self.lines.iter().flat_map(|line| &line.fields) {
@@ -139,7 +139,7 @@ impl Details {
     }
 }
 
-/// Writes `details`' text, or nothing where there is none.
+/// Writes the text of `details`.
 pub fn write_text(
     output: &mut crate::output::Output,
     details: &Details,
@@ -153,7 +153,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn text_and_json_say_the_same() {
+    fn text_and_json_have_the_same_content() {
         let mut details = Details::default();
         details.line().number("generation", 7_u64).labelled("size", "of bytes", 9_u64);
         let mut entry = Details::default();

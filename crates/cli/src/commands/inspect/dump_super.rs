@@ -1,6 +1,6 @@
-//! `papilio inspect dump-super`, as `btrfs inspect-internal dump-super` prints it.
+//! `papilio inspect dump-super`, in the format of `btrfs inspect-internal dump-super`.
 //!
-//! Works on what no mount would accept: every field is shown as it lies there.
+//! It shows the raw fields, even of superblocks that cannot be mounted.
 
 use super::details::{Details, write_text};
 use super::flags::flag_names;
@@ -14,35 +14,35 @@ use papilio::{ChecksumState, SuperblockCopy};
 use serde_json::{Map, Value, json};
 use std::path::{Path, PathBuf};
 
-/// Show superblocks, broken ones too
+/// Show superblocks, even invalid ones
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The images or devices
     #[arg(value_name = "IMAGE", required = true, value_hint = clap::ValueHint::FilePath)]
     images: Vec<PathBuf>,
-    /// The system chunks and the backup roots as well
+    /// Show the system chunks and backup roots too
     #[arg(short = 'f', long)]
     full: bool,
-    /// All copies that the device has room for
+    /// Show all copies
     #[arg(short = 'a', long, conflicts_with_all = ["copy", "bytenr"])]
     all: bool,
-    /// Copy N: 0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB
+    /// Show copy N: 0 at 64 KiB, 1 at 64 MiB, 2 at 256 GiB
     #[arg(short = 's', long = "super", id = "copy", value_name = "N", default_value_t = 0)]
     #[arg(value_parser = clap::value_parser!(u8).range(0..=2))]
     copy: u8,
-    /// Whatever lies at this byte
+    /// Show the bytes at this offset as a superblock
     #[arg(long, value_name = "OFFSET", conflicts_with = "copy")]
     bytenr: Option<u64>,
-    /// Show it even without Btrfs's magic
+    /// Show a superblock without Btrfs's magic number
     #[arg(short = 'F', long)]
     force: bool,
-    /// One JSON array
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Shows them.
+    /// Shows the superblocks.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mut output = Output::new()?;
         let mut array = match self.json {
@@ -79,7 +79,7 @@ impl Args {
     }
 
     fn copies(&self, image: &Path) -> anyhow::Result<Vec<SuperblockCopy>> {
-        let missing = |what: String| anyhow::anyhow!("{}: too small to have {what}", image.display());
+        let missing = |what: String| anyhow::anyhow!("{}: too small for {what}", image.display());
         if let Some(offset) = self.bytenr {
             let copy = SuperblockCopy::read_at(image, PhysicalAddress(offset))?;
             return Ok(vec![copy.ok_or_else(|| missing(format!("a superblock at {offset}")))?]);
@@ -118,7 +118,7 @@ fn label(raw: &RawSuperblock) -> &[u8] {
     raw.label.split(|byte| *byte == 0).next().unwrap_or_default()
 }
 
-/// The flags, and below them their names.
+/// Prints flags, with their names below.
 fn print_flags(output: &mut Output, name: &str, bits: u64, names: &[String]) -> anyhow::Result<()> {
     output.text(format_args!("{name}{bits:#x}\n"))?;
     if !names.is_empty() {
@@ -168,7 +168,7 @@ fn print(output: &mut Output, image: &Path, copy: &SuperblockCopy, full: bool) -
     Ok(output.bytes(b"\n")?)
 }
 
-/// The UUID that tree blocks carry.
+/// Returns the UUID in the tree blocks.
 fn shown_metadata_uuid(raw: &RawSuperblock) -> papilio::format::Uuid {
     use papilio::format::features::IncompatFeatures;
     match raw.incompat_flags.contains(IncompatFeatures::METADATA_UUID) {
@@ -242,7 +242,7 @@ fn chunk_key(start: LogicalAddress) -> Key {
     Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, start.0)
 }
 
-/// The trees of a backup: name, address, generation, level.
+/// Returns the trees of a backup: JSON name, label, address, generation, level.
 fn backup_trees(backup: &RootBackup) -> [(&'static str, &'static str, u64, u64, u8); 6] {
     let row = |key, label, address: LogicalAddress, generation: papilio::format::Generation, level| {
         (key, label, address.0, generation.0, level)
@@ -293,7 +293,7 @@ fn backup_trees(backup: &RootBackup) -> [(&'static str, &'static str, u64, u64, 
     ]
 }
 
-/// One of the superblock's backup roots.
+/// Describes a backup root.
 pub fn backup_details(backup: &RootBackup) -> Details {
     let mut details = Details::default();
     for (key, label, address, generation, level) in backup_trees(backup) {
@@ -334,7 +334,7 @@ fn to_json(image: &Path, copy: &SuperblockCopy) -> Value {
     json_bytes(&mut object, "label", label(raw));
     let numbers = fields_before_flags(raw).into_iter().chain(device_fields(raw));
     for (name, value) in numbers {
-        // "log_root_transid (deprecated)\t" is a name for people.
+        // Some labels have remarks, such as "log_root_transid (deprecated)\t".
         let name = name.trim_end().split(' ').next().unwrap_or_default().replace('.', "_");
         object.insert(name, value.into());
     }

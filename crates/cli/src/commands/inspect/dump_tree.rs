@@ -1,57 +1,57 @@
-//! `papilio inspect dump-tree`: blocks and items of trees, in the style of
+//! `papilio inspect dump-tree`: the blocks and items of trees, in a format close to that of
 //! `btrfs inspect-internal dump-tree`.
 //!
-//! Trees are walked depth first. A block that cannot be read is shown as such, and the walk goes on.
+//! The walk is depth first. It continues after a block that cannot be read.
 
 use super::details::write_text;
 use super::items::{Choice, describe};
 use super::key_text::{key_json, key_text, object_name};
-use crate::UsageError;
 use crate::context::Context;
 use crate::output::{JsonArray, Output};
+use crate::usage_error::UsageError;
 use papilio::format::{LogicalAddress, TreeId, objectid};
 use papilio::{Block, FileSystem, TreeBlocks, TreeRoot};
 use serde_json::{Map, Value, json};
 use std::path::PathBuf;
 
-/// Show trees block by block and item by item
+/// Show the blocks and items of trees
 ///
-/// Without a choice all trees are shown, logs included. The output holds the names of files; see
-/// --hide-names. A block that cannot be read is reported on standard error too, and the exit status
-/// is then 1.
+/// Without options, shows all trees, including log trees. The output contains the names of files
+/// unless --hide-names is given. A block that cannot be read is also reported on standard error,
+/// and the exit status is then 1.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image or device
     #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Only this tree: a number, or a name such as root, chunk, extent, dev, fs, csum, uuid
+    /// Show only this tree: a number, or a name such as root, chunk, extent, dev, fs, csum or uuid
     #[arg(short = 't', long, value_name = "TREE", value_parser = parse_tree)]
     #[arg(conflicts_with_all = ["block", "extents", "device_trees", "roots", "backups", "uuid"])]
     tree: Option<TreeId>,
-    /// Only the block at this logical address (may be repeated)
+    /// Show only the block at this logical address; may be given more than once
     #[arg(short = 'b', long, value_name = "ADDRESS")]
     #[arg(conflicts_with_all = ["extents", "device_trees", "roots", "backups", "uuid"])]
     block: Vec<u64>,
-    /// With -b: the blocks below as well
+    /// With -b, show the blocks below too
     #[arg(long, requires = "block")]
     follow: bool,
-    /// Only the extent and device trees
+    /// Show only the extent and device trees
     #[arg(short = 'e', long)]
     extents: bool,
-    /// Only the root, chunk and device trees
-    // Its long name is that of the option of all commands; the letter is btrfs's.
+    /// Show only the root, chunk and device trees
+    // btrfs-progs calls it --device, which is a global option here.
     #[arg(short = 'd', long = "device-trees")]
     device_trees: bool,
-    /// Only where the trees' roots are
+    /// Show only the roots of the trees
     #[arg(short = 'r', long)]
     roots: bool,
-    /// As --roots, with the superblock's backup roots
+    /// Like --roots, with the backup roots of the superblock
     #[arg(short = 'R', long)]
     backups: bool,
-    /// Only the UUID tree
+    /// Show only the UUID tree
     #[arg(short = 'u', long)]
     uuid: bool,
-    /// Leave out names, values of attributes and targets
+    /// Omit names, values of attributes and targets of links
     #[arg(long)]
     hide_names: bool,
     /// Show the checksums of blocks
@@ -60,12 +60,12 @@ pub struct Args {
     /// Show the checksums of data
     #[arg(long)]
     csum_items: bool,
-    /// One JSON array with an element for each block
+    /// Print one JSON array with an element for each block
     #[arg(long)]
     json: bool,
 }
 
-/// A tree's id by number or name.
+/// Parses the id of a tree, a number or a name.
 pub fn parse_tree(text: &str) -> Result<TreeId, String> {
     let (digits, radix) = match text.strip_prefix("0x") {
         Some(digits) => (digits, 16),
@@ -95,11 +95,11 @@ pub fn parse_tree(text: &str) -> Result<TreeId, String> {
         "TREE_LOG" | "LOG" => objectid::TREE_LOG,
         "TREE_RELOC" | "RELOC" => objectid::TREE_RELOC,
         "DATA_RELOC" => objectid::DATA_RELOC_TREE,
-        _ => return Err("neither a number nor the name of a tree".to_owned()),
+        _ => return Err("not the number or name of a tree".to_owned()),
     })
 }
 
-/// Where the dump goes, and in what form.
+/// The output of the dump and its format.
 struct Dump<'a> {
     context: &'a Context,
     output: Output,
@@ -109,7 +109,7 @@ struct Dump<'a> {
 }
 
 impl Args {
-    /// Shows them.
+    /// Shows the trees.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let system = context.open(&self.image)?;
         let mut output = Output::new()?;
@@ -170,7 +170,7 @@ impl Args {
     }
 }
 
-/// How a tree is called above its blocks.
+/// Returns the heading of a tree.
 fn tree_title(root: &TreeRoot) -> String {
     let name = match root.id {
         objectid::ROOT_TREE => "root tree",
@@ -265,7 +265,7 @@ impl Dump<'_> {
         let kind = if block.level() == 0 { "leaf" } else { "node" };
         let owner = object_name(header.owner.0);
         let level = if block.level() == 0 { String::new() } else { format!("level {} ", header.level) };
-        // In a leaf in bytes, in a node in pointers.
+        // The unit is bytes in a leaf, and pointers in a node.
         let free = match block.level() {
             0 => node.free_space(),
             _ => node.free_space() / papilio::format::node::KeyPointer::SIZE,
@@ -365,7 +365,8 @@ impl Dump<'_> {
     }
 }
 
-/// A block's flags, and the revision of back references above them.
+/// Splits a block's flags into the flags proper and the revision of back references in the top
+/// byte.
 fn split_flags(flags: u64) -> (u64, u64) {
     (flags & ((1 << 56) - 1), flags >> 56)
 }
@@ -381,7 +382,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn trees_by_name_and_number() {
+    fn trees_are_parsed_by_name_and_number() {
         assert_eq!(parse_tree("5"), Ok(objectid::FS_TREE));
         assert_eq!(parse_tree("0x100"), Ok(TreeId(256)));
         assert_eq!(parse_tree("-9"), Ok(objectid::DATA_RELOC_TREE));

@@ -1,8 +1,8 @@
-//! Flags by name, joined by `|`; unknown bits as one number.
+//! The names of flags. Unknown bits are shown as one number.
 
 use bitflags::Flags;
 
-/// The names of the flags that are set, unknown bits last; empty where none is.
+/// Returns the names of the flags that are set, followed by unknown bits.
 pub fn flag_names<F: Flags<Bits = B>, B: std::fmt::LowerHex + Copy + Into<u64>>(flags: F) -> Vec<String> {
     let mut rest: u64 = flags.bits().into();
     let mut names = Vec::new();
@@ -19,7 +19,7 @@ pub fn flag_names<F: Flags<Bits = B>, B: std::fmt::LowerHex + Copy + Into<u64>>(
     names
 }
 
-/// The names joined, or `none`.
+/// Returns the names joined by `|`, or `none`.
 pub fn flags_text<F: Flags<Bits = B>, B: std::fmt::LowerHex + Copy + Into<u64>>(flags: F) -> String {
     let names = flag_names(flags);
     if names.is_empty() { "none".to_owned() } else { names.join("|") }
@@ -31,7 +31,7 @@ mod tests {
     use papilio::format::items::block_group::BlockGroupFlags;
 
     #[test]
-    fn names_and_unknown_bits() {
+    fn known_and_unknown_flags_are_shown() {
         assert_eq!(flags_text(BlockGroupFlags::METADATA | BlockGroupFlags::DUP), "METADATA|DUP");
         assert_eq!(flags_text(BlockGroupFlags::empty()), "none");
         assert_eq!(

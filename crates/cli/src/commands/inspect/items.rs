@@ -1,4 +1,4 @@
-//! Items of every type in words, close to how `btrfs inspect-internal dump-tree` puts them.
+//! Descriptions of items of every type, close to those of `btrfs inspect-internal dump-tree`.
 
 use super::details::{Details, Line};
 use super::flags::flags_text;
@@ -24,16 +24,16 @@ use papilio::format::items::root_ref::RootRef;
 use papilio::format::{ChecksumType, Geometry, ItemType, Key};
 use serde_json::json;
 
-/// What is shown of items.
+/// Options of the description of items.
 #[derive(Clone, Copy, Debug)]
 pub struct Choice {
-    /// Names, attribute values and inline data are left out.
+    /// Whether to omit names and values of attributes.
     pub hide_names: bool,
-    /// Data checksums are shown.
+    /// Whether to show data checksums.
     pub checksums: bool,
 }
 
-/// Describes an item of `key`.
+/// Describes the item with `key`.
 pub fn describe(key: &Key, item: &AnyItem<'_>, geometry: &Geometry, choice: Choice) -> Details {
     let mut details = Details::default();
     match item {
@@ -86,7 +86,7 @@ pub fn describe(key: &Key, item: &AnyItem<'_>, geometry: &Geometry, choice: Choi
     details
 }
 
-/// Items of the trees that account for space, and the rest.
+/// Describes items of trees that account for space, and all remaining types.
 fn describe_of_space_tree(details: &mut Details, key: &Key, item: &AnyItem<'_>, geometry: &Geometry) {
     match item {
         AnyItem::Extent(extent) => describe_extent(details, key, extent),
@@ -154,7 +154,7 @@ fn describe_of_space_tree(details: &mut Details, key: &Key, item: &AnyItem<'_>, 
         AnyItem::Unknown(data) => {
             details.line().labelled("bytes", "unknown item, bytes", data.len() as u64);
         }
-        // The enum may grow; what it has today is all above.
+        // The enum is non-exhaustive; all its variants of today are above.
         _ => drop(details.line().field("unknown", "unknown item", String::new(), true.into())),
     }
 }
@@ -173,7 +173,7 @@ fn describe_raid_stripe(details: &mut Details, stripe: &RaidStripeItem<'_>) {
     );
 }
 
-/// A name, unless names are hidden.
+/// Adds a name, unless names are hidden.
 fn name(line: &mut Line, key: &'static str, label: &'static str, bytes: &[u8], choice: Choice) {
     match choice.hide_names {
         true => drop(line.words(key, label, "HIDDEN")),
@@ -181,7 +181,7 @@ fn name(line: &mut Line, key: &'static str, label: &'static str, bytes: &[u8], c
     }
 }
 
-/// `ctime 1700000000.5 (2023-11-14 22:13:20)`.
+/// Adds a time as `ctime 1700000000.5 (2023-11-14 22:13:20)`.
 fn moment(details: &mut Details, key: &'static str, moment: Timespec) {
     let text = format!("{}.{} ({})", moment.seconds, moment.nanoseconds, time::to_second(moment));
     let json = json!({ "seconds": moment.seconds, "nanoseconds": moment.nanoseconds });
@@ -207,7 +207,7 @@ fn describe_inode(details: &mut Details, inode: &InodeItem) {
     }
 }
 
-/// `flags 0x10(PREALLOC)`.
+/// Adds flags as `flags 0x10(PREALLOC)`.
 fn flags_field(line: &mut Line, bits: u64, names: String) {
     let json = json!({ "bits": bits, "names": names });
     line.field("flags", "flags", format!("{bits:#x}({names})"), json);
@@ -470,7 +470,7 @@ fn describe_replace(details: &mut Details, replace: &DevReplaceItem) {
     }
 }
 
-/// A chunk; the superblock shows its own in the same words.
+/// Describes a chunk, of the chunk tree or of a superblock.
 pub fn describe_chunk(details: &mut Details, chunk: &ChunkItem) {
     let line = details.line();
     line.number("length", chunk.length).number("owner", chunk.owner);
@@ -551,7 +551,7 @@ fn balance_args(kind: &'static str, args: &BalanceArgs) -> Details {
     details
 }
 
-/// The name of a checksum algorithm's number, with the number.
+/// Returns the number and name of a checksum algorithm.
 pub fn checksum_type_text(raw: u16) -> String {
     match ChecksumType::from_raw(raw) {
         Ok(kind) => format!("{raw} ({kind})"),

@@ -1,17 +1,17 @@
-//! Keys as `btrfs inspect-internal dump-tree` writes them: `(256 INODE_ITEM 0)`, with names where
-//! numbers have them and numbers in the form that their item type gives them.
+//! Keys in the format of `btrfs inspect-internal dump-tree`, such as `(256 INODE_ITEM 0)`. Some
+//! numbers have names, and the item type determines the form of the others.
 
 use papilio::format::items::qgroup::QgroupId;
 use papilio::format::objectid::{self, Objectid};
 use papilio::format::{ItemType, Key, TreeId};
 use serde_json::{Value, json};
 
-/// A key, with `key` and in parentheses.
+/// Returns a key as text, after the word `key` and in parentheses.
 pub fn key_text(key: &Key) -> String {
     format!("key ({} {} {})", objectid_text(key), type_name(key), offset_text(key))
 }
 
-/// A key in JSON: its numbers, and the type's name.
+/// Returns the JSON object of a key: its numbers, and the name of its type.
 pub fn key_json(key: &Key) -> Value {
     json!({
         "objectid": key.objectid,
@@ -21,7 +21,7 @@ pub fn key_json(key: &Key) -> Value {
     })
 }
 
-/// The name of a key's item type.
+/// Returns the name of a key's item type.
 pub fn type_name(key: &Key) -> String {
     match key.item_type {
         ItemType(0) if key.objectid == objectid::FREE_SPACE => "UNTYPED".to_owned(),
@@ -31,7 +31,7 @@ pub fn type_name(key: &Key) -> String {
     }
 }
 
-/// A tree's or another object's name, or its number.
+/// Returns the name of a tree or other object, or its number.
 pub fn object_name(number: u64) -> String {
     match number {
         u64::MAX => "-1".to_owned(),
@@ -72,7 +72,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn keys_as_the_btrfs_tools_have_them() {
+    fn keys_match_btrfs_progs() {
         let cases = [
             (Key::new(5, ItemType::ROOT_ITEM, 0), "key (FS_TREE ROOT_ITEM 0)"),
             (Key::new(1, ItemType::DEV_ITEM, 1), "key (DEV_ITEMS DEV_ITEM 1)"),

@@ -1,4 +1,4 @@
-//! `papilio inspect`: the structures that a file system is made of. Owns the list of its commands.
+//! `papilio inspect`: the on-disk structures of a file system. Owns the list of its subcommands.
 
 mod details;
 mod dump_super;
@@ -10,7 +10,7 @@ mod tree_stats;
 
 use crate::context::Context;
 
-/// Look at the structures that a file system is made of
+/// Show the on-disk structures of a file system
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -19,16 +19,13 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Show superblocks, broken ones too
     DumpSuper(dump_super::Args),
-    /// Show trees block by block and item by item
     DumpTree(dump_tree::Args),
-    /// Show what trees are made of
     TreeStats(tree_stats::Args),
 }
 
 impl Args {
-    /// Does it.
+    /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::DumpSuper(command) => command.run(context),

@@ -1,5 +1,5 @@
-//! `papilio inspect tree-stats`, as `btrfs inspect-internal tree-stats` prints it, and how full the
-//! blocks are.
+//! `papilio inspect tree-stats`, in the format of `btrfs inspect-internal tree-stats`, with the
+//! fill of the blocks.
 
 use super::dump_tree::parse_tree;
 use super::key_text::{key_json, object_name};
@@ -11,28 +11,28 @@ use papilio::format::{TreeId, objectid};
 use serde_json::{Value, json};
 use std::path::PathBuf;
 
-/// Show what trees are made of
+/// Show statistics of trees
 ///
-/// Without a choice these are the root, extent, checksum and top-level trees. A seek is a block that
-/// does not follow the one before it among its siblings.
+/// Without -t, shows the root, extent, checksum and top-level trees. A seek is a block that is not
+/// stored directly after its left sibling.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image or device
     #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Only this tree: a number, or a name as dump-tree takes it (may be repeated)
+    /// Show only this tree: a number or a name, as in dump-tree; may be given more than once
     #[arg(short = 't', long, value_name = "TREE", value_parser = parse_tree)]
     tree: Vec<TreeId>,
-    /// Sizes in bytes
+    /// Print sizes in bytes
     #[arg(short = 'b', long)]
     raw: bool,
-    /// One JSON array
+    /// Print one JSON array
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Shows it.
+    /// Shows the statistics.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let system = context.open(&self.image)?;
         let usual = [objectid::ROOT_TREE, objectid::EXTENT_TREE, objectid::CSUM_TREE, objectid::FS_TREE];
@@ -78,7 +78,7 @@ fn print(output: &mut Output, stats: &TreeStats, units: Units) -> anyhow::Result
         layout.backward_seeks,
         size(average)
     ))?;
-    // A tree without a cluster counts as one, as btrfs has it.
+    // btrfs-progs counts a tree without a cluster as one.
     output.text(format_args!(
         "\tTotal clusters: {}\n\t\tAvg cluster size: {}\n\t\tMin cluster size: {}\n\t\tMax cluster size: {}\n",
         layout.clusters.max(1),

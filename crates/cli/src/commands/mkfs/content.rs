@@ -1,7 +1,7 @@
-//! What a new file system holds: a directory of the host, or a tar archive.
+//! Fills a new file system from a directory of the host or a tar archive.
 //!
-//! Owns [`ContentArgs`] and [`fill`]. Where no size is given, the content decides; should the estimate be
-//! too small after all, it is made again, twice as large.
+//! Owns [`ContentArgs`]. Without a given size, the size is estimated from the content. If the
+//! estimate turns out too small, the file system is created again with twice the size.
 
 use crate::context::Context;
 use crate::filling::Report;
@@ -17,68 +17,74 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The one device of a new file system.
+/// The only device of a new file system.
 const DEVICE: DeviceId = DeviceId(1);
-/// A stream's content is not known beforehand: an image of so many bytes, of which only what is used takes
-/// space, is made for it and cut.
+/// The size in bytes of the sparse image for content from a stream, whose size is unknown. The
+/// image is shrunk afterwards.
 const STREAM_BYTES: u64 = 48 << 30;
-/// How often an estimate is doubled.
+/// The maximal number of estimates to try.
 const ATTEMPTS: u32 = 5;
-/// Tree blocks in all: those of a commit and of the next, and some that are kept after they were written. Files come
-/// in the order of their names, so that few are asked for again.
+/// The size in bytes of the cache of tree blocks. It holds the blocks of one commit and the next,
+/// and some that were written. Files arrive in the order of their names, so few blocks are needed
+/// again.
 const NODE_CACHE_BYTES: usize = 48 << 20;
 
-/// What the file system holds.
+/// The content of the file system.
 #[derive(Debug, clap::Args)]
 #[command(next_help_heading = "Content")]
 pub struct ContentArgs {
-    /// Fill it from a directory, a tar archive (plain, gzip or zstd), or with - from an archive on
-    /// standard input
+    /// Fill the file system from a directory or a tar archive (plain, gzip or zstd); - means an
+    /// archive on standard input
     ///
-    /// Owners, modes, times, extended attributes, ACLs, hard links, device files and holes are kept. Entries
-    /// are taken in the order of their names, those of an archive in its own.
+    /// Keeps owners, modes, times, extended attributes, ACLs, hard links, device files and holes.
+    /// Copies the entries of a directory in the order of their names, and those of an archive in
+    /// its order.
     #[arg(short, long, value_name = "PATH", value_hint = clap::ValueHint::AnyPath)]
     pub rootdir: Option<PathBuf>,
-    /// Owners and modes: lines of PATH UID GID MODE, with - for what stays, and * as the path of all
-    /// others; so an image with any owners can be built without root
+    /// Take owners and modes from lines of PATH UID GID MODE
+    ///
+    /// A - keeps a value, and the path * means all other files. An image with any owners can thus
+    /// be built without root.
     #[arg(long, value_name = "FILE", requires = "rootdir", value_hint = clap::ValueHint::FilePath)]
     manifest: Option<PathBuf>,
-    /// Make this directory a subvolume. TYPE: is rw (default), ro, default (the one that a mount without
-    /// options shows) or default-ro
+    /// Make this directory a subvolume
+    ///
+    /// TYPE is rw (default), ro, default (the subvolume that a mount without options shows) or
+    /// default-ro.
     #[arg(id = "subvol", short = 'u', long = "subvol", value_name = "[TYPE:]DIR", requires = "rootdir")]
     subvolumes: Vec<OsString>,
     /// Compress files: zlib[:1-9], lzo or zstd[:-15-15]
     #[arg(long, value_name = "ALGORITHM[:LEVEL]", requires = "rootdir")]
     compress: Option<CompressionChoice>,
-    /// Cut the file system, and the image, behind the last chunk that is in use
+    /// Shrink the file system and the image to the end of the last used chunk
     #[arg(long, requires = "rootdir")]
     shrink: bool,
-    /// No progress display (there is none anyway where standard error is no terminal)
+    /// Show no progress; it is shown only if standard error is a terminal
     #[arg(long)]
     no_progress: bool,
 }
 
-/// Where the content comes from.
+/// The source of the content.
 enum Source<'a> {
     Directory(&'a Path),
     Archive(&'a Path),
-    /// A pipe or a device; none is standard input.
+    /// A pipe or a device; `None` is standard input.
     Stream(Option<&'a Path>),
 }
 
-/// One building of a file system with content.
+/// The creation of a file system with content.
 struct Build<'a> {
     arguments: &'a ContentArgs,
     context: &'a Context,
     image: &'a Path,
-    /// What all changes bear.
+    /// The time of all changes, if it is fixed.
     timestamp: Option<Timespec>,
     source: Source<'a>,
     populate: Populate,
 }
 
 impl ContentArgs {
-    /// Makes the file system and fills it. `sized` says that its size was given.
+    /// Creates the file system and fills it. `sized` says whether its size was given.
     pub fn make(
         &self,
         context: &Context,
@@ -115,7 +121,7 @@ impl ContentArgs {
             false => build.once(&options, self.shrink),
         };
         if made.is_err() && new {
-            // Nothing half made stays. That it may never have come to be is no other error.
+            // Removes a partial image. That may fail because the image was never created.
             let _ = std::fs::remove_file(image);
         }
         made
@@ -161,7 +167,7 @@ impl Build<'_> {
         let filled = match self.fill(&fs, &populate) {
             Ok(filled) => filled,
             Err(error) => {
-                // What came of it so far is of no use to anybody, and neither is why it cannot be saved.
+                // The partial file system is useless, and so is an error of saving it.
                 let _ = fs.close();
                 return Err(error);
             }
@@ -193,7 +199,7 @@ impl Build<'_> {
     }
 }
 
-/// `TYPE:DIR`, as `mkfs.btrfs` has it.
+/// Parses `TYPE:DIR`, as in mkfs.btrfs(8).
 fn parse_subvolume(argument: &OsStr) -> (&[u8], NewSubvolume) {
     let bytes = argument.as_bytes();
     let types = [

@@ -1,13 +1,14 @@
-//! `papilio mkfs`: a new file system, empty or filled.
+//! `papilio mkfs`: creates a file system, empty or with content.
 //!
-//! Owns the options, which have `mkfs.btrfs`'s letters, and what is printed of the result. What the file
-//! system shall hold is [`content`]'s.
+//! Owns the options, which have the letters of mkfs.btrfs(8), and the output. [`content`] fills the
+//! file system.
 
 mod content;
 
-use crate::context::{Context, UsageError};
+use crate::context::Context;
 use crate::output::{Output, escaped, json_bytes};
 use crate::units::{self, Units};
+use crate::usage_error::UsageError;
 use content::ContentArgs;
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
@@ -18,87 +19,91 @@ use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
 use std::path::PathBuf;
 
-/// The environment's name for the time that everything made has (reproducible-builds.org).
+/// The environment variable for the time of all new inodes (reproducible-builds.org).
 const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 
-/// Make a file system
+/// Create a file system
 ///
-/// IMAGE is a block device, or a regular file, which --size makes or makes longer. Defaults are those
-/// of mkfs.btrfs 6.19 but for the block-group tree, which is off, so that older versions of btrfs
-/// check can read what is made; -O block-group-tree switches it on.
+/// IMAGE is a block device or a regular file, which --size creates or extends. The defaults are
+/// those of mkfs.btrfs 6.19, except that the block-group tree is off, so that older versions of
+/// btrfs-check(8) can read the file system; -O block-group-tree switches it on.
 ///
-/// With --rootdir it is filled, and --size may be left out: the content decides then.
+/// With --rootdir the file system is filled, and the content determines the size if there is no
+/// --size.
 ///
-/// With --uuid and SOURCE_DATE_EPOCH in the environment (seconds since 1970), the same options and content
-/// make the same bytes; times of last access are then those of the last modification.
+/// With --uuid, and SOURCE_DATE_EPOCH in the environment (seconds since 1970), the same options and
+/// content result in the same bytes. The time of the last access of each file is then that of its
+/// last modification.
+///
+/// Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
 #[derive(Debug, clap::Args)]
-#[command(after_help = "Sizes take the suffixes K, M, G, T, P and E, powers of 1024.")]
 pub struct Args {
     /// The image or device
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     #[command(flatten)]
     format: FormatArgs,
-    #[command(flatten)]
-    content: ContentArgs,
-    /// Overwrite what is there
+    /// Overwrite an existing file system
     #[arg(short, long)]
     force: bool,
-    /// Leave the old content to the device (no TRIM, no holes in a file)
+    /// Do not discard the old content of the device, nor punch holes in a file
     #[arg(short = 'K', long)]
     nodiscard: bool,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
+    // The last field, since its heading applies to all options that follow.
+    #[command(flatten)]
+    content: ContentArgs,
 }
 
-/// What the file system is like.
+/// The properties of the file system.
 #[derive(Debug, clap::Args)]
 struct FormatArgs {
-    /// Bytes that the file system takes; all of IMAGE without it
+    /// The size of the file system; without it, that of IMAGE
     #[arg(short = 'b', long, visible_alias = "byte-count", value_name = "SIZE", value_parser = units::parse_size)]
     size: Option<u64>,
     /// The label, up to 255 bytes
     #[arg(short = 'L', long)]
     label: Option<OsString>,
-    /// The file system's UUID
+    /// The UUID of the file system
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// The device's UUID
+    /// The UUID of the device
     #[arg(long, value_name = "UUID")]
     device_uuid: Option<Uuid>,
-    /// Another UUID in the blocks than the one that is seen
+    /// The UUID in the tree blocks, if it differs from that of the file system
     #[arg(long, value_name = "UUID")]
     metadata_uuid: Option<Uuid>,
-    /// Bytes of a tree block: 4K, 8K, 16K (default), 32K or 64K
+    /// The size of a tree block: 4K, 8K, 16K (default), 32K or 64K
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
     nodesize: Option<u32>,
-    /// Bytes of a sector: 4K
+    /// The size of a sector: 4K
     #[arg(short, long, value_name = "SIZE", value_parser = parse_block_size)]
     sectorsize: Option<u32>,
-    /// Checksum: crc32c (default), xxhash, sha256 or blake2
+    /// The checksum algorithm: crc32c (default), xxhash, sha256 or blake2
     #[arg(long, visible_alias = "checksum", value_name = "TYPE", value_parser = parse_checksum)]
     csum: Option<ChecksumType>,
-    /// Features to switch on, or off with ^ in front: mixed-bg, extref, skinny-metadata, no-holes,
-    /// free-space-tree, block-group-tree
+    /// The features to switch on, or off with a leading ^: mixed-bg, extref, skinny-metadata,
+    /// no-holes, free-space-tree, block-group-tree
     #[arg(short = 'O', long, value_name = "LIST")]
     features: Vec<String>,
-    /// The same list, by its name of old
+    /// An older name of --features
     #[arg(short = 'R', long, value_name = "LIST", hide = true)]
     runtime_features: Vec<String>,
-    /// How data is kept: single (default) or dup
+    /// The profile of data: single (default) or dup
     #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
     data: Option<RaidProfile>,
-    /// How metadata is kept: single or dup (default)
+    /// The profile of metadata: single or dup (default)
     #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
     metadata: Option<RaidProfile>,
-    /// Data and metadata in the same block groups, for small devices
+    /// Store data and metadata in the same block groups, for small devices
     #[arg(short = 'M', long)]
     mixed: bool,
 }
 
 impl Args {
-    /// Makes it.
+    /// Creates the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let sized = self.format.size.is_some();
         let mut options = self.format.options()?.force(self.force).discard(!self.nodiscard);
@@ -140,7 +145,7 @@ impl FormatArgs {
     }
 }
 
-/// Sets what was given.
+/// Sets an option if it has a value.
 fn or<T>(options: MkfsOptions, value: Option<T>, set: fn(MkfsOptions, T) -> MkfsOptions) -> MkfsOptions {
     match value {
         Some(value) => set(options, value),
@@ -248,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_mkfs_btrfs() {
+    fn names_match_mkfs_btrfs() {
         assert_eq!(parse_checksum("xxhash"), Ok(ChecksumType::XxHash64));
         assert_eq!(parse_checksum("BLAKE2"), Ok(ChecksumType::Blake2b));
         assert!(parse_checksum("md5").is_err());
@@ -259,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn the_epoch_is_seconds() {
+    fn epoch_is_in_seconds() {
         assert_eq!(parse_epoch("1700000000".as_ref()).unwrap().seconds, 1_700_000_000);
         assert!(parse_epoch("today".as_ref()).is_err());
     }

@@ -1,9 +1,9 @@
-//! `papilio property`: what `btrfs property` gets and sets.
+//! `papilio property`: the properties of `btrfs property`.
 
-use crate::UsageError;
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
+use crate::usage_error::UsageError;
 use papilio::{PathError, XattrSet};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
@@ -11,7 +11,9 @@ use std::ffi::OsString;
 
 const COMPRESSION: &str = "btrfs.compression";
 
-/// Show and set properties: ro of a subvolume, compression of a file or directory
+/// Show and set properties of subvolumes and files
+///
+/// A subvolume has the property ro, and a file or directory compression.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -20,44 +22,43 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
-    /// Show one, or all that there are
     Get(Get),
-    /// Set one
     Set(Set),
 }
 
-/// Show one, or all that there are
+/// Show one or all properties
 #[derive(Debug, clap::Args)]
 struct Get {
     /// The file, directory or subvolume
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
-    /// Which; all without it
+    /// The property; without it, all of them
     name: Option<Name>,
 }
 
-/// Set one
+/// Set a property
 #[derive(Debug, clap::Args)]
 struct Set {
     /// The file, directory or subvolume
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
-    /// Which
+    /// The property
     name: Name,
-    /// true or false; zlib, lzo, zstd, none, or nothing for what the mount says
+    /// The value: true or false for ro; for compression, zlib, lzo, zstd, none, or "" for the
+    /// default
     value: String,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
 enum Name {
-    /// Whether a subvolume does not change
+    /// Whether a subvolume is read-only
     Ro,
-    /// How what is written to a file is compressed
+    /// The compression of data that is written to a file
     Compression,
 }
 
 impl Args {
-    /// Shows or sets.
+    /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
             Subcommand::Get(get) => get.run(context),
@@ -93,24 +94,24 @@ impl Get {
     }
 
     fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
-        let told = |error: std::io::Error| mounted.at(&error);
-        let asked = mounted.open()?;
+        let with_path = |error: std::io::Error| mounted.at(&error);
+        let mount = mounted.open()?;
         let mut output = Output::new()?;
-        if self.name != Some(Name::Compression) && asked.is_subvolume_root().map_err(told)? {
-            output.text(format_args!("ro={}\n", asked.is_subvolume_read_only().map_err(told)?))?;
+        if self.name != Some(Name::Compression) && mount.is_subvolume_root().map_err(with_path)? {
+            output.text(format_args!("ro={}\n", mount.is_subvolume_read_only().map_err(with_path)?))?;
         } else if self.name == Some(Name::Ro) {
             anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
         }
         let mut value = [0; 64];
         if self.name != Some(Name::Ro) {
-            match rustix::fs::fgetxattr(&asked, COMPRESSION, &mut value) {
+            match rustix::fs::fgetxattr(&mount, COMPRESSION, &mut value) {
                 Ok(length) => {
                     output.bytes(b"compression=")?;
                     output.name(&value[..length])?;
                     output.bytes(b"\n")?;
                 }
                 Err(Errno::NODATA) => {}
-                Err(error) => return Err(told(error.into())),
+                Err(error) => return Err(with_path(error.into())),
             }
         }
         Ok(output.finish()?)
@@ -127,10 +128,10 @@ impl Set {
     }
 
     fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
-        let asked = mounted.open()?;
+        let mount = mounted.open()?;
         match self.name {
             Name::Ro => {
-                let set = asked.set_subvolume_read_only(self.read_only()?);
+                let set = mount.set_subvolume_read_only(self.read_only()?);
                 set.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::INVAL) => anyhow::anyhow!("{mounted}: {}", PathError::NoSubvolume),
                     _ => mounted.at(&error),
@@ -138,7 +139,7 @@ impl Set {
             }
             Name::Compression => {
                 let set =
-                    rustix::fs::fsetxattr(&asked, COMPRESSION, self.value.as_bytes(), XattrFlags::empty());
+                    rustix::fs::fsetxattr(&mount, COMPRESSION, self.value.as_bytes(), XattrFlags::empty());
                 set.map_err(|error| mounted.at(&error.into()))
             }
         }

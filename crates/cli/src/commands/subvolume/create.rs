@@ -1,12 +1,13 @@
 //! `papilio subvolume create`.
 
-use crate::context::{Context, for_each_target};
+use crate::context::Context;
 use crate::filling::Caller;
 use crate::mounted::Target;
+use crate::operands::for_each_target;
 use papilio::NewKind;
 use std::ffi::OsString;
 
-/// Make empty subvolumes
+/// Create empty subvolumes
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subvolumes
@@ -15,7 +16,7 @@ pub struct Args {
 }
 
 impl Args {
-    /// Makes them.
+    /// Creates the subvolumes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let caller = Caller::new();
         for_each_target(context, &self.paths, Target::parse_new, |target| {

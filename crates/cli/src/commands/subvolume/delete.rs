@@ -1,32 +1,33 @@
 //! `papilio subvolume delete`.
 
-use crate::UsageError;
-use crate::context::{Context, for_each_target};
+use crate::context::Context;
 use crate::mounted::{Mounted, Target};
+use crate::operands::for_each_target;
+use crate::usage_error::UsageError;
 use papilio::format::TreeId;
 use papilio::{Error, PathError};
 use std::ffi::{OsStr, OsString};
 
-/// Delete subvolumes and snapshots, with all that they hold
+/// Delete subvolumes and snapshots with their content
 ///
-/// What they took is free when the command ends; in a mount the server frees it in the background (subvolume sync
-/// waits for that).
+/// On an image, the space is free when the command ends. In a mount, the server frees it in the
+/// background; papilio subvolume sync waits for that.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The subvolumes
     #[arg(value_name = "IMAGE:/PATH|PATH", required = true, value_hint = clap::ValueHint::AnyPath)]
     paths: Vec<OsString>,
-    /// The subvolume with this id instead, of the file system that the one path lies in
+    /// Delete the subvolume with this id; the path names only its file system
     #[arg(short = 'r', long = "rootid", value_name = "ID")]
     id: Option<u64>,
 }
 
 impl Args {
-    /// Deletes them.
+    /// Deletes the subvolumes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         if let Some(id) = self.id {
             let [path] = &self.paths[..] else {
-                return Err(UsageError::new("subvolume delete: --rootid goes with one path").into());
+                return Err(UsageError::new("subvolume delete: --rootid needs exactly one path").into());
             };
             return delete_by_id(context, path, TreeId(id));
         }
@@ -43,7 +44,7 @@ impl Args {
                 Ok(_) => fs.delete_subvolume(&path.path),
                 Err(error) => Err(error),
             };
-            // A commit makes the deletion durable before it is carried out.
+            // The deletion is committed before the content is removed.
             let deleted = deleted.and_then(|()| fs.sync()).and_then(|()| fs.clean_subvolumes());
             deleted.map_err(|error| context.at(&path, &error))
         })

@@ -1,11 +1,11 @@
-//! `papilio subvolume list`, as `btrfs subvolume list` prints it.
+//! `papilio subvolume list`, in the format of `btrfs subvolume list`.
 
-use super::{to_json, uuid_text};
-use crate::UsageError;
+use super::format::{to_json, uuid_text};
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{JsonArray, Output};
 use crate::time;
+use crate::usage_error::UsageError;
 use papilio::Subvolume;
 use papilio::format::objectid;
 use std::cmp::Ordering;
@@ -14,59 +14,59 @@ use std::str::FromStr;
 
 /// List subvolumes and snapshots
 ///
-/// Paths start at the top level. The top level itself is not listed. Times are local.
+/// Paths start at the top level, which is not listed itself. Times are local.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The file system, or a directory in it
     #[arg(value_name = "IMAGE[:/PATH]|PATH", value_hint = clap::ValueHint::FilePath)]
     path: OsString,
-    /// Show the id of the subvolume that holds it
+    /// Show the id of the subvolume that contains it
     #[arg(short = 'p', long = "parent")]
     parent: bool,
     /// Show the generation that created it
     #[arg(short = 'c', long = "created")]
     created: bool,
-    /// Show its generation (always shown)
+    /// Show its generation; accepted for btrfs-subvolume(8)'s sake, since it is always shown
     #[arg(short = 'g', long = "generation")]
     generation: bool,
     /// Show its UUID
     #[arg(short = 'u', long = "uuid")]
     uuid: bool,
-    /// Show the UUID of the subvolume that it is a snapshot of (and no warnings)
-    // Shares its id, and so its letter, with the option of all commands.
+    /// Show the UUID of the subvolume that it is a snapshot of, and no warnings
+    // It has the id of the global option, and thus shares its letter.
     #[arg(short = 'q', long = "parent-uuid", id = "quiet", action = clap::ArgAction::Count)]
     parent_uuid: u8,
-    /// Show the UUID that it was received as
+    /// Show the UUID with which it was received
     #[arg(short = 'R', long = "received-uuid")]
     received_uuid: bool,
-    /// Only snapshots, with the time of creation
+    /// List only snapshots, with their times of creation
     #[arg(short = 's', long)]
     snapshots: bool,
-    /// Only read-only ones
+    /// List only read-only subvolumes
     #[arg(short = 'r', long = "readonly")]
     read_only: bool,
-    /// Only those that are being deleted
+    /// List only subvolumes that are being deleted
     #[arg(short = 'd', long)]
     deleted: bool,
-    /// Only those right below the subvolume that holds PATH
+    /// List only subvolumes directly below the one that contains PATH
     #[arg(short = 'o', long = "below")]
     below: bool,
-    /// Mark the paths of those that are not right below the top level with <FS_TREE>
+    /// Mark paths that are not directly below the top level with <FS_TREE>
     #[arg(short = 'a', long = "all")]
     all: bool,
-    /// Only those of generation N, or at least (+N) or at most (-N) that
+    /// List only subvolumes of generation N, at least N (+N) or at most N (-N)
     #[arg(short = 'G', value_name = "[+|-]N", allow_hyphen_values = true)]
     by_generation: Option<Bound>,
-    /// Only those created by generation N, or at least (+N) or at most (-N) that
+    /// List only subvolumes created in generation N, at least N (+N) or at most N (-N)
     #[arg(short = 'C', value_name = "[+|-]N", allow_hyphen_values = true)]
     by_creation: Option<Bound>,
     /// Print a table
     #[arg(short = 't', long)]
     table: bool,
-    /// Sort by gen, ogen, rootid or path, several separated by commas; - in front reverses
+    /// Sort by a comma-separated list of gen, ogen, rootid and path; a leading - reverses
     #[arg(long, value_name = "KEYS", value_delimiter = ',', allow_hyphen_values = true)]
     sort: Vec<SortKey>,
-    /// One JSON array, with all fields
+    /// Print one JSON array with all fields
     #[arg(long)]
     json: bool,
 }
@@ -98,7 +98,7 @@ impl Bound {
     }
 }
 
-/// What to sort by.
+/// A sort key.
 #[derive(Clone, Copy, Debug)]
 struct SortKey {
     field: SortField,
@@ -145,7 +145,7 @@ impl SortKey {
     }
 }
 
-/// A column, in the order in which they are shown.
+/// A column; the variants are in the order of the columns.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Column {
     Id,
@@ -178,7 +178,7 @@ impl Column {
 }
 
 impl Args {
-    /// Lists them.
+    /// Lists the subvolumes.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         if self.below && self.all {
             return Err(UsageError::new("subvolume list: -o and -a exclude each other").into());
@@ -189,10 +189,10 @@ impl Args {
                 (holder.map(|inode| inode.tree()), context.open(&path.image)?.subvolumes()?)
             }
             Target::Mounted(mounted) => {
-                let asked = mounted.open()?;
-                let holder = self.below.then(|| asked.subvolume_id()).transpose();
-                let told = holder.and_then(|holder| Ok((holder, asked.subvolumes()?)));
-                told.map_err(|error| mounted.at(&error))?
+                let mount = mounted.open()?;
+                let holder = self.below.then(|| mount.subvolume_id()).transpose();
+                let listed = holder.and_then(|holder| Ok((holder, mount.subvolumes()?)));
+                listed.map_err(|error| mounted.at(&error))?
             }
         };
         subvolumes.retain(|subvolume| {
@@ -242,7 +242,7 @@ impl Args {
         all.into_iter().filter(|(_, shown)| *shown).map(|(column, _)| column).collect()
     }
 
-    /// What a column shows; the path is written apart, as it may be any bytes.
+    /// Returns the text of a column, except for the path, which need not be UTF-8.
     fn cell(&self, column: Column, subvolume: &Subvolume) -> String {
         let parent = subvolume.parent.map_or(0, |parent| parent.0);
         match column {
@@ -303,7 +303,7 @@ impl Args {
         for subvolume in subvolumes {
             for &column in columns.iter().filter(|column| **column != Column::Path) {
                 let cell = self.cell(column, subvolume);
-                // Its heading is wider than a tab.
+                // The heading of this column is wider than a tab.
                 let gap = if column == Column::TopLevel { "\t\t" } else { "\t" };
                 output.text(format_args!("{cell}{gap}"))?;
             }

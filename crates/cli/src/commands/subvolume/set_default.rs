@@ -9,16 +9,16 @@ use std::ffi::OsString;
 /// Choose the subvolume that a mount without options shows
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The subvolume; a bare IMAGE is its top level
+    /// The subvolume; IMAGE alone means its top level
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
-    /// The subvolume with this id instead
+    /// Choose the subvolume with this id; the path names only its file system
     #[arg(short = 'r', long = "rootid", value_name = "ID")]
     id: Option<u64>,
 }
 
 impl Args {
-    /// Chooses it.
+    /// Sets the default subvolume.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let path = match Target::parse(&self.path)? {
             Target::Image(path) => path,
@@ -38,15 +38,15 @@ impl Args {
         fs.set_default_subvolume(id).map_err(|error| context.at(&path, &error))
     }
     fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
-        let told = |error: std::io::Error| mounted.at(&error);
-        let asked = mounted.open()?;
+        let with_path = |error: std::io::Error| mounted.at(&error);
+        let mount = mounted.open()?;
         let id = match self.id {
             Some(id) => TreeId(id),
-            None if !asked.is_subvolume_root().map_err(told)? => {
+            None if !mount.is_subvolume_root().map_err(with_path)? => {
                 anyhow::bail!("{mounted}: {}", PathError::NoSubvolume);
             }
-            None => asked.subvolume_id().map_err(told)?,
+            None => mount.subvolume_id().map_err(with_path)?,
         };
-        asked.set_default_subvolume(id).map_err(told)
+        mount.set_default_subvolume(id).map_err(with_path)
     }
 }

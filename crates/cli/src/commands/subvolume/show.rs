@@ -1,40 +1,40 @@
-//! `papilio subvolume show`, as `btrfs subvolume show` prints it.
+//! `papilio subvolume show`, in the format of `btrfs subvolume show`.
 
-use super::{to_json, uuid_text};
-use crate::UsageError;
+use super::format::{to_json, uuid_text};
 use crate::context::Context;
 use crate::mounted::Target;
 use crate::output::{Output, json_bytes};
 use crate::time;
+use crate::usage_error::UsageError;
 use papilio::Subvolume;
 use papilio::format::{TreeId, Uuid, objectid};
 use serde_json::{Map, Value};
 use std::ffi::OsString;
 
-/// Show what is known of a subvolume
+/// Show the properties of a subvolume
 ///
-/// Times are local. A subvolume is named by its path, or by its id or UUID in the file system that
-/// IMAGE holds.
+/// The path names the subvolume, or only its file system if an id or a UUID is given. Times are
+/// local.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The subvolume; a bare IMAGE is its top level
+    /// The subvolume; IMAGE alone means its top level
     #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::FilePath)]
     path: OsString,
-    /// The subvolume with this id
+    /// Show the subvolume with this id
     #[arg(short = 'r', long = "rootid", value_name = "ID", conflicts_with = "uuid")]
     id: Option<u64>,
-    /// The subvolume with this UUID
+    /// Show the subvolume with this UUID
     #[arg(short = 'u', long, value_name = "UUID")]
     uuid: Option<Uuid>,
-    /// One JSON object
+    /// Print one JSON object
     #[arg(long)]
     json: bool,
 }
 
 impl Args {
-    /// Shows it.
+    /// Shows the subvolume.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let (all, own) = self.ask(context)?;
+        let (all, own) = self.subvolumes(context)?;
         let subvolume = self.find(&all, own)?;
         let snapshots: Vec<&Subvolume> = all
             .iter()
@@ -49,8 +49,9 @@ impl Args {
         Ok(output.finish()?)
     }
 
-    /// All subvolumes, and the one whose root the path names, unless another was asked for.
-    fn ask(&self, context: &Context) -> anyhow::Result<(Vec<Subvolume>, Option<TreeId>)> {
+    /// Returns all subvolumes, and the id of the one that the path names, unless an option names
+    /// one.
+    fn subvolumes(&self, context: &Context) -> anyhow::Result<(Vec<Subvolume>, Option<TreeId>)> {
         let by_path = self.id.is_none() && self.uuid.is_none();
         let none = || UsageError::new(format_args!("{}: not a subvolume", self.path.display()));
         match Target::parse(&self.path)? {
@@ -66,13 +67,13 @@ impl Args {
                 Ok((all, Some(inode.tree())))
             }
             Target::Mounted(mounted) => {
-                let asked = mounted.open()?;
-                let told = |error: std::io::Error| mounted.at(&error);
-                if by_path && !asked.is_subvolume_root().map_err(told)? {
+                let mount = mounted.open()?;
+                let with_path = |error: std::io::Error| mounted.at(&error);
+                if by_path && !mount.is_subvolume_root().map_err(with_path)? {
                     return Err(none().into());
                 }
-                let own = by_path.then(|| asked.subvolume_id()).transpose().map_err(told)?;
-                Ok((asked.subvolumes().map_err(told)?, own))
+                let own = by_path.then(|| mount.subvolume_id()).transpose().map_err(with_path)?;
+                Ok((mount.subvolumes().map_err(with_path)?, own))
             }
         }
     }

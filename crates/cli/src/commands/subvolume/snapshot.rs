@@ -5,24 +5,24 @@ use crate::mounted::{Mounted, Target};
 use papilio::{FileKind, PathError};
 use std::ffi::OsString;
 
-/// Make a snapshot of a subvolume
+/// Create a snapshot of a subvolume
 ///
-/// Into DEST, by the subvolume's name, if that is a directory, else as DEST.
+/// If DEST is a directory, the snapshot becomes an entry of it with the name of the subvolume.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The subvolume; a bare IMAGE is its top level
+    /// The subvolume; IMAGE alone means its top level
     #[arg(value_name = "IMAGE:/SUBVOLUME|PATH", value_hint = clap::ValueHint::AnyPath)]
     source: OsString,
-    /// The snapshot
+    /// The path of the snapshot
     #[arg(value_name = "IMAGE:/DEST|PATH", value_hint = clap::ValueHint::AnyPath)]
     destination: OsString,
-    /// One that does not change any more
+    /// Create a read-only snapshot
     #[arg(short = 'r', long = "read-only")]
     read_only: bool,
 }
 
 impl Args {
-    /// Makes it.
+    /// Creates the snapshot.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let (source, mut destination) =
             match (Target::parse(&self.source)?, Target::parse_new(&self.destination)?) {
@@ -31,12 +31,12 @@ impl Args {
                     return self.run_mounted(&source, destination);
                 }
                 _ => anyhow::bail!(
-                    "{}: a snapshot lies in the file system of its source",
+                    "{}: a snapshot must be in the file system of its source",
                     self.destination.display()
                 ),
             };
         if source.image != destination.image {
-            anyhow::bail!("{destination}: a snapshot lies in the file system of its source");
+            anyhow::bail!("{destination}: a snapshot must be in the file system of its source");
         }
         let fs = context.change(&source.image)?;
         let inode = context.inode(&source, true)?;

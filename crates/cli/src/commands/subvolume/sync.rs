@@ -9,23 +9,24 @@ use std::time::Duration;
 
 /// Wait until deleted subvolumes are cleaned up and their space is free
 ///
-/// In a mount this waits for the server, which cleans up in the background; of an image it does the work.
+/// In a mount, the command waits for the server, which cleans up in the background. On an image,
+/// the command cleans up.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// A directory in the mount, or the image
     #[arg(value_name = "PATH|IMAGE", value_hint = clap::ValueHint::AnyPath)]
     path: OsString,
-    /// Only these
+    /// Wait only for the subvolumes with these ids
     #[arg(value_name = "ID")]
     ids: Vec<u64>,
-    /// Seconds between two looks at a mount
+    /// The time between two checks of a mount
     #[arg(short = 's', long, value_name = "SECONDS", default_value_t = 1)]
     #[arg(value_parser = clap::value_parser!(u64).range(1..=86_400))]
     seconds: u64,
 }
 
 impl Args {
-    /// Waits.
+    /// Waits for the cleanup.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         let mounted = match Target::parse(&self.path)? {
             Target::Mounted(mounted) => mounted,
@@ -36,7 +37,7 @@ impl Args {
             }
         };
         let directory = mounted.open()?;
-        // The deletion itself is durable first: what is cleaned up before is not free before.
+        // Commits the deletion first, since space is not free before.
         directory.sync().map_err(|error| mounted.at(&error))?;
         let mut pause = Duration::from_millis(10);
         loop {

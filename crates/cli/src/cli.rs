@@ -1,0 +1,185 @@
+//! The command line as typed.
+//!
+//! Owns [`Cli`], from whose definition the parser, the manual pages and the shell completions come,
+//! and the one deviation from clap's grammar: `find` accepts its tests with one dash, as find(1)
+//! does.
+
+use crate::args::{GlobalArgs, HEADING};
+use crate::commands::Command;
+use clap::{CommandFactory, FromArgMatches, Parser};
+use std::ffi::{OsStr, OsString};
+use std::os::unix::ffi::{OsStrExt, OsStringExt};
+
+/// Read and change Btrfs file systems in images and on devices, without a kernel driver
+///
+/// IMAGE:/PATH names a file inside a file system, where IMAGE is a regular file or a block device.
+/// Commands that only read never write to IMAGE. A file system on several devices needs one
+/// --device for each further device.
+#[derive(Debug, Parser)]
+#[command(name = "papilio", version, propagate_version = true, max_term_width = 100)]
+#[command(after_help = "Exit status: 0 on success, 1 if something failed, 2 for wrong usage.")]
+pub struct Cli {
+    /// The options that every command takes.
+    #[command(flatten)]
+    pub global: GlobalArgs,
+    /// The command to run.
+    #[command(subcommand)]
+    pub command: Command,
+}
+
+impl Cli {
+    /// Parses `arguments`, the first of which is the program's own name.
+    ///
+    /// # Errors
+    /// Wrong usage, or a request for the help or the version: clap makes errors of these too.
+    pub fn parse_arguments(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
+        let mut definition = with_short_help(Self::command());
+        let arguments = with_long_dashes(&definition, arguments);
+        let mut matches = definition.try_get_matches_from_mut(arguments)?;
+        Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
+    }
+}
+
+/// Commands that open no file system, or open it by options of their own.
+const WITHOUT_FILE_SYSTEM: [&str; 4] = ["bench", "completions", "man", "umount"];
+
+/// Hides the file system options in the help of the subcommands, which refer to the main help
+/// instead.
+fn with_short_help(root: clap::Command) -> clap::Command {
+    let hidden: Vec<clap::Arg> = root
+        .get_arguments()
+        .filter(|option| option.get_help_heading() == Some(HEADING))
+        .map(|option| option.clone().hide(true))
+        .collect();
+    root.mut_subcommands(|command| {
+        let refers = !WITHOUT_FILE_SYSTEM.contains(&command.get_name());
+        // clap copies a global option only into subcommands that have none of that name.
+        let own: Vec<_> = command.get_arguments().map(|option| option.get_id().clone()).collect();
+        let command = command.args(hidden.iter().filter(|option| !own.contains(option.get_id())));
+        if refers { with_reference(command) } else { command }
+    })
+}
+
+/// Adds a reference to the file system options to the help of `command` and its subcommands.
+fn with_reference(command: clap::Command) -> clap::Command {
+    const REFERENCE: &str =
+        "See papilio --help or papilio(8) for the file system options, such as --device and --subvol.";
+    let text = match command.get_after_help() {
+        Some(text) => format!("{text}\n\n{REFERENCE}"),
+        None => REFERENCE.to_owned(),
+    };
+    command.after_help(text).mut_subcommands(with_reference)
+}
+
+/// Adds the second dash to `find`'s options (`-name` becomes `--name`), so that find(1)'s syntax
+/// works. Leaves the arguments of other commands, short options and values unchanged.
+fn with_long_dashes(root: &clap::Command, mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let Some(at) = command_position(root, &arguments) else { return arguments };
+    if arguments[at] != "find" {
+        return arguments;
+    }
+    let Some(find) = root.find_subcommand("find") else { return arguments };
+    let mut next = at + 1;
+    while next < arguments.len() {
+        let bytes = arguments[next].as_bytes();
+        if bytes == b"--" {
+            break;
+        }
+        let name = bytes.strip_prefix(b"--").or(bytes.strip_prefix(b"-")).unwrap_or_default();
+        let long = option_named(find, name).or(option_named(root, name));
+        if let (Some(option), [b'-', second, ..]) = (long, bytes) {
+            if *second != b'-' {
+                arguments[next] = OsString::from_vec([b"--", name].concat());
+            }
+            next += usize::from(takes_value(option));
+        }
+        next += 1;
+    }
+    arguments
+}
+
+/// Returns the index of the subcommand's name in `arguments`.
+fn command_position(root: &clap::Command, arguments: &[OsString]) -> Option<usize> {
+    let mut at = 1;
+    while let Some(argument) = arguments.get(at) {
+        let Some(name) = argument.as_bytes().strip_prefix(b"--") else {
+            if argument.as_bytes().starts_with(b"-") {
+                at += 1;
+                continue;
+            }
+            return Some(at);
+        };
+        at += 1 + usize::from(option_named(root, name).is_some_and(takes_value));
+    }
+    None
+}
+
+fn option_named<'a>(command: &'a clap::Command, name: &[u8]) -> Option<&'a clap::Arg> {
+    command
+        .get_arguments()
+        .find(|option| option.get_long().is_some_and(|long| OsStr::new(long).as_bytes() == name))
+}
+
+fn takes_value(option: &clap::Arg) -> bool {
+    option.get_action().takes_values()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn dashed(line: &str) -> String {
+        let arguments = line.split(' ').map(OsString::from).collect();
+        let out = with_long_dashes(&Cli::command(), arguments);
+        out.join(OsStr::new(" ")).into_string().unwrap()
+    }
+
+    #[test]
+    fn definition_passes_claps_checks() {
+        Cli::command().debug_assert();
+        with_short_help(Cli::command()).debug_assert();
+    }
+
+    #[test]
+    fn find_accepts_one_dash() {
+        assert_eq!(
+            dashed("papilio --device b find a:/ -name *.c -mtime -3 -print0 -v"),
+            "papilio --device b find a:/ --name *.c --mtime -3 --print0 -v"
+        );
+    }
+
+    #[test]
+    fn option_values_and_other_commands_are_unchanged() {
+        assert_eq!(dashed("papilio find a:/ --name -size"), "papilio find a:/ --name -size");
+        assert_eq!(dashed("papilio ls -name a:/"), "papilio ls -name a:/");
+        assert_eq!(dashed("papilio find a:/ -- -name"), "papilio find a:/ -- -name");
+        assert_eq!(dashed("papilio --device find"), "papilio --device find");
+    }
+
+    #[test]
+    fn file_system_options_work_before_and_after_the_command() {
+        for line in [
+            "papilio --device b --degraded subvolume list a",
+            "papilio subvolume --device b list --degraded a",
+            "papilio subvolume list --device b --degraded a",
+        ] {
+            let cli = Cli::parse_arguments(line.split(' ').map(OsString::from).collect()).unwrap();
+            assert_eq!(cli.global.device, [std::path::Path::new("b")], "{line}");
+            assert!(cli.global.degraded, "{line}");
+        }
+    }
+
+    #[test]
+    fn file_system_options_are_in_the_main_help_alone() {
+        let help = |line: &str| {
+            let arguments = line.split(' ').map(OsString::from).collect();
+            Cli::parse_arguments(arguments).unwrap_err().to_string()
+        };
+        assert!(help("papilio --help").contains("--backup-root"));
+        for line in ["papilio ls --help", "papilio subvolume list --help", "papilio umount --help"] {
+            assert!(!help(line).contains("--backup-root"), "{line}");
+        }
+        assert!(help("papilio subvolume list --help").contains("papilio(8)"));
+        assert!(!help("papilio umount --help").contains("papilio(8)"));
+    }
+}

@@ -1,0 +1,35 @@
+//! Messages for errnos.
+
+use papilio::PathError;
+use rustix::io::Errno;
+
+/// Returns the system's message for `errno`, without its number.
+pub fn system_text(errno: Errno) -> String {
+    let text = std::io::Error::from(errno).to_string();
+    match text.find(" (os error") {
+        Some(end) => text[..end].to_owned(),
+        None => text,
+    }
+}
+
+/// Returns the message that commands on images have for the error that `errno` stands for, so that
+/// commands on mounts fail with the same text.
+pub fn text_of(errno: Errno) -> String {
+    let reason = match errno {
+        Errno::NOENT => PathError::NotFound,
+        Errno::NOTDIR => PathError::NotADirectory,
+        Errno::EXIST => PathError::Exists,
+        Errno::NOTEMPTY => PathError::NotEmpty,
+        Errno::PERM => PathError::NotPermitted,
+        Errno::ACCESS => PathError::AccessDenied,
+        Errno::NAMETOOLONG => PathError::NameTooLong,
+        Errno::BUSY => PathError::Busy,
+        Errno::XDEV => return "a snapshot must be in the file system of its source".to_owned(),
+        Errno::ROFS => return "the file system or the subvolume is read-only".to_owned(),
+        Errno::NOSPC => return "no space left on the file system".to_owned(),
+        other => {
+            return system_text(other).to_lowercase();
+        }
+    };
+    reason.to_string()
+}

@@ -1,0 +1,74 @@
+//! Runs the `papilio` command, for all integration tests.
+
+// Not every test binary uses every helper.
+#![allow(dead_code)]
+
+use papilio_oracle::{ImageSet, Need, Scratch, require};
+use std::ffi::OsStr;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+/// Returns the path of the binary.
+pub fn binary() -> &'static Path {
+    Path::new(assert_cmd::cargo::cargo_bin!("papilio"))
+}
+
+/// Returns a command that runs the binary in UTC, without arguments yet.
+pub fn command() -> Command {
+    let mut command = Command::new(binary());
+    command.env("TZ", "UTC");
+    command
+}
+
+/// Runs the command without standard input.
+pub fn papilio<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Output {
+    command().args(arguments).stdin(Stdio::null()).output().unwrap()
+}
+
+/// Runs the command, which must succeed with an empty standard error, and returns its output.
+pub fn succeed<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Vec<u8> {
+    let output = papilio(arguments);
+    let stderr = text(&output.stderr);
+    assert!(output.status.success() && stderr.is_empty(), "{}: {stderr}", output.status);
+    output.stdout
+}
+
+/// Like [`succeed`], and returns the output as text.
+pub fn succeed_text<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> String {
+    text(&succeed(arguments))
+}
+
+/// Like [`succeed`], and returns the output as JSON.
+pub fn succeed_json<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> serde_json::Value {
+    serde_json::from_slice(&succeed(arguments)).unwrap()
+}
+
+/// Runs the command, which must fail with `code` and one line on standard error that contains
+/// `part`. Returns that line.
+pub fn fail<S: AsRef<OsStr>>(code: i32, part: &str, arguments: impl IntoIterator<Item = S>) -> String {
+    check_failure(&papilio(arguments), code, part)
+}
+
+/// Like [`fail`], for a command that has ended.
+pub fn check_failure(output: &Output, code: i32, part: &str) -> String {
+    let stderr = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{stderr}");
+    assert!(stderr.contains(part), "{part:?} is not in {stderr:?}");
+    assert!(stderr.starts_with("papilio: "), "{stderr:?}");
+    assert_eq!(stderr.trim_end().lines().count(), 1, "{stderr:?}");
+    stderr
+}
+
+/// Returns output as text.
+pub fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Checks an image with `papilio check` and, where the machine allows it, with `btrfs check`.
+pub fn assert_clean(image: &Path) {
+    succeed(["check".as_ref(), "--check-data-csum".as_ref(), image.as_os_str()]);
+    if require(&[Need::Root, Need::Loop, Need::Command("btrfs")]).is_some() {
+        let scratch = Scratch::new(0).unwrap();
+        ImageSet::open(&scratch, vec![image.to_path_buf()]).btrfs_check().unwrap();
+    }
+}
