@@ -14,7 +14,7 @@ fn made() -> (Arc<dyn Device>, FileSystem) {
     let options = OpenOptions::new().write(true).commit_interval(None);
     let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options).unwrap();
     // Uses the initial block group.
-    fs.create_file("/first").unwrap().write_at(&[1; 8192], 0).unwrap();
+    fs.create_file("/first").unwrap().write_all_at(&[1; 8192], 0).unwrap();
     fs.sync().unwrap();
     (device, fs)
 }
@@ -39,7 +39,7 @@ fn chunk_with_pending_items_is_not_removed_as_empty() {
     assert_eq!(starts(), before);
     make().unwrap();
     assert_eq!(starts(), with_one, "at the same address");
-    fs.create_file("/third").unwrap().write_at(&vec![1; 100 << 20], 0).unwrap();
+    fs.create_file("/third").unwrap().write_all_at(&vec![1; 100 << 20], 0).unwrap();
     fs.close().unwrap();
     let check = CheckOptions::new().data_csum(true);
     let report = crate::check_devices(vec![device], &OpenOptions::new(), &check).unwrap();

@@ -152,7 +152,7 @@ mod tests {
         let options = MkfsOptions::new().size(256 << 20);
         crate::mkfs_device(&(device.clone() as Arc<dyn Device>), &options).unwrap();
         let fs = open(&device);
-        fs.create_file("/f").unwrap().write_at(&vec![7; 20 << 20], 0).unwrap();
+        fs.create_file("/f").unwrap().write_all_at(&vec![7; 20 << 20], 0).unwrap();
         fs.sync().unwrap();
         let minimum = fs.minimum_size(DEVICE).unwrap();
         assert!(minimum > 20 << 20 && minimum < 256 << 20, "{minimum}");
@@ -164,12 +164,12 @@ mod tests {
         assert_eq!(fs.superblock().raw.total_bytes, minimum);
         assert_clean(&device);
         let data = vec![1; 200 << 20];
-        let full = fs.create_file("/g").unwrap().write_at(&data, 0).unwrap_err();
+        let full = fs.create_file("/g").unwrap().write_all_at(&data, 0).unwrap_err();
         assert!(matches!(full, Error::NoSpace { .. }), "{full}");
         fs.remove_file("/g").unwrap();
         assert!(matches!(fs.resize(DEVICE, 1 << 30), Err(Error::Truncated { .. })));
         assert_eq!(fs.resize(DEVICE, 512 << 20).unwrap(), 512 << 20);
-        fs.create_file("/g").unwrap().write_at(&data, 0).unwrap();
+        fs.create_file("/g").unwrap().write_all_at(&data, 0).unwrap();
         assert!(fs.resize(DeviceId(2), 512 << 20).is_err());
         fs.set_label("renamed").unwrap();
         assert!(fs.set_label("two\nlines").is_err() && fs.set_label([b'x'; 256]).is_err());

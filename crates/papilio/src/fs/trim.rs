@@ -128,8 +128,8 @@ mod tests {
         let options = OpenOptions::new().write(true).commit_interval(None);
         let fs = FileSystem::from_devices(devices(), &options).unwrap();
         let (kept, gone) = (vec![7; 3 << 20], vec![0xab; 5 << 20]);
-        fs.create_file("/kept").unwrap().write_at(&kept, 0).unwrap();
-        fs.create_file("/gone").unwrap().write_at(&gone, 0).unwrap();
+        fs.create_file("/kept").unwrap().write_all_at(&kept, 0).unwrap();
+        fs.create_file("/gone").unwrap().write_all_at(&gone, 0).unwrap();
         fs.sync().unwrap();
         let extent = fs.open_file("/gone").unwrap().fiemap(0).unwrap()[0];
         fs.remove_file("/gone").unwrap();
@@ -147,7 +147,7 @@ mod tests {
         let whole = fs.usage().unwrap();
         assert!(fs.trim(0..u64::MAX, 1 << 40).unwrap() == 0);
         assert!(fs.trim(0..0, 0).unwrap() <= whole.unallocated());
-        fs.create_file("/more").unwrap().write_at(&gone, 0).unwrap();
+        fs.create_file("/more").unwrap().write_all_at(&gone, 0).unwrap();
         assert_eq!(fs.read("/kept").unwrap(), kept);
         fs.close().unwrap();
         let check = CheckOptions::new().data_csum(true);

@@ -96,7 +96,7 @@ fn names_that_are_there_are_dealt_with() {
     let again = |populate: Populate| populate.entry(host.path().join("d"), &top, b"d", &mut ());
     again(Populate::new()).unwrap();
     assert!(matches!(again(Populate::new()), Err(Error::Path { kind: PathError::Exists, .. })));
-    fs.inode("d/small").unwrap().open().unwrap().write_at(b"changed, and longer than before", 0).unwrap();
+    fs.inode("d/small").unwrap().open().unwrap().write_all_at(b"changed, and longer than before", 0).unwrap();
     assert_eq!(again(Populate::new().existing(Existing::Keep)).unwrap().bytes, 0);
     assert!(fs.read("d/small").unwrap().starts_with(b"changed"));
     again(Populate::new().existing(Existing::Replace)).unwrap();
@@ -267,7 +267,7 @@ fn members_say_everything() {
     assert_eq!(fs.read("twice").unwrap(), b"the second");
     assert_eq!(fs.metadata("deep").unwrap().mtime().seconds, 0o1234);
     assert_eq!(fs.read_link("link").unwrap(), b"nowhere");
-    assert_eq!(fs.metadata("pipe").unwrap().kind(), FileKind::Fifo);
+    assert_eq!(fs.metadata("pipe").unwrap().file_type(), FileKind::Fifo);
     close_clean(&device, fs);
 }
 
