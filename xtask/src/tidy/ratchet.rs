@@ -103,15 +103,15 @@ impl Ratchet {
         let mut text = String::from(HEADER);
         writeln!(text, "limit = {}\n\n[exceptions]", self.limit).expect("writing to a String");
         write_numbers(&mut text, &self.exceptions);
-        write!(text, "{CYCLES}[cycles]\n").expect("writing to a String");
+        writeln!(text, "{CYCLES}[cycles]").expect("writing to a String");
         for (name, CycleAllowance { files, largest }) in &self.cycles {
             let name = toml::Value::String(name.clone());
             writeln!(text, "{name} = {{ files = {files}, largest = {largest} }}")
                 .expect("writing to a String");
         }
-        write!(text, "{LONG_LINES}[long_lines]\n").expect("writing to a String");
+        writeln!(text, "{LONG_LINES}[long_lines]").expect("writing to a String");
         write_numbers(&mut text, &self.long_lines);
-        write!(text, "{HEADLESS_CLAUSES}[headless_clauses]\n").expect("writing to a String");
+        writeln!(text, "{HEADLESS_CLAUSES}[headless_clauses]").expect("writing to a String");
         write_numbers(&mut text, &self.headless_clauses);
         text
     }
