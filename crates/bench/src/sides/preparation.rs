@@ -72,7 +72,7 @@ fn make_extents(fs: &FileSystem, name: &str, windows: u64, per_window: u64) -> p
     for number in 0..2 * own {
         noise.fill(&mut bytes);
         // Each call writes one extent.
-        shared.write_at(&bytes, number * WINDOW)?;
+        shared.write_all_at(&bytes, number * WINDOW)?;
     }
     let file = fs.create_file(format!("/{name}"))?;
     let border = |piece: u64| piece % per_window * (WINDOW / SECTOR) / per_window * SECTOR;

@@ -9,7 +9,6 @@ use crate::fs::inode::Inode;
 use papilio_format::items::inode::FileKind;
 
 impl File {
-    #[cfg(any())]
     /// Writes `data` at byte `offset` and returns the number of bytes written, which is always
     /// `data.len()`: the same as [`File::write_all_at`].
     ///

@@ -115,7 +115,8 @@ impl FileSystem {
         let volume = self.info.volume();
         self.info.transactions()?.change(2, |handle| {
             let devices = volume.devices();
-            let slot = devices.iter().find(|slot| slot.devid() == devid).expect("device_bytes found the device");
+            let slot =
+                devices.iter().find(|slot| slot.devid() == devid).expect("device_bytes found the device");
             let mut item = slot.item;
             item.total_bytes = total_bytes;
             let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid.0);

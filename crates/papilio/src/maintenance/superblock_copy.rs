@@ -16,7 +16,6 @@ use std::path::Path;
 
 /// Whether a superblock matches its checksum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
 pub enum ChecksumState {
     /// The stored checksum is that of the bytes.
     Match(Checksum),

@@ -125,9 +125,8 @@ fn change_and_fsync_names(fs: &FileSystem, seed: u64, work: &Work) {
         let mut path = || format!("/{}/{}", ["d", "e", "d/x"][random.usize(..3)], random.u8(..5));
         let (one, other) = (path(), path());
         let synced = match random.u8(..9) {
-            0 => {
-                unless_raced(fs.create_file(&one).and_then(|file| file.write_all_at(one.as_bytes(), 0))).and(None)
-            }
+            0 => unless_raced(fs.create_file(&one).and_then(|file| file.write_all_at(one.as_bytes(), 0)))
+                .and(None),
             1 => unless_raced(fs.rename(&one, &other)).and(None),
             2 => unless_raced(fs.rename_with(&one, &other, RenameMode::Exchange)).and(None),
             3 => unless_raced(fs.hard_link(&one, &other)).and(None),

@@ -51,20 +51,20 @@ pub(super) fn unpack(
     directories.insert(Vec::new(), Directory { inode: top.clone(), attributes: None, is_new: false });
     while let Some(member) = members.next()? {
         if !member.path.is_empty() {
-            writer.tell_entry(&member.path);
+            writer.report_entry(&member.path);
         }
         match unpack_member(&mut members, &member, &mut directories, writer) {
             Ok(()) => {}
             // The archive itself is at fault, or the reading of it: nothing after it can be trusted.
             Err(error) if members.has_failed() => return Err(error),
-            Err(error) => writer.tell_at(&member.path, error)?,
+            Err(error) => writer.report_at(&member.path, error)?,
         }
     }
     // The innermost first: a longer path comes after the one that it begins with.
     for (path, directory) in directories.into_iter().rev() {
         let Some(attributes) = directory.attributes else { continue };
         if let Err(error) = writer.finish(&directory.inode, &attributes, directory.is_new) {
-            writer.tell_at(&path, error)?;
+            writer.report_at(&path, error)?;
         }
     }
     Ok(())
@@ -161,7 +161,7 @@ fn copy(
         let step = usize::try_from(left).map_or(aligned, |left| left.min(aligned)).min(buffer.len());
         members.read_exact(&mut buffer[..step])?;
         file.write_all_at(&buffer[..step], offset)?;
-        writer.tell_bytes(step as u64);
+        writer.report_bytes(step as u64);
         offset += step as u64;
         left -= step as u64;
     }

@@ -61,7 +61,7 @@ impl fmt::Debug for CheckOptions {
 
 /// The stage of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[non_exhaustive]
+#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub enum CheckStage {
     /// Walking the trees; progress counts tree blocks.
     Trees,
