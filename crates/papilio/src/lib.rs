@@ -149,15 +149,18 @@ pub mod device {
 }
 
 #[cfg(feature = "unstable")]
-mod unstable {
-    pub use crate::btree::CacheStatistics;
-    pub use crate::fs::MemoryUse;
-    pub use crate::maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
-    pub use crate::maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
-    pub use crate::maintenance::tree_stats::{Layout, TreeStats};
-    pub use crate::tuning::{CsumLookup, LogItems, NocowCheck, Tuning, TuningError, WriteChecksum};
-    pub use papilio_format as format;
-    pub use papilio_pagecache::CacheInsert;
-}
+pub use btree::CacheStatistics;
 #[cfg(feature = "unstable")]
-pub use unstable::*;
+pub use fs::MemoryUse;
+#[cfg(feature = "unstable")]
+pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
+#[cfg(feature = "unstable")]
+pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
+#[cfg(feature = "unstable")]
+pub use maintenance::tree_stats::{Layout, TreeStats};
+#[cfg(feature = "unstable")]
+pub use papilio_format as format;
+#[cfg(feature = "unstable")]
+pub use papilio_pagecache::CacheInsert;
+#[cfg(feature = "unstable")]
+pub use tuning::{CsumLookup, LogItems, NocowCheck, Tuning, TuningError, WriteChecksum};
