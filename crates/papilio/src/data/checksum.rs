@@ -1,40 +1,41 @@
-//! Data checksums: looking them up and holding sectors against them.
+//! Data checksums: looking them up and verifying sectors.
 //!
-//! Owns [`DataSums`], one cursor on the checksum tree for a whole request: the sums are compared where
-//! they lie in their leaf, so that nothing is copied or allocated. Locks: none. Kernel counterparts:
-//! `btrfs_lookup_bio_sums` (`fs/btrfs/file-item.c`), `btrfs_data_csum_ok` (`fs/btrfs/inode.c`).
+//! Owns [`DataChecksums`], one cursor on the checksum tree for a whole request. Checksums are
+//! compared in their leaf, so that nothing is copied or allocated.
+//!
+//! Locks: none. Kernel counterparts: `btrfs_lookup_bio_sums` (`fs/btrfs/file-item.c`),
+//! `btrfs_data_csum_ok` (`fs/btrfs/inode.c`).
 
 use crate::btree::{Cursor, Tree};
 use crate::errors::{Error, Result};
 use papilio_format::items::csum::CsumItem;
 use papilio_format::{ChecksumType, Geometry, LogicalAddress, TreeId};
 
-/// What is wrong with a sector.
+/// Why a sector is not valid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum SectorFault {
-    /// Its bytes are not those that were summed.
+    /// The bytes do not match the checksum.
     Mismatch,
-    /// It has no sum, though it should.
-    NoSum,
+    /// The checksum tree has no checksum for the sector.
+    Missing,
 }
 
-/// Look-ups in the checksum tree.
-pub(crate) struct DataSums<'a> {
+/// A cursor for look-ups in the checksum tree.
+pub(crate) struct DataChecksums<'a> {
     cursor: Cursor<'a>,
     tree: TreeId,
     geometry: Geometry,
 }
 
-impl<'a> DataSums<'a> {
-    /// Look-ups in `tree`, the checksum tree.
+impl<'a> DataChecksums<'a> {
+    /// Starts look-ups in `tree`, the checksum tree.
     pub(crate) fn new(tree: &'a Tree, geometry: Geometry) -> Self {
         Self { cursor: Cursor::new(tree), tree: tree.id(), geometry }
     }
 
-    /// Hands out the sums of `sectors` sectors from `logical` on, a run at a time and in order:
-    /// `visit(first, count, sums)`, with `first` counted from `logical`, and `sums` the sums one
-    /// behind the other, or `None` where there are none. It goes on for as long as `visit` says
-    /// `true`.
+    /// Calls `visit(first, count, checksums)` for each run of the `sectors` sectors from `logical`
+    /// on, in order. `first` counts sectors from `logical`. `checksums` is the run's checksums in a
+    /// row, or `None` for sectors without any. Stops when `visit` returns `false`.
     ///
     /// # Errors
     /// A tree block or item that cannot be read.
@@ -54,17 +55,17 @@ impl<'a> DataSums<'a> {
             };
             self.seek(at)?;
             let item = self.item()?;
-            let sums = item.and_then(|item| item.sums_from(at, left));
-            let run = match (sums, item) {
-                (Some(sums), _) => sums.len() / self.geometry.checksum_type.size(),
+            let checksums = item.and_then(|item| item.sums_from(at, left));
+            let run = match (checksums, item) {
+                (Some(checksums), _) => checksums.len() / self.geometry.checksum_type.size(),
                 (None, Some(next)) => {
-                    // At least one sector, so that no bytes whatsoever make this endless.
+                    // At least one sector, so that the loop ends whatever the bytes say.
                     let gap = next.start().checked_since(at).unwrap_or(0).div_ceil(sector_size);
                     gap.clamp(1, left as u64) as usize
                 }
                 (None, None) => left,
             };
-            if !visit(done, run, sums) {
+            if !visit(done, run, checksums) {
                 return Ok(());
             }
             done += run;
@@ -72,8 +73,8 @@ impl<'a> DataSums<'a> {
         Ok(())
     }
 
-    /// Holds `data`, whole sectors read from `logical`, against its sums, up to the first sector
-    /// that is not as it should be: its number, counted from the first, and its fault.
+    /// Verifies `data`, whole sectors read from `logical`. Returns the first bad sector, counted
+    /// from the start of `data`, and its fault.
     ///
     /// # Errors
     /// A tree block or item that cannot be read.
@@ -85,11 +86,11 @@ impl<'a> DataSums<'a> {
         let algorithm = self.geometry.checksum_type;
         let sector_size = self.geometry.sector_size as usize;
         let mut fault = None;
-        self.for_each_run(logical, data.len() / sector_size, |first, count, sums| {
+        self.for_each_run(logical, data.len() / sector_size, |first, count, checksums| {
             let data = &data[first * sector_size..][..count * sector_size];
-            fault = match sums {
-                None => Some((first, SectorFault::NoSum)),
-                Some(sums) => first_mismatch(algorithm, sector_size, data, sums)
+            fault = match checksums {
+                None => Some((first, SectorFault::Missing)),
+                Some(checksums) => first_mismatch(algorithm, sector_size, data, checksums)
                     .map(|sector| (first + sector, SectorFault::Mismatch)),
             };
             fault.is_none()
@@ -97,10 +98,10 @@ impl<'a> DataSums<'a> {
         Ok(fault)
     }
 
-    /// As [`DataSums::first_fault`], of sums that are copied to memory of their own first.
+    /// As [`DataChecksums::first_fault`], but copies the checksums to the heap first.
     ///
     /// # Errors
-    /// As [`DataSums::first_fault`].
+    /// As [`DataChecksums::first_fault`].
     pub(crate) fn first_fault_copied(
         &mut self,
         logical: LogicalAddress,
@@ -109,12 +110,14 @@ impl<'a> DataSums<'a> {
         let algorithm = self.geometry.checksum_type;
         let sector_size = self.geometry.sector_size as usize;
         let sectors = data.len() / sector_size;
-        let mut lookup = Box::new(DataSums { cursor: self.cursor.clone(), ..*self });
+        let mut lookup = Box::new(DataChecksums { cursor: self.cursor.clone(), ..*self });
         let mut copied = vec![0; sectors * algorithm.size()];
         let mut missing = None;
-        lookup.for_each_run(logical, sectors, |first, _, sums| {
-            match sums {
-                Some(sums) => copied[first * algorithm.size()..][..sums.len()].copy_from_slice(sums),
+        lookup.for_each_run(logical, sectors, |first, _, checksums| {
+            match checksums {
+                Some(checksums) => {
+                    copied[first * algorithm.size()..][..checksums.len()].copy_from_slice(checksums)
+                }
                 None => missing = Some(first),
             }
             missing.is_none()
@@ -123,12 +126,12 @@ impl<'a> DataSums<'a> {
         let mismatch = first_mismatch(algorithm, sector_size, &data[..there * sector_size], &copied);
         Ok(mismatch
             .map(|sector| (sector, SectorFault::Mismatch))
-            .or(missing.map(|sector| (sector, SectorFault::NoSum))))
+            .or(missing.map(|sector| (sector, SectorFault::Missing))))
     }
 
-    /// Goes to the item that covers `address`, or else to the first behind it.
+    /// Moves to the item that covers `address`, or else to the first item after it.
     fn seek(&mut self, address: LogicalAddress) -> Result<()> {
-        // Sequential requests mostly stay in one item or go to the next.
+        // Sequential requests mostly stay in one item or move on to the next.
         if let Some(item) = self.item()?
             && item.start() <= address
         {
@@ -137,7 +140,7 @@ impl<'a> DataSums<'a> {
             }
             if address == item.end() {
                 self.cursor.step()?;
-                // An item that starts later is the first behind the address: none lies between.
+                // An item that starts later is the first after `address`: none lies in between.
                 if self.item()?.is_some() {
                     return Ok(());
                 }
@@ -159,7 +162,7 @@ impl<'a> DataSums<'a> {
         Ok(())
     }
 
-    /// The item here, if it holds data checksums.
+    /// Returns the item at the cursor, if it holds data checksums.
     fn item(&self) -> Result<Option<CsumItem<'_>>> {
         let (Some(key), Some(data)) = (self.cursor.key(), self.cursor.data()) else { return Ok(None) };
         if key != CsumItem::key(LogicalAddress(key.offset)) {
@@ -170,14 +173,14 @@ impl<'a> DataSums<'a> {
     }
 }
 
-/// The first sector that differs from its sum.
+/// Returns the first sector of `data` that does not match its checksum.
 pub(crate) fn first_mismatch(
     algorithm: ChecksumType,
     sector_size: usize,
     data: &[u8],
-    sums: &[u8],
+    checksums: &[u8],
 ) -> Option<usize> {
     data.chunks_exact(sector_size)
-        .zip(sums.chunks_exact(algorithm.size()))
-        .position(|(bytes, sum)| !algorithm.verify(bytes, sum))
+        .zip(checksums.chunks_exact(algorithm.size()))
+        .position(|(bytes, checksum)| !algorithm.verify(bytes, checksum))
 }

@@ -1,15 +1,22 @@
-//! Checksums of an open file's sectors in memory, so that reading asks the tree once for many.
+//! A cache of an open file's data checksums, filled from the tree in large runs.
 //!
-//! Owns [`ChecksumCache`] and [`ChecksumBudget`]. Sums are kept in *windows* of [`WINDOW`] bytes of them, by the address of
-//! their sectors. Invariants: sums of what the file refers to stay as they are for as long as it does, so whoever
-//! changes the file's extents clears the cache before others may read there, and who reads or fills it holds the data
-//! lock shared and asks for sectors of the file only, which nobody changes. Sums of what it does not refer to any more
-//! may come in with those, from a tree that is held and thereby keeps others from these sectors: they are gone when
-//! the file refers to what is written there next. All caches of a file system together hold no
-//! more windows than the budget, and what is taken up when that is spent takes the place of another window of the
-//! same file. Lock: its own, for one look-up or insertion, not while a tree is walked.
+//! Owns [`ChecksumCache`] and [`ChecksumBudget`]. The cache holds *windows*: [`WINDOW`] bytes of
+//! the checksums of consecutive sectors, by address.
+//!
+//! Invariants:
+//! - A checksum stays the same for as long as the file refers to the sector. A thread that changes
+//!   the file's extents clears the cache before other threads may read there.
+//! - A reader holds the file's data lock shared, and looks up or fills in only sectors of the file,
+//!   which do not change meanwhile.
+//! - A window may also hold checksums of neighbouring sectors that the file does not refer to. The
+//!   tree that they came from is pinned, which keeps other writers off these sectors. They are
+//!   cleared before the file can refer to new data there.
+//! - All caches of a file system together hold at most the budget's windows. Once the budget is
+//!   spent, a new window replaces another one of the same file.
+//!
+//! Lock: each shard's own, for one look-up or insertion; never held during a walk of the tree.
 
-use crate::data::checksum::DataSums;
+use crate::data::checksum::DataChecksums;
 use crate::errors::Result;
 use papilio_format::{Geometry, LogicalAddress};
 use papilio_locks::RwLock;
@@ -17,63 +24,64 @@ use std::ops::Range;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
 
-/// Bytes of sums of a window: those of 4 MiB of data with CRC-32C and sectors of 4 KiB.
+/// Bytes of checksums in a window: those of 4 MiB of data with CRC-32C and 4 KiB sectors.
 pub(crate) const WINDOW: usize = 4096;
-/// Slots that a shard begins with.
+/// Initial slots of a shard.
 const FIRST_SLOTS: usize = 4;
-/// Shards of a cache; a window is in the one that the lowest bits of its number say.
+/// Shards of a cache. The lowest bits of a window's number select its shard.
 const SHARDS: u64 = 8;
 
-/// How much memory the sums of all open files may take.
+/// The memory that the cached checksums of all open files may take.
 #[derive(Debug)]
 pub(crate) struct ChecksumBudget {
     windows: usize,
     windows_left: AtomicUsize,
 }
 
-/// Sums of sectors that lie one behind the other.
+/// A range of the address space with the checksums of its sectors.
 #[derive(Debug)]
 struct Window {
-    /// Which of the address space's windows.
+    /// The number of the window in the address space.
     number: u64,
-    /// Bytes of `sums` that are sums.
+    /// The valid bytes of `checksums`.
     valid: Range<usize>,
-    sums: Box<[u8; WINDOW]>,
+    checksums: Box<[u8; WINDOW]>,
 }
 
-/// Sums by address.
+/// The cached checksums of one open file, by address.
 #[derive(Debug)]
 pub(crate) struct ChecksumCache {
     budget: Arc<ChecksumBudget>,
-    /// Absent as long as there was nothing to keep.
+    /// Empty until the first insertion.
     shards: OnceLock<Box<[Shard; SHARDS as usize]>>,
 }
 
-/// In cache lines of its own.
+/// One shard, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(RwLock<Table>);
 
-/// The windows that are kept.
+/// The windows of a shard.
 #[derive(Debug, Default)]
 struct Table {
-    /// A power of two of them or none; a window is in the one that the next bits of its number say.
+    /// Direct-mapped slots, a power of two or none. The bits above the shard's select a window's
+    /// slot.
     slots: Vec<Option<Window>>,
-    /// Slots that are taken.
+    /// The number of occupied slots.
     held: usize,
 }
 
-/// Where a sector's sum is kept.
+/// The position of a sector's checksum.
 #[derive(Clone, Copy)]
-struct Place {
+struct Position {
     window: u64,
     /// Bytes from the window's start.
     at: usize,
 }
 
-impl Place {
+impl Position {
     fn of(logical: LogicalAddress, geometry: &Geometry) -> Self {
-        // Sizes of sectors and of sums are powers of two.
+        // The sizes of sectors and checksums are powers of two.
         let sector = logical.0 >> geometry.sector_size.trailing_zeros();
         let byte = sector << geometry.checksum_type.size().trailing_zeros();
         Self { window: byte / WINDOW as u64, at: (byte % WINDOW as u64) as usize }
@@ -81,12 +89,12 @@ impl Place {
 }
 
 impl ChecksumBudget {
-    /// A budget of `bytes` of sums.
+    /// Creates a budget of `bytes` bytes of checksums.
     pub(crate) fn new(bytes: usize) -> Arc<Self> {
         Arc::new(Self { windows: bytes / WINDOW, windows_left: AtomicUsize::new(bytes / WINDOW) })
     }
 
-    /// Bytes that are taken.
+    /// Returns the bytes in use.
     pub(crate) fn used(&self) -> usize {
         self.windows.saturating_sub(self.windows_left.load(Ordering::Relaxed)) * WINDOW
     }
@@ -100,37 +108,39 @@ impl ChecksumBudget {
         left.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |left| left.checked_sub(1)).is_ok()
     }
 
-    fn give_back(&self, windows: usize) {
+    fn release(&self, windows: usize) {
         self.windows_left.fetch_add(windows, Ordering::Relaxed);
     }
 }
 
 impl ChecksumCache {
-    /// An empty cache.
+    /// Creates an empty cache.
     pub(crate) fn new(budget: &Arc<ChecksumBudget>) -> Self {
         Self { budget: Arc::clone(budget), shards: OnceLock::new() }
     }
 
-    /// Copies the sums of the first sectors from `logical` on to `sums`, as far as they are known and there is
-    /// room; says how many bytes of them.
-    pub(crate) fn copy(&self, logical: LogicalAddress, geometry: &Geometry, sums: &mut [u8]) -> usize {
-        let place = Place::of(logical, geometry);
+    /// Copies the cached checksums of the sectors from `logical` on into `checksums`, as many as
+    /// are cached without a gap and fit. Returns the number of bytes copied.
+    pub(crate) fn copy(&self, logical: LogicalAddress, geometry: &Geometry, checksums: &mut [u8]) -> usize {
+        let position = Position::of(logical, geometry);
         let Some(shards) = self.shards.get() else { return 0 };
-        let table = shards[(place.window % SHARDS) as usize].0.read();
-        let Some(window) = table.find(place.window) else { return 0 };
-        if !window.valid.contains(&place.at) {
+        let table = shards[(position.window % SHARDS) as usize].0.read();
+        let Some(window) = table.find(position.window) else { return 0 };
+        if !window.valid.contains(&position.at) {
             return 0;
         }
-        let length = (window.valid.end - place.at).min(sums.len());
-        // One sum is a matter of a load and a store; `copy_from_slice` of any length is a call.
-        match (&window.sums[place.at..][..length], &mut sums[..length]) {
+        let length = (window.valid.end - position.at).min(checksums.len());
+        // A four-byte checksum is one load and one store; `copy_from_slice` of variable length is a
+        // call.
+        match (&window.checksums[position.at..][..length], &mut checksums[..length]) {
             ([a, b, c, d], [e, f, g, h]) => (*e, *f, *g, *h) = (*a, *b, *c, *d),
             (from, to) => to.copy_from_slice(from),
         }
         length
     }
 
-    /// Takes up the sums around `logical` from the tree; the caller holds the file's data lock shared.
+    /// Fills the cache with the checksums around `logical` from the tree. The caller holds the
+    /// file's data lock shared.
     ///
     /// # Errors
     /// A tree block or item that cannot be read.
@@ -138,55 +148,55 @@ impl ChecksumCache {
         &self,
         logical: LogicalAddress,
         geometry: &Geometry,
-        tree: &mut DataSums<'_>,
+        tree: &mut DataChecksums<'_>,
     ) -> Result<()> {
-        let place = Place::of(logical, geometry);
+        let position = Position::of(logical, geometry);
         let size = geometry.checksum_type.size();
-        let start = LogicalAddress(logical.0 - (place.at / size) as u64 * u64::from(geometry.sector_size));
-        let mut sums = [0; WINDOW];
-        // The run of sums that the sector's own is in.
+        let start = LogicalAddress(logical.0 - (position.at / size) as u64 * u64::from(geometry.sector_size));
+        let mut checksums = [0; WINDOW];
+        // The run of checksums that contains the sector's own.
         let mut valid = 0..0;
         tree.for_each_run(start, WINDOW / size, |first, count, found| {
             match found {
                 Some(found) => {
-                    sums[first * size..][..found.len()].copy_from_slice(found);
+                    checksums[first * size..][..found.len()].copy_from_slice(found);
                     valid.end = first * size + found.len();
                 }
-                None if first * size > place.at => return false,
+                None if first * size > position.at => return false,
                 None => valid = (first + count) * size..(first + count) * size,
             }
             true
         })?;
-        if valid.contains(&place.at) {
-            self.insert(place.window, valid, &sums);
+        if valid.contains(&position.at) {
+            self.insert(position.window, valid, &checksums);
         }
         Ok(())
     }
 
-    fn insert(&self, number: u64, valid: Range<usize>, sums: &[u8; WINDOW]) {
+    fn insert(&self, number: u64, valid: Range<usize>, checksums: &[u8; WINDOW]) {
         let shards = self.shards.get_or_init(Box::default);
         let mut table = shards[(number % SHARDS) as usize].0.write();
         let Some(slot) = table.slot_for(number, self.budget.is_left()) else { return };
         match &mut table.slots[slot] {
             Some(kept) => {
                 (kept.number, kept.valid) = (number, valid);
-                kept.sums.copy_from_slice(sums);
+                kept.checksums.copy_from_slice(checksums);
             }
             empty => {
                 if self.budget.take() {
-                    *empty = Some(Window { number, valid, sums: Box::new(*sums) });
+                    *empty = Some(Window { number, valid, checksums: Box::new(*checksums) });
                     table.held += 1;
                 }
             }
         }
     }
 
-    /// The file's extents change.
+    /// Clears the cache, because the file's extents change.
     pub(crate) fn clear(&self) {
         for Shard(table) in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
             if table.read().held > 0 {
                 let table = std::mem::take(&mut *table.write());
-                self.budget.give_back(table.held);
+                self.budget.release(table.held);
             }
         }
     }
@@ -202,8 +212,9 @@ impl Table {
         self.slots[slot].as_ref().filter(|window| window.number == number)
     }
 
-    /// The slot that a window is to be put in, with what it displaces in it. There are more slots first where that
-    /// would be another window, unless no further one `may_come`, or few are taken.
+    /// Returns the slot for window `number`, which may hold another window. If it does, the table
+    /// grows first, unless no further window `may_come` (the budget is spent) or fewer than a
+    /// quarter of the slots are occupied.
     fn slot_for(&mut self, number: u64, may_come: bool) -> Option<usize> {
         loop {
             if let Some(mask) = self.slots.len().checked_sub(1) {
@@ -253,21 +264,21 @@ mod tests {
         LogicalAddress((window * 1024 + sector) * 4096)
     }
 
-    /// What is known of a window, as the first byte of each sum.
+    /// Returns the first byte of the checksum of sector 5 of a window, if it is cached.
     fn known(cache: &ChecksumCache, window: u64) -> Option<u8> {
-        let mut sums = [0; 8];
-        let length = cache.copy(address(window, 5), &geometry(), &mut sums);
-        (length > 0).then(|| sums[0])
+        let mut checksums = [0; 8];
+        let length = cache.copy(address(window, 5), &geometry(), &mut checksums);
+        (length > 0).then(|| checksums[0])
     }
 
     #[test]
-    fn sums_are_found_as_far_as_they_are_valid() {
+    fn only_valid_checksums_are_found() {
         let cache = cache(8);
-        let mut sums = [0; WINDOW];
-        for (sector, sum) in sums.chunks_exact_mut(4).enumerate() {
+        let mut checksums = [0; WINDOW];
+        for (sector, sum) in checksums.chunks_exact_mut(4).enumerate() {
             sum.copy_from_slice(&(sector as u32).to_le_bytes());
         }
-        cache.insert(7, 40..80, &sums);
+        cache.insert(7, 40..80, &checksums);
         let mut out = [0xff; 64];
         let geometry = geometry();
         assert_eq!(cache.copy(address(7, 9), &geometry, &mut out), 0);
@@ -291,7 +302,7 @@ mod tests {
         for window in 1000..1100 {
             assert_eq!(known(&cache, window), Some(window as u8), "{window}");
         }
-        // The budget is spent: one displaces another, and none is added.
+        // The budget is spent: new windows replace old ones, and none is added.
         for window in 2000..2200 {
             cache.insert(window, 0..WINDOW, &[window as u8; WINDOW]);
         }
@@ -305,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn windows_far_apart_do_not_make_it_large() {
+    fn windows_far_apart_keep_the_table_small() {
         let cache = cache(100);
         for window in 0..50 {
             cache.insert(window << 30, 0..WINDOW, &[window as u8; WINDOW]);
@@ -315,14 +326,14 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_is_given_back() {
+    fn dropped_windows_return_to_the_budget() {
         let budget = ChecksumBudget::new(3 * WINDOW);
         let [first, second] = [ChecksumCache::new(&budget), ChecksumCache::new(&budget)];
         for window in 0..3 {
             first.insert(window, 0..WINDOW, &[1; WINDOW]);
         }
         second.insert(0, 0..WINDOW, &[2; WINDOW]);
-        assert_eq!(known(&second, 0), None, "nothing is left");
+        assert_eq!(known(&second, 0), None, "the budget is spent");
         drop(first);
         second.insert(0, 0..WINDOW, &[2; WINDOW]);
         assert_eq!(known(&second, 0), Some(2));

@@ -4,19 +4,21 @@
 //!
 //! Invariants:
 //! - Both ends of a shared range are sector boundaries.
-//! - A shared extent has a reference for each item that stands for a part of it.
-//! - A file with data checksums and one without never share extents: each would break the other's promise.
+//! - A shared extent has a reference for each item that refers to a part of it.
+//! - A file with data checksums and one without never share extents: one of them would break its
+//!   guarantee.
 //! - Inline data is copied.
 //!
-//! Locks: as [`super::file_edit`]; the floor above holds the locks of both inodes. Kernel counterparts:
-//! `btrfs_remap_file_range`, `btrfs_clone` (`fs/btrfs/reflink.c`), `generic_remap_file_range_prep`
-//! (`fs/remap_range.c`).
+//! Locks: as [`super::file_edit`]; the layer above holds the locks of both inodes. Kernel
+//! counterparts: `btrfs_remap_file_range`, `btrfs_clone` (`fs/btrfs/reflink.c`),
+//! `generic_remap_file_range_prep` (`fs/remap_range.c`).
 
 use crate::btree::LiveTree;
 use crate::data::data_context::DataContext;
+use crate::data::file_data::FileData;
 use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::progress::{Progress, STEP_EXTENTS};
-use crate::data::read::{FileData, ReadContext};
+use crate::data::read::ReadContext;
 use crate::data::rewrite::{SectorRewrite, fill_gap};
 use crate::data::stored_extents::{StoredExtent, StoredExtents, inline_extent};
 use crate::data::write::PreparedWrite;
@@ -27,8 +29,8 @@ use papilio_format::items::inode::{InodeFlags, InodeItem};
 use papilio_format::{FileOffset, InodeNumber};
 use std::sync::Arc;
 
-/// A file whose extents are shared. It may be the one that gets them; nothing else may change it
-/// meanwhile.
+/// The file whose extents a clone shares. It may be the target file itself; no other thread may
+/// change it meanwhile.
 #[derive(Clone, Copy)]
 pub(crate) struct CloneSource<'a> {
     /// Its subvolume.
@@ -39,18 +41,18 @@ pub(crate) struct CloneSource<'a> {
     pub(crate) item: InodeItem,
 }
 
-/// A checked request, and how far it came.
+/// A checked request and its progress.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CloneRange {
     source: u64,
     target: u64,
     /// Bytes in whole sectors.
     length: u64,
-    /// Where the target ends that the request names; the file becomes at least as long.
+    /// The file offset where the requested target range ends; the file becomes at least as long.
     target_end: u64,
     /// Bytes done, in whole sectors.
     done: u64,
-    /// Whether times change: not where the content stays the same.
+    /// Whether the file's times change; they do not where its content stays the same.
     touches: bool,
 }
 
@@ -58,7 +60,7 @@ pub(crate) struct CloneRange {
 pub(crate) enum PreparedClone<'a> {
     /// A copy of the source's inline data, up to source offset `end`.
     Copy { copy: PreparedWrite<'a>, end: u64 },
-    /// Extents are shared, after this rewrite.
+    /// Sharing of extents, after this rewrite.
     Share(SectorRewrite<'a>),
 }
 
@@ -67,14 +69,19 @@ fn invalid<T>(reason: &str) -> Result<T> {
 }
 
 impl CloneRange {
-    /// Checks a request to share `length` bytes of `source` from `from` on, up to its end for 0, as
-    /// `target` from `to` on. Without anything to do, there is no range.
+    /// Checks a request to share `length` bytes of `source` from `from` on (up to its end for 0) as
+    /// `target` from `to` on. Returns `None` where there is nothing to do.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for offsets that are not at sector boundaries, a length that is not unless it
-    /// reaches the end of the source and the target does not go on behind it, a range that reaches behind
-    /// the end of the source, ranges of one file that overlap, or files of which only one has checksums;
-    /// [`crate::PathError::TooLarge`].
+    /// [`Error::Invalid`] for:
+    /// - an offset that is not a sector boundary,
+    /// - a length that is not a multiple of the sector size, unless the range ends with the source
+    ///   and the target does not go on after it,
+    /// - a range that ends after the source,
+    /// - overlapping ranges of one file,
+    /// - files of which only one has checksums.
+    ///
+    /// [`crate::PathError::TooLarge`] for a target past the largest file size.
     pub(crate) fn new(
         rules: &WriteRules<'_>,
         source: &CloneSource<'_>,
@@ -96,11 +103,11 @@ impl CloneRange {
         touches: bool,
     ) -> Result<Option<Self>> {
         let (sector, size) = (rules.sector(), source.item.size);
-        let summed = |item: &InodeItem| !item.flags.contains(InodeFlags::NODATASUM);
-        if summed(&source.item) != summed(&target.item) {
+        let checksummed = |item: &InodeItem| !item.flags.contains(InodeFlags::NODATASUM);
+        if checksummed(&source.item) != checksummed(&target.item) {
             return invalid("one of the files has no data checksums");
         }
-        // Before any other question, as in the kernel.
+        // Before the other checks, as in the kernel.
         if length == 0 && from.0 == size {
             return Ok(None);
         }
@@ -112,7 +119,7 @@ impl CloneRange {
         };
         let length = if length == 0 { left } else { length };
         if length > left {
-            return invalid("the range reaches behind the end of the source");
+            return invalid("the range ends after the end of the source");
         }
         let target_end = rules.end_of(target.inode, to, length)?;
         if !length.is_multiple_of(sector) && (length < left || target_end < target.item.size) {
@@ -126,15 +133,16 @@ impl CloneRange {
         Ok(Some(Self { source: from.0, target: to.0, length: whole, target_end, done: 0, touches }))
     }
 
-    /// Bytes of the request that are done.
+    /// Returns the bytes of the request that are done.
     pub(crate) fn bytes_done(&self) -> u64 {
         self.done.min(self.target_end - self.target)
     }
 
-    /// Prepares the next step: copies inline data of the source, and writes what the step needs written anew first.
+    /// Prepares the next step: copies inline data of the source, or rewrites the sectors that the
+    /// step needs rewritten.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], or what reading and writing meets.
+    /// [`Error::NoSpace`], or an error of reading or writing.
     pub(crate) fn prepare<'a>(
         &self,
         context: &DataContext<'a>,
@@ -164,7 +172,7 @@ impl CloneRange {
     /// Makes a step of a bounded size.
     ///
     /// # Errors
-    /// [`Error::NoSpace`], or what reading and changing trees meets.
+    /// [`Error::NoSpace`], or an error of reading or changing trees.
     pub(crate) fn step(
         &mut self,
         context: &WriteContext<'_>,
@@ -234,7 +242,7 @@ impl CloneRange {
         let sector_size = context.geometry.sector_size;
         let mut extents = Vec::new();
         let mut reached = end;
-        // Read after the rewrite, which may have changed the source, too, where both are one file.
+        // Read after the rewrite, which changes the source, too, where both are the same file.
         let tree = source.tree.tree();
         for extent in StoredExtents::new(&tree, source.inode, sector_size, start, end) {
             let extent = extent?;
@@ -249,7 +257,8 @@ impl CloneRange {
         self.share(context, target, &extents, start, reached)
     }
 
-    /// Puts the source's `extents` from `start` to `end` into the target, and returns the source offset that it reached.
+    /// Inserts the source's `extents` from `start` to `end` into the target, and returns the source
+    /// offset that it reached.
     fn share(
         &self,
         context: &WriteContext<'_>,
@@ -284,7 +293,7 @@ impl CloneRange {
     }
 }
 
-/// What stands for `from` to `to` of an extent; `None` for a hole.
+/// Returns the item for bytes `from` to `to` of an extent; `None` for a hole.
 fn shared_part(stored: &StoredExtent, from: u64, to: u64) -> Option<FileExtentItem<'_>> {
     let extent = stored.extent();
     let cut = |part: ExtentPart| ExtentPart {
@@ -304,13 +313,13 @@ fn shared_part(stored: &StoredExtent, from: u64, to: u64) -> Option<FileExtentIt
 }
 
 impl CloneSource<'_> {
-    /// Fills `buffer` with the file's bytes from `offset` on; zeros behind its end.
+    /// Fills `buffer` with the file's bytes from `offset` on, and with zeros after its end.
     ///
     /// # Errors
-    /// What reading meets.
+    /// A read error.
     pub(crate) fn read(&self, context: &DataContext<'_>, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let sums = context.checksum_tree.tree();
-        let reading = ReadContext::new(Arc::clone(context.volume), Some(sums), true);
+        let checksums = context.checksum_tree.tree();
+        let reading = ReadContext::new(Arc::clone(context.volume), Some(checksums), true);
         let (inode, item) = (self.inode, &self.item);
         let tree = self.tree.tree();
         let data = FileData {
@@ -319,7 +328,7 @@ impl CloneSource<'_> {
             flags: item.flags,
             size: item.size,
             written: None,
-            known: None,
+            extent_cache: None,
             ordered: None,
         };
         let read = reading.read(&data, FileOffset(offset), buffer)?;

@@ -1,8 +1,10 @@
-//! Preallocated ranges that were written become ordinary ones in the tree.
+//! Conversion of preallocated ranges that now hold data to regular extents.
 //!
-//! Owns [`convert_step`]. Pieces that lie side by side, in the file and in the same extent on disk, are joined
-//! again, so that a file which was written at random has in the end no more items than one that was written
-//! in order. Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_mark_extent_written`
+//! Owns [`convert_step`]. Neighbours in the file that are also neighbours in the same extent on
+//! disk are merged. A file written in random order ends up with no more items than one written in
+//! order.
+//!
+//! Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_mark_extent_written`
 //! (`fs/btrfs/file.c`).
 
 use crate::data::file_edit::{FileEdit, WriteContext};
@@ -16,16 +18,16 @@ use papilio_format::items::inode::InodeItem;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Written ranges that a step deals with.
+/// The most written ranges that one step converts.
 pub(crate) const STEP_RANGES: usize = 128;
 
-/// A part of the file as an item is to show it.
+/// A part of the file that becomes one item.
 #[derive(Clone, Copy, Debug)]
 struct Part<'a> {
     start: u64,
     part: ExtentPart,
     preallocated: bool,
-    /// The item that it comes from.
+    /// The item that the part was cut from.
     of: FileExtentItem<'a>,
 }
 
@@ -52,11 +54,12 @@ impl Part<'_> {
     }
 }
 
-/// Makes ordinary extents of what of `written` the tree has as preallocated, from `from` on, and puts `item`
-/// as the inode. Returns where the next step begins; at the end of the ranges it is [`Progress::Done`].
+/// Converts the preallocated extents in the `written` ranges after `from` to regular ones, and
+/// stores `item` as the inode item. Returns where the next step begins; [`Progress::Done`] after
+/// the last range.
 ///
 /// # Errors
-/// What reading and changing trees meets.
+/// An error of reading or changing trees.
 pub(crate) fn convert_step(
     context: &WriteContext<'_>,
     file: &mut FileEdit<'_>,
@@ -77,7 +80,7 @@ pub(crate) fn convert_step(
     let sector = context.sector();
     let mut stored: BTreeMap<u64, StoredExtent> = BTreeMap::new();
     for run in &runs {
-        // With the neighbours, which they may be joined to.
+        // One sector more on both sides: the run may merge with its neighbours.
         let (start, end) = (run.start.saturating_sub(sector), run.end + sector);
         for extent in StoredExtents::new(&tree, file.inode, sector as u32, start, end) {
             let extent = extent?;
@@ -101,7 +104,8 @@ pub(crate) fn convert_step(
     Ok((if more { Progress::More } else { Progress::Done }, at))
 }
 
-/// What an item is to be cut into; nothing for one that is none of these extents.
+/// Cuts an item at the boundaries of `runs`. Returns nothing for an item that is not a plain extent
+/// on disk.
 fn parts_of<'a>(start: u64, extent: &'a StoredExtent, runs: &[Range<u64>]) -> Vec<Part<'a>> {
     let of = extent.extent();
     let Some(part) = on_disk(&of).filter(|_| is_plain(&of)) else { return Vec::new() };
@@ -109,24 +113,24 @@ fn parts_of<'a>(start: u64, extent: &'a StoredExtent, runs: &[Range<u64>]) -> Ve
     if !preallocated {
         return vec![Part { start, part, preallocated, of }];
     }
-    let piece = |from: u64, to: u64, preallocated| Part {
+    let cut = |from: u64, to: u64, preallocated| Part {
         start: from,
         part: ExtentPart { offset: part.offset + (from - start), length: to - from, ..part },
         preallocated,
         of,
     };
-    let mut pieces = Vec::new();
+    let mut parts = Vec::new();
     let mut at = start;
     for run in runs.iter().filter(|run| run.start < extent.end && run.end > start) {
         let (from, to) = (run.start.max(start), run.end.min(extent.end));
         if at < from {
-            pieces.push(piece(at, from, true));
+            parts.push(cut(at, from, true));
         }
-        pieces.push(piece(from, to, false));
+        parts.push(cut(from, to, false));
         at = to;
     }
     if at < extent.end {
-        pieces.push(piece(at, extent.end, true));
+        parts.push(cut(at, extent.end, true));
     }
-    pieces
+    parts
 }

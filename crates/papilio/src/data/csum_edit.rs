@@ -1,9 +1,15 @@
-//! Putting the checksums of new data into the checksum tree.
+//! Insertion of new data's checksums into the checksum tree.
 //!
-//! Owns [`SumRuns`], the sums of a batch of extents, and [`insert_sums`]. Invariants: items never
-//! overlap; sums that follow an item that has room make it longer, so that sequential writing fills
-//! leaves. Everything is looked up before the first change. Locks: none; the caller's editor holds the
-//! tree's. Kernel counterpart: `btrfs_csum_file_blocks` (`fs/btrfs/file-item.c`).
+//! Owns [`ChecksumRuns`], the checksums of a batch of extents, and [`insert_checksums`].
+//!
+//! Invariants:
+//! - Items never overlap.
+//! - Checksums that continue an item that is not full extend it, so that sequential writing fills
+//!   leaves.
+//! - All look-ups come before the first change.
+//!
+//! Locks: none; the caller's editor holds the tree's. Kernel counterpart: `btrfs_csum_file_blocks`
+//! (`fs/btrfs/file-item.c`).
 
 use crate::btree::{Change, Item, Tree, TreeEditor};
 use crate::errors::{Error, Result};
@@ -12,58 +18,59 @@ use papilio_format::items::csum::CsumItem;
 use papilio_format::{ChecksumType, Geometry, ItemType, LogicalAddress, objectid};
 use std::ops::Range;
 
-/// The sums of what was written, a run of sectors at a time.
+/// The checksums of new data, in runs of consecutive sectors.
 #[derive(Clone, Debug)]
-pub(crate) struct SumRuns {
+pub(crate) struct ChecksumRuns {
     checksum_type: ChecksumType,
     sector_size: usize,
     runs: Vec<Run>,
-    /// All sums, one behind the other.
-    sums: Vec<u8>,
+    /// All checksums in a row.
+    checksums: Vec<u8>,
 }
 
-/// Sums of consecutive sectors.
+/// Checksums of consecutive sectors.
 #[derive(Clone, Debug)]
 struct Run {
     start: LogicalAddress,
     end: LogicalAddress,
-    /// Where they are among the sums.
+    /// Their byte range in [`ChecksumRuns::checksums`].
     place: Range<usize>,
 }
 
-impl SumRuns {
-    /// None yet.
+impl ChecksumRuns {
+    /// Creates an empty batch.
     pub(crate) fn new(geometry: &Geometry) -> Self {
         Self {
             checksum_type: geometry.checksum_type,
             sector_size: geometry.sector_size as usize,
             runs: Vec::new(),
-            sums: Vec::new(),
+            checksums: Vec::new(),
         }
     }
 
-    /// Whether there are none.
+    /// Returns whether the batch is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.runs.is_empty()
     }
 
-    /// Bytes of the sums of `length` bytes of data.
+    /// Returns the bytes of the checksums of `length` bytes of data.
     pub(crate) fn size_of(&self, length: usize) -> usize {
         length / self.sector_size * self.checksum_type.size()
     }
 
-    /// Adds sums that were computed before, one for each sector from `start` on. No range may be added twice.
-    pub(crate) fn add_known(&mut self, start: LogicalAddress, sums: &[u8]) {
+    /// Adds computed checksums, one for each sector from `start` on.
+    /// [`ChecksumRuns::remove_duplicates`] must follow where a range may have been added twice.
+    pub(crate) fn add(&mut self, start: LogicalAddress, checksums: &[u8]) {
         let size = self.checksum_type.size();
-        assert!(sums.len().is_multiple_of(size), "sums are whole");
-        let first = self.sums.len();
-        self.sums.extend_from_slice(sums);
-        self.push(start, sums.len() / size, first);
+        assert!(checksums.len().is_multiple_of(size), "a checksum is whole");
+        let first = self.checksums.len();
+        self.checksums.extend_from_slice(checksums);
+        self.push(start, checksums.len() / size, first);
     }
 
-    /// Forgets sums of sectors that were added more than once, as where several extents of a file share them:
-    /// they are the same.
-    pub(crate) fn forget_repeated(&mut self) {
+    /// Removes the checksums of sectors that were added more than once, as by extents that several
+    /// items of a file share. The copies are equal.
+    pub(crate) fn remove_duplicates(&mut self) {
         let (size, sector) = (self.checksum_type.size(), self.sector_size as u64);
         self.runs.sort_unstable_by_key(|run| run.start);
         let mut reached = LogicalAddress(0);
@@ -80,10 +87,11 @@ impl SumRuns {
         });
     }
 
-    /// The sums from `first` on are those of `sectors` sectors from `start` on.
+    /// Appends a run: the checksums from byte `first` on belong to `sectors` sectors from `start`
+    /// on.
     fn push(&mut self, start: LogicalAddress, sectors: usize, first: usize) {
         assert!(start.0 > 0, "no data lies at address 0, which stands for holes");
-        let place = first..self.sums.len();
+        let place = first..self.checksums.len();
         let end = LogicalAddress(start.0 + (sectors * self.sector_size) as u64);
         match self.runs.last_mut() {
             Some(last) if last.end == start => (last.end, last.place.end) = (end, place.end),
@@ -92,61 +100,67 @@ impl SumRuns {
     }
 }
 
-/// Inserts all sums of `sums`. Where the tree has sums for these sectors already, those are replaced.
+/// Inserts all of `checksums`. They replace any that the tree has for these sectors.
 ///
 /// # Errors
-/// A tree block or item that cannot be read, before anything was changed; or what changing the tree
-/// meets.
-pub(crate) fn insert_sums(editor: &mut TreeEditor<'_>, sums: SumRuns) -> Result<()> {
+/// A tree block or item that cannot be read, before anything was changed; or an error of changing
+/// the tree.
+pub(crate) fn insert_checksums(editor: &mut TreeEditor<'_>, checksums: ChecksumRuns) -> Result<()> {
     let most = max_sums(editor.geometry());
-    insert_short_sums(editor, sums, most)
+    insert_short_checksums(editor, checksums, most)
 }
 
-/// As [`insert_sums`], in items of `most` sums at most: growing one of those moves less.
+/// As [`insert_checksums`], with at most `most` checksums in an item: extending a short item moves
+/// fewer bytes.
 ///
 /// # Errors
-/// As [`insert_sums`].
-pub(crate) fn insert_short_sums(editor: &mut TreeEditor<'_>, sums: SumRuns, most: usize) -> Result<()> {
-    let changes = plan_short_sums(editor, sums, most)?;
+/// As [`insert_checksums`].
+pub(crate) fn insert_short_checksums(
+    editor: &mut TreeEditor<'_>,
+    checksums: ChecksumRuns,
+    most: usize,
+) -> Result<()> {
+    let changes = plan_short_checksums(editor, checksums, most)?;
     editor.apply(&changes)
 }
 
-/// What [`insert_short_sums`] is to do, for who does it together with more: changes in the order of their keys, true
-/// as long as nobody else changes the tree. Sums that the tree has for these sectors already are gone by then.
+/// Plans [`insert_short_checksums`], for a caller that applies the changes together with others.
+/// The changes are sorted by key, and valid until the tree changes. Checksums that the tree already
+/// has for these sectors are removed at once.
 ///
 /// # Errors
-/// As [`insert_sums`].
-pub(crate) fn plan_short_sums(
+/// As [`insert_checksums`].
+pub(crate) fn plan_short_checksums(
     editor: &mut TreeEditor<'_>,
-    mut sums: SumRuns,
+    mut checksums: ChecksumRuns,
     most: usize,
 ) -> Result<Vec<Change>> {
-    sums.runs.sort_unstable_by_key(|run| run.start);
-    assert!(sums.runs.is_sorted_by(|a, b| a.end <= b.start), "no sector has two sums");
+    checksums.runs.sort_unstable_by_key(|run| run.start);
+    assert!(checksums.runs.is_sorted_by(|a, b| a.end <= b.start), "a sector has one checksum");
     let geometry = *editor.geometry();
-    let mut before = items_before(&editor.tree(), &geometry, &sums)?;
-    let stale = overlapped(&before, &sums);
+    let mut before = items_before(&editor.tree(), &geometry, &checksums)?;
+    let stale = overlapped(&before, &checksums);
     if !stale.is_empty() {
         drop(before);
         remove_sums(editor, &stale)?;
-        before = items_before(&editor.tree(), &geometry, &sums)?;
+        before = items_before(&editor.tree(), &geometry, &checksums)?;
     }
-    Ok(plan_insertion(before, &geometry, &sums, most.min(max_sums(&geometry))))
+    Ok(plan_insertion(before, &geometry, &checksums, most.min(max_sums(&geometry))))
 }
 
-/// An item that is there.
+/// An existing item.
 struct Before {
     start: LogicalAddress,
     end: LogicalAddress,
     item: Item,
 }
 
-/// For each run, the last item that starts before its end.
-fn items_before(tree: &Tree, geometry: &Geometry, sums: &SumRuns) -> Result<Vec<Option<Before>>> {
-    sums.runs.iter().map(|run| item_before(tree, geometry, run.end)).collect()
+/// Returns for each run the last item that starts before the run's end.
+fn items_before(tree: &Tree, geometry: &Geometry, checksums: &ChecksumRuns) -> Result<Vec<Option<Before>>> {
+    checksums.runs.iter().map(|run| item_before(tree, geometry, run.end)).collect()
 }
 
-/// The last item that starts before `end`.
+/// Returns the last item that starts before `end`.
 fn item_before(tree: &Tree, geometry: &Geometry, end: LogicalAddress) -> Result<Option<Before>> {
     let Some(item) = tree.last_up_to(&CsumItem::key(LogicalAddress(end.0 - 1)))? else { return Ok(None) };
     if (item.key.objectid, item.key.item_type) != (objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM) {
@@ -157,56 +171,58 @@ fn item_before(tree: &Tree, geometry: &Geometry, end: LogicalAddress) -> Result<
     Ok(Some(Before { start: view.start(), end: view.end(), item }))
 }
 
-/// Those of the runs that the tree has sums for already. A crash between two of our steps leaves none;
-/// it takes a tree that says more than it should.
-fn overlapped(before: &[Option<Before>], sums: &SumRuns) -> Vec<(LogicalAddress, u64)> {
-    let of_runs = sums.runs.iter().zip(before);
+/// Returns the runs for which the tree already has checksums. No crash between two of our steps
+/// leaves any; only a damaged tree does.
+fn overlapped(before: &[Option<Before>], checksums: &ChecksumRuns) -> Vec<(LogicalAddress, u64)> {
+    let of_runs = checksums.runs.iter().zip(before);
     let stale = of_runs.filter(|(run, before)| before.as_ref().is_some_and(|before| before.end > run.start));
     stale.map(|(run, _)| (run.start, run.end.0 - run.start.0)).collect()
 }
 
-/// An item that grows.
+/// An item that is being built.
 struct Growing {
     start: LogicalAddress,
-    sums: Vec<u8>,
+    checksums: Vec<u8>,
 }
 
-/// Of runs that overlap no item: what starts before such a run's end, starts and ends before it.
+/// Plans the insertion of runs that overlap no item. An item that starts before the end of a run
+/// therefore also ends before its start.
 fn plan_insertion(
     before: Vec<Option<Before>>,
     geometry: &Geometry,
-    sums: &SumRuns,
+    checksums: &ChecksumRuns,
     most: usize,
 ) -> Vec<Change> {
     let size = geometry.checksum_type.size();
     let most = most * size;
     let sector = u64::from(geometry.sector_size);
-    let end_of = |item: &Growing| LogicalAddress(item.start.0 + (item.sums.len() / size) as u64 * sector);
+    let end_of =
+        |item: &Growing| LogicalAddress(item.start.0 + (item.checksums.len() / size) as u64 * sector);
     let mut changes = Vec::new();
     let mut push =
-        |item: Growing| changes.push(Change::Put { key: CsumItem::key(item.start), data: item.sums });
+        |item: Growing| changes.push(Change::Put { key: CsumItem::key(item.start), data: item.checksums });
     let mut growing: Option<Growing> = None;
-    for (run, before) in sums.runs.iter().zip(before) {
+    for (run, before) in checksums.runs.iter().zip(before) {
         let mut item = match growing.take() {
             Some(item) if end_of(&item) == run.start => item,
             other => {
                 other.into_iter().for_each(&mut push);
                 match before {
                     Some(Before { start, end, item }) if end == run.start && item.data().len() < most => {
-                        Growing { start, sums: item.data().to_vec() }
+                        Growing { start, checksums: item.data().to_vec() }
                     }
-                    _ => Growing { start: run.start, sums: Vec::new() },
+                    _ => Growing { start: run.start, checksums: Vec::new() },
                 }
             }
         };
-        let mut rest = &sums.sums[run.place.clone()];
+        let mut rest = &checksums.checksums[run.place.clone()];
         while !rest.is_empty() {
-            if item.sums.len() >= most {
+            if item.checksums.len() >= most {
                 let start = end_of(&item);
-                push(std::mem::replace(&mut item, Growing { start, sums: Vec::new() }));
+                push(std::mem::replace(&mut item, Growing { start, checksums: Vec::new() }));
             }
-            let (taken, later) = rest.split_at(rest.len().min(most - item.sums.len()));
-            item.sums.extend_from_slice(taken);
+            let (taken, later) = rest.split_at(rest.len().min(most - item.checksums.len()));
+            item.checksums.extend_from_slice(taken);
             rest = later;
         }
         growing = Some(item);

@@ -3,16 +3,18 @@
 //! Owns [`DataContext`].
 //!
 //! Invariants:
-//! - Only this context reaches the device. [`WriteContext`](super::file_edit::WriteContext), which a transaction handle
-//!   gives, has no volume: the types keep data I/O out of a transaction handle.
-//! - The caller holds the inode's data lock, so that the file in its tree stays as it is until the second phase
-//!   publishes the change.
+//! - Only this context reaches the device. [`WriteContext`](super::file_edit::WriteContext), which
+//!   a transaction handle gives, has no volume: the types keep data I/O out of a transaction
+//!   handle.
+//! - The caller holds the inode's data lock, so that the file in its tree stays as it is until the
+//!   second phase publishes the change.
 //!
 //! Locks: none held between calls.
 
 use crate::btree::LiveTree;
+use crate::data::file_data::FileData;
 use crate::data::file_edit::FileEdit;
-use crate::data::read::{FileData, ReadContext};
+use crate::data::read::ReadContext;
 use crate::data::space::DataAllocator;
 use crate::data::write_rules::{CompressionPlan, WriteRules};
 use crate::errors::Result;
@@ -44,11 +46,11 @@ impl DataContext<'_> {
         self.rules.compression(file.item.flags, file.property)
     }
 
-    /// Fills `buffer` with the bytes from `offset` on of a file that is `size` bytes long, and with zeros after its
-    /// end.
+    /// Fills `buffer` with the bytes from `offset` on of a file that is `size` bytes long, and with
+    /// zeros after its end.
     ///
     /// # Errors
-    /// What reading meets.
+    /// A read error.
     pub(crate) fn read_as(
         &self,
         file: &FileEdit<'_>,
@@ -56,10 +58,10 @@ impl DataContext<'_> {
         offset: u64,
         buffer: &mut [u8],
     ) -> Result<()> {
-        // A context of its own: threads cache decompressed extents by address, and an address may be written
-        // again.
-        let sums = self.checksum_tree.tree();
-        let context = ReadContext::new(Arc::clone(self.volume), Some(sums), true);
+        // A context of its own: threads cache decompressed extents by address, and an address may
+        // be written again.
+        let checksums = self.checksum_tree.tree();
+        let context = ReadContext::new(Arc::clone(self.volume), Some(checksums), true);
         let tree = file.tree.tree();
         let data = FileData {
             tree: (&tree).into(),
@@ -67,7 +69,7 @@ impl DataContext<'_> {
             flags: file.item.flags,
             size,
             written: None,
-            known: None,
+            extent_cache: None,
             ordered: None,
         };
         let read = context.read(&data, FileOffset(offset), buffer)?;

@@ -1,8 +1,12 @@
-//! Dedupe: two ranges that hold the same bytes become one.
+//! Dedupe: sharing the extents of two ranges that hold the same bytes.
 //!
-//! Owns [`dedupe`]. Invariant: nothing changes unless every byte was compared and is the same; what the
-//! files hold, and their times, stay as they are. Locks: as [`super::clone`]. Kernel counterpart:
-//! `btrfs_extent_same` (`fs/btrfs/reflink.c`), `vfs_dedupe_file_range_compare` (`fs/remap_range.c`).
+//! Owns [`dedupe`].
+//!
+//! Invariant: nothing changes unless all bytes were compared and are equal. The files' content and
+//! times stay the same.
+//!
+//! Locks: as [`super::clone`]. Kernel counterparts: `btrfs_extent_same` (`fs/btrfs/reflink.c`),
+//! `vfs_dedupe_file_range_compare` (`fs/remap_range.c`).
 
 use crate::data::clone::{CloneRange, CloneSource};
 use crate::data::data_context::DataContext;
@@ -10,30 +14,31 @@ use crate::data::file_edit::FileEdit;
 use crate::errors::{Error, Result};
 use papilio_format::FileOffset;
 
-/// Most bytes of one request: a caller with more cuts it, as the kernel does
+/// The most bytes of one request. The caller splits a longer one, as the kernel does
 /// (`BTRFS_MAX_DEDUPE_LEN`).
 pub(crate) const MAX_DEDUPE: u64 = 16 << 20;
 /// Bytes compared at once.
 const COMPARED: usize = 256 << 10;
 
-/// What comparing found.
+/// The result of a comparison.
 #[derive(Debug)]
 pub(crate) enum Deduped {
-    /// They are the same; the range is to be stepped to its end with an unchanged source.
+    /// The bytes are equal. The caller steps the range to its end; the source must not change
+    /// before.
     Same(CloneRange),
-    /// Nothing to do: so few bytes that no whole sector is among them.
+    /// Nothing to do: the range contains no whole sector.
     Nothing,
     /// A byte differs.
     Differs,
 }
 
-/// Compares up to [`MAX_DEDUPE`] of `length` bytes of `source` from `from` on with those of `target` from
-/// `to` on. Both ranges must lie in their files; a length that is no multiple of the sector size is
-/// rounded down, unless both files end with the range.
+/// Compares up to [`MAX_DEDUPE`] of the `length` bytes of `source` from `from` on with those of
+/// `target` from `to` on. A length that is not a multiple of the sector size is rounded down,
+/// unless both files end with the range.
 ///
 /// # Errors
-/// [`Error::Invalid`] as for [`CloneRange::new`], and for a range that reaches behind the end of the
-/// target; what reading meets.
+/// [`Error::Invalid`] as for [`CloneRange::new`], and for a range that ends after its file; a read
+/// error.
 pub(crate) fn dedupe(
     context: &DataContext<'_>,
     source: &CloneSource<'_>,
@@ -44,7 +49,7 @@ pub(crate) fn dedupe(
 ) -> Result<Deduped> {
     let in_file = |offset: FileOffset, size: u64| offset.0.checked_add(length).is_some_and(|end| end <= size);
     if !in_file(from, source.item.size) || !in_file(to, target.item.size) {
-        return Err(Error::Invalid("dedupe: a range reaches behind the end of its file".into()));
+        return Err(Error::Invalid("dedupe: a range ends after the end of its file".into()));
     }
     let length = length.min(MAX_DEDUPE);
     let ends = from.0 + length == source.item.size && to.0 + length == target.item.size;

@@ -1,13 +1,18 @@
-//! Extents of an open file in memory, so that reading asks the tree once for each.
+//! A cache of an open file's extents, so that a reader looks each up in the tree once.
 //!
-//! Owns [`ExtentCache`], and in it the file's [`ChecksumCache`]. Extents lie in shards, by the part of the file that was
-//! asked for, so that readers all over a file of many extents, who keep what they looked up, do not wait for one
-//! another; one that is asked for in several parts is in the shard of each. Invariant: what it holds is what
-//! the tree says of ranges that nobody changes; whoever changes the file's extents clears it before others may read
-//! there: they hold its data lock shared, or the range that they read is locked besides. What was looked up before
-//! it was cleared is not entered after that ([`ExtentCache::epoch`]). Inline extents and holes are not kept. Locks: a
-//! shard's own, for one look-up or insertion; nobody waits to insert. Kernel counterpart: `struct extent_map_tree`
-//! (`fs/btrfs/extent_map.h`).
+//! Owns [`ExtentCache`], and in it the file's [`ChecksumCache`]. An extent's shard follows from the
+//! looked-up offset, so that readers all over a large file do not wait for one another. An extent
+//! that was looked up at several offsets may be in several shards.
+//!
+//! Invariants:
+//! - A cached extent is what the tree has. A thread that changes the file's extents clears the
+//!   cache before other threads may read there: readers hold the data lock shared, or their range
+//!   is locked as well.
+//! - An extent that was looked up before a clear is not inserted after it ([`ExtentCache::epoch`]).
+//! - Inline extents and holes are not cached.
+//!
+//! Lock: each shard's own, for one look-up or insertion; an insertion never waits. Kernel
+//! counterpart: `struct extent_map_tree` (`fs/btrfs/extent_map.h`).
 
 use crate::data::checksum_cache::{ChecksumBudget, ChecksumCache};
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind};
@@ -19,70 +24,71 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// Shards of a cache.
 const SHARDS: usize = 16;
-/// Bytes of the file that are in one shard: a shift.
+/// The shift for the bytes of the file that belong to one shard.
 const PART: u32 = 20;
-/// Extents kept at most in a shard; beyond that all of it go.
-const KEPT: usize = (1 << 16) / SHARDS;
+/// The most extents in a shard; a full shard is emptied.
+const MAX_EXTENTS: usize = (1 << 16) / SHARDS;
 
 #[derive(Clone, Copy, Debug)]
-struct Kept {
+struct CachedExtent {
     end: u64,
     disk: DiskExtent,
     preallocated: bool,
 }
 
-/// A shard, on cache lines of its own.
+/// One shard, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
-struct Shard(RwLock<BTreeMap<u64, Kept>>);
+struct Shard(RwLock<BTreeMap<u64, CachedExtent>>);
 
-/// Extents by the first byte of the file that they stand for.
+/// Extents by their first byte in the file.
 #[derive(Debug)]
 pub(crate) struct ExtentCache {
     shards: [Shard; SHARDS],
-    /// Whether there may be any.
+    /// Whether any shard may hold an extent.
     used: AtomicBool,
-    /// How often it was cleared.
+    /// The number of clears so far.
     epoch: AtomicU64,
-    sums: ChecksumCache,
+    checksums: ChecksumCache,
 }
 
 impl ExtentCache {
-    /// An empty cache, whose sums count against `budget`.
+    /// Creates an empty cache, whose checksums count against `budget`.
     pub(crate) fn new(budget: &Arc<ChecksumBudget>) -> Self {
         Self {
             shards: Default::default(),
             used: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
-            sums: ChecksumCache::new(budget),
+            checksums: ChecksumCache::new(budget),
         }
     }
 
-    /// To be asked before the tree is taken that extents are looked up in.
+    /// Returns the epoch to pass to [`ExtentCache::insert`]. The caller reads it before it takes
+    /// the root of the tree that it looks extents up in.
     pub(crate) fn epoch(&self) -> u64 {
         self.epoch.load(Ordering::SeqCst)
     }
 
-    /// The sums of these extents.
-    pub(crate) fn sums(&self) -> &ChecksumCache {
-        &self.sums
+    /// Returns the cache of the extents' checksums.
+    pub(crate) fn checksums(&self) -> &ChecksumCache {
+        &self.checksums
     }
 
-    fn shard(&self, at: u64) -> &RwLock<BTreeMap<u64, Kept>> {
+    fn shard(&self, at: u64) -> &RwLock<BTreeMap<u64, CachedExtent>> {
         &self.shards[(at >> PART) as usize % SHARDS].0
     }
 
-    /// The rest from `at` on of the extent that holds that byte.
+    /// Returns the cached extent that contains byte `at`, cut to start there.
     pub(crate) fn get(&self, at: u64) -> Option<Extent> {
         let extents = self.shard(at).read();
-        let (&start, kept) = extents.range(..=at).next_back().filter(|(_, kept)| at < kept.end)?;
-        let disk = kept.disk.advanced(at - start);
-        let kind = if kept.preallocated { ExtentKind::Prealloc(disk) } else { ExtentKind::Regular(disk) };
-        Some(Extent { start: FileOffset(at), end: FileOffset(kept.end), kind })
+        let (&start, cached) = extents.range(..=at).next_back().filter(|(_, cached)| at < cached.end)?;
+        let disk = cached.disk.advanced(at - start);
+        let kind = if cached.preallocated { ExtentKind::Prealloc(disk) } else { ExtentKind::Regular(disk) };
+        Some(Extent { start: FileOffset(at), end: FileOffset(cached.end), kind })
     }
 
-    /// Keeps a whole extent in which `at` lies, if it is of a kind that is kept, and unless others are busy with
-    /// its shard or the cache was cleared since `epoch`.
+    /// Inserts a whole extent that contains `at`. Does nothing for a kind that is not cached, while
+    /// the shard is locked, or if the cache was cleared since `epoch`.
     pub(crate) fn insert(&self, extent: &Extent, at: u64, epoch: u64) {
         let (disk, preallocated) = match extent.kind {
             ExtentKind::Regular(disk) => (disk, false),
@@ -90,19 +96,20 @@ impl ExtentCache {
             ExtentKind::Hole | ExtentKind::Inline(_) => return,
         };
         let Some(mut extents) = self.shard(at).try_write() else { return };
-        // In this order: who clears either finds it used, and waits for the shard, or is seen here.
+        // In this order: a thread that clears at the same time either sees `used` and waits for the
+        // shard, or has changed the epoch, which is read here.
         self.used.store(true, Ordering::SeqCst);
         if self.epoch() != epoch {
             return;
         }
-        let full = if extents.len() >= KEPT { std::mem::take(&mut *extents) } else { BTreeMap::new() };
-        extents.insert(extent.start.0, Kept { end: extent.end.0, disk, preallocated });
+        let full = if extents.len() >= MAX_EXTENTS { std::mem::take(&mut *extents) } else { BTreeMap::new() };
+        extents.insert(extent.start.0, CachedExtent { end: extent.end.0, disk, preallocated });
         drop(extents);
-        // Not while others wait.
+        // Freed after the shard is unlocked.
         drop(full);
     }
 
-    /// The file's extents change.
+    /// Clears the cache, because the file's extents change.
     pub(crate) fn clear(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         if self.used.swap(false, Ordering::SeqCst) {
@@ -110,12 +117,12 @@ impl ExtentCache {
                 shard.0.write().clear();
             }
         }
-        self.sums.clear();
+        self.checksums.clear();
     }
 }
 
 impl Extent {
-    /// The rest from `at` on, which lies inside.
+    /// Returns the part of the extent from `at` on; `at` is inside the extent.
     pub(crate) fn from(self, at: u64) -> Self {
         let skipped = at - self.start.0;
         let kind = match self.kind {
@@ -146,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_is_found_in_each_part_that_asked_for_it() {
+    fn an_extent_is_cached_in_each_looked_up_shard() {
         let cache = ExtentCache::new(&ChecksumBudget::new(0));
         let large = extent(0, 64 << 20);
         for at in [0, 5 << 20, (63 << 20) + 4096] {
@@ -163,7 +170,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_looked_up_before_it_was_cleared_is_not_kept() {
+    fn an_extent_looked_up_before_a_clear_is_not_cached() {
         let cache = ExtentCache::new(&ChecksumBudget::new(0));
         let epoch = cache.epoch();
         cache.insert(&extent(0, 4096), 0, epoch);
@@ -175,13 +182,13 @@ mod tests {
     }
 
     #[test]
-    fn no_more_are_kept_than_may_be() {
+    fn a_full_shard_is_emptied() {
         let cache = ExtentCache::new(&ChecksumBudget::new(0));
-        for number in 0..(SHARDS * KEPT * 3) as u64 {
+        for number in 0..(SHARDS * MAX_EXTENTS * 3) as u64 {
             cache.insert(&extent(number * 4096, 4096), number * 4096, 0);
             assert!(cache.get(number * 4096).is_some());
         }
-        assert!(cache.shards.iter().all(|shard| (1..=KEPT).contains(&shard.0.read().len())));
+        assert!(cache.shards.iter().all(|shard| (1..=MAX_EXTENTS).contains(&shard.0.read().len())));
         cache.clear();
         assert!(cache.shards.iter().all(|shard| shard.0.read().is_empty()));
     }

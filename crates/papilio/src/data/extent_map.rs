@@ -1,9 +1,15 @@
 //! The extents of a file: where each of its bytes is.
 //!
-//! Owns [`FileExtents`], which walks a file's extent items in order and fills the gaps with holes, so
-//! that what it yields covers a range without gap or overlap. Invariants: extents ascend and touch;
-//! each ends at a sector boundary; a part of an extent on disk lies inside it. A step allocates
-//! nothing. Locks: none. Kernel counterpart: `btrfs_get_extent` (`fs/btrfs/inode.c`),
+//! Owns [`FileExtents`], which walks a file's extent items in order and fills the gaps between them
+//! with holes.
+//!
+//! Invariants:
+//! - The extents ascend and cover the range without gap or overlap.
+//! - Each ends at a sector boundary.
+//! - The referenced part of an extent on disk lies inside it.
+//! - A step allocates nothing.
+//!
+//! Locks: none. Kernel counterparts: `btrfs_get_extent` (`fs/btrfs/inode.c`),
 //! `btrfs_extent_item_to_extent_map` (`fs/btrfs/file-item.c`).
 
 use crate::btree::{Cursor, Item, Tree};
@@ -14,42 +20,42 @@ use papilio_format::items::file_extent::{
 };
 use papilio_format::{Corrupt, FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId};
 
-/// One stretch of a file.
+/// A range of a file with its content.
 #[derive(Clone, Debug)]
 pub(crate) struct Extent {
-    /// Its first byte.
+    /// The file offset of the first byte.
     pub(crate) start: FileOffset,
-    /// The byte after its last, at a sector boundary.
+    /// The file offset after the last byte, a sector boundary.
     pub(crate) end: FileOffset,
-    /// What stands there.
+    /// Where the bytes are.
     pub(crate) kind: ExtentKind,
 }
 
-/// What stands for a stretch of a file.
+/// Where the bytes of an extent are.
 #[derive(Clone, Debug)]
 pub(crate) enum ExtentKind {
-    /// Nothing: it reads as zeros.
+    /// Nowhere: the range reads as zeros.
     Hole,
-    /// Bytes in the leaf.
+    /// In the leaf.
     Inline(InlineExtent),
-    /// Bytes on disk.
+    /// On disk.
     Regular(DiskExtent),
-    /// Room on disk whose bytes read as zeros.
+    /// Allocated on disk, but the range reads as zeros.
     Prealloc(DiskExtent),
 }
 
-/// Bytes in a leaf.
+/// An inline extent.
 #[derive(Clone, Debug)]
 pub(crate) struct InlineExtent {
     item: Item,
-    /// How they are compressed.
+    /// The compression of the stored bytes.
     pub(crate) compression: Compression,
-    /// Bytes of the file, uncompressed; zeros follow up to the extent's end.
+    /// The uncompressed length in bytes; zeros follow up to the extent's end.
     pub(crate) ram_bytes: u64,
 }
 
 impl InlineExtent {
-    /// The bytes as stored.
+    /// Returns the stored bytes.
     pub(crate) fn data(&self) -> &[u8] {
         &self.item.data()[FileExtentItem::INLINE_DATA_START..]
     }
@@ -58,36 +64,36 @@ impl InlineExtent {
 /// A part of an extent on disk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct DiskExtent {
-    /// Where the extent starts.
+    /// The address of the whole extent.
     pub(crate) disk_address: LogicalAddress,
-    /// Its bytes on disk.
+    /// The bytes that the whole extent takes on disk.
     pub(crate) disk_length: u64,
-    /// Its bytes uncompressed; meaningless where it is not compressed.
+    /// The uncompressed bytes of the whole extent; meaningless for an uncompressed one.
     pub(crate) ram_bytes: u64,
-    /// Where the stretch starts in it, in bytes of uncompressed data.
+    /// Where the part starts in the extent, in bytes of uncompressed data.
     pub(crate) offset: u64,
-    /// How it is compressed.
+    /// The compression of the extent.
     pub(crate) compression: Compression,
-    /// The transaction that created it.
+    /// The transaction that created the extent.
     pub(crate) generation: Generation,
 }
 
 impl DiskExtent {
     pub(crate) fn advanced(self, bytes: u64) -> Self {
-        // Cannot overflow: `checked` proved that the whole part lies inside the extent.
+        // No overflow: `checked` proved that the part is inside the extent.
         Self { offset: self.offset + bytes, ..self }
     }
 
-    /// A part that lies inside its extent, or what is wrong with it.
+    /// Returns the part, or what is wrong if it does not lie inside its extent.
     fn checked(extent: &FileExtentItem<'_>, part: ExtentPart) -> Result<Self, Corrupt> {
         let bad = |field, value, why| Err(Corrupt::field("file extent", field, value, why));
         let compressed = extent.compression != Compression::None;
         let whole = if compressed { extent.ram_bytes } else { part.disk_length };
         if part.offset.checked_add(part.length).is_none_or(|end| end > whole) {
-            return bad("length", part.length, "the part reaches past its extent");
+            return bad("length", part.length, "the part ends after its extent");
         }
         if compressed && part.disk_length > MAX_COMPRESSED {
-            return bad("disk_length", part.disk_length, "more than a compressed extent has");
+            return bad("disk_length", part.disk_length, "larger than a compressed extent can be");
         }
         Ok(Self {
             disk_address: part.disk_address,
@@ -100,24 +106,24 @@ impl DiskExtent {
     }
 }
 
-/// The extents of a file, in order. An iterator; it ends after the first error.
+/// An iterator over the extents of a file, in order. It ends after the first error.
 pub(crate) struct FileExtents<'a> {
     cursor: Cursor<'a>,
     tree: TreeId,
     inode: InodeNumber,
     sector_size: u32,
-    /// Where the next extent starts.
+    /// The file offset where the next extent starts.
     next: u64,
-    /// Where to stop.
+    /// The file offset where the walk ends.
     end: u64,
     sought: bool,
-    /// Whether the first extent comes from its own start on.
+    /// Whether the first extent is returned from its own start.
     whole: bool,
 }
 
 impl<'a> FileExtents<'a> {
-    /// The extents that cover `start` to `end`. The first starts at `start`; the last may end
-    /// behind `end`, at the next sector boundary if it is a hole.
+    /// Returns the extents that cover `start` to `end`. The first starts at `start`. The last may
+    /// end after `end`; a hole then ends at the next sector boundary.
     pub(crate) fn new(
         tree: &'a Tree,
         inode: InodeNumber,
@@ -137,7 +143,7 @@ impl<'a> FileExtents<'a> {
         }
     }
 
-    /// As [`FileExtents::new`], but an extent that holds `start` comes whole.
+    /// As [`FileExtents::new`], but returns the extent that contains `start` whole.
     pub(crate) fn whole(
         tree: &'a Tree,
         inode: InodeNumber,
@@ -148,7 +154,7 @@ impl<'a> FileExtents<'a> {
         Self { whole: true, ..Self::new(tree, inode, sector_size, start, end) }
     }
 
-    /// Goes to the item that holds `next`, or to the first behind it.
+    /// Moves to the item that contains `next`, or else to the first after it.
     fn seek(&mut self) -> Result<()> {
         let key = file_extent_key(self.inode, FileOffset(self.next));
         self.cursor.seek(&key)?;
@@ -156,7 +162,7 @@ impl<'a> FileExtents<'a> {
             return Ok(());
         }
         self.cursor.step_back()?;
-        // What comes before may be no extent of this file; then it is the next again.
+        // The item before may not be an extent of this file. Then step forward again.
         if self.extent_start().is_none() {
             if self.cursor.key().is_some() {
                 self.cursor.step()?;
@@ -167,7 +173,7 @@ impl<'a> FileExtents<'a> {
         Ok(())
     }
 
-    /// The offset of the extent item here, if it is one of this file.
+    /// Returns the file offset of the extent item at the cursor, if it belongs to this file.
     fn extent_start(&self) -> Option<u64> {
         let Key { objectid, item_type, offset } = self.cursor.key()?;
         (objectid == self.inode.0 && item_type == ItemType::EXTENT_DATA).then_some(offset)
@@ -200,20 +206,20 @@ impl<'a> FileExtents<'a> {
         Extent { start, end: FileOffset(self.next), kind: ExtentKind::Hole }
     }
 
-    /// The rest from `next` on of the extent here, which starts at `start`; `None` where it ends
-    /// before.
+    /// Returns the extent at the cursor, which starts at `start`, from `next` on; `None` where it
+    /// ends before `next`.
     fn extent_here(&mut self, start: u64) -> Result<Option<Extent>> {
         let (tree, key) = (self.tree, file_extent_key(self.inode, FileOffset(start)));
         let fault = |reason| Error::Item { tree, key, reason };
         let data = self.cursor.data().expect("the cursor is at an item");
         let extent = FileExtentItem::parse(data).map_err(fault)?;
         let end = extent.end(FileOffset(start), self.sector_size).ok_or_else(|| {
-            fault(Corrupt::field("file extent", "length", extent.length(), "leaves 64 bits"))
+            fault(Corrupt::field("file extent", "length", extent.length(), "the end exceeds 64 bits"))
         })?;
         if end.0 <= self.next {
             return Ok(None);
         }
-        // Extents do not overlap, but for bytes that lie: only the first may start before `next`.
+        // Extents overlap only in a corrupt tree: only the first may start before `next`.
         let from = if std::mem::take(&mut self.whole) { start } else { self.next };
         let skipped = from - start;
         let part =

@@ -1,9 +1,11 @@
 //! A file's extents as the FIEMAP ioctl reports them.
 //!
-//! Owns [`fiemap`] and [`FiemapExtent`]. Neighbours in the file that are neighbours on disk and have
-//! the same flags come as one, holes do not come at all, and preallocated room behind the end of the
-//! file does. Locks: none. Kernel counterpart: `extent_fiemap`, `emit_fiemap_extent`
-//! (`fs/btrfs/fiemap.c`); flags: `include/uapi/linux/fiemap.h`.
+//! Owns [`fiemap`] and [`FiemapExtent`]. Extents that are neighbours both in the file and on disk,
+//! with equal flags, are merged. Holes are not reported; preallocated space after the end of the
+//! file is.
+//!
+//! Locks: none. Kernel counterparts: `extent_fiemap`, `emit_fiemap_extent` (`fs/btrfs/fiemap.c`);
+//! flags: `include/uapi/linux/fiemap.h`.
 
 use crate::btree::Tree;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents};
@@ -11,16 +13,16 @@ use crate::errors::Result;
 use papilio_format::items::file_extent::Compression;
 use papilio_format::{FileOffset, InodeNumber, LogicalAddress};
 
-/// One extent as reported.
+/// An extent as FIEMAP reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct FiemapExtent {
-    /// Where it starts in the file.
+    /// The file offset of the first byte.
     pub start: FileOffset,
-    /// Where it starts in the file system's address space; where the whole extent starts, if it is
-    /// compressed; 0 for inline data.
+    /// The logical address of the first byte; of the whole extent, if it is compressed; 0 for
+    /// inline data.
     pub address: LogicalAddress,
-    /// Bytes of the file, a multiple of the sector size.
+    /// The length in bytes of the file, a multiple of the sector size.
     pub length: u64,
     /// `FIEMAP_EXTENT_*`.
     pub flags: u32,
@@ -33,22 +35,23 @@ impl FiemapExtent {
     pub const ENCODED: u32 = 0x8;
     /// The data does not start at a block boundary.
     pub const NOT_ALIGNED: u32 = 0x100;
-    /// The data lies in metadata.
+    /// The data is stored in metadata.
     pub const DATA_INLINE: u32 = 0x200;
-    /// Allocated and not written: it reads as zeros.
+    /// Allocated but not written: the range reads as zeros.
     pub const UNWRITTEN: u32 = 0x800;
-    /// Others refer to it too.
+    /// Other items refer to the extent, too.
     pub const SHARED: u32 = 0x2000;
 
-    /// The extent as reported, or `None` for a hole.
+    /// Returns the extent as it is reported, or `None` for a hole.
     fn of(extent: &Extent, shared: &mut impl FnMut(&DiskExtent) -> Result<bool>) -> Result<Option<Self>> {
         let encoded = |compression| if compression == Compression::None { 0 } else { Self::ENCODED };
         let mut on_disk = |disk: &DiskExtent, flags| -> Result<_> {
             let shared = if shared(disk)? { Self::SHARED } else { 0 };
             let flags = flags | shared | encoded(disk.compression);
-            // A part of a compressed extent has no place of its own on disk.
+            // A part of a compressed extent has no address of its own.
             let offset = if disk.compression == Compression::None { disk.offset } else { 0 };
-            // No overflow: the part lies inside its extent, and that inside the address space.
+            // No overflow: the part lies inside its extent, and the extent inside the address
+            // space.
             Ok((LogicalAddress(disk.disk_address.0 + offset), flags))
         };
         let (address, flags) = match &extent.kind {
@@ -62,7 +65,7 @@ impl FiemapExtent {
         Ok(Some(Self { start: extent.start, address, length: extent.end.0 - extent.start.0, flags }))
     }
 
-    /// Takes the extent that follows, if the two are one.
+    /// Merges `next` into this extent if it continues it.
     fn absorb(&mut self, next: &Self) -> bool {
         let follows = self.start.checked_add(self.length) == Some(next.start)
             && self.address.checked_add(self.length) == Some(next.address)
@@ -74,12 +77,12 @@ impl FiemapExtent {
     }
 }
 
-/// Reports the extents of a file, from the one that holds `start` on, to `report`, which says whether
-/// to go on. `shared` says whether others refer to an extent; where that is not to be known,
-/// `|_| Ok(false)`.
+/// Calls `report` with the extents of a file, from the one that contains `start` on, until it
+/// returns `false`. `shared` tells whether other items refer to an extent; `|_| Ok(false)` where
+/// the caller does not know.
 ///
 /// # Errors
-/// A tree block or an extent that cannot be read, or what `shared` returns.
+/// A tree block or an extent that cannot be read, or an error of `shared`.
 pub(crate) fn fiemap(
     tree: &Tree,
     inode: InodeNumber,

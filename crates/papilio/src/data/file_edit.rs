@@ -3,12 +3,14 @@
 //! Owns [`WriteContext`] and [`FileEdit`].
 //!
 //! Invariants:
-//! - The holder of a [`FileEdit`] is the only thread that changes the inode: the floor above holds the inode's lock.
+//! - The holder of a [`FileEdit`] is the only thread that changes the inode: the layer above holds
+//!   the inode's lock.
 //! - Data that a change refers to is on the device before the change is published.
-//! - A change looks everything up before it edits a tree. An error before that leaves file and trees as they were.
+//! - A change looks everything up before it edits a tree. An error before that leaves file and
+//!   trees as they were.
 //!
-//! Locks: none held between calls. A tree's editor is held only while changes are published. Kernel counterpart:
-//! `struct btrfs_inode` (`fs/btrfs/btrfs_inode.h`).
+//! Locks: none held between calls. A tree's editor is held only while changes are published. Kernel
+//! counterpart: `struct btrfs_inode` (`fs/btrfs/btrfs_inode.h`).
 
 use crate::btree::LiveTree;
 use crate::data::file_extents_edit::ExtentChanges;
@@ -20,7 +22,8 @@ use papilio_format::items::inode::{InodeItem, Timespec};
 use papilio_format::{InodeNumber, ItemType, Key};
 use std::ops::Deref;
 
-/// Access to the trees for a change of data, for as long as one transaction handle lives. It cannot reach the device.
+/// Access to the trees for a change of data, for as long as one transaction handle lives. It cannot
+/// reach the device.
 #[derive(Clone, Copy)]
 pub(crate) struct WriteContext<'a> {
     /// Space and references.
@@ -39,25 +42,26 @@ impl<'a> Deref for WriteContext<'a> {
 
 /// A file that is being changed.
 pub(crate) struct FileEdit<'a> {
-    /// Its subvolume.
+    /// The tree of the file's subvolume.
     pub(crate) tree: &'a LiveTree,
-    /// Its number.
+    /// The inode number.
     pub(crate) inode: InodeNumber,
-    /// Its inode item; each change that succeeds leaves here what it put into the tree.
+    /// The inode item. A change that succeeds leaves here what it stored in the tree.
     pub(crate) item: InodeItem,
-    /// The compression that its property (`btrfs.compression`) asks for.
+    /// The compression that the file's property (`btrfs.compression`) asks for.
     pub(crate) property: Option<CompressionChoice>,
-    /// When the data that is written was changed, and the change counter after that, if that was earlier.
+    /// The time of the last change of the data that is being published, and the change counter
+    /// after it. `None` for a change that happens now.
     pub(crate) touched: Option<(Timespec, u64)>,
 }
 
 impl WriteContext<'_> {
-    /// A plan of changes of a file's extents.
+    /// Returns an empty plan of changes to a file's extents.
     pub(crate) fn changes(&self, file: &FileEdit<'_>) -> ExtentChanges {
         ExtentChanges::new(file.tree.id(), file.inode, &self.geometry, self.space.generation())
     }
 
-    /// The inode as a change of its data leaves it: times, change counter, transaction.
+    /// Returns the inode item after a change of data: new times, change counter and transaction.
     pub(crate) fn touched(&self, file: &FileEdit<'_>) -> InodeItem {
         let (time, sequence) = match file.touched {
             Some((time, sequence)) => (time, sequence.max(file.item.sequence)),
@@ -66,14 +70,14 @@ impl WriteContext<'_> {
         InodeItem { mtime: time, ctime: time, sequence, ..self.stamped(file) }
     }
 
-    /// The inode as a change leaves it that nobody is to see.
+    /// Returns the inode item after a change that users do not see: only the transaction is new.
     pub(crate) fn stamped(&self, file: &FileEdit<'_>) -> InodeItem {
         InodeItem { transid: self.space.generation(), ..file.item }
     }
 }
 
 impl FileEdit<'_> {
-    /// Makes planned changes and takes in the inode that results.
+    /// Publishes planned changes, and takes over the resulting inode item.
     ///
     /// # Errors
     /// As [`ExtentChanges::publish`].
@@ -87,7 +91,7 @@ impl FileEdit<'_> {
         Ok(())
     }
 
-    /// Whether an item stands for something at or behind `offset`, a sector boundary.
+    /// Returns whether the file has an extent item at or after `offset`, a sector boundary.
     ///
     /// # Errors
     /// A tree block that cannot be read.

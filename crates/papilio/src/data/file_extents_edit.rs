@@ -1,12 +1,17 @@
-//! Changing a file's extent items: dropping ranges, inserting extents, and the references that come and
-//! go with them.
+//! Changes of a file's extent items, with the references that come and go with them.
 //!
-//! Owns [`ExtentChanges`], a plan that is made from a tree as it is and published at once. Invariants:
-//! the items that result ascend without overlap; an extent on disk has a reference for each item that
-//! stands for a part of it, and all items cut from one share the same reference offset (file offset of
-//! the item less offset in the extent), so that a cut at an end changes no reference and a cut in the
-//! middle adds one; `nbytes` of the inode counts all but holes. Nothing is changed before the whole
-//! plan is made. Locks: the tree's editor, while publishing. Kernel counterparts: `btrfs_drop_extents`,
+//! Owns [`ExtentChanges`], a plan that is made from one version of a tree and published at once.
+//!
+//! Invariants:
+//! - The resulting items ascend without overlap.
+//! - An extent on disk has one reference for each item that refers to a part of it.
+//! - All items cut from one item have the same reference offset: the item's file offset less its
+//!   offset in the extent. Cutting off an end changes no reference; cutting out the middle adds
+//!   one.
+//! - The inode's `nbytes` counts all extents except holes.
+//! - The whole plan is made before the first change.
+//!
+//! Locks: the tree's editor, while publishing. Kernel counterparts: `btrfs_drop_extents`,
 //! `fill_holes` (`fs/btrfs/file.c`), `insert_reserved_file_extent` (`fs/btrfs/inode.c`).
 
 use crate::btree::{Change, LiveTree, Tree, TreeEditor};
@@ -22,17 +27,17 @@ use papilio_format::{Corrupt, FileOffset, Generation, Geometry, InodeNumber, Log
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// What happens to a reference.
+/// A change of a reference count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ReferenceChange {
-    /// The first one of a new extent.
+    /// The first reference to a new extent.
     New,
-    /// Another one.
+    /// Another reference.
     Add,
     Drop,
 }
 
-/// Changes of one file's extents, planned and not yet made.
+/// Changes of one file's extents that are planned but not made.
 #[derive(Debug)]
 pub(crate) struct ExtentChanges {
     tree: TreeId,
@@ -47,7 +52,7 @@ pub(crate) struct ExtentChanges {
 }
 
 impl ExtentChanges {
-    /// Nothing to change yet. `generation` is the running transaction's.
+    /// Creates an empty plan. `generation` is the running transaction's.
     pub(crate) fn new(tree: TreeId, inode: InodeNumber, geometry: &Geometry, generation: Generation) -> Self {
         Self {
             tree,
@@ -62,12 +67,12 @@ impl ExtentChanges {
         }
     }
 
-    /// Leaves nothing of what `tree` has between `start` and `end`, both sector boundaries: items inside
-    /// go, those that reach out are cut. At most `limit` items are dealt with: the result is where the
-    /// range that is empty then ends. No item may be met by two such calls of one plan.
+    /// Removes what `tree` has between `start` and `end`, both sector boundaries. Items inside are
+    /// dropped; items that reach out are cut. Handles at most `limit` items, and returns the end of
+    /// the emptied range. No item may be changed by two such calls on one plan.
     ///
     /// # Errors
-    /// A tree block or an item that cannot be read; inline data that is not inside the range.
+    /// A tree block or an item that cannot be read; inline data that is only partly in the range.
     pub(crate) fn drop_range(&mut self, tree: &Tree, start: u64, end: u64, limit: usize) -> Result<u64> {
         for (count, extent) in StoredExtents::new(tree, self.inode, self.sector_size, start, end).enumerate()
         {
@@ -80,10 +85,10 @@ impl ExtentChanges {
         Ok(end)
     }
 
-    /// Takes `start` to `end` out of an extent.
+    /// Cuts `start` to `end` out of an extent.
     ///
     /// # Errors
-    /// Inline data that is not inside the range.
+    /// Inline data that is only partly in the range.
     pub(crate) fn cut(&mut self, stored: &StoredExtent, start: u64, end: u64) -> Result<()> {
         let extent = stored.extent();
         let key = file_extent_key(self.inode, FileOffset(stored.start));
@@ -99,7 +104,7 @@ impl ExtentChanges {
                     "file extent",
                     "ram_bytes",
                     extent.ram_bytes,
-                    "inline data that reaches far",
+                    "inline data ends outside the changed range",
                 );
                 return Err(Error::Item { tree: self.tree, key, reason });
             }
@@ -111,7 +116,7 @@ impl ExtentChanges {
             self.changes.push(Change::Remove { key });
         }
         if to < stored.end {
-            // Inside 64 bits, as the parser proved of the whole part.
+            // No overflow: the parser checked the whole part.
             let offset = part.offset + (to - stored.start);
             self.put_part(to, &extent, ExtentPart { offset, length: stored.end - to, ..part });
         }
@@ -126,12 +131,12 @@ impl ExtentChanges {
         Ok(())
     }
 
-    /// Takes `ranges`, ascending and disjoint, out of an extent that each of them touches.
+    /// Cuts `ranges`, ascending and disjoint, out of an extent that overlaps each of them.
     ///
     /// # Errors
-    /// Inline data that is not inside the first.
+    /// Inline data that is only partly in the first range.
     pub(crate) fn cut_all(&mut self, stored: &StoredExtent, ranges: &[Range<u64>]) -> Result<()> {
-        let (first, rest) = ranges.split_first().expect("an extent is met because of a range");
+        let (first, rest) = ranges.split_first().expect("the extent overlaps at least one range");
         let extent = stored.extent();
         let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = extent.content else {
             return self.cut(stored, first.start, first.end);
@@ -164,7 +169,7 @@ impl ExtentChanges {
         Ok(())
     }
 
-    /// Puts what is left of an extent; it stays what it was otherwise.
+    /// Stores a remaining part of an extent, which otherwise stays as it was.
     fn put_part(&mut self, start: u64, extent: &FileExtentItem<'_>, part: ExtentPart) {
         let item = match extent.content {
             _ if part.is_hole() => hole(extent.generation, part.length),
@@ -191,8 +196,8 @@ impl ExtentChanges {
         }
     }
 
-    /// Inserts an extent where nothing stands any more; `new` if its room on disk was just allocated,
-    /// which makes it one of the running transaction, as inline data is.
+    /// Inserts an extent where the range is empty. `new` says that its space was just allocated;
+    /// the extent then gets the running transaction's generation, as inline data does.
     pub(crate) fn insert(&mut self, start: u64, extent: &FileExtentItem<'_>, new: bool) {
         let mut extent = *extent;
         if new || matches!(extent.content, FileExtentContent::Inline(_)) {
@@ -210,8 +215,8 @@ impl ExtentChanges {
         self.put(start, &extent);
     }
 
-    /// Puts `after`, ascending, in the place of those of `before` that show ordinary or preallocated parts of
-    /// uncompressed extents: the same parts, cut and marked in another way. Others of `before` stay.
+    /// Replaces those items of `before` that refer to uncompressed extents on disk by `after`,
+    /// ascending: the same parts, cut and typed differently. Other items of `before` stay.
     pub(crate) fn rewrite<'e>(
         &mut self,
         before: impl Iterator<Item = &'e StoredExtent>,
@@ -227,9 +232,9 @@ impl ExtentChanges {
             }
         }
         for (start, extent) in after {
-            let part = on_disk(extent).expect("such are put only");
+            let part = on_disk(extent).expect("only extents on disk are rewritten");
             *counts.entry(self.reference(*start, &part)).or_default() += 1;
-            // What stays as it is is not written again.
+            // Unchanged items are not stored again.
             let before = old.remove(start);
             if before.is_none_or(|before| before != extent.to_bytes()) {
                 let extent = FileExtentItem { generation: self.generation, ..*extent };
@@ -245,22 +250,23 @@ impl ExtentChanges {
         }
     }
 
-    /// Puts another content into the inline extent that is there.
+    /// Replaces the content of the existing inline extent.
     pub(crate) fn replace_inline(&mut self, old: &StoredExtent, extent: &FileExtentItem<'_>) {
         assert!(old.is_inline() && old.start == 0, "inline data is at the start of a file");
         self.dropped += old.bytes_between(old.start, old.end);
         self.insert(0, extent, false);
     }
 
-    /// Says that `start` to `end`, where nothing stands any more, is a hole: with an item, unless the
-    /// file system does without (NO_HOLES).
+    /// Makes the empty range `start` to `end` a hole. Stores an item for it only on a file system
+    /// without NO_HOLES.
     pub(crate) fn insert_hole(&mut self, start: u64, end: u64) {
         if !self.no_holes && start < end {
             self.put(start, &hole(self.generation, end - start));
         }
     }
 
-    /// Inserts hole items for all that no item covers between `start` and `end`, both sector boundaries.
+    /// Inserts hole items for all ranges between `start` and `end`, both sector boundaries, that no
+    /// item covers.
     ///
     /// # Errors
     /// A tree block or an item that cannot be read.
@@ -278,30 +284,32 @@ impl ExtentChanges {
         Ok(())
     }
 
-    /// Bytes that the inode's `nbytes` loses and gains.
+    /// Returns the inode's `nbytes` after the change.
     fn count(&self, nbytes: u64) -> u64 {
-        // What the inode said before may be wrong; it is not believed to the point of a panic.
+        // The old count may be wrong on disk. It must not cause a panic.
         nbytes.saturating_add(self.added).saturating_sub(self.dropped)
     }
 
-    /// Makes all changes: one pass over the tree for the items and the inode, then the references. Gives
-    /// back the inode item as it is now, `nbytes` adjusted.
+    /// Makes all changes: one pass over the tree for the items and the inode, then the references.
+    /// Returns the new inode item with `nbytes` adjusted.
     ///
     /// # Errors
-    /// What changing the tree or noting references meets; the transaction is then to be aborted.
+    /// An error of changing the tree or of queueing references. The caller then aborts the
+    /// transaction.
     pub(crate) fn publish(
         mut self,
         tree: &LiveTree,
         space: &dyn DataSpace,
         inode: InodeItem,
     ) -> Result<InodeItem> {
-        // Held until the references are noted: a snapshot in between would count what is not there yet.
+        // Held until the references are queued: a snapshot in between would count references that
+        // are missing.
         let mut editor = tree.edit(space);
         let mut inode = merged(&editor, self.inode, inode)?;
         inode.nbytes = self.count(inode.nbytes);
         let key = inode_key(self.inode);
         self.changes.push(Change::Put { key, data: inode.to_bytes().to_vec() });
-        // What was put where something was dropped comes behind it, and counts.
+        // The sort is stable: an item that was stored after a removal of the same key wins.
         self.changes.sort_by_key(Change::key);
         let mut last: Vec<Change> = Vec::with_capacity(self.changes.len());
         for change in self.changes {
@@ -311,7 +319,7 @@ impl ExtentChanges {
             }
         }
         editor.apply(&last)?;
-        // Nothing is to look unreferenced in between.
+        // Drops come last, so that no extent looks unreferenced in between.
         self.references.sort_by_key(|(change, _)| *change == ReferenceChange::Drop);
         for (change, reference) in &self.references {
             match change {
@@ -324,12 +332,12 @@ impl ExtentChanges {
     }
 }
 
-/// Whether an extent's data is stored as it is.
+/// Returns whether an extent's data is stored uncompressed and unencoded.
 pub(crate) fn is_plain(extent: &FileExtentItem<'_>) -> bool {
     extent.compression == Compression::None && extent.other_encoding == 0
 }
 
-/// The part of an extent on disk that an item shows.
+/// Returns the part of an extent on disk that an item refers to; `None` for a hole or inline data.
 pub(crate) fn on_disk(extent: &FileExtentItem<'_>) -> Option<ExtentPart> {
     match extent.content {
         FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) if !part.is_hole() => Some(part),
@@ -337,8 +345,8 @@ pub(crate) fn on_disk(extent: &FileExtentItem<'_>) -> Option<ExtentPart> {
     }
 }
 
-/// The inode as `edited` by a change of its data: names, owner and permissions are those that it has by
-/// now, which others may have changed meanwhile.
+/// Merges `edited`, the inode item after a change of data, with the current item in the tree:
+/// names, owner and permissions may have changed meanwhile.
 fn merged(editor: &TreeEditor<'_>, number: InodeNumber, edited: InodeItem) -> Result<InodeItem> {
     let key = inode_key(number);
     let Some(item) = editor.get(&key)? else { return Ok(edited) };
@@ -356,7 +364,7 @@ fn merged(editor: &TreeEditor<'_>, number: InodeNumber, edited: InodeItem) -> Re
     })
 }
 
-/// A hole of `length` bytes.
+/// Returns the item of a hole of `length` bytes.
 pub(crate) fn hole(generation: Generation, length: u64) -> FileExtentItem<'static> {
     let part = ExtentPart { disk_address: LogicalAddress(0), disk_length: 0, offset: 0, length };
     FileExtentItem {

@@ -7,7 +7,8 @@ use crate::data::file_edit::FileEdit;
 use crate::errors::Result;
 use std::borrow::Cow;
 
-/// Writes with partly filled sectors up to this size are copied together, so that the device gets one request.
+/// Writes with partly filled sectors up to this size are copied together, so that the device gets
+/// one request.
 const GATHERED: usize = 64 << 10;
 
 /// Whole sectors of a file in up to three parts: aligned bytes stay in the caller's buffer.
@@ -19,8 +20,8 @@ pub(crate) struct Image<'a> {
 }
 
 impl<'a> Image<'a> {
-    /// Returns the sectors that `data` is in once it is written at `offset`. The rest of the first and of the last
-    /// sector is read from the file.
+    /// Returns the sectors that `data` is in once it is written at `offset`. The rest of the first
+    /// and of the last sector is read from the file.
     ///
     /// # Errors
     /// Data that cannot be read.
@@ -78,7 +79,7 @@ impl<'a> Image<'a> {
         Self { start, end: start + bytes.len() as u64, parts: vec![Cow::Owned(bytes)] }
     }
 
-    /// As [`Image::of_sectors`], in pieces.
+    /// As [`Image::of_sectors`], of several buffers in a row.
     pub(crate) fn of_pages(start: u64, pages: &[&'a [u8]]) -> Self {
         let length: u64 = pages.iter().map(|page| page.len() as u64).sum();
         Self { start, end: start + length, parts: pages.iter().map(|page| Cow::Borrowed(*page)).collect() }
@@ -94,7 +95,7 @@ impl<'a> Image<'a> {
         self.end
     }
 
-    /// Returns the bytes from `from` to `to`, file offsets, in pieces.
+    /// Returns the bytes between the file offsets `from` and `to`, as one or more slices.
     pub(super) fn slices(&self, from: u64, to: u64) -> impl Iterator<Item = &[u8]> {
         let mut at = self.start;
         self.parts.iter().filter_map(move |part| {
@@ -105,7 +106,8 @@ impl<'a> Image<'a> {
         })
     }
 
-    /// Returns the bytes from `from` to `to` in one piece, copied to `scratch` where they are several.
+    /// Returns the bytes between the file offsets `from` and `to` as one slice. Copies them to
+    /// `scratch` where they are in several parts.
     pub(super) fn contiguous<'s>(&'s self, from: u64, to: u64, scratch: &'s mut Vec<u8>) -> &'s [u8] {
         let mut slices = self.slices(from, to);
         let first = slices.next().unwrap_or(&[]);

@@ -1,14 +1,16 @@
 //! Small files whose data is in their extent item.
 //!
-//! Owns [`InlineContent`]: the decision whether a file becomes inline, and the publishing of one that does.
+//! Owns [`InlineContent`]: the decision whether a file becomes inline, and the publishing of one
+//! that does.
 //!
 //! Invariants:
-//! - An inline extent is the whole file: it starts at 0, is as long as the file, and no other extent follows.
+//! - An inline extent is the whole file: it starts at 0, is as long as the file, and no other
+//!   extent follows.
 //! - It is shorter than a sector unless it is compressed.
 //!
-//! Files that the kernel or older tools wrote otherwise are read as they are, and brought into this form when they are
-//! written. Locks: as [`super::file_edit`]. Kernel counterparts: `can_cow_file_range_inline`, `insert_inline_extent`
-//! (`fs/btrfs/inode.c`).
+//! Inline extents of another form, as the kernel or older tools wrote them, are read as they are. A
+//! write brings the file into this form. Locks: as [`super::file_edit`]. Kernel counterparts:
+//! `can_cow_file_range_inline`, `insert_inline_extent` (`fs/btrfs/inode.c`).
 
 use crate::data::compress::{compress_inline, is_compressible};
 use crate::data::data_context::DataContext;
@@ -29,8 +31,8 @@ pub(crate) struct InlineContent {
 }
 
 impl InlineContent {
-    /// Returns the file's content with `data` written at `offset` and a size of `size` bytes, if the file then becomes
-    /// inline.
+    /// Returns the file's content with `data` written at `offset` and a size of `size` bytes, if
+    /// the file then becomes inline.
     ///
     /// # Errors
     /// Data that cannot be read.
@@ -72,7 +74,7 @@ impl InlineContent {
     /// Publishes the content as the file's only extent. `item` becomes the inode item.
     ///
     /// # Errors
-    /// What changing trees meets.
+    /// An error of changing a tree.
     pub(crate) fn publish(
         &self,
         context: &WriteContext<'_>,
@@ -105,7 +107,8 @@ impl InlineContent {
     }
 }
 
-/// Returns whether a file of `size` bytes may be inline. Whether its bytes fit is decided when they are encoded.
+/// Returns whether a file of `size` bytes may be inline. Whether its bytes fit is decided when they
+/// are encoded.
 fn may_be_inline(context: &DataContext<'_>, file: &FileEdit<'_>, size: u64) -> Result<bool> {
     if size == 0 || size > context.sector() || context.max_inline() == 0 {
         return Ok(false);

@@ -1,8 +1,11 @@
 //! File data: where it is, its checksums, its compression, and changes of it.
 //!
-//! A reader uses a tree's root as it was when the read began, and holds no lock. A change has two phases:
-//! 1. [`data_context`]: outside any transaction, data is read, compressed, checksummed and written to new space.
-//! 2. [`file_edit`]: inside a transaction handle, [`publish_extents`] puts the extents into the trees.
+//! A reader uses a tree's root as it was when the read began, and holds no lock. A change has two
+//! phases:
+//! 1. [`data_context`]: outside any transaction, data is read, compressed, checksummed and written
+//!    to new space.
+//! 2. [`file_edit`]: inside a transaction handle, [`publish_extents`] puts the extents into the
+//!    trees.
 //!
 //! Whole sectors of an open file may stay between the phases as [`ordered_extents`].
 
@@ -17,6 +20,7 @@ pub(crate) mod dedupe;
 pub(crate) mod extent_cache;
 pub(crate) mod extent_map;
 mod fiemap;
+mod file_data;
 pub(crate) mod file_edit;
 pub(crate) mod file_extents_edit;
 mod image;
@@ -32,12 +36,14 @@ pub(crate) mod publish_extents;
 pub(crate) mod punch_hole;
 mod range_locks;
 mod read;
+mod read_batch;
 pub(crate) mod rewrite;
-mod sector_sums;
+mod sector_checksums;
 mod seek;
 pub(crate) mod space;
 pub(crate) mod stored_extents;
 pub(crate) mod truncate;
+mod verify;
 pub(crate) mod write;
 pub(crate) mod write_data;
 pub(crate) mod write_rules;
@@ -47,7 +53,8 @@ pub(crate) mod written_extents;
 pub(crate) use compress::compress;
 pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;
-pub(crate) use read::{FileData, FileTree, ReadContext};
+pub(crate) use file_data::{FileData, FileTree};
+pub(crate) use read::ReadContext;
 pub(crate) use seek::{Whence, seek};
 
 #[cfg(test)]

@@ -1,18 +1,27 @@
-//! Overwriting in place: which ranges of a file may be, and which preallocated ones were.
+//! Overwriting in place: the ranges of a file that allow it.
 //!
-//! Owns [`InPlace`], what is kept of an open file for it, and the five conditions: the extent is on disk and
-//! neither compressed, encrypted nor inline; nothing else refers to it; no snapshot is younger than it; its
-//! block group is writable; and no checksum exists for the range. An answer is remembered until anything is
-//! shared (a snapshot, a reflink: the *epoch* of sharing counts them) or the file's extents change.
+//! Owns [`InPlace`], the in-memory state of an open file for this, and the five conditions:
+//! - the extent is on disk, and neither compressed, encrypted nor inline;
+//! - no other item refers to it;
+//! - no snapshot is younger than it;
+//! - its block group is writable;
+//! - the range has no checksums.
 //!
-//! A preallocated range that was written stays as it is in the tree until [`super::convert`] is told; until
-//! then [`InPlace::written`] says that it holds data. Invariant: a range enters there after its data is on the
-//! device. Locks: two leaves, the answers' and the written ranges'. Kernel counterparts:
-//! `can_nocow_file_extent`, `run_delalloc_nocow` (`fs/btrfs/inode.c`), `csum_exist_in_range`
-//! (`fs/btrfs/file-item.c`).
+//! A result is cached until extents become shared (a snapshot or a reflink adds one to the *sharing
+//! epoch*) or the file's extents change.
+//!
+//! A preallocated range stays preallocated in the tree after data was written to it, until
+//! [`super::convert`] publishes the change. Until then [`InPlace::written`] records that it holds
+//! data.
+//!
+//! Invariant: a range is recorded as written after its data is on the device.
+//!
+//! Locks: two leaves, one for the cached results and one for the written ranges. Kernel
+//! counterparts: `can_nocow_file_extent`, `run_delalloc_nocow` (`fs/btrfs/inode.c`),
+//! `csum_exist_in_range` (`fs/btrfs/file-item.c`).
 
 use crate::btree::{LiveTree, Tree};
-use crate::data::checksum::DataSums;
+use crate::data::checksum::DataChecksums;
 use crate::data::file_extents_edit::{is_plain, on_disk};
 use crate::data::stored_extents::StoredExtents;
 use crate::errors::Result;
@@ -26,134 +35,135 @@ use papilio_locks::RwLock;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Extents whose answer is remembered at most; beyond that all are asked anew.
-const REMEMBERED: usize = 1 << 16;
-/// Extents that are overwritten, and asked for, at once.
-pub(crate) const MAX_PIECES: usize = 16;
+/// The most cached results of a file; a full cache is emptied.
+const MAX_CACHED: usize = 1 << 16;
+/// The most extents that are checked, or overwritten, at once.
+pub(crate) const MAX_IN_PLACE_PARTS: usize = 16;
 
-/// A range that may be overwritten where it lies.
+/// A range that may be overwritten in place.
 #[derive(Clone, Copy, Debug)]
 struct Overwritable {
     end: u64,
-    /// Where its first byte lies.
+    /// The address of the first byte.
     disk: LogicalAddress,
     preallocated: bool,
-    /// The epoch of sharing in which that was found.
+    /// The sharing epoch of the check.
     epoch: u64,
 }
 
-/// A part of a write in place.
+/// A part of an in-place write.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Piece {
-    /// Of the file.
+pub(crate) struct InPlacePart {
+    /// The range of the file.
     pub(crate) range: Range<u64>,
-    /// Where it lies.
+    /// The address of the first byte.
     pub(crate) disk: LogicalAddress,
-    /// The tree has it as preallocated.
+    /// Whether the extent is preallocated in the tree.
     pub(crate) preallocated: bool,
 }
 
-/// What is known.
+/// The cached results.
 #[derive(Debug, Default)]
-struct Answers {
-    /// By the first byte.
+struct KnownExtents {
+    /// Ranges by their first byte in the file.
     extents: BTreeMap<u64, Overwritable>,
-    /// How often all were forgotten.
-    forgotten: u64,
+    /// The number of clears so far.
+    clears: u64,
 }
 
-/// What is kept of an open file for overwriting in place.
+/// The in-memory state of an open file for overwriting in place.
 #[derive(Debug, Default)]
 pub(crate) struct InPlace {
-    extents: RwLock<Answers>,
-    /// Preallocated ranges that hold data by now.
+    extents: RwLock<KnownExtents>,
+    /// Preallocated ranges that hold data.
     written: RwLock<RangeSet>,
 }
 
-/// The pieces of one write.
-pub(crate) type Pieces = ArrayVec<Piece, MAX_PIECES>;
+/// The parts of one in-place write.
+pub(crate) type InPlaceParts = ArrayVec<InPlacePart, MAX_IN_PLACE_PARTS>;
 
-/// What asking takes.
+/// The input of a check.
 #[derive(Clone, Copy)]
-pub(crate) struct Question<'a> {
+pub(crate) struct OverwriteCheck<'a> {
     pub(crate) transactions: &'a Transactions,
-    /// The subvolume.
+    /// The file's subvolume.
     pub(crate) live: &'a LiveTree,
-    /// The subvolume as it is, and the checksum tree, if there is one.
+    /// The subvolume's current tree, and the checksum tree if there is one.
     pub(crate) tree: &'a Tree,
-    pub(crate) sums: Option<&'a Tree>,
+    pub(crate) checksums: Option<&'a Tree>,
     pub(crate) inode: InodeNumber,
     pub(crate) check: NocowCheck,
-    /// Only preallocated extents are asked for: of a file with checksums, no other may be overwritten.
+    /// Whether only preallocated extents are checked: a file with checksums may overwrite no
+    /// others.
     pub(crate) preallocated_only: bool,
-    /// The epoch of sharing, which cannot end meanwhile.
+    /// The sharing epoch, which cannot end during the check.
     pub(crate) epoch: u64,
-    /// What [`InPlace::forgotten`] said before the tree was taken.
-    pub(crate) forgotten: u64,
+    /// The value of [`InPlace::clears`] before the tree's root was taken.
+    pub(crate) clears: u64,
 }
 
 impl InPlace {
-    /// The first pieces of `range`, as far as what is remembered says that they may be overwritten.
-    pub(crate) fn pieces(&self, range: &Range<u64>, epoch: u64) -> Pieces {
+    /// Returns the first parts of `range` that may be overwritten according to the cache.
+    pub(crate) fn parts(&self, range: &Range<u64>, epoch: u64) -> InPlaceParts {
         let extents = &self.extents.read().extents;
-        let mut pieces = Pieces::new();
-        let Some((&first, _)) = extents.range(..=range.start).next_back() else { return pieces };
+        let mut parts = InPlaceParts::new();
+        let Some((&first, _)) = extents.range(..=range.start).next_back() else { return parts };
         let mut at = range.start;
         for (&start, extent) in extents.range(first..range.end) {
-            if start > at || extent.end <= at || extent.epoch != epoch || pieces.is_full() {
+            if start > at || extent.end <= at || extent.epoch != epoch || parts.is_full() {
                 break;
             }
             let end = extent.end.min(range.end);
             let disk = LogicalAddress(extent.disk.0 + (at - start));
-            pieces.push(Piece { range: at..end, disk, preallocated: extent.preallocated });
+            parts.push(InPlacePart { range: at..end, disk, preallocated: extent.preallocated });
             at = end;
         }
-        pieces
+        parts
     }
 
-    /// How often all was forgotten: to be asked before the tree of a question is taken.
-    pub(crate) fn forgotten(&self) -> u64 {
-        self.extents.read().forgotten
+    /// Returns the number of clears. The caller reads it before it takes the tree of a check.
+    pub(crate) fn clears(&self) -> u64 {
+        self.extents.read().clears
     }
 
-    /// Asks for the first extents that `range` lies in, and remembers those that may be overwritten, unless all
-    /// was forgotten meanwhile.
+    /// Checks the first extents that `range` overlaps, and caches those that may be overwritten,
+    /// unless the cache was cleared meanwhile.
     ///
     /// # Errors
     /// A tree block or an item that cannot be read.
-    pub(crate) fn ask(&self, question: &Question<'_>, range: &Range<u64>) -> Result<()> {
-        let sector_size = question.transactions.volume().geometry().sector_size;
-        let stored = StoredExtents::new(question.tree, question.inode, sector_size, range.start, range.end);
-        for extent in stored.take(MAX_PIECES) {
+    pub(crate) fn check(&self, check: &OverwriteCheck<'_>, range: &Range<u64>) -> Result<()> {
+        let sector_size = check.transactions.volume().geometry().sector_size;
+        let stored = StoredExtents::new(check.tree, check.inode, sector_size, range.start, range.end);
+        for extent in stored.take(MAX_IN_PLACE_PARTS) {
             let extent = extent?;
             let item = extent.extent();
             let Some(part) = on_disk(&item).filter(|_| is_plain(&item)) else { continue };
             let preallocated = matches!(item.content, FileExtentContent::Prealloc(_));
-            if question.preallocated_only && !preallocated || !question.may_overwrite(extent.start, &part)? {
+            if check.preallocated_only && !preallocated || !check.may_overwrite(extent.start, &part)? {
                 continue;
             }
             let disk = LogicalAddress(part.disk_address.0 + part.offset);
-            let known = Overwritable { end: extent.end, disk, preallocated, epoch: question.epoch };
-            let mut answers = self.extents.write();
-            if answers.forgotten != question.forgotten {
+            let overwritable = Overwritable { end: extent.end, disk, preallocated, epoch: check.epoch };
+            let mut known = self.extents.write();
+            if known.clears != check.clears {
                 break;
             }
-            if answers.extents.len() >= REMEMBERED {
-                answers.extents.clear();
+            if known.extents.len() >= MAX_CACHED {
+                known.extents.clear();
             }
-            answers.extents.insert(extent.start, known);
+            known.extents.insert(extent.start, overwritable);
         }
         Ok(())
     }
 
-    /// The file's extents change: nothing is known of them any more.
-    pub(crate) fn forget(&self) {
-        let mut answers = self.extents.write();
-        answers.forgotten += 1;
-        answers.extents.clear();
+    /// Clears the cached results, because the file's extents change.
+    pub(crate) fn clear(&self) {
+        let mut known = self.extents.write();
+        known.clears += 1;
+        known.extents.clear();
     }
 
-    /// A preallocated range holds data by now. Says whether that is news.
+    /// Records that a preallocated range holds data. Returns whether that was not recorded before.
     pub(crate) fn set_written(&self, range: &Range<u64>) -> bool {
         if self.written.read().holder(range).is_some() {
             return false;
@@ -162,14 +172,14 @@ impl InPlace {
         true
     }
 
-    /// Preallocated ranges that hold data though the tree says otherwise.
+    /// Returns the preallocated ranges that hold data.
     pub(crate) fn written(&self) -> &RwLock<RangeSet> {
         &self.written
     }
 }
 
-impl Question<'_> {
-    /// The conditions, for a part of an extent that stands at `start` in the file.
+impl OverwriteCheck<'_> {
+    /// Checks the conditions for a part of an extent that starts at file offset `start`.
     fn may_overwrite(&self, start: u64, part: &ExtentPart) -> Result<bool> {
         let Some(record) = self.live.record() else { return Ok(false) };
         let reference = DataReference {
@@ -185,20 +195,20 @@ impl Question<'_> {
             return Ok(false);
         }
         let address = LogicalAddress(part.disk_address.0 + part.offset);
-        Ok(!self.has_sums(address, part.length)?)
+        Ok(!self.has_checksums(address, part.length)?)
     }
 
-    fn has_sums(&self, address: LogicalAddress, length: u64) -> Result<bool> {
-        let Some(tree) = self.sums else { return Ok(false) };
-        has_sums(tree, self.transactions.volume().geometry(), self.check, address, length)
+    fn has_checksums(&self, address: LogicalAddress, length: u64) -> Result<bool> {
+        let Some(tree) = self.checksums else { return Ok(false) };
+        has_checksums(tree, self.transactions.volume().geometry(), self.check, address, length)
     }
 }
 
-/// Whether there is any checksum in a range of `tree`, the checksum tree.
+/// Returns whether `tree`, the checksum tree, has any checksum in a range.
 ///
 /// # Errors
 /// A tree block or an item that cannot be read.
-pub(crate) fn has_sums(
+pub(crate) fn has_checksums(
     tree: &Tree,
     geometry: Geometry,
     check: NocowCheck,
@@ -206,20 +216,20 @@ pub(crate) fn has_sums(
     length: u64,
 ) -> Result<bool> {
     let sectors = (length / u64::from(geometry.sector_size)) as usize;
-    let mut sums = DataSums::new(tree, geometry);
+    let mut checksums = DataChecksums::new(tree, geometry);
     match check {
         NocowCheck::FirstMatch => {
             let mut found = false;
-            sums.for_each_run(address, sectors, |_, _, sums| {
-                found = sums.is_some();
+            checksums.for_each_run(address, sectors, |_, _, checksums| {
+                found = checksums.is_some();
                 !found
             })?;
             Ok(found)
         }
         NocowCheck::CollectAll => {
             let mut collected: Vec<Vec<u8>> = Vec::new();
-            sums.for_each_run(address, sectors, |_, _, sums| {
-                collected.extend(sums.map(<[u8]>::to_vec));
+            checksums.for_each_run(address, sectors, |_, _, checksums| {
+                collected.extend(checksums.map(<[u8]>::to_vec));
                 true
             })?;
             Ok(!collected.is_empty())
@@ -227,7 +237,7 @@ pub(crate) fn has_sums(
     }
 }
 
-/// The checksum tree, to be asked.
+/// Returns the checksum tree, pinned, if there is one.
 ///
 /// # Errors
 /// A block on the way to it that cannot be read.

@@ -1,31 +1,34 @@
-//! How much may be written past the trees before some of it is brought there.
+//! The budget of ordered extents: how many may exist before some are published.
 //!
-//! Owns [`OrderedBudget`], one for a file system, and the limits of a file that follow from it. The more extents a
-//! flush brings to the trees at once, the more of them share a leaf that is copied for it; the fewer, the less an
-//! fsync has to do. Locks: none.
+//! Owns [`OrderedBudget`], one for each file system, and the limits of a file that follow from it.
+//! The more extents a flush publishes at once, the more of them share a copied leaf. The fewer
+//! there are, the less an fsync has to publish.
+//!
+//! Locks: none.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Extents of a file at most, however much memory there is: what an fsync may have to bring to the trees.
+/// The most extents of a file, however large the budget: an fsync may have to publish them all.
 const MOST_EXTENTS: usize = 1 << 18;
-/// Bytes of the budget for each extent that a file may have; most is for sums, of which few may be in use.
+/// Bytes of the budget for each extent of a file. Most of them are for checksums, of which few
+/// extents may need many.
 const BYTES_PER_EXTENT: usize = 1 << 10;
-/// The part of its limits that a file has once the budget is spent.
+/// The divisor of a file's limits once the budget is spent.
 const SHARE_WHEN_SPENT: usize = 16;
-/// The part of a file's limits that a step of a flush brings to the trees.
+/// The divisor of a file's limits that gives the extents of one flush step.
 const STEP_SHARE: usize = 8;
-/// And at most, and at least.
+/// The bounds of the extents of one flush step.
 const STEP_MOST: usize = 512;
 const STEP_LEAST: usize = 16;
 
-/// Memory that extents of all open files may take. Each file may have a little beyond it.
+/// The memory for the ordered extents of all open files. Each file may exceed it a little.
 #[derive(Debug)]
 pub(crate) struct OrderedBudget {
     bytes: usize,
     used: AtomicUsize,
 }
 
-/// What one file may have.
+/// The limits of one file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Limits {
     pub(super) extents: usize,
@@ -34,17 +37,17 @@ pub(super) struct Limits {
 }
 
 impl OrderedBudget {
-    /// Of so many bytes.
+    /// Creates a budget of `bytes` bytes.
     pub(crate) fn new(bytes: usize) -> Self {
         Self { bytes, used: AtomicUsize::new(0) }
     }
 
-    /// Bytes that are taken.
+    /// Returns the bytes in use.
     pub(crate) fn used(&self) -> usize {
         self.used.load(Ordering::Relaxed)
     }
 
-    /// A file takes `now` bytes, and took `before`.
+    /// Records that a file's use changed from `before` to `now` bytes.
     pub(super) fn changed(&self, before: usize, now: usize) {
         if now == before {
             return;
@@ -56,7 +59,7 @@ impl OrderedBudget {
         }
     }
 
-    /// What a file may have, as much as others have just now.
+    /// Returns the current limits of a file.
     pub(super) fn limits(&self) -> Limits {
         let whole =
             Limits { extents: (self.bytes / BYTES_PER_EXTENT).min(MOST_EXTENTS), memory: self.bytes * 3 / 8 };
@@ -66,7 +69,7 @@ impl OrderedBudget {
         Limits { extents: whole.extents / SHARE_WHEN_SPENT, memory: whole.memory / SHARE_WHEN_SPENT }
     }
 
-    /// Extents that a step brings to the trees.
+    /// Returns the extents that one flush step publishes.
     pub(super) fn step(&self) -> usize {
         (self.bytes / BYTES_PER_EXTENT / STEP_SHARE).clamp(STEP_LEAST, STEP_MOST)
     }
@@ -77,7 +80,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_comes_when_it_is_spent_has_a_share() {
+    fn a_spent_budget_leaves_each_file_a_share() {
         let budget = OrderedBudget::new(128 << 20);
         let whole = Limits { extents: 128 << 10, memory: 48 << 20 };
         assert_eq!((budget.limits(), budget.step()), (whole, 512));

@@ -1,45 +1,50 @@
-//! Ordered extents by file offset, and their sums.
+//! Ordered extents by file offset, with their checksums.
 //!
-//! Owns [`OrderedMap`], plain memory below the mutex of [`super::ordered_extents`]. Invariants: extents do not
-//! overlap; all room of a new one is shown by it, so that cutting one makes two that stand for themselves.
-//! Memory for sums goes with the last extent of those that it is for. Locks: none.
+//! Owns [`OrderedMap`], plain memory protected by the mutex of [`super::ordered_extents`].
+//!
+//! Invariants:
+//! - Extents do not overlap.
+//! - A new extent refers to all of its space, so that cutting it makes two independent ones.
+//! - Memory for checksums is freed with the last extent that needs it.
+//!
+//! Locks: none.
 
-use super::sector_sums::SectorSums;
+use super::sector_checksums::SectorChecksums;
 use crate::space::LogicalRange;
 use arrayvec::ArrayVec;
 use papilio_format::{Geometry, LogicalAddress};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Parts that a write finds at most; where there are more, it is one of its own.
+/// The most parts that a write goes to; a write over more becomes an extent of its own.
 pub(crate) const MAX_PARTS: usize = 16;
-/// Bytes of memory that an extent takes, with its share of what holds it.
+/// Bytes of memory of an extent, with its share of the map's node.
 const EXTENT_BYTES: usize = 64;
 
-/// A part of a file, and where it lies.
+/// A part of a file and its location.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct OrderedPart {
-    /// Of the file.
+    /// The range of the file.
     pub(crate) range: Range<u64>,
-    /// Of its first byte.
+    /// The address of the first byte.
     pub(crate) disk: LogicalAddress,
-    /// In room that was allocated for it, or else in a preallocated extent.
+    /// Whether it is in newly allocated space; else it is in a preallocated extent.
     pub(crate) new: bool,
 }
 
-/// The parts of one write.
+/// The parts that one write goes to.
 pub(crate) type OrderedParts = ArrayVec<OrderedPart, MAX_PARTS>;
 
-/// Extents of one file.
+/// The ordered extents of one file.
 #[derive(Debug)]
 pub(super) struct OrderedMap {
     extents: BTreeMap<u64, Ordered>,
-    pub(super) sums: SectorSums,
-    /// Of the file, in extents.
+    pub(super) checksums: SectorChecksums,
+    /// Bytes of the file that the extents hold.
     bytes: u64,
 }
 
-/// An extent.
+/// An ordered extent; the map's key is its start.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ordered {
     pub(super) end: u64,
@@ -48,38 +53,38 @@ pub(super) struct Ordered {
 }
 
 impl OrderedMap {
-    /// None yet.
+    /// Creates an empty map.
     pub(super) fn new(geometry: &Geometry) -> Self {
-        Self { extents: BTreeMap::new(), sums: SectorSums::new(geometry), bytes: 0 }
+        Self { extents: BTreeMap::new(), checksums: SectorChecksums::new(geometry), bytes: 0 }
     }
 
-    /// How many there are.
+    /// Returns the number of extents.
     pub(super) fn len(&self) -> usize {
         self.extents.len()
     }
 
-    /// Bytes of the file that they hold.
+    /// Returns the bytes of the file that the extents hold.
     pub(super) fn bytes(&self) -> u64 {
         self.bytes
     }
 
-    /// Bytes of memory that they take.
+    /// Returns the bytes of memory in use.
     pub(super) fn memory(&self) -> usize {
-        self.extents.len() * EXTENT_BYTES + self.sums.memory()
+        self.extents.len() * EXTENT_BYTES + self.checksums.memory()
     }
 
-    /// The extent that holds byte `at`.
+    /// Returns the extent that contains byte `at`, with its start.
     pub(super) fn holder(&self, at: u64) -> Option<(u64, Ordered)> {
         let (&start, &found) = self.extents.range(..=at).next_back()?;
         (at < found.end).then_some((start, found))
     }
 
-    /// Where the first extent behind `at` starts.
+    /// Returns the start of the first extent at or after `at`.
     pub(super) fn next_start(&self, at: u64) -> Option<u64> {
         self.extents.range(at..).next().map(|(&start, _)| start)
     }
 
-    /// The extents in a range, cut to it.
+    /// Returns the extents in a range, cut to it.
     pub(super) fn parts(&self, range: &Range<u64>) -> impl Iterator<Item = OrderedPart> {
         let range = range.clone();
         let first = self.holder(range.start).map_or(range.start, |(start, _)| start);
@@ -90,7 +95,8 @@ impl OrderedMap {
         })
     }
 
-    /// The first extents in a range, up to `most` of them and of up to `bytes` bytes; the last one may be cut.
+    /// Returns the first extents in a range, at most `most` of them and `bytes` bytes; the last one
+    /// may be cut.
     pub(super) fn first_parts(&self, range: &Range<u64>, most: usize, bytes: u64) -> Vec<OrderedPart> {
         let mut left = bytes;
         let mut parts = Vec::new();
@@ -105,8 +111,8 @@ impl OrderedMap {
         parts
     }
 
-    /// Leaves nothing of a range, and adds the room of what was new in it to `room`.
-    pub(super) fn cut_out(&mut self, range: &Range<u64>, room: &mut Vec<LogicalRange>) {
+    /// Removes a range, and adds the space of its new extents to `freed`.
+    pub(super) fn cut_out(&mut self, range: &Range<u64>, freed: &mut Vec<LogicalRange>) {
         let mut at = range.start;
         while let Some((start, found)) =
             self.holder(at).or_else(|| self.extents.range(at..).next().map(|(&start, &found)| (start, found)))
@@ -122,32 +128,32 @@ impl OrderedMap {
                 self.insert(to, Ordered { disk: address(to), ..found });
             }
             if found.new {
-                room.push(LogicalRange { start: address(from), length: to - from });
+                freed.push(LogicalRange { start: address(from), length: to - from });
             }
             at = to;
         }
     }
 
-    /// Takes out `parts`, ascending, and what sums nobody needs any more.
+    /// Removes `parts`, ascending, with the checksums that no extent needs any more.
     pub(super) fn take_out(&mut self, parts: &[OrderedPart]) {
-        let mut room = Vec::new();
+        let mut freed = Vec::new();
         for part in parts {
-            self.cut_out(&part.range, &mut room);
-            room.clear();
+            self.cut_out(&part.range, &mut freed);
+            freed.clear();
         }
         let mut looked_at = None;
         for part in parts {
-            for chunk in self.sums.chunks_of(&part.range) {
+            for chunk in self.checksums.chunks_of(&part.range) {
                 let seen = looked_at.replace(chunk) == Some(chunk);
-                let range = self.sums.range_of(chunk);
+                let range = self.checksums.range_of(chunk);
                 if !seen && self.parts(&range).next().is_none() {
-                    self.sums.forget(chunk);
+                    self.checksums.forget(chunk);
                 }
             }
         }
     }
 
-    /// Puts an extent where there is none.
+    /// Inserts an extent where there is none.
     pub(super) fn insert(&mut self, start: u64, extent: Ordered) {
         self.bytes += extent.end - start;
         let before = self.extents.insert(start, extent);
@@ -160,7 +166,7 @@ impl OrderedMap {
         Some(removed)
     }
 
-    /// Enters what was written of a preallocated extent, together with its neighbours in the same.
+    /// Inserts a written part of a preallocated extent, merged with its neighbours in the same one.
     pub(super) fn enter_preallocated(&mut self, part: &OrderedPart) {
         let Range { start, end } = part.range;
         if self.holder(start).is_some_and(|(_, found)| !found.new && found.end >= end) {
@@ -212,7 +218,7 @@ mod tests {
         for number in 0..extents {
             // Every other sector, so that none is a neighbour of another.
             let range = number * 2 * SECTOR..(number * 2 + 1) * SECTOR;
-            map.sums.put(&range, &(number as u32).to_le_bytes());
+            map.checksums.put(&range, &(number as u32).to_le_bytes());
             let disk = LogicalAddress((1 << 30) + number * SECTOR);
             map.insert(range.start, Ordered { end: range.end, disk, new: true });
         }
@@ -220,7 +226,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_taken_out_in_steps_leaves_nothing_behind() {
+    fn extents_removed_in_steps_leave_nothing_behind() {
         let mut map = filled(3000);
         assert_eq!((map.len(), map.bytes()), (3000, 3000 * SECTOR));
         let (full, mut at, mut taken) = (map.memory(), 0, 0);
@@ -236,25 +242,25 @@ mod tests {
     }
 
     #[test]
-    fn sums_stay_as_long_as_one_extent_needs_them() {
+    fn checksums_stay_as_long_as_one_extent_needs_them() {
         let mut map = filled(100);
         let parts: Vec<_> =
             map.parts(&(0..200 * SECTOR)).filter(|part| part.range.start != 20 * SECTOR).collect();
         map.take_out(&parts);
         assert_eq!((map.len(), map.bytes()), (1, SECTOR));
-        let mut sums = Vec::new();
-        map.sums.for_each(&(20 * SECTOR..21 * SECTOR), |part| sums.extend_from_slice(part));
-        assert_eq!(sums, 10u32.to_le_bytes());
+        let mut checksums = Vec::new();
+        map.checksums.for_each(&(20 * SECTOR..21 * SECTOR), |part| checksums.extend_from_slice(part));
+        assert_eq!(checksums, 10u32.to_le_bytes());
     }
 
     #[test]
-    fn cutting_keeps_count_of_bytes_and_room() {
+    fn cutting_keeps_count_of_bytes_and_freed_space() {
         let mut map = OrderedMap::new(&geometry());
         map.insert(0, Ordered { end: 16 * SECTOR, disk: LogicalAddress(1 << 30), new: true });
-        let mut room = Vec::new();
-        map.cut_out(&(4 * SECTOR..6 * SECTOR), &mut room);
+        let mut freed = Vec::new();
+        map.cut_out(&(4 * SECTOR..6 * SECTOR), &mut freed);
         let start = LogicalAddress((1 << 30) + 4 * SECTOR);
-        assert_eq!(room, [LogicalRange { start, length: 2 * SECTOR }]);
+        assert_eq!(freed, [LogicalRange { start, length: 2 * SECTOR }]);
         assert_eq!((map.len(), map.bytes()), (2, 14 * SECTOR));
         let parts = map.first_parts(&(SECTOR..u64::MAX), 9, 5 * SECTOR);
         let ranges: Vec<_> = parts.iter().map(|part| part.range.clone()).collect();

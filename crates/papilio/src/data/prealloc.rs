@@ -1,7 +1,8 @@
 //! Preallocation: space for a range that reads as zeros until it is written.
 //!
-//! Owns [`preallocate_step`]. Whole sectors are written into such space where it is the file's alone ([`super::nocow`]).
-//! Other data is copied to new extents, and the preallocated space is released.
+//! Owns [`preallocate_step`]. Whole sectors are written into such space where it is the file's
+//! alone ([`super::nocow`]). Other data is copied to new extents, and the preallocated space is
+//! released.
 //!
 //! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_fallocate` (`fs/btrfs/file.c`),
 //! `__btrfs_prealloc_file_range` (`fs/btrfs/inode.c`).
@@ -36,11 +37,13 @@ impl Drop for Unreferenced<'_, '_> {
     }
 }
 
-/// Allocates space for sectors of `length` bytes from `offset` on that have none: for all of them, or a bounded number.
-/// The file becomes long enough to hold the range, unless `keep_size`. `rewrite` is what [`preallocate_rewrite`] returned.
+/// Allocates space for those sectors of `length` bytes from `offset` on that have none: for all of
+/// them, or a bounded number. The file becomes long enough to contain the range, unless
+/// `keep_size`. `rewrite` is the result of [`preallocate_rewrite`].
 ///
 /// # Errors
-/// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or what reading and changing trees meets.
+/// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or an error of reading or changing
+/// trees.
 pub(crate) fn preallocate_step(
     context: &WriteContext<'_>,
     file: &mut FileEdit<'_>,
@@ -100,7 +103,7 @@ pub(crate) fn preallocate_step(
     Ok(if more { Progress::More } else { Progress::Done })
 }
 
-/// Writes what preallocation needs written anew first.
+/// Writes the sectors that preallocation needs rewritten first.
 ///
 /// # Errors
 /// As [`SectorRewrite::prepare`].

@@ -1,12 +1,14 @@
 //! Publishing data that is on the device in the trees: the second phase of every change of data.
 //!
-//! Owns [`publish_extents`], [`publish_written`] and [`publish_preallocated`]. The checksums of any number of extents go to
-//! the checksum tree in one insertion, the extents in one pass over the file's tree.
+//! Owns [`publish_extents`], [`publish_written`] and [`publish_preallocated`]. The checksums of any
+//! number of extents go to the checksum tree in one insertion, the extents in one pass over the
+//! file's tree.
 //!
-//! Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_finish_one_ordered` (`fs/btrfs/inode.c`).
+//! Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_finish_one_ordered`
+//! (`fs/btrfs/inode.c`).
 
 use crate::data::convert::{STEP_RANGES, convert_step};
-use crate::data::csum_edit::{SumRuns, insert_sums};
+use crate::data::csum_edit::{ChecksumRuns, insert_checksums};
 use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::ordered_extents::OrderedPart;
 use crate::data::progress::Progress;
@@ -18,16 +20,16 @@ use papilio_format::items::inode::InodeItem;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Publishes `extents`, ascending and disjoint, in place of what the file has there. `item` becomes the inode item,
-/// except for the flags and the byte count, which the tree has.
+/// Publishes `extents`, ascending and disjoint, in place of the file's old extents there. `item`
+/// becomes the inode item, except for the flags and the byte count, which come from the tree.
 ///
 /// # Errors
-/// What reading and changing trees meets. The transaction is aborted then.
+/// An error of reading or changing trees. The transaction is then aborted.
 pub(crate) fn publish_extents(
     context: &WriteContext<'_>,
     file: &mut FileEdit<'_>,
     extents: &[WrittenExtent],
-    sums: Option<SumRuns>,
+    checksums: Option<ChecksumRuns>,
     item: InodeItem,
 ) -> Result<()> {
     let tree = file.tree.tree();
@@ -53,8 +55,8 @@ pub(crate) fn publish_extents(
     for extent in extents {
         changes.insert(extent.start, &extent.item(), true);
     }
-    if let Some(sums) = sums.filter(|sums| !sums.is_empty()) {
-        insert_sums(&mut context.checksum_tree.edit(context.space), sums)?;
+    if let Some(checksums) = checksums.filter(|checksums| !checksums.is_empty()) {
+        insert_checksums(&mut context.checksum_tree.edit(context.space), checksums)?;
     }
     file.publish(context, changes, item)
 }
@@ -74,25 +76,26 @@ pub(crate) fn publish_written(
     }
     item.flags |= written.flags;
     // Cloned: a change that finds no space for metadata runs again.
-    publish_extents(context, file, &written.extents, written.sums.clone(), item)?;
+    publish_extents(context, file, &written.extents, written.checksums.clone(), item)?;
     written.set_published();
     Ok(())
 }
 
-/// Publishes that `parts` of preallocated extents, ascending and at most [`STEP_RANGES`], hold data.
+/// Publishes that `parts` of preallocated extents, ascending and at most [`STEP_RANGES`], hold
+/// data.
 ///
 /// # Errors
-/// What reading and changing trees meets.
+/// An error of reading or changing trees.
 pub(crate) fn publish_preallocated(
     context: &WriteContext<'_>,
     file: &mut FileEdit<'_>,
     parts: &[OrderedPart],
-    sums: SumRuns,
+    checksums: ChecksumRuns,
     item: InodeItem,
 ) -> Result<()> {
     assert!(parts.len() <= STEP_RANGES, "{} parts in a step", parts.len());
     let written: RangeSet = parts.iter().map(|part| part.range.clone()).collect();
-    insert_sums(&mut context.checksum_tree.edit(context.space), sums)?;
+    insert_checksums(&mut context.checksum_tree.edit(context.space), checksums)?;
     let (progress, _) = convert_step(context, file, &written, 0, item)?;
     assert_eq!(progress, Progress::Done, "one step publishes so few ranges");
     Ok(())

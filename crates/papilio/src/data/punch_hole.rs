@@ -1,7 +1,7 @@
 //! Punching holes: a range reads as zeros and takes no space.
 //!
-//! Owns [`Hole`]. Whole sectors are dropped; the rest of the range is overwritten with zeros. Locks: as
-//! [`super::file_edit`]. Kernel counterpart: `btrfs_punch_hole` (`fs/btrfs/file.c`).
+//! Owns [`Hole`]. Whole sectors are dropped; the rest of the range is overwritten with zeros.
+//! Locks: as [`super::file_edit`]. Kernel counterpart: `btrfs_punch_hole` (`fs/btrfs/file.c`).
 
 use crate::data::data_context::DataContext;
 use crate::data::file_edit::{FileEdit, WriteContext};
@@ -24,8 +24,8 @@ pub(crate) struct Hole {
 }
 
 impl Hole {
-    /// Cuts `length` bytes from `offset` on of inode `inode`, which is `size` bytes long. Preallocated space after the
-    /// end belongs to the hole if the range starts inside the file.
+    /// Cuts `length` bytes from `offset` on of inode `inode`, which is `size` bytes long.
+    /// Preallocated space after the end belongs to the hole if the range starts inside the file.
     ///
     /// # Errors
     /// [`crate::PathError::TooLarge`].
@@ -51,10 +51,11 @@ impl Hole {
     }
 }
 
-/// Drops a bounded number of extents in `sectors`, and moves its start to where the next step begins.
+/// Drops a bounded number of extents in `sectors`, and moves its start to where the next step
+/// begins.
 ///
 /// # Errors
-/// [`crate::Error::NoSpace`], or what reading and changing trees meets.
+/// [`crate::Error::NoSpace`], or an error of reading or changing trees.
 pub(crate) fn punch_hole_step(
     context: &WriteContext<'_>,
     file: &mut FileEdit<'_>,
@@ -72,7 +73,8 @@ pub(crate) fn punch_hole_step(
     Ok((progress, reached))
 }
 
-/// Prepares zeros for `edge`, a part of one sector inside the file, unless it reads as zeros already.
+/// Prepares zeros for `edge`, a part of one sector inside the file, unless it reads as zeros
+/// already.
 ///
 /// # Errors
 /// As [`PreparedWrite::new`].

@@ -1,16 +1,22 @@
-//! Locks on byte ranges of a file: readers share them, a writer has its own alone.
+//! Locks on byte ranges of a file: shared for readers, exclusive for a writer.
 //!
-//! Owns [`RangeLocks`], plain memory below somebody's mutex, who waits and wakes. Invariant: who came first is
-//! served first where ranges overlap, so that nobody starves; those that do not overlap never wait for one
-//! another. Few are held at a time, one for each thread at most, so that a list is all it takes. Kernel
+//! Owns [`RangeLocks`], plain memory protected by its owner's mutex. The owner waits and wakes
+//! waiters.
+//!
+//! Invariants:
+//! - Requests for overlapping ranges are granted in the order they were made, so that no thread
+//!   starves.
+//! - Requests for disjoint ranges never wait for each other.
+//!
+//! Each thread has at most one request, so that a list is fast enough. Locks: none. Kernel
 //! counterpart: `btrfs_lock_extent` (`fs/btrfs/extent-io-tree.c`).
 
 use std::ops::Range;
 
-/// Who has, or waits for, what.
+/// The granted and the waiting requests.
 #[derive(Debug, Default)]
 pub(super) struct RangeLocks {
-    /// In the order of their coming.
+    /// In the order they were made.
     entries: Vec<Entry>,
     next: u64,
 }
@@ -23,18 +29,18 @@ struct Entry {
 }
 
 impl RangeLocks {
-    /// Comes for a range. The ticket is good for it once [`RangeLocks::is_granted`].
-    pub(super) fn enter(&mut self, range: Range<u64>, exclusive: bool) -> u64 {
+    /// Requests a range. Its ticket is held once [`RangeLocks::is_granted`] returns `true`.
+    pub(super) fn request(&mut self, range: Range<u64>, exclusive: bool) -> u64 {
         let ticket = self.next;
         self.next += 1;
         self.entries.push(Entry { ticket, range, exclusive });
         ticket
     }
 
-    /// Whether nobody who came before has, or waits for, what conflicts with the ticket's range.
+    /// Returns whether no earlier request conflicts with the ticket's.
     pub(super) fn is_granted(&self, ticket: u64) -> bool {
-        let place = self.place(ticket);
-        let (before, own) = (&self.entries[..place], &self.entries[place]);
+        let index = self.index(ticket);
+        let (before, own) = (&self.entries[..index], &self.entries[index]);
         !before.iter().any(|other| {
             (other.exclusive || own.exclusive)
                 && other.range.start < own.range.end
@@ -42,18 +48,18 @@ impl RangeLocks {
         })
     }
 
-    /// Lets go of the ticket's range. Says whether anybody is left whom that may concern.
-    pub(super) fn leave(&mut self, ticket: u64) -> bool {
-        let place = self.place(ticket);
-        self.entries.remove(place);
-        place < self.entries.len()
+    /// Releases the ticket's range. Returns whether a later request may now be granted.
+    pub(super) fn release(&mut self, ticket: u64) -> bool {
+        let index = self.index(ticket);
+        self.entries.remove(index);
+        index < self.entries.len()
     }
 
-    fn place(&self, ticket: u64) -> usize {
+    fn index(&self, ticket: u64) -> usize {
         self.entries
             .iter()
             .position(|entry| entry.ticket == ticket)
-            .expect("a ticket is good until it leaves")
+            .expect("the ticket was not released before")
     }
 }
 
@@ -62,13 +68,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn who_came_first_is_served_first() {
+    fn overlapping_requests_are_granted_in_order() {
         let mut locks = RangeLocks::default();
-        let reader = locks.enter(0..100, false);
-        let other_reader = locks.enter(50..150, false);
-        let writer = locks.enter(100..200, true);
-        let behind = locks.enter(150..160, false);
-        let elsewhere = locks.enter(200..300, true);
+        let reader = locks.request(0..100, false);
+        let other_reader = locks.request(50..150, false);
+        let writer = locks.request(100..200, true);
+        let behind = locks.request(150..160, false);
+        let elsewhere = locks.request(200..300, true);
         let granted = |locks: &RangeLocks, tickets: &[u64]| -> Vec<bool> {
             tickets.iter().map(|ticket| locks.is_granted(*ticket)).collect()
         };
@@ -76,10 +82,10 @@ mod tests {
             granted(&locks, &[reader, other_reader, writer, behind, elsewhere]),
             [true, true, false, false, true]
         );
-        assert!(locks.leave(other_reader));
+        assert!(locks.release(other_reader));
         assert_eq!(granted(&locks, &[reader, writer, behind]), [true, true, false]);
-        assert!(locks.leave(writer));
+        assert!(locks.release(writer));
         assert!(locks.is_granted(behind));
-        assert!(!locks.leave(elsewhere));
+        assert!(!locks.release(elsewhere));
     }
 }

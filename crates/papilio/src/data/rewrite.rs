@@ -1,13 +1,17 @@
-//! Sectors that have to be written anew before a change.
+//! Sectors that must be rewritten before a change.
 //!
-//! Owns [`SectorRewrite`]. A rewrite keeps size, times and the bytes that the file shows. Two changes need one:
+//! Owns [`SectorRewrite`]. A rewrite changes neither size, times nor the bytes that readers see.
+//! Two changes need one:
 //! - A file grows out of its inline extent: the inline bytes move to an extent on disk.
-//! - A file grows, and its last sector holds other bytes than zeros after the old end. Shrinking leaves them there, as
-//!   the kernel does, so that it costs no write.
+//! - A file grows, and its last sector has bytes other than zeros after the old end. Shrinking
+//!   leaves them there, as the kernel does, so that it costs no write.
 //!
-//! Invariants: bytes that a file gains by growing read as zeros; without NO_HOLES, items cover the file without a gap.
+//! Invariants:
+//! - Bytes that a file gains by growing read as zeros.
+//! - Without NO_HOLES, items cover the file without a gap.
 //!
-//! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_cont_expand`, `btrfs_truncate_block` (`fs/btrfs/inode.c`).
+//! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_cont_expand`, `btrfs_truncate_block`
+//! (`fs/btrfs/inode.c`).
 
 use crate::data::data_context::DataContext;
 use crate::data::extent_map::{ExtentKind, FileExtents};
@@ -21,15 +25,15 @@ use papilio_format::FileOffset;
 use papilio_format::features::IncompatFeatures;
 use std::ops::Range;
 
-/// The sectors that a change needs written anew, on the device already; often there are none.
+/// The rewritten sectors of a change, on the device already; often there are none.
 #[derive(Default)]
 pub(crate) struct SectorRewrite<'a> {
     written: Option<WrittenExtents<'a>>,
 }
 
 impl<'a> SectorRewrite<'a> {
-    /// Writes what a change needs that replaces `covered`, sector boundaries, and for which the file becomes at least as
-    /// long as `grown_to`, a sector boundary.
+    /// Writes the sectors that a change needs rewritten. The change replaces `covered`, sector
+    /// boundaries, and makes the file at least `grown_to` bytes long, a sector boundary.
     ///
     /// # Errors
     /// Data that cannot be read, [`crate::Error::NoSpace`], or a device's error.
@@ -88,7 +92,7 @@ impl<'a> SectorRewrite<'a> {
     /// Publishes the sectors. A second call does nothing.
     ///
     /// # Errors
-    /// What changing trees meets.
+    /// An error of changing trees.
     pub(crate) fn publish(&mut self, context: &WriteContext<'_>, file: &mut FileEdit<'_>) -> Result<()> {
         if let Some(written) = &mut self.written {
             let item = context.stamped(file);
@@ -100,11 +104,11 @@ impl<'a> SectorRewrite<'a> {
     }
 }
 
-/// Fills the gap between the end of a file and `to`, a sector boundary, with a hole item, where the file system has
-/// explicit holes. The size does not change.
+/// Fills the gap between the end of a file and `to`, a sector boundary, with a hole item, where the
+/// file system has explicit holes. The size does not change.
 ///
 /// # Errors
-/// What reading and changing trees meets.
+/// An error of reading or changing trees.
 pub(crate) fn fill_gap(context: &WriteContext<'_>, file: &mut FileEdit<'_>, to: u64) -> Result<()> {
     let end = context.round_up(file.item.size);
     if to <= end || context.geometry.incompat.contains(IncompatFeatures::NO_HOLES) {
@@ -118,7 +122,7 @@ pub(crate) fn fill_gap(context: &WriteContext<'_>, file: &mut FileEdit<'_>, to: 
     Ok(())
 }
 
-/// Returns whether bytes in the tree or on the device stand for the one at `offset`.
+/// Returns whether the byte at `offset` is in an inline or regular extent.
 ///
 /// # Errors
 /// A tree block or an item that cannot be read.

@@ -1,24 +1,25 @@
-//! Where data and holes are, as `lseek` with SEEK_DATA and SEEK_HOLE tells.
+//! Finding data and holes, as `lseek` with SEEK_DATA and SEEK_HOLE does.
 //!
-//! Preallocated room counts as a hole, and the end of the file as one that is always there. Locks:
-//! none. Kernel counterpart: `find_desired_extent` (`fs/btrfs/file.c`).
+//! Owns [`seek`]. Preallocated space counts as a hole. A hole always follows the end of the file.
+//!
+//! Locks: none. Kernel counterpart: `find_desired_extent` (`fs/btrfs/file.c`).
 
 use crate::btree::Tree;
 use crate::data::extent_map::{ExtentKind, FileExtents};
 use crate::errors::Result;
 use papilio_format::{FileOffset, InodeNumber};
 
-/// What to look for.
+/// The kind of range to find.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Whence {
-    /// Bytes that something stands for.
+    /// Bytes in an inline or regular extent.
     Data,
-    /// Bytes that read as zeros because nothing was written there.
+    /// Bytes that read as zeros because none were written.
     Hole,
 }
 
-/// The first offset from `offset` on where there is data, or a hole, in a file of `size` bytes.
-/// `None` is ENXIO: `offset` is at or behind the end, or no data follows.
+/// Returns the first offset at or after `offset` with data, or in a hole, of a file of `size`
+/// bytes. `None` (ENXIO) where `offset` is at or after the end, or no data follows.
 ///
 /// # Errors
 /// A tree block or an extent that cannot be read.

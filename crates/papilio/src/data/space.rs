@@ -1,8 +1,8 @@
 //! The space and the references that a change of file data takes.
 //!
-//! Owns the traits [`DataAllocator`] and [`DataSpace`], so that tests run this floor without a transaction. Kernel
-//! counterparts: `btrfs_reserve_extent`, `btrfs_free_reserved_extent`, `btrfs_inc_extent_ref`, `btrfs_free_extent`
-//! (`fs/btrfs/extent-tree.c`).
+//! Owns the traits [`DataAllocator`] and [`DataSpace`], so that tests run this layer without a
+//! transaction. Kernel counterparts: `btrfs_reserve_extent`, `btrfs_free_reserved_extent`,
+//! `btrfs_inc_extent_ref`, `btrfs_free_extent` (`fs/btrfs/extent-tree.c`).
 
 use crate::btree::NodeAllocator;
 use crate::errors::Result;

@@ -1,8 +1,9 @@
-//! The extent items of a file as they lie in the tree, for those who change them.
+//! A file's extent items as the tree stores them, for changes of them.
 //!
-//! Owns [`StoredExtents`], an iterator over the items that reach into a range, and [`StoredExtent`].
-//! Unlike [`super::extent_map`] it shows items whole and leaves gaps as gaps. Invariant: every item it
-//! yields was parsed and ends inside 64 bits. Locks: none.
+//! Owns [`StoredExtents`], an iterator over the items that overlap a range, and [`StoredExtent`].
+//! Unlike [`super::extent_map`] it returns items whole and skips gaps.
+//!
+//! Invariant: every returned item was parsed, and its end fits into 64 bits. Locks: none.
 
 use crate::btree::{Cursor, Item, Tree};
 use crate::errors::{Error, Result};
@@ -13,9 +14,9 @@ use papilio_format::{Corrupt, FileOffset, InodeNumber, ItemType};
 #[derive(Clone, Debug)]
 pub(crate) struct StoredExtent {
     item: Item,
-    /// The first byte of the file that it stands for.
+    /// The file offset of the first byte.
     pub(crate) start: u64,
-    /// The byte after the last, at a sector boundary.
+    /// The file offset after the last byte, a sector boundary.
     pub(crate) end: u64,
 }
 
@@ -25,22 +26,23 @@ impl StoredExtent {
         let start = item.key.offset;
         let extent = FileExtentItem::parse(item.data()).map_err(fault)?;
         let end = extent.end(FileOffset(start), sector_size).ok_or_else(|| {
-            fault(Corrupt::field("file extent", "length", extent.length(), "leaves 64 bits"))
+            fault(Corrupt::field("file extent", "length", extent.length(), "the end exceeds 64 bits"))
         })?;
         Ok(Self { start, end: end.0, item })
     }
 
-    /// What the item says.
+    /// Returns the parsed item.
     pub(crate) fn extent(&self) -> FileExtentItem<'_> {
         FileExtentItem::parse(self.item.data()).expect("it was parsed before")
     }
 
-    /// Whether its bytes are in the item.
+    /// Returns whether the extent is inline.
     pub(crate) fn is_inline(&self) -> bool {
         matches!(self.extent().content, FileExtentContent::Inline(_))
     }
 
-    /// Bytes that it counts for in the inode's `nbytes`, of those from `from` to `to`, which lie in it.
+    /// Returns the bytes that the range `from` to `to`, which is in the extent, adds to the inode's
+    /// `nbytes`.
     pub(crate) fn bytes_between(&self, from: u64, to: u64) -> u64 {
         let extent = self.extent();
         match extent.content {
@@ -51,7 +53,7 @@ impl StoredExtent {
     }
 }
 
-/// The extent at the file's start, if its bytes are in the item.
+/// Returns the extent at the file's start, if it is inline.
 ///
 /// # Errors
 /// A tree block or an item that cannot be read.
@@ -64,7 +66,7 @@ pub(crate) fn inline_extent(
     StoredExtent::read(tree, item, sector_size).map(|extent| Some(extent).filter(StoredExtent::is_inline))
 }
 
-/// The items that reach into a range, ascending. It ends after the first error.
+/// An iterator over the items that overlap a range, ascending. It ends after the first error.
 pub(crate) struct StoredExtents<'a> {
     tree: &'a Tree,
     cursor: Cursor<'a>,
@@ -76,12 +78,12 @@ pub(crate) struct StoredExtents<'a> {
 }
 
 impl<'a> StoredExtents<'a> {
-    /// The items that reach into `start` to `end`.
+    /// Returns the items that overlap `start` to `end`.
     pub(crate) fn new(tree: &'a Tree, inode: InodeNumber, sector_size: u32, start: u64, end: u64) -> Self {
         Self { tree, cursor: Cursor::new(tree), inode, sector_size, start, end, sought: false }
     }
 
-    /// The item here, if it is one of the file.
+    /// Returns the item at the cursor, if it is an extent item of the file.
     fn here(&self) -> Result<Option<StoredExtent>> {
         let Some(item) = self.cursor.item() else { return Ok(None) };
         if (item.key.objectid, item.key.item_type) != (self.inode.0, ItemType::EXTENT_DATA) {
@@ -124,7 +126,7 @@ impl Iterator for StoredExtents<'_> {
     }
 }
 
-/// The last `limit` items of a file that reach behind `start`, descending.
+/// Returns the last `limit` items of a file that end after `start`, descending.
 ///
 /// # Errors
 /// A tree block or an item that cannot be read.
@@ -152,7 +154,7 @@ pub(crate) fn last_extents(
         }
         extents.push(extent);
         cursor.step_back()?;
-        // Stepping back from the first item leads nowhere, and from there to the last.
+        // Before the first item there is nothing; a further step back would lead to the last.
         if cursor.key().is_none() {
             break;
         }

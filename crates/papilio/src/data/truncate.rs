@@ -1,10 +1,11 @@
 //! Changing the size of a file, and dropping the data of one that is deleted.
 //!
-//! Owns [`PreparedTruncate`]. A shrinking file loses a bounded number of extents in a step, from the end on. After each step
-//! its size is where its extents end: a crash in between leaves a file that is partly truncated, and consistent.
+//! Owns [`PreparedTruncate`]. A shrinking file loses a bounded number of extents in a step, from
+//! the end on. After each step its size is where its extents end: a crash in between leaves a file
+//! that is partly truncated, and consistent.
 //!
-//! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_setsize`, `btrfs_truncate` (`fs/btrfs/inode.c`),
-//! `btrfs_truncate_inode_items` (`fs/btrfs/inode-item.c`).
+//! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_setsize`, `btrfs_truncate`
+//! (`fs/btrfs/inode.c`), `btrfs_truncate_inode_items` (`fs/btrfs/inode-item.c`).
 
 use crate::data::data_context::DataContext;
 use crate::data::file_edit::{FileEdit, WriteContext};
@@ -26,11 +27,12 @@ pub(crate) struct PreparedTruncate<'a> {
 }
 
 impl<'a> PreparedTruncate<'a> {
-    /// Prepares to make the file `size` bytes long. Extents after the end, such as preallocated ones, are dropped also
-    /// where the size stays.
+    /// Prepares to make the file `size` bytes long. Extents after the end, such as preallocated
+    /// ones, are dropped even where the size stays.
     ///
     /// # Errors
-    /// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or what reading and writing meets.
+    /// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or an error of reading or
+    /// writing.
     pub(crate) fn new(context: &DataContext<'a>, file: &FileEdit<'_>, size: u64) -> Result<Self> {
         context.end_of(file.inode, FileOffset(0), size)?;
         let prepared = Self { size, inline: None, rewrite: SectorRewrite::default() };
@@ -64,7 +66,8 @@ impl<'a> PreparedTruncate<'a> {
     /// Makes the next step.
     ///
     /// # Errors
-    /// [`crate::Error::NoSpace`] (shrinking takes space for metadata, too), or what reading and changing trees meets.
+    /// [`crate::Error::NoSpace`] (shrinking takes space for metadata, too), or an error of reading
+    /// or changing trees.
     pub(crate) fn step(&mut self, context: &WriteContext<'_>, file: &mut FileEdit<'_>) -> Result<Progress> {
         self.limited_step(context, file, STEP_EXTENTS)
     }
@@ -105,11 +108,11 @@ impl<'a> PreparedTruncate<'a> {
     }
 }
 
-/// Drops the last `limit` extents after `size`, and sets the size to where the extents end then. With 0 it is the first
-/// part of deleting an inode.
+/// Drops the last `limit` extents after `size`, and sets the size to where the remaining extents
+/// end. With size 0, it is the first part of deleting an inode.
 ///
 /// # Errors
-/// What reading and changing trees meets.
+/// An error of reading or changing trees.
 pub(crate) fn shrink(
     context: &WriteContext<'_>,
     file: &mut FileEdit<'_>,
@@ -118,7 +121,7 @@ pub(crate) fn shrink(
 ) -> Result<Progress> {
     let end = context.round_up(size);
     let tree = file.tree.tree();
-    // One more, which tells whether there are more.
+    // One more than `limit`, to see whether there are more.
     let extents = last_extents(&tree, file.inode, context.geometry.sector_size, end, limit + 1)?;
     let more = extents.len() > limit;
     let mut changes = context.changes(file);

@@ -1,14 +1,15 @@
 //! Copy-on-write changes of a file's data, in two phases.
 //!
-//! Owns [`PreparedWrite`]. The first phase reads the rest of partly written sectors, allocates space, and writes the
-//! device; it runs outside any transaction. The second publishes the extents. Aligned bytes go to the device straight
-//! from the caller's buffer.
+//! Owns [`PreparedWrite`]. The first phase reads the rest of partly written sectors, allocates
+//! space, and writes the device; it runs outside any transaction. The second publishes the extents.
+//! Aligned bytes go to the device straight from the caller's buffer.
 //!
-//! Every byte is copied on write here, also in files with the flag `NODATACOW`: their data goes to new extents without
-//! checksums, as in the kernel where a snapshot shares the old ones.
+//! Every byte is copied on write here, also in files with the flag `NODATACOW`: their data goes to
+//! new extents without checksums, as in the kernel where a snapshot shares the old ones.
 //!
-//! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_direct_write` (`fs/btrfs/direct-io.c`),
-//! `btrfs_run_delalloc_range`, `insert_ordered_extent_file_extent` (`fs/btrfs/inode.c`).
+//! Locks: as [`super::file_edit`]. Kernel counterparts: `btrfs_direct_write`
+//! (`fs/btrfs/direct-io.c`), `btrfs_run_delalloc_range`, `insert_ordered_extent_file_extent`
+//! (`fs/btrfs/inode.c`).
 
 use crate::data::data_context::DataContext;
 use crate::data::file_edit::{FileEdit, WriteContext};
@@ -41,11 +42,12 @@ enum Content<'a> {
 }
 
 impl<'a> PreparedWrite<'a> {
-    /// Prepares a write of all of `data` at `offset`, neither of which has to be aligned. Bytes between the end of the
-    /// file and `offset` become zeros.
+    /// Prepares a write of all of `data` at `offset`, neither of which has to be aligned. Bytes
+    /// between the end of the file and `offset` become zeros.
     ///
     /// # Errors
-    /// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or what reading and writing meets.
+    /// [`crate::PathError::TooLarge`], [`crate::Error::NoSpace`], or an error of reading or
+    /// writing.
     pub(crate) fn new(
         context: &DataContext<'a>,
         file: &FileEdit<'_>,
@@ -64,8 +66,9 @@ impl<'a> PreparedWrite<'a> {
         Self::of_image(context, file, &image, size)
     }
 
-    /// Prepares the writeback of `pages`, whole sectors that start at `start`, of a file that is to have `size` bytes.
-    /// Bytes after that size are zeros. The file on disk becomes as long as the pages reach, at most `size`.
+    /// Prepares the writeback of `pages`, whole sectors that start at `start`, of a file that is to
+    /// have `size` bytes. Bytes after that size are zeros. The file on disk becomes as long as the
+    /// pages reach, at most `size`.
     ///
     /// # Errors
     /// As [`PreparedWrite::new`].
@@ -105,7 +108,7 @@ impl<'a> PreparedWrite<'a> {
     /// Publishes the write, with the times of [`FileEdit::touched`]. A second call does nothing.
     ///
     /// # Errors
-    /// What changing trees meets; the transaction is aborted then.
+    /// An error of changing trees; the transaction is aborted then.
     pub(crate) fn publish(&mut self, context: &WriteContext<'_>, file: &mut FileEdit<'_>) -> Result<()> {
         let size = self.size;
         match &mut self.content {

@@ -1,6 +1,7 @@
 //! The rules that writes of data follow: geometry and options.
 //!
-//! Owns [`WriteRules`] and [`WriteOptions`]. Locks: none. Kernel counterpart: `inode_need_compress` (`fs/btrfs/inode.c`).
+//! Owns [`WriteRules`] and [`WriteOptions`]. Locks: none. Kernel counterpart: `inode_need_compress`
+//! (`fs/btrfs/inode.c`).
 
 use crate::errors::{Error, PathError, Result};
 use crate::options::CompressionChoice;
@@ -60,7 +61,8 @@ impl WriteRules<'_> {
         self.geometry.sector_size.into()
     }
 
-    /// Returns the first sector boundary at or after `offset`, which is at most the largest file size.
+    /// Returns the first sector boundary at or after `offset`, which is at most the largest file
+    /// size.
     pub(crate) fn round_up(&self, offset: u64) -> u64 {
         offset.next_multiple_of(self.sector())
     }
@@ -75,7 +77,7 @@ impl WriteRules<'_> {
     /// # Errors
     /// [`PathError::TooLarge`] past the largest size of a file.
     pub(crate) fn end_of(&self, inode: InodeNumber, offset: FileOffset, length: u64) -> Result<u64> {
-        // The last sector must not end behind the largest offset either.
+        // The last sector must not end after the largest offset either.
         let limit = self.round_down(MAX_FILE_SIZE);
         match offset.0.checked_add(length) {
             Some(end) if end <= limit => Ok(end),
@@ -83,7 +85,8 @@ impl WriteRules<'_> {
         }
     }
 
-    /// Returns how a file with inode flags `flags` and the property `btrfs.compression` is compressed, if it is.
+    /// Returns how a file with inode flags `flags` and the property `btrfs.compression` is
+    /// compressed, if it is.
     pub(crate) fn compression(
         &self,
         flags: InodeFlags,
@@ -98,7 +101,7 @@ impl WriteRules<'_> {
         if !forced && flags.contains(InodeFlags::NOCOMPRESS) {
             return None;
         }
-        // What the flag alone asks for is the oldest algorithm.
+        // The flag alone asks for the oldest algorithm.
         let flagged = flags.contains(InodeFlags::COMPRESS).then(|| CompressionChoice::new(Compression::Zlib));
         let choice = property.or(option).or(flagged)?;
         Some(CompressionPlan { choice, forced, marks: !forced && property.is_none() })
@@ -108,7 +111,7 @@ impl WriteRules<'_> {
     pub(crate) fn max_inline(&self) -> usize {
         let geometry = self.geometry;
         let item = geometry.node_size as usize - NodeHeader::SIZE - ItemHeader::SIZE;
-        let room = item - FileExtentItem::INLINE_DATA_START;
-        room.min(self.options.max_inline as usize).min(geometry.sector_size as usize - 1)
+        let space = item - FileExtentItem::INLINE_DATA_START;
+        space.min(self.options.max_inline as usize).min(geometry.sector_size as usize - 1)
     }
 }

@@ -1,18 +1,19 @@
 //! Data that is on the device and in no tree yet.
 //!
-//! Owns [`WrittenExtents`], the first phase of every copy-on-write change of data: space is allocated, data is compressed,
-//! checksummed and written. [`publish_extents`](super::publish_extents) is the second phase.
+//! Owns [`WrittenExtents`], the first phase of every copy-on-write change of data: space is
+//! allocated, data is compressed, checksummed and written.
+//! [`publish_extents`](super::publish_extents) is the second phase.
 //!
 //! Invariants:
 //! - Allocated space is either published or released, also after an error.
-//! - An uncompressed extent has at most [`MAX_EXTENT`] bytes. A compressed one has at most 128 KiB uncompressed, and is
-//!   at least a sector smaller on disk.
+//! - An uncompressed extent has at most [`MAX_EXTENT`] bytes. A compressed one has at most 128 KiB
+//!   uncompressed, and is at least a sector smaller on disk.
 //!
-//! Locks: none. Kernel counterparts: `cow_file_range`, `compress_file_range`, `submit_one_async_extent`
-//! (`fs/btrfs/inode.c`).
+//! Locks: none. Kernel counterparts: `cow_file_range`, `compress_file_range`,
+//! `submit_one_async_extent` (`fs/btrfs/inode.c`).
 
 use crate::data::compress::{compress, is_compressible};
-use crate::data::csum_edit::SumRuns;
+use crate::data::csum_edit::ChecksumRuns;
 use crate::data::data_context::DataContext;
 use crate::data::image::Image;
 use crate::data::space::DataExtent;
@@ -42,19 +43,19 @@ pub(crate) struct WrittenExtent {
 }
 
 impl WrittenExtent {
-    /// An uncompressed extent of `range` in the file, at `disk`.
+    /// Creates an uncompressed extent of `range` in the file, at `disk`.
     pub(crate) fn plain(range: &Range<u64>, disk: LogicalAddress) -> Self {
         let length = range.end - range.start;
         let disk = DataExtent { address: disk, length };
         Self { start: range.start, length, disk, compression: Compression::None }
     }
 
-    /// The file offsets that it holds.
+    /// Returns the range of the file that it holds.
     pub(super) fn range(&self) -> Range<u64> {
         self.start..self.start + self.length
     }
 
-    /// The item of its first reference.
+    /// Returns the item of its first reference.
     pub(super) fn item(&self) -> FileExtentItem<'static> {
         let part = ExtentPart {
             disk_address: self.disk.address,
@@ -78,7 +79,7 @@ pub(crate) struct WrittenExtents<'a> {
     /// Ascending, without gaps.
     pub(super) extents: Vec<WrittenExtent>,
     /// `None` for a file without checksums.
-    pub(super) sums: Option<SumRuns>,
+    pub(super) checksums: Option<ChecksumRuns>,
     /// Feature bits that a reader of the extents needs.
     pub(super) features: IncompatFeatures,
     /// Flags that the inode gets.
@@ -94,13 +95,13 @@ impl Drop for WrittenExtents<'_> {
 }
 
 impl<'a> WrittenExtents<'a> {
-    /// No extents yet, of a file with inode flags `flags`.
+    /// Creates an empty set for a file with inode flags `flags`.
     pub(crate) fn new(context: &DataContext<'a>, flags: InodeFlags) -> Self {
-        let summed = !flags.contains(InodeFlags::NODATASUM);
+        let checksummed = !flags.contains(InodeFlags::NODATASUM);
         Self {
             context: *context,
             extents: Vec::new(),
-            sums: summed.then(|| SumRuns::new(&context.geometry)),
+            checksums: checksummed.then(|| ChecksumRuns::new(&context.geometry)),
             features: IncompatFeatures::empty(),
             flags: InodeFlags::empty(),
         }
@@ -136,19 +137,21 @@ impl<'a> WrittenExtents<'a> {
                 address = LogicalAddress(address.0 + bytes.len() as u64);
             }
         }
-        let computed = write_data(self.context.volume, &self.context.rules, self.sums.is_some(), &placed)?;
-        if let Some(sums) = &mut self.sums {
+        let computed =
+            write_data(self.context.volume, &self.context.rules, self.checksums.is_some(), &placed)?;
+        if let Some(checksums) = &mut self.checksums {
             let mut rest = &computed[..];
             for Placed { address, bytes } in &placed {
-                let (own, others) = rest.split_at(sums.size_of(bytes.len()));
-                sums.add_known(*address, own);
+                let (own, others) = rest.split_at(checksums.size_of(bytes.len()));
+                checksums.add(*address, own);
                 rest = others;
             }
         }
         Ok(())
     }
 
-    /// Writes the image of a file of `size` bytes, compressing each piece where that saves at least a sector.
+    /// Writes the image of a file of `size` bytes, compressing each piece where that saves at least
+    /// a sector.
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`], or a device's error.
@@ -196,8 +199,8 @@ impl<'a> WrittenExtents<'a> {
         if compress(plan.choice, bytes, packed, sector as u32) {
             return true;
         }
-        // Only a whole piece tells about the file: the size of others depends on how the caller cuts its writes,
-        // while the kernel sees all that writeback gathered.
+        // Only a full-sized piece is evidence about the file. The size of others depends on how the
+        // caller splits its writes, while the kernel sees all that writeback gathered.
         if plan.marks && length == MAX_UNCOMPRESSED {
             self.flags |= InodeFlags::NOCOMPRESS;
         }
@@ -215,9 +218,10 @@ impl<'a> WrittenExtents<'a> {
         let disk = self.context.allocator.allocate_data(bytes, bytes)?;
         self.extents.push(WrittenExtent { start, length, disk, compression });
         let placed = [Placed { address: disk.address, bytes: packed }];
-        let computed = write_data(self.context.volume, &self.context.rules, self.sums.is_some(), &placed)?;
-        if let Some(sums) = &mut self.sums {
-            sums.add_known(disk.address, &computed);
+        let computed =
+            write_data(self.context.volume, &self.context.rules, self.checksums.is_some(), &placed)?;
+        if let Some(checksums) = &mut self.checksums {
+            checksums.add(disk.address, &computed);
         }
         self.features |= feature_of(compression);
         Ok(())
@@ -229,7 +233,7 @@ impl<'a> WrittenExtents<'a> {
     }
 }
 
-/// Returns the feature bit that a reader of such data has to know; zlib was there from the start.
+/// Returns the feature bit that a reader of such data needs; zlib needs none.
 pub(crate) fn feature_of(compression: Compression) -> IncompatFeatures {
     match compression {
         Compression::None | Compression::Zlib => IncompatFeatures::empty(),

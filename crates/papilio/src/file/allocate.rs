@@ -1,9 +1,10 @@
 //! Truncation, holes and preallocation of an open file.
 //!
-//! Owns the operations of `ftruncate` and `fallocate`. Each holds the file's data lock exclusively and changes the tree
-//! in steps.
+//! Owns the operations of `ftruncate` and `fallocate`. Each holds the file's data lock exclusively
+//! and changes the tree in steps.
 //!
-//! Kernel counterparts: `btrfs_setsize` (`fs/btrfs/inode.c`), `btrfs_fallocate` (`fs/btrfs/file.c`).
+//! Kernel counterparts: `btrfs_setsize` (`fs/btrfs/inode.c`), `btrfs_fallocate`
+//! (`fs/btrfs/file.c`).
 
 use crate::data::prealloc::{preallocate_rewrite, preallocate_step};
 use crate::data::progress::Progress;
@@ -29,7 +30,7 @@ impl OpenFile {
     pub(crate) fn set_len(&self, size: u64) -> Result<()> {
         let open = &self.open;
         let exclusive = self.exclusive()?;
-        // The sectors that the file loses, or gains.
+        // The sectors that the file loses or gains.
         let range = open.changed_range(&self.fs, size, u64::MAX)?;
         let trees = self.begin_change(&exclusive)?;
         let context = trees.context(&**self.fs.transactions()?);
@@ -37,7 +38,7 @@ impl OpenFile {
         while self.publish_change(&range, STEP_ITEMS, |context, file| truncate.step(context, file))?
             == Progress::More
         {}
-        // Only now: after an error the file is as it was.
+        // Last: after an error the file is as it was.
         if let Some(mapping) = &open.mapping {
             mapping.truncate(size);
         }
@@ -114,8 +115,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Makes a range read as zeros, with space for all its sectors (`FALLOC_FL_ZERO_RANGE`). After [`NoSpace`] a part
-    /// of the range may be a hole, which reads the same.
+    /// Makes a range read as zeros, with space for all its sectors (`FALLOC_FL_ZERO_RANGE`). After
+    /// [`NoSpace`] a part of the range may be a hole, which reads the same.
     ///
     /// [`NoSpace`]: crate::Error::NoSpace
     ///

@@ -1,7 +1,7 @@
 //! Requests to the background thread.
 //!
-//! Owns [`Background`], through which files and subvolumes ask the committer for work without knowing it.
-//! Lock: a leaf, held while one message is sent.
+//! Owns [`Background`], through which files and subvolumes ask the committer for work without
+//! knowing it. Lock: a leaf, held while one message is sent.
 
 use papilio_locks::Mutex;
 use std::sync::Arc;

@@ -1,14 +1,19 @@
 //! Reading and writing through the page cache.
 //!
-//! Owns the buffered ways of [`File::read_at`] and [`File::write_at`]. A read that the cache can answer takes
-//! no lock but the folios'. A write reserves room, changes folios, and leaves allocation, checksums and trees
-//! to [`super::flush`]: what is overwritten many times in between costs one extent.
+//! Owns the buffered paths of [`OpenFile::read_at`] and [`OpenFile::write_at`]. A read that the
+//! cache can answer takes no locks except those of folios. A write reserves space and changes
+//! folios; [`super::flush`] allocates, checksums and publishes later. Data that is overwritten many
+//! times before that costs one extent.
 //!
-//! Invariants: room is promised for every dirty block; bytes of a folio behind the end of the file are zeros;
-//! a folio that is not in the cache has its truth in the trees. Locks, in this order: the open inode's writer
-//! lock, sharing and its data lock (both shared), folios, those of a transaction. Kernel counterparts: `btrfs_buffered_write`,
-//! `btrfs_delalloc_reserve_space` (`fs/btrfs/file.c`, `fs/btrfs/delalloc-space.c`), `filemap_read`
-//! (`mm/filemap.c`).
+//! Invariants:
+//! - Space is reserved for every dirty block.
+//! - Bytes of a folio after the end of the file are zeros.
+//! - For a folio that is not in the cache, the trees and ordered extents have the current data.
+//!
+//! Locks, in this order: the open inode's writer lock, `sharing` and the file's data lock (both
+//! shared), folios, the transaction's locks. Kernel counterparts: `btrfs_buffered_write`
+//! (`fs/btrfs/file.c`), `btrfs_delalloc_reserve_space` (`fs/btrfs/delalloc-space.c`),
+//! `filemap_read` (`mm/filemap.c`).
 
 use crate::errors::{Error, Result};
 use crate::file::open_file::OpenFile;
@@ -17,43 +22,44 @@ use papilio_pagecache::{CacheError, FolioFill, FolioWrite, Lookup, MAX_ORDER, Ma
 use std::cell::RefCell;
 use std::ops::Range;
 
-/// Bytes that are reserved and written at once.
+/// The most bytes that are reserved and written at once.
 const CHUNK: u64 = 4 << 20;
 /// Bytes of a page.
 const PAGE: u64 = PAGE_SIZE as u64;
-/// Tree blocks promised with the first dirty block of a file.
+/// Tree blocks reserved with the first dirty block of a file.
 const BLOCKS: u64 = 24;
-/// One byte of metadata is promised for so many of data.
+/// Bytes of data for each reserved byte of metadata.
 const DATA_PER_METADATA: u64 = 16;
 
 thread_local! {
-    /// Room for what one call of [`File::fill`] fills; empty in between.
+    /// The folios that one call of [`OpenFile::fill`] fills; empty between calls.
     static FILLS: RefCell<Vec<FolioFill>> = const { RefCell::new(Vec::new()) };
 }
 
-/// How far something came before the cache had no room for it.
+/// How far a write came before the cache was full.
 enum Filled {
     All,
-    /// Up to this byte, and why not further.
+    /// Up to this file offset, and why not further.
     To(u64, CacheError),
 }
 
 impl OpenFile {
-    /// Reads through the cache.
+    /// Reads through the page cache.
     pub(super) fn read_buffered(&self, mapping: &Mapping, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let size = self.size()?;
         let wanted = usize::try_from(size.saturating_sub(offset)).unwrap_or(usize::MAX).min(buffer.len());
         if wanted == 0 {
             return Ok(0);
         }
-        // Whether something is missing is only to be sure of where it is inserted.
+        // The fast path never waits, and may stop at a page that is in the cache. `insert`, below,
+        // decides whether a page is missing.
         let mut done = mapping.read_found(offset, &mut buffer[..wanted]);
         let pages = offset / PAGE..(offset + wanted as u64).div_ceil(PAGE);
         let mut looked = done == 0;
         let request = self.next_readahead(pages, done == 0, size.div_ceil(PAGE));
-        // One page, which is missing, is what is asked for.
+        // A request of one page is the missing page itself, which is read below.
         if let Some(request) = request.filter(|request| request.pages.end - request.pages.start > 1) {
-            // Ahead of who reads: that it fails shows when the place is reached.
+            // A readahead failure is not reported: the read that gets there fails itself.
             if let Err(error) = self.fill(mapping, request.pages, request.order) {
                 tracing::debug!("readahead: {error}");
             }
@@ -79,13 +85,15 @@ impl OpenFile {
         Ok(done)
     }
 
-    /// Reads a page that was not found in the cache, puts it there and copies it from byte `at` of the file on.
+    /// Reads a page that was not in the cache, inserts it, and copies its bytes from file offset
+    /// `at` on to `out`.
     fn read_page(&self, mapping: &Mapping, at: u64, out: &mut [u8]) -> Result<usize> {
         let mut attempts = 0;
         loop {
             let shared = self.open.data.read();
             let error = match mapping.insert(at / PAGE, 0) {
-                // To the reader, where its sums find it in a near cache, and then to the folio, which lies in none.
+                // Read into the caller's buffer first: it is likely in the core's cache, where
+                // verification is fast. The new folio is not.
                 Ok(Lookup::Vacant(mut fill)) if at == fill.offset() && out.len() >= fill.len() => {
                     let page = &mut out[..fill.len()];
                     self.read_whole(page, at)?;
@@ -103,23 +111,23 @@ impl OpenFile {
                     drop(shared);
                     match folio.read() {
                         Some(folio) => return Ok(copy_from(&folio, at - folio.folio().offset(), out)),
-                        // It could not be filled, or left the file.
+                        // Filling it failed, or it was truncated.
                         None => continue,
                     }
                 }
                 Err(error) => error,
             };
             drop(shared);
-            self.make_room(&error, attempts)?;
+            self.make_cache_space(&error, attempts)?;
             attempts += 1;
         }
     }
 
-    /// Reads what of the pages is not in the cache.
+    /// Reads those of the pages that are not in the cache.
     fn fill(&self, mapping: &Mapping, pages: Range<u64>, order: u8) -> Result<()> {
         let mut fills = FILLS.take();
         let result = self.fill_all(mapping, pages, order, &mut fills);
-        // Where that failed, those that are left are given up.
+        // After a failure, the folios that are left are given up.
         fills.clear();
         FILLS.set(fills);
         result
@@ -136,11 +144,11 @@ impl OpenFile {
         loop {
             let shared = self.open.data.read();
             match mapping.insert_range(pages.clone(), order, fills) {
-                // Some are there: the reader comes again for the rest.
+                // Some were inserted: the reader calls again for the rest.
                 Err(_) if !fills.is_empty() => {}
                 Err(error) => {
                     drop(shared);
-                    self.make_room(&error, attempts)?;
+                    self.make_cache_space(&error, attempts)?;
                     attempts += 1;
                     continue;
                 }
@@ -154,20 +162,20 @@ impl OpenFile {
         }
     }
 
-    /// Fills a folio with what the trees have.
+    /// Fills a folio from trees and device.
     fn read_folio(&self, fill: &mut FolioFill) -> Result<()> {
         let offset = fill.offset();
         self.read_whole(fill, offset)
     }
 
-    /// Fills a buffer with what the trees have, and zeros behind the end of the file.
+    /// Fills a buffer from trees and device, and with zeros after the end of the file.
     fn read_whole(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         let read = self.read_trees(buffer, offset)?;
         buffer[read..].fill(0);
         Ok(())
     }
 
-    /// Writes through the cache.
+    /// Writes through the page cache.
     pub(super) fn write_buffered(&self, mapping: &Mapping, data: &[u8], offset: u64) -> Result<()> {
         let sector = self.fs.sector_size();
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| self.too_large())?;
@@ -204,10 +212,10 @@ impl OpenFile {
             let blocks = (at / PAGE * PAGE)..end.next_multiple_of(PAGE);
             let bytes = blocks.end - blocks.start;
             let base = if self.open.is_dirty() { 0 } else { BLOCKS * transactions.node_size() };
-            let metadata = base + bytes / DATA_PER_METADATA;
-            let (mut room, mut trees) = match transactions.reserve(bytes, metadata) {
+            let wanted = base + bytes / DATA_PER_METADATA;
+            let (mut space, mut metadata) = match transactions.reserve(bytes, wanted) {
                 Err(Error::NoSpace { what }) if attempts == 0 => {
-                    // What is dirty may need less than was promised for it.
+                    // Dirty data may need less space than was reserved for it.
                     attempts += 1;
                     fs.flush_all()?;
                     tracing::debug!("no space for {what}: wrote back first");
@@ -226,11 +234,11 @@ impl OpenFile {
                 Ok(Filled::All) => end,
                 Err(_) => at,
             };
-            // Only what was clean before takes room.
+            // Only blocks that were clean before need space.
             let unused = bytes.saturating_sub(mapping.dirty_bytes().saturating_sub(before));
-            drop(room.split(unused));
-            drop(trees.split(unused / DATA_PER_METADATA));
-            self.open.promise(room, trees);
+            drop(space.split(unused));
+            drop(metadata.split(unused / DATA_PER_METADATA));
+            self.open.add_reservation(space, metadata);
             if reached > at {
                 fs.dirty_inodes.touch(&self.open, transactions.now(), reached);
                 attempts = 0;
@@ -238,14 +246,14 @@ impl OpenFile {
             drop(shared);
             at = reached;
             if let Filled::To(_, error) = filled? {
-                self.make_room(&error, attempts)?;
+                self.make_cache_space(&error, attempts)?;
                 attempts += 1;
             }
         }
         Ok(())
     }
 
-    /// Puts data into folios, as far as the cache has room.
+    /// Writes data to folios until the cache is full.
     fn write_folios(&self, mapping: &Mapping, data: &[u8], offset: u64) -> Result<Filled> {
         let end = offset + data.len() as u64;
         let mut at = offset;
@@ -268,7 +276,7 @@ impl OpenFile {
         Ok(Filled::All)
     }
 
-    /// A folio that was not in the cache, ready for `at` to `end` to be written to it.
+    /// Returns a folio that was not in the cache, ready for a write of `at` to `end`.
     fn new_folio(&self, mut fill: FolioFill, at: u64, end: u64) -> Result<FolioWrite> {
         let (start, stop) = (fill.offset(), fill.offset() + fill.len() as u64);
         if at > start || end < stop {
@@ -277,11 +285,11 @@ impl OpenFile {
         Ok(fill.finish_write())
     }
 
-    /// Makes room in the cache, or waits for it.
-    fn make_room(&self, error: &CacheError, attempts: u32) -> Result<()> {
+    /// Frees space in the page cache, or waits for it.
+    fn make_cache_space(&self, error: &CacheError, attempts: u32) -> Result<()> {
         match error {
             CacheError::AllDirty { .. } => self.fs.flush_all(),
-            // Others are reading or writing what is in use, and will be done.
+            // Other threads use the folios, and will finish.
             CacheError::AllInUse { .. } if attempts < 10_000 => {
                 std::thread::sleep(std::time::Duration::from_micros(50));
                 Ok(())
@@ -296,7 +304,7 @@ impl OpenFile {
     }
 }
 
-/// Copies a folio's bytes from `start` on, as many as there are or are wanted.
+/// Copies a folio's bytes from `start` on to `out`, as many as fit, and returns their number.
 fn copy_from(folio: &[u8], start: u64, out: &mut [u8]) -> usize {
     let bytes = &folio[start as usize..];
     let length = bytes.len().min(out.len());
@@ -304,7 +312,8 @@ fn copy_from(folio: &[u8], start: u64, out: &mut [u8]) -> usize {
     length
 }
 
-/// The order of the largest folio that starts at `at` and ends at `end` or before; 0 where none does.
+/// Returns the order of the largest folio that starts at `at` and ends at or before `end`; 0 where
+/// none does.
 fn order_within(at: u64, end: u64) -> u8 {
     if !at.is_multiple_of(PAGE) {
         return 0;
@@ -320,7 +329,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn folios_stay_inside_what_is_written() {
+    fn folios_stay_inside_the_written_range() {
         for (at, end, order) in [
             (0, 4096, 0),
             (0, 4095, 0),

@@ -1,25 +1,28 @@
-//! The inode item of an open file in memory.
+//! The cached inode item of an open file.
 //!
-//! Owns [`CachedInodeItem`]: the item, with the version of the tree that it was read from, and beside it what each read
-//! needs of it, in words that are read without a lock. Invariant: words that were read with an even, unchanged
-//! turn belong together. Lock: its own, for one copy.
+//! Owns [`CachedInodeItem`]: the item with the version of the tree that it was read from. Beside it
+//! are the parts that each read needs, in atomics that are read without a lock (a sequence lock).
+//!
+//! Invariant: atomics that were read between two loads of the same even `turn` belong to one item.
+//!
+//! Lock: its own, for one copy.
 
 use papilio_format::items::inode::{InodeFlags, InodeItem};
 use papilio_locks::RwLock;
 use std::sync::atomic::{AtomicU64, Ordering, fence};
 
-/// An inode item, if it was read before.
+/// An inode item, if one was read before.
 #[derive(Debug, Default)]
 pub(super) struct CachedInodeItem {
     item: RwLock<Option<(u64, InodeItem)>>,
-    /// Odd while the words change.
+    /// Odd while the atomics change; 0 before the first store.
     turn: AtomicU64,
     version: AtomicU64,
     size: AtomicU64,
     flags: AtomicU64,
 }
 
-/// What reading needs of an inode.
+/// The parts of an inode item that each read needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct SizeAndFlags {
     pub(super) size: u64,
@@ -27,37 +30,37 @@ pub(super) struct SizeAndFlags {
 }
 
 impl SizeAndFlags {
-    /// Of an item.
+    /// Returns the parts of an item.
     pub(super) fn of(item: &InodeItem) -> Self {
         Self { size: item.size, flags: item.flags }
     }
 }
 
 impl CachedInodeItem {
-    /// The item as of that version of its tree.
+    /// Returns the item as of `version` of its tree.
     pub(super) fn get(&self, version: u64) -> Option<InodeItem> {
         let known = self.item.read();
         known.as_ref().filter(|(read_at, _)| *read_at == version).map(|(_, item)| *item)
     }
 
-    /// The item, whatever it is by now.
+    /// Returns the last stored item, of whatever version.
     pub(super) fn last(&self) -> Option<InodeItem> {
         self.item.read().as_ref().map(|(_, item)| *item)
     }
 
-    /// As [`CachedInodeItem::get`]; it may also fail where another thread stores at the same time.
+    /// As [`CachedInodeItem::get`]; may also return `None` while another thread stores.
     #[inline]
     pub(super) fn size_and_flags(&self, version: u64) -> Option<SizeAndFlags> {
         let turn = self.turn.load(Ordering::Acquire);
         let known = self.version.load(Ordering::Relaxed);
         let (size, flags) = (self.size.load(Ordering::Relaxed), self.flags.load(Ordering::Relaxed));
         fence(Ordering::Acquire);
-        // Turn 0: nothing was ever stored.
+        // Turn 0: nothing was stored yet.
         let stood = turn != 0 && turn.is_multiple_of(2) && self.turn.load(Ordering::Relaxed) == turn;
         (stood && known == version).then(|| SizeAndFlags { size, flags: InodeFlags::from_bits_retain(flags) })
     }
 
-    /// The item as it was read after that version of its tree was asked for.
+    /// Stores the item. The caller took `version` before it read the item.
     pub(super) fn set(&self, version: u64, item: InodeItem) {
         let mut known = self.item.write();
         let turn = self.turn.load(Ordering::Relaxed);
@@ -83,7 +86,7 @@ mod tests {
     }
 
     #[test]
-    fn only_the_version_asked_for_is_given() {
+    fn only_the_requested_version_is_returned() {
         let known = CachedInodeItem::default();
         assert_eq!((known.size_and_flags(0), known.get(0)), (None, None));
         known.set(0, item(5));
@@ -94,7 +97,7 @@ mod tests {
     }
 
     #[test]
-    fn a_size_and_flags_is_of_one_item() {
+    fn size_and_flags_are_of_one_item() {
         let known = CachedInodeItem::default();
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -2,9 +2,10 @@
 //!
 //! Owns the steps from [`FsInfo`] to an editor of a subvolume's tree.
 //!
-//! Invariant: the orphans that earlier mounts left in a subvolume are deleted before its first change.
+//! Invariant: the orphans that earlier mounts left in a subvolume are deleted before its first
+//! change.
 //!
-//! Locks: those of the transaction. The caller holds the inode's data lock where data changes.
+//! Locks: the transaction's. The caller holds the inode's data lock where data changes.
 
 use crate::btree::{LiveTree, TreeEditor};
 use crate::data::file_edit::{FileEdit, WriteContext};
@@ -26,7 +27,7 @@ pub(crate) const NAME_ITEMS: u64 = 8;
 pub(crate) const EXTENT_ITEMS: u64 = 6;
 
 impl FsInfo {
-    /// Counters of a subvolume that is about to change.
+    /// Returns the counters of a subvolume that is about to change.
     pub(crate) fn numbers(&self, tree: TreeId) -> Result<Arc<SubvolumeNumbers>> {
         if let Some(numbers) = self.subvolumes.lock().get(&tree) {
             return Ok(Arc::clone(numbers));
@@ -38,7 +39,7 @@ impl FsInfo {
         Ok(Arc::clone(subvolumes.entry(tree).or_insert(numbers)))
     }
 
-    /// Changes a subvolume's tree in one go.
+    /// Runs `change` with an editor of a subvolume's tree, in a transaction.
     pub(crate) fn change_tree<R>(
         &self,
         tree: TreeId,
@@ -51,7 +52,8 @@ impl FsInfo {
         })
     }
 
-    /// Changes something of a subvolume.
+    /// Runs `change` in a transaction. Retries once after a failure for space, if publishing
+    /// ordered extents may have freed some.
     pub(crate) fn change_handle<R>(
         &self,
         tree: TreeId,
@@ -62,15 +64,15 @@ impl FsInfo {
         self.check_changeable(tree)?;
         let numbers = self.numbers(tree)?;
         match transactions.change(items, |handle| change(handle, &numbers)) {
-            Err(Error::NoSpace { .. }) if self.make_room() => {
+            Err(Error::NoSpace { .. }) if self.free_by_publishing() => {
                 transactions.change(items, |handle| change(handle, &numbers))
             }
             result => result,
         }
     }
 
-    /// Changes something of a subvolume that frees space: it may use what is kept back, so that a full file
-    /// system can be emptied.
+    /// Runs `change`, which frees space, in a transaction. It may use the space that is kept back
+    /// for such changes, so that files can be deleted on a full file system.
     pub(crate) fn change_to_free<R>(
         &self,
         tree: TreeId,
@@ -124,7 +126,7 @@ impl FsInfo {
         change(&context, &mut self.file_edit(&live, place.inode)?)
     }
 
-    /// The file with number `inode` in `live`, its subvolume, as it is now.
+    /// Returns the file with number `inode` in `live`, its subvolume, as it is now.
     pub(super) fn file_edit<'t>(&self, live: &'t LiveTree, inode: InodeNumber) -> Result<FileEdit<'t>> {
         let tree = live.tree();
         let place = Place { tree: live.id(), inode };
@@ -138,7 +140,8 @@ impl FsInfo {
         Ok(FileEdit { tree: live, inode, item, property, touched: None })
     }
 
-    /// Runs `attempt` again where it found no space: after a commit, and after other files published their data.
+    /// Runs `attempt`, and again where it found no space: after a commit, and after the ordered
+    /// extents of other files were published.
     pub(super) fn retry_for_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let transactions = self.transactions()?;
         let mut after_commit = || match attempt() {
@@ -149,7 +152,7 @@ impl FsInfo {
             result => result,
         };
         match after_commit() {
-            Err(Error::NoSpace { .. }) if self.make_room() => after_commit(),
+            Err(Error::NoSpace { .. }) if self.free_by_publishing() => after_commit(),
             result => result,
         }
     }

@@ -28,27 +28,27 @@ pub(crate) struct ChangedRanges {
 
 #[derive(Debug, Default)]
 struct Changed {
-    /// The first transaction of which all changes are known.
+    /// The first transaction for which all changes are noted.
     known_from: Generation,
-    /// The one that the ranges changed in.
+    /// The transaction of `ranges`.
     generation: Generation,
     ranges: RangeSet,
-    /// What entered it into the log last.
+    /// The log ticket of the last time the file was logged.
     logged: Option<LogTicket>,
 }
 
-/// Where the data of a file is, and what reading it takes.
+/// Where the file's data is, to decide what `fdatasync` must do.
 pub(super) enum DataState {
-    /// Some is not in the log of the running transaction, or that is not known.
+    /// Some is not in the running transaction's log, or that is not known.
     Changed,
-    /// All is in the log, or in an earlier transaction.
+    /// All is in the log or in an earlier transaction.
     Logged(LogTicket),
     /// All is in earlier transactions.
     Unchanged,
 }
 
 impl ChangedRanges {
-    /// Notes a change; says whether it is the first in its transaction.
+    /// Notes a change. Returns whether it is the first in its transaction.
     pub(super) fn note(&self, generation: Generation, range: &Range<u64>) -> bool {
         let mut state = self.state.lock();
         let first = state.generation != generation;
@@ -60,14 +60,14 @@ impl ChangedRanges {
         first
     }
 
-    /// What changed in the running transaction, if all of it is known.
+    /// Returns the ranges that changed in transaction `generation`; `None` if not all are known.
     pub(super) fn of(&self, generation: Generation) -> Option<RangeSet> {
         let state = self.state.lock();
         let ranges = if state.generation == generation { state.ranges.clone() } else { RangeSet::default() };
         (state.known_from <= generation).then_some(ranges)
     }
 
-    /// The log of transaction `generation` has all of it.
+    /// Notes that the log of transaction `generation` has all changes.
     pub(super) fn logged(&self, generation: Generation, ticket: LogTicket) {
         let mut state = self.state.lock();
         state.known_from = state.known_from.min(generation);
@@ -97,12 +97,12 @@ pub(crate) struct ChangedFiles {
 struct KnownFiles {
     generation: Generation,
     files: HashMap<Place, Arc<ChangedRanges>>,
-    /// They were too many to be kept.
+    /// Whether files were dropped because there were too many.
     lost: bool,
 }
 
 impl ChangedFiles {
-    /// What is known of a file that is opened.
+    /// Returns the noted ranges of a file that is being opened.
     pub(crate) fn open(&self, place: Place) -> Arc<ChangedRanges> {
         let state = self.state.lock();
         if let Some(known) = state.files.get(&place) {
@@ -127,7 +127,7 @@ impl ChangedFiles {
         }
     }
 
-    /// What changed of a file, open or not, if that is known.
+    /// Returns the changed ranges of a file, open or closed; `None` if not all are known.
     pub(super) fn of(&self, generation: Generation, place: Place) -> Option<RangeSet> {
         let state = self.state.lock();
         if state.generation != generation {

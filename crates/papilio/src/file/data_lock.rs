@@ -1,12 +1,19 @@
-//! The lock that keeps who changes a file's data apart from who reads it, in shards.
+//! The lock between readers and changers of a file's data, in shards.
 //!
-//! Owns [`DataLock`]. Invariant: who shares it holds one shard, who has it alone holds all of them, taken in their
-//! order. Which shard a thread shares goes by its number, so that readers on several cores mostly count themselves in
-//! different cache lines; who changes data pays with a few locks more, beside a flush or a change of extents. The rank is the
-//! one lock's that it stands for (see [`super::open_inodes`]): no thread takes it twice, shared or not.
+//! Owns [`DataLock`].
 //!
-//! Kernel counterpart: the inode's lock (`btrfs_inode_lock`, `fs/btrfs/inode.c`), which its buffered readers do not take; a lock
-//! whose readers count by processor is `include/linux/percpu-rwsem.h`.
+//! Invariants:
+//! - A shared holder holds one shard. An exclusive holder holds all of them, locked in index order.
+//! - No thread takes the lock twice, shared or not. Its rank is that of one lock (see
+//!   [`super::open_inode`]).
+//!
+//! A thread's number selects its shard, so that readers on several cores mostly use different cache
+//! lines. An exclusive holder pays for that with a few more locks, little beside a flush or a
+//! change of extents.
+//!
+//! Kernel counterparts: the inode's lock (`btrfs_inode_lock`, `fs/btrfs/inode.c`), which the
+//! kernel's buffered readers do not take; `include/linux/percpu-rwsem.h`, a lock that counts
+//! readers by processor.
 
 use arrayvec::ArrayVec;
 use papilio_locks::{RwLock, RwLockReadGuard, RwLockWriteGuard, in_order, might_write};
@@ -15,7 +22,7 @@ use papilio_pagecache::thread_number;
 /// Shards of a lock.
 const SHARDS: usize = 8;
 
-/// In cache lines of its own.
+/// One shard, on cache lines of its own.
 #[derive(Debug, Default)]
 #[repr(align(128))]
 struct Shard(RwLock<()>);
@@ -26,33 +33,33 @@ pub(super) struct DataLock {
     shards: [Shard; SHARDS],
 }
 
-/// Held shared.
+/// The lock held shared.
 #[derive(Debug)]
 pub(super) struct SharedData<'a> {
     _shard: RwLockReadGuard<'a, ()>,
 }
 
-/// Held alone.
+/// The lock held exclusively.
 #[derive(Debug)]
 pub(super) struct ExclusiveData<'a> {
     _shards: ArrayVec<RwLockWriteGuard<'a, ()>, SHARDS>,
 }
 
 impl DataLock {
-    /// Shares it: waits for who has it alone.
+    /// Locks it shared.
     #[inline]
     pub(super) fn read(&self) -> SharedData<'_> {
         SharedData { _shard: self.shards[thread_number() % SHARDS].0.read() }
     }
 
-    /// Takes it alone: waits for all others.
+    /// Locks it exclusively.
     pub(super) fn write(&self) -> ExclusiveData<'_> {
         might_write(&self.shards[0].0);
-        let _order = in_order("a lock's shards, as they lie");
+        let _order = in_order("the shards of a data lock, by index");
         ExclusiveData { _shards: self.shards.iter().map(|shard| shard.0.write()).collect() }
     }
 
-    /// As [`DataLock::write`], if nobody has it.
+    /// As [`DataLock::write`], but returns `None` instead of waiting.
     pub(super) fn try_write(&self) -> Option<ExclusiveData<'_>> {
         let shards = self.shards.iter().map(|shard| shard.0.try_write()).collect::<Option<_>>()?;
         Some(ExclusiveData { _shards: shards })
@@ -65,9 +72,9 @@ mod tests {
     use std::sync::atomic::{AtomicU64, Ordering};
 
     #[test]
-    fn who_has_it_alone_is_alone() {
+    fn exclusive_lock_excludes_everyone() {
         let lock = DataLock::default();
-        // Two counters that are equal whenever nobody is changing them.
+        // Two counters that are equal while no thread changes them.
         let counts = [AtomicU64::new(0), AtomicU64::new(0)];
         let both = || counts.each_ref().map(|count| count.load(Ordering::Relaxed));
         std::thread::scope(|scope| {
@@ -96,7 +103,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_tried_only_where_nobody_has_it() {
+    fn try_write_fails_while_the_lock_is_held() {
         let lock = DataLock::default();
         std::thread::scope(|scope| {
             for _ in 0..SHARDS {
@@ -107,9 +114,9 @@ mod tests {
                 });
             }
         });
-        let alone = lock.try_write().expect("nobody has it");
+        let alone = lock.try_write().expect("no thread holds it");
         assert!(lock.try_write().is_none());
         drop(alone);
-        assert!(lock.try_write().is_some(), "what was tried was let go of");
+        assert!(lock.try_write().is_some(), "failed attempts released their shards");
     }
 }

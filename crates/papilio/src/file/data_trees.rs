@@ -1,7 +1,7 @@
 //! The trees of one file's data, for the first phase of a change.
 //!
-//! Owns [`DataTrees`]. The caller holds the file's data lock, so that the file stays as it is until the second phase.
-//! Locks: those of a commit, where there is no space.
+//! Owns [`DataTrees`]. The caller holds the file's data lock, so that the file stays as it is until
+//! the second phase. Locks: a commit's locks, where there is no space.
 
 use crate::btree::LiveTree;
 use crate::data::clone::CloneSource;
@@ -23,7 +23,7 @@ pub(super) struct DataTrees<'a> {
 }
 
 impl FsInfo {
-    /// The trees of the file at `place`.
+    /// Returns the trees of the file at `place`.
     ///
     /// # Errors
     /// [`PathError::NoSubvolume`] for a deleted one, or a tree block that cannot be read.
@@ -38,7 +38,7 @@ impl FsInfo {
 }
 
 impl DataTrees<'_> {
-    /// The context of the first phase. New extents come from `allocator`.
+    /// Returns the context of the first phase. New extents come from `allocator`.
     pub(super) fn context<'a>(&'a self, allocator: &'a dyn DataAllocator) -> DataContext<'a> {
         DataContext {
             allocator,
@@ -48,20 +48,21 @@ impl DataTrees<'_> {
         }
     }
 
-    /// Runs the first phase. It runs again where it found no space.
+    /// Runs the first phase, and again where it found no space.
     ///
     /// # Errors
-    /// What `prepare` returns.
+    /// An error of `prepare`.
     pub(super) fn prepare<P>(&self, mut prepare: impl FnMut(&FileEdit<'_>) -> Result<P>) -> Result<P> {
         let transactions = self.fs.transactions()?;
         self.fs.retry_for_space(|| {
-            // Taken before the trees' roots: their blocks, and the data, stay where they are.
+            // Pinned before the trees' roots are taken, so that their blocks and the data stay in
+            // place.
             let _pin = transactions.pin();
             prepare(&self.fs.file_edit(&self.subvolume, self.place.inode)?)
         })
     }
 
-    /// The file as the source of a clone.
+    /// Returns the file as the source of a clone.
     ///
     /// # Errors
     /// An inode that cannot be read.

@@ -2,8 +2,8 @@
 //!
 //! Owns [`DirtyInodes`].
 //!
-//! Invariant: a file is in the table from its first change in memory until a flush has published all of it. The
-//! table's reference keeps it open.
+//! Invariant: a file is in the table from its first change in memory until a flush has published
+//! all of it. The table's reference keeps it open.
 //!
 //! Lock: the table's, a leaf. No [`OpenInode`] is dropped under it.
 
@@ -20,10 +20,10 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 #[derive(Debug, Default)]
 pub(crate) struct DirtyInodes {
     table: Mutex<BTreeMap<Place, Arc<OpenInode>>>,
-    /// How many there are, to be asked without the lock.
+    /// The number of files in the table, readable without the lock.
     count: AtomicUsize,
-    /// Held by who makes room, one at a time.
-    pub(super) making_room: Mutex<()>,
+    /// Held by the one thread that publishes ordered extents to free space.
+    pub(super) freeing: Mutex<()>,
 }
 
 impl DirtyInodes {
@@ -32,13 +32,13 @@ impl DirtyInodes {
         self.table.lock()
     }
 
-    /// What the caller does may ask for the table.
+    /// Tells the lock-order checker that the caller may lock the table.
     #[inline]
     pub(crate) fn might_lock(&self) {
         might_lock(&self.table);
     }
 
-    /// Whether there are none.
+    /// Returns whether the table is empty.
     pub(crate) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Acquire) == 0
     }
@@ -48,15 +48,16 @@ impl DirtyInodes {
             let mut table = self.table.lock();
             let replaced = table.insert(open.place(), Arc::clone(open));
             self.count.store(table.len(), Ordering::Release);
-            // Let go of without the table locked.
+            // Dropped after the table is unlocked.
             replaced
         };
     }
 
-    /// Notes a change of a file in memory that reaches to byte `end`. The caller holds its data lock, shared.
+    /// Notes a change of a file in memory that reaches to byte `end`. The caller holds its data
+    /// lock, shared.
     pub(crate) fn touch(&self, open: &Arc<OpenInode>, now: Timespec, end: u64) {
-        // In this order: who finds it dirty leaves it to others to enter it here, and whoever flushes all after that
-        // must find it.
+        // In this order: a thread that finds the file dirty relies on it being in the table, where
+        // a later flush of all files must find it.
         if !open.is_dirty() {
             self.insert(open);
         }
@@ -70,8 +71,8 @@ impl DirtyInodes {
         removed
     }
 
-    /// Drops the table's reference to a file without a name, if the caller's is the only other one: its data need not
-    /// be written any more.
+    /// Drops the table's reference to a file without a name, if the caller's is the only other one:
+    /// its data need not be written any more.
     pub(crate) fn forget_unlinked(&self, open: &Arc<OpenInode>) {
         let mut table = self.table.lock();
         // Two references: the table's and the caller's.
@@ -83,7 +84,7 @@ impl DirtyInodes {
         }
     }
 
-    /// The file at a place, if it has changes in memory.
+    /// Returns the file at `place`, if it has changes in memory.
     pub(crate) fn get(&self, place: Place) -> Option<Arc<OpenInode>> {
         if self.is_empty() {
             return None;

@@ -1,11 +1,12 @@
 //! Deletion of inodes that have no name any more.
 //!
-//! Owns [`FsInfo::evict`], the release of an open inode, and the deletion of the orphans of earlier mounts.
+//! Owns [`FsInfo::evict`], the release of an open inode, and the deletion of the orphans of earlier
+//! mounts.
 //!
-//! Invariant: an inode that lost its last name is deleted when the last handle on it is dropped, or at once if no
-//! handle has it open.
+//! Invariant: an inode that lost its last name is deleted when the last handle on it is dropped, or
+//! at once if no handle has it open.
 //!
-//! Locks: those of a transaction; the tables of open and of dirty inodes. Kernel counterparts:
+//! Locks: the transaction's locks; the tables of open and of dirty inodes. Kernel counterparts:
 //! `btrfs_evict_inode`, `btrfs_orphan_cleanup` (`fs/btrfs/inode.c`).
 
 use crate::data::progress::{Progress, STEP_EXTENTS};
@@ -30,7 +31,8 @@ impl InodeOwner for FsInfo {
             transactions.might_change();
         }
         self.open_inodes.remove(open.place());
-        // Only an unlinked file still has ordered extents here: a dirty file is kept open by the table.
+        // Only an unlinked file still has ordered extents here: a dirty file is kept open by the
+        // table.
         open.forget_ordered(self);
         if open.is_unlinked()
             && let Err(error) = self.evict(open.place())
@@ -54,7 +56,7 @@ impl FsInfo {
         let transactions = self.transactions()?;
         let kind = {
             let subvolume = match self.trees.subvolume(place.tree) {
-                // It went with its subvolume.
+                // The inode was deleted with its subvolume.
                 Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => return Ok(()),
                 subvolume => subvolume?,
             };
@@ -80,7 +82,7 @@ impl FsInfo {
         })
     }
 
-    /// Deletes what earlier mounts left without a name.
+    /// Deletes the inodes without a name that earlier mounts left.
     pub(super) fn clean_orphans(&self, tree: TreeId) -> Result<()> {
         let transactions = Arc::clone(self.transactions()?);
         let mut from = InodeNumber(0);

@@ -1,13 +1,17 @@
-//! What open files keep in memory goes to the trees.
+//! Flushing: publishing the changes of open files that only memory and device have.
 //!
-//! Owns [`DirtyInodes`], the files that have something to bring there, and the ways to make them do so: one
-//! file, those of a subvolume, all. Invariants: whoever changes a file's extents, size or times in the tree
-//! has flushed it before, in the same exclusive hold of its data lock, but for who brings ordered extents there
-//! ([`super::ordered_flush`]); a file is in the table from its first change in memory until it is flushed, and is
-//! kept open by that. A commit by itself does not flush: who promises that data is durable (`sync`, `fsync`, a
-//! snapshot of the subvolume, closing) does so first.
+//! Owns the flush of one file, of a subvolume's files, and of all files in
+//! [`DirtyInodes`](super::dirty_inodes).
 //!
-//! Locks: a file's data lock, then those of a transaction, or the table's: a leaf, under which no [`OpenInode`] is let go.
+//! Invariants:
+//! - A thread that changes a file's extents, size or times in the tree flushes the file first, in
+//!   the same exclusive hold of its data lock. [`super::ordered_flush`] is the exception.
+//! - A commit of the transaction by itself flushes nothing. A caller that promises durable data
+//!   (`sync`, `fsync`, a snapshot of the subvolume, closing) flushes before it commits.
+//!
+//! Locks, in this order: `sharing` (shared), a file's data lock, the transaction's locks. The table
+//! of dirty inodes is a leaf. Kernel counterparts: `btrfs_start_delalloc_roots`
+//! (`fs/btrfs/inode.c`), `btrfs_writepages` (`fs/btrfs/extent_io.c`).
 
 use crate::data::convert::{STEP_RANGES, convert_step};
 use crate::data::progress::Progress;
@@ -23,11 +27,11 @@ use papilio_pagecache::Dirty;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Bytes that are written back at once, and published together.
+/// The most bytes that are written back and published at once.
 const WRITE_STEP: u64 = 8 << 20;
 
 impl OpenInode {
-    /// Flushes a file.
+    /// Publishes all changes of the file that only memory and device have.
     pub(super) fn flush(&self, fs: &FsInfo) -> Result<()> {
         if !self.is_dirty() {
             return Ok(());
@@ -38,32 +42,33 @@ impl OpenInode {
         self.flush_rest(fs, *epoch, published)
     }
 
-    /// As [`FileSystem::flush_locked`], where ordered extents that the caller is to flush were `published` up: what
-    /// others have written since is left, if that is much and nothing else depends on it.
+    /// As [`OpenInode::flush_locked`]. If the ordered extents that the caller has to flush were
+    /// `published` and no page is dirty, later ordered extents are left where there are many.
     fn flush_rest(&self, fs: &FsInfo, epoch: u64, published: bool) -> Result<()> {
-        // Pages are newer than what is on the device.
+        // Dirty pages are newer than ordered extents, which must be published before them.
         let has_pages = self.mapping.as_ref().is_some_and(|mapping| mapping.has_dirty(0..u64::MAX));
         if !published || !self.ordered.is_many() || has_pages {
             return self.flush_locked(fs, epoch);
         }
         match self.write_back_items(fs) {
-            // It went with its subvolume.
+            // The file was deleted with its subvolume.
             Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => Ok(()),
             result => result,
         }
     }
 
-    /// Flushes a file whose data lock the caller holds exclusively, and the lock on sharing anyhow.
+    /// Flushes a file. The caller holds its data lock exclusively, and the lock on `sharing`,
+    /// shared or exclusively.
     pub(super) fn flush_locked(&self, fs: &FsInfo, epoch: u64) -> Result<()> {
         if !self.is_dirty() {
             return Ok(());
         }
-        // In this order: what pages hold is newer than what is on the device.
+        // In this order: dirty pages are newer than ordered extents.
         let written = self.publish_ordered_exclusively(fs);
         let written = written.and_then(|()| self.write_back_pages(fs, epoch));
         let written = written.and_then(|()| self.write_back_items(fs));
         match written {
-            // It went with its subvolume.
+            // The file was deleted with its subvolume.
             Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => {}
             result => result?,
         }
@@ -72,7 +77,7 @@ impl OpenInode {
         Ok(())
     }
 
-    /// Writes dirty pages, neighbours together.
+    /// Writes dirty pages back, neighbours together.
     fn write_back_pages(&self, fs: &FsInfo, epoch: u64) -> Result<()> {
         let Some(mapping) = &self.mapping else { return Ok(()) };
         while let Some(run) = mapping.start_writeback(0..u64::MAX, WRITE_STEP, Dirty::Any) {
@@ -96,7 +101,7 @@ impl OpenInode {
         let place = self.place();
         let mut at = range.start;
         let mut left = pages;
-        // In place, from the front, as long as that may be.
+        // In place, from the front, as far as possible.
         while let Some((page, rest)) = left.split_first() {
             if self.overwrite_pages(fs, page, at, epoch)? < page.len() {
                 break;
@@ -109,8 +114,8 @@ impl OpenInode {
         }
         let touched = self.touched();
         let bytes = range.end - at;
-        let promised = self.take_promise(bytes);
-        let reserved = ReservedData::new(fs.transactions()?, promised.data);
+        let reservation = self.take_reservation(bytes);
+        let reserved = ReservedData::new(fs.transactions()?, reservation.data);
         let trees = fs.data_trees(place)?;
         let context = trees.context(&reserved);
         let mut write = trees.prepare(|file| {
@@ -118,8 +123,8 @@ impl OpenInode {
             PreparedWrite::of_pages(&context, file, at, left, size)
         })?;
         let changed = self.changed_range(fs, at, bytes)?;
-        // The handle reserves metadata itself.
-        drop(promised.metadata);
+        // The transaction handle reserves metadata itself.
+        drop(reservation.metadata);
         fs.change_data(place, EXTENT_ITEMS + (bytes >> 17), |context, file| {
             self.note_changed(&fs.changed_files, context.space.generation(), &changed);
             file.touched = touched.map(|touched| (touched.time, touched.sequence));
@@ -127,17 +132,18 @@ impl OpenInode {
         })
     }
 
-    /// Whether the tree has the inode as it is to be seen: with what was written back, it mostly is.
+    /// Returns whether the tree has the inode item with all changes; after writing data back it
+    /// mostly has.
     fn has_all(&self, fs: &FsInfo) -> bool {
         let item = fs.transactions().and_then(|transactions| {
             let live = transactions.live().get(self.place().tree)?;
             self.item(&live)
         });
-        // What stands in the way of reading it shows when it is written.
+        // An error of reading it shows again when it is written.
         item.is_ok_and(|item| self.as_seen(item) == item)
     }
 
-    /// Brings the conversion of preallocated ranges, the size and the times to the tree.
+    /// Publishes written preallocated ranges, the size and the times.
     fn write_back_items(&self, fs: &FsInfo) -> Result<()> {
         let place = self.place();
         let written = self.in_place.written().read().clone();
@@ -186,13 +192,14 @@ impl FsInfo {
         transactions.commit()
     }
 
-    /// Commits, with what calls that returned have written to the device: it is not in the trees before.
+    /// Publishes all ordered extents and commits. Without the first step, data of calls that have
+    /// returned would not be in the committed trees.
     pub(crate) fn commit(&self) -> Result<()> {
         self.write_back_all_ordered()?;
         self.transactions()?.commit()
     }
 
-    /// As [`FileSystem::commit`], unless that transaction is committed already.
+    /// As [`FsInfo::commit`], unless transaction `generation` is committed already.
     pub(crate) fn commit_transaction(&self, generation: Generation) -> Result<()> {
         self.write_back_all_ordered()?;
         self.transactions()?.commit_transaction(generation)
@@ -205,11 +212,11 @@ impl FsInfo {
         Ok(())
     }
 
-    /// Where there is no room for a change: brings what is in no tree yet to the trees, of files that nobody uses
-    /// just now, so that a commit frees what it takes the place of. Says whether there was any. The caller may
-    /// hold data locks.
-    pub(super) fn make_room(&self) -> bool {
-        let Some(_one) = self.dirty_inodes.making_room.try_lock() else { return false };
+    /// Frees space for a change that found none: publishes the ordered extents of files that no
+    /// thread has locked, so that a commit frees the extents they replace. Returns whether there
+    /// were any. The caller may hold data locks.
+    pub(super) fn free_by_publishing(&self) -> bool {
+        let Some(_one) = self.dirty_inodes.freeing.try_lock() else { return false };
         let mut any = false;
         for open in self.dirty_inodes.of_tree(None) {
             if open.is_unlinked() {
@@ -223,7 +230,8 @@ impl FsInfo {
         any
     }
 
-    /// Flushes the files of a subvolume, while nothing else is shared or overwritten in place.
+    /// Flushes the files of a subvolume. The caller holds `sharing`, so that nothing is shared or
+    /// overwritten in place meanwhile.
     pub(crate) fn flush_tree(&self, tree: TreeId, epoch: u64) -> Result<()> {
         for open in self.dirty_inodes.of_tree(Some(tree)) {
             self.flush_or_forget(&open, epoch, false)?;
@@ -231,8 +239,8 @@ impl FsInfo {
         Ok(())
     }
 
-    /// Where files of a subvolume have many ordered extents, brings them to the trees beside others who write: a
-    /// flush that follows, while nobody may, has little to do.
+    /// Publishes the ordered extents of those files of a subvolume that have many, while other
+    /// threads write. A later flush that blocks writers then has less to do.
     pub(crate) fn publish_ordered_of_tree(&self, tree: TreeId) -> Result<()> {
         for open in self.dirty_inodes.of_tree(Some(tree)) {
             if !open.is_unlinked() {
@@ -244,7 +252,7 @@ impl FsInfo {
 
     fn flush_or_forget(&self, open: &Arc<OpenInode>, epoch: u64, published: bool) -> Result<()> {
         let _exclusive = open.data.write();
-        // Nobody will read it again: the table, and who calls.
+        // Only the table and the caller have a reference: no handle can read the file again.
         if open.is_unlinked() && Arc::strong_count(open) == 2 {
             self.dirty_inodes.remove(open.place());
             return Ok(());
@@ -252,7 +260,7 @@ impl FsInfo {
         open.flush_rest(self, epoch, published)
     }
 
-    /// Flushes the file at a place, if it is open and has changes.
+    /// Flushes the file at `place`, if it has changes in memory.
     pub(crate) fn flush_place(&self, place: Place) -> Result<()> {
         match self.dirty_inodes.get(place) {
             Some(open) => open.flush(self),

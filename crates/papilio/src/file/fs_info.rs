@@ -1,7 +1,7 @@
 //! The state that all parts of an open file system share.
 //!
-//! Owns [`FsInfo`], which lives from opening to the last handle. The floors above add methods to it: each
-//! part of the state has its own locks, named in its own file.
+//! Owns [`FsInfo`], which lives from opening to the last handle. The layers above add methods to
+//! it: each part of the state has its own locks, named in its own file.
 //!
 //! Kernel counterpart: `struct btrfs_fs_info` (`fs/btrfs/fs.h`).
 
@@ -47,8 +47,9 @@ pub(crate) struct FsInfo {
     pub(crate) changed_files: ChangedFiles,
     /// Whether an fsync may write the log tree instead of committing.
     pub(crate) tree_log: bool,
-    /// Counts the times that extents became shared since the mount (the *sharing epoch*). A writer that
-    /// overwrites data in place holds it shared. A snapshot or a reflink holds it exclusively and adds one.
+    /// Counts the times that extents became shared since the mount (the *sharing epoch*). A writer
+    /// that overwrites data in place holds it shared. A snapshot or a reflink holds it exclusively
+    /// and adds one.
     pub(crate) sharing: RwLock<u64>,
     pub(crate) write_options: WriteOptions,
     /// Inode flags that the options give each new regular file.
@@ -63,12 +64,12 @@ pub(crate) struct FsInfo {
 }
 
 impl FsInfo {
-    /// The volume that the trees and the data lie on.
+    /// Returns the volume that holds trees and data.
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         self.trees.forest().volume()
     }
 
-    /// The transactions of a file system that is open for writing.
+    /// Returns the transactions of a file system that is open for writing.
     ///
     /// # Errors
     /// [`Error::ReadOnlyFileSystem`] for one that was opened for reading.
@@ -83,19 +84,21 @@ impl FsInfo {
         self.trees.transactions()?.failure()
     }
 
-    /// Bytes of a sector. Read from the geometry: a commit holds the superblock while the device works.
+    /// Returns the bytes of a sector. Reads the geometry, not the superblock, which a commit holds
+    /// locked during device I/O.
     pub(crate) fn sector_size(&self) -> u64 {
         u64::from(self.volume().geometry().sector_size)
     }
 }
 
 impl FsInfo {
-    /// The rules that writes of data follow.
+    /// Returns the rules that writes of data follow.
     pub(crate) fn write_rules(&self) -> WriteRules<'_> {
         WriteRules { geometry: self.volume().geometry(), options: &self.write_options }
     }
 
-    /// Opens an inode of a file system that is open for writing, or joins those that have it open.
+    /// Returns a reference to the open inode at `place`, which it opens if no handle has it open.
+    /// The file system is open for writing.
     pub(crate) fn open_inode(self: &Arc<Self>, place: Place) -> Arc<OpenInode> {
         self.open_inodes.open(place, |budgets| {
             let owner: Weak<dyn InodeOwner> = Arc::<Self>::downgrade(self);

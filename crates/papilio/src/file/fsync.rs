@@ -1,11 +1,13 @@
 //! fsync: making one inode durable.
 //!
-//! Owns [`OpenFile::sync`], [`OpenFile::sync_data`] and [`FsInfo::sync_inode`]. An fsync writes the log tree and shares the
-//! log's flush with other threads. Changes that the log cannot express force a full commit.
-//! [`NameChanges`](crate::fsync_log::name_changes) knows which directory entries have to be logged with an inode.
+//! Owns [`OpenFile::sync`], [`OpenFile::sync_data`] and [`FsInfo::sync_inode`]. An fsync writes the
+//! log tree and shares the log's flush with other threads. Changes that the log cannot express
+//! force a full commit. [`NameChanges`](crate::fsync_log::name_changes) knows which directory
+//! entries have to be logged with an inode.
 //!
-//! Locks, in this order: the inode's fsync lock, its data lock (shared), the transaction's, the one on names,
-//! [`super::changed_files`] (leaves). Kernel counterpart: `btrfs_sync_file` (`fs/btrfs/file.c`).
+//! Locks, in this order: the inode's fsync lock, its data lock (shared), the transaction's, the one
+//! on names, [`super::changed_files`] (leaves). Kernel counterpart: `btrfs_sync_file`
+//! (`fs/btrfs/file.c`).
 
 use crate::errors::Result;
 use crate::file::changed_files::{ChangedRanges, DataState};
@@ -23,30 +25,30 @@ use std::sync::Arc;
 pub(crate) const LOG_ITEMS: u64 = 6;
 
 impl OpenFile {
-    /// Makes all that was changed of this file before the call durable, and the names that it has by then,
-    /// where they changed (`fsync`). That is an entry in the log of the running transaction, or a commit where the
-    /// log cannot say it or is turned off.
+    /// Makes all earlier changes of the file durable, and its names where they changed (`fsync`).
+    /// Logs the file in the running transaction's log, or commits where the log cannot express the
+    /// change or is turned off.
     ///
     /// # Errors
-    /// What [`FileSystem::sync`](crate::FileSystem::sync) returns.
+    /// As [`FileSystem::sync`](crate::FileSystem::sync).
     pub(crate) fn sync(&self) -> Result<()> {
         self.flush()?;
         self.fs.sync_inode(self.open.place(), Some(&self.open))
     }
 
-    /// Makes all data that was written to this file before the call durable, and what it takes to read it back:
-    /// the size, which extents there are, the names of a new file; but not times, attributes, or names of a file
-    /// that had some before (`fdatasync`). Where nothing of that changed since it was made durable last, nothing
-    /// is written; what was overwritten in place is flushed.
+    /// Makes all data written earlier durable, with all that is needed to read it: the size, the
+    /// extents, and the names of a new file (`fdatasync`). Times, attributes and names of a file
+    /// that had some before may be lost. Writes nothing where none of that changed since it was
+    /// last durable; data overwritten in place is flushed.
     ///
     /// # Errors
-    /// As [`File::sync`].
+    /// As [`OpenFile::sync`].
     pub(crate) fn sync_data(&self) -> Result<()> {
         let (open, fs) = (&self.open, &*self.fs);
         let transactions = fs.transactions()?;
         let (generation, place) = (transactions.generation(), open.place());
         let state = {
-            // Who brings it to the trees holds it exclusively.
+            // A thread that publishes the file holds this lock exclusively.
             let _shared = open.data.read();
             let item = open.item(&*transactions.live().get(place.tree)?)?;
             let in_memory = open.has_data_in_memory(&item);
@@ -72,8 +74,9 @@ impl OpenFile {
 }
 
 impl OpenInode {
-    /// The sectors of a file whose items a change of `length` bytes from `offset` on may touch: also those
-    /// between its end and `offset`, and its first, whose bytes may lie in the item.
+    /// Returns the sectors whose items a change of `length` bytes from `offset` on may touch. They
+    /// include those between the file's end and `offset`, and the first sector of a file of at most
+    /// one, whose bytes may be inline.
     pub(super) fn changed_range(&self, fs: &FsInfo, offset: u64, length: u64) -> Result<Range<u64>> {
         let sector = u64::from(fs.volume().geometry().sector_size);
         let live = fs.transactions()?.live().get(self.place().tree)?;
@@ -84,7 +87,7 @@ impl OpenInode {
         Ok(start..end)
     }
 
-    /// Enters an self file into the log.
+    /// Logs the file.
     fn log_open(&self, fs: &FsInfo, flushed: bool) -> Result<Logged> {
         let _one = self.fsync.lock();
         let _shared = self.data.read();
@@ -93,13 +96,13 @@ impl OpenInode {
 }
 
 impl FsInfo {
-    /// Makes an inode durable, whose changes in memory were flushed.
+    /// Makes an inode durable. Its changes in memory were flushed before.
     pub(crate) fn sync_inode(&self, place: Place, open: Option<&Arc<OpenInode>>) -> Result<()> {
         let transactions = self.transactions()?;
         if !self.tree_log {
             return self.commit();
         }
-        // What is to be durable was changed in this transaction or before.
+        // All changes that must become durable are in this transaction or an earlier one.
         let generation = transactions.generation();
         let log = |flushed| match open {
             Some(open) => open.log_open(self, flushed),
@@ -116,22 +119,26 @@ impl FsInfo {
             Logged::Nothing => return transactions.wait_for_commit(),
             Logged::Entered(ticket) => match transactions.sync_log(ticket)? {
                 Synced::Durable => return Ok(()),
-                Synced::NeedsCommit => "something that it needs is new",
+                Synced::NeedsCommit => "it refers to something that only this transaction has",
             },
-            Logged::NeedsNames | Logged::NeedsFlush(_) => unreachable!("both were done"),
+            Logged::NeedsNames | Logged::NeedsFlush(_) => {
+                unreachable!("names were included, and files flushed")
+            }
             Logged::NeedsCommit(why) => why,
         };
-        tracing::debug!("fsync of {place:?} is a commit: {why}");
+        tracing::debug!("fsync of {place:?} commits: {why}");
         self.commit_transaction(generation)
     }
 
-    /// Enters an inode into the log, of which `changed` changed where it is a file. Other files that go with it are
-    /// as the tree has them; where they have data past the trees and were not `flushed`, that is to be done first.
+    /// Logs an inode; `changed` has the changed ranges of a file. Other files that must be logged
+    /// with it are logged as the tree has them. Returns [`Logged::NeedsFlush`] if they have
+    /// unpublished data, unless they were `flushed`.
     fn log_inode(&self, place: Place, changed: Option<&ChangedRanges>, flushed: bool) -> Result<Logged> {
         self.transactions()?.change(LOG_ITEMS, |handle| {
             let names = &self.name_changes;
             if changed.is_some() {
-                // Others may do the same, and change names that are of no concern here.
+                // Held shared: other threads may log files, and change names that do not concern
+                // this one.
                 let _shared = names.changing();
                 if !names.concern(handle.generation(), place.tree, place.inode) {
                     match self.log_with(handle, place, changed, None)? {
@@ -155,7 +162,8 @@ impl FsInfo {
         let generation = handle.generation();
         let ranges = changed.and_then(|changed| changed.of(generation));
         let changed_of = |inode: InodeNumber| self.changed_files.of(generation, Place { inode, ..place });
-        // Pages of a cache go to the trees when there is time, with an fsync of their own, or with a commit.
+        // Only files without a page cache. Dirty pages are not flushed here: the background thread,
+        // an fsync of that file, or a sync writes them back.
         let unflushed = |inode: InodeNumber| {
             let dirty = self.dirty_inodes.get(Place { inode, ..place });
             with_names == Some(false) && dirty.is_some_and(|open| open.mapping.is_none())

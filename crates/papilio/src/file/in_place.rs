@@ -1,13 +1,15 @@
 //! Overwriting a file's data in place.
 //!
-//! Owns the writes to files whose data is neither copied on write nor checksummed (`NODATACOW`), where no other file
-//! or snapshot shares the extent. They change the device and memory; a flush tells the tree.
+//! Owns the writes to files whose data is neither copied on write nor checksummed (`NODATACOW`),
+//! where no other file or snapshot shares the extent. They change the device and memory; a flush
+//! updates the tree.
 //!
 //! Locks, in this order: `sharing` and the file's data lock, both held by the caller; the leaves of
-//! [`crate::data::nocow`]. Kernel counterpart: `btrfs_get_blocks_direct_write` (`fs/btrfs/direct-io.c`).
+//! [`crate::data::nocow`]. Kernel counterpart: `btrfs_get_blocks_direct_write`
+//! (`fs/btrfs/direct-io.c`).
 
 use crate::btree::LiveTree;
-use crate::data::nocow::{self, MAX_PIECES, Pieces, Question};
+use crate::data::nocow::{self, InPlaceParts, MAX_IN_PLACE_PARTS, OverwriteCheck};
 use crate::data::write_data::{Placed, write_data};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
@@ -20,8 +22,8 @@ use std::ops::Range;
 pub(super) const IN_PLACE: InodeFlags = InodeFlags::NODATACOW.union(InodeFlags::NODATASUM);
 
 impl OpenInode {
-    /// Overwrites in place as many of the first bytes as may be, and says how many. The caller holds the
-    /// lock on sharing, and the file's data lock.
+    /// Overwrites as many of the first bytes of `data` as may be overwritten in place, and returns
+    /// their number. The caller holds the lock on `sharing`, and the file's data lock.
     pub(super) fn overwrite_pages(&self, fs: &FsInfo, data: &[u8], offset: u64, epoch: u64) -> Result<usize> {
         let sector = u64::from(fs.volume().geometry().sector_size);
         let aligned = offset.is_multiple_of(sector) && (data.len() as u64).is_multiple_of(sector);
@@ -29,8 +31,8 @@ impl OpenInode {
         let transactions = fs.transactions()?;
         let live = transactions.live().get(self.place().tree)?;
         let item = self.item(&live)?;
-        // The sector that holds the end of the file belongs to it whole, unless the file is about to grow:
-        // then what lies behind its present end is filled up first.
+        // The sector that contains the end of the file may be overwritten whole. If memory has a
+        // larger size, the rest of that sector must be zeroed first.
         let grows = self.as_seen(item).size > item.size;
         let limit = if grows { item.size } else { item.size.next_multiple_of(sector) };
         if !item.flags.contains(IN_PLACE) || end > limit {
@@ -40,21 +42,21 @@ impl OpenInode {
         check_mutable(self.place(), &item)?;
         let mut at = offset;
         while at < end {
-            let mut pieces = self.in_place.pieces(&(at..end), epoch);
-            if pieces.is_empty() {
-                self.ask(fs, &live, &(at..end), false, epoch)?;
-                pieces = self.in_place.pieces(&(at..end), epoch);
+            let mut parts = self.in_place.parts(&(at..end), epoch);
+            if parts.is_empty() {
+                self.check_overwritable(fs, &live, &(at..end), false, epoch)?;
+                parts = self.in_place.parts(&(at..end), epoch);
             }
-            let Some(last) = pieces.last() else { break };
+            let Some(last) = parts.last() else { break };
             let next = last.range.end;
-            self.overwrite(fs, &data[(at - offset) as usize..(next - offset) as usize], at, &pieces)?;
+            self.overwrite(fs, &data[(at - offset) as usize..(next - offset) as usize], at, &parts)?;
             at = next;
         }
         Ok((at - offset) as usize)
     }
 
-    /// Asks which extents of a range may be overwritten, or which preallocated ones.
-    pub(super) fn ask(
+    /// Checks which extents of a range may be overwritten, or which preallocated ones may be.
+    pub(super) fn check_overwritable(
         &self,
         fs: &FsInfo,
         live: &LiveTree,
@@ -63,32 +65,32 @@ impl OpenInode {
         epoch: u64,
     ) -> Result<()> {
         let transactions = fs.transactions()?;
-        let forgotten = self.in_place.forgotten();
+        let clears = self.in_place.clears();
         let pin = transactions.pin();
         let tree = live.tree().pinned(pin);
-        let sums = nocow::checksum_tree(transactions)?;
-        let question = Question {
+        let checksums = nocow::checksum_tree(transactions)?;
+        let check = OverwriteCheck {
             transactions,
             live,
             tree: &tree,
-            sums: sums.as_ref(),
+            checksums: checksums.as_ref(),
             inode: self.place().inode,
             check: fs.tuning.nocow_check,
             preallocated_only,
             epoch,
-            forgotten,
+            clears,
         };
-        self.in_place.ask(&question, range)
+        self.in_place.check(&check, range)
     }
 
-    /// Overwrites pieces that lie one behind the other from `start` on.
-    fn overwrite(&self, fs: &FsInfo, data: &[u8], start: u64, pieces: &Pieces) -> Result<()> {
+    /// Writes `data`, which starts at file offset `start`, to `parts`, which cover it.
+    fn overwrite(&self, fs: &FsInfo, data: &[u8], start: u64, parts: &InPlaceParts) -> Result<()> {
         let bytes = |of: &Range<u64>| &data[(of.start - start) as usize..(of.end - start) as usize];
-        let placed: ArrayVec<_, MAX_PIECES> =
-            pieces.iter().map(|piece| Placed { address: piece.disk, bytes: bytes(&piece.range) }).collect();
+        let placed: ArrayVec<_, MAX_IN_PLACE_PARTS> =
+            parts.iter().map(|part| Placed { address: part.disk, bytes: bytes(&part.range) }).collect();
         write_data(fs.volume(), &fs.write_rules(), false, &placed)?;
-        for piece in pieces.iter().filter(|piece| piece.preallocated) {
-            self.in_place.set_written(&piece.range);
+        for part in parts.iter().filter(|part| part.preallocated) {
+            self.in_place.set_written(&part.range);
         }
         Ok(())
     }

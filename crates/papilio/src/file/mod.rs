@@ -3,13 +3,15 @@
 //! | file | owns |
 //! |---|---|
 //! | `fs_info` | the state that an open file system shares |
-//! | `open_inode`, `open_inodes`, `dirty_inodes` | open files and their tables |
+//! | `open_inode`, `data_lock`, `cached_inode_item` | an open inode, its lock and its inode item |
+//! | `open_inodes`, `dirty_inodes`, `memory_budgets` | the tables of open inodes, and their memory |
 //! | `open_file` | a handle on an open file |
 //! | `read`, `buffered` | reading from the device and through the page cache |
 //! | `write`, `in_place`, `ordered_write`, `allocate`, `reflink` | changes of data |
 //! | `flush`, `ordered_flush` | publishing changes in the trees |
 //! | `fsync`, `changed_files` | making one file durable |
-//! | `change`, `evict` | joining a transaction, deleting unlinked inodes |
+//! | `change`, `data_trees`, `evict` | joining a transaction, deleting unlinked inodes |
+//! | `background` | requests to the background thread |
 
 mod allocate;
 pub(crate) mod background;
@@ -25,6 +27,7 @@ mod flush;
 pub(crate) mod fs_info;
 pub(crate) mod fsync;
 mod in_place;
+mod memory_budgets;
 pub(crate) mod open_file;
 pub(crate) mod open_inode;
 pub(crate) mod open_inodes;

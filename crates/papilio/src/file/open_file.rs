@@ -1,7 +1,7 @@
 //! A handle on an open file of a file system that is open for writing.
 //!
-//! Owns [`OpenFile`]: an [`OpenInode`] with what belongs to one handle, the readahead state and whether I/O is direct.
-//! Reading, writing and fsync are methods in the files beside this one.
+//! Owns [`OpenFile`]: an [`OpenInode`] with what belongs to one handle, the readahead state and
+//! whether I/O is direct. Reading, writing and fsync are methods in the files beside this one.
 //!
 //! Kernel counterpart: `struct file` (`include/linux/fs.h`).
 
@@ -43,7 +43,7 @@ impl OpenFile {
         }
     }
 
-    /// Makes reads and writes bypass the page cache, or not (`O_DIRECT`).
+    /// Sets whether reads and writes bypass the page cache (`O_DIRECT`).
     pub(crate) fn set_direct(&mut self, direct: bool) {
         self.direct = direct;
     }
@@ -53,7 +53,7 @@ impl OpenFile {
         self.open.set_unnamed();
     }
 
-    /// The size in bytes, with what only memory has.
+    /// Returns the size in bytes, with changes that only memory has.
     ///
     /// # Errors
     /// An inode that cannot be read.
@@ -61,15 +61,15 @@ impl OpenFile {
         self.open.size(self.live()?)
     }
 
-    /// Publishes what memory holds of the file.
+    /// Publishes all changes of the file that only memory and device have.
     ///
     /// # Errors
-    /// What writing the device and changing trees meets.
+    /// An error of the device or of changing trees.
     pub(crate) fn flush(&self) -> Result<()> {
         self.open.flush(&self.fs)
     }
 
-    /// The file's subvolume.
+    /// Returns the tree of the file's subvolume.
     ///
     /// # Errors
     /// A tree block that cannot be read.
@@ -81,12 +81,13 @@ impl OpenFile {
         Ok(self.live.get_or_init(|| live))
     }
 
-    /// The file's pages, if this handle uses them.
+    /// Returns the file's pages, if this handle uses them.
     pub(super) fn cached(&self) -> Option<&Mapping> {
         self.open.mapping.as_ref().filter(|_| !self.direct)
     }
 
-    /// The pages to read ahead after an access to `pages`, of which some are `missing` from the cache.
+    /// Returns the pages to read ahead after an access to `pages`, of which some are `missing` from
+    /// the cache.
     pub(super) fn next_readahead(
         &self,
         pages: Range<u64>,
@@ -97,7 +98,7 @@ impl OpenFile {
         self.readahead.try_lock()?.access(pages, missing, file_pages)
     }
 
-    /// The error for an offset past the largest file size.
+    /// Returns the error for an offset past the largest file size.
     pub(super) fn too_large(&self) -> Error {
         Error::path(format!("inode {}", self.open.place().inode).as_bytes(), PathError::TooLarge)
     }
@@ -105,7 +106,8 @@ impl OpenFile {
 
 impl Drop for OpenFile {
     fn drop(&mut self) {
-        // Data of a file without a name is dropped with its last handle, not written by the next flush.
+        // Data of a file without a name is dropped with its last handle, not written by the next
+        // flush.
         if self.open.is_unlinked() {
             self.fs.dirty_inodes.forget_unlinked(&self.open);
         }

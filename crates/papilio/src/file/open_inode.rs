@@ -1,16 +1,17 @@
 //! An inode that at least one handle has open.
 //!
-//! Owns [`OpenInode`]: what keeps readers and writers of one file apart, and what memory holds of the file.
+//! Owns [`OpenInode`]: the locks between readers and writers of one file, and its in-memory state.
 //!
 //! Invariants:
-//! - An inode without a name is deleted when its last [`OpenInode`] handle is dropped. After a crash, the next
-//!   mount finds it by its orphan item.
+//! - An inode without a name is deleted when its last [`OpenInode`] handle is dropped. After a
+//!   crash, the next mount finds it by its orphan item.
 //!
 //! Locks:
-//! - `data`: shared by readers and by writers that change only memory and device; exclusive for a change of
-//!   extents. [`super::ordered_flush`] names the exception.
+//! - `data`: shared by readers and by writers that change only memory and device; exclusive for a
+//!   change of extents. [`super::ordered_flush`] names the exception.
 //! - `linkable`: taken, like `data`, before the transaction is joined.
-//! - Dropping the last handle may lock the tables of open and of dirty inodes, and may join a transaction.
+//! - Dropping the last handle may lock the tables of open and of dirty inodes, and may join a
+//!   transaction.
 //!
 //! Kernel counterparts: `struct btrfs_inode` (`fs/btrfs/btrfs_inode.h`), `btrfs_evict_inode`
 //! (`fs/btrfs/inode.c`).
@@ -23,7 +24,7 @@ use crate::errors::{Error, PathError, Result};
 use crate::file::cached_inode_item::{CachedInodeItem, SizeAndFlags};
 use crate::file::changed_files::{ChangedFiles, ChangedRanges};
 use crate::file::data_lock::DataLock;
-use crate::file::open_inodes::Budgets;
+use crate::file::memory_budgets::MemoryBudgets;
 use crate::items::inode;
 use crate::namespace::Place;
 use crate::space::Reservation;
@@ -50,8 +51,9 @@ pub(crate) struct OpenInode {
     pub(super) data: DataLock,
     /// Whether the last name was removed.
     unlinked: AtomicBool,
-    /// Whether the inode was created without a name and never had one (`I_LINKABLE`). Only then may it get one.
-    /// Held while the inode gets its first name, and while the loss of its last name is noted.
+    /// Whether the inode was created without a name and never had one (`I_LINKABLE`). Only then may
+    /// it get one. Held while the inode gets its first name, and while the loss of its last name is
+    /// noted.
     linkable: Mutex<bool>,
     /// Which extents may be overwritten in place.
     pub(super) in_place: InPlace,
@@ -68,19 +70,20 @@ pub(crate) struct OpenInode {
     dirty: AtomicBool,
     /// Ranges that changed in the running transaction.
     pub(super) changed: Arc<ChangedRanges>,
-    /// Held by one thread at a time, while it logs the file or publishes ordered extents beside other writers.
+    /// Held by one thread at a time, while it logs the file or publishes ordered extents beside
+    /// other writers.
     pub(super) fsync: Mutex<()>,
     /// The file's pages; `None` without a page cache.
     pub(super) mapping: Option<Mapping>,
     /// Held by the thread that writes through the page cache.
     pub(super) writer: Mutex<()>,
     /// Space reserved for dirty pages.
-    promised: Mutex<Promised>,
+    reserved: Mutex<DirtyReservation>,
 }
 
 /// Space that is reserved for dirty pages.
 #[derive(Debug, Default)]
-pub(super) struct Promised {
+pub(super) struct DirtyReservation {
     pub(super) data: Option<Reservation>,
     pub(super) metadata: Option<Reservation>,
 }
@@ -97,12 +100,13 @@ pub(super) struct Touched {
 }
 
 impl OpenInode {
-    /// A clean inode without ordered extents. `owner` is told when the last handle is dropped.
+    /// Creates a clean inode without ordered extents. `owner` is told when the last handle is
+    /// dropped.
     pub(super) fn new(
         place: Place,
         owner: Weak<dyn InodeOwner>,
         geometry: &Geometry,
-        budgets: &Budgets,
+        budgets: &MemoryBudgets,
         changed: Arc<ChangedRanges>,
         mapping: Option<Mapping>,
     ) -> Self {
@@ -123,28 +127,28 @@ impl OpenInode {
             fsync: Mutex::new(()),
             mapping,
             writer: Mutex::new(()),
-            promised: Mutex::default(),
+            reserved: Mutex::default(),
         }
     }
 
-    /// Where it lies.
+    /// Returns the inode's subvolume and number.
     pub(super) fn place(&self) -> Place {
         self.place
     }
 
-    /// Whether its last name is gone.
+    /// Returns whether the last name was removed.
     pub(super) fn is_unlinked(&self) -> bool {
         self.unlinked.load(Ordering::Acquire)
     }
 
-    /// Notes that a range of its data changes.
+    /// Notes that a range of the file's data changes in transaction `generation`.
     pub(crate) fn note_changed(&self, files: &ChangedFiles, generation: Generation, range: &Range<u64>) {
         if self.changed.note(generation, range) {
             files.insert(generation, self.place(), &self.changed);
         }
     }
 
-    /// The inode item as `live`, its subvolume, has it.
+    /// Returns the inode item as `live`, its subvolume, has it.
     ///
     /// # Errors
     /// [`PathError::NotFound`], or a tree block that cannot be read.
@@ -161,7 +165,7 @@ impl OpenInode {
         Ok(item)
     }
 
-    /// What reading needs of that item.
+    /// Returns the parts of that item that each read needs.
     ///
     /// # Errors
     /// As [`OpenInode::item`].
@@ -173,18 +177,19 @@ impl OpenInode {
         }
     }
 
-    /// The size as who asks for it is to see it.
+    /// Returns the size, with changes that only memory has.
     ///
     /// # Errors
     /// As [`OpenInode::item`].
     #[inline]
     pub(super) fn size(&self, live: &LiveTree) -> Result<u64> {
-        // First: what is in the trees by now leaves here after it got there.
+        // Loaded first: a flush clears it only after the tree has the size.
         let touched = self.touched_size.load(Ordering::Acquire);
         Ok(self.size_and_flags(live)?.size.max(touched))
     }
 
-    /// Notes a change in memory that reaches to byte `end`. The table of dirty files has it by now.
+    /// Notes a change in memory that reaches to byte `end`. The table of dirty files has the file
+    /// already.
     pub(super) fn touch_to(&self, now: Timespec, end: u64) {
         let mut touched = self.touched.lock();
         let (sequence, size) = match &*touched {
@@ -197,32 +202,32 @@ impl OpenInode {
         self.dirty.store(true, Ordering::Release);
     }
 
-    /// Takes over room for pages that are dirty now.
-    pub(super) fn promise(&self, data: Reservation, metadata: Reservation) {
-        let add = |kept: &mut Option<Reservation>, new| match kept {
-            Some(kept) => kept.merge(new),
-            None => *kept = Some(new),
+    /// Adds the reservation of pages that became dirty.
+    pub(super) fn add_reservation(&self, data: Reservation, metadata: Reservation) {
+        let add = |total: &mut Option<Reservation>, new| match total {
+            Some(total) => total.merge(new),
+            None => *total = Some(new),
         };
-        let mut promised = self.promised.lock();
-        add(&mut promised.data, data);
-        add(&mut promised.metadata, metadata);
+        let mut reserved = self.reserved.lock();
+        add(&mut reserved.data, data);
+        add(&mut reserved.metadata, metadata);
     }
 
-    /// Room for `bytes` of what was promised.
-    pub(super) fn take_promise(&self, bytes: u64) -> Promised {
-        let mut promised = self.promised.lock();
-        Promised {
-            data: promised.data.as_mut().map(|data| data.split(bytes)),
-            metadata: promised.metadata.take(),
+    /// Takes the reservation of `bytes` bytes of dirty pages, with all of its metadata.
+    pub(super) fn take_reservation(&self, bytes: u64) -> DirtyReservation {
+        let mut reserved = self.reserved.lock();
+        DirtyReservation {
+            data: reserved.data.as_mut().map(|data| data.split(bytes)),
+            metadata: reserved.metadata.take(),
         }
     }
 
-    /// What changes in memory did to the inode.
+    /// Returns the changes of the inode item that only memory has.
     pub(super) fn touched(&self) -> Option<Touched> {
         *self.touched.lock()
     }
 
-    /// The inode item as who asks for it is to see it.
+    /// Returns `item` with the changes that only memory has.
     pub(crate) fn as_seen(&self, item: InodeItem) -> InodeItem {
         match self.touched() {
             Some(Touched { time, sequence, size }) => InodeItem {
@@ -236,7 +241,8 @@ impl OpenInode {
         }
     }
 
-    /// Whether data, or what it takes to read it, is in memory only; `item` is what the tree has.
+    /// Returns whether only memory or the device has data, or metadata that is needed to read it.
+    /// `item` is what the tree has.
     pub(super) fn has_data_in_memory(&self, item: &InodeItem) -> bool {
         !self.ordered.is_empty()
             || self.is_dirty()
@@ -245,19 +251,19 @@ impl OpenInode {
                     || self.touched().is_some_and(|touched| touched.size > item.size))
     }
 
-    /// Whether there is something to flush.
+    /// Returns whether a flush has anything to do.
     pub(super) fn is_dirty(&self) -> bool {
         self.dirty.load(Ordering::Acquire)
     }
 
-    /// Its extents change: the caller holds the data lock exclusively. Or they have changed, in a range that the
-    /// caller has locked.
+    /// Clears the caches of extents. The caller holds the data lock exclusively and is about to
+    /// change the extents; or it has changed them in a range that it has locked.
     pub(super) fn forget_extents(&self) {
-        self.in_place.forget();
+        self.in_place.clear();
         self.extents.clear();
     }
 
-    /// All of it is in the trees. The caller holds the data lock exclusively.
+    /// Marks the file clean: the trees have all of it. The caller holds the data lock exclusively.
     pub(super) fn set_clean(&self) {
         self.in_place.written().write().clear();
         self.forget_extents();
@@ -265,11 +271,11 @@ impl OpenInode {
         *touched = None;
         self.touched_size.store(0, Ordering::Release);
         drop(touched);
-        *self.promised.lock() = Promised::default();
+        *self.reserved.lock() = DirtyReservation::default();
         self.dirty.store(false, Ordering::Release);
     }
 
-    /// It was made without a name: it is deleted when the last who has it open is gone.
+    /// Marks an inode that was created without a name: it is deleted with its last handle.
     pub(super) fn set_unnamed(&self) {
         let mut linkable = self.linkable.lock();
         self.unlinked.store(true, Ordering::Release);
@@ -283,13 +289,14 @@ impl OpenInode {
         self.unlinked.store(true, Ordering::Release);
     }
 
-    /// The right to give it its first name, if it was made without one and has none yet.
+    /// Returns the right to give the inode its first name, if it was created without one and has
+    /// none yet.
     pub(crate) fn linkable(&self) -> Option<MutexGuard<'_, bool>> {
         let linkable = self.linkable.lock();
         linkable.then_some(linkable)
     }
 
-    /// It has its first name now.
+    /// Notes that the inode has its first name.
     pub(crate) fn named(&self, mut linkable: MutexGuard<'_, bool>) {
         *linkable = false;
         self.unlinked.store(false, Ordering::Release);

@@ -4,53 +4,42 @@
 //!
 //! Invariant: an inode has one [`OpenInode`] for as long as any handle has it open.
 //!
-//! Lock: the table's, held for one operation on the map. Under it only leaves are taken (the tables of changed
-//! files and of mappings), and no [`OpenInode`] is dropped: dropping one locks this table.
+//! Lock: the table's, held for one operation on the map. Under it only leaves are taken (the tables
+//! of changed files and of mappings), and no [`OpenInode`] is dropped: dropping one locks this
+//! table.
 
-use crate::data::checksum_cache::ChecksumBudget;
-use crate::data::ordered_budget::OrderedBudget;
+use crate::file::memory_budgets::MemoryBudgets;
 use crate::file::open_inode::OpenInode;
 use crate::namespace::Place;
 use papilio_locks::{Mutex, might_lock};
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// Memory that the open inodes of a file system share.
-#[derive(Debug)]
-pub(super) struct Budgets {
-    /// For cached checksums.
-    pub(super) checksums: Arc<ChecksumBudget>,
-    /// For ordered extents.
-    pub(super) ordered: Arc<OrderedBudget>,
-}
-
 /// Open inodes by subvolume and number.
 #[derive(Debug)]
 pub(crate) struct OpenInodes {
     table: Mutex<HashMap<Place, Weak<OpenInode>>>,
-    budgets: Budgets,
+    budgets: MemoryBudgets,
 }
 
 impl OpenInodes {
-    /// An empty table. Cached checksums may take `checksum_bytes` of memory, ordered extents about
-    /// `ordered_bytes`.
+    /// Creates an empty table. Cached checksums may take `checksum_bytes` of memory, ordered
+    /// extents about `ordered_bytes`.
     pub(crate) fn new(checksum_bytes: usize, ordered_bytes: usize) -> Self {
-        Self {
-            table: Mutex::default(),
-            budgets: Budgets {
-                checksums: ChecksumBudget::new(checksum_bytes),
-                ordered: Arc::new(OrderedBudget::new(ordered_bytes)),
-            },
-        }
+        Self { table: Mutex::default(), budgets: MemoryBudgets::new(checksum_bytes, ordered_bytes) }
     }
 
-    /// Bytes of memory that cached checksums take, and ordered extents.
+    /// Returns the bytes of memory of cached checksums, and of ordered extents.
     pub(crate) fn memory(&self) -> (usize, usize) {
-        (self.budgets.checksums.used(), self.budgets.ordered.used())
+        self.budgets.used()
     }
 
-    /// The open inode at `place`, made by `make` where there is none.
-    pub(super) fn open(&self, place: Place, make: impl FnOnce(&Budgets) -> OpenInode) -> Arc<OpenInode> {
+    /// Returns the open inode at `place`, created by `make` if no handle has it open.
+    pub(super) fn open(
+        &self,
+        place: Place,
+        make: impl FnOnce(&MemoryBudgets) -> OpenInode,
+    ) -> Arc<OpenInode> {
         let mut table = self.table.lock();
         if let Some(open) = table.get(&place).and_then(Weak::upgrade) {
             return open;
@@ -60,13 +49,14 @@ impl OpenInodes {
         open
     }
 
-    /// The inode at `place`, if a handle has it open.
+    /// Returns the inode at `place`, if a handle has it open.
     pub(crate) fn get(&self, place: Place) -> Option<Arc<OpenInode>> {
         // The lock is released before the caller can drop the inode.
         self.table.lock().get(&place).and_then(Weak::upgrade)
     }
 
-    /// Removes the entry of an inode whose last handle is gone, unless it was opened again meanwhile.
+    /// Removes the entry of an inode whose last handle is gone, unless it was opened again
+    /// meanwhile.
     pub(super) fn remove(&self, place: Place) {
         let mut table = self.table.lock();
         if table.get(&place).is_some_and(|open| open.strong_count() == 0) {

@@ -1,19 +1,23 @@
-//! Writing whole sectors of files with checksums, past the trees.
+//! Writing whole sectors of checksummed files without changing trees.
 //!
-//! Owns the fast way of writing data that is copied on write: it goes to the device and into the file's
-//! [ordered extents](crate::data::ordered_extents), and the trees are told by a flush ([`super::ordered_flush`]), of many at once. Where it
-//! goes: over an ordered extent, into a preallocated one that is this file's alone, or else into new room.
-//! Any number of threads write at once; only those whose ranges overlap wait for one another. What cannot be
-//! done so, for want of room too, is left to [`super::file_write`], which flushes first.
+//! Owns the fast path of copy-on-write writes. Data goes to the device and is recorded as the
+//! file's [ordered extents](crate::data::ordered_extents); a flush publishes many of them at once
+//! ([`super::ordered_flush`]). A write goes:
+//! 1. over an ordered extent,
+//! 2. or into a preallocated extent that only this file refers to,
+//! 3. or else to new space.
 //!
-//! Locks, in this order: sharing (shared), the file's data lock (shared), the written range, leaves; where room
-//! is promised, those of a commit. Kernel counterparts: `btrfs_direct_write` (`fs/btrfs/direct-io.c`),
-//! `btrfs_finish_one_ordered` (`fs/btrfs/inode.c`).
+//! Threads write at once unless their ranges overlap. [`super::write`] handles all other writes,
+//! also where there is no space; it flushes first.
+//!
+//! Locks, in this order: `sharing` (shared), the file's data lock (shared), the written range,
+//! leaves. Reserving metadata takes a commit's locks. Kernel counterparts: `btrfs_direct_write`
+//! (`fs/btrfs/direct-io.c`), `btrfs_finish_one_ordered` (`fs/btrfs/inode.c`).
 
 use crate::btree::LiveTree;
-use crate::data::nocow::Pieces;
+use crate::data::nocow::InPlaceParts;
 use crate::data::ordered_extents::{MAX_PARTS, OrderedPart, OrderedParts};
-use crate::data::overlap::Sums;
+use crate::data::overlap::ChecksumBytes;
 use crate::data::write_data::{Placed, write_data};
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
@@ -25,28 +29,29 @@ use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, InodeItem};
 use std::ops::Range;
 
-/// Bytes of one write that is done so; what is longer has little of trees for each byte.
-const MOST: u64 = 8 << 20;
-/// Ordered extents that a write goes over at most; where there are more, new room in one piece is better.
-const OVERWRITTEN: usize = 4;
-/// Bytes of data that metadata is promised for at once.
+/// The most bytes of a write on this path. A longer one spends little on trees for each byte.
+const MAX_WRITE: u64 = 8 << 20;
+/// The most ordered extents that a write goes over. Where there are more, one new extent is better.
+const MAX_OVERWRITTEN: usize = 4;
+/// Bytes of data that metadata is reserved for at once.
 const CREDIT: u64 = 16 << 20;
-/// One byte of metadata is promised for so many of data.
+/// Bytes of data for each reserved byte of metadata.
 pub(super) const DATA_PER_METADATA: u64 = 16;
-/// Tree blocks promised besides: those of a small step of a flush.
+/// Tree blocks that are reserved in addition: those of a small flush step.
 pub(super) const BLOCKS: u64 = 96;
 
 impl OpenInode {
-    /// Drops all ordered extents and releases their space. The caller holds the data lock exclusively, or drops the
-    /// last handle.
+    /// Drops all ordered extents and releases their space. The caller holds the data lock
+    /// exclusively, or drops the last handle.
     pub(super) fn forget_ordered(&self, fs: &FsInfo) {
         if let Some(transactions) = fs.trees.transactions() {
             release(transactions.space(), self.ordered.forget());
         }
     }
 
-    /// Writes `data`, whole sectors inside the file as the tree has it; says whether it did. The caller holds the
-    /// lock on sharing and the file's data lock, both shared, and knows that the file may change.
+    /// Writes `data`, whole sectors inside the file as the tree has it, and returns `true`; or
+    /// returns `false` if this path cannot. The caller holds the lock on `sharing` and the file's
+    /// data lock, both shared, and has checked that the file may change.
     pub(super) fn write_ordered(
         &self,
         fs: &FsInfo,
@@ -61,7 +66,7 @@ impl OpenInode {
         let inside = offset.checked_add(length).is_some_and(|end| end <= item.size);
         if !inside
             || length == 0
-            || length > MOST
+            || length > MAX_WRITE
             || !offset.is_multiple_of(sector)
             || !length.is_multiple_of(sector)
         {
@@ -71,11 +76,11 @@ impl OpenInode {
         let range = offset..offset + length;
         let (lock, found) = self.ordered.lock_to_write(range.clone());
         let covered: u64 = found.iter().map(|part| part.range.end - part.range.start).sum();
-        // Where it lies already, if all of it may be overwritten.
-        let there = if covered == length && found.len() <= OVERWRITTEN {
+        // The location to overwrite, if all of it may be.
+        let there = if covered == length && found.len() <= MAX_OVERWRITTEN {
             Some(found)
         } else {
-            match self.promise_items(fs, (length - covered).max(sector)) {
+            match self.reserve_metadata(fs, (length - covered).max(sector)) {
                 Err(Error::NoSpace { .. }) => return Ok(false),
                 result => result?,
             }
@@ -83,34 +88,34 @@ impl OpenInode {
         };
         match there {
             Some(parts) => {
-                // After an error the old data may be lost, which its checksums tell.
-                let sums = fs.write_parts(&parts, data, offset)?;
-                lock.overwritten(&parts, &range, &sums);
+                // After an error the old data may be lost; its checksums reveal that.
+                let checksums = fs.write_parts(&parts, data, offset)?;
+                lock.record_overwrite(&parts, &range, &checksums);
             }
             None => {
-                let Some(room) = fs.new_room(&range, sector)? else { return Ok(false) };
-                let sums = fs.write_parts(&room.parts, data, offset)?;
-                let replaced = lock.replaced(&room.parts, &sums);
-                room.keep();
+                let Some(space) = fs.allocate_ordered(&range, sector)? else { return Ok(false) };
+                let checksums = fs.write_parts(&space.parts, data, offset)?;
+                let replaced = lock.record_new(&space.parts, &checksums);
+                space.disarm();
                 release(fs.transactions()?.space(), replaced);
             }
         }
         Ok(true)
     }
 
-    /// Promises metadata for what is to be entered.
-    fn promise_items(&self, fs: &FsInfo, bytes: u64) -> Result<()> {
+    /// Reserves metadata for `bytes` bytes of new ordered extents.
+    fn reserve_metadata(&self, fs: &FsInfo, bytes: u64) -> Result<()> {
         while !self.ordered.take_credit(bytes) {
             let transactions = fs.transactions()?;
             let base = if self.ordered.is_empty() { BLOCKS * transactions.node_size() } else { 0 };
             let (_, metadata) = transactions.reserve(0, base + CREDIT / DATA_PER_METADATA)?;
-            self.ordered.promise(CREDIT, metadata);
+            self.ordered.add_reservation(CREDIT, metadata);
         }
         Ok(())
     }
 
-    /// The parts of a range, if all that is not in ordered extents is preallocated and may be written where it
-    /// lies.
+    /// Returns the parts of a range, if all of it that is not in ordered extents is preallocated
+    /// and may be overwritten in place.
     fn preallocated(
         &self,
         fs: &FsInfo,
@@ -140,7 +145,8 @@ impl OpenInode {
         Ok(Some(parts))
     }
 
-    /// Adds the parts of a gap between ordered extents; says whether it is such.
+    /// Adds the parts of a gap between ordered extents. Returns `false` if not all of it is
+    /// preallocated and may be overwritten.
     fn add_preallocated(
         &self,
         fs: &FsInfo,
@@ -149,37 +155,38 @@ impl OpenInode {
         epoch: u64,
         parts: &mut OrderedParts,
     ) -> Result<bool> {
-        let reaches = |pieces: &Pieces| {
-            pieces.last().is_some_and(|last| last.range.end == gap.end)
-                && pieces.iter().all(|piece| piece.preallocated)
+        let reaches = |parts: &InPlaceParts| {
+            parts.last().is_some_and(|last| last.range.end == gap.end)
+                && parts.iter().all(|part| part.preallocated)
         };
-        let mut pieces = self.in_place.pieces(gap, epoch);
-        if !reaches(&pieces) {
-            self.ask(fs, live, gap, true, epoch)?;
-            pieces = self.in_place.pieces(gap, epoch);
+        let mut found = self.in_place.parts(gap, epoch);
+        if !reaches(&found) {
+            self.check_overwritable(fs, live, gap, true, epoch)?;
+            found = self.in_place.parts(gap, epoch);
         }
-        Ok(reaches(&pieces)
-            && pieces
+        Ok(reaches(&found)
+            && found
                 .into_iter()
-                .all(|piece| add(parts, OrderedPart { range: piece.range, disk: piece.disk, new: false })))
+                .all(|part| add(parts, OrderedPart { range: part.range, disk: part.disk, new: false })))
     }
 }
 
 impl FsInfo {
-    /// Whether data of a file is written so: it is summed and copied on write, and not compressed.
+    /// Returns whether a file's data is written on this path: it is checksummed, copied on write,
+    /// and not compressed.
     pub(super) fn is_ordered(&self, item: &InodeItem) -> bool {
         let is_one = |choice: CompressionChoice| choice.algorithm() != Compression::None;
         let others = InodeFlags::NODATACOW | InodeFlags::NODATASUM | InodeFlags::COMPRESS;
         !item.flags.intersects(others) && !self.write_options.compression.is_some_and(is_one)
     }
 
-    /// New room for a range, if there is some.
-    fn new_room(&self, range: &Range<u64>, sector: u64) -> Result<Option<NewRoom<'_>>> {
+    /// Allocates space for a range; `None` if there is too little, or in too many parts.
+    fn allocate_ordered(&self, range: &Range<u64>, sector: u64) -> Result<Option<NewSpace<'_>>> {
         let transactions = self.transactions()?;
-        let mut room = NewRoom { space: transactions.space(), parts: OrderedParts::new() };
+        let mut new = NewSpace { space: transactions.space(), parts: OrderedParts::new() };
         let mut at = range.start;
         while at < range.end {
-            if room.parts.is_full() {
+            if new.parts.is_full() {
                 return Ok(None);
             }
             let got = match transactions.allocate_data(sector, range.end - at) {
@@ -187,14 +194,14 @@ impl FsInfo {
                 result => result?,
             };
             let end = at + got.length;
-            room.parts.push(OrderedPart { range: at..end, disk: got.start, new: true });
+            new.parts.push(OrderedPart { range: at..end, disk: got.start, new: true });
             at = end;
         }
-        Ok(Some(room))
+        Ok(Some(new))
     }
 
-    /// Writes `data`, which starts at file offset `offset`, to its parts, and returns its checksums.
-    fn write_parts(&self, parts: &[OrderedPart], data: &[u8], offset: u64) -> Result<Sums> {
+    /// Writes `data`, which starts at file offset `offset`, to `parts`, and returns its checksums.
+    fn write_parts(&self, parts: &[OrderedPart], data: &[u8], offset: u64) -> Result<ChecksumBytes> {
         let bytes = |of: &Range<u64>| &data[(of.start - offset) as usize..(of.end - offset) as usize];
         let placed: ArrayVec<_, MAX_PARTS> =
             parts.iter().map(|part| Placed { address: part.disk, bytes: bytes(&part.range) }).collect();
@@ -202,35 +209,35 @@ impl FsInfo {
     }
 }
 
-/// Gives back room that nothing leads to.
-fn release(space: &Space, room: impl IntoIterator<Item = LogicalRange>) {
-    room.into_iter().for_each(|range| space.release(range));
+/// Releases space that nothing refers to.
+fn release(space: &Space, ranges: impl IntoIterator<Item = LogicalRange>) {
+    ranges.into_iter().for_each(|range| space.release(range));
 }
 
-/// Room that was allocated; given back when dropped.
-struct NewRoom<'a> {
+/// Allocated space that nothing refers to yet. Dropping it releases the space.
+struct NewSpace<'a> {
     space: &'a Space,
     parts: OrderedParts,
 }
 
-impl NewRoom<'_> {
-    /// Others know of it now.
-    fn keep(mut self) {
+impl NewSpace<'_> {
+    /// Keeps the space: ordered extents refer to it now.
+    fn disarm(mut self) {
         self.parts.clear();
     }
 }
 
-impl Drop for NewRoom<'_> {
+impl Drop for NewSpace<'_> {
     fn drop(&mut self) {
-        let room = self
+        let ranges = self
             .parts
             .iter()
             .map(|part| LogicalRange { start: part.disk, length: part.range.end - part.range.start });
-        release(self.space, room);
+        release(self.space, ranges);
     }
 }
 
-/// Adds a part, joined to the last one if it goes on there; says whether there was room for it.
+/// Adds a part, merged with the last one if it continues it. Returns `false` if `parts` is full.
 fn add(parts: &mut OrderedParts, part: OrderedPart) -> bool {
     if let Some(last) = parts.last_mut()
         && last.new == part.new

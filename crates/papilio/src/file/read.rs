@@ -1,10 +1,11 @@
 //! Reading an open file's data.
 //!
-//! Owns [`OpenFile::read_at`], which chooses between the page cache ([`super::buffered`]) and the device, and the
-//! read from trees and device that both use.
+//! Owns [`OpenFile::read_at`], which chooses between the page cache ([`super::buffered`]) and the
+//! device, and the read from trees and device that both use.
 //!
-//! Locks: the file's data lock (shared), then the range that is read where the file has ordered extents. Kernel
-//! counterparts: `btrfs_file_read_iter`, `btrfs_direct_read` (`fs/btrfs/file.c`, `fs/btrfs/direct-io.c`).
+//! Locks: the file's data lock (shared), then the range that is read where the file has ordered
+//! extents. Kernel counterparts: `btrfs_file_read_iter`, `btrfs_direct_read` (`fs/btrfs/file.c`,
+//! `fs/btrfs/direct-io.c`).
 
 use crate::btree::LiveTree;
 use crate::data::{FileData, FileTree};
@@ -15,7 +16,8 @@ use papilio_format::FileOffset;
 use std::ops::Range;
 
 impl OpenFile {
-    /// Reads from byte `offset` on and returns the number of bytes: fewer than fit only at the end of the file.
+    /// Reads from byte `offset` on and returns the number of bytes: fewer than fit only at the end
+    /// of the file.
     ///
     /// # Errors
     /// [`Error::DataChecksum`] where no copy is good; an error of the device; an invalid extent.
@@ -34,14 +36,15 @@ impl OpenFile {
         self.read_trees(buffer, offset)
     }
 
-    /// Whether `end` lies behind the end of the file as the tree has it, and memory has more of it.
+    /// Returns whether `end` is after the end of the file as the tree has it, and memory has a
+    /// larger size.
     fn is_longer_in_memory(&self, end: u64) -> Result<bool> {
         let live = self.live()?;
         let in_tree = self.open.size_and_flags(live)?.size;
         Ok(end > in_tree && self.open.size(live)? > in_tree)
     }
 
-    /// Reads what trees and device have; the caller holds the data lock.
+    /// Reads from trees and device. The caller holds the data lock.
     pub(super) fn read_trees(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let transactions = self.fs.transactions()?;
         let live = self.live()?;
@@ -56,18 +59,20 @@ impl OpenFile {
             flags: inode.flags,
             size: inode.size,
             written: Some(self.open.in_place.written()),
-            known: Some(&self.open.extents),
+            extent_cache: Some(&self.open.extents),
             ordered,
         };
         let read = self.fs.reader.read(&file, FileOffset(offset), buffer);
-        // What is known without the tree is not pinned. The data lock keeps extents in the file and thereby in
-        // use, unless the subvolume as a whole went: then others may have written there meanwhile.
+        // Cached extents are not pinned. The data lock keeps the file's extents in use, unless the
+        // whole subvolume was deleted: then another file's data may be there already.
         self.check_referenced(live)?;
         read
     }
 
+    /// Checks that the subvolume is not being deleted.
+    ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] where the subvolume is being deleted.
+    /// [`PathError::NoSubvolume`].
     fn check_referenced(&self, live: &LiveTree) -> Result<()> {
         if live.is_referenced() {
             return Ok(());
@@ -76,7 +81,7 @@ impl OpenFile {
         Err(Error::path(path.as_bytes(), PathError::NoSubvolume))
     }
 
-    /// The whole sectors that a buffer's bytes lie in.
+    /// Returns the whole sectors that a read of `buffer` at `offset` covers.
     fn sectors(&self, buffer: &[u8], offset: u64) -> Range<u64> {
         let sector = self.fs.sector_size();
         let end = offset.saturating_add(buffer.len() as u64);

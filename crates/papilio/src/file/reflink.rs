@@ -2,8 +2,9 @@
 //!
 //! Owns [`OpenFile::clone_range`] and [`OpenFile::dedupe_range`].
 //!
-//! Locks, in this order: `sharing` (exclusive: no writer overwrites in place what becomes shared), the data locks of
-//! both files by place, those of a transaction. Kernel counterparts: `fs/btrfs/reflink.c`, `fs/remap_range.c`.
+//! Locks, in this order: `sharing` (exclusive: no writer overwrites in place what becomes shared),
+//! the data locks of both files by place, the transaction's locks. Kernel counterparts:
+//! `fs/btrfs/reflink.c`, `fs/remap_range.c`.
 
 use crate::data::clone::CloneRange;
 use crate::data::dedupe::{self, Deduped};
@@ -30,12 +31,12 @@ struct Locked<'a> {
 }
 
 impl OpenFile {
-    /// Shares `length` bytes of `source` from `from` on (up to its end for 0) with this file, from `to` on
-    /// (`FICLONERANGE`). The files may be the same, and lie in different subvolumes.
+    /// Shares `length` bytes of `source` from `from` on (up to its end for 0) with this file, from
+    /// `to` on (`FICLONERANGE`). The files may be the same, and lie in different subvolumes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for offsets that are not at sector boundaries, overlapping ranges, or files of which only one
-    /// has checksums; as [`OpenFile::write_at`].
+    /// [`Error::Invalid`] for offsets that are not at sector boundaries, overlapping ranges, or
+    /// files of which only one has checksums; as [`OpenFile::write_at`].
     pub(crate) fn clone_range(&self, source: &OpenFile, from: u64, length: u64, to: u64) -> Result<()> {
         let locked = self.lock_with(source)?;
         let trees = self.begin_change(&locked.exclusive)?;
@@ -60,8 +61,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Shares the bytes of `source` if they are the same (`FIDEDUPERANGE`). Returns how many bytes were shared, or
-    /// `None` where the ranges differ.
+    /// Shares the bytes of `source` if they are the same (`FIDEDUPERANGE`). Returns how many bytes
+    /// were shared, or `None` where the ranges differ.
     ///
     /// # Errors
     /// As [`OpenFile::clone_range`].

@@ -1,17 +1,18 @@
 //! Writing an open file's data.
 //!
-//! Owns [`OpenFile::write_at`], which chooses the way of a write, and [`Exclusive`], the right to change a file's
-//! extents.
+//! Owns [`OpenFile::write_at`], which chooses the way of a write, and [`Exclusive`], the right to
+//! change a file's extents.
 //!
 //! - With a page cache: [`super::buffered`].
 //! - Whole sectors inside a file with checksums: [`super::ordered_write`], beside other writers.
 //! - A `NODATACOW` file: [`super::in_place`], beside other writers.
 //! - Everything else: in steps, each a change of its own, with the data lock held exclusively.
 //!
-//! Without a page cache, or with direct I/O, the data is on the device when the call returns. It is durable after a
-//! sync. A change of extents writes dirty pages back first, and afterwards drops the pages that it made stale.
+//! Without a page cache, or with direct I/O, the data is on the device when the call returns. It is
+//! durable after a sync. A change of extents writes dirty pages back first, and afterwards drops
+//! the pages that it made stale.
 //!
-//! Locks, in this order: `sharing` (shared), the file's data lock, those of a transaction.
+//! Locks, in this order: `sharing` (shared), the file's data lock, the transaction's locks.
 
 use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::data::write::PreparedWrite;
@@ -31,13 +32,14 @@ use std::ops::Range;
 const WRITE_STEP: usize = 8 << 20;
 
 impl OpenFile {
-    /// Writes all of `data` at byte `offset`; neither has to be aligned. Bytes between the old end and `offset` read
-    /// as zeros.
+    /// Writes all of `data` at byte `offset`; neither has to be aligned. Bytes between the old end
+    /// and `offset` read as zeros.
     ///
     /// # Errors
-    /// [`PathError::TooLarge`](crate::PathError::TooLarge), [`Error::NoSpace`](crate::Error::NoSpace),
-    /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or what reading and
-    /// writing meets. Steps before the failing one stay written.
+    /// [`PathError::TooLarge`](crate::PathError::TooLarge),
+    /// [`Error::NoSpace`](crate::Error::NoSpace),
+    /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or an
+    /// error of reading or writing. Steps before the failing one stay written.
     pub(crate) fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
         if let Some(mapping) = self.cached() {
             return self.write_buffered(mapping, data, offset);
@@ -71,7 +73,8 @@ impl OpenFile {
         Ok(())
     }
 
-    /// Writes as many of the first bytes as may be beside others who write the file, and says how many.
+    /// Writes as many of the first bytes as can be written beside other writers of the file, and
+    /// returns their number.
     fn write_shared(&self, data: &[u8], offset: u64) -> Result<usize> {
         let (open, fs) = (&self.open, &*self.fs);
         let range = offset..offset.saturating_add(data.len() as u64);
@@ -104,7 +107,7 @@ impl OpenFile {
         if let Some(mapping) = &open.mapping
             && mapping.invalidate(range.clone(), Invalidate::All).kept > 0
         {
-            // A folio reaches out of the range, and is dirty there.
+            // A folio extends beyond the range, and is dirty there.
             drop(shared);
             let _exclusive = open.data.write();
             open.flush_locked(fs, *epoch)?;
@@ -119,7 +122,7 @@ impl OpenFile {
         Ok(done)
     }
 
-    /// The right to change the file's extents.
+    /// Acquires the right to change the file's extents.
     pub(super) fn exclusive(&self) -> Result<Exclusive<'_>> {
         self.open.publish_ordered_if_many(&self.fs)?;
         let sharing = self.fs.sharing.read();
@@ -127,8 +130,8 @@ impl OpenFile {
         Ok(Exclusive { epoch, _data: Some(self.open.data.write()), _sharing: Some(sharing) })
     }
 
-    /// Makes the file ready for the first phase of a change: what memory holds of it is published, and the change is
-    /// allowed.
+    /// Prepares the first phase of a change: publishes what only memory and device have, and checks
+    /// that the file may change.
     pub(super) fn begin_change(&self, exclusive: &Exclusive<'_>) -> Result<DataTrees<'_>> {
         let (open, fs, place) = (&self.open, &self.fs, self.open.place());
         open.flush_locked(fs, exclusive.epoch)?;
@@ -156,9 +159,9 @@ impl OpenFile {
 
 /// The right to change a file's extents, until it is dropped.
 pub(super) struct Exclusive<'a> {
-    /// Of sharing; it does not end meanwhile.
+    /// The sharing epoch; it does not end meanwhile.
     pub(super) epoch: u64,
-    // In this order: the data lock is taken last. Absent where the caller holds them.
+    // In this order: the data lock is released first. `None` where the caller holds the locks.
     pub(super) _data: Option<ExclusiveData<'a>>,
     pub(super) _sharing: Option<RwLockReadGuard<'a, u64>>,
 }

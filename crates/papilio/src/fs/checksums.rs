@@ -46,7 +46,7 @@ impl File {
                 (part.disk_address.0, part.disk_length)
             };
             let address = LogicalAddress(address);
-            if nocow::has_sums(&sums, geometry, check, address, length)? {
+            if nocow::has_checksums(&sums, geometry, check, address, length)? {
                 return Ok(true);
             }
         }

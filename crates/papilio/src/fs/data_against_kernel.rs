@@ -89,7 +89,7 @@ impl Opened {
             flags: item.flags,
             size: item.size,
             written: None,
-            known: None,
+            extent_cache: None,
             ordered: None,
         })
     }

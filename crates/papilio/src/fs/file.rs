@@ -149,7 +149,7 @@ impl File {
             flags: handle.item.flags,
             size: handle.item.size,
             written: None,
-            known: None,
+            extent_cache: None,
             ordered: None,
         };
         self.inode.file_system().info.reader.read(&file, FileOffset(offset), buffer)

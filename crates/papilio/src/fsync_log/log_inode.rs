@@ -25,8 +25,8 @@
 //! (`fs/btrfs/tree-log.c`).
 
 use crate::btree::{Change, LiveTree, Tree, TreeEditor};
-use crate::data::checksum::DataSums;
-use crate::data::csum_edit::{SumRuns, insert_short_sums, plan_short_sums};
+use crate::data::checksum::DataChecksums;
+use crate::data::csum_edit::{ChecksumRuns, insert_short_checksums, plan_short_checksums};
 use crate::data::file_extents_edit::{hole, on_disk};
 use crate::data::stored_extents::StoredExtents;
 use crate::errors::Result;
@@ -98,7 +98,7 @@ struct Gathered {
     /// By key; `None` removes the item.
     items: BTreeMap<Key, Option<Vec<u8>>>,
     inodes: Vec<InodeNumber>,
-    sums: SumRuns,
+    sums: ChecksumRuns,
 }
 
 /// Enters an inode into the log of its subvolume.
@@ -211,7 +211,7 @@ fn put_at_once(editor: &mut TreeEditor<'_>, gathered: Gathered) -> Result<Vec<In
     if !gathered.sums.is_empty() {
         // Their keys follow those of all inodes. Only here is it known which item they extend,
         // which may be another file's.
-        changes.extend(plan_short_sums(editor, gathered.sums, MAX_SUMS)?);
+        changes.extend(plan_short_checksums(editor, gathered.sums, MAX_SUMS)?);
     }
     editor.apply(&changes)?;
     Ok(gathered.inodes)
@@ -226,7 +226,7 @@ fn put_one_by_one(editor: &mut TreeEditor<'_>, gathered: Gathered) -> Result<Vec
         }
     }
     if !gathered.sums.is_empty() {
-        insert_short_sums(editor, gathered.sums, MAX_SUMS)?;
+        insert_short_checksums(editor, gathered.sums, MAX_SUMS)?;
     }
     Ok(gathered.inodes)
 }
@@ -244,8 +244,11 @@ struct Gatherer<'a> {
 impl Gatherer<'_> {
     /// Collects all items for the log, or says why the log cannot express the change.
     fn gather(&self, item: &InodeItem, related: &Related) -> Result<Result<Gathered, &'static str>> {
-        let mut gathered =
-            Gathered { items: BTreeMap::new(), inodes: Vec::new(), sums: SumRuns::new(&self.geometry()) };
+        let mut gathered = Gathered {
+            items: BTreeMap::new(),
+            inodes: Vec::new(),
+            sums: ChecksumRuns::new(&self.geometry()),
+        };
         self.add_inode(&mut gathered, self.request.inode, item)?;
         if let Some(why) = self.add_data(&mut gathered, self.request.inode, item)? {
             return Ok(Err(why));
@@ -255,7 +258,7 @@ impl Gatherer<'_> {
         {
             return Ok(Err(why));
         }
-        gathered.sums.forget_repeated();
+        gathered.sums.remove_duplicates();
         Ok(Ok(gathered))
     }
 
@@ -458,18 +461,18 @@ impl Gatherer<'_> {
 
 /// Adds the checksums of a range, skipping sectors without one.
 fn add_sums(
-    sums: &mut SumRuns,
+    sums: &mut ChecksumRuns,
     tree: &Tree,
     geometry: Geometry,
     address: LogicalAddress,
     length: u64,
 ) -> Result<()> {
     let sector = u64::from(geometry.sector_size);
-    let mut lookup = DataSums::new(tree, geometry);
+    let mut lookup = DataChecksums::new(tree, geometry);
     lookup.for_each_run(address, (length / sector) as usize, |first, _, found| {
         if let Some(found) = found {
             let start = LogicalAddress(address.0 + first as u64 * sector);
-            sums.add_known(start, found);
+            sums.add(start, found);
         }
         true
     })

@@ -11,7 +11,7 @@
 
 use super::replay::Replay;
 use crate::btree::{Item, Tree};
-use crate::data::csum_edit::{SumRuns, insert_sums};
+use crate::data::csum_edit::{ChecksumRuns, insert_checksums};
 use crate::data::file_extents_edit::{ExtentChanges, on_disk};
 use crate::errors::{Error, Result};
 use crate::items::item_error;
@@ -63,7 +63,7 @@ impl Replay<'_> {
             return Ok(());
         }
         let tree = self.handle.live_tree(objectid::CSUM_TREE)?;
-        insert_sums(&mut tree.edit(self.handle), sums)
+        insert_checksums(&mut tree.edit(self.handle), sums)
     }
 }
 
@@ -73,8 +73,8 @@ fn logged_sums(
     geometry: &Geometry,
     start: LogicalAddress,
     end: LogicalAddress,
-) -> Result<SumRuns> {
-    let mut sums = SumRuns::new(geometry);
+) -> Result<ChecksumRuns> {
+    let mut sums = ChecksumRuns::new(geometry);
     let is_sums = |key: &Key| (key.objectid, key.item_type) == (objectid::EXTENT_CSUM, ItemType::EXTENT_CSUM);
     let first = CsumItem::key(start);
     let before = log.last_up_to(&first)?.map(|item| item.key).filter(is_sums);
@@ -91,7 +91,7 @@ fn logged_sums(
         let size = geometry.checksum_type.size();
         let sector = u64::from(geometry.sector_size);
         let byte = |address: LogicalAddress| ((address.0 - view.start().0) / sector) as usize * size;
-        sums.add_known(from, &view.as_bytes()[byte(from)..byte(to)]);
+        sums.add(from, &view.as_bytes()[byte(from)..byte(to)]);
         next = to;
     }
     Ok(sums)

@@ -1,10 +1,13 @@
-//! The background thread: commits at an interval, writes dirty pages back, cleans deleted subvolumes.
+//! The background thread: commits at an interval, writes dirty pages back, cleans deleted
+//! subvolumes.
 //!
 //! Owns [`Committer`].
 //!
 //! Invariants:
-//! - The thread holds a reference to the file system only while it works, so that it never keeps one open.
-//! - When a [`Committer`] has been dropped, its thread has ended: nothing changes after the file system is closed.
+//! - The thread holds a reference to the file system only while it works, so that it never keeps
+//!   one open.
+//! - When a [`Committer`] has been dropped, its thread has ended: nothing changes after the file
+//!   system is closed.
 //!
 //! Kernel counterparts: `transaction_kthread`, `cleaner_kthread` (`fs/btrfs/disk-io.c`).
 
@@ -111,7 +114,7 @@ impl Work {
 
     fn clean(&self, fs: &FsInfo) {
         while !self.stop.load(Ordering::Acquire) {
-            match fs.transactions().and_then(|transactions| clean_step(transactions)) {
+            match fs.transactions().and_then(clean_step) {
                 Ok(true) => {}
                 Ok(false) => return,
                 Err(error) => {

@@ -7,8 +7,8 @@
 //! 4. for writing: the replay of the log tree,
 //! 5. the subvolume that paths start from.
 //!
-//! Kernel counterparts: `open_ctree`, `init_tree_roots` (`fs/btrfs/disk-io.c`), `btrfs_read_chunk_tree`
-//! (`fs/btrfs/volumes.c`).
+//! Kernel counterparts: `open_ctree`, `init_tree_roots` (`fs/btrfs/disk-io.c`),
+//! `btrfs_read_chunk_tree` (`fs/btrfs/volumes.c`).
 
 use crate::btree::{Forest, Tree};
 use crate::data::ReadContext;
@@ -38,12 +38,13 @@ use papilio_pagecache::{CacheOptions, PageCache};
 use std::path::Path;
 use std::sync::Arc;
 
-/// Cached checksums of open files may take one part in so many of the node cache's size, besides it for a
-/// read-only file system.
+/// The divisor of the node cache's size that gives the memory for cached checksums of open files. A
+/// read-only file system uses that memory in addition to the node cache.
 const CHECKSUM_SHARE: usize = 8;
-/// Ordered extents may take so many times the node cache's size, besides it.
+/// The factor of the node cache's size that gives the memory for ordered extents, in addition to
+/// the node cache.
 const ORDERED_SHARE: usize = 2;
-/// Bytes of changed tree blocks that a transaction may have, however small the node cache is.
+/// The least limit on a transaction's changed tree blocks, in bytes.
 const LEAST_DIRTY: u64 = 1 << 20;
 
 /// Opens the device or image at `path` and those that the options name.
@@ -52,7 +53,7 @@ pub(crate) fn open_path(path: &Path, options: &OpenOptions) -> Result<FsInfo> {
     from_devices(open_devices(path, options, access)?, options)
 }
 
-/// Mounts what lies on the devices.
+/// Opens the file system on the devices.
 pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<FsInfo> {
     let volume = Arc::new(Volume::open(devices, options)?);
     let current = Roots::current(volume.superblock());
@@ -68,7 +69,7 @@ pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
         match with_roots(&volume, roots, options) {
             Ok(trees) => {
                 tracing::warn!(
-                    "{first_error}; using the roots of generation {} instead",
+                    "{first_error}; using the backup roots of generation {} instead",
                     backup.tree_root_generation
                 );
                 return finish(trees, options, true);
@@ -79,8 +80,8 @@ pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
     Err(first_error)
 }
 
-/// Reads the chunk tree and opens the root tree; proves that the top-level subvolume can be
-/// reached.
+/// Reads the chunk tree and opens the root tree. Checks that the root of the top-level subvolume
+/// can be read.
 fn with_roots(volume: &Arc<Volume>, roots: Roots, options: &OpenOptions) -> Result<Trees> {
     let forest = Forest::new(Arc::clone(volume), block_bytes(options));
     let trees = Trees::new(&forest, roots.root, roots.chunk_root);
@@ -106,7 +107,7 @@ fn finish(trees: Trees, options: &OpenOptions, used_backup_root: bool) -> Result
     Ok(new(trees, reader, root, options, used_backup_root))
 }
 
-/// An open file system without open files.
+/// Creates the state of an open file system without open files.
 fn new(
     trees: Trees,
     reader: ReadContext,
@@ -137,7 +138,7 @@ fn new(
     }
 }
 
-/// Takes the file system over for writing.
+/// Opens the file system for writing, and replays the log tree.
 fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<FsInfo> {
     let run = TransactionOptions {
         dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
@@ -146,7 +147,7 @@ fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<FsInfo> {
     };
     let log = committed.forest().volume().superblock().log_root();
     if log.is_some() && !options.replay_log {
-        let cause = "it has a log of fsyncs, which is not to be replayed".to_owned();
+        let cause = "it has a log tree, and the options forbid its replay".to_owned();
         return Err(Error::ReadOnlyFileSystem { cause });
     }
     let (root, chunk_root) = (committed.root_tree().root(), committed.chunk_tree().root());
@@ -160,15 +161,15 @@ fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<FsInfo> {
     Ok(new(trees, reader, root, options, false))
 }
 
-/// Bytes of changed tree blocks that a transaction may have with a node cache of so many: with those of another that
-/// is being written three quarters of it, and the least that a commit is worth.
+/// Returns the most bytes of changed tree blocks that one transaction may have. With those of
+/// another one that is being written they fill three quarters of the node cache.
 fn dirty_share(node_cache_bytes: usize) -> u64 {
     (node_cache_bytes as u64 / 8 * 3).max(LEAST_DIRTY)
 }
 
-/// Bytes that tree blocks may take, those that are not on disk included. Who writes has checksums and delayed
-/// references in fixed shares of the node cache's bytes: blocks that made room for what comes and goes with every
-/// commit would be let go of and made anew as often.
+/// Returns the memory for tree blocks, including those that are not on disk yet. A writer gives
+/// fixed shares of the node cache to checksums and delayed references: they come and go with every
+/// commit, and would evict blocks that are soon needed again.
 fn block_bytes(options: &OpenOptions) -> usize {
     let bytes = options.node_cache_bytes;
     if !options.write {
@@ -194,7 +195,7 @@ pub(crate) fn open_devices(
         .collect()
 }
 
-/// Installs the devices and chunks of the chunk tree.
+/// Adds the devices and chunks of the chunk tree to the volume.
 fn read_chunk_tree(volume: &Volume, tree: &Tree) -> Result<()> {
     let mut devices = Vec::new();
     let mut chunks = Vec::new();
@@ -214,7 +215,7 @@ fn read_chunk_tree(volume: &Volume, tree: &Tree) -> Result<()> {
     volume.install_devices(devices)
 }
 
-/// The directory that paths start from.
+/// Returns the directory that paths start from.
 fn choose_root(trees: &Trees, choice: &SubvolumeChoice) -> Result<Handle> {
     let top = subvolume_root(trees, objectid::FS_TREE)?;
     match choice {
@@ -231,7 +232,7 @@ fn choose_root(trees: &Trees, choice: &SubvolumeChoice) -> Result<Handle> {
     }
 }
 
-/// The part of the options that writes of data follow.
+/// Returns the options that writes of data follow.
 fn write_options(options: &OpenOptions) -> WriteOptions {
     WriteOptions {
         max_inline: options.max_inline,

@@ -1,7 +1,8 @@
 //! The roots that a mount starts from.
 //!
-//! Owns [`Roots`]: the root tree and the chunk tree as the superblock names them, or as one of its backup roots does.
-//! Kernel counterparts: `init_tree_roots`, `read_backup_root` (`fs/btrfs/disk-io.c`).
+//! Owns [`Roots`]: the root tree and the chunk tree as the superblock names them, or as one of its
+//! backup roots does. Kernel counterparts: `init_tree_roots`, `read_backup_root`
+//! (`fs/btrfs/disk-io.c`).
 
 use crate::btree::RootPointer;
 use papilio_format::Superblock;
@@ -15,7 +16,7 @@ pub(super) struct Roots {
 }
 
 impl Roots {
-    /// The roots of the last commit.
+    /// Returns the roots of the last commit.
     pub(super) fn current(superblock: &Superblock) -> Self {
         let raw = &superblock.raw;
         Self {
@@ -28,7 +29,7 @@ impl Roots {
         }
     }
 
-    /// The roots of an earlier commit.
+    /// Returns the roots of an earlier commit.
     pub(super) fn backup(backup: &RootBackup) -> Self {
         Self {
             root: RootPointer {

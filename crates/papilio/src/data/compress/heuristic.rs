@@ -1,27 +1,28 @@
-//! Whether data is worth compressing, told from a few bytes of it.
+//! A guess whether data is worth compressing, from a sample of its bytes.
 //!
-//! Owns [`is_compressible`]. Sixteen bytes of each 256 are looked at: data that repeats itself, or
-//! uses few different bytes, is; else the entropy of the bytes decides. It is wrong at times, either
-//! way: compressible data whose bytes are all equally frequent is left as it is, and data that passes
-//! may still not get smaller.
+//! Owns [`is_compressible`]. It samples 16 of each 256 bytes. Data that repeats itself, or that
+//! uses few different bytes, is compressible; otherwise the entropy of the sample decides. The
+//! guess can be wrong either way: repetitive data whose bytes are equally frequent is left
+//! uncompressed, and data that passes may not shrink.
 //!
-//! Locks: none. Kernel counterpart: `btrfs_compress_heuristic` (`fs/btrfs/compression.c`), whose
-//! thresholds these are.
+//! Locks: none. Kernel counterpart: `btrfs_compress_heuristic` (`fs/btrfs/compression.c`), the
+//! source of the thresholds.
 
-/// Bytes that are looked at together, and how far apart.
+/// The length of a sample in bytes, and the distance from one to the next.
 const SAMPLE: usize = 16;
 const INTERVAL: usize = 256;
-/// Bytes of data that are looked at: those of one extent.
-const SPAN: usize = super::MAX_UNCOMPRESSED as usize;
-/// So few different bytes are text, or nearly.
+/// The most bytes of data that are sampled: those of one extent.
+const SPAN: usize = super::limits::MAX_UNCOMPRESSED as usize;
+/// Data with fewer different bytes is compressible.
 const ALPHABET_SMALL: usize = 64;
-/// The most frequent bytes that make up nine tenths: few, the data is skewed; many, it is noise.
+/// Of the byte values that make up nine tenths of the sample: with so few, the data is
+/// compressible; with so many, it is noise.
 const CORE_SMALL: usize = 64;
 const CORE_LARGE: usize = 200;
-/// Bits of entropy in each byte, of 8, above which nothing is gained.
+/// Bits of entropy per byte from which compression gains nothing.
 const ENTROPY_HIGH: f32 = 0.80 * 8.0;
 
-/// Whether compressing `data` is worth a try. Data of up to a few hundred bytes always is.
+/// Returns whether compressing `data` is worth a try. Data of up to a few hundred bytes always is.
 pub(crate) fn is_compressible(data: &[u8]) -> bool {
     let mut sample = [0; SPAN / INTERVAL * SAMPLE];
     let mut length = 0;
@@ -51,7 +52,7 @@ pub(crate) fn is_compressible(data: &[u8]) -> bool {
     }
 }
 
-/// How many of the most frequent bytes make up `share` bytes of the sample.
+/// Returns the number of most frequent byte values that make up `share` bytes of the sample.
 fn core(counts: &[u16; 256], share: usize) -> usize {
     let mut sum = 0;
     counts
@@ -64,7 +65,7 @@ fn core(counts: &[u16; 256], share: usize) -> usize {
         .count()
 }
 
-/// Shannon's entropy in bits for each byte.
+/// Returns Shannon's entropy in bits per byte.
 fn entropy(counts: &[u16], length: usize) -> f32 {
     let length = length as f32;
     counts.iter().map(|&count| f32::from(count) / length).map(|share| -share * share.log2()).sum()
@@ -95,14 +96,14 @@ mod tests {
         assert!(is_compressible(&[0; SPAN]));
         assert!(is_compressible(&[]));
         assert!(is_compressible(&[1]));
-        // The halves are alike, byte for byte, though each is noise.
+        // The halves are equal, though each is noise.
         let half = noise(SPAN / 2);
         assert!(is_compressible(&[&half[..], &half].concat()));
     }
 
     #[test]
     fn between_noise_and_text_the_entropy_decides() {
-        // All bytes there are, but some of them more often.
+        // All byte values, but some of them more often.
         let mixed = |one_in: usize| -> Vec<u8> {
             noise(SPAN)
                 .iter()

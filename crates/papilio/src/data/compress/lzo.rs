@@ -1,29 +1,31 @@
 //! LZO in Btrfs' framing.
 //!
-//! A total length (4 bytes, little-endian, of all including itself), then segments of one sector of
-//! data each, compressed alone, behind their lengths. A length never straddles the end of a sector:
-//! where less than four bytes are left, they are padding. An inline extent has one segment, and
-//! nothing behind it.
+//! Owns [`Lzo`], the buffers of one thread.
 //!
-//! Owns [`Lzo`], one thread's buffers. Locks: none. Kernel counterpart: `fs/btrfs/lzo.c`.
+//! The stream starts with its total length (4 bytes, little-endian, including itself). Segments
+//! follow, each a length and one sector of data, compressed on its own. A length never straddles
+//! the end of a sector: fewer than four bytes left in a sector are padding. An inline extent has
+//! one segment and no padding.
+//!
+//! Locks: none. Kernel counterpart: `fs/btrfs/lzo.c`.
 
-use super::DecompressError;
+use super::limits::DecompressError;
 use super::lzo1x::Encoder;
 use papilio_format::items::file_extent::Compression;
 
-/// Bytes of the lengths.
+/// Bytes of a length field.
 const LENGTH: usize = 4;
 
 /// The LZO coders of one thread.
 #[derive(Default)]
 pub(super) struct Lzo {
     encoder: Encoder,
-    /// For the segment that decodes to more than is wanted.
+    /// The output of a segment that decodes to more than is wanted.
     buffer: Vec<u8>,
 }
 
 impl Lzo {
-    /// Compresses; false where it takes more than `limit` bytes.
+    /// Compresses `input`; returns `false` if that takes more than `limit` bytes.
     pub(super) fn encode(
         &mut self,
         input: &[u8],
@@ -42,7 +44,7 @@ impl Lzo {
             output[length_at..][..LENGTH].copy_from_slice(&length.to_le_bytes());
             let left = output.len().next_multiple_of(sector) - output.len();
             if left < LENGTH && !inline {
-                // The kernel pads, and counts the padding, behind the last segment too.
+                // The kernel pads, and counts the padding, after the last segment too.
                 output.resize(output.len() + left, 0);
             }
             if output.len() > limit {
@@ -54,8 +56,7 @@ impl Lzo {
         true
     }
 
-    /// A total length, then segments of at most one sector each behind their lengths. A length never
-    /// straddles the end of a sector: where less than four bytes are left, they are padding.
+    /// Decompresses `input` into `output`, and returns the bytes filled.
     pub(super) fn decode(
         &mut self,
         input: &[u8],
@@ -67,7 +68,7 @@ impl Lzo {
             Some(u32::from_le_bytes(*bytes))
         };
         let total = length_at(0).ok_or(DecompressError::Truncated(Compression::Lzo, 0, output.len()))?;
-        // Neither past the extent nor leaving a whole sector of it unused.
+        // The total may neither exceed the extent nor leave a whole sector of it unused.
         if total as usize > input.len() || (total as usize).next_multiple_of(sector_size) < input.len() {
             return Err(DecompressError::LzoTotal { total, length: input.len() });
         }
@@ -83,15 +84,16 @@ impl Lzo {
                 .map(|end| &input[at..end])
                 .ok_or(DecompressError::LzoSegment { offset, length, total })?;
             at += segment.len();
-            let room = output.len() - filled;
-            let target = &mut output[filled..][..room.min(most)];
+            let left = output.len() - filled;
+            let target = &mut output[filled..][..left.min(most)];
             filled += match ::lzo::decompress_into(segment, target) {
-                // The last segment may hold more than the extent is said to: only its start counts.
-                Err(::lzo::Error::OutputOverrun) if room < most => {
+                // The last segment may hold more than the extent's length says: only its start
+                // counts.
+                Err(::lzo::Error::OutputOverrun) if left < most => {
                     self.buffer.resize(most, 0);
                     let decoded = ::lzo::decompress_into(segment, &mut self.buffer)
                         .map_err(|error| DecompressError::Lzo(error, offset))?;
-                    let wanted = decoded.min(room);
+                    let wanted = decoded.min(left);
                     target[..wanted].copy_from_slice(&self.buffer[..wanted]);
                     wanted
                 }
@@ -106,7 +108,8 @@ impl Lzo {
     }
 }
 
-/// Bytes that a segment may decode to: LZO's worst case for one sector, as the kernel's work buffer.
+/// Returns the most bytes that a segment may decode to: LZO's worst case for one sector, as in the
+/// kernel's work buffer.
 const fn segment_limit(sector_size: usize) -> usize {
     sector_size + sector_size / 16 + 64 + 3
 }

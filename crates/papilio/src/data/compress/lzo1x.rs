@@ -1,11 +1,12 @@
 //! Compression to the LZO1X bit stream, quickly rather than well.
 //!
-//! Owns [`Encoder`]. It looks for a match of four bytes or more through a hash table of the last
-//! place where the same four bytes were seen, takes the first that it finds, and where it finds none
-//! for long it looks at fewer places. Any LZO1X decoder reads the result.
+//! Owns [`Encoder`]. It finds matches of four or more bytes through a hash table of the last
+//! position of each four bytes, and takes the first match. After many bytes without a match, it
+//! tests fewer positions. Any LZO1X decoder reads the result.
 //!
-//! The stream is a row of instructions, each a match (copy `length` bytes from `distance` bytes back)
-//! whose last bits say how many literals (0 to 3) follow it, or a run of 4 literals and more:
+//! The stream is a sequence of instructions. Each is a match (copy `length` bytes from `distance`
+//! bytes back) whose last bits give the number of literals (0 to 3) that follow, or a run of at
+//! least 4 literals:
 //!
 //! | bits of the first byte | what follows | meaning |
 //! |---|---|---|
@@ -14,29 +15,29 @@
 //! | `001LLLLL` | `DDDDDDSS DDDDDDDD` | length 2 + L (0: 33 + extended), distance 1 + D |
 //! | `LLLDDDSS` (L from 2) | `HHHHHHHH` | length 1 + L, distance 1 + (H << 3) + D |
 //!
-//! An extended length is a zero byte for each 255 and then a byte of 1 to 255. The first byte of a
-//! stream may also be 17 + the length of a run of up to 238 literals. The stream ends with a distance
-//! of 16384: 17, 0, 0.
+//! An extended length is a zero byte for each 255, then a byte of 1 to 255. The first byte of a
+//! stream may also be 17 + the length of a run of up to 238 literals. The stream ends with a match
+//! of distance 16384: 17, 0, 0.
 //!
 //! Locks: none. Source: the kernel's `Documentation/staging/lzo.rst`, which describes the decoder.
 
 /// Bits of the hash.
 const HASH_BITS: u32 = 13;
-/// The shortest match that is looked for.
+/// The shortest match that is searched for.
 const MATCH_MIN: usize = 4;
-/// Distances that each form of match reaches.
+/// The largest distance of each form of match.
 const NEAR: usize = 2048;
 const MIDDLE: usize = 16384;
 const FAR: usize = 49151;
 /// The longest match of the shortest form.
 const NEAR_LENGTH: usize = 8;
-/// After 2 to the power of this many bytes without a match every second place is looked at, then
-/// every third, and so on.
+/// After 2^`SKIP_SHIFT` bytes without a match every second position is tested, then every third,
+/// and so on.
 const SKIP_SHIFT: usize = 5;
 
-/// A table of places, reused for each block.
+/// The hash table, reused for each block.
 pub(super) struct Encoder {
-    /// Place of the last four bytes with that hash.
+    /// The position of the last four bytes with each hash.
     places: Box<[u16; 1 << HASH_BITS]>,
 }
 
@@ -47,14 +48,14 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// Appends `input`, 1 to 65,536 bytes, compressed. That takes at most 1/16 and 67 bytes more than
+    /// Appends `input`, 1 to 65,536 bytes, in compressed form: at most 1/16 and 67 bytes more than
     /// the input.
     pub(super) fn encode(&mut self, input: &[u8], output: &mut Vec<u8>) {
         assert!((1..=1 << 16).contains(&input.len()), "one sector");
         output.reserve(input.len() + input.len() / 16 + 67);
         self.places.fill(0);
         let start = output.len();
-        // `literals`: where the bytes begin that no instruction has yet.
+        // `literals` is the start of the bytes that no instruction covers yet.
         let (mut at, mut literals) = (1, 0);
         while let Some(word) = word_at(input, at) {
             let place = &mut self.places[hash(word)];
@@ -66,7 +67,7 @@ impl Encoder {
                 continue;
             }
             let end = at + MATCH_MIN + common(&input[candidate + MATCH_MIN..], &input[at + MATCH_MIN..]);
-            // Places that were skipped may belong to the match.
+            // The match may start at skipped positions.
             while at > literals.max(distance) && input[at - 1] == input[at - 1 - distance] {
                 at -= 1;
             }
@@ -80,7 +81,7 @@ impl Encoder {
     }
 }
 
-/// The four bytes at `at`.
+/// Returns the four bytes at `at`.
 #[inline]
 fn word_at(input: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*input.get(at..)?.first_chunk()?))
@@ -91,7 +92,7 @@ fn hash(word: u32) -> usize {
     (word.wrapping_mul(0x9e37_79b1) >> (32 - HASH_BITS)) as usize
 }
 
-/// How many bytes `earlier` and `later` have in common from their start.
+/// Returns the length of the common prefix of `earlier` and `later`.
 #[inline]
 fn common(earlier: &[u8], later: &[u8]) -> usize {
     let mut length = 0;
@@ -106,7 +107,7 @@ fn common(earlier: &[u8], later: &[u8]) -> usize {
     length + earlier[length..].iter().zip(&later[length..]).take_while(|(a, b)| a == b).count()
 }
 
-/// Appends literals behind a match, or at the start of the stream, which is at `start`.
+/// Appends literals after a match, or at the start of the stream, at output position `start`.
 fn put_literals(output: &mut Vec<u8>, start: usize, literals: &[u8]) {
     let count = literals.len();
     if output.len() == start {
@@ -117,7 +118,7 @@ fn put_literals(output: &mut Vec<u8>, start: usize, literals: &[u8]) {
     } else {
         match count {
             0 => return,
-            // In the last bits of the match before, which are those of its last byte but one.
+            // In the last bits of the match before, in its last byte but one.
             1..=3 => {
                 let bits = output.len() - 2;
                 output[bits] |= count as u8;
@@ -185,7 +186,7 @@ mod tests {
         assert!(decoded == input);
         let other = lzokay_native::decompress_all(stream, Some(input.len())).unwrap();
         assert!(other == input);
-        // A table that was used before changes nothing.
+        // A reused table does not change the result.
         let mut again = b"before".to_vec();
         encoder.encode(input, &mut again);
         assert!(again == output);
@@ -216,7 +217,7 @@ mod tests {
             for distance in
                 [1, 2, 7, 8, 9, 2047, 2048, 2049, 16_383, 16_384, 16_385, 32_767, 32_768, 49_151, 49_152]
             {
-                // Noise, and then `length` bytes that were `distance` bytes before, and some more.
+                // Noise, then `length` bytes copied from `distance` bytes back, then some literals.
                 let mut input = noise(distance.max(8));
                 for _ in 0..length {
                     input.push(input[input.len() - distance]);
@@ -231,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn what_repeats_gets_small() {
+    fn repetitive_data_shrinks() {
         assert!(check(&[0; 4096]) < 40);
         let text: Vec<u8> =
             b"the quick brown fox jumps over the lazy dog. ".iter().copied().cycle().take(4096).collect();
@@ -242,10 +243,10 @@ mod tests {
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(512))]
         #[test]
-        fn anything_comes_back(
+        fn any_data_survives_a_round_trip(
             parts in prop::collection::vec((0usize..400, any::<u8>(), 1usize..40, any::<u16>()), 1..60),
         ) {
-            // Bytes of a small alphabet, and copies of what was before.
+            // Bytes of a small alphabet, and copies of earlier bytes.
             let mut input = vec![1];
             for (back, byte, length, pattern) in parts {
                 for index in 0..length {

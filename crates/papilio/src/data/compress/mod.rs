@@ -1,14 +1,15 @@
-//! Compression of file data: zlib, LZO in Btrfs' framing, zstd, both ways.
+//! Compression of file data: zlib, LZO in Btrfs' framing, and zstd.
 //!
-//! Owns [`compress`], [`compress_inline`], [`decompress`], and each thread's encoders and decoders,
-//! which are made once and reused, so that the steady state allocates nothing. Every bound is known
-//! beforehand: at most [`MAX_UNCOMPRESSED`] bytes go in or come out, and the compressed form is one
-//! extent. [`heuristic`] tells what is not worth trying.
+//! Owns [`compress`], [`compress_inline`], [`decompress`], and the encoders and decoders of each
+//! thread. They are made once and reused, so that the steady state allocates nothing. All sizes are
+//! bounded: at most [`MAX_UNCOMPRESSED`] bytes go in or come out, and the compressed form is one
+//! extent. [`heuristic`] filters out data that is not worth trying.
 //!
 //! Locks: none. Kernel counterparts: `fs/btrfs/zlib.c`, `fs/btrfs/lzo.c`, `fs/btrfs/zstd.c`,
-//! `btrfs_decompress` (`fs/btrfs/compression.c`) and `compress_file_range` (`fs/btrfs/inode.c`).
+//! `btrfs_decompress` (`fs/btrfs/compression.c`), `compress_file_range` (`fs/btrfs/inode.c`).
 
 mod heuristic;
+mod limits;
 mod lzo;
 mod lzo1x;
 #[cfg(test)]
@@ -16,43 +17,15 @@ mod tests;
 mod zlib;
 mod zstd;
 
-#[allow(unused_imports)] // Callers land next.
 pub(crate) use heuristic::is_compressible;
+pub(crate) use limits::{DecompressError, MAX_COMPRESSED, MAX_UNCOMPRESSED};
 
 use crate::options::CompressionChoice;
+use limits::check_lengths;
 use papilio_format::items::file_extent::Compression;
 use std::cell::RefCell;
 
-/// Bytes that one compressed extent holds at most, uncompressed (`BTRFS_MAX_UNCOMPRESSED`).
-pub(crate) const MAX_UNCOMPRESSED: u64 = 128 * 1024;
-
-/// Bytes that one compressed extent has at most on disk (`BTRFS_MAX_COMPRESSED`).
-pub(crate) const MAX_COMPRESSED: u64 = 128 * 1024;
-
-/// Why an extent cannot be decoded.
-#[derive(Debug, PartialEq, Eq, thiserror::Error)]
-pub(crate) enum DecompressError {
-    #[error("compressed extent of {length} bytes ({what}), at most {limit} are possible")]
-    TooLong { what: &'static str, length: u64, limit: u64 },
-    #[error("zlib: bad stream header {0:#06x}")]
-    ZlibHeader(u16),
-    #[error("zlib: bad data")]
-    Zlib,
-    #[error("{0}: stream ends after {1} of {2} bytes")]
-    Truncated(Compression, usize, usize),
-    #[error("lzo: total length is {total}, the extent has {length} bytes")]
-    LzoTotal { total: u32, length: usize },
-    #[error("lzo: segment of {length} bytes at {offset} reaches past the total of {total}")]
-    LzoSegment { offset: usize, length: u32, total: usize },
-    #[error("{0}, in the segment at {1}")]
-    Lzo(::lzo::Error, usize),
-    #[error("zstd: {0}")]
-    Zstd(&'static str),
-    #[error("no decoder for compression type {0}")]
-    NoDecoder(Compression),
-}
-
-/// What one thread encodes and decodes with.
+/// The encoders and decoders of one thread.
 #[derive(Default)]
 struct Coders {
     zlib: zlib::Zlib,
@@ -65,9 +38,9 @@ thread_local! {
 }
 
 /// Compresses `input`, the data of one extent (at most [`MAX_UNCOMPRESSED`] bytes), into `output`,
-/// whose former content goes. Returns whether that is worth while: whether the result, rounded up to
-/// sectors, is at least one sector shorter than the input rounded up. If so `output` is the extent as
-/// it is written, padded with zeros to whole sectors; else it holds anything.
+/// which is cleared first. Returns whether the result, rounded up to sectors, is at least one
+/// sector shorter than the input rounded up. If so, `output` is the extent as it goes to the
+/// device, padded with zeros to whole sectors. If not, its content is undefined.
 ///
 /// # Panics
 /// With a longer input.
@@ -77,9 +50,9 @@ pub(crate) fn compress(
     output: &mut Vec<u8>,
     sector_size: u32,
 ) -> bool {
-    assert!(input.len() as u64 <= MAX_UNCOMPRESSED, "an extent's data");
+    assert!(input.len() as u64 <= MAX_UNCOMPRESSED, "the input is longer than an extent");
     let sector = sector_size as usize;
-    // What the result may have at most, padded.
+    // The most bytes of the result, with padding.
     let Some(limit) = input.len().next_multiple_of(sector).checked_sub(sector).filter(|&limit| limit > 0)
     else {
         return false;
@@ -92,8 +65,9 @@ pub(crate) fn compress(
     true
 }
 
-/// Compresses `input`, at most a sector, into `output` for an inline extent, which is not padded.
-/// Returns whether the result is shorter than the input; if not `output` holds anything.
+/// Compresses `input`, at most a sector, into `output` for an inline extent, without padding.
+/// Returns whether the result is shorter than the input. If not, the content of `output` is
+/// undefined.
 ///
 /// # Panics
 /// With a longer input.
@@ -103,12 +77,12 @@ pub(crate) fn compress_inline(
     output: &mut Vec<u8>,
     sector_size: u32,
 ) -> bool {
-    assert!(input.len() <= sector_size as usize, "an inline extent's data");
+    assert!(input.len() <= sector_size as usize, "the input is longer than an inline extent");
     let Some(limit) = input.len().checked_sub(1) else { return false };
     encode(choice, input, output, sector_size as usize, limit, true)
 }
 
-/// Replaces `output` by the compressed form, unless that is more than `limit` bytes.
+/// Replaces `output` by the compressed form; returns `false` if that takes more than `limit` bytes.
 fn encode(
     choice: CompressionChoice,
     input: &[u8],
@@ -126,12 +100,12 @@ fn encode(
     })
 }
 
-/// Decodes the whole of `input`, an extent with the padding behind its stream, into `output`, which
-/// is as long as the uncompressed extent (`ram_bytes`). A stream that holds less leaves zeros, one
-/// that holds more is cut, as the kernel does.
+/// Decodes `input`, a whole extent with padding, into `output`, which is as long as the
+/// uncompressed extent (`ram_bytes`). A shorter stream leaves zeros; a longer one is cut, as in the
+/// kernel.
 ///
 /// # Errors
-/// [`DecompressError`]; `output` then holds anything.
+/// [`DecompressError`]; the content of `output` is then undefined.
 pub(crate) fn decompress(
     compression: Compression,
     input: &[u8],
@@ -150,16 +124,4 @@ pub(crate) fn decompress(
     })?;
     output[filled..].fill(0);
     Ok(())
-}
-
-/// Refuses a compressed extent that the kernel could not have written, before memory is taken for it.
-///
-/// # Errors
-/// [`DecompressError::TooLong`].
-pub(crate) fn check_lengths(compressed: u64, uncompressed: u64) -> Result<(), DecompressError> {
-    let check = |what, length, limit| {
-        if length > limit { Err(DecompressError::TooLong { what, length, limit }) } else { Ok(()) }
-    };
-    check("on disk", compressed, MAX_COMPRESSED)?;
-    check("uncompressed", uncompressed, MAX_UNCOMPRESSED)
 }

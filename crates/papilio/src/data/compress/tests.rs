@@ -1,4 +1,4 @@
-//! Decoding good, cut and mutated streams, and what is encoded here.
+//! Decoding of valid, truncated and mutated streams, and round trips.
 
 use super::*;
 use proptest::prelude::*;
@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 const SECTOR: usize = 4096;
 const ALL: [Compression; 3] = [Compression::Zlib, Compression::Lzo, Compression::Zstd];
 
-/// Compresses as the kernel lays it out, padded to sectors.
+/// Compresses in the kernel's layout, padded to sectors.
 fn stream_of(compression: Compression, data: &[u8]) -> Vec<u8> {
     let mut stream = match compression {
         Compression::Zlib => {
@@ -40,7 +40,7 @@ fn compress_lzo(data: &[u8]) -> Vec<u8> {
     stream
 }
 
-/// Text with some noise: compressible, with matches of all lengths.
+/// Returns text with some noise: compressible, with matches of all lengths.
 fn sample(length: usize, noise: u32) -> Vec<u8> {
     let mut state = noise.wrapping_mul(2_654_435_761) | 1;
     (0..length)
@@ -60,7 +60,7 @@ fn decode(compression: Compression, input: &[u8], length: usize) -> Result<Vec<u
 }
 
 #[test]
-fn whole_extents_come_back() {
+fn whole_extents_round_trip() {
     for compression in ALL {
         for length in [1, 100, 4095, 4096, 4097, 131_072] {
             let data = sample(length, length as u32);
@@ -108,8 +108,8 @@ fn impossible_lengths_are_refused_before_decoding() {
 
 #[test]
 fn lzo_headers_never_straddle_a_sector() {
-    // Segments of literals only, whose lengths can be chosen: their headers move through all
-    // places of a sector and meet the padding rule.
+    // Segments of literals only, of chosen lengths: their headers move through all positions of a
+    // sector and meet the padding rule.
     let mut paddings = [0; 4];
     for first in 1..=200u8 {
         let (mut stream, mut data) = (vec![0; 4], Vec::new());
@@ -156,7 +156,7 @@ fn zstd_windows_past_the_limit_are_refused() {
 }
 
 #[test]
-fn a_zlib_checksum_is_not_looked_at_but_its_header_is() {
+fn zlib_checks_the_header_but_not_the_checksum() {
     let data = sample(5000, 5);
     let mut encoder = flate2::write::ZlibEncoder::new(Vec::new(), flate2::Compression::new(3));
     encoder.write_all(&data).expect("a vector takes all");
@@ -198,7 +198,7 @@ proptest! {
         for compression in ALL {
             let _ = decode(compression, &bytes, ram);
         }
-        // With the headers right, the decoders see more of it.
+        // Valid headers, so that the decoders get further.
         let mut framed = vec![0x78, 0x9c];
         framed.extend(&bytes);
         let _ = decode(Compression::Zlib, &framed, ram);
@@ -212,7 +212,7 @@ proptest! {
     }
 }
 
-/// Every choice that there is.
+/// Returns every algorithm with every level.
 fn choices() -> Vec<CompressionChoice> {
     let with = |algorithm, levels: std::ops::RangeInclusive<i32>| {
         levels
@@ -237,7 +237,7 @@ fn noise(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn what_is_compressed_comes_back() {
+fn all_choices_round_trip() {
     let mut output = Vec::new();
     for choice in choices() {
         let algorithm = choice.algorithm();
@@ -247,10 +247,10 @@ fn what_is_compressed_comes_back() {
                 let sectors = length.div_ceil(sector);
                 let worth = compress(choice, &data, &mut output, sector as u32);
                 if sectors == 1 {
-                    assert!(!worth, "{choice}: a sector cannot be saved of one");
+                    assert!(!worth, "{choice}: one sector cannot save a sector");
                     continue;
                 }
-                // Text with an eighth of noise: all save something where there is much of it.
+                // Text with an eighth of noise: long inputs always save space.
                 assert!(worth || sectors < 4, "{choice}, {length} bytes");
                 if !worth {
                     continue;
@@ -275,7 +275,7 @@ fn zeros_take_one_sector() {
 }
 
 #[test]
-fn noise_and_nothing_are_not_worth_it() {
+fn noise_and_empty_input_do_not_shrink() {
     let mut output = Vec::new();
     for choice in choices() {
         for length in [0, 1, 4095, 4096, 4097, 12_288, 131_072] {
@@ -299,7 +299,7 @@ fn inline_extents_are_not_padded() {
             assert!(output.len() < 200, "{choice}, {length} bytes");
             assert!(decode(choice.algorithm(), &output, length) == Ok(data), "{choice}, {length} bytes");
             if choice.algorithm() == Compression::Lzo {
-                // One segment that fills the rest, which is what the kernel insists on.
+                // The kernel insists on one segment that fills the rest.
                 let length_at =
                     |at: usize| u32::from_le_bytes(output[at..at + 4].try_into().unwrap()) as usize;
                 assert_eq!((length_at(0), length_at(4)), (output.len(), output.len() - 8));
@@ -308,14 +308,14 @@ fn inline_extents_are_not_padded() {
     }
 }
 
-/// As `lzo_compress_folios` lays it out: lengths never straddle sectors, what is left there is zero,
-/// and the total counts it.
+/// The layout of `lzo_compress_folios`: lengths never straddle sectors; the bytes left in a sector
+/// are zero and count in the total.
 #[test]
-fn lzo_segments_keep_to_sectors() {
+fn lzo_segments_match_the_kernels_layout() {
     let mut output = Vec::new();
     let mut paddings = [0; 4];
     for noisy in 3950..4090 {
-        // A first sector that ends at every place around a sector's end, and some that are small.
+        // A first sector that ends at every position around a sector's end, and some small ones.
         let mut data = vec![0; SECTOR - noisy];
         data.extend(noise(noisy));
         data.resize(5 * SECTOR, 0);
@@ -364,7 +364,7 @@ fn zlib_has_a_header_and_zstd_one_small_frame() {
 }
 
 #[test]
-fn higher_levels_get_it_smaller() {
+fn higher_levels_compress_better() {
     let text: Vec<u8> = include_bytes!("tests.rs").iter().copied().cycle().take(131_072).collect();
     let size = |value: &str| {
         let mut output = Vec::new();
@@ -380,7 +380,7 @@ fn higher_levels_get_it_smaller() {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(64))]
     #[test]
-    fn anything_that_is_worth_it_comes_back(
+    fn compressible_data_survives_a_round_trip(
         length in 1usize..131_073,
         seed in any::<u32>(),
         noise_from in any::<prop::sample::Index>(),

@@ -2,7 +2,7 @@
 //!
 //! Owns [`Zstd`], one thread's contexts. Locks: none. Kernel counterpart: `fs/btrfs/zstd.c`.
 
-use super::DecompressError;
+use super::limits::DecompressError;
 use papilio_format::items::file_extent::Compression;
 use zstd::zstd_safe::{
     CCtx, CParameter, DCtx, DParameter, InBuffer, OutBuffer, ResetDirective, get_error_name,
@@ -14,13 +14,13 @@ const WINDOW_LOG: u32 = 17;
 /// The zstd contexts of one thread.
 #[derive(Default)]
 pub(super) struct Zstd {
-    /// With the level that it is set to.
+    /// The context and the level that it is set to.
     encoder: Option<(i32, CCtx<'static>)>,
     decoder: Option<DCtx<'static>>,
 }
 
 impl Zstd {
-    /// Compresses with level -15 to 15; false where it takes more than `limit` bytes.
+    /// Compresses with level -15 to 15; returns `false` if that takes more than `limit` bytes.
     pub(super) fn encode(&mut self, level: i32, input: &[u8], output: &mut Vec<u8>, limit: usize) -> bool {
         let Ok(encoder) = self.encoder(level) else { return false };
         output.resize(limit, 0);
@@ -29,8 +29,8 @@ impl Zstd {
         true
     }
 
-    /// The context, set to `level`: as the input's size is known, the window is no larger than that
-    /// needs, and never larger than the kernel's.
+    /// Returns the context, set to `level`. As the size of the input is known, its window is no
+    /// larger than the input needs, and never larger than the kernel's.
     fn encoder(&mut self, level: i32) -> Result<&mut CCtx<'static>, usize> {
         if self.encoder.is_none() {
             let mut encoder = CCtx::try_create().ok_or(0usize)?;
@@ -46,7 +46,8 @@ impl Zstd {
         Ok(encoder)
     }
 
-    /// One frame; what follows it is padding.
+    /// Decompresses the one frame of `input` into `output`, and returns the bytes filled. The bytes
+    /// after the frame are padding.
     pub(super) fn decode(&mut self, input: &[u8], output: &mut [u8]) -> Result<usize, DecompressError> {
         let failed = |code| DecompressError::Zstd(get_error_name(code));
         if self.decoder.is_none() {

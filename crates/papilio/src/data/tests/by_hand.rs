@@ -1,4 +1,4 @@
-//! Files whose items are written by hand: the bounds of every extent, and items that lie.
+//! Files with hand-made items: the bounds of every extent, and corrupt items.
 
 use crate::btree::{Forest, RootPointer, Tree};
 use crate::data::extent_map::{ExtentKind, FileExtents};
@@ -23,7 +23,7 @@ const SECTOR: u64 = 4096;
 const NODE: usize = 16384;
 const INODE: InodeNumber = InodeNumber(257);
 
-/// A single-device volume whose data is known, and leaves written into its system chunk.
+/// A single-device volume with known data, and leaves written into its system chunk.
 struct Made {
     forest: Arc<Forest>,
     test: TestVolume,
@@ -37,12 +37,12 @@ impl Made {
         Self { forest: Forest::new(volume, 1 << 20), test, leaves: 0 }
     }
 
-    /// Where the data that nothing overwrites starts.
+    /// Returns the start of the data that nothing overwrites.
     fn data(&self) -> u64 {
         self.test.data_chunk.0.0
     }
 
-    /// A tree of one leaf.
+    /// Returns a tree of one leaf.
     fn tree(&mut self, owner: TreeId, items: &[(Key, Vec<u8>)]) -> Tree {
         let address = LogicalAddress(CHUNK_START.0 + self.leaves * NODE as u64);
         let bytes = leaf(owner, address, items);
@@ -60,12 +60,12 @@ impl Made {
         self.tree(objectid::FS_TREE, &extents.iter().map(item).collect::<Vec<_>>())
     }
 
-    /// A checksum tree with an item for each range of sectors, starting at an address.
-    fn sums(&mut self, ranges: &[(u64, usize)]) -> Tree {
+    /// Builds a checksum tree with an item for each range of sectors, starting at an address.
+    fn checksums(&mut self, ranges: &[(u64, usize)]) -> Tree {
         let item = |&(start, sectors): &(u64, usize)| {
             let data = content(LogicalAddress(start), sectors * SECTOR as usize);
-            let sums = data.chunks(SECTOR as usize).map(|sector| ChecksumType::Crc32c.compute(sector));
-            let bytes = sums.flat_map(|sum| sum.as_bytes().to_vec()).collect();
+            let checksums = data.chunks(SECTOR as usize).map(|sector| ChecksumType::Crc32c.compute(sector));
+            let bytes = checksums.flat_map(|sum| sum.as_bytes().to_vec()).collect();
             (CsumItem::key(LogicalAddress(start)), bytes)
         };
         self.tree(objectid::CSUM_TREE, &ranges.iter().map(item).collect::<Vec<_>>())
@@ -119,7 +119,7 @@ fn part(address: u64, sectors: u64, from: u64, to: u64) -> ExtentPart {
     }
 }
 
-/// Start and end in bytes, and what stands there: h, i, r, p.
+/// Returns the start and end of each extent in bytes, and its kind: h, i, r or p.
 fn map(tree: &Tree, start: u64, end: u64) -> Result<Vec<(u64, u64, char)>> {
     FileExtents::new(tree, INODE, SECTOR as u32, FileOffset(start), FileOffset(end))
         .map(|extent| {
@@ -135,15 +135,22 @@ fn map(tree: &Tree, start: u64, end: u64) -> Result<Vec<(u64, u64, char)>> {
         .collect()
 }
 
-fn read(made: &Made, tree: &Tree, sums: &Tree, size: u64, offset: u64, length: usize) -> Result<Vec<u8>> {
-    let context = ReadContext::new(made.forest.volume().clone(), Some(sums.clone()), true);
+fn read(
+    made: &Made,
+    tree: &Tree,
+    checksums: &Tree,
+    size: u64,
+    offset: u64,
+    length: usize,
+) -> Result<Vec<u8>> {
+    let context = ReadContext::new(made.forest.volume().clone(), Some(checksums.clone()), true);
     let file = FileData {
         tree: tree.into(),
         inode: INODE,
         flags: InodeFlags::empty(),
         size,
         written: None,
-        known: None,
+        extent_cache: None,
         ordered: None,
     };
     let mut buffer = vec![0xee; length];
@@ -153,7 +160,7 @@ fn read(made: &Made, tree: &Tree, sums: &Tree, size: u64, offset: u64, length: u
 }
 
 #[test]
-fn gaps_become_holes_and_all_extents_touch() {
+fn gaps_become_holes_between_extents() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[
@@ -176,7 +183,7 @@ fn gaps_become_holes_and_all_extents_touch() {
     assert_eq!(map(&tree, 100 * s, 101 * s).unwrap(), [(100 * s, 101 * s, 'h')]);
     assert_eq!(map(&tree, u64::MAX - 1, u64::MAX).unwrap(), [(u64::MAX - 1, u64::MAX, 'h')]);
     assert_eq!(map(&tree, s, s).unwrap(), []);
-    // Another file's extent before, and nothing behind.
+    // Another file's extent before it, and nothing after it.
     let other = extent(FileExtentContent::Regular(part(data, 1, 0, 1)));
     let key = file_extent_key(InodeNumber(INODE.0 - 1), FileOffset(0));
     let nothing = made.tree(objectid::FS_TREE, &[(key, other.to_bytes())]);
@@ -228,15 +235,15 @@ fn reads_of_any_alignment_give_the_right_bytes() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[(SECTOR, extent(FileExtentContent::Regular(part(data, 16, 2, 16))))]);
-    // Sums in items that touch, and one that starts before the extent.
-    let sums = made.sums(&[(data, 3), (data + 3 * SECTOR, 1), (data + 4 * SECTOR, 12)]);
+    // Checksums in adjacent items, and one item that starts before the extent.
+    let checksums = made.checksums(&[(data, 3), (data + 3 * SECTOR, 1), (data + 4 * SECTOR, 12)]);
     let size = 15 * SECTOR - 100;
     let mut expected = vec![0; SECTOR as usize];
     expected.extend(content(LogicalAddress(data + 2 * SECTOR), 14 * SECTOR as usize));
     expected.truncate(size as usize);
     for offset in [0, 1, 4095, 4096, 5000, 8192, 12_289, size - 1, size, size + 1] {
         for length in [1, 100, 4096, 5000, 8192, 20_000, 100_000] {
-            let found = read(&made, &tree, &sums, size, offset, length).unwrap();
+            let found = read(&made, &tree, &checksums, size, offset, length).unwrap();
             let end = (offset as usize + length).min(expected.len());
             let wanted = expected.get(offset as usize..end).unwrap_or(&[]);
             assert!(found == wanted, "{length} bytes at {offset}: got {}", found.len());
@@ -245,13 +252,13 @@ fn reads_of_any_alignment_give_the_right_bytes() {
 }
 
 #[test]
-fn a_gap_in_the_sums_is_an_error_where_it_is_met() {
+fn a_missing_checksum_is_an_error_where_it_is_needed() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[(0, extent(FileExtentContent::Regular(part(data, 8, 0, 8))))]);
-    let sums = made.sums(&[(data, 2), (data + 3 * SECTOR, 3)]);
+    let checksums = made.checksums(&[(data, 2), (data + 3 * SECTOR, 3)]);
     let size = 8 * SECTOR;
-    let missing = |offset, length| match read(&made, &tree, &sums, size, offset, length) {
+    let missing = |offset, length| match read(&made, &tree, &checksums, size, offset, length) {
         Err(Error::MissingChecksum { place, logical }) => {
             assert_eq!(logical.0 - data, place.offset.0);
             Some(place.offset.0 / SECTOR)
@@ -265,12 +272,12 @@ fn a_gap_in_the_sums_is_an_error_where_it_is_met() {
     assert_eq!(missing(3 * SECTOR, 3 * 4096), None);
     assert_eq!(missing(4 * SECTOR, 4 * 4096), Some(6));
     assert_eq!(missing(7 * SECTOR, 4096), Some(7));
-    let empty = made.sums(&[]);
+    let empty = made.checksums(&[]);
     assert!(matches!(read(&made, &tree, &empty, size, 0, 1), Err(Error::MissingChecksum { .. })));
 }
 
 #[test]
-fn fiemap_joins_neighbours_and_skips_holes() {
+fn fiemap_merges_neighbours_and_skips_holes() {
     let mut made = Made::new();
     let data = made.data();
     let tree = made.file(&[
@@ -286,6 +293,7 @@ fn fiemap_joins_neighbours_and_skips_holes() {
     };
     fiemap(&tree, INODE, SECTOR as u32, FileOffset(SECTOR), |_| Ok(false), report).unwrap();
     let unwritten = FiemapExtent::UNWRITTEN;
-    // From the item that holds the start on: the second would have joined the first anyway.
+    // From the item that contains the start on: the second would have been merged into the first
+    // anyway.
     assert_eq!(found, [(0, 4, 0), (4, 2, unwritten), (8, 1, unwritten | FiemapExtent::LAST)]);
 }

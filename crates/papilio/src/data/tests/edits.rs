@@ -1,9 +1,9 @@
-//! Single changes of files whose outcome is known in every detail.
+//! Single changes of files, with every detail of the outcome checked.
 
 use super::files::{Files, SECTOR};
 use crate::data::clone::CloneRange;
 use crate::data::compress::is_compressible;
-use crate::data::csum_edit::{SumRuns, insert_sums};
+use crate::data::csum_edit::{ChecksumRuns, insert_checksums};
 use crate::data::dedupe::{Deduped, dedupe};
 use crate::data::progress::Progress;
 use crate::data::write_rules::{MAX_FILE_SIZE, WriteOptions};
@@ -60,7 +60,7 @@ fn small_files_are_inline_until_they_grow() {
     assert_eq!(files.map(file), [(0, SECTOR, 'r')]);
     put(&mut files, file, 3, b"in");
     assert_eq!(files.map(file), [(0, SECTOR, 'i')]);
-    // What is written far behind leaves the rest in a sector of its own.
+    // Data far after the end leaves the old data in a sector of its own.
     put(&mut files, file, 10 * SECTOR, b"far");
     assert_eq!(files.map(file), [(0, SECTOR, 'r'), (10 * SECTOR, 11 * SECTOR, 'r')]);
     truncate(&mut files, file, 0);
@@ -68,7 +68,7 @@ fn small_files_are_inline_until_they_grow() {
 }
 
 #[test]
-fn the_inode_tells_of_each_change() {
+fn each_change_updates_the_inode() {
     let mut files = files();
     let file = files.create(0, InodeFlags::empty());
     files.files[file].item.transid = Generation(3);
@@ -82,13 +82,13 @@ fn the_inode_tells_of_each_change() {
 }
 
 #[test]
-fn growing_shows_nothing_that_was_behind_the_end() {
+fn growing_reads_as_zeros_after_the_old_end() {
     for no_holes in [true, false] {
         let mut files = Files::new(4096, no_holes, WriteOptions::default());
         let file = files.create(0, InodeFlags::empty());
         put(&mut files, file, 0, &noise(3 * SECTOR as usize));
         truncate(&mut files, file, 2 * SECTOR + 100);
-        // The bytes behind are still there, on disk.
+        // The bytes after the end are still on disk.
         truncate(&mut files, file, 5 * SECTOR + 1);
         assert_eq!(files.map(file).last().unwrap().2, if no_holes { 'r' } else { 'h' });
         truncate(&mut files, file, SECTOR + 1);
@@ -118,24 +118,24 @@ fn cut_extents_keep_their_references() {
     punch(&mut files, 0, 5);
     assert_eq!(counts(&files), [1]);
     punch(&mut files, 0, 8);
-    assert!(files.state().rooms.is_empty());
+    assert!(files.state().allocated.is_empty());
     assert_eq!(files.files[file].item.size, 8 * SECTOR);
 }
 
 #[test]
-fn without_room_nothing_changes() {
+fn without_space_nothing_changes() {
     let mut files = files();
     let file = files.create(0, InodeFlags::empty());
     put(&mut files, file, 0, &noise(10 * SECTOR as usize));
     let item = files.files[file].item;
     (files.state().left, files.state().largest) = (20 * SECTOR, 3 * SECTOR);
-    let rooms = files.state().rooms.clone();
+    let allocated = files.state().allocated.clone();
     for (offset, sectors) in [(0, 21), (100, 20), (50 * SECTOR, 40)] {
         let data = noise((sectors * SECTOR) as usize);
         let error = files.edit(file, |phases, file| phases.write(file, offset, &data));
         assert_eq!(error.unwrap_err().kind(), ErrorKind::NoSpace);
         let state = files.state();
-        assert_eq!((&state.rooms, state.left), (&rooms, 20 * SECTOR));
+        assert_eq!((&state.allocated, state.left), (&allocated, 20 * SECTOR));
         drop(state);
         assert_eq!(files.files[file].item, item);
         files.check();
@@ -169,7 +169,7 @@ fn large_writes_make_extents_of_the_largest_size() {
     assert_eq!(files.map(file), [(0, 128 << 20, 'r'), (128 << 20, length, 'r')]);
     assert!(files.read(file).unwrap() == data);
     let most = max_sums(&files.forest.volume.geometry()) as u64;
-    let items = files.sums.tree().items().count() as u64;
+    let items = files.checksums.tree().items().count() as u64;
     assert_eq!(items, (length / SECTOR).div_ceil(most));
 }
 
@@ -186,7 +186,7 @@ fn data_is_compressed_in_pieces() {
     assert!(files.state().features.contains(IncompatFeatures::COMPRESS_ZSTD));
     // In a file that is not a multiple of the sector size, the last sector is compressed too.
     put(&mut files, file, 299 << 10, &text[..1_500]);
-    // A sector alone is not.
+    // A single sector is not.
     put(&mut files, file, 17 * SECTOR, &text[..SECTOR as usize]);
     assert_eq!(
         files.map(file)[..3],
@@ -201,15 +201,15 @@ fn data_is_compressed_in_pieces() {
 }
 
 #[test]
-fn data_that_does_not_get_smaller_marks_the_file() {
+fn incompressible_data_marks_the_file() {
     let choice = CompressionChoice::new(Compression::Zlib);
     for (force, flag) in [(false, true), (true, false)] {
         let options =
             WriteOptions { compression: Some(choice), force_compression: force, ..WriteOptions::default() };
         let mut files = Files::new(16384, true, options);
         let file = files.create(0, InodeFlags::empty());
-        // What looks compressible, as the same bytes are where samples are taken, and saves less than a
-        // sector in a piece.
+        // Data that looks compressible, as the sampled bytes are all the same, but saves less than
+        // a sector of each piece.
         let mut data = noise(400 << 10);
         for chunk in data.chunks_mut(256) {
             chunk[..9].fill(b'a');
@@ -228,7 +228,7 @@ fn data_that_does_not_get_smaller_marks_the_file() {
 }
 
 #[test]
-fn requests_to_share_are_checked() {
+fn clone_requests_are_checked() {
     let mut files = files();
     let (source, target) = (files.create(0, InodeFlags::empty()), files.create(1, InodeFlags::empty()));
     let unsummed = files.create(1, InodeFlags::NODATASUM);
@@ -263,11 +263,11 @@ fn requests_to_share_are_checked() {
 }
 
 #[test]
-fn sharing_gives_references_not_bytes() {
+fn clones_add_references_not_bytes() {
     let mut files = files();
     let (source, target) = (files.create(0, InodeFlags::empty()), files.create(1, InodeFlags::empty()));
     put(&mut files, source, 0, &noise(4 * SECTOR as usize + 100));
-    let rooms = files.state().rooms.len();
+    let allocated = files.state().allocated.len();
     let mut range = None;
     let progress = files.edit_from(target, source, |phases, file, source| {
         range = CloneRange::new(&phases.data.rules, source, FileOffset(0), 0, file, FileOffset(SECTOR))?;
@@ -276,7 +276,7 @@ fn sharing_gives_references_not_bytes() {
     assert_eq!(progress.unwrap(), Progress::Done);
     files.files[target].bytes = [vec![0; SECTOR as usize], files.files[source].bytes.clone()].concat();
     files.check();
-    assert_eq!(files.state().rooms.len(), rooms);
+    assert_eq!(files.state().allocated.len(), allocated);
     assert_eq!(files.state().references.len(), 2);
     // Inline data is copied, and stays inline where it is the whole file.
     let (small, copy) = (files.create(0, InodeFlags::empty()), files.create(0, InodeFlags::empty()));
@@ -296,7 +296,7 @@ fn sharing_gives_references_not_bytes() {
 }
 
 #[test]
-fn only_what_is_the_same_is_deduped() {
+fn only_equal_ranges_are_deduped() {
     let mut files = files();
     let (one, other) = (files.create(0, InodeFlags::empty()), files.create(1, InodeFlags::empty()));
     let mut data = noise(300 << 10);
@@ -327,14 +327,14 @@ fn only_what_is_the_same_is_deduped() {
 }
 
 #[test]
-fn sums_are_inserted_in_any_order() {
+fn checksums_are_inserted_in_any_order() {
     for node_size in [4096, 16384] {
         let files = Files::new(node_size, true, WriteOptions::default());
         let geometry = files.forest.volume.geometry();
         let mut random = fastrand::Rng::with_seed(node_size.into());
         let mut model = BTreeMap::new();
         for _ in 0..200 {
-            let mut sums = SumRuns::new(&geometry);
+            let mut checksums = ChecksumRuns::new(&geometry);
             let mut places: Vec<u64> = (0..40).collect();
             random.shuffle(&mut places);
             for place in &places[..random.usize(1..6)] {
@@ -345,18 +345,18 @@ fn sums_are_inserted_in_any_order() {
                 }
                 let compute = |sector: &[u8]| geometry.checksum_type.compute(sector).as_bytes().to_vec();
                 let computed: Vec<u8> = data.chunks(SECTOR as usize).flat_map(compute).collect();
-                sums.add_known(LogicalAddress(start), &computed);
+                checksums.add(LogicalAddress(start), &computed);
             }
-            // Some of it is there already, and replaced.
-            insert_sums(&mut files.sums.edit(&files.space), sums).unwrap();
+            // Some of the checksums are there already, and are replaced.
+            insert_checksums(&mut files.checksums.edit(&files.space), checksums).unwrap();
         }
         let mut found = BTreeMap::new();
-        for item in files.sums.tree().items() {
+        for item in files.checksums.tree().items() {
             let item = item.unwrap();
-            let sums = CsumItem::parse(&item.key, item.data(), &geometry).unwrap();
-            assert!(sums.sectors() <= max_sums(&geometry));
-            for at in (sums.start().0..sums.end().0).step_by(SECTOR as usize) {
-                assert!(found.insert(at, sums.sum_at(LogicalAddress(at)).unwrap()).is_none());
+            let checksums = CsumItem::parse(&item.key, item.data(), &geometry).unwrap();
+            assert!(checksums.sectors() <= max_sums(&geometry));
+            for at in (checksums.start().0..checksums.end().0).step_by(SECTOR as usize) {
+                assert!(found.insert(at, checksums.sum_at(LogicalAddress(at)).unwrap()).is_none());
             }
         }
         assert!(found == model);
@@ -369,7 +369,7 @@ fn noise_of(random: &mut fastrand::Rng, most: usize) -> Vec<u8> {
 }
 
 #[test]
-fn sequential_sums_fill_items() {
+fn sequential_checksums_fill_items() {
     let mut files = files();
     let file = files.create(0, InodeFlags::empty());
     let piece = noise(256 << 10);
@@ -379,5 +379,5 @@ fn sequential_sums_fill_items() {
     }
     let sectors = 100 * piece.len() as u64 / SECTOR;
     let most = max_sums(&files.forest.volume.geometry()) as u64;
-    assert_eq!(files.sums.tree().items().count() as u64, sectors.div_ceil(most));
+    assert_eq!(files.checksums.tree().items().count() as u64, sectors.div_ceil(most));
 }

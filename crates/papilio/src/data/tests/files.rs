@@ -1,5 +1,5 @@
-//! Files to be changed, in memory: trees, room and references of their own, and a model of what the
-//! files should hold.
+//! Files in memory for tests of changes: trees, an allocator with reference counts, and a model of
+//! each file's content.
 
 use crate::btree::testing::TestForest;
 use crate::btree::{LiveTree, NodeAllocator, TreeBlock};
@@ -30,10 +30,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 pub(super) const SECTOR: u64 = 4096;
-/// Where data starts; tree blocks lie before.
+/// The first address of data; tree blocks are before.
 const DATA_START: u64 = 2 << 30;
 
-/// Room for data, each piece given out once, and a count of the references.
+/// An allocator of data space, which uses each range once and counts references.
 pub(super) struct TestSpace {
     forest: Arc<TestForest>,
     state: Mutex<SpaceState>,
@@ -41,12 +41,12 @@ pub(super) struct TestSpace {
 
 pub(super) struct SpaceState {
     next: u64,
-    /// Given out and not given back: address to length.
-    pub(super) rooms: BTreeMap<u64, u64>,
+    /// The extents allocated and not released: address to length.
+    pub(super) allocated: BTreeMap<u64, u64>,
     pub(super) references: BTreeMap<DataReference, u64>,
-    /// Most bytes given out at once.
+    /// The most bytes of one allocation.
     pub(super) largest: u64,
-    /// Bytes left before there is no more room.
+    /// The bytes that are left to allocate.
     pub(super) left: u64,
     pub(super) features: IncompatFeatures,
     seconds: i64,
@@ -91,14 +91,18 @@ impl DataAllocator for TestSpace {
         state.left -= length;
         let address = state.next;
         state.next += length;
-        state.rooms.insert(address, length);
+        state.allocated.insert(address, length);
         Ok(DataExtent { address: LogicalAddress(address), length })
     }
 
     fn release_data(&self, extent: DataExtent) {
         let mut state = self.state.lock();
         assert!(!state.is_referenced(extent.address.0), "released with references");
-        assert_eq!(state.rooms.remove(&extent.address.0), Some(extent.length), "released as it was given");
+        assert_eq!(
+            state.allocated.remove(&extent.address.0),
+            Some(extent.length),
+            "released as it was given"
+        );
         state.left += extent.length;
     }
 }
@@ -112,8 +116,8 @@ impl DataSpace for TestSpace {
 
     fn add_data_ref(&self, reference: &DataReference, new: bool) -> Result<()> {
         let mut state = self.state.lock();
-        let room = state.rooms.get(&reference.address.0);
-        assert_eq!(room, Some(&reference.length), "a reference to what was given out");
+        let extent_length = state.allocated.get(&reference.address.0);
+        assert_eq!(extent_length, Some(&reference.length), "a reference to an allocated extent");
         assert_eq!(state.is_referenced(reference.address.0), !new, "the first reference is the new one");
         *state.references.entry(*reference).or_default() += 1;
         Ok(())
@@ -146,7 +150,7 @@ impl Phases<'_> {
         PreparedWrite::new(&self.data, file, FileOffset(offset), bytes)?.publish(&self.trees, file)
     }
 
-    /// Makes one step of a change of size, as if it began with it.
+    /// Prepares a change of size and makes its first step.
     pub(super) fn truncate(&self, file: &mut FileEdit<'_>, size: u64) -> Result<Progress> {
         PreparedTruncate::new(&self.data, file, size)?.step(&self.trees, file)
     }
@@ -210,7 +214,7 @@ pub(super) struct Files {
     pub(super) forest: Arc<TestForest>,
     pub(super) space: TestSpace,
     pub(super) trees: Vec<LiveTree>,
-    pub(super) sums: LiveTree,
+    pub(super) checksums: LiveTree,
     pub(super) options: WriteOptions,
     pub(super) files: Vec<TestFile>,
 }
@@ -230,7 +234,7 @@ impl Files {
         let forest = Arc::new(TestForest::of(raw));
         let state = SpaceState {
             next: DATA_START,
-            rooms: BTreeMap::new(),
+            allocated: BTreeMap::new(),
             references: BTreeMap::new(),
             largest: u64::MAX,
             left: 1 << 40,
@@ -239,7 +243,7 @@ impl Files {
         };
         Self {
             trees: [objectid::FS_TREE, TreeId(256)].map(|id| forest.live_tree(id)).into(),
-            sums: forest.live_tree(objectid::CSUM_TREE),
+            checksums: forest.live_tree(objectid::CSUM_TREE),
             space: TestSpace { forest: Arc::clone(&forest), state: Mutex::new(state) },
             forest,
             options,
@@ -247,7 +251,7 @@ impl Files {
         }
     }
 
-    /// A new file of a tree; gives its index.
+    /// Creates a file in a tree and returns its index.
     pub(super) fn create(&mut self, tree: usize, flags: InodeFlags) -> usize {
         let inode = InodeNumber(257 + self.files.len() as u64);
         let mut item = InodeItem::parse(&[0; InodeItem::SIZE]).unwrap();
@@ -262,7 +266,7 @@ impl Files {
         self.space.state.lock()
     }
 
-    /// Changes a file through the code under test.
+    /// Changes a file with the code under test.
     pub(super) fn edit<R>(
         &mut self,
         index: usize,
@@ -271,7 +275,7 @@ impl Files {
         self.edit_from(index, index, |phases, file, _| change(phases, file))
     }
 
-    /// Changes a file through the code under test, which reads another file, or the same.
+    /// Changes a file with the code under test, which reads another file or the same one.
     pub(super) fn edit_from<R>(
         &mut self,
         index: usize,
@@ -292,42 +296,50 @@ impl Files {
         let rules = WriteRules { geometry: self.forest.volume.geometry(), options: &self.options };
         let volume = &self.forest.volume;
         Phases {
-            data: DataContext { allocator: &self.space, volume, checksum_tree: &self.sums, rules },
-            trees: WriteContext { space: &self.space, checksum_tree: &self.sums, rules },
+            data: DataContext { allocator: &self.space, volume, checksum_tree: &self.checksums, rules },
+            trees: WriteContext { space: &self.space, checksum_tree: &self.checksums, rules },
         }
     }
 
-    /// What a commit does with extents that lost their last reference. Their bytes are overwritten, so
-    /// that nothing goes on reading them unnoticed.
+    /// Frees extents that lost their last reference, as a commit does. Their bytes are overwritten,
+    /// so that a later read of them is noticed.
     fn free_unreferenced(&mut self) {
         let mut state = self.space.state.lock();
         let used: BTreeSet<u64> = state.references.keys().map(|reference| reference.address.0).collect();
         let free: Vec<(u64, u64)> = state
-            .rooms
+            .allocated
             .iter()
             .filter(|(address, _)| !used.contains(address))
             .map(|(&address, &length)| (address, length))
             .collect();
-        state.rooms.retain(|address, _| used.contains(address));
+        state.allocated.retain(|address, _| used.contains(address));
         drop(state);
         let ranges: Vec<_> =
             free.iter().map(|&(address, length)| (LogicalAddress(address), length)).collect();
-        remove_sums(&mut self.sums.edit(&self.space), &ranges).unwrap();
+        remove_sums(&mut self.checksums.edit(&self.space), &ranges).unwrap();
         for (address, length) in free {
             let junk = vec![0xdd; length as usize];
             self.forest.volume.write(LogicalAddress(address), &junk).unwrap();
         }
     }
 
-    /// What the file reads as.
+    /// Reads the whole file.
     pub(super) fn read(&self, index: usize) -> Result<Vec<u8>> {
         let file = &self.files[index];
-        let reading = ReadContext::new(Arc::clone(&self.forest.volume), Some(self.sums.tree()), true);
+        let reading = ReadContext::new(Arc::clone(&self.forest.volume), Some(self.checksums.tree()), true);
         let tree = self.trees[file.tree].tree();
         let (inode, flags, size) = (file.inode, file.item.flags, file.item.size);
         let mut bytes = vec![0xee; size as usize];
         let read = reading.read(
-            &FileData { tree: (&tree).into(), inode, flags, size, written: None, known: None, ordered: None },
+            &FileData {
+                tree: (&tree).into(),
+                inode,
+                flags,
+                size,
+                written: None,
+                extent_cache: None,
+                ordered: None,
+            },
             FileOffset(0),
             &mut bytes,
         )?;
@@ -335,7 +347,7 @@ impl Files {
         Ok(bytes)
     }
 
-    /// The file's extents: start, end, and h, i, r or p, capital if compressed.
+    /// Returns the file's extents: start, end, and kind (h, i, r or p, upper case if compressed).
     pub(super) fn map(&self, index: usize) -> Vec<(u64, u64, char)> {
         let file = &self.files[index];
         let tree = self.trees[file.tree].tree();
@@ -366,38 +378,42 @@ impl Files {
         }
     }
 
-    /// Compares all files with their models, and everything that is counted with what is there.
+    /// Compares all files with their models, and all counters with the trees.
     pub(super) fn check(&self) {
         let mut references = BTreeMap::new();
-        let mut summed = BTreeSet::new();
+        let mut checksummed = BTreeSet::new();
         for index in 0..self.files.len() {
             self.check_content(index);
-            self.check_extents(index, &mut references, &mut summed);
+            self.check_extents(index, &mut references, &mut checksummed);
         }
         let state = self.space.state.lock();
-        assert_eq!(references, state.references, "references in the trees, and as they were counted");
+        assert_eq!(references, state.references, "references in the trees differ from the counts");
         let mut found = BTreeSet::new();
         let mut last = 0;
-        for item in self.sums.tree().items() {
+        for item in self.checksums.tree().items() {
             let item = item.unwrap();
-            let sums = CsumItem::parse(&item.key, item.data(), &self.forest.volume.geometry()).unwrap();
-            assert!(sums.start().0 >= last && sums.sectors() > 0, "sums ascend");
-            last = sums.end().0;
-            found.extend((sums.start().0..last).step_by(SECTOR as usize));
+            let checksums = CsumItem::parse(&item.key, item.data(), &self.forest.volume.geometry()).unwrap();
+            assert!(checksums.start().0 >= last && checksums.sectors() > 0, "checksums ascend");
+            last = checksums.end().0;
+            found.extend((checksums.start().0..last).step_by(SECTOR as usize));
         }
-        assert_eq!(found, summed, "each sector of written extents has a sum, and no other has");
+        assert_eq!(found, checksummed, "exactly the sectors of written extents have checksums");
     }
 
     fn check_extents(
         &self,
         index: usize,
         references: &mut BTreeMap<DataReference, u64>,
-        summed: &mut BTreeSet<u64>,
+        checksummed: &mut BTreeSet<u64>,
     ) {
         let file = &self.files[index];
         let tree = self.trees[file.tree].tree();
         let stored_item = tree.get(&inode_key(file.inode)).unwrap().unwrap();
-        assert_eq!(InodeItem::parse(stored_item.data()), Ok(file.item), "the inode as it was left");
+        assert_eq!(
+            InodeItem::parse(stored_item.data()),
+            Ok(file.item),
+            "the inode item differs from the last change"
+        );
         let no_holes = self.forest.volume.geometry().incompat.contains(IncompatFeatures::NO_HOLES);
         let (mut end, mut nbytes) = (0, 0);
         for stored in StoredExtents::new(&tree, file.inode, SECTOR as u32, 0, u64::MAX) {
@@ -421,10 +437,10 @@ impl Files {
             nbytes += part.length;
             assert!(part.offset + part.length <= extent.ram_bytes);
             if written {
-                assert!(stored.end <= file.item.size.next_multiple_of(SECTOR), "data behind the end");
+                assert!(stored.end <= file.item.size.next_multiple_of(SECTOR), "data after the end");
                 if !file.item.flags.contains(InodeFlags::NODATASUM) {
                     let end = part.disk_address.0 + part.disk_length;
-                    summed.extend((part.disk_address.0..end).step_by(SECTOR as usize));
+                    checksummed.extend((part.disk_address.0..end).step_by(SECTOR as usize));
                 }
             }
             let reference = DataReference {
@@ -440,15 +456,15 @@ impl Files {
         assert_eq!(file.item.nbytes, nbytes, "nbytes of {:?}", self.map(index));
     }
 
-    /// Writes all trees to the device and reads them again from there: each block passes its checks.
+    /// Writes all trees to the device and reads them back: each block passes its checks.
     pub(super) fn write_out(&self) {
-        for tree in self.trees.iter().chain([&self.sums]) {
+        for tree in self.trees.iter().chain([&self.checksums]) {
             self.forest.write_out(tree);
         }
     }
 }
 
-/// Bytes that compress well or not at all.
+/// Returns bytes that compress either well or not at all.
 pub(super) fn bytes(random: &mut fastrand::Rng, length: usize) -> Vec<u8> {
     if random.bool() {
         let mut bytes = vec![0; length];

@@ -1,4 +1,4 @@
-//! Tests of the data layer: on trees made by hand, and changing files against a model.
+//! Tests of the data layer, on hand-made trees and with changing files against a model.
 
 mod by_hand;
 mod edits;

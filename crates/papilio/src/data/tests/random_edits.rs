@@ -1,4 +1,4 @@
-//! Random changes of several files, held against a model in memory.
+//! Random changes of several files, compared with a model in memory.
 
 use super::files::{Files, SECTOR, bytes};
 use crate::data::clone::CloneRange;
@@ -12,7 +12,7 @@ use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{InodeFlags, InodeItem};
 use std::collections::BTreeSet;
 
-/// Largest file.
+/// The largest size of a file.
 const LIMIT: u64 = 600 << 10;
 
 struct Run {
@@ -21,7 +21,7 @@ struct Run {
 }
 
 impl Run {
-    /// An offset in a file, mostly odd, often at the bounds that matter.
+    /// Returns an offset in a file, mostly unaligned, often at boundaries.
     fn offset(&mut self, size: u64) -> u64 {
         match self.random.u8(..8) {
             0 => 0,
@@ -84,7 +84,7 @@ impl Run {
                     phases.truncate(file, size)
                 }
             });
-            // Between two steps, the file is shorter and as it was before there.
+            // Between two steps, the file is shorter and unchanged before its end.
             let shorter = self.files.files[index].item.size;
             self.files.files[index].bytes.resize(shorter as usize, 0);
             if progress.unwrap() == Progress::Done {
@@ -119,7 +119,7 @@ impl Run {
         }
     }
 
-    /// Another file or the same, and ranges at sector boundaries.
+    /// Returns the index of another file or the same, and ranges at sector boundaries.
     fn ranges(&mut self, index: usize) -> (usize, u64, u64, u64) {
         let source = self.random.usize(..self.files.files.len());
         let size = self.files.files[source].item.size;
@@ -138,8 +138,8 @@ impl Run {
         let whole = wanted.next_multiple_of(SECTOR);
         let reaches_ends = from + wanted == size && to + wanted >= other.item.size;
         let overlap = source == index && from < to + whole && to < from + whole;
-        let summed = |item: &InodeItem| !item.flags.contains(InodeFlags::NODATASUM);
-        let allowed = summed(&model.item) == summed(&other.item)
+        let checksummed = |item: &InodeItem| !item.flags.contains(InodeFlags::NODATASUM);
+        let allowed = checksummed(&model.item) == checksummed(&other.item)
             && from + wanted <= size
             && (wanted > 0 || from == size)
             && (wanted.is_multiple_of(SECTOR) || reaches_ends)
@@ -188,7 +188,7 @@ impl Run {
         if flags(source) != flags(index) {
             return;
         }
-        // Mostly make them the same first: random bytes never are.
+        // Mostly copy the bytes first: random ranges are never equal.
         let size = self.files.files[index].item.size;
         let length = length.min(size.saturating_sub(to));
         if length == 0 || from + length > self.files.files[source].item.size {
@@ -250,7 +250,7 @@ fn run(node_size: u32, no_holes: bool, options: WriteOptions, seed: u64, steps: 
     }
     run.files.check();
     let mut wanted = BTreeSet::from(['p', 'r']);
-    // By force, what is inline may all be compressed.
+    // With forced compression, all inline data may be compressed.
     if options.max_inline > 0 && !options.force_compression {
         wanted.insert('i');
     }
@@ -264,14 +264,14 @@ fn run(node_size: u32, no_holes: bool, options: WriteOptions, seed: u64, steps: 
         wanted.insert('I');
     }
     assert!(seen.is_superset(&wanted), "{seen:?} are not all kinds of extents, {wanted:?}");
-    // Letting go of everything leaves nothing.
+    // Deleting all files leaves nothing allocated.
     for index in 0..run.files.files.len() {
         while run.files.edit(index, |phases, file| phases.truncate(file, 0)).unwrap() == Progress::More {}
         run.files.files[index].bytes.clear();
         assert_eq!((run.files.map(index), run.files.files[index].item.nbytes), (vec![], 0));
     }
     run.files.check();
-    assert!(run.files.state().rooms.is_empty());
+    assert!(run.files.state().allocated.is_empty());
 }
 
 fn packed(algorithm: Compression, level: i32, force: bool) -> WriteOptions {

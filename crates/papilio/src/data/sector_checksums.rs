@@ -1,26 +1,28 @@
-//! Checksums of a file's sectors by their place in the file.
+//! Checksums of a file's sectors by file offset.
 //!
-//! Owns [`SectorSums`]: pieces of memory for [`CHUNK`] sectors each, made as they are first needed, so that a
-//! sum which is replaced takes neither allocation nor a move of others. Which of them mean anything is for
-//! the owner to know. Locks: none.
+//! Owns [`SectorChecksums`]: chunks of memory for the checksums of [`CHUNK`] sectors each. A chunk
+//! is allocated when it is first needed. Replacing a checksum neither allocates nor moves others.
+//! The owner knows which checksums are valid.
+//!
+//! Locks: none.
 
 use papilio_format::Geometry;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-/// Sectors whose sums lie together.
+/// Sectors whose checksums share a chunk.
 const CHUNK: u64 = 256;
 
-/// Sums by sector.
+/// Checksums by sector.
 #[derive(Debug)]
-pub(super) struct SectorSums {
+pub(super) struct SectorChecksums {
     sector_size: u64,
-    /// Bytes of a sum.
+    /// Bytes of a checksum.
     size: usize,
     chunks: BTreeMap<u64, Box<[u8]>>,
 }
 
-impl SectorSums {
+impl SectorChecksums {
     pub(super) fn new(geometry: &Geometry) -> Self {
         Self {
             sector_size: geometry.sector_size.into(),
@@ -29,45 +31,45 @@ impl SectorSums {
         }
     }
 
-    /// Bytes of a sector, and of its sum.
+    /// Returns the bytes of a sector and of a checksum.
     pub(super) fn sizes(&self) -> (u64, usize) {
         (self.sector_size, self.size)
     }
 
-    /// Bytes of memory that they take.
+    /// Returns the bytes of memory in use.
     pub(super) fn memory(&self) -> usize {
         self.chunks.len() * CHUNK as usize * self.size
     }
 
-    /// The numbers of the pieces that a range of the file touches.
+    /// Returns the numbers of the chunks that a range of the file overlaps.
     pub(super) fn chunks_of(&self, range: &Range<u64>) -> Range<u64> {
         let bytes = CHUNK * self.sector_size;
         range.start / bytes..range.end.div_ceil(bytes)
     }
 
-    /// The bytes of the file whose sums lie in a piece.
+    /// Returns the range of the file whose checksums are in a chunk.
     pub(super) fn range_of(&self, chunk: u64) -> Range<u64> {
         let bytes = CHUNK * self.sector_size;
         chunk * bytes..(chunk + 1).saturating_mul(bytes)
     }
 
-    /// Forgets the sums of a piece.
+    /// Frees a chunk.
     pub(super) fn forget(&mut self, chunk: u64) {
         self.chunks.remove(&chunk);
     }
 
-    /// Keeps the sums of `range`, whole sectors of the file.
-    pub(super) fn put(&mut self, range: &Range<u64>, sums: &[u8]) {
+    /// Stores the checksums of `range`, whole sectors of the file.
+    pub(super) fn put(&mut self, range: &Range<u64>, checksums: &[u8]) {
         let bytes = CHUNK as usize * self.size;
-        for (chunk, inside, outside) in pieces(self.sector_size, self.size, range) {
+        for (chunk, inside, outside) in parts(self.sector_size, self.size, range) {
             let chunk = self.chunks.entry(chunk).or_insert_with(|| vec![0; bytes].into_boxed_slice());
-            chunk[inside].copy_from_slice(&sums[outside]);
+            chunk[inside].copy_from_slice(&checksums[outside]);
         }
     }
 
-    /// Hands out the sums of `range`, a part at a time.
+    /// Calls `run` with the checksums of `range`, one chunk's at a time.
     pub(super) fn for_each(&self, range: &Range<u64>, mut run: impl FnMut(&[u8])) {
-        for (chunk, inside, _) in pieces(self.sector_size, self.size, range) {
+        for (chunk, inside, _) in parts(self.sector_size, self.size, range) {
             run(&self.chunks[&chunk][inside]);
         }
     }
@@ -77,8 +79,9 @@ impl SectorSums {
     }
 }
 
-/// The chunks that a range touches, with the bytes in each and those of the range's sums.
-fn pieces(
+/// Returns the chunks that a range overlaps, each with the byte range in the chunk and in the
+/// range's checksums.
+fn parts(
     sector_size: u64,
     size: usize,
     range: &Range<u64>,
