@@ -9,6 +9,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     fsync(image.as_ref())
 }
 
+/// Makes an image, writes durable records, and reads the last one.
 pub fn fsync(image: &Path) -> Result<(), Box<dyn Error>> {
     papilio::mkfs(image, &MkfsOptions::new().size(256 << 20))?;
     let fs = FileSystem::open_with(image, &OpenOptions::new().write(true))?;

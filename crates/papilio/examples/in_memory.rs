@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     in_memory()
 }
 
+/// Makes a file system in memory, writes a file, and reads it after a reopen.
 pub fn in_memory() -> Result<(), Box<dyn Error>> {
     // Memory is allocated as it is written, not by the size.
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(1 << 30));

@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     make_image(directory, image)
 }
 
+/// Makes an image of the size that the directory needs, and fills it.
 pub fn make_image(directory: &Path, image: &Path) -> Result<(), Box<dyn Error>> {
     let populate = Populate::new();
     let size = populate.estimated_size(directory)?;

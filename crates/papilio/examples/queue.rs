@@ -1,4 +1,4 @@
-//! Writes and reads many blocks with an I/O queue: `cargo run --example queue -- IMAGE`. The image is
+//! Writes many blocks with an I/O queue: `cargo run --example queue -- IMAGE`. The image is
 //! created.
 
 use papilio::{FileSystem, IoOperation, IoQueue, IoRequest, MkfsOptions, OpenOptions};
@@ -16,6 +16,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     queue(image.as_ref())
 }
 
+/// Makes an image and writes a file through a queue.
 pub fn queue(image: &Path) -> Result<(), Box<dyn Error>> {
     papilio::mkfs(image, &MkfsOptions::new().size(256 << 20))?;
     let fs = FileSystem::open_with(image, &OpenOptions::new().write(true))?;

@@ -14,6 +14,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     }
 }
 
+/// Lists all files and subvolumes.
 pub fn list(image: &Path) -> Result<(), Box<dyn Error>> {
     let fs = FileSystem::open(image)?;
     for entry in fs.walk("/")? {
@@ -31,6 +32,7 @@ pub fn list(image: &Path) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
+/// Copies the file at `path` to the host file `target`.
 pub fn copy_out(image: &Path, path: &Path, target: &Path) -> Result<(), Box<dyn Error>> {
     let fs = FileSystem::open(image)?;
     // Every byte is verified by its checksum.

@@ -10,6 +10,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     write_and_snapshot(image.as_ref())
 }
 
+/// Makes an image with a subvolume and a snapshot.
 pub fn write_and_snapshot(image: &Path) -> Result<(), Box<dyn Error>> {
     papilio::mkfs(image, &MkfsOptions::new().size(256 << 20))?;
     let fs = FileSystem::open_with(image, &OpenOptions::new().write(true))?;

@@ -1,25 +1,25 @@
 //! Runs the examples on small images.
 
 #[path = "../examples/check.rs"]
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code)]
 mod check;
 #[path = "../examples/fsync.rs"]
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code)]
 mod fsync;
 #[path = "../examples/in_memory.rs"]
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code)]
 mod in_memory;
 #[path = "../examples/make_image.rs"]
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code)]
 mod make_image;
 #[path = "../examples/queue.rs"]
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code)]
 mod queue;
 #[path = "../examples/read_image.rs"]
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code)]
 mod read_image;
 #[path = "../examples/write_and_snapshot.rs"]
-#[allow(dead_code, missing_docs)]
+#[allow(dead_code)]
 mod write_and_snapshot;
 
 use std::path::Path;

@@ -7,8 +7,7 @@ mod in_memory;
 use in_memory::{formatted_with, has_log, open_with, writable};
 use papilio::format::items::file_extent::Compression;
 use papilio::{
-    CompressionChoice, File, FileSystem, InodeFlags, LogItems, MkfsFeature, MkfsOptions, OpenOptions,
-    RenameMode, Tuning,
+    CompressionChoice, File, FileSystem, InodeFlags, LogItems, MkfsFeature, MkfsOptions, OpenOptions, Tuning,
 };
 use papilio_device::MemoryDevice;
 use papilio_oracle::{ImageSet, Need, Scratch, require};

@@ -118,7 +118,9 @@ mod tests {
         assert_eq!(bytes(OsStr::new("a/b")), wanted);
         assert_eq!(bytes(OsString::from("a/b")), wanted);
         assert_eq!(bytes(Path::new("a/b")), wanted);
-        assert_eq!(bytes(&&PathBuf::from("a/b")), wanted);
+        let path = PathBuf::from("a/b");
+        assert_eq!(bytes(&path), wanted);
+        assert_eq!(bytes(path), wanted);
         assert_eq!(bytes(Cow::Borrowed("a/b")), wanted);
     }
 }

@@ -7,6 +7,7 @@ use papilio_device::{Device, MemoryDevice};
 use papilio_format::items::inode::Timespec;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
+use std::sync::Arc;
 
 fn made() -> (Arc<MemoryDevice>, FileSystem) {
     let device = Arc::new(MemoryDevice::new(256 << 20));

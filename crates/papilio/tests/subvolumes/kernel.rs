@@ -3,7 +3,7 @@
 use crate::bridge::Papilio;
 use crate::fill;
 use crate::images::{assert_clean_for_both, btrfs, writable};
-use papilio::{FileSystem, MkfsOptions, Received, RenameMode};
+use papilio::{FileSystem, MkfsOptions, Received};
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Scratch, compare, require};
 use std::path::Path;
 
