@@ -89,7 +89,8 @@ pub(crate) fn check(directory: &Path) -> Result<PathBuf, MountError> {
         match source.raw_os_error() {
             Some(libc::ENOENT) => MountError::Missing(path),
             Some(libc::ENOTDIR) => MountError::NotADirectory(path),
-            Some(libc::ENOTCONN | libc::ECONNABORTED) => MountError::DeadMount(path),
+            // ECANCELED: a request over io_uring that was in flight when the server died.
+            Some(libc::ENOTCONN | libc::ECONNABORTED | libc::ECANCELED) => MountError::DeadMount(path),
             _ => MountError::MountPoint { path, source },
         }
     };

@@ -248,7 +248,7 @@ fn images_that_cannot_be_written_are_refused() {
     let image = Image::new("128M");
     let holder = fs::File::open(&image.path).unwrap();
     rustix::fs::flock(&holder, rustix::fs::FlockOperation::LockShared).unwrap();
-    fail(1, "image: it is in use", ["mkdir", &image.at("/d")]);
+    fail(1, "image: another process is using it", ["mkdir", &image.at("/d")]);
     drop(holder);
     fail(1, "no such file or device", ["mkdir", "/nowhere/image:/d"]);
     fs::write(image.host("text"), "no file system").unwrap();

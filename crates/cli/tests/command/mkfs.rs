@@ -61,7 +61,7 @@ fn refusals_are_one_line() {
     fail(1, "at least 16777216", ["mkfs", "-b", "10M", "-M", image]);
     assert!(!std::path::Path::new(image).exists());
     succeed(["mkfs", "-b", "128M", image]);
-    fail(1, "holds a Btrfs file system", ["mkfs", image]);
+    fail(1, "contains a Btrfs file system", ["mkfs", image]);
     fail(1, "only 4096", ["mkfs", "-f", "-s", "16k", image]);
     fail(1, "one device", ["mkfs", "-f", "-d", "raid1", image]);
     fail(1, "needs free-space-tree", ["mkfs", "-f", "-O", "bgt,^fst", image]);

@@ -225,7 +225,7 @@ fn refusals_leave_no_image() {
     fs::write(tree.join("huge"), vec![3; 120 << 20]).unwrap();
     fail(1, "no space left", ["mkfs", "-b", "120M", "--rootdir", string(&tree), at]);
     assert!(!image.exists(), "the partial image is removed");
-    fail(1, "holds a Btrfs", {
+    fail(1, "contains a Btrfs", {
         succeed(["mkfs", "-b", "128M", at]);
         ["mkfs", "--rootdir", string(&tree), at]
     });

@@ -24,7 +24,7 @@ fn wrong_images_are_refused() {
     fs::write(world.beside("zeros.img"), vec![0; 1 << 20]).unwrap();
     check_failure(&mount(&world.beside("zeros.img")), 1, "zeros.img");
     fs::write(world.beside("empty.img"), "").unwrap();
-    check_failure(&mount(&world.beside("empty.img")), 1, "it is empty");
+    check_failure(&mount(&world.beside("empty.img")), 1, "the file is empty");
     check_failure(&mount(&directory), 1, "it is a directory, not an image");
 }
 
@@ -96,5 +96,5 @@ fn missing_fuse_is_reported() {
         .output()
         .unwrap();
     check_failure(&output, 1, "/dev/fuse: ");
-    check_failure(&output, 1, "FUSE is not there");
+    check_failure(&output, 1, "FUSE is not available");
 }

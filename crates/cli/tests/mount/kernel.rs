@@ -189,7 +189,7 @@ fn file_system_on_several_devices_is_mounted() {
     fs::write(world.at("f"), vec![9; 5 << 20]).unwrap();
     let shown = succeed(["filesystem", "show", directory]);
     assert!(shown.contains("Total devices 2") && shown.contains(first) && shown.contains(second), "{shown}");
-    fail(1, "in use", ["ls", &format!("{second}:/")]);
+    fail(1, "another process is using it", ["ls", &format!("{second}:/")]);
     world.unmount();
     let option = format!("device={second}");
     succeed(["mount", "-o", &option, first, directory]);

@@ -220,7 +220,7 @@ fn a_mounted_file_system_is_not_opened_for_writing() {
     mounted.unmount().unwrap();
     let fs = open(images.paths(), &writable()).unwrap();
     let error = FileSystem::open_with(&images.paths()[0], &OpenOptions::new().write(true)).unwrap_err();
-    assert!(error.to_string().contains("in use"), "{error}");
+    assert!(error.to_string().contains("another process is using it"), "{error}");
     drop(fs);
     let error =
         FileSystem::open_with(scratch.path().join("none"), &OpenOptions::new().write(true)).unwrap_err();
