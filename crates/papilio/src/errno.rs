@@ -29,7 +29,8 @@ impl Error {
     /// let fs = papilio::FileSystem::open(&image)?;
     /// let missing = fs.metadata("/no/such/file").unwrap_err();
     /// assert_eq!(missing.errno(), 2); // ENOENT
-    /// assert_eq!(fs.create_dir("/new").unwrap_err().errno(), 30); // EROFS: opened for reading only
+    /// let refused = fs.create_dir("/new").unwrap_err();
+    /// assert_eq!(refused.errno(), 30); // EROFS: the file system is open for reading only
     /// # Ok(())
     /// # }
     /// ```

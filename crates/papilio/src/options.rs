@@ -195,8 +195,8 @@ impl OpenOptions {
     /// default, 0, means none: data is read from and written to the device directly.
     ///
     /// The page cache is used only if the file system is open for writing. Written data is durable
-    /// after [`File::sync`](crate::File::sync) or [`FileSystem::sync`](crate::FileSystem::sync),
-    /// which also report errors of writing it back.
+    /// after [`File::sync_all`](crate::File::sync_all) or
+    /// [`FileSystem::sync`](crate::FileSystem::sync), which also report errors of writing it back.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
         self

@@ -19,8 +19,8 @@ impl File {
     /// [`Tuning::nocow_check`](crate::Tuning::nocow_check) chooses.
     ///
     /// # Errors
-    /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) if the file system is open for
-    /// reading only; a tree block or an item that cannot be read.
+    /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) if the file system is open
+    /// for reading only; a tree block or an item that cannot be read.
     #[cfg(feature = "unstable")]
     pub fn has_checksums(&self, range: Range<u64>) -> Result<bool> {
         let fs = self.inode().file_system();

@@ -15,8 +15,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 const EXTENT: usize = 128 << 10;
 const SECTOR: u32 = 4096;
 
-/// Returns text with one noise byte in `rare`, followed by noise only. It starts compressible because
-/// the kernel's LZO gives up early otherwise.
+/// Returns text with one noise byte in `rare`, followed by noise only. It starts compressible
+/// because the kernel's LZO gives up early otherwise.
 fn data(seed: u64, noise: usize, rare: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {

@@ -170,7 +170,8 @@ impl File {
     /// follows. Preallocated ranges count as holes.
     ///
     /// # Errors
-    /// [`PathError::BeyondEnd`] if `offset` is not below the size; a tree block that cannot be read.
+    /// [`PathError::BeyondEnd`] if `offset` is not below the size; a tree block that cannot be
+    /// read.
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
         self.check_within(offset)?;
         self.seek(offset, Whence::Data)

@@ -40,7 +40,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct FileSystem {
     pub(crate) info: Arc<FsInfo>,
-    /// Closes the file system when the last handle is dropped; `None` if it is open for reading only.
+    /// Closes the file system when the last handle is dropped; `None` if it is open for reading
+    /// only.
     _closer: Option<Arc<Closer>>,
 }
 
@@ -58,8 +59,8 @@ impl FileSystem {
     /// Opens the file system whose first device is `path`. The options name the other devices.
     ///
     /// # Errors
-    /// As [`FileSystem::open`]; [`Error::DeviceMissing`](crate::Error::DeviceMissing) if a device is
-    /// not named.
+    /// As [`FileSystem::open`]; [`Error::DeviceMissing`](crate::Error::DeviceMissing) if a device
+    /// is not named.
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Ok(Self::started(mount::open_path(path.as_ref(), options)?, options))
     }

@@ -92,7 +92,8 @@ impl Inode {
     /// Returns the inode with the name `name` in this directory. `name` is not a path.
     ///
     /// # Errors
-    /// [`PathError::NotADirectory`], [`PathError::NameTooLong`], or a tree block that cannot be read.
+    /// [`PathError::NotADirectory`], [`PathError::NameTooLong`], or a tree block that cannot be
+    /// read.
     pub fn lookup(&self, name: &[u8]) -> Result<Option<Inode>> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let child = self.handle()?.child(&self.fs.info.trees, name)?;
@@ -115,8 +116,8 @@ impl Inode {
     /// subvolume, and the top level is its own parent.
     ///
     /// # Errors
-    /// [`PathError::NotADirectory`], [`PathError::NotFound`] for a removed directory, or a tree block
-    /// that cannot be read.
+    /// [`PathError::NotADirectory`], [`PathError::NotFound`] for a removed directory, or a tree
+    /// block that cannot be read.
     pub fn parent(&self) -> Result<(TreeId, InodeNumber)> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         if self.is_subvolume_root() {
@@ -182,9 +183,9 @@ impl Inode {
     }
 }
 
-/// A guard that delays the deletion of an inode without names, as an open [`File`](crate::File) does
-/// for a regular file. For callers that refer to inodes of any kind, such as a FUSE server. The
-/// last guard or file to be dropped deletes the inode.
+/// A guard that delays the deletion of an inode without names, as an open [`File`](crate::File)
+/// does for a regular file. For callers that refer to inodes of any kind, such as a FUSE server.
+/// The last guard or file to be dropped deletes the inode.
 #[derive(Clone, Debug)]
 pub struct KeptInode {
     _open: Option<Arc<OpenInode>>,

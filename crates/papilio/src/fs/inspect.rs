@@ -26,8 +26,8 @@ impl FileSystem {
         usage::usage(&self.info.trees)
     }
 
-    /// Returns all trees: the root tree, the chunk tree, those with an item in the root tree, in its
-    /// order, and the logs.
+    /// Returns all trees: the root tree, the chunk tree, those with an item in the root tree, in
+    /// its order, and the logs.
     ///
     /// # Errors
     /// A tree block or root item that cannot be read.
@@ -36,8 +36,8 @@ impl FileSystem {
         dump::tree_roots(&self.info.trees)
     }
 
-    /// Returns the roots of the trees with an id: one, except for logs and relocation trees, of which
-    /// each subvolume may have one.
+    /// Returns the roots of the trees with an id: one, except for logs and relocation trees, of
+    /// which each subvolume may have one.
     ///
     /// # Errors
     /// [`crate::Error::MissingItem`] if there is none, or as [`FileSystem::tree_roots`].
@@ -46,8 +46,8 @@ impl FileSystem {
         dump::roots_of(&self.info.trees, id)
     }
 
-    /// Returns an iterator over the blocks of a tree, each before its children. A block that cannot be
-    /// read gives an error, and the walk continues after it.
+    /// Returns an iterator over the blocks of a tree, each before its children. A block that cannot
+    /// be read gives an error, and the walk continues after it.
     ///
     /// ```no_run
     /// # fn main() -> papilio::Result<()> {
@@ -68,8 +68,8 @@ impl FileSystem {
         TreeBlocks::of_tree(self.info.trees.forest(), root)
     }
 
-    /// Returns an iterator over the tree block at `address`, of any tree, and with `follow` all blocks
-    /// below it.
+    /// Returns an iterator over the tree block at `address`, of any tree, and with `follow` all
+    /// blocks below it.
     #[cfg(feature = "unstable")]
     pub fn tree_blocks_at(&self, address: LogicalAddress, follow: bool) -> TreeBlocks {
         TreeBlocks::at(self.info.trees.forest(), address, follow)

@@ -88,13 +88,13 @@ pub struct IoCompletion<B> {
 /// A queue of requests on files of one or several file systems.
 ///
 /// A queue from [`IoQueue::new`] has no threads: the thread that polls or waits runs the requests.
-/// This suits image files and memory, which rarely block. A queue from [`IoQueue::with_threads`] has
-/// a pool of threads, which suits block devices.
+/// This suits image files and memory, which rarely block. A queue from [`IoQueue::with_threads`]
+/// has a pool of threads, which suits block devices.
 ///
 /// **Order.** Requests run in any order, also on one file. A caller that must read the result of a
 /// write waits for the write's completion first. A sync covers the requests that had completed when
-/// it was submitted. Each request is as atomic as the method of [`File`] that it calls: a read sees a
-/// write of up to 8 MiB as a whole or not at all.
+/// it was submitted. Each request is as atomic as the method of [`File`] that it calls: a read sees
+/// a write of up to 8 MiB as a whole or not at all.
 ///
 /// Dropping a queue waits for running requests and discards the others without a completion.
 ///
@@ -110,8 +110,10 @@ pub struct IoCompletion<B> {
 /// let file = Arc::new(fs.create_file("/data")?);
 /// let mut queue = IoQueue::new(16);
 /// for token in 0..16 {
-///     let operation = IoOperation::Write { buffer: vec![token as u8; 4096], offset: token * 4096 };
-///     queue.submit(IoRequest { file: Arc::clone(&file), operation, token }).expect("the queue accepts 16 requests");
+///     let buffer = vec![token as u8; 4096];
+///     let operation = IoOperation::Write { buffer, offset: token * 4096 };
+///     let request = IoRequest { file: Arc::clone(&file), operation, token };
+///     queue.submit(request).expect("the queue accepts 16 requests");
 /// }
 /// let mut done = Vec::new();
 /// queue.wait(16, &mut done);
@@ -172,8 +174,8 @@ impl<B: AsRef<[u8]> + AsMut<[u8]> + Send> IoQueue<B> {
         self.collect(0, completions)
     }
 
-    /// Collects as [`IoQueue::poll`], but first waits until `min` requests have completed, or all if
-    /// fewer are in flight.
+    /// Collects as [`IoQueue::poll`], but first waits until `min` requests have completed, or all
+    /// if fewer are in flight.
     pub fn wait(&mut self, min: usize, completions: &mut Vec<IoCompletion<B>>) -> usize {
         self.collect(min.min(self.in_flight), completions)
     }

@@ -33,7 +33,8 @@ impl Inode {
     /// control list as in the kernel.
     ///
     /// # Errors
-    /// The POSIX reasons as [`PathError`]; [`Error::NoSpace`]; a read-only subvolume or file system.
+    /// The POSIX reasons as [`PathError`]; [`Error::NoSpace`]; a read-only subvolume or file
+    /// system.
     pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let new = &self.with_mount_flags(new);
@@ -345,8 +346,8 @@ impl Inode {
         })
     }
 
-    /// Checks that this inode can be changed: neither the file system nor the subvolume is read-only,
-    /// and the subvolume exists.
+    /// Checks that this inode can be changed: neither the file system nor the subvolume is
+    /// read-only, and the subvolume exists.
     ///
     /// # Errors
     /// [`Error::ReadOnlyFileSystem`], [`PathError::ReadOnly`], [`PathError::NoSubvolume`].
@@ -377,8 +378,8 @@ impl Inode {
     /// kernel.
     ///
     /// # Errors
-    /// [`PathError::Exists`] or [`PathError::NoAttribute`] as `how` requires; a value that is too large
-    /// or invalid; as [`Inode::create`].
+    /// [`PathError::Exists`] or [`PathError::NoAttribute`] as `how` requires; a value that is too
+    /// large or invalid; as [`Inode::create`].
     pub fn set_xattr(&self, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
         self.file_system()
             .info

@@ -170,8 +170,8 @@ impl FileSystem {
         self.inode_nofollow(path)?.set_attributes(&set)
     }
 
-    /// Sets the times of `path` itself, even if it is a symbolic link (`utimensat`). `None` leaves a
-    /// time unchanged.
+    /// Sets the times of `path` itself, even if it is a symbolic link (`utimensat`). `None` leaves
+    /// a time unchanged.
     ///
     /// # Errors
     /// As [`Inode::set_attributes`].

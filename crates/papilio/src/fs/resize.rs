@@ -16,8 +16,8 @@ use papilio_format::superblock::LABEL_SIZE;
 use papilio_format::{DeviceId, ItemType, Key, objectid};
 
 impl FileSystem {
-    /// Returns the smallest size in bytes that [`FileSystem::resize`] can shrink a device to: the end
-    /// of its last chunk.
+    /// Returns the smallest size in bytes that [`FileSystem::resize`] can shrink a device to: the
+    /// end of its last chunk.
     ///
     /// # Errors
     /// A file system that is open for reading only, or a device that is not part of it.
@@ -27,8 +27,8 @@ impl FileSystem {
     }
 
     /// Sets the bytes of a device that the file system uses, rounded down to whole sectors, and
-    /// returns them. The change is durable on return. To shrink an image file, truncate it after the
-    /// file system is closed; to grow one, extend it before the file system is opened.
+    /// returns them. The change is durable on return. To shrink an image file, truncate it after
+    /// the file system is closed; to grow one, extend it before the file system is opened.
     ///
     /// No data is moved, so that the size cannot go below [`FileSystem::minimum_size`].
     ///
@@ -73,8 +73,8 @@ impl FileSystem {
     /// Sets the label, which may be empty. The next commit makes it durable.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for a label of more than 255 bytes or with a NUL or a line break; a read-only
-    /// file system.
+    /// [`Error::Invalid`] for a label of more than 255 bytes or with a NUL or a line break; a
+    /// read-only file system.
     pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
         let label = label.as_ref();
         if label.len() >= LABEL_SIZE {

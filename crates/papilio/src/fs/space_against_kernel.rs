@@ -11,8 +11,8 @@ use papilio_format::items::free_space::{FreeSpaceFlags, FreeSpaceInfo};
 use papilio_format::{ItemType, TreeId, objectid};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require};
 
-/// Writes files of a sector each and removes every second one. The kernel records that many gaps of a
-/// small block group as bitmaps.
+/// Writes files of a sector each and removes every second one. The kernel records that many gaps of
+/// a small block group as bitmaps.
 fn fragment(images: &ImageSet) {
     let mounted = images.mount().unwrap();
     let path = |number: u32| mounted.path().join(number.to_string());

@@ -1,8 +1,8 @@
 //! Creating, renaming and deleting subvolumes and snapshots: in a directory, by path, and by id.
 //!
-//! Owns the methods of [`Inode`] and [`FileSystem`] that do this. Deletion removes the entry at once;
-//! the background thread or [`FileSystem::clean_subvolumes`] frees the space later. Open files of a
-//! deleted subvolume become unusable.
+//! Owns the methods of [`Inode`] and [`FileSystem`] that do this. Deletion removes the entry at
+//! once; the background thread or [`FileSystem::clean_subvolumes`] frees the space later. Open
+//! files of a deleted subvolume become unusable.
 //!
 //! **Locks**, in order of acquisition: `FsInfo::sharing` (exclusive, for snapshots and for making a
 //! subvolume read-only), then those of a transaction handle.
@@ -26,8 +26,8 @@ use std::sync::Arc;
 const SUBVOLUME_ITEMS: u64 = NAME_ITEMS + 8;
 
 impl Inode {
-    /// Creates an empty subvolume named `name` in this directory. `new` describes its root directory,
-    /// which inherits flags and the compression property.
+    /// Creates an empty subvolume named `name` in this directory. `new` describes its root
+    /// directory, which inherits flags and the compression property.
     ///
     /// # Errors
     /// [`PathError::NotADirectory`] if `new` is of another kind; as [`Inode::create`].
@@ -79,17 +79,17 @@ impl Inode {
     /// Deletes the subvolume named `name` in this directory, with its content.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] if `name` is not a subvolume, also for a nested subvolume's entry in
-    /// a snapshot; [`PathError::NotPermitted`] for the default subvolume; [`PathError::NotEmpty`] if
-    /// it contains other subvolumes; [`PathError::Busy`] for the subvolume that paths start from; as
-    /// [`Inode::remove_file`].
+    /// [`PathError::NoSubvolume`] if `name` is not a subvolume, also for a nested subvolume's entry
+    /// in a snapshot; [`PathError::NotPermitted`] for the default subvolume;
+    /// [`PathError::NotEmpty`] if it contains other subvolumes; [`PathError::Busy`] for the
+    /// subvolume that paths start from; as [`Inode::remove_file`].
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         self.delete_subvolume_if(name, false)
     }
 
-    /// Removes an empty subvolume, or the empty directory that stands for a nested one in a snapshot
-    /// (`rmdir`).
+    /// Removes an empty subvolume, or the empty directory that stands for a nested one in a
+    /// snapshot (`rmdir`).
     pub(super) fn remove_empty_subvolume(&self, name: &[u8]) -> Result<()> {
         if self.lookup(name)?.is_some_and(|inode| inode.is_subvolume_stub()) {
             let fs = self.file_system();
@@ -136,8 +136,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Notes that `name` gains or loses a subvolume. A log cannot express that, so the next fsync of
-    /// the directory commits.
+    /// Notes that `name` gains or loses a subvolume. A log cannot express that, so the next fsync
+    /// of the directory commits.
     fn note_subvolume(&self, handle: &Handle<'_>, numbers: &SubvolumeNumbers, name: &[u8]) -> Result<()> {
         let names = &self.file_system().info.name_changes;
         names.note_subvolume(handle.generation(), self.tree(), self.number(), name);

@@ -11,14 +11,15 @@ impl FileSystem {
     /// Makes all changes up to now durable, those of all files included, by a commit (`syncfs`).
     ///
     /// # Errors
-    /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) if the file system is open for
-    /// reading only or an earlier failure made it read-only; the failure of the commit, after which
-    /// it is read-only.
+    /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) if the file system is open
+    /// for reading only or an earlier failure made it read-only; the failure of the commit, after
+    /// which it is read-only.
     pub fn sync(&self) -> Result<()> {
         self.info.sync()
     }
 
-    /// Syncs, and drops this handle. Dropping the last handle also syncs, but can only log a failure.
+    /// Syncs, and drops this handle. Dropping the last handle also syncs, but can only log a
+    /// failure.
     ///
     /// # Errors
     /// As [`FileSystem::sync`]; none if the file system is open for reading only.

@@ -24,10 +24,10 @@ const SPACE_PIECE: u64 = 64 << 20;
 const DEVICE_PIECE: u64 = 1 << 30;
 
 impl FileSystem {
-    /// Discards free space: in chunks, the logical addresses in `range` (as in `fstrim`'s offset and
-    /// length), and all space of the devices outside chunks. Skips runs of less than `min_length`
-    /// bytes. Commits first, so that deleted files count as free. Returns the number of bytes
-    /// discarded.
+    /// Discards free space: in chunks, the logical addresses in `range` (as in `fstrim`'s offset
+    /// and length), and all space of the devices outside chunks. Skips runs of less than
+    /// `min_length` bytes. Commits first, so that deleted files count as free. Returns the number
+    /// of bytes discarded.
     ///
     /// # Errors
     /// [`PathError::NotSupported`] if a device does not support discard; a device that fails; as

@@ -32,8 +32,8 @@ struct Level {
 }
 
 /// An iterator over an inode and all those below it, each directory before its content. It does not
-/// follow symbolic links, and crosses into subvolumes. An error concerns one entry or one directory,
-/// and the walk continues after it.
+/// follow symbolic links, and crosses into subvolumes. An error concerns one entry or one
+/// directory, and the walk continues after it.
 #[derive(Debug)]
 pub struct Walk {
     start: Option<Inode>,

@@ -10,8 +10,8 @@ use std::path::Path;
 const SECTOR: u64 = 4096;
 /// Limit in bytes of files stored inline in the tree (the default of `max_inline`).
 const MAX_INLINE: u64 = 2048;
-/// Bytes of items of an inode with one name: inode item, inode ref, two directory entries, and their
-/// headers. The name is stored three times in addition.
+/// Bytes of items of an inode with one name: inode item, inode ref, two directory entries, and
+/// their headers. The name is stored three times in addition.
 const INODE_BYTES: u64 = 160 + 10 + 2 * 30 + 4 * 25;
 /// Bytes of items of an extent: file extent, extent item with its back reference, free space item.
 const EXTENT_BYTES: u64 = 53 + 53 + 3 * 25;

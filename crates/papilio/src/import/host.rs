@@ -361,8 +361,8 @@ pub(super) struct Walked {
     pub(super) content: Option<u64>,
 }
 
-/// Visits everything below `from` without reading data. It skips files and directories that cannot be
-/// read; the reader reports them later.
+/// Visits everything below `from` without reading data. It skips files and directories that cannot
+/// be read; the reader reports them later.
 pub(super) fn walk(from: &Path, excluded: &[(u64, u64)], visit: &mut dyn FnMut(Walked)) -> Result<()> {
     let mut pending = vec![from.to_path_buf()];
     let mut links = HashSet::new();

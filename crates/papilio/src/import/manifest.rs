@@ -8,15 +8,16 @@ use std::collections::HashMap;
 /// Owners and modes by path.
 ///
 /// The text has one line per path, with four fields separated by blanks: path, user, group, mode.
-/// User and group are numbers, the mode is octal, and `-` leaves a field unchanged. The path starts at
-/// the top of the tree, with or without a leading slash. It is everything before the last three
-/// fields, so that it may contain blanks, and has the escapes `\n`, `\t`, `\r`, `\\` and `\ooo`. The
-/// path `*` applies to all paths without a line. Empty lines and lines that start with `#` are
+/// User and group are numbers, the mode is octal, and `-` leaves a field unchanged. The path starts
+/// at the top of the tree, with or without a leading slash. It is everything before the last three
+/// fields, so that it may contain blanks, and has the escapes `\n`, `\t`, `\r`, `\\` and `\ooo`.
+/// The path `*` applies to all paths without a line. Empty lines and lines that start with `#` are
 /// ignored.
 ///
 /// ```
 /// use papilio::Manifest;
-/// let manifest = Manifest::parse(b"# root owns everything else\n* 0 0 -\nhome/me 1000 1000 0750\n")?;
+/// let text = b"# root owns everything else\n* 0 0 -\nhome/me 1000 1000 0750\n";
+/// let manifest = Manifest::parse(text)?;
 /// let entry = manifest.get(b"home/me").unwrap();
 /// assert_eq!((entry.uid, entry.gid, entry.mode), (Some(1000), Some(1000), Some(0o750)));
 /// assert_eq!(manifest.get(b"etc").unwrap().uid, Some(0));

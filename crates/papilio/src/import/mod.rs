@@ -40,8 +40,8 @@ use writer::TreeWriter;
 const QUEUED_BATCHES: usize = 4;
 
 impl Populate {
-    /// Copies the content of the host directory `from` into the directory `into`, with the attributes
-    /// of `from` itself if attributes are kept.
+    /// Copies the content of the host directory `from` into the directory `into`, with the
+    /// attributes of `from` itself if attributes are kept.
     ///
     /// # Errors
     /// Problems that the observer does not skip; no space left; a file system that failed or is
@@ -93,8 +93,8 @@ impl Populate {
         Ok(writer.done)
     }
 
-    /// Estimates the size in bytes of a new file system for the host directory `from`, with duplicate
-    /// metadata and spare space, without compression.
+    /// Estimates the size in bytes of a new file system for the host directory `from`, with
+    /// duplicate metadata and spare space, without compression.
     ///
     /// # Errors
     /// A directory that cannot be read.
@@ -102,7 +102,8 @@ impl Populate {
         Ok(estimate::of_directory(from.as_ref(), &self.excluded)?.file_system_size())
     }
 
-    /// Estimates the size as [`Populate::estimated_size`], for an archive, which is read to its end.
+    /// Estimates the size as [`Populate::estimated_size`], for an archive, which is read to its
+    /// end.
     ///
     /// # Errors
     /// An archive that cannot be read or is invalid.

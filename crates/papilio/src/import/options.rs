@@ -132,8 +132,8 @@ impl Populate {
         self
     }
 
-    /// Sets owner and group of everything. The default are the source's, or root's if attributes are
-    /// not kept.
+    /// Sets owner and group of everything. The default are the source's, or root's if attributes
+    /// are not kept.
     pub fn owner(mut self, uid: u32, gid: u32) -> Self {
         self.owner = Some((uid, gid));
         self
@@ -183,8 +183,8 @@ impl Populate {
     }
 
     /// Makes the directory at `path`, from the top of the source, a subvolume. Filling fails if the
-    /// source has no such directory. A file with hard links in several subvolumes becomes one file in
-    /// each, and these share their data.
+    /// source has no such directory. A file with hard links in several subvolumes becomes one file
+    /// in each, and these share their data.
     pub fn subvolume(mut self, path: impl AsPath, subvolume: NewSubvolume) -> Self {
         self.subvolumes.insert(normalized(path.as_path_bytes()), subvolume);
         self

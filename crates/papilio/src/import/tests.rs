@@ -1,5 +1,5 @@
-//! Tests of filling from directories and archives, on a device in memory. The content must match the
-//! source, and the check must be clean.
+//! Tests of filling from directories and archives, on a device in memory. The content must match
+//! the source, and the check must be clean.
 
 use super::*;
 use crate::{CheckOptions, FileSystem, MkfsOptions, OpenOptions};

@@ -300,8 +300,8 @@ impl<'a> TreeWriter<'a> {
         })
     }
 
-    /// Creates a directory, which [`TreeWriter::finish`] completes. Returns `None` if an existing entry
-    /// is kept.
+    /// Creates a directory, which [`TreeWriter::finish`] completes. Returns `None` if an existing
+    /// entry is kept.
     pub(super) fn make_directory(
         &mut self,
         parent: &Inode,
@@ -336,8 +336,8 @@ impl<'a> TreeWriter<'a> {
         Ok(Some((made.inode, file)))
     }
 
-    /// Creates an inode without content, with all its attributes. Returns `None` if an existing entry is
-    /// kept.
+    /// Creates an inode without content, with all its attributes. Returns `None` if an existing
+    /// entry is kept.
     pub(super) fn make_node(
         &mut self,
         parent: &Inode,

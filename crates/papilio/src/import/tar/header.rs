@@ -120,7 +120,8 @@ pub(super) fn text(field: &[u8]) -> &[u8] {
     field.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// Parses a number: octal digits between blanks, or binary if the first bit is set. Only blanks are 0.
+/// Parses a number: octal digits between blanks, or binary if the first bit is set. Only blanks are
+/// 0.
 fn number(field: &[u8]) -> Option<i64> {
     if field[0] & 0x80 != 0 {
         // A signed big-endian number; bit 6 of the first byte is the sign.

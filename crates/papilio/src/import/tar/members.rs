@@ -1,7 +1,7 @@
 //! Reading the members of a tar archive in order.
 //!
-//! Owns [`Members`], which combines the headers of each member: pax records, long names of GNU, maps
-//! of sparse files.
+//! Owns [`Members`], which combines the headers of each member: pax records, long names of GNU,
+//! maps of sparse files.
 //!
 //! **Invariants**
 //! - Memory stays within fixed limits for any archive.
@@ -339,7 +339,8 @@ impl<'r> Members<'r> {
         self.checked_map(map, size)
     }
 
-    /// Reads the map of version 1.0, at the start of the data: one number per line, padded to blocks.
+    /// Reads the map of version 1.0, at the start of the data: one number per line, padded to
+    /// blocks.
     fn map_in_data(&mut self) -> Result<Vec<(u64, u64)>> {
         let invalid = "invalid sparse map";
         let mut numbers: Vec<u64> = Vec::new();

@@ -1,7 +1,7 @@
 //! Filling from a tar archive.
 //!
-//! Owns [`unpack`] and [`estimate`]. The inode of each directory is kept by path, so that no path is
-//! resolved twice.
+//! Owns [`unpack`] and [`estimate`]. The inode of each directory is kept by path, so that no path
+//! is resolved twice.
 //!
 //! **Invariants**
 //! - No member is created outside the directory to fill, neither by `..` nor through a symbolic
