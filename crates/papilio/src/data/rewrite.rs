@@ -28,7 +28,7 @@ use std::ops::Range;
 /// The rewritten sectors of a change, on the device already; often there are none.
 #[derive(Default)]
 pub(crate) struct SectorRewrite<'a> {
-    written: Option<WrittenExtents<'a>>,
+    written: Option<Box<WrittenExtents<'a>>>,
 }
 
 impl<'a> SectorRewrite<'a> {
@@ -86,7 +86,7 @@ impl<'a> SectorRewrite<'a> {
     ) -> Result<Self> {
         let mut written = WrittenExtents::new(context, file.item.flags);
         written.write_plain(image)?;
-        Ok(Self { written: Some(written) })
+        Ok(Self { written: Some(Box::new(written)) })
     }
 
     /// Publishes the sectors. A second call does nothing.

@@ -37,7 +37,7 @@ enum Content<'a> {
         /// The first sector of the write.
         start: u64,
         rewrite: SectorRewrite<'a>,
-        written: WrittenExtents<'a>,
+        written: Box<WrittenExtents<'a>>,
     },
 }
 
@@ -102,7 +102,7 @@ impl<'a> PreparedWrite<'a> {
             Some(plan) => written.write_compressed(image, size, &plan)?,
             None => written.write_plain(image)?,
         }
-        Ok(Self { size, content: Content::Extents { start, rewrite, written } })
+        Ok(Self { size, content: Content::Extents { start, rewrite, written: Box::new(written) } })
     }
 
     /// Publishes the write, with the times of [`FileEdit::touched`]. A second call does nothing.
