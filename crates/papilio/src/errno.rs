@@ -46,7 +46,7 @@ impl Error {
     }
 }
 
-/// The error's kind is that of [`Error::errno`], and its text is the same.
+/// The error's kind is that of [`Error::errno`] and its text is the same.
 /// [`io::Error::downcast`] returns the [`Error`] itself.
 ///
 /// ```
@@ -65,7 +65,12 @@ impl Error {
 /// ```
 impl From<Error> for io::Error {
     fn from(error: Error) -> Self {
-        io::Error::new(io::Error::from_raw_os_error(error.errno()).kind(), error)
+        let kind = match error.kind() {
+            // No errno stands for this kind.
+            ErrorKind::Path(PathError::UnexpectedEnd) => io::ErrorKind::UnexpectedEof,
+            _ => io::Error::from_raw_os_error(error.errno()).kind(),
+        };
+        io::Error::new(kind, error)
     }
 }
 
@@ -103,6 +108,7 @@ fn path_errno(reason: PathError) -> Errno {
         PathError::AccessDenied => Errno::ACCESS,
         PathError::AttributeTooLarge => Errno::TOOBIG,
         PathError::TooLarge => Errno::FBIG,
+        PathError::UnexpectedEnd => Errno::IO,
         PathError::BeyondEnd => Errno::NXIO,
     }
 }

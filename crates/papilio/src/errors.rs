@@ -330,6 +330,10 @@ pub enum PathError {
     /// EFBIG: the file would exceed the largest size.
     #[error("file too large")]
     TooLarge,
+    /// EIO: the file ends before the requested bytes; [`std::io::ErrorKind::UnexpectedEof`] as a
+    /// [`std::io::Error`].
+    #[error("unexpected end of the file")]
+    UnexpectedEnd,
     /// ENXIO: a seek past the end of the file.
     #[error("offset beyond the end of the file")]
     BeyondEnd,

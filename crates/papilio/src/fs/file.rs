@@ -158,12 +158,15 @@ impl File {
     /// Fills `buffer` from byte `offset` on.
     ///
     /// # Errors
-    /// [`PathError::BeyondEnd`] if the file ends first, with unspecified content in `buffer`; as
+    /// [`PathError::UnexpectedEnd`] if the file ends first, with unspecified content in `buffer`; as
     /// [`File::read_at`].
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         // One read is short only at the end of the file.
         let read = self.read_at(buffer, offset)?;
-        if read < buffer.len() { Err(self.beyond_end(offset + read as u64)) } else { Ok(()) }
+        if read < buffer.len() {
+            return Err(self.offset_error(offset + read as u64, PathError::UnexpectedEnd));
+        }
+        Ok(())
     }
 
     /// Returns the first byte of data at or after `offset` (`SEEK_DATA`), or `None` if only a hole
@@ -259,11 +262,11 @@ impl File {
         if offset < self.len() {
             return Ok(());
         }
-        Err(self.beyond_end(offset))
+        Err(self.offset_error(offset, PathError::BeyondEnd))
     }
 
-    fn beyond_end(&self, offset: u64) -> Error {
+    fn offset_error(&self, offset: u64, kind: PathError) -> Error {
         let path = format!("subvolume {}, inode {}, offset {offset}", self.inode.tree(), self.inode.number());
-        Error::path(path.as_bytes(), PathError::BeyondEnd)
+        Error::path(path.as_bytes(), kind)
     }
 }

@@ -103,3 +103,47 @@ impl io::Seek for FileCursor {
         Ok(self.position)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{FileSystem, MkfsOptions, OpenOptions, PathError};
+    use papilio_device::{Device, MemoryDevice};
+    use std::io::{ErrorKind, Read, Seek, SeekFrom, Write};
+    use std::sync::Arc;
+
+    #[test]
+    fn cursor_reads_writes_and_seeks() {
+        let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+        crate::mkfs_device(&device, &MkfsOptions::new()).unwrap();
+        let options = OpenOptions::new().write(true).commit_interval(None);
+        let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options).unwrap();
+        let file = fs.create_file("/f").unwrap();
+        let mut cursor = file.cursor();
+        cursor.write_all(b"one two").unwrap();
+        assert_eq!(cursor.seek(SeekFrom::End(-3)).unwrap(), 4);
+        cursor.write_all(b"three").unwrap();
+        cursor.rewind().unwrap();
+        let mut text = String::new();
+        cursor.read_to_string(&mut text).unwrap();
+        assert_eq!((text.as_str(), cursor.position()), ("one three", 9));
+        assert_eq!(cursor.seek(SeekFrom::Current(-10)).unwrap_err().kind(), ErrorKind::InvalidInput);
+
+        assert_eq!(file.write_at(b"!", 9).unwrap(), 1);
+        assert_eq!(file.metadata().unwrap().size(), 10);
+        let mut bytes = [0; 4];
+        file.read_exact_at(&mut bytes, 6).unwrap();
+        assert_eq!(&bytes, b"ree!");
+        let error = file.read_exact_at(&mut bytes, 7).unwrap_err();
+        assert_eq!(error.kind(), crate::ErrorKind::Path(PathError::UnexpectedEnd));
+        assert_eq!(std::io::Error::from(error).kind(), ErrorKind::UnexpectedEof);
+        drop((file, cursor));
+        fs.write("/f", "replaced").unwrap();
+        fs.write("/g", "new").unwrap();
+        assert_eq!((fs.read("/f").unwrap(), fs.read("/g").unwrap()), (b"replaced".to_vec(), b"new".to_vec()));
+        fs.close().unwrap();
+
+        let fs = FileSystem::from_devices(vec![device], &OpenOptions::new()).unwrap();
+        let refused = fs.open_file("/f").unwrap().cursor().write(b"x").unwrap_err();
+        assert_eq!(refused.kind(), ErrorKind::ReadOnlyFilesystem);
+    }
+}
