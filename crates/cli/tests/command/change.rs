@@ -273,7 +273,7 @@ fn assert_refused_on_read_only_mount(image: &Image) {
     };
     remount("remount,ro");
     let at = |path: &Path| format!("{}:/d", path.display());
-    fail(1, "only be opened for reading", ["mkdir", &at(&copy)]);
+    fail(1, "is read-only", ["mkdir", &at(&copy)]);
 }
 
 #[test]

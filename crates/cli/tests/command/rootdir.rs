@@ -196,7 +196,7 @@ fn manifest_sets_owners_without_root() {
     fs::write(&manifest, "etc/passwd 5 six 0640\n").unwrap();
     let arguments =
         ["mkfs", "-f", "--rootdir", string(&tree), "--manifest", string(&manifest), string(&image)];
-    fail(1, "owners: manifest, line 1: the group is no number", arguments);
+    fail(1, "owners: manifest, line 1: the group is not a number", arguments);
 }
 
 #[test]
