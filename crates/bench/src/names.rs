@@ -135,7 +135,7 @@ fn by_papilio(arguments: &Arguments, phases: &mut Phases) -> anyhow::Result<()> 
     })?;
     phases.delete.take(arguments.files, || {
         for number in 0..arguments.files {
-            directory.unlink(format!("file{number}").as_bytes())?;
+            directory.remove_file(format!("file{number}").as_bytes())?;
         }
         fs.sync()?;
         Ok(arguments.files)
@@ -144,7 +144,7 @@ fn by_papilio(arguments: &Arguments, phases: &mut Phases) -> anyhow::Result<()> 
         let file = fs.create_file("/big")?;
         let piece = piece();
         for number in 0..arguments.big_bytes / PIECE {
-            file.write_at(&piece, number * PIECE)?;
+            file.write_all_at(&piece, number * PIECE)?;
         }
         fs.sync()?;
         Ok(arguments.big_bytes)

@@ -73,7 +73,7 @@ fn make_files(image: &Path) -> anyhow::Result<()> {
     for (name, no_checksums) in [("/with", false), ("/without", true)] {
         let options = OpenOptions::new().write(true).no_data_sums(no_checksums);
         let fs = FileSystem::open_with(image, &options)?;
-        fs.create_file(name)?.write_at(&data, 0)?;
+        fs.create_file(name)?.write_all_at(&data, 0)?;
         fs.close()?;
     }
     Ok(())

@@ -121,7 +121,7 @@ impl Context {
             false => system.inode_nofollow(&path.path),
         };
         let inode = found.map_err(|error| self.at(path, &error))?;
-        if path.wants_directory() && inode.metadata().kind() != papilio::FileKind::Directory {
+        if path.wants_directory() && inode.metadata().file_type() != papilio::FileKind::Directory {
             anyhow::bail!("{path}: {}", PathError::NotADirectory);
         }
         Ok(inode)

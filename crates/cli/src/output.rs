@@ -235,7 +235,7 @@ pub fn json_inode(path: &[u8], inode: &Inode) -> Map<String, Value> {
     json_bytes(&mut object, "path", path);
     let (major, minor) = metadata.rdev();
     let facts = json!({
-        "kind": kind_words(metadata.kind()),
+        "kind": kind_words(metadata.file_type()),
         "mode": format!("{:04o}", metadata.mode() & 0o7777),
         "uid": metadata.uid(),
         "gid": metadata.gid(),
@@ -266,7 +266,7 @@ pub fn disk_bytes(inode: &Inode) -> u64 {
 
 /// Returns whether the inode is a device node.
 pub fn is_device(metadata: &Metadata) -> bool {
-    matches!(metadata.kind(), FileKind::CharacterDevice | FileKind::BlockDevice)
+    matches!(metadata.file_type(), FileKind::CharacterDevice | FileKind::BlockDevice)
 }
 
 #[cfg(test)]

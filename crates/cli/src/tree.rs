@@ -34,13 +34,13 @@ pub fn for_each_inode(
                 }
                 Err(error) => return Err(context.at(&path, &error)),
             }
-            if !how.recursive || inode.kind() != FileKind::Directory {
+            if !how.recursive || inode.file_type() != FileKind::Directory {
                 continue;
             }
             let mut below = Vec::new();
-            for entry in inode.entries().map_err(|error| context.at(&path, &error))? {
+            for entry in inode.read_dir().map_err(|error| context.at(&path, &error))? {
                 let entry = entry.map_err(|error| context.at(&path, &error))?;
-                let path = path.join(entry.name());
+                let path = path.join(entry.file_name());
                 match entry.inode() {
                     Ok(inode) => below.push((path, inode)),
                     Err(error) => context.error(describe(&path, &error)),

@@ -136,12 +136,12 @@ impl Files<'_> {
             while at < size {
                 let step = usize::try_from(size - at).map_or(buffer.len(), |left| left.min(buffer.len()));
                 fill(&mut buffer[..step]);
-                file.write_at(&buffer[..step], at).map_err(Self::error("filling", &path))?;
+                file.write_all_at(&buffer[..step], at).map_err(Self::error("filling", &path))?;
                 at += step as u64;
             }
         }
         if options.create_fsync {
-            file.sync().map_err(Self::error("syncing", &path))?;
+            file.sync_all().map_err(Self::error("syncing", &path))?;
         }
         Ok(file)
     }

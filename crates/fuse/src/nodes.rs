@@ -41,7 +41,7 @@ pub(crate) struct Node {
 impl Node {
     fn new(id: NodeId, place: Place, inode: Inode) -> Self {
         // Open first and check for existence afterwards, so that an existing file stays.
-        let file = if inode.kind() == FileKind::Regular { inode.open().ok() } else { None };
+        let file = if inode.file_type() == FileKind::Regular { inode.open().ok() } else { None };
         let kept = inode.keep();
         let (writers, read_noted) = (AtomicU32::new(0), AtomicU64::new(0));
         Self { id, place, inode, file, _kept: kept, writers, read_noted }
@@ -49,7 +49,7 @@ impl Node {
 
     /// Returns the regular file; EISDIR or EINVAL for another kind.
     pub(crate) fn file(&self) -> Result<&File, Errno> {
-        match (&self.file, self.inode.kind()) {
+        match (&self.file, self.inode.file_type()) {
             (Some(file), _) => Ok(file),
             (None, FileKind::Directory) => Err(Errno(libc::EISDIR)),
             _ => Err(Errno(libc::EINVAL)),

@@ -121,7 +121,7 @@ fn flags_of_files() {
 
     let user = world.by(USER);
     assert_eq!(user.call("/f", Command::SET_FLAGS, &0u32).unwrap_err(), libc::EPERM);
-    world.fs.set_owner("/f", Some(1000), None).unwrap();
+    world.fs.lchown("/f", Some(1000), None).unwrap();
     user.call("/f", Command::SET_FLAGS, &0x40u32).unwrap();
     assert_eq!(user.call("/f", Command::SET_FLAGS, &0x50u32).unwrap_err(), libc::EPERM);
 }
@@ -339,7 +339,7 @@ fn file_system_ioctls() {
     let server: ServerInfo = world.ask("/", Command::SERVER_INFO, &[]);
     assert_eq!(server.pid, std::process::id());
 
-    world.fs.create_file("/f").unwrap().write_at(&[1; 1 << 20], 0).unwrap();
+    world.fs.create_file("/f").unwrap().write_all_at(&[1; 1 << 20], 0).unwrap();
     let generation: u64 = world.ask("/", Command::START_SYNC, &[]);
     assert_eq!(generation, world.fs.superblock().raw.generation.0);
     world.call("/", Command::WAIT_SYNC, &generation).unwrap();
@@ -427,7 +427,7 @@ fn random_arguments_are_handled() {
     world.fs.create_subvolume("/sv").unwrap();
     world.fs.create_subvolume("/sv/inner").unwrap();
     world.fs.create_dir("/d").unwrap();
-    world.fs.create_file("/d/f").unwrap().write_at(&[1; 70_000], 0).unwrap();
+    world.fs.create_file("/d/f").unwrap().write_all_at(&[1; 70_000], 0).unwrap();
     let callers = [ROOT, USER, Caller { pid: std::process::id(), ..USER }];
     let mut random = fastrand::Rng::with_seed(0x10c7);
     let mut answered = 0;

@@ -1,24 +1,22 @@
-//! Checks an image: `cargo run --release --example check -- [--data] IMAGE [DEVICE ...]`.
+//! Checks an image and all its data: `cargo run --release --example check -- IMAGE [DEVICE ...]`.
 
 use papilio::{CheckOptions, OpenOptions};
+use std::error::Error;
+use std::path::PathBuf;
 
-fn main() -> Result<(), Box<dyn std::error::Error>> {
-    let (flags, paths): (Vec<String>, Vec<String>) =
-        std::env::args().skip(1).partition(|argument| argument.starts_with("--"));
-    let (image, others) = paths.split_first().ok_or("usage: check [--data] IMAGE [DEVICE ...]")?;
+fn main() -> Result<(), Box<dyn Error>> {
+    let devices: Vec<PathBuf> = std::env::args_os().skip(1).map(PathBuf::from).collect();
+    if check(&devices)? { Ok(()) } else { Err("the file system has faults".into()) }
+}
+
+/// Prints all faults and returns whether there are none.
+pub fn check(devices: &[PathBuf]) -> Result<bool, Box<dyn Error>> {
+    let (image, others) = devices.split_first().ok_or("usage: check IMAGE [DEVICE ...]")?;
     let open = others.iter().fold(OpenOptions::new(), |open, path| open.device(path));
-    let options = CheckOptions::new().data_csum(flags.iter().any(|flag| flag == "--data"));
-    let report = papilio::check(image, &open, &options)?;
-    for finding in report.findings.iter().take(100) {
+    let report = papilio::check(image, &open, &CheckOptions::new().data_csum(true))?;
+    for finding in &report.findings {
         println!("{finding}");
     }
-    for note in &report.notes {
-        println!("note: {note}");
-    }
-    println!("{:?}", report.counts);
     println!("{:#?}", report.statistics);
-    if !report.is_clean() {
-        std::process::exit(1);
-    }
-    Ok(())
+    Ok(report.is_clean())
 }

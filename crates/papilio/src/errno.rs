@@ -29,7 +29,8 @@ impl Error {
     /// let fs = papilio::FileSystem::open(&image)?;
     /// let missing = fs.metadata("/no/such/file").unwrap_err();
     /// assert_eq!(missing.errno(), 2); // ENOENT
-    /// assert_eq!(fs.create_dir("/new").unwrap_err().errno(), 30); // EROFS: opened for reading only
+    /// let refused = fs.create_dir("/new").unwrap_err();
+    /// assert_eq!(refused.errno(), 30); // EROFS: the file system is open for reading only
     /// # Ok(())
     /// # }
     /// ```
@@ -42,6 +43,34 @@ impl Error {
             other => kind_errno(other.kind()),
         };
         errno.raw_os_error()
+    }
+}
+
+/// The error's kind is that of [`Error::errno`] and its text is the same.
+/// [`io::Error::downcast`] returns the [`Error`] itself.
+///
+/// ```
+/// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// # let folder = tempfile::tempdir()?;
+/// # let image = folder.path().join("backup.img");
+/// # papilio::mkfs(&image, &papilio::MkfsOptions::new().size(256 << 20))?;
+/// let fs = papilio::FileSystem::open(&image)?;
+/// let error = std::io::Error::from(fs.metadata("/no/such/file").unwrap_err());
+/// assert_eq!(error.kind(), std::io::ErrorKind::NotFound);
+/// assert_eq!(error.to_string(), "/no/such/file: no such file or directory");
+/// let error = error.downcast::<papilio::Error>()?;
+/// assert_eq!(error.errno(), 2);
+/// # Ok(())
+/// # }
+/// ```
+impl From<Error> for io::Error {
+    fn from(error: Error) -> Self {
+        let kind = match error.kind() {
+            // No errno stands for this kind.
+            ErrorKind::Path(PathError::UnexpectedEnd) => io::ErrorKind::UnexpectedEof,
+            _ => io::Error::from_raw_os_error(error.errno()).kind(),
+        };
+        io::Error::new(kind, error)
     }
 }
 
@@ -79,6 +108,7 @@ fn path_errno(reason: PathError) -> Errno {
         PathError::AccessDenied => Errno::ACCESS,
         PathError::AttributeTooLarge => Errno::TOOBIG,
         PathError::TooLarge => Errno::FBIG,
+        PathError::UnexpectedEnd => Errno::IO,
         PathError::BeyondEnd => Errno::NXIO,
     }
 }
@@ -170,5 +200,17 @@ mod tests {
             source: io::Error::from_raw_os_error(28),
         };
         assert_eq!(device.errno(), 5);
+    }
+
+    #[test]
+    fn io_errors_keep_kind_text_and_error() {
+        let error = Error::path(b"p", PathError::NotEmpty);
+        let text = error.to_string();
+        let converted = io::Error::from(error);
+        assert_eq!(converted.kind(), io::ErrorKind::DirectoryNotEmpty);
+        assert_eq!(converted.to_string(), text);
+        let inner = converted.downcast::<Error>().unwrap();
+        assert_eq!(inner.kind(), ErrorKind::Path(PathError::NotEmpty));
+        assert_eq!(io::Error::from(Error::NoSpace { what: "data" }).kind(), io::ErrorKind::StorageFull);
     }
 }

@@ -241,6 +241,7 @@ pub enum Error {
 
 /// The fault of one copy of a tree block.
 #[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
 pub enum BlockFault {
     /// Its bytes are invalid.
     #[error(transparent)]
@@ -329,6 +330,10 @@ pub enum PathError {
     /// EFBIG: the file would exceed the largest size.
     #[error("file too large")]
     TooLarge,
+    /// EIO: the file ends before the requested bytes; [`std::io::ErrorKind::UnexpectedEof`] as a
+    /// [`std::io::Error`].
+    #[error("unexpected end of the file")]
+    UnexpectedEnd,
     /// ENXIO: a seek past the end of the file.
     #[error("offset beyond the end of the file")]
     BeyondEnd,
@@ -336,6 +341,7 @@ pub enum PathError {
 
 /// A place in a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FilePlace {
     /// The id of the subvolume.
     pub tree: TreeId,
@@ -402,7 +408,17 @@ impl Error {
             Error::ReadOnlyFileSystem { .. } => ErrorKind::ReadOnly,
             Error::Open(_) | Error::Host { .. } => ErrorKind::Host,
             Error::DeviceMissing { .. } | Error::TooManyMissing { .. } => ErrorKind::MissingDevice,
-            _ => ErrorKind::Io,
+            Error::Truncated { .. }
+            | Error::Device { .. }
+            | Error::SuperblockWrite { .. }
+            | Error::Unmapped { .. }
+            | Error::TreeBlock { .. }
+            | Error::MissingItem { .. }
+            | Error::Item { .. }
+            | Error::DataChecksum { .. }
+            | Error::MissingChecksum { .. }
+            | Error::Decompress { .. }
+            | Error::ItemExists { .. } => ErrorKind::Io,
         }
     }
 

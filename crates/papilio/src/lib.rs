@@ -1,9 +1,9 @@
-//! Btrfs in user space: makes, reads and writes real Btrfs file systems, in images and on block devices,
-//! without a kernel driver and without root. The Linux kernel mounts what is written here.
+//! Btrfs in user space: creates, reads and writes Btrfs file systems on image files and block
+//! devices, without a kernel driver and without root. The Linux kernel mounts the result.
 //!
-//! Nothing in an image is trusted. Tree blocks are checked in full when they are read, data is
-//! compared with its checksums, a bad copy is passed over for a good one on another mirror or
-//! rebuilt from parity, and what cannot be read is an [`Error`] that says what was found where.
+//! The reader trusts nothing in an image. It validates each tree block in full, verifies data by
+//! its checksums, and replaces a bad copy by another mirror's or by a rebuild from parity. Data
+//! that cannot be read gives an [`Error`] with the place and the reason.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -22,8 +22,8 @@
 //! assert_eq!(text, b"file 5\n");
 //! assert_eq!(fs.read("/sv/d/f5")?, b"change\n");
 //!
-//! let names: Vec<_> = fs.subvolumes()?.into_iter().filter_map(|subvolume| subvolume.path).collect();
-//! assert!(names.contains(&b"sv/inner".to_vec()));
+//! let subvolumes = fs.subvolumes()?;
+//! assert!(subvolumes.iter().any(|subvolume| subvolume.path.as_deref() == Some(&b"sv/inner"[..])));
 //!
 //! let report = fs.check(&papilio::CheckOptions::new().data_csum(true))?;
 //! assert!(report.is_clean());
@@ -31,9 +31,9 @@
 //! # }
 //! ```
 //!
-//! Opened for writing, changes are seen at once and become durable together, with a commit: on
-//! [`FileSystem::sync`], every 30 seconds, and when the file system is closed. A crash leaves the state of
-//! one commit or another, never something in between.
+//! Changes are visible at once. A commit makes them durable together: on [`FileSystem::sync`],
+//! every 30 seconds, and when the file system is closed. After a crash the file system has the
+//! state of one commit, plus the files synced since.
 //!
 //! ```
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -42,15 +42,17 @@
 //! use papilio::{FileSystem, MkfsOptions, NewInode, NewKind, OpenOptions, RenameMode};
 //!
 //! papilio::mkfs(&image, &MkfsOptions::new().size(256 << 20).label("store"))?;
-//! let fs = FileSystem::open_with(&image, &OpenOptions::new().write(true).compress("zstd".parse()?))?;
+//! let options = OpenOptions::new().write(true).compress("zstd".parse()?);
+//! let fs = FileSystem::open_with(&image, &options)?;
 //! fs.create_dir("/etc")?;
-//! let file = fs.create("/etc/hosts", &NewInode::new(NewKind::Regular, 0o640).owner(0, 42))?.open()?;
-//! file.write_at(b"127.0.0.1 localhost\n", 0)?;
+//! let new = NewInode::new(NewKind::Regular, 0o640).owner(0, 42);
+//! let file = fs.create("/etc/hosts", &new)?.open()?;
+//! file.write_all_at(b"127.0.0.1 localhost\n", 0)?;
 //! fs.symlink("etc/hosts", "/hosts")?;
 //! fs.set_xattr("/etc/hosts", b"user.origin", b"by hand")?;
-//! fs.rename("/hosts", "/names", RenameMode::NoReplace)?;
+//! fs.rename_with("/hosts", "/names", RenameMode::NoReplace)?;
 //!
-//! // A copy that shares the data until either changes.
+//! // A copy that shares the data until one of the files changes.
 //! let copy = fs.create_file("/etc/hosts.old")?;
 //! copy.clone_range(&file, 0, 0, 0)?;
 //! fs.sync()?;
@@ -67,11 +69,20 @@
 //! # }
 //! ```
 //!
-//! [`FileSystem`] is a handle that any number of threads may share; [`Inode`], [`File`] and
-//! [`Entries`] are made from it. A log of fsyncs that a crash left is replayed when the file system is opened for
-//! writing; [`File::sync`] and [`Inode::sync`] write one. With [`OpenOptions::cache_bytes`] data goes through a page cache.
+//! - [`FileSystem`] is a handle that any number of threads may share. [`Inode`], [`File`] and
+//!   [`Entries`] come from it. Names of methods are those of the standard library where it has the
+//!   same operation.
+//! - [`File::sync_all`] and [`Inode::sync_all`] make one file durable without a commit, by the log
+//!   tree. Opening for writing replays the log after a crash.
+//! - [`OpenOptions::cache_bytes`] turns on a page cache.
+//! - [`Error`] converts to [`std::io::Error`], and [`Error::errno`] gives its errno.
+//!
+//! The feature `unstable` adds internals for measurements and inspection: tuning switches, cache
+//! statistics, raw tree blocks, and the on-disk format. They may change in any version.
 
 #![forbid(unsafe_code)]
+// Without the feature `unstable` nothing uses the items that only it exports.
+#![cfg_attr(not(feature = "unstable"), allow(dead_code, unused_imports))]
 
 // Helpers of unit and integration tests are one file, which calls this crate by its name.
 #[cfg(test)]
@@ -99,12 +110,11 @@ mod transaction;
 mod tuning;
 mod volume;
 
-pub use btree::CacheStatistics;
 pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{
-    DirEntry, Entries, File, FileReader, FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest,
-    KeptInode, MemoryUse, Metadata, Walk, WalkEntry, check, check_devices,
+    AsPath, DirEntry, Entries, File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue,
+    IoRequest, KeptInode, Metadata, Walk, WalkEntry, check, check_devices,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;
@@ -114,18 +124,45 @@ pub use maintenance::check::{
     CheckOptions, CheckProgress, CheckReport, CheckStage, CheckStatistics, Finding, FindingKind, Place,
     Severity,
 };
-pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
 pub use maintenance::mkfs::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, mkfs, mkfs_device};
 pub use maintenance::statfs::Statfs;
-pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
-pub use maintenance::tree_stats::{Layout, TreeStats};
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
 pub use namespace::create::{NewInode, NewKind};
 pub use namespace::rename::RenameMode;
 pub use namespace::setattr::{SetAttributes, SetTime};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
-pub use papilio_format as format;
-pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
-pub use papilio_pagecache::CacheInsert;
 pub use subvolume::{Received, Subvolume};
+
+// The types of the on-disk format that the functions above take and return.
+pub use papilio_format::items::block_group::BlockGroupFlags;
+pub use papilio_format::items::chunk::RaidProfile;
+pub use papilio_format::items::file_extent::Compression;
+pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
+pub use papilio_format::{
+    ChecksumType, Corrupt, DeviceId, FileOffset, Generation, Incompatible, InodeNumber, ItemType, Key,
+    LogicalAddress, PhysicalAddress, SuperblockError, TreeId, Uuid,
+};
+
+/// Devices for [`FileSystem::from_devices`], [`mkfs_device`] and [`check_devices`].
+pub mod device {
+    pub use papilio_device::{
+        Access, Advice, Device, FileDevice, MemoryDevice, OpenError, OpenErrorKind, ReadRequest, WriteRequest,
+    };
+}
+
+#[cfg(feature = "unstable")]
+pub use btree::CacheStatistics;
+#[cfg(feature = "unstable")]
+pub use fs::MemoryUse;
+#[cfg(feature = "unstable")]
+pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
+#[cfg(feature = "unstable")]
+pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
+#[cfg(feature = "unstable")]
+pub use maintenance::tree_stats::{Layout, TreeStats};
+#[cfg(feature = "unstable")]
+pub use papilio_format as format;
+#[cfg(feature = "unstable")]
+pub use papilio_pagecache::CacheInsert;
+#[cfg(feature = "unstable")]
 pub use tuning::{CsumLookup, LogItems, NocowCheck, Tuning, TuningError, WriteChecksum};

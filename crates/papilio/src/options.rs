@@ -40,6 +40,7 @@ pub struct OpenOptions {
 
 /// The subvolume that is the root of all paths.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
+#[non_exhaustive]
 pub enum SubvolumeChoice {
     /// The top level (id 5), which contains all other subvolumes.
     #[default]
@@ -196,8 +197,8 @@ impl OpenOptions {
     /// default, 0, means none: data is read from and written to the device directly.
     ///
     /// The page cache is used only if the file system is open for writing. Written data is durable
-    /// after [`File::sync`](crate::File::sync) or [`FileSystem::sync`](crate::FileSystem::sync),
-    /// which also report errors of writing it back.
+    /// after [`File::sync_all`](crate::File::sync_all) or
+    /// [`FileSystem::sync`](crate::FileSystem::sync), which also report errors of writing it back.
     pub fn cache_bytes(mut self, bytes: u64) -> Self {
         self.cache_bytes = bytes;
         self
@@ -221,6 +222,7 @@ impl OpenOptions {
     }
 
     /// Selects between implementations of some mechanisms, for measurements.
+    #[cfg(feature = "unstable")]
     pub fn tuning(mut self, tuning: Tuning) -> Self {
         self.tuning = tuning;
         self

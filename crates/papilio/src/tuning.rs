@@ -11,6 +11,7 @@ use std::str::FromStr;
 
 /// How a range is checked for checksums before it is overwritten in place.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NocowCheck {
     /// Stops at the first checksum.
     #[default]
@@ -21,6 +22,7 @@ pub enum NocowCheck {
 
 /// How the items of an fsync enter the log.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum LogItems {
     /// All items are complete before the log tree's lock is taken, and enter it in one pass.
     #[default]
@@ -31,6 +33,7 @@ pub enum LogItems {
 
 /// When the checksums of written data are computed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum WriteChecksum {
     /// By other threads while the device writes; a write ends when both are done. Small writes, and
     /// algorithms as fast as memory on this processor, are computed by the writer beforehand.
@@ -44,6 +47,7 @@ pub enum WriteChecksum {
 
 /// How the checksums of data that was read are looked up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum CsumLookup {
     /// By a cursor on the stack, without allocation. An open file keeps nearby checksums, so that
     /// one look-up in the tree serves many reads.
@@ -81,6 +85,7 @@ pub struct Tuning {
 
 /// An invalid setting of a switch.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
 pub enum TuningError {
     /// There is no such switch.
     #[error(

@@ -57,10 +57,10 @@ fn batched_direct_reads_return_what_was_written() {
     let fs = FileSystem::open_with(&image, &options).unwrap();
     let content: Vec<u8> = (0..SECTORS).flat_map(sector).collect();
     let file = fs.create_file("/f").unwrap();
-    file.write_at(&content, 0).unwrap();
+    file.write_all_at(&content, 0).unwrap();
     // Bytes that are neither aligned nor whole sectors.
-    file.write_at(b"tail", content.len() as u64).unwrap();
-    file.sync().unwrap();
+    file.write_all_at(b"tail", content.len() as u64).unwrap();
+    file.sync_all().unwrap();
     drop(file);
 
     let file = Arc::new(fs.open_file("/f").unwrap());
@@ -75,7 +75,7 @@ fn batched_direct_reads_return_what_was_written() {
         }
     }
     // An overwrite is an ordered extent, which a batch leaves to single reads.
-    file.write_at(&sector(9_000), 5 * SECTOR as u64).unwrap();
+    file.write_all_at(&sector(9_000), 5 * SECTOR as u64).unwrap();
     for completion in read_all(&mut queue, &file, &[4, 5, 6]) {
         let number = if completion.token == 5 { 9_000 } else { completion.token as usize };
         assert!(completion.buffer.unwrap() == sector(number));
@@ -108,7 +108,7 @@ fn batched_read_reports_the_sector_that_is_bad() {
     let fs = FileSystem::open_with(&image, &options).unwrap();
     let content: Vec<u8> = (0..16).flat_map(sector).collect();
     let file = Arc::new(fs.create_file("/f").unwrap());
-    file.write_at(&content, 0).unwrap();
+    file.write_all_at(&content, 0).unwrap();
     fs.sync().unwrap();
     let mut queue = IoQueue::new(64);
     let all: Vec<usize> = (0..16).collect();

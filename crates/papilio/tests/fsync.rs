@@ -7,8 +7,7 @@ mod in_memory;
 use in_memory::{formatted_with, has_log, open_with, writable};
 use papilio::format::items::file_extent::Compression;
 use papilio::{
-    CompressionChoice, File, FileSystem, InodeFlags, LogItems, MkfsFeature, MkfsOptions, OpenOptions,
-    RenameMode, Tuning,
+    CompressionChoice, File, FileSystem, InodeFlags, LogItems, MkfsFeature, MkfsOptions, OpenOptions, Tuning,
 };
 use papilio_device::MemoryDevice;
 use papilio_oracle::{ImageSet, Need, Scratch, require};
@@ -38,7 +37,7 @@ impl Case {
 
     fn file(&self, path: &str, content: &[u8]) -> File {
         let file = self.fs.create_file(path).unwrap();
-        file.write_at(content, 0).unwrap();
+        file.write_all_at(content, 0).unwrap();
         file
     }
 
@@ -82,20 +81,20 @@ fn fsynced_files_survive_power_loss_and_others_need_not() {
         let case = Case::with(&MkfsOptions::new(), &writable().tuning(tuning));
         let file = case.file("/new", b"some bytes");
         let other = case.file("/unsynced", b"lost");
-        file.sync().unwrap();
+        file.sync_all().unwrap();
         assert!(case.has_log(), "the fsync is a log, not a commit");
         // More fsyncs: of the same file, and of one that the last commit has.
         let old = case.fs.open_file("/first").unwrap();
         let mut model = vec![1; 100_000];
         for round in 0..20u8 {
             let at = usize::from(round) * 4999;
-            old.write_at(&[round + 10; 5000], at as u64).unwrap();
+            old.write_all_at(&[round + 10; 5000], at as u64).unwrap();
             model[at..(at + 5000).min(100_000)].fill(round + 10);
             model.resize(model.len().max(at + 5000), round + 10);
-            old.sync().unwrap();
+            old.sync_all().unwrap();
         }
-        file.write_at(&vec![7; 300_000], 5).unwrap();
-        file.sync().unwrap();
+        file.write_all_at(&vec![7; 300_000], 5).unwrap();
+        file.sync_all().unwrap();
         assert!(case.has_log());
         case.after_power_loss(|root| {
             let mut expected = b"some ".to_vec();
@@ -118,10 +117,10 @@ fn a_file_truncated_within_a_logged_extent_keeps_its_head() {
     }
     let case = Case::new();
     let file = case.file("/cut", &[3; 22_056]);
-    file.sync().unwrap();
+    file.sync_all().unwrap();
     file.set_len(16_384).unwrap();
-    file.write_at(&[4; 2139], 16_384).unwrap();
-    file.sync().unwrap();
+    file.write_all_at(&[4; 2139], 16_384).unwrap();
+    file.sync_all().unwrap();
     assert!(case.has_log());
     let mut expected = vec![3; 16_384];
     expected.resize(16_384 + 2139, 4);
@@ -140,12 +139,12 @@ fn a_file_unlinked_after_its_fsync_comes_back_as_fsynced() {
     case.fs.sync().unwrap();
     for (name, byte) in [("/gone", 8), ("/again", 9)] {
         let file = case.fs.open_file(name).unwrap();
-        file.write_at(&[byte; 50_000], 0).unwrap();
-        file.sync().unwrap();
+        file.write_all_at(&[byte; 50_000], 0).unwrap();
+        file.sync_all().unwrap();
         drop(file);
         case.fs.remove_file(name).unwrap();
     }
-    case.file("/again", b"another").sync().unwrap();
+    case.file("/again", b"another").sync_all().unwrap();
     assert!(case.has_log());
     case.after_power_loss(|root| {
         // No fsync logged the unlink.
@@ -163,12 +162,12 @@ fn extents_that_a_file_refers_to_twice_are_logged() {
     let case = Case::with(&MkfsOptions::new(), &writable().compress(zlib));
     // A later write splits a compressed extent in two.
     let split = case.file("/split", &[3; 100_000]);
-    split.write_at(&[4; 4096], 40_960).unwrap();
-    split.sync().unwrap();
+    split.write_all_at(&[4; 4096], 40_960).unwrap();
+    split.sync_all().unwrap();
     // An extent that is cloned within its file.
     let twice = case.file("/twice", &[5; 65_536]);
     twice.clone_range(&twice, 0, 32_768, 131_072).unwrap();
-    twice.sync().unwrap();
+    twice.sync_all().unwrap();
     assert!(case.has_log());
     let mut expected = vec![3; 100_000];
     expected[40_960..45_056].fill(4);
@@ -198,23 +197,23 @@ fn holes_truncation_and_preallocation_are_logged() {
         let open = |name: &str| case.fs.open_file(format!("/{name}")).unwrap();
         let files: Vec<File> = names.iter().map(|name| open(name)).collect();
         files[0].punch_hole(8192, 65536).unwrap();
-        files[0].sync().unwrap();
+        files[0].sync_all().unwrap();
         files[0].punch_hole(500_000, 1000).unwrap();
-        files[0].sync().unwrap();
+        files[0].sync_all().unwrap();
         files[1].set_len(12_345).unwrap();
-        files[1].sync().unwrap();
+        files[1].sync_all().unwrap();
         files[2].set_len(3 << 20).unwrap();
-        files[2].write_at(b"end", (3 << 20) - 3).unwrap();
-        files[2].sync().unwrap();
+        files[2].write_all_at(b"end", (3 << 20) - 3).unwrap();
+        files[2].sync_all().unwrap();
         files[3].allocate(2 << 20, 1 << 20, false).unwrap();
-        files[3].sync().unwrap();
-        files[4].write_at(b"far", 5_000_001).unwrap();
-        files[4].sync().unwrap();
-        files[5].write_at(&[9; 4096], 900_000).unwrap();
-        files[5].sync().unwrap();
+        files[3].sync_all().unwrap();
+        files[4].write_all_at(b"far", 5_000_001).unwrap();
+        files[4].sync_all().unwrap();
+        files[5].write_all_at(&[9; 4096], 900_000).unwrap();
+        files[5].sync_all().unwrap();
         files[5].set_len(4096).unwrap();
         files[5].set_len(800_000).unwrap();
-        files[5].sync().unwrap();
+        files[5].sync_all().unwrap();
         assert!(case.has_log(), "no_holes {no_holes}");
         case.after_power_loss(|root| {
             let mut punched = bytes.clone();
@@ -252,22 +251,22 @@ fn names_and_attributes_are_logged_also_after_renames() {
     let deep = case.file("/d/e/deep", b"deep");
     fs.set_xattr("/d/e/deep", b"user.a", b"1").unwrap();
     fs.set_permissions("/d/e/deep", 0o600).unwrap();
-    deep.sync().unwrap();
+    deep.sync_all().unwrap();
     assert!(case.has_log());
     // A journal that is created and removed again and again, as databases do.
     for round in 0..5u8 {
         let journal = case.file("/journal", &[round; 20_000]);
-        journal.sync().unwrap();
-        deep.write_at(&[round; 10], 100).unwrap();
-        deep.sync().unwrap();
+        journal.sync_all().unwrap();
+        deep.write_all_at(&[round; 10], 100).unwrap();
+        deep.sync_all().unwrap();
         drop(journal);
         fs.remove_file("/journal").unwrap();
     }
     assert!(case.has_log(), "creating and removing files does not force a commit");
-    deep.sync().unwrap();
+    deep.sync_all().unwrap();
     let linked = case.file("/one", b"two names");
     fs.hard_link("/one", "/d/two").unwrap();
-    linked.sync().unwrap();
+    linked.sync_all().unwrap();
     case.after_power_loss(|root| {
         let mut expected = b"deep".to_vec();
         expected.resize(100, 0);
@@ -279,9 +278,9 @@ fn names_and_attributes_are_logged_also_after_renames() {
         assert_content(root, "d/two", b"two names");
     });
     // A new file takes the name of a renamed one: the log has both.
-    fs.rename("/first", "/moved", RenameMode::Replace).unwrap();
+    fs.rename("/first", "/moved").unwrap();
     let again = case.file("/first", b"another");
-    again.sync().unwrap();
+    again.sync_all().unwrap();
     assert!(case.has_log());
     case.after_power_loss(|root| {
         assert_content(root, "first", b"another");
@@ -289,14 +288,14 @@ fn names_and_attributes_are_logged_also_after_renames() {
     });
     // Written under another name, fsynced, and renamed over the old file: either content is whole.
     let temporary = case.file("/temporary", b"new content");
-    temporary.sync().unwrap();
+    temporary.sync_all().unwrap();
     assert!(case.has_log());
-    fs.rename("/temporary", "/first", RenameMode::Replace).unwrap();
+    fs.rename("/temporary", "/first").unwrap();
     case.after_power_loss(|root| {
         let content = std::fs::read(root.join("first")).unwrap();
         assert!(content == b"another" || content == b"new content", "{content:?}");
     });
-    temporary.sync().unwrap();
+    temporary.sync_all().unwrap();
     case.after_power_loss(|root| assert_content(root, "first", b"new content"));
 }
 
@@ -328,16 +327,16 @@ fn files_of_all_kinds_are_logged() {
         in_place.inode().set_flags(InodeFlags::NODATACOW).unwrap();
         let in_place = fs.open_file("/in-place").unwrap();
         in_place.allocate(0, 1 << 20, false).unwrap();
-        in_place.write_at(&[3; 8192], 4096).unwrap();
-        in_place.sync().unwrap();
-        in_place.write_at(&[4; 8192], 65536).unwrap();
-        in_place.sync().unwrap();
+        in_place.write_all_at(&[3; 8192], 4096).unwrap();
+        in_place.sync_all().unwrap();
+        in_place.write_all_at(&[4; 8192], 65536).unwrap();
+        in_place.sync_all().unwrap();
         let clone = fs.create_file("/clone").unwrap();
         clone.clone_range(&files[0], 0, 0, 0).unwrap();
         for file in &files {
-            file.sync().unwrap();
+            file.sync_all().unwrap();
         }
-        clone.sync().unwrap();
+        clone.sync_all().unwrap();
         assert!(case.has_log(), "{checksum:?}");
         case.after_power_loss(|root| {
             assert_content(root, "text", &text);
@@ -365,8 +364,8 @@ fn many_threads_share_log_commits() {
             scope.spawn(move || {
                 let mut random = fastrand::Rng::with_seed(number as u64);
                 for round in 0..40u8 {
-                    file.write_at(&[round; 4096], random.u64(0..256) * 4096).unwrap();
-                    file.sync().unwrap();
+                    file.write_all_at(&[round; 4096], random.u64(0..256) * 4096).unwrap();
+                    file.sync_all().unwrap();
                 }
             });
         }

@@ -139,7 +139,7 @@ fn errors_come_back_with_the_buffer() {
     let folder = tempfile::tempdir().unwrap();
     let image = image(&folder);
     let fs = open(&image);
-    fs.create_file("/f").unwrap().write_at(&[9; 5000], 0).unwrap();
+    fs.create_file("/f").unwrap().write_all_at(&[9; 5000], 0).unwrap();
     fs.close().unwrap();
     let fs = FileSystem::open(&image).unwrap();
     let file = Arc::new(fs.open_file("/f").unwrap());

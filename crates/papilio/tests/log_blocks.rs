@@ -28,11 +28,11 @@ fn base(random: &mut Rng) -> (Arc<MemoryDevice>, Vec<Vec<u8>>) {
     let device = formatted_with(256 << 20, &MkfsOptions::new().node_size(4096));
     let fs = open(&device);
     // Makes the data chunk: a log cannot hold a new one.
-    fs.create_file("/filler").unwrap().write_at(&vec![1; 16 << 20], 0).unwrap();
+    fs.create_file("/filler").unwrap().write_all_at(&vec![1; 16 << 20], 0).unwrap();
     fs.remove_file("/filler").unwrap();
     let contents: Vec<Vec<u8>> = (0..FILES).map(|_| vec![random.u8(..); FILE_BYTES]).collect();
     for (number, content) in contents.iter().enumerate() {
-        fs.create_file(format!("/{number}")).unwrap().write_at(content, 0).unwrap();
+        fs.create_file(format!("/{number}")).unwrap().write_all_at(content, 0).unwrap();
     }
     fs.close().unwrap();
     (device, contents)
@@ -67,10 +67,10 @@ fn a_crash_at_any_point_keeps_the_last_acknowledged_fsync() {
             let start = random.usize(..FILE_BYTES / 4096) * 4096;
             let bytes = vec![random.u8(..); random.usize(1..5) << 12];
             let bytes = &bytes[..bytes.len().min(FILE_BYTES - start)];
-            files[number].write_at(bytes, start as u64).unwrap();
+            files[number].write_all_at(bytes, start as u64).unwrap();
             contents[number][start..start + bytes.len()].copy_from_slice(bytes);
         }
-        files[number].sync().unwrap();
+        files[number].sync_all().unwrap();
         states.push((recording.len(), contents.clone()));
     }
     assert_eq!(superblock(&device).raw.generation, before, "no fsync is a commit");

@@ -33,7 +33,7 @@ impl Side {
         tuning.log_items = how;
         let fs = open_with(&device, &writable().timestamp(Some(NOW)).tuning(tuning));
         let files: Vec<File> = (0..FILES).map(|n| fs.create_file(format!("/file{n}")).unwrap()).collect();
-        files.iter().for_each(|file| file.write_at(&vec![1; (SECTORS * 4096) as usize], 0).unwrap());
+        files.iter().for_each(|file| file.write_all_at(&vec![1; (SECTORS * 4096) as usize], 0).unwrap());
         fs.sync().unwrap();
         Self { device, fs, files }
     }
@@ -50,10 +50,10 @@ impl Side {
             kind => {
                 let offset = if kind < 7 { random.u64(0..4096) } else { 0 };
                 let bytes = vec![random.u8(..); random.usize(1..30) * 4096];
-                file.write_at(&bytes, at + offset).unwrap();
+                file.write_all_at(&bytes, at + offset).unwrap();
             }
         }
-        file.sync().unwrap();
+        file.sync_all().unwrap();
     }
 
     /// Returns all items of the log that is on the device.

@@ -30,7 +30,7 @@ fn work(file: &File, written: &mut [u8], random: &mut fastrand::Rng, operations:
         let at = page as u64 * 4096;
         if operation.is_multiple_of(write) {
             written[page] = random.u8(..);
-            file.write_at(&vec![written[page]; 4096], at).unwrap();
+            file.write_all_at(&vec![written[page]; 4096], at).unwrap();
         } else {
             file.read_at(&mut buffer, at).unwrap();
             assert!(buffer.iter().all(|&byte| byte == written[page]), "page {page}");
@@ -52,7 +52,7 @@ fn measure(cache: u64, file_bytes: u64, operations: usize) {
     let fs = FileSystem::open_with(&image, &options).unwrap();
     let file = fs.create_file("/file").unwrap();
     for start in (0..file_bytes).step_by(MIB as usize) {
-        file.write_at(&[0; MIB as usize], start).unwrap();
+        file.write_all_at(&[0; MIB as usize], start).unwrap();
     }
     fs.sync().unwrap();
     let mut random = fastrand::Rng::with_seed(1);

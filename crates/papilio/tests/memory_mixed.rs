@@ -57,7 +57,7 @@ fn work(file: &File, load: &Load, seed: u64, mut measure: impl FnMut()) {
         if operation % 4 == 0 {
             buffer.fill(random.u8(..));
             buffer[..8].copy_from_slice(&page.to_le_bytes());
-            file.write_at(&buffer, page * PAGE).unwrap();
+            file.write_all_at(&buffer, page * PAGE).unwrap();
         } else {
             file.read_at(&mut buffer, page * PAGE).unwrap();
             assert_eq!(buffer[..8], page.to_le_bytes(), "page {page}");
@@ -85,7 +85,7 @@ fn measure(load: &Load) {
         for (number, page) in piece.chunks_exact_mut(PAGE as usize).enumerate() {
             page[..8].copy_from_slice(&(start / PAGE + number as u64).to_le_bytes());
         }
-        file.write_at(&piece, start).unwrap();
+        file.write_all_at(&piece, start).unwrap();
     }
     fs.sync().unwrap();
     let most = Most { before, bytes: AtomicU64::new(0), accounted: Default::default() };

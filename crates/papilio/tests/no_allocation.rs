@@ -91,7 +91,7 @@ impl Place {
         file.set_direct(true);
         for start in (0..FILE).step_by(step as usize) {
             let bytes: Vec<u8> = (start / SECTOR..(start + step) / SECTOR).flat_map(sector).collect();
-            file.write_at(&bytes, start).unwrap();
+            file.write_all_at(&bytes, start).unwrap();
         }
         self.fs.sync().unwrap();
         file
@@ -179,7 +179,7 @@ fn overwrites_in_place() {
     let mut file = place.fs.open_file("/nocow").unwrap();
     file.set_direct(true);
     for start in (0..FILE).step_by(4 << 20) {
-        file.write_at(&vec![1; 4 << 20], start).unwrap();
+        file.write_all_at(&vec![1; 4 << 20], start).unwrap();
     }
     place.fs.sync().unwrap();
     let mut random = fastrand::Rng::with_seed(3);
@@ -188,7 +188,7 @@ fn overwrites_in_place() {
         let mut overwrite = |rounds| {
             for _ in 0..rounds {
                 let at = random.u64(0..=(FILE - length) / SECTOR) * SECTOR;
-                file.write_at(&bytes, at).unwrap();
+                file.write_all_at(&bytes, at).unwrap();
             }
         };
         overwrite(4_000);
@@ -206,7 +206,7 @@ fn overwrites_of_ordered_extents() {
     let bytes = [7; SECTOR as usize];
     let mut overwrite = |rounds| {
         for _ in 0..rounds {
-            file.write_at(&bytes, random.u64(0..256) * SECTOR).unwrap();
+            file.write_all_at(&bytes, random.u64(0..256) * SECTOR).unwrap();
         }
     };
     overwrite(4_000);

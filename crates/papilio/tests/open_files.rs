@@ -13,7 +13,7 @@ const TIMES: usize = 3000;
 #[test]
 fn links_come_and_go_while_threads_open_and_close_the_file() {
     let (device, fs) = new_file_system(256 << 20);
-    fs.create_file("/file").unwrap().write_at(b"content", 0).unwrap();
+    fs.create_file("/file").unwrap().write_all_at(b"content", 0).unwrap();
     let over = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let opening: Vec<_> = (0..2)
@@ -53,15 +53,15 @@ fn an_unnamed_file_is_linked_while_it_is_closed() {
     let (mut named, mut gone) = (0, 0);
     for turn in 0..TIMES {
         let file = root.create_unnamed(&NewInode::new(NewKind::Regular, 0o600)).unwrap();
-        file.write_at(b"content", 0).unwrap();
+        file.write_all_at(b"content", 0).unwrap();
         let inode = file.inode().clone();
         let name = format!("name {turn}");
         let (first, second) = std::thread::scope(|scope| {
-            let first = scope.spawn(|| root.link(&inode, name.as_bytes()));
+            let first = scope.spawn(|| root.hard_link(&inode, name.as_bytes()));
             let second = scope.spawn(|| {
-                let linked = root.link(&inode, b"other");
+                let linked = root.hard_link(&inode, b"other");
                 if linked.is_ok() {
-                    root.unlink(b"other").unwrap();
+                    root.remove_file(b"other").unwrap();
                 }
                 linked
             });
@@ -75,7 +75,7 @@ fn an_unnamed_file_is_linked_while_it_is_closed() {
                 named += 1;
                 assert_eq!(file.read_all().unwrap(), b"content");
                 drop(file);
-                root.unlink(name.as_bytes()).unwrap();
+                root.remove_file(name.as_bytes()).unwrap();
             }
             (Err(_), Err(_)) => gone += 1,
             (linked, found) => panic!("turn {turn}: {linked:?}, {second:?}, {:?}", found.err()),

@@ -32,7 +32,7 @@ fn damage_under_cached_checksums_is_found() {
         let fs = open_with(&device, &writable().tuning(tuning));
         let file = fs.create_file("/file").unwrap();
         let content: Vec<u8> = std::iter::repeat_with(|| fastrand::u8(..)).take(6 << 20).collect();
-        file.write_at(&content, 0).unwrap();
+        file.write_all_at(&content, 0).unwrap();
         fs.sync().unwrap();
         assert!(
             file.read_all().unwrap() == content,
@@ -92,7 +92,7 @@ impl Modelled {
             }
             _ => {
                 let bytes = vec![random.u8(1..); length];
-                self.file.write_at(&bytes, at as u64).unwrap();
+                self.file.write_all_at(&bytes, at as u64).unwrap();
                 let end = self.content.len().max(at + length);
                 self.content.resize(end, 0);
                 self.content[at..at + length].copy_from_slice(&bytes);
@@ -137,7 +137,7 @@ fn a_file_of_a_deleted_subvolume_cannot_be_read() {
     let fs = open(&device);
     fs.create_subvolume("/sub").unwrap();
     let file = fs.create_file("/sub/file").unwrap();
-    file.write_at(&[7; 40_000], 0).unwrap();
+    file.write_all_at(&[7; 40_000], 0).unwrap();
     fs.sync().unwrap();
     let mut buffer = [0; 4096];
     file.read_at(&mut buffer, 0).unwrap();

@@ -27,7 +27,7 @@ impl Case {
         let recorder = recording.attach(formatted(256 << 20));
         let fs = open_with(&Arc::new(recorder), &open);
         // Makes the data chunk: a log cannot hold a new one.
-        fs.create_file("/first").unwrap().write_at(&[1; 100_000], 0).unwrap();
+        fs.create_file("/first").unwrap().write_all_at(&[1; 100_000], 0).unwrap();
         fs.sync().unwrap();
         Self { recording, open, fs }
     }
@@ -73,16 +73,16 @@ fn fdatasync_makes_data_sizes_and_new_files_durable() {
     for cache in [None, Some(4 << 20)] {
         let case = Case::new(cache);
         let file = case.fs.create_file("/new").unwrap();
-        file.write_at(&[2; 50_000], 0).unwrap();
+        file.write_all_at(&[2; 50_000], 0).unwrap();
         file.sync_data().unwrap();
         assert_eq!(case.after_power_loss("/new"), [2; 50_000], "a new file");
-        file.write_at(&[3; 10_000], 45_000).unwrap();
+        file.write_all_at(&[3; 10_000], 45_000).unwrap();
         file.sync_data().unwrap();
         let mut content = vec![2; 45_000];
         content.resize(55_000, 3);
         assert_eq!(case.after_power_loss("/new"), content, "it grew");
         case.fs.sync().unwrap();
-        file.write_at(&[4; 4096], 4096).unwrap();
+        file.write_all_at(&[4; 4096], 4096).unwrap();
         content[4096..8192].fill(4);
         file.sync_data().unwrap();
         assert_eq!(case.after_power_loss("/new"), content, "a part was overwritten");
@@ -101,13 +101,13 @@ fn fdatasync_of_changed_times_writes_nothing() {
         let file = case.fs.open_file("/first").unwrap();
         set_times(&file, 1);
         assert_eq!(case.seen(|| file.sync_data().unwrap()), (vec![], 1), "not in the log yet");
-        file.write_at(&[2; 4096], 0).unwrap();
+        file.write_all_at(&[2; 4096], 0).unwrap();
         let (written, _) = case.seen(|| file.sync_data().unwrap());
         assert!(!written.is_empty(), "data changed");
         assert_eq!(case.seen(|| file.sync_data().unwrap()), (vec![], 1), "the log has it");
         set_times(&file, 2);
         assert_eq!(case.seen(|| file.sync_data().unwrap()), (vec![], 1), "times changed");
-        let (written, _) = case.seen(|| file.sync().unwrap());
+        let (written, _) = case.seen(|| file.sync_all().unwrap());
         assert!(!written.is_empty(), "an fsync writes times");
         case.fs.sync().unwrap();
         assert_eq!(case.seen(|| file.sync_data().unwrap()), (vec![], 1), "the commit has it");
@@ -119,10 +119,10 @@ fn fdatasync_after_an_overwrite_in_place_only_flushes() {
     let case = Case::new(None);
     let file = case.fs.create_file("/place").unwrap();
     file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
-    file.write_at(&[1; 16384], 0).unwrap();
+    file.write_all_at(&[1; 16384], 0).unwrap();
     case.fs.sync().unwrap();
     let seen = case.seen(|| {
-        file.write_at(&[2; 4096], 4096).unwrap();
+        file.write_all_at(&[2; 4096], 4096).unwrap();
         file.sync_data().unwrap();
     });
     assert_eq!(seen, (vec![4096], 1));

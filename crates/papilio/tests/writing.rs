@@ -29,16 +29,16 @@ fn committed_changes_survive_closing() {
     assert_clean(&device);
     let file = fs.create_file("/d/file").unwrap();
     let content: Vec<u8> = (0..3_000_001u32).map(|n| (n / 7) as u8).collect();
-    file.write_at(&content, 0).unwrap();
+    file.write_all_at(&content, 0).unwrap();
     let small = fs.create_file("/d/small").unwrap();
-    small.write_at(b"a few bytes", 0).unwrap();
+    small.write_all_at(b"a few bytes", 0).unwrap();
     fs.symlink("d/small", "/link").unwrap();
     fs.create("/d/fifo", &NewInode::new(NewKind::Fifo, 0o600).owner(5, 6)).unwrap();
     fs.hard_link("/d/small", "/other").unwrap();
     assert_eq!(fs.read("/d/file").unwrap(), content);
     fs.sync().unwrap();
     assert_clean(&device);
-    fs.rename("/d/file", "/moved", RenameMode::NoReplace).unwrap();
+    fs.rename_with("/d/file", "/moved", RenameMode::NoReplace).unwrap();
     fs.remove_file("/d/fifo").unwrap();
     drop((file, small));
     close_clean(fs, &device);
@@ -48,7 +48,7 @@ fn committed_changes_survive_closing() {
     assert_eq!(fs.metadata("/other").unwrap().nlink(), 2);
     for number in 0..2000 {
         let file = fs.create_file(format!("/d/n{number}")).unwrap();
-        file.write_at(format!("content {number}").repeat(number % 500).as_bytes(), 0).unwrap();
+        file.write_all_at(format!("content {number}").repeat(number % 500).as_bytes(), 0).unwrap();
     }
     fs.sync().unwrap();
     assert_clean(&device);
@@ -86,7 +86,7 @@ fn measure_many_files() {
     println!("list {:?}", start.elapsed());
     let start = Instant::now();
     for number in 0..count {
-        directory.unlink(format!("file{number}").as_bytes()).unwrap();
+        directory.remove_file(format!("file{number}").as_bytes()).unwrap();
     }
     fs.sync().unwrap();
     println!("delete+sync {:?}", start.elapsed());
@@ -115,12 +115,12 @@ fn threads_write_while_commits_run() {
                     let file = file.unwrap();
                     let length = (number * 977 % 60_000) as usize;
                     let content = vec![(number + thread) as u8; length];
-                    file.write_at(&content, number % 5000).unwrap();
+                    file.write_all_at(&content, number % 5000).unwrap();
                     let mut back = vec![0; length];
                     assert_eq!(file.read_at(&mut back, number % 5000).unwrap(), length);
                     assert!(back == content);
                     if number % 3 == 0 {
-                        directory.unlink(name.as_bytes()).unwrap();
+                        directory.remove_file(name.as_bytes()).unwrap();
                         // The open handle still reads it.
                         assert_eq!(file.read_at(&mut back, number % 5000).unwrap(), length);
                     }
@@ -142,7 +142,7 @@ fn a_full_file_system_reports_no_space_and_can_be_emptied() {
     let mut written = 0;
     let error = loop {
         let file = fs.create_file(format!("/f{written}")).unwrap();
-        match file.write_at(&chunk, 0) {
+        match file.write_all_at(&chunk, 0) {
             Ok(()) => written += 1,
             Err(error) => break error,
         }
@@ -151,7 +151,7 @@ fn a_full_file_system_reports_no_space_and_can_be_emptied() {
     assert!(written > 20, "{written} MiB");
     let mut small = 0;
     let error = loop {
-        match fs.create_file(format!("/s{small}")).and_then(|file| file.write_at(&[1; 1000], 0)) {
+        match fs.create_file(format!("/s{small}")).and_then(|file| file.write_all_at(&[1; 1000], 0)) {
             Ok(()) => small += 1,
             Err(error) => break error,
         }
@@ -168,7 +168,7 @@ fn a_full_file_system_reports_no_space_and_can_be_emptied() {
     }
     assert_eq!(fs.failure(), None);
     fs.sync().unwrap();
-    fs.create_file("/again").unwrap().write_at(&chunk, 0).unwrap();
+    fs.create_file("/again").unwrap().write_all_at(&chunk, 0).unwrap();
     close_clean(fs, &device);
 }
 
@@ -237,7 +237,7 @@ fn changes_join_the_next_transaction_while_a_commit_writes() {
         }
         // The commit waits for its flush; readers and writers do not wait for the commit.
         for number in 0..200 {
-            fs.create_file(format!("/before/f{number}")).unwrap().write_at(b"meanwhile", 0).unwrap();
+            fs.create_file(format!("/before/f{number}")).unwrap().write_all_at(b"meanwhile", 0).unwrap();
         }
         assert_eq!(fs.read("/before/f7").unwrap(), b"meanwhile");
         assert!(!commit.is_finished());
@@ -304,7 +304,7 @@ fn file_systems_that_writing_could_corrupt_open_read_only() {
 fn preallocation_past_the_end_sets_the_flag() {
     let (_device, fs) = new_file_system(256 << 20);
     let file = fs.create_file("/file").unwrap();
-    file.write_at(&[1; 5000], 0).unwrap();
+    file.write_all_at(&[1; 5000], 0).unwrap();
     file.allocate(8192, 65536, true).unwrap();
     assert_eq!(file.len(), 5000);
     let flags = fs.metadata("/file").unwrap().flags();
@@ -316,14 +316,14 @@ fn another_program_grows_and_truncates_the_image() {
     let (device, fs) = new_file_system(256 << 20);
     fs.create_dir("/d").unwrap();
     device.resize(512 << 20);
-    fs.create_file("/d/f").unwrap().write_at(&[5; 100_000], 0).unwrap();
+    fs.create_file("/d/f").unwrap().write_all_at(&[5; 100_000], 0).unwrap();
     fs.sync().unwrap();
     assert_clean(&device);
     // So short that even the second copy of the superblock is gone.
     device.resize(48 << 20);
     let mut result = Ok(());
     for number in 0..100 {
-        result = fs.create_file(format!("/d/g{number}")).and_then(|file| file.write_at(&[6; 1 << 20], 0));
+        result = fs.create_file(format!("/d/g{number}")).and_then(|file| file.write_all_at(&[6; 1 << 20], 0));
         result = result.and_then(|()| fs.sync());
         if result.is_err() {
             break;
@@ -339,7 +339,7 @@ fn another_program_grows_and_truncates_the_image() {
 fn a_snapshot_omits_unlinked_files() {
     let (device, fs) = new_file_system(256 << 20);
     let file = fs.create_file("/file").unwrap();
-    file.write_at(&[1; 100_000], 0).unwrap();
+    file.write_all_at(&[1; 100_000], 0).unwrap();
     fs.remove_file("/file").unwrap();
     let snapshot = fs.snapshot("/", "/snapshot", true).unwrap().tree();
     let number = file.inode().number();
@@ -368,10 +368,10 @@ fn mount_options_give_new_files_their_flags() {
         let fs = FileSystem::open_with(&image, &options).unwrap();
         fs.create_dir(format!("/{name}.d")).unwrap();
         let file = fs.create_file(format!("/{name}")).unwrap();
-        file.write_at(&[7; 1 << 20], 0).unwrap();
+        file.write_all_at(&[7; 1 << 20], 0).unwrap();
         let root = fs.inode("/").unwrap();
         let unnamed = root.create_unnamed(&NewInode::new(NewKind::Regular, 0o600)).unwrap();
-        root.link(unnamed.inode(), format!("{name}.tmp").as_bytes()).unwrap();
+        root.hard_link(unnamed.inode(), format!("{name}.tmp").as_bytes()).unwrap();
         drop((file, unnamed));
         let of = |name: String| fs.metadata(name).unwrap().flags() & (no_sums | InodeFlags::NODATACOW);
         assert_eq!(of(format!("/{name}")), flags);

@@ -63,7 +63,7 @@ fn visit(fs: &FileSystem, path: &[u8], inode: &Inode, summary: &mut Summary) {
     note(inode.names().is_err());
     note(inode.xattr(b"user.colour").is_err());
     note(fs.inode(path).is_err());
-    match inode.kind() {
+    match inode.file_type() {
         FileKind::Symlink => note(inode.read_link().is_err()),
         FileKind::Directory => note(inode.lookup(b"f1").is_err()),
         FileKind::Regular => read_file(inode, summary),

@@ -177,7 +177,7 @@ impl FsyncRun {
         // directory.
         let fs = FileSystem::from_devices(plain, &open).map_err(say)?;
         let filler = fs.create_file("/filler").map_err(say)?;
-        filler.write_at(&vec![1; 1 << 20], 0).map_err(say)?;
+        filler.write_all_at(&vec![1; 1 << 20], 0).map_err(say)?;
         drop(filler);
         fs.remove_file("/filler").map_err(say)?;
         for thread in 0..threads {

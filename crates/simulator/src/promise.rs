@@ -208,14 +208,14 @@ impl<'a> Moment<'a> {
         let mut pending = vec![(Model::root(), root)];
         while let Some((place, inode)) = pending.pop() {
             if inode.metadata().is_dir() {
-                for entry in inode.entries().map_err(|error| error.to_string())? {
+                for entry in inode.read_dir().map_err(|error| error.to_string())? {
                     let entry = entry.map_err(|error| error.to_string())?;
-                    let shown = entry.name().escape_ascii();
+                    let shown = entry.file_name().escape_ascii();
                     let below = entry.inode().map_err(|error| format!("{shown}: {error}"))?;
                     let target = self.identify(below.number().0).ok_or_else(|| {
                         format!("\"{shown}\" leads to inode {}, which should not exist", below.number().0)
                     })?;
-                    if found.names.insert((place, entry.name().to_vec()), target).is_some() {
+                    if found.names.insert((place, entry.file_name().to_vec()), target).is_some() {
                         return Err(format!("\"{shown}\" is listed twice"));
                     }
                     if !found.nodes.contains_key(&target) {

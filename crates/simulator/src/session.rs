@@ -343,10 +343,10 @@ impl Session {
             Operation::LinkOpen { slot, path } => {
                 let path = self.path(path);
                 let (directory, name) = self.fs().parent(&path)?;
-                directory.link(self.files[slot].inode(), name)?;
+                directory.hard_link(self.files[slot].inode(), name)?;
             }
-            Operation::Fsync { file } => self.open_file(file)?.sync()?,
-            Operation::FsyncInode { path } => self.fs().inode_nofollow(self.path(path))?.sync()?,
+            Operation::Fsync { file } => self.open_file(file)?.sync_all()?,
+            Operation::FsyncInode { path } => self.fs().inode_nofollow(self.path(path))?.sync_all()?,
             Operation::Sync => self.fs().sync()?,
             Operation::Remount => {
                 self.files.clear();
@@ -370,8 +370,10 @@ impl Session {
         };
         let file = self.open_file(target)?;
         match operation {
-            Operation::Write { offset, fill, .. } => file.write_at(&fill.bytes(), *offset),
-            Operation::Append { fill, .. } => file.size().and_then(|size| file.write_at(&fill.bytes(), size)),
+            Operation::Write { offset, fill, .. } => file.write_all_at(&fill.bytes(), *offset),
+            Operation::Append { fill, .. } => {
+                file.size().and_then(|size| file.write_all_at(&fill.bytes(), size))
+            }
             Operation::Truncate { size, .. } => file.set_len(*size),
             Operation::PunchHole { offset, length, .. } => file.punch_hole(*offset, *length),
             Operation::Allocate { offset, length, keep_size, .. } => {
@@ -396,15 +398,15 @@ impl Session {
                 };
                 fs.create(self.path(path), &NewInode::new(kind, *mode).owner(*uid, *gid)).map(drop)
             }
-            Operation::Rename { from, to, mode } => fs.rename(self.path(from), self.path(to), *mode),
+            Operation::Rename { from, to, mode } => fs.rename_with(self.path(from), self.path(to), *mode),
             Operation::Link { existing, path } => fs.hard_link(self.path(existing), self.path(path)),
             Operation::Unlink { path } => fs.remove_file(self.path(path)),
             Operation::RemoveDirectory { path } => fs.remove_dir(self.path(path)),
             Operation::SetMode { path, mode } => fs.set_permissions(self.path(path), *mode),
-            Operation::SetOwner { path, uid, gid } => fs.set_owner(self.path(path), *uid, *gid),
+            Operation::SetOwner { path, uid, gid } => fs.lchown(self.path(path), *uid, *gid),
             Operation::SetTimes { path, seconds } => {
                 let time = SetTime::At(Timespec { seconds: *seconds, nanoseconds: 7 });
-                fs.set_times(self.path(path), Some(time), Some(time))
+                fs.set_times_nofollow(self.path(path), Some(time), Some(time))
             }
             Operation::SetXattr { path, name, value, how } => {
                 fs.inode_nofollow(self.path(path))?.set_xattr(name, value, *how)

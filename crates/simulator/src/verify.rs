@@ -40,11 +40,11 @@ pub fn compare(fs: &FileSystem, base: &[u8], model: &Model) -> Result<(), String
         content(&inode, node).map_err(&differ)?;
         if let Some(entries) = node.entries() {
             let mut found = BTreeMap::new();
-            for entry in inode.entries().map_err(|error| differ(error.to_string()))? {
+            for entry in inode.read_dir().map_err(|error| differ(error.to_string()))? {
                 let entry = entry.map_err(|error| differ(error.to_string()))?;
                 let below = entry.inode().map_err(|error| differ(error.to_string()))?;
-                if found.insert(entry.name().to_vec(), below).is_some() {
-                    return Err(differ(format!("\"{}\" is listed twice", entry.name().escape_ascii())));
+                if found.insert(entry.file_name().to_vec(), below).is_some() {
+                    return Err(differ(format!("\"{}\" is listed twice", entry.file_name().escape_ascii())));
                 }
             }
             for (name, entry) in entries {
@@ -86,8 +86,8 @@ pub(crate) fn metadata(inode: &Inode, node: &Node) -> Result<(), String> {
         ("nlink", metadata.nlink().into(), node.nlink.into()),
         ("size", metadata.size(), node.size()),
     ];
-    if metadata.kind() != node.file_kind() {
-        return Err(format!("kind {:?}, expected {:?}", metadata.kind(), node.file_kind()));
+    if metadata.file_type() != node.file_kind() {
+        return Err(format!("kind {:?}, expected {:?}", metadata.file_type(), node.file_kind()));
     }
     if let NodeKind::Special(_, major, minor) = node.kind {
         facts.push(("major", metadata.rdev().0.into(), major.into()));

@@ -33,7 +33,7 @@ const LAYERS: [&str; 14] = [
     "volume",
 ];
 /// The modules of the lowest layer, which every module may import.
-const COMMON: [&str; 4] = ["options", "tuning", "errors", "errno"];
+const COMMON: [&str; 5] = ["options", "tuning", "errors", "errno", "device"];
 
 /// Checks the layered crate, if there is one.
 pub fn check(sources: &Sources) -> Vec<Finding> {

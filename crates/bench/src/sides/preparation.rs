@@ -72,7 +72,7 @@ fn make_extents(fs: &FileSystem, name: &str, windows: u64, per_window: u64) -> p
     for number in 0..2 * own {
         noise.fill(&mut bytes);
         // Each call writes one extent.
-        shared.write_at(&bytes, number * WINDOW)?;
+        shared.write_all_at(&bytes, number * WINDOW)?;
     }
     let file = fs.create_file(format!("/{name}"))?;
     let border = |piece: u64| piece % per_window * (WINDOW / SECTOR) / per_window * SECTOR;
@@ -103,7 +103,7 @@ mod tests {
         papilio::mkfs(&image, &MkfsOptions::new().size(1 << 30)).unwrap();
         let fs = FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap();
         make_extents(&fs, "few", 3, 1).unwrap();
-        fs.rename("/shared", "/before", RenameMode::NoReplace).unwrap();
+        fs.rename_with("/shared", "/before", RenameMode::NoReplace).unwrap();
         make_extents(&fs, "many", 2 * OWN_WINDOWS + 3, 100).unwrap();
         for (name, windows, extents) in [("/few", 3, 3), ("/many", 35, 3500)] {
             let file = fs.open_file(name).unwrap();

@@ -31,7 +31,7 @@ impl Args {
 
 fn cat(context: &Context, output: &mut Output, path: &ImagePath) -> anyhow::Result<()> {
     let inode = context.inode(path, true)?;
-    match inode.metadata().kind() {
+    match inode.metadata().file_type() {
         FileKind::Regular => {}
         FileKind::Directory => anyhow::bail!("{path}: {}", PathError::IsADirectory),
         _ => anyhow::bail!("{path}: {}", PathError::NotAFile),

@@ -30,10 +30,10 @@ impl Args {
         let umask = crate::filling::Caller::new().umask;
         let how = Recursion { recursive: self.recursive, follow: true };
         for_each_inode(context, &self.paths, how, |inode| {
-            if inode.kind() == FileKind::Symlink {
+            if inode.file_type() == FileKind::Symlink {
                 return Ok(());
             }
-            let directory = inode.kind() == FileKind::Directory;
+            let directory = inode.file_type() == FileKind::Directory;
             let mode = self.mode.apply(inode.metadata().permissions(), directory, umask);
             inode.set_attributes(&SetAttributes { mode: Some(mode), ..SetAttributes::default() })
         })

@@ -42,7 +42,7 @@ impl Args {
         let how = Recursion { recursive: self.recursive, follow };
         for_each_inode(context, &self.paths, how, |inode| {
             // The kernel clears set-id bits of files only, so those of a directory are kept.
-            let keep = (inode.kind() == FileKind::Directory).then(|| inode.metadata().permissions());
+            let keep = (inode.file_type() == FileKind::Directory).then(|| inode.metadata().permissions());
             inode.set_attributes(&SetAttributes {
                 uid: owner.uid,
                 gid: owner.gid,

@@ -106,7 +106,7 @@ impl Sum<'_> {
                 && self.is_new(&path, &inode)
             {
                 let bytes = self.bytes_of(&inode);
-                if inode.metadata().kind() == FileKind::Directory {
+                if inode.metadata().file_type() == FileKind::Directory {
                     let other = self.arguments.one_file_system && inode.tree() != home;
                     let entries = if other { Vec::new() } else { self.entries(&path, &inode) };
                     stack.push(Frame { path, entries: entries.into_iter(), bytes });
@@ -123,7 +123,7 @@ impl Sum<'_> {
             let depth = stack.len();
             let Some(frame) = stack.last_mut() else { return Ok(0) };
             if let Some(entry) = frame.entries.next() {
-                let path = frame.path.join(entry.name());
+                let path = frame.path.join(entry.file_name());
                 match entry.inode() {
                     Ok(inode) => next = Some((path, inode)),
                     Err(error) => self.context.error(describe(&path, &error)),
@@ -149,7 +149,7 @@ impl Sum<'_> {
 
     fn is_new(&mut self, path: &ImagePath, inode: &Inode) -> bool {
         let metadata = inode.metadata();
-        if metadata.kind() != FileKind::Directory && metadata.nlink() < 2 {
+        if metadata.file_type() != FileKind::Directory && metadata.nlink() < 2 {
             return true;
         }
         self.counted.insert((path.image.clone(), inode.tree().0, inode.number().0))
@@ -158,7 +158,7 @@ impl Sum<'_> {
     fn bytes_of(&self, inode: &Inode) -> u64 {
         let metadata = inode.metadata();
         match self.arguments.apparent_size || self.arguments.bytes {
-            true => match metadata.kind() {
+            true => match metadata.file_type() {
                 FileKind::Regular | FileKind::Symlink => metadata.size(),
                 _ => 0,
             },
@@ -169,7 +169,7 @@ impl Sum<'_> {
     fn entries(&self, path: &ImagePath, inode: &Inode) -> Vec<DirEntry> {
         let read = || -> papilio::Result<Vec<DirEntry>> {
             let mut entries = Vec::new();
-            for entry in inode.entries()? {
+            for entry in inode.read_dir()? {
                 match entry {
                     Ok(entry) => entries.push(entry),
                     Err(error) => {

@@ -103,7 +103,7 @@ impl Search<'_> {
         let mut next = Some((path, inode));
         while next.is_some() || !stack.is_empty() {
             if let Some((path, inode)) = next.take() {
-                let directory = inode.metadata().kind() == FileKind::Directory;
+                let directory = inode.metadata().file_type() == FileKind::Directory;
                 if !(directory && self.arguments.depth) {
                     self.show_if_matching(&path, &inode, stack.len())?;
                 }
@@ -114,7 +114,7 @@ impl Search<'_> {
                     if again {
                         self.context.error(format_args!("{path}: directory was already searched; skipped"));
                     }
-                    match inode.entries() {
+                    match inode.read_dir() {
                         Ok(entries) if within && !again => {
                             stack.push(Frame { path, inode, entries });
                         }
@@ -136,7 +136,7 @@ impl Search<'_> {
         let Some(frame) = stack.last_mut() else { return Ok(None) };
         match frame.entries.next() {
             Some(Ok(entry)) => {
-                let path = frame.path.join(entry.name());
+                let path = frame.path.join(entry.file_name());
                 if self.is_excluded_by_name(&entry, stack.len()) {
                     return Ok(None);
                 }
@@ -160,8 +160,8 @@ impl Search<'_> {
     /// Returns whether the entry alone shows that the file is neither shown nor entered, so that
     /// its inode need not be read.
     fn is_excluded_by_name(&self, entry: &DirEntry, depth: usize) -> bool {
-        entry.kind() != FileKind::Directory
-            && (depth < self.arguments.mindepth || !self.tests.name_passes(entry.name()))
+        entry.file_type() != FileKind::Directory
+            && (depth < self.arguments.mindepth || !self.tests.name_passes(entry.file_name()))
     }
 
     fn show_if_matching(&mut self, path: &ImagePath, inode: &Inode, depth: usize) -> anyhow::Result<()> {
@@ -198,7 +198,7 @@ impl Search<'_> {
                 "{:>9} {:>6} {} {:>3} {:<8} {:<8} {size:>8} {} ",
                 inode.number().0,
                 disk_bytes(inode) / 1024,
-                mode_letters(metadata.kind(), metadata.mode()),
+                mode_letters(metadata.file_type(), metadata.mode()),
                 metadata.nlink(),
                 metadata.uid(),
                 metadata.gid(),

@@ -41,7 +41,7 @@ impl Args {
             anyhow::bail!("{target}: a hard link must be in the file system of its target");
         }
         let fs = context.change(&link.image)?;
-        let into = fs.inode(&link.path).is_ok_and(|inode| inode.kind() == FileKind::Directory);
+        let into = fs.inode(&link.path).is_ok_and(|inode| inode.file_type() == FileKind::Directory);
         if into && !self.no_target_directory {
             let named = match &target {
                 Some(target) => target.clone(),
@@ -62,7 +62,7 @@ impl Args {
             Some(target) => {
                 let target_inode = fs.inode_nofollow(&target.path)?;
                 let (parent, name) = fs.parent(&link.path)?;
-                parent.link(&target_inode, name)
+                parent.hard_link(&target_inode, name)
             }
             None => {
                 let text = self.target.clone().into_vec();

@@ -111,7 +111,7 @@ impl Args {
                 Err(error) if error.is::<UsageError>() => return Err(error),
                 Err(error) if self.long || self.directory => Err(error),
                 Err(error) => context.inode(&path, false).map_err(|_| error),
-                Ok(inode) if inode.metadata().kind() != FileKind::Directory && !self.long => {
+                Ok(inode) if inode.metadata().file_type() != FileKind::Directory && !self.long => {
                     context.inode(&path, false)
                 }
                 found => found,
@@ -138,13 +138,13 @@ impl Args {
 }
 
 fn is_directory(inode: &Inode) -> bool {
-    inode.metadata().kind() == FileKind::Directory
+    inode.metadata().file_type() == FileKind::Directory
 }
 
 impl Listing<'_> {
     fn line(&self, path: ImagePath, name: Vec<u8>, inode: Inode) -> Line {
         let mut link_target = None;
-        if inode.metadata().kind() == FileKind::Symlink && (self.arguments.long || self.arguments.json) {
+        if inode.metadata().file_type() == FileKind::Symlink && (self.arguments.long || self.arguments.json) {
             match inode.read_link() {
                 Ok(target) => link_target = Some(target),
                 Err(error) => self.context.error(describe(&path, &error)),
@@ -210,7 +210,7 @@ impl Listing<'_> {
                 }
             }
         }
-        let entries = match inode.entries() {
+        let entries = match inode.read_dir() {
             Ok(entries) => entries,
             Err(error) => {
                 self.context.error(describe(path, &error));
@@ -225,12 +225,12 @@ impl Listing<'_> {
                     break;
                 }
             };
-            if !hidden && entry.name().starts_with(b".") {
+            if !hidden && entry.file_name().starts_with(b".") {
                 continue;
             }
-            let below = path.join(entry.name());
+            let below = path.join(entry.file_name());
             match entry.inode() {
-                Ok(inode) => lines.push(self.line(below, entry.name().to_vec(), inode)),
+                Ok(inode) => lines.push(self.line(below, entry.file_name().to_vec(), inode)),
                 Err(error) => self.context.error(describe(&below, &error)),
             }
         }
@@ -316,7 +316,7 @@ impl Listing<'_> {
             false => time::short(metadata.mtime(), self.now),
         };
         [
-            format!("{}{}", mode_letters(metadata.kind(), metadata.mode()), acl_sign(&line.inode)),
+            format!("{}{}", mode_letters(metadata.file_type(), metadata.mode()), acl_sign(&line.inode)),
             metadata.nlink().to_string(),
             metadata.uid().to_string(),
             metadata.gid().to_string(),

@@ -80,5 +80,5 @@ impl Args {
 /// Returns whether `error` only says that the directory exists.
 fn is_directory(fs: &FileSystem, path: &ImagePath, error: &Error) -> bool {
     let exists = matches!(error, Error::Path { kind: PathError::Exists | PathError::InvalidName, .. });
-    exists && fs.inode(&path.path).is_ok_and(|inode| inode.kind() == FileKind::Directory)
+    exists && fs.inode(&path.path).is_ok_and(|inode| inode.file_type() == FileKind::Directory)
 }

@@ -43,7 +43,7 @@ impl Args {
         let fs = context.change(&destination.image)?;
         let into = !self.no_target_directory
             && !self.exchange
-            && fs.inode(&destination.path).is_ok_and(|inode| inode.kind() == FileKind::Directory);
+            && fs.inode(&destination.path).is_ok_and(|inode| inode.file_type() == FileKind::Directory);
         if !into && self.paths.len() > 1 {
             anyhow::bail!("{destination}: {}", PathError::NotADirectory);
         }
@@ -68,7 +68,7 @@ impl Args {
                     continue;
                 }
             };
-            match fs.rename(&source.path, &to.path, mode) {
+            match fs.rename_with(&source.path, &to.path, mode) {
                 Ok(()) if context.verbosity > 0 => context.note(format_args!("{source} -> {to}")),
                 Ok(()) => {}
                 // Like mv -n, ignores an existing destination.

@@ -49,15 +49,15 @@ impl Args {
                 None if self.force => return Ok(()),
                 None => anyhow::bail!("{path}: {}", PathError::NotFound),
             };
-            if inode.kind() != FileKind::Directory {
+            if inode.file_type() != FileKind::Directory {
                 if path.wants_directory() {
                     anyhow::bail!("{path}: {}", PathError::NotADirectory);
                 }
-                return self.finish(context, &path, parent.unlink(&name));
+                return self.finish(context, &path, parent.remove_file(&name));
             }
             match (self.recursive, self.dir) {
                 (true, _) => self.tree(context, path, &parent, name, inode),
-                (false, true) => self.finish(context, &path, parent.rmdir(&name)),
+                (false, true) => self.finish(context, &path, parent.remove_dir(&name)),
                 (false, false) => {
                     anyhow::bail!("{path}: {}; removed only with -r", PathError::IsADirectory)
                 }
@@ -92,7 +92,7 @@ impl Args {
             let Some(name) = top.left.pop() else {
                 let done = stack.pop().expect("the stack has a last frame");
                 let above = stack.last().map_or(parent, |above| &above.directory);
-                let removed = above.rmdir(&done.name);
+                let removed = above.remove_dir(&done.name);
                 match removed {
                     // The failures below were reported.
                     Err(Error::Path { kind: PathError::NotEmpty, .. }) if context.has_failed() => {}
@@ -102,7 +102,7 @@ impl Args {
             };
             let path = top.path.join(&name);
             let removed = match top.directory.lookup(&name) {
-                Ok(Some(inode)) if inode.kind() == FileKind::Directory => {
+                Ok(Some(inode)) if inode.file_type() == FileKind::Directory => {
                     if inode.is_subvolume_root() {
                         Err(Error::Path { path: name, kind: PathError::IsASubvolume })
                     } else {
@@ -110,7 +110,7 @@ impl Args {
                         continue;
                     }
                 }
-                Ok(Some(_)) => top.directory.unlink(&name),
+                Ok(Some(_)) => top.directory.remove_file(&name),
                 Ok(None) => Ok(()),
                 Err(error) => Err(error),
             };
@@ -130,9 +130,9 @@ impl Args {
 }
 
 fn frame(context: &Context, path: ImagePath, name: Vec<u8>, directory: Inode) -> anyhow::Result<Frame> {
-    let names = directory
-        .entries()
-        .and_then(|entries| entries.map(|entry| Ok(entry?.name().to_vec())).collect::<papilio::Result<_>>());
+    let names = directory.read_dir().and_then(|entries| {
+        entries.map(|entry| Ok(entry?.file_name().to_vec())).collect::<papilio::Result<_>>()
+    });
     let mut left: Vec<Vec<u8>> = names.map_err(|error| context.at(&path, &error))?;
     left.reverse();
     Ok(Frame { directory, path, name, left })

@@ -64,7 +64,7 @@ impl Args {
 impl Facts {
     fn collect(context: &Context, path: ImagePath, inode: Inode) -> anyhow::Result<Self> {
         let at = |error: papilio::Error| context.at(&path, &error);
-        let kind = inode.metadata().kind();
+        let kind = inode.metadata().file_type();
         let link_target = match kind {
             FileKind::Symlink => Some(inode.read_link().map_err(at)?),
             _ => None,
@@ -119,7 +119,7 @@ impl Facts {
             "\n  Size: {:<15} Blocks: {:<10} {}\n",
             metadata.size(),
             disk_bytes(&self.inode) / 512,
-            kind_words(metadata.kind())
+            kind_words(metadata.file_type())
         ))?;
         let (major, minor) = metadata.rdev();
         let device = match is_device(metadata) {
@@ -132,7 +132,7 @@ impl Facts {
             self.inode.number().0,
             metadata.nlink(),
             metadata.mode() & 0o7777,
-            mode_letters(metadata.kind(), metadata.mode()),
+            mode_letters(metadata.file_type(), metadata.mode()),
             metadata.uid(),
             metadata.gid(),
         ))?;

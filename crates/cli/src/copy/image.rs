@@ -161,19 +161,19 @@ impl<'a> ImageCopy<'a> {
         }
         let metadata = source.metadata();
         let linked =
-            self.options.keep_attributes && metadata.nlink() > 1 && source.kind() != FileKind::Directory;
+            self.options.keep_attributes && metadata.nlink() > 1 && source.file_type() != FileKind::Directory;
         if linked
             && let Some(target) = self.links.get(&id(source))
             && target.tree() == parent.tree()
         {
             if self.clear_name(parent, name, None)?.is_none() {
-                parent.link(target, name)?;
+                parent.hard_link(target, name)?;
             }
             return Ok(None);
         }
-        let target = if source.kind() == FileKind::Symlink { source.read_link()? } else { Vec::new() };
+        let target = if source.file_type() == FileKind::Symlink { source.read_link()? } else { Vec::new() };
         let (major, minor) = metadata.rdev();
-        let kind = match source.kind() {
+        let kind = match source.file_type() {
             FileKind::Regular => NewKind::Regular,
             FileKind::Directory => NewKind::Directory,
             FileKind::Symlink => NewKind::Symlink(&target),
@@ -182,13 +182,13 @@ impl<'a> ImageCopy<'a> {
             FileKind::BlockDevice => NewKind::BlockDevice { major, minor },
             FileKind::CharacterDevice => NewKind::CharacterDevice { major, minor },
         };
-        let new = match (self.options.keep_attributes, source.kind()) {
+        let new = match (self.options.keep_attributes, source.file_type()) {
             // Other users cannot enter the directory before it gets its own mode.
             (true, FileKind::Directory) => NewInode::new(kind, 0o700),
             (true, _) => NewInode::new(kind, metadata.permissions()).owner(metadata.uid(), metadata.gid()),
             (false, _) => self.caller.inode(kind, metadata.permissions()),
         };
-        let (made, is_new) = match self.clear_name(parent, name, Some(source.kind()))? {
+        let (made, is_new) = match self.clear_name(parent, name, Some(source.file_type()))? {
             None => (parent.create(name, &new)?, true),
             Some(Present::Keep) => return Ok(None),
             Some(Present::Reuse(present)) if id(&present) == id(source) && self.same_file_system => {
@@ -199,7 +199,7 @@ impl<'a> ImageCopy<'a> {
         if linked {
             self.links.insert(id(source), made.clone());
         }
-        match source.kind() {
+        match source.file_type() {
             FileKind::Directory => {
                 let names = names(source)?;
                 let (from, to) = (source.clone(), made);
@@ -251,7 +251,7 @@ impl<'a> ImageCopy<'a> {
                 if read == 0 {
                     break;
                 }
-                to.write_at(&buffer[..read], at)?;
+                to.write_all_at(&buffer[..read], at)?;
                 report.bytes(read as u64);
                 at += read as u64;
             }
@@ -276,7 +276,7 @@ impl<'a> ImageCopy<'a> {
             }
         }
         made.set_attributes(&SetAttributes {
-            mode: (source.kind() != FileKind::Symlink).then(|| metadata.permissions()),
+            mode: (source.file_type() != FileKind::Symlink).then(|| metadata.permissions()),
             uid: Some(metadata.uid()),
             gid: Some(metadata.gid()),
             atime: Some(SetTime::At(metadata.atime())),
@@ -298,7 +298,7 @@ impl<'a> ImageCopy<'a> {
         kind: Option<FileKind>,
     ) -> papilio::Result<Option<Present>> {
         let Some(present) = parent.lookup(name)? else { return Ok(None) };
-        match (present.kind(), kind) {
+        match (present.file_type(), kind) {
             (FileKind::Directory, Some(FileKind::Directory)) => Ok(Some(Present::Reuse(Box::new(present)))),
             _ if self.options.existing == Existing::Keep => Ok(Some(Present::Keep)),
             _ if self.options.existing == Existing::Refuse => Err(path_error(name, PathError::Exists)),
@@ -306,7 +306,7 @@ impl<'a> ImageCopy<'a> {
             (_, Some(FileKind::Directory)) => Err(path_error(name, PathError::NotADirectory)),
             (FileKind::Regular, Some(FileKind::Regular)) => Ok(Some(Present::Reuse(Box::new(present)))),
             _ => {
-                parent.unlink(name)?;
+                parent.remove_file(name)?;
                 Ok(None)
             }
         }
@@ -346,7 +346,7 @@ fn id(inode: &Inode) -> (u64, u64) {
 /// Returns the names in a directory in reverse order.
 fn names(directory: &Inode) -> papilio::Result<Vec<Vec<u8>>> {
     let mut names: Vec<Vec<u8>> =
-        directory.entries()?.map(|entry| Ok(entry?.name().to_vec())).collect::<papilio::Result<_>>()?;
+        directory.read_dir()?.map(|entry| Ok(entry?.file_name().to_vec())).collect::<papilio::Result<_>>()?;
     names.reverse();
     Ok(names)
 }

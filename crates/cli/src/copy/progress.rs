@@ -80,20 +80,20 @@ fn count(source: Source, options: SourceOptions, bar: &ProgressBar, over: &Atomi
     let mut entered = HashSet::new();
     let mut pending = vec![source.inode];
     while let Some(inode) = pending.pop() {
-        if inode.metadata().kind() == papilio::FileKind::Regular {
+        if inode.metadata().file_type() == papilio::FileKind::Regular {
             let metadata = inode.metadata();
             // The copy skips holes; a compressed file's bytes are counted before compression.
             bar.inc_length(metadata.size().min(metadata.allocated_bytes()));
             continue;
         }
         let foreign = options.one_subvolume && inode.tree() != home;
-        if inode.metadata().kind() != papilio::FileKind::Directory
+        if inode.metadata().file_type() != papilio::FileKind::Directory
             || foreign
             || !entered.insert((inode.tree(), inode.number()))
         {
             continue;
         }
-        for entry in inode.entries().into_iter().flatten() {
+        for entry in inode.read_dir().into_iter().flatten() {
             if over.load(Ordering::Relaxed) {
                 return;
             }

@@ -136,7 +136,7 @@ impl Reader<'_> {
                     continue;
                 }
             };
-            let name = entry.name();
+            let name = entry.file_name();
             let path = frame.path.join(name);
             if !is_safe_name(name) {
                 self.problem(format!("{path}: not a valid name of an entry; skipped"))?;
@@ -173,7 +173,7 @@ impl Reader<'_> {
         let metadata = inode.metadata();
         let own_id = (tree.image, inode.tree().0, inode.number().0);
         let mut id = None;
-        if self.options.links && metadata.nlink() > 1 && metadata.kind() != FileKind::Directory {
+        if self.options.links && metadata.nlink() > 1 && metadata.file_type() != FileKind::Directory {
             if !self.sent.insert(own_id) {
                 return self.send(Event::Link { name, id: own_id, size: metadata.size() });
             }
@@ -192,7 +192,7 @@ impl Reader<'_> {
         };
         let attributes = Attributes::new(metadata, xattrs);
         let (major, minor) = metadata.rdev();
-        let special = match metadata.kind() {
+        let special = match metadata.file_type() {
             FileKind::Directory => {
                 if !tree.entered.insert(own_id) {
                     return self.problem(format!("{path}: directory was already copied; skipped"));
@@ -213,9 +213,8 @@ impl Reader<'_> {
         };
         match self.options.recursive {
             true => self.send(Event::Special { name, attributes, special, id }),
-            false => {
-                self.problem(format!("{path}: {}; copied only with -r or -a", kind_words(metadata.kind())))
-            }
+            false => self
+                .problem(format!("{path}: {}; copied only with -r or -a", kind_words(metadata.file_type()))),
         }
     }
 
@@ -231,7 +230,7 @@ impl Reader<'_> {
         if self.options.one_subvolume && inode.tree() != tree.home {
             return self.send(Event::LeaveDirectory);
         }
-        match inode.entries() {
+        match inode.read_dir() {
             Ok(entries) => {
                 tree.stack.push(Frame { path, entries });
                 Ok(())
@@ -352,7 +351,7 @@ pub fn is_safe_name(name: &[u8]) -> bool {
 
 /// Returns why a source cannot be copied without `-r`, if it cannot.
 pub fn refuse_without_recursion(path: &ImagePath, inode: &Inode) -> Option<String> {
-    match inode.metadata().kind() {
+    match inode.metadata().file_type() {
         FileKind::Directory => {
             Some(format!("{path}: {}; copied only with -r or -a", PathError::IsADirectory))
         }

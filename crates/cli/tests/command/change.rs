@@ -218,7 +218,7 @@ fn label_and_size_are_changed() {
     let image = Image::new("256M");
     succeed(["filesystem", "label", image.image(), "new name"]);
     assert_eq!(text(&succeed(["filesystem", "label", image.image()])), "new name\n");
-    fail(1, "255 are the most", ["filesystem", "label", image.image(), &"x".repeat(256)]);
+    fail(1, "at most 255 are allowed", ["filesystem", "label", image.image(), &"x".repeat(256)]);
     let length = || fs::metadata(&image.path).unwrap().len();
     let shown = text(&succeed(["filesystem", "resize", "512M", image.image()]));
     assert_eq!(
@@ -273,7 +273,7 @@ fn assert_refused_on_read_only_mount(image: &Image) {
     };
     remount("remount,ro");
     let at = |path: &Path| format!("{}:/d", path.display());
-    fail(1, "only be opened for reading", ["mkdir", &at(&copy)]);
+    fail(1, "is read-only", ["mkdir", &at(&copy)]);
 }
 
 #[test]

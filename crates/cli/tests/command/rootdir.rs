@@ -196,7 +196,7 @@ fn manifest_sets_owners_without_root() {
     fs::write(&manifest, "etc/passwd 5 six 0640\n").unwrap();
     let arguments =
         ["mkfs", "-f", "--rootdir", string(&tree), "--manifest", string(&manifest), string(&image)];
-    fail(1, "owners: manifest, line 1: the group is no number", arguments);
+    fail(1, "owners: manifest, line 1: the group is not a number", arguments);
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn refusals_leave_no_image() {
     fail(1, "missing: No such file", ["mkfs", "--rootdir", string(&missing), at]);
     let text_file = folder.path().join("text");
     fs::write(&text_file, vec![b'x'; 4096]).unwrap();
-    fail(1, "no header of a tar archive", ["mkfs", "--rootdir", string(&text_file), at]);
+    fail(1, "not a tar header", ["mkfs", "--rootdir", string(&text_file), at]);
     assert!(!image.exists());
     let tree = folder.path().join("tree");
     small_tree(&tree);

@@ -55,7 +55,7 @@ fn files_are_below_root_and_not_on_host() {
 fn large_enough_file_is_kept() {
     let Some(bench) = Bench::with_image(256) else { return };
     let fs = bench.open_writable();
-    fs.create_file("/f").unwrap().write_at(&vec![5; 256 << 10], 0).unwrap();
+    fs.create_file("/f").unwrap().write_all_at(&vec![5; 256 << 10], 0).unwrap();
     fs.close().unwrap();
     bench.run(&["--rw=write", "--bs=4k", "--size=64k", "--filename=f"]).ok();
     let content = bench.open().read("/f").unwrap();

@@ -189,7 +189,7 @@ fn reads_return_file_content() {
 
     // Without size= the file's size counts, and its end makes no read short.
     let fs = bench.open_writable();
-    fs.create_file("/odd").unwrap().write_at(&vec![7; 10_000], 0).unwrap();
+    fs.create_file("/odd").unwrap().write_all_at(&vec![7; 10_000], 0).unwrap();
     fs.close().unwrap();
     let done = bench.run(&["--rw=read", "--bs=1000", "--filename=odd"]).ok();
     assert_eq!((done.sum("read", "total_ios"), done.sum("read", "short_ios")), (10, 0));

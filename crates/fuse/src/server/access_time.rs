@@ -38,7 +38,7 @@ impl Server {
     /// Records a read of a node that was opened with `flags`.
     pub(super) fn note_read(&self, node: &Node, flags: i32) {
         let Some(rule) = self.access_times else { return };
-        let directory = node.inode.kind() == FileKind::Directory;
+        let directory = node.inode.file_type() == FileKind::Directory;
         if flags & libc::O_NOATIME != 0 || directory && rule == Atime::Nodiratime {
             return;
         }

@@ -21,7 +21,7 @@ impl Server {
             atime: metadata.atime(),
             mtime: metadata.mtime(),
             ctime: metadata.ctime(),
-            kind: metadata.kind(),
+            kind: metadata.file_type(),
             permissions: metadata.permissions(),
             links: metadata.nlink(),
             uid: metadata.uid(),

@@ -63,7 +63,7 @@ impl Server {
         write: &Write<'_>,
     ) -> Result<Changed, Errno> {
         let node = self.node(node)?;
-        node.file()?.write_at(write.data, write.offset).map_err(stale)?;
+        node.file()?.write_all_at(write.data, write.offset).map_err(stale)?;
         self.changed(&node);
         let attributes = write.kills_privileges && self.kill_privileges(caller, &node)?;
         Ok(Changed { attributes })

@@ -40,7 +40,7 @@ impl Server {
         if offset < FIRST_INDEX && !self.list_dots(&node, offset, attributes, sink)? {
             return Ok(());
         }
-        let entries = node.inode.entries()?.starting_at(offset.max(FIRST_INDEX));
+        let entries = node.inode.read_dir()?.starting_at(offset.max(FIRST_INDEX));
         let mut added = false;
         for entry in entries.up_to(last) {
             let listed = match entry.map(|entry| self.list_entry(&node, &entry, attributes, sink)) {
@@ -105,7 +105,7 @@ impl Server {
         attributes: bool,
         sink: &mut dyn DirectorySink,
     ) -> papilio::Result<bool> {
-        let (name, kind, next) = (entry.name(), entry.kind(), entry.index().saturating_add(1));
+        let (name, kind, next) = (entry.file_name(), entry.file_type(), entry.index().saturating_add(1));
         if !attributes && let EntryTarget::Inode(inode) = entry.target() {
             let number = self.nodes.number(node.inode.tree(), inode);
             return Ok(sink.add(&ListedEntry { name, number, kind, next, entry: None }));

@@ -88,12 +88,12 @@ impl Operations for Server {
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.names_change();
-        Ok(self.node(parent)?.inode.unlink(name)?)
+        Ok(self.node(parent)?.inode.remove_file(name)?)
     }
 
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.names_change();
-        Ok(self.node(parent)?.inode.rmdir(name)?)
+        Ok(self.node(parent)?.inode.remove_dir(name)?)
     }
 
     fn rename(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno> {
@@ -130,8 +130,8 @@ impl Operations for Server {
         let node = self.node(node)?;
         match node.file() {
             Ok(file) if data_only => Ok(file.sync_data()?),
-            Ok(file) => Ok(file.sync()?),
-            Err(_) => Ok(node.inode.sync()?),
+            Ok(file) => Ok(file.sync_all()?),
+            Err(_) => Ok(node.inode.sync_all()?),
         }
     }
 

@@ -50,7 +50,7 @@ impl Server {
             // Another path created the file after the kernel's look-up.
             Err(error) if flags & libc::O_EXCL == 0 && error.kind() == ErrorKind::Path(PathError::Exists) => {
                 let inode = parent.inode.lookup(new.name)?.ok_or(Errno(libc::ENOENT))?;
-                if inode.kind() != FileKind::Regular {
+                if inode.file_type() != FileKind::Regular {
                     return Err(Errno(libc::ESTALE));
                 }
                 self.learn(&parent.inode, new.name, &inode)
@@ -77,7 +77,7 @@ impl Server {
     pub(super) fn add_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         let (node, parent) = (self.node(node)?, self.node(parent)?);
         self.names_change();
-        parent.inode.link(&node.inode, name)?;
+        parent.inode.hard_link(&node.inode, name)?;
         let inode = node.current(&self.fs)?;
         Ok(self.learn(&parent.inode, name, &inode))
     }

@@ -126,7 +126,7 @@ fn read_only_files_open_without_the_server() {
     image_fs.create_dir("/d").unwrap();
     let expected: BTreeSet<String> = (0..3000).map(|number| format!("f{number}")).collect();
     for name in &expected {
-        image_fs.create_file(format!("/d/{name}")).unwrap().write_at(name.as_bytes(), 0).unwrap();
+        image_fs.create_file(format!("/d/{name}")).unwrap().write_all_at(name.as_bytes(), 0).unwrap();
     }
     image_fs.close().unwrap();
     let mount = Mount::new(&scratch, &image, "ro");

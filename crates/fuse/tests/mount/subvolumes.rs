@@ -23,7 +23,7 @@ fn inode_numbers_are_unique_and_stable_across_subvolumes() {
     let image = make_image(&scratch, 256 << 20);
     let image_fs = FileSystem::open_with(&image, &OpenOptions::new().write(true)).unwrap();
     image_fs.create_subvolume("/sub").unwrap();
-    image_fs.create_file("/sub/f").unwrap().write_at(b"content", 0).unwrap();
+    image_fs.create_file("/sub/f").unwrap().write_all_at(b"content", 0).unwrap();
     image_fs.create_subvolume("/sub/inner").unwrap();
     image_fs.snapshot("/sub", "/snapshot", false).unwrap();
     image_fs.snapshot("/sub", "/read-only", true).unwrap();

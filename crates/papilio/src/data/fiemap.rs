@@ -15,6 +15,7 @@ use papilio_format::{FileOffset, InodeNumber, LogicalAddress};
 
 /// An extent as FIEMAP reports it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct FiemapExtent {
     /// The file offset of the first byte.
     pub start: FileOffset,

@@ -1,4 +1,6 @@
-//! Checking: the entry points of [`crate::maintenance::check`].
+//! Checking a file system: the public functions of [`crate::maintenance::check`].
+//!
+//! Owns [`FileSystem::check`], [`check()`] and [`check_devices`].
 
 use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
@@ -10,33 +12,32 @@ use papilio_device::{Access, Device};
 use std::path::Path;
 use std::sync::Arc;
 
-/// What checking keeps of tree blocks that several subvolumes share, in bytes.
+/// Bytes of the cache of tree blocks during a check, for blocks shared by several subvolumes.
 const CACHE_BYTES: usize = 256 << 20;
 
 impl FileSystem {
-    /// Checks everything: the structure of all trees and every copy of their blocks, back references
-    /// both ways, free space, chunks and devices, inodes, directories, link counts, checksums; with
-    /// [`CheckOptions::data_csum`] all data as well. Nothing is written. The check reads everything
-    /// anew and does not use what the handle has cached.
+    /// Checks all trees and every copy of their blocks, back references in both directions, free
+    /// space, chunks and devices, inodes, directories, link counts and checksums; with
+    /// [`CheckOptions::data_csum`] all data as well. The check never writes. It reads the devices
+    /// and ignores the caches of this handle.
     ///
     /// # Errors
-    /// Devices that are missing. What is wrong with the file system is in the report.
+    /// Devices that are missing. Faults of the file system are in the report.
     pub fn check(&self, options: &CheckOptions) -> Result<CheckReport> {
         check::check(self.info.volume(), CACHE_BYTES, options)
     }
 }
 
-/// Checks the file system in the image or on the block device at `path` and the other devices that
-/// the options name, also where it is too damaged to be opened: all it takes is a superblock whose
-/// system chunks can be mapped.
+/// Checks the file system on the image or block device at `path` and the other devices named in the
+/// options. It may be too damaged to be opened, but needs a superblock with valid system chunks.
 ///
 /// # Errors
-/// Devices that cannot be opened, are no Btrfs, don't belong together or are missing.
+/// Devices that cannot be opened, are not Btrfs, don't belong together or are missing.
 pub fn check(path: impl AsRef<Path>, open: &OpenOptions, options: &CheckOptions) -> Result<CheckReport> {
     check_devices(open_devices(path.as_ref(), open, Access::ReadOnly)?, open, options)
 }
 
-/// As [`check()`], on devices that the caller made.
+/// Checks as [`check()`], on the given devices.
 ///
 /// # Errors
 /// As [`check()`].

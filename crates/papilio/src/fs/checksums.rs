@@ -1,8 +1,10 @@
-//! Whether a file's data has checksums.
+//! Looking up whether a file's data has checksums.
 //!
-//! Owns [`File::has_checksums`], the question that is asked before data is overwritten in place, as a call of its
-//! own. Locks: the file's data lock (shared) for the flush before it; none then. Kernel counterpart:
-//! `csum_exist_in_range` (`fs/btrfs/file-item.c`).
+//! Owns [`File::has_checksums`], the check before data is overwritten in place, for measurements.
+//!
+//! **Locks:** the file's data lock (shared) for the flush, none afterwards.
+//!
+//! Kernel counterpart: `csum_exist_in_range` (`fs/btrfs/file-item.c`).
 
 use crate::data::file_extents_edit::{is_plain, on_disk};
 use crate::data::nocow;
@@ -13,12 +15,13 @@ use papilio_format::LogicalAddress;
 use std::ops::Range;
 
 impl File {
-    /// Whether any part of an extent that reaches into `range` has checksums. It is asked as
-    /// [`Tuning::nocow_check`](crate::Tuning::nocow_check) says.
+    /// Returns whether any extent in `range` has checksums, looked up as
+    /// [`Tuning::nocow_check`](crate::Tuning::nocow_check) chooses.
     ///
     /// # Errors
-    /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) where the file system was not opened for
-    /// writing; a tree block or an item that cannot be read.
+    /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) if the file system is open
+    /// for reading only; a tree block or an item that cannot be read.
+    #[cfg(feature = "unstable")]
     pub fn has_checksums(&self, range: Range<u64>) -> Result<bool> {
         let fs = self.inode().file_system();
         let transactions = fs.info.transactions()?;
@@ -28,7 +31,7 @@ impl File {
         let tree = transactions.live().get(self.inode().tree())?.tree().pinned(pin);
         let (geometry, check) = (fs.info.volume().geometry(), fs.info.tuning.nocow_check);
         let (number, sector) = (self.inode().number(), u64::from(geometry.sector_size));
-        // Sums are of whole sectors.
+        // Checksums cover whole sectors.
         let end = range.end.checked_next_multiple_of(sector).unwrap_or(u64::MAX);
         let range = range.start - range.start % sector..end;
         for extent in StoredExtents::new(&tree, number, geometry.sector_size, range.start, range.end) {
@@ -39,7 +42,7 @@ impl File {
                 let length = extent.end.min(range.end) - extent.start - skipped;
                 (part.disk_address.0 + part.offset + skipped, length)
             } else {
-                // What is compressed is summed as it lies on disk.
+                // The checksums of compressed data cover the compressed bytes.
                 (part.disk_address.0, part.disk_length)
             };
             let address = LogicalAddress(address);

@@ -1,5 +1,6 @@
-//! Room for data is taken without a handle, so that chunks are made at any time of a commit. What that may meet,
-//! one step after the other.
+//! Tests of chunk allocation during a commit. Data space is allocated without a transaction handle,
+//! so that a chunk can be added at any point of a commit. The tests go through these points step by
+//! step.
 
 use crate::fs::file_system::FileSystem;
 use crate::space::SpaceKind;
@@ -12,14 +13,14 @@ fn made() -> (Arc<dyn Device>, FileSystem) {
     crate::mkfs_device(&device, &MkfsOptions::new()).unwrap();
     let options = OpenOptions::new().write(true).commit_interval(None);
     let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options).unwrap();
-    // The block group that there is from the first.
-    fs.create_file("/first").unwrap().write_at(&[1; 8192], 0).unwrap();
+    // Uses the initial block group.
+    fs.create_file("/first").unwrap().write_all_at(&[1; 8192], 0).unwrap();
     fs.sync().unwrap();
     (device, fs)
 }
 
 #[test]
-fn a_chunk_whose_items_wait_is_not_taken_for_an_empty_one() {
+fn chunk_with_pending_items_is_not_removed_as_empty() {
     let (device, fs) = made();
     let transactions = fs.info.transactions().unwrap();
     let make =
@@ -29,16 +30,16 @@ fn a_chunk_whose_items_wait_is_not_taken_for_an_empty_one() {
     make().unwrap();
     let with_one = starts();
     assert_eq!(with_one.len(), before.len() + 1);
-    // A commit comes here after it has inserted the items of chunks.
+    // A commit does this after it has inserted the pending items of chunks.
     transactions.change(1, |handle| transactions.remove_empty_groups(handle)).unwrap();
-    assert_eq!(starts(), with_one, "its items wait");
-    // This one inserts them, and takes them out again.
+    assert_eq!(starts(), with_one, "its items are pending");
+    // This commit inserts the items and removes them again.
     fs.create_file("/second").unwrap();
     transactions.commit().unwrap();
     assert_eq!(starts(), before);
     make().unwrap();
-    assert_eq!(starts(), with_one, "where the last one was");
-    fs.create_file("/third").unwrap().write_at(&vec![1; 100 << 20], 0).unwrap();
+    assert_eq!(starts(), with_one, "at the same address");
+    fs.create_file("/third").unwrap().write_all_at(&vec![1; 100 << 20], 0).unwrap();
     fs.close().unwrap();
     let check = CheckOptions::new().data_csum(true);
     let report = crate::check_devices(vec![device], &OpenOptions::new(), &check).unwrap();
@@ -46,7 +47,7 @@ fn a_chunk_whose_items_wait_is_not_taken_for_an_empty_one() {
 }
 
 #[test]
-fn a_block_group_in_which_something_is_by_now_stays() {
+fn block_group_in_use_is_not_marked_read_only() {
     let (_, fs) = made();
     let space = fs.info.transactions().unwrap().space();
     let taken = space.allocate(SpaceKind::Data, 4096, 4096).unwrap();

@@ -1,5 +1,5 @@
-//! What is compressed here, decompressed by the kernel: streams are put in place of the kernel's own
-//! in extents that it wrote, and the file is read through a mount that ignores data checksums.
+//! Tests that the kernel decompresses our streams. They replace the streams in extents that the
+//! kernel wrote, and the file is read through a mount that ignores data checksums.
 
 use crate::data::compress;
 use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
@@ -15,8 +15,8 @@ use std::os::unix::fs::{FileExt, MetadataExt};
 const EXTENT: usize = 128 << 10;
 const SECTOR: u32 = 4096;
 
-/// Text of which one byte in `rare` is noise, and behind it nothing but noise: the kernel's LZO gives up
-/// on what does not start well.
+/// Returns text with one noise byte in `rare`, followed by noise only. It starts compressible
+/// because the kernel's LZO gives up early otherwise.
 fn data(seed: u64, noise: usize, rare: u64, length: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut next = || {
@@ -33,14 +33,14 @@ fn data(seed: u64, noise: usize, rare: u64, length: usize) -> Vec<u8> {
         .collect()
 }
 
-/// Data of the same length that, compressed, fills `sectors` sectors, with its compressed form.
+/// Returns data of the same length whose compressed form fills `sectors` sectors, and that form.
 fn replacement(choice: CompressionChoice, seed: u64, length: usize, sectors: usize) -> (Vec<u8>, Vec<u8>) {
     let mut output = Vec::new();
-    // More noise takes more room: half of what remains, again and again.
+    // More noise compresses worse: a binary search for its amount.
     let (mut low, mut high) = (0, length);
     while low < high {
         let noise = low + (high - low) / 2;
-        // Less noise than the kernel's, which may have compressed better.
+        // With less noise than the kernel's data, whose compressor may do better.
         let data = data(seed, noise, 60, length);
         let worth = compress(choice, &data, &mut output, SECTOR);
         match (worth, output.len() / SECTOR as usize) {
@@ -67,7 +67,7 @@ fn extents(fs: &FileSystem, number: u64, size: u64) -> Vec<(FileOffset, DiskExte
         .collect()
 }
 
-/// A file that the kernel compressed with `algorithm`: images, inode number and size.
+/// Makes a file that the kernel compressed with `algorithm`; returns images, inode number and size.
 fn written(scratch: &Scratch, algorithm: Compression) -> (ImageSet, u64, u64) {
     let spec = FileSystemSpec {
         mount_options: vec![format!("compress-force={algorithm}")],
@@ -79,7 +79,7 @@ fn written(scratch: &Scratch, algorithm: Compression) -> (ImageSet, u64, u64) {
     let path = mounted.path().join("file");
     let mut content = Vec::new();
     for seed in 0..30 {
-        // From a few sectors to nearly all, and at last a short extent.
+        // Extents that compress to few sectors up to nearly all, and a short extent at the end.
         let length = if seed == 29 { 20_001 } else { EXTENT };
         content.extend(data(seed, seed as usize * length / 40, 11, length));
     }

@@ -1,5 +1,5 @@
-//! The data layer against the kernel: content, holes and extent maps of what it wrote, and what
-//! becomes of bytes that are flipped behind its back.
+//! Tests of reading data that the kernel wrote: content, holes and extent maps, and the repair or
+//! report of flipped bytes.
 
 use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
 use crate::data::*;
@@ -14,18 +14,18 @@ use papilio_oracle::{FileSystemSpec, HostTree, ImageSet, Need, Scratch, Source, 
 use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
-/// What the kernel shows of one file.
+/// A file as the kernel shows it.
 struct KernelFile {
     path: PathBuf,
     number: u64,
     content: Vec<u8>,
-    /// Sizes that are too large to be read whole are only compared by their segments.
+    /// The content; `None` for a large file, of which only the segments are compared.
     size: u64,
     segments: Vec<Segment>,
     extents: Vec<KernelExtent>,
 }
 
-/// Content that is compared whole, in bytes.
+/// Limit in bytes of files whose content is compared.
 const WHOLE: u64 = 64 << 20;
 
 fn kernel_files(root: &Path) -> Vec<KernelFile> {
@@ -60,7 +60,7 @@ fn kernel_files(root: &Path) -> Vec<KernelFile> {
     found
 }
 
-/// An opened file system, and what reading the data of its top level takes.
+/// An open file system with the trees of its top level.
 struct Opened {
     fs: FileSystem,
     context: ReadContext,
@@ -148,7 +148,7 @@ fn compare_segments(opened: &Opened, kernel: &KernelFile) {
     });
 }
 
-/// Extents as (start, address, length, flags), without the SHARED flag and what it keeps apart.
+/// Extents as (start, address, length, flags). Without SHARED, adjacent extents merge.
 fn normalised(extents: impl Iterator<Item = FiemapExtent>) -> Vec<FiemapExtent> {
     let mut all: Vec<FiemapExtent> = Vec::new();
     for mut extent in extents {
@@ -223,12 +223,12 @@ fn spec(csum: &str, options: &[&str]) -> FileSystemSpec {
 }
 
 #[test]
-fn plain_files_as_the_kernel_shows_them() {
+fn plain_files_read_as_in_the_kernel() {
     same_as_the_kernel(spec("crc32c", &[]));
 }
 
 #[test]
-fn files_without_no_holes_as_the_kernel_shows_them() {
+fn files_without_no_holes_read_as_in_the_kernel() {
     same_as_the_kernel(FileSystemSpec {
         features: vec!["^no-holes".to_owned()],
         nodesize: Some(4096),
@@ -237,22 +237,22 @@ fn files_without_no_holes_as_the_kernel_shows_them() {
 }
 
 #[test]
-fn zlib_files_as_the_kernel_shows_them() {
+fn zlib_files_read_as_in_the_kernel() {
     same_as_the_kernel(spec("xxhash", &["compress-force=zlib"]));
 }
 
 #[test]
-fn lzo_files_as_the_kernel_shows_them() {
+fn lzo_files_read_as_in_the_kernel() {
     same_as_the_kernel(spec("sha256", &["compress-force=lzo"]));
 }
 
 #[test]
-fn zstd_files_as_the_kernel_shows_them() {
+fn zstd_files_read_as_in_the_kernel() {
     same_as_the_kernel(spec("blake2", &["compress-force=zstd"]));
 }
 
 #[test]
-fn striped_files_as_the_kernel_shows_them() {
+fn striped_files_read_as_in_the_kernel() {
     same_as_the_kernel(FileSystemSpec {
         devices: 2,
         data_profile: Some("raid0".to_owned()),
@@ -261,7 +261,7 @@ fn striped_files_as_the_kernel_shows_them() {
     });
 }
 
-/// A mirrored file system with one file of `content`; gives the inode number too.
+/// Makes a mirrored file system with one file of `content`, and returns the inode number too.
 fn mirrored(scratch: &Scratch, options: &[&str], content: &[u8]) -> (ImageSet, u64) {
     let spec = FileSystemSpec {
         devices: 2,
@@ -278,7 +278,7 @@ fn mirrored(scratch: &Scratch, options: &[&str], content: &[u8]) -> (ImageSet, u
     (images, number)
 }
 
-/// The address and length on disk of a file's first regular extent.
+/// Returns the address and length on disk of a file's first regular extent.
 fn first_extent(opened: &Opened, number: u64) -> DiskExtent {
     opened.with(number, |file| {
         let end = FileOffset(file.size);
@@ -291,7 +291,7 @@ fn first_extent(opened: &Opened, number: u64) -> DiskExtent {
     })
 }
 
-/// Flips a bit of the copies of the byte at `logical` that `copies` names.
+/// Flips a bit of the byte at `logical` in the given copies.
 fn flip(opened: &Opened, images: &ImageSet, logical: u64, copies: &[usize]) {
     for &copy in copies {
         let (device, place) = opened.fs.info.volume().place_of(logical.into(), copy).unwrap();
@@ -308,7 +308,7 @@ fn text(length: usize) -> Vec<u8> {
 }
 
 #[test]
-fn flipped_bytes_come_from_the_other_copy_or_not_at_all() {
+fn flipped_bytes_are_read_from_the_other_copy_or_reported() {
     let Some(_met) = require(Need::KERNEL_MOUNT) else { return };
     for options in [&[][..], &["compress-force=zstd"], &["compress-force=lzo"]] {
         let scratch = Scratch::new(1 << 30).unwrap();
@@ -321,8 +321,8 @@ fn flipped_bytes_come_from_the_other_copy_or_not_at_all() {
             opened.with(number, |file| opened.context.read(file, FileOffset(offset), &mut buffer))?;
             Ok::<_, Error>(buffer)
         };
-        // One bad copy each of two sectors (of the first sector, in a compressed extent that has
-        // only one): which copy is read first must not matter.
+        // Breaks one copy of each of two sectors, so that the result does not depend on which copy
+        // is read first. A compressed extent has one sector only.
         let second = if disk.disk_length > 4096 { 4096 } else { 0 };
         flip(&opened, &images, disk.disk_address.0 + 17, &[0]);
         assert!(read(&Opened::new(&images), 0, 300_000).unwrap() == content, "{options:?}: copy 0");
@@ -331,7 +331,7 @@ fn flipped_bytes_come_from_the_other_copy_or_not_at_all() {
         }
         assert!(read(&Opened::new(&images), 0, 300_000).unwrap() == content, "{options:?}: both");
         assert!(read(&Opened::new(&images), 10, 5000).unwrap() == content[10..5010]);
-        // No good copy of the first sector.
+        // Breaks the other copy of the first sector too.
         flip(&opened, &images, disk.disk_address.0 + 17, &[1]);
         let error = read(&Opened::new(&images), 1, 5).unwrap_err();
         let Error::DataChecksum { place, logical, copies } = &error else { panic!("{error}") };
@@ -344,7 +344,7 @@ fn flipped_bytes_come_from_the_other_copy_or_not_at_all() {
 }
 
 #[test]
-fn data_without_its_checksums_is_not_believed() {
+fn data_with_missing_checksums_is_reported() {
     let Some(_met) = require(Need::KERNEL_MOUNT) else { return };
     let scratch = Scratch::new(1 << 30).unwrap();
     let (images, number) = mirrored(&scratch, &["nodatasum"], &text(100_000));
@@ -354,7 +354,7 @@ fn data_without_its_checksums_is_not_believed() {
         assert!(file.flags.contains(InodeFlags::NODATASUM));
         opened.context.read(file, FileOffset(0), &mut buffer).unwrap();
         assert!(buffer == text(100_000));
-        // The same inode, if it said that there are sums.
+        // Clears NODATASUM in memory: the reader must miss the checksums.
         let lying = FileData { flags: InodeFlags::empty(), ..*file };
         let error = opened.context.read(&lying, FileOffset(5000), &mut buffer[..10]).unwrap_err();
         let Error::MissingChecksum { place, .. } = &error else { panic!("{error}") };

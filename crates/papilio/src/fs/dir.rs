@@ -1,6 +1,6 @@
-//! Directory entries, as callers see them.
+//! Directory entries in the public API.
 //!
-//! Owns [`Entries`], which reads a directory in batches of one leaf, and [`DirEntry`].
+//! Owns [`DirEntry`], and [`Entries`], which reads a directory in batches.
 
 use crate::btree::{Cursor, Tree};
 use crate::errors::{PathError, Result};
@@ -11,10 +11,10 @@ use papilio_format::items::dir_item::{DirEntries, FileType};
 use papilio_format::items::inode::FileKind;
 use std::collections::VecDeque;
 
-/// Entries decoded ahead at most.
+/// Limit of entries to decode ahead.
 const BATCH: usize = 256;
 
-/// One entry of a directory.
+/// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct DirEntry {
     directory: Inode,
@@ -25,49 +25,50 @@ pub struct DirEntry {
 }
 
 impl DirEntry {
-    /// The name, without a slash, 1 to 255 bytes.
-    pub fn name(&self) -> &[u8] {
+    /// Returns the name: 1 to 255 bytes, without a slash.
+    pub fn file_name(&self) -> &[u8] {
         &self.name
     }
 
-    /// The entry's index in its directory: larger is later, and a place to go on from.
+    /// Returns the entry's index in its directory. Later entries have larger ones;
+    /// [`Entries::starting_at`] resumes at one.
     pub fn index(&self) -> u64 {
         self.index
     }
 
-    /// The kind of file that the entry says its inode is.
-    pub fn kind(&self) -> FileKind {
-        // The tree checker refuses the type of attributes here; a subvolume is a directory.
+    /// Returns the kind of file that the entry records for its inode.
+    pub fn file_type(&self) -> FileKind {
+        // The tree checker refuses the attribute type here; a subvolume is a directory.
         self.file_type.kind().unwrap_or(FileKind::Directory)
     }
 
-    /// What it names.
+    /// Returns the target: an inode of the same subvolume, or a subvolume.
     pub fn target(&self) -> EntryTarget {
         self.target
     }
 
-    /// The inode that it names.
+    /// Returns the inode of the entry.
     ///
     /// # Errors
-    /// An entry that points nowhere, or a tree block that cannot be read.
+    /// An entry without an inode, or a tree block that cannot be read.
     pub fn inode(&self) -> Result<Inode> {
         self.directory.entry_inode(self)
     }
 
-    /// The directory that it is in.
+    /// Returns the directory that contains the entry.
     pub fn directory(&self) -> &Inode {
         &self.directory
     }
 }
 
-/// The entries of a directory, by index; the iterator ends after its first error.
+/// An iterator over the entries of a directory, by index. It ends after its first error.
 #[derive(Debug)]
 pub struct Entries {
     directory: Inode,
     batch: VecDeque<DirEntry>,
     /// Where the next batch starts; `None` at the end.
     next: Option<u64>,
-    /// The last index of interest.
+    /// The last index to return.
     last: u64,
 }
 
@@ -84,7 +85,8 @@ impl Entries {
         self
     }
 
-    /// Leaves out the entries whose index is above `index`: those that came later than a moment before.
+    /// Leaves out the entries whose index is above `index`, such as those created after
+    /// [`Inode::last_entry_index`] returned it.
     pub fn up_to(mut self, index: u64) -> Self {
         self.last = index;
         self
@@ -136,19 +138,19 @@ impl Iterator for Entries {
 }
 
 impl Inode {
-    /// The entries of this directory, in the order of their creation, without `.` and `..`.
+    /// Returns the entries of this directory, in the order of their creation, without `.` and `..`.
     ///
     /// # Errors
     /// [`PathError::NotADirectory`].
-    pub fn entries(&self) -> Result<Entries> {
+    pub fn read_dir(&self) -> Result<Entries> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         Ok(Entries::new(self.clone()))
     }
 
-    /// The inode that an entry of this directory names.
+    /// Returns the inode of an entry of this directory.
     pub(super) fn entry_inode(&self, entry: &DirEntry) -> Result<Inode> {
         let trees = &self.file_system().info.trees;
-        let handle = self.handle()?.target(trees, entry.name(), entry.target())?;
+        let handle = self.handle()?.target(trees, entry.file_name(), entry.target())?;
         Ok(self.file_system().wrap(handle))
     }
 }

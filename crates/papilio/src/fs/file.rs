@@ -1,6 +1,6 @@
 //! Regular files.
 //!
-//! Owns [`File`], which any number of threads may read at once. Changes of data are in
+//! Owns [`File`], which any number of threads may use at once. Changes of data are in
 //! [`file_write`](super::file_write).
 
 use crate::data::{self, FiemapExtent, FileData, Whence};
@@ -11,10 +11,11 @@ use crate::fs::metadata::Metadata;
 use papilio_format::FileOffset;
 use papilio_format::items::inode::FileKind;
 
-/// Bytes that [`File::read_all`] reads at once.
+/// The number of bytes that [`File::read_all`] reads at once.
 const STEP: usize = 1 << 20;
 
-/// An open regular file.
+/// An open regular file. The names of methods are those of [`std::fs::File`] and
+/// [`std::os::unix::fs::FileExt`].
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +28,7 @@ const STEP: usize = 1 << 20;
 /// assert_eq!(file.len(), 1 << 20);
 /// let data = file.seek_data(0)?.expect("a piece in the middle");
 /// let mut middle = [0; 4];
-/// file.read_at(&mut middle, 500_000)?;
+/// file.read_exact_at(&mut middle, 500_000)?;
 /// assert_eq!(&middle, b"mid\n");
 /// assert!(data <= 500_000 && file.seek_hole(data)? > 500_000);
 /// # Ok(())
@@ -35,19 +36,19 @@ const STEP: usize = 1 << 20;
 /// ```
 #[derive(Clone, Debug)]
 pub struct File {
-    // In this order: the open file is dropped before the file system.
-    /// `None` where the file system is open for reading.
+    // Fields drop in this order: the open file goes before the file system.
+    /// `None` if the file system is open for reading only.
     open: Option<OpenFile>,
     inode: Inode,
 }
 
 impl Inode {
-    /// Opens this regular file.
+    /// Opens this inode as a regular file.
     ///
     /// # Errors
-    /// [`PathError::IsADirectory`] or [`PathError::NotAFile`].
+    /// [`PathError::IsADirectory`], or [`PathError::NotAFile`] for other kinds.
     pub fn open(&self) -> Result<File> {
-        match self.kind() {
+        match self.file_type() {
             FileKind::Regular => Ok(File::new(self.clone())),
             FileKind::Directory => Err(self.path_error(PathError::IsADirectory)),
             _ => Err(self.path_error(PathError::NotAFile)),
@@ -63,74 +64,80 @@ impl File {
         Self { open, inode }
     }
 
-    /// Makes reads and writes of this handle bypass the page cache (`O_DIRECT`). Without a page cache
-    /// ([`OpenOptions::cache_bytes`](crate::OpenOptions::cache_bytes)) they always do. Neither offsets nor lengths
-    /// have to be aligned, and each kind of access sees what the other wrote.
+    /// Sets whether reads and writes of this handle bypass the page cache (`O_DIRECT`). Without a
+    /// page cache ([`OpenOptions::cache_bytes`](crate::OpenOptions::cache_bytes)) they always do.
+    /// Offsets and lengths need no alignment, and cached and direct handles see each other's
+    /// writes.
     pub fn set_direct(&mut self, direct: bool) {
         if let Some(open) = &mut self.open {
             open.set_direct(direct);
         }
     }
 
-    /// The file as one that can be written.
+    /// Returns the open file of a writable file system.
     ///
     /// # Errors
     /// [`Error::ReadOnlyFileSystem`].
     pub(super) fn open_file(&self) -> Result<&OpenFile> {
         self.inode.file_system().info.transactions()?;
-        Ok(self.open.as_ref().expect("a file system that is open for writing has open files"))
+        Ok(self.open.as_ref().expect("a file of a writable file system is an open file"))
     }
 
-    /// Marks a file that was created without a name: it is deleted with its last handle.
+    /// Marks a file that was created without a name, which is deleted with its last handle.
     pub(super) fn set_unnamed(&self) {
         if let Some(open) = &self.open {
             open.set_unnamed();
         }
     }
 
-    /// The file as one that can be written, where the file system can.
+    /// Returns the open file; `None` if the file system is open for reading only.
     pub(super) fn writable(&self) -> Option<&OpenFile> {
         self.open.as_ref()
     }
 
-    /// Its inode.
+    /// Returns the inode, with the metadata as of when the file was opened.
     pub fn inode(&self) -> &Inode {
         &self.inode
     }
 
-    /// What `stat` shows of it.
-    pub fn metadata(&self) -> &Metadata {
-        self.inode.metadata()
+    /// Returns the metadata as it is now (`fstat`).
+    ///
+    /// # Errors
+    /// An inode that cannot be read.
+    pub fn metadata(&self) -> Result<Metadata> {
+        match &self.open {
+            Some(_) => Ok(*self.inode.file_system().reload(self.inode.place())?.metadata()),
+            None => Ok(*self.inode.metadata()),
+        }
     }
 
-    /// Returns the size in bytes as of now.
+    /// Returns the size in bytes as it is now. Cheaper than [`File::metadata`].
     ///
     /// # Errors
     /// An inode that cannot be read.
     pub fn size(&self) -> Result<u64> {
         match &self.open {
             Some(open) => open.size(),
-            None => Ok(self.metadata().size()),
+            None => Ok(self.inode.metadata().size()),
         }
     }
 
-    /// As [`File::size`]; where that cannot be told, as of when it was opened.
+    /// Returns the size in bytes; if [`File::size`] fails, as of when the file was opened.
     pub fn len(&self) -> u64 {
-        self.size().unwrap_or(self.metadata().size())
+        self.size().unwrap_or(self.inode.metadata().size())
     }
 
-    /// Whether its size is 0.
+    /// Returns whether the size is 0.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Reads from byte `offset` on, and returns how many bytes were read: fewer than fit only at the
-    /// end of the file. Holes and preallocated ranges read as zeros. Every byte was compared with
-    /// its checksum, unless the file has none or the options said not to.
+    /// Reads at byte `offset` and returns the number of bytes read, which is less than the buffer's
+    /// length only at the end of the file. Holes and preallocated ranges read as zeros. Every byte
+    /// is verified by its checksum, unless the file has none or verification is turned off.
     ///
     /// # Errors
-    /// [`Error::DataChecksum`] where no copy is good; a device's error; an extent that makes no
-    /// sense.
+    /// [`Error::DataChecksum`] if no copy is good; a device error; an invalid extent.
     pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         if let Some(open) = &self.open {
             return open.read_at(buffer, offset);
@@ -148,18 +155,33 @@ impl File {
         self.inode.file_system().info.reader.read(&file, FileOffset(offset), buffer)
     }
 
-    /// The first byte at or after `offset` that holds data (`SEEK_DATA`); `None` if only a hole
-    /// follows. Preallocated ranges are holes.
+    /// Fills `buffer` from byte `offset` on.
     ///
     /// # Errors
-    /// [`PathError::BeyondEnd`] from the end of the file on; a tree block that cannot be read.
+    /// [`PathError::UnexpectedEnd`] if the file ends first, with unspecified content in `buffer`; as
+    /// [`File::read_at`].
+    pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
+        // One read is short only at the end of the file.
+        let read = self.read_at(buffer, offset)?;
+        if read < buffer.len() {
+            return Err(self.offset_error(offset + read as u64, PathError::UnexpectedEnd));
+        }
+        Ok(())
+    }
+
+    /// Returns the first byte of data at or after `offset` (`SEEK_DATA`), or `None` if only a hole
+    /// follows. Preallocated ranges count as holes.
+    ///
+    /// # Errors
+    /// [`PathError::BeyondEnd`] if `offset` is not below the size; a tree block that cannot be
+    /// read.
     pub fn seek_data(&self, offset: u64) -> Result<Option<u64>> {
         self.check_within(offset)?;
         self.seek(offset, Whence::Data)
     }
 
-    /// The first byte at or after `offset` that lies in a hole (`SEEK_HOLE`); the end of the file is
-    /// one.
+    /// Returns the first byte of a hole at or after `offset` (`SEEK_HOLE`). The end of the file
+    /// counts as a hole.
     ///
     /// # Errors
     /// As [`File::seek_data`].
@@ -168,8 +190,8 @@ impl File {
         Ok(self.seek(offset, Whence::Hole)?.unwrap_or(self.len()))
     }
 
-    /// The extents as `FIEMAP` reports them, in order, from the one that holds byte `offset` on.
-    /// Whether others refer to an extent ([`FiemapExtent::SHARED`]) is not looked up.
+    /// Returns the extents in order (`FIEMAP`), starting with the one that contains byte `offset`.
+    /// [`FiemapExtent::SHARED`] is never set.
     ///
     /// # Errors
     /// A tree block or an extent that cannot be read.
@@ -191,7 +213,7 @@ impl File {
         Ok(extents)
     }
 
-    /// The whole content. Memory grows as bytes are read, never by the size that the inode claims.
+    /// Reads the whole file. Memory grows as bytes are read, not by the size that the inode claims.
     ///
     /// # Errors
     /// As [`File::read_at`].
@@ -199,14 +221,14 @@ impl File {
         let mut content = Vec::new();
         loop {
             let start = content.len();
-            // It may have become shorter since.
+            // Another thread may have truncated the file since.
             let left = self.size()?.saturating_sub(start as u64);
             let step = STEP.min(usize::try_from(left).unwrap_or(STEP));
             if step == 0 {
                 return Ok(content);
             }
             content.try_reserve(step).map_err(|_| {
-                Error::Invalid(format!("inode {}: its content does not fit in memory", self.inode.number()))
+                Error::Invalid(format!("inode {}: the content does not fit in memory", self.inode.number()))
             })?;
             content.resize(start + step, 0);
             let read = self.read_at(&mut content[start..], start as u64)?;
@@ -217,7 +239,7 @@ impl File {
         }
     }
 
-    /// Publishes what memory holds of the file.
+    /// Flushes the file: publishes its dirty pages and ordered extents.
     pub(super) fn flush(&self) -> Result<()> {
         self.open.as_ref().map_or(Ok(()), OpenFile::flush)
     }
@@ -232,7 +254,7 @@ impl File {
     }
 
     fn sector_size(&self) -> u32 {
-        // Not from the superblock, which a commit locks while the device works.
+        // Not from the superblock: a commit holds its lock during device I/O.
         self.inode.file_system().info.volume().geometry().sector_size
     }
 
@@ -240,7 +262,11 @@ impl File {
         if offset < self.len() {
             return Ok(());
         }
+        Err(self.offset_error(offset, PathError::BeyondEnd))
+    }
+
+    fn offset_error(&self, offset: u64, kind: PathError) -> Error {
         let path = format!("subvolume {}, inode {}, offset {offset}", self.inode.tree(), self.inode.number());
-        Err(Error::path(path.as_bytes(), PathError::BeyondEnd))
+        Error::path(path.as_bytes(), kind)
     }
 }

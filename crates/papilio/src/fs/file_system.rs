@@ -1,7 +1,8 @@
-//! The file system: what opening a device or an image gives.
+//! Open file systems.
 //!
-//! Owns [`FileSystem`], a cheap handle that any number of threads may share.
+//! Owns [`FileSystem`], a handle that is cheap to clone and that any number of threads may share.
 
+#[cfg(feature = "unstable")]
 use crate::btree::CacheStatistics;
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
@@ -13,10 +14,11 @@ use papilio_format::{Superblock, TreeId, Uuid};
 use std::path::Path;
 use std::sync::Arc;
 
-/// An open Btrfs file system. Cloning gives another handle on the same one.
+/// An open Btrfs file system. A clone is another handle of the same one.
 ///
-/// Paths are bytes, as on disk: components separated by `/`, starting at the subvolume that the
-/// options chose, with or without a leading `/`. They cross into other subvolumes and snapshots.
+/// A path ([`AsPath`](crate::AsPath)) consists of components separated by `/`, with or without a
+/// leading `/`. It starts at the subvolume chosen by the options, and may cross into other
+/// subvolumes and snapshots. The names of methods are those of [`std::fs`], where it has one.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -27,7 +29,7 @@ use std::sync::Arc;
 /// let fs = papilio::FileSystem::open(&image)?;
 /// for entry in fs.read_dir("/d")? {
 ///     let entry = entry?;
-///     println!("{:?} {}", entry.kind(), String::from_utf8_lossy(entry.name()));
+///     println!("{:?} {}", entry.file_type(), String::from_utf8_lossy(entry.file_name()));
 /// }
 /// assert_eq!(fs.read_link("/link")?, b"../d/text");
 /// let missing = fs.metadata("/no/such/file").unwrap_err();
@@ -38,7 +40,8 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct FileSystem {
     pub(crate) info: Arc<FsInfo>,
-    /// Closes the file system with the last handle; `None` for one that is open for reading.
+    /// Closes the file system when the last handle is dropped; `None` if it is open for reading
+    /// only.
     _closer: Option<Arc<Closer>>,
 }
 
@@ -47,22 +50,23 @@ impl FileSystem {
     /// is locked against writers until the last handle is dropped.
     ///
     /// # Errors
-    /// A device that cannot be opened, is no Btrfs, uses features that this code does not know, or
-    /// whose first trees cannot be read.
+    /// A device that cannot be opened, is not Btrfs, or uses unknown features; a tree needed for
+    /// opening that cannot be read.
     pub fn open(path: impl AsRef<Path>) -> Result<Self> {
         Self::open_with(path, &OpenOptions::default())
     }
 
-    /// Opens as the options say; `path` is the first device, the options name the others.
+    /// Opens the file system whose first device is `path`. The options name the other devices.
     ///
     /// # Errors
-    /// As [`FileSystem::open`]; [`Error::DeviceMissing`] where a device was not named.
+    /// As [`FileSystem::open`]; [`Error::DeviceMissing`](crate::Error::DeviceMissing) if a device
+    /// is not named.
     pub fn open_with(path: impl AsRef<Path>, options: &OpenOptions) -> Result<Self> {
         Ok(Self::started(mount::open_path(path.as_ref(), options)?, options))
     }
 
-    /// Opens what lies on devices that the caller made, in memory for instance. The options'
-    /// own devices are not looked at.
+    /// Opens the file system on the given devices, for example in memory
+    /// ([`MemoryDevice`](crate::device::MemoryDevice)). Devices named in the options are ignored.
     ///
     /// # Errors
     /// As [`FileSystem::open_with`].
@@ -76,8 +80,13 @@ impl FileSystem {
         Self { info, _closer: closer }
     }
 
-    /// The superblock in use.
+    /// Returns the superblock in use.
+    #[cfg(feature = "unstable")]
     pub fn superblock(&self) -> Superblock {
+        self.current_superblock()
+    }
+
+    fn current_superblock(&self) -> Superblock {
         match self.info.trees.transactions() {
             Some(transactions) => {
                 let mut superblock = self.info.volume().superblock().clone();
@@ -88,38 +97,39 @@ impl FileSystem {
         }
     }
 
-    /// The UUID that users see.
+    /// Returns the UUID of the file system.
     pub fn uuid(&self) -> Uuid {
-        self.superblock().raw.fsid
+        self.current_superblock().raw.fsid
     }
 
-    /// The label, without its NUL; empty if there is none.
+    /// Returns the label without its NUL; empty if there is none.
     pub fn label(&self) -> Vec<u8> {
-        self.superblock().label().to_vec()
+        self.current_superblock().label().to_vec()
     }
 
-    /// Whether there is a log of fsyncs since the last commit, whose changes are not shown: it is replayed, and
-    /// gone, when the file system is opened for writing.
+    /// Returns whether there is a log of fsyncs since the last commit. Its changes are not visible:
+    /// opening for writing replays and removes it.
     pub fn has_log(&self) -> bool {
-        self.superblock().log_root().is_some()
+        self.current_superblock().log_root().is_some()
     }
 
-    /// Whether the newest roots could not be read and a backup root is in use.
+    /// Returns whether a backup root is in use because the newest roots could not be read.
     pub fn used_backup_root(&self) -> bool {
         self.info.used_backup_root
     }
 
-    /// What the cache of tree blocks did so far.
+    /// Returns statistics of the tree block cache.
+    #[cfg(feature = "unstable")]
     pub fn cache_statistics(&self) -> CacheStatistics {
         self.info.trees.forest().statistics()
     }
 
-    /// Forgets all cached tree blocks, as a fresh open would.
+    /// Drops all clean tree blocks from the cache.
     pub fn drop_cache(&self) {
         self.info.trees.forest().drop_cache();
     }
 
-    /// The subvolume that a mount without options shows.
+    /// Returns the id of the subvolume that a mount without options shows.
     ///
     /// # Errors
     /// A tree block that cannot be read.
@@ -127,8 +137,8 @@ impl FileSystem {
         default_subvolume(&self.info.trees)
     }
 
-    /// All subvolumes and snapshots, the top level first, then by id; those that are being deleted
-    /// too.
+    /// Returns all subvolumes and snapshots, also those being deleted: the top level first, the
+    /// others by id.
     ///
     /// # Errors
     /// A tree block or item that cannot be read.
@@ -136,10 +146,10 @@ impl FileSystem {
         subvolume::list(&self.info.trees)
     }
 
-    /// One subvolume.
+    /// Returns the subvolume with an id.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`], or as [`FileSystem::subvolumes`].
+    /// [`PathError::NoSubvolume`](crate::PathError::NoSubvolume), or as [`FileSystem::subvolumes`].
     pub fn subvolume(&self, id: TreeId) -> Result<Subvolume> {
         subvolume::show(&self.info.trees, id)
     }

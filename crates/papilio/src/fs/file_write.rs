@@ -9,61 +9,79 @@ use crate::fs::inode::Inode;
 use papilio_format::items::inode::FileKind;
 
 impl File {
-    /// Writes all of `data` at byte `offset`; behind the end, zeros come in between. Neither has to be
-    /// aligned, but sectors that are written in part are read first.
+    /// Writes `data` at byte `offset` and returns the number of bytes written, which is always
+    /// `data.len()`: the same as [`File::write_all_at`].
     ///
     /// # Errors
-    /// [`PathError::TooLarge`], [`Error::NoSpace`], [`PathError::NotPermitted`] for an immutable file, or what
-    /// reading and writing meets. What came before a failing step stays written.
-    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+    /// As [`File::write_all_at`].
+    pub fn write_at(&self, data: &[u8], offset: u64) -> Result<usize> {
+        self.write_all_at(data, offset).map(|()| data.len())
+    }
+
+    /// Writes all of `data` at byte `offset`. If `offset` is past the end, the gap reads as zeros.
+    /// Neither `offset` nor the length needs to be aligned, but the file system first reads sectors
+    /// that are written in part.
+    ///
+    /// # Errors
+    /// [`PathError::TooLarge`], [`Error::NoSpace`], [`PathError::NotPermitted`] for an immutable
+    /// file, or a failure to read or write. Data before the failing step stays written.
+    ///
+    /// [`PathError::TooLarge`]: crate::PathError::TooLarge
+    /// [`PathError::NotPermitted`]: crate::PathError::NotPermitted
+    /// [`Error::NoSpace`]: crate::Error::NoSpace
+    pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
         self.open_file()?.write_at(data, offset)
     }
 
-    /// Makes the file `size` bytes long (`ftruncate`).
+    /// Sets the size of the file in bytes (`ftruncate`). A longer file reads as zeros at its end.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`File::write_all_at`].
     pub fn set_len(&self, size: u64) -> Result<()> {
         self.open_file()?.set_len(size)
     }
 
-    /// Makes a hole of `length` bytes from `offset` on; the size stays (`FALLOC_FL_PUNCH_HOLE`).
+    /// Makes a hole of `length` bytes at `offset` (`FALLOC_FL_PUNCH_HOLE`). The size does not
+    /// change.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`File::write_all_at`].
     pub fn punch_hole(&self, offset: u64, length: u64) -> Result<()> {
         self.open_file()?.punch_hole(offset, length)
     }
 
-    /// Gives room to all sectors of a range; those that had none read as zeros (`fallocate`).
+    /// Allocates space for all sectors of a range (`fallocate`). Sectors that had no space read as
+    /// zeros.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`File::write_all_at`].
     pub fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         self.open_file()?.allocate(offset, length, keep_size)
     }
 
-    /// Makes a range read as zeros, with room for all its sectors (`FALLOC_FL_ZERO_RANGE`). Where there is no
-    /// room for them, a part of the range may be a hole, which reads the same.
+    /// Makes a range read as zeros and allocates space for all its sectors
+    /// (`FALLOC_FL_ZERO_RANGE`). If the space does not suffice, a part of the range may become a
+    /// hole, which also reads as zeros.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`File::write_all_at`].
     pub fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
         self.open_file()?.zero_range(offset, length, keep_size)
     }
 
-    /// Shares `length` bytes of `source` from `from` on (up to its end for 0) as this file's from `to` on
-    /// (`FICLONERANGE`). The files may be the same, and lie in different subvolumes.
+    /// Shares `length` bytes of `source` at `from` with this file at `to` (`FICLONERANGE`). A
+    /// `length` of 0 means up to the end of `source`. Both may be the same file, or be in different
+    /// subvolumes.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for offsets that are not at sector boundaries, overlapping ranges, or files of
-    /// which only one has checksums; as [`File::write_at`].
+    /// [`Error::Invalid`](crate::Error::Invalid) if an offset is not at a sector boundary, the
+    /// ranges overlap, or only one of the files has checksums; as [`File::write_all_at`].
     pub fn clone_range(&self, source: &File, from: u64, length: u64, to: u64) -> Result<()> {
         self.open_file()?.clone_range(source.open_file()?, from, length, to)
     }
 
-    /// Shares the bytes of `source` if they are the same (`FIDEDUPERANGE`). Returns how many bytes were, or
-    /// `None` where the ranges differ.
+    /// Shares a range of `source` with this file if their bytes are equal (`FIDEDUPERANGE`).
+    /// Returns the number of bytes shared, or `None` if the ranges differ.
     ///
     /// # Errors
     /// As [`File::clone_range`].
@@ -71,45 +89,46 @@ impl File {
         self.open_file()?.dedupe_range(source.open_file()?, from, length, to)
     }
 
-    /// Lets go of the pages that the page cache holds of this file, after writing back those that are dirty.
+    /// Writes back the dirty pages of this file and evicts all its pages from the page cache.
     ///
     /// # Errors
-    /// As [`File::write_at`].
+    /// As [`File::write_all_at`].
     pub fn drop_cache(&self) -> Result<()> {
         self.writable().map_or(Ok(()), |open| open.drop_cache())
     }
 
-    /// Makes all changes of this file that were made before the call durable, and the names that it has by then, where
-    /// they changed (`fsync`). The file system writes the log tree for that, or commits where the log cannot express
-    /// the change or is turned off.
+    /// Makes all changes of this file up to now durable, and its names if they changed (`fsync`).
+    /// The file system writes the log tree, or commits if the log cannot express the change or is
+    /// turned off.
     ///
     /// # Errors
     /// As [`FileSystem::sync`](crate::FileSystem::sync).
-    pub fn sync(&self) -> Result<()> {
+    pub fn sync_all(&self) -> Result<()> {
         self.open_file()?.sync()
     }
 
-    /// Makes all data that was written to this file before the call durable, and the metadata that reading it back
-    /// takes: the size, the extents, the names of a new file. Times, attributes and new names of a file that had one
-    /// before are not included (`fdatasync`). Where none of these changed, only data that was overwritten in place is
-    /// flushed.
+    /// Makes all data written to this file up to now durable, with the metadata needed to read it
+    /// back: the size, the extents, the names of a new file (`fdatasync`). Times, attributes and
+    /// further names of an older file are not included. If no such metadata changed, the file
+    /// system only flushes the data overwritten in place.
     ///
     /// # Errors
-    /// As [`File::sync`].
+    /// As [`File::sync_all`].
     pub fn sync_data(&self) -> Result<()> {
         self.open_file()?.sync_data()
     }
 }
 
 impl Inode {
-    /// Makes this inode durable as [`File::sync`] does, whatever kind it is. A directory is made durable with all of its
-    /// entries, new and removed ones, and with new directories below it. The data of files in it need not be.
+    /// Makes this inode durable as [`File::sync_all`] does, for every kind of file. For a directory
+    /// this includes all changes of its entries and the new directories below it, but not the data
+    /// of files in it.
     ///
     /// # Errors
     /// As [`FileSystem::sync`](crate::FileSystem::sync).
-    pub fn sync(&self) -> Result<()> {
-        match self.kind() {
-            FileKind::Regular => self.open()?.sync(),
+    pub fn sync_all(&self) -> Result<()> {
+        match self.file_type() {
+            FileKind::Regular => self.open()?.sync_all(),
             _ => self.file_system().info.sync_inode(self.place(), None),
         }
     }

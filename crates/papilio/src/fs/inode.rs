@@ -1,7 +1,7 @@
-//! One inode, as callers see it.
+//! Inodes in the public API.
 //!
-//! Owns [`Inode`], a value that keeps its file system open and shows the inode as it was when the
-//! handle was made.
+//! Owns [`Inode`], which keeps its file system open and shows the metadata as of when it was made,
+//! and [`KeptInode`].
 
 use crate::errors::{Error, PathError, Result};
 use crate::file::open_inode::OpenInode;
@@ -20,7 +20,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Inode {
     fs: FileSystem,
-    /// Of a file system that does not change; else the tree is looked up anew each time.
+    /// Set if the file system is open for reading only; otherwise each use looks the tree up.
     subvolume: Option<Arc<OpenTree>>,
     is_subvolume_root: bool,
     metadata: Metadata,
@@ -39,12 +39,12 @@ impl Inode {
         Self { fs, subvolume: (!changes).then_some(handle.subvolume), is_subvolume_root, metadata }
     }
 
-    /// The file system that it belongs to.
+    /// Returns the file system that contains the inode.
     pub fn file_system(&self) -> &FileSystem {
         &self.fs
     }
 
-    /// The inode as it was when this was made, in its subvolume as it is now.
+    /// Returns a handle with this inode's metadata, in its subvolume as it is now.
     pub(crate) fn handle(&self) -> Result<Handle> {
         let subvolume = match &self.subvolume {
             Some(subvolume) => Arc::clone(subvolume),
@@ -53,53 +53,54 @@ impl Inode {
         Ok(Handle { subvolume, number: self.metadata.number, item: self.metadata.item })
     }
 
-    /// Where it lies.
+    /// Returns the subvolume and number of the inode.
     pub(crate) fn place(&self) -> Place {
         Place { tree: self.metadata.tree, inode: self.metadata.number }
     }
 
-    /// The subvolume that it lies in.
+    /// Returns the id of the subvolume that contains the inode.
     pub fn tree(&self) -> TreeId {
         self.metadata.tree
     }
 
-    /// Its number, unique in its subvolume.
+    /// Returns the inode number, which is unique in the subvolume only.
     pub fn number(&self) -> InodeNumber {
         self.metadata.number
     }
 
-    /// What `stat` shows of it.
+    /// Returns the metadata as of when this `Inode` was made.
     pub fn metadata(&self) -> &Metadata {
         &self.metadata
     }
 
-    /// The kind of file.
-    pub fn kind(&self) -> FileKind {
+    /// Returns the kind of file.
+    pub fn file_type(&self) -> FileKind {
         self.metadata.kind
     }
 
-    /// Whether this is the root directory of a subvolume.
+    /// Returns whether this is the root directory of a subvolume.
     pub fn is_subvolume_root(&self) -> bool {
         self.is_subvolume_root
     }
 
-    /// Whether this is the empty directory that the kernel shows where a snapshot has the name of a
-    /// subvolume that stayed with the original. It has no times of its own.
+    /// Returns whether this is the empty directory that stands for a nested subvolume in a
+    /// snapshot: snapshots do not include nested subvolumes. It has no times of its own.
     pub fn is_subvolume_stub(&self) -> bool {
         self.metadata.number == papilio_format::objectid::EMPTY_SUBVOL_DIR
     }
 
-    /// The entry `name` of this directory; not a path.
+    /// Returns the inode with the name `name` in this directory. `name` is not a path.
     ///
     /// # Errors
-    /// [`PathError::NotADirectory`], [`PathError::NameTooLong`], or a tree block that cannot be read.
+    /// [`PathError::NotADirectory`], [`PathError::NameTooLong`], or a tree block that cannot be
+    /// read.
     pub fn lookup(&self, name: &[u8]) -> Result<Option<Inode>> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let child = self.handle()?.child(&self.fs.info.trees, name)?;
         Ok(child.map(|handle| self.fs.wrap(handle)))
     }
 
-    /// The index of this directory's newest entry; 0 where it has none.
+    /// Returns the index of this directory's newest entry; 0 if it is empty.
     ///
     /// # Errors
     /// [`PathError::NotADirectory`], or a tree block that cannot be read.
@@ -111,11 +112,12 @@ impl Inode {
         Ok(item.filter(|item| item.key >= first).map_or(0, |item| item.key.offset))
     }
 
-    /// The directory that this one is in; a subvolume's root is in another subvolume, and the top level in
-    /// itself.
+    /// Returns the subvolume and number of the parent directory. A subvolume's root is in another
+    /// subvolume, and the top level is its own parent.
     ///
     /// # Errors
-    /// [`PathError::NotADirectory`], [`PathError::NotFound`] for a removed one, or what reading says.
+    /// [`PathError::NotADirectory`], [`PathError::NotFound`] for a removed directory, or a tree
+    /// block that cannot be read.
     pub fn parent(&self) -> Result<(TreeId, InodeNumber)> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         if self.is_subvolume_root() {
@@ -134,7 +136,7 @@ impl Inode {
         Ok((self.tree(), parent))
     }
 
-    /// The target of this symbolic link.
+    /// Returns the target of this symbolic link.
     ///
     /// # Errors
     /// [`PathError::NotASymlink`], or a tree block that cannot be read.
@@ -142,7 +144,7 @@ impl Inode {
         symlink_target(&self.handle()?)
     }
 
-    /// All extended attributes, ACLs among them, in no particular order.
+    /// Returns all extended attributes, access control lists among them, in no particular order.
     ///
     /// # Errors
     /// A tree block that cannot be read.
@@ -150,7 +152,7 @@ impl Inode {
         xattr::list(self.handle()?.tree(), self.number())
     }
 
-    /// The value of one extended attribute.
+    /// Returns the value of an extended attribute.
     ///
     /// # Errors
     /// A tree block that cannot be read.
@@ -158,7 +160,7 @@ impl Inode {
         xattr::get(self.handle()?.tree(), self.number(), name)
     }
 
-    /// The names of this inode in its subvolume: directory and name.
+    /// Returns all names of this inode: directory and name of each.
     ///
     /// # Errors
     /// A tree block that cannot be read.
@@ -172,7 +174,7 @@ impl Inode {
     }
 
     pub(super) fn must_be(&self, kind: FileKind, otherwise: PathError) -> Result<()> {
-        if self.kind() == kind { Ok(()) } else { Err(self.path_error(otherwise)) }
+        if self.file_type() == kind { Ok(()) } else { Err(self.path_error(otherwise)) }
     }
 
     pub(super) fn path_error(&self, kind: PathError) -> Error {
@@ -181,15 +183,16 @@ impl Inode {
     }
 }
 
-/// Keeps an inode of any kind after its last name went, as an open [`File`](crate::File) keeps a regular one:
-/// for who has it in use in another way, such as a kernel that knows it. It goes with the last that keeps it.
+/// A guard that delays the deletion of an inode without names, as an open [`File`](crate::File)
+/// does for a regular file. For callers that refer to inodes of any kind, such as a FUSE server.
+/// The last guard or file to be dropped deletes the inode.
 #[derive(Clone, Debug)]
 pub struct KeptInode {
     _open: Option<Arc<OpenInode>>,
 }
 
 impl Inode {
-    /// Keeps this inode after its last name went, until what this returns is dropped.
+    /// Delays the deletion of this inode until the returned guard is dropped.
     pub fn keep(&self) -> KeptInode {
         let info = &self.fs.info;
         let changes = info.trees.transactions().is_some();
@@ -198,7 +201,7 @@ impl Inode {
 }
 
 impl FileSystem {
-    /// Wraps a handle as an inode that shows changes in memory too.
+    /// Wraps a handle as an inode, with the changes that are in memory only.
     pub(crate) fn wrap(&self, mut handle: Handle) -> Inode {
         if let Some(open) = self.info.dirty_inodes.get(handle.place()) {
             handle.item = open.as_seen(handle.item);

@@ -1,6 +1,6 @@
-//! A file system as a whole: its usage, its trees and their blocks.
+//! Inspection of a file system: its usage, its trees and their blocks.
 //!
-//! Owns nothing; adds the methods of the jobs of `maintenance` to [`FileSystem`].
+//! Owns the methods of [`FileSystem`] that call the jobs in `maintenance`.
 
 use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
@@ -10,7 +10,7 @@ use crate::maintenance::usage::{self, Usage};
 use papilio_format::{LogicalAddress, TreeId};
 
 impl FileSystem {
-    /// How the space is used, by type, profile and device.
+    /// Returns how the space is used, by type, profile and device.
     ///
     /// ```no_run
     /// # fn main() -> papilio::Result<()> {
@@ -26,26 +26,28 @@ impl FileSystem {
         usage::usage(&self.info.trees)
     }
 
-    /// All trees: the root tree, the chunk tree, those that the root tree names in its order, and
-    /// the logs where there are any.
+    /// Returns all trees: the root tree, the chunk tree, those with an item in the root tree, in
+    /// its order, and the logs.
     ///
     /// # Errors
     /// A tree block or root item that cannot be read.
+    #[cfg(feature = "unstable")]
     pub fn tree_roots(&self) -> Result<Vec<TreeRoot>> {
         dump::tree_roots(&self.info.trees)
     }
 
-    /// The roots of the trees with id `id`: one, but for logs and relocation trees, of which each
-    /// subvolume may have one.
+    /// Returns the roots of the trees with an id: one, except for logs and relocation trees, of
+    /// which each subvolume may have one.
     ///
     /// # Errors
-    /// [`crate::Error::MissingItem`] where there is none, or as [`FileSystem::tree_roots`].
+    /// [`crate::Error::MissingItem`] if there is none, or as [`FileSystem::tree_roots`].
+    #[cfg(feature = "unstable")]
     pub fn tree_roots_of(&self, id: TreeId) -> Result<Vec<TreeRoot>> {
         dump::roots_of(&self.info.trees, id)
     }
 
-    /// The blocks of a tree, each before those below it. A block that cannot be read is an error in
-    /// its place, and the walk goes on behind it.
+    /// Returns an iterator over the blocks of a tree, each before its children. A block that cannot
+    /// be read gives an error, and the walk continues after it.
     ///
     /// ```no_run
     /// # fn main() -> papilio::Result<()> {
@@ -61,19 +63,23 @@ impl FileSystem {
     /// # Ok(())
     /// # }
     /// ```
+    #[cfg(feature = "unstable")]
     pub fn tree_blocks(&self, root: &TreeRoot) -> TreeBlocks {
         TreeBlocks::of_tree(self.info.trees.forest(), root)
     }
 
-    /// The tree block at `address`, of whatever tree, and with `follow` all that are below it.
+    /// Returns an iterator over the tree block at `address`, of any tree, and with `follow` all
+    /// blocks below it.
+    #[cfg(feature = "unstable")]
     pub fn tree_blocks_at(&self, address: LogicalAddress, follow: bool) -> TreeBlocks {
         TreeBlocks::at(self.info.trees.forest(), address, follow)
     }
 
-    /// What the trees with id `id` are made of; several for logs and relocation trees.
+    /// Returns statistics of the trees with an id; several for logs and relocation trees.
     ///
     /// # Errors
-    /// As [`FileSystem::tree_roots_of`]. Blocks that cannot be read are part of the answer.
+    /// As [`FileSystem::tree_roots_of`]. The statistics count blocks that cannot be read.
+    #[cfg(feature = "unstable")]
     pub fn tree_stats(&self, id: TreeId) -> Result<Vec<TreeStats>> {
         tree_stats::tree_stats(&self.info.trees, id)
     }

@@ -1,13 +1,18 @@
-//! Many requests on files at once: submitted with a token each, their completions collected later.
+//! Asynchronous requests on files: each is submitted with a token, and its completion is collected
+//! later.
 //!
-//! Owns [`IoQueue`], [`IoRequest`], [`IoOperation`] and [`IoCompletion`]. A request owns its buffer from
-//! [`IoQueue::submit`] until its completion gives it back, so that nobody can change it meanwhile.
+//! Owns [`IoQueue`], [`IoRequest`], [`IoOperation`] and [`IoCompletion`].
 //!
-//! Invariants: what was accepted is answered exactly once, unless the queue is dropped; at most `depth`
-//! requests are accepted and not handed back. A request runs through the very calls of [`File`] that a
-//! caller would make, whoever runs it.
+//! **Invariants**
+//! - A request owns its buffer from [`IoQueue::submit`] until its completion returns it.
+//! - Each accepted request completes exactly once, unless the queue is dropped.
+//! - At most `depth` requests are accepted and not yet collected.
+//! - A request calls the public methods of [`File`], in the caller's thread or in one of the pool.
+//!   Reads of a device with `O_DIRECT` that wait in the caller's thread are carried out together.
 //!
-//! Locks: a pool's, for one operation on its lists, never while a request runs.
+//! **Locks:** `Shared::lists`, held for one operation on the lists, never while a request runs.
+//!
+//! Kernel counterpart: `io_uring/`, `fs/aio.c`.
 
 use crate::data::FileRead;
 use crate::errors::Result;
@@ -22,81 +27,82 @@ use std::thread::JoinHandle;
 /// Requests of a batch that take no allocation.
 const USUAL_DEPTH: usize = 64;
 
-/// What a request asks of a file.
+/// An operation on a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum IoOperation<B> {
-    /// Fills `buffer` from byte `offset` on, as [`File::read_at`].
+    /// Reads into `buffer` at byte `offset`, as [`File::read_at`].
     Read {
-        /// Where the bytes go; its length is how many are asked for.
+        /// The buffer to fill; its length is the number of bytes to read.
         buffer: B,
         /// File offset in bytes.
         offset: u64,
     },
-    /// Writes all of `buffer` at byte `offset`, as [`File::write_at`].
+    /// Writes all of `buffer` at byte `offset`, as [`File::write_all_at`].
     Write {
-        /// The bytes.
+        /// The bytes to write.
         buffer: B,
         /// File offset in bytes.
         offset: u64,
     },
-    /// Makes the file durable, as [`File::sync`].
+    /// Makes the file durable, as [`File::sync_all`].
     Fsync,
     /// Makes the file's data durable, as [`File::sync_data`].
     Fdatasync,
-    /// Makes a hole, as [`File::punch_hole`] (a trim).
+    /// Makes a hole, as [`File::punch_hole`].
     PunchHole {
         /// File offset in bytes.
         offset: u64,
         /// Bytes.
         length: u64,
     },
-    /// Gives room to a range, as [`File::allocate`].
+    /// Allocates space for a range, as [`File::allocate`].
     Allocate {
         /// File offset in bytes.
         offset: u64,
         /// Bytes.
         length: u64,
-        /// Whether the file's size stays even if the range ends behind it.
+        /// Whether to keep the file's size if the range ends past it.
         keep_size: bool,
     },
 }
 
-/// An operation on a file, and the token by which its completion is known.
+/// A request: an operation, its file, and a token that identifies the completion.
 #[derive(Clone, Debug)]
 pub struct IoRequest<B> {
     /// The file.
     pub file: Arc<File>,
-    /// What is asked of it.
+    /// The operation.
     pub operation: IoOperation<B>,
-    /// The caller's, returned as it is. Tokens need not differ.
+    /// A number chosen by the caller and returned in the completion. Tokens need not be unique.
     pub token: u64,
 }
 
-/// The answer to a request.
+/// The result of a request.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct IoCompletion<B> {
-    /// The request's.
+    /// The token of the request.
     pub token: u64,
     /// The buffer of a read or a write.
     pub buffer: Option<B>,
-    /// Bytes read, written, punched or allocated, fewer than asked only for reads at the end of the file; 0 for
-    /// syncs.
+    /// Bytes read, written, punched or allocated; 0 for syncs. Only a read at the end of the file
+    /// gives fewer than requested.
     pub result: Result<usize>,
 }
 
 /// A queue of requests on files of one or several file systems.
 ///
-/// Without threads of its own ([`IoQueue::new`]) requests run in the thread that polls or waits: right
-/// for image files and memory, which answer at once, so that depth costs no threads. With threads
-/// ([`IoQueue::with_threads`]) they run as soon as one is free: right for devices that let their callers wait.
+/// A queue from [`IoQueue::new`] has no threads: the thread that polls or waits runs the requests.
+/// This suits image files and memory, which rarely block. A queue from [`IoQueue::with_threads`]
+/// has a pool of threads, which suits block devices.
 ///
-/// **Order.** There is none between requests, not even on one file: who needs a write to be over before a
-/// read of the same place waits for its completion. A sync covers what had completed when it was submitted. (Each
-/// request by itself is what the call of [`File`] is: a read sees a write of 8 MiB or less whole or not at all.)
+/// **Order.** Requests run in any order, also on one file. A caller that must read the result of a
+/// write waits for the write's completion first. A sync covers the requests that had completed when
+/// it was submitted. Each request is as atomic as the method of [`File`] that it calls: a read sees
+/// a write of up to 8 MiB as a whole or not at all.
 ///
-/// A queue belongs to one thread at a time. Dropping it waits for the requests that run; those that had not
-/// begun are never run, and nobody is told.
+/// Dropping a queue waits for running requests and discards the others without a completion.
 ///
 /// ```
 /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -110,8 +116,10 @@ pub struct IoCompletion<B> {
 /// let file = Arc::new(fs.create_file("/data")?);
 /// let mut queue = IoQueue::new(16);
 /// for token in 0..16 {
-///     let operation = IoOperation::Write { buffer: vec![token as u8; 4096], offset: token * 4096 };
-///     queue.submit(IoRequest { file: Arc::clone(&file), operation, token }).expect("there is room for 16");
+///     let buffer = vec![token as u8; 4096];
+///     let operation = IoOperation::Write { buffer, offset: token * 4096 };
+///     let request = IoRequest { file: Arc::clone(&file), operation, token };
+///     queue.submit(request).expect("the queue accepts 16 requests");
 /// }
 /// let mut done = Vec::new();
 /// queue.wait(16, &mut done);
@@ -119,7 +127,7 @@ pub struct IoCompletion<B> {
 ///     assert_eq!(*completion.result.as_ref().unwrap(), 4096);
 /// }
 ///
-/// // The buffers are back, and are read into.
+/// // The completions returned the buffers; reuse one for a read.
 /// let buffer = done.pop().unwrap().buffer.unwrap();
 /// let operation = IoOperation::Read { buffer, offset: 5 * 4096 };
 /// queue.submit(IoRequest { file, operation, token: 99 }).unwrap();
@@ -131,29 +139,29 @@ pub struct IoCompletion<B> {
 /// ```
 pub struct IoQueue<B> {
     depth: usize,
-    /// Accepted and not handed back.
+    /// Requests accepted and not yet collected.
     in_flight: usize,
     runner: Runner<B>,
 }
 
-/// Who runs requests.
+/// The threads that run the requests.
 enum Runner<B> {
-    /// Whoever polls, from this list.
+    /// The thread that polls runs the requests of this list.
     Caller(VecDeque<IoRequest<B>>),
     Pool(Pool<B>),
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]> + Send> IoQueue<B> {
-    /// A queue for `depth` requests, at least one, that run in the thread that polls.
+    /// Creates a queue for `depth` requests, at least one, which the thread that polls runs.
     pub fn new(depth: usize) -> Self {
         let depth = depth.max(1);
         Self { depth, in_flight: 0, runner: Runner::Caller(VecDeque::with_capacity(depth)) }
     }
 
-    /// Accepts a request, without waiting for anything.
+    /// Accepts a request without blocking.
     ///
     /// # Errors
-    /// The request itself, where as many as the depth are under way: collect completions first.
+    /// The request itself, if `depth` requests are in flight: collect completions first.
     pub fn submit(&mut self, request: IoRequest<B>) -> std::result::Result<(), IoRequest<B>> {
         if self.in_flight == self.depth {
             return Err(request);
@@ -166,14 +174,14 @@ impl<B: AsRef<[u8]> + AsMut<[u8]> + Send> IoQueue<B> {
         Ok(())
     }
 
-    /// Appends what has completed to `completions` and returns how many that are. Requests that run in the
-    /// caller's thread run now, all of them.
+    /// Appends the completions so far to `completions` and returns their number. A queue without
+    /// threads runs all its requests now.
     pub fn poll(&mut self, completions: &mut Vec<IoCompletion<B>>) -> usize {
         self.collect(0, completions)
     }
 
-    /// As [`IoQueue::poll`], but returns no sooner than `min` have completed, or all where fewer are under
-    /// way.
+    /// Collects as [`IoQueue::poll`], but first waits until `min` requests have completed, or all
+    /// if fewer are in flight.
     pub fn wait(&mut self, min: usize, completions: &mut Vec<IoCompletion<B>>) -> usize {
         self.collect(min.min(self.in_flight), completions)
     }
@@ -195,11 +203,11 @@ impl<B: AsRef<[u8]> + AsMut<[u8]> + Send> IoQueue<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]> + Send + 'static> IoQueue<B> {
-    /// A queue for `depth` requests, at least one, that run in `threads` threads of its own; without any, as
-    /// [`IoQueue::new`].
+    /// Creates a queue for `depth` requests, at least one, with a pool of `threads` threads. 0
+    /// threads are the same as [`IoQueue::new`].
     ///
     /// # Errors
-    /// What the host says where it gives no thread.
+    /// The host's error if a thread cannot be started.
     pub fn with_threads(depth: usize, threads: usize) -> std::io::Result<Self> {
         let mut queue = Self::new(depth);
         if threads > 0 {
@@ -210,12 +218,12 @@ impl<B: AsRef<[u8]> + AsMut<[u8]> + Send + 'static> IoQueue<B> {
 }
 
 impl<B> IoQueue<B> {
-    /// Most requests that may be under way.
+    /// Returns the limit of requests in flight.
     pub fn depth(&self) -> usize {
         self.depth
     }
 
-    /// Requests that were accepted and whose completions were not collected.
+    /// Returns the number of requests whose completions were not collected yet.
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -236,15 +244,15 @@ impl<B> fmt::Debug for IoQueue<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> IoOperation<B> {
-    /// Runs it, in the thread that calls.
+    /// Runs the operation in the calling thread.
     fn run(&mut self, file: &File) -> Result<usize> {
         match self {
             IoOperation::Read { buffer, offset } => file.read_at(buffer.as_mut(), *offset),
             IoOperation::Write { buffer, offset } => {
                 let bytes = (*buffer).as_ref();
-                file.write_at(bytes, *offset).map(|()| bytes.len())
+                file.write_all_at(bytes, *offset).map(|()| bytes.len())
             }
-            IoOperation::Fsync => file.sync().map(|()| 0),
+            IoOperation::Fsync => file.sync_all().map(|()| 0),
             IoOperation::Fdatasync => file.sync_data().map(|()| 0),
             IoOperation::PunchHole { offset, length } => {
                 file.punch_hole(*offset, *length).map(|()| *length as usize)
@@ -264,7 +272,7 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> IoOperation<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> IoRequest<B> {
-    /// Runs it at once, in the thread that calls: the same as through a queue of depth 1.
+    /// Runs the request at once in the calling thread, as a queue of depth 1 does.
     pub fn run(mut self) -> IoCompletion<B> {
         let result = self.operation.run(&self.file);
         IoCompletion { token: self.token, buffer: self.operation.into_buffer(), result }
@@ -315,10 +323,10 @@ fn read_batches<B: AsMut<[u8]>>(waiting: &mut [IoRequest<B>]) -> SmallVec<[Optio
     results
 }
 
-/// Requests that run, for which is waited.
+/// The lock-order class of running requests, which a collector waits for.
 static RUNNING: Class = Class::new("io-queue:running");
 
-/// Threads that run requests.
+/// The threads that run requests.
 struct Pool<B> {
     shared: Arc<Shared<B>>,
     threads: Vec<JoinHandle<()>>,
@@ -326,9 +334,9 @@ struct Pool<B> {
 
 struct Shared<B> {
     lists: Mutex<Lists<B>>,
-    /// Something waits, or the queue is gone.
+    /// Notified when a request waits or the queue is dropped.
     work: Condvar,
-    /// Something completed, or a thread panicked.
+    /// Notified when a request completed or a thread panicked.
     completed: Condvar,
 }
 
@@ -366,7 +374,7 @@ impl<B> Pool<B> {
     }
 
     /// # Panics
-    /// When a request made its thread panic: it will never be answered.
+    /// If a request panicked in its thread: it will never complete.
     fn collect(&self, min: usize, completions: &mut Vec<IoCompletion<B>>) {
         RUNNING.might_wait(&*self.shared);
         let mut lists = self.shared.lists.lock();
@@ -379,9 +387,9 @@ impl<B> Pool<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Shared<B> {
-    /// A thread's life.
+    /// Runs requests until the queue is closed; the main function of a thread.
     fn work(&self) {
-        let _told = TellOfPanic(self);
+        let _report = ReportPanic(self);
         let mut lists = self.lists.lock();
         loop {
             if let Some(request) = lists.waiting.pop_front() {
@@ -402,10 +410,10 @@ impl<B: AsRef<[u8]> + AsMut<[u8]>> Shared<B> {
     }
 }
 
-/// Tells who waits that a thread is gone.
-struct TellOfPanic<'a, B>(&'a Shared<B>);
+/// Tells the collector if its thread panics.
+struct ReportPanic<'a, B>(&'a Shared<B>);
 
-impl<B> Drop for TellOfPanic<'_, B> {
+impl<B> Drop for ReportPanic<'_, B> {
     fn drop(&mut self) {
         if std::thread::panicking() {
             self.0.lists.lock().panicked = true;
@@ -422,11 +430,11 @@ impl<B> Drop for Pool<B> {
             lists.closed = true;
             std::mem::take(&mut lists.waiting)
         };
-        // Files may close here, which the lists' lock has no business with.
+        // This may drop the last handle of a file, which must not happen under the lists' lock.
         drop(unbegun);
         self.shared.work.notify_all();
         for thread in self.threads.drain(..) {
-            // That it panicked was said where completions are collected.
+            // A panic was already reported to the collector.
             drop(thread.join());
         }
     }

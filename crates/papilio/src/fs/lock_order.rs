@@ -1,4 +1,4 @@
-//! What must never happen with locks is noticed, with the feature `lock-order`.
+//! Tests that the feature `lock-order` detects forbidden orders of locks.
 
 use super::{File, FileSystem};
 use crate::{MkfsOptions, OpenOptions};
@@ -6,15 +6,16 @@ use papilio_device::{Device, MemoryDevice};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
-fn noticed(what: impl FnOnce()) {
-    let panicked = catch_unwind(AssertUnwindSafe(what)).expect_err("it is noticed");
-    let text = panicked.downcast_ref::<String>().expect("with a text");
+fn detected(what: impl FnOnce()) {
+    let panicked = catch_unwind(AssertUnwindSafe(what)).expect_err("the lock order is checked");
+    let text = panicked.downcast_ref::<String>().expect("the panic has a message");
     assert!(text.contains("lock order"), "{text}");
 }
 
-/// Letting go of an open file may delete it: not with what that asks for locked, whether or not it has a name now.
+/// Dropping the last handle of a file may delete the file. The dropping thread must not hold a lock
+/// that the deletion acquires, even if the file still has a name.
 #[test]
-fn a_file_is_let_go_of_without_locks_that_deleting_it_asks_for() {
+fn dropping_a_file_under_locks_of_its_deletion_panics() {
     let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
     crate::mkfs_device(&device, &MkfsOptions::new()).unwrap();
     let options = OpenOptions::new().write(true).commit_interval(None);
@@ -24,17 +25,17 @@ fn a_file_is_let_go_of_without_locks_that_deleting_it_asks_for() {
     let opened = || -> File { fs.open_file("/file").unwrap() };
 
     let file = opened();
-    noticed(|| {
+    detected(|| {
         let _table = fs.info.open_inodes.lock_table();
         drop(file);
     });
     let file = opened();
-    noticed(|| {
+    detected(|| {
         let _table = fs.info.dirty_inodes.lock_table();
         drop(file);
     });
     let file = opened();
-    noticed(|| {
+    detected(|| {
         let file = std::cell::Cell::new(Some(file));
         let _ = fs.info.change_handle(tree, 1, |_handle, _| {
             drop(file.take());
@@ -42,14 +43,14 @@ fn a_file_is_let_go_of_without_locks_that_deleting_it_asks_for() {
         });
     });
     let file = opened();
-    noticed(|| {
+    detected(|| {
         let file = std::cell::Cell::new(Some(file));
         let _ = fs.info.change_tree(tree, 1, |_editor, _, _| {
             drop(file.take());
             Ok(())
         });
     });
-    // As it is meant to be.
+    // Without locks it is allowed.
     drop(opened());
     fs.close().unwrap();
 }

@@ -1,32 +1,34 @@
-//! What an open file system keeps in memory, by kind.
+//! The memory that an open file system uses, by kind.
 //!
-//! Owns [`MemoryUse`] and [`FileSystem::memory_use`], which ask those who keep count. Locks: those of the counts, one
-//! after the other.
+//! Owns [`MemoryUse`] and [`FileSystem::memory_use`], which read the counters of the caches.
+//!
+//! **Locks:** those of the counters, one after the other.
 
 use crate::fs::file_system::FileSystem;
 
-/// Bytes of memory that a file system takes just now, by kind, as it counts them itself.
+/// Bytes of memory that a file system uses at a moment, by kind.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct MemoryUse {
-    /// Pages of the page cache, and what describes them.
+    /// Pages of the page cache and their descriptions.
     pub pages: u64,
-    /// Pages that are not written back yet, among those.
+    /// The dirty pages among `pages`.
     pub dirty_pages: u64,
-    /// Tree blocks that are as on disk.
+    /// Clean tree blocks.
     pub tree_blocks: u64,
-    /// Tree blocks that the running transaction changed, and those that a commit has not written yet.
+    /// Tree blocks changed by the running transaction, and those that a commit has yet to write.
     pub dirty_tree_blocks: u64,
-    /// What extents gained and lost since the last commit, and the extent tree was not told of.
+    /// Delayed refs: changes of references that are not in the extent tree yet.
     pub delayed_refs: u64,
-    /// Checksums of what was read.
+    /// Cached checksums of data.
     pub checksums: u64,
-    /// What was written that the trees were not told of.
+    /// Ordered extents: data written whose extents are not in the trees yet.
     pub ordered_extents: u64,
 }
 
 impl FileSystem {
-    /// What it keeps in memory.
+    /// Returns the memory in use.
+    #[cfg(feature = "unstable")]
     pub fn memory_use(&self) -> MemoryUse {
         let info = &self.info;
         let pages = info.page_cache.as_ref();

@@ -1,11 +1,12 @@
-//! What `stat` shows of an inode.
+//! The metadata of an inode.
 //!
-//! Owns [`Metadata`], a read-only face of the inode item.
+//! Owns [`Metadata`], a read-only view of the inode item.
 
 use papilio_format::items::inode::{FileKind, InodeFlags, InodeItem, Timespec};
 use papilio_format::{Generation, InodeNumber, TreeId};
 
-/// An inode's metadata as of the moment it was read.
+/// The metadata of an inode as of when it was read. The names of methods are those of
+/// [`std::fs::Metadata`] and [`std::os::unix::fs::MetadataExt`], where these have one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Metadata {
     pub(super) tree: TreeId,
@@ -15,73 +16,73 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// The subvolume that the inode lies in.
+    /// Returns the id of the subvolume that contains the inode.
     pub fn tree(&self) -> TreeId {
         self.tree
     }
 
-    /// Its number, unique in its subvolume.
+    /// Returns the inode number, which is unique in the subvolume only.
     pub fn number(&self) -> InodeNumber {
         self.number
     }
 
-    /// The kind of file.
-    pub fn kind(&self) -> FileKind {
+    /// Returns the kind of file.
+    pub fn file_type(&self) -> FileKind {
         self.kind
     }
 
-    /// Whether it is a directory.
+    /// Returns whether this is a directory.
     pub fn is_dir(&self) -> bool {
         self.kind == FileKind::Directory
     }
 
-    /// Whether it is a regular file.
+    /// Returns whether this is a regular file.
     pub fn is_file(&self) -> bool {
         self.kind == FileKind::Regular
     }
 
-    /// Whether it is a symbolic link.
+    /// Returns whether this is a symbolic link.
     pub fn is_symlink(&self) -> bool {
         self.kind == FileKind::Symlink
     }
 
-    /// Kind and permissions, as `st_mode`.
+    /// Returns kind and permissions, as `st_mode`.
     pub fn mode(&self) -> u32 {
         self.item.mode
     }
 
-    /// Permissions only, with the set-id and sticky bits.
+    /// Returns the twelve permission bits, the set-id and sticky bits among them.
     pub fn permissions(&self) -> u32 {
         self.item.permissions()
     }
 
-    /// Owner.
+    /// Returns the owner's user id.
     pub fn uid(&self) -> u32 {
         self.item.uid
     }
 
-    /// Group.
+    /// Returns the group id.
     pub fn gid(&self) -> u32 {
         self.item.gid
     }
 
-    /// Names; a directory has 1.
+    /// Returns the number of names; 1 for a directory.
     pub fn nlink(&self) -> u32 {
         self.item.nlink
     }
 
-    /// Size in bytes; for a directory, twice the bytes of the names in it.
+    /// Returns the size in bytes; for a directory, twice the total length of its names.
     pub fn size(&self) -> u64 {
         self.item.size
     }
 
-    /// Bytes that the file's extents take in the address space before compression, holes not
-    /// counted; `st_blocks` is this, rounded up to whole sectors, in units of 512.
+    /// Returns the bytes of the file without its holes, before compression. `st_blocks` is this
+    /// number, rounded up to whole sectors, in units of 512 bytes.
     pub fn allocated_bytes(&self) -> u64 {
         self.item.nbytes
     }
 
-    /// Major and minor number of a device file; (0, 0) of anything else.
+    /// Returns the major and minor number of a device file; (0, 0) for other kinds.
     pub fn rdev(&self) -> (u32, u32) {
         match self.kind {
             FileKind::BlockDevice | FileKind::CharacterDevice => self.item.device_number(),
@@ -89,37 +90,37 @@ impl Metadata {
         }
     }
 
-    /// Last read.
+    /// Returns the time of the last read.
     pub fn atime(&self) -> Timespec {
         self.item.atime
     }
 
-    /// Last change of the content.
+    /// Returns the time of the last change of the content.
     pub fn mtime(&self) -> Timespec {
         self.item.mtime
     }
 
-    /// Last change of the inode.
+    /// Returns the time of the last change of the inode.
     pub fn ctime(&self) -> Timespec {
         self.item.ctime
     }
 
-    /// Creation.
+    /// Returns the time of creation.
     pub fn btime(&self) -> Timespec {
         self.item.otime
     }
 
-    /// Flags, such as NODATACOW (`lsattr`'s C).
+    /// Returns the inode flags, such as NODATACOW (`C` in `lsattr`).
     pub fn flags(&self) -> InodeFlags {
         self.item.flags
     }
 
-    /// The transaction that created the inode.
+    /// Returns the generation of the transaction that created the inode.
     pub fn generation(&self) -> Generation {
         self.item.generation
     }
 
-    /// The transaction that last changed it.
+    /// Returns the generation of the transaction that last changed the inode.
     pub fn last_changed(&self) -> Generation {
         self.item.transid
     }

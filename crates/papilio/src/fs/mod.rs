@@ -1,7 +1,22 @@
-//! The public API: a file system, its inodes, files and directories.
+//! The public API: file systems, inodes, files and directories.
 //!
-//! The methods here translate and check. What an open file does is in [`crate::file`], opening in [`crate::mount`].
+//! The methods here check and translate arguments. Open files are in [`crate::file`], opening and
+//! closing in [`crate::mount`].
+//!
+//! - `as_path`: the types that can name a path
+//! - `file_system`: opening, labels and ids, lists of subvolumes
+//! - `sync`: commits, closing, cleaning of deleted subvolumes
+//! - `paths`: lookups by path
+//! - `names_by_path`: creating, renaming and removing by path
+//! - `subvolumes`: subvolumes and snapshots
+//! - `inode`, `metadata`: an inode, and what is read of it
+//! - `names`: creating, renaming and removing in a directory; attributes
+//! - `dir`, `walk`: the entries of a directory, and of all directories below it
+//! - `file`, `file_write`, `file_cursor`, `checksums`: a regular file's data
+//! - `io_queue`: asynchronous requests
+//! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
+mod as_path;
 mod check;
 mod checksums;
 #[cfg(test)]
@@ -12,7 +27,7 @@ mod compression_against_kernel;
 mod data_against_kernel;
 mod dir;
 mod file;
-mod file_reader;
+mod file_cursor;
 mod file_system;
 mod file_write;
 mod inode;
@@ -33,13 +48,28 @@ mod sync;
 mod trim;
 mod walk;
 
+pub use as_path::AsPath;
 pub use check::{check, check_devices};
 pub use dir::{DirEntry, Entries};
 pub use file::File;
-pub use file_reader::FileReader;
+pub use file_cursor::FileCursor;
 pub use file_system::FileSystem;
 pub use inode::{Inode, KeptInode};
 pub use io_queue::{IoCompletion, IoOperation, IoQueue, IoRequest};
 pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
 pub use walk::{Walk, WalkEntry};
+
+/// The types of the API can be sent to and shared by threads.
+const _: () = {
+    const fn shared<T: Send + Sync>() {}
+    shared::<FileSystem>();
+    shared::<Inode>();
+    shared::<KeptInode>();
+    shared::<File>();
+    shared::<FileCursor>();
+    shared::<Entries>();
+    shared::<Walk>();
+    shared::<IoQueue<Vec<u8>>>();
+    shared::<crate::Error>();
+};

@@ -1,7 +1,10 @@
-//! Making, naming, renaming and removing files: on directories, and by path.
+//! Creating, linking, renaming and removing files in a directory, and changing attributes.
 //!
-//! Owns the half of [`Inode`] and [`FileSystem`] that changes names and attributes. Paths end in a name
-//! that is looked up in the directory before it; a symbolic link there is not followed.
+//! Owns the methods of [`Inode`] that do this; [`names_by_path`](super::names_by_path) has those
+//! that take paths.
+//!
+//! **Invariant:** each change of a name is noted in `FsInfo::name_changes` before it reaches the
+//! tree, so that a later fsync can log it.
 
 use crate::btree::TreeEditor;
 use crate::errors::{Error, ErrorKind, PathError, Result};
@@ -26,11 +29,12 @@ use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 use papilio_format::{InodeNumber, TreeId};
 
 impl Inode {
-    /// Makes an inode named `name` in this directory. Flags, group and default access control list are
-    /// inherited as the kernel does.
+    /// Creates an inode named `name` in this directory. It inherits flags, group and default access
+    /// control list as in the kernel.
     ///
     /// # Errors
-    /// POSIX's reasons as [`PathError`]; [`Error::NoSpace`]; a read-only subvolume or file system.
+    /// The POSIX reasons as [`PathError`]; [`Error::NoSpace`]; a read-only subvolume or file
+    /// system.
     pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let new = &self.with_mount_flags(new);
@@ -42,8 +46,8 @@ impl Inode {
         self.file_system().reload(Place { tree: self.tree(), inode: created.inode })
     }
 
-    /// Makes a regular file without a name, which is gone when it is closed unless [`Inode::link`] names it
-    /// (`O_TMPFILE`).
+    /// Creates a regular file without a name (`O_TMPFILE`). Its last handle deletes it, unless
+    /// [`Inode::hard_link`] gave it a name.
     ///
     /// # Errors
     /// As [`Inode::create`].
@@ -60,22 +64,22 @@ impl Inode {
         Ok(file)
     }
 
-    /// What is to be made, with the flags that the options give regular files.
+    /// Adds the flags that the mount options give each regular file.
     fn with_mount_flags<'a>(&self, new: &NewInode<'a>) -> NewInode<'a> {
         NewInode { file_flags: new.file_flags | self.file_system().info.file_flags, ..*new }
     }
 
-    /// Names `target` once more, as `name` in this directory.
+    /// Gives `target` the further name `name` in this directory.
     ///
     /// # Errors
-    /// [`PathError::CrossDevice`] where it lies in another subvolume, [`PathError::TooManyLinks`], else as
+    /// [`PathError::CrossDevice`] if it is in another subvolume, [`PathError::TooManyLinks`]; as
     /// [`Inode::create`].
-    pub fn link(&self, target: &Inode, name: &[u8]) -> Result<()> {
+    pub fn hard_link(&self, target: &Inode, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         if target.tree() != self.tree() {
             return Err(Error::path(name, PathError::CrossDevice));
         }
-        // Kept open meanwhile: without a name it would go with the last who has it open.
+        // Keeps the inode open: if it has no name, its last handle deletes it.
         let open = self.file_system().info.open_inodes.get(target.place());
         let linkable = open.as_ref().and_then(|open| open.linkable());
         let unnamed = linkable.is_some();
@@ -94,12 +98,12 @@ impl Inode {
         Ok(())
     }
 
-    /// Takes the name `name` of what is no directory away. The file goes with its last name, once nobody has
-    /// it open.
+    /// Removes the name `name`; refuses directories. A file without names is deleted when its last
+    /// handle is dropped.
     ///
     /// # Errors
     /// As [`Inode::create`]; [`PathError::IsADirectory`].
-    pub fn unlink(&self, name: &[u8]) -> Result<()> {
+    pub fn remove_file(&self, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let removed = self.remove(name, link::unlink)?;
         self.removed_from(self.tree(), removed);
@@ -110,7 +114,7 @@ impl Inode {
     ///
     /// # Errors
     /// As [`Inode::create`]; [`PathError::NotEmpty`], [`PathError::NotADirectory`].
-    pub fn rmdir(&self, name: &[u8]) -> Result<()> {
+    pub fn remove_dir(&self, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         match self.remove(name, link::rmdir) {
             Ok(removed) => self.removed_from(self.tree(), removed),
@@ -122,7 +126,8 @@ impl Inode {
         Ok(())
     }
 
-    /// Takes a name away. It may use the space that is kept back, so that a full file system can be emptied.
+    /// Removes a name. The change may use the space kept back for removals, so that files can be
+    /// removed from a full file system.
     fn remove(
         &self,
         name: &[u8],
@@ -138,10 +143,10 @@ impl Inode {
                 names.note(handle.generation(), &editor.tree(), self.number(), name, None)?;
                 remove(&mut editor, handle.now(), self.number(), name)?
             };
-            // Directories come back as the log has them: others may lie in them there.
+            // The replay may still need a logged directory for its logged entries.
             if removed.is_last() && removed.item.kind() != Some(FileKind::Directory) {
                 match forget_inode(handle, &live, removed.inode) {
-                    // What is done is not undone for that: the log is not used any more.
+                    // The removal stays; the log is given up instead.
                     Err(error) if error.kind() == ErrorKind::NoSpace => handle.transactions().break_log(),
                     forgotten => forgotten?,
                 }
@@ -151,7 +156,7 @@ impl Inode {
         })
     }
 
-    /// Adds a name that is free.
+    /// Adds a name; fails if it is taken.
     fn add_name<R>(
         &self,
         handle: &Handle<'_>,
@@ -170,7 +175,8 @@ impl Inode {
         result
     }
 
-    /// A name went, whose slot is `empty` now or something else's.
+    /// Drops the notes about a removed inode that was created in this transaction and never logged.
+    /// `empty` is the removed name, unless another inode has it now.
     fn forget_name(&self, handle: &Handle<'_>, removed: link::Removed, empty: Option<(InodeNumber, &[u8])>) {
         let generation = handle.generation();
         if removed.is_last()
@@ -182,6 +188,7 @@ impl Inode {
         }
     }
 
+    /// Deletes a removed inode if that was its last name and it is not open.
     pub(super) fn removed_from(&self, tree: TreeId, removed: link::Removed) {
         if removed.is_last() {
             let place = Place { tree, inode: removed.inode };
@@ -193,8 +200,8 @@ impl Inode {
     /// Renames `name` in this directory to `new_name` in `directory`.
     ///
     /// # Errors
-    /// [`PathError::CrossDevice`] between subvolumes, [`PathError::IntoItself`], [`PathError::NotEmpty`] and
-    /// POSIX's other reasons; as [`Inode::create`].
+    /// [`PathError::CrossDevice`] between subvolumes, [`PathError::IntoItself`],
+    /// [`PathError::NotEmpty`] and the other POSIX reasons; as [`Inode::create`].
     pub fn rename(&self, name: &[u8], directory: &Inode, new_name: &[u8], mode: RenameMode) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         directory.must_be(FileKind::Directory, PathError::NotADirectory)?;
@@ -204,8 +211,9 @@ impl Inode {
         self.rename_here(name, directory, new_name, mode, None)
     }
 
-    /// Renames as [`Inode::rename`], and leaves a whiteout with the old name in the same change: a character
-    /// device 0:0, by which overlays know that a name is gone (`RENAME_WHITEOUT`).
+    /// Renames as [`Inode::rename`], and in the same change creates a whiteout with the old name
+    /// (`RENAME_WHITEOUT`): a character device 0:0, which hides the name in an overlay. The last
+    /// argument is the whiteout's owner and group.
     ///
     /// # Errors
     /// As [`Inode::rename`]; [`Error::Invalid`] for an exchange.
@@ -220,7 +228,7 @@ impl Inode {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         directory.must_be(FileKind::Directory, PathError::NotADirectory)?;
         if mode == RenameMode::Exchange {
-            return Err(Error::Invalid("an exchange leaves no name for a whiteout".to_owned()));
+            return Err(Error::Invalid("rename: an exchange leaves no name for a whiteout".to_owned()));
         }
         if self.tree() != directory.tree() {
             return Err(Error::path(name, PathError::CrossDevice));
@@ -229,7 +237,7 @@ impl Inode {
         self.rename_here(name, directory, new_name, mode, Some(&whiteout))
     }
 
-    /// Renames in one subvolume.
+    /// Renames within one subvolume.
     fn rename_here(
         &self,
         name: &[u8],
@@ -246,7 +254,7 @@ impl Inode {
             let _changing = fs.info.name_changes.changing();
             let live = handle.live_tree(self.tree())?;
             let mut editor = live.edit(handle);
-            // A target that is not to be replaced is refused as such, whatever it is.
+            // With `NoReplace` any existing target is refused below, with `PathError::Exists`.
             let names = if mode == RenameMode::NoReplace { &[from][..] } else { &[from, to] };
             for name in names {
                 let entry = Entry { tree: self.tree(), directory: name.parent, name: name.name };
@@ -259,7 +267,7 @@ impl Inode {
             if let Some(removed) = renamed.replaced {
                 self.forget_name(handle, removed, None);
             }
-            // Two names of one inode stay, and then there is no place for a whiteout.
+            // Renaming between two names of one inode changes nothing, so the old name is taken.
             if let Some(whiteout) = whiteout
                 && dir::look_up(&editor.tree(), from.parent, from.name)?.is_none()
             {
@@ -281,7 +289,7 @@ impl Inode {
         Ok(())
     }
 
-    /// What has either name may get the other.
+    /// Notes both names before a rename: each may get the other's inode.
     fn note_rename(
         &self,
         editor: &TreeEditor<'_>,
@@ -317,7 +325,7 @@ impl Inode {
     /// # Errors
     /// [`PathError::NotPermitted`] for an immutable inode; as [`Inode::create`].
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
-        // Times that are set now are newer than those of writes before.
+        // Earlier writes must not overwrite the new times when they are flushed.
         self.file_system().info.flush_place(self.place())?;
         self.file_system()
             .info
@@ -327,8 +335,8 @@ impl Inode {
             .map(drop)
     }
 
-    /// Notes that this inode was read at `time`; nothing else of it changes. Whether that is wanted (`noatime`,
-    /// `relatime`) is the caller's question.
+    /// Sets the access time, and nothing else. The caller decides whether to update it (`noatime`,
+    /// `relatime`).
     ///
     /// # Errors
     /// As [`Inode::create`].
@@ -338,8 +346,8 @@ impl Inode {
         })
     }
 
-    /// Refuses what any change of this inode would be refused for: a file system or subvolume that is
-    /// read-only, or a subvolume that is gone.
+    /// Checks that this inode can be changed: neither the file system nor the subvolume is
+    /// read-only, and the subvolume exists.
     ///
     /// # Errors
     /// [`Error::ReadOnlyFileSystem`], [`PathError::ReadOnly`], [`PathError::NoSubvolume`].
@@ -348,14 +356,15 @@ impl Inode {
         self.file_system().info.check_changeable(self.tree())
     }
 
-    /// Sets the flags that `chattr` and the compression property set.
+    /// Sets the inode flags that `chattr` and the compression property control.
     ///
     /// # Errors
-    /// [`PathError::NotSupported`] for other flags; [`Error::Invalid`] for those that exclude one another.
+    /// [`PathError::NotSupported`] for other flags; [`Error::Invalid`] for flags that exclude one
+    /// another.
     pub fn set_flags(&self, flags: InodeFlags) -> Result<()> {
         let choice = self.file_system().info.write_options.compression;
         let algorithm = choice.map_or(Compression::Zlib, |choice| choice.algorithm());
-        // Whether it is empty is for all that was written to say.
+        // Some flags require an empty file, so dirty pages must count.
         self.file_system().info.flush_place(self.place())?;
         self.file_system()
             .info
@@ -365,12 +374,12 @@ impl Inode {
             .map(drop)
     }
 
-    /// Sets an extended attribute; access control lists are checked and change the mode as they do in the
+    /// Sets an extended attribute. Access control lists are checked, and change the mode as in the
     /// kernel.
     ///
     /// # Errors
-    /// [`PathError::Exists`] or [`PathError::NoAttribute`] where `how` asks for the opposite; a value that is
-    /// too large or senseless; as [`Inode::create`].
+    /// [`PathError::Exists`] or [`PathError::NoAttribute`] as `how` requires; a value that is too
+    /// large or invalid; as [`Inode::create`].
     pub fn set_xattr(&self, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
         self.file_system()
             .info

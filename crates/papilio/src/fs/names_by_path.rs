@@ -1,9 +1,10 @@
 //! Creating, renaming and removing files by path.
 //!
-//! Owns the methods of [`FileSystem`] that change directory entries and attributes by path. The last component is looked
-//! up in the directory before it; a symbolic link there is not followed.
+//! Owns the methods of [`FileSystem`] that change directory entries and attributes by path. They
+//! look up the last component in the directory before it, and do not follow a symbolic link there.
 
 use crate::errors::{Error, PathError, Result};
+use crate::fs::as_path::AsPath;
 use crate::fs::file::File;
 use crate::fs::file_system::FileSystem;
 use crate::fs::inode::Inode;
@@ -15,13 +16,13 @@ use crate::namespace::setattr::{SetAttributes, SetTime};
 use papilio_format::items::inode::FileKind;
 
 impl FileSystem {
-    /// The directory that `path` names its last component in, and that component.
+    /// Splits `path` into the directory and the name that its last component has there.
     ///
     /// # Errors
-    /// [`PathError::InvalidName`] for a path that ends in no name (`/`, `.`, `..`), or as
+    /// [`PathError::InvalidName`] if `path` does not end in a name (`/`, `.`, `..`), or as
     /// [`FileSystem::inode`].
-    pub fn parent<'p>(&self, path: &'p (impl AsRef<[u8]> + ?Sized)) -> Result<(Inode, &'p [u8])> {
-        let path = path.as_ref();
+    pub fn parent<'p>(&self, path: &'p (impl AsPath + ?Sized)) -> Result<(Inode, &'p [u8])> {
+        let path = path.as_path_bytes();
         let trimmed = match path.iter().rposition(|&byte| byte != b'/') {
             Some(last) => &path[..=last],
             None => return Err(Error::path(path, PathError::InvalidName)),
@@ -38,12 +39,12 @@ impl FileSystem {
         Ok((parent, name))
     }
 
-    /// Makes an inode at `path`.
+    /// Creates an inode at `path`.
     ///
     /// # Errors
     /// As [`Inode::create`].
-    pub fn create(&self, path: impl AsRef<[u8]>, new: &NewInode<'_>) -> Result<Inode> {
-        let path = path.as_ref();
+    pub fn create(&self, path: impl AsPath, new: &NewInode<'_>) -> Result<Inode> {
+        let path = path.as_path_bytes();
         if path.ends_with(b"/") && !matches!(new.kind, NewKind::Directory) {
             return Err(Error::path(path, PathError::NotADirectory));
         }
@@ -51,92 +52,132 @@ impl FileSystem {
         parent.create(name, new).map_err(|error| name_path(error, path))
     }
 
-    /// Makes a directory.
+    /// Creates a directory with mode 0755.
     ///
     /// # Errors
     /// As [`Inode::create`].
-    pub fn create_dir(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
+    pub fn create_dir(&self, path: impl AsPath) -> Result<Inode> {
         self.create(path, &NewInode::new(NewKind::Directory, 0o755))
     }
 
-    /// Makes an empty regular file and opens it.
+    /// Creates an empty regular file with mode 0644 and opens it.
     ///
     /// # Errors
-    /// As [`Inode::create`]; [`PathError::Exists`] where there is one.
-    pub fn create_file(&self, path: impl AsRef<[u8]>) -> Result<File> {
+    /// As [`Inode::create`]; [`PathError::Exists`] if `path` exists.
+    pub fn create_file(&self, path: impl AsPath) -> Result<File> {
         self.create(path, &NewInode::new(NewKind::Regular, 0o644))?.open()
     }
 
-    /// Makes a symbolic link at `path` to `target`.
+    /// Writes `contents` as the whole content of the file at `path`, which is created if there is
+    /// none. A symbolic link is followed. Other threads may see the file in between.
+    ///
+    /// # Errors
+    /// As [`FileSystem::open_file`], [`FileSystem::create_file`] and [`File::write_all_at`].
+    pub fn write(&self, path: impl AsPath, contents: impl AsRef<[u8]>) -> Result<()> {
+        let path = path.as_path_bytes();
+        let file = match self.open_file(path) {
+            Err(Error::Path { kind: PathError::NotFound, .. }) => self.create_file(path)?,
+            opened => {
+                let file = opened?;
+                file.set_len(0)?;
+                file
+            }
+        };
+        file.write_all_at(contents.as_ref(), 0)
+    }
+
+    /// Creates a symbolic link to `target` at `path`.
     ///
     /// # Errors
     /// As [`Inode::create`].
-    pub fn symlink(&self, target: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<Inode> {
-        self.create(path, &NewInode::new(NewKind::Symlink(target.as_ref()), 0o777))
+    pub fn symlink(&self, target: impl AsPath, path: impl AsPath) -> Result<Inode> {
+        self.create(path, &NewInode::new(NewKind::Symlink(target.as_path_bytes()), 0o777))
     }
 
-    /// Names what is at `existing` once more, as `path`.
+    /// Gives the inode at `existing` the further name `path`.
     ///
     /// # Errors
-    /// As [`Inode::link`].
-    pub fn hard_link(&self, existing: impl AsRef<[u8]>, path: impl AsRef<[u8]>) -> Result<()> {
+    /// As [`Inode::hard_link`].
+    pub fn hard_link(&self, existing: impl AsPath, path: impl AsPath) -> Result<()> {
         let target = self.inode_nofollow(existing)?;
-        let (parent, name) = self.parent(path.as_ref())?;
-        parent.link(&target, name).map_err(|error| name_path(error, path.as_ref()))
+        let path = path.as_path_bytes();
+        let (parent, name) = self.parent(path)?;
+        parent.hard_link(&target, name).map_err(|error| name_path(error, path))
     }
 
-    /// Takes the name of what is no directory away.
+    /// Removes the name `path`; refuses directories.
     ///
     /// # Errors
-    /// As [`Inode::unlink`].
-    pub fn remove_file(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
-        parent.unlink(name).map_err(|error| name_path(error, path.as_ref()))
+    /// As [`Inode::remove_file`].
+    pub fn remove_file(&self, path: impl AsPath) -> Result<()> {
+        let path = path.as_path_bytes();
+        let (parent, name) = self.parent(path)?;
+        parent.remove_file(name).map_err(|error| name_path(error, path))
     }
 
-    /// Removes an empty directory.
+    /// Removes the empty directory at `path`.
     ///
     /// # Errors
-    /// As [`Inode::rmdir`].
-    pub fn remove_dir(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let (parent, name) = self.parent(path.as_ref())?;
-        parent.rmdir(name).map_err(|error| name_path(error, path.as_ref()))
+    /// As [`Inode::remove_dir`].
+    pub fn remove_dir(&self, path: impl AsPath) -> Result<()> {
+        let path = path.as_path_bytes();
+        let (parent, name) = self.parent(path)?;
+        parent.remove_dir(name).map_err(|error| name_path(error, path))
     }
 
-    /// Renames `from` to `to`.
+    /// Renames `from` to `to`, replacing a file or an empty directory there.
     ///
     /// # Errors
     /// As [`Inode::rename`].
-    pub fn rename(&self, from: impl AsRef<[u8]>, to: impl AsRef<[u8]>, mode: RenameMode) -> Result<()> {
-        let (old, old_name) = self.parent(from.as_ref())?;
-        let (new, new_name) = self.parent(to.as_ref())?;
-        old.rename(old_name, &new, new_name, mode).map_err(|error| name_path(error, to.as_ref()))
+    pub fn rename(&self, from: impl AsPath, to: impl AsPath) -> Result<()> {
+        self.rename_with(from, to, RenameMode::Replace)
     }
 
-    /// Sets mode bits (`chmod`); a symbolic link is followed.
+    /// Renames `from` to `to`; `mode` chooses the treatment of an existing `to`.
+    ///
+    /// # Errors
+    /// As [`Inode::rename`].
+    pub fn rename_with(&self, from: impl AsPath, to: impl AsPath, mode: RenameMode) -> Result<()> {
+        let to = to.as_path_bytes();
+        let (old, old_name) = self.parent(&from)?;
+        let (new, new_name) = self.parent(to)?;
+        old.rename(old_name, &new, new_name, mode).map_err(|error| name_path(error, to))
+    }
+
+    /// Sets the mode bits (`chmod`), following symbolic links.
     ///
     /// # Errors
     /// As [`Inode::set_attributes`].
-    pub fn set_permissions(&self, path: impl AsRef<[u8]>, mode: u32) -> Result<()> {
+    pub fn set_permissions(&self, path: impl AsPath, mode: u32) -> Result<()> {
         self.inode(path)?.set_attributes(&SetAttributes { mode: Some(mode), ..SetAttributes::default() })
     }
 
-    /// Sets owner and group (`lchown`); a symbolic link is not followed.
+    /// Sets owner and group, following symbolic links. `None` leaves a field unchanged.
     ///
     /// # Errors
     /// As [`Inode::set_attributes`].
-    pub fn set_owner(&self, path: impl AsRef<[u8]>, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+    pub fn chown(&self, path: impl AsPath, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
+        self.inode(path)?.set_attributes(&SetAttributes { uid, gid, ..SetAttributes::default() })
+    }
+
+    /// Sets owner and group of `path` itself, even if it is a symbolic link. `None` leaves a field
+    /// unchanged.
+    ///
+    /// # Errors
+    /// As [`Inode::set_attributes`].
+    pub fn lchown(&self, path: impl AsPath, uid: Option<u32>, gid: Option<u32>) -> Result<()> {
         let set = SetAttributes { uid, gid, ..SetAttributes::default() };
         self.inode_nofollow(path)?.set_attributes(&set)
     }
 
-    /// Sets times (`utimensat`); a symbolic link is not followed.
+    /// Sets the times of `path` itself, even if it is a symbolic link (`utimensat`). `None` leaves
+    /// a time unchanged.
     ///
     /// # Errors
     /// As [`Inode::set_attributes`].
-    pub fn set_times(
+    pub fn set_times_nofollow(
         &self,
-        path: impl AsRef<[u8]>,
+        path: impl AsPath,
         atime: Option<SetTime>,
         mtime: Option<SetTime>,
     ) -> Result<()> {
@@ -144,11 +185,11 @@ impl FileSystem {
         self.inode_nofollow(path)?.set_attributes(&set)
     }
 
-    /// Sets an extended attribute; a symbolic link is not followed.
+    /// Sets an extended attribute of `path` itself, even if it is a symbolic link.
     ///
     /// # Errors
     /// As [`Inode::set_xattr`].
-    pub fn set_xattr(&self, path: impl AsRef<[u8]>, name: &[u8], value: &[u8]) -> Result<()> {
+    pub fn set_xattr(&self, path: impl AsPath, name: &[u8], value: &[u8]) -> Result<()> {
         self.inode_nofollow(path)?.set_xattr(name, value, XattrSet::Any)
     }
 }

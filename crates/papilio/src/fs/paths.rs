@@ -1,8 +1,10 @@
 //! Lookups by path, and by subvolume and number.
 //!
-//! Owns the methods of [`FileSystem`] that resolve a path and return an inode, a file or an iterator.
+//! Owns the methods of [`FileSystem`] that resolve a path and return an inode, a file or an
+//! iterator.
 
 use crate::errors::{Error, PathError, Result};
+use crate::fs::as_path::AsPath;
 use crate::fs::dir::Entries;
 use crate::fs::file::File;
 use crate::fs::file_system::FileSystem;
@@ -14,7 +16,7 @@ use crate::subvolume::subvolume_root;
 use papilio_format::{InodeNumber, TreeId};
 
 impl FileSystem {
-    /// The directory that paths start from.
+    /// Returns the directory that paths start from.
     ///
     /// # Errors
     /// A tree block that cannot be read, or a subvolume that was deleted since.
@@ -22,31 +24,31 @@ impl FileSystem {
         Ok(self.wrap(self.root_handle()?))
     }
 
-    /// The root directory of subvolume `id`.
+    /// Returns the root directory of subvolume `id`.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] where there is none.
+    /// [`PathError::NoSubvolume`] if there is none.
     pub fn subvolume_root(&self, id: TreeId) -> Result<Inode> {
         Ok(self.wrap(subvolume_root(&self.info.trees, id)?))
     }
 
-    /// The inode at `path`; a symbolic link is followed.
+    /// Returns the inode at `path`, following symbolic links.
     ///
     /// # Errors
-    /// [`Error::Path`] with POSIX's reason, or a tree block that cannot be read.
-    pub fn inode(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
-        self.resolve(path.as_ref(), true)
+    /// [`Error::Path`] with the POSIX reason, or a tree block that cannot be read.
+    pub fn inode(&self, path: impl AsPath) -> Result<Inode> {
+        self.resolve(path.as_path_bytes(), true)
     }
 
-    /// The inode at `path`; a symbolic link in the last component is not followed.
+    /// Returns the inode at `path`. A symbolic link in the last component is not followed.
     ///
     /// # Errors
     /// As [`FileSystem::inode`].
-    pub fn inode_nofollow(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
-        self.resolve(path.as_ref(), false)
+    pub fn inode_nofollow(&self, path: impl AsPath) -> Result<Inode> {
+        self.resolve(path.as_path_bytes(), false)
     }
 
-    /// The inode by its subvolume and number.
+    /// Returns the inode with a number in a subvolume.
     ///
     /// # Errors
     /// [`PathError::NoSubvolume`] or [`PathError::NotFound`].
@@ -54,64 +56,65 @@ impl FileSystem {
         Ok(self.wrap(Handle::open(&self.info.trees, Place { tree, inode })?))
     }
 
-    /// What `stat` shows of `path`.
+    /// Returns the metadata of the inode at `path`, following symbolic links (`stat`).
     ///
     /// # Errors
     /// As [`FileSystem::inode`].
-    pub fn metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
+    pub fn metadata(&self, path: impl AsPath) -> Result<Metadata> {
         Ok(*self.inode(path)?.metadata())
     }
 
-    /// What `lstat` shows of `path`.
+    /// Returns the metadata of the inode at `path`. A symbolic link in the last component is not
+    /// followed (`lstat`).
     ///
     /// # Errors
     /// As [`FileSystem::inode`].
-    pub fn symlink_metadata(&self, path: impl AsRef<[u8]>) -> Result<Metadata> {
+    pub fn symlink_metadata(&self, path: impl AsPath) -> Result<Metadata> {
         Ok(*self.inode_nofollow(path)?.metadata())
     }
 
-    /// The entries of the directory at `path`, in the order of their creation.
+    /// Returns the entries of the directory at `path`, in the order of their creation.
     ///
     /// # Errors
     /// [`PathError::NotADirectory`], or as [`FileSystem::inode`].
-    pub fn read_dir(&self, path: impl AsRef<[u8]>) -> Result<Entries> {
-        let path = path.as_ref();
-        self.inode(path)?.entries().map_err(|error| name_path(error, path))
+    pub fn read_dir(&self, path: impl AsPath) -> Result<Entries> {
+        let path = path.as_path_bytes();
+        self.inode(path)?.read_dir().map_err(|error| name_path(error, path))
     }
 
     /// Opens the regular file at `path`.
     ///
     /// # Errors
     /// [`PathError::IsADirectory`], [`PathError::NotAFile`], or as [`FileSystem::inode`].
-    pub fn open_file(&self, path: impl AsRef<[u8]>) -> Result<File> {
-        let path = path.as_ref();
+    pub fn open_file(&self, path: impl AsPath) -> Result<File> {
+        let path = path.as_path_bytes();
         self.inode(path)?.open().map_err(|error| name_path(error, path))
     }
 
-    /// The whole content of the regular file at `path`. Memory grows with what is really there: a
-    /// size that the device cannot hold is met by zeros read in steps, not by one allocation.
+    /// Reads the whole regular file at `path`. Memory grows as bytes are read, not by the size that
+    /// the inode claims.
     ///
     /// # Errors
-    /// As [`FileSystem::open_file`], or data that no copy holds with the right checksum.
-    pub fn read(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
+    /// As [`FileSystem::open_file`], or data that no copy has with the right checksum.
+    pub fn read(&self, path: impl AsPath) -> Result<Vec<u8>> {
         self.open_file(path)?.read_all()
     }
 
-    /// The target of the symbolic link at `path`.
+    /// Returns the target of the symbolic link at `path`.
     ///
     /// # Errors
     /// [`PathError::NotASymlink`], or as [`FileSystem::inode`].
-    pub fn read_link(&self, path: impl AsRef<[u8]>) -> Result<Vec<u8>> {
-        let path = path.as_ref();
+    pub fn read_link(&self, path: impl AsPath) -> Result<Vec<u8>> {
+        let path = path.as_path_bytes();
         self.inode_nofollow(path)?.read_link().map_err(|error| name_path(error, path))
     }
 
-    /// Everything below `path`, each directory before its content, without following symbolic
-    /// links, across subvolumes.
+    /// Returns an iterator over everything below `path`, each directory before its content. The
+    /// walk does not follow symbolic links, and crosses into subvolumes.
     ///
     /// # Errors
     /// As [`FileSystem::inode`].
-    pub fn walk(&self, path: impl AsRef<[u8]>) -> Result<Walk> {
+    pub fn walk(&self, path: impl AsPath) -> Result<Walk> {
         Ok(Walk::new(self.inode(path)?))
     }
 
@@ -125,7 +128,7 @@ impl FileSystem {
     }
 }
 
-/// Puts the caller's path into an error that knows only a name or an inode number.
+/// Replaces the name or inode number in a path error by the caller's path.
 pub(super) fn name_path(error: Error, path: &[u8]) -> Error {
     match error {
         Error::Path { kind, .. } if kind != PathError::NoSubvolume => Error::path(path, kind),

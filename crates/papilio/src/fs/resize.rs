@@ -1,9 +1,14 @@
-//! How much of a device the file system takes, and its label.
+//! Changing the size of a device's file system, and the label.
 //!
-//! Owns [`FileSystem::resize`] and [`FileSystem::set_label`]. Invariant: the superblock never names fewer
-//! bytes than the device items together, at which the kernel would refuse it: it grows first, and shrinks
-//! last. Locks: those of a commit and of a change. Kernel counterparts: `btrfs_grow_device`,
-//! `btrfs_shrink_device` (`fs/btrfs/volumes.c`), `btrfs_ioctl_set_fslabel` (`fs/btrfs/ioctl.c`).
+//! Owns [`FileSystem::resize`], [`FileSystem::minimum_size`] and [`FileSystem::set_label`].
+//!
+//! **Invariant:** the superblock's total is never below the sum of the device items, because the
+//! kernel refuses such a file system. The total grows first and shrinks last.
+//!
+//! **Locks:** those of a commit and of a transaction handle.
+//!
+//! Kernel counterparts: `btrfs_grow_device`, `btrfs_shrink_device` (`fs/btrfs/volumes.c`),
+//! `btrfs_ioctl_set_fslabel` (`fs/btrfs/ioctl.c`).
 
 use crate::errors::{Error, Result};
 use crate::fs::file_system::FileSystem;
@@ -11,30 +16,30 @@ use papilio_format::superblock::LABEL_SIZE;
 use papilio_format::{DeviceId, ItemType, Key, objectid};
 
 impl FileSystem {
-    /// The least size that [`FileSystem::resize`] can shrink a device to, in bytes: the end of its last
-    /// chunk.
+    /// Returns the smallest size in bytes that [`FileSystem::resize`] can shrink a device to: the
+    /// end of its last chunk.
     ///
     /// # Errors
-    /// A file system that is open for reading only, or a device that is no part of it.
+    /// A file system that is open for reading only, or a device that is not part of it.
     pub fn minimum_size(&self, devid: DeviceId) -> Result<u64> {
         self.device_bytes(devid)?;
         Ok(self.info.transactions()?.chunks().device_end(devid).unwrap_or(0))
     }
 
-    /// Changes how many bytes of a device the file system takes, rounded down to whole sectors, and
-    /// returns them. It is durable when this returns. An image that shall take less of the host may be cut
-    /// after the file system is closed; one that shall take more must be longer before it is opened.
+    /// Sets the bytes of a device that the file system uses, rounded down to whole sectors, and
+    /// returns them. The change is durable on return. To shrink an image file, truncate it after
+    /// the file system is closed; to grow one, extend it before the file system is opened.
     ///
-    /// Nothing is moved: what lies behind the new end refuses it.
+    /// No data is moved, so that the size cannot go below [`FileSystem::minimum_size`].
     ///
     /// # Errors
-    /// [`Error::TooSmall`] with the least size that there can be; [`Error::Truncated`] where the device is
-    /// smaller than that; as [`FileSystem::sync`].
+    /// [`Error::TooSmall`] with the smallest possible size; [`Error::Truncated`] if the device is
+    /// smaller than `total_bytes`; as [`FileSystem::sync`].
     pub fn resize(&self, devid: DeviceId, total_bytes: u64) -> Result<u64> {
         let transactions = self.info.transactions()?;
         let sector_size = u64::from(self.info.volume().geometry().sector_size);
         let total_bytes = total_bytes - total_bytes % sector_size;
-        // Block groups in which nothing is any more are removed.
+        // The commit removes empty block groups, which may be at the end.
         self.info.commit()?;
         let before = self.device_bytes(devid)?;
         let minimum = self.minimum_size(devid)?;
@@ -65,18 +70,18 @@ impl FileSystem {
         Ok(total_bytes)
     }
 
-    /// Changes the label, which may be empty. It is durable with the next commit.
+    /// Sets the label, which may be empty. The next commit makes it durable.
     ///
     /// # Errors
-    /// [`Error::Invalid`] for one of more than 255 bytes or with a NUL or a line break; a file system that
-    /// is read-only.
+    /// [`Error::Invalid`] for a label of more than 255 bytes or with a NUL or a line break; a
+    /// read-only file system.
     pub fn set_label(&self, label: impl AsRef<[u8]>) -> Result<()> {
         let label = label.as_ref();
         if label.len() >= LABEL_SIZE {
-            return Err(Error::Invalid(format!("a label of {} bytes: 255 are the most", label.len())));
+            return Err(Error::Invalid(format!("label of {} bytes: at most 255 are allowed", label.len())));
         }
         if label.contains(&0) || label.contains(&b'\n') {
-            return Err(Error::Invalid("a label with a NUL or a line break".to_owned()));
+            return Err(Error::Invalid("label contains a NUL or a line break".to_owned()));
         }
         let transactions = self.info.transactions()?;
         transactions.check_running()?;
@@ -91,7 +96,7 @@ impl FileSystem {
         let devices = self.info.volume().devices();
         let slot = devices.iter().find(|slot| slot.in_chunk_tree && slot.devid() == devid);
         let slot =
-            slot.ok_or_else(|| Error::Invalid(format!("device {devid} is no part of the file system")))?;
+            slot.ok_or_else(|| Error::Invalid(format!("device {devid} is not part of the file system")))?;
         Ok(slot.item.total_bytes)
     }
 
@@ -110,7 +115,8 @@ impl FileSystem {
         let volume = self.info.volume();
         self.info.transactions()?.change(2, |handle| {
             let devices = volume.devices();
-            let slot = devices.iter().find(|slot| slot.devid() == devid).expect("it was just looked up");
+            let slot =
+                devices.iter().find(|slot| slot.devid() == devid).expect("device_bytes found the device");
             let mut item = slot.item;
             item.total_bytes = total_bytes;
             let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, devid.0);
@@ -142,12 +148,12 @@ mod tests {
     }
 
     #[test]
-    fn it_shrinks_to_its_last_chunk_and_grows_again() {
+    fn resize_shrinks_to_the_last_chunk_and_grows_again() {
         let device = Arc::new(MemoryDevice::new(512 << 20));
         let options = MkfsOptions::new().size(256 << 20);
         crate::mkfs_device(&(device.clone() as Arc<dyn Device>), &options).unwrap();
         let fs = open(&device);
-        fs.create_file("/f").unwrap().write_at(&vec![7; 20 << 20], 0).unwrap();
+        fs.create_file("/f").unwrap().write_all_at(&vec![7; 20 << 20], 0).unwrap();
         fs.sync().unwrap();
         let minimum = fs.minimum_size(DEVICE).unwrap();
         assert!(minimum > 20 << 20 && minimum < 256 << 20, "{minimum}");
@@ -159,12 +165,12 @@ mod tests {
         assert_eq!(fs.superblock().raw.total_bytes, minimum);
         assert_clean(&device);
         let data = vec![1; 200 << 20];
-        let full = fs.create_file("/g").unwrap().write_at(&data, 0).unwrap_err();
+        let full = fs.create_file("/g").unwrap().write_all_at(&data, 0).unwrap_err();
         assert!(matches!(full, Error::NoSpace { .. }), "{full}");
         fs.remove_file("/g").unwrap();
         assert!(matches!(fs.resize(DEVICE, 1 << 30), Err(Error::Truncated { .. })));
         assert_eq!(fs.resize(DEVICE, 512 << 20).unwrap(), 512 << 20);
-        fs.create_file("/g").unwrap().write_at(&data, 0).unwrap();
+        fs.create_file("/g").unwrap().write_all_at(&data, 0).unwrap();
         assert!(fs.resize(DeviceId(2), 512 << 20).is_err());
         fs.set_label("renamed").unwrap();
         assert!(fs.set_label("two\nlines").is_err() && fs.set_label([b'x'; 256]).is_err());

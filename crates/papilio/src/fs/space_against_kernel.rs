@@ -1,5 +1,5 @@
-//! Block groups and free space of what the kernel wrote: its free-space tree, in both forms, says of
-//! each block group what its extents say.
+//! Tests of block groups and free space on file systems of the kernel: for each block group the
+//! kernel's free-space tree, as extents and as bitmaps, matches the gaps between its extents.
 
 use crate::OpenOptions;
 use crate::btree::Tree;
@@ -11,8 +11,8 @@ use papilio_format::items::free_space::{FreeSpaceFlags, FreeSpaceInfo};
 use papilio_format::{ItemType, TreeId, objectid};
 use papilio_oracle::{FileSystemSpec, ImageSet, Need, Scratch, require};
 
-/// Files of a sector each, of which every second is removed again: so many holes that the kernel turns
-/// a small block group's free space into bitmaps.
+/// Writes files of a sector each and removes every second one. The kernel records that many gaps of
+/// a small block group as bitmaps.
 fn fragment(images: &ImageSet) {
     let mounted = images.mount().unwrap();
     let path = |number: u32| mounted.path().join(number.to_string());
@@ -31,7 +31,7 @@ fn open(images: &ImageSet) -> FileSystem {
     FileSystem::open_with(&images.paths()[0], &options).unwrap()
 }
 
-/// Whether a block group's free space is in bitmaps.
+/// Counts the block groups whose free space is in bitmaps.
 fn count_bitmaps(free_space: &Tree) -> usize {
     let infos = free_space.items().map(Result::unwrap);
     let infos = infos.filter(|item| item.key.item_type == ItemType::FREE_SPACE_INFO);
@@ -39,7 +39,7 @@ fn count_bitmaps(free_space: &Tree) -> usize {
     bitmaps.filter(|flags| flags.contains(FreeSpaceFlags::USING_BITMAPS)).count()
 }
 
-/// Loads the space from each source, compares, and says in how many block groups it is in bitmaps.
+/// Loads the space from each source, compares, and counts the block groups with bitmaps.
 fn compare(fs: &FileSystem, devices: usize) -> usize {
     let mounted = &fs.info;
     let find = |id: TreeId| mounted.trees.find(id).unwrap().map(|open| open.tree.clone());
@@ -66,7 +66,7 @@ fn compare(fs: &FileSystem, devices: usize) -> usize {
         let group = LogicalRange { start: chunk.start(), length: chunk.length() };
         let free = read_free_space(free_space, group, &geometry).unwrap();
         assert_eq!(free, free_between_extents(&extent, group, &geometry).unwrap(), "{group:?}");
-        // A run behind another is where allocations begin to touch what the kernel holds.
+        // An allocation must be in space that the kernel calls free.
         let allocated = from_tree.allocate(SpaceKind::Data, 4096, 1 << 20).unwrap();
         let holder = from_tree.block_group_of(allocated.start).unwrap().range;
         let free = read_free_space(free_space, holder, &geometry).unwrap();
@@ -75,7 +75,7 @@ fn compare(fs: &FileSystem, devices: usize) -> usize {
     count_bitmaps(free_space)
 }
 
-/// The flags of a metadata chunk of the file system.
+/// Returns the flags of a metadata chunk of the file system.
 fn profile_of(fs: &FileSystem) -> papilio_format::items::block_group::BlockGroupFlags {
     let metadata = papilio_format::items::block_group::BlockGroupFlags::METADATA;
     let chunks = fs.info.volume().chunk_map();
@@ -83,7 +83,7 @@ fn profile_of(fs: &FileSystem) -> papilio_format::items::block_group::BlockGroup
 }
 
 #[test]
-fn free_space_is_what_the_kernel_left() {
+fn free_space_matches_the_kernels_tree() {
     let Some(_met) = require(Need::KERNEL_MOUNT) else { return };
     let scratch = Scratch::new(1 << 30).unwrap();
     let specs = [
@@ -110,5 +110,5 @@ fn free_space_is_what_the_kernel_left() {
         bitmaps += compare(&open(&images), spec.devices);
         images.paths().iter().for_each(|path| std::fs::remove_file(path).unwrap());
     }
-    assert!(bitmaps > 0, "the kernel used no bitmaps: they were not compared");
+    assert!(bitmaps > 0, "the kernel wrote no bitmaps to compare");
 }

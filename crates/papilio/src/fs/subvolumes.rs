@@ -1,11 +1,15 @@
-//! Making, moving and deleting subvolumes and snapshots: on directories, by path, and by id.
+//! Creating, renaming and deleting subvolumes and snapshots: in a directory, by path, and by id.
 //!
-//! Owns the half of [`Inode`] and [`FileSystem`] that changes which subvolumes there are. A deleted
-//! subvolume is out of sight at once; its space comes back as it is cleaned up, in the background or by
-//! [`FileSystem::clean_subvolumes`]. Files of it that are open cannot be used any more.
+//! Owns the methods of [`Inode`] and [`FileSystem`] that do this. Deletion removes the entry at
+//! once; the background thread or [`FileSystem::clean_subvolumes`] frees the space later. Open
+//! files of a deleted subvolume become unusable.
+//!
+//! **Locks**, in order of acquisition: `FsInfo::sharing` (exclusive, for snapshots and for making a
+//! subvolume read-only), then those of a transaction handle.
 
 use crate::errors::{Error, PathError, Result};
 use crate::file::change::NAME_ITEMS;
+use crate::fs::as_path::AsPath;
 use crate::fs::file_system::FileSystem;
 use crate::fs::inode::Inode;
 use crate::fs::paths::name_path;
@@ -18,15 +22,15 @@ use papilio_format::items::inode::FileKind;
 use papilio_format::{Generation, TreeId, objectid};
 use std::sync::Arc;
 
-/// Places in trees that a new subvolume touches: entry, references, root item, UUID, the new tree.
+/// Tree items that a new subvolume changes: entry, references, root item, UUID, the new tree.
 const SUBVOLUME_ITEMS: u64 = NAME_ITEMS + 8;
 
 impl Inode {
-    /// Makes an empty subvolume named `name` in this directory; `new` describes its root directory. Flags
-    /// and the compression property are inherited.
+    /// Creates an empty subvolume named `name` in this directory. `new` describes its root
+    /// directory, which inherits flags and the compression property.
     ///
     /// # Errors
-    /// [`PathError::NotADirectory`] for a `new` of another kind, else as [`Inode::create`].
+    /// [`PathError::NotADirectory`] if `new` is of another kind; as [`Inode::create`].
     pub fn create_subvolume(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         if !matches!(new.kind, NewKind::Directory) {
@@ -42,19 +46,20 @@ impl Inode {
         fs.subvolume_root(id)
     }
 
-    /// Makes a snapshot of subvolume `source` named `name` in this directory, in constant time. Subvolumes
-    /// in the source are not part of it: empty directories stand in their places.
+    /// Creates a snapshot of subvolume `source`, named `name`, in this directory, in constant time.
+    /// Subvolumes nested in the source appear as empty directories.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] where there is no source, else as [`Inode::create`].
+    /// [`PathError::NoSubvolume`] if there is no source; as [`Inode::create`].
     pub fn create_snapshot(&self, source: TreeId, name: &[u8], read_only: bool) -> Result<Inode> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let fs = self.file_system();
-        // Refuses what is no subvolume, such as other trees.
+        // Refuses other trees.
         fs.info.trees.subvolume(source)?;
         let ids = fs.subvolume_ids();
         fs.info.publish_ordered_of_tree(source)?;
-        // Nobody overwrites in place what the snapshot will show, and everything written before is in it.
+        // Stops in-place writes until the snapshot shares the extents, and flushes earlier writes
+        // into it.
         let mut sharing = fs.info.sharing.write();
         *sharing += 1;
         fs.info.flush_tree(source, *sharing)?;
@@ -64,25 +69,27 @@ impl Inode {
             subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only)
         })?;
         drop(sharing);
-        // Files without a name that the source has open are no part of it: nobody has them open here.
+        // Deletes the copies of the source's open files without a name: no handle refers to them.
         if let Err(error) = fs.info.numbers(id) {
-            tracing::warn!("snapshot {id}: unlinked files are left to the next mount: {error}");
+            tracing::warn!("snapshot {id}: the next mount has to delete unlinked files: {error}");
         }
         fs.subvolume_root(id)
     }
 
-    /// Deletes the subvolume named `name` in this directory, with all that it holds.
+    /// Deletes the subvolume named `name` in this directory, with its content.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] for another entry, a snapshot's copy of a subvolume's entry among them;
-    /// [`PathError::NotPermitted`] for the default subvolume; [`PathError::NotEmpty`] for one that holds
-    /// other subvolumes; [`PathError::Busy`] for the one that paths start from; else as [`Inode::unlink`].
+    /// [`PathError::NoSubvolume`] if `name` is not a subvolume, also for a nested subvolume's entry
+    /// in a snapshot; [`PathError::NotPermitted`] for the default subvolume;
+    /// [`PathError::NotEmpty`] if it contains other subvolumes; [`PathError::Busy`] for the
+    /// subvolume that paths start from; as [`Inode::remove_file`].
     pub fn delete_subvolume(&self, name: &[u8]) -> Result<()> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         self.delete_subvolume_if(name, false)
     }
 
-    /// What `rmdir` does with a subvolume, and with what stands in place of one in a snapshot.
+    /// Removes an empty subvolume, or the empty directory that stands for a nested one in a
+    /// snapshot (`rmdir`).
     pub(super) fn remove_empty_subvolume(&self, name: &[u8]) -> Result<()> {
         if self.lookup(name)?.is_some_and(|inode| inode.is_subvolume_stub()) {
             let fs = self.file_system();
@@ -106,7 +113,7 @@ impl Inode {
         Ok(())
     }
 
-    /// Renames a subvolume to a place in another subvolume.
+    /// Renames a subvolume into another subvolume.
     pub(super) fn rename_subvolume(
         &self,
         name: &[u8],
@@ -129,7 +136,8 @@ impl Inode {
         Ok(())
     }
 
-    /// A subvolume comes to `name` or goes: a log cannot say that, nor what a later name in its place took away.
+    /// Notes that `name` gains or loses a subvolume. A log cannot express that, so the next fsync
+    /// of the directory commits.
     fn note_subvolume(&self, handle: &Handle<'_>, numbers: &SubvolumeNumbers, name: &[u8]) -> Result<()> {
         let names = &self.file_system().info.name_changes;
         names.note_subvolume(handle.generation(), self.tree(), self.number(), name);
@@ -142,44 +150,40 @@ impl Inode {
 }
 
 impl FileSystem {
-    /// Makes an empty subvolume at `path`, of root's, with mode 0755.
+    /// Creates an empty subvolume at `path`, owned by root, with mode 0755.
     ///
     /// # Errors
     /// As [`Inode::create_subvolume`].
-    pub fn create_subvolume(&self, path: impl AsRef<[u8]>) -> Result<Inode> {
-        let path = path.as_ref();
+    pub fn create_subvolume(&self, path: impl AsPath) -> Result<Inode> {
+        let path = path.as_path_bytes();
         let (parent, name) = self.parent(path)?;
         let new = NewInode::new(NewKind::Directory, 0o755);
         parent.create_subvolume(name, &new).map_err(|error| name_path(error, path))
     }
 
-    /// Makes a snapshot of the subvolume at `source`, at `path`.
+    /// Creates a snapshot of the subvolume at `source`, at `path`.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] where `source` is no subvolume's root; as [`Inode::create_snapshot`].
-    pub fn snapshot(
-        &self,
-        source: impl AsRef<[u8]>,
-        path: impl AsRef<[u8]>,
-        read_only: bool,
-    ) -> Result<Inode> {
-        let source = self.subvolume_at(source.as_ref())?;
-        let path = path.as_ref();
+    /// [`PathError::NoSubvolume`] if `source` is not a subvolume's root; as
+    /// [`Inode::create_snapshot`].
+    pub fn snapshot(&self, source: impl AsPath, path: impl AsPath, read_only: bool) -> Result<Inode> {
+        let source = self.subvolume_at(source.as_path_bytes())?;
+        let path = path.as_path_bytes();
         let (parent, name) = self.parent(path)?;
         parent.create_snapshot(source, name, read_only).map_err(|error| name_path(error, path))
     }
 
-    /// Deletes the subvolume at `path`, with all that it holds.
+    /// Deletes the subvolume at `path`, with its content.
     ///
     /// # Errors
     /// As [`Inode::delete_subvolume`].
-    pub fn delete_subvolume(&self, path: impl AsRef<[u8]>) -> Result<()> {
-        let path = path.as_ref();
+    pub fn delete_subvolume(&self, path: impl AsPath) -> Result<()> {
+        let path = path.as_path_bytes();
         let (parent, name) = self.parent(path)?;
         parent.delete_subvolume(name).map_err(|error| name_path(error, path))
     }
 
-    /// Deletes subvolume `id`, wherever it is.
+    /// Deletes the subvolume with an id.
     ///
     /// # Errors
     /// [`PathError::NotPermitted`] for the top level; as [`Inode::delete_subvolume`].
@@ -203,39 +207,39 @@ impl FileSystem {
         self.info.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_default(handle, id))
     }
 
-    /// Makes the subvolume at `path` read-only, or lets it change again.
+    /// Makes the subvolume at `path` read-only or writable.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] where `path` is no subvolume's root; as [`FileSystem::sync`].
-    pub fn set_subvolume_read_only(&self, path: impl AsRef<[u8]>, read_only: bool) -> Result<()> {
-        let id = self.subvolume_at(path.as_ref())?;
+    /// [`PathError::NoSubvolume`] if `path` is not a subvolume's root; as [`FileSystem::sync`].
+    pub fn set_subvolume_read_only(&self, path: impl AsPath, read_only: bool) -> Result<()> {
+        let id = self.subvolume_at(path.as_path_bytes())?;
         self.set_subvolume_read_only_by_id(id, read_only)
     }
 
-    /// As [`FileSystem::set_subvolume_read_only`], of subvolume `id`.
+    /// Makes the subvolume with an id read-only or writable.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] where there is none; as [`FileSystem::sync`].
+    /// [`PathError::NoSubvolume`] if there is none; as [`FileSystem::sync`].
     pub fn set_subvolume_read_only_by_id(&self, id: TreeId, read_only: bool) -> Result<()> {
         self.info.trees.subvolume(id)?;
-        // What is in memory belongs to the time before.
+        // Flushes earlier changes while the subvolume is still writable.
         let sharing = self.info.sharing.write();
         self.info.flush_tree(id, *sharing)?;
         self.info.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_read_only(handle, id, read_only))
     }
 
-    /// Marks the subvolume at `path` as received, and returns the transaction that says when. To be done
-    /// before it is made read-only.
+    /// Marks the subvolume at `path` as received, and returns the generation of the change. Call it
+    /// before making the subvolume read-only.
     ///
     /// # Errors
-    /// [`PathError::NoSubvolume`] where `path` is no subvolume's root; [`PathError::ReadOnly`]; as
+    /// [`PathError::NoSubvolume`] if `path` is not a subvolume's root; [`PathError::ReadOnly`]; as
     /// [`FileSystem::sync`].
-    pub fn set_received(&self, path: impl AsRef<[u8]>, received: &Received) -> Result<Generation> {
-        let id = self.subvolume_at(path.as_ref())?;
+    pub fn set_received(&self, path: impl AsPath, received: &Received) -> Result<Generation> {
+        let id = self.subvolume_at(path.as_path_bytes())?;
         self.info.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_received(handle, id, received))
     }
 
-    /// The subvolume whose root directory is at `path`.
+    /// Returns the subvolume whose root directory is at `path`.
     fn subvolume_at(&self, path: &[u8]) -> Result<TreeId> {
         let inode = self.inode(path)?;
         if !inode.is_subvolume_root() {
@@ -244,7 +248,7 @@ impl FileSystem {
         Ok(inode.tree())
     }
 
-    /// What gives out ids of subvolumes: the root tree's numbers.
+    /// Returns the allocator of subvolume ids: the root tree's inode numbers.
     fn subvolume_ids(&self) -> Arc<SubvolumeNumbers> {
         Arc::clone(self.info.subvolumes.lock().entry(objectid::ROOT_TREE).or_default())
     }
@@ -258,14 +262,14 @@ mod tests {
     use papilio_format::items::root::root_key;
 
     #[test]
-    fn a_missing_uuid_tree_is_made_of_all_subvolumes() {
+    fn missing_uuid_tree_is_rebuilt_from_all_subvolumes() {
         let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
         mkfs_device(&device, &MkfsOptions::new()).unwrap();
         let options = OpenOptions::new().write(true).commit_interval(None);
         let fs = FileSystem::from_devices(vec![Arc::clone(&device)], &options).unwrap();
         fs.create_subvolume("/before").unwrap();
         fs.sync().unwrap();
-        // As kernels before 3.12 left it.
+        // Kernels before 3.12 have no UUID tree.
         let live = fs.info.transactions().unwrap().live();
         fs.info
             .transactions()

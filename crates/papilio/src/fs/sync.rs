@@ -1,26 +1,28 @@
-//! Making changes durable, and closing.
+//! Committing and closing.
 //!
-//! Owns [`FileSystem::sync`] and what happens when the last handle goes.
+//! Owns [`FileSystem::sync`], [`FileSystem::close`], and the cleaning of deleted subvolumes on
+//! request.
 
 use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
 use crate::subvolume::clean_step;
 
 impl FileSystem {
-    /// Makes everything that was changed before the call durable: a commit.
+    /// Makes all changes up to now durable, those of all files included, by a commit (`syncfs`).
     ///
     /// # Errors
-    /// [`crate::Error::ReadOnlyFileSystem`] where it is open for reading only or an earlier failure made it
-    /// so; the failure of the commit, which makes it so.
+    /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) if the file system is open
+    /// for reading only or an earlier failure made it read-only; the failure of the commit, after
+    /// which it is read-only.
     pub fn sync(&self) -> Result<()> {
         self.info.sync()
     }
 
-    /// Syncs and gives up this handle. Dropping the last handle syncs too, but has nobody to tell of a
+    /// Syncs, and drops this handle. Dropping the last handle also syncs, but can only log a
     /// failure.
     ///
     /// # Errors
-    /// As [`FileSystem::sync`]; none for a file system that is open for reading only.
+    /// As [`FileSystem::sync`]; none if the file system is open for reading only.
     pub fn close(self) -> Result<()> {
         match self.info.trees.transactions() {
             Some(_) => self.sync(),
@@ -28,12 +30,12 @@ impl FileSystem {
         }
     }
 
-    /// Why the file system became read-only, if it did.
+    /// Returns why the file system became read-only, if a failure made it so.
     pub fn failure(&self) -> Option<String> {
         self.info.failure()
     }
 
-    /// Cleans up deleted subvolumes now, instead of in the background, until none is left.
+    /// Cleans deleted subvolumes in the calling thread until none is left.
     ///
     /// # Errors
     /// As [`FileSystem::sync`].
@@ -42,7 +44,8 @@ impl FileSystem {
         Ok(())
     }
 
-    /// Cleans up a piece of a deleted subvolume, about four thousand extents; says whether more may be left.
+    /// Cleans about four thousand extents of a deleted subvolume, and returns whether more may be
+    /// left.
     ///
     /// # Errors
     /// As [`FileSystem::sync`].

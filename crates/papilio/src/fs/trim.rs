@@ -1,8 +1,14 @@
-//! Telling devices what of them is not needed (`FITRIM`).
+//! Discarding free space (`FITRIM`).
 //!
-//! Owns [`FileSystem::trim`]. Invariant: a range is discarded only while nobody can allocate it, which the
-//! locks of the space and of the chunks keep for one piece at a time; copies of the superblock are spared.
-//! Kernel counterpart: `btrfs_trim_fs` (`fs/btrfs/extent-tree.c`), `btrfs_issue_discard` beside it.
+//! Owns [`FileSystem::trim`].
+//!
+//! **Invariants**
+//! - A range is discarded only while no thread can allocate it.
+//! - Superblock copies are never discarded.
+//!
+//! **Locks:** that of the space or of the chunks, held for one piece at a time.
+//!
+//! Kernel counterpart: `btrfs_trim_fs`, `btrfs_issue_discard` (`fs/btrfs/extent-tree.c`).
 
 use crate::errors::{Error, PathError, Result};
 use crate::fs::file_system::FileSystem;
@@ -12,19 +18,19 @@ use papilio_format::{DeviceId, PhysicalAddress};
 use std::io;
 use std::ops::Range;
 
-/// What is discarded under one hold of the lock that allocations of space need.
+/// Bytes to discard while holding the lock of the space once.
 const SPACE_PIECE: u64 = 64 << 20;
-/// And of the one that new chunks need.
+/// Bytes to discard while holding the lock of the chunks once.
 const DEVICE_PIECE: u64 = 1 << 30;
 
 impl FileSystem {
-    /// Discards what is free: in chunks, the addresses in `range` (logical ones, as `fstrim --offset` counts
-    /// them), and all of the devices that no chunk takes. Runs of less than `min_length` bytes are left
-    /// alone. Commits first, so that what was deleted before the call counts as free. Returns the bytes that
-    /// were discarded.
+    /// Discards free space: in chunks, the logical addresses in `range` (as in `fstrim`'s offset
+    /// and length), and all space of the devices outside chunks. Skips runs of less than
+    /// `min_length` bytes. Commits first, so that deleted files count as free. Returns the number
+    /// of bytes discarded.
     ///
     /// # Errors
-    /// [`PathError::NotSupported`] where a device knows no discard; a device that fails; as
+    /// [`PathError::NotSupported`] if a device does not support discard; a device that fails; as
     /// [`FileSystem::sync`].
     pub fn trim(&self, range: Range<u64>, min_length: u64) -> Result<u64> {
         let transactions = self.info.transactions()?;
@@ -71,7 +77,7 @@ impl FileSystem {
     }
 }
 
-/// The parts of a device's range that hold no copy of the superblock.
+/// Returns the parts of a device's range outside the superblock copies.
 fn without_superblocks(range: Range<u64>) -> Vec<Range<u64>> {
     let mut parts = vec![range];
     for mirror in 0..3 {
@@ -105,7 +111,7 @@ mod tests {
     use std::sync::Arc;
 
     #[test]
-    fn superblocks_are_spared() {
+    fn superblock_copies_are_not_discarded() {
         let copy = 64 << 20;
         assert_eq!(without_superblocks(0..1 << 20), [0..64 << 10, (64 << 10) + 4096..1 << 20]);
         assert_eq!(without_superblocks(copy..copy + 4096), []);
@@ -115,19 +121,19 @@ mod tests {
     }
 
     #[test]
-    fn what_is_free_is_discarded_and_nothing_else() {
+    fn only_free_space_is_discarded() {
         let device = Arc::new(MemoryDevice::new(512 << 20));
         crate::mkfs_device(&(device.clone() as Arc<dyn Device>), &MkfsOptions::new()).unwrap();
         let devices = || vec![device.clone() as Arc<dyn Device>];
         let options = OpenOptions::new().write(true).commit_interval(None);
         let fs = FileSystem::from_devices(devices(), &options).unwrap();
         let (kept, gone) = (vec![7; 3 << 20], vec![0xab; 5 << 20]);
-        fs.create_file("/kept").unwrap().write_at(&kept, 0).unwrap();
-        fs.create_file("/gone").unwrap().write_at(&gone, 0).unwrap();
+        fs.create_file("/kept").unwrap().write_all_at(&kept, 0).unwrap();
+        fs.create_file("/gone").unwrap().write_all_at(&gone, 0).unwrap();
         fs.sync().unwrap();
         let extent = fs.open_file("/gone").unwrap().fiemap(0).unwrap()[0];
         fs.remove_file("/gone").unwrap();
-        // Memory devices show zeros where they were told to discard.
+        // A memory device reads as zeros where it was discarded.
         let shows = |fs: &FileSystem| {
             let mut bytes = vec![0; 4096];
             fs.info.volume().read(extent.address, &mut bytes).unwrap();
@@ -137,11 +143,11 @@ mod tests {
         let first = fs.trim(0..u64::MAX, 0).unwrap();
         assert!(first > 400 << 20 && first < 512 << 20, "{first}");
         assert!(!shows(&fs));
-        // Runs that are too short, and addresses out of range, are left alone.
+        // Skips short runs and addresses outside the range.
         let whole = fs.usage().unwrap();
         assert!(fs.trim(0..u64::MAX, 1 << 40).unwrap() == 0);
         assert!(fs.trim(0..0, 0).unwrap() <= whole.unallocated());
-        fs.create_file("/more").unwrap().write_at(&gone, 0).unwrap();
+        fs.create_file("/more").unwrap().write_all_at(&gone, 0).unwrap();
         assert_eq!(fs.read("/kept").unwrap(), kept);
         fs.close().unwrap();
         let check = CheckOptions::new().data_csum(true);

@@ -1,7 +1,8 @@
-//! A walk over everything below a directory.
+//! Walks over everything below a directory.
 //!
-//! Owns [`Walk`]. Invariant: a directory is never entered inside itself, whatever the entries say, so
-//! that a walk of any bytes ends.
+//! Owns [`Walk`] and [`WalkEntry`].
+//!
+//! **Invariant:** the walk never enters a directory inside itself, so that it ends on any image.
 
 use crate::errors::{Error, Result};
 use crate::fs::dir::Entries;
@@ -10,13 +11,14 @@ use crate::namespace::Place;
 use papilio_format::Corrupt;
 use papilio_format::items::inode::FileKind;
 
-/// The deepest nesting of directories that a walk enters.
+/// Limit of the nesting of directories.
 const DEPTH_LIMIT: usize = 4096;
 
-/// One thing met on a walk.
+/// An inode found by a walk.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct WalkEntry {
-    /// Its path from the start of the walk, without a leading slash; empty for the start itself.
+    /// The path from the start of the walk, without a leading slash; empty for the start itself.
     pub path: Vec<u8>,
     /// The inode.
     pub inode: Inode,
@@ -29,9 +31,9 @@ struct Level {
     path_length: usize,
 }
 
-/// An iterator over all inodes below one, each directory before its content. It does not follow
-/// symbolic links and crosses into subvolumes. An error concerns one entry or one directory; the
-/// walk goes on after it.
+/// An iterator over an inode and all those below it, each directory before its content. It does not
+/// follow symbolic links, and crosses into subvolumes. An error concerns one entry or one
+/// directory, and the walk continues after it.
 #[derive(Debug)]
 pub struct Walk {
     start: Option<Inode>,
@@ -45,7 +47,7 @@ impl Walk {
         Self { start: Some(start), levels: Vec::new(), path: Vec::new(), entered_last: false }
     }
 
-    /// Does not enter the directory that was returned last; nothing if that was no directory.
+    /// Skips the content of the entry returned last, if that is a directory.
     pub fn skip_directory(&mut self) {
         if std::mem::take(&mut self.entered_last)
             && let Some(level) = self.levels.pop()
@@ -65,17 +67,17 @@ impl Walk {
                     "directory",
                     "inode",
                     place.inode.0,
-                    "it lies inside itself, or too deep",
+                    "the directory is inside itself, or nested too deep",
                 ),
             });
         }
-        self.levels.push(Level { entries: inode.entries()?, place, path_length });
+        self.levels.push(Level { entries: inode.read_dir()?, place, path_length });
         Ok(())
     }
 
     fn visit(&mut self, inode: Inode, path_length: usize) -> Result<WalkEntry> {
         let entry = WalkEntry { path: self.path.clone(), inode };
-        if entry.inode.kind() == FileKind::Directory {
+        if entry.inode.file_type() == FileKind::Directory {
             self.enter(&entry.inode, path_length)?;
             self.entered_last = true;
         } else {
@@ -107,7 +109,7 @@ impl Iterator for Walk {
                 if !self.path.is_empty() {
                     self.path.push(b'/');
                 }
-                self.path.extend_from_slice(entry.name());
+                self.path.extend_from_slice(entry.file_name());
                 self.visit(inode, path_length)
             });
             if visited.is_err() {

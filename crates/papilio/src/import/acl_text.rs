@@ -1,12 +1,12 @@
-//! Access control lists as archives hold them: text.
+//! Access control lists in the text form of archives.
 //!
-//! Owns the way from that text to the bytes of the extended attributes. The text is that of
-//! `acl_from_text(3)`, long or short, with numbers for names (`tar --numeric-owner`, or a fourth field, as
-//! star writes it). The bytes are those of `include/uapi/linux/posix_acl_xattr.h`, version 2.
+//! Owns the conversion to the value of the extended attribute. The text is that of
+//! `acl_from_text(3)`, long or short, with numeric ids (`tar --numeric-owner`, or a fourth field as
+//! written by star). The value is that of `include/uapi/linux/posix_acl_xattr.h`, version 2.
 
 const VERSION: u32 = 2;
 const NOBODY: u32 = u32::MAX;
-/// Tags, in the order that the kernel wants.
+/// Tags, in the order that the kernel requires.
 const USER_OBJ: u16 = 0x01;
 const USER: u16 = 0x02;
 const GROUP_OBJ: u16 = 0x04;
@@ -14,16 +14,15 @@ const GROUP: u16 = 0x08;
 const MASK: u16 = 0x10;
 const OTHER: u16 = 0x20;
 
-/// The attribute's value, or what is wrong with the text.
+/// Converts the text to the attribute's value, or returns why it is invalid.
 pub(super) fn parse(text: &[u8]) -> Result<Vec<u8>, String> {
-    let text = std::str::from_utf8(text).map_err(|_| "an access control list that is no text".to_owned())?;
+    let text = std::str::from_utf8(text).map_err(|_| "access control list is not UTF-8".to_owned())?;
     let mut entries = Vec::new();
     for entry in text.split([',', '\n']) {
         let entry = entry.split('#').next().unwrap_or_default().trim();
         if !entry.is_empty() {
             let parsed = parse_entry(entry);
-            entries
-                .push(parsed.ok_or_else(|| format!("access control list entry {entry:?} makes no sense"))?);
+            entries.push(parsed.ok_or_else(|| format!("invalid access control list entry {entry:?}"))?);
         }
     }
     entries.sort_unstable_by_key(|&(tag, _, id)| (tag, id));
@@ -79,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn long_short_and_stars() {
+    fn long_short_and_star_forms_parse() {
         let long = b"user::rwx\nother::---\nmask::r-x\t#effective\ngroup::r--\nuser:1234:r-x\n";
         let wanted = [(1, 7, NOBODY), (2, 5, 1234), (4, 4, NOBODY), (0x10, 5, NOBODY), (0x20, 0, NOBODY)];
         assert_eq!(entries(&parse(long).unwrap()), wanted);

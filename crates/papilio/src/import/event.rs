@@ -1,13 +1,15 @@
-//! What the reading half tells the writing half.
+//! Messages from the thread that reads the host to the thread that writes the file system.
 //!
-//! Owns [`Event`] and [`Attributes`]. Order: `Enter` and `Leave` nest; after a `File` that is not
-//! complete come its `Data`, by rising offset, and one `EndFile`.
+//! Owns [`Event`] and [`Attributes`].
+//!
+//! **Order:** `Enter` and `Leave` nest. After an incomplete `File` come its `Data`, by ascending
+//! offset, and one `EndFile`.
 
 use crate::errors::Error;
 use crate::items::xattr::Xattr;
 use papilio_format::items::inode::Timespec;
 
-/// Events that are handed over together.
+/// Events sent together.
 pub(super) type Batch = Vec<Event>;
 
 /// An inode's attributes.
@@ -22,10 +24,10 @@ pub(super) struct Attributes {
     pub(super) xattrs: Vec<Xattr>,
 }
 
-/// An inode of the source: device and number.
+/// A source inode: device and inode number.
 pub(super) type LinkId = (u64, u64);
 
-/// What has neither content nor entries.
+/// An inode with neither data nor entries.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Node {
     Symlink(Vec<u8>),
@@ -35,10 +37,10 @@ pub(super) enum Node {
     Character { major: u32, minor: u32 },
 }
 
-/// A step. A name is empty where it stands for the directory that is filled.
+/// A step of the walk. An empty name stands for the directory to fill.
 #[derive(Debug)]
 pub(super) enum Event {
-    /// A directory; what follows up to its `Leave` lies in it.
+    /// A directory. The events up to its `Leave` are inside it.
     Enter { name: Vec<u8>, attributes: Attributes },
     /// The innermost directory is complete.
     Leave,
@@ -47,27 +49,27 @@ pub(super) enum Event {
         name: Vec<u8>,
         attributes: Attributes,
         size: u64,
-        /// Set where further links may follow.
+        /// Set if further links may follow.
         link: Option<LinkId>,
-        /// The beginning of it.
+        /// The first bytes of its data.
         content: Vec<u8>,
-        /// There is no more: neither `Data` nor `EndFile` follow.
+        /// Whether this is all: neither `Data` nor `EndFile` follow.
         complete: bool,
     },
-    /// More of the file.
+    /// More data of the file.
     Data { offset: u64, bytes: Vec<u8> },
-    /// The file has ended.
+    /// The end of the file.
     EndFile { error: Option<Error> },
-    /// What has no content.
+    /// An inode without data.
     Node { name: Vec<u8>, attributes: Attributes, node: Node, link: Option<LinkId> },
-    /// A further name of what came before.
+    /// A further name of an earlier inode.
     Link { name: Vec<u8>, link: LinkId },
-    /// Something cannot be read, and nothing of it follows.
+    /// A file or directory that cannot be read, of which no events follow.
     Problem(Error),
 }
 
 impl Event {
-    /// What it weighs in a batch, in bytes.
+    /// Returns the weight of the event in a batch, in bytes.
     pub(super) fn weight(&self) -> usize {
         match self {
             Event::Data { bytes, .. } => bytes.len(),

@@ -1,9 +1,12 @@
-//! The reading half of filling from a directory of the host: a walk that reads ahead of the writer.
+//! The reading half of filling from a host directory: a walk that reads ahead of the writer.
 //!
-//! Owns [`read`] and [`walk`]. Invariants: symbolic links are not followed, but for the source itself
-//! where that was asked for; directories are open while they are walked, so that whoever moves them
-//! meanwhile leads nowhere else; entries come in the order of their names. Access times of the host
-//! stay as they are where the host permits it.
+//! Owns [`read`] and [`walk`].
+//!
+//! **Invariants**
+//! - Symbolic links are not followed, except the source itself on request.
+//! - Each directory stays open while it is walked, so that moving it cannot redirect the walk.
+//! - Entries come in the order of their names.
+//! - Access times of the host do not change, if the host permits it (`O_NOATIME`).
 
 use super::event::{Attributes, Batch, Event, LinkId, Node};
 use crate::errors::{Error, Result};
@@ -18,29 +21,29 @@ use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc::SyncSender;
 
-/// A batch is sent when it weighs so many bytes.
+/// Bytes of events after which a batch is sent.
 const BATCH_BYTES: usize = 1 << 20;
-/// Large files are read in pieces of so many bytes.
+/// Bytes to read at once from a large file.
 const PIECE: usize = 4 << 20;
-/// No list of names and no value of an extended attribute is longer, in bytes (`XATTR_LIST_MAX`,
+/// Limit in bytes of a list of attribute names and of an attribute value (`XATTR_LIST_MAX`,
 /// `XATTR_SIZE_MAX`).
 const XATTR_MAX: usize = 64 << 10;
 const WANTED: StatxFlags = StatxFlags::BASIC_STATS;
 
-/// How the host is read.
+/// Options of reading the host.
 #[derive(Clone, Copy)]
 pub(super) struct HostOptions<'a> {
-    /// Extended attributes are read.
+    /// Whether to read extended attributes.
     pub(super) xattrs: bool,
-    /// A symbolic link that is the source itself is followed.
+    /// Whether to follow the source if it is a symbolic link itself.
     pub(super) follow: bool,
-    /// Directories are entered.
+    /// Whether to enter directories.
     pub(super) recursive: bool,
-    /// Files that are left out, by device and inode number.
+    /// Device and inode numbers of files to leave out.
     pub(super) excluded: &'a [(u64, u64)],
 }
 
-/// The receiver has gone: there is nothing left to do.
+/// The receiver was dropped, so the reader stops.
 struct HungUp;
 
 struct Reader<'a> {
@@ -48,22 +51,22 @@ struct Reader<'a> {
     sender: &'a SyncSender<Batch>,
     batch: Batch,
     batch_bytes: usize,
-    /// Inodes with several names that were sent.
+    /// Inodes with several names sent so far.
     sent: HashSet<LinkId>,
     list: Vec<u8>,
     value: Vec<u8>,
 }
 
-/// A directory on the way down.
+/// An open directory of the walk.
 struct Frame {
     directory: OwnedFd,
     path: PathBuf,
-    /// The names that are left, the next one last.
+    /// The remaining names, the next one last.
     names: Vec<CString>,
 }
 
-/// Walks and reads `from`, and returns when that is done or nobody listens any more. `name` is what it
-/// gets; without one it must be a directory, whose entries are read.
+/// Walks and reads `from`, until the end or until the receiver is dropped. `from` gets the name
+/// `name`; with `None` it must be a directory, and its entries fill the target.
 pub(super) fn read(from: &Path, name: Option<&[u8]>, options: HostOptions<'_>, sender: &SyncSender<Batch>) {
     let mut reader = Reader {
         options,
@@ -74,7 +77,7 @@ pub(super) fn read(from: &Path, name: Option<&[u8]>, options: HostOptions<'_>, s
         list: vec![0; XATTR_MAX],
         value: vec![0; XATTR_MAX],
     };
-    // Nobody listens: nothing is lost by not being told.
+    // The only error is a dropped receiver, which ends the reader.
     let _ = reader.source(from, name).and_then(|()| reader.flush());
 }
 
@@ -138,7 +141,7 @@ impl Reader<'_> {
         Ok(())
     }
 
-    /// Sends an entry; returns the directory to go on with if it is one.
+    /// Sends an entry, and returns the open directory if it is one.
     fn entry(&mut self, place: &Place<'_>, name: &[u8], stat: &Statx) -> Result<Option<Frame>, HungUp> {
         let id = id_of(stat);
         if self.options.excluded.contains(&id) {
@@ -231,7 +234,7 @@ impl Reader<'_> {
         self.send(Event::EndFile { error: error.map(|error| host_error(place.path, error)) })
     }
 
-    /// Sends the data of a file, from one hole to the next.
+    /// Sends the data of a file without its holes.
     fn pieces(
         &mut self,
         file: &OwnedFd,
@@ -279,7 +282,8 @@ impl Reader<'_> {
     }
 
     fn xattrs(&mut self, place: &Opened<'_>) -> Result<Vec<Xattr>, Errno> {
-        // What is not open is reached by its directory's descriptor and its name, never followed.
+        // An inode that is not open is found by its directory's descriptor and its name, without
+        // following links.
         let path = match place {
             Opened::Yes(_) => Vec::new(),
             Opened::Not(place) => place.path_for_names(),
@@ -303,7 +307,7 @@ impl Reader<'_> {
                 Ok(length) => {
                     xattrs.push(Xattr { name: name.to_vec(), value: self.value[..length].to_vec() });
                 }
-                // Listed and not there (any more).
+                // Removed since the list was read.
                 Err(Errno::NODATA) => {}
                 Err(error) => return Err(error),
             }
@@ -313,16 +317,16 @@ impl Reader<'_> {
     }
 }
 
-/// Where an entry is.
+/// The location of an entry on the host.
 struct Place<'a> {
     directory: BorrowedFd<'a>,
     name: &'a CStr,
-    /// For people.
+    /// The path for errors.
     path: &'a Path,
     follow: bool,
 }
 
-/// What attributes are read of.
+/// The file whose attributes are read.
 enum Opened<'a> {
     Yes(BorrowedFd<'a>),
     Not(&'a Place<'a>),
@@ -334,7 +338,7 @@ impl Place<'_> {
         flags.set(OFlags::NOFOLLOW, !self.follow);
         let open = |flags| rustix::fs::openat(self.directory, self.name, flags, Mode::empty());
         match open(flags | OFlags::NOATIME) {
-            // Who owns a file may read it without a trace.
+            // Only the owner of a file may use `O_NOATIME`.
             Err(Errno::PERM) => open(flags),
             result => result,
         }
@@ -350,15 +354,15 @@ impl Place<'_> {
     }
 }
 
-/// What a walk without reading sees.
+/// An entry found by [`walk`].
 pub(super) struct Walked {
     pub(super) name_length: usize,
-    /// Bytes of data that a regular file has.
+    /// Bytes of data of a regular file or symbolic link.
     pub(super) content: Option<u64>,
 }
 
-/// Visits everything below `from`, by names and attributes only. What cannot be read is left to the
-/// reader to report.
+/// Visits everything below `from` without reading data. It skips files and directories that cannot
+/// be read; the reader reports them later.
 pub(super) fn walk(from: &Path, excluded: &[(u64, u64)], visit: &mut dyn FnMut(Walked)) -> Result<()> {
     let mut pending = vec![from.to_path_buf()];
     let mut links = HashSet::new();
@@ -379,7 +383,7 @@ pub(super) fn walk(from: &Path, excluded: &[(u64, u64)], visit: &mut dyn FnMut(W
             match kind {
                 FileType::Directory => pending.push(path),
                 FileType::RegularFile if stat.stx_nlink == 1 || links.insert(id) => {
-                    // A compressed file of the host has fewer blocks than bytes; take no risk.
+                    // A compressed file also has fewer blocks than bytes, so its data is counted.
                     let sparse =
                         stat.stx_size > (1 << 20) && stat.stx_blocks.saturating_mul(512) < stat.stx_size;
                     content = Some(if sparse { data_bytes(&path, stat.stx_size) } else { stat.stx_size });
@@ -393,7 +397,7 @@ pub(super) fn walk(from: &Path, excluded: &[(u64, u64)], visit: &mut dyn FnMut(W
     Ok(())
 }
 
-/// Bytes of a file with holes that are data; all of them where that cannot be found out.
+/// Returns the bytes of data of a sparse file, or its size if they cannot be found.
 fn data_bytes(path: &Path, size: u64) -> u64 {
     let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     let Ok(file) = rustix::fs::open(path, flags, Mode::empty()) else { return size };
@@ -411,17 +415,17 @@ fn data_bytes(path: &Path, size: u64) -> u64 {
     bytes
 }
 
-/// The next data of a file from `at` on, up to a hole or `size`.
+/// Returns the next data range of a file at or after `at`, up to a hole or `size`.
 fn segment(file: &OwnedFd, at: u64, size: u64) -> Result<Option<(u64, u64)>, Errno> {
     let start = match rustix::fs::seek(file, SeekFrom::Data(at)) {
         Ok(start) if start < size => start,
         Ok(_) | Err(Errno::NXIO) => return Ok(None),
-        // A file system that knows no holes.
+        // The host's file system does not support holes.
         Err(Errno::INVAL) => return Ok(Some((at, size))),
         Err(error) => return Err(error),
     };
     let end = rustix::fs::seek(file, SeekFrom::Hole(start))?.min(size);
-    // A file that changes meanwhile may say anything; go on in any case.
+    // Another process may have changed the file; an empty range would loop.
     Ok((end > start).then_some((start, end)))
 }
 
@@ -438,13 +442,13 @@ fn read_piece(file: &OwnedFd, bytes: &mut [u8], offset: u64) -> Result<usize, Er
     Ok(done)
 }
 
-/// Whether an attribute can be another file system's too: what `system.` holds but access control lists is
-/// its own file system's affair.
+/// Returns whether to copy an attribute. Of those in `system.`, only access control lists have a
+/// meaning on another file system.
 fn is_kept(name: &[u8]) -> bool {
     !name.is_empty() && (!name.starts_with(b"system.") || name.starts_with(b"system.posix_acl_"))
 }
 
-/// The names in a directory, in reverse order.
+/// Returns the names in a directory, in reverse order.
 fn names_of(directory: &OwnedFd) -> Result<Vec<CString>, Errno> {
     let mut names = Vec::new();
     for entry in Dir::read_from(directory)? {
@@ -467,7 +471,7 @@ fn id_of(stat: &Statx) -> LinkId {
 }
 
 fn changed() -> std::io::Error {
-    std::io::Error::other("it became shorter while it was read")
+    std::io::Error::other("the file became shorter while it was read")
 }
 
 fn host_error(path: &Path, error: impl Into<std::io::Error>) -> Error {

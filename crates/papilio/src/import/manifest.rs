@@ -1,21 +1,23 @@
-//! A list of owners and modes, so that an image can be built by who is not root.
+//! Lists of owners and modes, so that users other than root can build images.
 //!
-//! Owns [`Manifest`] and its text.
+//! Owns [`Manifest`] and the parser of its text.
 
 use crate::errors::{Error, Result};
 use std::collections::HashMap;
 
 /// Owners and modes by path.
 ///
-/// The text has a line for each path: path, user, group, mode, with blanks between; numbers only, the
-/// mode octal, `-` for what stays. Paths start at the top of the tree, with or without a leading slash; the
-/// path is all before the last three fields, so that it may hold blanks, and knows `\n`, `\t`, `\r`, `\\`
-/// and `\ooo`. The path `*` stands for everything that no line names. Empty lines and lines that start with
-/// `#` say nothing.
+/// The text has one line per path, with four fields separated by blanks: path, user, group, mode.
+/// User and group are numbers, the mode is octal, and `-` leaves a field unchanged. The path starts
+/// at the top of the tree, with or without a leading slash. It is everything before the last three
+/// fields, so that it may contain blanks, and has the escapes `\n`, `\t`, `\r`, `\\` and `\ooo`.
+/// The path `*` applies to all paths without a line. Empty lines and lines that start with `#` are
+/// ignored.
 ///
 /// ```
 /// use papilio::Manifest;
-/// let manifest = Manifest::parse(b"# all is root's, but for one\n* 0 0 -\nhome/me 1000 1000 0750\n")?;
+/// let text = b"# root owns everything else\n* 0 0 -\nhome/me 1000 1000 0750\n";
+/// let manifest = Manifest::parse(text)?;
 /// let entry = manifest.get(b"home/me").unwrap();
 /// assert_eq!((entry.uid, entry.gid, entry.mode), (Some(1000), Some(1000), Some(0o750)));
 /// assert_eq!(manifest.get(b"etc").unwrap().uid, Some(0));
@@ -28,22 +30,22 @@ pub struct Manifest {
     others: Option<ManifestEntry>,
 }
 
-/// What a manifest says of a path; `None` leaves it as it is.
+/// The owner and mode of a path; `None` leaves a field unchanged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ManifestEntry {
-    /// Owner.
+    /// The owner's user id.
     pub uid: Option<u32>,
-    /// Group.
+    /// The group id.
     pub gid: Option<u32>,
     /// The twelve low bits of the mode.
     pub mode: Option<u32>,
 }
 
 impl Manifest {
-    /// Reads the text.
+    /// Parses the text.
     ///
     /// # Errors
-    /// [`Error::Invalid`] with the number of the line that makes no sense, or that names a path again.
+    /// [`Error::Invalid`] with the number of a line that is invalid or repeats a path.
     pub fn parse(text: &[u8]) -> Result<Self> {
         let mut manifest = Self::default();
         for (number, line) in text.split(|&byte| byte == b'\n').enumerate() {
@@ -58,18 +60,18 @@ impl Manifest {
                 false => manifest.entries.insert(normalized(&path), entry).is_some(),
             };
             if again {
-                return Err(wrong("the path is named a second time"));
+                return Err(wrong("the path occurs a second time"));
             }
         }
         Ok(manifest)
     }
 
-    /// What it says of a path: its own line, or that of all others.
+    /// Returns the entry of a path: that of its own line, or of `*`.
     pub fn get(&self, path: &[u8]) -> Option<ManifestEntry> {
         self.entries.get(&normalized(path)).copied().or(self.others)
     }
 
-    /// What its own line says of a path, if it has one.
+    /// Returns the entry of a path's own line, if it has one.
     pub(super) fn own(&self, path: &[u8]) -> Option<ManifestEntry> {
         self.entries.get(&normalized(path)).copied()
     }
@@ -78,18 +80,19 @@ impl Manifest {
 fn parse_line(line: &[u8]) -> Result<(Vec<u8>, ManifestEntry), &'static str> {
     let mut path = line;
     let mut field = || {
-        let blank = path.iter().rposition(u8::is_ascii_whitespace).ok_or("not path, user, group and mode")?;
+        let blank =
+            path.iter().rposition(u8::is_ascii_whitespace).ok_or("expected path, user, group and mode")?;
         let field = &path[blank + 1..];
         path = path[..blank].trim_ascii_end();
         Ok::<&[u8], &'static str>(field)
     };
-    let mode = number(field()?, 8).ok_or("the mode is no octal number")?;
-    let gid = number(field()?, 10).ok_or("the group is no number")?;
-    let uid = number(field()?, 10).ok_or("the user is no number")?;
+    let mode = number(field()?, 8).ok_or("the mode is not an octal number")?;
+    let gid = number(field()?, 10).ok_or("the group is not a number")?;
+    let uid = number(field()?, 10).ok_or("the user is not a number")?;
     if mode.is_some_and(|mode| mode > 0o7777) {
         return Err("the mode has more than twelve bits");
     }
-    Ok((unescaped(path).ok_or("a backslash that stands for nothing")?, ManifestEntry { uid, gid, mode }))
+    Ok((unescaped(path).ok_or("invalid escape after a backslash")?, ManifestEntry { uid, gid, mode }))
 }
 
 fn number(field: &[u8], radix: u32) -> Option<Option<u32>> {
@@ -97,7 +100,7 @@ fn number(field: &[u8], radix: u32) -> Option<Option<u32>> {
         return Some(None);
     }
     let text = std::str::from_utf8(field).ok()?;
-    // A sign is no digit here.
+    // `from_str_radix` would also accept a sign.
     text.bytes().all(|byte| byte.is_ascii_digit()).then(|| u32::from_str_radix(text, radix).ok())?.map(Some)
 }
 
@@ -128,7 +131,7 @@ fn unescaped(path: &[u8]) -> Option<Vec<u8>> {
     Some(out)
 }
 
-/// A path without a slash at either end, and without `.`.
+/// Removes `.` and extra slashes from a path.
 pub(super) fn normalized(path: &[u8]) -> Vec<u8> {
     let parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && part != b".");
     parts.collect::<Vec<_>>().join(&b'/')
@@ -139,7 +142,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_are_read_from_their_end() {
+    fn fields_are_split_from_the_end_of_the_line() {
         let text =
             b"./a  b/c 1 \t 2  0644\n/ 3 4 01777\nnew\\012line 5 - -\n\n  # nothing\nback\\\\slash - - 7\n";
         let manifest = Manifest::parse(text).unwrap();
@@ -152,9 +155,9 @@ mod tests {
     }
 
     #[test]
-    fn senseless_lines_are_named() {
+    fn errors_contain_the_number_of_an_invalid_line() {
         for (line, what) in [
-            ("a 1 2", "not path"),
+            ("a 1 2", "expected path"),
             ("a 1 2 9", "octal"),
             ("a 1 2 +7", "octal"),
             ("a 1 2 10000", "twelve"),

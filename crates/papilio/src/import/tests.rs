@@ -1,5 +1,5 @@
-//! Filling from directories and archives on a device in memory: what is there is what was there, and the
-//! check is clean.
+//! Tests of filling from directories and archives, on a device in memory. The content must match
+//! the source, and the check must be clean.
 
 use super::*;
 use crate::{CheckOptions, FileSystem, MkfsOptions, OpenOptions};
@@ -7,6 +7,7 @@ use papilio_device::{Device, MemoryDevice};
 use papilio_format::items::inode::Timespec;
 use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
 use std::process::Command;
+use std::sync::Arc;
 
 fn made() -> (Arc<MemoryDevice>, FileSystem) {
     let device = Arc::new(MemoryDevice::new(256 << 20));
@@ -24,7 +25,7 @@ fn close_clean(device: &Arc<MemoryDevice>, fs: FileSystem) {
     assert!(report.is_clean(), "{:#?}", report.findings);
 }
 
-/// A tree with what most trees have, and some oddities.
+/// Creates a typical tree with some odd files.
 fn tree(at: &Path) {
     std::fs::create_dir_all(at.join("d/e/f")).unwrap();
     std::fs::write(at.join("d/small"), "a few bytes").unwrap();
@@ -76,7 +77,7 @@ fn assert_tree(fs: &FileSystem, host: &Path) {
 }
 
 #[test]
-fn a_directory_is_carried_over() {
+fn directory_is_copied_with_attributes() {
     let host = tempfile::tempdir().unwrap();
     tree(host.path());
     let (device, fs) = made();
@@ -88,7 +89,7 @@ fn a_directory_is_carried_over() {
 }
 
 #[test]
-fn names_that_are_there_are_dealt_with() {
+fn existing_names_are_refused_kept_or_replaced() {
     let host = tempfile::tempdir().unwrap();
     tree(host.path());
     let (device, fs) = made();
@@ -96,7 +97,7 @@ fn names_that_are_there_are_dealt_with() {
     let again = |populate: Populate| populate.entry(host.path().join("d"), &top, b"d", &mut ());
     again(Populate::new()).unwrap();
     assert!(matches!(again(Populate::new()), Err(Error::Path { kind: PathError::Exists, .. })));
-    fs.inode("d/small").unwrap().open().unwrap().write_at(b"changed, and longer than before", 0).unwrap();
+    fs.inode("d/small").unwrap().open().unwrap().write_all_at(b"changed, and longer than before", 0).unwrap();
     assert_eq!(again(Populate::new().existing(Existing::Keep)).unwrap().bytes, 0);
     assert!(fs.read("d/small").unwrap().starts_with(b"changed"));
     again(Populate::new().existing(Existing::Replace)).unwrap();
@@ -118,7 +119,7 @@ impl PopulateObserver for Problems {
 }
 
 #[test]
-fn one_problem_does_not_stop_the_others() {
+fn observer_can_skip_a_problem() {
     let host = tempfile::tempdir().unwrap();
     tree(host.path());
     let (device, fs) = made();
@@ -137,7 +138,7 @@ fn one_problem_does_not_stop_the_others() {
 }
 
 #[test]
-fn owners_come_from_a_manifest_and_modes_lack_the_umask() {
+fn manifest_sets_owners_and_umask_clears_mode_bits() {
     let host = tempfile::tempdir().unwrap();
     tree(host.path());
     let (device, fs) = made();
@@ -159,7 +160,7 @@ fn owners_come_from_a_manifest_and_modes_lack_the_umask() {
     close_clean(&device, fs);
 }
 
-/// GNU tar's archive of a tree, in one of its formats; `None` without GNU tar.
+/// Archives a tree with GNU tar in one of its formats; `None` without GNU tar.
 fn archive(host: &Path, arguments: &[&str]) -> Option<Vec<u8>> {
     let output = Command::new("tar").args(arguments).args(["-C"]).arg(host).args(["-c", "."]).output();
     let output = match output {
@@ -190,7 +191,7 @@ fn archives_of_all_formats_are_unpacked() {
         assert!(Populate::new().estimated_size_of_tar("archive", &archive[..]).unwrap() > 192 << 20);
         close_clean(&device, fs);
     }
-    // These formats have whole seconds only.
+    // These formats store whole seconds only.
     let archive = archive(host.path(), &["--format=gnu", "--sparse", "--gzip"]).unwrap();
     let (device, fs) = made();
     Populate::new().tar("archive", &archive[..], &fs.inode("/").unwrap(), &mut ()).unwrap();
@@ -201,7 +202,7 @@ fn archives_of_all_formats_are_unpacked() {
     close_clean(&device, fs);
 }
 
-/// Members made by the crate that the command writes archives with.
+/// Makes an archive with the crate that the command uses to write archives.
 fn members(make: impl FnOnce(&mut Vec<u8>)) -> Vec<u8> {
     let mut archive = Vec::new();
     make(&mut archive);
@@ -235,7 +236,7 @@ fn record(key: &str, value: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn members_say_everything() {
+fn members_keep_all_attributes() {
     let archive = members(|archive| {
         let records = [
             record("SCHILY.xattr.user.a%3Db", b"\n1 2=3\0"),
@@ -267,12 +268,12 @@ fn members_say_everything() {
     assert_eq!(fs.read("twice").unwrap(), b"the second");
     assert_eq!(fs.metadata("deep").unwrap().mtime().seconds, 0o1234);
     assert_eq!(fs.read_link("link").unwrap(), b"nowhere");
-    assert_eq!(fs.metadata("pipe").unwrap().kind(), FileKind::Fifo);
+    assert_eq!(fs.metadata("pipe").unwrap().file_type(), FileKind::Fifo);
     close_clean(&device, fs);
 }
 
 #[test]
-fn archives_that_make_no_sense_are_refused() {
+fn invalid_archives_are_refused() {
     let (device, fs) = made();
     let top = fs.inode("/").unwrap();
     let unpack = |archive: &[u8]| Populate::new().tar("archive", archive, &top, &mut ()).map(drop);
@@ -287,9 +288,9 @@ fn archives_that_make_no_sense_are_refused() {
         member(archive, b"out/passwd", b'0', b"", b"x");
     });
     for (what, archive, said) in [
-        ("nothing", &b""[..], "no tar archive"),
+        ("nothing", &b""[..], "not a tar archive"),
         ("text", &[b'x'; 600], "checksum"),
-        ("half a header", &whole[..100], "cut off"),
+        ("half a header", &whole[..100], "truncated"),
         ("half a member", &whole[..1000], "middle of a member"),
         ("a wrong checksum", &wrong_sum, "checksum"),
         ("a way out", &one(b"../out", b'0', b"", b"x"), ".."),

@@ -1,12 +1,16 @@
-//! The writing half of filling: events become names, data and attributes.
+//! The writing half of filling, which turns events into names, data and attributes.
 //!
-//! Owns [`TreeWriter`]. Invariants: a directory gets its attributes when everything in it is there, since
-//! every name in it changes its times, and its default access control list would be handed on; a file
-//! gets its times last. What concerns one file is told to the observer; a file system that is full or
-//! failed ends everything.
+//! Owns [`TreeWriter`].
+//!
+//! **Invariants**
+//! - A directory gets its attributes after its entries: each new entry changes its times and would
+//!   inherit its default access control list.
+//! - A file gets its times last.
+//! - The observer decides about problems of single files. A full or failed file system ends the
+//!   work.
 
 use super::event::{Attributes, Event, LinkId, Node};
-use super::{Existing, Populate, PopulateObserver, Populated};
+use super::options::{Existing, Populate, PopulateObserver, Populated};
 use crate::errors::{Error, PathError, Result};
 use crate::fs::{File, Inode};
 use crate::items::xattr_edit::XattrSet;
@@ -18,29 +22,29 @@ use std::collections::HashMap;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
-/// What a directory is made with, until it gets its own.
+/// The mode of a directory until it is filled.
 const EARLY_MODE: u32 = 0o700;
 
-/// Writes into one directory and what is below it.
+/// Creates files in a directory and below it.
 pub(super) struct TreeWriter<'a> {
     populate: &'a Populate,
     observer: &'a mut dyn PopulateObserver,
-    /// What was done so far.
+    /// The work done so far.
     pub(super) done: Populated,
-    /// The directory that is filled.
+    /// The directory to fill.
     top: Inode,
-    /// It hands an access control list on to what is made in it.
+    /// Whether `top` has a default access control list, which new inodes inherit.
     inherits_acl: bool,
-    /// Directories on the way down, each with what its path was before its name.
+    /// The open directories, outermost first.
     stack: Vec<Frame>,
-    /// Directories that could not be made, and are left out with all that is in them.
-    left_out: usize,
+    /// Depth inside a directory that could not be created; its content is skipped.
+    skipped_depth: usize,
     path: Vec<u8>,
-    /// Inodes that may get further names.
+    /// Inodes that may get further hard links.
     links: HashMap<LinkId, Inode>,
-    /// The file that is being written; `None` in between, and where it could not be made.
+    /// The file being written; `None` between files, and if the file could not be created.
     file: Option<Writing>,
-    /// Subvolumes that were made of directories, by path.
+    /// The subvolumes created, by path.
     pub(super) subvolumes: HashMap<Vec<u8>, TreeId>,
 }
 
@@ -59,15 +63,15 @@ struct Writing {
     path_length: usize,
 }
 
-/// What is at a name now.
+/// A directory or file that now has a name.
 pub(super) struct Made {
     pub(super) inode: Inode,
-    /// It was made just now, and did not take over one that was there.
+    /// Whether it was created now; otherwise it existed before.
     pub(super) is_new: bool,
 }
 
 impl<'a> TreeWriter<'a> {
-    /// Into `top`.
+    /// Creates a writer that fills `top`.
     pub(super) fn new(
         populate: &'a Populate,
         top: &Inode,
@@ -80,7 +84,7 @@ impl<'a> TreeWriter<'a> {
             top: top.clone(),
             inherits_acl: top.xattr(DEFAULT_ACL)?.is_some(),
             stack: Vec::new(),
-            left_out: 0,
+            skipped_depth: 0,
             path: Vec::new(),
             links: HashMap::new(),
             file: None,
@@ -88,19 +92,19 @@ impl<'a> TreeWriter<'a> {
         })
     }
 
-    /// Does what the event says.
+    /// Applies an event.
     ///
     /// # Errors
-    /// What ends everything.
+    /// Errors that end the work.
     pub(super) fn take(&mut self, event: Event) -> Result<()> {
-        if self.left_out > 0 {
+        if self.skipped_depth > 0 {
             return match event {
                 Event::Enter { .. } => {
-                    self.left_out += 1;
+                    self.skipped_depth += 1;
                     Ok(())
                 }
                 Event::Leave => {
-                    self.left_out -= 1;
+                    self.skipped_depth -= 1;
                     Ok(())
                 }
                 Event::Problem(problem) => self.observer.problem(problem),
@@ -129,7 +133,7 @@ impl<'a> TreeWriter<'a> {
         self.stack.last().map_or_else(|| self.top.clone(), |frame| frame.inode.clone())
     }
 
-    /// Goes on to `name` in the innermost directory; returns what to go back to.
+    /// Appends `name` to the path, and returns the path's length before.
     fn step(&mut self, name: &[u8]) -> usize {
         let before = self.path.len();
         if !name.is_empty() {
@@ -152,12 +156,12 @@ impl<'a> TreeWriter<'a> {
                 self.make_directory(&self.parent(), name, &path, &attributes)
             }
         };
-        match self.tell(made)?.flatten() {
+        match self.report(made)?.flatten() {
             Some(Made { inode, is_new }) => {
                 self.stack.push(Frame { inode, attributes, path_length, is_new });
             }
             None => {
-                self.left_out += 1;
+                self.skipped_depth += 1;
                 self.path.truncate(path_length);
             }
         }
@@ -165,9 +169,9 @@ impl<'a> TreeWriter<'a> {
     }
 
     fn leave(&mut self) -> Result<()> {
-        let frame = self.stack.pop().expect("directories are left that were entered");
+        let frame = self.stack.pop().expect("each Leave follows its Enter");
         let finished = self.finish(&frame.inode, &frame.attributes, frame.is_new);
-        self.tell(finished)?;
+        self.report(finished)?;
         self.path.truncate(frame.path_length);
         Ok(())
     }
@@ -183,7 +187,7 @@ impl<'a> TreeWriter<'a> {
         let attributes = self.resolve(attributes);
         let parent = self.parent();
         let made = self.make_file(&parent, name, &attributes);
-        match self.tell(made)?.flatten() {
+        match self.report(made)?.flatten() {
             Some((inode, file)) => {
                 if let Some(link) = link {
                     self.links.insert(link, inode);
@@ -191,19 +195,19 @@ impl<'a> TreeWriter<'a> {
                 self.file = Some(Writing { file, attributes, size, end: 0, path_length });
             }
             None => {
-                self.remember_kept(&parent, name, link)?;
+                self.link_to_kept(&parent, name, link)?;
                 self.path.truncate(path_length);
             }
         }
         Ok(())
     }
 
-    /// What stays at a name gets the further names of what would have been there.
-    fn remember_kept(&mut self, parent: &Inode, name: &[u8], link: Option<LinkId>) -> Result<()> {
+    /// Lets later hard links refer to the existing inode that was kept.
+    fn link_to_kept(&mut self, parent: &Inode, name: &[u8], link: Option<LinkId>) -> Result<()> {
         if let Some(link) = link
             && self.populate.existing == Existing::Keep
             && let Some(there) = parent.lookup(name)?
-            && there.kind() != FileKind::Directory
+            && there.file_type() != FileKind::Directory
         {
             self.links.insert(link, there);
         }
@@ -212,7 +216,7 @@ impl<'a> TreeWriter<'a> {
 
     fn data(&mut self, offset: u64, bytes: &[u8]) -> Result<()> {
         let Some(writing) = &mut self.file else { return Ok(()) };
-        let written = writing.file.write_at(bytes, offset);
+        let written = writing.file.write_all_at(bytes, offset);
         match written {
             Ok(()) => {
                 writing.end = offset + bytes.len() as u64;
@@ -222,7 +226,7 @@ impl<'a> TreeWriter<'a> {
             }
             Err(error) => {
                 self.file = None;
-                self.tell(Err::<(), _>(error)).map(drop)
+                self.report(Err::<(), _>(error)).map(drop)
             }
         }
     }
@@ -230,7 +234,7 @@ impl<'a> TreeWriter<'a> {
     fn end_file(&mut self, error: Option<Error>) -> Result<()> {
         let Some(writing) = self.file.take() else { return Ok(()) };
         let finished = self.finish_file(&writing.file, &writing.attributes, writing.size, writing.end);
-        self.tell(finished)?;
+        self.report(finished)?;
         self.path.truncate(writing.path_length);
         match error {
             Some(error) => self.observer.problem(error),
@@ -238,7 +242,7 @@ impl<'a> TreeWriter<'a> {
         }
     }
 
-    /// The file has all its data: its length, where it ends in a hole, and attributes.
+    /// Completes a file after its data: sets the size if it ends in a hole, and the attributes.
     pub(super) fn finish_file(
         &self,
         file: &File,
@@ -257,10 +261,10 @@ impl<'a> TreeWriter<'a> {
         let attributes = self.resolve(attributes);
         let parent = self.parent();
         let made = self.make_node(&parent, name, &attributes, node);
-        match (self.tell(made)?.flatten(), link) {
+        match (self.report(made)?.flatten(), link) {
             (Some(inode), Some(link)) => drop(self.links.insert(link, inode)),
             (Some(_), None) => {}
-            (None, link) => self.remember_kept(&parent, name, link)?,
+            (None, link) => self.link_to_kept(&parent, name, link)?,
         }
         self.path.truncate(path_length);
         Ok(())
@@ -271,32 +275,33 @@ impl<'a> TreeWriter<'a> {
         let made = match self.links.get(&link).cloned() {
             Some(target) => {
                 let linked = self.make_link(&self.parent(), name, &target);
-                linked.and_then(|()| self.own_line(&target))
+                linked.and_then(|()| self.apply_own_line(&target))
             }
             None => {
-                let why = "its other name, of the same file, could not be made".to_owned();
-                Err(Error::Invalid(format!("{}: {why}", String::from_utf8_lossy(&self.path))))
+                let path = String::from_utf8_lossy(&self.path);
+                Err(Error::Invalid(format!("{path}: hard link to a file that could not be created")))
             }
         };
-        self.tell(made)?;
+        self.report(made)?;
         self.path.truncate(path_length);
         Ok(())
     }
 
-    /// A further name may have a line of its own in the manifest: the later counts.
-    fn own_line(&self, target: &Inode) -> Result<()> {
+    /// Applies the manifest's own line for a further hard link, if any. The last link wins.
+    fn apply_own_line(&self, target: &Inode) -> Result<()> {
         let manifest = self.populate.manifest.as_deref();
         let Some(entry) = manifest.and_then(|manifest| manifest.own(&self.path)) else { return Ok(()) };
         let mode = entry.mode.unwrap_or_else(|| target.metadata().permissions());
         target.set_attributes(&SetAttributes {
             uid: entry.uid,
             gid: entry.gid,
-            mode: (target.kind() != FileKind::Symlink).then_some(mode),
+            mode: (target.file_type() != FileKind::Symlink).then_some(mode),
             ..SetAttributes::default()
         })
     }
 
-    /// A directory named `name`, which [`TreeWriter::finish`] completes. `None` where what is there stays.
+    /// Creates a directory, which [`TreeWriter::finish`] completes. Returns `None` if an existing
+    /// entry is kept.
     pub(super) fn make_directory(
         &mut self,
         parent: &Inode,
@@ -315,7 +320,7 @@ impl<'a> TreeWriter<'a> {
         self.make(parent, name, &self.new_inode(NewKind::Directory, mode, attributes))
     }
 
-    /// An empty file named `name`. `None` where what is there stays.
+    /// Creates an empty file. Returns `None` if an existing entry is kept.
     pub(super) fn make_file(
         &mut self,
         parent: &Inode,
@@ -331,7 +336,8 @@ impl<'a> TreeWriter<'a> {
         Ok(Some((made.inode, file)))
     }
 
-    /// A file without content named `name`, with all its attributes. `None` where what is there stays.
+    /// Creates an inode without content, with all its attributes. Returns `None` if an existing
+    /// entry is kept.
     pub(super) fn make_node(
         &mut self,
         parent: &Inode,
@@ -352,7 +358,8 @@ impl<'a> TreeWriter<'a> {
         Ok(Some(made.inode))
     }
 
-    /// One more name of `target`; a copy that shares its data where that lies in another subvolume.
+    /// Creates a hard link to `target`, or a copy that shares its data if `target` is in another
+    /// subvolume.
     pub(super) fn make_link(&mut self, parent: &Inode, name: &[u8], target: &Inode) -> Result<()> {
         if parent.lookup(name)?.is_some_and(|there| same(&there, target)) {
             return Ok(());
@@ -360,11 +367,13 @@ impl<'a> TreeWriter<'a> {
         if target.tree() != parent.tree() {
             return self.make_copy(parent, name, target);
         }
-        let linked = match parent.link(target, name) {
-            Err(Error::Path { kind: PathError::Exists, .. }) => match self.make_room(parent, name, None)? {
-                Room::Kept => return Ok(()),
-                Room::There(_) | Room::Free => parent.link(target, name),
-            },
+        let linked = match parent.hard_link(target, name) {
+            Err(Error::Path { kind: PathError::Exists, .. }) => {
+                match self.resolve_existing(parent, name, None)? {
+                    Resolved::Kept => return Ok(()),
+                    Resolved::Reused(_) | Resolved::Free => parent.hard_link(target, name),
+                }
+            }
             linked => linked,
         };
         linked?;
@@ -372,7 +381,7 @@ impl<'a> TreeWriter<'a> {
         Ok(())
     }
 
-    /// What is linked to from another subvolume, which no link reaches.
+    /// Creates a copy of an inode of another subvolume.
     fn make_copy(&mut self, parent: &Inode, name: &[u8], target: &Inode) -> Result<()> {
         let target = target.file_system().inode_at(target.tree(), target.number())?;
         let metadata = target.metadata();
@@ -385,7 +394,7 @@ impl<'a> TreeWriter<'a> {
             xattrs: target.xattrs()?,
         };
         let (major, minor) = metadata.rdev();
-        let node = match target.kind() {
+        let node = match target.file_type() {
             FileKind::Regular => {
                 let Some((_, file)) = self.make_file(parent, name, &attributes)? else { return Ok(()) };
                 let source = target.open()?;
@@ -418,37 +427,37 @@ impl<'a> TreeWriter<'a> {
     fn make(&mut self, parent: &Inode, name: &[u8], new: &NewInode<'_>) -> Result<Option<Made>> {
         let mut made = parent.create(name, new);
         if let Err(Error::Path { kind: PathError::Exists, .. }) = made {
-            match self.make_room(parent, name, Some(new.kind.kind()))? {
-                Room::Kept => return Ok(None),
-                Room::There(inode) => return Ok(Some(Made { inode: *inode, is_new: false })),
-                Room::Free => made = parent.create(name, new),
+            match self.resolve_existing(parent, name, Some(new.kind.kind()))? {
+                Resolved::Kept => return Ok(None),
+                Resolved::Reused(inode) => return Ok(Some(Made { inode: *inode, is_new: false })),
+                Resolved::Free => made = parent.create(name, new),
             }
         }
         self.done.entries += 1;
         Ok(Some(Made { inode: made?, is_new: true }))
     }
 
-    /// Deals with what is at a name where something of `kind` (or a link) shall be.
-    fn make_room(&self, parent: &Inode, name: &[u8], kind: Option<FileKind>) -> Result<Room> {
+    /// Treats an existing entry at the name of a new inode of `kind`, or of a link (`None`).
+    fn resolve_existing(&self, parent: &Inode, name: &[u8], kind: Option<FileKind>) -> Result<Resolved> {
         let exists = || Error::path(name, PathError::Exists);
         let there = parent.lookup(name)?.ok_or_else(exists)?;
-        match (there.kind(), kind) {
-            (FileKind::Directory, Some(FileKind::Directory)) => Ok(Room::There(Box::new(there))),
+        match (there.file_type(), kind) {
+            (FileKind::Directory, Some(FileKind::Directory)) => Ok(Resolved::Reused(Box::new(there))),
             _ if self.populate.existing == Existing::Refuse => Err(exists()),
-            _ if self.populate.existing == Existing::Keep => Ok(Room::Kept),
+            _ if self.populate.existing == Existing::Keep => Ok(Resolved::Kept),
             (FileKind::Directory, _) => Err(Error::path(name, PathError::IsADirectory)),
             (_, Some(FileKind::Directory)) => Err(Error::path(name, PathError::NotADirectory)),
-            (FileKind::Regular, Some(FileKind::Regular)) => Ok(Room::There(Box::new(there))),
-            _ => parent.unlink(name).map(|()| Room::Free),
+            (FileKind::Regular, Some(FileKind::Regular)) => Ok(Resolved::Reused(Box::new(there))),
+            _ => parent.remove_file(name).map(|()| Resolved::Free),
         }
     }
 
-    /// The attributes that are wanted of the entry that [`TreeWriter::step`] stands at.
+    /// Returns the final attributes of the entry at the current path.
     fn resolve(&self, attributes: Attributes) -> Attributes {
         self.attributes_at(&self.path, attributes)
     }
 
-    /// The attributes that are wanted of the entry at a path.
+    /// Returns the final attributes of the entry at a path.
     pub(super) fn attributes_at(&self, path: &[u8], mut attributes: Attributes) -> Attributes {
         let populate = self.populate;
         if !populate.keep_attributes {
@@ -470,12 +479,12 @@ impl<'a> TreeWriter<'a> {
         attributes
     }
 
-    /// Gives an inode its attributes, where they are kept.
+    /// Sets an inode's attributes, if they are kept.
     pub(super) fn finish(&self, inode: &Inode, attributes: &Attributes, is_new: bool) -> Result<()> {
         if !self.populate.keep_attributes {
             return Ok(());
         }
-        let symlink = inode.kind() == FileKind::Symlink;
+        let symlink = inode.file_type() == FileKind::Symlink;
         if self.inherits_acl || !is_new {
             for acl in [ACCESS_ACL, DEFAULT_ACL] {
                 remove_xattr(inode, acl)?;
@@ -490,29 +499,29 @@ impl<'a> TreeWriter<'a> {
             mtime: at(attributes.mtime),
             ctime: None,
         })?;
-        // After the owner, whose change takes capabilities away, and the mode, which an access control
-        // list holds too.
+        // After the owner, whose change removes capabilities, and after the mode, which an access
+        // control list also changes.
         for xattr in &attributes.xattrs {
             inode.set_xattr(&xattr.name, &xattr.value, XattrSet::Any)?;
         }
         Ok(())
     }
 
-    /// Hands a problem of one file to the observer.
-    fn tell<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
+    /// Reports a problem of the file at the current path to the observer.
+    fn report<T>(&mut self, result: Result<T>) -> Result<Option<T>> {
         match result {
             Ok(value) => Ok(Some(value)),
             Err(error) => {
                 let path = std::mem::take(&mut self.path);
-                let told = self.tell_at(&path, error);
+                let told = self.report_at(&path, error);
                 self.path = path;
                 told.map(|()| None)
             }
         }
     }
 
-    /// Hands a problem of the file at a path to the observer.
-    pub(super) fn tell_at(&mut self, path: &[u8], error: Error) -> Result<()> {
+    /// Reports a problem of the file at a path to the observer.
+    pub(super) fn report_at(&mut self, path: &[u8], error: Error) -> Result<()> {
         match error {
             Error::Path { kind, .. } => self.observer.problem(Error::path(path, kind)),
             problem @ (Error::Host { .. } | Error::Invalid(_)) => self.observer.problem(problem),
@@ -520,22 +529,25 @@ impl<'a> TreeWriter<'a> {
         }
     }
 
-    /// The observer is told of an entry.
-    pub(super) fn tell_entry(&mut self, path: &[u8]) {
+    /// Reports an entry to the observer.
+    pub(super) fn report_entry(&mut self, path: &[u8]) {
         self.observer.entry(path);
     }
 
-    /// Bytes of a file were written.
-    pub(super) fn tell_bytes(&mut self, count: u64) {
+    /// Reports bytes written to the observer.
+    pub(super) fn report_bytes(&mut self, count: u64) {
         self.done.bytes += count;
         self.observer.bytes(count);
     }
 }
 
-/// What became of a name that was there.
-enum Room {
+/// The result of treating an existing entry.
+enum Resolved {
+    /// The name is free now.
     Free,
-    There(Box<Inode>),
+    /// The existing inode is reused.
+    Reused(Box<Inode>),
+    /// The existing entry is kept.
     Kept,
 }
 

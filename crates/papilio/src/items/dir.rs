@@ -15,6 +15,7 @@ use papilio_format::{InodeNumber, ItemType, Key, TreeId};
 
 /// The inode or subvolume that a directory entry names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum EntryTarget {
     /// An inode of the same subvolume.
     Inode(InodeNumber),

@@ -17,6 +17,7 @@ pub(crate) const VALUE_MAX: usize = 65536;
 
 /// What setting an attribute requires of an existing one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub enum XattrSet {
     /// The attribute may or may not exist.
     #[default]

@@ -26,6 +26,7 @@ const READ_AHEAD: usize = 16;
 
 /// The root of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct TreeRoot {
     /// Its id. All log trees share one, as do all relocation trees: [`TreeRoot::key`] differs.
     pub id: TreeId,
@@ -177,6 +178,7 @@ impl Block {
 
 /// An item of a leaf.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct BlockItem<'a> {
     /// Its slot.
     pub slot: usize,

@@ -18,6 +18,7 @@ const METADATA_THRESHOLD: u64 = 4 << 20;
 
 /// The sizes that `statfs` shows, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Statfs {
     /// Data that would fit on the empty devices.
     pub total: u64,

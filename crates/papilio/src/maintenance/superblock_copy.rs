@@ -32,6 +32,7 @@ pub enum ChecksumState {
 
 /// One unverified copy of a superblock.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SuperblockCopy {
     /// The device offset of the copy.
     pub place: PhysicalAddress,

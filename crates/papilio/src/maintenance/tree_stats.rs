@@ -19,6 +19,7 @@ const KEPT_ERRORS: usize = 32;
 
 /// Statistics of one tree.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct TreeStats {
     /// The tree.
     pub root: TreeRoot,
@@ -46,6 +47,7 @@ pub struct TreeStats {
 
 /// Distances between the blocks of a tree, by logical address.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Layout {
     /// Seeks to a higher address.
     pub forward_seeks: u64,

@@ -21,6 +21,7 @@ use papilio_format::{FileOffset, InodeNumber, objectid};
 
 /// The kind of inode to create.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum NewKind<'a> {
     /// An empty file.
     Regular,

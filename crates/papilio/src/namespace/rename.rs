@@ -22,6 +22,7 @@ use papilio_format::{Corrupt, InodeNumber, TreeId};
 
 /// How a rename treats an existing target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub enum RenameMode {
     /// Replaces the target.
     #[default]

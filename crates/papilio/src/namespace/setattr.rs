@@ -26,6 +26,7 @@ const CAPABILITY: &[u8] = b"security.capability";
 
 /// The new value of a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum SetTime {
     /// The time of the change.
     Now,

@@ -21,7 +21,7 @@ impl At {
 
     pub fn file_with(&self, path: &str, content: &[u8]) -> File {
         let file = self.0.create_file(path).unwrap();
-        file.write_at(content, 0).unwrap();
+        file.write_all_at(content, 0).unwrap();
         file
     }
 
@@ -30,20 +30,20 @@ impl At {
     }
 
     pub fn write(&self, path: &str, offset: u64, content: &[u8]) {
-        self.open(path).write_at(content, offset).unwrap();
+        self.open(path).write_all_at(content, offset).unwrap();
     }
 
     /// Fsyncs an inode of any kind.
     pub fn fsync(&self, path: &str) {
-        self.0.inode_nofollow(path).unwrap().sync().unwrap();
+        self.0.inode_nofollow(path).unwrap().sync_all().unwrap();
     }
 
     pub fn rename(&self, from: &str, to: &str) {
-        self.0.rename(from, to, RenameMode::Replace).unwrap();
+        self.0.rename_with(from, to, RenameMode::Replace).unwrap();
     }
 
     pub fn exchange(&self, one: &str, other: &str) {
-        self.0.rename(one, other, RenameMode::Exchange).unwrap();
+        self.0.rename_with(one, other, RenameMode::Exchange).unwrap();
     }
 
     pub fn whiteout(&self, from: &str, to: &str) {
@@ -75,13 +75,13 @@ impl At {
     pub fn tmpfile(&self, directory: &str, content: &[u8]) -> File {
         let new = NewInode::new(NewKind::Regular, 0o600);
         let file = self.0.inode(directory).unwrap().create_unnamed(&new).unwrap();
-        file.write_at(content, 0).unwrap();
+        file.write_all_at(content, 0).unwrap();
         file
     }
 
     pub fn name(&self, file: &File, path: &str) {
         let (directory, name) = self.0.parent(path).unwrap();
-        directory.link(file.inode(), name).unwrap();
+        directory.hard_link(file.inode(), name).unwrap();
     }
 
     pub fn set_xattr(&self, path: &str, name: &str, value: &str) {

@@ -45,7 +45,7 @@ type Failure = Box<dyn std::error::Error + Send + Sync>;
 pub fn new_file_system() -> (Arc<MemoryDevice>, FileSystem) {
     let (device, fs) = in_memory::new_file_system(256 << 20);
     // Makes the data chunk: a log cannot hold a new one.
-    fs.create_file("/filler").unwrap().write_at(&[1; 100_000], 0).unwrap();
+    fs.create_file("/filler").unwrap().write_all_at(&[1; 100_000], 0).unwrap();
     fs.sync().unwrap();
     fs.remove_file("/filler").unwrap();
     (device, fs)

@@ -39,8 +39,8 @@ const CASES: &[Case] = &[
         },
         |at| {
             let file = at.open("/d/a");
-            file.write_at(&[2; 100], 0).unwrap();
-            file.write_at(&[3; 8192], 4096).unwrap();
+            file.write_all_at(&[2; 100], 0).unwrap();
+            file.write_all_at(&[3; 8192], 4096).unwrap();
             at.rename("/d/a", "/d/b");
             at.fsync("/d");
         },
@@ -138,8 +138,8 @@ const CASES: &[Case] = &[
             let old = at.open("/a");
             at.file_with("/b", &[4; 10_000]);
             at.rename("/b", "/a");
-            old.write_at(&[5; 10_000], 0).unwrap();
-            old.sync().unwrap();
+            old.write_all_at(&[5; 10_000], 0).unwrap();
+            old.sync_all().unwrap();
             at.fsync("/a");
         },
         |seen| {

@@ -164,10 +164,10 @@ const CASES: &[Case] = &[
         |at| at.mkdir("/d"),
         |at| {
             let file = at.tmpfile("/d", b"unnamed");
-            file.sync().unwrap();
+            file.sync_all().unwrap();
             at.name(&file, "/d/one");
             at.link("/d/one", "/two");
-            file.sync().unwrap();
+            file.sync_all().unwrap();
         },
         |seen| {
             seen.holds("/two", b"unnamed");

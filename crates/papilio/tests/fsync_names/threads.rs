@@ -93,10 +93,10 @@ fn unlinks_race_with_creates_and_fsyncs_of_a_name() {
                 while !work.has_ended() {
                     // `create_file` creates and then opens: another thread may unlink in between.
                     let Some(file) = unless_raced(fs.create_file("/d/name")) else { continue };
-                    if unless_raced(file.write_at(b"content", 0)).is_none() {
+                    if unless_raced(file.write_all_at(b"content", 0)).is_none() {
                         continue;
                     }
-                    file.sync().unwrap();
+                    file.sync_all().unwrap();
                     work.change(|state| state.fsyncs += 1);
                 }
             });
@@ -125,21 +125,20 @@ fn change_and_fsync_names(fs: &FileSystem, seed: u64, work: &Work) {
         let mut path = || format!("/{}/{}", ["d", "e", "d/x"][random.usize(..3)], random.u8(..5));
         let (one, other) = (path(), path());
         let synced = match random.u8(..9) {
-            0 => {
-                unless_raced(fs.create_file(&one).and_then(|file| file.write_at(one.as_bytes(), 0))).and(None)
-            }
-            1 => unless_raced(fs.rename(&one, &other, RenameMode::Replace)).and(None),
-            2 => unless_raced(fs.rename(&one, &other, RenameMode::Exchange)).and(None),
+            0 => unless_raced(fs.create_file(&one).and_then(|file| file.write_all_at(one.as_bytes(), 0)))
+                .and(None),
+            1 => unless_raced(fs.rename(&one, &other)).and(None),
+            2 => unless_raced(fs.rename_with(&one, &other, RenameMode::Exchange)).and(None),
             3 => unless_raced(fs.hard_link(&one, &other)).and(None),
             4 => unless_raced(fs.remove_file(&one)).and(None),
             5 => unless_raced(fs.create_dir("/d/x")).and(None),
-            6 => unless_raced(fs.rename("/d/x", "/e/x", RenameMode::Replace))
-                .and_then(|()| unless_raced(fs.rename("/e/x", "/d/x", RenameMode::Replace)))
+            6 => unless_raced(fs.rename("/d/x", "/e/x"))
+                .and_then(|()| unless_raced(fs.rename("/e/x", "/d/x")))
                 .and(None),
-            7 => unless_raced(fs.inode_nofollow(&one).and_then(|inode| inode.sync())),
+            7 => unless_raced(fs.inode_nofollow(&one).and_then(|inode| inode.sync_all())),
             _ => {
                 let directory = ["/d", "/e", "/"][random.usize(..3)];
-                unless_raced(fs.inode_nofollow(directory).and_then(|inode| inode.sync()))
+                unless_raced(fs.inode_nofollow(directory).and_then(|inode| inode.sync_all()))
             }
         };
         if synced.is_some() {

@@ -54,14 +54,14 @@ impl Papilio {
 
 impl Source for Papilio {
     fn read_directory(&self, path: &Path) -> io::Result<Vec<OsString>> {
-        let entries = self.inode(path)?.entries().map_err(failed)?;
-        entries.map(|entry| Ok(name(entry.map_err(failed)?.name()))).collect()
+        let entries = self.inode(path)?.read_dir().map_err(failed)?;
+        entries.map(|entry| Ok(name(entry.map_err(failed)?.file_name()))).collect()
     }
 
     fn metadata(&self, path: &Path) -> io::Result<Metadata> {
         let inode = self.inode(path)?;
         let metadata = inode.metadata();
-        let kind = match metadata.kind() {
+        let kind = match metadata.file_type() {
             FileKind::Regular => Kind::File,
             FileKind::Directory => Kind::Directory,
             FileKind::Symlink => Kind::Symlink,

@@ -60,7 +60,7 @@ fn change(fs: &FileSystem, seed: u64) -> u64 {
         let content: Vec<u8> = (0..random.below(40_000)).map(|n| (n * seed / 5) as u8).collect();
         let file = inode.open().unwrap();
         let changed = match random.below(9) {
-            0 => allowed(file.write_at(&content, random.below(size + 5000))),
+            0 => allowed(file.write_all_at(&content, random.below(size + 5000))),
             1 => allowed(file.set_len(random.below(size + 10_000))),
             2 => allowed(file.punch_hole(random.below(size + 1), random.below(30_000) + 1)),
             3 => {
@@ -75,7 +75,7 @@ fn change(fs: &FileSystem, seed: u64) -> u64 {
             5 => {
                 let directory = path.iter().rposition(|&byte| byte == b'/').map_or(0, |slash| slash + 1);
                 let renamed = [&path[..directory], format!("renamed-{seed}-{number}").as_bytes()].concat();
-                allowed(fs.rename(path, renamed, RenameMode::NoReplace))
+                allowed(fs.rename_with(path, renamed, RenameMode::NoReplace))
             }
             6 => allowed(
                 inode.set_attributes(&SetAttributes { mode: Some(0o640), ..SetAttributes::default() }),
@@ -85,7 +85,7 @@ fn change(fs: &FileSystem, seed: u64) -> u64 {
             }
             _ => {
                 let file = new.create(&name, &NewInode::new(NewKind::Regular, 0o644).owner(1, 2)).unwrap();
-                allowed(file.open().unwrap().write_at(&content, 0))
+                allowed(file.open().unwrap().write_all_at(&content, 0))
             }
         };
         done += u64::from(changed.is_some());

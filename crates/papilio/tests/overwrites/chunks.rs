@@ -17,7 +17,7 @@ fn fill_and_remove(fs: &FileSystem, path: &str, rounds: u64) -> Result<(), papil
         let file: File = fs.create_file(path)?;
         file.set_len(LENGTH)?;
         for at in (0..LENGTH).step_by(PIECE) {
-            file.write_at(&piece, at)?;
+            file.write_all_at(&piece, at)?;
         }
         fs.remove_file(path)?;
     }
@@ -29,7 +29,7 @@ fn chunks_are_made_and_removed_while_commits_run() {
     let device = formatted(512 << 20);
     let fs = open(&device);
     let kept = fs.create_file("/kept").unwrap();
-    kept.write_at(&[1; SECTOR as usize], 0).unwrap();
+    kept.write_all_at(&[1; SECTOR as usize], 0).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (fs, kept, stop) = (&fs, &kept, &stop);
@@ -39,7 +39,7 @@ fn chunks_are_made_and_removed_while_commits_run() {
             let mut byte = 0u8;
             while !stop.load(Ordering::Relaxed) {
                 byte = byte.wrapping_add(1);
-                kept.write_at(&[byte; SECTOR as usize], 0)?;
+                kept.write_all_at(&[byte; SECTOR as usize], 0)?;
                 fs.sync()?;
             }
             Ok::<u8, papilio::Error>(byte)

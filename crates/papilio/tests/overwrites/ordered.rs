@@ -53,13 +53,13 @@ fn a_crash_keeps_flushed_ordered_extents_and_loses_the_rest() {
     let device = formatted(256 << 20);
     let fs = open(&device);
     let copied = fs.create_file("/copied").unwrap();
-    copied.write_at(&[1; 65536], 0).unwrap();
+    copied.write_all_at(&[1; 65536], 0).unwrap();
     let preallocated = fs.create_file("/preallocated").unwrap();
     preallocated.allocate(0, 65536, false).unwrap();
     fs.sync().unwrap();
     for byte in 2..9 {
-        copied.write_at(&[byte; 8192], 4096).unwrap();
-        preallocated.write_at(&[byte; 8192], 4096).unwrap();
+        copied.write_all_at(&[byte; 8192], 4096).unwrap();
+        preallocated.write_all_at(&[byte; 8192], 4096).unwrap();
     }
     let content = |device: &Arc<MemoryDevice>| {
         assert_clean(device);
@@ -68,16 +68,16 @@ fn a_crash_keeps_flushed_ordered_extents_and_loses_the_rest() {
     };
     assert_eq!(content(&crashed(&device)), [1, 0], "no tree or log refers to the extents");
     // An fsync makes one file durable alone.
-    copied.sync().unwrap();
+    copied.sync_all().unwrap();
     assert_eq!(content(&crashed(&device)), [8, 0]);
-    copied.write_at(&[9; 8192], 4096).unwrap();
+    copied.write_all_at(&[9; 8192], 4096).unwrap();
     assert_eq!(content(&crashed(&device)), [8, 0], "an extent in the log is not overwritten");
     // A log cannot hold a new subvolume: this fsync commits everything.
     fs.create_subvolume("/new").unwrap();
-    fs.create_file("/new/file").unwrap().sync().unwrap();
+    fs.create_file("/new/file").unwrap().sync_all().unwrap();
     assert_eq!(content(&crashed(&device)), [9, 8]);
     // Without a flush or an fsync: closing the file system commits it.
-    copied.write_at(&[10; 4096], 8192).unwrap();
+    copied.write_all_at(&[10; 4096], 8192).unwrap();
     drop((copied, preallocated));
     fs.close().unwrap();
     assert_eq!(content(&device), [10, 8]);
@@ -99,7 +99,7 @@ impl Run {
     fn new(fs: FileSystem, seed: u64) -> Self {
         let files = PATHS.map(|path| fs.create_file(path).unwrap());
         files[0].allocate(0, FILE, false).unwrap();
-        files[1].write_at(&[7; FILE as usize], 0).unwrap();
+        files[1].write_all_at(&[7; FILE as usize], 0).unwrap();
         let models = [vec![0; FILE as usize], vec![7; FILE as usize]];
         Self { fs, files, models, snapshots: Vec::new(), random: fastrand::Rng::with_seed(seed) }
     }
@@ -118,7 +118,7 @@ impl Run {
         match self.random.u8(..64) {
             0 => {
                 let (from, to) = (at + self.random.u64(..SECTOR), at + length);
-                file.write_at(&vec![byte; (to - from) as usize], from).unwrap();
+                file.write_all_at(&vec![byte; (to - from) as usize], from).unwrap();
                 self.models[which][from as usize..end].fill(byte);
             }
             1 => {
@@ -146,13 +146,13 @@ impl Run {
                 self.fs.snapshot("/", &name, false).unwrap();
                 self.snapshots.push((name, self.models.clone()));
             }
-            7 => file.sync().unwrap(),
+            7 => file.sync_all().unwrap(),
             8 => self.fs.sync().unwrap(),
             10 => {
                 // A write behind a hole makes the file longer again.
                 file.set_len(at).unwrap();
                 let from = (FILE - length).max(at) as usize + self.random.usize(..100);
-                file.write_at(&vec![byte; FILE as usize - from], from as u64).unwrap();
+                file.write_all_at(&vec![byte; FILE as usize - from], from as u64).unwrap();
                 self.models[which][start..].fill(0);
                 self.models[which][from..].fill(byte);
             }
@@ -164,7 +164,7 @@ impl Run {
                 assert!(buffer == self.models[which][from..from + buffer.len()]);
             }
             _ => {
-                file.write_at(&vec![byte; length as usize], at).unwrap();
+                file.write_all_at(&vec![byte; length as usize], at).unwrap();
                 self.models[which][start..end].fill(byte);
             }
         }
@@ -222,7 +222,7 @@ fn readers_see_no_torn_sectors_and_the_last_write_wins() {
         } else {
             let mut first = vec![0; SIZE as usize];
             stamp(&mut first, 0, 9, 0);
-            file.write_at(&first, 0).unwrap();
+            file.write_all_at(&first, 0).unwrap();
         }
         let (stop, highest) = (AtomicBool::new(false), AtomicU64::new(0));
         std::thread::scope(|scope| {
@@ -237,7 +237,7 @@ fn readers_see_no_torn_sectors_and_the_last_write_wins() {
                             let at = random.u64(0..=SIZE / SECTOR - count);
                             let mut buffer = vec![0; (count * SECTOR) as usize];
                             stamp(&mut buffer, at * SECTOR, writer, sequence);
-                            file.write_at(&buffer, at * SECTOR).unwrap();
+                            file.write_all_at(&buffer, at * SECTOR).unwrap();
                             own[at as usize..(at + count) as usize].fill(sequence);
                             highest.fetch_max(sequence, Ordering::Relaxed);
                         }
@@ -252,7 +252,7 @@ fn readers_see_no_torn_sectors_and_the_last_write_wins() {
                         while !stop.load(Ordering::Relaxed) {
                             match (which, random.u8(..8)) {
                                 (2, 0) => fs.sync().unwrap(),
-                                (2, 1) => file.sync().unwrap(),
+                                (2, 1) => file.sync_all().unwrap(),
                                 (2, _) => std::thread::yield_now(),
                                 _ => {
                                     let count = random.u64(1..=64);
@@ -297,7 +297,7 @@ fn endless_fsyncs_find_space_by_a_commit() {
     let device = formatted(112 << 20);
     let fs = open(&device);
     let file = fs.create_file("/file").unwrap();
-    file.write_at(&[1; SIZE as usize], 0).unwrap();
+    file.write_all_at(&[1; SIZE as usize], 0).unwrap();
     let stop = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let (file, stop) = (&file, &stop);
@@ -306,14 +306,14 @@ fn endless_fsyncs_find_space_by_a_commit() {
             for _ in 0..3000 {
                 let count = random.u64(1..=16);
                 let at = random.u64(0..=SIZE / SECTOR - count);
-                file.write_at(&vec![writer as u8; (count * SECTOR) as usize], at * SECTOR)?;
+                file.write_all_at(&vec![writer as u8; (count * SECTOR) as usize], at * SECTOR)?;
             }
             Ok::<(), papilio::Error>(())
         };
         let writers: Vec<_> = (1..=4).map(|writer| scope.spawn(move || write_at_random(writer))).collect();
         let syncing = scope.spawn(move || {
             while !stop.load(Ordering::Relaxed) {
-                file.sync()?;
+                file.sync_all()?;
             }
             Ok::<(), papilio::Error>(())
         });
@@ -336,15 +336,15 @@ fn overwrites_give_their_space_back() {
     let mut random = fastrand::Rng::with_seed(3);
     let mut model = vec![0; 40 << 20];
     let file = fs.create_file("/file").unwrap();
-    file.write_at(&model, 0).unwrap();
+    file.write_all_at(&model, 0).unwrap();
     // Many times the size of the device.
     for round in 0..24 {
         scatter(&file, &mut model, &mut random, 1500);
         assert!(file.read_all().unwrap() == model, "round {round}");
         let other = fs.create_file("/other").unwrap();
-        other.write_at(&vec![1; 20 << 20], 0).unwrap();
+        other.write_all_at(&vec![1; 20 << 20], 0).unwrap();
         for at in (0..20 << 20).step_by(1 << 20) {
-            other.write_at(&vec![2; 1 << 20], at).unwrap();
+            other.write_all_at(&vec![2; 1 << 20], at).unwrap();
         }
         // Its ordered extents, which no tree refers to, are freed with it.
         fs.remove_file("/other").unwrap();
@@ -365,11 +365,11 @@ fn a_full_file_system_refuses_writes_and_loses_no_data() {
     let fs = open(&device);
     let file = fs.create_file("/file").unwrap();
     let mut model = vec![1; 24 << 20];
-    file.write_at(&model, 0).unwrap();
+    file.write_all_at(&model, 0).unwrap();
     let filler = fs.create_file("/filler").unwrap();
     let mut at = 0;
     loop {
-        match filler.write_at(&[3; 256 << 10], at) {
+        match filler.write_all_at(&[3; 256 << 10], at) {
             Ok(()) => at += 256 << 10,
             Err(error) => {
                 assert_eq!(error.kind(), ErrorKind::NoSpace, "{error}");
@@ -385,7 +385,7 @@ fn a_full_file_system_refuses_writes_and_loses_no_data() {
         let count = random.u64(1..=8);
         let at = random.u64(0..=(24 << 20) / SECTOR - count) * SECTOR;
         let bytes = vec![random.u8(1..); (count * SECTOR) as usize];
-        match file.write_at(&bytes, at) {
+        match file.write_all_at(&bytes, at) {
             Ok(()) => {
                 model[at as usize..][..bytes.len()].copy_from_slice(&bytes);
                 done += 1;
@@ -413,10 +413,10 @@ fn files_of_a_deleted_subvolume_free_their_ordered_extents() {
     let fs = open(&device);
     fs.create_subvolume("/sub").unwrap();
     let file = fs.create_file("/sub/file").unwrap();
-    file.write_at(&[1; 1 << 20], 0).unwrap();
-    file.write_at(&[2; 1 << 19], 0).unwrap();
+    file.write_all_at(&[1; 1 << 20], 0).unwrap();
+    file.write_all_at(&[2; 1 << 19], 0).unwrap();
     fs.delete_subvolume("/sub").unwrap();
-    fs.create_file("/file").unwrap().sync().unwrap();
+    fs.create_file("/file").unwrap().sync_all().unwrap();
     fs.sync().unwrap();
     assert!(file.read_at(&mut [0; 4096], 0).is_err());
     drop(file);
@@ -436,10 +436,10 @@ fn a_folio_dirty_in_another_part_does_not_hide_a_direct_write() {
         for dirty in [16 << 10, 60 << 10, 250 << 10, 900 << 10] {
             let mut expected = vec![1; 1 << 20];
             // One folio, clean after the flush.
-            file.write_at(&expected, 0).unwrap();
-            file.sync().unwrap();
-            file.write_at(&[2; 4096], dirty).unwrap();
-            direct.write_at(&[3; 8192], 4096).unwrap();
+            file.write_all_at(&expected, 0).unwrap();
+            file.sync_all().unwrap();
+            file.write_all_at(&[2; 4096], dirty).unwrap();
+            direct.write_all_at(&[3; 8192], 4096).unwrap();
             expected[4096..4096 + 8192].fill(3);
             expected[dirty as usize..][..4096].fill(2);
             assert!(file.read_all().unwrap() == expected, "{flags:?}, {dirty}");

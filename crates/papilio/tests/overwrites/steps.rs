@@ -44,7 +44,7 @@ fn write_at_random(
         let at = range.start + first * SECTOR;
         let mut buffer = vec![0; (count * SECTOR) as usize];
         stamp(&mut buffer, at, writer, sequence);
-        file.write_at(&buffer, at).unwrap();
+        file.write_all_at(&buffer, at).unwrap();
         own[first as usize..(first + count) as usize].fill(sequence);
     }
     own
@@ -80,7 +80,7 @@ fn write_alone(fs: &FileSystem, device: &Arc<MemoryDevice>, file: &File, writer:
         let when = format!("writer {writer}, round {round}");
         match (writer % ALONE, round % 2) {
             (0, 0) => {
-                file.sync().unwrap();
+                file.sync_all().unwrap();
                 let crashed = crashed(device);
                 assert_own(&open(&crashed).open_file("/file").unwrap(), &range, writer, &own, &when);
             }
@@ -114,7 +114,7 @@ fn change_tail(file: &File, stop: &AtomicBool) {
             3 => drop(file.fiemap(at).unwrap()),
             _ => {
                 stamp(&mut buffer, at, 9, 1);
-                file.write_at(&buffer, at).unwrap();
+                file.write_all_at(&buffer, at).unwrap();
             }
         }
     }
@@ -192,7 +192,7 @@ fn ordered_extents_reach_the_trees_when_their_memory_is_used_up() {
         // Every second sector, then the rest.
         for first in [0, SECTOR] {
             for at in (first..model.len() as u64).step_by(2 * SECTOR as usize) {
-                file.write_at(&[7; SECTOR as usize], at).unwrap();
+                file.write_all_at(&[7; SECTOR as usize], at).unwrap();
                 model[at as usize..][..SECTOR as usize].fill(7);
             }
             assert!(file.read_all().unwrap() == model);
@@ -204,7 +204,7 @@ fn ordered_extents_reach_the_trees_when_their_memory_is_used_up() {
         let mut random = fastrand::Rng::with_seed(5);
         scatter(&file, &mut model, &mut random, 2000);
         assert!(file.read_all().unwrap() == model);
-        file.sync().unwrap();
+        file.sync_all().unwrap();
         let crashed = crashed(&device);
         assert!(open(&crashed).read("/file").unwrap() == model);
         assert_clean(&crashed);

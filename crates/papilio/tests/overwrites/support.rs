@@ -19,7 +19,7 @@ pub fn scatter(file: &File, model: &mut [u8], random: &mut fastrand::Rng, writes
         let count = random.u64(1..=16).min(sectors);
         let at = random.u64(0..=sectors - count) * SECTOR;
         let bytes = vec![random.u8(1..); (count * SECTOR) as usize];
-        file.write_at(&bytes, at).unwrap();
+        file.write_all_at(&bytes, at).unwrap();
         model[at as usize..][..bytes.len()].copy_from_slice(&bytes);
     }
 }

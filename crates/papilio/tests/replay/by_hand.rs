@@ -38,7 +38,7 @@ impl Committed {
     fn new() -> Self {
         let (device, fs) = new_file_system(256 << 20);
         for name in ["/a", "/b"] {
-            fs.create_file(name).unwrap().write_at(name.as_bytes(), 0).unwrap();
+            fs.create_file(name).unwrap().write_all_at(name.as_bytes(), 0).unwrap();
         }
         fs.hard_link("/a", "/a2").unwrap();
         fs.close().unwrap();
@@ -155,7 +155,7 @@ impl Committed {
 
 fn names(fs: &FileSystem) -> Vec<String> {
     let entries =
-        fs.read_dir("/").unwrap().map(|entry| String::from_utf8_lossy(entry.unwrap().name()).into());
+        fs.read_dir("/").unwrap().map(|entry| String::from_utf8_lossy(entry.unwrap().file_name()).into());
     let mut names: Vec<String> = entries.collect();
     names.sort();
     names

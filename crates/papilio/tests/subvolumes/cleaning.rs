@@ -40,7 +40,7 @@ fn cleaning_continues_after_a_crash_between_steps() {
     fs.snapshot("/a", "/b", false).unwrap();
     for number in (0..2500).step_by(5) {
         fs.remove_file(format!("/a/file{number}")).unwrap();
-        fs.open_file(format!("/b/file{}", number + 1)).unwrap().write_at(b"changed", 5).unwrap();
+        fs.open_file(format!("/b/file{}", number + 1)).unwrap().write_all_at(b"changed", 5).unwrap();
     }
     fs.snapshot("/b", "/c", true).unwrap();
     close_clean(fs, &device);
@@ -80,7 +80,7 @@ fn subvolumes_that_share_blocks_are_changed_and_deleted_concurrently() {
                     let mut random = fastrand::Rng::with_seed(round);
                     for _ in 0..250 {
                         let file = fs.open_file(format!("/{name}/file{}", random.usize(..600))).unwrap();
-                        file.write_at(&[random.u8(..); 100], random.u64(..5000)).unwrap();
+                        file.write_all_at(&[random.u8(..); 100], random.u64(..5000)).unwrap();
                     }
                     if name != "origin" {
                         fs.delete_subvolume(format!("/{name}")).unwrap();

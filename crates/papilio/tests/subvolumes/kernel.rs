@@ -3,7 +3,7 @@
 use crate::bridge::Papilio;
 use crate::fill;
 use crate::images::{assert_clean_for_both, btrfs, writable};
-use papilio::{FileSystem, MkfsOptions, Received, RenameMode};
+use papilio::{FileSystem, MkfsOptions, Received};
 use papilio_oracle::{CompareOptions, HostTree, ImageSet, Need, Scratch, compare, require};
 use std::path::Path;
 
@@ -52,7 +52,7 @@ fn make_subvolumes(image: &Path) {
     fs.snapshot("/a", "/ro", true).unwrap();
     fs.snapshot("/a", "/rw", false).unwrap();
     for number in (0..900).step_by(3) {
-        fs.open_file(format!("/rw/file{number}")).unwrap().write_at(b"other", 3).unwrap();
+        fs.open_file(format!("/rw/file{number}")).unwrap().write_all_at(b"other", 3).unwrap();
     }
     fs.snapshot("/rw", "/second", false).unwrap();
     fs.create_subvolume("/received").unwrap();
@@ -65,7 +65,7 @@ fn make_subvolumes(image: &Path) {
     fs.set_subvolume_read_only("/received", true).unwrap();
     fs.snapshot("/received", "/received2", true).unwrap();
     fs.create_subvolume("/moved").unwrap();
-    fs.rename("/moved", "/a/inner/moved", RenameMode::Replace).unwrap();
+    fs.rename("/moved", "/a/inner/moved").unwrap();
     fs.set_default_subvolume(fs.inode("/second").unwrap().tree()).unwrap();
     fs.close().unwrap();
 }
@@ -131,7 +131,7 @@ fn papilio_and_the_kernel_continue_with_each_others_subvolumes() {
     fs.clean_subvolumes().unwrap();
     assert_eq!(fs.read("/kernel/file1").unwrap(), b"the kernel's");
     fs.snapshot("/kernel", "/a/ours", false).unwrap();
-    fs.open_file("/a/ours/file5").unwrap().write_at(b"ours again", 0).unwrap();
+    fs.open_file("/a/ours/file5").unwrap().write_all_at(b"ours again", 0).unwrap();
     fs.delete_subvolume("/kernel").unwrap();
     fs.delete_subvolume("/a/kernel").unwrap();
     fs.delete_subvolume("/rw").unwrap();

@@ -22,6 +22,6 @@ fn fill(fs: &FileSystem, directory: &str, files: usize, seed: u64) {
         let file = fs.create_file(format!("{directory}/file{number}")).unwrap();
         let length = if number % 20 == 0 { random.usize(4096..40_000) } else { random.usize(0..300) };
         let content: Vec<u8> = (0..length).map(|_| random.u8(..)).collect();
-        file.write_at(&content, 0).unwrap();
+        file.write_all_at(&content, 0).unwrap();
     }
 }

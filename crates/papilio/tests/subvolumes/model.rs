@@ -108,7 +108,7 @@ impl World {
                 Ok(file) => file,
                 Err(_) => self.fs().create_file(format!("{path}/{name}")).unwrap(),
             };
-            file.write_at(&content, offset as u64).unwrap();
+            file.write_all_at(&content, offset as u64).unwrap();
             let expected = self.subvolumes.get_mut(&id).unwrap().files.entry(name).or_default();
             if content.is_empty() {
                 continue;
@@ -140,7 +140,7 @@ impl World {
         let name = self.new_name("moved");
         let parent = self.subvolumes[&id].parent.unwrap();
         let new_path = format!("{}/{name}", self.path(to));
-        let result = self.fs().rename(self.path(id), new_path, RenameMode::NoReplace);
+        let result = self.fs().rename_with(self.path(id), new_path, RenameMode::NoReplace);
         let read_only = self.subvolumes[&to].read_only || self.subvolumes[&parent].read_only;
         // A directory that moves changes its `..`, which a read-only subvolume forbids.
         let stays = self.subvolumes[&id].read_only && parent != to;
@@ -200,7 +200,7 @@ impl World {
             names.sort_unstable();
             let entries = self.fs().read_dir(format!("{path}/")).unwrap();
             let mut found: Vec<_> =
-                entries.map(|e| String::from_utf8(e.unwrap().name().to_vec()).unwrap()).collect();
+                entries.map(|e| String::from_utf8(e.unwrap().file_name().to_vec()).unwrap()).collect();
             found.sort_unstable();
             assert_eq!(found, names, "in {path}");
             for (name, content) in &expected.files {

@@ -39,7 +39,9 @@ impl IntoImage<'_> {
         let (arguments, context) = (self.arguments, self.context);
         let fs = context.change(&self.destination.image)?;
         let into = match fs.inode(&self.destination.path) {
-            Ok(inode) if inode.kind() == FileKind::Directory && !arguments.no_target_directory => Some(inode),
+            Ok(inode) if inode.file_type() == FileKind::Directory && !arguments.no_target_directory => {
+                Some(inode)
+            }
             Ok(_) | Err(Error::Path { kind: PathError::NotFound, .. }) => None,
             Err(error) => return Err(context.at(&self.destination, &error)),
         };
@@ -148,7 +150,7 @@ impl IntoImage<'_> {
             if length == 0 {
                 return Ok(());
             }
-            file.write_at(&buffer[..length], offset).map_err(at)?;
+            file.write_all_at(&buffer[..length], offset).map_err(at)?;
             offset += length as u64;
             report.bytes(length as u64);
         }
@@ -157,7 +159,7 @@ impl IntoImage<'_> {
     fn copy_image(&self, fs: &FileSystem, into: Option<&Inode>, source: ImagePath) -> anyhow::Result<()> {
         let (arguments, context) = (self.arguments, self.context);
         let inode = context.inode(&source, !arguments.recursive)?;
-        if inode.kind() == FileKind::Directory && !arguments.recursive {
+        if inode.file_type() == FileKind::Directory && !arguments.recursive {
             anyhow::bail!("{source}: is a directory; copied only with -r or -a");
         }
         let options = ImageCopyOptions {
@@ -168,7 +170,7 @@ impl IntoImage<'_> {
         };
         let mut report = self.report(&self.destination);
         let mut copy = ImageCopy::new(context, options, source.image == self.destination.image);
-        let content = inode.kind() == FileKind::Directory && source.base_name().is_none();
+        let content = inode.file_type() == FileKind::Directory && source.base_name().is_none();
         if let (true, Some(directory)) = (content, into) {
             return copy.content(&source, &inode, &self.destination, directory, &mut report);
         }

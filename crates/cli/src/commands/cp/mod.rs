@@ -169,7 +169,7 @@ impl Args {
     /// Returns the place of a single source whose new name is the destination.
     fn as_destination(&self, source: &Source, destination: &Path) -> Result<Place, String> {
         let shown = destination.display();
-        let is_directory = source.inode.metadata().kind() == FileKind::Directory;
+        let is_directory = source.inode.metadata().file_type() == FileKind::Directory;
         let slash = destination.as_os_str().as_bytes().ends_with(b"/");
         match copy::host::host_kind(destination) {
             Some(kind) if kind.is_dir() && is_directory => Ok(Place::Content(destination.to_path_buf())),
@@ -212,7 +212,7 @@ impl Placed {
         let Some(name) = source.path.base_name() else {
             return Ok(Place::Content(directory.to_path_buf()));
         };
-        let kind = source.inode.metadata().kind();
+        let kind = source.inode.metadata().file_type();
         let directories = kind == FileKind::Directory;
         match self.taken.insert(name.to_vec(), kind) {
             Some(FileKind::Directory) if directories => {}

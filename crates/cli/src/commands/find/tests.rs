@@ -198,7 +198,7 @@ impl Tests {
         let path = OsStr::from_bytes(&file.path.path);
         let cheap = self.name_passes(file.path.base_name().unwrap_or(b"/"))
             && self.paths.iter().all(|pattern| pattern.is_match(path))
-            && self.kinds.as_ref().is_none_or(|k| k.contains(find_letter(metadata.kind())))
+            && self.kinds.as_ref().is_none_or(|k| k.contains(find_letter(metadata.file_type())))
             && self.sizes.iter().all(|(size, unit)| size.holds(metadata.size().div_ceil(*unit)))
             && self.ages.iter().all(|(count, unit)| count.holds(age.div_euclid((*unit).into())))
             && self.after.iter().all(|after| (mtime.seconds, mtime.nanoseconds) > *after)
@@ -222,9 +222,9 @@ impl Tests {
 }
 
 fn is_empty(inode: &Inode) -> papilio::Result<bool> {
-    match inode.metadata().kind() {
+    match inode.metadata().file_type() {
         FileKind::Regular => Ok(inode.metadata().size() == 0),
-        FileKind::Directory => inode.entries()?.next().transpose().map(|first| first.is_none()),
+        FileKind::Directory => inode.read_dir()?.next().transpose().map(|first| first.is_none()),
         _ => Ok(false),
     }
 }

@@ -43,7 +43,7 @@ impl Args {
         if !inode.is_subvolume_root() {
             anyhow::bail!("{source}: {}", PathError::NoSubvolume);
         }
-        if fs.inode(&destination.path).is_ok_and(|inode| inode.kind() == FileKind::Directory) {
+        if fs.inode(&destination.path).is_ok_and(|inode| inode.file_type() == FileKind::Directory) {
             let name = source.base_name();
             let name = name.ok_or_else(|| anyhow::anyhow!("{destination}: {}", PathError::Exists))?;
             destination = destination.join(name);

@@ -64,7 +64,7 @@ pub(super) fn get_flags(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 
 pub(super) fn set_flags(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let wanted = call.argument::<u32>()?;
-    change_flags(call, from_fs_flags(call.inode.kind(), wanted)?)
+    change_flags(call, from_fs_flags(call.inode.file_type(), wanted)?)
 }
 
 fn change_flags(call: &IoctlCall<'_>, flags: InodeFlags) -> Result<IoctlReply> {

@@ -65,7 +65,7 @@ fn make(call: &IoctlCall<'_>, name: &[u8]) -> Result<IoctlReply> {
 
 /// Refuses a target that is not a directory, or in which the caller may not create entries.
 fn check_place(call: &IoctlCall<'_>) -> Result<()> {
-    if call.inode.kind() != FileKind::Directory {
+    if call.inode.file_type() != FileKind::Directory {
         return Err(Errno(libc::ENOTDIR));
     }
     call.may_create_in(call.inode)
@@ -127,7 +127,7 @@ pub(super) fn delete_v2(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 }
 
 fn remove(call: &IoctlCall<'_>, directory: &Inode, name: &[u8]) -> Result<IoctlReply> {
-    if directory.kind() != FileKind::Directory {
+    if directory.file_type() != FileKind::Directory {
         return Err(Errno(libc::ENOTDIR));
     }
     let victim = directory.lookup(name)?.ok_or(Errno(libc::ENOENT))?;

@@ -1,16 +1,17 @@
-//! One header block of an archive, as bytes.
+//! Header blocks of a tar archive.
 //!
-//! Owns [`Header`] and its numbers. The fields lie as POSIX.1-1988 `ustar` has them; GNU's format puts
-//! others in the place of the prefix.
+//! Owns [`Header`] and the parser of its numbers. The layout is `ustar` of POSIX.1-1988; the GNU
+//! format has other fields in place of the prefix.
 
 use std::ops::Range;
 
-/// Bytes of a header, and what everything in an archive is padded to.
+/// Bytes of a header. Everything in an archive is padded to a multiple of it.
 pub(super) const BLOCK: usize = 512;
-/// Places of a sparse map in a header of GNU's old format, and in a block that goes on with it.
+/// Offset and number of sparse map entries: in a header of the old GNU format, and in a block that
+/// continues the map.
 const SPARSE_IN_HEADER: (usize, usize) = (386, 4);
 const SPARSE_IN_BLOCK: (usize, usize) = (0, 21);
-/// Bytes of one of them: two numbers.
+/// Bytes of such an entry: two numbers of 12 bytes.
 const SPARSE_ENTRY: usize = 24;
 const CHECKSUM: Range<usize> = 148..156;
 
@@ -18,12 +19,12 @@ const CHECKSUM: Range<usize> = 148..156;
 pub(super) struct Header(pub(super) [u8; BLOCK]);
 
 impl Header {
-    /// Whether it is all zeros: the end of the archive.
+    /// Returns whether the block is all zeros, which marks the end of the archive.
     pub(super) fn is_end(&self) -> bool {
         self.0.iter().all(|&byte| byte == 0)
     }
 
-    /// Whether the checksum is right, by either way that there is to add up bytes.
+    /// Returns whether the checksum matches, as a sum of unsigned or of signed bytes.
     pub(super) fn is_valid(&self) -> bool {
         let blank = |at: usize, byte: u8| if CHECKSUM.contains(&at) { b' ' } else { byte };
         let bytes = || self.0.iter().enumerate().map(|(at, &byte)| blank(at, byte));
@@ -32,7 +33,7 @@ impl Header {
         number(&self.0[CHECKSUM]).is_some_and(|sum| sum == unsigned || sum == signed)
     }
 
-    /// The kind of member.
+    /// Returns the type flag of the member.
     pub(super) fn kind(&self) -> u8 {
         self.0[156]
     }
@@ -41,12 +42,12 @@ impl Header {
         &self.0[257..263] == b"ustar\0"
     }
 
-    /// Whether it is of GNU's old format.
+    /// Returns whether the header has the old GNU format.
     pub(super) fn is_gnu(&self) -> bool {
         &self.0[257..265] == b"ustar  \0"
     }
 
-    /// The path.
+    /// Returns the path.
     pub(super) fn path(&self) -> Vec<u8> {
         let name = text(&self.0[..100]);
         match text(&self.0[345..500]) {
@@ -55,53 +56,53 @@ impl Header {
         }
     }
 
-    /// The target of a link.
+    /// Returns the target of a link.
     pub(super) fn link(&self) -> &[u8] {
         text(&self.0[157..257])
     }
 
-    /// Mode, with bits above the twelve that count.
+    /// Returns the mode; only the twelve low bits are valid.
     pub(super) fn mode(&self) -> Option<i64> {
         number(&self.0[100..108])
     }
 
-    /// Owner.
+    /// Returns the owner's user id.
     pub(super) fn uid(&self) -> Option<i64> {
         number(&self.0[108..116])
     }
 
-    /// Group.
+    /// Returns the group id.
     pub(super) fn gid(&self) -> Option<i64> {
         number(&self.0[116..124])
     }
 
-    /// Bytes that follow in the archive.
+    /// Returns the number of data bytes that follow in the archive.
     pub(super) fn size(&self) -> Option<i64> {
         number(&self.0[124..136])
     }
 
-    /// Time of the last modification, in seconds.
+    /// Returns the time of the last modification, in seconds since 1970.
     pub(super) fn mtime(&self) -> Option<i64> {
         number(&self.0[136..148])
     }
 
-    /// Major and minor number of a device file.
+    /// Returns the major and minor number of a device file.
     pub(super) fn device(&self) -> Option<(i64, i64)> {
         Some((number(&self.0[329..337])?, number(&self.0[337..345])?))
     }
 
-    /// The size of a sparse file of GNU's old format.
+    /// Returns the size of a sparse file of the old GNU format.
     pub(super) fn real_size(&self) -> Option<i64> {
         number(&self.0[483..495])
     }
 
-    /// The beginning of such a file's map, and whether more blocks of it follow.
+    /// Returns the start of such a file's map, and whether more blocks of it follow.
     pub(super) fn sparse(&self) -> Option<(Vec<(i64, i64)>, bool)> {
         Some((sparse_entries(&self.0, SPARSE_IN_HEADER)?, self.0[482] != 0))
     }
 }
 
-/// What a further block of a map says, and whether more follow.
+/// Parses a further block of a map. Returns its entries, and whether more blocks follow.
 pub(super) fn sparse_block(block: &[u8; BLOCK]) -> Option<(Vec<(i64, i64)>, bool)> {
     Some((sparse_entries(block, SPARSE_IN_BLOCK)?, block[504] != 0))
 }
@@ -114,15 +115,16 @@ fn sparse_entries(block: &[u8; BLOCK], (start, count): (usize, usize)) -> Option
         .collect()
 }
 
-/// A field's text, which ends with a NUL or the field.
+/// Returns the text of a field up to a NUL, or the whole field.
 pub(super) fn text(field: &[u8]) -> &[u8] {
     field.split(|&byte| byte == 0).next().unwrap_or_default()
 }
 
-/// A number: octal digits between blanks, or binary where the first bit is set. Blanks alone are 0.
+/// Parses a number: octal digits between blanks, or binary if the first bit is set. Only blanks are
+/// 0.
 fn number(field: &[u8]) -> Option<i64> {
     if field[0] & 0x80 != 0 {
-        // The rest is one signed number, the highest byte first; bit 6 is the sign.
+        // A signed big-endian number; bit 6 of the first byte is the sign.
         let negative = field[0] & 0x40 != 0;
         let first = if negative { field[0] as i8 as i64 } else { i64::from(field[0] & 0x7f) };
         return field[1..]

@@ -1,9 +1,13 @@
-//! The members of an archive, one after the other.
+//! Reading the members of a tar archive in order.
 //!
-//! Owns [`Members`]: it joins what several headers say of one member (pax records, GNU's long names, maps
-//! of sparse files). Invariants: nothing of the archive decides how much memory is taken beyond fixed
-//! limits; after an error of the archive itself, nothing more of it is read. Formats: POSIX.1-2001 `pax`,
-//! ustar, GNU tar's manual ("Sparse Formats").
+//! Owns [`Members`], which combines the headers of each member: pax records, long names of GNU,
+//! maps of sparse files.
+//!
+//! **Invariants**
+//! - Memory stays within fixed limits for any archive.
+//! - After an error of the archive itself, the caller reads no further member.
+//!
+//! Formats: POSIX.1-2001 `pax`, ustar, GNU tar's manual ("Sparse Formats").
 
 use super::super::acl_text;
 use super::super::event::{Attributes, Node};
@@ -14,30 +18,31 @@ use papilio_format::items::inode::Timespec;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Bytes of pax records of one member, or of a long name, at most.
+/// Limit in bytes of the pax records of one member, and of a long name.
 const RECORDS_MAX: u64 = 16 << 20;
-/// Pieces of data in a sparse file at most.
+/// Limit of the data segments of a sparse file.
 const SEGMENTS_MAX: usize = 4 << 20;
 const XATTR_KEY: &[u8] = b"SCHILY.xattr.";
 
-/// What a member is.
+/// The kind of a member.
 #[derive(Debug)]
 pub(super) enum MemberKind {
     Directory,
-    /// A file: its size, and where its data lies if it has holes, as (offset, length).
+    /// A regular file.
     File {
         size: u64,
+        /// The data segments of a sparse file, as (offset, length).
         map: Option<Vec<(u64, u64)>>,
     },
     Node(Node),
-    /// A further name of the member at this path.
+    /// A hard link to the member at this path.
     Link(Vec<u8>),
 }
 
-/// A member; its data, if it has any, is read next.
+/// A member without its data, which the caller reads next.
 #[derive(Debug)]
 pub(super) struct Member {
-    /// Without `.`, and without slashes at its ends; empty for the top.
+    /// Without `.` and without slashes at either end; empty for the top.
     pub(super) path: Vec<u8>,
     pub(super) kind: MemberKind,
     pub(super) attributes: Attributes,
@@ -45,11 +50,11 @@ pub(super) struct Member {
     pub(super) archived: u64,
 }
 
-/// Pax records: by key, the last one of a key counts.
+/// Pax records, as (key, value). The last record of a key wins.
 #[derive(Clone, Debug, Default)]
 struct Records(Vec<(Vec<u8>, Vec<u8>)>);
 
-/// What came before a member's own header.
+/// The extension headers before a member's own header.
 #[derive(Default)]
 struct Extensions {
     records: Records,
@@ -57,22 +62,22 @@ struct Extensions {
     long_link: Option<Vec<u8>>,
 }
 
-/// Reads an archive.
+/// A reader of an archive.
 pub(super) struct Members<'r> {
     name: PathBuf,
     archive: Box<dyn Read + 'r>,
     /// Bytes read so far, for errors.
     at: u64,
-    /// Bytes of the current member's data that were not read.
+    /// Bytes of the current member's data not read yet.
     left: u64,
-    /// And of the padding after it.
+    /// Bytes of the padding after the current member's data.
     padding: u64,
     globals: Records,
     failed: bool,
 }
 
 impl<'r> Members<'r> {
-    /// Of an archive that is not compressed; `name` is for errors.
+    /// Creates a reader of an uncompressed archive. `name` names it in errors.
     pub(super) fn new(name: &Path, archive: Box<dyn Read + 'r>) -> Self {
         Self {
             name: name.to_path_buf(),
@@ -85,17 +90,17 @@ impl<'r> Members<'r> {
         }
     }
 
-    /// Whether the archive, and not one of its members, was at fault.
+    /// Returns whether the archive itself is invalid or cannot be read.
     pub(super) fn has_failed(&self) -> bool {
         self.failed
     }
 
-    /// The next member; what was not read of the last one is passed over.
+    /// Skips the rest of the current member and returns the next one.
     ///
     /// # Errors
-    /// An archive that cannot be read or makes no sense.
+    /// An archive that cannot be read or is invalid.
     pub(super) fn next(&mut self) -> Result<Option<Member>> {
-        self.pass_over()?;
+        self.skip_data()?;
         let mut extensions = Extensions::default();
         loop {
             let Some(header) = self.header()? else { return Ok(None) };
@@ -111,41 +116,41 @@ impl<'r> Members<'r> {
                 }
                 b'L' => extensions.long_name = Some(self.long_name(size)?),
                 b'K' => extensions.long_link = Some(self.long_name(size)?),
-                // The name of the volume, and of a file that began on another one.
+                // A volume label, or the rest of a file from another volume.
                 b'V' | b'M' => {
                     self.expect_data(size);
-                    self.pass_over()?;
+                    self.skip_data()?;
                 }
                 _ => return self.member(&header, size, extensions).map(Some),
             }
         }
     }
 
-    /// Reads so many bytes of the current member's data.
+    /// Fills `buffer` with the current member's data.
     ///
     /// # Errors
-    /// A member that has fewer; an archive that ends early or cannot be read.
+    /// A member with less data; an archive that ends early or cannot be read.
     pub(super) fn read_exact(&mut self, buffer: &mut [u8]) -> Result<()> {
         if buffer.len() as u64 > self.left {
-            return Err(self.wrong("a sparse file's map names more data than there is"));
+            return Err(self.invalid_archive("sparse map exceeds the member's data"));
         }
         self.left -= buffer.len() as u64;
         self.fill(buffer)
     }
 
-    fn wrong(&mut self, what: &str) -> Error {
+    fn invalid_archive(&mut self, what: &str) -> Error {
         self.failed = true;
         Error::Invalid(format!("{}: byte {}: {what}", self.name.display(), self.at))
     }
 
     fn unsigned(&mut self, value: Option<i64>, what: &str) -> Result<u64> {
         let value = value.and_then(|value| u64::try_from(value).ok());
-        value.ok_or_else(|| self.wrong(&format!("a {what} that is no number")))
+        value.ok_or_else(|| self.invalid_archive(&format!("{what} is not a number")))
     }
 
     fn id(&mut self, value: Option<i64>, what: &str) -> Result<u32> {
         let value = value.and_then(|value| u32::try_from(value).ok());
-        value.ok_or_else(|| self.wrong(&format!("a {what} that is none")))
+        value.ok_or_else(|| self.invalid_archive(&format!("{what} is invalid")))
     }
 
     fn fill(&mut self, buffer: &mut [u8]) -> Result<()> {
@@ -155,7 +160,7 @@ impl<'r> Members<'r> {
                 Ok(())
             }
             Err(error) if error.kind() == std::io::ErrorKind::UnexpectedEof => {
-                Err(self.wrong("the archive ends in the middle of a member"))
+                Err(self.invalid_archive("archive ends in the middle of a member"))
             }
             Err(source) => Err(self.host(source)),
         }
@@ -171,7 +176,7 @@ impl<'r> Members<'r> {
         self.padding = size.wrapping_neg() % BLOCK as u64;
     }
 
-    fn pass_over(&mut self) -> Result<()> {
+    fn skip_data(&mut self) -> Result<()> {
         let mut left = std::mem::take(&mut self.left).saturating_add(std::mem::take(&mut self.padding));
         let mut buffer = [0; 16 << 10];
         while left > 0 {
@@ -182,14 +187,14 @@ impl<'r> Members<'r> {
         Ok(())
     }
 
-    /// The next header; none at the end, with or without the blocks of zeros that mark it.
+    /// Reads the next header. Returns `None` at the end, with or without the end mark.
     fn header(&mut self) -> Result<Option<Header>> {
         let mut header = Header([0; BLOCK]);
         let mut filled = 0;
         while filled < BLOCK {
             match self.archive.read(&mut header.0[filled..]) {
                 Ok(0) if filled == 0 && self.at > 0 => return Ok(None),
-                Ok(0) => return Err(self.wrong("no tar archive, or one that was cut off")),
+                Ok(0) => return Err(self.invalid_archive("not a tar archive, or a truncated one")),
                 Ok(length) => filled += length,
                 Err(error) if error.kind() == std::io::ErrorKind::Interrupted => {}
                 Err(source) => return Err(self.host(source)),
@@ -199,21 +204,21 @@ impl<'r> Members<'r> {
             return Ok(None);
         }
         if !header.is_valid() {
-            return Err(self.wrong("no header of a tar archive (its checksum is wrong)"));
+            return Err(self.invalid_archive("not a tar header: checksum mismatch"));
         }
         self.at += BLOCK as u64;
         Ok(Some(header))
     }
 
-    /// The whole data of a member that says something of the next.
+    /// Reads the whole data of an extension header.
     fn whole(&mut self, size: u64) -> Result<Vec<u8>> {
         if size > RECORDS_MAX {
-            return Err(self.wrong("an extended header of more than 16 MiB"));
+            return Err(self.invalid_archive("extended header exceeds 16 MiB"));
         }
         let mut data = vec![0; size as usize];
         self.expect_data(size);
         self.read_exact(&mut data)?;
-        self.pass_over()?;
+        self.skip_data()?;
         Ok(data)
     }
 
@@ -223,7 +228,7 @@ impl<'r> Members<'r> {
 
     fn records(&mut self, size: u64) -> Result<Records> {
         let data = self.whole(size)?;
-        Records::parse(&data).ok_or_else(|| self.wrong("pax records that make no sense"))
+        Records::parse(&data).ok_or_else(|| self.invalid_archive("invalid pax records"))
     }
 
     fn member(&mut self, header: &Header, size: u64, mut extensions: Extensions) -> Result<Member> {
@@ -232,7 +237,7 @@ impl<'r> Members<'r> {
             None => Ok(None),
             Some(value) => decimal(value).map(Some).ok_or(()),
         };
-        let Ok(archived) = number(b"size") else { return Err(self.wrong("a size that is no number")) };
+        let Ok(archived) = number(b"size") else { return Err(self.invalid_archive("size is not a number")) };
         let archived = archived.unwrap_or(size);
         let path = records
             .get(b"GNU.sparse.name")
@@ -246,7 +251,7 @@ impl<'r> Members<'r> {
             .or(extensions.long_link)
             .unwrap_or_else(|| header.link().to_vec());
         let attributes = self.attributes(header, &records)?;
-        // In the format of old, a directory is a file whose name ends so.
+        // In the oldest format a directory is a file whose name ends with a slash.
         let slash = path.ends_with(b"/");
         let path = self.normalized(&path)?;
         let kind = match header.kind() {
@@ -264,14 +269,14 @@ impl<'r> Members<'r> {
                     _ => Node::Block { major, minor },
                 })
             }
-            // Regular files; what is unknown is one by POSIX's rule.
+            // Regular files. POSIX treats unknown types as such.
             _ => {
                 self.expect_data(archived);
                 let kind = self.file(header, &records, archived)?;
                 return Ok(Member { path, kind, attributes, archived });
             }
         };
-        // A link may say the size of what it links to, and has no data all the same.
+        // A link may have its target's size, but never has data.
         let archived = if matches!(kind, MemberKind::Directory) { archived } else { 0 };
         self.expect_data(archived);
         Ok(Member { path, kind, attributes, archived })
@@ -288,16 +293,15 @@ impl<'r> Members<'r> {
             Some(b"0") | None => match records.get(b"GNU.sparse.map") {
                 Some(map) => {
                     let numbers: Option<Vec<u64>> = map.split(|&byte| byte == b',').map(decimal).collect();
-                    let numbers =
-                        numbers.ok_or_else(|| self.wrong("a sparse file's map that makes no sense"))?;
+                    let numbers = numbers.ok_or_else(|| self.invalid_archive("invalid sparse map"))?;
                     Some(numbers.chunks(2).map(|pair| (pair[0], pair.get(1).copied().unwrap_or(0))).collect())
                 }
                 None => records.offsets_and_lengths(),
             },
-            Some(_) => return Err(self.wrong("a sparse file of an unknown format")),
+            Some(_) => return Err(self.invalid_archive("unknown sparse format")),
         };
         let Some(map) = map else { return Ok(MemberKind::File { size: archived, map: None }) };
-        let Some(size) = real_size else { return Err(self.wrong("a sparse file without its size")) };
+        let Some(size) = real_size else { return Err(self.invalid_archive("sparse file without a size")) };
         self.checked_map(map, size)
     }
 
@@ -305,39 +309,40 @@ impl<'r> Members<'r> {
         let mut end = 0;
         for &(offset, length) in &map {
             if offset < end || offset.checked_add(length).is_none_or(|segment_end| segment_end > size) {
-                return Err(self.wrong("a sparse file's map that makes no sense"));
+                return Err(self.invalid_archive("invalid sparse map"));
             }
             end = offset + length;
         }
         Ok(MemberKind::File { size, map: Some(map) })
     }
 
-    /// GNU's old format: the map is in the header, and in blocks between it and the data.
+    /// Reads the map of the old GNU format, in the header and in blocks between it and the data.
     fn old_sparse(&mut self, header: &Header) -> Result<MemberKind> {
-        let senseless = "a sparse file's map that makes no sense";
+        let invalid = "invalid sparse map";
         let size = self.unsigned(header.real_size(), "size")?;
-        let (mut entries, mut more) = header.sparse().ok_or_else(|| self.wrong(senseless))?;
+        let (mut entries, mut more) = header.sparse().ok_or_else(|| self.invalid_archive(invalid))?;
         while more {
             let mut block = [0; BLOCK];
             self.fill(&mut block)?;
-            let (further, go_on) = sparse_block(&block).ok_or_else(|| self.wrong(senseless))?;
+            let (further, go_on) = sparse_block(&block).ok_or_else(|| self.invalid_archive(invalid))?;
             entries.extend(further);
             more = go_on;
             if entries.len() > SEGMENTS_MAX {
-                return Err(self.wrong("a sparse file of too many pieces"));
+                return Err(self.invalid_archive("sparse file has too many segments"));
             }
         }
         let map: Option<Vec<(u64, u64)>> = entries
             .into_iter()
             .map(|(offset, length)| Some((u64::try_from(offset).ok()?, u64::try_from(length).ok()?)))
             .collect();
-        let map = map.ok_or_else(|| self.wrong(senseless))?;
+        let map = map.ok_or_else(|| self.invalid_archive(invalid))?;
         self.checked_map(map, size)
     }
 
-    /// Version 1.0: the map is what the data begins with, a number in each line, in whole blocks.
+    /// Reads the map of version 1.0, at the start of the data: one number per line, padded to
+    /// blocks.
     fn map_in_data(&mut self) -> Result<Vec<(u64, u64)>> {
-        let senseless = "a sparse file's map that makes no sense";
+        let invalid = "invalid sparse map";
         let mut numbers: Vec<u64> = Vec::new();
         let mut current: Option<u64> = None;
         let mut wanted = None;
@@ -350,13 +355,13 @@ impl<'r> Members<'r> {
                         let digit = u64::from(byte - b'0');
                         let next =
                             current.unwrap_or(0).checked_mul(10).and_then(|value| value.checked_add(digit));
-                        current = Some(next.ok_or_else(|| self.wrong(senseless))?);
+                        current = Some(next.ok_or_else(|| self.invalid_archive(invalid))?);
                     }
                     b'\n' => {
-                        let number = current.take().ok_or_else(|| self.wrong(senseless))?;
+                        let number = current.take().ok_or_else(|| self.invalid_archive(invalid))?;
                         match wanted {
                             None if number > SEGMENTS_MAX as u64 => {
-                                return Err(self.wrong("a sparse file of too many pieces"));
+                                return Err(self.invalid_archive("sparse file has too many segments"));
                             }
                             None => wanted = Some(2 * number as usize),
                             Some(_) => numbers.push(number),
@@ -365,7 +370,7 @@ impl<'r> Members<'r> {
                             return Ok(numbers.chunks_exact(2).map(|pair| (pair[0], pair[1])).collect());
                         }
                     }
-                    _ => return Err(self.wrong(senseless)),
+                    _ => return Err(self.invalid_archive(invalid)),
                 }
             }
         }
@@ -378,12 +383,12 @@ impl<'r> Members<'r> {
         };
         let uid = self.id(number(b"uid", header.uid()), "user id")?;
         let gid = self.id(number(b"gid", header.gid()), "group id")?;
-        let mode = header.mode().ok_or_else(|| self.wrong("a mode that is no number"))?;
+        let mode = header.mode().ok_or_else(|| self.invalid_archive("mode is not a number"))?;
         let mtime = match records.get(b"mtime") {
             Some(value) => time(value),
             None => header.mtime().map(|seconds| Timespec { seconds, nanoseconds: 0 }),
         };
-        let mtime = mtime.ok_or_else(|| self.wrong("a time that makes no sense"))?;
+        let mtime = mtime.ok_or_else(|| self.invalid_archive("invalid modification time"))?;
         let atime = records.get(b"atime").and_then(time).unwrap_or(mtime);
         let mut xattrs: Vec<Xattr> = Vec::new();
         for (key, value) in &records.0 {
@@ -395,7 +400,7 @@ impl<'r> Members<'r> {
                     None => continue,
                 },
             };
-            let value = value.map_err(|what| self.wrong(&what))?;
+            let value = value.map_err(|what| self.invalid_archive(&what))?;
             xattrs.retain(|known| known.name != name);
             xattrs.push(Xattr { name, value });
         }
@@ -403,19 +408,19 @@ impl<'r> Members<'r> {
         Ok(Attributes { mode, uid, gid, atime: Some(atime), mtime: Some(mtime), xattrs })
     }
 
-    /// A path without what does not matter.
+    /// Normalizes a path: without `.` and extra slashes. Refuses `..`.
     fn normalized(&mut self, path: &[u8]) -> Result<Vec<u8>> {
         let parts = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty() && part != b".");
         let parts: Vec<&[u8]> = parts.collect();
         if parts.contains(&&b".."[..]) {
-            return Err(self.wrong("a path with .. in it"));
+            return Err(self.invalid_archive("path contains .."));
         }
         Ok(parts.join(&b'/'))
     }
 }
 
 impl Records {
-    /// `LENGTH KEY=VALUE\n`, one after the other; the length counts all of it.
+    /// Parses records of the form `LENGTH KEY=VALUE\n`. The length is that of the whole record.
     fn parse(mut data: &[u8]) -> Option<Self> {
         let mut records = Vec::new();
         while !data.is_empty() && data[0] != 0 {
@@ -429,13 +434,13 @@ impl Records {
         Some(Self(records))
     }
 
-    /// The last value of a key; an empty one takes back what was said before.
+    /// Returns the last value of a key. An empty value removes earlier ones.
     fn get(&self, key: &[u8]) -> Option<&[u8]> {
         let value = self.0.iter().rev().find(|(known, _)| known == key).map(|(_, value)| &value[..]);
         value.filter(|value| !value.is_empty())
     }
 
-    /// The map of version 0.0, whose records repeat.
+    /// Returns the map of version 0.0, which repeats two keys.
     fn offsets_and_lengths(&self) -> Option<Vec<(u64, u64)>> {
         let all = |key: &[u8]| -> Option<Vec<u64>> {
             self.0.iter().filter(|(known, _)| known == key).map(|(_, value)| decimal(value)).collect()
@@ -456,7 +461,7 @@ fn decimal(text: &[u8]) -> Option<u64> {
     })
 }
 
-/// Seconds since 1970 with a fraction, which may lie before it.
+/// Parses seconds since 1970, which may be negative and have a fraction.
 fn time(text: &[u8]) -> Option<Timespec> {
     let (negative, text) = match text.strip_prefix(b"-") {
         Some(text) => (true, text),
@@ -477,7 +482,7 @@ fn time(text: &[u8]) -> Option<Timespec> {
     })
 }
 
-/// GNU tar and star write `=` and `%` in names as `%3D` and `%25`.
+/// Decodes the name of an attribute: GNU tar and star write `=` and `%` as `%3D` and `%25`.
 fn xattr_name(name: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(name.len());
     let mut rest = name;
@@ -501,7 +506,7 @@ mod tests {
     fn records_hold_any_bytes() {
         let records = Records::parse(b"9 a=1234\n15 k=\nb=\0 new\n\n5 a=\n").unwrap();
         assert_eq!(records.get(b"k"), Some(&b"\nb=\0 new\n"[..]));
-        assert_eq!(records.get(b"a"), None, "an empty value takes it back");
+        assert_eq!(records.get(b"a"), None, "an empty value removes it");
         for wrong in
             [&b"9 a=123\n"[..], b"x a=1\n", b"6 ab1\n", b"99999999999999999999 a=1\n", b"0 a=1\n", b"1 "]
         {

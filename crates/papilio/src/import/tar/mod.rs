@@ -1,9 +1,15 @@
 //! Filling from a tar archive.
 //!
-//! Owns [`unpack`] and [`estimate`]. Members are named by paths; each directory's inode is kept, so that
-//! no path is resolved twice. Invariants: no member leaves the directory that is filled, neither by `..` nor
-//! through a symbolic link; a later member replaces an earlier one of the same name; directories get their
-//! attributes at the end. Counterpart: `mkfs/rootdir.c` of btrfs-progs with libarchive.
+//! Owns [`unpack`] and [`estimate`]. The inode of each directory is kept by path, so that no path
+//! is resolved twice.
+//!
+//! **Invariants**
+//! - No member is created outside the directory to fill, neither by `..` nor through a symbolic
+//!   link.
+//! - A later member replaces an earlier one with the same name.
+//! - Directories get their attributes at the end.
+//!
+//! Counterpart: btrfs-progs' `mkfs/rootdir.c` with libarchive.
 
 mod header;
 mod members;
@@ -19,27 +25,28 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Read};
 use std::path::Path;
 
-/// Data is read and written in pieces of so many bytes.
+/// Bytes of data to read and write at once.
 const PIECE: usize = 4 << 20;
+/// Alignment in bytes of the ends of pieces.
 const BLOCK: usize = 4096;
 const GZIP_MAGIC: &[u8] = &[0x1f, 0x8b];
 const ZSTD_MAGIC: &[u8] = &[0x28, 0xb5, 0x2f, 0xfd];
 
-/// A directory that members were put into.
+/// A directory with members.
 struct Directory {
     inode: Inode,
-    /// Those of its own member, if it had one.
+    /// The attributes of its own member, if it had one.
     attributes: Option<Attributes>,
     is_new: bool,
 }
 
-/// By path; the directory that is filled is the empty one.
+/// Directories by path. The directory to fill has the empty path.
 type Directories = BTreeMap<Vec<u8>, Directory>;
 
 /// Unpacks an archive into `top`.
 ///
 /// # Errors
-/// As [`super::Populate::tar`].
+/// As `Populate::tar`.
 pub(super) fn unpack(
     name: &Path,
     archive: impl Read,
@@ -51,29 +58,29 @@ pub(super) fn unpack(
     directories.insert(Vec::new(), Directory { inode: top.clone(), attributes: None, is_new: false });
     while let Some(member) = members.next()? {
         if !member.path.is_empty() {
-            writer.tell_entry(&member.path);
+            writer.report_entry(&member.path);
         }
         match unpack_member(&mut members, &member, &mut directories, writer) {
             Ok(()) => {}
-            // The archive itself is at fault, or the reading of it: nothing after it can be trusted.
+            // The archive itself is invalid or cannot be read, so nothing after it can be trusted.
             Err(error) if members.has_failed() => return Err(error),
-            Err(error) => writer.tell_at(&member.path, error)?,
+            Err(error) => writer.report_at(&member.path, error)?,
         }
     }
-    // The innermost first: a longer path comes after the one that it begins with.
+    // In reverse order of paths, so that each directory comes before its parent.
     for (path, directory) in directories.into_iter().rev() {
         let Some(attributes) = directory.attributes else { continue };
         if let Err(error) = writer.finish(&directory.inode, &attributes, directory.is_new) {
-            writer.tell_at(&path, error)?;
+            writer.report_at(&path, error)?;
         }
     }
     Ok(())
 }
 
-/// What is in an archive.
+/// Sums up the content of an archive.
 ///
 /// # Errors
-/// An archive that cannot be read or makes no sense.
+/// An archive that cannot be read or is invalid.
 pub(super) fn estimate(name: &Path, archive: impl Read) -> Result<Estimate> {
     let mut members = Members::new(name, decompressed(name, archive)?);
     let mut estimate = Estimate::default();
@@ -132,7 +139,7 @@ fn unpack_member(
                 None => copy(members, &file, 0, *size, writer)?,
                 Some(map) => {
                     let mut end = 0;
-                    // The last of them may stand for the end only.
+                    // An empty segment marks the end of the file only.
                     for &(offset, length) in map.iter().filter(|(_, length)| *length > 0) {
                         end = end.max(copy(members, &file, offset, length, writer)?);
                     }
@@ -144,7 +151,7 @@ fn unpack_member(
     }
 }
 
-/// Writes `length` bytes of the archive at `offset`; returns where what was written ends.
+/// Writes `length` bytes of the archive to the file at `offset`, and returns the end of the range.
 fn copy(
     members: &mut Members<'_>,
     file: &File,
@@ -153,15 +160,15 @@ fn copy(
     writer: &mut TreeWriter<'_>,
 ) -> Result<u64> {
     let mut left = length;
-    // No more than a file has: most are small.
+    // Most files are smaller than a piece.
     let mut buffer = vec![0; usize::try_from(left).map_or(PIECE, |left| left.min(PIECE))];
     while left > 0 {
-        // Pieces end at multiples of blocks, so that none is written twice.
+        // Pieces end at block boundaries, so that no block is written twice.
         let aligned = PIECE - offset as usize % BLOCK;
         let step = usize::try_from(left).map_or(aligned, |left| left.min(aligned)).min(buffer.len());
         members.read_exact(&mut buffer[..step])?;
-        file.write_at(&buffer[..step], offset)?;
-        writer.tell_bytes(step as u64);
+        file.write_all_at(&buffer[..step], offset)?;
+        writer.report_bytes(step as u64);
         offset += step as u64;
         left -= step as u64;
     }
@@ -187,7 +194,7 @@ fn directory(
     Ok(())
 }
 
-/// The directory at a path; what no member has named so far is made, as root's.
+/// Returns the directory at a path. Creates it and its parents, owned by root, if no member did.
 fn parent(path: &[u8], directories: &mut Directories, writer: &mut TreeWriter<'_>) -> Result<Inode> {
     if let Some(known) = directories.get(path) {
         return Ok(known.inode.clone());
@@ -195,7 +202,7 @@ fn parent(path: &[u8], directories: &mut Directories, writer: &mut TreeWriter<'_
     let (above, name) = split(path);
     let above = parent(above, directories, writer)?;
     let (inode, is_new) = match above.lookup(name)? {
-        Some(there) if there.kind() == FileKind::Directory => (there, false),
+        Some(there) if there.file_type() == FileKind::Directory => (there, false),
         Some(_) => return Err(Error::path(path, PathError::NotADirectory)),
         None => {
             let attributes = Attributes { mode: 0o755, ..Attributes::default() };
@@ -210,7 +217,7 @@ fn parent(path: &[u8], directories: &mut Directories, writer: &mut TreeWriter<'_
     Ok(inode)
 }
 
-/// What a hard link names.
+/// Returns the target of a hard link.
 fn find(path: &[u8], directories: &Directories) -> Result<Inode> {
     let missing =
         || Error::Invalid(format!("hard link to {}: no such member", String::from_utf8_lossy(path)));
@@ -220,7 +227,7 @@ fn find(path: &[u8], directories: &Directories) -> Result<Inode> {
     }
     let mut inode = directories[&b""[..]].inode.clone();
     for name in path.split(|&byte| byte == b'/') {
-        if inode.kind() != FileKind::Directory {
+        if inode.file_type() != FileKind::Directory {
             return Err(missing());
         }
         inode = inode.lookup(name)?.ok_or_else(missing)?;
@@ -228,7 +235,7 @@ fn find(path: &[u8], directories: &Directories) -> Result<Inode> {
     Ok(inode)
 }
 
-/// A path's directory and name.
+/// Splits a path into directory and name.
 fn split(path: &[u8]) -> (&[u8], &[u8]) {
     match path.iter().rposition(|&byte| byte == b'/') {
         Some(slash) => (&path[..slash], &path[slash + 1..]),

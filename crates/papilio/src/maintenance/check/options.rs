@@ -61,6 +61,7 @@ impl fmt::Debug for CheckOptions {
 
 /// The stage of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub enum CheckStage {
     /// Walking the trees; progress counts tree blocks.
     Trees,
@@ -72,6 +73,7 @@ pub enum CheckStage {
 
 /// The progress of a check.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckProgress {
     /// The current stage, which sets the unit of the counts.
     pub stage: CheckStage,

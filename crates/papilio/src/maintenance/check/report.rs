@@ -13,6 +13,7 @@ use std::fmt;
 
 /// How bad a finding is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub enum Severity {
     /// Unusual or out of date, but nothing is lost or contradictory.
     Warning,
@@ -259,6 +260,7 @@ impl fmt::Display for FindingKind {
 
 /// The place of a finding; fields that do not apply are `None`.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Place {
     /// The tree.
     pub tree: Option<TreeId>,
@@ -344,6 +346,7 @@ impl fmt::Display for Place {
 
 /// A fault that a check found.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Finding {
     /// Which rule is broken.
     pub kind: FindingKind,
@@ -367,6 +370,7 @@ impl fmt::Display for Finding {
 
 /// Numbers of objects that a check read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CheckStatistics {
     /// Trees walked, log trees among them.
     pub trees: u64,
@@ -392,6 +396,7 @@ pub struct CheckStatistics {
 
 /// The result of a check.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct CheckReport {
     /// The faults, up to the limit of
     /// [`CheckOptions::max_findings`](crate::CheckOptions::max_findings).
