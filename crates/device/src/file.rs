@@ -165,8 +165,8 @@ impl FileDevice {
         (length | offset.get() as usize) & (self.alignment - 1) == 0
     }
 
-    /// Writes whole blocks from unaligned memory, through the bounce buffer. `write` puts the blocks
-    /// of the buffer at an offset of the file.
+    /// Writes whole blocks from unaligned memory, through the bounce buffer. `write` puts the
+    /// blocks of the buffer at an offset of the file.
     fn write_copied(
         &self,
         buffer: &[u8],

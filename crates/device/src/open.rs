@@ -71,9 +71,9 @@ impl OpenOptions {
         self.open_inner(path).map_err(|kind| OpenError::new(path, kind))
     }
 
-    /// Bypasses the host's page cache where that is possible and useful, and uses it elsewhere: on a
-    /// file system without direct I/O, and on one in memory, which has no other place for the bytes.
-    /// [`alignment`](crate::Device::alignment) is 1 where the page cache is used.
+    /// Bypasses the host's page cache where that is possible and useful, and uses it elsewhere: on
+    /// a file system without direct I/O, and on one in memory, which has no other place for the
+    /// bytes. [`alignment`](crate::Device::alignment) is 1 where the page cache is used.
     pub fn direct_where_useful(mut self) -> Self {
         (self.direct, self.fallback) = (true, true);
         self

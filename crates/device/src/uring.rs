@@ -177,7 +177,8 @@ fn run_on<R: Transfer>(
         if batch.pushed == batch.reaped && next == requests.len() {
             return Ok(next);
         }
-        // With requests left to push, any completion makes room; without, only the last one matters.
+        // With requests left to push, any completion makes room; without, only the last one
+        // matters.
         let awaited = if next < requests.len() { 1 } else { batch.pushed - batch.reaped };
         let submitted = batch.submit_and_wait(awaited);
         while let Some((index, outcome)) = batch.reap() {

@@ -153,7 +153,7 @@ pub struct Rename<'a> {
     pub new_parent: NodeId,
     /// The target name.
     pub new_name: &'a [u8],
-    /// What happens to an existing target.
+    /// How an existing target is treated.
     pub mode: RenameMode,
     /// Leave a whiteout at the source name.
     pub whiteout: bool,

@@ -2,7 +2,7 @@
 //!
 //! Owns the links in the records and the counts of pages. A new folio goes to the head of the
 //! inactive list, or of the active one if it comes back soon after its eviction. Reclaim decides
-//! what happens at the tails. A hit touches no list.
+//! about the folios at the tails. A hit touches no list.
 //!
 //! The shard of a folio follows from its address: stretches of [`STRETCH`] pages are assigned to
 //! shards in turn. So each shard holds a proportional part of all pages, old and new. Reclaim

@@ -204,11 +204,11 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether devices bypass the host's page cache (`O_DIRECT`). The default is false. Where the
-    /// host cannot do that, or keeps the image in memory, its page cache is used all the same.
+    /// Sets whether devices bypass the host's page cache (`O_DIRECT`). The default is false. Where
+    /// the host cannot do that, or keeps the image in memory, its page cache is used all the same.
     ///
-    /// Requests of whole sectors from aligned memory go straight to the device; others are copied. An
-    /// [`IoQueue`](crate::IoQueue) then reads many requests at once, without a thread for each.
+    /// Requests of whole sectors from aligned memory go straight to the device; others are copied.
+    /// An [`IoQueue`](crate::IoQueue) then reads many requests at once, without a thread for each.
     pub fn direct_io(mut self, direct_io: bool) -> Self {
         self.direct_io = direct_io;
         self

@@ -8,6 +8,8 @@ use anyhow::Context;
 use std::fmt::Write;
 use std::path::Path;
 
+/// Columns of a line of text.
+const WIDTH: usize = 100;
 /// Directory of the plots, relative to the Markdown file.
 const PLOTS: &str = "plots";
 /// Text after this line of an existing file is written by hand and kept.
@@ -34,11 +36,42 @@ pub fn write(report: &Report, path: &Path) -> anyhow::Result<()> {
         std::fs::write(&file, &plot.svg).with_context(|| file.display().to_string())?;
     }
     let old = std::fs::read_to_string(path).unwrap_or_default();
-    let mut text = text(report, &all);
+    let mut text = wrapped(&text(report, &all));
     if let Some(start) = old.find(BY_HAND) {
         text = format!("{}\n\n{}", text.trim_end(), &old[start..]);
     }
     std::fs::write(path, text).with_context(|| path.display().to_string())
+}
+
+/// Wraps paragraphs and list items at [`WIDTH`] columns. Tables, code, headings and images stay as they
+/// are.
+fn wrapped(text: &str) -> String {
+    let mut out = String::with_capacity(text.len());
+    for line in text.lines() {
+        let stays = ["|", "    ", "![", "#", "<"].iter().any(|start| line.starts_with(start));
+        if stays || line.chars().count() <= WIDTH {
+            out += line;
+            out.push('\n');
+            continue;
+        }
+        let indent = if line.starts_with("- ") { "  " } else { "" };
+        let mut column = 0;
+        for word in line.split(' ') {
+            let width = word.chars().count();
+            if column > 0 && column + 1 + width > WIDTH {
+                out.push('\n');
+                out += indent;
+                column = indent.len();
+            } else if column > 0 {
+                out.push(' ');
+                column += 1;
+            }
+            out += word;
+            column += width;
+        }
+        out.push('\n');
+    }
+    out
 }
 
 /// Formats a plot as an image in a paragraph of its own.

@@ -31,8 +31,8 @@ fn serve(image: &Path, directory: &Path, options: &str) {
     session.wait().expect("the last changes become durable");
 }
 
-/// Drops CAP_SYS_ADMIN, so that this process mounts as a user does. Programs that it starts, such as
-/// the set-user-id `fusermount3`, have the capability again.
+/// Drops CAP_SYS_ADMIN, so that this process mounts as a user does. Programs that it starts, such
+/// as the set-user-id `fusermount3`, have the capability again.
 fn drop_mount_capability() {
     const VERSION: u32 = 0x2008_0522;
     const SYS_ADMIN: u32 = 1 << 21;

@@ -122,7 +122,7 @@ impl OrderedExtents {
     }
 
     /// Returns whether there are none. A holder of the data lock (shared) that gets `true` may read
-    /// what the trees have without locking a range: that stays valid until a flush.
+    /// the trees without locking a range: that stays valid until a flush.
     pub(crate) fn is_empty(&self) -> bool {
         !self.any.load(Ordering::Acquire)
     }

@@ -3,7 +3,8 @@
 //! Owns [`FileRead`] and [`ReadContext::read_many`]. It carries out the reads whose extents and
 //! checksums are cached. The caller carries out the others one by one, and every read that fails.
 //!
-//! Locks: those of the volume. Kernel counterpart: `io_uring/rw.c` (an attempt that does not wait, then a worker).
+//! Locks: those of the volume. Kernel counterpart: `io_uring/rw.c` (an attempt that does not wait,
+//! then a worker).
 
 use crate::data::file_data::FileData;
 use crate::data::read::ReadContext;
@@ -26,8 +27,8 @@ pub(crate) struct FileRead<'a> {
 }
 
 impl ReadContext {
-    /// Carries out at once those of `reads` that are inside the file and whose extents and checksums
-    /// are cached. Notes in each how many bytes it read.
+    /// Carries out at once those of `reads` that are inside the file and whose extents and
+    /// checksums are cached. Notes in each how many bytes it read.
     pub(crate) fn read_many(&self, file: &FileData<'_>, reads: &mut [FileRead<'_>]) {
         assert_no_handle();
         let mut placed: SmallVec<[usize; USUAL_READS]> = SmallVec::new();

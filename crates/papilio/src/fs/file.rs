@@ -158,8 +158,8 @@ impl File {
     /// Fills `buffer` from byte `offset` on.
     ///
     /// # Errors
-    /// [`PathError::UnexpectedEnd`] if the file ends first, with unspecified content in `buffer`; as
-    /// [`File::read_at`].
+    /// [`PathError::UnexpectedEnd`] if the file ends first, with unspecified content in `buffer`;
+    /// as [`File::read_at`].
     pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> Result<()> {
         // One read is short only at the end of the file.
         let read = self.read_at(buffer, offset)?;

@@ -15,7 +15,7 @@ use papilio_format::{InodeNumber, Key};
 /// The longest value that the kernel's system calls take, in bytes (`XATTR_SIZE_MAX`).
 pub(crate) const VALUE_MAX: usize = 65536;
 
-/// What setting an attribute requires of an existing one.
+/// The condition on an existing attribute under which a new value is set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 #[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub enum XattrSet {

@@ -81,7 +81,8 @@ impl Drop for Reservation {
 }
 
 impl Space {
-    /// Reserves metadata. An `emergency` may use the global reserve (see the module's documentation).
+    /// Reserves metadata. An `emergency` may use the global reserve (see the module's
+    /// documentation).
     ///
     /// # Errors
     /// [`crate::Error::NoSpace`]; a commit may help if bytes are pinned.

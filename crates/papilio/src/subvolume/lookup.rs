@@ -13,8 +13,8 @@ pub(crate) fn subvolume_root(trees: &Trees, id: TreeId) -> Result<Handle> {
     Handle::open(trees, Place { tree: id, inode })
 }
 
-/// Returns the subvolume that a mount without options shows: the entry `default` of the root tree's directory, or
-/// the top level where that is missing.
+/// Returns the subvolume that a mount without options shows: the entry `default` of the root tree's
+/// directory, or the top level where that is missing.
 pub(crate) fn default_subvolume(trees: &Trees) -> Result<TreeId> {
     let directory = InodeNumber(objectid::ROOT_TREE_DIR);
     Ok(match dir::look_up(&trees.root_tree(), directory, b"default")? {

@@ -1,7 +1,8 @@
 //! The rule that no thread does data I/O while it holds a transaction handle.
 //!
-//! Owns [`HandleHeld`] and [`assert_no_handle`]. A handle keeps a commit waiting; a slow device must not. Debug builds
-//! check the rule at every read and write of file data, release builds do nothing here.
+//! Owns [`HandleHeld`] and [`assert_no_handle`]. A handle keeps a commit waiting; a slow device
+//! must not. Debug builds check the rule at every read and write of file data, release builds do
+//! nothing here.
 
 use std::cell::Cell;
 

@@ -1,7 +1,7 @@
 //! Allocation of data space against a reservation.
 //!
-//! Owns [`ReservedData`], for writeback of pages whose space was reserved when they became dirty. Lock: none; the value
-//! belongs to one thread.
+//! Owns [`ReservedData`], for writeback of pages whose space was reserved when they became dirty.
+//! Lock: none; the value belongs to one thread.
 
 use super::handle::DataExtent;
 use super::transaction::Transactions;
@@ -9,7 +9,8 @@ use crate::errors::Result;
 use crate::space::{Reservation, SpaceKind};
 use std::cell::RefCell;
 
-/// Allocates data space from a reservation first, then from free space. Dropping it releases the rest.
+/// Allocates data space from a reservation first, then from free space. Dropping it releases the
+/// rest.
 pub(crate) struct ReservedData<'a> {
     transactions: &'a Transactions,
     reservation: RefCell<Option<Reservation>>,

@@ -12,8 +12,8 @@
 //! **Locks**, in this order:
 //! - `cleaning`, `commit`, `gate`, a tree's writer, a tree's root, `sharing`, the extent tree's
 //!   root, the chunks';
-//! - leaves: `failure`, `changed_trees`, `dropped_data`, `pin`, those of the space and of the delayed
-//!   references.
+//! - leaves: `failure`, `changed_trees`, `dropped_data`, `pin`, those of the space and of the
+//!   delayed references.
 //!
 //! Kernel counterpart: `start_transaction`, `btrfs_commit_transaction`, `btrfs_abort_transaction`
 //! (`fs/btrfs/transaction.c`).

@@ -162,7 +162,8 @@ fn a_failing_device_has_no_file_system() {
                 break;
             }
             let found = Volume::open(vec![inner as Arc<dyn Device>], &MountOptions::new());
-            // The first write wipes the old superblock: only its failure leaves the old file system.
+            // The first write wipes the old superblock: only its failure leaves the old file
+            // system.
             let untouched = kind == CallKind::Write && call == 0;
             assert_eq!(found.is_ok(), untouched, "{kind:?} {call}");
         }
