@@ -43,8 +43,8 @@ pub fn write(report: &Report, path: &Path) -> anyhow::Result<()> {
     std::fs::write(path, text).with_context(|| path.display().to_string())
 }
 
-/// Wraps paragraphs and list items at [`WIDTH`] columns. Tables, code, headings and images stay as they
-/// are.
+/// Wraps paragraphs and list items at [`WIDTH`] columns. Tables, code, headings and images stay as
+/// they are.
 fn wrapped(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for line in text.lines() {
@@ -188,6 +188,18 @@ fn table(text: &mut String, heads: &[impl AsRef<str>], rows: &[impl AsRef<[Strin
 mod tests {
     use super::super::tests::sample;
     use super::*;
+
+    #[test]
+    fn long_lines_are_wrapped_and_tables_are_not() {
+        let item = format!("- {}", "word ".repeat(50).trim_end());
+        let table = format!("| {} |", "cell ".repeat(50));
+        let text = wrapped(&format!("{item}\n{table}\nshort\n"));
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines.contains(&table.as_str()) && lines.contains(&"short"));
+        assert!(lines.iter().all(|line| line.starts_with('|') || line.chars().count() <= WIDTH), "{text}");
+        assert!(lines[1].starts_with("  word"));
+        assert_eq!(text.matches("word").count(), 50);
+    }
 
     #[test]
     fn all_images_exist() {
