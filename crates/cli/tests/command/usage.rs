@@ -25,7 +25,7 @@ fn wrong_usage_is_exit_code_2() {
     fail(2, "not a list of", ["find", "a:/", "-type", "x"]);
     fail(2, "not a time", ["find", "a:/", "-newermt", "teatime"]);
     fail(2, "unknown job \"9\"", ["bench", "--jobs", "9"]);
-    fail(2, "no side \"ext4\"", ["bench", "--sides", "ext4"]);
+    fail(2, "unknown side \"ext4\"", ["bench", "--sides", "ext4"]);
     fail(2, "--rounds 0", ["bench", "sweep", "--over", "threads", "--rounds", "0"]);
 }
 
