@@ -25,7 +25,7 @@ fn wrong_images_are_refused() {
     check_failure(&mount(&world.beside("zeros.img")), 1, "zeros.img");
     fs::write(world.beside("empty.img"), "").unwrap();
     check_failure(&mount(&world.beside("empty.img")), 1, "the file is empty");
-    check_failure(&mount(&directory), 1, "it is a directory, not an image");
+    check_failure(&mount(&directory), 1, "it is a directory; expected an image file");
 }
 
 #[test]
