@@ -7,11 +7,13 @@
 //! `fs/btrfs/reflink.c`, `fs/remap_range.c`.
 
 use crate::data::clone::CloneRange;
+use crate::data::data_context::DataContext;
 use crate::data::dedupe::{self, Deduped};
 use crate::data::progress::Progress;
 use crate::errors::{Error, PathError, Result};
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::data_lock::ExclusiveData;
+use crate::file::data_trees::DataTrees;
 use crate::file::open_file::OpenFile;
 use crate::file::write::Exclusive;
 use papilio_format::FileOffset;
@@ -48,12 +50,8 @@ impl OpenFile {
         })?;
         let bytes = if length == 0 { u64::MAX } else { length };
         if let Some(mut range) = range {
-            self.share(
-                &locked.exclusive,
-                source,
-                &mut range,
-                &self.open.changed_range(&self.fs, to, bytes)?,
-            )?;
+            let changed = self.open.changed_range(&self.fs, to, bytes)?;
+            self.share(&context, &trees, &source_trees, &mut range, &changed)?;
         }
         if let Some(mapping) = &self.open.mapping {
             mapping.invalidate(to..to.saturating_add(bytes), Invalidate::All);
@@ -85,7 +83,7 @@ impl OpenFile {
             Deduped::Same(mut range) => {
                 let bytes = if length == 0 { u64::MAX } else { length };
                 let changed = self.open.changed_range(&self.fs, to, bytes)?;
-                self.share(&locked.exclusive, source, &mut range, &changed)?;
+                self.share(&context, &trees, &source_trees, &mut range, &changed)?;
                 Ok(Some(range.bytes_done()))
             }
             Deduped::Nothing => Ok(Some(0)),
@@ -96,17 +94,15 @@ impl OpenFile {
     /// Carries out a checked request, which touches the sectors in `changed`.
     fn share(
         &self,
-        exclusive: &Exclusive<'_>,
-        source: &OpenFile,
+        context: &DataContext<'_>,
+        trees: &DataTrees<'_>,
+        source_trees: &DataTrees<'_>,
         range: &mut CloneRange,
         changed: &Range<u64>,
     ) -> Result<()> {
-        let trees = self.begin_change(exclusive)?;
-        let source_trees = self.fs.data_trees(source.open.place())?;
-        let context = trees.context(&**self.fs.transactions()?);
         loop {
             let mut step =
-                trees.prepare(|target| range.prepare(&context, &source_trees.clone_source()?, target))?;
+                trees.prepare(|target| range.prepare(context, &source_trees.clone_source()?, target))?;
             let progress = self.publish_change(changed, 2 * EXTENT_ITEMS, |context, target| {
                 range.step(context, &source_trees.clone_source()?, target, &mut step)
             })?;
