@@ -5,19 +5,22 @@
 //! calls of the library; a transport carries the requests ([`Transport`]).
 //!
 //! FUSE has one device number for all subvolumes, so inode numbers tell subvolumes apart. They are
-//! the same at each mount; `numbers.rs` describes the scheme. FUSE or its transport cannot provide
-//! `statx` birth times, `O_TMPFILE`, `FICLONE`, `FIDEDUPERANGE`, `FIEMAP`, or a `sync` that
-//! commits. `fuser_transport` says why, and docs/mount.md lists the alternatives.
+//! the same at each mount; `numbers.rs` describes the scheme. FUSE cannot provide `FICLONE`,
+//! `FIDEDUPERANGE`, `FIEMAP`, or a `sync` that commits; docs/mount.md lists the alternatives.
 
+mod assistant;
 mod device_number;
+mod device_transport;
+mod dispatch;
 pub mod errno;
-mod fuser_transport;
 pub mod ioctl;
 mod mount_point;
 pub mod mount_table;
 mod nodes;
 mod numbers;
 pub mod options;
+mod protocol;
+mod request_counts;
 mod ring_transport;
 mod server;
 mod session;
@@ -26,6 +29,7 @@ pub mod streams;
 pub mod transport;
 mod unmount;
 
+pub use device_transport::HandshakeError;
 pub use errno::Errno;
 pub use mount_point::MountError;
 pub use options::{Atime, MountOptionError, MountOptions, Transport};

@@ -5,6 +5,7 @@
 //! through `fusermount3`, which comes with FUSE. After the mount exists this file never accesses
 //! it: this process is its server and could wait for itself.
 
+use crate::device_transport::HandshakeError;
 use crate::mount_table::MountEntry;
 use crate::options::{Atime, MountOptions};
 use crate::ring_transport::RingError;
@@ -70,7 +71,7 @@ pub enum MountError {
     },
     /// The FUSE handshake failed.
     #[error("FUSE handshake with the kernel failed: {0}")]
-    Handshake(io::Error),
+    Handshake(#[from] HandshakeError),
     /// The requested transport over io_uring is not available.
     #[error(transparent)]
     Ring(#[from] RingError),

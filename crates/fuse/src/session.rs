@@ -10,10 +10,13 @@
 //!
 //! Dropping a session unmounts, lazily if necessary, and waits.
 
-use crate::fuser_transport::{Agreed, Assistant, FuserTransport, MAX_WRITE};
+use crate::assistant::Assistant;
+use crate::device_transport::{Channel, DeviceTransport};
+use crate::dispatch::Dispatcher;
 use crate::ioctl::MountInfo;
 use crate::mount_point::{self, MountError};
 use crate::options::{MountOptions, Transport};
+use crate::protocol::init::MAX_WRITE;
 use crate::ring_transport::{RingError, RingTransport, Serving};
 use crate::server::Server;
 use crate::unmount::Unmounter;
@@ -21,7 +24,6 @@ use papilio::FileSystem;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 use std::thread::JoinHandle;
 
 /// Minimum number of threads that serve, because some may wait for a commit.
@@ -53,30 +55,24 @@ impl Session {
         let directory = mount_point::check(directory)?;
         let info = MountInfo::new(source, &directory, options);
         let server = Arc::new(Server::new(fs, info, options)?);
-        let (assistant, helper) = Assistant::start().map_err(MountError::Thread)?;
         let ring = prepare_ring(&directory, options)?;
-        let agreed = Arc::new(Agreed { ring: ring.is_some().into(), ..Agreed::default() });
-        let transport =
-            FuserTransport::new(Arc::clone(&server), options.clone(), assistant.clone(), Arc::clone(&agreed));
         let unmounter = Unmounter::new(directory.clone());
-        let channel = mount_point::attach(source, &directory, options)?;
+        let device = Arc::new(mount_point::attach(source, &directory, options)?);
         let detach = |error: MountError| {
             let _ = unmounter.detach();
             error
         };
-        let device = channel.try_clone().map_err(|error| detach(MountError::Handshake(error)))?;
-        let (acl, threads) = (fuser::SessionACL::All, threads(options, ring.is_some()));
-        let session = fuser::Session::from_fd(transport, channel, acl, threads)
-            .map_err(|error| detach(MountError::Handshake(error)))?;
-        assistant.connect(session.notifier());
-        let rings = match ring.filter(|_| agreed.ring.load(Ordering::Acquire)) {
+        let channel = Arc::new(Channel::new(Arc::clone(&device)));
+        let agreed = channel.shake_hands(options, ring.is_some()).map_err(|error| detach(error.into()))?;
+        let (assistant, helper) =
+            Assistant::start(Arc::clone(&device)).map_err(|error| detach(MountError::Thread(error)))?;
+        let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&server), agreed.parallel_direct));
+        let rings = match ring.filter(|_| agreed.ring) {
             None if options.transport == Transport::Ring => return Err(detach(RingError::Off.into())),
             None => None,
             Some(ring) => {
-                let parallel_direct = agreed.parallel_direct.load(Ordering::Acquire);
-                let (operations, assistant) = (Arc::clone(&server), assistant.clone());
-                let (rings, taken) =
-                    ring.serve(operations, parallel_direct, assistant, device, unmounter.clone());
+                let (dispatcher, assistant) = (Arc::clone(&dispatcher), assistant.clone());
+                let (rings, taken) = ring.serve(dispatcher, assistant, device, unmounter.clone());
                 if let Err(error) = taken {
                     let error = detach(error.into());
                     rings.join();
@@ -85,19 +81,29 @@ impl Session {
                 Some(rings)
             }
         };
-        // Only the session's threads keep the assistant alive from here on.
-        drop(assistant);
-        let ending = unmounter.clone();
+        let count =
+            if rings.is_some() { thread_count(options).min(BESIDE_RINGS) } else { thread_count(options) };
+        // Only these threads keep the assistant alive from here on.
+        let transport = DeviceTransport {
+            dispatcher: Arc::clone(&dispatcher),
+            assistant,
+            channel,
+            unmounter: unmounter.clone(),
+        };
+        let threads = transport.start(count).map_err(|error| detach(MountError::Thread(error)))?;
+        drop(transport);
         let serve = move || {
-            if let Err(error) = session.run() {
-                tracing::error!("serving /dev/fuse failed: {error}");
-                // No thread would answer further requests.
-                let _ = ending.detach();
+            for thread in threads {
+                if thread.join().is_err() {
+                    tracing::error!("a thread of /dev/fuse panicked");
+                }
             }
             rings.into_iter().for_each(Serving::join);
             if helper.join().is_err() {
                 tracing::error!("the assistant's thread panicked");
             }
+            tracing::info!("requests served: {}", dispatcher.counts());
+            drop(dispatcher);
             close(server)
         };
         let serving = std::thread::Builder::new().name("papilio-mount".to_owned()).spawn(serve);
@@ -169,16 +175,6 @@ fn prepare_ring(
 fn thread_count(options: &MountOptions) -> usize {
     let cores = std::thread::available_parallelism().map_or(MIN_THREADS, usize::from);
     options.max_threads.unwrap_or_else(|| (2 * cores).clamp(MIN_THREADS, MAX_THREADS)).max(1)
-}
-
-/// Configures fuser's threads: few of them beside rings, which leave them little to do.
-fn threads(options: &MountOptions, beside_rings: bool) -> fuser::Config {
-    let count = thread_count(options);
-    let mut config = fuser::Config::default();
-    config.acl = fuser::SessionACL::All;
-    config.n_threads = Some(if beside_rings { count.min(BESIDE_RINGS) } else { count });
-    config.clone_fd = false;
-    config
 }
 
 /// Converts for callers that handle `std::io` errors.

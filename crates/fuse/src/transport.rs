@@ -1,8 +1,8 @@
 //! The interface between a transport and the server.
 //!
 //! Owns [`Operations`], the operations of a file system with typed arguments and replies. They do
-//! not know how requests travel, so transports are interchangeable: fuser's over `/dev/fuse`, and
-//! FUSE over io_uring.
+//! not know how requests travel, so transports are interchangeable: `/dev/fuse`, and FUSE over
+//! io_uring.
 //!
 //! **Invariants**
 //! - A transport calls operations from any number of threads and holds no file-system state.
@@ -43,6 +43,8 @@ pub struct Attributes {
     pub mtime: Timespec,
     /// Time of the last change of the inode.
     pub ctime: Timespec,
+    /// Time of the creation.
+    pub btime: Timespec,
     /// Kind of the file.
     pub kind: FileKind,
     /// The twelve low bits of the mode.
@@ -90,6 +92,9 @@ pub struct AttributeChange {
     /// The file is open for the change (`ftruncate`, `O_TRUNC`), which then counts even if the size
     /// stays.
     pub by_handle: bool,
+    /// Clear set-user-id and set-group-id bits with a change of the size, because the caller may not
+    /// keep them.
+    pub kills_privileges: bool,
 }
 
 /// An inode to create.
@@ -273,6 +278,10 @@ pub trait Operations: Send + Sync + 'static {
     /// Creates a regular file and opens it with `open`'s flags; counts as a look-up. With `O_EXCL`
     /// the name must not exist.
     fn create(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno>;
+
+    /// Creates a regular file without a name in a directory's subvolume and opens it with `open`'s
+    /// flags; counts as a look-up. The name in `new` is ignored.
+    fn create_unnamed(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno>;
 
     /// Adds a name to a node; counts as a look-up of the node.
     fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;

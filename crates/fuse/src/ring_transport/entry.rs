@@ -9,7 +9,9 @@
 //!
 //! Kernel counterpart: `struct fuse_ring_ent` (`fs/fuse/dev_uring_i.h`).
 
-use super::protocol::{CommandRequest, EntryInOut, InHeader, OutHeader, RequestHeader, command};
+use crate::dispatch::Message;
+use crate::protocol::layout::{CommandRequest, EntryInOut, InHeader, OutHeader, RequestHeader, command};
+use crate::protocol::request::{DecodeError, Head};
 use io_uring::squeue::Entry128;
 use io_uring::{opcode, types};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -121,18 +123,15 @@ impl Entry {
     pub(super) fn received(&mut self) {
         self.commit = self.request().0.entry.commit;
     }
+}
 
-    /// Stores a request as the kernel would.
-    #[cfg(test)]
-    pub(super) fn receive(&mut self, header: RequestHeader, payload: &[u8]) {
-        self.request().1[..payload.len()].copy_from_slice(payload);
-        // SAFETY: as in `reply`.
-        unsafe { self.memory.cast::<RequestHeader>().write(header) };
-        self.received();
+impl Message for Entry {
+    fn open(&mut self) -> (Result<Head, DecodeError>, &mut [u8]) {
+        let (header, payload) = self.request();
+        (Head::of_entry(&header, payload.len()), payload)
     }
 
-    /// Completes the reply with `error`, which is 0 or an errno, and `bytes` bytes of payload.
-    pub(super) fn reply(&mut self, error: i32, bytes: usize) {
+    fn reply(&mut self, error: i32, bytes: usize) {
         let (mut header, _) = self.request();
         let (received, _) = InHeader::read_from_prefix(&header.in_out).expect("the header fits its field");
         let length = (size_of::<OutHeader>() + bytes) as u32;

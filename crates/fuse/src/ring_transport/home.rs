@@ -10,6 +10,7 @@
 //! - `returned`, for one push or one swap.
 
 use super::entry::Entry;
+use crate::dispatch::Message;
 use papilio_locks::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;

@@ -13,24 +13,17 @@
 //!
 //! Kernel counterpart: `fs/fuse/dev_uring.c`, from Linux 6.14 on, where root has enabled it.
 
-mod answer;
 mod aside;
 mod cpus;
 mod entry;
 mod home;
-mod protocol;
 mod queue;
-mod reply;
-mod request;
 mod shared;
 
-#[cfg(test)]
-mod tests;
-
-use crate::fuser_transport::Assistant;
+use crate::assistant::Assistant;
+use crate::dispatch::Dispatcher;
 use crate::transport::Operations;
 use crate::unmount::Unmounter;
-use answer::Server;
 use aside::{Nudge, Workers};
 use queue::{Queue, Ring};
 use shared::Shared;
@@ -125,15 +118,13 @@ impl<O: Operations> RingTransport<O> {
     /// accepted all entries. If it did not, the mount answers nothing and the caller must end it.
     pub(crate) fn serve(
         self,
-        operations: Arc<O>,
-        parallel_direct: bool,
+        dispatcher: Arc<Dispatcher<O>>,
         assistant: Assistant,
-        device: OwnedFd,
+        device: Arc<OwnedFd>,
         unmounter: Unmounter,
     ) -> (Serving, Result<(), RingError>) {
         let Self { queues, workers, nudge, mut threads } = self;
-        let server = Server::new(operations, parallel_direct);
-        let shared = Arc::new(Shared { server, assistant, workers, nudge, device, unmounter });
+        let shared = Arc::new(Shared { dispatcher, assistant, workers, nudge, device, unmounter });
         for queue in &queues {
             // A thread that has ended does not report below.
             let _ = queue.begin.send(Arc::clone(&shared));

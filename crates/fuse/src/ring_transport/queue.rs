@@ -25,11 +25,11 @@
 //!
 //! Kernel counterpart: `fs/fuse/dev_uring.c`.
 
-use super::answer::{Lane, Stale};
 use super::entry::Entry;
 use super::home::{Held, Home};
 use super::shared::Shared;
-use crate::fuser_transport::{Kernel, MAX_WRITE};
+use crate::dispatch::{Lane, Stale};
+use crate::protocol::init::MAX_WRITE;
 use crate::transport::Operations;
 use io_uring::squeue::Entry128;
 use io_uring::{IoUring, cqueue, opcode, types};
@@ -225,12 +225,12 @@ impl<O: Operations> Queue<O> {
             return Ok(());
         }
         entry.received();
-        match self.shared.server.lane(&mut entry) {
+        match self.shared.dispatcher.lane(&mut entry) {
             Lane::Here => self.answer(place, entry),
             Lane::Aside => {
                 let (mut held, shared) = self.hold(place, entry, false)?;
                 let task = move || {
-                    let stale = held.answer(|entry| shared.server.answer(entry));
+                    let stale = held.answer(|entry| shared.dispatcher.answer(entry));
                     forget_then_drop(&shared, stale, held);
                 };
                 self.shared.workers.run(task);
@@ -240,8 +240,8 @@ impl<O: Operations> Queue<O> {
                 let (mut held, shared) = self.hold(place, entry, false)?;
                 self.shared.assistant.run(move |kernel| {
                     nodes.iter().for_each(|node| kernel.write_back(*node));
-                    let stale = held.answer(|entry| shared.server.answer(entry));
-                    forget(kernel, &stale);
+                    let stale = held.answer(|entry| shared.dispatcher.answer(entry));
+                    stale.iter().for_each(|stale| stale.forget(kernel));
                 });
                 Ok(())
             }
@@ -249,7 +249,7 @@ impl<O: Operations> Queue<O> {
     }
 
     fn answer(&mut self, place: usize, mut entry: Entry) -> io::Result<()> {
-        let stale = self.shared.server.answer(&mut entry);
+        let stale = self.shared.dispatcher.answer(&mut entry);
         if !stale.is_empty() {
             let (held, shared) = self.hold(place, entry, true)?;
             forget_then_drop(&shared, stale, held);
@@ -304,17 +304,8 @@ fn is_passing(error: &io::Error) -> bool {
 fn forget_then_drop<O: Operations>(shared: &Shared<O>, stale: Vec<Stale>, held: Held) {
     if !stale.is_empty() {
         shared.assistant.run(move |kernel| {
-            forget(kernel, &stale);
+            stale.iter().for_each(|stale| stale.forget(kernel));
             drop(held);
         });
-    }
-}
-
-fn forget(kernel: &Kernel, stale: &[Stale]) {
-    for stale in stale {
-        match stale {
-            Stale::Attributes(node) => kernel.forget_attributes(*node),
-            Stale::Entry { directory, name } => kernel.forget_entry(*directory, name),
-        }
     }
 }

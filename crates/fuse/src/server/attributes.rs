@@ -21,6 +21,7 @@ impl Server {
             atime: metadata.atime(),
             mtime: metadata.mtime(),
             ctime: metadata.ctime(),
+            btime: metadata.btime(),
             kind: metadata.file_type(),
             permissions: metadata.permissions(),
             links: metadata.nlink(),
@@ -51,13 +52,12 @@ impl Server {
         change: &AttributeChange,
     ) -> Result<Attributes, Errno> {
         let node = self.node(node)?;
-        let AttributeChange { permissions: mode, uid, gid, atime, mtime, ctime, size, by_handle: _ } =
-            *change;
+        let AttributeChange { permissions: mode, uid, gid, atime, mtime, ctime, size, .. } = *change;
         let mut set = SetAttributes { mode, uid, gid, atime, mtime, ctime };
         if let Some(size) = size {
             let before = node.current(&self.fs)?;
             node.file()?.set_len(size).map_err(stale)?;
-            if !privileges::may_keep_set_id(caller) {
+            if change.kills_privileges || !privileges::may_keep_set_id(caller) {
                 self.kill_privileges(caller, &node)?;
             }
             let before = before.metadata();

@@ -82,6 +82,10 @@ impl Operations for Server {
         self.create_file(caller, new, flags)
     }
 
+    fn create_unnamed(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno> {
+        self.create_unnamed_file(caller, new, flags)
+    }
+
     fn link(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         self.add_name(node, parent, name)
     }

@@ -61,6 +61,21 @@ impl Server {
         Ok(entry)
     }
 
+    /// Creates a file without a name. The node keeps it while the kernel knows it.
+    pub(super) fn create_unnamed_file(
+        &self,
+        caller: Caller,
+        new: &NewNode<'_>,
+        flags: i32,
+    ) -> Result<Entry, Errno> {
+        let parent = self.node(new.parent)?;
+        let file = parent.inode.create_unnamed(&self.new_inode(caller, new))?;
+        let inode = file.inode().clone();
+        let entry = self.learn(&parent.inode, b"", &inode);
+        self.count_writer(self.node(entry.node)?.as_ref(), flags);
+        Ok(entry)
+    }
+
     fn new_inode<'a>(&self, caller: Caller, new: &NewNode<'a>) -> NewInode<'a> {
         let kind = match new.kind {
             NewNodeKind::Regular => NewKind::Regular,

@@ -45,9 +45,8 @@ fn both(options: &str, steps: impl Fn(&mut Script)) {
     drop(theirs);
     let again = Mount::new(&scratch, &image, "ro,noatime,subvolid=5");
     let kernel = ImageSet::open(&scratch, vec![image]).mount_read_only().unwrap();
-    // FUSE shows no birth times.
-    let options = CompareOptions { btime: false, ..CompareOptions::default() };
-    let report = compare(&HostTree::new(again.path()), &HostTree::new(kernel.path()), &options);
+    let (ours, theirs) = (HostTree::new(again.path()), HostTree::new(kernel.path()));
+    let report = compare(&ours, &theirs, &CompareOptions::default());
     report.assert_equal(1);
     again.unmount();
 }
@@ -55,6 +54,11 @@ fn both(options: &str, steps: impl Fn(&mut Script)) {
 #[test]
 fn names() {
     both("noatime,allow_other", steps::names);
+}
+
+#[test]
+fn unnamed_files() {
+    both("noatime,allow_other", steps::unnamed);
 }
 
 #[test]

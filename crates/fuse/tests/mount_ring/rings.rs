@@ -12,9 +12,9 @@ use std::path::Path;
 /// Returns how often each of the server's threads for `/dev/fuse` has read from it.
 fn reads_from_the_device(server: u32) -> Vec<u64> {
     let threads = fs::read_dir(format!("/proc/{server}/task")).unwrap();
-    let readers = threads
-        .map(|thread| thread.unwrap().path())
-        .filter(|thread| fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.starts_with("fuser")));
+    let readers = threads.map(|thread| thread.unwrap().path()).filter(|thread| {
+        fs::read_to_string(thread.join("comm")).is_ok_and(|name| name.trim() == "papilio-fuse")
+    });
     let reads = readers.map(|thread| {
         let counted = fs::read_to_string(thread.join("io")).unwrap();
         let line = counted.lines().find_map(|line| line.strip_prefix("syscr:"));

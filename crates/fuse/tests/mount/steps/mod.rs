@@ -4,8 +4,10 @@ mod access;
 mod attributes;
 mod data;
 mod names;
+mod unnamed;
 
 pub use access::{access, xattrs};
 pub use attributes::{attributes, times};
 pub use data::{data, open_files, ranges};
 pub use names::{names, renames};
+pub use unnamed::unnamed;

@@ -1,4 +1,4 @@
-//! A reply in an entry's payload.
+//! A reply's body, in the buffer that held the request's payload.
 //!
 //! Owns [`Answer`] with the encoding of each kind, and [`Listing`], which encodes directory entries
 //! in place. Nothing is written past the payload.
@@ -6,33 +6,35 @@
 //! Kernel counterpart: `fuse_copy_out_args` (`fs/fuse/dev.c`), which takes all arguments of a reply
 //! from the payload, one after another.
 
-use super::protocol::{
-    Attr, AttrOut, Dirent, EntryOut, GetXattrOut, IoctlOut, LseekOut, OpenOut, StatfsOut, WriteOut,
+use super::layout::{
+    Attr, AttrOut, CopyOut64, Dirent, EntryOut, GetXattrOut, IoctlOut, LseekOut, OpenOut, STATX_MASK,
+    StatfsOut, Statx, StatxOut, StatxTime, WriteOut,
 };
 use crate::device_number;
 use crate::errno::Errno;
 use crate::transport::{Attributes, DirectorySink, Entry, FileSystemSizes, ListedEntry};
-use papilio::FileKind;
+use papilio::{FileKind, Timespec};
 use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
 /// The answer to a request that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     /// Success without data.
     Done,
-    /// A number of bytes that are in the payload already.
-    InPlace(usize),
     Entry(Entry),
     /// The name does not exist; the kernel caches this.
     NoEntry,
     Created(Entry, u32),
     Attributes(Attributes),
+    ExtendedAttributes(Attributes),
     Opened {
         handle: u64,
         flags: u32,
     },
     Written(u32),
+    /// The length of a copy that may exceed 4 GiB.
+    Copied(u64),
     Bytes(Vec<u8>),
     /// The length of an extended attribute.
     Length(u32),
@@ -50,11 +52,10 @@ impl Answer {
     ///
     /// # Errors
     /// EIO if the answer does not fit.
-    pub(super) fn encode(&self, valid: Duration, payload: &mut [u8]) -> Result<usize, Errno> {
+    pub(crate) fn encode(&self, valid: Duration, payload: &mut [u8]) -> Result<usize, Errno> {
         let mut out = Out { payload, used: 0 };
         match self {
             Self::Done => {}
-            Self::InPlace(bytes) => out.used = *bytes,
             Self::Entry(entry) => out.put(&entry_out(entry, entry.attributes.number, valid))?,
             Self::NoEntry => out.put(&no_entry(valid))?,
             Self::Created(entry, flags) => {
@@ -67,10 +68,18 @@ impl Answer {
                 padding: 0,
                 attributes: attr(attributes, attributes.number),
             })?,
+            Self::ExtendedAttributes(attributes) => out.put(&StatxOut {
+                valid: valid.as_secs(),
+                valid_nanoseconds: valid.subsec_nanos(),
+                flags: 0,
+                spare: [0; 2],
+                attributes: statx(attributes),
+            })?,
             Self::Opened { handle, flags } => {
                 out.put(&OpenOut { handle: *handle, flags: *flags, backing: 0 })?;
             }
             Self::Written(size) => out.put(&WriteOut { size: *size, padding: 0 })?,
+            Self::Copied(bytes) => out.put(&CopyOut64 { bytes: *bytes })?,
             Self::Bytes(bytes) => out.put_bytes(bytes)?,
             Self::Length(size) => out.put(&GetXattrOut { size: *size, padding: 0 })?,
             Self::Sizes(sizes) => out.put(&statfs(sizes))?,
@@ -138,6 +147,29 @@ fn attr(attributes: &Attributes, number: u64) -> Attr {
     }
 }
 
+fn statx(attributes: &Attributes) -> Statx {
+    let time =
+        |time: Timespec| StatxTime { seconds: time.seconds, nanoseconds: time.nanoseconds, reserved: 0 };
+    let (major, minor) = attributes.device;
+    Statx {
+        mask: STATX_MASK,
+        block_size: attributes.block_size,
+        links: attributes.links,
+        uid: attributes.uid,
+        gid: attributes.gid,
+        mode: (type_bits(attributes.kind) | attributes.permissions & 0o7777) as u16,
+        number: attributes.number,
+        size: attributes.size,
+        blocks: attributes.blocks,
+        atime: time(attributes.atime),
+        btime: time(attributes.btime),
+        ctime: time(attributes.ctime),
+        mtime: time(attributes.mtime),
+        device: [major, minor],
+        ..zerocopy::FromZeros::new_zeroed()
+    }
+}
+
 fn entry_out(entry: &Entry, number: u64, valid: Duration) -> EntryOut {
     EntryOut {
         node: entry.node.0,
@@ -175,7 +207,7 @@ fn statfs(sizes: &FileSystemSizes) -> StatfsOut {
 }
 
 /// A directory listing in the payload.
-pub(super) struct Listing<'a> {
+pub(crate) struct Listing<'a> {
     buffer: &'a mut [u8],
     used: usize,
     /// Entries have attributes, which the kernel may cache for this long.
@@ -184,12 +216,12 @@ pub(super) struct Listing<'a> {
 
 impl<'a> Listing<'a> {
     /// Creates a listing of at most `buffer.len()` bytes.
-    pub(super) fn new(buffer: &'a mut [u8], attributes: Option<Duration>) -> Self {
+    pub(crate) fn new(buffer: &'a mut [u8], attributes: Option<Duration>) -> Self {
         Self { buffer, used: 0, attributes }
     }
 
     /// Returns the length of the listing in bytes.
-    pub(super) fn used(&self) -> usize {
+    pub(crate) fn used(&self) -> usize {
         self.used
     }
 }

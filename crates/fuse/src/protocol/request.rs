@@ -1,14 +1,16 @@
-//! A request from an entry's buffers.
+//! A request, decoded from the bytes that the kernel sent.
 //!
-//! Owns [`Request`] and its decoder. The decoder checks every length in the buffers against the
-//! bytes that exist; a request that does not fit is [`DecodeError::Malformed`].
+//! Owns [`Head`], the parts that each request has, and [`Request`]. A transport makes a head and
+//! knows where the payload is: names, data and further arguments. The decoder checks every length
+//! against the bytes that exist; a request that does not fit is [`DecodeError::Malformed`].
 //!
 //! Kernel counterpart: the callers of `fuse_simple_request` (`fs/fuse/`).
 
-use super::protocol::{
-    CopyFileRangeIn, CreateIn, FSYNC_DATA_ONLY, FallocateIn, FsyncIn, GetXattrIn, InHeader, IoctlIn, LinkIn,
-    LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SetAttrIn,
-    SetXattrIn, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
+use super::layout::{
+    BatchForgetIn, CopyFileRangeIn, CreateIn, FSYNC_DATA_ONLY, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
+    GetXattrIn, InHeader, InitIn, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, ReleaseIn,
+    Rename2In, RenameIn, RequestHeader, SetAttrIn, SetXattrIn, StatxIn, WRITE_KILLS_PRIVILEGES, WriteIn,
+    opcode, valid,
 };
 use crate::errno::Errno;
 use crate::ioctl::Caller;
@@ -21,7 +23,7 @@ use zerocopy::FromBytes;
 
 /// Reasons why a request cannot be answered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub(super) enum DecodeError {
+pub(crate) enum DecodeError {
     /// The kernel would not send these bytes.
     #[error("operation {opcode}: {what}")]
     Malformed {
@@ -40,7 +42,7 @@ pub(super) enum DecodeError {
 
 impl DecodeError {
     /// Returns the error number for the caller.
-    pub(super) fn errno(self) -> Errno {
+    pub(crate) fn errno(self) -> Errno {
         match self {
             Self::Malformed { .. } => Errno(libc::EIO),
             Self::Unknown(_) => Errno(libc::ENOSYS),
@@ -51,7 +53,7 @@ impl DecodeError {
 
 /// What `setxattr` expects of an existing attribute.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum SetHow {
+pub(crate) enum SetHow {
     /// A request that the library supports.
     Set(XattrSet),
     /// The attribute must exist and must not exist; the reply is the violated condition.
@@ -60,49 +62,229 @@ pub(super) enum SetHow {
 
 /// The operation and its arguments.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Body<'a> {
-    Lookup { name: &'a [u8] },
+pub(crate) enum Body<'a> {
+    Lookup {
+        name: &'a [u8],
+    },
     Attributes,
+    /// Those of `statx`, with the birth time.
+    ExtendedAttributes,
     SetAttributes(AttributeChange),
     ReadLink,
     Make(NewNode<'a>),
-    Create { new: NewNode<'a>, flags: i32 },
-    Link { node: NodeId, name: &'a [u8] },
-    Unlink { name: &'a [u8] },
-    Rmdir { name: &'a [u8] },
+    Create {
+        new: NewNode<'a>,
+        flags: i32,
+    },
+    CreateUnnamed {
+        new: NewNode<'a>,
+        flags: i32,
+    },
+    Link {
+        node: NodeId,
+        name: &'a [u8],
+    },
+    Unlink {
+        name: &'a [u8],
+    },
+    Rmdir {
+        name: &'a [u8],
+    },
     Rename(Rename<'a>),
-    Open { flags: i32 },
-    Release { flags: i32 },
-    Read { offset: u64, size: usize, flags: i32 },
+    Open {
+        flags: i32,
+    },
+    Release {
+        flags: i32,
+    },
+    Read {
+        offset: u64,
+        size: usize,
+        flags: i32,
+    },
     Write(Write<'a>),
-    Sync { data_only: bool },
-    Allocate { offset: u64, length: u64, mode: i32 },
-    Seek { offset: u64, to: SeekTo },
-    CopyRange(CopyRange),
+    Sync {
+        data_only: bool,
+    },
+    Allocate {
+        offset: u64,
+        length: u64,
+        mode: i32,
+    },
+    Seek {
+        offset: u64,
+        to: SeekTo,
+    },
+    /// `long` if the reply can express more than 4 GiB.
+    CopyRange {
+        range: CopyRange,
+        long: bool,
+    },
     OpenDirectory,
-    List { handle: DirectoryHandle, offset: u64, size: usize, attributes: bool },
+    List {
+        handle: DirectoryHandle,
+        offset: u64,
+        size: usize,
+        attributes: bool,
+    },
     ReleaseDirectory(DirectoryHandle),
     Sizes,
-    Xattr { name: &'a [u8], size: u32 },
-    ListXattrs { size: u32 },
-    SetXattr { name: &'a [u8], value: &'a [u8], how: SetHow },
-    RemoveXattr { name: &'a [u8] },
-    Ioctl { command: u32, input: &'a [u8], output_size: usize },
+    Xattr {
+        name: &'a [u8],
+        size: u32,
+    },
+    ListXattrs {
+        size: u32,
+    },
+    SetXattr {
+        name: &'a [u8],
+        value: &'a [u8],
+        how: SetHow,
+    },
+    RemoveXattr {
+        name: &'a [u8],
+    },
+    Ioctl {
+        command: u32,
+        input: &'a [u8],
+        output_size: usize,
+    },
+}
+
+/// The parts that each request has: who asks for what, and the operation's first argument.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Head {
+    /// The general header.
+    pub(crate) general: InHeader,
+    argument: [u8; ARGUMENT],
+    argument_length: usize,
+    /// Number of bytes of the payload.
+    pub(crate) payload: usize,
+}
+
+/// Space for the first argument in bytes; the longest has 88.
+const ARGUMENT: usize = 128;
+
+impl Head {
+    /// Reads the head of a request that lies in an entry of a ring.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] if the lengths contradict one another.
+    pub(crate) fn of_entry(header: &RequestHeader, buffer: usize) -> Result<Self, DecodeError> {
+        let (general, _) = InHeader::read_from_prefix(&header.in_out).expect("the header fits its field");
+        let malformed = |what| DecodeError::Malformed { opcode: general.opcode, what };
+        let payload = header.entry.payload as usize;
+        if payload > buffer {
+            return Err(malformed("the payload is longer than its buffer"));
+        }
+        let length = (general.length as usize).checked_sub(size_of::<InHeader>() + payload);
+        let argument_length = length.filter(|&length| length <= ARGUMENT);
+        let argument_length = argument_length.ok_or(malformed("the lengths contradict one another"))?;
+        Ok(Self { general, argument: header.operation, argument_length, payload })
+    }
+
+    /// Reads the head of a request that was read from `/dev/fuse`. The payload is at its end.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] if a length is wrong.
+    pub(crate) fn of_message(message: &[u8]) -> Result<Self, DecodeError> {
+        let Ok((general, rest)) = InHeader::read_from_prefix(message) else {
+            return Err(DecodeError::Malformed { opcode: 0, what: "the header is incomplete" });
+        };
+        let malformed = |what| DecodeError::Malformed { opcode: general.opcode, what };
+        if general.length as usize != message.len() {
+            return Err(malformed("the length is not that of the message"));
+        }
+        let argument_length = argument_length(general.opcode);
+        let Some((first, payload)) = rest.split_at_checked(argument_length) else {
+            return Err(malformed("an argument is too short"));
+        };
+        let mut argument = [0; ARGUMENT];
+        argument[..argument_length].copy_from_slice(first);
+        Ok(Self { general, argument, argument_length, payload: payload.len() })
+    }
+
+    /// Returns the first argument. Newer kernels may append fields.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] if it is too short.
+    pub(crate) fn argument<T: FromBytes>(&self) -> Result<T, DecodeError> {
+        let found = T::read_from_prefix(&self.argument[..self.argument_length]);
+        let what = "an argument is too short";
+        let malformed = DecodeError::Malformed { opcode: self.general.opcode, what };
+        found.map(|(argument, _)| argument).map_err(|_| malformed)
+    }
+
+    /// Returns the nodes that a request to forget names, each with its count of look-ups.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] if the payload is too short.
+    pub(crate) fn forgotten<'a>(
+        &self,
+        payload: &'a [u8],
+    ) -> Result<impl Iterator<Item = (NodeId, u64)> + use<'a>, DecodeError> {
+        let (single, several) = match self.general.opcode {
+            opcode::FORGET => (Some((NodeId(self.general.node), self.argument::<ForgetIn>()?.lookups)), 0),
+            _ => (None, self.argument::<BatchForgetIn>()?.count as usize),
+        };
+        let bytes = several.checked_mul(size_of::<ForgetOne>()).and_then(|bytes| payload.get(..bytes));
+        let what = "nodes are missing";
+        let bytes = bytes.ok_or(DecodeError::Malformed { opcode: self.general.opcode, what })?;
+        let several = bytes.chunks_exact(size_of::<ForgetOne>()).map(|one| {
+            let ForgetOne { node, lookups } = ForgetOne::read_from_bytes(one).expect("one has this size");
+            (NodeId(node), lookups)
+        });
+        Ok(single.into_iter().chain(several))
+    }
+}
+
+/// Returns the length of an operation's first argument, which the payload follows.
+fn argument_length(operation: u32) -> usize {
+    match operation {
+        opcode::FORGET => size_of::<ForgetIn>(),
+        opcode::GETATTR => 16,
+        opcode::SETATTR => size_of::<SetAttrIn>(),
+        opcode::MKNOD => size_of::<MknodIn>(),
+        opcode::MKDIR => size_of::<MkdirIn>(),
+        opcode::RENAME => size_of::<RenameIn>(),
+        opcode::LINK => size_of::<LinkIn>(),
+        opcode::OPEN | opcode::OPENDIR => size_of::<OpenIn>(),
+        opcode::READ | opcode::READDIR | opcode::READDIRPLUS => size_of::<ReadIn>(),
+        opcode::WRITE => size_of::<WriteIn>(),
+        opcode::RELEASE | opcode::RELEASEDIR => size_of::<ReleaseIn>(),
+        opcode::FSYNC | opcode::FSYNCDIR => size_of::<FsyncIn>(),
+        opcode::SETXATTR => size_of::<SetXattrIn>(),
+        opcode::GETXATTR | opcode::LISTXATTR => size_of::<GetXattrIn>(),
+        opcode::INIT => size_of::<InitIn>(),
+        opcode::CREATE | opcode::TMPFILE => size_of::<CreateIn>(),
+        opcode::IOCTL => size_of::<IoctlIn>(),
+        opcode::BATCH_FORGET => size_of::<BatchForgetIn>(),
+        opcode::FALLOCATE => size_of::<FallocateIn>(),
+        opcode::RENAME2 => size_of::<Rename2In>(),
+        opcode::LSEEK => size_of::<LseekIn>(),
+        opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => size_of::<CopyFileRangeIn>(),
+        opcode::STATX => size_of::<StatxIn>(),
+        _ => 0,
+    }
 }
 
 /// A decoded request.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request<'a> {
-    pub(super) node: NodeId,
-    pub(super) caller: Caller,
-    pub(super) body: Body<'a>,
+pub(crate) struct Request<'a> {
+    pub(crate) node: NodeId,
+    pub(crate) caller: Caller,
+    pub(crate) body: Body<'a>,
 }
 
 impl<'a> Request<'a> {
-    /// Decodes an entry's buffers; `payload` is the whole second buffer.
-    pub(super) fn decode(header: &'a RequestHeader, payload: &'a [u8]) -> Result<Self, DecodeError> {
-        let (general, _) = InHeader::read_from_prefix(&header.in_out).expect("the header fits its field");
-        let fields = Fields::new(&general, header, payload)?;
+    /// Decodes a request; `buffer` starts with its payload.
+    pub(crate) fn decode(head: &'a Head, buffer: &'a [u8]) -> Result<Self, DecodeError> {
+        let general = &head.general;
+        let payload = buffer.get(..head.payload).ok_or(DecodeError::Malformed {
+            opcode: general.opcode,
+            what: "the payload is longer than its buffer",
+        })?;
+        let fields = Fields { opcode: general.opcode, head, payload };
         let body = fields.body(NodeId(general.node))?;
         let caller = Caller { uid: general.uid, gid: general.gid, pid: general.pid };
         Ok(Self { node: NodeId(general.node), caller, body })
@@ -112,30 +294,17 @@ impl<'a> Request<'a> {
 /// The operation's own parts of a request.
 struct Fields<'a> {
     opcode: u32,
-    /// The first argument, with the length that the kernel gives.
-    operation: &'a [u8],
+    head: &'a Head,
     payload: &'a [u8],
 }
 
 impl<'a> Fields<'a> {
-    fn new(general: &InHeader, header: &'a RequestHeader, payload: &'a [u8]) -> Result<Self, DecodeError> {
-        let malformed = |what| DecodeError::Malformed { opcode: general.opcode, what };
-        let used = header.entry.payload as usize;
-        let payload = payload.get(..used).ok_or(malformed("the payload is longer than its buffer"))?;
-        let rest = (general.length as usize).checked_sub(size_of::<InHeader>() + used);
-        let operation = rest.and_then(|length| header.operation.get(..length));
-        let operation = operation.ok_or(malformed("the lengths contradict one another"))?;
-        Ok(Self { opcode: general.opcode, operation, payload })
-    }
-
     fn malformed(&self, what: &'static str) -> DecodeError {
         DecodeError::Malformed { opcode: self.opcode, what }
     }
 
-    /// Returns the first argument. Newer kernels may append fields.
     fn argument<T: FromBytes>(&self) -> Result<T, DecodeError> {
-        let found = T::read_from_prefix(self.operation);
-        found.map(|(argument, _)| argument).map_err(|_| self.malformed("an argument is too short"))
+        self.head.argument()
     }
 
     /// Returns the payload's first name and the bytes after its NUL.
@@ -159,6 +328,10 @@ impl<'a> Fields<'a> {
     fn body(&self, node: NodeId) -> Result<Body<'a>, DecodeError> {
         Ok(match self.opcode {
             opcode::GETATTR => Body::Attributes,
+            opcode::STATX => {
+                self.argument::<StatxIn>()?;
+                Body::ExtendedAttributes
+            }
             opcode::SETATTR => Body::SetAttributes(change(&self.argument()?)),
             opcode::OPEN => Body::Open { flags: self.argument::<OpenIn>()?.flags },
             opcode::RELEASE => Body::Release { flags: self.argument::<ReleaseIn>()?.flags },
@@ -175,10 +348,11 @@ impl<'a> Fields<'a> {
                 Body::Allocate { offset, length, mode }
             }
             opcode::LSEEK => seek(&self.argument()?)?,
-            opcode::COPY_FILE_RANGE => {
+            opcode::COPY_FILE_RANGE | opcode::COPY_FILE_RANGE_64 => {
                 let CopyFileRangeIn { source_offset, target, target_offset, length, .. } = self.argument()?;
                 let target = NodeId(target);
-                Body::CopyRange(CopyRange { source: node, source_offset, target, target_offset, length })
+                let range = CopyRange { source: node, source_offset, target, target_offset, length };
+                Body::CopyRange { range, long: self.opcode == opcode::COPY_FILE_RANGE_64 }
             }
             opcode::OPENDIR => Body::OpenDirectory,
             opcode::READDIR | opcode::READDIRPLUS => {
@@ -204,12 +378,14 @@ impl<'a> Fields<'a> {
             opcode::RMDIR => Body::Rmdir { name: self.name()? },
             opcode::LINK => Body::Link { node: NodeId(self.argument::<LinkIn>()?.node), name: self.name()? },
             opcode::MKNOD | opcode::MKDIR | opcode::SYMLINK => Body::Make(self.new_node(node)?),
-            opcode::CREATE => {
+            opcode::CREATE | opcode::TMPFILE => {
                 let CreateIn { flags, mode, umask, .. } = self.argument()?;
-                let kind = NewNodeKind::Regular;
-                let permissions = mode & 0o7777;
-                let new = NewNode { parent: node, name: self.name()?, kind, permissions, umask };
-                Body::Create { new, flags }
+                let (kind, permissions) = (NewNodeKind::Regular, mode & 0o7777);
+                let unnamed = self.opcode == opcode::TMPFILE;
+                // An unnamed file is created with a name that means nothing.
+                let name = if unnamed { b"" } else { self.name()? };
+                let new = NewNode { parent: node, name, kind, permissions, umask };
+                if unnamed { Body::CreateUnnamed { new, flags } } else { Body::Create { new, flags } }
             }
             opcode::RENAME => self.rename(
                 node,
@@ -313,5 +489,6 @@ fn change(argument: &SetAttrIn) -> AttributeChange {
         ctime: has(valid::CTIME)
             .then_some(Timespec { seconds: argument.ctime, nanoseconds: argument.ctime_nanoseconds }),
         by_handle: has(valid::HANDLE),
+        kills_privileges: has(valid::KILL_PRIVILEGES),
     }
 }

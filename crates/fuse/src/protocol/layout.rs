@@ -1,24 +1,30 @@
-//! The bytes of requests and replies in FUSE over io_uring.
+//! The bytes of requests, replies and notifications.
 //!
-//! Owns the structures in an entry's buffers and in a submission, the numbers of operations, and
+//! Owns the structures that the kernel shares with a FUSE server, the numbers of operations, and
 //! flags. Integers have the machine's byte order.
 //!
-//! Kernel counterpart: `include/uapi/linux/fuse.h`; described in
+//! Kernel counterpart: `include/uapi/linux/fuse.h`; the structures of rings are described in
 //! Documentation/filesystems/fuse/fuse-io-uring.rst.
 
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout};
 
 /// Commands of a submission to `/dev/fuse`.
-pub(super) mod command {
+pub(crate) mod command {
     /// Hands the kernel an entry for requests.
     pub const REGISTER: u32 = 1;
     /// Hands the kernel the reply in an entry, and the entry for the next request.
     pub const COMMIT_AND_FETCH: u32 = 2;
 }
 
+/// The major version of the protocol.
+pub(crate) const MAJOR: u32 = 7;
+/// The newest minor version whose structures this file describes.
+pub(crate) const MINOR: u32 = 45;
+
 /// Numbers of the implemented operations; all others get ENOSYS.
-pub(super) mod opcode {
+pub(crate) mod opcode {
     pub const LOOKUP: u32 = 1;
+    pub const FORGET: u32 = 2;
     pub const GETATTR: u32 = 3;
     pub const SETATTR: u32 = 4;
     pub const READLINK: u32 = 5;
@@ -39,21 +45,29 @@ pub(super) mod opcode {
     pub const GETXATTR: u32 = 22;
     pub const LISTXATTR: u32 = 23;
     pub const REMOVEXATTR: u32 = 24;
+    pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;
     pub const RELEASEDIR: u32 = 29;
     pub const FSYNCDIR: u32 = 30;
     pub const CREATE: u32 = 35;
     pub const IOCTL: u32 = 39;
+    pub const BATCH_FORGET: u32 = 42;
     pub const FALLOCATE: u32 = 43;
     pub const READDIRPLUS: u32 = 44;
     pub const RENAME2: u32 = 45;
     pub const LSEEK: u32 = 46;
     pub const COPY_FILE_RANGE: u32 = 47;
+    pub const TMPFILE: u32 = 51;
+    pub const STATX: u32 = 52;
+    pub const COPY_FILE_RANGE_64: u32 = 53;
+
+    /// One more than the largest number.
+    pub const END: u32 = 54;
 }
 
 /// Flags for the valid fields of [`SetAttrIn`].
-pub(super) mod valid {
+pub(crate) mod valid {
     pub const MODE: u32 = 1 << 0;
     pub const UID: u32 = 1 << 1;
     pub const GID: u32 = 1 << 2;
@@ -64,20 +78,50 @@ pub(super) mod valid {
     pub const ATIME_NOW: u32 = 1 << 7;
     pub const MTIME_NOW: u32 = 1 << 8;
     pub const CTIME: u32 = 1 << 10;
+    pub const KILL_PRIVILEGES: u32 = 1 << 11;
 }
 
 /// Flags for what the kernel may do with an open file.
-pub(super) mod open_flags {
+pub(crate) mod open_flags {
     pub const DIRECT_IO: u32 = 1 << 0;
     pub const KEEP_CACHE: u32 = 1 << 1;
     pub const CACHE_DIR: u32 = 1 << 3;
     pub const PARALLEL_DIRECT_WRITES: u32 = 1 << 6;
 }
 
+/// Features that kernel and server agree on.
+pub(crate) mod feature {
+    pub const ASYNC_READ: u64 = 1 << 0;
+    pub const EXPORT_SUPPORT: u64 = 1 << 4;
+    pub const BIG_WRITES: u64 = 1 << 5;
+    pub const DONT_MASK: u64 = 1 << 6;
+    pub const HAS_IOCTL_DIR: u64 = 1 << 11;
+    pub const DO_READDIRPLUS: u64 = 1 << 13;
+    pub const ASYNC_DIO: u64 = 1 << 15;
+    pub const WRITEBACK_CACHE: u64 = 1 << 16;
+    pub const PARALLEL_DIROPS: u64 = 1 << 18;
+    pub const POSIX_ACL: u64 = 1 << 20;
+    pub const MAX_PAGES: u64 = 1 << 22;
+    pub const CACHE_SYMLINKS: u64 = 1 << 23;
+    pub const EXPLICIT_INVAL_DATA: u64 = 1 << 25;
+    pub const HANDLE_KILLPRIV_V2: u64 = 1 << 28;
+    pub const INIT_EXT: u64 = 1 << 30;
+    pub const DIRECT_IO_ALLOW_MMAP: u64 = 1 << 36;
+    pub const OVER_IO_URING: u64 = 1 << 41;
+}
+
+/// Codes of notifications.
+pub(crate) mod notification {
+    pub const INVALIDATE_INODE: i32 = 2;
+    pub const INVALIDATE_ENTRY: i32 = 3;
+}
+
+/// Flags of `statx` for the attributes that a reply holds: the ordinary ones and the birth time.
+pub(crate) const STATX_MASK: u32 = 0xfff;
 /// Flag of `fsync`: data only.
-pub(super) const FSYNC_DATA_ONLY: u32 = 1 << 0;
+pub(crate) const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// Flag of a write: clear set-user-id and set-group-id bits.
-pub(super) const WRITE_KILLS_PRIVILEGES: u32 = 1 << 2;
+pub(crate) const WRITE_KILLS_PRIVILEGES: u32 = 1 << 2;
 
 /// Declares structures shared with the kernel, each with its size there.
 macro_rules! structures {
@@ -86,7 +130,7 @@ macro_rules! structures {
             $(#[$doc])*
             #[repr(C)]
             #[derive(Clone, Copy, Debug, PartialEq, Eq, FromBytes, IntoBytes, Immutable, KnownLayout)]
-            pub(super) struct $name {
+            pub(crate) struct $name {
                 $(pub $field: $type,)*
             }
 
@@ -107,6 +151,54 @@ structures! {
         pid: u32,
         extension_length: u16,
         padding: u16,
+    }
+    /// The first request, with the kernel's offer.
+    InitIn: 64 {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u32,
+        flags_high: u32,
+        unused: [u32; 11],
+    }
+    InitOut: 64 {
+        major: u32,
+        minor: u32,
+        max_readahead: u32,
+        flags: u32,
+        max_background: u16,
+        congestion_threshold: u16,
+        max_write: u32,
+        time_granularity_nanoseconds: u32,
+        max_pages: u16,
+        map_alignment: u16,
+        flags_high: u32,
+        max_stack_depth: u32,
+        request_timeout: u16,
+        unused: [u16; 11],
+    }
+    ForgetIn: 8 {
+        lookups: u64,
+    }
+    /// Followed by `count` times [`ForgetOne`].
+    BatchForgetIn: 8 {
+        count: u32,
+        padding: u32,
+    }
+    ForgetOne: 16 {
+        node: u64,
+        lookups: u64,
+    }
+    InvalidateInode: 24 {
+        node: u64,
+        offset: i64,
+        length: i64,
+    }
+    /// Followed by the name and a NUL.
+    InvalidateEntry: 16 {
+        directory: u64,
+        name_length: u32,
+        flags: u32,
     }
     /// The start of every reply.
     OutHeader: 16 {
@@ -288,6 +380,46 @@ structures! {
         padding: u32,
         attributes: Attr,
     }
+    StatxIn: 24 {
+        getattr_flags: u32,
+        reserved: u32,
+        handle: u64,
+        flags: u32,
+        mask: u32,
+    }
+    StatxTime: 16 {
+        seconds: i64,
+        nanoseconds: u32,
+        reserved: i32,
+    }
+    Statx: 256 {
+        mask: u32,
+        block_size: u32,
+        attributes: u64,
+        links: u32,
+        uid: u32,
+        gid: u32,
+        mode: u16,
+        spare: u16,
+        number: u64,
+        size: u64,
+        blocks: u64,
+        attributes_mask: u64,
+        atime: StatxTime,
+        btime: StatxTime,
+        ctime: StatxTime,
+        mtime: StatxTime,
+        device: [u32; 2],
+        file_system: [u32; 2],
+        spares: [u64; 14],
+    }
+    StatxOut: 288 {
+        valid: u64,
+        valid_nanoseconds: u32,
+        flags: u32,
+        spare: [u64; 2],
+        attributes: Statx,
+    }
     OpenOut: 16 {
         handle: u64,
         flags: u32,
@@ -319,6 +451,9 @@ structures! {
         flags: u32,
         in_parts: u32,
         out_parts: u32,
+    }
+    CopyOut64: 8 {
+        bytes: u64,
     }
     LseekOut: 8 {
         offset: i64,

@@ -4,44 +4,42 @@
 //! the server. If the serving threads made such calls, all of them could end up waiting for one
 //! another.
 
+use crate::protocol::notification::Notification;
 use crate::transport::NodeId;
-use fuser::{INodeNo, Notifier};
-use std::ffi::OsStr;
-use std::os::unix::ffi::OsStrExt;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::{Sender, channel};
-use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 
 type Task = Box<dyn FnOnce(&Kernel) + Send>;
 
 /// Access to the kernel's caches.
 pub(crate) struct Kernel {
-    notifier: Arc<OnceLock<Notifier>>,
+    device: Arc<OwnedFd>,
 }
 
 impl Kernel {
     /// Has the kernel write back its dirty data of a file and drop its cached pages.
     pub(crate) fn write_back(&self, node: NodeId) {
-        self.tell(|notifier| notifier.inval_inode(INodeNo(node.0), 0, 0));
+        self.tell(Notification::Data(node));
     }
 
     /// Has the kernel drop a node's cached attributes.
     pub(crate) fn forget_attributes(&self, node: NodeId) {
-        self.tell(|notifier| notifier.inval_inode(INodeNo(node.0), -1, 0));
+        self.tell(Notification::Attributes(node));
     }
 
     /// Has the kernel drop a directory entry, the directory's attributes and its cached listing.
     pub(crate) fn forget_entry(&self, directory: NodeId, name: &[u8]) {
-        self.tell(|notifier| notifier.inval_entry(INodeNo(directory.0), OsStr::from_bytes(name)));
+        self.tell(Notification::Entry(directory, name));
         // The listing is cached as the directory's pages. Invalidating an entry that the kernel did
         // not know leaves them in place.
         self.write_back(directory);
     }
 
-    fn tell(&self, tell: impl FnOnce(&Notifier) -> std::io::Result<()>) {
-        let Some(notifier) = self.notifier.get() else { return };
-        // The kernel reports an error for entries that it has not cached.
-        if let Err(error) = tell(notifier) {
+    fn tell(&self, notification: Notification<'_>) {
+        // The kernel reports ENOENT for something that it has not cached.
+        if let Err(error) = rustix::io::write(&*self.device, &notification.encode()) {
             tracing::debug!("invalidating the kernel's cache: {error}");
         }
     }
@@ -51,18 +49,16 @@ impl Kernel {
 #[derive(Clone)]
 pub(crate) struct Assistant {
     tasks: Sender<Task>,
-    notifier: Arc<OnceLock<Notifier>>,
 }
 
 impl Assistant {
-    /// Starts the thread.
+    /// Starts the thread; `device` is a descriptor of the mount's `/dev/fuse`.
     ///
     /// # Errors
     /// The thread cannot be started.
-    pub(crate) fn start() -> std::io::Result<(Self, JoinHandle<()>)> {
+    pub(crate) fn start(device: Arc<OwnedFd>) -> std::io::Result<(Self, JoinHandle<()>)> {
         let (tasks, received) = channel::<Task>();
-        let notifier = Arc::new(OnceLock::new());
-        let kernel = Kernel { notifier: Arc::clone(&notifier) };
+        let kernel = Kernel { device };
         let thread = std::thread::Builder::new().name("papilio-assist".to_owned()).spawn(move || {
             for task in received {
                 let run = std::panic::AssertUnwindSafe(|| task(&kernel));
@@ -71,12 +67,7 @@ impl Assistant {
                 }
             }
         })?;
-        Ok((Self { tasks, notifier }, thread))
-    }
-
-    /// Connects the thread to the kernel once the mount exists.
-    pub(crate) fn connect(&self, notifier: Notifier) {
-        let _ = self.notifier.set(notifier);
+        Ok((Self { tasks }, thread))
     }
 
     /// Runs a task. A task that cannot run is dropped together with its reply, which then answers

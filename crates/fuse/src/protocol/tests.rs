@@ -1,12 +1,12 @@
 //! Decoding and answering requests as the kernel lays them out, and bytes that it would not send.
 
-use super::answer::{Lane, Server};
-use super::protocol::{
-    CreateIn, Dirent, EntryInOut, EntryOut, InHeader, IoctlIn, LseekIn, OutHeader, Rename2In, RequestHeader,
-    SetAttrIn, SetXattrIn, WriteIn, opcode, valid,
+use super::layout::{
+    CreateIn, Dirent, EntryInOut, EntryOut, InHeader, IoctlIn, LseekIn, Rename2In, RequestHeader, SetAttrIn,
+    SetXattrIn, StatxOut, WriteIn, opcode, valid,
 };
 use super::reply::{Answer, Listing};
-use super::request::{Body, DecodeError, Request, SetHow};
+use super::request::{Body, DecodeError, Head, Request, SetHow};
+use crate::dispatch::{Dispatcher, Lane, Message};
 use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
@@ -41,7 +41,8 @@ fn decoded<R>(
     let header = request(opcode, argument.as_bytes(), payload);
     let mut buffer = payload.to_vec();
     buffer.resize(4096, 0xff);
-    let request = Request::decode(&header, &buffer);
+    let head = Head::of_entry(&header, buffer.len()).unwrap();
+    let request = Request::decode(&head, &buffer);
     if let Ok(request) = &request {
         assert_eq!((request.node, request.caller.uid, request.caller.pid), (NodeId(77), 1, 3));
     }
@@ -146,7 +147,7 @@ fn invalid_requests_have_error_numbers() {
     assert_eq!(seek(8, libc::SEEK_HOLE), Ok(true));
     assert_eq!(seek(-1, libc::SEEK_HOLE).unwrap_err().errno(), Errno(libc::ENXIO));
     assert_eq!(seek(8, libc::SEEK_SET).unwrap_err().errno(), Errno(libc::EINVAL));
-    for unknown in [0, 36, 38, 48, 50, 51, 52, u32::MAX] {
+    for unknown in [0, 36, 38, 48, 50, 54, u32::MAX] {
         let error = decoded(unknown, &nothing(), b"", |body| body.unwrap_err());
         assert_eq!((error, error.errno()), (DecodeError::Unknown(unknown), Errno(libc::ENOSYS)));
     }
@@ -155,18 +156,22 @@ fn invalid_requests_have_error_numbers() {
 #[test]
 fn decoder_stays_inside_its_buffers() {
     let buffer = [0; 64];
+    let decode = |header: &RequestHeader, buffer: &[u8]| {
+        let head = Head::of_entry(header, buffer.len())?;
+        Request::decode(&head, buffer).map(|_| ())
+    };
     let mut header = request(opcode::LOOKUP, &[], b"name\0");
     header.entry.payload = 65;
-    assert!(matches!(Request::decode(&header, &buffer), Err(DecodeError::Malformed { .. })));
+    assert!(matches!(decode(&header, &buffer), Err(DecodeError::Malformed { .. })));
     // Names without a NUL, and contradictory lengths.
     for payload in [&b""[..], b"name", b"one\0two"] {
         let header = request(opcode::SYMLINK, &[], payload);
-        assert!(matches!(Request::decode(&header, payload), Err(DecodeError::Malformed { .. })));
+        assert!(matches!(decode(&header, payload), Err(DecodeError::Malformed { .. })));
     }
     for length in [0, 39, 40, 44, 46, 300, u32::MAX] {
         let mut header = request(opcode::OPEN, &[0; 8], b"");
         header.in_out[..4].copy_from_slice(&length.to_ne_bytes());
-        assert!(matches!(Request::decode(&header, &buffer), Err(DecodeError::Malformed { .. })), "{length}");
+        assert!(matches!(decode(&header, &buffer), Err(DecodeError::Malformed { .. })), "{length}");
     }
     // Random bytes decode or fail without a panic.
     let mut random = fastrand::Rng::with_seed(7);
@@ -180,7 +185,7 @@ fn decoder_stays_inside_its_buffers() {
         header.entry.payload = payload;
         let length = 40 + payload + random.u32(0..140);
         header.in_out[..4].copy_from_slice(&length.to_ne_bytes());
-        decoded += u32::from(Request::decode(&header, &buffer).is_ok());
+        decoded += u32::from(decode(&header, &buffer).is_ok());
     }
     assert!((1..20_000).contains(&decoded), "{decoded} of 20000 decoded");
 }
@@ -194,6 +199,7 @@ fn entry() -> Entry {
         atime: time,
         mtime: time,
         ctime: time,
+        btime: time,
         kind: FileKind::Directory,
         permissions: 0o755,
         links: 1,
@@ -221,6 +227,11 @@ fn replies_fit_or_are_errors() {
     let used = Answer::NoEntry.encode(valid, &mut buffer).unwrap();
     let (out, _) = EntryOut::read_from_prefix(&buffer).unwrap();
     assert_eq!((used, out.node, out.entry_valid), (128, 0, 3));
+    let used = Answer::ExtendedAttributes(entry().attributes).encode(valid, &mut buffer).unwrap();
+    let (out, _) = StatxOut::read_from_prefix(&buffer).unwrap();
+    assert_eq!((used, out.valid, out.attributes.number), (288, 3, 300));
+    assert_eq!((out.attributes.btime.seconds, out.attributes.btime.nanoseconds), (-1, 5));
+    assert_eq!((u32::from(out.attributes.mode), out.attributes.mask), (libc::S_IFDIR | 0o755, 0xfff));
 }
 
 #[test]
@@ -264,6 +275,7 @@ impl Operations for Panics {
         fn read_link(NodeId) -> Result<Vec<u8>, Errno>;
         fn make(Caller, &NewNode<'_>) -> Result<Entry, Errno>;
         fn create(Caller, &NewNode<'_>, i32) -> Result<Entry, Errno>;
+        fn create_unnamed(Caller, &NewNode<'_>, i32) -> Result<Entry, Errno>;
         fn link(NodeId, NodeId, &[u8]) -> Result<Entry, Errno>;
         fn unlink(NodeId, &[u8]) -> Result<(), Errno>;
         fn rmdir(NodeId, &[u8]) -> Result<(), Errno>;
@@ -292,19 +304,84 @@ impl Operations for Panics {
     }
 }
 
+/// A message in plain memory.
+struct InMemory {
+    head: Head,
+    buffer: Vec<u8>,
+    reply: Option<(i32, usize)>,
+}
+
+impl Message for InMemory {
+    fn open(&mut self) -> (Result<Head, DecodeError>, &mut [u8]) {
+        (Ok(self.head), &mut self.buffer)
+    }
+
+    fn reply(&mut self, error: i32, bytes: usize) {
+        self.reply = Some((error, bytes));
+    }
+}
+
 #[test]
 fn panicking_operations_are_answered() {
-    let server = Server::new(Arc::new(Panics), false);
-    let mut entry = super::entry::Entry::new(0, 4096).unwrap();
+    let dispatcher = Dispatcher::new(Arc::new(Panics), false);
     for opcode in 0..60 {
         // Two names; the value after the first has no stated length.
-        entry.receive(request(opcode, &[0; 88], b"one\0two\0"), b"one\0two\0");
-        let lane = server.lane(&mut entry);
+        let payload = b"one\0two\0";
+        let head = Head::of_entry(&request(opcode, &[0; 88], payload), 4096).unwrap();
+        let mut buffer = payload.to_vec();
+        buffer.resize(4096, 0);
+        let mut message = InMemory { head, buffer, reply: None };
+        let lane = dispatcher.lane(&mut message);
         assert!(!matches!(lane, Lane::AfterWriteBack(_)), "{opcode}");
-        assert!(server.answer(&mut entry).is_empty());
-        let (out, _) = OutHeader::read_from_prefix(&entry.request().0.in_out).unwrap();
-        assert_eq!((out.length, out.unique), (16, 9), "{opcode}");
-        let errors = [libc::EIO, libc::EINVAL, libc::ENOSYS].map(|error| -error);
-        assert!(errors.contains(&out.error), "{opcode}: {}", out.error);
+        if dispatcher.forget(&mut message) {
+            continue;
+        }
+        assert!(dispatcher.answer(&mut message).is_empty());
+        let (error, bytes) = message.reply.unwrap();
+        assert_eq!(bytes, 0, "{opcode}");
+        assert!([libc::EIO, libc::EINVAL, libc::ENOSYS].contains(&error), "{opcode}: {error}");
+    }
+}
+
+/// Each operation's first argument and payload are the same, whether they came in two buffers or in
+/// one message.
+#[test]
+fn messages_have_the_heads_of_entries() {
+    for (opcode, argument, payload) in [
+        (opcode::LOOKUP, 0, &b"name\0"[..]),
+        (opcode::WRITE, 40, b"data"),
+        (opcode::SETXATTR, 8, b"user.a\0value"),
+        (opcode::RENAME2, 16, b"one\0two\0"),
+        (opcode::STATX, 24, b""),
+        (opcode::BATCH_FORGET, 8, &[0; 32]),
+    ] {
+        let argument: Vec<u8> = (1..=argument).collect();
+        let header = request(opcode, &argument, payload);
+        let message = [&header.in_out[..size_of::<InHeader>()], &argument, payload].concat();
+        let head = Head::of_message(&message).unwrap();
+        let entry = Head::of_entry(&header, payload.len()).unwrap();
+        assert_eq!(head.payload, entry.payload, "{opcode}");
+        assert_eq!(head.general, entry.general);
+        let first = |head: &Head| head.argument::<u64>().ok();
+        assert_eq!(first(&head), first(&entry), "{opcode}");
+        for cut in 0..message.len() {
+            assert!(Head::of_message(&message[..cut]).is_err(), "{opcode} cut at {cut}");
+        }
+    }
+}
+
+#[test]
+fn forgotten_nodes_are_counted() {
+    let forgotten = |opcode, argument: &[u8], payload: &[u8]| {
+        let head = Head::of_entry(&request(opcode, argument, payload), 4096).unwrap();
+        head.forgotten(payload).map(Iterator::collect::<Vec<_>>)
+    };
+    assert_eq!(forgotten(opcode::FORGET, &3_u64.to_ne_bytes(), b""), Ok(vec![(NodeId(77), 3)]));
+    let two = [5_u64, 1, 6, 2].map(u64::to_ne_bytes).concat();
+    let count = |count: u32| [count.to_ne_bytes(), [0; 4]].concat();
+    let nodes = forgotten(opcode::BATCH_FORGET, &count(2), &two);
+    assert_eq!(nodes, Ok(vec![(NodeId(5), 1), (NodeId(6), 2)]));
+    for wrong in [3, u32::MAX] {
+        assert!(forgotten(opcode::BATCH_FORGET, &count(wrong), &two).is_err());
     }
 }

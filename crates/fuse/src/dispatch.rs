@@ -1,32 +1,56 @@
 //! Calls the server's operation for each request and encodes the reply.
 //!
-//! Owns [`Server`], which answers in the entry's own buffers: reads go to where the kernel takes
-//! the data from, and writes come from where the kernel put it. A panic in an operation becomes
-//! EIO. The caller has two duties. Before the answer, [`Server::lane`] names the files that the
-//! kernel must write back first. After it, [`Server::answer`] returns what the kernel must drop
-//! from its caches before it gets the reply.
+//! Owns [`Dispatcher`], which answers in the buffers of the request, a [`Message`]: reads go to
+//! where the kernel takes the data from, and writes come from where the kernel put it. A panic in
+//! an operation becomes EIO. A transport has two duties. Before the answer, [`Dispatcher::lane`]
+//! names the files that the kernel must write back first. After it, [`Dispatcher::answer`] returns
+//! what the kernel must drop from its caches before it gets the reply.
 
-use super::entry::Entry;
-use super::protocol::{RequestHeader, open_flags};
-use super::reply::{Answer, Listing};
-use super::request::{Body, Request, SetHow};
+use crate::assistant::Kernel;
 use crate::errno::Errno;
 use crate::ioctl::Changed as IoctlChanged;
-use crate::transport::{Changed, NodeId, Operations};
+use crate::protocol::layout::{IoctlIn, SetAttrIn, opcode, open_flags, valid};
+use crate::protocol::reply::{Answer, Listing};
+use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
+use crate::request_counts::RequestCounts;
+use crate::transport::{Changed, CopyRange, NodeId, Operations};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
+/// Length of the longest copy that a reply of 32 bits can express, in whole pages.
+const LONGEST_COPY: u64 = 0xffff_f000;
+
+/// A request in its buffers, and the space for its reply.
+pub(crate) trait Message {
+    /// Returns the request's head, and a buffer that starts with its payload. The body of the reply
+    /// goes to the start of the same buffer.
+    fn open(&mut self) -> (Result<Head, DecodeError>, &mut [u8]);
+
+    /// Completes the reply with `error`, which is 0 or an errno, and `bytes` bytes of body.
+    fn reply(&mut self, error: i32, bytes: usize);
+}
+
 /// Stale data in the kernel's caches.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Stale {
+pub(crate) enum Stale {
     Attributes(NodeId),
     Entry { directory: NodeId, name: Vec<u8> },
 }
 
+impl Stale {
+    /// Has the kernel drop it.
+    pub(crate) fn forget(&self, kernel: &Kernel) {
+        match self {
+            Self::Attributes(node) => kernel.forget_attributes(*node),
+            Self::Entry { directory, name } => kernel.forget_entry(*directory, name),
+        }
+    }
+}
+
 /// The thread that should answer a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Lane {
-    /// The queue's own thread.
+pub(crate) enum Lane {
+    /// The thread that received it.
     Here,
     /// A worker, because the request may be slow and would delay the ones behind it.
     Aside,
@@ -35,82 +59,111 @@ pub(super) enum Lane {
 }
 
 /// The operations, with the encoding of their results.
-pub(super) struct Server<O> {
+pub(crate) struct Dispatcher<O> {
     operations: Arc<O>,
     /// Several threads may write a file in parallel if it is open for direct I/O.
     parallel_direct: bool,
+    counts: RequestCounts,
 }
 
-impl<O: Operations> Server<O> {
-    pub(super) fn new(operations: Arc<O>, parallel_direct: bool) -> Self {
-        Self { operations, parallel_direct }
+impl<O: Operations> Dispatcher<O> {
+    pub(crate) fn new(operations: Arc<O>, parallel_direct: bool) -> Self {
+        Self { operations, parallel_direct, counts: RequestCounts::default() }
     }
 
-    /// Returns the thread that should answer the request in an entry.
-    pub(super) fn lane(&self, entry: &mut Entry) -> Lane {
-        let (header, payload) = entry.request();
-        let Ok(request) = Request::decode(&header, payload) else { return Lane::Here };
-        // The queue's thread meets the same error when it answers.
-        caught(|| Ok(self.lane_of(&request))).unwrap_or(Lane::Here)
+    /// Returns the number of requests of each kind so far.
+    pub(crate) fn counts(&self) -> &RequestCounts {
+        &self.counts
     }
 
-    fn lane_of(&self, request: &Request<'_>) -> Lane {
-        match request.body {
+    /// Counts a request, and returns the thread that should answer it.
+    pub(crate) fn lane(&self, message: &mut impl Message) -> Lane {
+        let (Ok(head), _) = message.open() else { return Lane::Here };
+        self.counts.count(head.general.opcode);
+        // The thread meets the same error when it answers.
+        caught(|| Ok(self.lane_of(&head))).unwrap_or(Lane::Here)
+    }
+
+    fn lane_of(&self, head: &Head) -> Lane {
+        let node = NodeId(head.general.node);
+        match head.general.opcode {
             // The kernel's dirty pages are data too, and `lseek` does not write them back.
-            Body::Seek { .. } if self.operations.may_be_dirty(request.node) => {
-                Lane::AfterWriteBack(vec![request.node])
-            }
-            Body::Ioctl { command, .. } => match self.operations.dirty_before(command) {
-                none if none.is_empty() => Lane::Aside,
-                dirty => Lane::AfterWriteBack(dirty),
+            opcode::LSEEK if self.operations.may_be_dirty(node) => Lane::AfterWriteBack(vec![node]),
+            opcode::IOCTL => match head.argument::<IoctlIn>() {
+                Ok(argument) => match self.operations.dirty_before(argument.command) {
+                    none if none.is_empty() => Lane::Aside,
+                    dirty => Lane::AfterWriteBack(dirty),
+                },
+                Err(_) => Lane::Here,
             },
-            Body::Sync { .. } | Body::Allocate { .. } | Body::CopyRange(_) => Lane::Aside,
-            Body::SetAttributes(change) if change.size.is_some() => Lane::Aside,
+            opcode::FSYNC
+            | opcode::FSYNCDIR
+            | opcode::FALLOCATE
+            | opcode::COPY_FILE_RANGE
+            | opcode::COPY_FILE_RANGE_64 => Lane::Aside,
+            opcode::SETATTR => match head.argument::<SetAttrIn>() {
+                Ok(argument) if argument.valid & valid::SIZE != 0 => Lane::Aside,
+                _ => Lane::Here,
+            },
             _ => Lane::Here,
         }
     }
 
-    /// Answers the request in an entry and stores the reply there. Returns what the kernel must
-    /// drop from its caches before it gets the reply.
-    pub(super) fn answer(&self, entry: &mut Entry) -> Vec<Stale> {
+    /// Carries out a request that has no reply; returns whether it was one.
+    pub(crate) fn forget(&self, message: &mut impl Message) -> bool {
+        let (Ok(head), buffer) = message.open() else { return false };
+        if !matches!(head.general.opcode, opcode::FORGET | opcode::BATCH_FORGET) {
+            return false;
+        }
+        match buffer.get(..head.payload).ok_or(()).and_then(|payload| head.forgotten(payload).map_err(|_| ()))
+        {
+            Ok(nodes) => {
+                let _ = caught(|| {
+                    nodes.for_each(|(node, lookups)| self.operations.forget(node, lookups));
+                    Ok(())
+                });
+            }
+            Err(()) => tracing::error!("the kernel's list of forgotten nodes is malformed"),
+        }
+        true
+    }
+
+    /// Answers a request and stores the reply in its buffers. Returns what the kernel must drop
+    /// from its caches before it gets the reply.
+    pub(crate) fn answer(&self, message: &mut impl Message) -> Vec<Stale> {
         let mut stale = Vec::new();
-        let (header, payload) = entry.request();
-        let answered = caught(|| self.answer_in(&header, payload, &mut stale));
+        let (head, buffer) = message.open();
+        let answered = caught(|| {
+            let head = head.map_err(refused)?;
+            self.answer_in(&head, buffer, &mut stale)
+        });
         match answered {
-            Ok(bytes) => entry.reply(0, bytes),
-            Err(error) => entry.reply(error.code(), 0),
+            Ok(bytes) => message.reply(0, bytes),
+            Err(error) => message.reply(error.code(), 0),
         }
         stale
     }
 
-    fn answer_in(
-        &self,
-        header: &RequestHeader,
-        payload: &mut [u8],
-        stale: &mut Vec<Stale>,
-    ) -> Result<usize, Errno> {
-        let request = Request::decode(header, payload).map_err(|error| {
-            tracing::debug!("refused a request: {error}");
-            error.errno()
-        })?;
+    fn answer_in(&self, head: &Head, buffer: &mut [u8], stale: &mut Vec<Stale>) -> Result<usize, Errno> {
+        let request = Request::decode(head, buffer).map_err(refused)?;
         let answer = match request.body {
-            // These two answer into the payload, which holds no part of their requests.
+            // These two answer into the buffer, which holds no part of their requests.
             Body::Read { offset, size, flags } => {
                 let node = request.node;
-                let buffer = payload.get_mut(..size).ok_or(Errno(libc::EIO))?;
-                Answer::InPlace(self.operations.read(node, offset, flags, buffer)?)
+                let buffer = buffer.get_mut(..size).ok_or(Errno(libc::EIO))?;
+                return self.operations.read(node, offset, flags, buffer);
             }
             Body::List { handle, offset, size, attributes } => {
                 let node = request.node;
-                let buffer = payload.get_mut(..size).ok_or(Errno(libc::EIO))?;
+                let buffer = buffer.get_mut(..size).ok_or(Errno(libc::EIO))?;
                 let valid = attributes.then(|| self.operations.valid_for());
                 let mut listing = Listing::new(buffer, valid);
                 self.operations.list(node, handle, offset, attributes, &mut listing)?;
-                Answer::InPlace(listing.used())
+                return Ok(listing.used());
             }
             _ => self.run(&self.operations, &request, stale)?,
         };
-        answer.encode(self.operations.valid_for(), payload)
+        answer.encode(self.operations.valid_for(), buffer)
     }
 
     fn run(&self, operations: &O, request: &Request<'_>, stale: &mut Vec<Stale>) -> Result<Answer, Errno> {
@@ -122,6 +175,7 @@ impl<O: Operations> Server<O> {
                 found => Answer::Entry(found?),
             },
             Body::Attributes => Answer::Attributes(operations.attributes(node)?),
+            Body::ExtendedAttributes => Answer::ExtendedAttributes(operations.attributes(node)?),
             Body::SetAttributes(change) => {
                 Answer::Attributes(operations.set_attributes(caller, node, &change)?)
             }
@@ -129,6 +183,9 @@ impl<O: Operations> Server<O> {
             Body::Make(new) => Answer::Entry(operations.make(caller, &new)?),
             Body::Create { new, flags } => {
                 Answer::Created(operations.create(caller, &new, flags)?, self.opened(flags))
+            }
+            Body::CreateUnnamed { new, flags } => {
+                Answer::Created(operations.create_unnamed(caller, &new, flags)?, self.opened(flags))
             }
             Body::Link { node: linked, name } => Answer::Entry(operations.link(linked, node, name)?),
             Body::Unlink { name } => done(operations.unlink(node, name)?),
@@ -186,10 +243,12 @@ fn run_on_content<O: Operations>(
             note(stale, node, operations.allocate(caller, node, offset, length, mode)?);
             Answer::Done
         }
-        Body::CopyRange(range) => {
-            let (copied, changed) = operations.copy_range(caller, &range)?;
+        Body::CopyRange { range, long } => {
+            // The shorter reply has 32 bits.
+            let length = if long { range.length } else { range.length.min(LONGEST_COPY) };
+            let (copied, changed) = operations.copy_range(caller, &CopyRange { length, ..range })?;
             note(stale, range.target, changed);
-            Answer::Written(copied as u32)
+            if long { Answer::Copied(copied) } else { Answer::Written(copied as u32) }
         }
         Body::Seek { offset, to } => Answer::Offset(operations.seek(node, offset, to)?),
         Body::Xattr { name, size } => sized(operations.xattr(node, name)?, size)?,
@@ -213,6 +272,11 @@ fn run_on_content<O: Operations>(
         // The callers have handled all other requests.
         _ => return Err(Errno(libc::ENOSYS)),
     })
+}
+
+fn refused(error: DecodeError) -> Errno {
+    tracing::debug!("refused a request: {error}");
+    error.errno()
 }
 
 /// Runs an operation; a panic becomes EIO.

@@ -1,0 +1,126 @@
+//! The channel to the kernel: a descriptor of `/dev/fuse` that belongs to a mount.
+//!
+//! Owns [`Channel`]: the handshake, reading requests and writing replies. One read returns one
+//! request; one write takes one reply.
+
+use super::message::DeviceMessage;
+use crate::dispatch::Message;
+use crate::options::MountOptions;
+use crate::protocol::init::{Agreement, Negotiated, negotiate};
+use crate::protocol::layout::{InitIn, opcode};
+use std::io;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use zerocopy::IntoBytes;
+
+/// Reasons why kernel and server do not agree.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HandshakeError {
+    /// Reading or writing `/dev/fuse` failed.
+    #[error(transparent)]
+    Io(#[from] io::Error),
+    /// The kernel closed the channel before its first request.
+    #[error("the mount was ended")]
+    Closed,
+    /// The kernel's protocol is older than the server's structures.
+    #[error("the kernel's FUSE protocol {major}.{minor} is too old (7.23 or newer, Linux 3.15)")]
+    TooOld {
+        /// The kernel's major version.
+        major: u32,
+        /// The kernel's minor version.
+        minor: u32,
+    },
+    /// The first request is not the kernel's offer.
+    #[error("the kernel's first request is operation {0}, not its offer")]
+    NoOffer(u32),
+}
+
+/// The result of a read.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Received {
+    Request,
+    /// The mount is gone.
+    Closed,
+}
+
+/// A mount's descriptor of `/dev/fuse`.
+#[derive(Debug)]
+pub(crate) struct Channel {
+    device: Arc<OwnedFd>,
+}
+
+impl Channel {
+    pub(crate) fn new(device: Arc<OwnedFd>) -> Self {
+        Self { device }
+    }
+
+    /// Negotiates the features of the mount with the kernel. `ring` asks for requests over
+    /// io_uring.
+    ///
+    /// # Errors
+    /// [`HandshakeError`]; the mount is of no use then.
+    pub(crate) fn shake_hands(
+        &self,
+        options: &MountOptions,
+        ring: bool,
+    ) -> Result<Agreement, HandshakeError> {
+        let mut message = DeviceMessage::new();
+        loop {
+            if self.receive(&mut message)? == Received::Closed {
+                return Err(HandshakeError::Closed);
+            }
+            let head = message.head().map_err(|error| io::Error::other(error.to_string()))?;
+            if head.general.opcode != opcode::INIT {
+                return Err(HandshakeError::NoOffer(head.general.opcode));
+            }
+            let offer: InitIn = head.argument().map_err(|error| io::Error::other(error.to_string()))?;
+            let (out, agreement) = match negotiate(&offer, options, ring) {
+                Negotiated::Agreed(out, agreement) => (out, Some(agreement)),
+                Negotiated::Again(out) => (out, None),
+                Negotiated::TooOld(major, minor) => {
+                    message.reply(libc::EPROTO, 0);
+                    self.send(&message);
+                    return Err(HandshakeError::TooOld { major, minor });
+                }
+            };
+            let out = out.as_bytes();
+            message.open().1[..out.len()].copy_from_slice(out);
+            message.reply(0, out.len());
+            self.send(&message);
+            if let Some(agreement) = agreement {
+                return Ok(agreement);
+            }
+        }
+    }
+
+    /// Waits for a request.
+    ///
+    /// # Errors
+    /// The system's error.
+    pub(super) fn receive(&self, message: &mut DeviceMessage) -> io::Result<Received> {
+        loop {
+            match rustix::io::read(&*self.device, message.space()) {
+                Ok(length) => {
+                    message.received(length);
+                    return Ok(Received::Request);
+                }
+                // ENOENT: the caller was killed before its request was read.
+                Err(rustix::io::Errno::INTR | rustix::io::Errno::NOENT | rustix::io::Errno::AGAIN) => {}
+                Err(rustix::io::Errno::NODEV | rustix::io::Errno::CONNABORTED) => {
+                    return Ok(Received::Closed);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Sends the reply in a message.
+    pub(super) fn send(&self, message: &DeviceMessage) {
+        match rustix::io::write(&*self.device, message.reply_bytes()) {
+            // ENOENT: the caller was killed meanwhile. ENODEV: the mount is gone.
+            Ok(_) | Err(rustix::io::Errno::NOENT | rustix::io::Errno::NODEV) => {}
+            Err(error) => tracing::error!("the kernel refused a reply: {error}"),
+        }
+    }
+}

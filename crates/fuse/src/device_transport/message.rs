@@ -1,0 +1,177 @@
+//! A request that was read from `/dev/fuse`, and its reply.
+//!
+//! Owns [`DeviceMessage`], one buffer for both, and [`Pending`], a message that another thread
+//! answers.
+//!
+//! **Invariants**
+//! - The data of a write starts on a page boundary, so that it can go to a device as it lies. The
+//!   answer to a read lies there too.
+//! - Each pending message is answered: with EIO if the task that should answer it never ran.
+
+use super::channel::Channel;
+use crate::dispatch::Message;
+use crate::protocol::init::MAX_WRITE;
+use crate::protocol::layout::{InHeader, OutHeader, ReadIn, WriteIn};
+use crate::protocol::request::{DecodeError, Head};
+use std::sync::Arc;
+use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
+
+const PAGE: usize = 4096;
+
+/// Memory on a page boundary.
+#[derive(Clone, Copy, Debug, FromBytes, IntoBytes, Immutable, KnownLayout)]
+#[repr(C, align(4096))]
+struct Page([u8; PAGE]);
+
+/// Length of a write's header and argument, and of a read's, before the data.
+const BEFORE_DATA: usize = size_of::<InHeader>() + size_of::<WriteIn>();
+/// Offset in the buffer at which a request starts.
+const START: usize = PAGE - BEFORE_DATA;
+/// Pages of a buffer: one that ends with a write's header, the data, and one to spare.
+const PAGES: usize = MAX_WRITE as usize / PAGE + 2;
+
+const _: () = assert!(size_of::<ReadIn>() == size_of::<WriteIn>());
+
+/// A request and its reply in one buffer.
+#[derive(Debug)]
+pub(super) struct DeviceMessage {
+    pages: Vec<Page>,
+    head: Result<Head, DecodeError>,
+    /// Number of the request, which the reply repeats.
+    unique: u64,
+    /// Offset of the payload, and of the reply's body.
+    body: usize,
+    /// Length of the whole reply in bytes.
+    reply: usize,
+}
+
+impl DeviceMessage {
+    /// Creates a message without a request. Its memory takes up space once it is written.
+    pub(super) fn new() -> Self {
+        let pages = Page::new_vec_zeroed(PAGES).expect("the machine has memory for one request");
+        let nothing = DecodeError::Malformed { opcode: 0, what: "no request was read" };
+        Self { pages, head: Err(nothing), unique: 0, body: PAGE, reply: 0 }
+    }
+
+    /// Returns the space for a request.
+    pub(super) fn space(&mut self) -> &mut [u8] {
+        &mut self.pages.as_mut_slice().as_mut_bytes()[START..]
+    }
+
+    /// Accepts a request of `length` bytes, which the kernel wrote to [`DeviceMessage::space`].
+    pub(super) fn received(&mut self, length: usize) {
+        let bytes = &self.pages.as_slice().as_bytes()[START..START + length];
+        self.unique = InHeader::read_from_prefix(bytes).map_or(0, |(general, _)| general.unique);
+        self.head = Head::of_message(bytes);
+        self.body = match &self.head {
+            Ok(head) => START + length - head.payload,
+            Err(_) => PAGE,
+        };
+    }
+
+    /// Returns the head of the request.
+    pub(super) fn head(&self) -> Result<Head, DecodeError> {
+        self.head
+    }
+
+    /// Returns the complete reply.
+    pub(super) fn reply_bytes(&self) -> &[u8] {
+        let start = self.body - size_of::<OutHeader>();
+        &self.pages.as_slice().as_bytes()[start..start + self.reply]
+    }
+}
+
+impl Message for DeviceMessage {
+    fn open(&mut self) -> (Result<Head, DecodeError>, &mut [u8]) {
+        (self.head, &mut self.pages.as_mut_slice().as_mut_bytes()[self.body..])
+    }
+
+    fn reply(&mut self, error: i32, bytes: usize) {
+        self.reply = size_of::<OutHeader>() + bytes;
+        let header = OutHeader { length: self.reply as u32, error: -error, unique: self.unique };
+        // The header goes where the request's argument was, which has been copied.
+        let bytes = self.pages.as_mut_slice().as_mut_bytes();
+        bytes[self.body - size_of::<OutHeader>()..self.body].copy_from_slice(header.as_bytes());
+    }
+}
+
+/// A message that another thread answers. Dropping it sends the reply.
+#[derive(Debug)]
+pub(super) struct Pending {
+    message: DeviceMessage,
+    answered: bool,
+    channel: Arc<Channel>,
+}
+
+impl Pending {
+    pub(super) fn new(message: DeviceMessage, channel: Arc<Channel>) -> Self {
+        Self { message, answered: false, channel }
+    }
+
+    /// Returns the message, to answer it.
+    pub(super) fn message(&mut self) -> &mut DeviceMessage {
+        &mut self.message
+    }
+
+    /// Notes that the message has its reply.
+    pub(super) fn answered(&mut self) {
+        self.answered = true;
+    }
+}
+
+impl Drop for Pending {
+    fn drop(&mut self) {
+        if !self.answered {
+            self.message.reply(libc::EIO, 0);
+        }
+        self.channel.send(&self.message);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::layout::opcode;
+
+    fn receive(message: &mut DeviceMessage, operation: u32, rest: &[u8]) {
+        let length = size_of::<InHeader>() + rest.len();
+        let header =
+            InHeader { length: length as u32, opcode: operation, unique: 9, ..FromZeros::new_zeroed() };
+        message.space()[..size_of::<InHeader>()].copy_from_slice(header.as_bytes());
+        message.space()[size_of::<InHeader>()..length].copy_from_slice(rest);
+        message.received(length);
+    }
+
+    #[test]
+    fn data_of_writes_is_aligned_and_replies_follow_their_header() {
+        let mut message = DeviceMessage::new();
+        let argument = WriteIn { size: 5, ..FromZeros::new_zeroed() };
+        receive(&mut message, opcode::WRITE, &[argument.as_bytes(), b"hello"].concat());
+        let (head, body) = message.open();
+        assert_eq!((head.unwrap().payload, &body[..5]), (5, &b"hello"[..]));
+        assert_eq!(body.as_ptr() as usize % PAGE, 0);
+        assert!(body.len() >= MAX_WRITE as usize);
+        message.open().1[..3].copy_from_slice(b"abc");
+        message.reply(0, 3);
+        let reply = message.reply_bytes();
+        assert_eq!(
+            (reply.len(), &reply[..4], &reply[8..16]),
+            (19, &[19, 0, 0, 0][..], &[9, 0, 0, 0, 0, 0, 0, 0][..])
+        );
+        assert_eq!(&reply[16..], b"abc");
+        message.reply(libc::ENOENT, 0);
+        assert_eq!(message.reply_bytes()[4..8], (-libc::ENOENT).to_ne_bytes());
+    }
+
+    #[test]
+    fn malformed_messages_are_answered() {
+        let mut message = DeviceMessage::new();
+        receive(&mut message, opcode::WRITE, &[0; 20]);
+        assert!(message.head().is_err());
+        message.reply(libc::EIO, 0);
+        assert_eq!(message.reply_bytes()[8], 9);
+        // Not even a header.
+        message.received(3);
+        assert!(message.head().is_err());
+    }
+}
