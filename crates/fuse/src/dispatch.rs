@@ -12,8 +12,9 @@ use crate::ioctl::Changed as IoctlChanged;
 use crate::protocol::layout::{IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
-use crate::request_counts::RequestCounts;
+use crate::request_counts::{RequestCounts, operation_name};
 use crate::transport::{Changed, CopyRange, NodeId, Operations};
+use crate::wakefulness::Wakefulness;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -64,11 +65,12 @@ pub(crate) struct Dispatcher<O> {
     /// Several threads may write a file in parallel if it is open for direct I/O.
     parallel_direct: bool,
     counts: RequestCounts,
+    wakefulness: Wakefulness,
 }
 
 impl<O: Operations> Dispatcher<O> {
-    pub(crate) fn new(operations: Arc<O>, parallel_direct: bool) -> Self {
-        Self { operations, parallel_direct, counts: RequestCounts::default() }
+    pub(crate) fn new(operations: Arc<O>, parallel_direct: bool, wakefulness: Wakefulness) -> Self {
+        Self { operations, parallel_direct, counts: RequestCounts::default(), wakefulness }
     }
 
     /// Returns the number of requests of each kind so far.
@@ -79,7 +81,10 @@ impl<O: Operations> Dispatcher<O> {
     /// Counts a request, and returns the thread that should answer it.
     pub(crate) fn lane(&self, message: &mut impl Message) -> Lane {
         let (Ok(head), _) = message.open() else { return Lane::Here };
-        self.counts.count(head.general.opcode);
+        let (operation, node) = (head.general.opcode, head.general.node);
+        tracing::trace!(node, pid = head.general.pid, "{}", operation_name(operation));
+        self.counts.count(operation);
+        self.wakefulness.note();
         // The thread meets the same error when it answers.
         caught(|| Ok(self.lane_of(&head))).unwrap_or(Lane::Here)
     }

@@ -28,6 +28,7 @@ pub mod signals;
 pub mod streams;
 pub mod transport;
 mod unmount;
+mod wakefulness;
 
 pub use device_transport::HandshakeError;
 pub use errno::Errno;

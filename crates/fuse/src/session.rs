@@ -20,6 +20,7 @@ use crate::protocol::init::MAX_WRITE;
 use crate::ring_transport::{RingError, RingTransport, Serving};
 use crate::server::Server;
 use crate::unmount::Unmounter;
+use crate::wakefulness::Wakefulness;
 use papilio::FileSystem;
 use std::io;
 use std::path::Path;
@@ -66,7 +67,10 @@ impl Session {
         let agreed = channel.shake_hands(options, ring.is_some()).map_err(|error| detach(error.into()))?;
         let (assistant, helper) =
             Assistant::start(Arc::clone(&device)).map_err(|error| detach(MountError::Thread(error)))?;
-        let dispatcher = Arc::new(Dispatcher::new(Arc::clone(&server), agreed.parallel_direct));
+        let mut beside = vec![helper];
+        let wakefulness = Wakefulness::start(&mut beside);
+        let dispatcher = Dispatcher::new(Arc::clone(&server), agreed.parallel_direct, wakefulness);
+        let dispatcher = Arc::new(dispatcher);
         let rings = match ring.filter(|_| agreed.ring) {
             None if options.transport == Transport::Ring => return Err(detach(RingError::Off.into())),
             None => None,
@@ -99,11 +103,14 @@ impl Session {
                 }
             }
             rings.into_iter().for_each(Serving::join);
-            if helper.join().is_err() {
-                tracing::error!("the assistant's thread panicked");
-            }
             tracing::info!("requests served: {}", dispatcher.counts());
+            // The threads beside those that serve end with their last user.
             drop(dispatcher);
+            for thread in beside {
+                if thread.join().is_err() {
+                    tracing::error!("a thread beside those that serve panicked");
+                }
+            }
             close(server)
         };
         let serving = std::thread::Builder::new().name("papilio-mount".to_owned()).spawn(serve);

@@ -21,7 +21,7 @@ pub(crate) const MAJOR: u32 = 7;
 /// The newest minor version whose structures this file describes.
 pub(crate) const MINOR: u32 = 45;
 
-/// Numbers of the implemented operations; all others get ENOSYS.
+/// Numbers of operations; those that are not listed, and FLUSH, get ENOSYS.
 pub(crate) mod opcode {
     pub const LOOKUP: u32 = 1;
     pub const FORGET: u32 = 2;
@@ -45,6 +45,7 @@ pub(crate) mod opcode {
     pub const GETXATTR: u32 = 22;
     pub const LISTXATTR: u32 = 23;
     pub const REMOVEXATTR: u32 = 24;
+    pub const FLUSH: u32 = 25;
     pub const INIT: u32 = 26;
     pub const OPENDIR: u32 = 27;
     pub const READDIR: u32 = 28;

@@ -13,6 +13,7 @@ use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
     ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Write, XattrSet,
 };
+use crate::wakefulness::Wakefulness;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
 use std::sync::Arc;
@@ -323,7 +324,7 @@ impl Message for InMemory {
 
 #[test]
 fn panicking_operations_are_answered() {
-    let dispatcher = Dispatcher::new(Arc::new(Panics), false);
+    let dispatcher = Dispatcher::new(Arc::new(Panics), false, Wakefulness::off());
     for opcode in 0..60 {
         // Two names; the value after the first has no stated length.
         let payload = b"one\0two\0";
