@@ -24,6 +24,11 @@ impl Kernel {
         self.tell(Notification::Data(node));
     }
 
+    /// Has the kernel drop its cached pages of a range, given as file offset and length in bytes.
+    pub(crate) fn forget_pages(&self, node: NodeId, offset: u64, length: u64) {
+        self.tell(Notification::Pages(node, offset, length));
+    }
+
     /// Has the kernel drop a node's cached attributes.
     pub(crate) fn forget_attributes(&self, node: NodeId) {
         self.tell(Notification::Attributes(node));

@@ -35,6 +35,7 @@ pub(crate) trait Message {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Stale {
     Attributes(NodeId),
+    Pages(NodeId, u64, u64),
     Entry { directory: NodeId, name: Vec<u8> },
 }
 
@@ -43,6 +44,7 @@ impl Stale {
     pub(crate) fn forget(&self, kernel: &Kernel) {
         match self {
             Self::Attributes(node) => kernel.forget_attributes(*node),
+            Self::Pages(node, offset, length) => kernel.forget_pages(*node, *offset, *length),
             Self::Entry { directory, name } => kernel.forget_entry(*directory, name),
         }
     }
@@ -106,6 +108,10 @@ impl<O: Operations> Dispatcher<O> {
             | opcode::FALLOCATE
             | opcode::COPY_FILE_RANGE
             | opcode::COPY_FILE_RANGE_64 => Lane::Aside,
+            // The kernel asks so before it caches a write.
+            opcode::GETATTR if head.asks_by_handle() == Ok(true) && self.operations.is_short_of_room() => {
+                Lane::AfterWriteBack(vec![node])
+            }
             opcode::SETATTR => match head.argument::<SetAttrIn>() {
                 Ok(argument) if argument.valid & valid::SIZE != 0 => Lane::Aside,
                 _ => Lane::Here,
@@ -179,8 +185,8 @@ impl<O: Operations> Dispatcher<O> {
                 Err(Errno(libc::ENOENT)) => Answer::NoEntry,
                 found => Answer::Entry(found?),
             },
-            Body::Attributes => Answer::Attributes(operations.attributes(node)?),
-            Body::ExtendedAttributes => Answer::ExtendedAttributes(operations.attributes(node)?),
+            Body::Attributes { by_handle } => Answer::Attributes(operations.attributes(node, by_handle)?),
+            Body::ExtendedAttributes => Answer::ExtendedAttributes(operations.attributes(node, false)?),
             Body::SetAttributes(change) => {
                 Answer::Attributes(operations.set_attributes(caller, node, &change)?)
             }
@@ -197,8 +203,10 @@ impl<O: Operations> Dispatcher<O> {
             Body::Rmdir { name } => done(operations.rmdir(node, name)?),
             Body::Rename(rename) => done(operations.rename(caller, &rename)?),
             Body::Open { flags } => {
-                operations.open(node, flags)?;
-                Answer::Opened { handle: 0, flags: self.opened(flags) }
+                let keeps = operations.open(node, flags)?;
+                let flags = self.opened(flags);
+                let flags = if keeps { flags } else { flags & !open_flags::KEEP_CACHE };
+                Answer::Opened { handle: 0, flags }
             }
             Body::Release { flags } => {
                 operations.release(node, flags);
@@ -241,18 +249,23 @@ fn run_on_content<O: Operations>(
     let Request { node, caller, body } = *request;
     Ok(match body {
         Body::Write(write) => {
-            note(stale, node, operations.write(caller, node, &write)?);
+            let written = operations.write(caller, node, &write);
+            if written.is_err() {
+                // The kernel then asks before it caches a further write, and hears the error.
+                stale.push(Stale::Attributes(node));
+            }
+            note(operations, stale, node, written?);
             Answer::Written(write.data.len() as u32)
         }
         Body::Allocate { offset, length, mode } => {
-            note(stale, node, operations.allocate(caller, node, offset, length, mode)?);
+            note(operations, stale, node, operations.allocate(caller, node, offset, length, mode)?);
             Answer::Done
         }
         Body::CopyRange { range, long } => {
             // The shorter reply has 32 bits.
             let length = if long { range.length } else { range.length.min(LONGEST_COPY) };
             let (copied, changed) = operations.copy_range(caller, &CopyRange { length, ..range })?;
-            note(stale, range.target, changed);
+            note(operations, stale, range.target, changed);
             if long { Answer::Copied(copied) } else { Answer::Written(copied as u32) }
         }
         Body::Seek { offset, to } => Answer::Offset(operations.seek(node, offset, to)?),
@@ -296,9 +309,15 @@ fn done((): ()) -> Answer {
     Answer::Done
 }
 
-fn note(stale: &mut Vec<Stale>, node: NodeId, changed: Changed) {
+fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, changed: Changed) {
+    if let Some((offset, length)) = changed.pages {
+        stale.push(Stale::Pages(node, offset, length));
+    }
     if changed.attributes {
         stale.push(Stale::Attributes(node));
+    }
+    if changed.room {
+        stale.extend(operations.open_for_writing().into_iter().map(Stale::Attributes));
     }
 }
 

@@ -18,7 +18,7 @@ use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError
 use papilio_locks::Mutex;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
 
@@ -34,6 +34,10 @@ pub(crate) struct Node {
     _kept: KeptInode,
     /// Number of times the file is open for writing.
     pub(crate) writers: AtomicU32,
+    /// The error of a write from the kernel's cache that no caller has heard of; 0 if there is none.
+    pub(crate) failed: AtomicI32,
+    /// The kernel may have pages of the file in its cache.
+    pub(crate) cached: AtomicBool,
     /// The count of name changes at the last recorded read; `server/access_time.rs` owns it.
     pub(crate) read_noted: AtomicU64,
 }
@@ -44,7 +48,8 @@ impl Node {
         let file = if inode.file_type() == FileKind::Regular { inode.open().ok() } else { None };
         let kept = inode.keep();
         let (writers, read_noted) = (AtomicU32::new(0), AtomicU64::new(0));
-        Self { id, place, inode, file, _kept: kept, writers, read_noted }
+        let (failed, cached) = (AtomicI32::new(0), AtomicBool::new(false));
+        Self { id, place, inode, file, _kept: kept, writers, failed, cached, read_noted }
     }
 
     /// Returns the regular file; EISDIR or EINVAL for another kind.

@@ -173,6 +173,10 @@ pub struct Write<'a> {
     pub data: &'a [u8],
     /// Clear set-user-id and set-group-id bits, because the caller may not keep them.
     pub kills_privileges: bool,
+    /// The data comes from the kernel's cache; otherwise a caller waits for this write.
+    pub from_cache: bool,
+    /// The write passes the kernel's cache (`O_DIRECT`).
+    pub direct: bool,
 }
 
 /// Side effects of a change to data.
@@ -180,6 +184,19 @@ pub struct Write<'a> {
 pub struct Changed {
     /// Attributes changed without the kernel's knowledge.
     pub attributes: bool,
+    /// Pages in the kernel's cache are stale: file offset and length in bytes.
+    pub pages: Option<(u64, u64)>,
+    /// Room became short: the kernel must ask before each write from now on.
+    pub room: bool,
+}
+
+/// How long the kernel may cache what a reply says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Validity {
+    /// For names.
+    pub names: Duration,
+    /// For attributes.
+    pub attributes: Duration,
 }
 
 /// A range to copy from one file to another.
@@ -250,7 +267,7 @@ pub struct FileSystemSizes {
 /// a reference to its arguments.
 pub trait Operations: Send + Sync + 'static {
     /// Returns how long the kernel may cache names and attributes.
-    fn valid_for(&self) -> Duration;
+    fn valid_for(&self) -> Validity;
 
     /// Looks up `name` in `parent`; counts as a look-up of the node.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
@@ -258,8 +275,16 @@ pub trait Operations: Send + Sync + 'static {
     /// Subtracts `count` look-ups from a node.
     fn forget(&self, node: NodeId, count: u64);
 
-    /// Returns the attributes that `stat` shows.
-    fn attributes(&self, node: NodeId) -> Result<Attributes, Errno>;
+    /// Returns the attributes that `stat` shows. `by_handle` if the kernel asks on behalf of an open
+    /// file, as it does before it writes to its cache; an error then fails that write.
+    fn attributes(&self, node: NodeId, by_handle: bool) -> Result<Attributes, Errno>;
+
+    /// Returns whether room is so short that the kernel must write back a file's data before it
+    /// takes more into its cache.
+    fn is_short_of_room(&self) -> bool;
+
+    /// Returns the files that are open for writing.
+    fn open_for_writing(&self) -> Vec<NodeId>;
 
     /// Changes attributes and the size.
     fn set_attributes(
@@ -296,8 +321,8 @@ pub trait Operations: Send + Sync + 'static {
     fn rename(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno>;
 
     /// Opens a regular file with `open`'s flags. Files have no handles: the node stands for the
-    /// open file.
-    fn open(&self, node: NodeId, flags: i32) -> Result<(), Errno>;
+    /// open file. Returns whether the kernel may keep what it has cached of the file.
+    fn open(&self, node: NodeId, flags: i32) -> Result<bool, Errno>;
 
     /// Closes a file that [`Operations::open`] or [`Operations::create`] opened with the same
     /// flags.

@@ -121,6 +121,10 @@ pub(crate) mod notification {
 pub(crate) const STATX_MASK: u32 = 0xfff;
 /// Flag of `fsync`: data only.
 pub(crate) const FSYNC_DATA_ONLY: u32 = 1 << 0;
+/// Flag of a question for attributes: an open file asks.
+pub(crate) const GETATTR_BY_HANDLE: u32 = 1 << 0;
+/// Flag of a write: the data comes from the page cache.
+pub(crate) const WRITE_FROM_CACHE: u32 = 1 << 0;
 /// Flag of a write: clear set-user-id and set-group-id bits.
 pub(crate) const WRITE_KILLS_PRIVILEGES: u32 = 1 << 2;
 
@@ -247,6 +251,11 @@ structures! {
         uid: u32,
         gid: u32,
         unused_too: u32,
+    }
+    GetattrIn: 16 {
+        flags: u32,
+        padding: u32,
+        handle: u64,
     }
     MknodIn: 16 {
         mode: u32,

@@ -14,6 +14,8 @@ pub(crate) enum Notification<'a> {
     /// Writes back a file's dirty pages and drops all of its pages and attributes. For a directory
     /// it drops the cached listing.
     Data(NodeId),
+    /// Drops the pages of a range, given as file offset and length in bytes, and the attributes.
+    Pages(NodeId, u64, u64),
     /// Drops a node's attributes.
     Attributes(NodeId),
     /// Drops a directory entry and the directory's attributes.
@@ -25,8 +27,9 @@ impl Notification<'_> {
     pub(crate) fn encode(self) -> Vec<u8> {
         match self {
             // Length 0 means up to the end of the file. A negative offset leaves pages alone.
-            Self::Data(node) => inode(node, 0),
-            Self::Attributes(node) => inode(node, -1),
+            Self::Data(node) => inode(node, 0, 0),
+            Self::Pages(node, offset, length) => inode(node, offset as i64, length as i64),
+            Self::Attributes(node) => inode(node, -1, 0),
             Self::Entry(directory, name) => {
                 let body =
                     InvalidateEntry { directory: directory.0, name_length: name.len() as u32, flags: 0 };
@@ -36,8 +39,8 @@ impl Notification<'_> {
     }
 }
 
-fn inode(node: NodeId, offset: i64) -> Vec<u8> {
-    let body = InvalidateInode { node: node.0, offset, length: 0 };
+fn inode(node: NodeId, offset: i64, length: i64) -> Vec<u8> {
+    let body = InvalidateInode { node: node.0, offset, length };
     message(notification::INVALIDATE_INODE, &[body.as_bytes()])
 }
 

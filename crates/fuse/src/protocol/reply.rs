@@ -12,9 +12,8 @@ use super::layout::{
 };
 use crate::device_number;
 use crate::errno::Errno;
-use crate::transport::{Attributes, DirectorySink, Entry, FileSystemSizes, ListedEntry};
+use crate::transport::{Attributes, DirectorySink, Entry, FileSystemSizes, ListedEntry, Validity};
 use papilio::{FileKind, Timespec};
-use std::time::Duration;
 use zerocopy::{Immutable, IntoBytes};
 
 /// The answer to a request that succeeded.
@@ -52,7 +51,7 @@ impl Answer {
     ///
     /// # Errors
     /// EIO if the answer does not fit.
-    pub(crate) fn encode(&self, valid: Duration, payload: &mut [u8]) -> Result<usize, Errno> {
+    pub(crate) fn encode(&self, valid: Validity, payload: &mut [u8]) -> Result<usize, Errno> {
         let mut out = Out { payload, used: 0 };
         match self {
             Self::Done => {}
@@ -63,14 +62,14 @@ impl Answer {
                 out.put(&OpenOut { handle: 0, flags: *flags, backing: 0 })?;
             }
             Self::Attributes(attributes) => out.put(&AttrOut {
-                valid: valid.as_secs(),
-                valid_nanoseconds: valid.subsec_nanos(),
+                valid: valid.attributes.as_secs(),
+                valid_nanoseconds: valid.attributes.subsec_nanos(),
                 padding: 0,
                 attributes: attr(attributes, attributes.number),
             })?,
             Self::ExtendedAttributes(attributes) => out.put(&StatxOut {
-                valid: valid.as_secs(),
-                valid_nanoseconds: valid.subsec_nanos(),
+                valid: valid.attributes.as_secs(),
+                valid_nanoseconds: valid.attributes.subsec_nanos(),
                 flags: 0,
                 spare: [0; 2],
                 attributes: statx(attributes),
@@ -170,7 +169,7 @@ fn statx(attributes: &Attributes) -> Statx {
     }
 }
 
-fn entry_out(entry: &Entry, number: u64, valid: Duration) -> EntryOut {
+fn entry_out(entry: &Entry, number: u64, valid: Validity) -> EntryOut {
     EntryOut {
         node: entry.node.0,
         generation: entry.generation,
@@ -179,13 +178,13 @@ fn entry_out(entry: &Entry, number: u64, valid: Duration) -> EntryOut {
     }
 }
 
-fn no_entry(valid: Duration) -> EntryOut {
+fn no_entry(valid: Validity) -> EntryOut {
     let nothing: EntryOut = zerocopy::FromZeros::new_zeroed();
     EntryOut {
-        entry_valid: valid.as_secs(),
-        attributes_valid: valid.as_secs(),
-        entry_valid_nanoseconds: valid.subsec_nanos(),
-        attributes_valid_nanoseconds: valid.subsec_nanos(),
+        entry_valid: valid.attributes.as_secs(),
+        attributes_valid: valid.attributes.as_secs(),
+        entry_valid_nanoseconds: valid.attributes.subsec_nanos(),
+        attributes_valid_nanoseconds: valid.attributes.subsec_nanos(),
         ..nothing
     }
 }
@@ -211,12 +210,12 @@ pub(crate) struct Listing<'a> {
     buffer: &'a mut [u8],
     used: usize,
     /// Entries have attributes, which the kernel may cache for this long.
-    attributes: Option<Duration>,
+    attributes: Option<Validity>,
 }
 
 impl<'a> Listing<'a> {
     /// Creates a listing of at most `buffer.len()` bytes.
-    pub(crate) fn new(buffer: &'a mut [u8], attributes: Option<Duration>) -> Self {
+    pub(crate) fn new(buffer: &'a mut [u8], attributes: Option<Validity>) -> Self {
         Self { buffer, used: 0, attributes }
     }
 

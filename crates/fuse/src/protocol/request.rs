@@ -8,9 +8,9 @@
 
 use super::layout::{
     BatchForgetIn, CopyFileRangeIn, CreateIn, FSYNC_DATA_ONLY, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
-    GetXattrIn, InHeader, InitIn, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, ReleaseIn,
-    Rename2In, RenameIn, RequestHeader, SetAttrIn, SetXattrIn, StatxIn, WRITE_KILLS_PRIVILEGES, WriteIn,
-    opcode, valid,
+    GETATTR_BY_HANDLE, GetXattrIn, GetattrIn, InHeader, InitIn, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn,
+    OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SetAttrIn, SetXattrIn, StatxIn,
+    WRITE_FROM_CACHE, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
 };
 use crate::errno::Errno;
 use crate::ioctl::Caller;
@@ -66,7 +66,9 @@ pub(crate) enum Body<'a> {
     Lookup {
         name: &'a [u8],
     },
-    Attributes,
+    Attributes {
+        by_handle: bool,
+    },
     /// Those of `statx`, with the birth time.
     ExtendedAttributes,
     SetAttributes(AttributeChange),
@@ -215,6 +217,14 @@ impl Head {
         found.map(|(argument, _)| argument).map_err(|_| malformed)
     }
 
+    /// Returns whether a question for attributes comes from an open file.
+    ///
+    /// # Errors
+    /// [`DecodeError::Malformed`] if the argument is too short.
+    pub(crate) fn asks_by_handle(&self) -> Result<bool, DecodeError> {
+        Ok(self.argument::<GetattrIn>()?.flags & GETATTR_BY_HANDLE != 0)
+    }
+
     /// Returns the nodes that a request to forget names, each with its count of look-ups.
     ///
     /// # Errors
@@ -242,7 +252,7 @@ impl Head {
 fn argument_length(operation: u32) -> usize {
     match operation {
         opcode::FORGET => size_of::<ForgetIn>(),
-        opcode::GETATTR => 16,
+        opcode::GETATTR => size_of::<GetattrIn>(),
         opcode::SETATTR => size_of::<SetAttrIn>(),
         opcode::MKNOD => size_of::<MknodIn>(),
         opcode::MKDIR => size_of::<MkdirIn>(),
@@ -327,7 +337,7 @@ impl<'a> Fields<'a> {
 
     fn body(&self, node: NodeId) -> Result<Body<'a>, DecodeError> {
         Ok(match self.opcode {
-            opcode::GETATTR => Body::Attributes,
+            opcode::GETATTR => Body::Attributes { by_handle: self.head.asks_by_handle()? },
             opcode::STATX => {
                 self.argument::<StatxIn>()?;
                 Body::ExtendedAttributes
@@ -431,12 +441,14 @@ impl<'a> Fields<'a> {
     }
 
     fn write(&self) -> Result<Body<'a>, DecodeError> {
-        let WriteIn { offset, size, write_flags, .. } = self.argument()?;
+        let WriteIn { offset, size, write_flags, flags, .. } = self.argument()?;
         if size as usize != self.payload.len() {
             return Err(self.malformed("the length of the data is wrong"));
         }
         let kills_privileges = write_flags & WRITE_KILLS_PRIVILEGES != 0;
-        Ok(Body::Write(Write { offset, data: self.payload, kills_privileges }))
+        let from_cache = write_flags & WRITE_FROM_CACHE != 0;
+        let direct = !from_cache && flags & libc::O_DIRECT != 0;
+        Ok(Body::Write(Write { offset, data: self.payload, kills_privileges, from_cache, direct }))
     }
 
     fn set_xattr(&self) -> Result<Body<'a>, DecodeError> {

@@ -11,7 +11,7 @@ use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Write, XattrSet,
+    ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Validity, Write, XattrSet,
 };
 use crate::wakefulness::Wakefulness;
 use papilio::format::{InodeNumber, TreeId};
@@ -214,7 +214,7 @@ fn entry() -> Entry {
 
 #[test]
 fn replies_fit_or_are_errors() {
-    let valid = Duration::new(3, 7);
+    let valid = Validity { names: Duration::new(3, 7), attributes: Duration::new(3, 7) };
     let mut buffer = [0; 4096];
     let used = Answer::Created(entry(), 2).encode(valid, &mut buffer).unwrap();
     assert_eq!(used, 144);
@@ -248,7 +248,7 @@ fn listings_end_where_the_buffer_does() {
     assert_eq!(rest[..8], *b"a\0\0\0\0\0\0\0");
     // Entries with attributes are longer, and the number is that of the listing.
     let mut buffer = [0; 160];
-    let mut listing = Listing::new(&mut buffer, Some(Duration::ZERO));
+    let mut listing = Listing::new(&mut buffer, Some(Validity::default()));
     assert!(listing.add(&listed(b"a")) && !listing.add(&listed(b"a")));
     assert_eq!(listing.used(), 160);
     let (out, _) = EntryOut::read_from_prefix(&buffer).unwrap();
@@ -268,10 +268,12 @@ macro_rules! panics {
 
 impl Operations for Panics {
     panics! {
-        fn valid_for() -> Duration;
+        fn valid_for() -> Validity;
         fn lookup(NodeId, &[u8]) -> Result<Entry, Errno>;
         fn forget(NodeId, u64);
-        fn attributes(NodeId) -> Result<Attributes, Errno>;
+        fn is_short_of_room() -> bool;
+        fn open_for_writing() -> Vec<NodeId>;
+        fn attributes(NodeId, bool) -> Result<Attributes, Errno>;
         fn set_attributes(Caller, NodeId, &AttributeChange) -> Result<Attributes, Errno>;
         fn read_link(NodeId) -> Result<Vec<u8>, Errno>;
         fn make(Caller, &NewNode<'_>) -> Result<Entry, Errno>;
@@ -281,7 +283,7 @@ impl Operations for Panics {
         fn unlink(NodeId, &[u8]) -> Result<(), Errno>;
         fn rmdir(NodeId, &[u8]) -> Result<(), Errno>;
         fn rename(Caller, &Rename<'_>) -> Result<(), Errno>;
-        fn open(NodeId, i32) -> Result<(), Errno>;
+        fn open(NodeId, i32) -> Result<bool, Errno>;
         fn release(NodeId, i32);
         fn may_be_dirty(NodeId) -> bool;
         fn read(NodeId, u64, i32, &mut [u8]) -> Result<usize, Errno>;

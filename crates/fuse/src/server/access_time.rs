@@ -5,6 +5,10 @@
 //! and `atime_needs_update` in `fs/inode.c`): with `relatime` a read updates an access time that is
 //! not later than the last change, or a day old.
 //!
+//! Reads that the kernel's cache answers do not reach the server. Where the next read must update
+//! the access time, an open tells the kernel to drop what it has cached of the file, so that the
+//! read arrives here ([`Server::must_see_read`]).
+//!
 //! To avoid looking up the inode at each read, a node remembers that its access time is up to date.
 //! A change through the node clears this ([`Server::changed`]). A change through a name clears it
 //! for all nodes ([`Server::names_change`]).
@@ -54,6 +58,23 @@ impl Server {
         {
             tracing::debug!("updating an access time failed: {error}");
         }
+    }
+
+    /// Returns whether the next read of a file that is opened with `flags` must reach the server.
+    pub(super) fn must_see_read(&self, node: &Node, flags: i32) -> bool {
+        let Some(rule) = self.access_times else { return false };
+        if flags & libc::O_NOATIME != 0 || flags & libc::O_ACCMODE == libc::O_WRONLY {
+            return false;
+        }
+        if !node.cached.load(Ordering::Acquire) {
+            // There is nothing to drop.
+            return false;
+        }
+        let now = now();
+        if rule != Atime::Strict && node.read_noted.load(Ordering::Acquire) == self.mark(now) {
+            return false;
+        }
+        node.current(&self.fs).is_ok_and(|inode| needs_update(rule, inode.metadata(), now))
     }
 
     /// Returns the mark that a node remembers for a read at `now`; never 0.

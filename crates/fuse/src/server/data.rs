@@ -13,7 +13,7 @@ use std::sync::atomic::Ordering;
 pub(super) const NO_NEED: Errno = Errno(libc::ENOSYS);
 
 impl Server {
-    pub(super) fn open_file(&self, node: NodeId, flags: i32) -> Result<(), Errno> {
+    pub(super) fn open_file(&self, node: NodeId, flags: i32) -> Result<bool, Errno> {
         if self.read_only {
             return Err(NO_NEED);
         }
@@ -23,7 +23,7 @@ impl Server {
             self.check_open_for_writing(&node, flags)?;
         }
         self.count_writer(&node, flags);
-        Ok(())
+        Ok(!self.must_see_read(&node, flags))
     }
 
     /// Refuses writes that the kernel's `inode_permission` and `may_open` refuse because of inode
@@ -39,8 +39,9 @@ impl Server {
     }
 
     pub(super) fn count_writer(&self, node: &Node, flags: i32) {
-        if is_writing(flags) {
-            node.writers.fetch_add(1, Ordering::AcqRel);
+        if is_writing(flags) && node.writers.fetch_add(1, Ordering::AcqRel) == 0 {
+            // Failures of earlier writers are no concern of this one.
+            node.failed.store(0, Ordering::Release);
         }
     }
 
@@ -63,10 +64,21 @@ impl Server {
         write: &Write<'_>,
     ) -> Result<Changed, Errno> {
         let node = self.node(node)?;
-        node.file()?.write_all_at(write.data, write.offset).map_err(stale)?;
+        if !write.direct {
+            node.cached.store(true, Ordering::SeqCst);
+        }
+        if let Err(error) = node.file()?.write_all_at(write.data, write.offset) {
+            let error = stale(error);
+            self.write_failed(&node, write.from_cache, error);
+            return Err(error);
+        }
         self.changed(&node);
+        // The kernel drops its pages before a direct write, and may read old ones until it is done.
+        // It holds the pages of other writes locked, and knows their data.
+        let stale = write.direct && node.cached.load(Ordering::SeqCst);
+        let pages = stale.then_some((write.offset, write.data.len() as u64));
         let attributes = write.kills_privileges && self.kill_privileges(caller, &node)?;
-        Ok(Changed { attributes })
+        Ok(Changed { attributes, pages, room: self.room_shrank(write.data.len()) })
     }
 
     pub(super) fn allocate_range(
@@ -98,7 +110,7 @@ impl Server {
     /// may keep them.
     pub(super) fn after_change(&self, caller: Caller, node: &Node) -> Result<Changed, Errno> {
         let attributes = !privileges::may_keep_set_id(caller) && self.kill_privileges(caller, node)?;
-        Ok(Changed { attributes })
+        Ok(Changed { attributes, ..Changed::default() })
     }
 
     pub(super) fn seek_file(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {

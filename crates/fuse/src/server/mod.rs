@@ -14,6 +14,7 @@ mod directories;
 mod listings;
 mod names;
 mod privileges;
+mod room;
 mod state;
 mod xattrs;
 
@@ -25,9 +26,10 @@ use crate::ioctl::{Caller, IoctlCall, IoctlReply};
 use crate::options::Atime;
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    NewNode, NodeId, Operations, Rename, SeekTo, Write, XattrSet,
+    NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, XattrSet,
 };
 use papilio::format::{InodeNumber, TreeId};
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Ioctls that need all data written before them: snapshots, commits, and making a subvolume
@@ -42,8 +44,9 @@ const NEEDS_DATA: [Command; 6] = [
 ];
 
 impl Operations for Server {
-    fn valid_for(&self) -> Duration {
-        self.valid_for
+    fn valid_for(&self) -> Validity {
+        let attributes = if self.room.is_short() { Duration::ZERO } else { self.valid_for };
+        Validity { names: self.valid_for, attributes }
     }
 
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
@@ -54,8 +57,19 @@ impl Operations for Server {
         self.nodes.forget(node, count);
     }
 
-    fn attributes(&self, node: NodeId) -> Result<Attributes, Errno> {
+    fn attributes(&self, node: NodeId, by_handle: bool) -> Result<Attributes, Errno> {
+        if by_handle {
+            self.hear_failure(node)?;
+        }
         self.node_attributes(node)
+    }
+
+    fn is_short_of_room(&self) -> bool {
+        self.room.is_short()
+    }
+
+    fn open_for_writing(&self) -> Vec<NodeId> {
+        self.nodes.open_for_writing()
     }
 
     fn set_attributes(
@@ -104,7 +118,7 @@ impl Operations for Server {
         self.rename_entry(caller, rename)
     }
 
-    fn open(&self, node: NodeId, flags: i32) -> Result<(), Errno> {
+    fn open(&self, node: NodeId, flags: i32) -> Result<bool, Errno> {
         self.open_file(node, flags)
     }
 
@@ -118,6 +132,9 @@ impl Operations for Server {
 
     fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
         let node = self.node(node)?;
+        if flags & libc::O_DIRECT == 0 {
+            node.cached.store(true, Ordering::SeqCst);
+        }
         let read = node.file()?.read_at(buffer, offset)?;
         self.note_read(&node, flags);
         Ok(read)

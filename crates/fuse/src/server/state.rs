@@ -3,6 +3,8 @@
 //! Owns [`Server`]. The other files of this directory add its operations.
 
 use super::listings::Listings;
+use super::room::Room;
+use super::xattrs::has_labels;
 use crate::errno::Errno;
 use crate::ioctl::MountInfo;
 use crate::nodes::{Node, Nodes};
@@ -10,7 +12,7 @@ use crate::options::{Atime, MountOptions};
 use crate::transport::NodeId;
 use papilio::FileSystem;
 use std::sync::Arc;
-use std::sync::atomic::AtomicU64;
+use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::time::Duration;
 
 /// The server of a mounted file system.
@@ -24,7 +26,10 @@ pub(crate) struct Server {
     /// Number of changes to names. They change times of inodes whose nodes the server does not look
     /// up.
     pub(super) name_changes: AtomicU64,
+    /// SELinux labels matter here; `server/xattrs.rs` owns it.
+    pub(super) labelled: AtomicBool,
     pub(super) valid_for: Duration,
+    pub(super) room: Room,
     pub(super) sector_size: u32,
     pub(super) read_only: bool,
 }
@@ -35,8 +40,11 @@ impl Server {
     /// # Errors
     /// The root directory cannot be read.
     pub(crate) fn new(fs: FileSystem, mount: MountInfo, options: &MountOptions) -> papilio::Result<Self> {
-        let nodes = Nodes::new(fs.root()?);
+        let root = fs.root()?;
+        let labelled = AtomicBool::new(has_labels(&root));
+        let nodes = Nodes::new(root);
         let noted = !options.read_only && options.noatime != Atime::Noatime;
+        let writeback_cache = options.writeback_cache && !options.read_only;
         let sector_size = fs.superblock().raw.sector_size;
         Ok(Self {
             fs,
@@ -45,7 +53,9 @@ impl Server {
             mount,
             access_times: noted.then_some(options.noatime),
             name_changes: AtomicU64::new(1),
+            labelled,
             valid_for: options.attr_timeout,
+            room: Room::new(writeback_cache),
             sector_size,
             read_only: options.read_only,
         })

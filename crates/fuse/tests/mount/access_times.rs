@@ -5,6 +5,7 @@ use crate::server::{Mount, NEEDS, make_image};
 use papilio_oracle::{FileSystemSpec, Need, Scratch, require};
 use rustix::fs::{AtFlags, CWD, OFlags, Timespec, Timestamps};
 use rustix::mount::{MountFlags, mount_remount};
+use std::io::Write;
 use std::path::Path;
 
 /// Empties the kernel's cache of a file: the server does not see reads that the cache answers.
@@ -53,6 +54,18 @@ fn steps(s: &mut Script) {
             s.step("read", |_| Ok(rustix::io::read(&file, &mut [0_u8; 10])?.to_string()));
         }
     });
+    // What was written is in the cache. The first read updates the access time all the same.
+    s.write("cached", b"content");
+    for _ in 0..2 {
+        s.times(&["cached"], |s| s.read("cached"));
+    }
+    s.step("append", |root| {
+        std::fs::File::options().append(true).open(root.join("cached"))?.write_all(b"more")?;
+        Ok("ok".into())
+    });
+    for _ in 0..2 {
+        s.times(&["cached"], |s| s.read("cached"));
+    }
     for _ in 0..2 {
         s.times(&["d"], |s| s.list("d"));
     }

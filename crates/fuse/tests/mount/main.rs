@@ -4,6 +4,7 @@
 //! serves. `mount_ring` runs the same tests over the other transport.
 
 mod access_times;
+mod cached;
 mod compared;
 mod limits;
 mod listings;

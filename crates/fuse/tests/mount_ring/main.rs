@@ -2,6 +2,8 @@
 
 #[path = "../mount/access_times.rs"]
 mod access_times;
+#[path = "../mount/cached.rs"]
+mod cached;
 #[path = "../mount/compared.rs"]
 mod compared;
 #[path = "../mount/limits.rs"]

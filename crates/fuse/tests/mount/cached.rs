@@ -1,0 +1,121 @@
+//! Writes that wait in the kernel's cache: room for them, and direct writes beside it.
+
+use crate::server::{Mount, NEEDS, check, make_image};
+use io_uring::{IoUring, opcode, types};
+use papilio_oracle::{Scratch, require};
+use std::fs::File;
+use std::io::{ErrorKind, Write};
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+/// A page on a page boundary, for direct I/O.
+#[repr(align(4096))]
+struct Page([u8; 4096]);
+
+/// Writes in a loop, as `dd` does, and returns the number of bytes that were accepted.
+fn fill(mount: &Mount, name: &str, piece: &[u8], most: u64) -> u64 {
+    let mut file = File::create(mount.path().join(name)).unwrap();
+    let mut accepted = 0;
+    loop {
+        match file.write(piece) {
+            Ok(written) => accepted += written as u64,
+            Err(error) => {
+                assert_eq!(error.kind(), ErrorKind::StorageFull, "{error}");
+                return accepted;
+            }
+        }
+        assert!(accepted <= most, "{accepted} bytes were accepted on a file system of {most}");
+    }
+}
+
+#[test]
+fn writer_that_fills_the_disk_hears_so() {
+    let Some(_) = require(NEEDS) else { return };
+    let size = 400 << 20;
+    let scratch = Scratch::new(1 << 30).unwrap();
+    for piece in [1 << 20, 5000] {
+        let image = make_image(&scratch, size);
+        let mount = Mount::new(&scratch, &image, "");
+        let accepted = fill(&mount, "f", &vec![7; piece], size);
+        assert!(accepted > size / 2, "{accepted}");
+        // Space comes back, and with it the speed of the cache.
+        std::fs::remove_file(mount.path().join("f")).unwrap();
+        let mut small = File::create(mount.path().join("g")).unwrap();
+        small.write_all(&[8; 100_000]).unwrap();
+        small.sync_all().unwrap();
+        drop(small);
+        mount.unmount();
+        check(&image);
+        std::fs::remove_file(&image).unwrap();
+    }
+}
+
+#[test]
+fn several_writers_that_fill_the_disk_hear_so() {
+    let Some(_) = require(NEEDS) else { return };
+    let size = 400 << 20;
+    let scratch = Scratch::new(1 << 30).unwrap();
+    let image = make_image(&scratch, size);
+    let mount = Mount::new(&scratch, &image, "");
+    let accepted: u64 = std::thread::scope(|scope| {
+        let mount = &mount;
+        let writers: Vec<_> = (0..4_u8)
+            .map(|number| {
+                scope.spawn(move || fill(mount, &format!("f{number}"), &vec![number; 70_000], size))
+            })
+            .collect();
+        writers.into_iter().map(|writer| writer.join().unwrap()).sum()
+    });
+    assert!(accepted > size / 2 && accepted < size, "{accepted}");
+    mount.unmount();
+    check(&image);
+}
+
+/// Reads and asynchronous direct writes of the same pages, by different descriptors.
+#[test]
+fn buffered_reader_sees_completed_direct_writes() {
+    const PAGES: u64 = 16;
+    let Some(_) = require(NEEDS) else { return };
+    let scratch = Scratch::new(512 << 20).unwrap();
+    let image = make_image(&scratch, 256 << 20);
+    let mount = Mount::new(&scratch, &image, "");
+    let path = mount.path().join("f");
+    std::fs::write(&path, vec![0; PAGES as usize * 4096]).unwrap();
+    let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    let reader = File::open(&path).unwrap();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        for _ in 0..2 {
+            scope.spawn(|| {
+                // Brings pages into the cache all the time.
+                let mut buffer = [0; 4096];
+                let mut offset = 0;
+                while !done.load(Ordering::Acquire) {
+                    reader.read_exact_at(&mut buffer, offset % PAGES * 4096).unwrap();
+                    offset += 1;
+                }
+            });
+        }
+        let mut ring = IoUring::new(8).unwrap();
+        let mut wrong = 0;
+        for round in 1..3000_u64 {
+            let page = round * 7 % PAGES;
+            let written = Page([round as u8; 4096]);
+            let (fd, address) = (types::Fd(direct.as_raw_fd()), written.0.as_ptr());
+            let write = opcode::Write::new(fd, address, 4096).offset(page * 4096).build();
+            // SAFETY: the page lives until the completion, which the next call waits for.
+            unsafe { ring.submission().push(&write).unwrap() };
+            ring.submit_and_wait(1).unwrap();
+            assert_eq!(ring.completion().next().unwrap().result(), 4096);
+            let mut buffer = [0; 4096];
+            reader.read_exact_at(&mut buffer, page * 4096).unwrap();
+            wrong += u32::from(buffer != written.0);
+        }
+        done.store(true, Ordering::Release);
+        assert_eq!(wrong, 0, "stale reads");
+    });
+    drop((direct, reader));
+    mount.unmount();
+    check(&image);
+}
