@@ -8,6 +8,7 @@ mod block_writing;
 mod change;
 mod chunk_items;
 mod chunks;
+pub(crate) mod clock;
 mod commit;
 mod commit_state;
 pub(crate) mod csum_items;

@@ -19,6 +19,7 @@
 //! (`fs/btrfs/transaction.c`).
 
 use super::chunks::Chunks;
+use super::clock;
 use super::commit_state::CommitState;
 use super::delayed_refs::DelayedRefs;
 use super::live_trees::LiveTrees;
@@ -39,7 +40,6 @@ use papilio_locks::{Mutex, MutexGuard, RwLock, might_lock, might_read};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most bytes that ordinary changes leave to commits and deletions (the kernel's limit).
 const GLOBAL_RESERVE_MAX: u64 = 512 << 20;
@@ -237,10 +237,7 @@ impl Transactions {
 
     /// The time that a change made now carries.
     pub(crate) fn now(&self) -> Timespec {
-        self.options.timestamp.unwrap_or_else(|| {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            Timespec { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
-        })
+        self.options.timestamp.unwrap_or_else(clock::now)
     }
 
     /// Whether all changes carry one fixed time, so that equal changes make equal images.
