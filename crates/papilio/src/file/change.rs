@@ -161,15 +161,10 @@ impl FsInfo {
     /// extents of other files were published.
     pub(super) fn retry_for_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let transactions = self.transactions()?;
-        let mut after_commit = || match attempt() {
-            Err(Error::NoSpace { .. }) => {
-                transactions.commit()?;
-                attempt()
+        match transactions.retry_after_commits(&mut attempt) {
+            Err(Error::NoSpace { .. }) if self.free_by_publishing() => {
+                transactions.retry_after_commits(attempt)
             }
-            result => result,
-        };
-        match after_commit() {
-            Err(Error::NoSpace { .. }) if self.free_by_publishing() => after_commit(),
             result => result,
         }
     }

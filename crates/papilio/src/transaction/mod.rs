@@ -15,6 +15,7 @@ pub(crate) mod csum_items;
 mod delayed_refs;
 mod extent_items;
 mod handle;
+mod hunger;
 mod lazy_tree;
 mod live_trees;
 mod log_blocks;
