@@ -19,8 +19,8 @@ use crate::data::extent_map::{DiskExtent, Extent, ExtentKind};
 use papilio_format::FileOffset;
 use papilio_locks::RwLock;
 use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 
 /// Shards of a cache.
 const SHARDS: usize = 16;
@@ -44,7 +44,8 @@ struct Shard(RwLock<BTreeMap<u64, CachedExtent>>);
 /// Extents by their first byte in the file.
 #[derive(Debug)]
 pub(crate) struct ExtentCache {
-    shards: [Shard; SHARDS],
+    /// Empty until the first insertion.
+    shards: OnceLock<Box<[Shard; SHARDS]>>,
     /// Whether any shard may hold an extent.
     used: AtomicBool,
     /// The number of clears so far.
@@ -56,7 +57,7 @@ impl ExtentCache {
     /// Creates an empty cache, whose checksums count against `budget`.
     pub(crate) fn new(budget: &Arc<ChecksumBudget>) -> Self {
         Self {
-            shards: Default::default(),
+            shards: OnceLock::new(),
             used: AtomicBool::new(false),
             epoch: AtomicU64::new(0),
             checksums: ChecksumCache::new(budget),
@@ -74,13 +75,9 @@ impl ExtentCache {
         &self.checksums
     }
 
-    fn shard(&self, at: u64) -> &RwLock<BTreeMap<u64, CachedExtent>> {
-        &self.shards[(at >> PART) as usize % SHARDS].0
-    }
-
     /// Returns the cached extent that contains byte `at`, cut to start there.
     pub(crate) fn get(&self, at: u64) -> Option<Extent> {
-        let extents = self.shard(at).read();
+        let extents = shard(self.shards.get()?, at).read();
         let (&start, cached) = extents.range(..=at).next_back().filter(|(_, cached)| at < cached.end)?;
         let disk = cached.disk.advanced(at - start);
         let kind = if cached.preallocated { ExtentKind::Prealloc(disk) } else { ExtentKind::Regular(disk) };
@@ -95,7 +92,8 @@ impl ExtentCache {
             ExtentKind::Prealloc(disk) => (disk, true),
             ExtentKind::Hole | ExtentKind::Inline(_) => return,
         };
-        let Some(mut extents) = self.shard(at).try_write() else { return };
+        let shards = self.shards.get_or_init(Box::default);
+        let Some(mut extents) = shard(shards, at).try_write() else { return };
         // In this order: a thread that clears at the same time either sees `used` and waits for the
         // shard, or has changed the epoch, which is read here.
         self.used.store(true, Ordering::SeqCst);
@@ -113,12 +111,16 @@ impl ExtentCache {
     pub(crate) fn clear(&self) {
         self.epoch.fetch_add(1, Ordering::SeqCst);
         if self.used.swap(false, Ordering::SeqCst) {
-            for shard in &self.shards {
+            for shard in self.shards.get().into_iter().flat_map(|shards| shards.iter()) {
                 shard.0.write().clear();
             }
         }
         self.checksums.clear();
     }
+}
+
+fn shard(shards: &[Shard; SHARDS], at: u64) -> &RwLock<BTreeMap<u64, CachedExtent>> {
+    &shards[(at >> PART) as usize % SHARDS].0
 }
 
 impl Extent {
@@ -188,8 +190,9 @@ mod tests {
             cache.insert(&extent(number * 4096, 4096), number * 4096, 0);
             assert!(cache.get(number * 4096).is_some());
         }
-        assert!(cache.shards.iter().all(|shard| (1..=MAX_EXTENTS).contains(&shard.0.read().len())));
+        let shards = cache.shards.get().unwrap();
+        assert!(shards.iter().all(|shard| (1..=MAX_EXTENTS).contains(&shard.0.read().len())));
         cache.clear();
-        assert!(cache.shards.iter().all(|shard| shard.0.read().is_empty()));
+        assert!(shards.iter().all(|shard| shard.0.read().is_empty()));
     }
 }

@@ -1,6 +1,6 @@
 //! The second phase of a change of data: publishing it in the trees.
 //!
-//! Owns [`WriteContext`] and [`FileEdit`].
+//! Owns [`WriteContext`], [`FileEdit`] and [`Touch`].
 //!
 //! Invariants:
 //! - The holder of a [`FileEdit`] is the only thread that changes the inode: the layer above holds
@@ -50,9 +50,31 @@ pub(crate) struct FileEdit<'a> {
     pub(crate) item: InodeItem,
     /// The compression that the file's property (`btrfs.compression`) asks for.
     pub(crate) property: Option<CompressionChoice>,
-    /// The time of the last change of the data that is being published, and the change counter
-    /// after it. `None` for a change that happens now.
-    pub(crate) touched: Option<(Timespec, u64)>,
+    /// The last change of the data that is being published. `None` for a change that happens now.
+    pub(crate) touched: Option<Touch>,
+}
+
+/// The times of a change of data, and the change counter after it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Touch {
+    /// The new mtime; `None` leaves the tree's.
+    pub(crate) mtime: Option<Timespec>,
+    /// The new ctime; `None` leaves the tree's.
+    pub(crate) ctime: Option<Timespec>,
+    pub(crate) sequence: u64,
+}
+
+impl Touch {
+    /// Returns `item` with these times and this change counter.
+    pub(crate) fn applied_to(&self, item: InodeItem) -> InodeItem {
+        InodeItem {
+            mtime: self.mtime.unwrap_or(item.mtime),
+            // A change of names or attributes may have been later.
+            ctime: self.ctime.map_or(item.ctime, |ctime| ctime.max(item.ctime)),
+            sequence: self.sequence.max(item.sequence),
+            ..item
+        }
+    }
 }
 
 impl WriteContext<'_> {
@@ -63,11 +85,11 @@ impl WriteContext<'_> {
 
     /// Returns the inode item after a change of data: new times, change counter and transaction.
     pub(crate) fn touched(&self, file: &FileEdit<'_>) -> InodeItem {
-        let (time, sequence) = match file.touched {
-            Some((time, sequence)) => (time, sequence.max(file.item.sequence)),
-            None => (self.space.now(), file.item.sequence.wrapping_add(1)),
-        };
-        InodeItem { mtime: time, ctime: time, sequence, ..self.stamped(file) }
+        let touch = file.touched.unwrap_or_else(|| {
+            let now = Some(self.space.now());
+            Touch { mtime: now, ctime: now, sequence: file.item.sequence.wrapping_add(1) }
+        });
+        touch.applied_to(self.stamped(file))
     }
 
     /// Returns the inode item after a change that users do not see: only the transaction is new.

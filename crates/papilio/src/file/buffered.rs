@@ -16,7 +16,7 @@
 //! `filemap_read` (`mm/filemap.c`).
 
 use crate::errors::{Error, Result};
-use crate::file::open_file::OpenFile;
+use crate::file::open_file::{OpenFile, Stamp};
 use crate::file::open_inode::check_mutable;
 use papilio_pagecache::{CacheError, FolioFill, FolioWrite, Lookup, MAX_ORDER, Mapping, PAGE_SIZE};
 use std::cell::RefCell;
@@ -176,7 +176,13 @@ impl OpenFile {
     }
 
     /// Writes through the page cache.
-    pub(super) fn write_buffered(&self, mapping: &Mapping, data: &[u8], offset: u64) -> Result<()> {
+    pub(super) fn write_buffered(
+        &self,
+        mapping: &Mapping,
+        data: &[u8],
+        offset: u64,
+        stamp: Stamp,
+    ) -> Result<()> {
         let sector = self.fs.sector_size();
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| self.too_large())?;
         if end.div_ceil(sector) > i64::MAX as u64 / sector {
@@ -187,7 +193,7 @@ impl OpenFile {
         while at < end {
             let stop = end.min((at / CHUNK + 1) * CHUNK);
             let part = &data[(at - offset) as usize..(stop - offset) as usize];
-            self.write_chunk(mapping, part, at)?;
+            self.write_chunk(mapping, part, at, stamp)?;
             at = stop;
         }
         let cache = self.fs.page_cache.as_ref().expect("a mapping belongs to a cache");
@@ -202,7 +208,7 @@ impl OpenFile {
         Ok(())
     }
 
-    fn write_chunk(&self, mapping: &Mapping, data: &[u8], offset: u64) -> Result<()> {
+    fn write_chunk(&self, mapping: &Mapping, data: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
         let fs = &*self.fs;
         let transactions = fs.transactions()?;
         let end = offset + data.len() as u64;
@@ -240,7 +246,7 @@ impl OpenFile {
             drop(metadata.split(unused / DATA_PER_METADATA));
             self.open.add_reservation(space, metadata);
             if reached > at {
-                fs.dirty_inodes.touch(&self.open, transactions.now(), reached);
+                fs.dirty_inodes.touch(&self.open, stamp.time(transactions), reached);
                 attempts = 0;
             }
             drop(shared);

@@ -15,6 +15,7 @@ use crate::items::inode;
 use crate::items::numbers::SubvolumeNumbers;
 use crate::items::xattr;
 use crate::namespace::Place;
+use crate::namespace::setattr::{self, SetAttributes};
 use crate::transaction::Handle;
 use papilio_format::items::inode::{InodeFlags, Timespec};
 use papilio_format::items::root::RootFlags;
@@ -50,6 +51,22 @@ impl FsInfo {
             let live = handle.live_tree(tree)?;
             change(&mut live.edit(handle), numbers, handle.now())
         })
+    }
+
+    /// Changes mode, owner and times of an inode.
+    pub(crate) fn set_attributes(&self, place: Place, set: &SetAttributes) -> Result<()> {
+        let change = || {
+            self.change_tree(place.tree, NAME_ITEMS, |editor, _, now| {
+                setattr::set_attributes(editor, now, place.inode, set)
+            })
+        };
+        // A flush publishes the times of the writes that it publishes. None may run meanwhile, nor
+        // publish older times afterwards.
+        let Some(open) = self.dirty_inodes.get(place) else { return change().map(drop) };
+        let _exclusive = open.data.write();
+        change()?;
+        open.times_were_set(set.mtime.is_some());
+        Ok(())
     }
 
     /// Runs `change` in a transaction. Retries once after a failure for space, if publishing
@@ -144,15 +161,10 @@ impl FsInfo {
     /// extents of other files were published.
     pub(super) fn retry_for_space<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
         let transactions = self.transactions()?;
-        let mut after_commit = || match attempt() {
-            Err(Error::NoSpace { .. }) => {
-                transactions.commit()?;
-                attempt()
+        match transactions.retry_after_commits(&mut attempt) {
+            Err(Error::NoSpace { .. }) if self.free_by_publishing() => {
+                transactions.retry_after_commits(attempt)
             }
-            result => result,
-        };
-        match after_commit() {
-            Err(Error::NoSpace { .. }) if self.free_by_publishing() => after_commit(),
             result => result,
         }
     }

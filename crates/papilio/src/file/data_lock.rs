@@ -18,6 +18,7 @@
 use arrayvec::ArrayVec;
 use papilio_locks::{RwLock, RwLockReadGuard, RwLockWriteGuard, in_order, might_write};
 use papilio_pagecache::thread_number;
+use std::sync::OnceLock;
 
 /// Shards of a lock.
 const SHARDS: usize = 8;
@@ -30,7 +31,8 @@ struct Shard(RwLock<()>);
 /// The lock on an open file's data.
 #[derive(Debug, Default)]
 pub(super) struct DataLock {
-    shards: [Shard; SHARDS],
+    /// Empty until it is first locked.
+    shards: OnceLock<Box<[Shard; SHARDS]>>,
 }
 
 /// The lock held shared.
@@ -46,22 +48,28 @@ pub(super) struct ExclusiveData<'a> {
 }
 
 impl DataLock {
+    #[inline]
+    fn shards(&self) -> &[Shard; SHARDS] {
+        self.shards.get_or_init(Box::default)
+    }
+
     /// Locks it shared.
     #[inline]
     pub(super) fn read(&self) -> SharedData<'_> {
-        SharedData { _shard: self.shards[thread_number() % SHARDS].0.read() }
+        SharedData { _shard: self.shards()[thread_number() % SHARDS].0.read() }
     }
 
     /// Locks it exclusively.
     pub(super) fn write(&self) -> ExclusiveData<'_> {
-        might_write(&self.shards[0].0);
+        let shards = self.shards();
+        might_write(&shards[0].0);
         let _order = in_order("the shards of a data lock, by index");
-        ExclusiveData { _shards: self.shards.iter().map(|shard| shard.0.write()).collect() }
+        ExclusiveData { _shards: shards.iter().map(|shard| shard.0.write()).collect() }
     }
 
     /// As [`DataLock::write`], but returns `None` instead of waiting.
     pub(super) fn try_write(&self) -> Option<ExclusiveData<'_>> {
-        let shards = self.shards.iter().map(|shard| shard.0.try_write()).collect::<Option<_>>()?;
+        let shards = self.shards().iter().map(|shard| shard.0.try_write()).collect::<Option<_>>()?;
         Some(ExclusiveData { _shards: shards })
     }
 }

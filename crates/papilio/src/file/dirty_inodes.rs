@@ -53,15 +53,15 @@ impl DirtyInodes {
         };
     }
 
-    /// Notes a change of a file in memory that reaches to byte `end`. The caller holds its data
-    /// lock, shared.
-    pub(crate) fn touch(&self, open: &Arc<OpenInode>, now: Timespec, end: u64) {
+    /// Notes a change of a file in memory at `time` that reaches to byte `end`; without a `time`,
+    /// mtime and ctime stay. The caller holds its data lock, shared.
+    pub(crate) fn touch(&self, open: &Arc<OpenInode>, time: Option<Timespec>, end: u64) {
         // In this order: a thread that finds the file dirty relies on it being in the table, where
         // a later flush of all files must find it.
         if !open.is_dirty() {
             self.insert(open);
         }
-        open.touch_to(now, end);
+        open.touch_to(time, end);
     }
 
     pub(super) fn remove(&self, place: Place) -> Option<Arc<OpenInode>> {

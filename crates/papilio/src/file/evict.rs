@@ -1,7 +1,7 @@
 //! Deletion of inodes that have no name any more.
 //!
-//! Owns [`FsInfo::evict`], the release of an open inode, and the deletion of the orphans of earlier
-//! mounts.
+//! Owns [`FsInfo::evict`], the release of open and of kept inodes, and the deletion of the orphans
+//! of earlier mounts.
 //!
 //! Invariant: an inode that lost its last name is deleted when the last handle on it is dropped, or
 //! at once if no handle has it open.
@@ -48,7 +48,28 @@ impl FsInfo {
         // Opened here too, so that exactly one handle is the last.
         let open = self.open_inode(place);
         open.set_unlinked();
+        // After the mark: a thread that keeps the inode from here on sees it.
+        self.kept_inodes.keep_unnamed(&open);
         self.dirty_inodes.forget_unlinked(&open);
+    }
+
+    /// Delays the deletion of the inode at `place` until [`FsInfo::release_kept`]. An inode that is
+    /// being deleted already is not saved.
+    pub(crate) fn keep(&self, place: Place) {
+        self.kept_inodes.add(place);
+        // One without names is open, because another handle delays its deletion.
+        if let Some(open) = self.open_inodes.get(place)
+            && open.is_unlinked()
+        {
+            self.kept_inodes.keep_unnamed(&open);
+        }
+    }
+
+    /// Ends the delay that [`FsInfo::keep`] began.
+    pub(crate) fn release_kept(&self, place: Place) {
+        if let Some(open) = self.kept_inodes.remove(place) {
+            self.dirty_inodes.forget_unlinked(&open);
+        }
     }
 
     /// Deletes an inode that has no name: its data in steps, then itself.

@@ -127,7 +127,7 @@ impl OpenInode {
         drop(reservation.metadata);
         fs.change_data(place, EXTENT_ITEMS + (bytes >> 17), |context, file| {
             self.note_changed(&fs.changed_files, context.space.generation(), &changed);
-            file.touched = touched.map(|touched| (touched.time, touched.sequence));
+            file.touched = touched.map(|touched| touched.touch);
             write.publish(context, file)
         })
     }

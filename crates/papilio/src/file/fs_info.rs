@@ -11,6 +11,7 @@ use crate::errors::{Error, Result};
 use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
 use crate::file::dirty_inodes::DirtyInodes;
+use crate::file::kept_inodes::KeptInodes;
 use crate::file::open_inode::{InodeOwner, OpenInode};
 use crate::file::open_inodes::OpenInodes;
 use crate::fsync_log::name_changes::NameChanges;
@@ -41,6 +42,8 @@ pub(crate) struct FsInfo {
     pub(crate) open_inodes: OpenInodes,
     /// Open files with changes that their trees do not have yet.
     pub(crate) dirty_inodes: DirtyInodes,
+    /// Inodes that callers keep without having them open.
+    pub(crate) kept_inodes: KeptInodes,
     /// Directory entries that changed in the running transaction.
     pub(crate) name_changes: NameChanges,
     /// Files whose data changed in the running transaction.

@@ -4,7 +4,8 @@
 //! |---|---|
 //! | `fs_info` | the state that an open file system shares |
 //! | `open_inode`, `data_lock`, `cached_inode_item` | an open inode, its lock and its inode item |
-//! | `open_inodes`, `dirty_inodes`, `memory_budgets` | the tables of open inodes, and their memory |
+//! | `open_inodes`, `dirty_inodes`, `kept_inodes` | the tables of open, dirty and kept inodes |
+//! | `memory_budgets` | the memory that open inodes share |
 //! | `open_file` | a handle on an open file |
 //! | `read`, `buffered` | reading from the device and through the page cache |
 //! | `write`, `in_place`, `ordered_write`, `allocate`, `reflink` | changes of data |
@@ -27,6 +28,7 @@ mod flush;
 pub(crate) mod fs_info;
 pub(crate) mod fsync;
 mod in_place;
+pub(crate) mod kept_inodes;
 mod memory_budgets;
 pub(crate) mod open_file;
 pub(crate) mod open_inode;

@@ -1,7 +1,8 @@
 //! A handle on an open file of a file system that is open for writing.
 //!
 //! Owns [`OpenFile`]: an [`OpenInode`] with what belongs to one handle, the readahead state and
-//! whether I/O is direct. Reading, writing and fsync are methods in the files beside this one.
+//! whether I/O is direct. Reading, writing and fsync are methods in the files beside this one. Also
+//! owns [`Stamp`].
 //!
 //! Kernel counterpart: `struct file` (`include/linux/fs.h`).
 
@@ -10,6 +11,8 @@ use crate::errors::{Error, PathError, Result};
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::OpenInode;
 use crate::namespace::Place;
+use crate::transaction::Transactions;
+use papilio_format::items::inode::Timespec;
 use papilio_locks::Mutex;
 use papilio_pagecache::{Mapping, Readahead, ReadaheadRequest};
 use std::ops::Range;
@@ -17,6 +20,22 @@ use std::sync::{Arc, OnceLock};
 
 /// Pages that are read ahead at most.
 const READAHEAD_PAGES: u64 = 1024;
+
+/// The times that a write sets.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stamp {
+    /// Sets mtime and ctime to the time of the write.
+    Now,
+    /// Leaves them, because the caller's client set them when it changed its own cache.
+    Keep,
+}
+
+impl Stamp {
+    /// Returns the time that a write sets; `None` if it leaves the times.
+    pub(super) fn time(self, transactions: &Transactions) -> Option<Timespec> {
+        (self == Self::Now).then(|| transactions.now())
+    }
+}
 
 /// A handle on an open file. Clones share the readahead state.
 #[derive(Clone, Debug)]

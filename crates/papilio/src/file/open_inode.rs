@@ -18,6 +18,7 @@
 
 use crate::btree::LiveTree;
 use crate::data::extent_cache::ExtentCache;
+use crate::data::file_edit::Touch;
 use crate::data::nocow::InPlace;
 use crate::data::ordered_extents::OrderedExtents;
 use crate::errors::{Error, PathError, Result};
@@ -91,10 +92,8 @@ pub(super) struct DirtyReservation {
 /// Changes of an inode item that only memory has.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Touched {
-    /// The time of the last change.
-    pub(super) time: Timespec,
-    /// The change counter after it.
-    pub(super) sequence: u64,
+    /// The times of the last change, and the change counter after it.
+    pub(super) touch: Touch,
     /// The size in bytes, if it is larger than the tree's.
     pub(super) size: u64,
 }
@@ -188,18 +187,37 @@ impl OpenInode {
         Ok(self.size_and_flags(live)?.size.max(touched))
     }
 
-    /// Notes a change in memory that reaches to byte `end`. The table of dirty files has the file
-    /// already.
-    pub(super) fn touch_to(&self, now: Timespec, end: u64) {
+    /// Notes a change in memory at `time` that reaches to byte `end`; without a `time`, mtime and
+    /// ctime stay. The table of dirty files has the file already.
+    pub(super) fn touch_to(&self, time: Option<Timespec>, end: u64) {
         let mut touched = self.touched.lock();
-        let (sequence, size) = match &*touched {
-            Some(touched) => (touched.sequence, touched.size),
-            None => (self.item.last().map_or(0, |item| item.sequence), 0),
+        let (before, size) = match &*touched {
+            Some(touched) => (touched.touch, touched.size),
+            None => {
+                let sequence = self.item.last().map_or(0, |item| item.sequence);
+                (Touch { mtime: None, ctime: None, sequence }, 0)
+            }
         };
         let size = size.max(end);
-        *touched = Some(Touched { time: now, sequence: sequence.wrapping_add(1), size });
+        let touch = Touch {
+            mtime: time.or(before.mtime),
+            ctime: time.or(before.ctime),
+            sequence: before.sequence.wrapping_add(1),
+        };
+        *touched = Some(Touched { touch, size });
         self.touched_size.store(size, Ordering::Release);
         self.dirty.store(true, Ordering::Release);
+    }
+
+    /// Notes that the tree got a newer ctime than memory has, and a newer mtime if `mtime`. The
+    /// caller holds the data lock exclusively.
+    pub(super) fn times_were_set(&self, mtime: bool) {
+        if let Some(touched) = &mut *self.touched.lock() {
+            touched.touch.ctime = None;
+            if mtime {
+                touched.touch.mtime = None;
+            }
+        }
     }
 
     /// Adds the reservation of pages that became dirty.
@@ -230,13 +248,9 @@ impl OpenInode {
     /// Returns `item` with the changes that only memory has.
     pub(crate) fn as_seen(&self, item: InodeItem) -> InodeItem {
         match self.touched() {
-            Some(Touched { time, sequence, size }) => InodeItem {
-                mtime: time,
-                ctime: time,
-                sequence: item.sequence.max(sequence),
-                size: item.size.max(size),
-                ..item
-            },
+            Some(Touched { touch, size }) => {
+                InodeItem { size: item.size.max(size), ..touch.applied_to(item) }
+            }
             None => item,
         }
     }

@@ -14,14 +14,14 @@
 //!
 //! Locks, in this order: `sharing` (shared), the file's data lock, the transaction's locks.
 
-use crate::data::file_edit::{FileEdit, WriteContext};
+use crate::data::file_edit::{FileEdit, Touch, WriteContext};
 use crate::data::write::PreparedWrite;
 use crate::errors::Result;
 use crate::file::change::EXTENT_ITEMS;
 use crate::file::data_lock::ExclusiveData;
 use crate::file::data_trees::DataTrees;
 use crate::file::in_place::IN_PLACE;
-use crate::file::open_file::OpenFile;
+use crate::file::open_file::{OpenFile, Stamp};
 use crate::file::open_inode::check_mutable;
 use papilio_format::FileOffset;
 use papilio_locks::RwLockReadGuard;
@@ -40,11 +40,11 @@ impl OpenFile {
     /// [`Error::NoSpace`](crate::Error::NoSpace),
     /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or an
     /// error of reading or writing. Steps before the failing one stay written.
-    pub(crate) fn write_at(&self, data: &[u8], offset: u64) -> Result<()> {
+    pub(crate) fn write_at(&self, data: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
         if let Some(mapping) = self.cached() {
-            return self.write_buffered(mapping, data, offset);
+            return self.write_buffered(mapping, data, offset, stamp);
         }
-        let done = self.write_shared(data, offset)?;
+        let done = self.write_shared(data, offset, stamp)?;
         let data = &data[done..];
         if data.is_empty() && done > 0 {
             return Ok(());
@@ -63,7 +63,13 @@ impl OpenFile {
             let trees = self.begin_change(&exclusive)?;
             let context = trees.context(&**self.fs.transactions()?);
             let mut write = trees.prepare(|file| PreparedWrite::new(&context, file, FileOffset(at), now))?;
-            self.publish_change(&range, items, |context, file| write.publish(context, file))?;
+            self.publish_change(&range, items, |context, file| {
+                if stamp == Stamp::Keep {
+                    let sequence = file.item.sequence.wrapping_add(1);
+                    file.touched = Some(Touch { mtime: None, ctime: None, sequence });
+                }
+                write.publish(context, file)
+            })?;
             at = at.checked_add(step as u64).ok_or_else(|| self.too_large())?;
             rest = later;
         }
@@ -75,7 +81,7 @@ impl OpenFile {
 
     /// Writes as many of the first bytes as can be written beside other writers of the file, and
     /// returns their number.
-    fn write_shared(&self, data: &[u8], offset: u64) -> Result<usize> {
+    fn write_shared(&self, data: &[u8], offset: u64, stamp: Stamp) -> Result<usize> {
         let (open, fs) = (&self.open, &*self.fs);
         let range = offset..offset.saturating_add(data.len() as u64);
         let live = fs.transactions()?.live().get(open.place().tree)?;
@@ -102,7 +108,7 @@ impl OpenFile {
             open.overwrite_pages(fs, data, offset, *epoch)?
         };
         if done > 0 {
-            fs.dirty_inodes.touch(open, fs.transactions()?.now(), 0);
+            fs.dirty_inodes.touch(open, stamp.time(fs.transactions()?), 0);
         }
         if let Some(mapping) = &open.mapping
             && mapping.invalidate(range.clone(), Invalidate::All).kept > 0

@@ -9,7 +9,9 @@ use crate::file::fs_info::FsInfo;
 use crate::mount::{self, Closer};
 use crate::options::OpenOptions;
 use crate::subvolume::{self, Subvolume, default_subvolume};
+use crate::transaction::clock;
 use papilio_device::Device;
+use papilio_format::items::inode::Timespec;
 use papilio_format::{Superblock, TreeId, Uuid};
 use std::path::Path;
 use std::sync::Arc;
@@ -95,6 +97,13 @@ impl FileSystem {
             }
             None => self.info.volume().superblock().clone(),
         }
+    }
+
+    /// Returns the time that a change made now carries: that of
+    /// [`OpenOptions::timestamp`](crate::OpenOptions::timestamp), or of the clock that the kernel
+    /// stamps inodes with, so that stamps of both are in order.
+    pub fn now(&self) -> Timespec {
+        self.info.trees.transactions().map_or_else(clock::now, |transactions| transactions.now())
     }
 
     /// Returns the UUID of the file system.

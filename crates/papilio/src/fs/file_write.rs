@@ -4,6 +4,7 @@
 //! [`crate::file`].
 
 use crate::errors::Result;
+use crate::file::open_file::Stamp;
 use crate::fs::file::File;
 use crate::fs::inode::Inode;
 use papilio_format::items::inode::FileKind;
@@ -30,7 +31,17 @@ impl File {
     /// [`PathError::NotPermitted`]: crate::PathError::NotPermitted
     /// [`Error::NoSpace`]: crate::Error::NoSpace
     pub fn write_all_at(&self, data: &[u8], offset: u64) -> Result<()> {
-        self.open_file()?.write_at(data, offset)
+        self.open_file()?.write_at(data, offset, Stamp::Now)
+    }
+
+    /// As [`File::write_all_at`], but leaves mtime and ctime as they are. For a caller that writes
+    /// back what its client cached, and that stores the times of the client's changes with
+    /// [`Inode::set_attributes`], before or after.
+    ///
+    /// # Errors
+    /// As [`File::write_all_at`].
+    pub fn write_back_at(&self, data: &[u8], offset: u64) -> Result<()> {
+        self.open_file()?.write_at(data, offset, Stamp::Keep)
     }
 
     /// Sets the size of the file in bytes (`ftruncate`). A longer file reads as zeros at its end.

@@ -320,19 +320,13 @@ impl Inode {
         Ok(())
     }
 
-    /// Changes mode, owner and times, as `chmod`, `chown` and `utimensat` do.
+    /// Changes mode, owner and times, as `chmod`, `chown` and `utimensat` do. A time that is set
+    /// stays until a later write, also where earlier writes are flushed after this call.
     ///
     /// # Errors
     /// [`PathError::NotPermitted`] for an immutable inode; as [`Inode::create`].
     pub fn set_attributes(&self, set: &SetAttributes) -> Result<()> {
-        // Earlier writes must not overwrite the new times when they are flushed.
-        self.file_system().info.flush_place(self.place())?;
-        self.file_system()
-            .info
-            .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {
-                setattr::set_attributes(editor, now, self.number(), set)
-            })
-            .map(drop)
+        self.file_system().info.set_attributes(self.place(), set)
     }
 
     /// Sets the access time, and nothing else. The caller decides whether to update it (`noatime`,

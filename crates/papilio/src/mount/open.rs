@@ -18,6 +18,7 @@ use crate::file::background::Background;
 use crate::file::changed_files::ChangedFiles;
 use crate::file::dirty_inodes::DirtyInodes;
 use crate::file::fs_info::{ChangedSubvolumes, FsInfo};
+use crate::file::kept_inodes::KeptInodes;
 use crate::file::open_inodes::OpenInodes;
 use crate::fsync_log;
 use crate::fsync_log::name_changes::NameChanges;
@@ -125,6 +126,7 @@ fn new(
             options.node_cache_bytes.saturating_mul(ORDERED_SHARE),
         ),
         dirty_inodes: DirtyInodes::default(),
+        kept_inodes: KeptInodes::default(),
         name_changes: NameChanges::default(),
         changed_files: ChangedFiles::default(),
         tree_log: options.tree_log,

@@ -37,7 +37,7 @@ mod tests;
 pub(crate) use block_group::BlockGroupUpdate;
 pub(crate) use range_set::RangeSet;
 pub(crate) use reservation::Reservation;
-pub(crate) use space::{NewBlockGroup, Pinned, Space};
+pub(crate) use space::{MetadataNeed, NewBlockGroup, Pinned, Space};
 
 use papilio_format::LogicalAddress;
 use std::ops::Range;

@@ -60,6 +60,18 @@ impl Pinned {
     }
 }
 
+/// The metadata that goes with data, as far as it can be foreseen.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MetadataNeed {
+    /// Bytes that any change needs.
+    pub(crate) base: u64,
+    /// Bytes of data for each byte of metadata besides.
+    pub(crate) data_per_metadata: u64,
+}
+
+/// One part in so many of unallocated device space is not counted on: chunks may not fit exactly.
+const CHUNK_SHARE: u64 = 8;
+
 /// The logical address space and its allocation state.
 #[derive(Debug)]
 pub(crate) struct Space {
@@ -181,6 +193,35 @@ impl Space {
             return Err(no_space(kind));
         };
         state.cursor(kind, flags, range.end);
+        state.change(range.start, |group| group.reserve(&range));
+        Ok(LogicalRange::of(range))
+    }
+
+    /// Allocates data as [`Space::allocate`], but leaves what reservations hold: at most as many
+    /// bytes as they leave over, if these are at least `least`. Other threads that allocate at the
+    /// same time find exactly the rest, so all of them fit where their sum does.
+    ///
+    /// # Errors
+    /// As [`Space::allocate`].
+    ///
+    /// # Panics
+    /// As [`Space::allocate`].
+    pub(crate) fn allocate_unpromised(&self, min: u64, want: u64, least: u64) -> Result<LogicalRange> {
+        let sector = self.sector_size;
+        assert!(0 < min && min <= want && min.is_multiple_of(sector) && want.is_multiple_of(sector));
+        let flags = self.flags(SpaceKind::Data);
+        let mut state = self.state.lock();
+        let spared = state.spared(flags, false);
+        let info = state.info(flags);
+        let left = info.available.saturating_sub(info.promised).saturating_sub(spared);
+        let want = want.min(left / sector * sector);
+        if left < least || want < min {
+            return Err(no_space(SpaceKind::Data));
+        }
+        let Some(range) = state.find(SpaceKind::Data, flags, min, want, sector) else {
+            return Err(no_space(SpaceKind::Data));
+        };
+        state.cursor(SpaceKind::Data, flags, range.end);
         state.change(range.start, |group| group.reserve(&range));
         Ok(LogicalRange::of(range))
     }
@@ -327,6 +368,46 @@ impl Space {
     /// group.
     pub(crate) fn available(&self, kind: SpaceKind) -> u64 {
         self.state.lock().info(self.flags(kind)).available
+    }
+
+    /// Returns the bytes that become free with the commits that free them.
+    pub(crate) fn pinned_bytes(&self) -> u64 {
+        self.state.lock().infos.iter().map(|info| info.totals.pinned).sum()
+    }
+
+    /// Returns a lower bound of the bytes of data that can be written, where each `per_metadata`
+    /// bytes of data need one byte of metadata, and all of them `base` bytes besides. One byte of a
+    /// new data chunk takes `data_copies` bytes of devices, one byte of metadata `copies`.
+    pub(crate) fn writable_bytes(&self, need: &MetadataNeed, copies: u64, data_copies: u64) -> u64 {
+        let mut state = self.state.lock();
+        let (reserve, unallocated) = (state.global_reserve, state.unallocated);
+        let data = state.info(self.flags(SpaceKind::Data));
+        let in_groups = data.available.saturating_sub(data.promised);
+        let metadata = state.info(self.flags(SpaceKind::Metadata));
+        let base = need.base.saturating_add(reserve);
+        let share = |bytes: u64, per: u64| (u128::from(bytes) * u128::from(per) / u128::from(per + 1)) as u64;
+        if self.mixed {
+            let left = in_groups.saturating_add(unallocated / CHUNK_SHARE * (CHUNK_SHARE - 1));
+            return share(left.saturating_sub(base), need.data_per_metadata);
+        }
+        // What metadata block groups have left after the base, and what they lack for it.
+        let promised = metadata.promised.saturating_add(base);
+        let spare = metadata.available.saturating_sub(promised);
+        let lacking = promised.saturating_sub(metadata.available);
+        let on_devices = unallocated.saturating_sub(lacking) / CHUNK_SHARE * (CHUNK_SHARE - 1);
+        let of_spare = spare.saturating_mul(need.data_per_metadata);
+        if lacking > unallocated {
+            return 0;
+        }
+        // First the data that fits with the metadata block groups that exist, then a share of the
+        // device space each for data and its metadata.
+        let for_data = on_devices.saturating_mul(copies) / data_copies;
+        let fits = in_groups.saturating_add(for_data);
+        if fits <= of_spare {
+            return fits;
+        }
+        let more = share(for_data, (need.data_per_metadata * data_copies / copies).max(1));
+        fits.min(of_spare.saturating_add(more))
     }
 
     /// Returns the bytes with extent items: the superblock's `bytes_used`.

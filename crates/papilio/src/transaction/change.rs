@@ -3,7 +3,7 @@
 //! Owns [`Transactions::change`] and [`Transactions::change_to_free`], which reserve metadata, join
 //! the transaction with a [`Handle`], and abort it if a change fails half done.
 //!
-//! **Locks**, in this order: `commit`, if a commit is due; the gate, shared, while the change runs.
+//! **Locks**, in this order: `hunger`; `commit`, if a commit is due; the gate, shared, while the change runs.
 //!
 //! Kernel counterpart: `start_transaction`, `btrfs_end_transaction` (`fs/btrfs/transaction.c`).
 
@@ -15,10 +15,14 @@ use crate::errors::{Error, Result};
 const BLOCKS_PER_ITEM: u64 = 4;
 /// Tree blocks reserved for any change besides.
 const BLOCKS_PER_CHANGE: u64 = 8;
+/// Commits for one change that finds no space, at most.
+const COMMITS: usize = 4;
+/// Pinned bytes from which on a further commit is worth its time.
+const WORTH_A_COMMIT: u64 = 1 << 20;
 
 impl Transactions {
     /// Makes a change of about `items` items in the running transaction. If there is no space, it
-    /// commits, which may free some, and tries the change once more. A change that fails half done
+    /// commits, which may free some, and tries the change again. A change that fails half done
     /// aborts the transaction.
     ///
     /// # Errors
@@ -43,6 +47,37 @@ impl Transactions {
         self.run(items, true, &mut change)
     }
 
+    /// Runs `attempt`, and again after a commit where it found no space. The caller holds no
+    /// handle, and `attempt` calls nothing that does the same.
+    ///
+    /// # Errors
+    /// Errors of `attempt` and of the commits.
+    pub(crate) fn retry_after_commits<R>(&self, mut attempt: impl FnMut() -> Result<R>) -> Result<R> {
+        self.hunger.wait();
+        match attempt() {
+            Err(Error::NoSpace { .. }) => {}
+            result => return result,
+        }
+        let _first = self.hunger.queue();
+        let mut commits = 0;
+        loop {
+            // Space that a transaction freed is available once the commit's superblocks are on
+            // disk.
+            self.commit()?;
+            self.wait_for_readers()?;
+            commits += 1;
+            match attempt() {
+                Err(Error::NoSpace { .. }) if commits < COMMITS && self.commit_may_free() => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Whether a commit may free space: data extents are removed by the commit only.
+    fn commit_may_free(&self) -> bool {
+        !self.refs.is_empty() || self.space.pinned_bytes() >= WORTH_A_COMMIT
+    }
+
     fn run<R>(
         &self,
         items: u64,
@@ -50,15 +85,7 @@ impl Transactions {
         change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
     ) -> Result<R> {
         self.might_change();
-        match self.attempt(items, emergency, change) {
-            Err(Error::NoSpace { .. }) => {
-                // Space that the transaction freed is available once the commit's superblocks are
-                // on disk.
-                self.commit()?;
-                self.attempt(items, emergency, change)
-            }
-            result => result,
-        }
+        self.retry_after_commits(|| self.attempt(items, emergency, change))
     }
 
     fn attempt<R>(

@@ -227,7 +227,7 @@ impl State {
 }
 
 /// Bytes on devices that one byte of such a chunk takes.
-fn copies_of(flags: BlockGroupFlags) -> u64 {
+pub(super) fn copies_of(flags: BlockGroupFlags) -> u64 {
     use papilio_format::items::chunk::RaidProfile;
     RaidProfile::from_flags(flags).map_or(1, |profile| profile.copies().max(1)) as u64
 }

@@ -34,10 +34,14 @@ use papilio_format::superblock::{RawSuperblock, RootBackup};
 use papilio_format::{DeviceId, Generation, Key, LogicalAddress, PhysicalAddress, TreeId, objectid};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 /// Heads that are applied to the extent tree in one pass. Many heads share leaves, but the changes
 /// of a pass take memory besides the heads.
 const HEADS_AT_ONCE: usize = 4096;
+/// How often, and how long each time, a thread without space waits for readers of earlier states.
+const READER_WAITS: usize = 100;
+const READER_WAIT: Duration = Duration::from_millis(1);
 
 /// Extents that a pass over the delayed references inserted and removed.
 #[derive(Default)]
@@ -95,6 +99,24 @@ impl Transactions {
     /// [`Error::ReadOnlyFileSystem`](crate::Error::ReadOnlyFileSystem) if a commit failed.
     pub(crate) fn wait_for_commit(&self) -> Result<()> {
         drop(self.commit.lock());
+        self.check_running()
+    }
+
+    /// Waits until readers of earlier states have ended and what commits freed can be used; not
+    /// for long, because a reader may take its time.
+    ///
+    /// # Errors
+    /// As [`Transactions::wait_for_commit`].
+    pub(super) fn wait_for_readers(&self) -> Result<()> {
+        for _ in 0..READER_WAITS {
+            let mut state = self.commit.lock();
+            self.unpin_waiting(&mut state);
+            if state.waiting.is_empty() {
+                break;
+            }
+            drop(state);
+            std::thread::sleep(READER_WAIT);
+        }
         self.check_running()
     }
 

@@ -10,7 +10,7 @@
 //!   last good commit left it.
 //!
 //! **Locks**, in this order:
-//! - `cleaning`, `commit`, `gate`, a tree's writer, a tree's root, `sharing`, the extent tree's
+//! - `cleaning`, `hunger`, `commit`, `gate`, a tree's writer, a tree's root, `sharing`, the extent tree's
 //!   root, the chunks';
 //! - leaves: `failure`, `changed_trees`, `dropped_data`, `pin`, those of the space and of the
 //!   delayed references.
@@ -18,9 +18,11 @@
 //! Kernel counterpart: `start_transaction`, `btrfs_commit_transaction`, `btrfs_abort_transaction`
 //! (`fs/btrfs/transaction.c`).
 
-use super::chunks::Chunks;
+use super::chunks::{Chunks, copies_of};
+use super::clock;
 use super::commit_state::CommitState;
 use super::delayed_refs::DelayedRefs;
+use super::hunger::Hunger;
 use super::live_trees::LiveTrees;
 use super::log_state::LogTrees;
 use super::writable::check_writable;
@@ -28,7 +30,7 @@ use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
 use crate::errors::{Error, Result};
 use crate::space::chunk_allocation::DeviceSpace;
 use crate::space::load::{self, SpaceTrees};
-use crate::space::{LogicalRange, Reservation, Space, SpaceKind};
+use crate::space::{LogicalRange, MetadataNeed, Reservation, Space, SpaceKind};
 use crate::volume::Volume;
 use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use papilio_format::items::device::DeviceExtent;
@@ -39,7 +41,6 @@ use papilio_locks::{Mutex, MutexGuard, RwLock, might_lock, might_read};
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// Most bytes that ordinary changes leave to commits and deletions (the kernel's limit).
 const GLOBAL_RESERVE_MAX: u64 = 512 << 20;
@@ -97,6 +98,8 @@ pub(crate) struct Transactions {
     pub(super) sharing: Mutex<()>,
     /// Held by the thread that drops the trees of deleted subvolumes.
     cleaning: Mutex<()>,
+    /// Threads that found no space.
+    pub(super) hunger: Hunger,
     /// Feature bits that the next superblock gets.
     pub(super) features: Mutex<IncompatFeatures>,
     /// The pin that new readers get.
@@ -159,6 +162,7 @@ impl Transactions {
             dropped_data: Mutex::default(),
             sharing: Mutex::default(),
             cleaning: Mutex::default(),
+            hunger: Hunger::default(),
             features: Mutex::default(),
             pin: Mutex::default(),
             failed: AtomicBool::new(false),
@@ -237,10 +241,7 @@ impl Transactions {
 
     /// The time that a change made now carries.
     pub(crate) fn now(&self) -> Timespec {
-        self.options.timestamp.unwrap_or_else(|| {
-            let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-            Timespec { seconds: since.as_secs() as i64, nanoseconds: since.subsec_nanos() }
-        })
+        self.options.timestamp.unwrap_or_else(clock::now)
     }
 
     /// Whether all changes carry one fixed time, so that equal changes make equal images.
@@ -315,10 +316,9 @@ impl Transactions {
     pub(super) fn allocate(&self, kind: SpaceKind, min: u64, want: u64) -> Result<LogicalRange> {
         match self.space.allocate(kind, min, want) {
             Err(Error::NoSpace { what }) => {
-                if self.chunks.allocate(&self.volume, &self.space, kind).is_err() {
-                    return Err(Error::NoSpace { what });
-                }
-                self.space.allocate(kind, min, want)
+                // Where there is no space for a chunk, another thread may just have made the last.
+                let _ = self.chunks.allocate(&self.volume, &self.space, kind);
+                self.space.allocate(kind, min, want).map_err(|_| Error::NoSpace { what })
             }
             result => result,
         }
@@ -327,43 +327,47 @@ impl Transactions {
     /// Allocates space for data: as much of `want` as the reservations of metadata, which may share
     /// the block groups, leave over, and at least `min` bytes.
     pub(crate) fn allocate_data(&self, min: u64, want: u64) -> Result<LogicalRange> {
-        let sector = u64::from(self.volume.geometry().sector_size);
-        let mut want = want;
+        let mut least = want;
         loop {
-            match self.space.reserve_data(want) {
-                Ok(_promise) => return self.allocate(SpaceKind::Data, min, want),
-                Err(Error::NoSpace { .. })
-                    if self.chunks.allocate(&self.volume, &self.space, SpaceKind::Data).is_ok() => {}
-                Err(error) if want <= min => return Err(error),
-                Err(_) => want = (want / 2).next_multiple_of(sector).max(min),
+            match self.space.allocate_unpromised(min, want, least) {
+                // After the last chunk, whatever is left will do.
+                Err(Error::NoSpace { .. }) if least > 0 => {
+                    if self.chunks.allocate(&self.volume, &self.space, SpaceKind::Data).is_err() {
+                        least = 0;
+                    }
+                }
+                result => return result,
             }
         }
     }
 
-    /// Reserves space for data and for the metadata that goes with it. Makes chunks, or commits
-    /// once, where that helps.
+    /// Returns a lower bound of the bytes of data that can be written now.
+    pub(crate) fn writable_bytes(&self, need: &MetadataNeed) -> u64 {
+        let copies = |kind| copies_of(self.space.chunk_flags(kind));
+        self.space.writable_bytes(need, copies(SpaceKind::Metadata), copies(SpaceKind::Data))
+    }
+
+    /// Reserves space for data and for the metadata that goes with it. Makes chunks, or commits,
+    /// where that helps.
     ///
     /// # Errors
     /// [`Error::NoSpace`], [`Error::ReadOnlyFileSystem`] after a failure.
     pub(crate) fn reserve(&self, data: u64, metadata: u64) -> Result<(Reservation, Reservation)> {
         might_lock(&self.commit);
-        let mut committed = false;
-        loop {
-            self.check_running()?;
-            let promised = self.space.reserve_data(data).and_then(|data| {
-                let metadata = self.space.reserve_metadata(metadata, false)?;
-                Ok((data, metadata))
-            });
-            match promised {
-                Err(Error::NoSpace { .. })
-                    if self.chunks.allocate(&self.volume, &self.space, SpaceKind::Data).is_ok() => {}
-                Err(Error::NoSpace { .. }) if !committed => {
-                    self.commit()?;
-                    committed = true;
+        self.retry_after_commits(|| {
+            loop {
+                self.check_running()?;
+                let promised = self.space.reserve_data(data).and_then(|data| {
+                    let metadata = self.space.reserve_metadata(metadata, false)?;
+                    Ok((data, metadata))
+                });
+                match promised {
+                    Err(Error::NoSpace { .. })
+                        if self.chunks.allocate(&self.volume, &self.space, SpaceKind::Data).is_ok() => {}
+                    result => return result,
                 }
-                result => return result,
             }
-        }
+        })
     }
 
     /// Counts a block that a tree got. The caller holds the gate.

@@ -8,13 +8,13 @@
 //! Counterparts: btrfs-progs' `mkfs/main.c` and `common/fsfeatures.c`.
 
 use crate::errors::{Error, Result};
+use crate::transaction::clock;
 use papilio_format::ChecksumType;
 use papilio_format::Uuid;
 use papilio_format::features::{CompatRoFeatures, IncompatFeatures};
 use papilio_format::items::chunk::RaidProfile;
 use papilio_format::items::inode::Timespec;
 use papilio_format::superblock::LABEL_SIZE;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 /// The only supported sector size, in bytes: every kernel mounts it.
 pub(super) const SECTOR_SIZE: u32 = 4096;
@@ -268,7 +268,7 @@ impl MkfsOptions {
             checksum: self.checksum.unwrap_or(ChecksumType::Crc32c),
             data_profile,
             metadata_profile,
-            timestamp: self.timestamp.unwrap_or_else(now),
+            timestamp: self.timestamp.unwrap_or_else(clock::now),
             features,
         })
     }
@@ -338,12 +338,6 @@ fn derived(from: Uuid, role: &str) -> Uuid {
     let sum = ChecksumType::Sha256.compute(&[from.as_bytes(), role.as_bytes()].concat());
     let bytes = *sum.as_bytes().first_chunk().expect("SHA-256 has 32 bytes");
     Uuid::new_v8(bytes)
-}
-
-fn now() -> Timespec {
-    // A clock before 1970 is wrong anyway: use 1970.
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    Timespec { seconds: since.as_secs().try_into().unwrap_or(i64::MAX), nanoseconds: since.subsec_nanos() }
 }
 
 fn invalid<T>(text: impl Into<String>) -> Result<T> {

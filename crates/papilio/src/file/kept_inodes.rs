@@ -1,0 +1,78 @@
+//! The inodes that callers keep without having them open.
+//!
+//! Owns [`KeptInodes`]: a count for each such inode. An inode that has names needs nothing else, so
+//! a FUSE server can keep each inode that its kernel knows at the price of a table entry.
+//!
+//! Invariant: a kept inode without names has an [`OpenInode`] here, which delays its deletion. It
+//! gets here when the inode is kept or when it loses its last name, whichever is later.
+//!
+//! Locks: a shard's, for one operation on its maps. No [`OpenInode`] is dropped under it, because
+//! dropping one may delete the inode.
+
+use crate::file::open_inode::OpenInode;
+use crate::namespace::Place;
+use papilio_locks::{Mutex, MutexGuard};
+use std::collections::HashMap;
+use std::sync::Arc;
+
+/// Shards of the table. Inodes of one directory usually have consecutive numbers, and land in
+/// different ones.
+const SHARDS: usize = 64;
+
+/// The kept inodes, with the number of their keepers.
+#[derive(Debug)]
+pub(crate) struct KeptInodes {
+    shards: Box<[Mutex<Shard>]>,
+}
+
+#[derive(Debug, Default)]
+struct Shard {
+    keepers: HashMap<Place, u32>,
+    /// The kept inodes that have no name.
+    unnamed: HashMap<Place, Arc<OpenInode>>,
+}
+
+impl Default for KeptInodes {
+    fn default() -> Self {
+        Self { shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+    }
+}
+
+impl KeptInodes {
+    /// Adds a keeper. The caller then passes the inode to [`KeptInodes::keep_unnamed`] if it is
+    /// open and has no name.
+    pub(crate) fn add(&self, place: Place) {
+        *self.shard(place).keepers.entry(place).or_insert(0) += 1;
+    }
+
+    /// Delays the deletion of an open inode without names for as long as it has keepers. Does
+    /// nothing if it has none.
+    pub(crate) fn keep_unnamed(&self, open: &Arc<OpenInode>) {
+        let place = open.place();
+        let _replaced = {
+            let mut shard = self.shard(place);
+            if !shard.keepers.contains_key(&place) {
+                return;
+            }
+            // Dropped after the shard is unlocked; it is the same inode.
+            shard.unnamed.insert(place, Arc::clone(open))
+        };
+    }
+
+    /// Removes a keeper. If it was the last one of an inode without names, returns the reference
+    /// that delayed its deletion.
+    pub(crate) fn remove(&self, place: Place) -> Option<Arc<OpenInode>> {
+        let mut shard = self.shard(place);
+        let keepers = shard.keepers.get_mut(&place).expect("a keeper was added before");
+        *keepers -= 1;
+        if *keepers > 0 {
+            return None;
+        }
+        shard.keepers.remove(&place);
+        shard.unnamed.remove(&place)
+    }
+
+    fn shard(&self, place: Place) -> MutexGuard<'_, Shard> {
+        self.shards[place.inode.0 as usize % SHARDS].lock()
+    }
+}

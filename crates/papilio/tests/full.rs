@@ -1,0 +1,139 @@
+//! A file system that is nearly full: changes that fit together succeed side by side, and the
+//! bound of what can be written holds.
+
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{close_clean, formatted_with, open_with, writable};
+use papilio::{ErrorKind, File, FileSystem, MkfsFeature, MkfsOptions};
+use papilio_device::MemoryDevice;
+use std::sync::Arc;
+
+fn new(size: u64, mixed: bool, cache: u64) -> (Arc<MemoryDevice>, FileSystem) {
+    let mut options = MkfsOptions::new();
+    if mixed {
+        options = options.feature(MkfsFeature::MixedGroups, true);
+    }
+    let device = formatted_with(size, &options);
+    let fs = open_with(&device, &writable().cache_bytes(cache));
+    (device, fs)
+}
+
+fn available(fs: &FileSystem) -> u64 {
+    fs.usage().unwrap().statfs().available
+}
+
+/// Writes or allocates `bytes` bytes in pieces.
+fn fill(file: &File, bytes: u64, piece: u64, allocates: bool) {
+    let data = vec![0x5a; piece as usize];
+    for start in (0..bytes).step_by(piece as usize) {
+        let length = piece.min(bytes - start);
+        let done = if allocates {
+            file.allocate(start, length, false)
+        } else {
+            file.write_all_at(&data[..length as usize], start)
+        };
+        done.unwrap_or_else(|error| panic!("{piece}, {allocates}, {start} of {bytes} bytes: {error}"));
+    }
+}
+
+#[test]
+fn what_fits_together_never_fails_side_by_side() {
+    const THREADS: u64 = 8;
+    for (mixed, cache) in [(false, 0), (false, 16 << 20), (true, 0)] {
+        let (device, fs) = new(320 << 20, mixed, cache);
+        for (round, piece) in [64 << 10, 256 << 10, 1 << 20, 16 << 20, 16 << 20].into_iter().enumerate() {
+            let share = available(&fs) / 100 * 97 / THREADS / 4096 * 4096;
+            assert!(share > 10 << 20, "{share} bytes are left for each in round {round}");
+            let files: Vec<_> =
+                (0..THREADS).map(|number| fs.create_file(format!("/{number}")).unwrap()).collect();
+            std::thread::scope(|scope| {
+                for (number, file) in files.iter().enumerate() {
+                    scope.spawn(move || fill(file, share, piece, number % 2 == 0));
+                }
+            });
+            files.iter().for_each(|file| assert_eq!(file.size().unwrap(), share));
+            fs.sync().unwrap();
+            drop(files);
+            (0..THREADS).for_each(|number| fs.remove_file(format!("/{number}")).unwrap());
+            fs.sync().unwrap();
+        }
+        close_clean(fs, &device);
+    }
+}
+
+/// Threads create and remove files again and again. The files fit together, but not with the
+/// removed ones whose space is pinned.
+#[test]
+fn space_of_removed_files_is_found_side_by_side() {
+    const FILE: u64 = 58 << 20;
+    for cache in [0, 16 << 20] {
+        let (device, fs) = new(256 << 20, false, cache);
+        std::thread::scope(|scope| {
+            for (number, allocates) in [false, true, true].into_iter().enumerate() {
+                let fs = &fs;
+                scope.spawn(move || {
+                    for _ in 0..40 {
+                        let name = format!("/{number}");
+                        let file = fs.create_file(&name).unwrap();
+                        if allocates {
+                            file.allocate(0, FILE, false).unwrap();
+                        } else {
+                            fill(&file, FILE, 256 << 10, false);
+                        }
+                        drop(file);
+                        fs.remove_file(&name).unwrap();
+                    }
+                });
+            }
+        });
+        close_clean(fs, &device);
+    }
+}
+
+/// Each time, as many bytes as the bound promises are written in the smallest runs that it allows.
+#[test]
+fn as_much_can_be_written_as_the_bound_says() {
+    const RUN: u64 = 32 << 10;
+    for (size, mixed) in [(128 << 20, true), (200 << 20, false), (700 << 20, false), (3 << 30, false)] {
+        let (device, fs) = new(size, mixed, 0);
+        let before = available(&fs);
+        assert!(fs.writable_bytes() > before / 2, "{} of {before}", fs.writable_bytes());
+        let mut written = 0;
+        for number in 0.. {
+            let bound = fs.writable_bytes() / RUN * RUN;
+            if bound == 0 {
+                break;
+            }
+            let file = fs.create_file(format!("/{number}")).unwrap();
+            let data = vec![number as u8 + 1; RUN as usize];
+            // Large bounds are not exhausted at once, so that the test stays short.
+            let bound = if size > 1 << 30 { bound.min(300 << 20) } else { bound };
+            for run in 0..bound / RUN {
+                // With a hole after each run, so that none merges with the next.
+                let done = file.write_back_at(&data, run * 2 * RUN);
+                done.unwrap_or_else(|error| panic!("{number}: {} of {bound}: {error}", run * RUN));
+            }
+            written += bound;
+            fs.sync().unwrap();
+            if size > 1 << 30 && number == 2 {
+                break;
+            }
+        }
+        if size < 1 << 30 {
+            let left = available(&fs);
+            assert!(left < before / 4, "{left} of {before} bytes are left after {written}");
+            // The file system still hears "no space", and ends.
+            let file = fs.create_file("/rest").unwrap();
+            let mut at = 0;
+            let error = loop {
+                match file.write_all_at(&[1; RUN as usize], at) {
+                    Ok(()) => at += RUN,
+                    Err(error) => break error,
+                }
+            };
+            assert_eq!((error.kind(), fs.writable_bytes()), (ErrorKind::NoSpace, 0));
+        }
+        close_clean(fs, &device);
+    }
+}

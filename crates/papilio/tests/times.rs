@@ -1,0 +1,148 @@
+//! Times of inodes: a time that a caller sets stays, whatever is written back afterwards.
+
+#[path = "support/in_memory.rs"]
+mod in_memory;
+
+use in_memory::{close_clean, formatted, open_with, writable};
+use papilio::{FileSystem, InodeFlags, Metadata, SetAttributes, SetTime, Timespec};
+use std::time::Duration;
+
+const SET: Timespec = Timespec { seconds: 1_000_000_000, nanoseconds: 123 };
+const SIZE: u64 = 8 << 20;
+
+fn metadata(fs: &FileSystem) -> Metadata {
+    fs.metadata("/file").unwrap()
+}
+
+fn set_times(fs: &FileSystem) {
+    let set = SetAttributes { mtime: Some(SetTime::At(SET)), ctime: Some(SET), ..SetAttributes::default() };
+    fs.inode("/file").unwrap().set_attributes(&set).unwrap();
+}
+
+/// The ways in which a file's data stays in memory: dirty pages, ordered extents, preallocated
+/// extents that are overwritten in place, none.
+fn each_way(mut run: impl FnMut(&FileSystem, &papilio::File)) {
+    for (cache, flags, preallocated) in [
+        (0, InodeFlags::empty(), false),
+        (16 << 20, InodeFlags::empty(), false),
+        (0, InodeFlags::empty(), true),
+        (0, InodeFlags::NODATACOW | InodeFlags::NODATASUM, true),
+    ] {
+        let device = formatted(256 << 20);
+        let options = writable().cache_bytes(cache);
+        let fs = open_with(&device, &options);
+        let file = fs.create_file("/file").unwrap();
+        fs.inode("/file").unwrap().set_flags(flags & InodeFlags::NODATACOW).unwrap();
+        if preallocated {
+            file.allocate(0, SIZE, false).unwrap();
+        } else {
+            file.set_len(SIZE).unwrap();
+        }
+        fs.sync().unwrap();
+        run(&fs, &file);
+        let before = metadata(&fs);
+        drop(file);
+        close_clean(fs, &device);
+        let fs = open_with(&device, &options);
+        let after = metadata(&fs);
+        assert_eq!((after.mtime(), after.ctime()), (before.mtime(), before.ctime()));
+        assert_eq!((after.mtime(), after.ctime()), (SET, SET));
+    }
+}
+
+/// Writes every other sector, so that there are many ordered extents.
+fn write_some(file: &papilio::File, write: impl Fn(&papilio::File, &[u8], u64)) {
+    for sector in (0..SIZE / 4096).step_by(2) {
+        write(file, &[7; 4096], sector * 4096);
+    }
+    write(file, b"a part", 4096);
+    write(file, b"the end", SIZE);
+}
+
+#[test]
+fn a_time_set_after_a_write_stays() {
+    each_way(|fs, file| {
+        write_some(file, |file, data, at| file.write_all_at(data, at).unwrap());
+        assert_ne!(metadata(fs).mtime(), SET);
+        set_times(fs);
+        let now = metadata(fs);
+        assert_eq!((now.mtime(), now.ctime()), (SET, SET));
+    });
+}
+
+#[test]
+fn writing_back_leaves_the_times() {
+    each_way(|fs, file| {
+        set_times(fs);
+        write_some(file, |file, data, at| file.write_back_at(data, at).unwrap());
+        let now = metadata(fs);
+        assert_eq!((now.mtime(), now.ctime()), (SET, SET));
+        assert_eq!(now.size(), SIZE + 7);
+    });
+}
+
+#[test]
+fn a_mode_set_after_a_write_leaves_the_writes_mtime() {
+    let device = formatted(256 << 20);
+    let options = writable().cache_bytes(16 << 20);
+    let fs = open_with(&device, &options);
+    let file = fs.create_file("/file").unwrap();
+    fs.sync().unwrap();
+    file.write_all_at(b"content", 0).unwrap();
+    let written = metadata(&fs);
+    std::thread::sleep(Duration::from_millis(30));
+    let set = SetAttributes { mode: Some(0o640), ..SetAttributes::default() };
+    fs.inode("/file").unwrap().set_attributes(&set).unwrap();
+    let changed = metadata(&fs);
+    assert_eq!(changed.mtime(), written.mtime());
+    assert!(changed.ctime() > written.ctime());
+    fs.sync().unwrap();
+    let after = metadata(&fs);
+    assert_eq!((after.mtime(), after.ctime()), (written.mtime(), changed.ctime()));
+    assert_eq!((after.permissions(), after.size()), (0o640, 7));
+    // A new name changes the ctime only, before and after the flush.
+    file.write_all_at(b"Content", 0).unwrap();
+    let written = metadata(&fs);
+    std::thread::sleep(Duration::from_millis(30));
+    fs.hard_link("/file", "/link").unwrap();
+    let linked = metadata(&fs);
+    assert!(linked.ctime() > written.ctime());
+    fs.sync().unwrap();
+    let after = metadata(&fs);
+    assert_eq!((after.mtime(), after.ctime()), (written.mtime(), linked.ctime()));
+    drop(file);
+    close_clean(fs, &device);
+}
+
+/// Attributes are set while other threads write the file and publish its data.
+#[test]
+fn attributes_are_set_beside_writers() {
+    let device = formatted(256 << 20);
+    let fs = open_with(&device, &writable());
+    let file = fs.create_file("/file").unwrap();
+    file.set_len(SIZE).unwrap();
+    fs.sync().unwrap();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for turn in 0..200 {
+                file.write_back_at(&[turn as u8; 4096], turn % 64 * 8192).unwrap();
+                if turn % 16 == 0 {
+                    fs.sync().unwrap();
+                }
+            }
+        });
+        for turn in 0..500 {
+            let time = Timespec { seconds: turn, nanoseconds: 0 };
+            let set = SetAttributes {
+                mtime: Some(SetTime::At(time)),
+                mode: Some(turn as u32 & 0o777),
+                ..SetAttributes::default()
+            };
+            fs.inode("/file").unwrap().set_attributes(&set).unwrap();
+            let now = metadata(&fs);
+            assert_eq!((now.mtime(), now.permissions()), (time, turn as u32 & 0o777));
+        }
+    });
+    drop(file);
+    close_clean(fs, &device);
+}
