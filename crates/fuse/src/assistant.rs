@@ -4,6 +4,7 @@
 //! the server. If the serving threads made such calls, all of them could end up waiting for one
 //! another.
 
+use crate::dispatch::Stale;
 use crate::protocol::notification::Notification;
 use crate::transport::NodeId;
 use std::os::fd::OwnedFd;
@@ -73,6 +74,13 @@ impl Assistant {
             }
         })?;
         Ok((Self { tasks }, thread))
+    }
+
+    /// Has the kernel drop stale data, some time from now.
+    pub(crate) fn forget_later(&self, stale: Vec<Stale>) {
+        if !stale.is_empty() {
+            self.run(move |kernel| stale.iter().for_each(|stale| stale.forget(kernel)));
+        }
     }
 
     /// Runs a task. A task that cannot run is dropped together with its reply, which then answers

@@ -4,7 +4,7 @@
 //! where the kernel takes the data from, and writes come from where the kernel put it. A panic in
 //! an operation becomes EIO. A transport has two duties. Before the answer, [`Dispatcher::lane`]
 //! names the files that the kernel must write back first. After it, [`Dispatcher::answer`] returns
-//! what the kernel must drop from its caches before it gets the reply.
+//! what the kernel must drop from its caches, before it gets the reply or afterwards.
 
 use crate::assistant::Kernel;
 use crate::errno::Errno;
@@ -37,6 +37,17 @@ pub(crate) enum Stale {
     Attributes(NodeId),
     Pages(NodeId, u64, u64),
     Entry { directory: NodeId, name: Vec<u8> },
+}
+
+/// Stale data after a request.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Aftermath {
+    /// Dropped before the kernel gets the reply.
+    pub(crate) before_reply: Vec<Stale>,
+    /// Dropped some time after the kernel got the reply. Everything after a write from the kernel's
+    /// cache is here: the kernel holds the pages of such a write until the reply, and the thread
+    /// that has them dropped may be waiting for these pages.
+    pub(crate) after_reply: Vec<Stale>,
 }
 
 impl Stale {
@@ -140,9 +151,9 @@ impl<O: Operations> Dispatcher<O> {
     }
 
     /// Answers a request and stores the reply in its buffers. Returns what the kernel must drop
-    /// from its caches before it gets the reply.
-    pub(crate) fn answer(&self, message: &mut impl Message) -> Vec<Stale> {
-        let mut stale = Vec::new();
+    /// from its caches.
+    pub(crate) fn answer(&self, message: &mut impl Message) -> Aftermath {
+        let mut stale = Aftermath::default();
         let (head, buffer) = message.open();
         let answered = caught(|| {
             let head = head.map_err(refused)?;
@@ -155,7 +166,7 @@ impl<O: Operations> Dispatcher<O> {
         stale
     }
 
-    fn answer_in(&self, head: &Head, buffer: &mut [u8], stale: &mut Vec<Stale>) -> Result<usize, Errno> {
+    fn answer_in(&self, head: &Head, buffer: &mut [u8], stale: &mut Aftermath) -> Result<usize, Errno> {
         let request = Request::decode(head, buffer).map_err(refused)?;
         let answer = match request.body {
             // These two answer into the buffer, which holds no part of their requests.
@@ -177,7 +188,7 @@ impl<O: Operations> Dispatcher<O> {
         answer.encode(self.operations.valid_for(), buffer)
     }
 
-    fn run(&self, operations: &O, request: &Request<'_>, stale: &mut Vec<Stale>) -> Result<Answer, Errno> {
+    fn run(&self, operations: &O, request: &Request<'_>, stale: &mut Aftermath) -> Result<Answer, Errno> {
         let Request { node, caller, body } = *request;
         Ok(match body {
             Body::Lookup { name } => match operations.lookup(node, name) {
@@ -244,11 +255,12 @@ impl<O: Operations> Dispatcher<O> {
 fn run_on_content<O: Operations>(
     operations: &O,
     request: &Request<'_>,
-    stale: &mut Vec<Stale>,
+    stale: &mut Aftermath,
 ) -> Result<Answer, Errno> {
     let Request { node, caller, body } = *request;
     Ok(match body {
         Body::Write(write) => {
+            let stale = if write.from_cache { &mut stale.after_reply } else { &mut stale.before_reply };
             let written = operations.write(caller, node, &write);
             if written.is_err() {
                 // The kernel then asks before it caches a further write, and hears the error.
@@ -258,14 +270,19 @@ fn run_on_content<O: Operations>(
             Answer::Written(write.data.len() as u32)
         }
         Body::Allocate { offset, length, mode } => {
-            note(operations, stale, node, operations.allocate(caller, node, offset, length, mode)?);
+            note(
+                operations,
+                &mut stale.before_reply,
+                node,
+                operations.allocate(caller, node, offset, length, mode)?,
+            );
             Answer::Done
         }
         Body::CopyRange { range, long } => {
             // The shorter reply has 32 bits.
             let length = if long { range.length } else { range.length.min(LONGEST_COPY) };
             let (copied, changed) = operations.copy_range(caller, &CopyRange { length, ..range })?;
-            note(operations, stale, range.target, changed);
+            note(operations, &mut stale.before_reply, range.target, changed);
             if long { Answer::Copied(copied) } else { Answer::Written(copied as u32) }
         }
         Body::Seek { offset, to } => Answer::Offset(operations.seek(node, offset, to)?),
@@ -279,7 +296,7 @@ fn run_on_content<O: Operations>(
         Body::RemoveXattr { name } => done(operations.remove_xattr(node, name)?),
         Body::Ioctl { command, input, output_size } => {
             let reply = operations.ioctl(caller, node, command, input, output_size)?;
-            stale.extend(reply.changed.into_iter().map(|changed| match changed {
+            stale.before_reply.extend(reply.changed.into_iter().map(|changed| match changed {
                 IoctlChanged::Entry { directory: (tree, inode), name } => {
                     Stale::Entry { directory: operations.node_of(tree, inode), name }
                 }

@@ -6,9 +6,15 @@
 //! writable while a process has it open. An inode number may be reused after a deletion; the
 //! generation in each reply tells the kernel so.
 //!
+//! A node that was only looked up has its identity and a few marks, some 250 bytes in all. The
+//! inode and the open file come with the first use ([`Used`]). They go when newer ones have taken
+//! their place in a queue of limited length, unless the file is open.
+//!
 //! **Locks**
 //! - A shard's mutex, for one operation on its map. Dropping a node may delete an inode, so nodes
 //!   are dropped outside the lock.
+//! - `used` of a node, while its inode and file are opened.
+//! - `resting`, for one push and one pop.
 
 use crate::errno::Errno;
 use crate::numbers::{InodeNumbers, Place};
@@ -16,22 +22,26 @@ use crate::transport::NodeId;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError};
 use papilio_locks::Mutex;
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
+/// Number of nodes whose inode and file stay at hand although no process has them open.
+const RESTING: usize = 1024;
 
 /// An inode that the kernel knows.
 #[derive(Debug)]
 pub(crate) struct Node {
     pub(crate) id: NodeId,
-    pub(crate) place: Place,
-    /// The inode when the kernel first looked it up. Only its immutable properties are current.
-    pub(crate) inode: Inode,
-    /// The open file, for a regular file.
-    file: Option<File>,
-    _kept: KeptInode,
+    pub(crate) kind: FileKind,
+    /// The identity of the inode, and of the directory for a stub.
+    kept: KeptInode,
+    /// The name, for the empty directory that represents a subvolume in a snapshot.
+    stub: Option<Box<[u8]>>,
+    used: Mutex<Option<Arc<Used>>>,
+    /// Number of times the file is open.
+    opens: AtomicU32,
     /// Number of times the file is open for writing.
     pub(crate) writers: AtomicU32,
     /// The error of a write from the kernel's cache that no caller has heard of; 0 if there is none.
@@ -42,16 +52,16 @@ pub(crate) struct Node {
     pub(crate) read_noted: AtomicU64,
 }
 
-impl Node {
-    fn new(id: NodeId, place: Place, inode: Inode) -> Self {
-        // Open first and check for existence afterwards, so that an existing file stays.
-        let file = if inode.file_type() == FileKind::Regular { inode.open().ok() } else { None };
-        let kept = inode.keep();
-        let (writers, read_noted) = (AtomicU32::new(0), AtomicU64::new(0));
-        let (failed, cached) = (AtomicI32::new(0), AtomicBool::new(false));
-        Self { id, place, inode, file, _kept: kept, writers, failed, cached, read_noted }
-    }
+/// The inode and the file of a node in use.
+#[derive(Debug)]
+pub(crate) struct Used {
+    /// The inode when its use began. Only its immutable properties are current.
+    pub(crate) inode: Inode,
+    /// The open file, for a regular file.
+    file: Option<File>,
+}
 
+impl Used {
     /// Returns the regular file; EISDIR or EINVAL for another kind.
     pub(crate) fn file(&self) -> Result<&File, Errno> {
         match (&self.file, self.inode.file_type()) {
@@ -60,17 +70,51 @@ impl Node {
             _ => Err(Errno(libc::EINVAL)),
         }
     }
+}
+
+impl Node {
+    fn new(id: NodeId, place: Place, inode: &Inode) -> Self {
+        let (tree, number, stub) = match place {
+            Place::Inode(tree, number) => (tree, number, None),
+            Place::Stub(tree, directory, name) => (tree, directory, Some(name)),
+        };
+        Self {
+            id,
+            kind: inode.file_type(),
+            kept: inode.file_system().keep(tree, number),
+            stub,
+            used: Mutex::new(None),
+            opens: AtomicU32::new(0),
+            writers: AtomicU32::new(0),
+            failed: AtomicI32::new(0),
+            cached: AtomicBool::new(false),
+            read_noted: AtomicU64::new(0),
+        }
+    }
+
+    /// Returns the identity of the inode.
+    pub(crate) fn place(&self) -> Place {
+        match &self.stub {
+            None => Place::Inode(self.kept.tree(), self.kept.number()),
+            Some(name) => Place::Stub(self.kept.tree(), self.kept.number(), name.clone()),
+        }
+    }
 
     /// Returns the current inode; ESTALE if it is gone, because the kernel still knows it.
     pub(crate) fn current(&self, fs: &FileSystem) -> Result<Inode, Errno> {
-        match &self.place {
-            Place::Inode(tree, number) => fs.inode_at(*tree, *number).map_err(stale),
-            Place::Stub(tree, directory, name) => {
-                let directory = fs.inode_at(*tree, *directory).map_err(stale)?;
-                let stub = directory.lookup(name).map_err(stale)?;
+        let inode = fs.inode_at(self.kept.tree(), self.kept.number()).map_err(stale)?;
+        match &self.stub {
+            None => Ok(inode),
+            Some(name) => {
+                let stub = inode.lookup(name).map_err(stale)?;
                 stub.filter(Inode::is_subvolume_stub).ok_or(Errno(libc::ESTALE))
             }
         }
+    }
+
+    /// Returns whether the node is in use without a process that has it open.
+    fn is_resting(&self) -> bool {
+        self.opens.load(Ordering::Acquire) == 0
     }
 }
 
@@ -93,15 +137,63 @@ pub(crate) struct Nodes {
     numbers: InodeNumbers,
     root: Arc<Node>,
     shards: Box<[Mutex<HashMap<NodeId, Known>>]>,
+    /// Nodes in the order of their last use, opened files excepted.
+    resting: Mutex<VecDeque<NodeId>>,
 }
 
 impl Nodes {
     /// Creates the table with the root directory, which the kernel always knows.
-    pub(crate) fn new(root: Inode) -> Self {
+    pub(crate) fn new(root: &Inode) -> Self {
         let place = Place::Inode(root.tree(), root.number());
         let numbers = InodeNumbers::new((root.tree(), root.number()));
         let root = Arc::new(Node::new(NodeId::ROOT, place, root));
-        Self { numbers, root, shards: (0..SHARDS).map(|_| Mutex::default()).collect() }
+        let shards = (0..SHARDS).map(|_| Mutex::default()).collect();
+        Self { numbers, root, shards, resting: Mutex::default() }
+    }
+
+    /// Returns the inode and the file of a node, opened if necessary.
+    pub(crate) fn used(&self, fs: &FileSystem, node: &Node) -> Result<Arc<Used>, Errno> {
+        let mut used = node.used.lock();
+        if let Some(used) = &*used {
+            return Ok(Arc::clone(used));
+        }
+        let inode = node.current(fs)?;
+        let file = match inode.file_type() {
+            FileKind::Regular => Some(inode.open().map_err(stale)?),
+            _ => None,
+        };
+        let made = Arc::new(Used { inode, file });
+        *used = Some(Arc::clone(&made));
+        drop(used);
+        self.rest(node.id);
+        Ok(made)
+    }
+
+    /// Notes that a file was opened.
+    pub(crate) fn opened(&self, node: &Node) {
+        node.opens.fetch_add(1, Ordering::AcqRel);
+    }
+
+    /// Notes that an open file was closed.
+    pub(crate) fn closed(&self, node: &Node) {
+        if node.opens.fetch_sub(1, Ordering::AcqRel) == 1 {
+            self.rest(node.id);
+        }
+    }
+
+    /// Puts a node at the end of the queue, and ends the use of the one that leaves it.
+    fn rest(&self, id: NodeId) {
+        let oldest = {
+            let mut resting = self.resting.lock();
+            resting.push_back(id);
+            if resting.len() > RESTING { resting.pop_front() } else { None }
+        };
+        let Some(oldest) = oldest.and_then(|oldest| self.get(oldest).ok()) else { return };
+        if oldest.is_resting() {
+            // A thread that is at work with it has its own reference.
+            let gone = oldest.used.lock().take();
+            drop(gone);
+        }
     }
 
     /// Returns the inode number that users see for the entry `name` of `directory`, which names
@@ -117,12 +209,12 @@ impl Nodes {
 
     /// Returns the inode number that users see for a node.
     pub(crate) fn number_of_node(&self, node: &Node) -> u64 {
-        self.numbers.number(&node.place)
+        self.numbers.number(&node.place())
     }
 
     /// Returns the id by which the kernel knows an inode.
     pub(crate) fn id(&self, tree: TreeId, inode: InodeNumber) -> NodeId {
-        if (tree, inode) == (self.root.inode.tree(), self.root.inode.number()) {
+        if (tree, inode) == (self.root.kept.tree(), self.root.kept.number()) {
             return NodeId::ROOT;
         }
         NodeId(self.number(tree, inode))
@@ -141,7 +233,7 @@ impl Nodes {
         let mut shard = self.shard(id).lock();
         let known = shard
             .entry(id)
-            .or_insert_with(|| Known { node: Arc::new(Node::new(id, place, inode.clone())), lookups: 0 });
+            .or_insert_with(|| Known { node: Arc::new(Node::new(id, place, inode)), lookups: 0 });
         known.lookups += 1;
         Arc::clone(&known.node)
     }

@@ -92,9 +92,11 @@ impl<O: Operations> DeviceTransport<O> {
         }
         let (pending, lane) = match lane {
             Lane::Here | Lane::Aside => {
-                let stale = self.dispatcher.answer(&mut message);
+                let aftermath = self.dispatcher.answer(&mut message);
+                let stale = aftermath.before_reply;
                 if stale.is_empty() {
                     self.channel.send(&message);
+                    self.assistant.forget_later(aftermath.after_reply);
                     return message;
                 }
                 let mut pending = Pending::new(message, Arc::clone(&self.channel));
@@ -112,7 +114,7 @@ impl<O: Operations> DeviceTransport<O> {
             lane.iter().for_each(|node| kernel.write_back(*node));
             let stale = dispatcher.answer(pending.message());
             pending.answered();
-            stale.iter().for_each(|stale| stale.forget(kernel));
+            stale.before_reply.iter().for_each(|stale| stale.forget(kernel));
         });
         DeviceMessage::new()
     }

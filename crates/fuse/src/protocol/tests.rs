@@ -339,7 +339,7 @@ fn panicking_operations_are_answered() {
         if dispatcher.forget(&mut message) {
             continue;
         }
-        assert!(dispatcher.answer(&mut message).is_empty());
+        assert!(dispatcher.answer(&mut message).before_reply.is_empty());
         let (error, bytes) = message.reply.unwrap();
         assert_eq!(bytes, 0, "{opcode}");
         assert!([libc::EIO, libc::EINVAL, libc::ENOSYS].contains(&error), "{opcode}: {error}");

@@ -230,8 +230,9 @@ impl<O: Operations> Queue<O> {
             Lane::Aside => {
                 let (mut held, shared) = self.hold(place, entry, false)?;
                 let task = move || {
-                    let stale = held.answer(|entry| shared.dispatcher.answer(entry));
-                    forget_then_drop(&shared, stale, held);
+                    let aftermath = held.answer(|entry| shared.dispatcher.answer(entry));
+                    forget_then_drop(&shared, aftermath.before_reply, held);
+                    shared.assistant.forget_later(aftermath.after_reply);
                 };
                 self.shared.workers.run(task);
                 Ok(())
@@ -241,7 +242,7 @@ impl<O: Operations> Queue<O> {
                 self.shared.assistant.run(move |kernel| {
                     nodes.iter().for_each(|node| kernel.write_back(*node));
                     let stale = held.answer(|entry| shared.dispatcher.answer(entry));
-                    stale.iter().for_each(|stale| stale.forget(kernel));
+                    stale.before_reply.iter().for_each(|stale| stale.forget(kernel));
                 });
                 Ok(())
             }
@@ -249,15 +250,17 @@ impl<O: Operations> Queue<O> {
     }
 
     fn answer(&mut self, place: usize, mut entry: Entry) -> io::Result<()> {
-        let stale = self.shared.dispatcher.answer(&mut entry);
-        if !stale.is_empty() {
+        let aftermath = self.shared.dispatcher.answer(&mut entry);
+        if !aftermath.before_reply.is_empty() {
             let (held, shared) = self.hold(place, entry, true)?;
-            forget_then_drop(&shared, stale, held);
+            forget_then_drop(&shared, aftermath.before_reply, held);
             return Ok(());
         }
         let large = entry.request().0.entry.payload as usize >= LARGE;
         self.commit(place, entry)?;
-        if large {
+        let late = !aftermath.after_reply.is_empty();
+        self.shared.assistant.forget_later(aftermath.after_reply);
+        if large || late {
             match self.ring.submit() {
                 Err(error) if !is_passing(&error) => return Err(error),
                 _ => {}

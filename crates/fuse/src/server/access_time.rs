@@ -19,7 +19,6 @@ use crate::options::Atime;
 use papilio::format::items::inode::InodeFlags;
 use papilio::{FileKind, Metadata, Timespec};
 use std::sync::atomic::Ordering;
-use std::time::{SystemTime, UNIX_EPOCH};
 
 const DAY: i64 = 24 * 3600;
 /// Nanoseconds by which a change may seem older than an event before it, because the kernel's cache
@@ -42,11 +41,11 @@ impl Server {
     /// Records a read of a node that was opened with `flags`.
     pub(super) fn note_read(&self, node: &Node, flags: i32) {
         let Some(rule) = self.access_times else { return };
-        let directory = node.inode.file_type() == FileKind::Directory;
+        let directory = node.kind == FileKind::Directory;
         if flags & libc::O_NOATIME != 0 || directory && rule == Atime::Nodiratime {
             return;
         }
-        let now = now();
+        let now = self.fs.now();
         let mark = self.mark(now);
         if rule != Atime::Strict && node.read_noted.swap(mark, Ordering::AcqRel) == mark {
             return;
@@ -70,7 +69,7 @@ impl Server {
             // There is nothing to drop.
             return false;
         }
-        let now = now();
+        let now = self.fs.now();
         if rule != Atime::Strict && node.read_noted.load(Ordering::Acquire) == self.mark(now) {
             return false;
         }
@@ -101,11 +100,4 @@ fn needs_update(rule: Atime, metadata: &Metadata, now: Timespec) -> bool {
 fn later((seconds, nanoseconds): (i64, u32), by: u32) -> (i64, u32) {
     let sum = nanoseconds.saturating_add(by);
     (seconds.saturating_add((sum / 1_000_000_000).into()), sum % 1_000_000_000)
-}
-
-/// Returns the current time.
-fn now() -> Timespec {
-    let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
-    let seconds = i64::try_from(since.as_secs()).unwrap_or(i64::MAX);
-    Timespec { seconds, nanoseconds: since.subsec_nanos() }
 }

@@ -56,7 +56,7 @@ impl Server {
         let mut set = SetAttributes { mode, uid, gid, atime, mtime, ctime };
         if let Some(size) = size {
             let before = node.current(&self.fs)?;
-            node.file()?.set_len(size).map_err(stale)?;
+            self.used(&node)?.file()?.set_len(size).map_err(stale)?;
             if change.kills_privileges || !privileges::may_keep_set_id(caller) {
                 self.kill_privileges(caller, &node)?;
             }
@@ -70,7 +70,7 @@ impl Server {
             }
         }
         if set != SetAttributes::default() {
-            node.inode.set_attributes(&set).map_err(stale)?;
+            self.used(&node)?.inode.set_attributes(&set).map_err(stale)?;
         }
         self.changed(&node);
         let inode = node.current(&self.fs)?;

@@ -17,15 +17,14 @@ const STEP: usize = 1 << 20;
 /// Maximum number of bytes that one call copies, so that it can be interrupted. Callers continue
 /// from the end of the copy.
 const COPY_MAX: u64 = 64 << 20;
-/// Maximum length that the reply can express.
-const REPLY_MAX: u64 = u32::MAX as u64 & !0xffff;
 
 impl Server {
     pub(super) fn copy_file_range(&self, caller: Caller, range: &CopyRange) -> Result<(u64, Changed), Errno> {
         let (source, target) = (self.node(range.source)?, self.node(range.target)?);
-        let (from, to) = (source.file()?, target.file()?);
+        let (from, to) = (self.used(&source)?, self.used(&target)?);
+        let (from, to) = (from.file()?, to.file()?);
         let size = from.len();
-        let length = range.length.min(size.saturating_sub(range.source_offset)).min(REPLY_MAX);
+        let length = range.length.min(size.saturating_sub(range.source_offset));
         if length == 0 {
             return Ok((0, Changed::default()));
         }

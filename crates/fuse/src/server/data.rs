@@ -4,7 +4,7 @@ use super::privileges;
 use super::state::Server;
 use crate::errno::Errno;
 use crate::ioctl::Caller;
-use crate::nodes::{Node, stale};
+use crate::nodes::{Node, Used, stale};
 use crate::transport::{Changed, NodeId, SeekTo, Write};
 use papilio::format::items::inode::InodeFlags;
 use std::sync::atomic::Ordering;
@@ -18,18 +18,19 @@ impl Server {
             return Err(NO_NEED);
         }
         let node = self.node(node)?;
-        node.file()?;
+        let used = self.used(&node)?;
+        used.file()?;
         if is_writing(flags) {
-            self.check_open_for_writing(&node, flags)?;
+            self.check_open_for_writing(&node, &used, flags)?;
         }
-        self.count_writer(&node, flags);
+        self.count_open(&node, flags);
         Ok(!self.must_see_read(&node, flags))
     }
 
     /// Refuses writes that the kernel's `inode_permission` and `may_open` refuse because of inode
     /// flags, which FUSE does not know.
-    fn check_open_for_writing(&self, node: &Node, flags: i32) -> Result<(), Errno> {
-        node.check_changeable()?;
+    fn check_open_for_writing(&self, node: &Node, used: &Used, flags: i32) -> Result<(), Errno> {
+        used.check_changeable()?;
         let kept = node.current(&self.fs)?.metadata().flags();
         let appends = flags & libc::O_APPEND != 0 && flags & libc::O_TRUNC == 0;
         if kept.contains(InodeFlags::IMMUTABLE) || kept.contains(InodeFlags::APPEND) && !appends {
@@ -38,7 +39,8 @@ impl Server {
         Ok(())
     }
 
-    pub(super) fn count_writer(&self, node: &Node, flags: i32) {
+    pub(super) fn count_open(&self, node: &Node, flags: i32) {
+        self.nodes.opened(node);
         if is_writing(flags) && node.writers.fetch_add(1, Ordering::AcqRel) == 0 {
             // Failures of earlier writers are no concern of this one.
             node.failed.store(0, Ordering::Release);
@@ -46,11 +48,11 @@ impl Server {
     }
 
     pub(super) fn close_file(&self, node: NodeId, flags: i32) {
-        if is_writing(flags)
-            && let Ok(node) = self.node(node)
-        {
+        let Ok(node) = self.node(node) else { return };
+        if is_writing(flags) {
             node.writers.fetch_sub(1, Ordering::AcqRel);
         }
+        self.nodes.closed(&node);
     }
 
     pub(super) fn has_writers(&self, node: NodeId) -> bool {
@@ -67,7 +69,14 @@ impl Server {
         if !write.direct {
             node.cached.store(true, Ordering::SeqCst);
         }
-        if let Err(error) = node.file()?.write_all_at(write.data, write.offset) {
+        let used = self.used(&node)?;
+        let file = used.file()?;
+        let written = match write.from_cache {
+            // The kernel has the times of these writes, and stores them by itself.
+            true => file.write_back_at(write.data, write.offset),
+            false => file.write_all_at(write.data, write.offset),
+        };
+        if let Err(error) = written {
             let error = stale(error);
             self.write_failed(&node, write.from_cache, error);
             return Err(error);
@@ -94,7 +103,8 @@ impl Server {
         const ZERO: i32 = libc::FALLOC_FL_ZERO_RANGE;
         const ZERO_KEEP: i32 = libc::FALLOC_FL_ZERO_RANGE | libc::FALLOC_FL_KEEP_SIZE;
         let node = self.node(node)?;
-        let file = node.file()?;
+        let used = self.used(&node)?;
+        let file = used.file()?;
         match mode {
             0 | KEEP => file.allocate(offset, length, mode == KEEP),
             PUNCH => file.punch_hole(offset, length),
@@ -114,8 +124,8 @@ impl Server {
     }
 
     pub(super) fn seek_file(&self, node: NodeId, offset: u64, to: SeekTo) -> Result<u64, Errno> {
-        let node = self.node(node)?;
-        let file = node.file()?;
+        let used = self.used_node(node)?;
+        let file = used.file()?;
         match to {
             SeekTo::Data => file.seek_data(offset).map_err(stale)?.ok_or(Errno(libc::ENXIO)),
             SeekTo::Hole => file.seek_hole(offset).map_err(stale),

@@ -22,8 +22,8 @@ impl Server {
         if self.read_only {
             return Err(NO_NEED);
         }
-        let node = self.node(node)?;
-        Ok(self.listings.open(node.inode.last_entry_index().map_err(stale)?))
+        let used = self.used_node(node)?;
+        Ok(self.listings.open(used.inode.last_entry_index().map_err(stale)?))
     }
 
     pub(super) fn list_directory(
@@ -40,10 +40,12 @@ impl Server {
         if offset < FIRST_INDEX && !self.list_dots(&node, offset, attributes, sink)? {
             return Ok(());
         }
-        let entries = node.inode.read_dir()?.starting_at(offset.max(FIRST_INDEX));
+        let directory = self.used(&node)?;
+        let directory = &directory.inode;
+        let entries = directory.read_dir()?.starting_at(offset.max(FIRST_INDEX));
         let mut added = false;
         for entry in entries.up_to(last) {
-            let listed = match entry.map(|entry| self.list_entry(&node, &entry, attributes, sink)) {
+            let listed = match entry.map(|entry| self.list_entry(directory, &entry, attributes, sink)) {
                 // The entry was removed meanwhile.
                 Ok(Err(error)) if error.kind() == ErrorKind::Path(PathError::NotFound) => continue,
                 Ok(listed) => listed.map_err(Errno::from),
@@ -69,7 +71,7 @@ impl Server {
         let last = self.listings.get(handle)?;
         if offset == 0 {
             // A rewound listing shows entries that were added meanwhile.
-            last.store(node.inode.last_entry_index().map_err(stale)?, Ordering::Release);
+            last.store(self.used(node)?.inode.last_entry_index().map_err(stale)?, Ordering::Release);
         }
         Ok(last.load(Ordering::Acquire))
     }
@@ -100,22 +102,22 @@ impl Server {
 
     fn list_entry(
         &self,
-        node: &Node,
+        directory: &Inode,
         entry: &DirEntry,
         attributes: bool,
         sink: &mut dyn DirectorySink,
     ) -> papilio::Result<bool> {
         let (name, kind, next) = (entry.file_name(), entry.file_type(), entry.index().saturating_add(1));
         if !attributes && let EntryTarget::Inode(inode) = entry.target() {
-            let number = self.nodes.number(node.inode.tree(), inode);
+            let number = self.nodes.number(directory.tree(), inode);
             return Ok(sink.add(&ListedEntry { name, number, kind, next, entry: None }));
         }
         let inode = entry.inode()?;
-        let number = self.nodes.number_of(&node.inode, name, &inode);
+        let number = self.nodes.number_of(directory, name, &inode);
         if !attributes {
             return Ok(sink.add(&ListedEntry { name, number, kind, next, entry: None }));
         }
-        let known = self.learn_listed(node, name, &inode);
+        let known = self.learn_listed(directory, name, &inode);
         let added = sink.add(&ListedEntry { name, number, kind, next, entry: Some(known) });
         if !added {
             self.nodes.forget(known.node, 1);
@@ -123,8 +125,8 @@ impl Server {
         Ok(added)
     }
 
-    fn learn_listed(&self, node: &Node, name: &[u8], inode: &Inode) -> Entry {
-        let known = self.nodes.learn(&node.inode, name, inode);
+    fn learn_listed(&self, directory: &Inode, name: &[u8], inode: &Inode) -> Entry {
+        let known = self.nodes.learn(directory, name, inode);
         self.entry_of(&known, inode)
     }
 }

@@ -83,7 +83,7 @@ impl Operations for Server {
 
     fn read_link(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         let node = self.node(node)?;
-        let target = node.inode.read_link()?;
+        let target = self.used(&node)?.inode.read_link()?;
         self.note_read(&node, 0);
         Ok(target)
     }
@@ -106,12 +106,12 @@ impl Operations for Server {
 
     fn unlink(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.names_change();
-        Ok(self.node(parent)?.inode.remove_file(name)?)
+        Ok(self.used_node(parent)?.inode.remove_file(name)?)
     }
 
     fn rmdir(&self, parent: NodeId, name: &[u8]) -> Result<(), Errno> {
         self.names_change();
-        Ok(self.node(parent)?.inode.remove_dir(name)?)
+        Ok(self.used_node(parent)?.inode.remove_dir(name)?)
     }
 
     fn rename(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno> {
@@ -135,7 +135,7 @@ impl Operations for Server {
         if flags & libc::O_DIRECT == 0 {
             node.cached.store(true, Ordering::SeqCst);
         }
-        let read = node.file()?.read_at(buffer, offset)?;
+        let read = self.used(&node)?.file()?.read_at(buffer, offset)?;
         self.note_read(&node, flags);
         Ok(read)
     }
@@ -148,7 +148,7 @@ impl Operations for Server {
         if self.read_only {
             return Ok(());
         }
-        let node = self.node(node)?;
+        let node = self.used_node(node)?;
         match node.file() {
             Ok(file) if data_only => Ok(file.sync_data()?),
             Ok(file) => Ok(file.sync_all()?),

@@ -3,16 +3,17 @@
 use super::state::Server;
 use crate::errno::Errno;
 use crate::ioctl::Caller;
-use crate::nodes::{Node, stale};
+use crate::nodes::{Node, Used, stale};
 use crate::transport::{Entry, NewNode, NewNodeKind, NodeId, Rename};
 use papilio::{ErrorKind, FileKind, Inode, NewInode, NewKind, PathError};
+use std::sync::Arc;
 
 impl Server {
     pub(super) fn look_up(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         if matches!(name, b"." | b"..") {
             return self.look_up_dots(parent, name);
         }
-        let parent = self.node(parent)?;
+        let parent = self.used_node(parent)?;
         let child = parent.inode.lookup(name).map_err(stale)?.ok_or(Errno(libc::ENOENT))?;
         Ok(self.learn(&parent.inode, name, &child))
     }
@@ -34,17 +35,17 @@ impl Server {
     }
 
     pub(super) fn make_node(&self, caller: Caller, new: &NewNode<'_>) -> Result<Entry, Errno> {
-        let parent = self.node(new.parent)?;
+        let (node, parent) = self.parent(new.parent)?;
         let inode = parent.inode.create(new.name, &self.new_inode(caller, new))?;
-        self.changed(&parent);
+        self.changed(&node);
         Ok(self.learn(&parent.inode, new.name, &inode))
     }
 
     pub(super) fn create_file(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno> {
-        let parent = self.node(new.parent)?;
+        let (node, parent) = self.parent(new.parent)?;
         let entry = match parent.inode.create(new.name, &self.new_inode(caller, new)) {
             Ok(inode) => {
-                self.changed(&parent);
+                self.changed(&node);
                 self.learn(&parent.inode, new.name, &inode)
             }
             // Another path created the file after the kernel's look-up.
@@ -57,7 +58,7 @@ impl Server {
             }
             Err(error) => return Err(error.into()),
         };
-        self.count_writer(self.node(entry.node)?.as_ref(), flags);
+        self.count_open(self.node(entry.node)?.as_ref(), flags);
         Ok(entry)
     }
 
@@ -68,12 +69,18 @@ impl Server {
         new: &NewNode<'_>,
         flags: i32,
     ) -> Result<Entry, Errno> {
-        let parent = self.node(new.parent)?;
+        let parent = self.used_node(new.parent)?;
         let file = parent.inode.create_unnamed(&self.new_inode(caller, new))?;
         let inode = file.inode().clone();
         let entry = self.learn(&parent.inode, b"", &inode);
-        self.count_writer(self.node(entry.node)?.as_ref(), flags);
+        self.count_open(self.node(entry.node)?.as_ref(), flags);
         Ok(entry)
+    }
+
+    fn parent(&self, id: NodeId) -> Result<(Arc<Node>, Arc<Used>), Errno> {
+        let node = self.node(id)?;
+        let used = self.used(&node)?;
+        Ok((node, used))
     }
 
     fn new_inode<'a>(&self, caller: Caller, new: &NewNode<'a>) -> NewInode<'a> {
@@ -90,15 +97,15 @@ impl Server {
     }
 
     pub(super) fn add_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
-        let (node, parent) = (self.node(node)?, self.node(parent)?);
+        let (node, parent) = (self.node(node)?, self.used_node(parent)?);
         self.names_change();
-        parent.inode.hard_link(&node.inode, name)?;
+        parent.inode.hard_link(&self.used(&node)?.inode, name)?;
         let inode = node.current(&self.fs)?;
         Ok(self.learn(&parent.inode, name, &inode))
     }
 
     pub(super) fn rename_entry(&self, caller: Caller, rename: &Rename<'_>) -> Result<(), Errno> {
-        let (from, to) = (self.node(rename.parent)?, self.node(rename.new_parent)?);
+        let (from, to) = (self.used_node(rename.parent)?, self.used_node(rename.new_parent)?);
         let Rename { name, new_name, mode, .. } = *rename;
         self.names_change();
         if rename.whiteout {
@@ -109,8 +116,8 @@ impl Server {
     }
 }
 
-impl Node {
-    /// Returns an error if the node is in a deleted or read-only subvolume.
+impl Used {
+    /// Returns an error if the inode is in a deleted or read-only subvolume.
     pub(super) fn check_changeable(&self) -> Result<(), Errno> {
         self.inode.check_changeable().map_err(stale)
     }

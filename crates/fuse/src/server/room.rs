@@ -52,8 +52,7 @@ impl Room {
 
     /// Looks at the free space; returns whether room became short.
     fn look(&self, fs: &FileSystem) -> bool {
-        let Ok(usage) = fs.usage() else { return false };
-        let available = usage.statfs().available;
+        let available = fs.writable_bytes();
         // Leaving takes twice the room, so that the state does not flap.
         let limit = if self.is_short() { 2 * self.dirty_max } else { self.dirty_max };
         let short = available < limit;

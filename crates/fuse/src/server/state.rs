@@ -7,7 +7,7 @@ use super::room::Room;
 use super::xattrs::has_labels;
 use crate::errno::Errno;
 use crate::ioctl::MountInfo;
-use crate::nodes::{Node, Nodes};
+use crate::nodes::{Node, Nodes, Used};
 use crate::options::{Atime, MountOptions};
 use crate::transport::NodeId;
 use papilio::FileSystem;
@@ -42,7 +42,7 @@ impl Server {
     pub(crate) fn new(fs: FileSystem, mount: MountInfo, options: &MountOptions) -> papilio::Result<Self> {
         let root = fs.root()?;
         let labelled = AtomicBool::new(has_labels(&root));
-        let nodes = Nodes::new(root);
+        let nodes = Nodes::new(&root);
         let noted = !options.read_only && options.noatime != Atime::Noatime;
         let writeback_cache = options.writeback_cache && !options.read_only;
         let sector_size = fs.superblock().raw.sector_size;
@@ -68,5 +68,15 @@ impl Server {
 
     pub(super) fn node(&self, id: NodeId) -> Result<Arc<Node>, Errno> {
         self.nodes.get(id)
+    }
+
+    /// Returns the inode and the file of a node.
+    pub(super) fn used(&self, node: &Node) -> Result<Arc<Used>, Errno> {
+        self.nodes.used(&self.fs, node)
+    }
+
+    /// Returns the inode and the file of a node that the kernel knows by this id.
+    pub(super) fn used_node(&self, id: NodeId) -> Result<Arc<Used>, Errno> {
+        self.used(&*self.node(id)?)
     }
 }

@@ -30,14 +30,14 @@ pub(super) fn has_labels(root: &Inode) -> bool {
 impl Server {
     pub(super) fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
         check_namespace(name)?;
-        let value = self.node(node)?.inode.xattr(name).map_err(stale)?;
+        let value = self.used_node(node)?.inode.xattr(name).map_err(stale)?;
         let unlabelled = name == LABEL && !self.labelled.load(Ordering::Relaxed);
         value.ok_or(Errno(if unlabelled { libc::EOPNOTSUPP } else { libc::ENODATA }))
     }
 
     pub(super) fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         let mut names = Vec::new();
-        for xattr in self.node(node)?.inode.xattrs().map_err(stale)? {
+        for xattr in self.used_node(node)?.inode.xattrs().map_err(stale)? {
             names.extend_from_slice(&xattr.name);
             names.push(0);
         }
@@ -53,7 +53,7 @@ impl Server {
         how: XattrSet,
     ) -> Result<(), Errno> {
         let node = self.node(node)?;
-        node.inode.set_xattr(name, value, how)?;
+        self.used(&node)?.inode.set_xattr(name, value, how)?;
         if name == LABEL {
             self.labelled.store(true, Ordering::Relaxed);
         }
@@ -72,7 +72,7 @@ impl Server {
 
     pub(super) fn drop_xattr(&self, node: NodeId, name: &[u8]) -> Result<(), Errno> {
         let node = self.node(node)?;
-        node.inode.remove_xattr(name)?;
+        self.used(&node)?.inode.remove_xattr(name)?;
         self.changed(&node);
         Ok(())
     }
