@@ -12,7 +12,7 @@ use crate::items::inode::for_each_name;
 use crate::items::trees::OpenTree;
 use crate::items::xattr::{self, Xattr};
 use crate::namespace::{Handle, Place, symlink_target};
-use papilio_format::items::inode::FileKind;
+use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::{InodeNumber, TreeId};
 use std::sync::{Arc, Weak};
 
@@ -171,6 +171,28 @@ impl Inode {
             true
         })?;
         Ok(names)
+    }
+
+    /// Returns the version of this inode's subvolume, which every change increments.
+    pub(super) fn tree_version(&self) -> Result<u64> {
+        match self.fs.info.trees.transactions() {
+            Some(transactions) => Ok(transactions.live().get(self.tree())?.version()),
+            None => Ok(0),
+        }
+    }
+
+    /// Returns the inode `number` of the same subvolume, whose item was read before.
+    pub(super) fn with_item(&self, number: InodeNumber, item: InodeItem) -> Inode {
+        let place = Place { tree: self.tree(), inode: number };
+        let item = match self.fs.info.dirty_inodes.get(place) {
+            Some(open) => open.as_seen(item),
+            None => item,
+        };
+        let kind = item.kind().expect("the tree checker rejects modes without a file kind");
+        let metadata = Metadata { tree: place.tree, number, kind, item };
+        let (fs, subvolume) = (self.fs.clone(), self.subvolume.clone());
+        // An entry of the same subvolume is not its root.
+        Self { fs, subvolume, is_subvolume_root: false, metadata }
     }
 
     pub(super) fn must_be(&self, kind: FileKind, otherwise: PathError) -> Result<()> {
