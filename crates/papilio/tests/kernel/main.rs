@@ -11,3 +11,4 @@ mod images;
 mod limits;
 mod matrix;
 mod profiles;
+mod unnamed;
