@@ -6,6 +6,7 @@ mod in_memory;
 
 use in_memory::{close_clean, formatted, open_with, writable};
 use papilio::{FileSystem, InodeFlags, Metadata, SetAttributes, SetTime, Timespec};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const SET: Timespec = Timespec { seconds: 1_000_000_000, nanoseconds: 123 };
@@ -176,5 +177,38 @@ fn a_listing_shows_inodes_as_they_are_now() {
     drop(files);
     fs.remove_file("/0").unwrap();
     assert!(first.inode().is_err());
+    close_clean(fs, &device);
+}
+
+/// A thread that asks for a file's size, while others write and flush it, never sees an older one.
+#[test]
+fn a_size_never_goes_back() {
+    let device = formatted(256 << 20);
+    let fs = open_with(&device, &writable().cache_bytes(16 << 20));
+    let file = fs.create_file("/file").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let (mut last, mut looks) = (0, 0);
+            while !over.load(Ordering::Relaxed) {
+                let size = metadata(&fs).size();
+                assert!(size >= last, "{size} bytes after {last}");
+                (last, looks) = (size, looks + 1);
+            }
+            looks
+        });
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                fs.sync().unwrap();
+            }
+        });
+        for at in 0..3_000 {
+            file.write_all_at(b"x", at).unwrap();
+            std::thread::yield_now();
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(looking.join().unwrap() > 100);
+    });
+    drop(file);
     close_clean(fs, &device);
 }

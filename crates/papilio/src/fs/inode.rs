@@ -16,6 +16,9 @@ use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::{InodeNumber, TreeId};
 use std::sync::{Arc, Weak};
 
+/// How often an inode is read again because its subvolume changed meanwhile.
+const WRAPS: usize = 8;
+
 /// An inode of an open file system.
 #[derive(Clone, Debug)]
 pub struct Inode {
@@ -260,10 +263,24 @@ impl Inode {
 impl FileSystem {
     /// Wraps a handle as an inode, with the changes that are in memory only.
     pub(crate) fn wrap(&self, mut handle: Handle) -> Inode {
-        if let Some(open) = self.info.dirty_inodes.get(handle.place()) {
-            handle.item = open.as_seen(handle.item);
+        let mut item = handle.item;
+        for _ in 0..WRAPS {
+            item = match self.info.dirty_inodes.get(handle.place()) {
+                Some(open) => open.as_seen(handle.item),
+                None => handle.item,
+            };
+            // A flush changes the tree before memory forgets what it flushed. So both together are
+            // of one moment where the tree is still the same. Only files are flushed.
+            if handle.subvolume.is_current() || handle.kind() != FileKind::Regular {
+                break;
+            }
+            match Handle::open(&self.info.trees, handle.place()) {
+                Ok(newer) => handle = newer,
+                // It was there when the caller looked it up.
+                Err(_) => break,
+            }
         }
-        Inode::new(self.clone(), handle)
+        Inode::new(self.clone(), Handle { item, ..handle })
     }
 
     /// Delays the deletion of an inode until the returned guard is dropped, as [`Inode::keep`].

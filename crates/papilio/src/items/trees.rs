@@ -40,7 +40,8 @@ pub(crate) struct OpenTree {
 #[derive(Debug)]
 enum ItemSource {
     Committed(RootItem),
-    Live(Arc<LiveTree>),
+    /// The tree, and its version at the look-up or before.
+    Live(Arc<LiveTree>, u64),
 }
 
 impl OpenTree {
@@ -57,9 +58,17 @@ impl OpenTree {
     pub(crate) fn item(&self) -> RootItem {
         match &self.item {
             ItemSource::Committed(item) => *item,
-            ItemSource::Live(live) => {
+            ItemSource::Live(live, _) => {
                 RootItem::new(live.record().expect("it had a record when it was looked up").item)
             }
+        }
+    }
+
+    /// Whether the tree has not changed since the look-up.
+    pub(crate) fn is_current(&self) -> bool {
+        match &self.item {
+            ItemSource::Committed(_) => true,
+            ItemSource::Live(live, version) => live.version() == *version,
         }
     }
 
@@ -149,8 +158,10 @@ impl Trees {
                 let Some(live) = transactions.live().find(id)? else { return Ok(None) };
                 let of = |record: &RootRecord| (root_directory(&record.item), record.item.refs > 0);
                 let Some((root_directory, has_references)) = live.with_record(of) else { return Ok(None) };
+                // In this order: a change in between makes the tree seem older than it is.
+                let version = live.version();
                 let tree = now(transactions, &live);
-                let item = ItemSource::Live(live);
+                let item = ItemSource::Live(live, version);
                 return Ok(Some(Arc::new(OpenTree { tree, root_directory, has_references, item })));
             }
         };
