@@ -47,6 +47,7 @@ locks: setup ## run concurrency tests with locks that check their order of acqui
 longtest: setup ## compare 50,000 files and 2 GiB with the kernel, for each preset or for PAPILIO_ORACLE_PRESETS (hours)
 	PAPILIO_REQUIRE_ALL=1 PAPILIO_ORACLE_FILES=50000 PAPILIO_ORACLE_BYTES=2147483648 \
 		$(CARGO) test --release --locked -p papilio --test kernel -- --nocapture --test-threads 1
+	PAPILIO_LONG=1 $(CARGO) test --release --locked -p papilio --test many_inodes
 
 bench: setup ## run fio jobs and other benchmarks against the kernel's Btrfs (root; about 4 GiB of memory)
 	$(CARGO) build --release --locked -p papilio-fio -p papilio-cli

@@ -103,6 +103,30 @@ fn main() {
             }
         }
     });
+    measure("list with inodes read together", count, || {
+        for directory in directories(&fs) {
+            for entry in directory.read_dir().unwrap().with_inodes() {
+                black_box(entry.unwrap().inode().unwrap().metadata().size());
+            }
+        }
+    });
+    measure("the same, from anew every 24 entries", count, || {
+        for directory in directories(&fs) {
+            let mut at = 0;
+            loop {
+                let entries = directory.read_dir().unwrap().starting_at(at).with_inodes();
+                let before = at;
+                for entry in entries.take(24) {
+                    let entry = entry.unwrap();
+                    at = entry.index() + 1;
+                    black_box(entry.inode().unwrap().metadata().size());
+                }
+                if at == before {
+                    break;
+                }
+            }
+        }
+    });
     let kept: Vec<KeptInode> = measure("list and keep", count, || {
         let mut kept = Vec::with_capacity(count);
         for directory in directories(&fs) {

@@ -107,6 +107,7 @@ fn path_errno(reason: PathError) -> Errno {
         PathError::NotSupported => Errno::OPNOTSUPP,
         PathError::AccessDenied => Errno::ACCESS,
         PathError::AttributeTooLarge => Errno::TOOBIG,
+        PathError::AttributeNameTooLong => Errno::RANGE,
         PathError::TooLarge => Errno::FBIG,
         PathError::UnexpectedEnd => Errno::IO,
         PathError::BeyondEnd => Errno::NXIO,
@@ -179,6 +180,7 @@ mod tests {
             (PathError::NotSupported, 95),
             (PathError::BeyondEnd, 6),
             (PathError::AttributeTooLarge, 7),
+            (PathError::AttributeNameTooLong, 34),
         ] {
             assert_eq!(Error::path(b"p", reason).errno(), number, "{reason:?}");
         }

@@ -324,6 +324,9 @@ pub enum PathError {
     /// E2BIG: an attribute value of more than 65,536 bytes.
     #[error("attribute value too large")]
     AttributeTooLarge,
+    /// ERANGE: the name of an attribute of more than 255 bytes.
+    #[error("attribute name too long")]
+    AttributeNameTooLong,
     /// EPERM: the entry is a subvolume, which only its deletion removes.
     #[error("is a subvolume; delete it as a subvolume")]
     IsASubvolume,

@@ -1,10 +1,12 @@
-//! Times of inodes: a time that a caller sets stays, whatever is written back afterwards.
+//! Attributes of inodes while data is in memory: a time that a caller sets stays, whatever is
+//! written back afterwards.
 
 #[path = "support/in_memory.rs"]
 mod in_memory;
 
 use in_memory::{close_clean, formatted, open_with, writable};
 use papilio::{FileSystem, InodeFlags, Metadata, SetAttributes, SetTime, Timespec};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 const SET: Timespec = Timespec { seconds: 1_000_000_000, nanoseconds: 123 };
@@ -142,6 +144,70 @@ fn attributes_are_set_beside_writers() {
             let now = metadata(&fs);
             assert_eq!((now.mtime(), now.permissions()), (time, turn as u32 & 0o777));
         }
+    });
+    drop(file);
+    close_clean(fs, &device);
+}
+
+/// Inodes that a listing read ahead are those of now.
+#[test]
+fn a_listing_shows_inodes_as_they_are_now() {
+    let device = formatted(256 << 20);
+    let fs = open_with(&device, &writable().cache_bytes(16 << 20));
+    let files: Vec<_> = (0..100).map(|number| fs.create_file(format!("/{number}")).unwrap()).collect();
+    let length = |number: u64| vec![1; number as usize + 1];
+    let mut entries = fs.read_dir("/").unwrap().with_inodes();
+    for number in 0..100 {
+        let entry = entries.next().unwrap().unwrap();
+        assert_eq!(entry.inode().unwrap().metadata().size(), 0);
+        // In memory, then flushed, after the inode was read ahead.
+        files[number as usize].write_all_at(&length(number), 0).unwrap();
+        assert_eq!(entry.inode().unwrap().metadata().size(), number + 1);
+        if number % 3 == 0 {
+            fs.sync().unwrap();
+        }
+        assert_eq!(entry.inode().unwrap().metadata().size(), number + 1);
+    }
+    assert!(entries.next().is_none());
+    let again = fs.read_dir("/").unwrap().with_inodes();
+    let sizes: Vec<_> = again.map(|entry| entry.unwrap().inode().unwrap().metadata().size()).collect();
+    assert_eq!(sizes, (1..=100).collect::<Vec<_>>());
+    let mut entries = fs.read_dir("/").unwrap().with_inodes();
+    let first = entries.next().unwrap().unwrap();
+    drop(files);
+    fs.remove_file("/0").unwrap();
+    assert!(first.inode().is_err());
+    close_clean(fs, &device);
+}
+
+/// A thread that asks for a file's size, while others write and flush it, never sees an older one.
+#[test]
+fn a_size_never_goes_back() {
+    let device = formatted(256 << 20);
+    let fs = open_with(&device, &writable().cache_bytes(16 << 20));
+    let file = fs.create_file("/file").unwrap();
+    let over = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let looking = scope.spawn(|| {
+            let (mut last, mut looks) = (0, 0);
+            while !over.load(Ordering::Relaxed) {
+                let size = metadata(&fs).size();
+                assert!(size >= last, "{size} bytes after {last}");
+                (last, looks) = (size, looks + 1);
+            }
+            looks
+        });
+        scope.spawn(|| {
+            while !over.load(Ordering::Relaxed) {
+                fs.sync().unwrap();
+            }
+        });
+        for at in 0..3_000 {
+            file.write_all_at(b"x", at).unwrap();
+            std::thread::yield_now();
+        }
+        over.store(true, Ordering::Relaxed);
+        assert!(looking.join().unwrap() > 100);
     });
     drop(file);
     close_clean(fs, &device);

@@ -133,6 +133,11 @@ impl LiveTree {
         *self.record.lock()
     }
 
+    /// Returns what `read` takes from the root tree's information.
+    pub(crate) fn with_record<R>(&self, read: impl FnOnce(&RootRecord) -> R) -> Option<R> {
+        self.record.lock().as_ref().map(read)
+    }
+
     /// Changes the information for the root tree.
     pub(crate) fn update_record<R>(&self, change: impl FnOnce(&mut RootRecord) -> R) -> Option<R> {
         let mut record = self.record.lock();

@@ -62,7 +62,7 @@ impl WriteRules<'_> {
     }
 
     /// Returns the first sector boundary at or after `offset`, which is at most the largest file
-    /// size.
+    /// size. That of the largest size is 2^63.
     pub(crate) fn round_up(&self, offset: u64) -> u64 {
         offset.next_multiple_of(self.sector())
     }
@@ -77,10 +77,8 @@ impl WriteRules<'_> {
     /// # Errors
     /// [`PathError::TooLarge`] past the largest size of a file.
     pub(crate) fn end_of(&self, inode: InodeNumber, offset: FileOffset, length: u64) -> Result<u64> {
-        // The last sector must not end after the largest offset either.
-        let limit = self.round_down(MAX_FILE_SIZE);
         match offset.0.checked_add(length) {
-            Some(end) if end <= limit => Ok(end),
+            Some(end) if end <= MAX_FILE_SIZE => Ok(end),
             _ => Err(Error::path(format!("inode {}", inode).as_bytes(), PathError::TooLarge)),
         }
     }

@@ -15,6 +15,7 @@
 //! (`fs/btrfs/file.c`), `btrfs_delalloc_reserve_space` (`fs/btrfs/delalloc-space.c`),
 //! `filemap_read` (`mm/filemap.c`).
 
+use crate::data::write_rules::MAX_FILE_SIZE;
 use crate::errors::{Error, Result};
 use crate::file::open_file::{OpenFile, Stamp};
 use crate::file::open_inode::check_mutable;
@@ -183,9 +184,8 @@ impl OpenFile {
         offset: u64,
         stamp: Stamp,
     ) -> Result<()> {
-        let sector = self.fs.sector_size();
         let end = offset.checked_add(data.len() as u64).ok_or_else(|| self.too_large())?;
-        if end.div_ceil(sector) > i64::MAX as u64 / sector {
+        if end > MAX_FILE_SIZE {
             return Err(self.too_large());
         }
         let _writer = self.open.writer.lock();

@@ -5,9 +5,9 @@
 //! Invariant: the orphans that earlier mounts left in a subvolume are deleted before its first
 //! change.
 //!
-//! Locks: the transaction's. The caller holds the inode's data lock where data changes.
+//! Locks: `first_change`, then the transaction's. The caller holds the inode's data lock where data changes.
 
-use crate::btree::{LiveTree, TreeEditor};
+use crate::btree::{LiveTree, RootRecord, TreeEditor};
 use crate::data::file_edit::{FileEdit, WriteContext};
 use crate::errors::{Error, PathError, Result};
 use crate::file::fs_info::FsInfo;
@@ -33,11 +33,25 @@ impl FsInfo {
         if let Some(numbers) = self.subvolumes.lock().get(&tree) {
             return Ok(Arc::clone(numbers));
         }
+        // One thread at a time: once another one gets the counters, it may make orphans of its own.
+        let _one = self.first_change.lock();
+        if let Some(numbers) = self.subvolumes.lock().get(&tree) {
+            return Ok(Arc::clone(numbers));
+        }
         let numbers = Arc::new(SubvolumeNumbers::default());
         numbers.begin(&self.transactions()?.live().get(tree)?.tree())?;
         self.clean_orphans(tree)?;
-        let mut subvolumes = self.subvolumes.lock();
-        Ok(Arc::clone(subvolumes.entry(tree).or_insert(numbers)))
+        self.subvolumes.lock().insert(tree, Arc::clone(&numbers));
+        Ok(numbers)
+    }
+
+    /// Deletes the orphans that earlier mounts left in the subvolume that paths start from.
+    pub(crate) fn clean_root_orphans(&self) -> Result<()> {
+        match self.check_changeable(self.root.tree) {
+            Ok(()) => self.numbers(self.root.tree).map(drop),
+            // Nobody changes a read-only subvolume.
+            Err(_) => Ok(()),
+        }
     }
 
     /// Runs `change` with an editor of a subvolume's tree, in a transaction.
@@ -106,15 +120,17 @@ impl FsInfo {
     pub(crate) fn check_changeable(&self, tree: TreeId) -> Result<()> {
         let fail = |kind| Err(Error::path(format!("subvolume {tree}").as_bytes(), kind));
         let live = self.transactions()?.live().find(tree)?;
-        match live.and_then(|live| live.record()).map(|record| record.item) {
-            Some(item) if objectid::is_subvolume(tree) && item.refs > 0 => {
-                if item.flags.contains(RootFlags::RDONLY) {
-                    return fail(PathError::ReadOnly);
+        let of = |record: &RootRecord| (record.item.refs > 0, record.item.flags.contains(RootFlags::RDONLY));
+        match live.and_then(|live| live.with_record(of)) {
+            Some((true, read_only)) if objectid::is_subvolume(tree) => {
+                if read_only {
+                    fail(PathError::ReadOnly)
+                } else {
+                    Ok(())
                 }
             }
-            _ => return fail(PathError::NoSubvolume),
+            _ => fail(PathError::NoSubvolume),
         }
-        Ok(())
     }
 
     /// Runs `change` on a file's data, in a transaction.

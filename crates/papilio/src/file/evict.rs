@@ -75,7 +75,7 @@ impl FsInfo {
     /// Deletes an inode that has no name: its data in steps, then itself.
     pub(crate) fn evict(&self, place: Place) -> Result<()> {
         let transactions = self.transactions()?;
-        let kind = {
+        let has_extents = {
             let subvolume = match self.trees.subvolume(place.tree) {
                 // The inode was deleted with its subvolume.
                 Err(error) if error.kind() == ErrorKind::Path(PathError::NoSubvolume) => return Ok(()),
@@ -85,9 +85,10 @@ impl FsInfo {
             if item.nlink > 0 {
                 return Ok(());
             }
-            item.kind()
+            matches!(item.kind(), Some(FileKind::Regular | FileKind::Symlink))
+                && evict::has_extents(&subvolume.tree, place.inode)?
         };
-        if matches!(kind, Some(FileKind::Regular | FileKind::Symlink)) {
+        if has_extents {
             loop {
                 let progress = transactions.change_to_free(EXTENT_ITEMS, |handle| {
                     self.edit_data(handle, place, |context, file| shrink(context, file, 0, STEP_EXTENTS))

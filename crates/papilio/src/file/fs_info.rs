@@ -39,6 +39,8 @@ pub(crate) struct FsInfo {
     /// The directory that paths start from.
     pub(crate) root: Place,
     pub(crate) subvolumes: ChangedSubvolumes,
+    /// Held by the thread that prepares the first change of a subvolume.
+    pub(crate) first_change: Mutex<()>,
     pub(crate) open_inodes: OpenInodes,
     /// Open files with changes that their trees do not have yet.
     pub(crate) dirty_inodes: DirtyInodes,

@@ -8,20 +8,25 @@ use crate::fs::inode::Inode;
 use crate::items::dir::{EntryTarget, index_first_key};
 use crate::items::item_error;
 use papilio_format::items::dir_item::{DirEntries, FileType};
-use papilio_format::items::inode::FileKind;
+use papilio_format::items::inode::{FileKind, InodeItem, inode_key};
 use std::collections::VecDeque;
+use std::sync::Arc;
 
-/// Limit of entries to decode ahead.
-const BATCH: usize = 256;
+/// Limits of entries to decode ahead: at first, and of a caller that reads on. Many callers read as
+/// many as fit a small buffer, and then start again where they stopped.
+const FIRST_BATCH: usize = 16;
+const MAX_BATCH: usize = 256;
 
 /// An entry of a directory.
 #[derive(Clone, Debug)]
 pub struct DirEntry {
-    directory: Inode,
+    directory: Arc<Inode>,
     name: Vec<u8>,
     index: u64,
     file_type: FileType,
     target: EntryTarget,
+    /// The inode item and the version of the tree, if they were read with the entry.
+    item: Option<(u64, InodeItem)>,
 }
 
 impl DirEntry {
@@ -47,7 +52,7 @@ impl DirEntry {
         self.target
     }
 
-    /// Returns the inode of the entry.
+    /// Returns the inode of the entry as it is now.
     ///
     /// # Errors
     /// An entry without an inode, or a tree block that cannot be read.
@@ -64,18 +69,29 @@ impl DirEntry {
 /// An iterator over the entries of a directory, by index. It ends after its first error.
 #[derive(Debug)]
 pub struct Entries {
-    directory: Inode,
+    directory: Arc<Inode>,
     batch: VecDeque<DirEntry>,
     /// Where the next batch starts; `None` at the end.
     next: Option<u64>,
     /// The last index to return.
     last: u64,
+    /// The number of entries of the next batch.
+    size: usize,
+    with_inodes: bool,
 }
 
 impl Entries {
     pub(super) fn new(directory: Inode) -> Self {
         let next = (!directory.is_subvolume_stub()).then_some(0);
-        Self { directory, batch: VecDeque::new(), next, last: u64::MAX }
+        let directory = Arc::new(directory);
+        Self {
+            directory,
+            batch: VecDeque::new(),
+            next,
+            last: u64::MAX,
+            size: FIRST_BATCH,
+            with_inodes: false,
+        }
     }
 
     /// Skips the entries whose index is below `index`.
@@ -92,18 +108,46 @@ impl Entries {
         self
     }
 
+    /// Reads the inodes of a batch of entries together with it, for a caller that calls
+    /// [`DirEntry::inode`] for each. Cheaper, because inodes of one directory usually lie side by
+    /// side. An inode is read once more if its subvolume changed meanwhile.
+    pub fn with_inodes(mut self) -> Self {
+        self.with_inodes = true;
+        self
+    }
+
     fn fill(&mut self, first: u64) -> Result<()> {
+        // Before the tree, so that a change since then is noticed.
+        let version = self.directory.tree_version()?;
         let handle = self.directory.handle()?;
         let tree = handle.tree();
         let last_key = index_first_key(handle.number, self.last);
         let mut cursor = tree.seek(&index_first_key(handle.number, first))?;
         while let Some(key) = cursor.key().filter(|key| *key <= last_key) {
-            if self.batch.len() >= BATCH {
+            if self.batch.len() >= self.size {
                 self.next = Some(key.offset);
-                return Ok(());
+                self.size = (self.size * 2).min(MAX_BATCH);
+                break;
             }
             self.decode(tree, &cursor, key.offset)?;
             cursor.step()?;
+        }
+        if self.with_inodes { self.read_inodes(tree, version) } else { Ok(()) }
+    }
+
+    /// Reads the inode items of the batch. An entry without one stays so; its caller meets the
+    /// error.
+    fn read_inodes(&mut self, tree: &Tree, version: u64) -> Result<()> {
+        let mut cursor = Cursor::new(tree);
+        for entry in &mut self.batch {
+            let EntryTarget::Inode(number) = entry.target else { continue };
+            let key = inode_key(number);
+            cursor.seek(&key)?;
+            if cursor.key() == Some(key)
+                && let Some(data) = cursor.data()
+            {
+                entry.item = InodeItem::parse(data).ok().map(|item| (version, item));
+            }
         }
         Ok(())
     }
@@ -112,11 +156,12 @@ impl Entries {
         let Some(item) = cursor.item() else { return Ok(()) };
         let entries = DirEntries::parse(item.data()).map_err(|reason| item_error(tree, &item, reason))?;
         self.batch.extend(entries.map(|entry| DirEntry {
-            directory: self.directory.clone(),
+            directory: Arc::clone(&self.directory),
             name: entry.name.to_vec(),
             index,
             file_type: entry.file_type,
             target: EntryTarget::of(&entry.location),
+            item: None,
         }));
         Ok(())
     }
@@ -149,6 +194,13 @@ impl Inode {
 
     /// Returns the inode of an entry of this directory.
     pub(super) fn entry_inode(&self, entry: &DirEntry) -> Result<Inode> {
+        if let (Some((version, item)), EntryTarget::Inode(number)) = (entry.item, entry.target()) {
+            let inode = self.with_item(number, item);
+            // Last: a flush changes the tree before memory forgets what it flushed.
+            if self.tree_version()? == version {
+                return Ok(inode);
+            }
+        }
         let trees = &self.file_system().info.trees;
         let handle = self.handle()?.target(trees, entry.file_name(), entry.target())?;
         Ok(self.file_system().wrap(handle))

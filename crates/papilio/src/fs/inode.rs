@@ -12,9 +12,12 @@ use crate::items::inode::for_each_name;
 use crate::items::trees::OpenTree;
 use crate::items::xattr::{self, Xattr};
 use crate::namespace::{Handle, Place, symlink_target};
-use papilio_format::items::inode::FileKind;
+use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::{InodeNumber, TreeId};
 use std::sync::{Arc, Weak};
+
+/// How often an inode is read again because its subvolume changed meanwhile.
+const WRAPS: usize = 8;
 
 /// An inode of an open file system.
 #[derive(Clone, Debug)]
@@ -173,6 +176,28 @@ impl Inode {
         Ok(names)
     }
 
+    /// Returns the version of this inode's subvolume, which every change increments.
+    pub(super) fn tree_version(&self) -> Result<u64> {
+        match self.fs.info.trees.transactions() {
+            Some(transactions) => Ok(transactions.live().get(self.tree())?.version()),
+            None => Ok(0),
+        }
+    }
+
+    /// Returns the inode `number` of the same subvolume, whose item was read before.
+    pub(super) fn with_item(&self, number: InodeNumber, item: InodeItem) -> Inode {
+        let place = Place { tree: self.tree(), inode: number };
+        let item = match self.fs.info.dirty_inodes.get(place) {
+            Some(open) => open.as_seen(item),
+            None => item,
+        };
+        let kind = item.kind().expect("the tree checker rejects modes without a file kind");
+        let metadata = Metadata { tree: place.tree, number, kind, item };
+        let (fs, subvolume) = (self.fs.clone(), self.subvolume.clone());
+        // An entry of the same subvolume is not its root.
+        Self { fs, subvolume, is_subvolume_root: false, metadata }
+    }
+
     pub(super) fn must_be(&self, kind: FileKind, otherwise: PathError) -> Result<()> {
         if self.file_type() == kind { Ok(()) } else { Err(self.path_error(otherwise)) }
     }
@@ -238,10 +263,24 @@ impl Inode {
 impl FileSystem {
     /// Wraps a handle as an inode, with the changes that are in memory only.
     pub(crate) fn wrap(&self, mut handle: Handle) -> Inode {
-        if let Some(open) = self.info.dirty_inodes.get(handle.place()) {
-            handle.item = open.as_seen(handle.item);
+        let mut item = handle.item;
+        for _ in 0..WRAPS {
+            item = match self.info.dirty_inodes.get(handle.place()) {
+                Some(open) => open.as_seen(handle.item),
+                None => handle.item,
+            };
+            // A flush changes the tree before memory forgets what it flushed. So both together are
+            // of one moment where the tree is still the same. Only files are flushed.
+            if handle.subvolume.is_current() || handle.kind() != FileKind::Regular {
+                break;
+            }
+            match Handle::open(&self.info.trees, handle.place()) {
+                Ok(newer) => handle = newer,
+                // It was there when the caller looked it up.
+                Err(_) => break,
+            }
         }
-        Inode::new(self.clone(), handle)
+        Inode::new(self.clone(), Handle { item, ..handle })
     }
 
     /// Delays the deletion of an inode until the returned guard is dropped, as [`Inode::keep`].

@@ -13,11 +13,11 @@
 //! Kernel counterparts: `btrfs_read_tree_root`, `btrfs_get_fs_root` (`fs/btrfs/disk-io.c`),
 //! `btrfs_find_root` (`fs/btrfs/root-tree.c`).
 
-use crate::btree::{Forest, LiveTree, RootPointer, Tree};
+use crate::btree::{Forest, LiveTree, RootPointer, RootRecord, Tree};
 use crate::errors::{Error, PathError, Result};
 use crate::items::item_error;
 use crate::transaction::Transactions;
-use papilio_format::items::root::RootItem;
+use papilio_format::items::root::{RawRootItem, RootItem};
 use papilio_format::{InodeNumber, ItemType, Key, TreeId, objectid};
 use papilio_locks::RwLock;
 use std::collections::HashMap;
@@ -31,18 +31,58 @@ const KEPT_TREES: usize = 4096;
 pub(crate) struct OpenTree {
     /// The tree.
     pub(crate) tree: Tree,
-    /// Its root item.
-    pub(crate) item: RootItem,
+    root_directory: InodeNumber,
+    has_references: bool,
+    item: ItemSource,
+}
+
+/// Where a root item is. It is large beside the rest, and most look-ups do not need it.
+#[derive(Debug)]
+enum ItemSource {
+    Committed(RootItem),
+    /// The tree, and its version at the look-up or before.
+    Live(Arc<LiveTree>, u64),
 }
 
 impl OpenTree {
+    fn new(tree: Tree, item: RootItem) -> Self {
+        Self {
+            tree,
+            root_directory: root_directory(&item),
+            has_references: item.refs > 0,
+            item: ItemSource::Committed(item),
+        }
+    }
+
+    /// The root item; of a file system that is open for writing, as it is now.
+    pub(crate) fn item(&self) -> RootItem {
+        match &self.item {
+            ItemSource::Committed(item) => *item,
+            ItemSource::Live(live, _) => {
+                RootItem::new(live.record().expect("it had a record when it was looked up").item)
+            }
+        }
+    }
+
+    /// Whether the tree has not changed since the look-up.
+    pub(crate) fn is_current(&self) -> bool {
+        match &self.item {
+            ItemSource::Committed(_) => true,
+            ItemSource::Live(live, version) => live.version() == *version,
+        }
+    }
+
     /// The inode number of a subvolume's root directory.
     pub(crate) fn root_directory(&self) -> InodeNumber {
-        match self.item.root_dirid {
-            // Root items from before 2010 leave it at 0.
-            InodeNumber(0) => objectid::FIRST_INODE,
-            number => number,
-        }
+        self.root_directory
+    }
+}
+
+fn root_directory(item: &RawRootItem) -> InodeNumber {
+    match item.root_dirid {
+        // Root items from before 2010 leave it at 0.
+        InodeNumber(0) => objectid::FIRST_INODE,
+        number => number,
     }
 }
 
@@ -116,9 +156,13 @@ impl Trees {
             Source::Committed { root_tree, open, .. } => (root_tree, open),
             Source::Live(transactions) => {
                 let Some(live) = transactions.live().find(id)? else { return Ok(None) };
-                let Some(record) = live.record() else { return Ok(None) };
-                let item = RootItem::new(record.item);
-                return Ok(Some(Arc::new(OpenTree { tree: now(transactions, &live), item })));
+                let of = |record: &RootRecord| (root_directory(&record.item), record.item.refs > 0);
+                let Some((root_directory, has_references)) = live.with_record(of) else { return Ok(None) };
+                // In this order: a change in between makes the tree seem older than it is.
+                let version = live.version();
+                let tree = now(transactions, &live);
+                let item = ItemSource::Live(live, version);
+                return Ok(Some(Arc::new(OpenTree { tree, root_directory, has_references, item })));
             }
         };
         if let Some(found) = open.read().get(&id) {
@@ -142,7 +186,7 @@ impl Trees {
         }
         let root = RootItem::parse(item.data()).map_err(|reason| item_error(root_tree, &item, reason))?;
         let tree = self.forest().tree(id, root_pointer(&root));
-        Ok(Some(OpenTree { tree, item: root }))
+        Ok(Some(OpenTree::new(tree, root)))
     }
 
     /// Returns a tree that must exist.
@@ -166,7 +210,7 @@ impl Trees {
         if !objectid::is_subvolume(id) {
             return Err(missing());
         }
-        self.find(id)?.filter(|open| open.item.refs > 0).ok_or_else(missing)
+        self.find(id)?.filter(|open| open.has_references).ok_or_else(missing)
     }
 }
 

@@ -45,8 +45,8 @@ pub(crate) fn get(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8]) -> Res
 /// Sets an attribute.
 ///
 /// # Errors
-/// - [`PathError::InvalidName`] or [`PathError::NameTooLong`]: the name is not 1 to 255 bytes long,
-///   or contains a NUL;
+/// - [`PathError::InvalidName`] or [`PathError::AttributeNameTooLong`]: the name is not 1 to 255
+///   bytes long, or contains a NUL;
 /// - [`PathError::AttributeTooLarge`]: the value has more than 65,536 bytes;
 /// - [`Error::NoSpace`]: name and value, with those of the same hash, exceed a leaf;
 /// - [`PathError::Exists`] or [`PathError::NoAttribute`]: the attribute is not as `how` requires;
@@ -144,7 +144,7 @@ pub(crate) fn remove(draft: &mut Draft<'_>, inode: InodeNumber, name: &[u8]) -> 
 
 fn check_name(name: &[u8]) -> Result<()> {
     if name.len() > NAME_MAX {
-        return Err(Error::path(name, PathError::NameTooLong));
+        return Err(Error::path(name, PathError::AttributeNameTooLong));
     }
     if name.is_empty() || name.contains(&0) {
         return Err(Error::path(name, PathError::InvalidName));

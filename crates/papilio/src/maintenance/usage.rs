@@ -332,7 +332,7 @@ fn global_reserve(trees: &Trees, compat_ro: CompatRoFeatures) -> Result<u64> {
     let mut units = 1;
     for id in counted {
         if let Some(open) = trees.find(id)? {
-            tree_bytes = tree_bytes.saturating_add(open.item.bytes_used);
+            tree_bytes = tree_bytes.saturating_add(open.item().bytes_used);
             units += 1;
         }
     }

@@ -113,6 +113,10 @@ impl Work {
     }
 
     fn clean(&self, fs: &FsInfo) {
+        if let Err(error) = fs.clean_root_orphans() {
+            // The first change meets the same error.
+            tracing::error!("deleting files without names that an earlier mount left: {error}");
+        }
         while !self.stop.load(Ordering::Acquire) {
             match fs.transactions().and_then(clean_step) {
                 Ok(true) => {}

@@ -34,7 +34,7 @@ use papilio_device::{Access, Device};
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{ItemType, LogicalAddress, objectid};
-use papilio_locks::RwLock;
+use papilio_locks::{Mutex, RwLock};
 use papilio_pagecache::{CacheOptions, PageCache};
 use std::path::Path;
 use std::sync::Arc;
@@ -121,6 +121,7 @@ fn new(
         reader,
         root,
         subvolumes: ChangedSubvolumes::default(),
+        first_change: Mutex::default(),
         open_inodes: OpenInodes::new(
             options.node_cache_bytes / CHECKSUM_SHARE,
             options.node_cache_bytes.saturating_mul(ORDERED_SHARE),

@@ -55,6 +55,23 @@ pub(crate) fn next_orphan(tree: &Tree, from: InodeNumber) -> Result<Option<Orpha
     Ok(Some(Orphan { inode: number, state }))
 }
 
+/// Returns whether an inode has file extents that must be dropped before it is removed: any but
+/// inline data alone, which a small file has.
+///
+/// # Errors
+/// A tree block or an item that cannot be read.
+pub(crate) fn has_extents(tree: &Tree, inode: InodeNumber) -> Result<bool> {
+    let is_extent = |key: Key| (key.objectid, key.item_type) == (inode.0, ItemType::EXTENT_DATA);
+    let mut cursor = tree.seek(&Key::new(inode.0, ItemType::EXTENT_DATA, 0))?;
+    let Some(item) = cursor.item().filter(|item| is_extent(item.key)) else { return Ok(false) };
+    let extent = FileExtentItem::parse(item.data()).map_err(|reason| item_error(tree, &item, reason))?;
+    if !matches!(extent.content, FileExtentContent::Inline(_)) {
+        return Ok(true);
+    }
+    cursor.step()?;
+    Ok(cursor.key().is_some_and(is_extent))
+}
+
 /// Removes the orphan item of an inode. Returns whether it existed.
 ///
 /// # Errors

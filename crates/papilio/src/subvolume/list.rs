@@ -136,7 +136,7 @@ pub(crate) fn show(trees: &Trees, id: TreeId) -> Result<Subvolume> {
 }
 
 fn describe(trees: &Trees, open: &Arc<OpenTree>, parents: &HashMap<TreeId, Parent>) -> Subvolume {
-    let item = &open.item;
+    let item = open.item();
     let id = open.tree.id();
     let parent = parents.get(&id);
     let path = match id {

@@ -8,5 +8,7 @@ mod bridge;
 mod changed;
 #[path = "../support/images.rs"]
 mod images;
+mod limits;
 mod matrix;
 mod profiles;
+mod unnamed;

@@ -133,7 +133,7 @@ fn attributes_are_set_and_removed() {
         (b"none", PathError::NotSupported),
         (b"system.other", PathError::NotSupported),
         (b"user.a\0b", PathError::InvalidName),
-        (&[b"user.", &[b'x'; 251][..]].concat(), PathError::NameTooLong),
+        (&[b"user.", &[b'x'; 251][..]].concat(), PathError::AttributeNameTooLong),
     ] {
         assert_eq!(reason(world.set_xattr(inode, name, b"1", XattrSet::Any)), expected);
     }
