@@ -77,41 +77,59 @@ fn main() {
         FileSystem::from_devices(vec![device.clone() as Arc<dyn Device>], &options).unwrap()
     };
     let fs = open();
-    let root = fs.inode("/").unwrap();
-    let new = NewInode::new(NewKind::Regular, 0o644);
-    measure("create", count, || {
-        for number in 0..count.div_ceil(IN_DIRECTORY) {
-            let name = format!("{number}");
-            let directory = root.create(name.as_bytes(), &NewInode::new(NewKind::Directory, 0o755)).unwrap();
-            for file in 0..IN_DIRECTORY.min(count - number * IN_DIRECTORY) {
-                directory.create(format!("file {file}").as_bytes(), &new).unwrap();
+    measure("create", count, || create(&fs, count));
+    fs.close().unwrap();
+    let fs = open();
+    list_in_ways(&fs, count);
+    look_up(&fs, count);
+    let files = measure("list into inodes", count, || list(&fs));
+    use_files(&files);
+    measure("unlink", count, || {
+        for directory in directories(&fs) {
+            for file in 0..IN_DIRECTORY {
+                directory.remove_file(format!("file {file}").as_bytes()).unwrap();
             }
         }
     });
+    drop(files);
     fs.close().unwrap();
-    let fs = open();
-    measure("list with attributes, from the device", count, || black_box(list(&fs).len()));
+}
+
+fn create(fs: &FileSystem, count: usize) {
+    let root = fs.inode("/").unwrap();
+    let new = NewInode::new(NewKind::Regular, 0o644);
+    for number in 0..count.div_ceil(IN_DIRECTORY) {
+        let name = format!("{number}");
+        let directory = root.create(name.as_bytes(), &NewInode::new(NewKind::Directory, 0o755)).unwrap();
+        for file in 0..IN_DIRECTORY.min(count - number * IN_DIRECTORY) {
+            directory.create(format!("file {file}").as_bytes(), &new).unwrap();
+        }
+    }
+}
+
+fn list_in_ways(fs: &FileSystem, count: usize) {
+    measure("list with attributes, from the device", count, || black_box(list(fs).len()));
     measure("list names only", count, || {
-        for directory in directories(&fs) {
+        for directory in directories(fs) {
             black_box(directory.read_dir().unwrap().count());
         }
     });
     measure("list with attributes, cached", count, || {
-        for directory in directories(&fs) {
+        for directory in directories(fs) {
             for entry in directory.read_dir().unwrap() {
                 black_box(entry.unwrap().inode().unwrap().metadata().size());
             }
         }
     });
     measure("list with inodes read together", count, || {
-        for directory in directories(&fs) {
+        for directory in directories(fs) {
             for entry in directory.read_dir().unwrap().with_inodes() {
                 black_box(entry.unwrap().inode().unwrap().metadata().size());
             }
         }
     });
     measure("the same, from anew every 24 entries", count, || {
-        for directory in directories(&fs) {
+        for directory in directories(fs) {
             let mut at = 0;
             loop {
                 let entries = directory.read_dir().unwrap().starting_at(at).with_inodes();
@@ -127,9 +145,12 @@ fn main() {
             }
         }
     });
+}
+
+fn look_up(fs: &FileSystem, count: usize) {
     let kept: Vec<KeptInode> = measure("list and keep", count, || {
         let mut kept = Vec::with_capacity(count);
-        for directory in directories(&fs) {
+        for directory in directories(fs) {
             for entry in directory.read_dir().unwrap() {
                 kept.push(entry.unwrap().inode().unwrap().keep());
             }
@@ -142,30 +163,30 @@ fn main() {
         }
     });
     measure("lookup", count, || {
-        for directory in directories(&fs) {
+        for directory in directories(fs) {
             for file in 0..IN_DIRECTORY {
                 black_box(directory.lookup(format!("file {file}").as_bytes()).unwrap());
             }
         }
     });
     measure("lookup of an absent name", count, || {
-        for directory in directories(&fs) {
+        for directory in directories(fs) {
             for file in 0..IN_DIRECTORY {
                 assert!(directory.lookup(format!("absent {file}").as_bytes()).unwrap().is_none());
             }
         }
     });
-    let files = measure("list into inodes", count, || list(&fs));
+    measure("writable_bytes", count, || (0..count).for_each(|_| assert!(black_box(fs.writable_bytes()) > 0)));
+}
+
+fn use_files(files: &[Inode]) {
+    let count = files.len();
     measure("absent xattr", count, || {
-        for file in &files {
+        for file in files {
             assert!(file.xattr(b"security.capability").unwrap().is_none());
         }
     });
-    measure("xattrs", count, || {
-        for file in &files {
-            assert!(file.xattrs().unwrap().is_empty());
-        }
-    });
+    measure("xattrs", count, || files.iter().for_each(|file| assert!(file.xattrs().unwrap().is_empty())));
     measure("open and close", count, || files.iter().for_each(|file| drop(file.open().unwrap())));
     let opened: Vec<_> = measure("open", count, || files.iter().map(|file| file.open().unwrap()).collect());
     measure("size of an open file", count, || {
@@ -181,13 +202,4 @@ fn main() {
         let how = papilio::XattrSet::default();
         files.iter().for_each(|file| file.set_xattr(b"user.a", b"value", how).unwrap());
     });
-    drop(kept);
-    measure("unlink", count, || {
-        for directory in directories(&fs) {
-            for file in 0..IN_DIRECTORY {
-                directory.remove_file(format!("file {file}").as_bytes()).unwrap();
-            }
-        }
-    });
-    fs.close().unwrap();
 }

@@ -5,7 +5,8 @@
 //! Invariant: the orphans that earlier mounts left in a subvolume are deleted before its first
 //! change.
 //!
-//! Locks: `first_change`, then the transaction's. The caller holds the inode's data lock where data changes.
+//! Locks: `first_change`, then the transaction's. The caller holds the inode's data lock where data
+//! changes.
 
 use crate::btree::{LiveTree, RootRecord, TreeEditor};
 use crate::data::file_edit::{FileEdit, WriteContext};

@@ -39,7 +39,7 @@ pub(crate) struct OpenTree {
 /// Where a root item is. It is large beside the rest, and most look-ups do not need it.
 #[derive(Debug)]
 enum ItemSource {
-    Committed(RootItem),
+    Committed(Box<RootItem>),
     /// The tree, and its version at the look-up or before.
     Live(Arc<LiveTree>, u64),
 }
@@ -50,14 +50,14 @@ impl OpenTree {
             tree,
             root_directory: root_directory(&item),
             has_references: item.refs > 0,
-            item: ItemSource::Committed(item),
+            item: ItemSource::Committed(Box::new(item)),
         }
     }
 
     /// The root item; of a file system that is open for writing, as it is now.
     pub(crate) fn item(&self) -> RootItem {
         match &self.item {
-            ItemSource::Committed(item) => *item,
+            ItemSource::Committed(item) => **item,
             ItemSource::Live(live, _) => {
                 RootItem::new(live.record().expect("it had a record when it was looked up").item)
             }

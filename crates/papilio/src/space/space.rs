@@ -390,7 +390,7 @@ impl Space {
             let left = in_groups.saturating_add(unallocated / CHUNK_SHARE * (CHUNK_SHARE - 1));
             return share(left.saturating_sub(base), need.data_per_metadata);
         }
-        // What metadata block groups have left after the base, and what they lack for it.
+        // Bytes that metadata block groups have beyond the base, and bytes that they lack for it.
         let promised = metadata.promised.saturating_add(base);
         let spare = metadata.available.saturating_sub(promised);
         let lacking = promised.saturating_sub(metadata.available);

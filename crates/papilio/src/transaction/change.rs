@@ -3,7 +3,8 @@
 //! Owns [`Transactions::change`] and [`Transactions::change_to_free`], which reserve metadata, join
 //! the transaction with a [`Handle`], and abort it if a change fails half done.
 //!
-//! **Locks**, in this order: `hunger`; `commit`, if a commit is due; the gate, shared, while the change runs.
+//! **Locks**, in this order: `hunger`; `commit`, if a commit is due; the gate, shared, while the
+//! change runs.
 //!
 //! Kernel counterpart: `start_transaction`, `btrfs_end_transaction` (`fs/btrfs/transaction.c`).
 

@@ -4,8 +4,8 @@
 //! milliseconds old. A finer clock would be ahead of it. A file that the kernel stamps next would
 //! then seem older than one that was written here before.
 //!
-//! A kernel with multigrain timestamps gives some stamps a finer time: where a program looked at the
-//! one before. These may be ahead of this clock by a tick.
+//! A kernel with multigrain timestamps makes some stamps finer: where a program looked at the one
+//! before. These may be ahead of this clock by a tick.
 //!
 //! Kernel counterpart: `ktime_get_coarse_real_ts64` (`kernel/time/timekeeping.c`).
 

@@ -10,8 +10,8 @@
 //!   last good commit left it.
 //!
 //! **Locks**, in this order:
-//! - `cleaning`, `hunger`, `commit`, `gate`, a tree's writer, a tree's root, `sharing`, the extent tree's
-//!   root, the chunks';
+//! - `cleaning`, `hunger`, `commit`, `gate`, a tree's writer, a tree's root, `sharing`, the extent
+//!   tree's root, the chunks';
 //! - leaves: `failure`, `changed_trees`, `dropped_data`, `pin`, those of the space and of the
 //!   delayed references.
 //!

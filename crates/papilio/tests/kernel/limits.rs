@@ -1,5 +1,5 @@
-//! Limits that the kernel and Papilio share: the largest file, and what an inode's extended
-//! attributes may hold.
+//! Limits that the kernel and Papilio share: the size of a file, and the extended attributes of an
+//! inode.
 
 use crate::images::{assert_clean_for_both, open, writable};
 use crate::matrix::compare_with_kernel;
@@ -97,7 +97,7 @@ impl Large for File {
     }
 }
 
-/// What a caller sees of a large file.
+/// Returns all that a caller sees of a large file.
 fn look(file: &impl Large) -> Vec<String> {
     let mut seen = vec![format!("size {}", file.size())];
     for at in [0, 1 << 40, LARGEST - 8192, LARGEST - 4096, LARGEST - 4095, LARGEST - 20, LARGEST - 1, LARGEST]

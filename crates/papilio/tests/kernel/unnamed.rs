@@ -1,4 +1,4 @@
-//! Files without a name (`O_TMPFILE`): what they inherit, compared with the kernel's.
+//! Files without a name (`O_TMPFILE`) inherit as the kernel's do.
 
 use crate::images::{assert_clean_for_both, open, writable};
 use papilio::{FileSystem, Inode, NewInode, NewKind};
@@ -56,7 +56,7 @@ fn papilio_file(directory: &Inode, mode: u32, umask: u32) {
     assert_eq!((after.nlink(), after.btime()), (1, before));
 }
 
-/// What a file without a name inherited.
+/// Returns all that a file without a name inherited.
 fn seen(fs: &FileSystem, path: &str) -> String {
     let inode = fs.inode(path).unwrap();
     let metadata = inode.metadata();
