@@ -1,7 +1,9 @@
 #!/usr/bin/env bash
 # Times everyday work by stock programs on a mount of Papilio and on the kernel's Btrfs, in turn,
 # each on a fresh image in memory. Prints the median seconds of both and the speed of the mount as a
-# multiple of the kernel's. Needs root.
+# multiple of the kernel's. Where libfuse's examples are installed (libfuse3-dev), libfuse's
+# pass-through server over a directory in memory takes part: it shows what FUSE alone costs. Needs
+# root.
 #
 # TREE names the directory to work on (default: the sources that cargo has downloaded), ROUNDS (5)
 # the number of rounds, OPTIONS the mount options (transport=ring must be enabled in the kernel),
@@ -23,6 +25,18 @@ fail() { printf 'everyday: %s\n' "$*" >&2; exit 1; }
 for tool in mkfs.btrfs losetup tar; do command -v "$tool" >/dev/null || fail "$tool is missing"; done
 
 work=$(mktemp -d /dev/shm/papilio-everyday.XXXXXX)
+sides="kernel papilio"
+example=/usr/share/doc/libfuse3-dev/examples/passthrough_ll.c
+if [ -f "$example" ] && command -v cc >/dev/null && pkg-config --exists fuse3 2>/dev/null; then
+    # shellcheck disable=SC2046 # several flags
+    if cc -O2 -o "$work/passthrough" "$example" $(pkg-config --cflags --libs fuse3) 2>/dev/null; then
+        sides="$sides passthrough"
+    fi
+fi
+case $sides in
+*passthrough) ;;
+*) printf 'everyday: no pass-through server to compare with (package libfuse3-dev)\n' >&2 ;;
+esac
 image=$work/image
 point=$work/mount
 loop=
@@ -30,7 +44,7 @@ side=
 mkdir "$point"
 
 take_down() {
-    if [ "$side" = kernel ]; then
+    if [ "$side" = kernel ] || [ "$side" = passthrough ]; then
         umount "$point" 2>/dev/null || umount -l "$point" 2>/dev/null || true
     elif [ -n "$side" ]; then
         "$papilio" umount "$point" 2>/dev/null || umount -l "$point" 2>/dev/null || true
@@ -38,7 +52,7 @@ take_down() {
     [ -z "$loop" ] || losetup -d "$loop" 2>/dev/null || true
     side=
     loop=
-    rm -f "$image"
+    rm -rf "$image" "$work/below"
 }
 cleanup() {
     local status=$?
@@ -51,6 +65,12 @@ cleanup() {
 trap cleanup EXIT INT TERM
 
 set_up() {
+    if [ "$1" = passthrough ]; then
+        mkdir "$work/below"
+        side=$1
+        "$work/passthrough" -o "source=$work/below,writeback,cache=always,timeout=3600" "$point"
+        return
+    fi
     truncate -s 4G "$image"
     mkfs.btrfs -q "$image" >/dev/null 2>&1
     if [ "$1" = kernel ]; then
@@ -82,7 +102,7 @@ printf 'everyday: %s entries, %s of data, %s rounds\n' "$(find "$tree" | wc -l)"
 export ARCHIVE=$work/tree.tar
 
 for round in $(seq "$rounds"); do
-    for now in kernel papilio; do
+    for now in $sides; do
         set_up "$now"
         work_on "tar -x, syncfs" 'mkdir t && tar -C t -xf "$ARCHIVE" && sync -f t'
         work_on "cp -a, syncfs" 'cp -a t c && sync -f c'
@@ -103,10 +123,12 @@ sort -t "$(printf '\t')" -k1,2 -k3,3n "$work/times" | awk -F '\t' '
     { key = $1 FS $2; if (key != last) { n = 0; last = key } value[key, ++n] = $3; count[key] = n; seen[$1] = 1 }
     function median(key) { return value[key, int((count[key] + 1) / 2)] / 1e6 }
     END {
-        print "| | kernel, s | mount, s | x kernel |"
-        print "|---|---|---|---|"
+        print "| | kernel, s | mount, s | x kernel | pass-through, s | x pass-through |"
+        print "|---|---|---|---|---|---|"
         for (what in seen) {
             k = median(what FS "kernel"); p = median(what FS "papilio")
-            printf "| %s | %.2f | %.2f | %.2f |\n", what, k, p, k / p | "sort"
+            f = median(what FS "passthrough")
+            beside = f > 0 ? sprintf("%.2f | %.2f", f, f / p) : "- | -"
+            printf "| %s | %.2f | %.2f | %.2f | %s |\n", what, k, p, k / p, beside | "sort"
         }
     }'

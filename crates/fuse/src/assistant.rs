@@ -1,10 +1,9 @@
 //! A thread that calls into the kernel on behalf of a waiting request.
 //!
-//! Owns [`Assistant`]. Before the kernel drops cached pages of a file, it writes them back through
-//! the server. If the serving threads made such calls, all of them could end up waiting for one
-//! another.
+//! Owns [`Assistant`], and [`Stale`], the data that it has the kernel drop. Before the kernel drops
+//! cached pages of a file, it writes them back through the server. If the serving threads made such
+//! calls, all of them could end up waiting for one another.
 
-use crate::dispatch::Stale;
 use crate::protocol::notification::Notification;
 use crate::transport::NodeId;
 use std::os::fd::OwnedFd;
@@ -47,6 +46,25 @@ impl Kernel {
         // The kernel reports ENOENT for something that it has not cached.
         if let Err(error) = rustix::io::write(&*self.device, &notification.encode()) {
             tracing::debug!("invalidating the kernel's cache: {error}");
+        }
+    }
+}
+
+/// Stale data in the kernel's caches.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Stale {
+    Attributes(NodeId),
+    Pages(NodeId, u64, u64),
+    Entry { directory: NodeId, name: Vec<u8> },
+}
+
+impl Stale {
+    /// Has the kernel drop it.
+    pub(crate) fn forget(&self, kernel: &Kernel) {
+        match self {
+            Self::Attributes(node) => kernel.forget_attributes(*node),
+            Self::Pages(node, offset, length) => kernel.forget_pages(*node, *offset, *length),
+            Self::Entry { directory, name } => kernel.forget_entry(*directory, name),
         }
     }
 }

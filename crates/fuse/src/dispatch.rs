@@ -4,9 +4,9 @@
 //! where the kernel takes the data from, and writes come from where the kernel put it. A panic in
 //! an operation becomes EIO. A transport has two duties. Before the answer, [`Dispatcher::lane`]
 //! names the files that the kernel must write back first. After it, [`Dispatcher::answer`] returns
-//! what the kernel must drop from its caches, before it gets the reply or afterwards.
+//! the stale data that the kernel must drop, before it gets the reply or afterwards.
 
-use crate::assistant::Kernel;
+use crate::assistant::Stale;
 use crate::errno::Errno;
 use crate::ioctl::Changed as IoctlChanged;
 use crate::protocol::layout::{IoctlIn, SetAttrIn, opcode, open_flags, valid};
@@ -31,14 +31,6 @@ pub(crate) trait Message {
     fn reply(&mut self, error: i32, bytes: usize);
 }
 
-/// Stale data in the kernel's caches.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Stale {
-    Attributes(NodeId),
-    Pages(NodeId, u64, u64),
-    Entry { directory: NodeId, name: Vec<u8> },
-}
-
 /// Stale data after a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Aftermath {
@@ -48,17 +40,6 @@ pub(crate) struct Aftermath {
     /// cache is here: the kernel holds the pages of such a write until the reply, and the thread
     /// that has them dropped may be waiting for these pages.
     pub(crate) after_reply: Vec<Stale>,
-}
-
-impl Stale {
-    /// Has the kernel drop it.
-    pub(crate) fn forget(&self, kernel: &Kernel) {
-        match self {
-            Self::Attributes(node) => kernel.forget_attributes(*node),
-            Self::Pages(node, offset, length) => kernel.forget_pages(*node, *offset, *length),
-            Self::Entry { directory, name } => kernel.forget_entry(*directory, name),
-        }
-    }
 }
 
 /// The thread that should answer a request.

@@ -44,7 +44,7 @@ pub(crate) struct Node {
     opens: AtomicU32,
     /// Number of times the file is open for writing.
     pub(crate) writers: AtomicU32,
-    /// The error of a write from the kernel's cache that no caller has heard of; 0 if there is none.
+    /// The error of a write from the kernel's cache that no caller has heard of, or 0.
     pub(crate) failed: AtomicI32,
     /// The kernel may have pages of the file in its cache.
     pub(crate) cached: AtomicBool,

@@ -92,8 +92,8 @@ pub struct AttributeChange {
     /// The file is open for the change (`ftruncate`, `O_TRUNC`), which then counts even if the size
     /// stays.
     pub by_handle: bool,
-    /// Clear set-user-id and set-group-id bits with a change of the size, because the caller may not
-    /// keep them.
+    /// Clear set-user-id and set-group-id bits with a change of the size, because the caller may
+    /// not keep them.
     pub kills_privileges: bool,
 }
 
@@ -275,8 +275,8 @@ pub trait Operations: Send + Sync + 'static {
     /// Subtracts `count` look-ups from a node.
     fn forget(&self, node: NodeId, count: u64);
 
-    /// Returns the attributes that `stat` shows. `by_handle` if the kernel asks on behalf of an open
-    /// file, as it does before it writes to its cache; an error then fails that write.
+    /// Returns the attributes that `stat` shows. `by_handle` if the kernel asks on behalf of an
+    /// open file, as it does before it writes to its cache; an error then fails that write.
     fn attributes(&self, node: NodeId, by_handle: bool) -> Result<Attributes, Errno>;
 
     /// Returns whether room is so short that the kernel must write back a file's data before it

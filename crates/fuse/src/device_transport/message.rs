@@ -1,19 +1,15 @@
 //! A request that was read from `/dev/fuse`, and its reply.
 //!
-//! Owns [`DeviceMessage`], one buffer for both, and [`Pending`], a message that another thread
-//! answers.
+//! Owns [`DeviceMessage`], one buffer for both.
 //!
 //! **Invariants**
 //! - The data of a write starts on a page boundary, so that it can go to a device as it lies. The
 //!   answer to a read lies there too.
-//! - Each pending message is answered: with EIO if the task that should answer it never ran.
 
-use super::channel::Channel;
 use crate::dispatch::Message;
 use crate::protocol::init::MAX_WRITE;
 use crate::protocol::layout::{InHeader, OutHeader, ReadIn, WriteIn};
 use crate::protocol::request::{DecodeError, Head};
-use std::sync::Arc;
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
 const PAGE: usize = 4096;
@@ -92,39 +88,6 @@ impl Message for DeviceMessage {
         // The header goes where the request's argument was, which has been copied.
         let bytes = self.pages.as_mut_slice().as_mut_bytes();
         bytes[self.body - size_of::<OutHeader>()..self.body].copy_from_slice(header.as_bytes());
-    }
-}
-
-/// A message that another thread answers. Dropping it sends the reply.
-#[derive(Debug)]
-pub(super) struct Pending {
-    message: DeviceMessage,
-    answered: bool,
-    channel: Arc<Channel>,
-}
-
-impl Pending {
-    pub(super) fn new(message: DeviceMessage, channel: Arc<Channel>) -> Self {
-        Self { message, answered: false, channel }
-    }
-
-    /// Returns the message, to answer it.
-    pub(super) fn message(&mut self) -> &mut DeviceMessage {
-        &mut self.message
-    }
-
-    /// Notes that the message has its reply.
-    pub(super) fn answered(&mut self) {
-        self.answered = true;
-    }
-}
-
-impl Drop for Pending {
-    fn drop(&mut self) {
-        if !self.answered {
-            self.message.reply(libc::EIO, 0);
-        }
-        self.channel.send(&self.message);
     }
 }
 

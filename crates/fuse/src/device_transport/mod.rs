@@ -17,6 +17,7 @@
 
 mod channel;
 mod message;
+mod pending;
 
 pub(crate) use channel::Channel;
 pub use channel::HandshakeError;
@@ -26,12 +27,13 @@ use crate::dispatch::{Dispatcher, Lane};
 use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use channel::Received;
-use message::{DeviceMessage, Pending};
+use message::DeviceMessage;
+use pending::Pending;
 use std::io;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-/// What the threads of a mount share.
+/// State that the threads of a mount share.
 pub(crate) struct DeviceTransport<O> {
     pub(crate) dispatcher: Arc<Dispatcher<O>>,
     pub(crate) assistant: Assistant,

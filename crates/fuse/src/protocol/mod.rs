@@ -2,7 +2,7 @@
 //!
 //! Both transports use it. `layout` has the kernel's structures, `request` decodes requests,
 //! `reply` encodes answers, `init` negotiates at the start of a mount, and `notification` encodes
-//! what the server tells the kernel by itself.
+//! messages that answer no request.
 
 pub(crate) mod init;
 pub(crate) mod layout;

@@ -153,7 +153,7 @@ pub(crate) enum Body<'a> {
     },
 }
 
-/// The parts that each request has: who asks for what, and the operation's first argument.
+/// The parts that each request has: the header, and the operation's first argument.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Head {
     /// The general header.

@@ -28,7 +28,8 @@
 use super::entry::Entry;
 use super::home::{Held, Home};
 use super::shared::Shared;
-use crate::dispatch::{Lane, Stale};
+use crate::assistant::Stale;
+use crate::dispatch::Lane;
 use crate::protocol::init::MAX_WRITE;
 use crate::transport::Operations;
 use io_uring::squeue::Entry128;

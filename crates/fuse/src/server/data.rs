@@ -78,7 +78,10 @@ impl Server {
         };
         if let Err(error) = written {
             let error = stale(error);
-            self.write_failed(&node, write.from_cache, error);
+            if write.from_cache {
+                // No caller waits for this write; `hear_failure` tells one.
+                node.failed.store(error.code(), Ordering::Release);
+            }
             return Err(error);
         }
         self.changed(&node);
@@ -87,7 +90,18 @@ impl Server {
         let stale = write.direct && node.cached.load(Ordering::SeqCst);
         let pages = stale.then_some((write.offset, write.data.len() as u64));
         let attributes = write.kills_privileges && self.kill_privileges(caller, &node)?;
-        Ok(Changed { attributes, pages, room: self.room_shrank(write.data.len()) })
+        Ok(Changed { attributes, pages, room: self.room.shrank(&self.fs, write.data.len()) })
+    }
+
+    /// Returns the error of an earlier write that no caller has heard of.
+    pub(super) fn hear_failure(&self, node: NodeId) -> Result<(), Errno> {
+        if self.room.is_short() {
+            self.room.look(&self.fs);
+        }
+        match self.node(node)?.failed.swap(0, Ordering::AcqRel) {
+            0 => Ok(()),
+            error => Err(Errno(error)),
+        }
     }
 
     pub(super) fn allocate_range(

@@ -43,6 +43,7 @@ impl Server {
         let directory = self.used(&node)?;
         let directory = &directory.inode;
         let entries = directory.read_dir()?.starting_at(offset.max(FIRST_INDEX));
+        let entries = if attributes { entries.with_inodes() } else { entries };
         let mut added = false;
         for entry in entries.up_to(last) {
             let listed = match entry.map(|entry| self.list_entry(directory, &entry, attributes, sink)) {

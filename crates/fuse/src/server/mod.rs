@@ -11,6 +11,7 @@ mod attributes;
 mod copy_range;
 mod data;
 mod directories;
+mod labels;
 mod listings;
 mod names;
 mod privileges;

@@ -3,8 +3,8 @@
 //! With `FUSE_HANDLE_KILLPRIV_V2` the kernel does not ask for attributes at each write. When data
 //! changes, the server clears the set-user-id bit, the capabilities, and the set-group-id bit if
 //! the group may execute the file or the caller is not in the group. A write request says whether
-//! the caller may keep them (`CAP_FSETID`), and so does one that changes the size. For other requests
-//! the server assumes it for user 0 only.
+//! the caller may keep them (`CAP_FSETID`), and so does one that changes the size. For other
+//! requests the server assumes it for user 0 only.
 
 use super::state::Server;
 use crate::errno::Errno;

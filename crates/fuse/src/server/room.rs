@@ -11,10 +11,6 @@
 //!
 //! Owns [`Room`].
 
-use super::state::Server;
-use crate::errno::Errno;
-use crate::nodes::Node;
-use crate::transport::NodeId;
 use papilio::FileSystem;
 use std::fs;
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
@@ -27,7 +23,7 @@ const FUSE_RATIO: u64 = 1;
 /// Bytes written between two looks at the free space, at most.
 const STEP: i64 = 16 << 20;
 
-/// What the server knows of the room that is left.
+/// The room that is left, as far as the server has looked.
 #[derive(Debug)]
 pub(super) struct Room {
     /// The kernel caches writes.
@@ -50,8 +46,17 @@ impl Room {
         self.short.load(Ordering::Acquire)
     }
 
+    /// Counts written bytes; returns whether room became short.
+    pub(super) fn shrank(&self, fs: &FileSystem, bytes: usize) -> bool {
+        if !self.caching {
+            return false;
+        }
+        let left = self.until_look.fetch_sub(bytes as i64, Ordering::AcqRel) - bytes as i64;
+        left <= 0 && self.look(fs)
+    }
+
     /// Looks at the free space; returns whether room became short.
-    fn look(&self, fs: &FileSystem) -> bool {
+    pub(super) fn look(&self, fs: &FileSystem) -> bool {
         let available = fs.writable_bytes();
         // Leaving takes twice the room, so that the state does not flap.
         let limit = if self.is_short() { 2 * self.dirty_max } else { self.dirty_max };
@@ -61,35 +66,6 @@ impl Room {
         short && !self.short.swap(short, Ordering::AcqRel) || {
             self.short.store(short, Ordering::Release);
             false
-        }
-    }
-}
-
-impl Server {
-    /// Counts written bytes; returns whether room became short.
-    pub(super) fn room_shrank(&self, bytes: usize) -> bool {
-        if !self.room.caching {
-            return false;
-        }
-        let left = self.room.until_look.fetch_sub(bytes as i64, Ordering::AcqRel) - bytes as i64;
-        left <= 0 && self.room.look(&self.fs)
-    }
-
-    /// Remembers that a write from the kernel's cache failed.
-    pub(super) fn write_failed(&self, node: &Node, from_cache: bool, error: Errno) {
-        if from_cache {
-            node.failed.store(error.code(), Ordering::Release);
-        }
-    }
-
-    /// Returns the error of an earlier write that no caller has heard of.
-    pub(super) fn hear_failure(&self, node: NodeId) -> Result<(), Errno> {
-        if self.room.is_short() {
-            self.room.look(&self.fs);
-        }
-        match self.node(node)?.failed.swap(0, Ordering::AcqRel) {
-            0 => Ok(()),
-            error => Err(Errno(error)),
         }
     }
 }

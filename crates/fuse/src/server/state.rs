@@ -2,9 +2,10 @@
 //!
 //! Owns [`Server`]. The other files of this directory add its operations.
 
+use super::labels::has_labels;
 use super::listings::Listings;
 use super::room::Room;
-use super::xattrs::has_labels;
+
 use crate::errno::Errno;
 use crate::ioctl::MountInfo;
 use crate::nodes::{Node, Nodes, Used};
@@ -26,7 +27,7 @@ pub(crate) struct Server {
     /// Number of changes to names. They change times of inodes whose nodes the server does not look
     /// up.
     pub(super) name_changes: AtomicU64,
-    /// SELinux labels matter here; `server/xattrs.rs` owns it.
+    /// SELinux labels matter here; `server/labels.rs` says when.
     pub(super) labelled: AtomicBool,
     pub(super) valid_for: Duration,
     pub(super) room: Room,

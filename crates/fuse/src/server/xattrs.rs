@@ -1,32 +1,18 @@
 //! Extended attributes, including access control lists.
-//!
-//! `ls -l` asks for the SELinux label of each file, and stops asking after an EOPNOTSUPP. Where
-//! neither the machine nor the file system uses SELinux, a missing label is answered so, which saves
-//! a round trip for each file. The kernel's Btrfs says ENODATA; `ls` treats both alike. A file
-//! system counts as labelled if the mounted directory has a label, or any file has been given one.
 
+use super::labels::LABEL;
 use super::privileges;
 use super::state::Server;
 use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::stale;
 use crate::transport::{NodeId, XattrSet};
-use papilio::{Inode, SetAttributes};
-use std::path::Path;
+use papilio::SetAttributes;
 use std::sync::atomic::Ordering;
 
 const ACCESS_ACL: &[u8] = b"system.posix_acl_access";
 const DEFAULT_ACL: &[u8] = b"system.posix_acl_default";
 const SET_GROUP_ID: u32 = 0o2000;
-const LABEL: &[u8] = b"security.selinux";
-/// Exists where the kernel uses SELinux.
-const SELINUX: &str = "/sys/fs/selinux";
-
-/// Returns whether SELinux labels matter on a file system with this root directory.
-pub(super) fn has_labels(root: &Inode) -> bool {
-    Path::new(SELINUX).exists() || !matches!(root.xattr(LABEL), Ok(None))
-}
-
 impl Server {
     pub(super) fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
         check_namespace(name)?;

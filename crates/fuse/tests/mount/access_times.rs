@@ -54,7 +54,7 @@ fn steps(s: &mut Script) {
             s.step("read", |_| Ok(rustix::io::read(&file, &mut [0_u8; 10])?.to_string()));
         }
     });
-    // What was written is in the cache. The first read updates the access time all the same.
+    // Written data is in the cache. The first read updates the access time all the same.
     s.write("cached", b"content");
     for _ in 0..2 {
         s.times(&["cached"], |s| s.read("cached"));
