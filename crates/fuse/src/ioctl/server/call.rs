@@ -6,6 +6,7 @@ use crate::errno::Errno;
 use crate::ioctl::layout::{PAGE_BYTES, Page};
 use crate::ioctl::record::Writer;
 use crate::options::MountOptions;
+use crate::ownership::Ownership;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{FileSystem, Inode};
 use std::path::{Path, PathBuf};
@@ -31,6 +32,8 @@ pub struct MountInfo {
     pub directory: PathBuf,
     /// Owners may delete their subvolumes (`user_subvol_rm_allowed`).
     pub user_subvol_rm_allowed: bool,
+    /// The owners and permissions that the mount shows.
+    pub ownership: Ownership,
 }
 
 impl MountInfo {
@@ -40,6 +43,7 @@ impl MountInfo {
             source: source.to_path_buf(),
             directory: directory.to_path_buf(),
             user_subvol_rm_allowed: options.user_subvol_rm_allowed,
+            ownership: options.ownership.clone(),
         }
     }
 }
