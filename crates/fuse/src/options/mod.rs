@@ -16,10 +16,11 @@ mod tests;
 mod values;
 
 use crate::ownership::Ownership;
-use papilio::OpenOptions;
 use papilio::format::TreeId;
+use papilio::{OpenOptions, SubvolumeChoice};
 use parser::Parser;
 use std::fmt;
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// When a read updates a file's access time.
@@ -53,6 +54,8 @@ pub enum Transport {
 pub struct MountOptions {
     /// Options for opening: devices, subvolume, compression and the like.
     pub open: OpenOptions,
+    /// The paths of further devices, which [`MountOptions::open`] has too.
+    pub devices: Vec<PathBuf>,
     /// The mount is read-only.
     pub read_only: bool,
     /// When reads update access times.
@@ -88,6 +91,8 @@ pub struct MountOptions {
     pub sync: bool,
     /// Changes to directories are synchronous.
     pub dirsync: bool,
+    /// The subvolume to show, which [`MountOptions::open`] has too.
+    pub subvolume: SubvolumeChoice,
     /// Id of the subvolume that the given path must lead to, if both were given.
     pub expected_subvolume: Option<TreeId>,
 }

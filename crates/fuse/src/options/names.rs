@@ -67,7 +67,7 @@ pub(super) fn unsupported(name: &str) -> Option<&'static str> {
     Some(match name {
         "noacl" => "access control lists are always enforced",
         "clear_cache" | "nospace_cache" => "the free-space tree is always kept",
-        "remount" => "unmount and mount again",
+        "remount" => "it must come from mount(8) or papilio mount",
         "bind" | "rbind" | "move" => "only mount(8) can do that",
         "loop" | "offset" | "sizelimit" => "images are opened without a loop device",
         "nosymfollow" => "FUSE does not support it",

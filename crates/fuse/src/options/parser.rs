@@ -11,7 +11,7 @@ use super::{Atime, MountOptionError, MountOptions, Transport};
 use crate::ownership::Ownership;
 use papilio::format::{TreeId, objectid};
 use papilio::{CompressionChoice, OpenOptions, SubvolumeChoice};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// The kernel's default commit interval in seconds.
@@ -32,6 +32,7 @@ enum FileData {
 #[derive(Debug, Default)]
 pub(super) struct Parser {
     open: OpenOptions,
+    devices: Vec<PathBuf>,
     read_only: bool,
     atime: Atime,
     allow_other: bool,
@@ -172,7 +173,9 @@ impl Parser {
             "device" => {
                 let path = Path::new(needed(name, value)?);
                 // The server changes its working directory later.
-                open.device(std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf()))
+                let path = std::path::absolute(path).unwrap_or_else(|_| path.to_path_buf());
+                self.devices.push(path.clone());
+                open.device(path)
             }
             "max_inline" => open.max_inline(size(name, value)?),
             "usebackuproot" | "recovery" => open.use_backup_root(true),
@@ -275,14 +278,15 @@ impl Parser {
         }
         let mut open = self.open.write(!self.read_only);
         let mut expected_subvolume = None;
-        open = open.subvolume(match (self.subvolume_path, self.subvolume_id) {
+        let subvolume = match (self.subvolume_path, self.subvolume_id) {
             (None, None) => SubvolumeChoice::Default,
             (None, Some(id)) => SubvolumeChoice::Id(id),
             (Some(path), id) => {
                 expected_subvolume = id;
                 SubvolumeChoice::Path(path)
             }
-        });
+        };
+        open = open.subvolume(subvolume.clone());
         open = match self.compression {
             None => open,
             Some((choice, false)) => open.compress(choice),
@@ -295,6 +299,7 @@ impl Parser {
         };
         Ok(MountOptions {
             open,
+            devices: self.devices,
             read_only: self.read_only,
             noatime: self.atime,
             allow_other: self.allow_other,
@@ -312,6 +317,7 @@ impl Parser {
             exec: !self.no_exec,
             sync: self.sync,
             dirsync: self.dirsync,
+            subvolume,
             expected_subvolume,
         })
     }

@@ -1,7 +1,6 @@
 //! Tests of the parser of mount options.
 
 use super::*;
-use papilio::SubvolumeChoice;
 
 fn parse(options: &str) -> MountOptions {
     MountOptions::parse(options).unwrap_or_else(|error| panic!("{options}: {error}"))

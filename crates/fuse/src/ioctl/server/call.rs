@@ -10,6 +10,8 @@ use crate::ownership::Ownership;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{FileSystem, Inode};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The process that made a request.
@@ -34,6 +36,10 @@ pub struct MountInfo {
     pub user_subvol_rm_allowed: bool,
     /// The owners and permissions that the mount shows.
     pub ownership: Ownership,
+    /// The file system was opened for reading only.
+    pub opened_read_only: bool,
+    /// The mount was made read-only since; all clones share it.
+    read_only: Arc<AtomicBool>,
 }
 
 impl MountInfo {
@@ -44,7 +50,18 @@ impl MountInfo {
             directory: directory.to_path_buf(),
             user_subvol_rm_allowed: options.user_subvol_rm_allowed,
             ownership: options.ownership.clone(),
+            opened_read_only: options.read_only,
+            read_only: Arc::default(),
         }
+    }
+
+    /// Returns whether the mount was made read-only after it was mounted writable.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Release);
     }
 }
 
