@@ -181,7 +181,7 @@ fn mount_becomes_read_only_and_writable_again() {
         &["filesystem", "label", &world.at(""), "x"],
         &["property", "set", &world.at("sub"), "ro", "true"],
     ] {
-        fail(1, "read-only file system", command);
+        fail(1, "is read-only", command);
     }
     // Everything is in the image: a copy of it, taken under the mount, is complete.
     let copy = world.beside("copy.img");

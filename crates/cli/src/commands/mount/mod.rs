@@ -43,6 +43,13 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   nodev, nosuid, noexec, sync, dirsync
                             As in mount(8)
   allow_other               Other users may use the mount
+  allow_root                Root may use the mount beside its owner
+  uid=ID, gid=ID            Show one owner, one group for all files
+  umask=MASK, fmask=MASK, dmask=MASK
+                            Show all permissions but these (octal)
+  idmap=[u:|g:]IMAGE:MOUNT:COUNT
+                            Show ids of the image as others; may be repeated
+  remount                   Change a running mount to ro or rw
   fsname=NAME               The source that the table of mounts shows
   cache=BYTES               The size of the server's own page cache (0)
   threads=N                 The most threads that serve
@@ -54,7 +61,8 @@ Mount options, named as in btrfs(5) where Btrfs has them:
 ///
 /// The command returns when the mount is usable. A server runs in the background until the file
 /// system is unmounted with papilio umount DIR. Without subvol= and subvolid= the mount shows the
-/// default subvolume. A file system on several devices needs one --device for each further device.
+/// default subvolume. Further devices are found among the block devices; image files need --device.
+/// If the file system is mounted already, root gets a further mount of the same server.
 /// With the helpers that make install installs, mount -t fuse.papilio IMAGE DIR -o OPTIONS does the
 /// same, also from fstab(5).
 #[derive(Debug, clap::Args)]
