@@ -188,8 +188,8 @@ impl Ownership {
         self.directory_mask = Some(mask);
     }
 
-    /// Adds ranges to the maps: `[u:|g:|b:]IMAGE:MOUNT:COUNT`, separated by blanks. Without a letter
-    /// a range is for users and groups.
+    /// Adds ranges to the maps: `[u:|g:|b:]IMAGE:MOUNT:COUNT`, separated by blanks. Without a
+    /// letter a range is for users and groups.
     ///
     /// # Errors
     /// Another syntax, ids past the last one, or ranges that overlap.

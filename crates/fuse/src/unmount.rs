@@ -60,7 +60,11 @@ impl Unmounter {
             // The table does not show it: the caller hears why it cannot be unmounted.
             return end_one(&self.directory, flags, arguments);
         }
-        points.into_iter().fold(Ok(()), |result, point| result.and(end_one(point, flags, arguments)))
+        let mut result = Ok(());
+        for point in points {
+            result = result.and(end_one(point, flags, arguments));
+        }
+        result
     }
 }
 

@@ -67,7 +67,7 @@ fn second_mount_joins_the_server() {
     for second in [&all, &sub, &inner] {
         assert_eq!(MountedPath::open(&second.0).unwrap().server().unwrap().pid, Some(server));
     }
-    // What one changes the others show at once.
+    // All mounts show a change at once.
     fs::write(sub.at("f"), "from sub").unwrap();
     assert_eq!(fs::read_to_string(all.at("sub/f")).unwrap(), "from sub");
     fs::write(world.at("sub/f"), "from the first").unwrap();

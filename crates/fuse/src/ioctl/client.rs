@@ -38,7 +38,7 @@ pub struct Server {
     pub pid: Option<rustix::process::Pid>,
 }
 
-/// What a mount shows and allows.
+/// The state of a mount: its subvolume, its owners, and whether it takes changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct State {
     /// The file system is open for writing.
@@ -118,7 +118,7 @@ impl MountedPath {
         Ok(Server { source, pid })
     }
 
-    /// Returns what the mount shows and allows.
+    /// Returns the state of the mount.
     ///
     /// # Errors
     /// ENOTTY if Papilio does not serve it.
@@ -136,8 +136,8 @@ impl MountedPath {
         })
     }
 
-    /// Has the server refuse changes from now on, after it has made all earlier ones durable, or has
-    /// it allow them again. The kernel's cache must be written back before.
+    /// Has the server refuse changes from now on, after it has made all earlier ones durable; or
+    /// has the server allow them again. The kernel's cache must be written back before.
     ///
     /// # Errors
     /// EROFS if the file system was opened for reading, or a failure made it read-only; EPERM

@@ -254,7 +254,7 @@ layout! {
         source: [u8; 4096],
     }
 
-    /// Our own: what a mount shows and allows.
+    /// Our own: the state of a mount.
     pub struct MountState = 2024 {
         /// [`SERVER_INFO_VERSION`].
         version: u32,

@@ -119,7 +119,7 @@ impl Command {
     pub const SUBVOLUMES: Self = Self::both::<Page>(PAPILIO, 3);
     /// Our own: returns a page of the usage of space.
     pub const USAGE: Self = Self::both::<Page>(PAPILIO, 4);
-    /// Our own: returns what the mount shows and allows.
+    /// Our own: returns the state of the mount.
     pub const MOUNT_STATE: Self = Self::read::<MountState>(PAPILIO, 5);
     /// Our own: refuses changes from now on, or allows them again (a 64-bit 1 or 0).
     pub const SET_READ_ONLY: Self = Self::write::<u64>(PAPILIO, 6);

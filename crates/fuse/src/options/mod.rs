@@ -1,8 +1,8 @@
 //! The options of a mount, in the syntax of `-o`.
 //!
-//! Owns [`MountOptions`]; the files of this directory own its parser and the names. The names are those of the kernel's Btrfs
-//! (btrfs(5)), of mounts in general (mount(8)) and of FUSE (fuse(8)). The last of several
-//! conflicting options wins.
+//! Owns [`MountOptions`]; the files of this directory own its parser and the names. The names are
+//! those of the kernel's Btrfs (btrfs(5)), of mounts in general (mount(8)) and of FUSE (fuse(8)).
+//! The last of several conflicting options wins.
 //!
 //! **Invariants**
 //! - An accepted option takes effect, or asks for something that no user of the mount can observe.
@@ -13,121 +13,17 @@ mod names;
 mod parser;
 #[cfg(test)]
 mod tests;
+mod types;
 mod values;
 
-use crate::ownership::Ownership;
-use papilio::format::TreeId;
-use papilio::{OpenOptions, SubvolumeChoice};
 use parser::Parser;
-use std::fmt;
-use std::path::PathBuf;
-use std::time::Duration;
-
-/// When a read updates a file's access time.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Atime {
-    /// If it is not later than the last change, or a day old.
-    #[default]
-    Relatime,
-    /// Never.
-    Noatime,
-    /// Always.
-    Strict,
-    /// As relatime for files, never for directories.
-    Nodiratime,
-}
-
-/// How the kernel delivers requests.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Transport {
-    /// Through reads and writes of `/dev/fuse`.
-    #[default]
-    Classic,
-    /// Over io_uring; the kernel must support it and root must have enabled it.
-    Ring,
-    /// Over io_uring if the kernel offers it, otherwise through `/dev/fuse`.
-    Auto,
-}
-
-/// The options with which a file system is opened and mounted.
-#[derive(Clone, Debug)]
-pub struct MountOptions {
-    /// Options for opening: devices, subvolume, compression and the like.
-    pub open: OpenOptions,
-    /// The paths of further devices, which [`MountOptions::open`] has too.
-    pub devices: Vec<PathBuf>,
-    /// The mount is read-only.
-    pub read_only: bool,
-    /// When reads update access times.
-    pub noatime: Atime,
-    /// Other users may use the mount.
-    pub allow_other: bool,
-    /// Root may use the mount, and no other user but its owner.
-    pub allow_root: bool,
-    /// The owners and permissions that the mount shows.
-    pub ownership: Ownership,
-    /// The kernel checks permissions.
-    pub default_permissions: bool,
-    /// The source in the table of mounts, if it is not the image's path.
-    pub fsname: Option<String>,
-    /// Maximum number of threads that serve requests.
-    pub max_threads: Option<usize>,
-    /// How the kernel delivers requests.
-    pub transport: Transport,
-    /// The kernel gathers writes in its cache.
-    pub writeback_cache: bool,
-    /// How long the kernel may cache attributes and names. Long, because only this server changes
-    /// them.
-    pub attr_timeout: Duration,
-    /// Owners may delete their subvolumes.
-    pub user_subvol_rm_allowed: bool,
-    /// Device files give access to devices.
-    pub dev: bool,
-    /// Set-user-id and set-group-id bits take effect.
-    pub suid: bool,
-    /// Programs may be executed.
-    pub exec: bool,
-    /// All writes are synchronous.
-    pub sync: bool,
-    /// Changes to directories are synchronous.
-    pub dirsync: bool,
-    /// The subvolume to show, which [`MountOptions::open`] has too.
-    pub subvolume: SubvolumeChoice,
-    /// Id of the subvolume that the given path must lead to, if both were given.
-    pub expected_subvolume: Option<TreeId>,
-}
+pub use types::{Atime, MountOptionError, MountOptions, Transport};
 
 impl Default for MountOptions {
     fn default() -> Self {
         Parser::default().finish().expect("no options contradict one another")
     }
 }
-
-/// An unknown option or an invalid value; the message is one line.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct MountOptionError {
-    message: String,
-    unknown: bool,
-}
-
-impl MountOptionError {
-    fn new(message: String) -> Self {
-        Self { message, unknown: false }
-    }
-
-    /// Returns whether the option is unknown.
-    pub fn is_unknown(&self) -> bool {
-        self.unknown
-    }
-}
-
-impl fmt::Display for MountOptionError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.message)
-    }
-}
-
-impl std::error::Error for MountOptionError {}
 
 impl MountOptions {
     /// Parses a list of options such as `ro,subvol=/home,compress=zstd:3`. Without `subvol` and

@@ -6,8 +6,8 @@
 //! Kernel counterpart: `btrfs_parse_param` (`fs/btrfs/super.c`).
 
 use super::names::{is_ignored, unsupported};
+use super::types::{Atime, MountOptionError, MountOptions, Transport};
 use super::values::{bad_value, bytes_of, check_bare, id, mask, needed, number, size};
-use super::{Atime, MountOptionError, MountOptions, Transport};
 use crate::ownership::Ownership;
 use papilio::format::{TreeId, objectid};
 use papilio::{CompressionChoice, OpenOptions, SubvolumeChoice};

@@ -1,6 +1,9 @@
 //! Tests of the parser of mount options.
 
 use super::*;
+use papilio::format::TreeId;
+use papilio::{OpenOptions, SubvolumeChoice};
+use std::time::Duration;
 
 fn parse(options: &str) -> MountOptions {
     MountOptions::parse(options).unwrap_or_else(|error| panic!("{options}: {error}"))

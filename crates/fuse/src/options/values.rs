@@ -1,6 +1,6 @@
 //! The values of options: numbers, sizes, and the messages about wrong ones.
 
-use super::MountOptionError;
+use super::types::MountOptionError;
 
 pub(super) fn needed<'a>(name: &str, value: Option<&'a str>) -> Result<&'a str, MountOptionError> {
     match value {

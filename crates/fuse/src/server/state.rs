@@ -33,7 +33,7 @@ pub(crate) struct Server {
     pub(super) room: Room,
     pub(super) sector_size: u32,
     pub(super) read_only: bool,
-    /// The one user beside root that may use the mount (`allow_root`); `None` if the kernel decides.
+    /// The one user beside root that may use the mount (`allow_root`), unless the kernel decides.
     pub(super) owner_beside_root: Option<u32>,
 }
 

@@ -1,7 +1,7 @@
 //! Finding the devices of file systems by their superblocks.
 //!
-//! Owns [`FoundDevice`] and the rules for choosing among devices that claim the same place in a file
-//! system. Nothing here locks or changes a device.
+//! Owns [`FoundDevice`] and the rules for choosing among devices that claim the same place in a
+//! file system. Nothing here locks or changes a device.
 //!
 //! **Invariants**
 //! - Only regular files and block devices are opened: opening others could block or have effects.

@@ -31,7 +31,7 @@ pub struct Args {
     help: Option<bool>,
 }
 
-/// What is shown of a file system.
+/// A file system as the command shows it.
 struct Shown {
     label: Vec<u8>,
     uuid: Uuid,

@@ -1,9 +1,9 @@
 //! Mounting a file system again that is mounted already.
 //!
 //! Owns [`join`]. As with the kernel's Btrfs, both mounts are views of one file system: the new
-//! mount is a bind mount of the subvolume's directory in the running one. So they share the kernel's
-//! caches, and the server ends with the last of them. Options of the file system are those of the
-//! first mount. Whether a mount is read-only, and `noatime`, `nodev` and the like, are its own.
+//! mount is a bind mount of the subvolume's directory in the running one. So they share the
+//! kernel's caches, and the server ends with the last of them. Options of the file system are those
+//! of the first mount. Each mount has its own `ro`, `noatime`, `nodev` and the like.
 //!
 //! A second FUSE connection to the server would not do: each has caches of its own, which would not
 //! hear of the other's changes.

@@ -1,9 +1,9 @@
 //! `-o remount`: makes a running mount read-only or writable.
 //!
-//! Owns [`Remount`]. FUSE's kernel part keeps the switch itself: it refuses changes, and a switch to
-//! read-only while files are open for writing. The server commits, and refuses ioctls that change
-//! something, which the kernel does not check. As with the kernel's Btrfs, the switch concerns all
-//! mounts of the file system, while `noatime`, `nodev` and the like are of this mount.
+//! Owns [`Remount`]. FUSE's kernel part keeps the switch itself: it refuses changes, and a switch
+//! to read-only while files are open for writing. The server commits, and refuses ioctls that
+//! change something, which the kernel does not check. As with the kernel's Btrfs, the switch
+//! concerns all mounts of the file system, while `noatime`, `nodev` and the like are of this mount.
 
 use super::join::flags_of;
 use anyhow::{Context as _, bail};
@@ -67,9 +67,8 @@ impl Remount {
 
     fn make_read_only(&self, point: &Path, path: &MountedPath, options: &MountOptions) -> anyhow::Result<()> {
         let shown = point.display();
-        // The kernel's caches first. What is written afterwards is either refused by the kernel, or
-        // written back by the switch and committed below.
-        path.sync().with_context(|| format!("{shown}: cannot write the last changes"))?;
+        // The kernel's caches first. The kernel refuses later writes, or the switch writes them
+        // back and the commit below includes them.
         change(point, options)?;
         path.set_read_only(true).with_context(|| format!("{shown}: cannot write the last changes"))
     }

@@ -1,4 +1,4 @@
-//! The state of a mount: what it shows, whether it takes changes, and why not.
+//! The state of a mount: its subvolume, its owners, and whether it takes changes.
 
 use super::call::{IoctlCall, IoctlReply, Result, done};
 use crate::errno::Errno;
@@ -45,8 +45,8 @@ pub(super) fn get(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.reply(&state)
 }
 
-/// Our own: refuses changes from now on, or allows them again. What was changed before is durable
-/// when the reply arrives.
+/// Our own: refuses changes from now on, or allows them again. Earlier changes are durable when the
+/// reply arrives.
 pub(super) fn set_read_only(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     call.must_be_administrator()?;
     let read_only = call.argument::<u64>()? != 0;
