@@ -3,14 +3,14 @@
 use crate::world::{MOUNT, World, fail, papilio, run, succeed};
 use papilio_oracle::Need;
 use std::fs;
-use std::path::PathBuf;
+use std::path::Path;
 use std::process::Command;
 
 /// A loop device on a file, detached at the end.
 struct Loop(String);
 
 impl Loop {
-    fn new(file: &PathBuf) -> Self {
+    fn new(file: &Path) -> Self {
         Self(run("losetup", &["--find", "--show", file.to_str().unwrap()]).trim().to_owned())
     }
 }
@@ -40,7 +40,7 @@ fn other_devices_are_found() {
     fail(1, "is missing", ["mount", first, directory]);
     fail(1, "only 1 of 2 devices are present", ["device", "ready", first]);
     succeed(["device", "ready", "--device", second, first]);
-    let loops = images.each_ref().map(Loop::new);
+    let loops = images.each_ref().map(|image| Loop::new(image));
     succeed(["device", "ready", &loops[0].0]);
     succeed(["device", "ready", first]);
     let scanned = succeed(["device", "scan"]);
