@@ -8,6 +8,7 @@
 //! - A message is one line, even if a name in it has control characters.
 
 use crate::args::GlobalArgs;
+use crate::devices;
 use crate::holder;
 use crate::output::escaped;
 use crate::path::ImagePath;
@@ -67,9 +68,9 @@ impl Context {
         &self.arguments
     }
 
-    /// Returns the options for opening a file system, for commands that open it themselves.
-    pub fn options(&self) -> &OpenOptions {
-        &self.options
+    /// Returns the options for opening the file system on `image`, with the devices that are found.
+    pub fn options_for(&self, image: &Path) -> OpenOptions {
+        devices::add_missing(image, &self.arguments.device, self.options.clone())
     }
 
     /// Opens the file system on `image`, or returns it if this run has opened it already.
@@ -79,7 +80,8 @@ impl Context {
                 return Ok(known.clone());
             }
         }
-        let system = FileSystem::open_with(image, &self.options).map_err(holder::explain)?;
+        let options = self.options_for(image);
+        let system = FileSystem::open_with(image, &options).map_err(holder::explain)?;
         if system.has_log() {
             self.warning(format_args!(
                 "{}: a log tree is present: changes fsynced since the last commit are not shown",
@@ -96,7 +98,7 @@ impl Context {
         if let Some((_, known)) = self.changing.borrow().iter().find(|(path, _)| path == image) {
             return Ok(known.clone());
         }
-        let options = self.options.clone().write(true).commit_interval(None);
+        let options = self.options_for(image).write(true).commit_interval(None);
         let system = FileSystem::open_with(image, &options).map_err(|error| of_image(image, error))?;
         self.changing.borrow_mut().push((image.to_path_buf(), system.clone()));
         Ok(system)

@@ -11,6 +11,7 @@ mod cli;
 mod commands;
 mod context;
 mod copy;
+mod devices;
 mod errno_text;
 mod filling;
 mod helper;

@@ -17,6 +17,7 @@ use crate::transport::{Changed, CopyRange, NodeId, Operations};
 use crate::wakefulness::Wakefulness;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
+use std::time::Duration;
 
 /// Length of the longest copy that a reply of 32 bits can express, in whole pages.
 const LONGEST_COPY: u64 = 0xffff_f000;
@@ -149,6 +150,9 @@ impl<O: Operations> Dispatcher<O> {
 
     fn answer_in(&self, head: &Head, buffer: &mut [u8], stale: &mut Aftermath) -> Result<usize, Errno> {
         let request = Request::decode(head, buffer).map_err(refused)?;
+        if concerns_access(head.general.opcode) && !self.operations.admits(request.caller) {
+            return Err(Errno(libc::EACCES));
+        }
         let answer = match request.body {
             // These two answer into the buffer, which holds no part of their requests.
             Body::Read { offset, size, flags } => {
@@ -166,7 +170,14 @@ impl<O: Operations> Dispatcher<O> {
             }
             _ => self.run(&self.operations, &request, stale)?,
         };
-        answer.encode(self.operations.valid_for(), buffer)
+        let mut valid = self.operations.valid_for();
+        if request.node == NodeId::ROOT && self.operations.is_choosy() {
+            // Each caller's way starts here, so the kernel asks once for each.
+            if matches!(answer, Answer::Attributes(_) | Answer::ExtendedAttributes(_)) {
+                valid.attributes = Duration::ZERO;
+            }
+        }
+        answer.encode(valid, buffer)
     }
 
     fn run(&self, operations: &O, request: &Request<'_>, stale: &mut Aftermath) -> Result<Answer, Errno> {
@@ -288,6 +299,23 @@ fn run_on_content<O: Operations>(
         // The callers have handled all other requests.
         _ => return Err(Errno(libc::ENOSYS)),
     })
+}
+
+/// Returns whether a request comes from a caller that needs access to the mount. Others go on with
+/// what is open, and the kernel sends some of them for itself.
+fn concerns_access(operation: u32) -> bool {
+    !matches!(
+        operation,
+        opcode::READ
+            | opcode::WRITE
+            | opcode::FLUSH
+            | opcode::RELEASE
+            | opcode::FSYNC
+            | opcode::READDIR
+            | opcode::READDIRPLUS
+            | opcode::RELEASEDIR
+            | opcode::FSYNCDIR
+    )
 }
 
 fn refused(error: DecodeError) -> Errno {

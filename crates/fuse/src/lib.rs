@@ -19,6 +19,7 @@ pub mod mount_table;
 mod nodes;
 mod numbers;
 pub mod options;
+pub mod ownership;
 mod protocol;
 mod request_counts;
 mod ring_transport;

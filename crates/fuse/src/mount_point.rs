@@ -122,7 +122,10 @@ pub(crate) fn attach(source: &Path, directory: &Path, options: &MountOptions) ->
 
 /// Returns the mount options that FUSE itself interprets.
 fn fuse_options(options: &MountOptions) -> Vec<&'static str> {
-    let all = [(options.allow_other, "allow_other"), (options.default_permissions, "default_permissions")];
+    let all = [
+        (options.allow_other || options.allow_root, "allow_other"),
+        (options.default_permissions, "default_permissions"),
+    ];
     all.into_iter().filter_map(|(wanted, name)| wanted.then_some(name)).collect()
 }
 

@@ -59,6 +59,7 @@ impl Session {
         let ring = prepare_ring(&directory, options)?;
         let unmounter = Unmounter::new(directory.clone());
         let device = Arc::new(mount_point::attach(source, &directory, options)?);
+        unmounter.note_mounted();
         let detach = |error: MountError| {
             let _ = unmounter.detach();
             error

@@ -269,6 +269,17 @@ pub trait Operations: Send + Sync + 'static {
     /// Returns how long the kernel may cache names and attributes.
     fn valid_for(&self) -> Validity;
 
+    /// Returns whether the caller may use the mount (`allow_root`).
+    fn admits(&self, _caller: Caller) -> bool {
+        true
+    }
+
+    /// Returns whether [`Operations::admits`] refuses any caller. The kernel must then ask for the
+    /// root directory's attributes each time that a caller passes through it.
+    fn is_choosy(&self) -> bool {
+        false
+    }
+
     /// Looks up `name` in `parent`; counts as a look-up of the node.
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno>;
 

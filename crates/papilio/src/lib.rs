@@ -125,6 +125,7 @@ pub use maintenance::check::{
     Severity,
 };
 pub use maintenance::mkfs::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, mkfs, mkfs_device};
+pub use maintenance::scan::FoundDevice;
 pub use maintenance::statfs::Statfs;
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
 pub use namespace::create::{NewInode, NewKind};

@@ -46,7 +46,7 @@ impl Args {
             options = options.progress(move |progress| show(&bar, progress));
         }
         context.set_progress(bar.clone());
-        let report = papilio::check(&self.image, context.options(), &options);
+        let report = papilio::check(&self.image, &context.options_for(&self.image), &options);
         context.set_progress(None);
         if let Some(bar) = bar {
             bar.finish_and_clear();

@@ -10,6 +10,7 @@ mod chmod;
 mod chown;
 mod completions;
 mod cp;
+mod device;
 mod du;
 mod filesystem;
 mod find;
@@ -55,6 +56,7 @@ pub enum Command {
     Du(du::Args),
     Subvolume(subvolume::Args),
     Property(property::Args),
+    Device(device::Args),
     Mount(mount::Args),
     Umount(umount::Args),
     Mkfs(Box<mkfs::Args>),
@@ -92,6 +94,7 @@ impl Command {
             Self::Du(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
+            Self::Device(command) => command.run(context),
             Self::Mount(command) => command.run(context),
             Self::Umount(command) => command.run(context),
             Self::Mkfs(command) => command.run(context),

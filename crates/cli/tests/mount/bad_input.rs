@@ -60,12 +60,10 @@ fn log_that_cannot_be_opened_is_refused() {
 #[test]
 fn mounted_image_is_refused() {
     let Some(world) = World::new(MOUNT) else { return };
-    let other = world.beside("other");
-    fs::create_dir(&other).unwrap();
     world.mount(&[]);
     let (image, directory) = (world.image(), world.directory());
     let held = format!("mounted on {} (by process ", directory.display());
-    fail(1, &held, [Path::new("mount"), &image, &other]);
+    fail(1, &held, ["ls", &format!("{}:/", image.display())]);
     fail(1, ": mounted on ", ["ls", &format!("{}:/", image.display())]);
     fail(1, ": mounted on ", ["touch", &format!("{}:/x", image.display())]);
     for command in [&["check"][..], &["mkfs", "-f"], &["inspect", "dump-super"], &["filesystem", "df"]] {
@@ -97,4 +95,98 @@ fn missing_fuse_is_reported() {
         .unwrap();
     check_failure(&output, 1, "/dev/fuse: ");
     check_failure(&output, 1, "FUSE is not available");
+}
+
+#[test]
+fn users_without_fuse_are_told_what_is_missing() {
+    let needs = [Need::Root, Need::Fuse, Need::Command("unshare"), Need::Command("setpriv")];
+    let Some(world) = World::new_in(&std::env::temp_dir(), &needs) else { return };
+    let folder = world.image().parent().unwrap().to_path_buf();
+    for (path, mode) in [(&folder, 0o755), (&world.image(), 0o666), (&world.directory(), 0o777)] {
+        fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(mode)).unwrap();
+    }
+    let program = folder.join("papilio");
+    fs::copy(binary(), &program).unwrap();
+    std::os::unix::fs::chown(world.directory(), Some(12345), Some(12345)).unwrap();
+    let mount = |device_mode: &str, path: &str| {
+        let device = format!("mknod -m {device_mode} /dev/fuse c 10 229; mknod -m 666 /dev/null c 1 3");
+        Command::new("unshare")
+            .args(["--mount", "--propagation", "private", "sh", "-ec"])
+            .arg(format!(
+                "mount -t tmpfs none /dev; {device}; setpriv=$(command -v setpriv); PATH={path}; \
+                 exec $setpriv --reuid=12345 --regid=12345 --clear-groups \"$@\""
+            ))
+            .arg("sh")
+            .arg(&program)
+            .arg("mount")
+            .args([&world.image(), &world.directory()])
+            .output()
+            .unwrap()
+    };
+    check_failure(&mount("600", "$PATH"), 1, "/dev/fuse: permission denied: this user may not use FUSE");
+    check_failure(&mount("666", "/nowhere"), 1, "needs root, or fusermount3, which is not installed");
+    assert!(world.entry().is_none());
+}
+
+#[test]
+fn image_may_be_below_its_own_mount_point() {
+    let Some(world) = World::new(MOUNT) else { return };
+    let image = world.directory().join("disk.img");
+    fs::rename(world.image(), &image).unwrap();
+    let directory = world.directory();
+    succeed([Path::new("mount"), &image, &directory]);
+    assert!(!image.exists(), "the mount covers the image");
+    fs::write(world.at("f"), "content").unwrap();
+    // The mounted directory can be mounted again inside the mount, as a bind mount can.
+    fs::create_dir(world.at("inside")).unwrap();
+    world.unmount();
+    assert_eq!(succeed(["cat", &format!("{}:/f", image.display())]), "content");
+    fs::rename(&image, world.image()).unwrap();
+    world.assert_clean();
+}
+
+#[test]
+fn shrunken_image_makes_the_mount_read_only() {
+    let Some(world) = World::new(MOUNT) else { return };
+    world.mount(&[]);
+    let image = fs::File::options().write(true).open(world.image()).unwrap();
+    // Only the superblock is left.
+    image.set_len(1 << 20).unwrap();
+    fs::create_dir(world.at("d")).unwrap();
+    let directory = world.directory();
+    let directory = directory.to_str().unwrap();
+    fail(1, "", ["filesystem", "sync", directory]);
+    let shown = succeed(["filesystem", "show", directory]);
+    let cause = format!("*** Read-only: {}: the device is truncated: ", world.image().display());
+    assert!(shown.contains(&cause), "{shown}");
+    let json: serde_json::Value =
+        serde_json::from_str(&succeed(["filesystem", "show", "--json", directory])).unwrap();
+    assert!(json["read_only"].as_str().unwrap().contains("is truncated"), "{json}");
+    assert_eq!(fs::create_dir(world.at("e")).unwrap_err().raw_os_error(), Some(30), "EROFS");
+    // Names that are in memory are still shown, and a remount cannot bring the device back.
+    assert!(fs::metadata(world.at("d")).is_ok());
+    let image = world.image();
+    let remount = papilio([Path::new("mount"), "-oremount,rw".as_ref(), &image, Path::new(directory)]);
+    check_failure(&remount, 1, "read-only since a failure: ");
+    let unmounted = papilio(["umount", directory]);
+    assert_eq!(unmounted.status.code(), Some(1));
+    assert!(world.entry().is_none());
+}
+
+#[test]
+fn deleted_or_grown_image_stays_usable_while_mounted() {
+    let Some(world) = World::new(MOUNT) else { return };
+    world.mount(&[]);
+    let image = fs::File::options().write(true).open(world.image()).unwrap();
+    image.set_len(1 << 30).unwrap();
+    let kept = world.beside("kept.img");
+    fs::hard_link(world.image(), &kept).unwrap();
+    fs::remove_file(world.image()).unwrap();
+    fs::write(world.at("f"), vec![3; 9 << 20]).unwrap();
+    let directory = world.directory();
+    succeed([Path::new("filesystem"), "sync".as_ref(), &directory]);
+    assert_eq!(fs::read(world.at("f")).unwrap(), vec![3; 9 << 20]);
+    world.unmount();
+    fs::rename(&kept, world.image()).unwrap();
+    world.assert_clean();
 }

@@ -114,7 +114,7 @@ fn helpers_accept_their_arguments() {
     check_failure(
         &call("mount.papilio", &["IMAGE", "DIR", "-o", "remount,ro"]),
         1,
-        "remount is not supported",
+        "nothing to remount: Papilio has no mount there",
     );
     check_failure(&call("mount.papilio", &["IMAGE", "DIR", "-x"]), 2, "unknown option -x");
     // -s ignores unknown options.
@@ -150,5 +150,31 @@ fn helper_of_fuse_works() {
     let expected = format!("{} fuse.papilio rw,noatime", world.image().display());
     let shown = String::from_utf8(output.stdout).unwrap();
     assert!(shown.starts_with(&expected), "{shown}");
+    world.assert_clean();
+}
+
+#[test]
+fn mount_remounts_through_the_helper() {
+    let Some(world) = World::new(&NEEDS.concat()) else { return };
+    helpers(&world);
+    let output = script(
+        &world,
+        "mount -t fuse.papilio \"$IMAGE\" \"$DIR\"
+         echo hello > \"$DIR/file\"
+         mount -o remount,ro \"$DIR\"
+         findmnt -nro OPTIONS \"$DIR\"
+         if touch \"$DIR/x\" 2>/dev/null; then exit 9; fi
+         cat \"$DIR/file\"
+         mount -o remount,rw,noatime \"$DIR\"
+         findmnt -nro OPTIONS \"$DIR\"
+         touch \"$DIR/x\"
+         umount \"$DIR\"",
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    let shown = String::from_utf8(output.stdout).unwrap();
+    let lines: Vec<_> = shown.lines().collect();
+    assert!(lines[0].starts_with("ro,") && lines[1] == "hello", "{shown}");
+    assert!(lines[2].starts_with("rw,noatime"), "{shown}");
     world.assert_clean();
 }

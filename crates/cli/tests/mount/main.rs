@@ -5,7 +5,9 @@ mod bad_input;
 mod commands;
 #[path = "../common/mod.rs"]
 mod common;
+mod devices;
 mod ends;
 mod helpers;
+mod joined;
 mod kernel;
 mod world;

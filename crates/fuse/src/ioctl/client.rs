@@ -4,8 +4,9 @@
 //! kernel's Btrfs; our own get ENOTTY there.
 
 use super::layout::{
-    FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, Page, SUBVOL_RDONLY,
-    SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange, VolArgs, VolArgsV2, put_name, until_nul,
+    FS_INFO_METADATA_UUID, FsInfo, GetSubvolInfo, InoLookup, LABEL_SIZE, MountState, Page, STATE_READ_ONLY,
+    STATE_WRITABLE, SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, ServerInfo, SnapshotById, TrimRange, VolArgs,
+    VolArgsV2, put_name, until_nul,
 };
 use super::number::Command;
 use super::record::Reader;
@@ -35,6 +36,23 @@ pub struct Server {
     pub source: PathBuf,
     /// The server's process, if it is in this process's PID namespace.
     pub pid: Option<rustix::process::Pid>,
+}
+
+/// The state of a mount: its subvolume, its owners, and whether it takes changes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct State {
+    /// The file system is open for writing.
+    pub writable: bool,
+    /// The mount was made read-only since.
+    pub read_only: bool,
+    /// The subvolume whose root directory is that of the mount.
+    pub root: TreeId,
+    /// The default subvolume.
+    pub default_subvolume: TreeId,
+    /// Why the file system takes no more changes.
+    pub failure: Option<String>,
+    /// The options about owners and permissions.
+    pub ownership: String,
 }
 
 impl MountedPath {
@@ -98,6 +116,34 @@ impl MountedPath {
         let known = info.pid_namespace != 0 && info.pid_namespace == pid_namespace();
         let pid = i32::try_from(info.pid).ok().filter(|_| known).and_then(rustix::process::Pid::from_raw);
         Ok(Server { source, pid })
+    }
+
+    /// Returns the state of the mount.
+    ///
+    /// # Errors
+    /// ENOTTY if Papilio does not serve it.
+    pub fn state(&self) -> io::Result<State> {
+        let mut state = MountState::default();
+        self.call(Command::MOUNT_STATE, &mut state)?;
+        let text = |field: &[u8]| String::from_utf8_lossy(until_nul(field).unwrap_or_default()).into_owned();
+        Ok(State {
+            writable: state.flags & STATE_WRITABLE != 0,
+            read_only: state.flags & STATE_READ_ONLY != 0,
+            root: TreeId(state.root),
+            default_subvolume: TreeId(state.default_subvolume),
+            failure: Some(text(&state.failure)).filter(|cause| !cause.is_empty()),
+            ownership: text(&state.ownership),
+        })
+    }
+
+    /// Has the server refuse changes from now on, after it has made all earlier ones durable; or
+    /// has the server allow them again. The kernel's cache must be written back before.
+    ///
+    /// # Errors
+    /// EROFS if the file system was opened for reading, or a failure made it read-only; EPERM
+    /// without permission.
+    pub fn set_read_only(&self, read_only: bool) -> io::Result<()> {
+        self.call(Command::SET_READ_ONLY, &mut u64::from(read_only))
     }
 
     /// Returns a handle that becomes readable when the server's process ends; `None` if there is

@@ -254,6 +254,22 @@ layout! {
         source: [u8; 4096],
     }
 
+    /// Our own: the state of a mount.
+    pub struct MountState = 2024 {
+        /// [`SERVER_INFO_VERSION`].
+        version: u32,
+        /// [`STATE_WRITABLE`], [`STATE_READ_ONLY`].
+        flags: u32,
+        /// Id of the subvolume whose root is the mount's.
+        root: u64,
+        /// Id of the default subvolume.
+        default_subvolume: u64,
+        /// Why the file system takes no more changes, with a terminating NUL; empty if it does.
+        failure: [u8; 1000],
+        /// Options about owners and permissions, with a terminating NUL.
+        ownership: [u8; 1000],
+    }
+
     /// Our own: arguments of a snapshot by the source's id.
     pub struct SnapshotById = 272 {
         /// The source subvolume's id.
@@ -283,6 +299,11 @@ pub const PAGE_BYTES: usize = 16360;
 /// The version of our own ioctls.
 pub const SERVER_INFO_VERSION: u32 = 1;
 
+/// The file system is open for writing.
+pub const STATE_WRITABLE: u32 = 1 << 0;
+/// The mount was made read-only while it was in use.
+pub const STATE_READ_ONLY: u32 = 1 << 1;
+
 /// `BTRFS_SUBVOL_RDONLY`.
 pub const SUBVOL_RDONLY: u64 = 1 << 1;
 /// `BTRFS_SUBVOL_QGROUP_INHERIT`.
@@ -296,6 +317,17 @@ pub const FS_INFO_CSUM: u64 = 1 << 0;
 pub const FS_INFO_GENERATION: u64 = 1 << 1;
 /// `BTRFS_FS_INFO_FLAG_METADATA_UUID`.
 pub const FS_INFO_METADATA_UUID: u64 = 1 << 2;
+
+/// Stores a text with a terminating NUL, cut to what fits.
+pub(super) fn put_text(field: &mut [u8], text: &str) {
+    let Some(space) = field.len().checked_sub(1) else { return };
+    let mut length = text.len().min(space);
+    while !text.is_char_boundary(length) {
+        length -= 1;
+    }
+    field[..length].copy_from_slice(&text.as_bytes()[..length]);
+    field[length..].fill(0);
+}
 
 /// Returns the bytes before the first NUL; `None` if there is none.
 pub fn until_nul(name: &[u8]) -> Option<&[u8]> {

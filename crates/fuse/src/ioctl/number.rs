@@ -8,7 +8,7 @@
 
 use super::layout::{
     DevInfo, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser,
-    LABEL_SIZE, Page, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
+    LABEL_SIZE, MountState, Page, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
 };
 
 /// A command's number.
@@ -119,6 +119,10 @@ impl Command {
     pub const SUBVOLUMES: Self = Self::both::<Page>(PAPILIO, 3);
     /// Our own: returns a page of the usage of space.
     pub const USAGE: Self = Self::both::<Page>(PAPILIO, 4);
+    /// Our own: returns the state of the mount.
+    pub const MOUNT_STATE: Self = Self::read::<MountState>(PAPILIO, 5);
+    /// Our own: refuses changes from now on, or allows them again (a 64-bit 1 or 0).
+    pub const SET_READ_ONLY: Self = Self::write::<u64>(PAPILIO, 6);
 }
 
 #[cfg(test)]
@@ -232,8 +236,15 @@ mod tests {
 
     #[test]
     fn command_numbers_are_distinct() {
-        let own =
-            [Command::SERVER_INFO, Command::SNAPSHOT_BY_ID, Command::SUBVOLUMES, Command::USAGE].map(|c| c.0);
+        let own = [
+            Command::SERVER_INFO,
+            Command::SNAPSHOT_BY_ID,
+            Command::SUBVOLUMES,
+            Command::USAGE,
+            Command::MOUNT_STATE,
+            Command::SET_READ_ONLY,
+        ]
+        .map(|c| c.0);
         let mut all: Vec<u32> = NAMED.iter().map(|(_, command)| command.0).chain(own).collect();
         all.sort_unstable();
         all.dedup();

@@ -41,6 +41,9 @@ impl Server {
     /// Records a read of a node that was opened with `flags`.
     pub(super) fn note_read(&self, node: &Node, flags: i32) {
         let Some(rule) = self.access_times else { return };
+        if self.mount.is_read_only() {
+            return;
+        }
         let directory = node.kind == FileKind::Directory;
         if flags & libc::O_NOATIME != 0 || directory && rule == Atime::Nodiratime {
             return;

@@ -13,7 +13,7 @@ const NAME_MAX: u32 = 255;
 
 impl Server {
     pub(super) fn attributes_of(&self, number: u64, metadata: &Metadata) -> Attributes {
-        let sector = self.sector_size();
+        let (sector, ownership) = (self.sector_size(), self.ownership());
         Attributes {
             number,
             size: metadata.size(),
@@ -23,10 +23,10 @@ impl Server {
             ctime: metadata.ctime(),
             btime: metadata.btime(),
             kind: metadata.file_type(),
-            permissions: metadata.permissions(),
+            permissions: ownership.shown_permissions(metadata.file_type(), metadata.permissions()),
             links: metadata.nlink(),
-            uid: metadata.uid(),
-            gid: metadata.gid(),
+            uid: ownership.shown_user(metadata.uid()),
+            gid: ownership.shown_group(metadata.gid()),
             device: metadata.rdev(),
             block_size: sector,
         }
@@ -53,6 +53,9 @@ impl Server {
     ) -> Result<Attributes, Errno> {
         let node = self.node(node)?;
         let AttributeChange { permissions: mode, uid, gid, atime, mtime, ctime, size, .. } = *change;
+        let ownership = self.ownership();
+        let uid = uid.map_or(Ok(None), |id| ownership.stored_user(id))?;
+        let gid = gid.map_or(Ok(None), |id| ownership.stored_group(id))?;
         let mut set = SetAttributes { mode, uid, gid, atime, mtime, ctime };
         if let Some(size) = size {
             let before = node.current(&self.fs)?;

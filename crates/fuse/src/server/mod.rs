@@ -50,6 +50,14 @@ impl Operations for Server {
         Validity { names: self.valid_for, attributes }
     }
 
+    fn admits(&self, caller: Caller) -> bool {
+        self.owner_beside_root.is_none_or(|owner| caller.uid == 0 || caller.uid == owner)
+    }
+
+    fn is_choosy(&self) -> bool {
+        self.owner_beside_root.is_some()
+    }
+
     fn lookup(&self, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
         self.look_up(parent, name)
     }

@@ -36,14 +36,14 @@ impl Server {
 
     pub(super) fn make_node(&self, caller: Caller, new: &NewNode<'_>) -> Result<Entry, Errno> {
         let (node, parent) = self.parent(new.parent)?;
-        let inode = parent.inode.create(new.name, &self.new_inode(caller, new))?;
+        let inode = parent.inode.create(new.name, &self.new_inode(caller, &parent.inode, new)?)?;
         self.changed(&node);
         Ok(self.learn(&parent.inode, new.name, &inode))
     }
 
     pub(super) fn create_file(&self, caller: Caller, new: &NewNode<'_>, flags: i32) -> Result<Entry, Errno> {
         let (node, parent) = self.parent(new.parent)?;
-        let entry = match parent.inode.create(new.name, &self.new_inode(caller, new)) {
+        let entry = match parent.inode.create(new.name, &self.new_inode(caller, &parent.inode, new)?) {
             Ok(inode) => {
                 self.changed(&node);
                 self.learn(&parent.inode, new.name, &inode)
@@ -70,7 +70,7 @@ impl Server {
         flags: i32,
     ) -> Result<Entry, Errno> {
         let parent = self.used_node(new.parent)?;
-        let file = parent.inode.create_unnamed(&self.new_inode(caller, new))?;
+        let file = parent.inode.create_unnamed(&self.new_inode(caller, &parent.inode, new)?)?;
         let inode = file.inode().clone();
         let entry = self.learn(&parent.inode, b"", &inode);
         self.count_open(self.node(entry.node)?.as_ref(), flags);
@@ -83,7 +83,12 @@ impl Server {
         Ok((node, used))
     }
 
-    fn new_inode<'a>(&self, caller: Caller, new: &NewNode<'a>) -> NewInode<'a> {
+    fn new_inode<'a>(
+        &self,
+        caller: Caller,
+        directory: &Inode,
+        new: &NewNode<'a>,
+    ) -> Result<NewInode<'a>, Errno> {
         let kind = match new.kind {
             NewNodeKind::Regular => NewKind::Regular,
             NewNodeKind::Directory => NewKind::Directory,
@@ -93,7 +98,10 @@ impl Server {
             NewNodeKind::BlockDevice(major, minor) => NewKind::BlockDevice { major, minor },
             NewNodeKind::Symlink(target) => NewKind::Symlink(target),
         };
-        NewInode::new(kind, new.permissions).owner(caller.uid, caller.gid).umask(new.umask)
+        let directory = directory.metadata();
+        let (uid, gid) =
+            self.ownership().stored_new((caller.uid, caller.gid), (directory.uid(), directory.gid()))?;
+        Ok(NewInode::new(kind, new.permissions).owner(uid, gid).umask(new.umask))
     }
 
     pub(super) fn add_name(&self, node: NodeId, parent: NodeId, name: &[u8]) -> Result<Entry, Errno> {
@@ -109,7 +117,9 @@ impl Server {
         let Rename { name, new_name, mode, .. } = *rename;
         self.names_change();
         if rename.whiteout {
-            let owner = (caller.uid, caller.gid);
+            let directory = from.inode.metadata();
+            let directory = (directory.uid(), directory.gid());
+            let owner = self.ownership().stored_new((caller.uid, caller.gid), directory)?;
             return Ok(from.inode.rename_leaving_whiteout(name, &to.inode, new_name, mode, owner)?);
         }
         Ok(from.inode.rename(name, &to.inode, new_name, mode)?)

@@ -24,7 +24,8 @@ impl Server {
         let permissions = inode.metadata().permissions();
         let mut kept = permissions & !SET_USER_ID;
         let group_executes = permissions & GROUP_EXECUTE != 0;
-        if permissions & SET_GROUP_ID != 0 && (group_executes || !is_in_group(caller, inode.metadata().gid()))
+        if permissions & SET_GROUP_ID != 0
+            && (group_executes || !is_in_group(caller, self.ownership().shown_group(inode.metadata().gid())))
         {
             kept &= !SET_GROUP_ID;
         }

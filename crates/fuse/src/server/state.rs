@@ -10,6 +10,7 @@ use crate::errno::Errno;
 use crate::ioctl::MountInfo;
 use crate::nodes::{Node, Nodes, Used};
 use crate::options::{Atime, MountOptions};
+use crate::ownership::Ownership;
 use crate::transport::NodeId;
 use papilio::FileSystem;
 use std::sync::Arc;
@@ -33,6 +34,8 @@ pub(crate) struct Server {
     pub(super) room: Room,
     pub(super) sector_size: u32,
     pub(super) read_only: bool,
+    /// The one user beside root that may use the mount (`allow_root`), unless the kernel decides.
+    pub(super) owner_beside_root: Option<u32>,
 }
 
 impl Server {
@@ -59,12 +62,18 @@ impl Server {
             room: Room::new(writeback_cache),
             sector_size,
             read_only: options.read_only,
+            owner_beside_root: options.allow_root.then(|| rustix::process::getuid().as_raw()),
         })
     }
 
     /// Returns a handle to the file system, to close it after the server is gone.
     pub(crate) fn file_system(&self) -> FileSystem {
         self.fs.clone()
+    }
+
+    /// Returns the owners and permissions that the mount shows.
+    pub(super) fn ownership(&self) -> &Ownership {
+        &self.mount.ownership
     }
 
     pub(super) fn node(&self, id: NodeId) -> Result<Arc<Node>, Errno> {

@@ -17,6 +17,11 @@ impl Server {
     pub(super) fn get_xattr(&self, node: NodeId, name: &[u8]) -> Result<Vec<u8>, Errno> {
         check_namespace(name)?;
         let value = self.used_node(node)?.inode.xattr(name).map_err(stale)?;
+        let value = match value {
+            Some(_) if is_list(name) && self.ownership().hides_lists() => None,
+            Some(list) if is_list(name) => Some(self.ownership().shown_list(list)),
+            value => value,
+        };
         let unlabelled = name == LABEL && !self.labelled.load(Ordering::Relaxed);
         value.ok_or(Errno(if unlabelled { libc::EOPNOTSUPP } else { libc::ENODATA }))
     }
@@ -24,6 +29,9 @@ impl Server {
     pub(super) fn xattr_names(&self, node: NodeId) -> Result<Vec<u8>, Errno> {
         let mut names = Vec::new();
         for xattr in self.used_node(node)?.inode.xattrs().map_err(stale)? {
+            if is_list(&xattr.name) && self.ownership().hides_lists() {
+                continue;
+            }
             names.extend_from_slice(&xattr.name);
             names.push(0);
         }
@@ -39,7 +47,15 @@ impl Server {
         how: XattrSet,
     ) -> Result<(), Errno> {
         let node = self.node(node)?;
-        self.used(&node)?.inode.set_xattr(name, value, how)?;
+        let used = self.used(&node)?;
+        if is_list(name) {
+            if self.ownership().hides_lists() {
+                return Err(Errno(libc::EOPNOTSUPP));
+            }
+            used.inode.set_xattr(name, &self.ownership().stored_list(value)?, how)?;
+        } else {
+            used.inode.set_xattr(name, value, how)?;
+        }
         if name == LABEL {
             self.labelled.store(true, Ordering::Relaxed);
         }
@@ -48,7 +64,9 @@ impl Server {
             // Setting an access list clears the set-group-id bit if the caller is not in the group.
             let inode = node.current(&self.fs)?;
             let mode = inode.metadata().permissions();
-            if mode & SET_GROUP_ID != 0 && !privileges::is_in_group(caller, inode.metadata().gid()) {
+            if mode & SET_GROUP_ID != 0
+                && !privileges::is_in_group(caller, self.ownership().shown_group(inode.metadata().gid()))
+            {
                 let mode = Some(mode & !SET_GROUP_ID);
                 inode.set_attributes(&SetAttributes { mode, ..SetAttributes::default() })?;
             }
@@ -64,9 +82,13 @@ impl Server {
     }
 }
 
+fn is_list(name: &[u8]) -> bool {
+    matches!(name, ACCESS_ACL | DEFAULT_ACL)
+}
+
 /// Refuses names without a handler in the kernel's Btrfs.
 fn check_namespace(name: &[u8]) -> Result<(), Errno> {
-    if matches!(name, ACCESS_ACL | DEFAULT_ACL) {
+    if is_list(name) {
         return Ok(());
     }
     let prefixes = [&b"user."[..], b"trusted.", b"security.", b"btrfs."];

@@ -8,6 +8,7 @@ mod cached;
 mod compared;
 mod limits;
 mod listings;
+mod ownership;
 mod parallel;
 mod random;
 mod script;

@@ -43,6 +43,11 @@ pub(crate) struct Volume {
 }
 
 impl Volume {
+    /// Returns whether devices may be missing or too short.
+    pub(super) fn is_degraded(&self) -> bool {
+        self.degraded
+    }
+
     /// Reads the superblocks, checks that the devices belong together, and installs the system
     /// chunks, so that the chunk tree can be read.
     ///

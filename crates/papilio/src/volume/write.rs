@@ -25,7 +25,7 @@ use super::device_writes::{
 use super::devices::{DeviceSlot, DeviceTable};
 use super::log_superblocks::LogSuperblocks;
 use super::mapping::Element;
-use super::superblocks::SuperblockWriter;
+use super::superblocks::{SuperblockWriter, check_size};
 use super::volume::Volume;
 use super::write_rows;
 use crate::{Error, Result};
@@ -177,6 +177,7 @@ impl Volume {
     /// other devices are written nevertheless.
     pub(crate) fn write_superblocks(&self, superblock: &RawSuperblock) -> Result<()> {
         let devices = self.devices.load();
+        self.check_sizes(&devices)?;
         let writers = self.superblock_writers(&devices, superblock)?;
         first_error(writers.iter().map(SuperblockWriter::write_first))?;
         first_error((1..SUPERBLOCK_MIRRORS).flat_map(|copy| {
@@ -199,11 +200,25 @@ impl Volume {
         kept: &mut Option<LogSuperblocks>,
     ) -> Result<()> {
         let devices = self.devices.load_full();
+        self.check_sizes(&devices)?;
         let kept = match kept {
             Some(kept) if kept.are_of(&devices) => kept,
             kept => kept.insert(LogSuperblocks::new(&devices, self.superblock_writers(&devices, committed)?)),
         };
         kept.write(root, level)
+    }
+
+    /// Refuses to commit to an image that another program has cut: writes past its new end have
+    /// filled holes where data was.
+    ///
+    /// # Errors
+    /// [`Error::Truncated`], unless the file system is open degraded.
+    fn check_sizes(&self, devices: &DeviceTable) -> Result<()> {
+        if self.is_degraded() {
+            return Ok(());
+        }
+        let mut own = self.own_devices(devices).filter(|(slot, _)| slot.in_chunk_tree);
+        own.try_for_each(|(slot, device)| check_size(device, slot.item.total_bytes, false))
     }
 
     fn superblock_writers<'d>(

@@ -180,7 +180,7 @@ impl Args {
 
     /// Opens the file system apart from those of the run, since it must be closed in between.
     fn open(&self, context: &Context) -> anyhow::Result<FileSystem> {
-        let options = context.options().clone().write(true).commit_interval(None);
+        let options = context.options_for(&self.image).write(true).commit_interval(None);
         let opened = FileSystem::open_with(&self.image, &options);
         opened.map_err(|error| crate::context::of_image(&self.image, error))
     }

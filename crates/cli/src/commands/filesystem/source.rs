@@ -47,6 +47,14 @@ impl Source {
         }
     }
 
+    /// Returns why a mount takes no more changes, if a failure is the reason.
+    pub fn failure(&self) -> anyhow::Result<Option<String>> {
+        match self {
+            Self::Image(_) => Ok(None),
+            Self::Mounted(mounted, mount) => Ok(mount.state().map_err(|error| mounted.at(&error))?.failure),
+        }
+    }
+
     /// Returns the label.
     pub fn label(&self) -> anyhow::Result<Vec<u8>> {
         match self {

@@ -4,12 +4,15 @@
 //! reports that the mount is usable. Until then the server prints its errors on the terminal. With
 //! `--foreground` the command is the server. A fork without exec would lose threads and locks.
 
+mod join;
+mod remount;
 mod serve;
 
 use crate::args::GlobalArgs;
 use crate::context::Context;
 use anyhow::Context as _;
 use papilio_fuse::MountOptions;
+use remount::Remount;
 use serve::{READY, Server};
 use std::ffi::OsString;
 use std::io::Read;
@@ -40,6 +43,13 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   nodev, nosuid, noexec, sync, dirsync
                             As in mount(8)
   allow_other               Other users may use the mount
+  allow_root                Root may use the mount beside its owner
+  uid=ID, gid=ID            Show one owner, one group for all files
+  umask=MASK, fmask=MASK, dmask=MASK
+                            Show all permissions but these (octal)
+  idmap=[u:|g:]IMAGE:MOUNT:COUNT
+                            Show ids of the image as others; may be repeated
+  remount                   Change a running mount to ro or rw
   fsname=NAME               The source that the table of mounts shows
   cache=BYTES               The size of the server's own page cache (0)
   threads=N                 The most threads that serve
@@ -51,7 +61,8 @@ Mount options, named as in btrfs(5) where Btrfs has them:
 ///
 /// The command returns when the mount is usable. A server runs in the background until the file
 /// system is unmounted with papilio umount DIR. Without subvol= and subvolid= the mount shows the
-/// default subvolume. A file system on several devices needs one --device for each further device.
+/// default subvolume. Further devices are found among the block devices; image files need --device.
+/// If the file system is mounted already, root gets a further mount of the same server.
 /// With the helpers that make install installs, mount -t fuse.papilio IMAGE DIR -o OPTIONS does the
 /// same, also from fstab(5).
 #[derive(Debug, clap::Args)]
@@ -90,6 +101,9 @@ pub struct Args {
 impl Args {
     /// Mounts the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if let Some(remount) = Remount::of(&self.given_options()) {
+            return if self.fake { Ok(()) } else { remount.run(&self.directory) };
+        }
         let options = self.mount_options(context.arguments())?;
         check_mount_point(&self.directory)?;
         if self.fake {
@@ -99,7 +113,16 @@ impl Args {
             let (image, directory, log) = (&self.image, &self.directory, self.log.as_deref());
             return Server { image, directory, log, background: self.serve }.run(context, options);
         }
+        if join::join(&self.image, &self.directory, &options)? {
+            return Ok(());
+        }
         self.start_server(context)
+    }
+
+    /// Returns the options of `-o` and `-r` in the order in which they apply.
+    fn given_options(&self) -> String {
+        let read_only = self.read_only.then_some("ro");
+        read_only.into_iter().chain(self.options.iter().map(String::as_str)).collect::<Vec<_>>().join(",")
     }
 
     /// Returns all mount options. Those of the command come first, so that those of `-o` win.
@@ -129,8 +152,9 @@ impl Args {
         // Paths are bytes and need not be UTF-8.
         for device in &global.device {
             // The server leaves its working directory.
-            options.open =
-                options.open.device(std::path::absolute(device).unwrap_or_else(|_| device.clone()));
+            let path = std::path::absolute(device).unwrap_or_else(|_| device.clone());
+            options.open = options.open.device(&path);
+            options.devices.push(path);
         }
         if let Some(copy) = global.superblock {
             options.open = options.open.superblock_mirror(usize::from(copy));
@@ -138,7 +162,8 @@ impl Args {
         if let Some(path) = &global.subvol {
             use std::os::unix::ffi::OsStrExt;
             let path = papilio::SubvolumeChoice::Path(path.as_bytes().to_vec());
-            options.open = options.open.subvolume(path);
+            options.open = options.open.subvolume(path.clone());
+            options.subvolume = path;
         }
         Ok(options)
     }

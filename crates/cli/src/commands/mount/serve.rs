@@ -11,7 +11,7 @@
 //! A failure before step 4 is printed on the terminal, a later one in the log.
 
 use crate::context::Context;
-use crate::{holder, log};
+use crate::{devices, holder, log};
 use anyhow::{Context as _, bail};
 use papilio::FileSystem;
 use papilio_fuse::signals::Signals;
@@ -47,6 +47,9 @@ impl Server<'_> {
         }
         log::Log::start(context.verbosity);
         let source = absolute(self.image);
+        let mut options = options;
+        let given = options.devices.clone();
+        options.open = devices::add_missing(&source, &given, options.open);
         let fs = FileSystem::open_with(&source, &options.open).map_err(holder::explain)?;
         check_subvolume(&fs, &options)?;
         if fs.has_log() && context.verbosity >= 0 {

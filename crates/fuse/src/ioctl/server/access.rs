@@ -36,20 +36,30 @@ impl IoctlCall<'_> {
     /// Returns the caller's rights to an inode, as far as they decide on the `wanted` ones.
     fn rights(&self, inode: &Inode, wanted: u32) -> Result<u32> {
         let metadata = inode.metadata();
-        let mode = metadata.permissions();
-        if metadata.uid() == self.caller.uid {
+        let ownership = &self.mount.ownership;
+        let mode = ownership.shown_permissions(metadata.file_type(), metadata.permissions());
+        let group = ownership.shown_group(metadata.gid());
+        if self.owner_of(inode) == self.caller.uid {
             return Ok(mode >> 6 & 7);
         }
         let groups = caller::groups(&self.caller);
-        if let Some(list) = inode.xattr(ACCESS_LIST).map_err(Errno::from)? {
-            return Ok(rights_by_list(&list, metadata.gid(), self.caller.uid, &groups, wanted));
+        if !ownership.hides_lists()
+            && let Some(list) = inode.xattr(ACCESS_LIST).map_err(Errno::from)?
+        {
+            let list = ownership.shown_list(list);
+            return Ok(rights_by_list(&list, group, self.caller.uid, &groups, wanted));
         }
-        if groups.contains(&metadata.gid()) { Ok(mode >> 3 & 7) } else { Ok(mode & 7) }
+        if groups.contains(&group) { Ok(mode >> 3 & 7) } else { Ok(mode & 7) }
+    }
+
+    /// Returns the owner that the mount shows.
+    fn owner_of(&self, inode: &Inode) -> u32 {
+        self.mount.ownership.shown_user(inode.metadata().uid())
     }
 
     /// Refuses a caller that neither owns an inode nor is an administrator.
     pub(super) fn must_own(&self, inode: &Inode) -> Result<()> {
-        if inode.metadata().uid() == self.caller.uid || self.is_administrator() {
+        if self.owner_of(inode) == self.caller.uid || self.is_administrator() {
             return Ok(());
         }
         Err(Errno(libc::EPERM))
@@ -67,7 +77,7 @@ impl IoctlCall<'_> {
         let flags = directory.metadata().flags() & InodeFlags::APPEND;
         let uid = self.caller.uid;
         let sticky = directory.metadata().permissions() & STICKY != 0
-            && ![0, victim.metadata().uid(), directory.metadata().uid()].contains(&uid);
+            && ![0, self.owner_of(victim), self.owner_of(directory)].contains(&uid);
         if !flags.is_empty() || victim.metadata().flags().intersects(protected) || sticky {
             return Err(Errno(libc::EPERM));
         }

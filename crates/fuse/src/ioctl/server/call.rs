@@ -6,9 +6,12 @@ use crate::errno::Errno;
 use crate::ioctl::layout::{PAGE_BYTES, Page};
 use crate::ioctl::record::Writer;
 use crate::options::MountOptions;
+use crate::ownership::Ownership;
 use papilio::format::{InodeNumber, TreeId};
 use papilio::{FileSystem, Inode};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use zerocopy::{FromBytes, Immutable, IntoBytes};
 
 /// The process that made a request.
@@ -31,6 +34,12 @@ pub struct MountInfo {
     pub directory: PathBuf,
     /// Owners may delete their subvolumes (`user_subvol_rm_allowed`).
     pub user_subvol_rm_allowed: bool,
+    /// The owners and permissions that the mount shows.
+    pub ownership: Ownership,
+    /// The file system was opened for reading only.
+    pub opened_read_only: bool,
+    /// The mount was made read-only since; all clones share it.
+    read_only: Arc<AtomicBool>,
 }
 
 impl MountInfo {
@@ -40,7 +49,19 @@ impl MountInfo {
             source: source.to_path_buf(),
             directory: directory.to_path_buf(),
             user_subvol_rm_allowed: options.user_subvol_rm_allowed,
+            ownership: options.ownership.clone(),
+            opened_read_only: options.read_only,
+            read_only: Arc::default(),
         }
+    }
+
+    /// Returns whether the mount was made read-only after it was mounted writable.
+    pub fn is_read_only(&self) -> bool {
+        self.read_only.load(Ordering::Acquire)
+    }
+
+    pub(super) fn set_read_only(&self, read_only: bool) {
+        self.read_only.store(read_only, Ordering::Release);
     }
 }
 

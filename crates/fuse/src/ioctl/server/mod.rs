@@ -13,6 +13,7 @@ mod call;
 mod caller;
 mod devices;
 mod files;
+mod state;
 mod subvolumes;
 
 pub use call::{Caller, Changed, IoctlCall, IoctlReply, MountInfo};
@@ -30,7 +31,11 @@ use std::os::unix::fs::MetadataExt;
 /// ENOTTY for an unknown command, EPERM and EACCES for missing permissions, EINVAL for invalid
 /// arguments. Otherwise the library's error, as the kernel's Btrfs would return it.
 pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
-    match Command(call.command) {
+    let command = Command(call.command);
+    if state::CHANGES.contains(&command) && call.mount.is_read_only() {
+        return Err(Errno(libc::EROFS));
+    }
+    match command {
         Command::GET_FLAGS => files::get_flags(call),
         Command::SET_FLAGS => files::set_flags(call),
         Command::GET_VERSION => files::get_version(call),
@@ -67,6 +72,8 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::SUBVOLUMES => subvolumes::list(call),
 
         Command::SERVER_INFO => server_info(call),
+        Command::MOUNT_STATE => state::get(call),
+        Command::SET_READ_ONLY => state::set_read_only(call),
         _ => Err(Errno(libc::ENOTTY)),
     }
 }

@@ -56,9 +56,10 @@ fn entry_changed(directory: &Inode, name: &[u8]) -> Vec<Changed> {
 
 fn make(call: &IoctlCall<'_>, name: &[u8]) -> Result<IoctlReply> {
     check_place(call)?;
-    let new = NewInode::new(NewKind::Directory, 0o777)
-        .owner(call.caller.uid, call.caller.gid)
-        .umask(caller::umask(call));
+    let directory = call.inode.metadata();
+    let caller = (call.caller.uid, call.caller.gid);
+    let (uid, gid) = call.mount.ownership.stored_new(caller, (directory.uid(), directory.gid()))?;
+    let new = NewInode::new(NewKind::Directory, 0o777).owner(uid, gid).umask(caller::umask(call));
     call.inode.create_subvolume(name, &new)?;
     done(entry_changed(call.inode, name))
 }

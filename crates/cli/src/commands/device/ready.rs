@@ -1,0 +1,32 @@
+//! `papilio device ready`.
+
+use crate::context::Context;
+use crate::devices;
+use papilio::FoundDevice;
+use std::path::PathBuf;
+
+/// Report whether all devices of a file system are present
+///
+/// The exit status is 0 if they are, and 1 if not. Devices are searched among the block devices of
+/// this machine and those given with --device.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// A device or image of the file system
+    #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
+    image: PathBuf,
+}
+
+impl Args {
+    /// Looks for the devices.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let shown = self.image.display();
+        let Some(first) = FoundDevice::read(&self.image)? else {
+            anyhow::bail!("{shown}: no Btrfs file system");
+        };
+        let found = 1 + devices::siblings(&first, &context.arguments().device).len() as u64;
+        if found < first.devices {
+            anyhow::bail!("{shown}: only {found} of {} devices are present", first.devices);
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,186 @@
+//! Mounting a file system again that is mounted already.
+//!
+//! Owns [`join`]. As with the kernel's Btrfs, both mounts are views of one file system: the new
+//! mount is a bind mount of the subvolume's directory in the running one. So they share the
+//! kernel's caches, and the server ends with the last of them. Options of the file system are those
+//! of the first mount. Each mount has its own `ro`, `noatime`, `nodev` and the like.
+//!
+//! A second FUSE connection to the server would not do: each has caches of its own, which would not
+//! hear of the other's changes.
+
+use crate::holder;
+use anyhow::{Context as _, bail};
+use papilio::format::{TreeId, objectid};
+use papilio::{FoundDevice, Subvolume, SubvolumeChoice};
+use papilio_fuse::ioctl::client::{MountedPath, State};
+use papilio_fuse::mount_table::MountEntry;
+use papilio_fuse::{Atime, MountOptions};
+use rustix::mount::MountFlags;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::{Path, PathBuf};
+
+/// Mounts on `directory` what a running server of the file system on `image` has. Returns false if
+/// there is no such server, or this user may not mount so; then the image is to be opened.
+///
+/// # Errors
+/// The running mount cannot show what the options ask for.
+pub(super) fn join(image: &Path, directory: &Path, options: &MountOptions) -> anyhow::Result<bool> {
+    let Some((mount, path)) = running(image) else { return Ok(false) };
+    // Only root may make bind mounts. For others the message about the busy image says enough.
+    if !rustix::process::geteuid().is_root() {
+        return Ok(false);
+    }
+    let Ok(state) = path.state() else { return Ok(false) };
+    let (shown, point) = (image.display(), mount.point.display());
+    let is_read_only = !state.writable || state.read_only;
+    if is_read_only && !options.read_only {
+        bail!("{shown}: mounted read-only on {point}: mount with -o ro, or unmount it first");
+    }
+    let wanted = options.ownership.to_string();
+    if wanted != state.ownership {
+        bail!(
+            "{shown}: mounted on {point} with {}: the options uid, gid, umask and idmap must be the same",
+            if state.ownership.is_empty() { "the image's own owners" } else { &state.ownership }
+        );
+    }
+    let subvolumes = path.subvolumes().with_context(|| point.to_string())?;
+    let target = chosen(options, &state, &subvolumes).with_context(|| shown.to_string())?;
+    let source = place_of(target, &mount, &state, &subvolumes)
+        .with_context(|| format!("{shown}: mounted on {point}"))?;
+    bind(&source, directory, options).with_context(|| directory.display().to_string())?;
+    Ok(true)
+}
+
+/// Returns the running mount of the file system on an image: by the image itself, or by the UUID of
+/// a file system on several devices.
+fn running(image: &Path) -> Option<(MountEntry, MountedPath)> {
+    let open = |mount: MountEntry| Some((mount.clone(), MountedPath::open(&mount.point).ok()?));
+    if let Some(mount) = holder::mount_of_image(image) {
+        return open(mount);
+    }
+    let found = FoundDevice::read(image).ok()??;
+    if found.devices == 1 {
+        return None;
+    }
+    let mounts = MountEntry::all().ok()?.into_iter().rev().filter(MountEntry::is_papilio);
+    mounts.filter_map(open).find(|(_, path)| {
+        // A copy of one device does not belong to a mount that has the original.
+        let same = path.fs_info().is_ok_and(|info| info.fsid == *found.fsid.as_bytes());
+        same && path.usage().is_ok_and(|usage| {
+            usage
+                .devices
+                .iter()
+                .any(|device| device.path.as_ref().is_some_and(|path| is_same_file(Path::new(path), image)))
+        })
+    })
+}
+
+fn is_same_file(one: &Path, other: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    let place =
+        |path: &Path| std::fs::metadata(path).ok().map(|found| (found.dev(), found.ino(), found.rdev()));
+    place(one).is_some() && place(one) == place(other)
+}
+
+/// Returns the subvolume that the options choose.
+fn chosen<'a>(
+    options: &MountOptions,
+    state: &State,
+    subvolumes: &'a [Subvolume],
+) -> anyhow::Result<&'a Subvolume> {
+    let by_id = |id: TreeId| {
+        let found = subvolumes.iter().find(|subvolume| subvolume.id == id && subvolume.path.is_some());
+        found.with_context(|| format!("no such subvolume: {id}"))
+    };
+    match &options.subvolume {
+        SubvolumeChoice::Default => by_id(state.default_subvolume),
+        SubvolumeChoice::Id(id) => by_id(*id),
+        SubvolumeChoice::Path(path) => {
+            let wanted: Vec<_> = path.split(|&byte| byte == b'/').filter(|part| !part.is_empty()).collect();
+            let wanted = wanted.join(&b'/');
+            let found = subvolumes.iter().find(|subvolume| subvolume.path.as_deref() == Some(&wanted));
+            let found =
+                found.with_context(|| format!("no such subvolume: {}", String::from_utf8_lossy(path)))?;
+            if options.expected_subvolume.is_some_and(|expected| expected != found.id) {
+                bail!("mount options subvol and subvolid conflict: the path is subvolume {}", found.id);
+            }
+            Ok(found)
+        }
+        _ => by_id(objectid::FS_TREE),
+    }
+}
+
+/// Returns the directory of a subvolume in the running mount.
+fn place_of(
+    target: &Subvolume,
+    mount: &MountEntry,
+    state: &State,
+    subvolumes: &[Subvolume],
+) -> anyhow::Result<PathBuf> {
+    let root = subvolumes.iter().find(|subvolume| subvolume.id == state.root);
+    let root = root.and_then(|root| root.path.as_deref()).context("its subvolume has no path")?;
+    let path = target.path.as_deref().unwrap_or_default();
+    let Some(inside) = below(path, root) else {
+        bail!(
+            "it shows only the subvolume {}; to mount others beside it, mount one that contains them first",
+            String::from_utf8_lossy(root)
+        );
+    };
+    // Another mount may show a part only, or be covered.
+    let mounts = MountEntry::all().context("/proc/self/mountinfo")?;
+    let of_server = mounts.iter().filter(|other| other.device == mount.device);
+    let mut places = of_server.filter_map(|other| {
+        let shown = other.root.as_os_str().as_bytes();
+        let rest = below(inside, shown.strip_prefix(b"/").unwrap_or(shown))?;
+        let place = other.point.join(OsStr::from_bytes(rest));
+        let found = MountEntry::of(&place).ok().flatten()?;
+        (found.id == other.id).then_some(place)
+    });
+    places.next().context("no mount of it that this process sees shows the subvolume")
+}
+
+/// Returns the part of `path` below `root`; `None` if it is not below.
+fn below<'a>(path: &'a [u8], root: &[u8]) -> Option<&'a [u8]> {
+    match path.strip_prefix(root)? {
+        rest if root.is_empty() || rest.is_empty() => Some(rest),
+        rest => rest.strip_prefix(b"/"),
+    }
+}
+
+fn bind(source: &Path, directory: &Path, options: &MountOptions) -> std::io::Result<()> {
+    rustix::mount::mount_bind(source, directory)?;
+    // A bind mount has the flags of the mount that it was made from.
+    rustix::mount::mount_remount(directory, MountFlags::BIND | flags_of(options), c"").map_err(|error| {
+        let _ = rustix::mount::unmount(directory, rustix::mount::UnmountFlags::DETACH);
+        error.into()
+    })
+}
+
+/// Returns the flags of one mount, without those of the file system.
+pub(super) fn flags_of(options: &MountOptions) -> MountFlags {
+    let mut flags = MountFlags::empty();
+    flags.set(MountFlags::RDONLY, options.read_only);
+    flags.set(MountFlags::NODEV, !options.dev);
+    flags.set(MountFlags::NOSUID, !options.suid);
+    flags.set(MountFlags::NOEXEC, !options.exec);
+    flags.set(MountFlags::NOATIME, options.noatime == Atime::Noatime);
+    flags.set(MountFlags::NODIRATIME, options.noatime == Atime::Nodiratime);
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::below;
+
+    #[test]
+    fn paths_below_others_are_found() {
+        assert_eq!(below(b"a/b", b"a"), Some(&b"b"[..]));
+        assert_eq!(below(b"a/b", b""), Some(&b"a/b"[..]));
+        assert_eq!(below(b"a", b"a"), Some(&b""[..]));
+        assert_eq!(below(b"", b""), Some(&b""[..]));
+        assert_eq!(below(b"ab", b"a"), None);
+        assert_eq!(below(b"a", b"a/b"), None);
+        assert_eq!(below(b"", b"a"), None);
+    }
+}

@@ -1,0 +1,37 @@
+//! Finds the devices of a file system that the user did not name.
+//!
+//! Owns [`add_missing`], which every command that opens a file system uses. Image files are found
+//! only if they are named: a copy of an image beside it must never be opened in its place.
+
+use papilio::{FoundDevice, OpenOptions};
+use std::path::{Path, PathBuf};
+
+/// Adds to the options the block devices that belong to the file system on `image` and are not
+/// among those `given`.
+pub fn add_missing(image: &Path, given: &[PathBuf], options: OpenOptions) -> OpenOptions {
+    // Opening the image reports what is wrong with it.
+    let Ok(Some(first)) = FoundDevice::read(image) else { return options };
+    if first.devices <= 1 + given.len() as u64 {
+        return options;
+    }
+    let found = siblings(&first, given).into_iter().filter(|device| !given.contains(&device.path));
+    found.fold(options, |options, device| options.device(device.path))
+}
+
+/// Returns the other devices of a file system: first those `given`, then block devices of this
+/// machine.
+pub fn siblings(first: &FoundDevice, given: &[PathBuf]) -> Vec<FoundDevice> {
+    let given = given.iter().filter_map(|path| FoundDevice::read(path).ok().flatten());
+    let is_sibling = |device: &FoundDevice| device.fsid == first.fsid && device.devid != first.devid;
+    let mut found: Vec<FoundDevice> = given.filter(is_sibling).collect();
+    if (found.len() as u64) + 1 < first.devices {
+        let block_devices = FoundDevice::on_this_machine().unwrap_or_default();
+        for device in FoundDevice::without_twins(block_devices.into_iter().filter(is_sibling)) {
+            // A given image stays, even if a loop device on it exists.
+            if !found.iter().any(|known| known.devid == device.devid) {
+                found.push(device);
+            }
+        }
+    }
+    found
+}

@@ -1,0 +1,89 @@
+//! The devices of a file system are found by its UUID among block devices.
+
+use crate::world::{MOUNT, World, fail, papilio, run, succeed};
+use papilio_oracle::Need;
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+/// A loop device on a file, detached at the end.
+struct Loop(String);
+
+impl Loop {
+    fn new(file: &Path) -> Self {
+        Self(run("losetup", &["--find", "--show", file.to_str().unwrap()]).trim().to_owned())
+    }
+}
+
+impl Drop for Loop {
+    fn drop(&mut self) {
+        let _ = Command::new("losetup").args(["--detach", &self.0]).status();
+    }
+}
+
+fn needs() -> Vec<Need> {
+    [MOUNT, &[Need::Command("mkfs.btrfs"), Need::Command("losetup"), Need::Command("btrfs")]].concat()
+}
+
+#[test]
+fn other_devices_are_found() {
+    let Some(world) = World::new(&needs()) else { return };
+    let images = [world.beside("a.img"), world.beside("b.img")];
+    for image in &images {
+        fs::File::create(image).unwrap().set_len(300 << 20).unwrap();
+    }
+    let [first, second] = images.each_ref().map(|image| image.to_str().unwrap());
+    run("mkfs.btrfs", &["-q", "-L", "both", "-d", "raid1", "-m", "raid1", first, second]);
+    let directory = world.directory();
+    let directory = directory.to_str().unwrap();
+    // A file beside an image is not searched.
+    fail(1, "is missing", ["mount", first, directory]);
+    fail(1, "only 1 of 2 devices are present", ["device", "ready", first]);
+    succeed(["device", "ready", "--device", second, first]);
+    let loops = images.each_ref().map(|image| Loop::new(image));
+    succeed(["device", "ready", &loops[0].0]);
+    succeed(["device", "ready", first]);
+    let scanned = succeed(["device", "scan"]);
+    for (index, device) in loops.iter().enumerate() {
+        let line = format!(" devid {} of 2 path {}", index + 1, device.0);
+        assert!(scanned.lines().any(|found| found.ends_with(&line)), "{line}: {scanned}");
+    }
+    let shown = succeed(["filesystem", "show"]);
+    assert!(shown.contains("Label: 'both'") && shown.contains(&loops[1].0), "{shown}");
+    let json = succeed(["device", "scan", "--json", first, second]);
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!((&json[0]["path"], &json[1]["devid"]), (&first.into(), &2.into()));
+    // Commands on images and mounts find the second device.
+    let listed = succeed(["filesystem", "show", &loops[0].0]);
+    assert!(listed.contains(&loops[1].0), "{listed}");
+    succeed(["mount", &loops[0].0, directory]);
+    fs::write(world.at("f"), vec![5; 5 << 20]).unwrap();
+    // The other device is that of the running mount.
+    let again = world.beside("again");
+    fs::create_dir(&again).unwrap();
+    succeed(["mount", "-r", &loops[1].0, again.to_str().unwrap()]);
+    assert_eq!(fs::read(again.join("f")).unwrap(), vec![5; 5 << 20]);
+    succeed(["umount", again.to_str().unwrap()]);
+    world.unmount();
+    run("btrfs", &["check", "--check-data-csum", &loops[0].0]);
+    succeed(["check", "--check-data-csum", &loops[1].0]);
+}
+
+#[test]
+fn files_without_a_file_system_are_refused() {
+    let Some(world) = World::new(&[]) else { return };
+    let (image, directory) = (world.image(), world.directory());
+    let (image, directory) = (image.to_str().unwrap(), directory.to_str().unwrap());
+    let empty = world.beside("empty");
+    fs::write(&empty, vec![0; 1 << 20]).unwrap();
+    let empty = empty.to_str().unwrap();
+    let shown = succeed(["device", "scan", image]);
+    assert!(shown.ends_with(&format!(" devid 1 of 1 path {image}\n")), "{shown}");
+    succeed(["device", "ready", image]);
+    for command in ["scan", "ready"] {
+        fail(1, "no Btrfs file system", ["device", command, empty]);
+        fail(1, "neither a regular file nor a block device", ["device", command, directory]);
+        fail(1, "", ["device", command, "/no/such/file"]);
+    }
+    assert_eq!(papilio(["device", "ready"]).status.code(), Some(2));
+}

@@ -1,0 +1,76 @@
+//! Names of options that have no effect here, and of those that are refused with a reason.
+
+/// Returns whether an option has no effect that can be observed here: those that mount(8) and fstab
+/// interpret themselves, hints for the kernel's work, and defaults.
+pub(super) fn is_ignored(name: &str) -> bool {
+    const BTRFS: [&str; 24] = [
+        "space_cache",
+        "ssd",
+        "ssd_spread",
+        "nossd",
+        "nossd_spread",
+        "autodefrag",
+        "noautodefrag",
+        "barrier",
+        "nobarrier",
+        "acl",
+        "flushoncommit",
+        "noflushoncommit",
+        "enospc_debug",
+        "noenospc_debug",
+        "fatal_errors",
+        "metadata_ratio",
+        "skip_balance",
+        "rescan_uuid_tree",
+        "inode_cache",
+        "noinode_cache",
+        "alloc_start",
+        "subvolrootid",
+        "check_int",
+        "check_int_data",
+    ];
+    const MOUNT: [&str; 28] = [
+        "defaults",
+        "auto",
+        "noauto",
+        "nouser",
+        "nousers",
+        "noowner",
+        "nogroup",
+        "nofail",
+        "_netdev",
+        "comment",
+        "helper",
+        "uhelper",
+        "lazytime",
+        "nolazytime",
+        "diratime",
+        "norelatime",
+        "nostrictatime",
+        "iversion",
+        "noiversion",
+        "mand",
+        "nomand",
+        "silent",
+        "loud",
+        "symfollow",
+        "subtype",
+        "nonempty",
+        "blkdev",
+        "big_writes",
+    ];
+    BTRFS.contains(&name) || MOUNT.contains(&name) || name.starts_with("x-") || name.starts_with("X-")
+}
+
+/// Returns the reason why a known option is refused.
+pub(super) fn unsupported(name: &str) -> Option<&'static str> {
+    Some(match name {
+        "noacl" => "access control lists are always enforced",
+        "clear_cache" | "nospace_cache" => "the free-space tree is always kept",
+        "remount" => "it must come from mount(8) or papilio mount",
+        "bind" | "rbind" | "move" => "only mount(8) can do that",
+        "loop" | "offset" | "sizelimit" => "images are opened without a loop device",
+        "nosymfollow" => "FUSE does not support it",
+        _ => return None,
+    })
+}

@@ -1,0 +1,162 @@
+//! Tests of the parser of mount options.
+
+use super::*;
+use papilio::format::TreeId;
+use papilio::{OpenOptions, SubvolumeChoice};
+use std::time::Duration;
+
+fn parse(options: &str) -> MountOptions {
+    MountOptions::parse(options).unwrap_or_else(|error| panic!("{options}: {error}"))
+}
+
+/// Returns the resulting options for opening, in `Debug` form.
+fn opens(options: &str) -> String {
+    format!("{:?}", parse(options).open)
+}
+
+#[test]
+fn no_options_mean_defaults() {
+    for none in ["", "defaults", "rw", ",,", "rw,nofail,_netdev,x-systemd.automount,X-mount.mkdir,auto"] {
+        let options = parse(none);
+        assert!(!options.read_only && options.writeback_cache && options.default_permissions);
+        assert!(options.dev && options.suid && options.exec && !options.sync && !options.allow_other);
+        let expected = OpenOptions::new().write(true).subvolume(SubvolumeChoice::Default);
+        assert_eq!(format!("{:?}", options.open), format!("{expected:?}"));
+    }
+}
+
+#[test]
+fn last_general_option_wins() {
+    let options = parse("ro,noatime,nodev,nosuid,noexec,sync,dirsync,allow_other,fsname=disk\\,1,threads=3");
+    assert!(options.read_only && options.sync && options.dirsync && options.allow_other);
+    assert!(!options.dev && !options.suid && !options.exec);
+    assert_eq!((options.noatime, options.max_threads), (Atime::Noatime, Some(3)));
+    assert_eq!(options.fsname.as_deref(), Some("disk,1"));
+    let options = parse("ro,rw,noatime,strictatime,user,exec,nowriteback_cache,thread_pool=8");
+    assert!(!options.read_only && options.exec && !options.suid && !options.writeback_cache);
+    assert_eq!((options.noatime, options.max_threads), (Atime::Strict, Some(8)));
+    assert_eq!(options.transport, Transport::Classic);
+    assert_eq!(parse("transport=ring,transport=auto").transport, Transport::Auto);
+    assert_eq!(parse("transport=ring").transport, Transport::Ring);
+}
+
+#[test]
+fn subvolumes_are_named_by_path_or_id() {
+    let chosen = |options: &str| {
+        let choice = format!("{:?}", parse(options).open);
+        let start = choice.find("subvolume: ").unwrap();
+        choice[start + 11..].split(", node_cache").next().unwrap().to_owned()
+    };
+    let shown = |choice: SubvolumeChoice| format!("{choice:?}");
+    assert_eq!(chosen("subvol=/a/b"), shown(SubvolumeChoice::Path(b"a/b".to_vec())));
+    assert_eq!(chosen("subvol=a\\,b"), shown(SubvolumeChoice::Path(b"a,b".to_vec())));
+    assert_eq!(chosen("subvolid=256"), shown(SubvolumeChoice::Id(TreeId(256))));
+    assert_eq!(chosen("subvolid=0"), shown(SubvolumeChoice::Id(TreeId(5))));
+    let both = parse("subvolid=257,subvol=/a");
+    assert_eq!(both.expected_subvolume, Some(TreeId(257)));
+}
+
+#[test]
+fn data_options_follow_kernel_rules() {
+    let base = || OpenOptions::new().write(true).subvolume(SubvolumeChoice::Default);
+    let zstd = "zstd:5".parse().unwrap();
+    let expectations = [
+        ("compress=zstd:5", base().compress(zstd)),
+        ("compress-force=zstd:5", base().compress_force(zstd)),
+        ("compress", base().compress("zlib".parse().unwrap())),
+        ("compress=zstd,compress=no", base()),
+        ("nodatacow", base().no_data_cow(true)),
+        ("nodatasum", base().no_data_sums(true)),
+        ("nodatacow,datasum", base()),
+        ("nodatacow,datacow", base().no_data_sums(true)),
+        ("compress=zstd,nodatacow", base().no_data_cow(true)),
+        ("nodatacow,compress=zstd:5", base().compress(zstd)),
+        ("nodatacow,nodatasum", base().no_data_cow(true)),
+    ];
+    for (options, expected) in expectations {
+        assert_eq!(opens(options), format!("{expected:?}"), "{options}");
+    }
+}
+
+#[test]
+fn other_btrfs_options() {
+    let base = || OpenOptions::new().write(true).subvolume(SubvolumeChoice::Default);
+    let seconds = |seconds| Some(Duration::from_secs(seconds));
+    let expectations = [
+        ("degraded,device=/dev/b,device=/dev/c", base().degraded(true).device("/dev/b").device("/dev/c")),
+        ("commit=5", base().commit_interval(seconds(5))),
+        ("commit=0", base().commit_interval(seconds(30))),
+        ("discard", base().discard(true)),
+        ("discard=async", base().discard(true)),
+        ("discard=sync,nodiscard", base()),
+        ("max_inline=1k", base().max_inline(1024)),
+        ("cache=64m", base().cache_bytes(64 << 20)),
+        ("cache=0,notreelog", base().tree_log(false)),
+        ("notreelog,treelog", base()),
+        ("ssd,space_cache=v2,noautodefrag,acl,lazytime", base()),
+        ("rescue=usebackuproot", base().use_backup_root(true)),
+        ("ro,rescue=usebackuproot:idatacsums:nologreplay", {
+            base().write(false).use_backup_root(true).verify_data(false).replay_log(false)
+        }),
+        ("ro,nologreplay", base().write(false).replay_log(false)),
+        ("ro,rescue=all", { base().write(false).use_backup_root(true).verify_data(false).replay_log(false) }),
+    ];
+    for (options, expected) in expectations {
+        assert_eq!(opens(options), format!("{expected:?}"), "{options}");
+    }
+    assert!(parse("user_subvol_rm_allowed").user_subvol_rm_allowed);
+}
+
+#[test]
+fn invalid_options_have_one_line_messages() {
+    let expectations = [
+        ("nonsense", "unknown mount option: nonsense"),
+        ("nonsense=1", "unknown mount option: nonsense=1"),
+        ("commit=soon", "mount option commit: \"soon\" is not a number from 0 to 4294967295"),
+        ("commit", "mount option commit needs a value: commit=..."),
+        ("subvolid=x", "mount option subvolid: \"x\" is not a number"),
+        ("threads=0", "mount option threads: \"0\" is not a number from 1 to 1024"),
+        ("transport=tcp", "mount option transport: \"tcp\" is not classic, ring or auto"),
+        ("ro=1", "mount option ro takes no value, but \"1\" was given"),
+        ("degraded=yes", "mount option degraded takes no value, but \"yes\" was given"),
+        ("discard=never", "mount option discard: \"never\" is not sync, async or no"),
+        ("rescue=all", "mount option rescue=all requires ro"),
+        ("noacl", "mount option noacl is not supported: access control lists are always enforced"),
+        ("cache=4k", "mount option cache: \"4k\" is not 0 or at least 1M"),
+        ("max_inline=5x", "mount option max_inline: \"5x\" is not a number of bytes"),
+        ("max_inline=5000000k", "mount option max_inline: \"5000000k\" is not a number of bytes"),
+    ];
+    for (options, message) in expectations {
+        assert_eq!(MountOptions::parse(options).unwrap_err().to_string(), message);
+    }
+    for wrong in ["compress=lzma", "compress=zlib:10", "rescue=nothing", "rescue=ibadroots", "remount,ro"] {
+        let message = MountOptions::parse(wrong).unwrap_err().to_string();
+        assert!(message.starts_with("mount option ") && !message.contains('\n'), "{message}");
+    }
+}
+
+#[test]
+fn owners_and_permissions_are_parsed() {
+    let shown = |options: &str| parse(options).ownership.to_string();
+    assert_eq!(shown(""), "");
+    assert_eq!(shown("uid=1000,gid=100,umask=22"), "uid=1000,gid=100,fmask=022,dmask=022");
+    assert_eq!(shown("umask=077,fmask=133"), "fmask=133,dmask=077");
+    assert_eq!(shown("idmap=u:0:1000:1,idmap=g:0:100:1"), "idmap=u:0:1000:1,idmap=g:0:100:1");
+    assert_eq!(shown("idmap=0:1000:1,uid=7"), "uid=7,idmap=g:0:1000:1");
+    let root = parse("allow_other,allow_root");
+    assert!(root.allow_root && !root.allow_other);
+    let other = parse("allow_root,allow_other");
+    assert!(!other.allow_root && other.allow_other);
+    for (options, message) in [
+        ("uid=root", "mount option uid: \"root\" is not a number from 0 to 4294967294"),
+        ("gid=4294967295", "mount option gid: \"4294967295\" is not a number from 0 to 4294967294"),
+        ("umask=8", "mount option umask: \"8\" is not an octal number up to 777"),
+        ("umask=+7", "mount option umask: \"+7\" is not an octal number up to 777"),
+        ("dmask=1777", "mount option dmask: \"1777\" is not an octal number up to 777"),
+        ("idmap=1:2", "mount option idmap: \"1:2\" is not [u:|g:|b:]IMAGE:MOUNT:COUNT"),
+        ("idmap=0:0:9 5:50:1", "mount option idmap: \"5:50:1\" overlaps an earlier range"),
+        ("idmap", "mount option idmap needs a value: idmap=..."),
+    ] {
+        assert_eq!(MountOptions::parse(options).unwrap_err().to_string(), message);
+    }
+}
