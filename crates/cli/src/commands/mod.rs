@@ -23,7 +23,9 @@ mod mkfs;
 mod mount;
 mod mv;
 mod property;
+mod receive;
 mod rm;
+mod send;
 mod setfattr;
 mod stat;
 mod subvolume;
@@ -55,6 +57,8 @@ pub enum Command {
     Du(du::Args),
     Subvolume(subvolume::Args),
     Property(property::Args),
+    Send(send::Args),
+    Receive(receive::Args),
     Mount(mount::Args),
     Umount(umount::Args),
     Mkfs(Box<mkfs::Args>),
@@ -92,6 +96,8 @@ impl Command {
             Self::Du(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
+            Self::Send(command) => command.run(context),
+            Self::Receive(command) => command.run(context),
             Self::Mount(command) => command.run(context),
             Self::Umount(command) => command.run(context),
             Self::Mkfs(command) => command.run(context),
