@@ -79,7 +79,8 @@ fn describe(
         Command::Rename { from, to } => (full(from), with(b"dest=", &quoted(&full(to)))),
         Command::Link { path, existing } => (full(path), with(b"dest=", &quoted(existing))),
         Command::SetXattr { path, name, value } => {
-            let rest = [b"name=", &name[..], b" data=", value, format!(" len={}", value.len()).as_bytes()];
+            let length = format!(" len={}", value.len());
+            let rest: [&[u8]; 5] = [b"name=", name, b" data=", value, length.as_bytes()];
             (full(path), rest.concat())
         }
         Command::RemoveXattr { path, name } => (full(path), with(b"name=", name)),
@@ -104,13 +105,9 @@ fn describe_data(command: &Command, full: &dyn Fn(&[u8]) -> Vec<u8>) -> (Vec<u8>
         Command::Write { path, offset, data } => (full(path), format!("offset={offset} len={}", data.len())),
         Command::Clone { path, offset, length, clone_path, clone_offset, .. } => {
             let from = quoted(&full(clone_path));
-            let rest = [
-                format!("offset={offset} len={length} from=").as_bytes(),
-                &from,
-                format!(" clone_offset={clone_offset}").as_bytes(),
-            ]
-            .concat();
-            return (full(path), rest);
+            let before = format!("offset={offset} len={length} from=").into_bytes();
+            let after = format!(" clone_offset={clone_offset}").into_bytes();
+            return (full(path), [before, from, after].concat());
         }
         Command::Truncate { path, size } => (full(path), format!("size={size}")),
         Command::UpdateExtent { path, offset, size } => (full(path), format!("offset={offset} len={size}")),
