@@ -63,7 +63,8 @@ impl Args {
             None => Box::new(std::io::stdout().lock()),
         };
         for snapshot in snapshots {
-            let parent = parent.as_ref().map_or_else(|| nearest(&snapshot, &sources), |parent| Some(parent.id));
+            let parent =
+                parent.as_ref().map_or_else(|| nearest(&snapshot, &sources), |parent| Some(parent.id));
             let mut send = Send::new()
                 .parent(parent)
                 .no_data(self.no_data)

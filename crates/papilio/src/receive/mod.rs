@@ -100,8 +100,11 @@ impl Receive {
             observer.progress(reader.offset());
             if let Err(error) = run.apply(&command, received, observer) {
                 let source = Box::new(error);
-                let error =
-                    Error::Receive { command: command.kind(), path: target::path_of(&command).to_vec(), source };
+                let error = Error::Receive {
+                    command: command.kind(),
+                    path: target::path_of(&command).to_vec(),
+                    source,
+                };
                 errors += 1;
                 if let Some(current) = &mut run.current {
                     current.failed = true;

@@ -44,8 +44,7 @@ impl<'a> StreamReader<'a> {
                     return Ok(None);
                 }
                 let parsed = Protocol::parse(&header);
-                let protocol =
-                    parsed.map_err(|error| error.fault.at(start + error.offset))?;
+                let protocol = parsed.map_err(|error| error.fault.at(start + error.offset))?;
                 self.protocol = Some(protocol);
                 protocol
             }

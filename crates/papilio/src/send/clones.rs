@@ -166,7 +166,9 @@ impl Sender<'_> {
         for reference in references {
             match reference {
                 BackRef::Data { inode, offset, .. } => drop(hints.insert((inode.0, offset.0))),
-                BackRef::SharedData { parent, .. } => self.hints_in_leaf(tree, parent, address, &mut hints)?,
+                BackRef::SharedData { parent, .. } => {
+                    self.hints_in_leaf(tree, parent, address, &mut hints)?
+                }
                 _ => {}
             }
         }

@@ -248,12 +248,10 @@ impl Sender<'_> {
         };
         let after = xattr::list(&self.new.tree, number)?;
         for gone in before.iter().filter(|old| after.iter().all(|new| new.name != old.name)) {
-            self.out
-                .put(&Command::RemoveXattr { path: content.path.clone(), name: gone.name.clone() })?;
+            self.out.put(&Command::RemoveXattr { path: content.path.clone(), name: gone.name.clone() })?;
         }
         for Xattr { name, value } in after {
-            let repeat =
-                again && (name == b"security.capability" || name.starts_with(b"system.posix_acl_"));
+            let repeat = again && (name == b"security.capability" || name.starts_with(b"system.posix_acl_"));
             if !repeat && before.iter().any(|old| old.name == name && old.value == value) {
                 continue;
             }

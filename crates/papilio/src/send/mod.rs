@@ -210,7 +210,8 @@ fn decide(
         let before = old.map(|old| living(old, number)).transpose()?.flatten();
         let lasts = match (&before, &after) {
             (Some(before), Some(after)) => {
-                (before.generation, before.kind(), before.rdev) == (after.generation, after.kind(), after.rdev)
+                (before.generation, before.kind(), before.rdev)
+                    == (after.generation, after.kind(), after.rdev)
             }
             _ => false,
         };

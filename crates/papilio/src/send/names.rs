@@ -113,8 +113,7 @@ impl<'a> Names<'a> {
                 true
             })?;
         }
-        let names: Vec<Place> =
-            names.into_iter().map(|(parent, name)| (self.old_id(parent), name)).collect();
+        let names: Vec<Place> = names.into_iter().map(|(parent, name)| (self.old_id(parent), name)).collect();
         Ok(names)
     }
 
@@ -290,8 +289,7 @@ impl<'a> Names<'a> {
     pub(super) fn settle(&mut self, out: &mut StreamWriter<'_>, id: Id) -> Result<()> {
         let targets = self.targets_of(id)?;
         let current = self.names_of(id)?;
-        let missing: Vec<Place> =
-            targets.iter().filter(|place| !current.contains(place)).cloned().collect();
+        let missing: Vec<Place> = targets.iter().filter(|place| !current.contains(place)).cloned().collect();
         let is_directory = self.kind_of(id)? == Some(FileKind::Directory);
         for place in missing {
             self.create(out, place.0)?;

@@ -50,11 +50,7 @@ fn line(command: &Command, subvolume: &[u8]) -> Vec<u8> {
 }
 
 /// Returns the path of a command and the rest of its line.
-fn describe(
-    command: &Command,
-    subvolume: &[u8],
-    full: &dyn Fn(&[u8]) -> Vec<u8>,
-) -> (Vec<u8>, Vec<u8>) {
+fn describe(command: &Command, subvolume: &[u8], full: &dyn Fn(&[u8]) -> Vec<u8>) -> (Vec<u8>, Vec<u8>) {
     let with = |label: &[u8], value: &[u8]| [label, value].concat();
     match command {
         Command::Subvol { uuid, ctransid, .. } => {
@@ -80,7 +76,9 @@ fn describe(
         Command::Link { path, existing } => (full(path), with(b"dest=", &quoted(existing))),
         Command::SetXattr { path, name, value } => {
             let length = format!(" len={}", value.len());
-            let rest: [&[u8]; 5] = [b"name=", name, b" data=", value, length.as_bytes()];
+            // btrfs-progs prints the value as a string, up to its first NUL.
+            let text = value.split(|byte| *byte == 0).next().unwrap_or_default();
+            let rest: [&[u8]; 5] = [b"name=", name, b" data=", text, length.as_bytes()];
             (full(path), rest.concat())
         }
         Command::RemoveXattr { path, name } => (full(path), with(b"name=", name)),

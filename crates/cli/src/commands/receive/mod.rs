@@ -63,7 +63,8 @@ impl Args {
         if let Operand::Host(path) = Operand::parse(argument)
             && path.is_dir()
         {
-            let text = format!("{}: only an image can receive so far: name it as IMAGE:/path", path.display());
+            let text =
+                format!("{}: only an image can receive so far: name it as IMAGE:/path", path.display());
             return Err(UsageError::new(text).into());
         }
         let path = ImagePath::parse(argument)?;
