@@ -52,6 +52,14 @@ pub fn to_second_with_zone(time: papilio::Timespec) -> String {
     }
 }
 
+/// Returns local time as `2024-05-06T07:08:09+0200`.
+pub fn with_zone(time: papilio::Timespec) -> String {
+    match zoned(time) {
+        Some(zoned) => zoned.strftime("%Y-%m-%dT%H:%M:%S%z").to_string(),
+        None => raw(time),
+    }
+}
+
 /// Returns UTC as `2024-05-06T05:08:09.123456789Z`.
 pub fn rfc3339(time: papilio::Timespec) -> String {
     match instant(time) {

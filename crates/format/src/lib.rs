@@ -19,6 +19,7 @@ pub mod key;
 pub mod node;
 pub mod objectid;
 mod parse;
+pub mod send_stream;
 pub mod superblock;
 mod tree_check;
 pub mod units;

@@ -229,6 +229,19 @@ pub enum Error {
         /// Bytes that it must have.
         minimum: u64,
     },
+    /// A send stream is invalid.
+    #[error(transparent)]
+    SendStream(#[from] papilio_format::send_stream::SendStreamError),
+    /// A command of a send stream could not be applied.
+    #[error("{command} {}: {source}", String::from_utf8_lossy(path))]
+    Receive {
+        /// The command.
+        command: papilio_format::send_stream::CommandKind,
+        /// The path that it names.
+        path: Vec<u8>,
+        /// The reason.
+        source: Box<Error>,
+    },
     /// A file on the host could not be used.
     #[error("{}: {source}", path.display())]
     Host {
@@ -397,7 +410,9 @@ impl Error {
             },
             Error::Incompatible { .. } => ErrorKind::Incompatible,
             Error::Path { kind, .. } => ErrorKind::Path(*kind),
-            Error::Invalid(_)
+            Error::Receive { source, .. } => source.kind(),
+            Error::SendStream(_)
+            | Error::Invalid(_)
             | Error::DeviceMismatch { .. }
             | Error::Occupied { .. }
             | Error::TooSmall { .. } => ErrorKind::Invalid,

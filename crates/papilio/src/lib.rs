@@ -104,6 +104,8 @@ mod maintenance;
 mod mount;
 mod namespace;
 mod options;
+mod receive;
+mod send;
 mod space;
 mod subvolume;
 mod transaction;
@@ -132,6 +134,8 @@ pub use namespace::create::{NewInode, NewKind};
 pub use namespace::rename::RenameMode;
 pub use namespace::setattr::{SetAttributes, SetTime};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
+pub use receive::{Receive, ReceiveObserver, ReceivedSubvolume, StreamReader};
+pub use send::{Send, SendObserver, Sent};
 pub use subvolume::{Received, Subvolume};
 
 // The types of the on-disk format that the functions above take and return.
@@ -142,6 +146,10 @@ pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 pub use papilio_format::{
     ChecksumType, Corrupt, DeviceId, FileOffset, Generation, Incompatible, InodeNumber, ItemType, Key,
     LogicalAddress, PhysicalAddress, SuperblockError, TreeId, Uuid,
+};
+
+pub use papilio_format::send_stream::{
+    Command as SendCommand, Protocol as SendProtocol, SendStreamError, SendStreamFault,
 };
 
 /// Devices for [`FileSystem::from_devices`], [`mkfs_device`] and [`check_devices`].

@@ -16,8 +16,10 @@ use syn::visit::Visit;
 /// The crate that has layers.
 const ROOT: &str = "crates/papilio/src/lib.rs";
 /// Its top-level modules, from the highest layer to the lowest.
-const LAYERS: [&str; 14] = [
+const LAYERS: [&str; 16] = [
     "import",
+    "receive",
+    "send",
     "fs",
     "maintenance",
     "mount",

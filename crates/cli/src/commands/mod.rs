@@ -24,7 +24,9 @@ mod mkfs;
 mod mount;
 mod mv;
 mod property;
+mod receive;
 mod rm;
+mod send;
 mod setfattr;
 mod stat;
 mod subvolume;
@@ -57,6 +59,8 @@ pub enum Command {
     Subvolume(subvolume::Args),
     Property(property::Args),
     Device(device::Args),
+    Send(send::Args),
+    Receive(receive::Args),
     Mount(mount::Args),
     Umount(umount::Args),
     Mkfs(Box<mkfs::Args>),
@@ -95,6 +99,8 @@ impl Command {
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
             Self::Device(command) => command.run(context),
+            Self::Send(command) => command.run(context),
+            Self::Receive(command) => command.run(context),
             Self::Mount(command) => command.run(context),
             Self::Umount(command) => command.run(context),
             Self::Mkfs(command) => command.run(context),

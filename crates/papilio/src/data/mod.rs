@@ -52,6 +52,7 @@ pub(crate) mod written_extents;
 
 #[cfg(test)]
 pub(crate) use compress::compress;
+pub(crate) use compress::decompress;
 pub use fiemap::FiemapExtent;
 pub(crate) use fiemap::fiemap;
 pub(crate) use file_data::{FileData, FileTree};

@@ -108,6 +108,33 @@ impl ReadContext {
         result.map(|()| length)
     }
 
+    /// Fills `buffer` with the bytes of an extent as they lie on disk, from the first copy that has
+    /// valid checksums. Returns whether there is such a copy.
+    ///
+    /// # Errors
+    /// A block of the checksum tree that cannot be read.
+    pub(crate) fn read_stored(
+        &self,
+        flags: InodeFlags,
+        logical: LogicalAddress,
+        buffer: &mut [u8],
+    ) -> Result<bool> {
+        assert_no_handle();
+        let checksums = ChecksumTree::new(&self.checksums);
+        let enabled = self.verify && !flags.contains(InodeFlags::NODATASUM);
+        let geometry = self.volume.geometry();
+        let mut verifier = Verifier::new(geometry, self.lookup, enabled, None, &checksums);
+        for copy in 0..self.volume.copies(logical)? {
+            let read = ReadRange { logical, offset: 0, ordered: None };
+            if self.volume.read_copy(logical, buffer, copy).is_ok()
+                && verifier.first_fault(&read, buffer)?.is_none()
+            {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     /// Reads whole sectors of one cached, uncompressed extent. Returns whether the data is in
     /// `buffer` and valid. If not, or if its checksums are not cached, the caller makes a full
     /// request.

@@ -1,0 +1,354 @@
+//! Sending: the stream that turns one snapshot into another, or into being.
+//!
+//! Owns [`Send`], the options and the run. [`compare`] finds the inodes that differ and passes over
+//! shared blocks; [`names`] brings the names of each to what the new tree has; [`content`] brings
+//! attributes and data; [`clones`] finds data that the receiver has already; [`stream`] writes.
+//!
+//! **Order:** inodes by number, each with names, data and attributes; then the removal of
+//! directories; then the attributes of directories, whose times are final only now.
+//!
+//! **Invariants**
+//! - Only read-only subvolumes are sent, and their trees do not change meanwhile.
+//! - Each command finds the receiver as the commands before it left it.
+//!
+//! **Locks:** those of reading.
+//!
+//! Kernel counterpart: `fs/btrfs/send.c`.
+
+mod clones;
+mod compare;
+mod content;
+mod names;
+mod stream;
+
+use crate::errors::{Error, PathError, Result};
+use crate::fs::FileSystem;
+use crate::items::inode;
+use crate::items::trees::OpenTree;
+use compare::{Changes, Differs, all_inodes, differences};
+use content::Content;
+use names::{Fate, Id, Names};
+use papilio_format::items::inode::{FileKind, InodeItem};
+use papilio_format::items::root::RootFlags;
+use papilio_format::send_stream::{Command, Protocol};
+use papilio_format::{Generation, InodeNumber, LogicalAddress, TreeId, Uuid, objectid};
+use std::collections::{BTreeSet, HashMap};
+use std::io::Write;
+use std::sync::Arc;
+use stream::StreamWriter;
+
+/// Sends subvolumes as `btrfs send` does.
+#[derive(Clone, Debug)]
+pub struct Send {
+    parent: Option<TreeId>,
+    clone_sources: Vec<TreeId>,
+    no_data: bool,
+    protocol: Protocol,
+    compressed_data: bool,
+}
+
+/// The size of a stream.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Sent {
+    /// Commands.
+    pub commands: u64,
+    /// Bytes.
+    pub bytes: u64,
+}
+
+/// Watches a send.
+pub trait SendObserver {
+    /// `done` of `all` inodes are sent, and the stream has `bytes`.
+    fn progress(&mut self, done: u64, all: u64, bytes: u64);
+}
+
+impl Default for Send {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl Send {
+    /// A full stream in protocol 1, with data.
+    pub const fn new() -> Self {
+        Self {
+            parent: None,
+            clone_sources: Vec::new(),
+            no_data: false,
+            protocol: Protocol::V1,
+            compressed_data: false,
+        }
+    }
+
+    /// Sends the difference from this snapshot, which the receiver has.
+    pub fn parent(mut self, parent: Option<TreeId>) -> Self {
+        self.parent = parent;
+        self
+    }
+
+    /// Lets the stream clone from this snapshot, which the receiver has.
+    pub fn clone_source(mut self, source: TreeId) -> Self {
+        self.clone_sources.push(source);
+        self
+    }
+
+    /// Sends which ranges changed in place of the data.
+    pub fn no_data(mut self, no_data: bool) -> Self {
+        self.no_data = no_data;
+        self
+    }
+
+    /// Chooses the protocol.
+    pub fn protocol(mut self, protocol: Protocol) -> Self {
+        self.protocol = protocol;
+        self
+    }
+
+    /// Sends compressed extents as they lie, which needs protocol 2.
+    pub fn compressed_data(mut self, compressed: bool) -> Self {
+        self.compressed_data = compressed;
+        self
+    }
+
+    /// Writes the stream of a subvolume to `out`.
+    ///
+    /// # Errors
+    /// A subvolume that is missing or not read-only; a tree or data that cannot be read; an error
+    /// of `out`.
+    pub fn send(
+        &self,
+        fs: &FileSystem,
+        subvolume: TreeId,
+        out: &mut dyn Write,
+        observer: &mut dyn SendObserver,
+    ) -> Result<Sent> {
+        if self.compressed_data && self.protocol < Protocol::V2 {
+            return Err(Error::Invalid("compressed data needs protocol 2".into()));
+        }
+        let new = read_only(fs, subvolume)?;
+        let old = self.parent.map(|parent| read_only(fs, parent)).transpose()?;
+        let mut sources = vec![CloneSource::of(&new)];
+        for id in self.parent.iter().chain(&self.clone_sources) {
+            if sources.iter().all(|source| source.tree.id() != *id) {
+                sources.push(CloneSource::of(&*read_only(fs, *id)?));
+            }
+        }
+        let changes = match &old {
+            Some(old) => differences(&old.tree, &new.tree)?,
+            None => all_inodes(&new.tree)?,
+        };
+        let name = fs.subvolume(subvolume)?.name;
+        let (new_tree, old_tree) = (new.tree.clone(), old.as_ref().map(|old| old.tree.clone()));
+        let (changes, fates) = decide(&new, old.as_deref(), changes)?;
+        let mut sender = Sender {
+            fs,
+            names: Names::new(old_tree.as_ref(), &new_tree, fates),
+            sector_size: fs.info.sector_size() as u32,
+            no_data: self.no_data,
+            compressed: self.compressed_data,
+            out: StreamWriter::new(out, self.protocol),
+            sources,
+            last_hints: None,
+            new: Arc::clone(&new),
+            old,
+        };
+        sender.begin(name)?;
+        sender.run(&changes, observer)?;
+        sender.out.put(&Command::End)?;
+        sender.out.flush()?;
+        Ok(Sent { commands: sender.out.commands(), bytes: sender.out.bytes() })
+    }
+}
+
+/// Returns a subvolume that must be read-only.
+fn read_only(fs: &FileSystem, id: TreeId) -> Result<Arc<OpenTree>> {
+    let open = fs.info.trees.subvolume(id)?;
+    if !open.item.flags.contains(RootFlags::RDONLY) {
+        return Err(Error::Invalid(format!("subvolume {id} is not read-only, which send needs")));
+    }
+    if open.root_directory() != objectid::FIRST_INODE {
+        return Err(Error::path(format!("subvolume {id}").as_bytes(), PathError::NotSupported));
+    }
+    Ok(open)
+}
+
+/// A subvolume that the receiver has, with the identity by which it finds it.
+pub(crate) struct CloneSource {
+    tree: crate::btree::Tree,
+    uuid: Uuid,
+    ctransid: Generation,
+}
+
+impl CloneSource {
+    fn of(open: &OpenTree) -> Self {
+        let item = &open.item;
+        let uuid = if item.received_uuid.is_nil() { item.uuid } else { item.received_uuid };
+        Self { tree: open.tree.clone(), uuid, ctransid: item.ctransid }
+    }
+}
+
+/// An inode with a name.
+fn living(open: &OpenTree, number: u64) -> Result<Option<InodeItem>> {
+    Ok(inode::inode(&open.tree, InodeNumber(number))?.filter(|item| item.nlink > 0))
+}
+
+/// Decides which inodes are created and removed. Adds inodes whose directory was replaced: their
+/// items are alike in both trees, but their names are lost.
+fn decide(
+    new: &OpenTree,
+    old: Option<&OpenTree>,
+    mut changes: Changes,
+) -> Result<(Changes, HashMap<u64, Fate>)> {
+    let mut fates = HashMap::new();
+    let mut orphaned = Vec::new();
+    for &number in changes.keys() {
+        if number == Id::ROOT.number {
+            continue;
+        }
+        let after = living(new, number)?;
+        let before = old.map(|old| living(old, number)).transpose()?.flatten();
+        let lasts = match (&before, &after) {
+            (Some(before), Some(after)) => {
+                (before.generation, before.kind(), before.rdev)
+                    == (after.generation, after.kind(), after.rdev)
+            }
+            _ => false,
+        };
+        if lasts {
+            continue;
+        }
+        if let (Some(old), Some(item)) = (old, &before)
+            && item.kind() == Some(FileKind::Directory)
+            && after.is_some()
+        {
+            orphaned.extend(children(old, number)?);
+        }
+        fates.insert(number, Fate { removed: before, created: after.is_some() });
+    }
+    for number in orphaned {
+        changes.entry(number).or_default().names = true;
+    }
+    Ok((changes, fates))
+}
+
+/// Returns the inodes that a directory has entries for.
+fn children(open: &OpenTree, number: u64) -> Result<Vec<u64>> {
+    use crate::items::dir::{EntryTarget, entries_of, index_first_key, index_last_key};
+    let number = InodeNumber(number);
+    let mut found = Vec::new();
+    for item in open.tree.range(index_first_key(number, 0)..=index_last_key(number)) {
+        for entry in entries_of(&open.tree, &item?)? {
+            if let EntryTarget::Inode(child) = EntryTarget::of(&entry.location) {
+                found.push(child.0);
+            }
+        }
+    }
+    Ok(found)
+}
+
+/// A run.
+pub(crate) struct Sender<'a> {
+    fs: &'a FileSystem,
+    names: Names<'a>,
+    sector_size: u32,
+    no_data: bool,
+    compressed: bool,
+    out: StreamWriter<'a>,
+    /// The subvolume itself, then the parent, then the other sources of clones.
+    sources: Vec<CloneSource>,
+    /// The extent that was looked up last, and what its references name.
+    last_hints: Option<(LogicalAddress, BTreeSet<(u64, u64)>)>,
+    new: Arc<OpenTree>,
+    old: Option<Arc<OpenTree>>,
+}
+
+impl Sender<'_> {
+    fn begin(&mut self, path: Vec<u8>) -> Result<()> {
+        let CloneSource { uuid, ctransid, .. } = self.sources[0];
+        let ctransid = ctransid.0;
+        let Some(old) = &self.old else {
+            return self.out.put(&Command::Subvol { path, uuid, ctransid });
+        };
+        let parent = CloneSource::of(old);
+        self.out.put(&Command::Snapshot {
+            path,
+            uuid,
+            ctransid,
+            clone_uuid: parent.uuid,
+            clone_ctransid: parent.ctransid.0,
+        })
+    }
+
+    fn run(&mut self, changes: &Changes, observer: &mut dyn SendObserver) -> Result<()> {
+        let mut directories = Vec::new();
+        let mut removed = Vec::new();
+        let all = changes.len() as u64;
+        for (done, (&number, &differs)) in changes.iter().enumerate() {
+            if number != Id::ROOT.number {
+                self.send_inode(number, differs, &mut directories, &mut removed)?;
+            }
+            if done % 256 == 0 {
+                observer.progress(done as u64, all, self.out.bytes());
+            }
+        }
+        self.names.remove_directories(&mut self.out, &removed)?;
+        let root = changes.get(&Id::ROOT.number).copied().unwrap_or_default();
+        if !changes.is_empty() {
+            directories.push((Id::ROOT.number, root));
+        }
+        for (number, differs) in directories {
+            self.finish_inode(number, differs)?;
+        }
+        observer.progress(all, all, self.out.bytes());
+        Ok(())
+    }
+
+    /// Sends one inode, except for the attributes of a directory.
+    fn send_inode(
+        &mut self,
+        number: u64,
+        differs: Differs,
+        directories: &mut Vec<(u64, Differs)>,
+        removed: &mut Vec<Id>,
+    ) -> Result<()> {
+        let fate = self.names.fate(number);
+        if let Some(item) = fate.and_then(|fate| fate.removed) {
+            let id = Id { number, doomed: true };
+            if item.kind() == Some(FileKind::Directory) {
+                removed.push(id);
+            } else {
+                self.names.remove(&mut self.out, id)?;
+            }
+        }
+        let Some(item) = living(&self.new, number)? else { return Ok(()) };
+        let created = fate.is_some_and(|fate| fate.created);
+        if created {
+            self.names.create(&mut self.out, Id::lasting(number))?;
+        } else if differs.names {
+            self.names.settle(&mut self.out, Id::lasting(number))?;
+        }
+        let differs = if created { Differs::ALL } else { differs };
+        if item.kind() == Some(FileKind::Directory) {
+            directories.push((number, differs));
+            return Ok(());
+        }
+        self.finish_inode(number, differs)
+    }
+
+    /// Sends data and attributes.
+    fn finish_inode(&mut self, number: u64, differs: Differs) -> Result<()> {
+        let Some(item) = living(&self.new, number)? else { return Ok(()) };
+        let lasts = self.old.is_some() && self.names.fate(number).is_none();
+        let before = match &self.old {
+            Some(old) if lasts => living(old, number)?,
+            _ => None,
+        };
+        let path = self.names.path_of(Id::lasting(number))?;
+        let content = Content { number, item: &item, before, differs, path };
+        if item.kind() == Some(FileKind::Regular) {
+            self.send_file(&content)?;
+        }
+        self.send_attributes(&content)
+    }
+}

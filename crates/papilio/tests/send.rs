@@ -1,0 +1,144 @@
+//! Streams of Papilio, received by Papilio, on devices in memory: equal content, cut streams, and
+//! paths that leave the subvolume.
+
+use papilio::device::{Device, MemoryDevice};
+use papilio::{
+    Error, FileSystem, MkfsOptions, OpenOptions, Receive, ReceiveObserver, ReceivedSubvolume, Send,
+    SendCommand as Command, SendObserver, SendProtocol, Uuid,
+};
+use std::sync::Arc;
+
+struct Quiet;
+
+impl SendObserver for Quiet {
+    fn progress(&mut self, _: u64, _: u64, _: u64) {}
+}
+
+impl ReceiveObserver for Quiet {
+    fn begins(&mut self, _: &[u8], _: bool) {}
+    fn progress(&mut self, _: u64) {}
+    fn failed(&mut self, _: &Error) {}
+}
+
+fn made() -> FileSystem {
+    let device: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+    papilio::mkfs_device(&device, &MkfsOptions::new()).unwrap();
+    let options = OpenOptions::new().write(true).commit_interval(None);
+    FileSystem::from_devices(vec![device], &options).unwrap()
+}
+
+/// Two snapshots, `/s1` and `/s2`, with a swap of directories, a move into a child, a reflink, a
+/// hard link and a hole between them.
+fn source() -> FileSystem {
+    let fs = made();
+    fs.create_subvolume("/sv").unwrap();
+    for directory in ["/sv/a", "/sv/b", "/sv/a/in", "/sv/c"] {
+        fs.create_dir(directory).unwrap();
+    }
+    fs.write("/sv/a/in/file", vec![7; 300_000]).unwrap();
+    fs.write("/sv/b/small", "text").unwrap();
+    fs.snapshot("/sv", "/s1", true).unwrap();
+    fs.rename("/sv/a", "/sv/t").unwrap();
+    fs.rename("/sv/b", "/sv/a").unwrap();
+    fs.rename("/sv/t", "/sv/b").unwrap();
+    fs.rename("/sv/b/in", "/sv/in").unwrap();
+    fs.rename("/sv/b", "/sv/in/b").unwrap();
+    fs.remove_dir("/sv/c").unwrap();
+    fs.hard_link("/sv/a/small", "/sv/again").unwrap();
+    let file = fs.open_file("/sv/in/file").unwrap();
+    let copy = fs.create_file("/sv/copy").unwrap();
+    copy.clone_range(&file, 0, 0, 0).unwrap();
+    file.punch_hole(4096, 65_536).unwrap();
+    fs.set_xattr("/sv/a", b"user.x", b"value").unwrap();
+    drop((file, copy));
+    fs.snapshot("/sv", "/s2", true).unwrap();
+    fs
+}
+
+fn stream(fs: &FileSystem, send: Send, path: &str) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    let id = fs.inode(path).unwrap().tree();
+    send.send(fs, id, &mut bytes, &mut Quiet).unwrap();
+    bytes
+}
+
+fn receive(fs: &FileSystem, bytes: &[u8]) -> (papilio::Result<()>, Vec<ReceivedSubvolume>) {
+    let mut received = Vec::new();
+    let result = Receive::new().receive(fs, "/", &mut &bytes[..], &mut received, &mut Quiet);
+    (result, received)
+}
+
+fn assert_same(left: &FileSystem, right: &FileSystem, path: &str) {
+    let list = |fs: &FileSystem| {
+        let mut entries: Vec<_> = fs.walk(path).unwrap().map(|entry| entry.unwrap()).collect();
+        entries.sort_by(|a, b| a.path.cmp(&b.path));
+        entries
+    };
+    let (left_entries, right_entries) = (list(left), list(right));
+    assert_eq!(left_entries.len(), right_entries.len());
+    for (a, b) in left_entries.iter().zip(&right_entries) {
+        assert_eq!(a.path, b.path);
+        let (x, y) = (a.inode.metadata(), b.inode.metadata());
+        assert_eq!((x.mode(), x.uid(), x.gid()), (y.mode(), y.uid(), y.gid()), "{:?}", a.path);
+        assert_eq!((x.mtime(), x.nlink()), (y.mtime(), y.nlink()), "{:?}", a.path);
+        assert_eq!(a.inode.xattrs().unwrap(), b.inode.xattrs().unwrap());
+        if x.is_file() {
+            let read = |inode: &papilio::Inode| inode.open().unwrap().read_all().unwrap();
+            assert!(read(&a.inode) == read(&b.inode), "{:?}", String::from_utf8_lossy(&a.path));
+        }
+    }
+}
+
+#[test]
+fn full_and_incremental_streams_carry_everything() {
+    let fs = source();
+    let parent = Some(fs.inode("/s1").unwrap().tree());
+    for protocol in [SendProtocol::V1, SendProtocol::V2] {
+        let target = made();
+        let send = Send::new().protocol(protocol).compressed_data(protocol == SendProtocol::V2);
+        for bytes in [stream(&fs, send.clone(), "/s1"), stream(&fs, send.parent(parent), "/s2")] {
+            let (result, received) = receive(&target, &bytes);
+            result.unwrap();
+            assert!(received.iter().all(|subvolume| subvolume.complete));
+        }
+        assert_same(&fs, &target, "/s1");
+        assert_same(&fs, &target, "/s2");
+    }
+}
+
+#[test]
+fn a_cut_stream_leaves_nothing_that_looks_complete() {
+    let fs = source();
+    let bytes = stream(&fs, Send::new(), "/s1");
+    for cut in (0..bytes.len()).step_by(bytes.len() / 40) {
+        let target = made();
+        let (result, received) = receive(&target, &bytes[..cut]);
+        assert!(matches!(result, Err(Error::SendStream(_))), "{cut}: {result:?}");
+        assert!(received.iter().all(|subvolume| !subvolume.complete));
+        for subvolume in target.subvolumes().unwrap().iter().filter(|found| !found.name.is_empty()) {
+            assert!(subvolume.received_uuid.is_nil() && !subvolume.is_read_only());
+        }
+    }
+}
+
+#[test]
+fn paths_that_leave_the_subvolume_are_refused() {
+    let uuid = Uuid::from_u128(5);
+    for path in ["../outside", "/outside", "link/outside", "a//b", "./a", "d/../../outside"] {
+        let target = made();
+        let commands = [
+            Command::Subvol { path: b"s".to_vec(), uuid, ctransid: 1 },
+            Command::Mkdir { path: b"d".to_vec(), inode: 257 },
+            Command::Symlink { path: b"link".to_vec(), inode: 258, target: b"..".to_vec() },
+            Command::Mkfile { path: path.as_bytes().to_vec(), inode: 259 },
+            Command::End,
+        ];
+        let mut bytes = SendProtocol::V1.header().to_vec();
+        for command in &commands {
+            command.append_to(SendProtocol::V1, &mut bytes).unwrap();
+        }
+        let (result, _) = receive(&target, &bytes);
+        assert!(matches!(result, Err(Error::Receive { .. })), "{path}: {result:?}");
+        assert!(target.inode("/outside").is_err());
+    }
+}
