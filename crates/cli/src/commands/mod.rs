@@ -23,6 +23,7 @@ mod mkfs;
 mod mount;
 mod mv;
 mod property;
+mod rescue;
 mod rm;
 mod setfattr;
 mod stat;
@@ -60,6 +61,7 @@ pub enum Command {
     Mkfs(Box<mkfs::Args>),
     Filesystem(filesystem::Args),
     Check(check::Args),
+    Rescue(rescue::Args),
     Inspect(inspect::Args),
     Bench(Box<bench::Args>),
     Completions(completions::Args),
@@ -97,6 +99,7 @@ impl Command {
             Self::Mkfs(command) => command.run(context),
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),
+            Self::Rescue(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::Completions(command) => command.run(definition()),
