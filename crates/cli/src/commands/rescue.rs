@@ -39,7 +39,8 @@ impl Args {
         let bytes = papilio::undo_repair(&devices, &file)?;
         let mut output = crate::output::Output::new()?;
         output.text(format_args!("{bytes} bytes restored\n"))?;
-        output.finish()
+        output.finish()?;
+        Ok(())
     }
 }
 

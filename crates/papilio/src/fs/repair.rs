@@ -48,11 +48,16 @@ impl From<Mended> for RepairPlan {
 /// Plans the repair of the file system on the devices, which must be all of it. Nothing is written.
 ///
 /// # Errors
-/// As [`check_devices`](crate::check_devices); too many changes to keep in memory.
+/// As [`check_devices`](crate::check_devices); a log of fsyncs; too many changes to keep in memory.
 pub fn plan_repair(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Result<RepairPlan> {
     let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
         Arc::new(OverlayDevice::new(Arc::clone(device), OVERLAY_LIMIT))
     };
+    if Volume::open(devices.to_vec(), open)?.superblock().log_root().is_some() {
+        // Its blocks look free, and its replay would meet other trees than it was written for.
+        let text = "it has a log of fsyncs, which a mount for writing has to replay before a repair";
+        return Err(Error::Invalid(text.to_owned()));
+    }
     let overlays: Vec<_> = devices.iter().map(overlay).collect();
     Ok(repair::mend(&overlays, open, CACHE_BYTES, &CheckOptions::new())?.into())
 }
@@ -60,7 +65,7 @@ pub fn plan_repair(devices: &[Arc<dyn Device>], open: &OpenOptions) -> Result<Re
 /// Makes a planned repair on the devices. The old content goes to the new file `undo` first.
 ///
 /// # Errors
-/// A plan that makes nothing better, or a log of fsyncs that is not replayed: nothing is written.
+/// A plan that makes nothing better: nothing is written.
 /// Failures of a device or of the undo file, or a result other than planned: the devices are set
 /// back, as far as they can be written.
 pub fn repair(

@@ -7,3 +7,4 @@ mod image;
 mod in_memory;
 mod planted;
 mod repaired;
+mod superblocks;

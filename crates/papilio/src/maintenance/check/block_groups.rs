@@ -27,6 +27,8 @@ pub(super) struct BlockGroup {
     flags: BlockGroupFlags,
     /// Bytes of its extents.
     counted: u64,
+    /// Whether a chunk starts where it does.
+    pub(super) has_chunk: bool,
 }
 
 impl BlockGroup {
@@ -65,7 +67,7 @@ impl BlockGroups {
             if let Ok(item) = BlockGroupItem::parse(view.item(slot)) {
                 let (start, length) = (key.objectid, key.offset);
                 let BlockGroupItem { used, flags, .. } = item;
-                self.groups.push(BlockGroup { start, length, used, flags, counted: 0 });
+                self.groups.push(BlockGroup { start, length, used, flags, counted: 0, has_chunk: true });
             }
         }
     }
@@ -142,13 +144,14 @@ impl BlockGroups {
 
     /// Reports block groups without a chunk.
     pub(super) fn find_chunkless(
-        &self,
+        &mut self,
         holder: TreeId,
         chunks: &[(LogicalAddress, ChunkItem)],
         findings: &mut Findings,
     ) {
-        for group in &self.groups {
+        for group in &mut self.groups {
             if chunks.binary_search_by_key(&group.start, |(start, _)| start.0).is_err() {
+                group.has_chunk = false;
                 let place = Place { address: Some(LogicalAddress(group.start)), ..Place::tree(holder) };
                 let message = format_args!("the block group of {} bytes has no chunk", group.length);
                 findings.add(FindingKind::ChunkMissing, place, message);

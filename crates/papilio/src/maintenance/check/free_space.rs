@@ -129,7 +129,9 @@ impl FreeSpace {
                 );
                 let used = used_in(extents, group.start, group.end());
                 let free = complement(group.start, group.end(), used);
-                findings.mend(rebuild(group.start, group.end(), false, &free, self.sector));
+                if group.has_chunk {
+                    findings.mend(rebuild(group.start, group.end(), false, &free, self.sector));
+                }
                 continue;
             }
             let used = used_in(extents, group.start, group.end());
