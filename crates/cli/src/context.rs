@@ -84,12 +84,19 @@ impl Context {
         let system = FileSystem::open_with(image, &options).map_err(holder::explain)?;
         if system.has_log() {
             self.warning(format_args!(
-                "{}: a log tree is present: changes fsynced since the last commit are not shown",
+                "{}: a log tree is present that cannot be replayed: changes fsynced since the last commit are not shown",
                 image.display()
             ));
         }
         self.opened.borrow_mut().push((image.to_path_buf(), system.clone()));
         Ok(system)
+    }
+
+    /// Opens the file system on `image` as its last commit left it, for commands that show the
+    /// structures on the device.
+    pub fn open_last_commit(&self, image: &Path) -> anyhow::Result<FileSystem> {
+        let options = self.options.clone().replay_log(false);
+        FileSystem::open_with(image, &options).map_err(holder::explain)
     }
 
     /// Opens the file system on `image` for writing, once per run. Call this before [`Self::open`],

@@ -3,6 +3,8 @@
 //! - [`FileDevice`]: a regular file or a block device. It uses plain calls, and io_uring for deep
 //!   queues.
 //! - [`MemoryDevice`]: a sparse device in memory with cheap snapshots.
+//! - [`OverlayDevice`]: keeps all writes in memory; the device below it is only read.
+//! - [`UndoDevice`]: saves old blocks in an undo file before they are overwritten.
 //! - [`FaultDevice`]: fails, corrupts or truncates on demand, repeatably.
 //! - [`Recording`]: records the writes to one or more devices, and builds every state that a power
 //!   loss could have left behind.
@@ -67,7 +69,9 @@ mod lock;
 mod loop_use;
 mod memory;
 mod open;
+mod overlay;
 mod recorder;
+mod undo;
 mod uring;
 
 pub use aligned::AlignedBuffer;
@@ -77,5 +81,7 @@ pub use fault::{CallCounts, CallKind, FaultDevice};
 pub use file::FileDevice;
 pub use memory::MemoryDevice;
 pub use open::OpenOptions;
+pub use overlay::{OverlayDevice, OverlayFull};
 pub use papilio_format::PhysicalAddress;
 pub use recorder::{Action, Event, RecorderDevice, Recording, Replay, SECTOR_SIZE};
+pub use undo::{UndoDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};

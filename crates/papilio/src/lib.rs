@@ -116,15 +116,16 @@ pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
 pub use fs::{
     AsPath, DirEntry, Entries, File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue,
-    IoRequest, KeptInode, Metadata, Walk, WalkEntry, check, check_devices,
+    IoRequest, KeptInode, Metadata, RepairPlan, Walk, WalkEntry, check, check_devices, plan_repair, repair,
+    undo_repair,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;
 pub use items::xattr::Xattr;
 pub use items::xattr_edit::XattrSet;
 pub use maintenance::check::{
-    CheckOptions, CheckProgress, CheckReport, CheckStage, CheckStatistics, Finding, FindingKind, Place,
-    Severity,
+    CheckOptions, CheckProgress, CheckReport, CheckStage, CheckStatistics, Finding, FindingKind,
+    Note as CheckNote, Place, Severity,
 };
 pub use maintenance::mkfs::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, mkfs, mkfs_device};
 pub use maintenance::scan::FoundDevice;

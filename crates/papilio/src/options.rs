@@ -114,9 +114,11 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether an fsync log that a crash left is replayed when the file system is opened for
-    /// writing. The default is true. If false (`rescue=nologreplay`), a file system with a log can
-    /// only be opened for reading, which always shows the last commit.
+    /// Sets whether an fsync log that a crash left is replayed. The default is true. Opened for
+    /// reading, the file system is replayed in memory, and nothing is written; a log that cannot be
+    /// replayed leaves the last commit ([`FileSystem::has_log`](crate::FileSystem::has_log) is then
+    /// true). If false (`rescue=nologreplay`), a file system with a log can only be opened for
+    /// reading, which shows the last commit.
     pub fn replay_log(mut self, replay: bool) -> Self {
         self.replay_log = replay;
         self

@@ -5,7 +5,7 @@
 mod in_memory;
 
 use fastrand::Rng;
-use in_memory::{formatted_with, open, open_read_only, superblock};
+use in_memory::{formatted_with, open, open_last_commit, superblock};
 use papilio::format::superblock::superblock_offset;
 use papilio::{File, MkfsOptions};
 use papilio_device::{Action, MemoryDevice, Recording};
@@ -87,7 +87,7 @@ fn a_crash_at_any_point_keeps_the_last_acknowledged_fsync() {
             _ => replay.crash(position as u64),
         };
         let left = Arc::new(left.pop().unwrap());
-        logs += usize::from(open_read_only(&left).has_log());
+        logs += usize::from(open_last_commit(&left).has_log());
         let fs = open(&left);
         let found: Vec<Vec<u8>> =
             (0..FILES).map(|number| content(&fs.open_file(format!("/{number}")).unwrap())).collect();

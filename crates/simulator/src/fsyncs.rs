@@ -319,7 +319,7 @@ impl FsyncRun {
         let position = self.moments.position();
         let say = |what: String| format!("{}, before event {position} of {}: {what}", self.label, self.len());
         let devices = vec![device];
-        let before = FileSystem::from_devices(devices.clone(), &OpenOptions::new());
+        let before = FileSystem::from_devices(devices.clone(), &OpenOptions::new().replay_log(false));
         let logged = before.map_err(|error| say(error.to_string()))?.has_log();
         let fs = FileSystem::from_devices(devices.clone(), &self.open)
             .map_err(|error| say(format!("opening for writing: {error}")))?;

@@ -211,7 +211,7 @@ pub fn check(devices: &[Arc<dyn Device>]) -> Result<(), String> {
 pub fn check_interrupted(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<(), String> {
     let report = papilio::check_devices(devices.to_vec(), options, &CheckOptions::new().data_csum(true))
         .map_err(|error| format!("check: {error}"))?;
-    let copies = [FindingKind::SuperblockCopy, FindingKind::DeviceItemDiffers];
+    let copies = [FindingKind::SuperblockCopy, FindingKind::SuperblockFirst, FindingKind::DeviceItemDiffers];
     let other = report.findings.iter().find(|finding| !copies.contains(&finding.kind));
     other.map_or(Ok(()), |finding| Err(format!("check: {finding:?}")))
 }

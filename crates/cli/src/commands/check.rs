@@ -9,20 +9,33 @@ use std::io::IsTerminal;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// Check a file system without changing it
+/// Check a file system, and repair it if asked to
 ///
 /// Reads every copy of every tree block, and compares extents with their references, free space
 /// with extents, and chunks with device extents. Checks inodes, directories, link counts,
 /// checksums, subvolumes and superblocks. A file system that is too damaged to be opened is checked
-/// as far as possible. The exit status is 1 if there are errors.
+/// as far as possible.
+///
+/// An error means that data is at risk or that the kernel refuses the file system; a warning, that
+/// something is out of date or wasteful; a note is a remark. The exit status is 0 without errors, 1
+/// with errors or if the check could not run, and 2 for wrong usage.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The image or device
     #[arg(value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
-    /// Do not write; accepted for btrfs-check(8)'s sake, since the command never writes
+    /// Do not write; accepted for btrfs-check(8)'s sake, as nothing is written without --repair
     #[arg(long, visible_alias = "readonly")]
     read_only: bool,
+    /// Repair: print the plan, ask, save the old blocks in the undo file, write, and check again
+    #[arg(long, conflicts_with_all = ["read_only", "check_data_csum", "json"])]
+    repair: bool,
+    /// The undo file to write; it must not exist [default: IMAGE.undo]
+    #[arg(long, value_name = "FILE", requires = "repair", value_hint = clap::ValueHint::FilePath)]
+    undo: Option<PathBuf>,
+    /// Repair without asking
+    #[arg(short, long, requires = "repair")]
+    yes: bool,
     /// Verify the checksums of all copies of all data
     #[arg(long)]
     check_data_csum: bool,
@@ -40,6 +53,9 @@ pub struct Args {
 impl Args {
     /// Checks the file system.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        if self.repair {
+            return self.repair(context);
+        }
         let bar = (self.progress && std::io::stderr().is_terminal()).then(new_bar);
         let mut options = CheckOptions::new().data_csum(self.check_data_csum).max_findings(self.max_findings);
         if let Some(bar) = bar.clone() {
@@ -61,6 +77,46 @@ impl Args {
         output.finish()?;
         if !report.is_clean() {
             context.error(format_args!("{}: {} errors found", self.image.display(), report.errors()));
+        }
+        Ok(())
+    }
+
+    /// Plans a repair, and makes it if it is wanted.
+    fn repair(&self, context: &Context) -> anyhow::Result<()> {
+        let images: Vec<PathBuf> =
+            std::iter::once(&self.image).chain(&context.arguments().device).cloned().collect();
+        let devices = super::rescue::open(&images)?;
+        let plan = papilio::plan_repair(&devices, context.options())?;
+        let mut output = Output::new()?;
+        self.print(&plan.before, &mut output)?;
+        plan.changes.iter().try_for_each(|change| output.text(format_args!("will {change}\n")))?;
+        plan.refused.iter().try_for_each(|change| output.text(format_args!("cannot {change}\n")))?;
+        let (left, warnings) = (plan.after.errors(), plan.after.warnings());
+        if plan.changes.is_empty() || !plan.better {
+            output.text(format_args!("nothing was written\n"))?;
+            output.finish()?;
+            if plan.before.is_clean() {
+                return Ok(());
+            }
+            anyhow::bail!("{}: it cannot be repaired: {} errors", self.image.display(), plan.before.errors());
+        }
+        output.text(format_args!("afterwards {left} errors, {warnings} warnings\n"))?;
+        output.finish()?;
+        if !self.yes && !confirmed()? {
+            anyhow::bail!("{}: not repaired: nothing was written", self.image.display());
+        }
+        let undo = self.undo.clone().unwrap_or_else(|| {
+            let mut name = self.image.clone().into_os_string();
+            name.push(".undo");
+            PathBuf::from(name)
+        });
+        let made = papilio::repair(&devices, context.options(), &plan, &undo)?;
+        let mut output = Output::new()?;
+        let (changes, undo) = (made.changes.len(), undo.display());
+        output.text(format_args!("repaired with {changes} changes; {undo} takes them back\n"))?;
+        output.finish()?;
+        if !made.after.is_clean() {
+            context.error(format_args!("{}: {left} errors are left", self.image.display()));
         }
         Ok(())
     }
@@ -99,6 +155,14 @@ impl Args {
     }
 }
 
+/// Asks on the terminal; an answer other than y or yes is a no.
+fn confirmed() -> anyhow::Result<bool> {
+    eprint!("Repair? [y/N] ");
+    let mut answer = String::new();
+    std::io::stdin().read_line(&mut answer)?;
+    Ok(matches!(answer.trim(), "y" | "Y" | "yes"))
+}
+
 fn new_bar() -> ProgressBar {
     let bar = ProgressBar::new_spinner();
     bar.enable_steady_tick(Duration::from_millis(200));
@@ -127,12 +191,13 @@ fn json_report(report: &CheckReport) -> Value {
         report.counts.iter().map(|(kind, count)| (kind.to_string(), json!(count))).collect();
     let seen = &report.statistics;
     json!({
+        "verdict": report.verdict().map_or("clean".to_owned(), |worst| worst.to_string()),
         "errors": report.errors(),
         "warnings": report.warnings(),
         "counts": counts,
         "findings": report.findings.iter().map(json_finding).collect::<Vec<_>>(),
         "findings_not_kept": report.dropped(),
-        "notes": report.notes,
+        "notes": report.notes.iter().map(|note| json!({ "code": note.code, "message": note.message })).collect::<Vec<_>>(),
         "statistics": {
             "trees": seen.trees,
             "blocks": seen.blocks,

@@ -25,6 +25,7 @@ mod mount;
 mod mv;
 mod property;
 mod receive;
+mod rescue;
 mod rm;
 mod send;
 mod setfattr;
@@ -66,6 +67,7 @@ pub enum Command {
     Mkfs(Box<mkfs::Args>),
     Filesystem(filesystem::Args),
     Check(check::Args),
+    Rescue(rescue::Args),
     Inspect(inspect::Args),
     Bench(Box<bench::Args>),
     Completions(completions::Args),
@@ -106,6 +108,7 @@ impl Command {
             Self::Mkfs(command) => command.run(context),
             Self::Filesystem(command) => command.run(context),
             Self::Check(command) => command.run(context),
+            Self::Rescue(command) => command.run(context),
             Self::Inspect(command) => command.run(context),
             Self::Bench(command) => command.run(context),
             Self::Completions(command) => command.run(definition()),

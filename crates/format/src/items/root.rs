@@ -189,8 +189,11 @@ fn validate_key(key: &Key) -> Result<(), Corrupt> {
     if key.objectid == 0 {
         return Err(Corrupt::field(WHAT, "key.objectid", 0, "no such tree"));
     }
-    if key.objectid == objectid::TREE_RELOC.0 && !objectid::is_subvolume(TreeId(key.offset)) {
-        return Err(Corrupt::field(WHAT, "key.offset", key.offset, "only subvolumes have relocation trees"));
+    let tree = TreeId(key.offset);
+    // The tree of relocated data has a relocation tree of its own while its metadata moves.
+    let moves = objectid::is_subvolume(tree) || tree == objectid::DATA_RELOC_TREE;
+    if key.objectid == objectid::TREE_RELOC.0 && !moves {
+        return Err(Corrupt::field(WHAT, "key.offset", key.offset, "this tree has no relocation tree"));
     }
     Ok(())
 }
@@ -264,6 +267,7 @@ mod tests {
         assert_eq!(fault(check(root_key(TreeId(0)), &bytes)), "key.objectid");
         let reloc = |tree| Key::new(objectid::TREE_RELOC.0, ItemType::ROOT_ITEM, tree);
         assert_eq!(check(reloc(256), &bytes), Ok(()));
+        assert_eq!(check(reloc(objectid::DATA_RELOC_TREE.0), &bytes), Ok(()));
         assert_eq!(fault(check(reloc(7), &bytes)), "key.offset");
         let late = Generation(102);
         assert_eq!(fault(check_sample(RawRootItem { generation: late, ..sample() })), "generation");

@@ -14,6 +14,7 @@
 //! - `dir`, `walk`: the entries of a directory, and of all directories below it
 //! - `file`, `file_write`, `file_cursor`, `checksums`: a regular file's data
 //! - `io_queue`: asynchronous requests
+//! - `repair`: plans of repairs, repairs with undo
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
 mod as_path;
@@ -40,6 +41,7 @@ mod metadata;
 mod names;
 mod names_by_path;
 mod paths;
+mod repair;
 mod resize;
 #[cfg(test)]
 mod space_against_kernel;
@@ -58,6 +60,7 @@ pub use inode::{Inode, KeptInode};
 pub use io_queue::{IoCompletion, IoOperation, IoQueue, IoRequest};
 pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
+pub use repair::{RepairPlan, plan_repair, repair, undo_repair};
 pub use walk::{Walk, WalkEntry};
 
 /// The types of the API can be sent to and shared by threads.

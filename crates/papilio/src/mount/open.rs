@@ -4,7 +4,7 @@
 //! 1. superblocks and system chunks,
 //! 2. the chunk tree with devices and chunks,
 //! 3. the root tree, or that of a backup root,
-//! 4. for writing: the replay of the log tree,
+//! 4. the replay of the log tree: on the devices if opened for writing, else in memory,
 //! 5. the subvolume that paths start from.
 //!
 //! Kernel counterparts: `open_ctree`, `init_tree_roots` (`fs/btrfs/disk-io.c`),
@@ -30,7 +30,7 @@ use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::volume::Volume;
-use papilio_device::{Access, Device};
+use papilio_device::{Access, Device, OverlayDevice};
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{ItemType, LogicalAddress, objectid};
@@ -48,6 +48,9 @@ const ORDERED_SHARE: usize = 2;
 /// The least limit on a transaction's changed tree blocks, in bytes.
 const LEAST_DIRTY: u64 = 1 << 20;
 
+/// The most bytes that the replay of a log for reading only may keep in memory, for each device.
+const REPLAY_LIMIT: u64 = 256 << 20;
+
 /// Opens the device or image at `path` and those that the options name.
 pub(crate) fn open_path(path: &Path, options: &OpenOptions) -> Result<FsInfo> {
     let access = if options.write { Access::ReadWrite } else { Access::ReadOnly };
@@ -56,7 +59,14 @@ pub(crate) fn open_path(path: &Path, options: &OpenOptions) -> Result<FsInfo> {
 
 /// Opens the file system on the devices.
 pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions) -> Result<FsInfo> {
-    let volume = Arc::new(Volume::open(devices, options)?);
+    let volume = Arc::new(Volume::open(devices.clone(), options)?);
+    if volume.superblock().log_root().is_some() && !options.write && options.replay_log {
+        match replay_in_memory(&devices, options) {
+            // The superblock in the overlay has no log: this recursion ends.
+            Ok(replayed) => return from_devices(replayed, options),
+            Err(error) => tracing::warn!("the log of fsyncs cannot be replayed in memory: {error}"),
+        }
+    }
     let current = Roots::current(volume.superblock());
     let first_error = match with_roots(&volume, current, options) {
         Ok(trees) => return finish(trees, options, false),
@@ -79,6 +89,19 @@ pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
         }
     }
     Err(first_error)
+}
+
+/// Replays the log into overlays of the devices and returns them. Nothing is written to the devices.
+fn replay_in_memory(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<Vec<Arc<dyn Device>>> {
+    let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
+        Arc::new(OverlayDevice::new(Arc::clone(device), REPLAY_LIMIT))
+    };
+    let overlays: Vec<_> = devices.iter().map(overlay).collect();
+    let options = options.clone().write(true).discard(false);
+    let volume = Arc::new(Volume::open(overlays.clone(), &options)?);
+    let trees = with_roots(&volume, Roots::current(volume.superblock()), &options)?;
+    open_transactions(&trees, &options)?;
+    Ok(overlays)
 }
 
 /// Reads the chunk tree and opens the root tree. Checks that the root of the top-level subvolume
@@ -143,6 +166,15 @@ fn new(
 
 /// Opens the file system for writing, and replays the log tree.
 fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<FsInfo> {
+    let transactions = open_transactions(committed, options)?;
+    let trees = Trees::live(&transactions);
+    let root = choose_root(&trees, &options.subvolume)?.place();
+    let reader = ReadContext::live(&transactions, options.verify_data, options.tuning.csum_lookup);
+    Ok(new(trees, reader, root, options, false))
+}
+
+/// Starts transactions, and replays the log tree in the first one.
+fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Transactions>> {
     let run = TransactionOptions {
         dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
         discard: options.discard,
@@ -158,10 +190,7 @@ fn finish_live(committed: &Trees, options: &OpenOptions) -> Result<FsInfo> {
     if let Some((address, level)) = log {
         fsync_log::replay(&transactions, address, level)?;
     }
-    let trees = Trees::live(&transactions);
-    let root = choose_root(&trees, &options.subvolume)?.place();
-    let reader = ReadContext::live(&transactions, options.verify_data, options.tuning.csum_lookup);
-    Ok(new(trees, reader, root, options, false))
+    Ok(transactions)
 }
 
 /// Returns the most bytes of changed tree blocks that one transaction may have. With those of

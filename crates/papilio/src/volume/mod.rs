@@ -31,5 +31,6 @@ pub(crate) use chunk_map::Chunk;
 pub(crate) use devices::DeviceSlot;
 pub(crate) use log_superblocks::LogSuperblocks;
 pub(crate) use read::LogicalRead;
+pub(crate) use superblocks::read_superblock as superblock_of;
 pub(crate) use volume::Volume;
 pub(crate) use write::LogicalWrite;

@@ -6,3 +6,5 @@ mod image;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
 mod planted;
+mod repaired;
+mod superblocks;

@@ -2,6 +2,7 @@
 
 use crate::image::Image;
 use crate::in_memory::{check, crashed};
+use crate::repaired;
 use papilio::FindingKind;
 use papilio::format::items::back_ref::{BackRef, DataRef};
 use papilio::format::items::block_group::{BlockGroupFlags, BlockGroupItem};
@@ -62,12 +63,20 @@ fn every_planted_fault_is_found() {
 
     let only = std::env::var("PAPILIO_FAULT").unwrap_or_default();
     let mut missed = Vec::new();
-    println!("| planted fault | expected | found |\n|---|---|---|");
+    println!("| planted fault | expected | found | repaired |\n|---|---|---|---|");
+    let (mut repaired, mut other) = (0, Vec::new());
     for fault in all_faults().iter().filter(|fault| fault.name.contains(&only)) {
-        let report = check(&images.plant(fault));
+        let device = images.plant(fault);
+        let report = check(&device);
+        let mended = repaired::judge(&device, images.get(images.last));
+        repaired += usize::from(mended.is_ok());
+        if documented(&fault.name) != Some(mended.is_ok()) {
+            other.push(format!("{}: {mended:?}", fault.name));
+        }
+        let column = mended.map_or_else(|reason| format!("no: {reason}"), |()| "yes".to_owned());
         let kinds: Vec<String> =
             report.counts.iter().map(|(kind, count)| format!("{kind} {count}")).collect();
-        println!("| {} | {} | {} |", fault.name, fault.expected, kinds.join(", "));
+        println!("| {} | {} | {} | {column} |", fault.name, fault.expected, kinds.join(", "));
         if !only.is_empty() {
             report.findings.iter().take(20).for_each(|finding| println!("    {finding}"));
         }
@@ -75,7 +84,16 @@ fn every_planted_fault_is_found() {
             missed.push(format!("{}: {} expected, {kinds:?} found", fault.name, fault.expected));
         }
     }
+    println!("{repaired} faults repaired");
+    assert!(other.is_empty(), "docs/planted-faults.md says otherwise: {other:#?}");
     assert!(missed.is_empty(), "missed: {missed:#?}");
+}
+
+/// Returns whether docs/planted-faults.md says that a fault is repaired; `None` if it is not there.
+fn documented(name: &str) -> Option<bool> {
+    let text = include_str!("../../../../docs/planted-faults.md");
+    let row = text.lines().find(|line| line.starts_with(&format!("| {name} |")))?;
+    Some(row.trim_end_matches(" |").rsplit("| ").next()?.starts_with("yes"))
 }
 
 /// Images that the kernel made, each clean before any fault. The kernel's layout differs between
@@ -83,6 +101,8 @@ fn every_planted_fault_is_found() {
 #[derive(Default)]
 struct Images {
     made: Vec<MemoryDevice>,
+    /// The image that the last fault went into.
+    last: usize,
 }
 
 impl Images {
@@ -104,6 +124,7 @@ impl Images {
             let mut image = Image::new(self.get(index).snapshot());
             let plant = std::panic::AssertUnwindSafe(|| (fault.plant)(&mut image));
             if std::panic::catch_unwind(plant).is_ok() {
+                self.last = index;
                 return image.device;
             }
         }
@@ -488,6 +509,35 @@ fn space_faults() -> Vec<Fault> {
             let place = superblock_offset(1);
             image.device.write_at(&old.to_bytes(place), place).unwrap();
         }),
+        fault("the superblock's size", FindingKind::SuperblockDevices, |image| {
+            image.superblock.raw.total_bytes += 4096;
+            image.write_superblock();
+        }),
+        fault("the superblock's number of devices", FindingKind::SuperblockDeviceCount, |image| {
+            image.superblock.raw.num_devices = 2;
+            image.write_superblock();
+        }),
+        fault("an unaligned device size", FindingKind::DeviceSizeUnaligned, |image| {
+            image.superblock.raw.dev_item.total_bytes -= 1000;
+            image.superblock.raw.total_bytes -= 1000;
+            image.write_superblock();
+            edit_device(image, |item| item.total_bytes -= 1000);
+        }),
+        fault("a conversion to a block-group tree cut short", FindingKind::ConversionUnfinished, |image| {
+            image.superblock.raw.flags |= papilio::format::features::SuperblockFlags::CHANGING_BG_TREE;
+            image.write_superblock();
+        }),
+        fault("a block-group tree without its feature", FindingKind::ConversionUnfinished, |image| {
+            let key = image.find(ROOTS, |key, _| key.objectid == objectid::UUID_TREE.0).0;
+            let root = image.root(objectid::UUID_TREE);
+            assert_eq!(image.level(root), 0, "one leaf");
+            image.edit_leaf(ROOTS, &key, |items| {
+                items.iter_mut().find(|item| item.0 == key).unwrap().0.objectid =
+                    objectid::BLOCK_GROUP_TREE.0;
+                items.sort_by_key(|(key, _)| *key);
+            });
+            image.edit_header(root, |header| header.owner = objectid::BLOCK_GROUP_TREE);
+        }),
         fault("checksums lost", FindingKind::CsumMissing, |image| {
             let key = image.find(CSUMS, |_, _| true).0;
             image.remove(CSUMS, &key);
@@ -702,6 +752,15 @@ fn name_faults() -> Vec<Fault> {
 
 /// Changes a file extent that refers to all of an uncompressed extent on disk.
 fn edit_file_extent(image: &Image, edit: impl Fn(&mut papilio::format::items::file_extent::ExtentPart)) {
+    edit_file_extent_item(image, |item| {
+        if let FileExtentContent::Regular(part) = &mut item.content {
+            edit(part);
+        }
+    });
+}
+
+/// As [`edit_file_extent`], with the whole item.
+fn edit_file_extent_item(image: &Image, edit: impl FnOnce(&mut FileExtentItem<'_>)) {
     let (key, data) = image.find(FS, |key, data| {
         let plain = |item: FileExtentItem<'_>| {
             matches!(item.content, FileExtentContent::Regular(part)
@@ -710,9 +769,7 @@ fn edit_file_extent(image: &Image, edit: impl Fn(&mut papilio::format::items::fi
         key.item_type == ItemType::EXTENT_DATA && FileExtentItem::parse(data).is_ok_and(plain)
     });
     let mut item = FileExtentItem::parse(&data).unwrap();
-    if let FileExtentContent::Regular(part) = &mut item.content {
-        edit(part);
-    }
+    edit(&mut item);
     let bytes = item.to_bytes();
     image.edit(FS, &key, |data| *data = bytes);
 }
@@ -737,6 +794,39 @@ fn file_faults() -> Vec<Fault> {
                 is_file(inode) && inode.nbytes > 65536 && !inode.flags.contains(InodeFlags::NODATASUM)
             };
             edit_inode(image, with_data, |inode| inode.flags |= InodeFlags::NODATASUM);
+        }),
+        fault("compressed data without checksums", FindingKind::CsumMissingCompressed, |image| {
+            let mut place = None;
+            edit_file_extent_item(image, |item| {
+                item.compression = papilio::format::items::file_extent::Compression::Zlib;
+                if let FileExtentContent::Regular(part) = &item.content {
+                    place = Some(part.disk_address.0);
+                }
+            });
+            let place = place.unwrap();
+            // The key need not be movable: of the item that covers the data, the head stays.
+            let mut covers = None;
+            image.for_each_item(CSUMS, |_, key, data| {
+                if (key.offset..key.offset + data.len() as u64 / 4 * 4096).contains(&place) {
+                    covers = Some(key);
+                }
+            });
+            let key = covers.expect("checksums");
+            let sums = ((place - key.offset) / 4096 * 4).max(4) as usize;
+            image.edit(CSUMS, &key, |data| data.truncate(sums));
+            let owner = image.find(FS, |key, data| {
+                key.item_type == ItemType::EXTENT_DATA
+                    && FileExtentItem::parse(data).is_ok_and(|item| {
+                        matches!(item.content, FileExtentContent::Regular(part)
+                            if part.disk_address.0 == place)
+                    })
+            });
+            let key = Key::new(owner.0.objectid, ItemType::INODE_ITEM, 0);
+            image.edit(FS, &key, |data| {
+                let mut inode = InodeItem::parse(data).unwrap();
+                inode.flags |= InodeFlags::NODATASUM;
+                *data = inode.to_bytes().to_vec();
+            });
         }),
         fault("an inode item lost", FindingKind::ItemInvalid, |image| {
             let named = Named::find(image);

@@ -3,7 +3,7 @@
 
 use crate::bridge::Papilio;
 use crate::carried;
-use crate::in_memory::{check, open, open_read_only};
+use crate::in_memory::{check, open, open_last_commit};
 use papilio::{FileSystem, FindingKind};
 use papilio_device::Recording;
 use papilio_oracle::manifest::ManifestOptions;
@@ -22,7 +22,7 @@ fn seen(fs: FileSystem) -> Manifest {
 #[test]
 fn an_interrupted_replay_is_repeated() {
     let device = carried::disk();
-    let before = seen(open_read_only(&device));
+    let before = seen(open_last_commit(&device));
     let recording = Recording::new();
     let fs = open(&Arc::new(recording.attach(device)));
     let expected = seen(fs.clone());
@@ -36,7 +36,7 @@ fn an_interrupted_replay_is_repeated() {
         disks.extend((0..3).map(|seed| replay.crash(seed ^ (position as u64) << 8)));
         for mut disk in disks {
             let disk = Arc::new(disk.remove(0));
-            logs += usize::from(open_read_only(&disk).has_log());
+            logs += usize::from(open_last_commit(&disk).has_log());
             states += 1;
             let fs = open(&disk);
             let found = expected.diff(&seen(fs.clone()), &COMPARED);

@@ -1,7 +1,7 @@
 //! Damaged logs: opening for writing fails with an error that names the damage, and writes nothing.
 
 use crate::carried;
-use crate::in_memory::{assert_clean, crashed, open_read_only, try_open, writable};
+use crate::in_memory::{assert_clean, crashed, open_last_commit, open_read_only, try_open, writable};
 use papilio::format::items::file_extent::{FileExtentContent, FileExtentItem};
 use papilio::format::items::inode::InodeItem;
 use papilio::format::node::{ItemHeader, NodeHeader};
@@ -19,7 +19,7 @@ struct Logged {
 
 fn logged() -> Logged {
     let device = carried::disk();
-    let fs = open_read_only(&device);
+    let fs = open_last_commit(&device);
     assert!(fs.has_log());
     let mut found = Vec::new();
     for root in fs.tree_roots_of(objectid::TREE_LOG).unwrap() {
@@ -91,13 +91,20 @@ fn a_damaged_log_is_an_error() {
         assert!(message.contains("TREE_LOG") && message.contains("checksum"), "{message}");
     }
     // The last commit can still be read. Without a replay, the log forbids writing.
-    let fs = open_read_only(&logged.device);
+    let fs = open_last_commit(&logged.device);
     assert!(fs.has_log());
     assert_eq!(fs.read("/f").unwrap().len(), 200_000);
     assert!(fs.inode("/copy").is_err(), "reading shows the last commit, not the log");
     assert_clean(&logged.device);
     let error = try_open(&crashed(&logged.device), &writable().replay_log(false)).unwrap_err();
     assert!(matches!(error, Error::ReadOnlyFileSystem { .. }), "{error}");
+    // Opened for reading, a damaged log leaves the last commit as well.
+    let damaged = crashed(&logged.device);
+    let (block, places) = &logged.blocks[0];
+    places.iter().for_each(|place| damaged.write_at(&vec![7; block.len()], *place).unwrap());
+    let fs = open_read_only(&damaged);
+    assert!(fs.has_log() && fs.inode("/copy").is_err());
+    assert_eq!(fs.read("/f").unwrap().len(), 200_000);
     // The undamaged log is replayed.
     let (result, writes) = open_replaced(&logged, 0, &logged.blocks[0].0);
     assert_eq!(result.unwrap().read("/copy").unwrap().len(), 65_536);

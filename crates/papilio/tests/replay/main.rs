@@ -14,6 +14,7 @@ mod damaged;
 mod images;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
+mod in_memory_only;
 mod judge;
 mod power_cut;
 mod random;

@@ -23,7 +23,9 @@ pub struct PowerCut {
 impl PowerCut {
     /// Whether the disk has a log to replay.
     pub fn has_log(&self) -> bool {
-        open(&self.images, &OpenOptions::new()).expect("the last commit can be read").has_log()
+        open(&self.images, &OpenOptions::new().replay_log(false))
+            .expect("the last commit can be read")
+            .has_log()
     }
 
     /// Removes the images.

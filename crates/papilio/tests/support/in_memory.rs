@@ -37,6 +37,11 @@ pub fn open_read_only(device: &Arc<impl Device + 'static>) -> FileSystem {
     open_with(device, &OpenOptions::new())
 }
 
+/// Opens a device for reading its last commit, without a replay of its log.
+pub fn open_last_commit(device: &Arc<impl Device + 'static>) -> FileSystem {
+    open_with(device, &OpenOptions::new().replay_log(false))
+}
+
 /// Opens a device with the given options.
 pub fn open_with(device: &Arc<impl Device + 'static>, options: &OpenOptions) -> FileSystem {
     try_open(device, options).expect("open")

@@ -111,7 +111,7 @@ struct Dump<'a> {
 impl Args {
     /// Shows the trees.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
-        let system = context.open(&self.image)?;
+        let system = context.open_last_commit(&self.image)?;
         let mut output = Output::new()?;
         let array = match self.json {
             true => Some(JsonArray::begin(&mut output)?),

@@ -54,7 +54,7 @@ impl Server<'_> {
         check_subvolume(&fs, &options)?;
         if fs.has_log() && context.verbosity >= 0 {
             context.warning(format_args!(
-                "{}: a log tree is present: changes fsynced since the last commit are not shown",
+                "{}: a log tree is present and not replayed: changes fsynced since the last commit are not shown",
                 self.image.display()
             ));
         }

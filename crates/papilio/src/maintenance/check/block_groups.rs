@@ -11,11 +11,12 @@
 //! (`fs/btrfs/block-group.c`).
 
 use super::references::Extent;
+use super::remedy::{Remedy, SuperblockField};
 use super::report::{FindingKind, Findings, Place};
 use super::walker::Visit;
 use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
 use papilio_format::items::chunk::ChunkItem;
-use papilio_format::{ItemType, LogicalAddress, TreeId};
+use papilio_format::{ItemType, Key, LogicalAddress, TreeId, objectid};
 
 /// One block group.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +27,8 @@ pub(super) struct BlockGroup {
     flags: BlockGroupFlags,
     /// Bytes of its extents.
     counted: u64,
+    /// Whether a chunk starts where it does.
+    pub(super) has_chunk: bool,
 }
 
 impl BlockGroup {
@@ -33,6 +36,17 @@ impl BlockGroup {
         // Cannot overflow: the tree checker refuses such an item.
         self.start.saturating_add(self.length)
     }
+}
+
+/// Returns the keys of all block group items that start at an address.
+fn item_range(start: u64) -> (Key, Key) {
+    let key = |length| Key::new(start, ItemType::BLOCK_GROUP_ITEM, length);
+    (key(0), key(u64::MAX))
+}
+
+fn group_item(start: u64, length: u64, used: u64, flags: BlockGroupFlags) -> (Key, Vec<u8>) {
+    let item = BlockGroupItem { used, chunk_objectid: objectid::FIRST_CHUNK_TREE, flags };
+    (Key::new(start, ItemType::BLOCK_GROUP_ITEM, length), item.to_bytes().to_vec())
 }
 
 /// All block groups.
@@ -53,7 +67,7 @@ impl BlockGroups {
             if let Ok(item) = BlockGroupItem::parse(view.item(slot)) {
                 let (start, length) = (key.objectid, key.offset);
                 let BlockGroupItem { used, flags, .. } = item;
-                self.groups.push(BlockGroup { start, length, used, flags, counted: 0 });
+                self.groups.push(BlockGroup { start, length, used, flags, counted: 0, has_chunk: true });
             }
         }
     }
@@ -80,6 +94,7 @@ impl BlockGroups {
         findings: &mut Findings,
     ) {
         for (start, chunk) in chunks {
+            self.mend_group(holder, *start, chunk, complete, findings);
             let found = self.groups.binary_search_by_key(&start.0, |group| group.start);
             let place = Place { address: Some(*start), ..Place::tree(holder) };
             match found.ok().map(|index| &self.groups[index]) {
@@ -104,18 +119,44 @@ impl BlockGroups {
         }
     }
 
+    /// Proposes the item of a chunk whose block group is missing or differs. The used bytes of a
+    /// missing one are unknown yet: the next check finds them.
+    fn mend_group(
+        &self,
+        holder: TreeId,
+        start: LogicalAddress,
+        chunk: &ChunkItem,
+        complete: bool,
+        findings: &mut Findings,
+    ) {
+        let found = self.groups.binary_search_by_key(&start.0, |group| group.start);
+        let used = match found.ok().map(|index| &self.groups[index]) {
+            Some(group) if group.length == chunk.length && group.flags == chunk.flags => return,
+            Some(group) => group.used,
+            None => 0,
+        };
+        if complete {
+            let (first, last) = item_range(start.0);
+            let items = vec![group_item(start.0, chunk.length, used, chunk.flags)];
+            findings.mend(Remedy::Replace { tree: holder, first, last, items });
+        }
+    }
+
     /// Reports block groups without a chunk.
     pub(super) fn find_chunkless(
-        &self,
+        &mut self,
         holder: TreeId,
         chunks: &[(LogicalAddress, ChunkItem)],
         findings: &mut Findings,
     ) {
-        for group in &self.groups {
+        for group in &mut self.groups {
             if chunks.binary_search_by_key(&group.start, |(start, _)| start.0).is_err() {
+                group.has_chunk = false;
                 let place = Place { address: Some(LogicalAddress(group.start)), ..Place::tree(holder) };
                 let message = format_args!("the block group of {} bytes has no chunk", group.length);
                 findings.add(FindingKind::ChunkMissing, place, message);
+                let (first, last) = item_range(group.start);
+                findings.mend(Remedy::Replace { tree: holder, first, last, items: Vec::new() });
             }
         }
     }
@@ -155,12 +196,15 @@ impl BlockGroups {
             let message =
                 format_args!("the block group says {used} bytes are used, its extents have {counted}");
             findings.add(FindingKind::BlockGroupUsed, place, message);
+            let (key, data) = group_item(group.start, group.length, counted, group.flags);
+            findings.mend(Remedy::put(holder, key, data));
         }
         let total = self.groups.iter().fold(0u64, |sum, group| sum.saturating_add(group.counted));
         if total != superblock {
             let message =
                 format_args!("the superblock says {superblock} bytes are used, all extents have {total}");
             findings.add(FindingKind::SuperblockBytesUsed, Place::default(), message);
+            findings.mend(Remedy::Superblock(SuperblockField::BytesUsed(total)));
         }
     }
 }

@@ -13,6 +13,7 @@ use super::free_space::FreeSpace;
 use super::inodes::{Context, Inodes};
 use super::options::{CheckOptions, CheckStage};
 use super::references::{Complete, References};
+use super::remedy::{Remedy, SuperblockField};
 use super::report::{CheckReport, CheckStatistics, FindingKind, Findings, Place};
 use super::roots::{Root, Roots};
 use super::space_cache::SpaceCaches;
@@ -41,6 +42,7 @@ pub(crate) fn check(volume: &Arc<Volume>, cache_bytes: usize, options: &CheckOpt
     let mut checker = Checker::new(&forest, options);
     checker.read_chunk_tree()?;
     superblocks::check_copies(volume, &mut checker.findings);
+    superblocks::check_conversions(volume.superblock(), &mut checker.findings);
     checker.read_root_tree();
     checker.read_space_trees();
     checker.read_other_trees();
@@ -206,12 +208,41 @@ impl<'a> Checker<'a> {
             });
         }
         self.references.extents_known();
+        let in_extent_tree = self.block_groups.groups.len();
         if let Some(walk) = self.roots.find(objectid::BLOCK_GROUP_TREE).map(Root::walk) {
             self.walk(&walk, |collected, visit| collected.block_groups.read_leaf(visit));
         }
+        self.check_block_group_tree(in_extent_tree);
         self.block_groups.sort();
         if let Some(walk) = self.roots.find(objectid::DEV_TREE).map(Root::walk) {
             self.walk(&walk, |collected, visit| collected.devices.read_device_leaf(visit));
+        }
+    }
+
+    /// Proposes to end a conversion to a block-group tree that has not moved a block group yet.
+    fn mend_conversion(&mut self) {
+        let flag = papilio_format::features::SuperblockFlags::CHANGING_BG_TREE;
+        if self.superblock.flags.contains(flag)
+            && self.block_group_tree() == objectid::EXTENT_TREE
+            && self.whole.has(objectid::EXTENT_TREE)
+            && self.roots.find(objectid::BLOCK_GROUP_TREE).is_none()
+        {
+            self.findings.mend(Remedy::Superblock(SuperblockField::ConversionNotBegun));
+        }
+    }
+
+    /// Finds a half-converted block-group tree: block groups belong into one tree only, which the
+    /// features of the file system name. `in_extent_tree` is the number of those in the extent tree.
+    fn check_block_group_tree(&mut self, in_extent_tree: usize) {
+        let tree = objectid::BLOCK_GROUP_TREE;
+        self.mend_conversion();
+        let converted = self.block_group_tree() == tree;
+        if converted && in_extent_tree > 0 {
+            let message = format_args!("{in_extent_tree} block groups are in the extent tree still");
+            self.findings.add(FindingKind::ConversionUnfinished, Place::tree(objectid::EXTENT_TREE), message);
+        } else if !converted && self.roots.find(tree).is_some() {
+            let message = format_args!("the tree exists, and no feature of the file system names it");
+            self.findings.add(FindingKind::ConversionUnfinished, Place::tree(tree), message);
         }
     }
 
@@ -232,10 +263,14 @@ impl<'a> Checker<'a> {
             });
             self.findings.absorb(found);
             if id == objectid::QUOTA_TREE {
-                self.findings.note("quotas: only the structure was checked, not the numbers");
+                self.findings
+                    .note("quotas-not-checked", "quotas: only the structure was checked, not the numbers");
             }
             if id == objectid::RAID_STRIPE_TREE {
-                self.findings.note("RAID stripe tree: only the structure was checked, not the stripes");
+                self.findings.note(
+                    "stripe-tree-not-checked",
+                    "RAID stripe tree: only the structure was checked, not the stripes",
+                );
             }
         }
         self.statistics.csum_bytes = self.csums.bytes();
@@ -250,8 +285,10 @@ impl<'a> Checker<'a> {
                 self.walk(&root.walk(), |_, _| {});
                 if root.item.refs == 0 {
                     let id = root.id;
-                    self.findings
-                        .note(format!("subvolume {id} is being deleted: its files were not checked"));
+                    self.findings.note(
+                        "subvolume-being-deleted",
+                        format!("subvolume {id} is being deleted: its files were not checked"),
+                    );
                 }
                 continue;
             }
@@ -301,7 +338,7 @@ impl<'a> Checker<'a> {
             return;
         }
         self.findings
-            .note("the file system has a log of fsyncs: only its structure was checked, not its items");
+            .note("fsync-log", "the file system has a log of fsyncs: only its structure was checked");
         // A walker of its own, to keep blocks of the log apart from those of the file system.
         let mut walker = Walker::new(self.forest);
         let root = RootPointer {
@@ -310,6 +347,7 @@ impl<'a> Checker<'a> {
             generation: None,
         };
         let mut logs = Vec::new();
+        let csums = &mut self.csums;
         walker.walk(&Walk::of(objectid::TREE_LOG, root), &mut self.findings, |visit, _| {
             let view = visit.block.view();
             for slot in (0..view.len()).filter(|_| visit.block.level() == 0) {
@@ -322,7 +360,9 @@ impl<'a> Checker<'a> {
         for log in logs {
             let root =
                 RootPointer { address: log.address, level: log.level, generation: Some(log.generation) };
-            walker.walk(&Walk::of(objectid::TREE_LOG, root), &mut self.findings, |_, _| {});
+            walker.walk(&Walk::of(objectid::TREE_LOG, root), &mut self.findings, |visit, _| {
+                csums.read_log_leaf(visit);
+            });
         }
     }
 
@@ -371,7 +411,10 @@ impl<'a> Checker<'a> {
             return;
         }
         if !self.geometry.compat_ro.contains(valid) {
-            return self.findings.note("the free-space tree is not valid and will be rebuilt: not checked");
+            return self.findings.note(
+                "free-space-tree-invalid",
+                "the free-space tree is not valid and will be rebuilt: not checked",
+            );
         }
         let needed = [objectid::FREE_SPACE_TREE, objectid::EXTENT_TREE, self.block_group_tree()];
         if needed.into_iter().all(|tree| self.whole.has(tree)) {
@@ -399,7 +442,10 @@ impl<'a> Checker<'a> {
         }
         if self.walker.missing_copies > 0 {
             let count = self.walker.missing_copies;
-            self.findings.note(format!("{count} copies of tree blocks are on missing devices: not checked"));
+            self.findings.note(
+                "copies-missing",
+                format!("{count} copies of tree blocks are on missing devices: not checked"),
+            );
         }
     }
 

@@ -8,11 +8,12 @@
 //!
 //! Kernel counterpart: `btrfs_verify_dev_extents` (`fs/btrfs/volumes.c`).
 
+use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};
 use super::walker::Visit;
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::{DeviceExtent, DeviceItem};
-use papilio_format::{DeviceId, ItemType, Key, LogicalAddress, PhysicalAddress, objectid};
+use papilio_format::{DeviceId, ItemType, Key, LogicalAddress, PhysicalAddress, Uuid, objectid};
 
 /// One device extent.
 #[derive(Clone, Copy, Debug)]
@@ -32,8 +33,12 @@ impl Placed {
         self.start.saturating_add(self.length)
     }
 
+    fn key(&self) -> Key {
+        Key::new(self.devid, ItemType::DEV_EXTENT, self.start)
+    }
+
     fn place(&self) -> Place {
-        let key = Key::new(self.devid, ItemType::DEV_EXTENT, self.start);
+        let key = self.key();
         Place { offset: Some(PhysicalAddress(self.start)), ..Place::item(objectid::DEV_TREE, key) }
     }
 }
@@ -45,12 +50,14 @@ pub(super) struct Devices {
     pub(super) chunks: Vec<(LogicalAddress, ChunkItem)>,
     pub(super) items: Vec<DeviceItem>,
     extents: Vec<Placed>,
+    chunk_tree_uuid: Option<Uuid>,
 }
 
 impl Devices {
     /// Reads a leaf of the chunk tree.
     pub(super) fn read_chunk_leaf(&mut self, visit: &Visit<'_>) {
         let view = visit.block.view();
+        self.chunk_tree_uuid = Some(view.header().chunk_tree_uuid);
         for slot in 0..view.len() {
             let (key, data) = (view.key(slot), view.item(slot));
             match key.item_type {
@@ -107,6 +114,7 @@ impl Devices {
             let (length, chunk) = (extent.length, extent.chunk);
             let message = format_args!("{length} bytes of chunk {chunk}, which has no stripe there");
             findings.add(FindingKind::DeviceExtentExtra, extent.place(), message);
+            findings.mend(Remedy::remove(objectid::DEV_TREE, extent.key()));
         }
         self.check_overlaps(findings);
         self.check_bounds(chunk_tree, findings);
@@ -150,6 +158,17 @@ impl Devices {
                             Place { offset: Some(offset), ..place },
                             format_args!("no device extent for the chunk's {length} bytes on device {devid}"),
                         );
+                        if let Some(uuid) = self.chunk_tree_uuid {
+                            let extent = DeviceExtent {
+                                chunk_tree: objectid::CHUNK_TREE,
+                                chunk_objectid: objectid::FIRST_CHUNK_TREE,
+                                chunk_offset: *logical,
+                                length,
+                                chunk_tree_uuid: uuid,
+                            };
+                            let key = Key::new(devid.0, ItemType::DEV_EXTENT, offset.0);
+                            findings.mend(Remedy::put(objectid::DEV_TREE, key, extent.to_bytes()));
+                        }
                     }
                     _ => {}
                 }
@@ -195,6 +214,8 @@ impl Devices {
                 let message =
                     format_args!("the device item says {used} bytes are used, its extents have {total}");
                 findings.add(FindingKind::DeviceBytesUsed, Place::item(objectid::CHUNK_TREE, key), message);
+                let item = DeviceItem { bytes_used: total, ..*item };
+                findings.mend(Remedy::put(objectid::CHUNK_TREE, key, item.to_bytes()));
             }
         }
     }

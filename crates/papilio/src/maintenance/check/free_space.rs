@@ -8,10 +8,15 @@
 
 use super::block_groups::BlockGroups;
 use super::references::Extent;
+use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};
 use super::walker::Visit;
+use papilio_format::items::bitmap::BitRun;
 use papilio_format::items::free_space::{FreeSpaceBitmap, FreeSpaceFlags, FreeSpaceInfo};
 use papilio_format::{Geometry, ItemType, Key, LogicalAddress, objectid};
+
+/// Bits of a bitmap: 256 bytes of them.
+const BITMAP_BITS: u64 = 2048;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Range {
@@ -37,12 +42,15 @@ pub(super) struct FreeSpace {
     infos: Vec<Info>,
     /// Ascending, unless the tree is damaged.
     ranges: Vec<Range>,
+    /// Bytes of a sector.
+    sector: u64,
 }
 
 impl FreeSpace {
     /// Reads a leaf of the tree; call it with the leaves in order.
     pub(super) fn read_leaf(&mut self, visit: &Visit<'_>, geometry: &Geometry, findings: &mut Findings) {
         let view = visit.block.view();
+        self.sector = u64::from(geometry.sector_size);
         for slot in 0..view.len() {
             let (key, data) = (view.key(slot), view.item(slot));
             match key.item_type {
@@ -119,14 +127,23 @@ impl FreeSpace {
                     Place { address: Some(LogicalAddress(group.start)), ..free_space_tree() },
                     format_args!("the block group of {} bytes has no free-space item", group.length),
                 );
+                let used = used_in(extents, group.start, group.end());
+                let free = complement(group.start, group.end(), used);
+                if group.has_chunk {
+                    findings.mend(rebuild(group.start, group.end(), false, &free, self.sector));
+                }
                 continue;
             }
-            let first = extents.partition_point(|extent| extent.end() <= group.start);
-            let used = extents[first..].iter().take_while(|extent| extent.start < group.end());
+            let used = used_in(extents, group.start, group.end());
             let free = complement(group.start, group.end(), used);
             let first = ranges.partition_point(|range| range.end <= group.start);
             let count = ranges[first..].iter().take_while(|range| range.start < group.end()).count();
-            compare_ranges(&free, &ranges[first..first + count], findings);
+            let stored = &ranges[first..first + count];
+            compare_ranges(&free, stored, findings);
+            let info = &self.infos[info.expect("it was found")];
+            if free != stored || info.wrong_form || u64::from(info.count) != info.ranges {
+                findings.mend(rebuild(group.start, group.end(), info.bitmaps, &free, self.sector));
+            }
         }
         let gone = |info: &&Info| {
             groups.groups.binary_search_by_key(&info.key.objectid, |group| group.start).is_err()
@@ -135,8 +152,10 @@ impl FreeSpace {
         if stale > 0 {
             // `mkfs.btrfs` before 6.3 leaves those of its temporary block groups. The kernel
             // ignores items of unknown block groups.
-            findings
-                .note(format!("the free-space tree has items of {stale} block groups that no longer exist"));
+            findings.note(
+                "free-space-stale",
+                format!("the free-space tree has items of {stale} block groups that no longer exist"),
+            );
         }
     }
 
@@ -149,6 +168,38 @@ impl FreeSpace {
             );
         }
     }
+}
+
+/// Returns the extents inside a block group.
+fn used_in(extents: &[Extent], start: u64, end: u64) -> impl Iterator<Item = &Extent> {
+    let first = extents.partition_point(|extent| extent.end() <= start);
+    extents[first..].iter().take_while(move |extent| extent.start < end)
+}
+
+/// Proposes to write all items of a block group anew.
+fn rebuild(start: u64, end: u64, bitmaps: bool, free: &[Range], sector: u64) -> Remedy {
+    let flags = if bitmaps { FreeSpaceFlags::USING_BITMAPS } else { FreeSpaceFlags::empty() };
+    let info = FreeSpaceInfo { extent_count: u32::try_from(free.len()).unwrap_or(u32::MAX), flags };
+    let key = Key::new(start, ItemType::FREE_SPACE_INFO, end - start);
+    let mut items = vec![(key, info.to_bytes().to_vec())];
+    if bitmaps {
+        let step = BITMAP_BITS * sector;
+        for from in (start..end).step_by(step as usize) {
+            let to = end.min(from + step);
+            let inside = free.iter().filter(|range| range.start < to && range.end > from);
+            let runs = inside.map(|range| BitRun {
+                start: (range.start.max(from) - from) / sector,
+                length: (range.end.min(to) - range.start.max(from)) / sector,
+            });
+            let bits = FreeSpaceBitmap::encode((to - from) / sector, runs);
+            items.push((Key::new(from, ItemType::FREE_SPACE_BITMAP, to - from), bits));
+        }
+    } else {
+        let key = |range: &Range| Key::new(range.start, ItemType::FREE_SPACE_EXTENT, range.end - range.start);
+        items.extend(free.iter().map(|range| (key(range), Vec::new())));
+    }
+    let (first, last) = (Key::new(start, ItemType(0), 0), Key::new(end - 1, ItemType(255), u64::MAX));
+    Remedy::Replace { tree: objectid::FREE_SPACE_TREE, first, last, items }
 }
 
 fn free_space_tree() -> Place {

@@ -9,6 +9,7 @@
 
 use super::csums::Csums;
 use super::names::{ANY_INDEX, Entry, InodeRecord, NameRef, Names, hash_name};
+use super::remedy::{InodeField, Remedy};
 use super::report::{FindingKind, Findings, Place};
 use super::roots::SubvolumeEntry;
 use super::walker::Visit;
@@ -83,6 +84,12 @@ struct Extents {
     without_csum: u64,
     /// Bytes of a NODATASUM file that have checksums.
     unexpected_csum: u64,
+    /// Compressed bytes without checksums in a file with NODATASUM.
+    compressed_without: u64,
+    /// Whether all data of a file with NODATASUM has checksums.
+    whole_csums: bool,
+    /// Ranges on disk whose checksums are missing.
+    gaps: Vec<(u64, u64)>,
     /// File offset of the first data past the end.
     beyond_end: Option<u64>,
 }
@@ -188,6 +195,12 @@ impl<'a> Inodes<'a> {
                 let (size, bytes) = (item.size, current.name_bytes);
                 let message = format_args!("its size is {size}, the names of its entries have {bytes} bytes");
                 self.findings.add(FindingKind::DirectorySize, place.clone(), message);
+                // Entries that the repair adds change it again; the next check finds the sum.
+                self.findings.mend(Remedy::Inode {
+                    tree: self.tree,
+                    inode: current.number,
+                    field: InodeField::Size(bytes),
+                });
             }
         } else if !current.items.is_empty() || !current.indexes.is_empty() {
             let message = format_args!("directory entries of an inode that is not a directory");
@@ -252,8 +265,11 @@ impl Current {
                 }
                 (Some(item), index) if index.is_none_or(|index| order(item) < order(index)) => {
                     let place = place(ItemType::DIR_ITEM, item.key_offset);
-                    let message = format_args!("no entry by index for the entry of {}", item.target);
+                    let target = item.target;
+                    let message = format_args!("no entry by index for the entry of {target}");
+                    let key = Key::new(directory, ItemType::DIR_ITEM, item.key_offset);
                     findings.add(FindingKind::DirIndexMissing, place, message);
+                    findings.mend(Remedy::AddEntryByIndex { tree, item: key, target });
                     add(item, ANY_INDEX);
                     items.next();
                 }
@@ -261,6 +277,8 @@ impl Current {
                     let place = place(ItemType::DIR_INDEX, index.key_offset);
                     let message = format_args!("no entry by name for the entry of {}", index.target);
                     findings.add(FindingKind::DirItemMissing, place, message);
+                    let key = Key::new(directory, ItemType::DIR_INDEX, index.key_offset);
+                    findings.mend(Remedy::AddEntryByName { tree, index: key });
                     add(index, index.key_offset);
                     indexes.next();
                 }
@@ -328,15 +346,23 @@ impl Extents {
         };
         let covered = csums.covered(start, start.saturating_add(length));
         if item.flags.contains(InodeFlags::NODATASUM) {
+            self.whole_csums = covered == length && (self.whole_csums || self.unexpected_csum == 0);
             self.unexpected_csum = self.unexpected_csum.saturating_add(covered);
+            if compressed {
+                self.compressed_without = self.compressed_without.saturating_add(length - covered);
+            }
         } else {
             self.without_csum = self.without_csum.saturating_add(length.saturating_sub(covered));
+            if covered < length {
+                self.gaps.extend(csums.gaps(start, start.saturating_add(length)));
+            }
         }
     }
 
     /// Compares the totals with the inode.
     fn check(&self, item: &InodeItem, context: &Context<'_>, place: &Place, findings: &mut Findings) {
         let kind = item.kind();
+        let mut fields = Vec::new();
         let mut add = |kind, message: std::fmt::Arguments<'_>| findings.add(kind, place.clone(), message);
         match kind {
             Some(FileKind::Regular) => {}
@@ -349,6 +375,9 @@ impl Extents {
                         FindingKind::SymlinkTarget,
                         format_args!("the target is not one inline extent of {size} bytes"),
                     );
+                    if let (1, Some((bytes, Compression::None))) = (self.count, self.inline) {
+                        fields.push(InodeField::Size(bytes));
+                    }
                 }
             }
             _ if self.count > 0 => {
@@ -367,6 +396,7 @@ impl Extents {
                 FindingKind::FileBytes,
                 format_args!("the inode says {nbytes} bytes, its extents have {bytes}"),
             );
+            fields.push(InodeField::Bytes(bytes));
         }
         if !context.no_holes && item.nlink > 0 && kind == Some(FileKind::Regular) {
             let gap = self.gap.unwrap_or(self.end);
@@ -385,9 +415,26 @@ impl Extents {
             let bytes = self.without_csum;
             add(FindingKind::CsumMissing, format_args!("{bytes} bytes of data have no checksums"));
         }
+        if self.compressed_without > 0 {
+            let bytes = self.compressed_without;
+            add(
+                FindingKind::CsumMissingCompressed,
+                format_args!("{bytes} compressed bytes have no checksums"),
+            );
+        }
         if self.unexpected_csum > 0 {
             let bytes = self.unexpected_csum;
             add(FindingKind::CsumUnexpected, format_args!("NODATASUM, but {bytes} bytes have checksums"));
+            if self.whole_csums {
+                fields.push(InodeField::HasCsums);
+            }
+        }
+        if let (Some(tree), Some(inode)) = (place.tree, place.inode) {
+            let inode = inode.0;
+            fields.into_iter().for_each(|field| findings.mend(Remedy::Inode { tree, inode, field }));
+            for &(start, end) in &self.gaps {
+                findings.mend(Remedy::AddCsums { start, end });
+            }
         }
     }
 }

@@ -19,6 +19,7 @@ mod inodes;
 mod names;
 mod options;
 mod references;
+pub(crate) mod remedy;
 mod report;
 mod roots;
 mod space_cache;
@@ -27,4 +28,4 @@ mod walker;
 
 pub(crate) use checker::check;
 pub use options::{CheckOptions, CheckProgress, CheckStage};
-pub use report::{CheckReport, CheckStatistics, Finding, FindingKind, Place, Severity};
+pub use report::{CheckReport, CheckStatistics, Finding, FindingKind, Note, Place, Severity};

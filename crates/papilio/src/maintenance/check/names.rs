@@ -9,6 +9,7 @@
 //!
 //! Kernel counterpart: `btrfs_add_link` (`fs/btrfs/inode.c`).
 
+use super::remedy::{InodeField, Remedy};
 use super::report::{FindingKind, Findings, Place};
 use papilio_format::items::dir_item::FileType;
 use papilio_format::items::inode::FileKind;
@@ -68,6 +69,12 @@ impl NameRef {
     }
 }
 
+/// Returns the key of an entry by index, if there is one.
+fn entry_key(entry: &Entry) -> Option<Key> {
+    let key = Key::new(entry.directory, ItemType::DIR_INDEX, entry.index);
+    (entry.index != ANY_INDEX).then_some(key)
+}
+
 /// All names of a subvolume.
 #[derive(Debug)]
 pub(super) struct Names {
@@ -108,6 +115,7 @@ impl Names {
             if self.inode(*number).is_none() {
                 let place = Place::item(self.tree, orphan_key(*number));
                 findings.add(FindingKind::OrphanStale, place, format_args!("the inode does not exist"));
+                findings.mend(Remedy::remove(self.tree, orphan_key(*number)));
             }
         }
         self.find_cycles(findings);
@@ -132,6 +140,7 @@ impl Names {
                     if self.check_entry(entry, findings) {
                         let message = format_args!("inode {} has no reference to this name", entry.target);
                         findings.add(FindingKind::InodeRefMissing, self.entry_place(entry), message);
+                        self.mend_entry(entry, findings);
                     }
                     entries.next();
                 }
@@ -141,6 +150,21 @@ impl Names {
                 }
             }
         }
+    }
+
+    /// Proposes a reference for an entry that has none; or to drop the entry if another inode has a
+    /// reference to this name, or the entry's inode is a directory, which has one name only.
+    fn mend_entry(&self, entry: &Entry, findings: &mut Findings) {
+        let Some(index) = entry_key(entry) else { return };
+        let same = |found: &NameRef| found.directory == entry.directory && found.name == entry.name;
+        let taken = self.refs.iter().any(|found| found.inode != entry.target && same(found));
+        let is_directory =
+            self.inode(entry.target).is_some_and(|inode| inode.kind == Some(FileKind::Directory));
+        let named = self.refs.iter().any(|found| found.inode == entry.target);
+        findings.mend(match taken || (is_directory && named) {
+            true => Remedy::DropEntries { tree: self.tree, index },
+            false => Remedy::AddInodeRef { tree: self.tree, index },
+        });
     }
 
     fn report_ref(&self, found: &NameRef, findings: &mut Findings) {
@@ -153,6 +177,7 @@ impl Names {
         let place = Place::inode(self.tree, inode);
         let message = format_args!("directory {directory} has no entry for it with index {index}");
         findings.add(FindingKind::DirEntryMissing, place, message);
+        findings.mend(Remedy::AddEntries { tree: self.tree, inode, directory, index });
     }
 
     fn entry_place(&self, entry: &Entry) -> Place {
@@ -165,12 +190,18 @@ impl Names {
         let Some(inode) = self.inode(entry.target) else {
             let message = format_args!("an entry of inode {}, which does not exist", entry.target);
             findings.add(FindingKind::DirEntryDangling, self.entry_place(entry), message);
+            if let Some(index) = entry_key(entry) {
+                findings.mend(Remedy::DropEntries { tree: self.tree, index });
+            }
             return false;
         };
         if entry.file_type.kind() != inode.kind {
             let (listed, actual) = (entry.file_type, inode.kind);
             let message = format_args!("inode {} is {actual:?}, the entry says {listed:?}", entry.target);
             findings.add(FindingKind::DirEntryType, self.entry_place(entry), message);
+            if let Some(index) = entry_key(entry) {
+                findings.mend(Remedy::EntryType { tree: self.tree, index });
+            }
         }
         true
     }
@@ -187,9 +218,14 @@ impl Names {
             if u64::from(nlink) != count {
                 let message = format_args!("its link count is {nlink}, it has {count} names");
                 findings.add(FindingKind::LinkCount, place(), message);
+                if let (Ok(links), true) = (u32::try_from(count), count > 0) {
+                    let (tree, field) = (self.tree, InodeField::Links(links));
+                    findings.mend(Remedy::Inode { tree, inode: number, field });
+                }
             } else if nlink == 0 && self.orphans.binary_search(&number).is_err() {
                 let message = format_args!("it has no name and is not listed as an orphan");
                 findings.add(FindingKind::OrphanMissing, place(), message);
+                findings.mend(Remedy::put(self.tree, orphan_key(number), Vec::new()));
             }
         }
     }

@@ -12,14 +12,23 @@
 //! Kernel counterparts: `__btrfs_mod_ref` (`fs/btrfs/extent-tree.c`), `update_ref_for_cow`
 //! (`fs/btrfs/ctree.c`).
 
+use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};
 use super::walker::{Seen, Visit};
+use papilio_format::features::IncompatFeatures;
 use papilio_format::items::back_ref::{BackRef, KeyedRefs};
-use papilio_format::items::extent::{ExtentFlags, ExtentItem};
-use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
-use papilio_format::{FileOffset, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid};
+use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem};
+use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem};
+use papilio_format::{
+    FileOffset, Generation, Geometry, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
+};
 use std::collections::HashMap;
 use std::fmt;
+
+/// The most back references that a repair writes into an extent item itself.
+const MOST_INLINE: usize = 8;
+/// The most data extents without an extent item that a check remembers for a repair.
+const MOST_UNLISTED: usize = 10_000;
 
 /// One extent of the extent tree.
 #[derive(Clone, Copy, Debug)]
@@ -88,6 +97,12 @@ pub(super) struct Complete {
     pub(super) referrers: bool,
 }
 
+impl Complete {
+    fn all(self) -> bool {
+        self.extent_tree && self.referrers
+    }
+}
+
 /// All references, from both sides.
 #[derive(Debug)]
 pub(super) struct References {
@@ -97,11 +112,19 @@ pub(super) struct References {
     stored: Vec<Reference>,
     /// References that the walks of all trees found.
     found: Vec<Reference>,
+    /// Length and generation of data extents without an extent item, by address.
+    unlisted: HashMap<u64, (u64, u64)>,
 }
 
 impl References {
     pub(super) fn new(geometry: Geometry) -> Self {
-        Self { geometry, extents: Vec::new(), stored: Vec::new(), found: Vec::new() }
+        Self {
+            geometry,
+            extents: Vec::new(),
+            stored: Vec::new(),
+            found: Vec::new(),
+            unlisted: HashMap::new(),
+        }
     }
 
     /// Reads a leaf of the extent tree, whose items were validated with the block.
@@ -228,15 +251,20 @@ impl References {
                     (InodeNumber(key.objectid), FileOffset(key.offset.wrapping_sub(part.offset)));
                 Holder::Data { root, inode, offset }
             };
-            if let Some(extent) = self.extent_at(start)
-                && extent.length != part.disk_length
+            let listed = self.extent_at(start).map(|extent| extent.length);
+            if listed.is_none() && self.unlisted.len() < MOST_UNLISTED {
+                self.unlisted.insert(start, (part.disk_length, item.generation.0));
+            }
+            if let Some(length) = listed
+                && length != part.disk_length
             {
+                mend_length(visit.tree, key, &item, length, findings);
                 findings.add(
                     FindingKind::ExtentLength,
                     Place { address: Some(part.disk_address), ..Place::item(visit.tree, key) },
                     format_args!(
                         "the file extent says {} bytes, the extent item {}",
-                        part.disk_length, extent.length
+                        part.disk_length, length
                     ),
                 );
             }
@@ -256,17 +284,105 @@ impl References {
         self.check_overlaps(findings);
         let (mut found, mut stored) = (&self.found[..], &self.stored[..]);
         for extent in &self.extents {
-            report_missing_extents(take_before(&mut found, extent.start), complete, findings);
+            let missing = take_before(&mut found, extent.start);
+            report_missing_extents(missing, complete, findings);
+            self.mend_missing(missing, seen, complete, findings);
             report_orphans(take_before(&mut stored, extent.start), complete, findings);
             let found = take_at(&mut found, extent.start);
             let stored = take_at(&mut stored, extent.start);
+            let faults = findings.total();
             compare_extent(extent, found, stored, complete, findings);
-            if let Some(block) = seen.get(&LogicalAddress(extent.start)) {
+            let block = seen.get(&LogicalAddress(extent.start));
+            if let Some(block) = block {
                 compare_block(extent, block, findings);
+            }
+            if findings.total() > faults && complete.all() {
+                let right = match block.filter(|block| !block.broken && !extent.is_data()) {
+                    Some(block) => Extent { level: block.level, generation: block.generation, ..*extent },
+                    None => *extent,
+                };
+                self.mend(&right, found, findings);
             }
         }
         report_missing_extents(found, complete, findings);
+        self.mend_missing(found, seen, complete, findings);
         report_orphans(stored, complete, findings);
+    }
+
+    /// Proposes the items of extents that are referred to and have none.
+    fn mend_missing(
+        &self,
+        found: &[Reference],
+        seen: &HashMap<LogicalAddress, Seen>,
+        complete: Complete,
+        findings: &mut Findings,
+    ) {
+        if !complete.all() {
+            return;
+        }
+        for group in found.chunk_by(|a, b| a.extent == b.extent) {
+            let start = group[0].extent;
+            let blank = Extent {
+                start,
+                length: self.geometry.node_size.into(),
+                refs: 0,
+                generation: 0,
+                flags: ExtentFlags::TREE_BLOCK,
+                level: 0,
+            };
+            if let Some(block) = seen.get(&LogicalAddress(start)).filter(|block| !block.broken) {
+                let extent = Extent { generation: block.generation, level: block.level, ..blank };
+                self.mend(&extent, group, findings);
+            } else if let Some(&(length, generation)) = self.unlisted.get(&start) {
+                self.mend(&Extent { length, generation, flags: ExtentFlags::DATA, ..blank }, group, findings);
+            }
+        }
+    }
+
+    /// Proposes all items of an extent, as its references and `extent` say. Without any reference,
+    /// none.
+    fn mend(&self, extent: &Extent, found: &[Reference], findings: &mut Findings) {
+        let simple_quota = self.geometry.incompat.contains(IncompatFeatures::SIMPLE_QUOTA);
+        let skinny = self.geometry.incompat.contains(IncompatFeatures::SKINNY_METADATA);
+        if simple_quota || (!extent.is_data() && !skinny) {
+            return;
+        }
+        let mut refs: Vec<BackRef> = Vec::with_capacity(found.len());
+        for Reference { holder, count, .. } in found {
+            let Ok(count) = u32::try_from(*count) else { return };
+            refs.push(match *holder {
+                Holder::Tree { root } => BackRef::TreeBlock { root: TreeId(root) },
+                Holder::SharedTree { parent } => BackRef::SharedBlock { parent: LogicalAddress(parent) },
+                Holder::SharedData { parent } => {
+                    BackRef::SharedData { parent: LogicalAddress(parent), count }
+                }
+                Holder::Data { root, inode, offset } => BackRef::Data {
+                    root: TreeId(root),
+                    inode: InodeNumber(inode),
+                    offset: FileOffset(offset),
+                    count,
+                },
+            });
+        }
+        let start = extent.start;
+        let first = Key::new(start, ItemType::EXTENT_ITEM, 0);
+        let last = Key::new(start, ItemType(ItemType::BLOCK_GROUP_ITEM.0 - 1), u64::MAX);
+        let mut items = Vec::new();
+        if !refs.is_empty() {
+            let total = refs.iter().map(|reference| u64::from(reference.count())).sum();
+            let header =
+                ExtentHeader { refs: total, generation: Generation(extent.generation), flags: extent.flags };
+            refs.sort_by(BackRef::inline_order);
+            let keyed = refs.split_off(refs.len().min(MOST_INLINE));
+            let key = match extent.is_data() {
+                true => Key::new(start, ItemType::EXTENT_ITEM, extent.length),
+                false => Key::new(start, ItemType::METADATA_ITEM, extent.level.into()),
+            };
+            items.push((key, ExtentItem::encode(&header, None, &refs)));
+            items.extend(keyed.iter().map(|reference| reference.encode_keyed(LogicalAddress(start))));
+            items.sort_by_key(|(key, _)| *key);
+        }
+        findings.mend(Remedy::Replace { tree: objectid::EXTENT_TREE, first, last, items });
     }
 
     fn check_overlaps(&self, findings: &mut Findings) {
@@ -280,6 +396,19 @@ impl References {
                 );
             }
         }
+    }
+}
+
+/// Proposes the length of the extent item for a file extent that fits into it.
+fn mend_length(tree: TreeId, key: Key, item: &FileExtentItem<'_>, length: u64, findings: &mut Findings) {
+    let mut right = *item;
+    if let FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) = &mut right.content
+        && item.compression == Compression::None
+        && part.offset.checked_add(part.length).is_some_and(|end| end <= length)
+    {
+        part.disk_length = length;
+        right.ram_bytes = length;
+        findings.mend(Remedy::put(tree, key, right.to_bytes()));
     }
 }
 
@@ -331,6 +460,15 @@ fn report_orphans(stored: &[Reference], complete: Complete, findings: &mut Findi
         return;
     }
     for reference in stored {
+        if complete.all() {
+            let key = |item_type, offset| Key::new(reference.extent, ItemType(item_type), offset);
+            findings.mend(Remedy::Replace {
+                tree: objectid::EXTENT_TREE,
+                first: key(ItemType::EXTENT_ITEM.0, 0),
+                last: key(ItemType::BLOCK_GROUP_ITEM.0 - 1, u64::MAX),
+                items: Vec::new(),
+            });
+        }
         findings.add(
             FindingKind::BackRefOrphan,
             Place::extent(reference.extent),

@@ -6,6 +6,7 @@
 //! **Invariant:** the collector keeps only as many findings as the options allow, and the first of
 //! each kind. It counts the rest, so that memory does not grow with the faults of a hostile image.
 
+use super::remedy::Remedy;
 use papilio_format::objectid::Objectid;
 use papilio_format::{InodeNumber, Key, LogicalAddress, PhysicalAddress, TreeId};
 use std::collections::BTreeMap;
@@ -15,15 +16,18 @@ use std::fmt;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[non_exhaustive]
 pub enum Severity {
-    /// Unusual or out of date, but nothing is lost or contradictory.
+    /// A remark: something unusual, or a part that was not checked by design.
+    Note,
+    /// Out of date or wasteful, but no data is at risk. The next writer mends most of these.
     Warning,
-    /// The file system is damaged.
+    /// Data is at risk, or the kernel refuses the file system.
     Error,
 }
 
 impl fmt::Display for Severity {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(match self {
+            Self::Note => "note",
             Self::Warning => "warning",
             Self::Error => "error",
         })
@@ -209,6 +213,8 @@ finding_kinds! {
 
     /// Data without checksums that should have them.
     CsumMissing "csum-missing" Error;
+    /// Compressed data without checksums, in a file whose flags say that it has none.
+    CsumMissingCompressed "csum-missing-compressed" Error;
     /// Checksums of data that should have none.
     CsumUnexpected "csum-unexpected" Error;
     /// Checksum items that overlap.
@@ -241,12 +247,22 @@ finding_kinds! {
     /// The UUID tree and the subvolumes disagree; the kernel rebuilds it.
     UuidTree "uuid-tree" Warning;
 
-    /// A copy of a superblock that is bad or out of date.
-    SuperblockCopy "superblock-copy" Error;
+    /// A further copy of a superblock that is absent, bad or out of date; commits write it anew.
+    SuperblockCopy "superblock-copy" Warning;
+    /// The first copy of a superblock is bad or out of date: the kernel reads no other.
+    SuperblockFirst "superblock-first" Error;
+    /// Copies of a superblock of one generation differ.
+    SuperblockCopyDiffers "superblock-copy-differs" Error;
+    /// A conversion of the whole file system was interrupted, or ended halfway.
+    ConversionUnfinished "conversion-unfinished" Error;
     /// The superblock's system chunks are not those of the chunk tree.
     SuperblockChunks "superblock-chunks" Error;
-    /// The superblock's sizes or counts are not those of the devices.
-    SuperblockDevices "superblock-devices" Warning;
+    /// The superblock's size is not that of the devices.
+    SuperblockDevices "superblock-devices" Error;
+    /// The superblock's number of devices is not that of the device items.
+    SuperblockDeviceCount "superblock-device-count" Error;
+    /// A size of a device or of the file system that is not a multiple of the sector size.
+    DeviceSizeUnaligned "device-size-unaligned" Error;
 
     /// Something could not be checked because of another finding.
     NotChecked "not-checked" Warning;
@@ -368,6 +384,22 @@ impl fmt::Display for Finding {
     }
 }
 
+/// A remark of a check: not a fault, and no reason for a bad verdict.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Note {
+    /// A short name that stays the same between versions.
+    pub code: &'static str,
+    /// The remark, in one line.
+    pub message: String,
+}
+
+impl fmt::Display for Note {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
 /// Numbers of objects that a check read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -404,9 +436,11 @@ pub struct CheckReport {
     /// The number of faults of each kind, including those not kept.
     pub counts: BTreeMap<FindingKind, u64>,
     /// Remarks that are not faults, and parts that were not checked.
-    pub notes: Vec<String>,
+    pub notes: Vec<Note>,
     /// Numbers of objects that the check read.
     pub statistics: CheckStatistics,
+    /// Changes that mend findings, for a repair.
+    pub(crate) remedies: Vec<Remedy>,
 }
 
 impl CheckReport {
@@ -423,6 +457,12 @@ impl CheckReport {
     fn count(&self, severity: Severity) -> u64 {
         let of_severity = self.counts.iter().filter(|(kind, _)| kind.severity() == severity);
         of_severity.map(|(_, count)| count).sum()
+    }
+
+    /// Returns the worst severity: of a finding, else of a note; `None` without either.
+    pub fn verdict(&self) -> Option<Severity> {
+        let worst = self.counts.keys().map(|kind| kind.severity()).max();
+        worst.or_else(|| (!self.notes.is_empty()).then_some(Severity::Note))
     }
 
     /// Whether there is no error.
@@ -442,12 +482,13 @@ pub(super) struct Findings {
     kept: Vec<Finding>,
     limit: usize,
     counts: BTreeMap<FindingKind, u64>,
-    pub(super) notes: Vec<String>,
+    pub(super) notes: Vec<Note>,
+    remedies: Vec<Remedy>,
 }
 
 impl Findings {
     pub(super) fn new(limit: usize) -> Self {
-        Self { kept: Vec::new(), limit, counts: BTreeMap::new(), notes: Vec::new() }
+        Self { kept: Vec::new(), limit, counts: BTreeMap::new(), notes: Vec::new(), remedies: Vec::new() }
     }
 
     /// Adds a finding. Past the limit it is only counted, unless it is the first of its kind.
@@ -471,15 +512,31 @@ impl Findings {
             }
         }
         self.notes.extend(other.notes);
+        let room = self.limit.saturating_sub(self.remedies.len());
+        self.remedies.extend(other.remedies.into_iter().take(room));
+    }
+
+    /// Returns the number of findings so far.
+    pub(super) fn total(&self) -> u64 {
+        self.counts.values().sum()
+    }
+
+    /// Proposes a change that mends a finding. Past the limit it is forgotten: a repair checks again,
+    /// and finds the rest.
+    pub(super) fn mend(&mut self, remedy: Remedy) {
+        if self.remedies.len() < self.limit && self.remedies.last() != Some(&remedy) {
+            self.remedies.push(remedy);
+        }
     }
 
     /// Adds a remark that is not a fault.
-    pub(super) fn note(&mut self, text: impl Into<String>) {
-        self.notes.push(text.into());
+    pub(super) fn note(&mut self, code: &'static str, text: impl Into<String>) {
+        self.notes.push(Note { code, message: text.into() });
     }
 
     pub(super) fn into_report(self, statistics: CheckStatistics) -> CheckReport {
-        CheckReport { findings: self.kept, counts: self.counts, notes: self.notes, statistics }
+        let (findings, counts, notes, remedies) = (self.kept, self.counts, self.notes, self.remedies);
+        CheckReport { findings, counts, notes, statistics, remedies }
     }
 }
 
@@ -500,6 +557,7 @@ mod tests {
         let text = report.findings[0].to_string();
         assert_eq!(text, "error: link-count: tree FS_TREE, inode 0: wrong");
         assert_eq!(report.findings[2].to_string(), "warning: uuid-tree: unusual");
+        assert_eq!(report.verdict(), Some(Severity::Error));
     }
 
     #[test]

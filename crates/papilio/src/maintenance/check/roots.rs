@@ -9,6 +9,7 @@
 //!
 //! Kernel counterparts: `btrfs_add_root_ref` (`fs/btrfs/root-tree.c`), `btrfs_find_orphan_roots`.
 
+use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};
 use super::walker::{DropProgress, Visit, Walk};
 use crate::btree::RootPointer;
@@ -36,6 +37,7 @@ impl Root {
         let drop = DropProgress { level: item.drop_level, key: item.drop_progress };
         Walk {
             tree: self.id,
+            item: self.key,
             root: RootPointer { address: item.address, level: item.level, generation: Some(item.generation) },
             drop: (drop.key.objectid != 0 && item.refs == 0).then_some(drop),
             shared: objectid::is_fs_tree(self.id),
@@ -160,6 +162,8 @@ impl Roots {
                 None => {
                     let message = format_args!("\"{name}\": subvolume {child} has no reference back");
                     findings.add(FindingKind::RootBackrefMissing, place.clone(), message);
+                    let (from, to) = ref_keys(parent, child);
+                    findings.mend(Remedy::RootRef { from, to });
                 }
                 Some(back) if back != found => {
                     let message = format_args!("\"{name}\": the reference back of subvolume {child} differs");
@@ -178,6 +182,8 @@ impl Roots {
                 let name = found.name.escape_ascii();
                 let message = format_args!("\"{name}\": the parent {parent} has no reference to it");
                 findings.add(FindingKind::RootRefMissing, place, message);
+                let (to, from) = ref_keys(parent, child);
+                findings.mend(Remedy::RootRef { from, to });
             }
         }
         let mut counts = BTreeMap::<u64, u64>::new();
@@ -191,12 +197,14 @@ impl Roots {
             let key = papilio_format::items::orphan::orphan_key(*id);
             let message = format_args!("an orphan item of a subvolume that does not exist");
             findings.add(FindingKind::OrphanStale, Place::item(objectid::ROOT_TREE, key), message);
+            findings.mend(Remedy::remove(objectid::ROOT_TREE, key));
         }
         if let Some(id) = self.default_subvolume
             && self.find(TreeId(id)).is_none_or(|root| root.item.refs == 0)
         {
             let message = format_args!("the default subvolume {id} does not exist");
             findings.add(FindingKind::DefaultSubvolume, Place::tree(objectid::ROOT_TREE), message);
+            findings.mend(Remedy::DefaultSubvolume);
         }
     }
 
@@ -206,6 +214,13 @@ impl Roots {
         if refs != expected {
             let message = format_args!("the root item counts {refs} references, there are {expected}");
             findings.add(FindingKind::RootRefCount, root.place(), message);
+            if let (Ok(refs), true) = (u32::try_from(expected), expected > 0) {
+                findings.mend(Remedy::RootCount { item: root.key, refs });
+            }
+        }
+        if refs == 0 && expected == 0 && !self.orphans.contains(&root.id.0) {
+            let key = papilio_format::items::orphan::orphan_key(root.id.0);
+            findings.mend(Remedy::put(objectid::ROOT_TREE, key, Vec::new()));
         }
         if refs == 0 && !self.orphans.contains(&root.id.0) {
             let message = format_args!("deleted, but not listed as an orphan");
@@ -227,6 +242,13 @@ impl Roots {
                 let Reference { directory, name, .. } = found.clone();
                 entries.binary_search(&SubvolumeEntry { child, directory, index, name }).is_ok()
             };
+            let back = self.backrefs.get(&(parent.0, child)).filter(|back| *back != found);
+            if let Some(back) = back.filter(|back| !has(found.sequence) && has(back.sequence)) {
+                // The directory agrees with the subvolume's side.
+                debug_assert_ne!(back.sequence, found.sequence);
+                let (to, from) = ref_keys(parent.0, child);
+                findings.mend(Remedy::RootRef { from, to });
+            }
             for (index, what) in [(0, "name"), (found.sequence, "index")] {
                 if !has(index) {
                     let key = root_ref_key(parent, TreeId(child));
@@ -241,10 +263,28 @@ impl Roots {
         }
     }
 
+    /// Returns the item that a UUID should have.
+    fn uuid_item(
+        &self,
+        expected: &BTreeSet<(ItemType, Uuid, u64)>,
+        item_type: ItemType,
+        uuid: Uuid,
+    ) -> Remedy {
+        let of_uuid = expected.range((item_type, uuid, 0)..=(item_type, uuid, u64::MAX));
+        let live = |id: &u64| self.find(TreeId(*id)).is_some_and(|root| root.item.refs > 0);
+        let ids: Vec<TreeId> = of_uuid.map(|(_, _, id)| *id).filter(live).map(TreeId).collect();
+        let key = uuid_key(uuid, item_type);
+        match ids.is_empty() {
+            true => Remedy::remove(objectid::UUID_TREE, key),
+            false => Remedy::put(objectid::UUID_TREE, key, UuidItem::encode(&ids)),
+        }
+    }
+
     /// Compares the UUIDs of subvolumes with the UUID tree.
     pub(super) fn check_uuids(&self, superblock: &Superblock, findings: &mut Findings) {
         if superblock.raw.uuid_tree_generation != superblock.raw.generation.0 {
-            return findings.note("the UUID tree is out of date and will be rebuilt: not checked");
+            return findings
+                .note("uuid-tree-stale", "the UUID tree is out of date and will be rebuilt: not checked");
         }
         let mut expected = BTreeSet::new();
         for root in self.roots.iter().filter(|root| objectid::is_subvolume(root.id)) {
@@ -261,13 +301,21 @@ impl Roots {
             if self.find(TreeId(id)).is_some_and(|root| root.item.refs > 0) {
                 let message = format_args!("UUID {uuid} of subvolume {id} is missing");
                 findings.add(FindingKind::UuidTree, place(item_type, uuid), message);
+                findings.mend(self.uuid_item(&expected, item_type, uuid));
             }
         }
         for &(item_type, uuid, id) in self.uuids.difference(&expected) {
             let message = format_args!("subvolume {id} has no UUID {uuid}");
             findings.add(FindingKind::UuidTree, place(item_type, uuid), message);
+            findings.mend(self.uuid_item(&expected, item_type, uuid));
         }
     }
+}
+
+/// Returns the keys of the parent's reference to a subvolume, and of the subvolume's to its parent.
+fn ref_keys(parent: u64, child: u64) -> (Key, Key) {
+    let (parent, child) = (TreeId(parent), TreeId(child));
+    (root_ref_key(parent, child), root_backref_key(child, parent))
 }
 
 fn reference(data: &[u8]) -> Option<Reference> {

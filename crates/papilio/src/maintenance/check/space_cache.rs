@@ -78,7 +78,7 @@ impl SpaceCaches {
                 findings.add(FindingKind::FreeSpaceCache, place, format_args!("{reason}"));
             }
         }
-        findings.note(format!(
+        findings.note("space-cache-not-checked", format!(
             "v1 free-space cache: only checksums and generations of {checked} files were checked, not their content"
         ));
     }

@@ -4,11 +4,14 @@
 //! Kernel counterparts: `btrfs_read_disk_super`, `write_dev_supers` (`fs/btrfs/disk-io.c`).
 
 use super::devices::Devices;
+use super::remedy::{Remedy, SuperblockField};
 use super::report::{FindingKind, Findings, Place};
 use crate::volume::{DeviceSlot, Volume};
 use papilio_device::Device;
+use papilio_format::features::SuperblockFlags;
+use papilio_format::items::device::DeviceItem;
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
-use papilio_format::{PhysicalAddress, Superblock};
+use papilio_format::{ItemType, Key, PhysicalAddress, Superblock, objectid};
 
 /// Reads and compares all copies on all present devices.
 pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
@@ -16,14 +19,20 @@ pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
     for slot in volume.devices().iter() {
         let Some(device) = slot.device.as_deref() else {
             let item = &slot.item;
-            findings.note(format!(
-                "device {} ({}) is missing: its superblock copies were not checked",
-                item.devid, item.uuid
-            ));
+            findings.note(
+                "device-missing",
+                format!(
+                    "device {} ({}) is missing: its superblock copies were not checked",
+                    item.devid, item.uuid
+                ),
+            );
             continue;
         };
         if slot.item.fsid != main.metadata_uuid() {
-            findings.note(format!("{}: a seed device: its superblock was not checked", device.name()));
+            findings.note(
+                "seed-device",
+                format!("{}: a seed device: its superblock was not checked", device.name()),
+            );
             continue;
         }
         check_device(device, slot, main, findings);
@@ -31,8 +40,13 @@ pub(super) fn check_copies(volume: &Volume, findings: &mut Findings) {
     let raw = &main.raw;
     let backed_up = raw.super_roots.iter().any(|backup| backup.tree_root == raw.root);
     if !backed_up && raw.super_roots.iter().any(|backup| backup.tree_root.0 != 0) {
-        findings.note("none of the superblock's backup roots is the current root tree");
+        findings.note("backup-roots", "none of the superblock's backup roots is the current root tree");
     }
+}
+
+/// Returns the kind for a bad copy: the kernel mounts by the first one, and writes all of them.
+fn kind_of_copy(mirror: usize) -> FindingKind {
+    if mirror == 0 { FindingKind::SuperblockFirst } else { FindingKind::SuperblockCopy }
 }
 
 fn check_device(device: &dyn Device, slot: &DeviceSlot, main: &Superblock, findings: &mut Findings) {
@@ -48,11 +62,13 @@ fn check_device(device: &dyn Device, slot: &DeviceSlot, main: &Superblock, findi
             Ok(copy) if copy.raw.generation != main.raw.generation => {
                 let (found, newest) = (copy.raw.generation, main.raw.generation);
                 let message = format_args!("copy {mirror} has generation {found}, the newest is {newest}");
-                findings.add(FindingKind::SuperblockCopy, place, message);
+                findings.add(kind_of_copy(mirror), place, message);
+                findings.mend(Remedy::Superblock(SuperblockField::Copies));
             }
             Ok(copy) => check_copy(&copy, slot, main, mirror, place, findings),
             Err(reason) => {
-                findings.add(FindingKind::SuperblockCopy, place, format_args!("copy {mirror}: {reason}"));
+                findings.add(kind_of_copy(mirror), place, format_args!("copy {mirror}: {reason}"));
+                findings.mend(Remedy::Superblock(SuperblockField::Copies));
             }
         }
     }
@@ -80,7 +96,7 @@ fn check_copy(
     (raw.csum, raw.bytenr, raw.dev_item) = (main.raw.csum, main.raw.bytenr, main.raw.dev_item);
     if raw != main.raw {
         let message = format_args!("copy {mirror} differs from the superblock in use");
-        findings.add(FindingKind::SuperblockCopy, place.clone(), message);
+        findings.add(FindingKind::SuperblockCopyDiffers, place.clone(), message);
     }
     let (own, item) = (&copy.raw.dev_item, &slot.item);
     let facts = |item: &papilio_format::items::device::DeviceItem| {
@@ -92,6 +108,7 @@ fn check_copy(
             own.devid, own.bytes_used, own.total_bytes, item.devid, item.bytes_used, item.total_bytes
         );
         findings.add(FindingKind::DeviceItemDiffers, place, message);
+        findings.mend(Remedy::Superblock(SuperblockField::Copies));
     }
 }
 
@@ -117,10 +134,47 @@ pub(super) fn compare_chunk_tree(main: &Superblock, devices: &Devices, findings:
         let message =
             format_args!("the superblock says {} bytes in total, all devices have {total}", raw.total_bytes);
         findings.add(FindingKind::SuperblockDevices, Place::default(), message);
+        if total.is_multiple_of(u64::from(raw.sector_size)) {
+            findings.mend(Remedy::Superblock(SuperblockField::TotalBytes(total)));
+        }
     }
+    check_alignment(main, devices, findings);
     let count = devices.items.len() as u64;
     if count != raw.num_devices {
         let message = format_args!("the superblock counts {} devices, there are {count}", raw.num_devices);
-        findings.add(FindingKind::SuperblockDevices, Place::default(), message);
+        findings.add(FindingKind::SuperblockDeviceCount, Place::default(), message);
+        findings.mend(Remedy::Superblock(SuperblockField::Devices(count)));
+    }
+}
+
+/// Finds sizes that are no multiples of the sector size. Old versions of `mkfs` left such sizes.
+fn check_alignment(main: &Superblock, devices: &Devices, findings: &mut Findings) {
+    let sector = u64::from(main.raw.sector_size);
+    if !main.raw.total_bytes.is_multiple_of(sector) {
+        let message = format_args!("the superblock's size of {} bytes is unaligned", main.raw.total_bytes);
+        findings.add(FindingKind::DeviceSizeUnaligned, Place::default(), message);
+    }
+    for item in devices.items.iter().filter(|item| !item.total_bytes.is_multiple_of(sector)) {
+        let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, item.devid.0);
+        let message = format_args!("the device's size of {} bytes is unaligned", item.total_bytes);
+        findings.add(FindingKind::DeviceSizeUnaligned, Place::item(objectid::CHUNK_TREE, key), message);
+        let total_bytes = item.total_bytes - item.total_bytes % sector;
+        let item = DeviceItem { total_bytes, ..*item };
+        findings.mend(Remedy::put(objectid::CHUNK_TREE, key, item.to_bytes()));
+    }
+}
+
+/// Finds conversions of the whole file system that were interrupted.
+pub(super) fn check_conversions(main: &Superblock, findings: &mut Findings) {
+    let conversions = [
+        (SuperblockFlags::CHANGING_FSID, "the UUID"),
+        (SuperblockFlags::CHANGING_FSID_V2, "the metadata UUID"),
+        (SuperblockFlags::CHANGING_BG_TREE, "where block groups are"),
+        (SuperblockFlags::CHANGING_DATA_CSUM, "data checksums"),
+        (SuperblockFlags::CHANGING_META_CSUM, "metadata checksums"),
+    ];
+    for (_, what) in conversions.into_iter().filter(|(flag, _)| main.raw.flags.contains(*flag)) {
+        let message = format_args!("a change of {what} was interrupted");
+        findings.add(FindingKind::ConversionUnfinished, Place::default(), message);
     }
 }

@@ -10,6 +10,7 @@
 //!
 //! Kernel counterpart: none; `check_block` and `run_next_block` of `btrfs check`.
 
+use super::remedy::Remedy;
 use super::report::{FindingKind, Findings, Place};
 use crate::btree::{Forest, RootPointer, TreeBlock};
 use crate::errors::{BlockFault, Error};
@@ -40,6 +41,8 @@ pub(super) struct DropProgress {
 pub(super) struct Walk {
     pub(super) tree: TreeId,
     pub(super) root: RootPointer,
+    /// The key of its root item; `Key::MIN` for a tree that the superblock points to.
+    pub(super) item: Key,
     pub(super) drop: Option<DropProgress>,
     /// Whether to visit blocks that the walk of another tree has verified already.
     pub(super) shared: bool,
@@ -48,7 +51,7 @@ pub(super) struct Walk {
 impl Walk {
     /// Walks all of a tree that shares no blocks.
     pub(super) fn of(tree: TreeId, root: RootPointer) -> Self {
-        Self { tree, root, drop: None, shared: false }
+        Self { tree, root, item: Key::MIN, drop: None, shared: false }
     }
 }
 
@@ -163,7 +166,17 @@ impl<'a> Walker<'a> {
         let mut silent = Findings::new(0);
         let findings = if report { findings } else { &mut silent };
         let (block, first) = match self.seen.get(&address).copied() {
-            None => (self.read(walk.tree, expected, findings)?, true),
+            None => {
+                let block = self.read(walk.tree, expected, findings)?;
+                mend_pointer(
+                    walk,
+                    expected,
+                    path.last().map(|frame| frame.block.address()),
+                    &block,
+                    findings,
+                );
+                (block, true)
+            }
             Some(seen) if seen.broken => return None,
             Some(seen) if !walk.shared || !objectid::is_fs_tree(seen.owner) => {
                 let owner = objectid::Objectid(seen.owner.0);
@@ -224,6 +237,7 @@ impl<'a> Walker<'a> {
             }
             (None, None) => None,
         };
+        let good = copies.other.is_none() && chosen.is_some();
         let Some(block) = chosen else {
             self.report_unusable(&place, &copies.faults, findings);
             let level = expected.level.unwrap_or_default();
@@ -234,6 +248,9 @@ impl<'a> Walker<'a> {
         for (copy, fault) in &copies.faults {
             let place = place.clone().on(self.forest.volume().place_of(address, *copy));
             findings.add(FindingKind::BlockCopy, place, format_args!("copy {copy}: {fault}"));
+            if good {
+                findings.mend(Remedy::Mirror(address));
+            }
         }
         self.seen.insert(address, record(&block));
         Some(Arc::new(block))
@@ -294,6 +311,37 @@ impl<'a> Walker<'a> {
             None => {}
         }
         copies
+    }
+}
+
+/// Proposes to mend a pointer whose generation or key differ from those of the block, which is of
+/// the right level and tree; or the owner of a block in a tree that shares none.
+fn mend_pointer(
+    walk: &Walk,
+    expected: &NodeExpectation,
+    parent: Option<LogicalAddress>,
+    block: &TreeBlock,
+    findings: &mut Findings,
+) {
+    if expected.level.is_some_and(|level| level != block.level()) || block.view().is_empty() {
+        return;
+    }
+    let (generation, first_key) = (block.generation(), block.view().key(0));
+    if !papilio_format::node::owner_allowed(walk.tree, block.owner()) {
+        if !walk.shared && walk.tree != objectid::TREE_LOG {
+            findings.mend(Remedy::Owner { block: block.address(), owner: walk.tree });
+        }
+        return;
+    }
+    let differs = expected.generation.is_some_and(|expected| expected != generation);
+    match parent {
+        Some(parent) if differs || expected.first_key.is_some_and(|key| key != first_key) => {
+            findings.mend(Remedy::Pointer { parent, child: block.address(), generation, first_key });
+        }
+        None if differs && walk.item != Key::MIN => {
+            findings.mend(Remedy::RootGeneration { item: walk.item, generation });
+        }
+        _ => {}
     }
 }
 

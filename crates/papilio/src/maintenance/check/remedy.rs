@@ -1,0 +1,150 @@
+//! Remedies: the changes that mend findings, as the comparisons that found the faults propose them.
+//!
+//! Owns [`Remedy`]. A check only collects them; `maintenance::repair` applies them.
+//!
+//! **Invariant**: a remedy can be applied twice with the same result.
+
+use papilio_format::{Generation, Key, LogicalAddress, TreeId};
+use std::fmt;
+
+/// One change.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Remedy {
+    /// Writes the good copy of a tree block over the others.
+    Mirror(LogicalAddress),
+    /// Sets generation and key of the pointer in block `parent` to those of the block it points to.
+    Pointer { parent: LogicalAddress, child: LogicalAddress, generation: Generation, first_key: Key },
+    /// Sets the generation in the root item at a key.
+    RootGeneration { item: Key, generation: Generation },
+    /// Sets the owner in the header of a block.
+    Owner { block: LogicalAddress, owner: TreeId },
+    /// Replaces all items of a tree from `first` to `last` by others.
+    Replace { tree: TreeId, first: Key, last: Key, items: Vec<(Key, Vec<u8>)> },
+    /// Computes and adds the checksums of a range of data.
+    AddCsums { start: u64, end: u64 },
+    /// Removes the checksums of a range.
+    DropCsums { start: u64, end: u64 },
+    /// Changes a field of an inode item.
+    Inode { tree: TreeId, inode: u64, field: InodeField },
+    /// Adds the entry by name for the index entry at a key.
+    AddEntryByName { tree: TreeId, index: Key },
+    /// Adds the entry by index for an entry by name of a directory, which leads to `target`.
+    AddEntryByIndex { tree: TreeId, item: Key, target: u64 },
+    /// Adds the reference of an inode for the index entry at a key.
+    AddInodeRef { tree: TreeId, index: Key },
+    /// Adds both entries for an inode's reference.
+    AddEntries { tree: TreeId, inode: u64, directory: u64, index: u64 },
+    /// Removes the index entry at a key, and the entry by name that belongs to it.
+    DropEntries { tree: TreeId, index: Key },
+    /// Sets the type of both entries to that of the inode.
+    EntryType { tree: TreeId, index: Key },
+    /// Adds a subvolume's reference to its parent, or the parent's to it, as the other one says.
+    RootRef { from: Key, to: Key },
+    /// Sets the count of references in a root item.
+    RootCount { item: Key, refs: u32 },
+    /// Makes the top level the default subvolume.
+    DefaultSubvolume,
+    /// Changes a field of the superblock.
+    Superblock(SuperblockField),
+}
+
+/// A field of an inode item, and its right value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum InodeField {
+    Links(u32),
+    Size(u64),
+    Bytes(u64),
+    /// The inode has checksums: without the flag NODATASUM.
+    HasCsums,
+}
+
+/// A field of the superblock, and its right value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SuperblockField {
+    /// All copies are written anew.
+    Copies,
+    BytesUsed(u64),
+    TotalBytes(u64),
+    Devices(u64),
+    /// The flag of a conversion to a block-group tree that has not begun.
+    ConversionNotBegun,
+}
+
+impl Remedy {
+    /// Inserts or replaces one item.
+    pub(crate) fn put(tree: TreeId, key: Key, data: impl Into<Vec<u8>>) -> Self {
+        Self::Replace { tree, first: key, last: key, items: vec![(key, data.into())] }
+    }
+
+    /// Removes one item.
+    pub(crate) fn remove(tree: TreeId, key: Key) -> Self {
+        Self::Replace { tree, first: key, last: key, items: Vec::new() }
+    }
+
+    /// Whether the remedy only removes: those come first, to make room and to let others replace.
+    pub(crate) fn only_removes(&self) -> bool {
+        match self {
+            Self::Replace { items, .. } => items.is_empty(),
+            Self::DropCsums { .. } | Self::DropEntries { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+impl fmt::Display for Remedy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        use papilio_format::objectid::Objectid;
+        let name = |tree: &TreeId| Objectid(tree.0);
+        match self {
+            Self::Mirror(address) => write!(f, "write the good copy of block {address} over the bad ones"),
+            Self::Pointer { parent, child, .. } => {
+                write!(f, "mend the pointer in block {parent} to block {child}")
+            }
+            Self::RootGeneration { item, generation } => {
+                write!(f, "set the generation in root item {item} to {generation}")
+            }
+            Self::Owner { block, owner } => write!(f, "set the owner of block {block} to {}", name(owner)),
+            Self::Replace { tree, first, last, items } if items.is_empty() && first == last => {
+                write!(f, "tree {}: remove item {first}", name(tree))
+            }
+            Self::Replace { tree, first, last, items } if first == last => {
+                write!(f, "tree {}: write item {first} ({} bytes)", name(tree), items[0].1.len())
+            }
+            Self::Replace { tree, first, last, items } => {
+                let count = items.len();
+                write!(f, "tree {}: write the items from {first} to {last} anew: {count}", name(tree))
+            }
+            Self::AddCsums { start, end } => {
+                write!(f, "compute the checksums of {} bytes at {start} from the data as it is", end - start)
+            }
+            Self::DropCsums { start, end } => {
+                write!(f, "remove the checksums of {} bytes at {start}", end - start)
+            }
+            Self::Inode { tree, inode, field } => {
+                write!(f, "tree {}, inode {inode}: set {field:?}", name(tree))
+            }
+            Self::AddEntryByName { tree, index } => {
+                write!(f, "tree {}: add the entry by name for {index}", name(tree))
+            }
+            Self::AddEntryByIndex { tree, item, .. } => {
+                write!(f, "tree {}: add the entry by index for {item}", name(tree))
+            }
+            Self::AddInodeRef { tree, index } => {
+                write!(f, "tree {}: add the inode's reference for {index}", name(tree))
+            }
+            Self::AddEntries { tree, inode, directory, .. } => {
+                write!(f, "tree {}: add the entries of inode {inode} in directory {directory}", name(tree))
+            }
+            Self::DropEntries { tree, index } => {
+                write!(f, "tree {}: remove the entries of {index}, which lead to nothing", name(tree))
+            }
+            Self::EntryType { tree, index } => {
+                write!(f, "tree {}: set the file type of the entries of {index}", name(tree))
+            }
+            Self::RootRef { from, to } => write!(f, "write reference {to} as {from} says"),
+            Self::RootCount { item, refs } => write!(f, "set the references of root item {item} to {refs}"),
+            Self::DefaultSubvolume => f.write_str("make the top level the default subvolume"),
+            Self::Superblock(field) => write!(f, "superblock: set {field:?}"),
+        }
+    }
+}

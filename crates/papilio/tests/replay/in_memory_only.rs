@@ -1,0 +1,58 @@
+//! A log in a file system that is opened for reading: replayed in memory, and nothing is written.
+
+use crate::bridge::Papilio;
+use crate::carried;
+use crate::in_memory::{crashed, open, open_last_commit, open_read_only, try_open, writable};
+use papilio::OpenOptions;
+use papilio_device::{Device, MemoryDevice, PhysicalAddress};
+
+use papilio_oracle::manifest::ManifestOptions;
+use papilio_oracle::{CompareOptions, Manifest};
+use std::sync::Arc;
+
+fn content(device: &MemoryDevice) -> Vec<u8> {
+    let mut bytes = vec![0; device.size() as usize];
+    device.read_at(&mut bytes, PhysicalAddress(0)).unwrap();
+    bytes
+}
+
+fn seen(fs: papilio::FileSystem) -> Manifest {
+    Manifest::read(&Papilio(fs), ManifestOptions::default()).unwrap()
+}
+
+/// The kernel wrote the disk and its log; opening a copy for writing replays it as the kernel does.
+#[test]
+fn a_log_of_the_kernel_is_seen_and_nothing_is_written() {
+    let device = carried::disk();
+    let before = content(&device);
+    let fs = open_read_only(&device);
+    assert!(!fs.has_log());
+    assert!(try_open(&device, &OpenOptions::new()).is_ok());
+    let replayed = open(&crashed(&device));
+    // The replays stamp times of their own.
+    let compared = CompareOptions { mtime: false, ctime: false, atime: false, ..CompareOptions::SAME_IMAGE };
+    let found = seen(replayed).diff(&seen(fs.clone()), &compared);
+    assert!(found.is_empty(), "{}", found[0]);
+    assert_eq!(fs.read("/copy").unwrap().len(), 65_536);
+    drop(fs);
+    let last = open_last_commit(&device);
+    assert!(last.has_log() && last.inode("/copy").is_err());
+    assert!(content(&device) == before, "nothing was written");
+}
+
+/// Files fsynced by Papilio are there after a crash, seen without writing.
+#[test]
+fn fsynced_files_are_seen_after_a_crash() {
+    let device = carried::disk();
+    let fs = crate::in_memory::open_with(&device, &writable());
+    let file = fs.create_file("/fsynced").unwrap();
+    file.write_all_at(&[7; 300_000], 0).unwrap();
+    file.sync_all().unwrap();
+    let cut: Arc<MemoryDevice> = crashed(&device);
+    let before = content(&cut);
+    assert!(open_last_commit(&cut).has_log());
+    let seen = open_read_only(&cut);
+    assert_eq!(seen.read("/fsynced").unwrap(), vec![7; 300_000]);
+    assert!(seen.create_file("/new").is_err(), "it is open for reading");
+    assert!(content(&cut) == before);
+}
