@@ -6,3 +6,4 @@ mod image;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
 mod planted;
+mod refused;
