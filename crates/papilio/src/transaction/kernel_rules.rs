@@ -1,4 +1,4 @@
-//! What the kernel refuses to mount: such a file system is never opened for writing.
+//! The kernel's rules of a mount: a file system that breaks one is never opened for writing.
 //!
 //! Owns [`check_mountable`] and [`check_device_extents`]. A file system that breaks a rule can be
 //! opened for reading, where the trees that a reader needs are good.

@@ -1,5 +1,5 @@
-//! What the kernel refuses to mount is refused for writing, with the reason, and nothing is
-//! written. What the kernel mounts can be written.
+//! A file system that the kernel refuses to mount is refused for writing, with the reason, and
+//! nothing is written. One that the kernel mounts can be written.
 
 use crate::image::Image;
 use crate::in_memory::{assert_clean, check, crashed, try_open, writable};
@@ -65,7 +65,7 @@ fn lose_root(image: &Image, tree: TreeId) {
     image.remove(objectid::ROOT_TREE, &key);
 }
 
-/// Each fault, what the reason has in it, and whether the rest can be read.
+/// Each fault, a part of the reason, and whether the rest can be read.
 const REFUSED: &[(&str, &str, bool, Plant)] = &[
     ("the superblock's size below its devices'", "bytes in total", true, |image| {
         image.superblock.raw.total_bytes -= MIB;
@@ -119,7 +119,7 @@ const REFUSED: &[(&str, &str, bool, Plant)] = &[
     }),
 ];
 
-/// Faults that the kernel mounts with; a writer here needs what is lost.
+/// Faults that the kernel mounts with; a writer here needs the lost item.
 const STRICTER: &[(&str, &str, Plant)] = &[("a chunk without a block group", "block group", |image| {
     let key = group(image);
     image.remove(EXTENTS, &key);
