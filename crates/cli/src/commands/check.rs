@@ -86,7 +86,8 @@ impl Args {
         let images: Vec<PathBuf> =
             std::iter::once(&self.image).chain(&context.arguments().device).cloned().collect();
         let devices = super::rescue::open(&images)?;
-        let plan = papilio::plan_repair(&devices, context.options())?;
+        let options = context.options_for(&self.image);
+        let plan = papilio::plan_repair(&devices, &options)?;
         let mut output = Output::new()?;
         self.print(&plan.before, &mut output)?;
         plan.changes.iter().try_for_each(|change| output.text(format_args!("will {change}\n")))?;
@@ -110,7 +111,7 @@ impl Args {
             name.push(".undo");
             PathBuf::from(name)
         });
-        let made = papilio::repair(&devices, context.options(), &plan, &undo)?;
+        let made = papilio::repair(&devices, &options, &plan, &undo)?;
         let mut output = Output::new()?;
         let (changes, undo) = (made.changes.len(), undo.display());
         output.text(format_args!("repaired with {changes} changes; {undo} takes them back\n"))?;

@@ -5,7 +5,7 @@
 //! **Invariants**
 //! - The events of a source follow its `Begin`.
 //! - `EnterDirectory` and `LeaveDirectory` nest.
-//! - A `File` is followed by its `Data` events in order of offset, and one `EndFile`.
+//! - A `File` is followed by its `Data` and `Missing` events in order of offset, and one `EndFile`.
 
 use papilio::{Metadata, Timespec, Xattr};
 use std::sync::Mutex;
@@ -70,6 +70,19 @@ pub enum Special {
 /// Identifies an inode among all sources: index of the image, tree id, inode number.
 pub type InodeId = (usize, u64, u64);
 
+/// A range of a file that could not be read.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Missing {
+    /// The file, as the user would name it.
+    pub path: String,
+    /// The first byte.
+    pub offset: u64,
+    /// The number of bytes.
+    pub length: u64,
+    /// Why they could not be read.
+    pub reason: String,
+}
+
 /// A step of a copy. The name of a source's own inode is empty.
 #[derive(Debug)]
 pub enum Event {
@@ -107,10 +120,12 @@ pub enum Event {
         /// The bytes.
         bytes: Vec<u8>,
     },
+    /// A range of the file that could not be read. The copy has zeros there.
+    Missing(Missing),
     /// The end of the file.
     EndFile {
-        /// Why the rest of the file could not be read.
-        error: Option<String>,
+        /// The number of bytes that could not be read.
+        missing: u64,
     },
     /// Another link to an inode that was sent before.
     Link {

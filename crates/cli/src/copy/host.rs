@@ -9,7 +9,8 @@
 //!   mode and, last, times.
 //! - An existing file that is not a directory is removed and created anew. The exception is a file
 //!   that the user named as the destination: it is truncated and keeps its inode.
-//! - A file that could not be copied completely is reported with the number of bytes copied.
+//! - A file that could not be copied completely has its full size, with zeros in unreadable places.
+//!   It is reported with the number of bytes copied.
 //! - A full or read-only destination ends the copy.
 
 use super::event::{Attributes, Event, InodeId, Special};
@@ -83,7 +84,7 @@ struct Current {
     name: Vec<u8>,
     attributes: Attributes,
     size: u64,
-    /// The number of bytes from the start of the file that are correct.
+    /// The end of the bytes written so far.
     written: u64,
     id: Option<InodeId>,
     failed: bool,
@@ -381,23 +382,18 @@ impl<'a> HostSink<'a> {
     }
 
     /// Reports that the file is incomplete.
-    fn incomplete(&self, current: &Current, why: &str) {
+    fn incomplete(&self, current: &Current, copied: u64, why: &str) {
         let path = self.path(&current.name);
-        self.context
-            .error(format_args!("incomplete: {path} ({} of {} bytes): {why}", current.written, current.size));
+        self.context.error(format_args!("incomplete: {path} ({copied} of {} bytes): {why}", current.size));
     }
 
-    fn end_file(&mut self, error: Option<String>) -> Result<(), Stop> {
-        let Some(mut current) = self.current.take() else {
-            // The file was not created here. The read error must be reported anyway.
-            if let Some(error) = error {
-                self.context.error(error);
-            }
-            return Ok(());
-        };
-        if let Some(error) = error {
-            self.incomplete(&current, &error);
-        } else if !current.failed && current.written < current.size {
+    fn end_file(&mut self, missing: u64) -> Result<(), Stop> {
+        let Some(mut current) = self.current.take() else { return Ok(()) };
+        if missing > 0 && !current.failed {
+            let copied = current.size.saturating_sub(missing);
+            self.incomplete(&current, copied, "zeros in place of the rest");
+        }
+        if !current.failed && current.written < current.size {
             let extended = match current.stream {
                 true => write_zeros(&mut current.file, current.size - current.written),
                 false => current.file.set_len(current.size),
@@ -420,7 +416,7 @@ impl<'a> HostSink<'a> {
 
     fn write_failed(&self, current: &Current, error: &std::io::Error) -> Result<(), Stop> {
         let errno = Errno::from_io_error(error).unwrap_or(Errno::IO);
-        self.incomplete(current, &system_text(errno));
+        self.incomplete(current, current.written, &system_text(errno));
         match errno {
             Errno::NOSPC | Errno::DQUOT | Errno::ROFS => {
                 Err(Stop(anyhow::anyhow!("cannot write to the destination; the copy stops here")))
@@ -547,7 +543,7 @@ impl Sink for HostSink<'_> {
         match event {
             Event::EnterDirectory { name, attributes } => return self.enter(name, attributes),
             Event::LeaveDirectory => return self.leave(),
-            Event::EndFile { error } => return self.end_file(error),
+            Event::EndFile { missing } => return self.end_file(missing),
             _ if self.skip_source || self.skipped > 0 => return Ok(()),
             _ => {}
         }

@@ -3,8 +3,8 @@
 //! Two threads share a bounded queue, so that reading overlaps with writing, for one large file as
 //! well as for many small ones. The reader ([`source`]) walks the image, verifies checksums and
 //! sends [`event::Event`]s. The writer, a [`Sink`], turns them into files of the host ([`host`]) or
-//! members of an archive ([`tar`]). The queue holds at most [`QUEUED_BATCHES`] batches of about 1
-//! MiB.
+//! members of an archive ([`tar`]). Unreadable sectors of a file are left out and listed. The queue
+//! holds at most [`QUEUED_BATCHES`] batches of about 1 MiB.
 //!
 //! [`image`] copies into a file system, on one thread.
 
@@ -18,10 +18,11 @@ pub mod source;
 pub mod tar;
 
 use crate::context::Context;
-use event::{BufferPool, Event};
+use event::{BufferPool, Event, Missing};
 use progress::Progress;
 use sink::{Sink, Stop};
 use source::{Source, SourceOptions};
+use std::io::Write;
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
@@ -47,6 +48,7 @@ pub fn run(
                 match event {
                     Event::Begin { source } => sink.begin(source)?,
                     Event::Problem { text } => context.error(text),
+                    Event::Missing(missing) => report(context, &missing, options.json),
                     Event::Data { offset, bytes } => {
                         progress.add_bytes(bytes.len() as u64);
                         sink.data(offset, &bytes)?;
@@ -64,4 +66,17 @@ pub fn run(
     });
     drop(counting);
     outcome.map_err(|Stop(error)| error)
+}
+
+/// Lists a range that could not be read: a message, and as JSON a line on standard output.
+fn report(context: &Context, missing: &Missing, json: bool) {
+    let Missing { path, offset, length, reason } = missing;
+    let end = offset.saturating_add(*length);
+    context.error(format_args!("{path}: bytes {offset} to {end} are missing: {reason}"));
+    if json {
+        let line = serde_json::json!({ "path": path, "offset": offset, "length": length, "reason": reason });
+        if let Err(error) = writeln!(std::io::stdout().lock(), "{line}") {
+            context.error(format_args!("standard output: {error}"));
+        }
+    }
 }

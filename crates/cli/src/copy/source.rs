@@ -5,9 +5,10 @@
 //! **Invariants**
 //! - A directory is entered once. The walk ends even if a corrupt directory is its own ancestor.
 //! - Names that could leave the destination (`..`, `a/b`) are reported and never sent.
+//! - Bytes that cannot be read do not end the copy: each such range is sent as missing.
 //! - The first link to an inode is sent as the file, the others as links.
 
-use super::event::{Attributes, BUFFER, BufferPool, Event, InodeId, Special};
+use super::event::{Attributes, BUFFER, BufferPool, Event, InodeId, Missing, Special};
 use crate::context::describe;
 use crate::output::kind_words;
 use crate::path::ImagePath;
@@ -18,6 +19,8 @@ use std::sync::mpsc::SyncSender;
 
 /// The size in bytes at which a batch is sent.
 const BATCH_BYTES: usize = 1 << 20;
+/// The least that is read by itself around a fault, in bytes: the smallest sector of Btrfs.
+const SECTOR: u64 = 4096;
 
 /// A file or tree to copy.
 #[derive(Clone)]
@@ -41,6 +44,8 @@ pub struct SourceOptions {
     pub xattrs: bool,
     /// Whether [`Event::File`] lists the ranges with data of a file with holes.
     pub segments: bool,
+    /// Whether to list missing ranges as JSON on standard output.
+    pub json: bool,
 }
 
 /// The writer has stopped, so there is nothing left to do.
@@ -257,56 +262,117 @@ impl Reader<'_> {
         let size = file.len();
         let mut segments = None;
         if self.options.segments {
-            let mut all = Vec::new();
-            for segment in Segments::new(&file) {
-                match segment {
-                    Ok(segment) => all.push(segment),
-                    Err(error) => return self.problem(format!("{path}: {error}")),
-                }
-            }
+            let found = Segments::new(&file).take_while(Result::is_ok);
+            let all: Vec<(u64, u64)> = found.flatten().collect();
             segments = (all.iter().map(|(_, length)| length).sum::<u64>() < size).then_some(all);
         }
         self.send(Event::File { name, attributes, size, id, segments })?;
+        let mut missing = 0;
+        let (mut reached, mut broken) = (0, None);
         for segment in Segments::new(&file) {
-            let read = segment
-                .map_err(ReadFailure::Reason)
-                .and_then(|(offset, length)| self.segment(&file, offset, length));
-            match read {
-                Ok(()) => {}
-                Err(ReadFailure::HungUp) => return Err(HungUp),
-                Err(ReadFailure::Reason(error)) => {
-                    let error = Some(format!("{path}: {error}"));
-                    return self.send(Event::EndFile { error });
+            match segment {
+                Ok((offset, length)) => {
+                    missing += self.segment(path, &file, offset, length)?;
+                    reached = offset.saturating_add(length);
                 }
+                Err(reason) => broken = Some(reason),
             }
         }
-        self.send(Event::EndFile { error: None })
+        // Without the list of extents it is unknown which of the rest are holes.
+        if let Some(reason) = broken {
+            missing += self.missing(path, reached, size.saturating_sub(reached), reason)?;
+        }
+        self.send(Event::EndFile { missing })
     }
 
-    /// Sends the bytes of one segment.
-    fn segment(&mut self, file: &papilio::File, mut offset: u64, length: u64) -> Result<(), ReadFailure> {
+    /// Sends the bytes of one segment, and lists those that cannot be read. Returns their number.
+    fn segment(
+        &mut self,
+        path: &ImagePath,
+        file: &papilio::File,
+        mut offset: u64,
+        length: u64,
+    ) -> Result<u64, HungUp> {
         let end = offset.saturating_add(length);
+        let mut missing = 0;
         while offset < end {
             let wanted = usize::try_from(end - offset).map_or(BUFFER, |left| left.min(BUFFER));
             let mut bytes = self.pool.get(wanted);
-            let got =
-                file.read_at(&mut bytes, offset).map_err(|error| ReadFailure::Reason(error.to_string()))?;
-            if got == 0 {
-                return Err(ReadFailure::Reason(format!(
-                    "the data ends at {offset}, before the file's size"
-                )));
+            match file.read_at(&mut bytes, offset) {
+                Ok(0) => {
+                    let reason = format!("the data ends at {offset}, before the file's size");
+                    return Ok(missing + self.missing(path, offset, end - offset, reason)?);
+                }
+                Ok(got) => {
+                    bytes.truncate(got);
+                    self.send(Event::Data { offset, bytes })?;
+                    offset += got as u64;
+                }
+                Err(_) => {
+                    let until = offset + wanted as u64;
+                    missing += self.sectors(path, file, offset, until)?;
+                    offset = until;
+                }
             }
-            bytes.truncate(got);
-            self.send(Event::Data { offset, bytes }).map_err(|HungUp| ReadFailure::HungUp)?;
-            offset += got as u64;
         }
-        Ok(())
+        Ok(missing)
+    }
+
+    /// Sends the good sectors of a range with a fault, one by one. Lists each run of sectors
+    /// that cannot be read, and returns their bytes.
+    fn sectors(
+        &mut self,
+        path: &ImagePath,
+        file: &papilio::File,
+        start: u64,
+        end: u64,
+    ) -> Result<u64, HungUp> {
+        let mut missing = 0;
+        let mut run: Option<(u64, String)> = None;
+        let mut at = start;
+        while at < end {
+            let next = (at - at % SECTOR + SECTOR).min(end);
+            let mut bytes = vec![0; (next - at) as usize];
+            match read_whole(file, &mut bytes, at) {
+                Ok(()) => {
+                    if let Some((from, reason)) = run.take() {
+                        missing += self.missing(path, from, at - from, reason)?;
+                    }
+                    self.send(Event::Data { offset: at, bytes })?;
+                }
+                Err(reason) => {
+                    run.get_or_insert((at, reason));
+                }
+            }
+            at = next;
+        }
+        if let Some((from, reason)) = run {
+            missing += self.missing(path, from, end - from, reason)?;
+        }
+        Ok(missing)
+    }
+
+    fn missing(&mut self, path: &ImagePath, offset: u64, length: u64, reason: String) -> Result<u64, HungUp> {
+        if length > 0 {
+            self.send(Event::Missing(Missing { path: path.to_string(), offset, length, reason }))?;
+        }
+        Ok(length)
     }
 }
 
-enum ReadFailure {
-    HungUp,
-    Reason(String),
+/// Fills the buffer, or says why it cannot be filled.
+fn read_whole(file: &papilio::File, mut bytes: &mut [u8], mut offset: u64) -> Result<(), String> {
+    while !bytes.is_empty() {
+        match file.read_at(bytes, offset) {
+            Ok(0) => return Err(format!("the data ends at {offset}, before the file's size")),
+            Ok(got) => {
+                bytes = &mut bytes[got..];
+                offset += got as u64;
+            }
+            Err(error) => return Err(error.to_string()),
+        }
+    }
+    Ok(())
 }
 
 /// Iterates over the ranges with data of a file, as (offset, length). Ends after an error.

@@ -37,8 +37,6 @@ struct Current {
     segment: usize,
     /// The offset in the file of the next byte in the archive.
     at: u64,
-    /// The end of the last data that was read.
-    good: u64,
     archived: u64,
 }
 
@@ -305,7 +303,7 @@ impl<'a, W: Write> TarSink<'a, W> {
         if let Some(id) = id {
             self.links.insert(id, path.clone());
         }
-        self.current = Some(Current { path, size, segments, segment: 0, at: 0, good: 0, archived });
+        self.current = Some(Current { path, size, segments, segment: 0, at: 0, archived });
         Ok(())
     }
 
@@ -327,13 +325,13 @@ impl<'a, W: Write> TarSink<'a, W> {
         Ok(())
     }
 
-    fn end_file(&mut self, error: Option<String>) -> Result<(), Stop> {
+    fn end_file(&mut self, missing: u64) -> Result<(), Stop> {
         let Some(mut current) = self.current.take() else { return Ok(()) };
-        if let Some(error) = error {
+        if missing > 0 {
             self.context.error(format_args!(
-                "incomplete: {} ({} of {} bytes; zeros in place of the rest): {error}",
+                "incomplete: {} ({} of {} bytes): zeros in place of the rest",
                 String::from_utf8_lossy(&current.path),
-                current.good,
+                current.size.saturating_sub(missing),
                 current.size
             ));
         }
@@ -354,7 +352,6 @@ impl<W: Write> Sink for TarSink<'_, W> {
         self.advance(&mut current, offset)?;
         self.write(bytes)?;
         current.at = offset + bytes.len() as u64;
-        current.good = current.at;
         if current.segments.get(current.segment).is_some_and(|(_, end)| *end <= current.at) {
             current.segment += 1;
         }
@@ -377,7 +374,7 @@ impl<W: Write> Sink for TarSink<'_, W> {
             Event::File { name, attributes, size, id, segments } => {
                 self.begin_file(&name, &attributes, size, id, segments)
             }
-            Event::EndFile { error } => self.end_file(error),
+            Event::EndFile { missing } => self.end_file(missing),
             Event::Link { name, id, .. } => {
                 let path = self.member(&name);
                 let Some(first) = self.links.get(&id).cloned() else {
@@ -413,7 +410,7 @@ impl<W: Write> Sink for TarSink<'_, W> {
                 self.links.extend(id.map(|id| (id, path.clone())));
                 self.header(Member { device, ..Member::new(&path, kind, Some(&attributes)) })
             }
-            Event::Begin { .. } | Event::Data { .. } | Event::Problem { .. } => Ok(()),
+            Event::Begin { .. } | Event::Data { .. } | Event::Missing(_) | Event::Problem { .. } => Ok(()),
         }
     }
 }

@@ -62,7 +62,7 @@ fn full_standard_output_is_an_error() {
 }
 
 #[test]
-fn file_with_a_bad_sector_is_reported_as_incomplete() {
+fn file_with_a_bad_sector_is_copied_but_for_that_sector() {
     let Some(fixture) = Fixture::get() else { return };
     let folder = fixture.folder();
     let path = folder.path().join("bad");
@@ -82,17 +82,40 @@ fn file_with_a_bad_sector_is_reported_as_incomplete() {
     let to = folder.path().join("to");
     fs::create_dir(&to).unwrap();
     let tree = format!("{}:/tree", path.display());
-    let stderr = fail(1, "checksum mismatch", ["cp", "-a", &tree, to.to_str().unwrap()]);
+    let output = papilio(["cp", "-a", &tree, to.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("checksum mismatch"), "{stderr}");
     assert!(stderr.contains("incomplete: ") && stderr.contains("/to/tree/large ("), "{stderr}");
-    assert!(stderr.contains("of 5243003 bytes): "), "{stderr}");
-    let copied = fs::read(to.join("tree/large")).unwrap();
-    assert!(copied.len() <= 3 << 20 && large.starts_with(&copied), "only correct bytes are copied");
+    assert!(stderr.contains("(5238907 of 5243003 bytes): zeros"), "{stderr}");
+    assert!(stderr.contains("tree/large: bytes 3145728 to 3149824 are missing: "), "{stderr}");
+    let mut salvaged = large.clone();
+    salvaged[3 << 20..][..4096].fill(0);
+    assert!(fs::read(to.join("tree/large")).unwrap() == salvaged, "all but the sector is copied");
     assert!(to.join("tree/no write/second link").exists(), "other files are copied");
 
     let archive = folder.path().join("a.tar");
-    fail(1, "zeros in place of the rest", ["cp", "--to-tar", archive.to_str().unwrap(), &tree]);
+    let output = papilio(["cp", "--to-tar", archive.to_str().unwrap(), &tree]);
+    assert_eq!(output.status.code(), Some(1));
+    let stderr = text(&output.stderr);
+    assert!(stderr.contains("zeros in place of the rest"), "{stderr}");
     let listed = std::process::Command::new("tar").arg("-tf").arg(&archive).output().unwrap();
     assert!(text(&listed.stdout).contains("no write/second link"), "{}", text(&listed.stderr));
+    let unpacked = std::process::Command::new("tar").arg("-xOf").arg(&archive).arg("tree/large").output();
+    assert!(unpacked.unwrap().stdout == salvaged, "the archive has all but the sector");
+
+    let single = folder.path().join("single");
+    let file = format!("{tree}/large");
+    let output = papilio(["cp", "--json", &file, single.to_str().unwrap()]);
+    assert_eq!(output.status.code(), Some(1));
+    let lines: Vec<serde_json::Value> =
+        text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let [missing] = &lines[..] else { panic!("{lines:?}") };
+    assert_eq!((&missing["path"], &missing["offset"]), (&file.clone().into(), &3145728.into()));
+    assert_eq!(missing["length"], 4096);
+    assert!(missing["reason"].as_str().unwrap().contains("checksum mismatch"), "{missing}");
+    assert!(fs::read(&single).unwrap() == salvaged);
+    fail(2, "standard output", ["cp", "--json", "--to-tar", "-", &file]);
     let output = papilio(["cat", &format!("{tree}/large")]);
     assert_eq!(output.status.code(), Some(1));
     assert!(large.starts_with(&output.stdout));

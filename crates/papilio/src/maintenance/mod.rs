@@ -4,8 +4,8 @@
 pub(crate) mod check;
 pub(crate) mod dump;
 pub(crate) mod mkfs;
-pub(crate) mod scan;
 pub(crate) mod repair;
+pub(crate) mod scan;
 pub(crate) mod statfs;
 pub(crate) mod superblock_copy;
 pub(crate) mod tree_stats;

@@ -164,7 +164,7 @@ impl Send {
 /// Returns a subvolume that must be read-only.
 fn read_only(fs: &FileSystem, id: TreeId) -> Result<Arc<OpenTree>> {
     let open = fs.info.trees.subvolume(id)?;
-    if !open.item.flags.contains(RootFlags::RDONLY) {
+    if !open.item().flags.contains(RootFlags::RDONLY) {
         return Err(Error::Invalid(format!("subvolume {id} is not read-only, which send needs")));
     }
     if open.root_directory() != objectid::FIRST_INODE {
@@ -182,7 +182,7 @@ pub(crate) struct CloneSource {
 
 impl CloneSource {
     fn of(open: &OpenTree) -> Self {
-        let item = &open.item;
+        let item = open.item();
         let uuid = if item.received_uuid.is_nil() { item.uuid } else { item.received_uuid };
         Self { tree: open.tree.clone(), uuid, ctransid: item.ctransid }
     }

@@ -16,6 +16,7 @@ mod delayed_refs;
 mod extent_items;
 mod handle;
 mod hunger;
+mod kernel_rules;
 mod lazy_tree;
 mod live_trees;
 mod log_blocks;

@@ -23,6 +23,7 @@ use super::clock;
 use super::commit_state::CommitState;
 use super::delayed_refs::DelayedRefs;
 use super::hunger::Hunger;
+use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
 use super::log_state::LogTrees;
 use super::writable::check_writable;
@@ -123,6 +124,7 @@ impl Transactions {
         let volume = Arc::clone(forest.volume());
         let live = LiveTrees::new(forest, root, chunk_root);
         check_writable(&volume, &live)?;
+        check_mountable(&volume, &live)?;
         let devices = device_spaces(&volume, &live)?;
         let geometry = volume.geometry();
         let extent = live.get(objectid::EXTENT_TREE)?.tree();
@@ -421,6 +423,7 @@ fn device_spaces(volume: &Volume, live: &LiveTrees) -> Result<Vec<DeviceSpace>> 
             used: Vec::new(),
         })
         .collect();
+    let mut extents = Vec::new();
     for item in dev_tree.items() {
         let item = item?;
         if item.key.item_type != ItemType::DEV_EXTENT {
@@ -434,6 +437,8 @@ fn device_spaces(volume: &Volume, live: &LiveTrees) -> Result<Vec<DeviceSpace>> 
         if let Some(device) = devices.iter_mut().find(|device| device.devid.0 == item.key.objectid) {
             device.used.push((PhysicalAddress(item.key.offset), extent.length));
         }
+        extents.push((item.key, extent));
     }
+    check_device_extents(volume, &extents)?;
     Ok(devices)
 }

@@ -78,6 +78,7 @@ fn check_superblock(volume: &Volume) -> Result<()> {
     Ok(())
 }
 
-fn refuse(cause: &str) -> Result<()> {
+/// Returns the error for a file system that is not to be written.
+pub(super) fn refuse(cause: &str) -> Result<()> {
     Err(Error::ReadOnlyFileSystem { cause: cause.to_owned() })
 }

@@ -6,5 +6,6 @@ mod image;
 #[path = "../support/in_memory.rs"]
 mod in_memory;
 mod planted;
+mod refused;
 mod repaired;
 mod superblocks;

@@ -11,6 +11,9 @@ use std::path::PathBuf;
 /// followed and directories skipped. Holes are preserved. Existing files at the destination are
 /// replaced. Below DEST, links of the host are never followed. Within a file system, the copy
 /// shares the data of the original.
+///
+/// Unreadable parts are left out and listed, and the exit status is 1. A file gets zeros in place
+/// of each unreadable sector.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The sources, then the destination unless -t or --to-tar names it
@@ -47,6 +50,11 @@ pub struct Args {
     /// Write a tar archive with everything that -a keeps; - means standard output
     #[arg(long, value_name = "FILE", value_hint = clap::ValueHint::FilePath)]
     pub(super) to_tar: Option<PathBuf>,
+    /// List unreadable parts of files on standard output, one JSON object per line
+    ///
+    /// Each has path, offset, length and reason. Without it, the list is on standard error only.
+    #[arg(long)]
+    pub(super) json: bool,
     /// Show no progress bar; it is shown only if standard error is a terminal
     #[arg(long)]
     pub(super) no_progress: bool,

@@ -51,7 +51,11 @@ impl Args {
             links: kept,
             xattrs: kept,
             segments: self.to_tar.is_some(),
+            json: self.json,
         };
+        if self.json && self.to_tar.as_deref() == Some(Path::new("-")) {
+            return Err(UsageError::new("cp: --json and the archive both go to standard output").into());
+        }
         let shown = !self.no_progress && context.verbosity == 0 && std::io::stderr().is_terminal();
         let progress = Progress::new(shown);
         context.set_progress(progress.bar());
