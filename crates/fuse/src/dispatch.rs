@@ -301,8 +301,8 @@ fn run_on_content<O: Operations>(
     })
 }
 
-/// Returns whether a request comes from a caller that needs access to the mount. Others go on with
-/// what is open, and the kernel sends some of them for itself.
+/// Returns whether a request comes from a caller that needs access to the mount. Others continue
+/// with open files, and the kernel sends some requests for itself.
 fn concerns_access(operation: u32) -> bool {
     !matches!(
         operation,

@@ -136,7 +136,7 @@ pub use namespace::rename::RenameMode;
 pub use namespace::setattr::{SetAttributes, SetTime};
 pub use options::{CompressionChoice, OpenOptions, SubvolumeChoice};
 pub use receive::{Receive, ReceiveObserver, ReceivedSubvolume, StreamReader};
-pub use send::{Send, SendObserver, Sent};
+pub use send::{SendObserver, SendOptions, Sent};
 pub use subvolume::{Received, Subvolume};
 
 // The types of the on-disk format that the functions above take and return.

@@ -3,8 +3,8 @@
 
 use papilio::device::{Device, MemoryDevice};
 use papilio::{
-    Error, FileSystem, MkfsOptions, OpenOptions, Receive, ReceiveObserver, ReceivedSubvolume, Send,
-    SendCommand as Command, SendObserver, SendProtocol, Uuid,
+    Error, FileSystem, MkfsOptions, OpenOptions, Receive, ReceiveObserver, ReceivedSubvolume,
+    SendCommand as Command, SendObserver, SendOptions, SendProtocol, Uuid,
 };
 use std::sync::Arc;
 
@@ -55,7 +55,7 @@ fn source() -> FileSystem {
     fs
 }
 
-fn stream(fs: &FileSystem, send: Send, path: &str) -> Vec<u8> {
+fn stream(fs: &FileSystem, send: SendOptions, path: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let id = fs.inode(path).unwrap().tree();
     send.send(fs, id, &mut bytes, &mut Quiet).unwrap();
@@ -95,7 +95,7 @@ fn full_and_incremental_streams_carry_everything() {
     let parent = Some(fs.inode("/s1").unwrap().tree());
     for protocol in [SendProtocol::V1, SendProtocol::V2] {
         let target = made();
-        let send = Send::new().protocol(protocol).compressed_data(protocol == SendProtocol::V2);
+        let send = SendOptions::new().protocol(protocol).compressed_data(protocol == SendProtocol::V2);
         for bytes in [stream(&fs, send.clone(), "/s1"), stream(&fs, send.parent(parent), "/s2")] {
             let (result, received) = receive(&target, &bytes);
             result.unwrap();
@@ -109,7 +109,7 @@ fn full_and_incremental_streams_carry_everything() {
 #[test]
 fn a_cut_stream_leaves_nothing_that_looks_complete() {
     let fs = source();
-    let bytes = stream(&fs, Send::new(), "/s1");
+    let bytes = stream(&fs, SendOptions::new(), "/s1");
     for cut in (0..bytes.len()).step_by(bytes.len() / 40) {
         let target = made();
         let (result, received) = receive(&target, &bytes[..cut]);

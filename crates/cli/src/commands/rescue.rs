@@ -20,7 +20,8 @@ enum Subcommand {
 /// Restore every byte that a repair changed
 ///
 /// FILE is the undo file that `papilio check --repair` wrote. Its checksums are verified first. An
-/// undo file of another image, or of one that was changed since, is refused, and nothing is written.
+/// undo file of another image, or of one that was changed since, is refused, and nothing is
+/// written.
 #[derive(Debug, clap::Args)]
 struct Undo {
     /// The undo file

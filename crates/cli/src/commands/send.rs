@@ -6,7 +6,7 @@ use crate::usage_error::UsageError;
 use anyhow::Context as _;
 use indicatif::{ProgressBar, ProgressStyle};
 use papilio::format::TreeId;
-use papilio::{FileSystem, PathError, Send, SendObserver, SendProtocol, Subvolume};
+use papilio::{FileSystem, PathError, SendObserver, SendOptions, SendProtocol, Subvolume};
 use std::ffi::OsString;
 use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
@@ -65,7 +65,7 @@ impl Args {
         for snapshot in snapshots {
             let parent =
                 parent.as_ref().map_or_else(|| nearest(&snapshot, &sources), |parent| Some(parent.id));
-            let mut send = Send::new()
+            let mut send = SendOptions::new()
                 .parent(parent)
                 .no_data(self.no_data)
                 .protocol(protocol)

@@ -1,82 +1,14 @@
 //! The attributes of commands: type, length, value.
 //!
-//! Owns [`Attribute`], [`Attributes`] (those of one command, parsed) and [`Writer`].
+//! Owns [`Attributes`] (those of one command, parsed) and [`Writer`].
 //!
 //! In protocol 2, `DATA` has no length: it is the last attribute and reaches to the command's end.
 
-use super::command::CommandKind;
 use super::fault::{SendStreamError, SendStreamFault};
-use super::{COMMAND_HEADER_SIZE, CommandHeader, Protocol};
+use super::header::CommandHeader;
+use super::kind::{Attribute, COMMAND_HEADER_SIZE, COUNT, CommandKind, Protocol};
 use crate::items::inode::Timespec;
 use uuid::Uuid;
-
-macro_rules! attributes {
-    ($($name:ident = $number:literal, $text:literal;)*) => {
-        /// An attribute's type (`enum btrfs_send_attr_type`).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(u16)]
-        #[allow(missing_docs)]
-        pub enum Attribute { $($name = $number,)* }
-
-        impl Attribute {
-            const ALL: &[Self] = &[$(Self::$name,)*];
-
-            /// Returns the attribute's name in the kernel, in lower case.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => $text,)* }
-            }
-        }
-    };
-}
-
-attributes! {
-    Uuid = 1, "uuid";
-    Ctransid = 2, "ctransid";
-    Ino = 3, "ino";
-    Size = 4, "size";
-    Mode = 5, "mode";
-    Uid = 6, "uid";
-    Gid = 7, "gid";
-    Rdev = 8, "rdev";
-    Ctime = 9, "ctime";
-    Mtime = 10, "mtime";
-    Atime = 11, "atime";
-    Otime = 12, "otime";
-    XattrName = 13, "xattr_name";
-    XattrData = 14, "xattr_data";
-    Path = 15, "path";
-    PathTo = 16, "path_to";
-    PathLink = 17, "path_link";
-    FileOffset = 18, "file_offset";
-    Data = 19, "data";
-    CloneUuid = 20, "clone_uuid";
-    CloneCtransid = 21, "clone_ctransid";
-    ClonePath = 22, "clone_path";
-    CloneOffset = 23, "clone_offset";
-    CloneLen = 24, "clone_len";
-    FallocateMode = 25, "fallocate_mode";
-    Fileattr = 26, "fileattr";
-    UnencodedFileLen = 27, "unencoded_file_len";
-    UnencodedLen = 28, "unencoded_len";
-    UnencodedOffset = 29, "unencoded_offset";
-    Compression = 30, "compression";
-    Encryption = 31, "encryption";
-}
-
-/// One more than the greatest number of an attribute.
-const COUNT: usize = 32;
-
-impl Attribute {
-    fn from_raw(raw: u16) -> Option<Self> {
-        Self::ALL.get(usize::from(raw).checked_sub(1)?).copied()
-    }
-}
-
-impl std::fmt::Display for Attribute {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// The attributes of one command.
 pub(super) struct Attributes<'a> {

@@ -1,83 +1,14 @@
 //! The commands of a stream.
 //!
-//! Owns [`CommandKind`], [`Command`] and [`EncodedWrite`], with parser and serialiser. The order of
+//! Owns [`Command`] and [`EncodedWrite`], with parser and serialiser. The order of
 //! attributes is the kernel's. Attributes that a command does not use are ignored.
 
-use super::attribute::{Attribute as A, Attributes, Writer};
+use super::attribute::{Attributes, Writer};
 use super::fault::{SendStreamError, SendStreamFault};
-use super::{CommandHeader, Protocol};
+use super::header::CommandHeader;
+use super::kind::{Attribute as A, CommandKind, Protocol};
 use crate::items::inode::Timespec;
 use uuid::Uuid;
-
-macro_rules! kinds {
-    ($($(#[$doc:meta])* $name:ident = $number:literal, $text:literal;)*) => {
-        /// A command's number (`enum btrfs_send_cmd`).
-        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        #[repr(u16)]
-        #[allow(missing_docs)]
-        pub enum CommandKind { $($(#[$doc])* $name = $number,)* }
-
-        impl CommandKind {
-            /// All commands, in the order of their numbers.
-            pub const ALL: &[Self] = &[$(Self::$name,)*];
-
-            /// Returns the command's name, as `btrfs receive --dump` prints it.
-            pub const fn name(self) -> &'static str {
-                match self { $(Self::$name => $text,)* }
-            }
-        }
-    };
-}
-
-kinds! {
-    Subvol = 1, "subvol";
-    Snapshot = 2, "snapshot";
-    Mkfile = 3, "mkfile";
-    Mkdir = 4, "mkdir";
-    Mknod = 5, "mknod";
-    Mkfifo = 6, "mkfifo";
-    Mksock = 7, "mksock";
-    Symlink = 8, "symlink";
-    Rename = 9, "rename";
-    Link = 10, "link";
-    Unlink = 11, "unlink";
-    Rmdir = 12, "rmdir";
-    SetXattr = 13, "set_xattr";
-    RemoveXattr = 14, "remove_xattr";
-    Write = 15, "write";
-    Clone = 16, "clone";
-    Truncate = 17, "truncate";
-    Chmod = 18, "chmod";
-    Chown = 19, "chown";
-    Utimes = 20, "utimes";
-    End = 21, "end";
-    UpdateExtent = 22, "update_extent";
-    Fallocate = 23, "fallocate";
-    Fileattr = 24, "fileattr";
-    EncodedWrite = 25, "encoded_write";
-}
-
-impl CommandKind {
-    /// Returns the command with a number, if the protocol has it.
-    pub fn from_raw(raw: u16, protocol: Protocol) -> Option<Self> {
-        let kind = *Self::ALL.get(usize::from(raw).checked_sub(1)?)?;
-        (kind.since() <= protocol).then_some(kind)
-    }
-
-    /// Returns the first protocol that has the command.
-    pub const fn since(self) -> Protocol {
-        match self {
-            Self::Fallocate | Self::Fileattr | Self::EncodedWrite => Protocol::V2,
-            _ => Protocol::V1,
-        }
-    }
-}
-
-impl std::fmt::Display for CommandKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.pad(self.name())
-    }
-}
 
 /// Data that the sender passes on as the extent stores it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -295,15 +226,7 @@ impl Command {
             }
             CommandKind::RemoveXattr => Self::RemoveXattr { path: path()?, name: a.text(A::XattrName)? },
             CommandKind::Write => Self::Write { path: path()?, offset: offset()?, data: a.bytes(A::Data)? },
-            CommandKind::Clone => Self::Clone {
-                offset: offset()?,
-                length: a.number(A::CloneLen)?,
-                path: path()?,
-                clone_uuid: a.uuid(A::CloneUuid)?,
-                clone_ctransid: a.number(A::CloneCtransid)?,
-                clone_path: a.text(A::ClonePath)?,
-                clone_offset: a.number(A::CloneOffset)?,
-            },
+            CommandKind::Clone => Self::clone_from(a)?,
             CommandKind::Truncate => Self::Truncate { path: path()?, size: a.number(A::Size)? },
             CommandKind::Chmod => Self::Chmod { path: path()?, mode: a.number(A::Mode)? },
             CommandKind::Chown => {
@@ -341,6 +264,18 @@ impl Command {
         })
     }
 
+    fn clone_from(a: &Attributes<'_>) -> Result<Self, SendStreamError> {
+        Ok(Self::Clone {
+            offset: a.number(A::FileOffset)?,
+            length: a.number(A::CloneLen)?,
+            path: a.text(A::Path)?,
+            clone_uuid: a.uuid(A::CloneUuid)?,
+            clone_ctransid: a.number(A::CloneCtransid)?,
+            clone_path: a.text(A::ClonePath)?,
+            clone_offset: a.number(A::CloneOffset)?,
+        })
+    }
+
     /// Returns the command's number.
     pub const fn kind(&self) -> CommandKind {
         match self {
@@ -374,9 +309,9 @@ impl Command {
 
     /// Appends the command with header and checksum to `out`.
     ///
-    /// # Errors
-    /// [`SendStreamFault::Command`] if the protocol lacks the command; [`SendStreamFault::TooLong`].
-    /// `out` is then as before, and the error's offset is one in `out`.
+    /// # Errors [`SendStreamFault::Command`] if the protocol lacks the command;
+    /// [`SendStreamFault::TooLong`]. `out` is then as before, and the error's offset is one in
+    /// `out`.
     pub fn append_to(&self, protocol: Protocol, out: &mut Vec<u8>) -> Result<(), SendStreamError> {
         let kind = self.kind();
         if kind.since() > protocol {

@@ -2,8 +2,7 @@
 //!
 //! Owns [`SendStreamError`] and [`SendStreamFault`].
 
-use super::attribute::Attribute;
-use super::command::CommandKind;
+use super::kind::{Attribute, CommandKind};
 
 /// A fault and its place in the stream.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]

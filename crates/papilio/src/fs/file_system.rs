@@ -116,9 +116,9 @@ impl FileSystem {
         self.current_superblock().label().to_vec()
     }
 
-    /// Returns whether there is a log of fsyncs since the last commit whose changes are not visible:
-    /// the options forbid its replay, or it cannot be replayed. Opening for writing replays a log and
-    /// removes it; opening for reading replays it in memory.
+    /// Returns whether there is a log of fsyncs since the last commit whose changes are not
+    /// visible: the options forbid its replay, or it cannot be replayed. Opening for writing
+    /// replays a log and removes it; opening for reading replays it in memory.
     pub fn has_log(&self) -> bool {
         self.current_superblock().log_root().is_some()
     }

@@ -91,7 +91,8 @@ pub(crate) fn from_devices(devices: Vec<Arc<dyn Device>>, options: &OpenOptions)
     Err(first_error)
 }
 
-/// Replays the log into overlays of the devices and returns them. Nothing is written to the devices.
+/// Replays the log into overlays of the devices and returns them. Nothing is written to the
+/// devices.
 fn replay_in_memory(devices: &[Arc<dyn Device>], options: &OpenOptions) -> Result<Vec<Arc<dyn Device>>> {
     let overlay = |device: &Arc<dyn Device>| -> Arc<dyn Device> {
         Arc::new(OverlayDevice::new(Arc::clone(device), REPLAY_LIMIT))

@@ -13,6 +13,7 @@
 //!
 //! Counterpart: btrfs-progs' `cmds/receive.c`.
 
+mod parent;
 mod stream;
 mod target;
 
@@ -20,10 +21,11 @@ pub use stream::StreamReader;
 
 use crate::errors::{Error, PathError, Result};
 use crate::fs::{AsPath, FileSystem};
-use crate::subvolume::{Received, Subvolume};
+use crate::subvolume::Received;
 use papilio_format::items::inode::Timespec;
 use papilio_format::send_stream::Command;
 use papilio_format::{Generation, Uuid};
+use parent::find_parent;
 use std::io::Read;
 use target::Target;
 
@@ -218,31 +220,4 @@ fn check_name(name: &[u8]) -> Result<()> {
         return Err(Error::path(name, PathError::InvalidName));
     }
     Ok(())
-}
-
-/// Finds the subvolume that a sender names: received with this UUID, or this UUID's own.
-pub(super) fn find_parent(fs: &FileSystem, uuid: Uuid, ctransid: Generation) -> Result<Subvolume> {
-    let mut changed = None;
-    for own in [false, true] {
-        for subvolume in fs.subvolumes()? {
-            let (id, generation) = match own {
-                false => (subvolume.received_uuid, subvolume.sent),
-                true => (subvolume.uuid, subvolume.changed),
-            };
-            if id != uuid || id.is_nil() || subvolume.is_being_deleted() {
-                continue;
-            }
-            if generation == ctransid && subvolume.is_read_only() {
-                return Ok(subvolume);
-            }
-            changed = Some(subvolume);
-        }
-    }
-    Err(Error::Invalid(match changed {
-        Some(found) => format!(
-            "the parent with UUID {uuid}, subvolume {}, is not the one that was sent: it changed since",
-            found.id
-        ),
-        None => format!("no subvolume has the parent's UUID {uuid}"),
-    }))
 }

@@ -3,7 +3,7 @@
 //! Owns [`Target`], which applies one command at a time. It keeps the last directory and the last
 //! file open, since a stream names them again and again.
 
-use super::find_parent;
+use super::parent::find_parent;
 use crate::data::decompress;
 use crate::errors::{Error, PathError, Result};
 use crate::fs::{File, FileSystem, Inode};

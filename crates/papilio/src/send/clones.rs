@@ -7,7 +7,7 @@
 //! Kernel counterpart: `find_extent_clone` (`fs/btrfs/send.c`).
 
 use super::content::Content;
-use super::{CloneSource, Sender};
+use super::sender::{CloneSource, Sender};
 use crate::btree::Tree;
 use crate::data::extent_map::{DiskExtent, ExtentKind, FileExtents};
 use crate::errors::Result;

@@ -8,17 +8,16 @@
 //! Kernel counterparts: `process_extent`, `send_extent_data`, `finish_inode_if_needed`
 //! (`fs/btrfs/send.c`).
 
-use super::Sender;
 use super::compare::Differs;
-use crate::btree::Tree;
+use super::sender::Sender;
 use crate::data::extent_map::{DiskExtent, Extent, ExtentKind, FileExtents};
-use crate::errors::{Error, Result};
+use crate::errors::Result;
 use crate::fs::File;
 use crate::items::xattr::{self, Xattr};
-use papilio_format::items::file_extent::{Compression, FileExtentContent, FileExtentItem, file_extent_key};
+use papilio_format::items::file_extent::Compression;
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::send_stream::{Command, EncodedWrite, Protocol, WRITE_SIZE};
-use papilio_format::{Corrupt, FileOffset, InodeNumber};
+use papilio_format::{FileOffset, InodeNumber};
 
 /// Most bytes of file data in a command of protocol 2.
 const WRITE_SIZE_V2: u64 = 128 << 10;
@@ -26,19 +25,6 @@ const WRITE_SIZE_V2: u64 = 128 << 10;
 const READ_SIZE: u64 = 1 << 20;
 /// `FALLOC_FL_KEEP_SIZE | FALLOC_FL_PUNCH_HOLE`.
 const PUNCH_HOLE: u32 = 3;
-
-/// Returns the target of a symbolic link.
-pub(super) fn symlink_target(tree: &Tree, number: u64) -> Result<Vec<u8>> {
-    let key = file_extent_key(InodeNumber(number), FileOffset(0));
-    let what = "the target of a symbolic link";
-    let item = tree.get(&key)?.ok_or(Error::MissingItem { tree: tree.id(), key, what })?;
-    let fault = |reason| Error::Item { tree: tree.id(), key, reason };
-    let extent = FileExtentItem::parse(item.data()).map_err(fault)?;
-    match extent.content {
-        FileExtentContent::Inline(target) if extent.compression == Compression::None => Ok(target.to_vec()),
-        _ => Err(fault(Corrupt::field("symbolic link", "extent", 0, "not an uncompressed inline extent"))),
-    }
-}
 
 /// An inode whose content is sent.
 pub(super) struct Content<'a> {

@@ -1,8 +1,9 @@
 //! Sending: the stream that turns one snapshot into another, or into being.
 //!
-//! Owns [`Send`], the options and the run. [`compare`] finds the inodes that differ and passes over
-//! shared blocks; [`names`] brings the names of each to what the new tree has; [`content`] brings
-//! attributes and data; [`clones`] finds data that the receiver has already; [`stream`] writes.
+//! Owns [`SendOptions`], the options and the run. [`compare`] finds the inodes that differ and
+//! passes over shared blocks; [`names`] brings the names of each to what the new tree has;
+//! [`content`] brings attributes and data; [`clones`] finds data that the receiver has already;
+//! [`stream`] writes.
 //!
 //! **Order:** inodes by number, each with names, data and attributes; then the removal of
 //! directories; then the attributes of directories, whose times are final only now.
@@ -19,7 +20,9 @@ mod clones;
 mod compare;
 mod content;
 mod names;
+mod sender;
 mod stream;
+mod symlink;
 
 use crate::errors::{Error, PathError, Result};
 use crate::fs::FileSystem;
@@ -31,15 +34,16 @@ use names::{Fate, Id, Names};
 use papilio_format::items::inode::{FileKind, InodeItem};
 use papilio_format::items::root::RootFlags;
 use papilio_format::send_stream::{Command, Protocol};
-use papilio_format::{Generation, InodeNumber, LogicalAddress, TreeId, Uuid, objectid};
-use std::collections::{BTreeSet, HashMap};
+use papilio_format::{InodeNumber, TreeId, objectid};
+use sender::{CloneSource, Sender};
+use std::collections::HashMap;
 use std::io::Write;
 use std::sync::Arc;
 use stream::StreamWriter;
 
 /// Sends subvolumes as `btrfs send` does.
 #[derive(Clone, Debug)]
-pub struct Send {
+pub struct SendOptions {
     parent: Option<TreeId>,
     clone_sources: Vec<TreeId>,
     no_data: bool,
@@ -63,13 +67,13 @@ pub trait SendObserver {
     fn progress(&mut self, done: u64, all: u64, bytes: u64);
 }
 
-impl Default for Send {
+impl Default for SendOptions {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Send {
+impl SendOptions {
     /// A full stream in protocol 1, with data.
     pub const fn new() -> Self {
         Self {
@@ -173,21 +177,6 @@ fn read_only(fs: &FileSystem, id: TreeId) -> Result<Arc<OpenTree>> {
     Ok(open)
 }
 
-/// A subvolume that the receiver has, with the identity by which it finds it.
-pub(crate) struct CloneSource {
-    tree: crate::btree::Tree,
-    uuid: Uuid,
-    ctransid: Generation,
-}
-
-impl CloneSource {
-    fn of(open: &OpenTree) -> Self {
-        let item = open.item();
-        let uuid = if item.received_uuid.is_nil() { item.uuid } else { item.received_uuid };
-        Self { tree: open.tree.clone(), uuid, ctransid: item.ctransid }
-    }
-}
-
 /// An inode with a name.
 fn living(open: &OpenTree, number: u64) -> Result<Option<InodeItem>> {
     Ok(inode::inode(&open.tree, InodeNumber(number))?.filter(|item| item.nlink > 0))
@@ -245,22 +234,6 @@ fn children(open: &OpenTree, number: u64) -> Result<Vec<u64>> {
         }
     }
     Ok(found)
-}
-
-/// A run.
-pub(crate) struct Sender<'a> {
-    fs: &'a FileSystem,
-    names: Names<'a>,
-    sector_size: u32,
-    no_data: bool,
-    compressed: bool,
-    out: StreamWriter<'a>,
-    /// The subvolume itself, then the parent, then the other sources of clones.
-    sources: Vec<CloneSource>,
-    /// The extent that was looked up last, and what its references name.
-    last_hints: Option<(LogicalAddress, BTreeSet<(u64, u64)>)>,
-    new: Arc<OpenTree>,
-    old: Option<Arc<OpenTree>>,
 }
 
 impl Sender<'_> {

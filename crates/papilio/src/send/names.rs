@@ -12,6 +12,7 @@
 //! where it delays moves.
 
 use super::stream::StreamWriter;
+use super::symlink::symlink_target;
 use crate::btree::Tree;
 use crate::errors::{Error, PathError, Result};
 use crate::items::dir::{self, EntryTarget};
@@ -274,7 +275,7 @@ impl<'a> Names<'a> {
         Ok(match item.kind() {
             Some(FileKind::Directory) => Command::Mkdir { path, inode },
             Some(FileKind::Symlink) => {
-                Command::Symlink { path, inode, target: super::content::symlink_target(self.new, inode)? }
+                Command::Symlink { path, inode, target: symlink_target(self.new, inode)? }
             }
             Some(FileKind::Fifo) => Command::Mkfifo { path, inode, rdev: 0, mode },
             Some(FileKind::Socket) => Command::Mksock { path, inode, rdev: 0, mode },

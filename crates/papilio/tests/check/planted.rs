@@ -138,6 +138,7 @@ fn all_faults() -> Vec<Fault> {
     all.extend(reference_faults());
     all.extend(extent_faults());
     all.extend(space_faults());
+    all.extend(free_space_faults());
     all.extend(device_faults());
     all.extend(name_faults());
     all.extend(file_faults());
@@ -492,6 +493,11 @@ fn space_faults() -> Vec<Fault> {
             let key = free_extent(image);
             edit_info(image, key.objectid, |info| info.extent_count += 1);
         }),
+    ]
+}
+
+fn free_space_faults() -> Vec<Fault> {
+    vec![
         fault("a block group's free-space item lost", FindingKind::FreeSpaceInfoMissing, |image| {
             let group = metadata_group(image);
             let key = Key::new(group.objectid, ItemType::FREE_SPACE_INFO, group.offset);

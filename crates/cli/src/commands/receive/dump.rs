@@ -147,7 +147,7 @@ fn quoted(path: &[u8]) -> Vec<u8> {
             0x0b => text.extend(b"\\v"),
             b' ' => text.extend(b"\\ "),
             b'\\' => text.extend(b"\\\\"),
-            0x20..=0x7e => text.push(byte),
+            0x21..=0x7e => text.push(byte),
             other => text.extend(format!("\\{other:03o}").into_bytes()),
         }
     }

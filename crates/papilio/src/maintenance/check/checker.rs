@@ -232,7 +232,8 @@ impl<'a> Checker<'a> {
     }
 
     /// Finds a half-converted block-group tree: block groups belong into one tree only, which the
-    /// features of the file system name. `in_extent_tree` is the number of those in the extent tree.
+    /// features of the file system name. `in_extent_tree` is the number of those in the extent
+    /// tree.
     fn check_block_group_tree(&mut self, in_extent_tree: usize) {
         let tree = objectid::BLOCK_GROUP_TREE;
         self.mend_conversion();

@@ -521,8 +521,8 @@ impl Findings {
         self.counts.values().sum()
     }
 
-    /// Proposes a change that mends a finding. Past the limit it is forgotten: a repair checks again,
-    /// and finds the rest.
+    /// Proposes a change that mends a finding. Past the limit it is forgotten: a repair checks
+    /// again, and finds the rest.
     pub(super) fn mend(&mut self, remedy: Remedy) {
         if self.remedies.len() < self.limit && self.remedies.last() != Some(&remedy) {
             self.remedies.push(remedy);

@@ -1,6 +1,7 @@
 //! Changes of tree blocks where they are.
 //!
-//! Owns [`Editor`], which finds the leaf of a key and writes leaves and nodes with all their copies.
+//! Owns [`Editor`], which finds the leaf of a key and writes leaves and nodes with all their
+//! copies.
 //!
 //! **Invariants**
 //! - A block is read and checked before it changes; one that cannot be read is not written.

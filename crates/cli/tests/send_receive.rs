@@ -1,0 +1,305 @@
+//! Streams of the kernel received by `papilio receive`, and streams of `papilio send` received by
+//! the kernel's tools, compared with their source.
+//!
+//! `PAPILIO_SEND_PAIRS` sets the number of seeded pairs of snapshots (2).
+
+mod common;
+
+use common::{assert_clean, command, fail, succeed, succeed_text};
+use papilio::{SendCommand as Send, SendProtocol, Uuid};
+use papilio_oracle::{
+    CompareOptions, FileSystemSpec, HostTree, ImageSet, Need, Scratch, TreeSpec, compare, require, sys,
+};
+use std::ffi::{OsStr, OsString};
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// A generator of numbers that a seed repeats.
+struct Random(u64);
+
+impl Random {
+    fn below(&mut self, below: usize) -> usize {
+        self.0 = self.0.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        ((self.0 >> 33) as usize) % below.max(1)
+    }
+
+    fn pick<'a>(&mut self, paths: &'a [PathBuf]) -> &'a Path {
+        &paths[self.below(paths.len())]
+    }
+}
+
+/// Returns the directories and the regular files below `root`, in the order of their names.
+fn entries(root: &Path) -> [Vec<PathBuf>; 2] {
+    let (mut directories, mut files) = (vec![root.to_owned()], Vec::new());
+    let mut at = 0;
+    while let Some(directory) = directories.get(at).cloned() {
+        at += 1;
+        let mut found: Vec<_> = fs::read_dir(directory).unwrap().map(|entry| entry.unwrap()).collect();
+        found.sort_by_key(fs::DirEntry::file_name);
+        for entry in found {
+            let kind = entry.file_type().unwrap();
+            if kind.is_dir() {
+                directories.push(entry.path());
+            } else if kind.is_file() {
+                files.push(entry.path());
+            }
+        }
+    }
+    [directories, files]
+}
+
+fn swap(root: &Path, x: &Path, y: &Path) -> io::Result<()> {
+    let spare = root.join("spare");
+    fs::rename(x, &spare)?;
+    match fs::rename(y, x) {
+        Ok(()) => fs::rename(&spare, y),
+        Err(error) => fs::rename(&spare, x).and(Err(error)),
+    }
+}
+
+/// Changes the tree: names, links, data, reflinks. Steps that the kernel refuses, such as a
+/// directory moved into itself, are left out.
+fn churn(root: &Path, random: &mut Random, steps: usize) {
+    let mut done = 0;
+    for step in 0..steps {
+        let [directories, files] = entries(root);
+        let target = random.pick(&directories).join(format!("new {step} of {steps}"));
+        let (a, b) = (random.pick(&files), random.pick(&files));
+        let open = || File::options().write(true).open(a);
+        let result = match random.below(10) {
+            0 => fs::rename(a, &target),
+            1 => fs::rename(random.pick(&directories[1..]), &target),
+            2 => swap(root, a, b),
+            3 => swap(root, random.pick(&directories[1..]), random.pick(&directories[1..])),
+            4 => fs::hard_link(a, &target),
+            5 => fs::remove_file(a),
+            6 => open().and_then(|file| file.write_all_at(&[step as u8; 9000], random.below(40_000) as u64)),
+            7 => open().and_then(|file| file.set_len(random.below(30_000) as u64)),
+            8 => {
+                let status = Command::new("cp").arg("--reflink=always").arg(a).arg(&target).status();
+                status.and_then(|status| status.success().then_some(()).ok_or(io::ErrorKind::Other.into()))
+            }
+            _ => fs::create_dir(&target),
+        };
+        done += usize::from(result.is_ok());
+    }
+    assert!(done > steps / 2, "only {done} of {steps} steps succeeded");
+}
+
+fn btrfs<S: AsRef<OsStr>>(arguments: impl IntoIterator<Item = S>) -> Vec<u8> {
+    let output = Command::new("btrfs").args(arguments).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    output.stdout
+}
+
+fn missing() -> bool {
+    require(Need::KERNEL_MOUNT).is_none() || require(&[Need::Command("btrfs")]).is_none()
+}
+
+/// Makes two snapshots, `s1` and `s2`, with changes between them.
+fn source(scratch: &Scratch, seed: u64) -> ImageSet {
+    let compress = ["compress=zstd", "compress=lzo", "compress=zlib"][seed as usize % 3];
+    let spec = FileSystemSpec { mount_options: vec![compress.to_owned()], ..FileSystemSpec::default() };
+    let images = spec.make(scratch).unwrap();
+    let mounted = images.mount().unwrap();
+    let at = |path: &str| mounted.path().join(path);
+    sys::create_subvolume(&at("s")).unwrap();
+    TreeSpec { files: 120, bytes: 6 << 20, seed, subvolumes: false }.populate(&at("s")).unwrap();
+    let mut random = Random(seed);
+    churn(&at("s"), &mut random, 40);
+    mounted.sync().unwrap();
+    sys::create_snapshot(&at("s"), &at("s1"), true).unwrap();
+    churn(&at("s"), &mut random, 60);
+    mounted.sync().unwrap();
+    sys::create_snapshot(&at("s"), &at("s2"), true).unwrap();
+    mounted.unmount().unwrap();
+    images
+}
+
+/// Compares the subvolumes `s1` and `s2` of two images on kernel mounts.
+fn assert_equal(left: &ImageSet, right: &ImageSet) {
+    let (left, right) = (left.mount_read_only().unwrap(), right.mount_read_only().unwrap());
+    for name in ["s1", "s2"] {
+        let (left, right) = (left.path().join(name), right.path().join(name));
+        compare(&HostTree::new(left), &HostTree::new(right), &CompareOptions::COPY).assert_equal(80);
+    }
+}
+
+fn pairs() -> u64 {
+    std::env::var("PAPILIO_SEND_PAIRS").map_or(2, |count| count.parse().unwrap())
+}
+
+/// Has the kernel write a full stream of `s1` and an incremental one of `s2`.
+fn kernel_streams(from: &ImageSet, folder: &Path, protocol: &str) -> [OsString; 2] {
+    let mounted = from.mount_read_only().unwrap();
+    let [s1, s2] = ["s1", "s2"].map(|name| mounted.path().join(name).into_os_string());
+    let files = ["full", "next"].map(|name| folder.join(format!("{name}-{protocol}")).into_os_string());
+    let start = || -> Vec<&OsStr> {
+        let mut start = vec!["send".as_ref(), "-q".as_ref(), "--proto".as_ref(), protocol.as_ref()];
+        if protocol == "2" {
+            start.push("--compressed-data".as_ref());
+        }
+        start
+    };
+    btrfs([start(), vec!["-f".as_ref(), &files[0], &s1]].concat());
+    btrfs([start(), vec!["-p".as_ref(), &s1, "-f".as_ref(), &files[1], &s2]].concat());
+    mounted.unmount().unwrap();
+    files
+}
+
+#[test]
+fn streams_of_the_kernel_are_received_and_dumped() {
+    if missing() {
+        return;
+    }
+    for seed in 0..pairs() {
+        let scratch = Scratch::new(1 << 30).unwrap();
+        let from = source(&scratch, seed);
+        for protocol in ["1", "2"] {
+            let to = FileSystemSpec::default().make(&scratch).unwrap();
+            for stream in kernel_streams(&from, scratch.path(), protocol) {
+                let dump: [&OsStr; 4] = ["receive".as_ref(), "--dump".as_ref(), "-f".as_ref(), &stream];
+                let (ours, kernels) = (succeed(dump), btrfs(dump));
+                assert!(ours.len() > 1000);
+                let [ours, kernels] = [ours, kernels].map(|dump| String::from_utf8_lossy(&dump).into_owned());
+                if let Some((ours, kernels)) = ours.lines().zip(kernels.lines()).find(|(a, b)| a != b) {
+                    panic!("seed {seed}, protocol {protocol}:\n{ours}\n{kernels}");
+                }
+                assert_eq!(ours.len(), kernels.len());
+                let into = format!("{}:/", to.paths()[0].display());
+                succeed(["receive".as_ref(), "-f".as_ref(), stream.as_os_str(), into.as_ref()]);
+            }
+            assert_clean(&to.paths()[0]);
+            to.btrfs_check().unwrap();
+            assert_equal(&from, &to);
+        }
+    }
+}
+
+#[test]
+fn our_streams_are_received_by_the_kernel() {
+    if missing() {
+        return;
+    }
+    for seed in 100..100 + pairs() {
+        let scratch = Scratch::new(1 << 30).unwrap();
+        let from = source(&scratch, seed);
+        let image = from.paths()[0].display();
+        let [s1, s2] = [format!("{image}:/s1"), format!("{image}:/s2")];
+        for protocol in ["1", "2"] {
+            let to = FileSystemSpec::default().make(&scratch).unwrap();
+            let stream = scratch.unique("stream");
+            let stream = stream.to_str().unwrap();
+            succeed(["send", "--proto", protocol, "-f", stream, &s1, &s2]);
+            let mounted = to.mount().unwrap();
+            btrfs(["receive", "-f", stream, mounted.path().to_str().unwrap()]);
+            mounted.unmount().unwrap();
+            assert_equal(&from, &to);
+        }
+    }
+}
+
+/// Makes an image with an empty file system.
+fn empty(folder: &Path) -> PathBuf {
+    let image = folder.join("image");
+    papilio::mkfs(&image, &papilio::MkfsOptions::new().size(256 << 20)).unwrap();
+    image
+}
+
+/// Writes a stream of commands to a file; returns the ends of its header and of each command.
+fn write_stream(file: &Path, commands: &[Send]) -> Vec<usize> {
+    let mut bytes = SendProtocol::V2.header().to_vec();
+    let mut ends = vec![bytes.len()];
+    for command in commands {
+        command.append_to(SendProtocol::V2, &mut bytes).unwrap();
+        ends.push(bytes.len());
+    }
+    fs::write(file, bytes).unwrap();
+    ends
+}
+
+fn subvol(path: &str) -> Send {
+    Send::Subvol { path: path.into(), uuid: Uuid::from_u128(77), ctransid: 5 }
+}
+
+#[test]
+fn a_stream_cut_after_any_command_leaves_nothing_complete() {
+    let scratch = tempfile::tempdir().unwrap();
+    let stream = scratch.path().join("stream");
+    let path = b"f".to_vec();
+    let commands = [
+        subvol("got"),
+        Send::Mkfile { path: path.clone(), inode: 257 },
+        Send::Write { path: path.clone(), offset: 0, data: b"text".to_vec() },
+        Send::Fallocate { path: path.clone(), mode: 1, offset: 0, size: 8192 },
+        Send::Truncate { path, size: 2 },
+        Send::End,
+    ];
+    let ends = write_stream(&stream, &commands);
+    let whole = fs::read(&stream).unwrap();
+    for (count, end) in ends.iter().enumerate() {
+        fs::write(&stream, &whole[..*end]).unwrap();
+        let folder = tempfile::tempdir().unwrap();
+        let image = empty(folder.path());
+        let into = format!("{}:/", image.display());
+        let arguments = ["receive", "-f", stream.to_str().unwrap(), &into];
+        let complete = count == commands.len();
+        if complete {
+            succeed(arguments);
+        } else {
+            fail(1, "the stream ends early", arguments);
+        }
+        let fs = papilio::FileSystem::open(&image).unwrap();
+        let received: Vec<_> = fs.subvolumes().unwrap().into_iter().filter(|s| s.name == b"got").collect();
+        assert_eq!(received.len(), usize::from(count > 0), "{count} commands");
+        for subvolume in received {
+            assert_eq!(subvolume.is_read_only(), complete, "{count} commands");
+            assert_eq!(subvolume.received_uuid.as_u128(), if complete { 77 } else { 0 });
+            assert_eq!(subvolume.sent.get(), if complete { 5 } else { 0 });
+        }
+        if complete {
+            assert_eq!(fs.read("/got/f").unwrap(), b"te");
+        }
+        assert_clean(&image);
+    }
+}
+
+#[test]
+fn paths_that_leave_the_subvolume_are_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, stream) = (empty(folder.path()), folder.path().join("stream"));
+    let fs = papilio::FileSystem::open_with(&image, &papilio::OpenOptions::new().write(true)).unwrap();
+    fs.create_dir("/outside").unwrap();
+    fs.close().unwrap();
+    let into = format!("{}:/", image.display());
+    let arguments = ["receive", "-f", stream.to_str().unwrap(), &into];
+    let link = Send::Symlink { path: b"link".to_vec(), inode: 257, target: b"/outside".to_vec() };
+    for (at, path) in ["../outside/x", "/outside/x", "a//x", "./x", "link/x", "", ".."].iter().enumerate() {
+        let file = Send::Mkfile { path: (*path).into(), inode: 258 };
+        write_stream(&stream, &[subvol(&format!("got{at}")), link.clone(), file, Send::End]);
+        let message = fail(1, "mkfile", arguments);
+        assert!(message.contains("incomplete"), "{message}");
+    }
+    for name in ["", ".", "..", "a/b", "../a", "/a"] {
+        write_stream(&stream, &[subvol(name), Send::End]);
+        fail(1, "invalid name", arguments);
+    }
+    assert_eq!(succeed_text(["ls", &format!("{}:/outside", image.display())]), "");
+    assert_clean(&image);
+}
+
+#[test]
+fn a_missing_parent_is_named_and_usage_is_checked() {
+    let folder = tempfile::tempdir().unwrap();
+    let (image, stream) = (empty(folder.path()), folder.path().join("stream"));
+    let (path, uuid, clone_uuid) = (b"got".to_vec(), Uuid::from_u128(7), Uuid::from_u128(9));
+    write_stream(&stream, &[Send::Snapshot { path, uuid, ctransid: 5, clone_uuid, clone_ctransid: 4 }]);
+    let into = format!("{}:/", image.display());
+    let message = fail(1, "no subvolume with UUID", ["receive", "-f", stream.to_str().unwrap(), &into]);
+    assert!(message.contains(&clone_uuid.to_string()), "{message}");
+    assert_eq!(command().arg("receive").output().unwrap().status.code(), Some(2));
+    fail(1, "not read-only", ["send", "-f", "/dev/null", &into]);
+}

@@ -1,0 +1,35 @@
+//! The parent and the clone sources that a stream names.
+//!
+//! Owns [`find_parent`].
+
+use crate::errors::{Error, Result};
+use crate::fs::FileSystem;
+use crate::subvolume::Subvolume;
+use papilio_format::{Generation, Uuid};
+
+/// Finds the subvolume that a sender names: received with this UUID, or this UUID's own.
+pub(super) fn find_parent(fs: &FileSystem, uuid: Uuid, ctransid: Generation) -> Result<Subvolume> {
+    let mut changed = None;
+    for own in [false, true] {
+        for subvolume in fs.subvolumes()? {
+            let (id, generation) = match own {
+                false => (subvolume.received_uuid, subvolume.sent),
+                true => (subvolume.uuid, subvolume.changed),
+            };
+            if id != uuid || id.is_nil() || subvolume.is_being_deleted() {
+                continue;
+            }
+            if generation == ctransid && subvolume.is_read_only() {
+                return Ok(subvolume);
+            }
+            changed = Some(subvolume);
+        }
+    }
+    Err(Error::Invalid(match changed {
+        Some(found) => format!(
+            "the parent with UUID {uuid}, subvolume {}, is not the one that was sent: it changed since",
+            found.id
+        ),
+        None => format!("no subvolume has the parent's UUID {uuid}"),
+    }))
+}
