@@ -1,6 +1,6 @@
 # The main jobs. Each installs its prerequisites (scripts/setup.sh) and works from a clean clone.
 .DEFAULT_GOAL := help
-.PHONY: help setup build install uninstall everyday test locks longtest bench report demo clients fuzz tidy ci
+.PHONY: help setup build install uninstall everyday soak test locks longtest bench report demo clients fuzz tidy ci
 
 CARGO ?= cargo
 PREFIX ?= /usr/local
@@ -75,6 +75,9 @@ clients: build ## run git, rsync, tar, SQLite and PostgreSQL on a mount and kill
 
 everyday: build ## time tar, cp, find, grep, rm and dd on a mount and on the kernel's Btrfs (root; about 4 GiB of memory)
 	@bash scripts/everyday.sh
+
+soak: build ## work on a mount with 64 processes, kill the server ten times, check (root; ten minutes)
+	@bash scripts/soak.sh
 
 fuzz: setup ## run each fuzz target for FUZZ_SECONDS (60); needs cargo-fuzz and a nightly toolchain
 	@bash scripts/fuzz.sh

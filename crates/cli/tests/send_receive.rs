@@ -119,12 +119,20 @@ fn source(scratch: &Scratch, seed: u64) -> ImageSet {
     images
 }
 
-/// Compares the subvolumes `s1` and `s2` of two images on kernel mounts.
-fn assert_equal(left: &ImageSet, right: &ImageSet) {
+/// Compares the subvolumes `s1` and `s2` of two images on kernel mounts. The root's time is left
+/// out for subvolumes in `untimed`.
+fn assert_equal(left: &ImageSet, right: &ImageSet, untimed: &[&str]) {
     let (left, right) = (left.mount_read_only().unwrap(), right.mount_read_only().unwrap());
     for name in ["s1", "s2"] {
         let (left, right) = (left.path().join(name), right.path().join(name));
-        compare(&HostTree::new(left), &HostTree::new(right), &CompareOptions::COPY).assert_equal(80);
+        let mut report = compare(&HostTree::new(left), &HostTree::new(right), &CompareOptions::COPY);
+        let is_root = |path: &Path| path == Path::new("");
+        let before = report.differences.len();
+        if untimed.contains(&name) {
+            report.differences.retain(|found| !is_root(&found.path) || found.fact != "mtime");
+        }
+        report.total -= (before - report.differences.len()) as u64;
+        report.assert_equal(80);
     }
 }
 
@@ -150,6 +158,20 @@ fn kernel_streams(from: &ImageSet, folder: &Path, protocol: &str) -> [OsString; 
     files
 }
 
+/// Returns the subvolumes whose root has another mtime than its source when the kernel's tools
+/// receive them. Orphan names pass through the root, and the kernel does not always send its times
+/// after the last one.
+fn untimed(scratch: &Scratch, from: &ImageSet, streams: &[OsString]) -> Vec<&'static str> {
+    let to = FileSystemSpec::default().make(scratch).unwrap();
+    let (from, to) = (from.mount_read_only().unwrap(), to.mount().unwrap());
+    for stream in streams {
+        btrfs(["receive".as_ref(), "-f".as_ref(), stream.as_os_str(), to.path().as_os_str()]);
+    }
+    let time = |root: &Path| fs::metadata(root).unwrap().modified().unwrap();
+    let differs = |name: &&str| time(&from.path().join(name)) != time(&to.path().join(name));
+    ["s1", "s2"].into_iter().filter(differs).collect()
+}
+
 #[test]
 fn streams_of_the_kernel_are_received_and_dumped() {
     if missing() {
@@ -160,7 +182,9 @@ fn streams_of_the_kernel_are_received_and_dumped() {
         let from = source(&scratch, seed);
         for protocol in ["1", "2"] {
             let to = FileSystemSpec::default().make(&scratch).unwrap();
-            for stream in kernel_streams(&from, scratch.path(), protocol) {
+            let streams = kernel_streams(&from, scratch.path(), protocol);
+            let untimed = untimed(&scratch, &from, &streams);
+            for stream in streams {
                 let dump: [&OsStr; 4] = ["receive".as_ref(), "--dump".as_ref(), "-f".as_ref(), &stream];
                 let (ours, kernels) = (succeed(dump), btrfs(dump));
                 assert!(ours.len() > 1000);
@@ -170,11 +194,17 @@ fn streams_of_the_kernel_are_received_and_dumped() {
                 }
                 assert_eq!(ours.len(), kernels.len());
                 let into = format!("{}:/", to.paths()[0].display());
-                succeed(["receive".as_ref(), "-f".as_ref(), stream.as_os_str(), into.as_ref()]);
+                succeed([
+                    "-q".as_ref(),
+                    "receive".as_ref(),
+                    "-f".as_ref(),
+                    stream.as_os_str(),
+                    into.as_ref(),
+                ]);
             }
             assert_clean(&to.paths()[0]);
             to.btrfs_check().unwrap();
-            assert_equal(&from, &to);
+            assert_equal(&from, &to, &untimed);
         }
     }
 }
@@ -197,7 +227,7 @@ fn our_streams_are_received_by_the_kernel() {
             let mounted = to.mount().unwrap();
             btrfs(["receive", "-f", stream, mounted.path().to_str().unwrap()]);
             mounted.unmount().unwrap();
-            assert_equal(&from, &to);
+            assert_equal(&from, &to, &[]);
         }
     }
 }
@@ -245,7 +275,7 @@ fn a_stream_cut_after_any_command_leaves_nothing_complete() {
         let folder = tempfile::tempdir().unwrap();
         let image = empty(folder.path());
         let into = format!("{}:/", image.display());
-        let arguments = ["receive", "-f", stream.to_str().unwrap(), &into];
+        let arguments = ["-q", "receive", "-f", stream.to_str().unwrap(), &into];
         let complete = count == commands.len();
         if complete {
             succeed(arguments);
@@ -275,7 +305,7 @@ fn paths_that_leave_the_subvolume_are_refused() {
     fs.create_dir("/outside").unwrap();
     fs.close().unwrap();
     let into = format!("{}:/", image.display());
-    let arguments = ["receive", "-f", stream.to_str().unwrap(), &into];
+    let arguments = ["-q", "receive", "-f", stream.to_str().unwrap(), &into];
     let link = Send::Symlink { path: b"link".to_vec(), inode: 257, target: b"/outside".to_vec() };
     for (at, path) in ["../outside/x", "/outside/x", "a//x", "./x", "link/x", "", ".."].iter().enumerate() {
         let file = Send::Mkfile { path: (*path).into(), inode: 258 };
@@ -298,8 +328,12 @@ fn a_missing_parent_is_named_and_usage_is_checked() {
     let (path, uuid, clone_uuid) = (b"got".to_vec(), Uuid::from_u128(7), Uuid::from_u128(9));
     write_stream(&stream, &[Send::Snapshot { path, uuid, ctransid: 5, clone_uuid, clone_ctransid: 4 }]);
     let into = format!("{}:/", image.display());
-    let message = fail(1, "no subvolume with UUID", ["receive", "-f", stream.to_str().unwrap(), &into]);
+    let message = fail(
+        1,
+        "no subvolume has the parent's UUID",
+        ["-q", "receive", "-f", stream.to_str().unwrap(), &into],
+    );
     assert!(message.contains(&clone_uuid.to_string()), "{message}");
     assert_eq!(command().arg("receive").output().unwrap().status.code(), Some(2));
-    fail(1, "not read-only", ["send", "-f", "/dev/null", &into]);
+    fail(1, "not read-only", ["-q", "send", "-f", "/dev/null", &into]);
 }

@@ -5,7 +5,7 @@
 mod in_memory;
 
 use fastrand::Rng;
-use in_memory::{crashed, formatted_with, open_read_only, open_with, writable};
+use in_memory::{crashed, formatted_with, open_last_commit, open_with, writable};
 use papilio::format::items::inode::Timespec;
 use papilio::format::{Key, objectid};
 use papilio::{File, FileSystem, LogItems, MkfsOptions, Tuning};
@@ -58,7 +58,7 @@ impl Side {
 
     /// Returns all items of the log that is on the device.
     fn log(&self) -> BTreeMap<Key, Vec<u8>> {
-        let fs = open_read_only(&crashed(&self.device));
+        let fs = open_last_commit(&crashed(&self.device));
         let mut items = BTreeMap::new();
         for root in fs.tree_roots_of(objectid::TREE_LOG).unwrap_or_default() {
             for block in fs.tree_blocks(&root) {

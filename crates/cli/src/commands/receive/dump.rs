@@ -102,7 +102,8 @@ fn describe_data(command: &Command, full: &dyn Fn(&[u8]) -> Vec<u8>) -> (Vec<u8>
     let (path, rest) = match command {
         Command::Write { path, offset, data } => (full(path), format!("offset={offset} len={}", data.len())),
         Command::Clone { path, offset, length, clone_path, clone_offset, .. } => {
-            let from = quoted(&full(clone_path));
+            // btrfs-progs quotes every path but this one.
+            let from = full(clone_path);
             let before = format!("offset={offset} len={length} from=").into_bytes();
             let after = format!(" clone_offset={clone_offset}").into_bytes();
             return (full(path), [before, from, after].concat());

@@ -74,12 +74,20 @@ impl Args {
         let mut progress = Progress::new(context);
         let result = receive.receive(&fs, &path.path, &mut input, &mut received, &mut progress);
         progress.finish();
-        if let Err(error) = result {
-            context.error(format_args!("{path}: {error}"));
-        }
-        for subvolume in received.iter().filter(|subvolume| !subvolume.complete) {
-            let place = path.join(&subvolume.name);
-            context.error(format_args!("{place}: incomplete: it is left writable, without a received UUID"));
+        let incomplete: Vec<String> = received
+            .iter()
+            .filter(|subvolume| !subvolume.complete)
+            .map(|subvolume| {
+                format!(
+                    "{} is incomplete: it is writable and has no received UUID",
+                    path.join(&subvolume.name)
+                )
+            })
+            .collect();
+        match result {
+            Ok(_) => incomplete.iter().for_each(|line| context.error(line)),
+            Err(error) if incomplete.is_empty() => context.error(format_args!("{path}: {error}")),
+            Err(error) => context.error(format_args!("{path}: {error}; {}", incomplete.join("; "))),
         }
         Ok(())
     }
