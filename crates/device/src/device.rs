@@ -9,8 +9,11 @@
 //!
 //! Kernel counterpart: `struct block_device` and the bio layer (block/blk-core.c, block/bdev.c).
 
+use crate::started::{Direction, StartedOp};
 use papilio_format::PhysicalAddress;
 use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
 
 /// The access that a device was opened with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -76,6 +79,19 @@ fn not_run() -> io::Error {
     io::Error::from(io::ErrorKind::Other)
 }
 
+/// A request as an io_uring would carry it.
+#[derive(Clone, Copy, Debug)]
+pub struct RingTarget {
+    /// Whether it reads or writes.
+    pub direction: Direction,
+    /// Byte offset on the device.
+    pub offset: PhysicalAddress,
+    /// The memory's address.
+    pub address: usize,
+    /// Bytes.
+    pub length: usize,
+}
+
 /// A random-access block device, held as `Arc<dyn Device>`.
 ///
 /// Any thread may call any method at any time.
@@ -93,6 +109,12 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// is a power of two. Unaligned requests work too, through a copy.
     fn alignment(&self) -> usize {
         1
+    }
+
+    /// Returns whether requests wait for something slower than memory, so that it pays to have
+    /// several in flight.
+    fn waits(&self) -> bool {
+        self.alignment() > 1
     }
 
     /// Reads `buffer.len()` bytes at `offset`.
@@ -152,6 +174,24 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     /// `Unsupported` if the device cannot discard, which a caller may ignore. Otherwise as
     /// [`write_at`](Self::write_at).
     fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()>;
+
+    /// Returns the file that an io_uring can carry `request` on, with no check or copy left to do.
+    /// `None` where there is none: the driver then calls [`Device::start`].
+    fn ring_file(&self, _request: &RingTarget) -> Option<BorrowedFd<'_>> {
+        None
+    }
+
+    /// Starts a request, which the device completes at once or later, in any thread and any order.
+    /// This one carries it out before it returns, as suits memory.
+    fn start(self: Arc<Self>, op: StartedOp) {
+        op.run(&*self);
+    }
+
+    /// Carries out some of what was started, on a device without a thread of its own. A driver that
+    /// has nothing else to do calls it. Returns whether a request completed.
+    fn advance(&self) -> bool {
+        false
+    }
 
     /// Passes a hint about `length` bytes. Never changes the data; failures are not reported.
     fn advise(&self, _offset: PhysicalAddress, _length: u64, _advice: Advice) {}

@@ -17,9 +17,12 @@
 use crate::aligned::AlignedBuffer;
 use crate::backing::Backing;
 use crate::device::{
-    Access, Advice, Device, ReadRequest, WriteRequest, check_read, check_write, past_end, read_only,
+    Access, Advice, Device, ReadRequest, RingTarget, WriteRequest, check_read, check_write, past_end,
+    read_only,
 };
+use crate::started::{Direction, StartedOp};
 use crate::uring;
+use crate::workers;
 use papilio_format::PhysicalAddress;
 use papilio_locks::RwLock;
 use rustix::fs::FallocateFlags;
@@ -28,7 +31,9 @@ use std::cell::RefCell;
 use std::fs::File;
 use std::io::{self, IoSlice};
 use std::num::NonZeroU64;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::FileExt;
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes that one step of an unaligned direct request transfers.
@@ -358,6 +363,25 @@ impl Device for FileDevice {
                 }
                 block_discard(&self.file, start, end - start).map_err(unsupported)
             }
+        }
+    }
+
+    fn ring_file(&self, request: &RingTarget) -> Option<BorrowedFd<'_>> {
+        let writable = self.access == Access::ReadWrite || request.direction == Direction::Read;
+        let end = request.offset.checked_add(request.length as u64)?;
+        let inside = request.length > 0 && end.get() <= self.known_size.load(Ordering::Relaxed);
+        let aligned =
+            (request.address | request.length | request.offset.get() as usize) & (self.alignment - 1) == 0;
+        (self.ring && self.is_direct() && writable && inside && aligned).then(|| self.file.as_fd())
+    }
+
+    /// With direct I/O the request waits in a thread of its own: there is no ring, or the ring
+    /// cannot carry it.
+    fn start(self: Arc<Self>, op: StartedOp) {
+        if self.is_direct() {
+            workers::run(Box::new(move || op.run(&*self)));
+        } else {
+            op.run(&*self);
         }
     }
 

@@ -5,6 +5,8 @@
 //! - [`MemoryDevice`]: a sparse device in memory with cheap snapshots.
 //! - [`OverlayDevice`]: keeps all writes in memory; the device below it is only read.
 //! - [`UndoDevice`]: saves old blocks in an undo file before they are overwritten.
+//! - [`DelayDevice`]: answers after a fixed time, as a disk or a network would.
+//! - [`ShuffleDevice`]: completes started requests late and out of order, by seed.
 //! - [`FaultDevice`]: fails, corrupts or truncates on demand, repeatably.
 //! - [`Recording`]: records the writes to one or more devices, and builds every state that a power
 //!   loss could have left behind.
@@ -61,7 +63,9 @@
 
 mod aligned;
 mod backing;
+mod delay;
 mod device;
+mod driver;
 mod error;
 mod fault;
 mod file;
@@ -71,11 +75,17 @@ mod memory;
 mod open;
 mod overlay;
 mod recorder;
+mod shuffle;
+mod stable;
+mod started;
 mod undo;
 mod uring;
+mod workers;
 
 pub use aligned::AlignedBuffer;
-pub use device::{Access, Advice, Device, ReadRequest, WriteRequest};
+pub use delay::DelayDevice;
+pub use device::{Access, Advice, Device, ReadRequest, RingTarget, WriteRequest};
+pub use driver::{Completed, Driver, Piece};
 pub use error::{OpenError, OpenErrorKind};
 pub use fault::{CallCounts, CallKind, FaultDevice};
 pub use file::FileDevice;
@@ -84,4 +94,7 @@ pub use open::OpenOptions;
 pub use overlay::{OverlayDevice, OverlayFull};
 pub use papilio_format::PhysicalAddress;
 pub use recorder::{Action, Event, RecorderDevice, Recording, Replay, SECTOR_SIZE};
+pub use shuffle::ShuffleDevice;
+pub use stable::StableBuffer;
+pub use started::{Direction, StartedOp};
 pub use undo::{UndoDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};

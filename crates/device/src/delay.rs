@@ -1,0 +1,162 @@
+//! `DelayDevice`: a decorator that answers after a fixed time, as a disk or a network would.
+//!
+//! It owns a thread that carries out started requests when their time has come. Any number of
+//! requests is in flight at once; each takes the same time. Calls that wait sleep.
+//!
+//! **Locks**
+//! - `queue`: held for one operation on the heap, never across a call to the inner device.
+
+use crate::device::{Access, Advice, Device, ReadRequest, WriteRequest};
+use crate::started::StartedOp;
+use papilio_format::PhysicalAddress;
+use papilio_locks::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::io;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// A decorator that answers each request after a fixed time.
+#[derive(Debug)]
+pub struct DelayDevice {
+    inner: Arc<dyn Device>,
+    delay: Duration,
+    name: String,
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+#[derive(Debug, Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    added: Condvar,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    /// By time: all requests take the same.
+    waiting: VecDeque<(Instant, StartedOp)>,
+    closed: bool,
+}
+
+impl DelayDevice {
+    /// Puts a delay before each request to `inner`.
+    ///
+    /// # Errors
+    /// The host has no thread left.
+    pub fn new(inner: Arc<dyn Device>, delay: Duration) -> io::Result<Self> {
+        let shared = Arc::<Shared>::default();
+        let (queue, device) = (Arc::clone(&shared), Arc::clone(&inner));
+        let thread = std::thread::Builder::new().name("papilio-delay".into());
+        let thread = Some(thread.spawn(move || queue.carry_out(&*device))?);
+        let name = format!("{} delayed by {delay:?}", inner.name());
+        Ok(Self { inner, delay, name, shared, thread })
+    }
+}
+
+impl Shared {
+    /// Carries out requests when their time has come; the main function of the thread.
+    fn carry_out(&self, device: &dyn Device) {
+        let mut queue = self.queue.lock();
+        loop {
+            let now = Instant::now();
+            match queue.waiting.front() {
+                Some(&(due, _)) if due <= now => {
+                    let (_, op) = queue.waiting.pop_front().expect("it has a front");
+                    drop(queue);
+                    op.run(device);
+                    queue = self.queue.lock();
+                }
+                Some(&(due, _)) => {
+                    self.added.wait_for(&mut queue, due - now);
+                }
+                None if queue.closed => return,
+                None => self.added.wait(&mut queue),
+            }
+        }
+    }
+}
+
+impl Drop for DelayDevice {
+    fn drop(&mut self) {
+        self.shared.queue.lock().closed = true;
+        self.shared.added.notify_one();
+        if let Some(thread) = self.thread.take()
+            // A driver that drops the last handle in the thread itself cannot wait for it.
+            && thread.thread().id() != std::thread::current().id()
+        {
+            drop(thread.join());
+        }
+    }
+}
+
+impl Device for DelayDevice {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn size(&self) -> u64 {
+        self.inner.size()
+    }
+
+    fn access(&self) -> Access {
+        self.inner.access()
+    }
+
+    fn alignment(&self) -> usize {
+        self.inner.alignment()
+    }
+
+    fn waits(&self) -> bool {
+        true
+    }
+
+    fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
+        std::thread::sleep(self.delay);
+        self.inner.read_at(buffer, offset)
+    }
+
+    fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
+        std::thread::sleep(self.delay);
+        self.inner.read_many(requests);
+    }
+
+    fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        std::thread::sleep(self.delay);
+        self.inner.write_at(buffer, offset)
+    }
+
+    fn write_many(&self, requests: &mut [WriteRequest<'_>]) {
+        std::thread::sleep(self.delay);
+        self.inner.write_many(requests);
+    }
+
+    fn write_fua(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
+        std::thread::sleep(self.delay);
+        self.inner.write_fua(buffer, offset)
+    }
+
+    fn flush(&self) -> io::Result<()> {
+        std::thread::sleep(self.delay);
+        self.inner.flush()
+    }
+
+    fn discard(&self, offset: PhysicalAddress, length: u64) -> io::Result<()> {
+        self.inner.discard(offset, length)
+    }
+
+    fn start(self: Arc<Self>, op: StartedOp) {
+        let due = Instant::now() + self.delay;
+        let mut queue = self.shared.queue.lock();
+        queue.waiting.push_back((due, op));
+        let first = queue.waiting.len() == 1;
+        drop(queue);
+        if first {
+            self.shared.added.notify_one();
+        }
+    }
+
+    fn advise(&self, offset: PhysicalAddress, length: u64, advice: Advice) {
+        self.inner.advise(offset, length, advice);
+    }
+}

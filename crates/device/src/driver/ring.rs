@@ -1,0 +1,130 @@
+//! `Ring`: the io_uring of one driver.
+//!
+//! **Invariants**
+//! - `unsubmitted` lists the entries that the kernel has not taken, in their order.
+//! - A ring whose submission failed is *broken*: it takes no more entries, and its driver carries
+//!   out the unsubmitted ones. What the kernel has taken still completes.
+//!
+//! **Locks**: none; a ring belongs to its driver.
+
+use io_uring::{EnterFlags, IoUring, opcode, squeue, types};
+use rustix::io::Errno;
+use std::collections::VecDeque;
+use std::fmt;
+use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
+use std::time::Duration;
+
+/// The user data of the entry that waits for the inbox.
+pub(super) const INBOX: u64 = u64::MAX;
+/// The most entries of a ring.
+const MAX_ENTRIES: usize = 4096;
+
+pub(super) struct Ring {
+    ring: IoUring,
+    unsubmitted: VecDeque<u64>,
+    /// Entries that the kernel has taken and whose completions were not reaped.
+    in_kernel: usize,
+    broken: bool,
+}
+
+impl fmt::Debug for Ring {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Ring").field("in_kernel", &self.in_kernel).finish_non_exhaustive()
+    }
+}
+
+impl Ring {
+    /// Creates a ring for `depth` requests.
+    pub(super) fn new(depth: usize) -> io::Result<Self> {
+        let entries = (depth + 1).next_power_of_two().clamp(8, MAX_ENTRIES) as u32;
+        let mut builder = IoUring::builder();
+        builder.dontfork();
+        // Since Linux 5.19; saves interrupts. Another thread may submit, so not SINGLE_ISSUER.
+        let ring = builder.clone().setup_coop_taskrun().build(entries).or_else(|_| builder.build(entries))?;
+        Ok(Self { ring, unsubmitted: VecDeque::with_capacity(entries as usize), in_kernel: 0, broken: false })
+    }
+
+    /// Signals `fd` at each completion.
+    pub(super) fn register_eventfd(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        self.ring.submitter().register_eventfd(fd.as_raw_fd())
+    }
+
+    /// Returns the number of entries that the kernel has or will get.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_kernel + self.unsubmitted.len()
+    }
+
+    /// Adds an entry, and returns whether there was room.
+    ///
+    /// # Safety
+    /// The memory and the descriptor of `entry` stay valid until its completion is reaped, or until
+    /// [`Ring::take_unsubmitted`] returns it.
+    pub(super) unsafe fn push(&mut self, entry: &squeue::Entry) -> bool {
+        if self.broken {
+            return false;
+        }
+        // SAFETY: the caller's promise.
+        if unsafe { self.ring.submission().push(entry) }.is_err() {
+            self.submit(0);
+            // SAFETY: as above.
+            if self.broken || unsafe { self.ring.submission().push(entry) }.is_err() {
+                return false;
+            }
+        }
+        self.unsubmitted.push_back(entry.get_user_data());
+        true
+    }
+
+    /// Adds the entry that completes when `fd` is readable.
+    pub(super) fn push_poll(&mut self, fd: BorrowedFd<'_>) -> bool {
+        let entry = opcode::PollAdd::new(types::Fd(fd.as_raw_fd()), 1).build().user_data(INBOX);
+        // SAFETY: the entry has no memory. The driver keeps its inbox as long as its ring.
+        unsafe { self.push(&entry) }
+    }
+
+    /// Submits what was added, and waits for `wait` completions, or fewer after a signal.
+    pub(super) fn submit(&mut self, wait: usize) {
+        if wait == 0 && self.unsubmitted.is_empty() {
+            return;
+        }
+        if self.broken {
+            return self.wait_only();
+        }
+        let submitted = self.ring.submit_and_wait(wait);
+        let left = self.ring.submission().len();
+        while self.unsubmitted.len() > left {
+            self.unsubmitted.pop_front();
+            self.in_kernel += 1;
+        }
+        let Err(error) = submitted else { return };
+        match error.raw_os_error().map(Errno::from_raw_os_error) {
+            Some(Errno::INTR) => {}
+            // Out of memory, or a full completion queue: reaping completions helps, if any are due.
+            Some(Errno::AGAIN | Errno::BUSY) if self.in_kernel > 0 => self.wait_only(),
+            _ => self.broken = true,
+        }
+    }
+
+    /// Waits for a completion without submitting. May return early.
+    fn wait_only(&mut self) {
+        // SAFETY: submits nothing and passes no argument, so the kernel gets no memory of ours.
+        let entered = unsafe { self.ring.submitter().enter::<()>(0, 1, EnterFlags::GETEVENTS.bits(), None) };
+        if entered.is_err() {
+            // Completions still arrive in the shared memory.
+            std::thread::sleep(Duration::from_millis(1));
+        }
+    }
+
+    /// Returns the next completion: user data, and a count or a negative errno.
+    pub(super) fn next(&mut self) -> Option<(u64, i32)> {
+        let completion = self.ring.completion().next()?;
+        self.in_kernel -= 1;
+        Some((completion.user_data(), completion.result()))
+    }
+
+    /// Returns the user data of an entry that a broken ring will never submit.
+    pub(super) fn take_unsubmitted(&mut self) -> Option<u64> {
+        if self.broken { self.unsubmitted.pop_front() } else { None }
+    }
+}

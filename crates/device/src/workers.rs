@@ -1,0 +1,79 @@
+//! Threads for requests that wait: where there is no io_uring, or it cannot carry a request.
+//!
+//! Owns [`run`] and its threads, at most [`MAX_THREADS`] in the process. A thread ends after
+//! [`IDLE`] without work.
+//!
+//! **Locks**: `state`, never held while a job runs.
+//!
+//! Kernel counterpart: io_uring/io-wq.c.
+
+use papilio_locks::{Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+/// The most requests that wait at once.
+const MAX_THREADS: usize = 64;
+/// How long a thread waits for work before it ends.
+const IDLE: Duration = Duration::from_secs(5);
+
+type Job = Box<dyn FnOnce() + Send>;
+
+#[derive(Default)]
+struct State {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+#[derive(Default)]
+struct Workers {
+    state: Mutex<State>,
+    work: Condvar,
+}
+
+static WORKERS: LazyLock<Workers> = LazyLock::new(Workers::default);
+
+/// Runs `job` in a thread; in this one if the host has no more threads.
+pub(crate) fn run(job: Job) {
+    let workers = &*WORKERS;
+    let mut state = workers.state.lock();
+    state.jobs.push_back(job);
+    if state.jobs.len() <= state.idle || state.threads == MAX_THREADS {
+        drop(state);
+        workers.work.notify_one();
+        return;
+    }
+    state.threads += 1;
+    drop(state);
+    let thread = std::thread::Builder::new().name("papilio-device".into());
+    if thread.spawn(work).is_err() {
+        let mut state = workers.state.lock();
+        state.threads -= 1;
+        let job = if state.threads == 0 { state.jobs.pop_front() } else { None };
+        drop(state);
+        if let Some(job) = job {
+            job();
+        }
+    }
+}
+
+fn work() {
+    let workers = &*WORKERS;
+    let mut state = workers.state.lock();
+    loop {
+        if let Some(job) = state.jobs.pop_front() {
+            drop(state);
+            job();
+            state = workers.state.lock();
+            continue;
+        }
+        state.idle += 1;
+        let timed_out = workers.work.wait_for(&mut state, IDLE);
+        state.idle -= 1;
+        if timed_out.timed_out() && state.jobs.is_empty() {
+            state.threads -= 1;
+            return;
+        }
+    }
+}
