@@ -20,7 +20,7 @@ use crate::files::Files;
 use crate::message::say;
 use crate::mount;
 use crate::options::JobOptions;
-use papilio::{File, FileSystem, IoCompletion, IoOperation, IoQueue, IoRequest};
+use papilio::{File, FileSystem, IoCompletion, IoOperation, IoQueue, IoRequest, StableBuffer};
 use std::collections::VecDeque;
 use std::ffi::{c_int, c_void};
 use std::sync::Arc;
@@ -36,16 +36,15 @@ pub struct Transfer {
 // uses it meanwhile.
 unsafe impl Send for Transfer {}
 
-impl AsRef<[u8]> for Transfer {
-    fn as_ref(&self) -> &[u8] {
+// SAFETY: address and length never change, and the bytes are not part of the value.
+unsafe impl StableBuffer for Transfer {
+    fn stable(&self) -> &[u8] {
         // SAFETY: fio's buffer of this length, which this value uses exclusively while it lives.
         unsafe { std::slice::from_raw_parts(self.start, self.length) }
     }
-}
 
-impl AsMut<[u8]> for Transfer {
-    fn as_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `as_ref`.
+    fn stable_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `stable`.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.length) }
     }
 }

@@ -149,6 +149,7 @@ pub use papilio_format::{
     LogicalAddress, PhysicalAddress, SuperblockError, TreeId, Uuid,
 };
 
+pub use papilio_device::{AlignedBuffer, StableBuffer};
 pub use papilio_format::send_stream::{
     Command as SendCommand, Protocol as SendProtocol, SendStreamError, SendStreamFault,
 };
@@ -156,7 +157,8 @@ pub use papilio_format::send_stream::{
 /// Devices for [`FileSystem::from_devices`], [`mkfs_device`] and [`check_devices`].
 pub mod device {
     pub use papilio_device::{
-        Access, Advice, Device, FileDevice, MemoryDevice, OpenError, OpenErrorKind, ReadRequest, WriteRequest,
+        Access, Advice, Device, Direction, FileDevice, MemoryDevice, OpenError, OpenErrorKind, ReadRequest,
+        RingTarget, StartedOp, WriteRequest,
     };
 }
 

@@ -53,7 +53,7 @@ pub struct Completed<B, T> {
     /// The value that was given when the request was started.
     pub tag: T,
     /// The first piece that failed, in the order of the pieces, and its error.
-    pub failed: Option<(usize, io::Error)>,
+    pub failed: Option<(Piece, io::Error)>,
 }
 
 /// The pieces of a request.
@@ -195,15 +195,13 @@ impl<B: StableBuffer, T> Driver<B, T> {
         number
     }
 
-    /// Returns the bytes and the tag of a write in flight.
-    ///
-    /// # Panics
-    /// If `number` is not that of a write in flight.
-    pub fn write_in_flight(&mut self, number: u32) -> (&[u8], &mut T) {
-        let slot = &mut self.slots[number as usize];
-        assert_eq!(slot.direction, Direction::Write, "the device may be filling the memory of a read");
-        let (buffer, tag) = slot.request.as_mut().expect("the write is in flight");
-        (buffer.stable(), tag)
+    /// Returns the bytes and the tag of a write in flight; `None` if the request of that number is
+    /// a read or has completed.
+    pub fn write_in_flight(&mut self, number: u32) -> Option<(&[u8], &mut T)> {
+        let slot = self.slots.get_mut(number as usize)?;
+        // The device may be filling the memory of a read.
+        let (buffer, tag) = slot.request.as_mut().filter(|_| slot.direction == Direction::Write)?;
+        Some((buffer.stable(), tag))
     }
 
     fn start_piece(&mut self, number: u32, index: u32) {
@@ -294,12 +292,13 @@ impl<B: StableBuffer, T> Driver<B, T> {
     }
 
     /// Lets devices go on that have no thread of their own. Returns whether one completed anything.
-    fn advance_devices(&mut self) -> bool {
+    pub fn advance_devices(&mut self) -> bool {
         if self.started == 0 {
             return false;
         }
-        let pieces = self.slots.iter().filter(|slot| slot.request.is_some()).flat_map(|slot| &slot.pieces);
-        pieces.fold(false, |any, piece| any || piece.device.advance())
+        let mut pieces =
+            self.slots.iter().filter(|slot| slot.request.is_some()).flat_map(|slot| &slot.pieces);
+        pieces.any(|piece| piece.device.advance())
     }
 
     /// Waits for a completion. May return early.
@@ -365,9 +364,10 @@ impl<B: StableBuffer, T> Driver<B, T> {
     fn end(&mut self, number: u32) -> Completed<B, T> {
         let slot = &mut self.slots[number as usize];
         let (buffer, tag) = slot.request.take().expect("a request ends once");
+        let failed = slot.failed.take().map(|(piece, error)| (slot.pieces[piece].clone(), error));
         slot.pieces.clear();
         self.free.push(number);
-        Completed { buffer, tag, failed: slot.failed.take() }
+        Completed { buffer, tag, failed }
     }
 }
 

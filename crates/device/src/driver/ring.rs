@@ -17,8 +17,11 @@ use std::time::Duration;
 
 /// The user data of the entry that waits for the inbox.
 pub(super) const INBOX: u64 = u64::MAX;
-/// The most entries of a ring.
-const MAX_ENTRIES: usize = 4096;
+/// The fewest and the most entries of a ring. A request may have many pieces.
+const ENTRIES: (usize, usize) = (128, 4096);
+/// Completions for each entry that find room in the ring. The kernel keeps the others until it is
+/// asked.
+const COMPLETIONS: u32 = 4;
 
 pub(super) struct Ring {
     ring: IoUring,
@@ -37,9 +40,9 @@ impl fmt::Debug for Ring {
 impl Ring {
     /// Creates a ring for `depth` requests.
     pub(super) fn new(depth: usize) -> io::Result<Self> {
-        let entries = (depth + 1).next_power_of_two().clamp(8, MAX_ENTRIES) as u32;
+        let entries = (depth + 1).next_power_of_two().clamp(ENTRIES.0, ENTRIES.1) as u32;
         let mut builder = IoUring::builder();
-        builder.dontfork();
+        builder.dontfork().setup_cqsize(entries * COMPLETIONS);
         // Since Linux 5.19; saves interrupts. Another thread may submit, so not SINGLE_ISSUER.
         let ring = builder.clone().setup_coop_taskrun().build(entries).or_else(|_| builder.build(entries))?;
         Ok(Self { ring, unsubmitted: VecDeque::with_capacity(entries as usize), in_kernel: 0, broken: false })
@@ -108,8 +111,14 @@ impl Ring {
 
     /// Waits for a completion without submitting. May return early.
     fn wait_only(&mut self) {
+        self.enter(1);
+    }
+
+    /// Waits for `count` completions, and lets the kernel move those that had no room to the ring.
+    fn enter(&self, count: u32) {
+        let flags = EnterFlags::GETEVENTS.bits();
         // SAFETY: submits nothing and passes no argument, so the kernel gets no memory of ours.
-        let entered = unsafe { self.ring.submitter().enter::<()>(0, 1, EnterFlags::GETEVENTS.bits(), None) };
+        let entered = unsafe { self.ring.submitter().enter::<()>(0, count, flags, None) };
         if entered.is_err() {
             // Completions still arrive in the shared memory.
             std::thread::sleep(Duration::from_millis(1));
@@ -118,7 +127,12 @@ impl Ring {
 
     /// Returns the next completion: user data, and a count or a negative errno.
     pub(super) fn next(&mut self) -> Option<(u64, i32)> {
-        let completion = self.ring.completion().next()?;
+        let mut next = self.ring.completion().next();
+        if next.is_none() && self.in_kernel > 0 && self.ring.submission().cq_overflow() {
+            self.enter(0);
+            next = self.ring.completion().next();
+        }
+        let completion = next?;
         self.in_kernel -= 1;
         Some((completion.user_data(), completion.result()))
     }

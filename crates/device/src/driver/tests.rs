@@ -112,6 +112,30 @@ fn a_ring_carries_direct_requests() {
 }
 
 #[test]
+fn more_completions_than_the_ring_has_room_for() {
+    let Some((_image, device)) = direct_file() else { return };
+    let device: Arc<dyn Device> = Arc::new(device);
+    let mut driver = Driver::new(4).unwrap();
+    // 64 requests of 64 pieces, on a ring with room for 512 completions.
+    for number in 0..64u64 {
+        let pieces = (0..64).map(|piece| Piece {
+            device: Arc::clone(&device),
+            offset: PhysicalAddress((number * 64 + piece) % 2048 * BLOCK as u64),
+            range: piece as usize * BLOCK..(piece as usize + 1) * BLOCK,
+        });
+        driver.start(Direction::Read, AlignedBuffer::new(64 * BLOCK, BLOCK), number, pieces);
+    }
+    // Long enough for all of them to complete.
+    driver.submit();
+    std::thread::sleep(Duration::from_millis(200));
+    let mut done = 0;
+    while driver.in_flight() > 0 {
+        done += driver.collect(true, |done| assert!(done.failed.is_none()));
+    }
+    assert_eq!(done, 64);
+}
+
+#[test]
 fn delays_of_requests_in_flight_overlap() {
     let delay = Duration::from_millis(20);
     let device: Arc<dyn Device> =
@@ -162,8 +186,9 @@ fn a_request_of_several_pieces_reports_its_first_failure() {
     let pieces = [&good, &bad, &bad, &good].map(|device| whole(device, 0));
     driver.start(Direction::Write, block(3), (), pieces);
     let mut failed = None;
-    driver.collect(true, |done| failed = done.failed.map(|(piece, _)| piece));
-    assert_eq!(failed, Some(1));
+    driver.collect(true, |done| failed = done.failed);
+    let (piece, _) = failed.expect("a piece failed");
+    assert!(Arc::ptr_eq(&piece.device, &bad));
     let mut found = [0; BLOCK];
     good.read_at(&mut found, PhysicalAddress(0)).unwrap();
     assert!(found[..] == block(3)[..], "the other pieces were carried out");

@@ -24,6 +24,7 @@
 
 use super::csum_edit::ChecksumRuns;
 use super::extent_map::{DiskExtent, Extent, ExtentKind};
+use super::in_flight;
 use super::ordered_budget::OrderedBudget;
 use super::ordered_map::{Ordered, OrderedMap};
 use super::range_locks::RangeLocks;
@@ -35,11 +36,14 @@ use papilio_locks::{Class, Condvar, Held, Mutex, MutexGuard};
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::time::Duration;
 
 pub(crate) use super::ordered_map::{MAX_PARTS, OrderedPart, OrderedParts};
 
 /// The factor by which a file exceeds its limits before writers wait for a flush step.
 const OVERFULL: usize = 2;
+/// How long a thread waits for a range before it looks for requests in flight.
+const RECHECK: Duration = Duration::from_millis(5);
 /// Bytes of checksums that one comparison copies.
 const COMPARED: usize = 1 << 10;
 
@@ -101,6 +105,14 @@ pub(crate) struct RangeLock<'a> {
     range: Range<u64>,
     ticket: u64,
     _held: Held,
+}
+
+/// A locked range of a file that no thread holds. [`OrderedExtents::redeem`] unlocks it.
+#[derive(Debug)]
+#[must_use = "the range stays locked until it is redeemed"]
+pub(crate) struct RangeTicket {
+    range: Range<u64>,
+    ticket: u64,
 }
 
 impl OrderedExtents {
@@ -192,6 +204,36 @@ impl OrderedExtents {
         (lock, parts)
     }
 
+    /// As [`OrderedExtents::lock_to_read`], for a request that holds the range without a thread.
+    /// `None` instead of waiting.
+    pub(crate) fn try_ticket_to_read(&self, range: &Range<u64>) -> Option<RangeTicket> {
+        self.try_ticket(&mut self.state.lock(), range, false)
+    }
+
+    /// As [`OrderedExtents::lock_to_write`], for a request that holds the range without a thread.
+    /// `None` instead of waiting.
+    pub(crate) fn try_ticket_to_write(&self, range: &Range<u64>) -> Option<(RangeTicket, OrderedParts)> {
+        let mut state = self.state.lock();
+        let ticket = self.try_ticket(&mut state, range, true)?;
+        Some((ticket, state.map.parts(range).take(MAX_PARTS).collect()))
+    }
+
+    fn try_ticket(&self, state: &mut State, range: &Range<u64>, exclusive: bool) -> Option<RangeTicket> {
+        let ticket = state.locks.request(range.clone(), exclusive);
+        if state.locks.is_granted(ticket) {
+            return Some(RangeTicket { range: range.clone(), ticket });
+        }
+        let wakes = state.locks.release(ticket);
+        debug_assert!(!wakes, "the last request is behind all others");
+        None
+    }
+
+    /// Turns the ticket of one of these extents' ranges into a lock of this thread.
+    pub(crate) fn redeem(&self, ticket: RangeTicket) -> RangeLock<'_> {
+        let RangeTicket { range, ticket } = ticket;
+        RangeLock { of: self, range, ticket, _held: RANGE.tried(self) }
+    }
+
     /// Locks the range of the first extents from `from` on, at most `most` extents of `bytes`
     /// bytes, and returns them; `None` where there are none. The caller holds the data lock, either
     /// exclusively, or shared as the only thread that makes steps.
@@ -212,7 +254,13 @@ impl OrderedExtents {
         let mut state = self.state.lock();
         let ticket = state.locks.request(range.clone(), exclusive);
         while !state.locks.is_granted(ticket) {
-            self.released.wait(&mut state);
+            if in_flight::any() {
+                drop(state);
+                in_flight::collect_or_sleep();
+                state = self.state.lock();
+            } else {
+                self.released.wait_for(&mut state, RECHECK);
+            }
         }
         (RangeLock { of: self, range, ticket, _held: RANGE.tried(self) }, state)
     }

@@ -34,6 +34,16 @@ fn workers() -> Option<&'static ThreadPool> {
         .as_ref()
 }
 
+/// Returns the checksums of `sectors`, slices of whole sectors, in a row.
+pub(crate) fn checksums_of(algorithm: ChecksumType, sector_size: usize, sectors: &[&[u8]]) -> ChecksumBytes {
+    let bytes: usize = sectors.iter().map(|part| part.len()).sum();
+    let mut checksums = ChecksumBytes::with_capacity(bytes / sector_size * algorithm.size());
+    for sector in sectors.iter().flat_map(|part| part.chunks_exact(sector_size)) {
+        checksums.extend_from_slice(algorithm.compute(sector).as_bytes());
+    }
+    checksums
+}
+
 /// Runs `write` and computes the checksums of `sectors`, slices of whole sectors, at the time that
 /// `how` says. Returns the checksums in a row, and what `write` returned.
 pub(crate) fn checksum_and_write<R: Send>(
@@ -44,13 +54,7 @@ pub(crate) fn checksum_and_write<R: Send>(
     write: impl FnOnce() -> R + Send,
 ) -> (ChecksumBytes, R) {
     let bytes: usize = sectors.iter().map(|part| part.len()).sum();
-    let checksums = move || {
-        let mut checksums = ChecksumBytes::with_capacity(bytes / sector_size * algorithm.size());
-        for sector in sectors.iter().flat_map(|part| part.chunks_exact(sector_size)) {
-            checksums.extend_from_slice(algorithm.compute(sector).as_bytes());
-        }
-        checksums
-    };
+    let checksums = move || checksums_of(algorithm, sector_size, sectors);
     let inline =
         bytes < OFFLOAD_BYTES || (how == WriteChecksum::Overlapped && algorithm.keeps_up_with_memory());
     let workers = if inline { None } else { workers() };

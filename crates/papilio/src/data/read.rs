@@ -156,12 +156,7 @@ impl ReadContext {
     /// Returns the address of `length` bytes at `offset`, whole sectors, if they are in one cached,
     /// uncompressed extent.
     #[inline]
-    pub(super) fn locate_cached(
-        &self,
-        file: &FileData<'_>,
-        offset: u64,
-        length: usize,
-    ) -> Option<LogicalAddress> {
+    fn locate_cached(&self, file: &FileData<'_>, offset: u64, length: usize) -> Option<LogicalAddress> {
         let sector_size = self.volume.geometry().sector_size as usize;
         // The sector size is a power of two.
         let unaligned = (offset as usize | length) & (sector_size - 1) != 0;
@@ -176,33 +171,17 @@ impl ReadContext {
         in_one_piece.then_some(logical)
     }
 
-    /// Returns whether a read of `length` bytes from `logical` can be verified without a tree.
-    pub(super) fn has_cached_checksums(
-        &self,
-        file: &FileData<'_>,
-        logical: LogicalAddress,
-        length: usize,
-    ) -> bool {
-        let mut checksums = [0; CHECKSUMS_AT_ONCE];
-        !self.verifies(file) || self.cached_checksums(file, logical, length, &mut checksums).is_some()
-    }
-
-    /// Returns whether `data`, which was read from `logical`, matches its cached checksums.
-    pub(super) fn matches_cached(&self, file: &FileData<'_>, logical: LogicalAddress, data: &[u8]) -> bool {
-        if !self.verifies(file) {
-            return true;
-        }
-        let geometry = self.volume.geometry();
-        let mut checksums = [0; CHECKSUMS_AT_ONCE];
-        self.cached_checksums(file, logical, data.len(), &mut checksums).is_some_and(|checksums| {
-            let sector_size = geometry.sector_size as usize;
-            first_mismatch(geometry.checksum_type, sector_size, data, checksums).is_none()
-        })
-    }
-
     #[inline]
-    fn verifies(&self, file: &FileData<'_>) -> bool {
+    pub(super) fn verifies(&self, file: &FileData<'_>) -> bool {
         self.verify && !file.flags.contains(InodeFlags::NODATASUM)
+    }
+
+    pub(super) fn checksums(&self) -> &ChecksumSource {
+        &self.checksums
+    }
+
+    pub(super) fn lookup(&self) -> CsumLookup {
+        self.lookup
     }
 
     /// Copies the checksums of `length` bytes from `logical`, if all of them are cached.

@@ -4,6 +4,7 @@
 //!
 //! Invariants:
 //! - A shared holder holds one shard. An exclusive holder holds all of them, locked in index order.
+//! - A request in flight holds the lock shared without a thread ([`DataLock::enter`]).
 //! - No thread takes the lock twice, shared or not. Its rank is that of one lock (see
 //!   [`super::open_inode`]).
 //!
@@ -15,6 +16,7 @@
 //! kernel's buffered readers do not take; `include/linux/percpu-rwsem.h`, a lock that counts
 //! readers by processor.
 
+use crate::data::in_flight::InFlight;
 use arrayvec::ArrayVec;
 use papilio_locks::{RwLock, RwLockReadGuard, RwLockWriteGuard, in_order, might_write};
 use papilio_pagecache::thread_number;
@@ -33,6 +35,8 @@ struct Shard(RwLock<()>);
 pub(super) struct DataLock {
     /// Empty until it is first locked.
     shards: OnceLock<Box<[Shard; SHARDS]>>,
+    /// Requests that hold the lock shared without a thread.
+    in_flight: InFlight,
 }
 
 /// The lock held shared.
@@ -59,18 +63,35 @@ impl DataLock {
         SharedData { _shard: self.shards()[thread_number() % SHARDS].0.read() }
     }
 
-    /// Locks it exclusively.
+    /// As [`DataLock::read`], but returns `None` instead of waiting.
+    pub(super) fn try_read(&self) -> Option<SharedData<'_>> {
+        Some(SharedData { _shard: self.shards()[thread_number() % SHARDS].0.try_read()? })
+    }
+
+    /// Lets a request hold the lock shared after its thread has released it.
+    pub(super) fn enter(&self, _held: &SharedData<'_>) {
+        self.in_flight.enter();
+    }
+
+    /// Ends what [`DataLock::enter`] began.
+    pub(super) fn leave(&self) {
+        self.in_flight.leave();
+    }
+
+    /// Locks it exclusively. Waits for requests in flight, too.
     pub(super) fn write(&self) -> ExclusiveData<'_> {
         let shards = self.shards();
         might_write(&shards[0].0);
         let _order = in_order("the shards of a data lock, by index");
-        ExclusiveData { _shards: shards.iter().map(|shard| shard.0.write()).collect() }
+        let exclusive = ExclusiveData { _shards: shards.iter().map(|shard| shard.0.write()).collect() };
+        self.in_flight.drain();
+        exclusive
     }
 
     /// As [`DataLock::write`], but returns `None` instead of waiting.
     pub(super) fn try_write(&self) -> Option<ExclusiveData<'_>> {
         let shards = self.shards().iter().map(|shard| shard.0.try_write()).collect::<Option<_>>()?;
-        Some(ExclusiveData { _shards: shards })
+        self.in_flight.is_empty().then_some(ExclusiveData { _shards: shards })
     }
 }
 

@@ -14,6 +14,7 @@ use crate::file::dirty_inodes::DirtyInodes;
 use crate::file::kept_inodes::KeptInodes;
 use crate::file::open_inode::{InodeOwner, OpenInode};
 use crate::file::open_inodes::OpenInodes;
+use crate::file::sharing::Sharing;
 use crate::fsync_log::name_changes::NameChanges;
 use crate::items::numbers::SubvolumeNumbers;
 use crate::items::trees::Trees;
@@ -23,7 +24,7 @@ use crate::tuning::Tuning;
 use crate::volume::Volume;
 use papilio_format::TreeId;
 use papilio_format::items::inode::InodeFlags;
-use papilio_locks::{Mutex, RwLock};
+use papilio_locks::Mutex;
 use papilio_pagecache::PageCache;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -52,10 +53,8 @@ pub(crate) struct FsInfo {
     pub(crate) changed_files: ChangedFiles,
     /// Whether an fsync may write the log tree instead of committing.
     pub(crate) tree_log: bool,
-    /// Counts the times that extents became shared since the mount (the *sharing epoch*). A writer
-    /// that overwrites data in place holds it shared. A snapshot or a reflink holds it exclusively
-    /// and adds one.
-    pub(crate) sharing: RwLock<u64>,
+    /// Held by writers, and by everything that makes extents shared.
+    pub(crate) sharing: Sharing,
     pub(crate) write_options: WriteOptions,
     /// Inode flags that the options give each new regular file.
     pub(crate) file_flags: InodeFlags,

@@ -9,13 +9,14 @@
 //! (`fs/btrfs/direct-io.c`).
 
 use crate::btree::LiveTree;
-use crate::data::nocow::{self, InPlaceParts, MAX_IN_PLACE_PARTS, OverwriteCheck};
+use crate::data::nocow::{self, InPlacePart, InPlaceParts, MAX_IN_PLACE_PARTS, OverwriteCheck};
 use crate::data::write_data::{Placed, write_data};
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
 use crate::file::open_inode::{OpenInode, check_mutable};
 use arrayvec::ArrayVec;
 use papilio_format::items::inode::InodeFlags;
+use smallvec::SmallVec;
 use std::ops::Range;
 
 /// Flags of a file whose data is neither copied on write nor checksummed.
@@ -53,6 +54,23 @@ impl OpenInode {
             at = next;
         }
         Ok((at - offset) as usize)
+    }
+
+    /// Returns the parts of a range that may be overwritten in place: all of it, or what of its
+    /// start is known.
+    pub(super) fn place_in_place(
+        &self,
+        fs: &FsInfo,
+        live: &LiveTree,
+        range: &Range<u64>,
+        epoch: u64,
+    ) -> Result<SmallVec<[InPlacePart; 1]>> {
+        let mut parts = self.in_place.parts(range, epoch);
+        if parts.is_empty() {
+            self.check_overwritable(fs, live, range, false, epoch)?;
+            parts = self.in_place.parts(range, epoch);
+        }
+        Ok(parts.into_iter().collect())
     }
 
     /// Checks which extents of a range may be overwritten, or which preallocated ones may be.

@@ -100,6 +100,11 @@ impl OpenFile {
         Ok(self.live.get_or_init(|| live))
     }
 
+    /// Returns whether requests wait for a device.
+    pub(crate) fn waits(&self) -> bool {
+        self.fs.volume().waits()
+    }
+
     /// Returns the file's pages, if this handle uses them.
     pub(super) fn cached(&self) -> Option<&Mapping> {
         self.open.mapping.as_ref().filter(|_| !self.direct)

@@ -75,32 +75,45 @@ impl OpenInode {
         fs.transactions()?.check_running()?;
         let range = offset..offset + length;
         let (lock, found) = self.ordered.lock_to_write(range.clone());
-        let covered: u64 = found.iter().map(|part| part.range.end - part.range.start).sum();
-        // The location to overwrite, if all of it may be.
-        let there = if covered == length && found.len() <= MAX_OVERWRITTEN {
-            Some(found)
-        } else {
-            match self.reserve_metadata(fs, (length - covered).max(sector)) {
-                Err(Error::NoSpace { .. }) => return Ok(false),
-                result => result?,
-            }
-            self.preallocated(fs, live, item, &range, &found, epoch)?
-        };
-        match there {
-            Some(parts) => {
+        match self.place_ordered_write(fs, live, item, (&range, &found, epoch))? {
+            PlacedWrite::There(parts) => {
                 // After an error the old data may be lost; its checksums reveal that.
                 let checksums = fs.write_parts(&parts, data, offset)?;
                 lock.record_overwrite(&parts, &range, &checksums);
             }
-            None => {
-                let Some(space) = fs.allocate_ordered(&range, sector)? else { return Ok(false) };
+            PlacedWrite::New(space) => {
                 let checksums = fs.write_parts(&space.parts, data, offset)?;
                 let replaced = lock.record_new(&space.parts, &checksums);
                 space.disarm();
                 release(fs.transactions()?.space(), replaced);
             }
+            PlacedWrite::Impossible => return Ok(false),
         }
         Ok(true)
+    }
+
+    /// Finds where a write goes. Its range is locked, and `found` are the ordered extents there.
+    pub(super) fn place_ordered_write<'f>(
+        &self,
+        fs: &'f FsInfo,
+        live: &LiveTree,
+        item: &InodeItem,
+        (range, found, epoch): (&Range<u64>, &[OrderedPart], u64),
+    ) -> Result<PlacedWrite<'f>> {
+        let (sector, length) = (fs.sector_size(), range.end - range.start);
+        let covered: u64 = found.iter().map(|part| part.range.end - part.range.start).sum();
+        if covered == length && found.len() <= MAX_OVERWRITTEN {
+            return Ok(PlacedWrite::There(found.iter().cloned().collect()));
+        }
+        let bytes = (length - covered).max(sector);
+        match self.reserve_metadata(fs, bytes) {
+            Err(Error::NoSpace { .. }) => return Ok(PlacedWrite::Impossible),
+            result => result?,
+        }
+        if let Some(parts) = self.preallocated(fs, live, item, range, found, epoch)? {
+            return Ok(PlacedWrite::There(parts));
+        }
+        Ok(fs.allocate_ordered(range, sector)?.map_or(PlacedWrite::Impossible, PlacedWrite::New))
     }
 
     /// Reserves metadata for `bytes` bytes of new ordered extents.
@@ -122,10 +135,10 @@ impl OpenInode {
         live: &LiveTree,
         item: &InodeItem,
         range: &Range<u64>,
-        found: &OrderedParts,
+        found: &[OrderedPart],
         epoch: u64,
     ) -> Result<Option<OrderedParts>> {
-        if !item.flags.contains(InodeFlags::PREALLOC) || found.is_full() {
+        if !item.flags.contains(InodeFlags::PREALLOC) || found.len() == MAX_PARTS {
             return Ok(None);
         }
         let mut parts = OrderedParts::new();
@@ -180,6 +193,23 @@ impl FsInfo {
         !item.flags.intersects(others) && !self.write_options.compression.is_some_and(is_one)
     }
 
+    /// Releases the space of ordered extents that were replaced.
+    pub(super) fn release_ordered(&self, ranges: Vec<LogicalRange>) {
+        if let Some(transactions) = self.trees.transactions() {
+            release(transactions.space(), ranges);
+        }
+    }
+
+    /// Releases the space of a write that failed.
+    pub(super) fn release_parts(&self, parts: &[OrderedPart]) {
+        let ranges = parts
+            .iter()
+            .map(|part| LogicalRange { start: part.disk, length: part.range.end - part.range.start });
+        if let Some(transactions) = self.trees.transactions() {
+            release(transactions.space(), ranges);
+        }
+    }
+
     /// Allocates space for a range; `None` if there is too little, or in too many parts.
     fn allocate_ordered(&self, range: &Range<u64>, sector: u64) -> Result<Option<NewSpace<'_>>> {
         let transactions = self.transactions()?;
@@ -214,15 +244,30 @@ fn release(space: &Space, ranges: impl IntoIterator<Item = LogicalRange>) {
     ranges.into_iter().for_each(|range| space.release(range));
 }
 
+/// Where a write of this path goes.
+pub(super) enum PlacedWrite<'a> {
+    /// To these parts, which are there.
+    There(OrderedParts),
+    /// To new space.
+    New(NewSpace<'a>),
+    /// It cannot be written on this path.
+    Impossible,
+}
+
 /// Allocated space that nothing refers to yet. Dropping it releases the space.
-struct NewSpace<'a> {
+pub(super) struct NewSpace<'a> {
     space: &'a Space,
     parts: OrderedParts,
 }
 
 impl NewSpace<'_> {
-    /// Keeps the space: ordered extents refer to it now.
-    fn disarm(mut self) {
+    /// Returns its parts.
+    pub(super) fn parts(&self) -> &[OrderedPart] {
+        &self.parts
+    }
+
+    /// Keeps the space: ordered extents refer to it now, or a request in flight does.
+    pub(super) fn disarm(mut self) {
         self.parts.clear();
     }
 }

@@ -9,7 +9,7 @@
 
 use crate::btree::LiveTree;
 use crate::data::ordered_extents::OrderedExtents;
-use crate::data::{FileData, FileRead, FileTree};
+use crate::data::{FileData, FileTree};
 use crate::errors::{Error, PathError, Result};
 use crate::file::open_file::OpenFile;
 use crate::transaction::LazyTree;
@@ -45,35 +45,10 @@ impl OpenFile {
         Ok(end > in_tree && self.open.size(live)? > in_tree)
     }
 
-    /// Carries out at once those of `reads` whose extents and checksums are cached. The others are
-    /// left to [`OpenFile::read_at`].
-    pub(crate) fn read_many(&self, reads: &mut [FileRead<'_>]) {
-        if !self.fs.volume().is_direct() || self.cached().is_some() {
-            return;
-        }
-        let _shared = self.open.data.read();
-        if let Some(mapping) = &self.open.mapping
-            && mapping.has_dirty(0..u64::MAX)
-        {
-            return;
-        }
-        if !self.open.ordered.is_empty() {
-            return;
-        }
-        let read = self.with_file_data(None, |file| {
-            self.fs.reader.read_many(file, reads);
-            Ok(())
-        });
-        if read.is_err() {
-            // The caller reads them one by one, and meets the error.
-            reads.iter_mut().for_each(|read| read.read = None);
-        }
-    }
-
     /// Reads from trees and device. The caller holds the data lock.
     pub(super) fn read_trees(&self, buffer: &mut [u8], offset: u64) -> Result<usize> {
         let ordered = Some(&self.open.ordered).filter(|ordered| !ordered.is_empty());
-        let _locked = ordered.map(|ordered| ordered.lock_to_read(self.sectors(buffer, offset)));
+        let _locked = ordered.map(|ordered| ordered.lock_to_read(self.sectors(buffer.len(), offset)));
         self.with_file_data(ordered, |file| self.fs.reader.read(file, FileOffset(offset), buffer))
     }
 
@@ -82,7 +57,7 @@ impl OpenFile {
     ///
     /// # Errors
     /// [`PathError::NoSubvolume`], an inode that cannot be read, or what `read` returns.
-    fn with_file_data<R>(
+    pub(super) fn with_file_data<R>(
         &self,
         ordered: Option<&OrderedExtents>,
         read: impl FnOnce(&FileData<'_>) -> Result<R>,
@@ -120,10 +95,10 @@ impl OpenFile {
         Err(Error::path(path.as_bytes(), PathError::NoSubvolume))
     }
 
-    /// Returns the whole sectors that a read of `buffer` at `offset` covers.
-    fn sectors(&self, buffer: &[u8], offset: u64) -> Range<u64> {
+    /// Returns the whole sectors that a read of `length` bytes at `offset` covers.
+    pub(super) fn sectors(&self, length: usize, offset: u64) -> Range<u64> {
         let sector = self.fs.sector_size();
-        let end = offset.saturating_add(buffer.len() as u64);
+        let end = offset.saturating_add(length as u64);
         offset - offset % sector..end.checked_next_multiple_of(sector).unwrap_or(u64::MAX)
     }
 }

@@ -13,7 +13,7 @@
 //! - `names`: creating, renaming and removing in a directory; attributes
 //! - `dir`, `walk`: the entries of a directory, and of all directories below it
 //! - `file`, `file_write`, `file_cursor`, `checksums`: a regular file's data
-//! - `io_queue`: asynchronous requests
+//! - `io_queue`, `io_request`, `io_driven`, `io_pool`: asynchronous requests
 //! - `repair`: plans of repairs, repairs with undo
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
@@ -33,7 +33,10 @@ mod file_system;
 mod file_write;
 mod inode;
 mod inspect;
+mod io_driven;
+mod io_pool;
 mod io_queue;
+mod io_request;
 #[cfg(all(test, feature = "lock-order"))]
 mod lock_order;
 mod memory_use;
@@ -57,7 +60,8 @@ pub use file::File;
 pub use file_cursor::FileCursor;
 pub use file_system::FileSystem;
 pub use inode::{Inode, KeptInode};
-pub use io_queue::{IoCompletion, IoOperation, IoQueue, IoRequest};
+pub use io_queue::IoQueue;
+pub use io_request::{IoCompletion, IoOperation, IoRequest};
 pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
 pub use repair::{RepairPlan, plan_repair, repair, undo_repair};

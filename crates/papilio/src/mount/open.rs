@@ -20,6 +20,7 @@ use crate::file::dirty_inodes::DirtyInodes;
 use crate::file::fs_info::{ChangedSubvolumes, FsInfo};
 use crate::file::kept_inodes::KeptInodes;
 use crate::file::open_inodes::OpenInodes;
+use crate::file::sharing::Sharing;
 use crate::fsync_log;
 use crate::fsync_log::name_changes::NameChanges;
 use crate::items::item_error;
@@ -34,7 +35,7 @@ use papilio_device::{Access, Device, OverlayDevice};
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{ItemType, LogicalAddress, objectid};
-use papilio_locks::{Mutex, RwLock};
+use papilio_locks::Mutex;
 use papilio_pagecache::{CacheOptions, PageCache};
 use std::path::Path;
 use std::sync::Arc;
@@ -155,7 +156,7 @@ fn new(
         name_changes: NameChanges::default(),
         changed_files: ChangedFiles::default(),
         tree_log: options.tree_log,
-        sharing: RwLock::new(0),
+        sharing: Sharing::default(),
         write_options: write_options(options),
         file_flags: options.file_flags,
         page_cache: (options.cache_bytes > 0).then(|| page_cache(options)),

@@ -89,6 +89,12 @@ impl DeviceTable {
         self.slots.get(number)?.device.as_deref()
     }
 
+    /// Returns the device of slot `number`, to be kept.
+    #[inline]
+    pub(super) fn shared(&self, number: usize) -> Option<&Arc<dyn Device>> {
+        self.slots.get(number)?.device.as_ref()
+    }
+
     /// Returns this table updated with items of the chunk tree. An item replaces that of the slot
     /// with the same devid and UUID; otherwise it adds a missing device.
     pub(super) fn with_items(&self, items: impl IntoIterator<Item = DeviceItem>) -> Self {

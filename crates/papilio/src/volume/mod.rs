@@ -5,6 +5,7 @@
 //! - [`parity`], [`rebuild`]: recovery of lost columns of RAID5 and RAID6;
 //! - [`superblocks`]: assembling the devices of a file system; [`log_superblocks`]: superblocks
 //!   that name a log tree;
+//! - [`pieces`]: the pieces of devices for requests in flight;
 //! - [`volume`]: the state of a volume; [`read`]: reading; [`write`], [`write_rows`]: writing;
 //!   [`device_writes`]: the batch of writes to devices that both share.
 
@@ -14,6 +15,7 @@ pub(crate) mod devices;
 mod log_superblocks;
 mod mapping;
 mod parity;
+mod pieces;
 pub(crate) mod read;
 mod rebuild;
 mod row_locks;
@@ -30,6 +32,7 @@ mod write_rows;
 pub(crate) use chunk_map::Chunk;
 pub(crate) use devices::DeviceSlot;
 pub(crate) use log_superblocks::LogSuperblocks;
+pub(crate) use pieces::{Pieces, piece_error};
 pub(crate) use read::LogicalRead;
 pub(crate) use superblocks::read_superblock as superblock_of;
 pub(crate) use volume::Volume;

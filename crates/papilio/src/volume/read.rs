@@ -220,7 +220,7 @@ fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize,
 
 /// Returns the copy to read first: preferably one whose device is present and not stale, else one
 /// whose device is present.
-fn preferred(
+pub(super) fn preferred(
     devices: &DeviceTable,
     chunk: &Chunk,
     element: &Element,

@@ -98,10 +98,10 @@ impl Volume {
         self.chunks.load_full()
     }
 
-    /// Returns whether a device bypasses the host's page cache, so that requests wait for it.
-    pub(crate) fn is_direct(&self) -> bool {
+    /// Returns whether requests wait for a device, as those that bypass the host's page cache do.
+    pub(crate) fn waits(&self) -> bool {
         let devices = self.devices.load();
-        devices.iter().any(|slot| slot.device.as_ref().is_some_and(|device| device.alignment() > 1))
+        devices.iter().any(|slot| slot.device.as_ref().is_some_and(|device| device.waits()))
     }
 
     /// Returns the devices known so far, including missing ones.

@@ -263,7 +263,7 @@ fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
 
 /// Refuses chunks whose last row would extend beyond their device extents. Neither the kernel nor
 /// mkfs creates such chunks, but an image may contain one.
-fn check_rows(chunk: &Chunk) -> Result<()> {
+pub(super) fn check_rows(chunk: &Chunk) -> Result<()> {
     let columns = chunk.data_columns() as u64;
     if (columns == 1 && chunk.profile().parity() == 0)
         || chunk.length().is_multiple_of(columns * STRIPE_LENGTH)
@@ -301,7 +301,7 @@ fn for_each_piece<'m, 'b>(
 ///
 /// # Errors
 /// Fails if more copies are missing than the profile tolerates.
-fn for_each_copy(
+pub(super) fn for_each_copy(
     devices: &DeviceTable,
     chunk: &Chunk,
     element: &Element,

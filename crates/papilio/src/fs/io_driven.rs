@@ -1,0 +1,302 @@
+//! The requests of a queue on devices that answer later.
+//!
+//! Owns [`Driven`]. A read or a write begins without waiting, its pieces go to the devices, and it
+//! ends when they have answered. No thread waits for it meanwhile. A request that cannot begin so
+//! is carried out by the calls that wait, in the thread that collects completions, while the others
+//! stay in flight.
+//!
+//! **Invariants**
+//! - Each request is in one place: `waiting`, `blocked`, the driver, or `ended`.
+//! - A request in flight holds its file open. Its handle is dropped by the queue's thread, not by a
+//!   thread that collects for it: closing a file may take locks.
+//!
+//! **Locks:** `Core::state`, held while completions are collected, also across the wait for the
+//! next one. Requests end under it. No other lock is held while it is acquired, except by a thread
+//! that collects for the queue, which only tries.
+//!
+//! Kernel counterpart: `io_uring/rw.c`.
+
+use crate::data::in_flight::{self, Collect};
+use crate::errors::Result;
+use crate::file::in_flight_io::{Begin, Chore, ReadInFlight, WriteInFlight};
+use crate::file::open_file::Stamp;
+use crate::fs::file::File;
+use crate::fs::io_request::{IoCompletion, IoOperation, IoRequest};
+use crate::volume::{Pieces, piece_error};
+use papilio_device::{Completed, Direction, Driver, StableBuffer};
+use papilio_locks::Mutex;
+use std::collections::VecDeque;
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::sync::{Arc, Weak};
+
+/// Requests that may wait for their submission to the kernel.
+const UNSUBMITTED: usize = 16;
+
+/// The requests of a queue.
+pub(super) struct Driven<B: StableBuffer> {
+    core: Arc<Core<B>>,
+    /// Requests for ranges that others have locked.
+    waiting: VecDeque<IoRequest<B>>,
+    /// Requests for the calls that wait.
+    blocked: VecDeque<IoRequest<B>>,
+    /// Writes in flight whose checksums are not computed.
+    unsummed: Vec<u32>,
+    pieces: Pieces,
+    /// Requests that were started since the last submission.
+    unsubmitted: usize,
+    ended: Vec<Ended<B>>,
+}
+
+/// The part that other threads may collect from.
+struct Core<B: StableBuffer> {
+    state: Mutex<State<B>>,
+}
+
+struct State<B: StableBuffer> {
+    driver: Driver<B, Tag>,
+    ended: Vec<Ended<B>>,
+}
+
+/// A request in flight.
+struct Tag {
+    file: Arc<File>,
+    token: u64,
+    offset: u64,
+    io: Io,
+}
+
+enum Io {
+    Read(ReadInFlight),
+    Write(WriteInFlight),
+}
+
+/// A request whose I/O has ended.
+enum Ended<B> {
+    /// It is complete, but for a chore.
+    Done(IoCompletion<B>, Arc<File>, Option<Chore>),
+    /// A read that arrived bad.
+    Again(IoRequest<B>),
+}
+
+impl<B: StableBuffer> fmt::Debug for Core<B> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Core").finish_non_exhaustive()
+    }
+}
+
+impl<B: StableBuffer> State<B> {
+    /// Ends the requests that have completed. Waits for one if `wait` is set.
+    fn collect(&mut self, wait: bool) -> usize {
+        let Self { driver, ended } = self;
+        driver.collect(wait, |completed| ended.push(end(completed)))
+    }
+}
+
+/// Ends a request.
+fn end<B: StableBuffer>(completed: Completed<B, Tag>) -> Ended<B> {
+    let Completed { buffer, tag: Tag { file, token, offset, io }, failed } = completed;
+    let open = file.writable().expect("only open files have requests in flight");
+    let result = match io {
+        Io::Read(read) => {
+            if !open.end_read(read, buffer.stable(), failed.is_some()) {
+                let operation = IoOperation::Read { buffer, offset };
+                return Ended::Again(IoRequest { file, operation, token });
+            }
+            Ok(None)
+        }
+        Io::Write(write) => {
+            let failed = failed.map(|(piece, source)| piece_error(&piece, Direction::Write, source));
+            open.end_write(write, buffer.stable(), failed)
+        }
+    };
+    let (result, chore) = match result {
+        Ok(chore) => (Ok(buffer.stable().len()), chore),
+        Err(error) => (Err(error), None),
+    };
+    Ended::Done(IoCompletion { token, buffer: Some(buffer), result }, file, chore)
+}
+
+impl<B: StableBuffer> Collect for Core<B> {
+    fn collect_some(&self) -> bool {
+        // A thread that has it locked is collecting.
+        let Some(mut state) = self.state.try_lock() else { return false };
+        state.collect(false) > 0 || state.driver.advance_devices() && state.collect(false) > 0
+    }
+}
+
+impl<B: StableBuffer> Driven<B> {
+    /// Creates the state of a queue for `depth` requests.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
+    pub(super) fn new(depth: usize) -> std::io::Result<Self> {
+        let state = State { driver: Driver::new(depth)?, ended: Vec::with_capacity(depth) };
+        let core = Arc::new(Core { state: Mutex::new(state) });
+        let weak: Weak<dyn Collect> = Arc::<Core<B>>::downgrade(&core);
+        in_flight::register(weak);
+        Ok(Self {
+            core,
+            waiting: VecDeque::with_capacity(depth),
+            blocked: VecDeque::with_capacity(depth),
+            unsummed: Vec::with_capacity(depth),
+            pieces: Pieces::new(),
+            unsubmitted: 0,
+            ended: Vec::with_capacity(depth),
+        })
+    }
+
+    /// Returns a descriptor that is readable when completions may wait.
+    ///
+    /// # Errors
+    /// The host has no descriptors left.
+    pub(super) fn event_fd(&self) -> std::io::Result<OwnedFd> {
+        self.core.state.lock().driver.event_fd()?.try_clone_to_owned()
+    }
+
+    /// Accepts a request, and begins it if it can.
+    pub(super) fn submit(&mut self, request: IoRequest<B>) {
+        self.begin(request);
+        if self.unsubmitted >= UNSUBMITTED {
+            self.core.state.lock().driver.submit();
+            self.unsubmitted = 0;
+        }
+    }
+
+    fn begin(&mut self, request: IoRequest<B>) {
+        let pieces = &mut self.pieces;
+        pieces.clear();
+        let Some(open) = request.file.writable() else { return self.blocked.push_back(request) };
+        let begun = match &request.operation {
+            IoOperation::Read { buffer, offset } => {
+                map(open.begin_read(*offset, buffer.stable().len(), pieces), Io::Read)
+            }
+            IoOperation::Write { buffer, offset } => {
+                map(open.begin_write(buffer.stable(), *offset, Stamp::Now, pieces), Io::Write)
+            }
+            _ => Begin::Wait,
+        };
+        let io = match begun {
+            Begin::Started(io) => io,
+            Begin::Later => return self.waiting.push_back(request),
+            Begin::Wait => return self.blocked.push_back(request),
+        };
+        let IoRequest { file, operation, token } = request;
+        let (direction, buffer, offset) = match operation {
+            IoOperation::Read { buffer, offset } => (Direction::Read, buffer, offset),
+            IoOperation::Write { buffer, offset } => (Direction::Write, buffer, offset),
+            _ => unreachable!("only reads and writes begin"),
+        };
+        let tag = Tag { file, token, offset, io };
+        let number = self.core.state.lock().driver.start(direction, buffer, tag, self.pieces.drain(..));
+        self.unsubmitted += 1;
+        if direction == Direction::Write {
+            self.unsummed.push(number);
+        }
+    }
+
+    /// Appends completions, at least `min` of them.
+    pub(super) fn collect(&mut self, min: usize, completions: &mut Vec<IoCompletion<B>>) {
+        let before = completions.len();
+        loop {
+            self.hand_over();
+            // One at a time: the others' completions are collected in between.
+            let blocked = self.blocked.pop_front();
+            if let Some(request) = blocked {
+                completions.push(request.run());
+            }
+            let enough = completions.len() - before >= min;
+            let wait = !enough && self.blocked.is_empty();
+            let mut state = self.core.state.lock();
+            if state.ended.is_empty() {
+                state.collect(wait);
+            }
+            std::mem::swap(&mut state.ended, &mut self.ended);
+            let in_flight = state.driver.in_flight();
+            drop(state);
+            let ended = self.ended.len();
+            self.take_ended(completions);
+            if !self.waiting.is_empty() {
+                if ended > 0 {
+                    self.begin_waiting();
+                } else if in_flight == 0 {
+                    // Another thread has the range locked.
+                    self.blocked.append(&mut self.waiting);
+                }
+            }
+            let enough = completions.len() - before >= min;
+            if self.blocked.is_empty() && (enough || in_flight == 0 && ended == 0 && self.waiting.is_empty())
+            {
+                return;
+            }
+        }
+    }
+
+    /// Hands what has begun to the devices, and computes checksums while they work.
+    fn hand_over(&mut self) {
+        if self.unsubmitted == 0 && self.unsummed.is_empty() {
+            return;
+        }
+        let mut state = self.core.state.lock();
+        state.driver.submit();
+        self.unsubmitted = 0;
+        for number in self.unsummed.drain(..) {
+            // Another thread may have ended it.
+            let Some((data, tag)) = state.driver.write_in_flight(number) else { continue };
+            if let Io::Write(write) = &mut tag.io {
+                let open = tag.file.writable().expect("only open files have requests in flight");
+                open.compute_checksums(write, data);
+            }
+        }
+    }
+
+    /// Takes the requests that have ended, and does what they left.
+    fn take_ended(&mut self, completions: &mut Vec<IoCompletion<B>>) {
+        for ended in self.ended.drain(..) {
+            match ended {
+                Ended::Again(request) => self.blocked.push_back(request),
+                Ended::Done(mut completion, file, chore) => {
+                    if let Some(chore) = chore
+                        && let Err(error) = do_chore(&file, chore)
+                    {
+                        completion.result = Err(error);
+                    }
+                    completions.push(completion);
+                }
+            }
+        }
+    }
+
+    /// Begins the requests that had to wait for others, as far as they can.
+    fn begin_waiting(&mut self) {
+        for _ in 0..self.waiting.len() {
+            let Some(request) = self.waiting.pop_front() else { return };
+            self.begin(request);
+        }
+    }
+}
+
+fn map<R>(begun: Begin<R>, io: impl FnOnce(R) -> Io) -> Begin<Io> {
+    match begun {
+        Begin::Started(request) => Begin::Started(io(request)),
+        Begin::Later => Begin::Later,
+        Begin::Wait => Begin::Wait,
+    }
+}
+
+fn do_chore(file: &File, chore: Chore) -> Result<()> {
+    file.writable().expect("only open files have requests in flight").do_chore(chore)
+}
+
+impl<B: StableBuffer> Drop for Driven<B> {
+    fn drop(&mut self) {
+        // A driver would drop its requests without ending them.
+        let mut state = self.core.state.lock();
+        while state.driver.in_flight() > 0 {
+            state.collect(true);
+        }
+        let ended = std::mem::take(&mut state.ended);
+        drop(state);
+        drop(ended);
+    }
+}

@@ -1,0 +1,136 @@
+//! The threads that carry out the requests of a queue.
+//!
+//! Owns [`Pool`].
+//!
+//! **Locks:** `Shared::lists`, held for one operation on the lists, never while a request runs.
+//!
+//! Kernel counterpart: `io_uring/io-wq.c`.
+
+use crate::fs::io_request::{IoCompletion, IoRequest};
+use papilio_device::StableBuffer;
+use papilio_locks::{Class, Condvar, Mutex};
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+/// The lock-order class of running requests, which a collector waits for.
+static RUNNING: Class = Class::new("io-queue:running");
+
+/// The threads that run requests.
+pub(super) struct Pool<B> {
+    shared: Arc<Shared<B>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+struct Shared<B> {
+    lists: Mutex<Lists<B>>,
+    /// Notified when a request waits or the queue is dropped.
+    work: Condvar,
+    /// Notified when a request completed or a thread panicked.
+    completed: Condvar,
+}
+
+struct Lists<B> {
+    waiting: VecDeque<IoRequest<B>>,
+    done: Vec<IoCompletion<B>>,
+    closed: bool,
+    panicked: bool,
+}
+
+impl<B: StableBuffer> Pool<B> {
+    pub(super) fn start(depth: usize, threads: usize) -> std::io::Result<Self> {
+        let lists = Lists {
+            waiting: VecDeque::with_capacity(depth),
+            done: Vec::with_capacity(depth),
+            closed: false,
+            panicked: false,
+        };
+        let shared =
+            Arc::new(Shared { lists: Mutex::new(lists), work: Condvar::new(), completed: Condvar::new() });
+        let mut pool = Self { shared, threads: Vec::with_capacity(threads) };
+        for _ in 0..threads {
+            let shared = Arc::clone(&pool.shared);
+            let thread = std::thread::Builder::new().name("papilio-io".into());
+            pool.threads.push(thread.spawn(move || shared.work())?);
+        }
+        Ok(pool)
+    }
+}
+
+impl<B> Pool<B> {
+    /// Returns the number of threads.
+    pub(super) fn threads(&self) -> usize {
+        self.threads.len()
+    }
+
+    pub(super) fn submit(&self, request: IoRequest<B>) {
+        self.shared.lists.lock().waiting.push_back(request);
+        self.shared.work.notify_one();
+    }
+
+    /// # Panics
+    /// If a request panicked in its thread: it will never complete.
+    pub(super) fn collect(&self, min: usize, completions: &mut Vec<IoCompletion<B>>) {
+        RUNNING.might_wait(&*self.shared);
+        let mut lists = self.shared.lists.lock();
+        while lists.done.len() < min && !lists.panicked {
+            self.shared.completed.wait(&mut lists);
+        }
+        assert!(!lists.panicked, "a thread of an I/O queue panicked");
+        completions.append(&mut lists.done);
+    }
+}
+
+impl<B: StableBuffer> Shared<B> {
+    /// Runs requests until the queue is closed; the main function of a thread.
+    fn work(&self) {
+        let _report = ReportPanic(self);
+        let mut lists = self.lists.lock();
+        loop {
+            if let Some(request) = lists.waiting.pop_front() {
+                drop(lists);
+                let completion = {
+                    let _running = RUNNING.tried(self);
+                    request.run()
+                };
+                lists = self.lists.lock();
+                lists.done.push(completion);
+                self.completed.notify_one();
+            } else if lists.closed {
+                return;
+            } else {
+                self.work.wait(&mut lists);
+            }
+        }
+    }
+}
+
+/// Tells the collector if its thread panics.
+struct ReportPanic<'a, B>(&'a Shared<B>);
+
+impl<B> Drop for ReportPanic<'_, B> {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            self.0.lists.lock().panicked = true;
+            self.0.completed.notify_one();
+        }
+    }
+}
+
+impl<B> Drop for Pool<B> {
+    fn drop(&mut self) {
+        RUNNING.might_wait(&*self.shared);
+        let unbegun = {
+            let mut lists = self.shared.lists.lock();
+            lists.closed = true;
+            std::mem::take(&mut lists.waiting)
+        };
+        // This may drop the last handle of a file, which must not happen under the lists' lock.
+        drop(unbegun);
+        self.shared.work.notify_all();
+        for thread in self.threads.drain(..) {
+            // A panic was already reported to the collector.
+            drop(thread.join());
+        }
+    }
+}
