@@ -95,7 +95,8 @@ impl SweepArgs {
 /// Arguments of the jobs.
 #[derive(Debug, clap::Args)]
 pub(crate) struct JobArgs {
-    /// Jobs to run, by name, prefix (direct-read) or seed number (000) [default: all]
+    /// Jobs to run, by name, prefix (direct-read, disk) or seed number (000) [default: all; in
+    /// memory all but those for a disk]
     #[arg(value_name = "JOB", value_delimiter = ',')]
     words: Vec<String>,
     /// The same as JOB, as a comma-separated list
@@ -181,13 +182,15 @@ impl JobArgs {
         for word in self.words.iter().chain(&self.jobs) {
             let named = Job::named(word);
             if named.is_empty() {
-                let all: Vec<&str> = JOBS.iter().map(|job| job.id).collect();
+                let all: Vec<&str> = Job::all().map(|job| job.id).collect();
                 return Err(UsageError(format!("unknown job {word:?}; choose from {}", all.join(", "))));
             }
             wanted.extend(named.iter().map(|job| job.id));
         }
         let every = wanted.is_empty();
-        Ok(JOBS.iter().filter(|job| every || wanted.contains(&job.id)).collect())
+        // In memory nothing is waited for.
+        let usual = |job: &Job| self.backing != Place::Ram || JOBS.iter().any(|usual| usual.id == job.id);
+        Ok(Job::all().filter(|job| wanted.contains(&job.id) || every && usual(job)).collect())
     }
 
     /// Returns the selected sides, each once, in the order of [`Side::ALL`].

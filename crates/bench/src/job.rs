@@ -6,6 +6,7 @@
 //! - Sizes are multiplied by one factor, down to a floor below which results mean nothing.
 //! - Below full size, every job runs for the same number of seconds.
 
+use crate::disk_jobs::DISK_JOBS;
 use crate::job_file::{self, JobFile};
 use std::fmt;
 
@@ -37,7 +38,7 @@ pub struct Job {
     /// Page cache limit in bytes at full size; `None` if the job has no limit.
     pub cache: Option<u64>,
     /// Smallest `size` or `filesize` in bytes that scaling may produce.
-    floor: u64,
+    pub(crate) floor: u64,
 }
 
 /// How a job's files are created.
@@ -64,7 +65,7 @@ pub struct Target {
 pub const CHECKSUMMED_WRITE: &str = "checksummed-write";
 
 /// All jobs, in the order in which they run.
-pub const JOBS: [Job; 8] = [
+pub static JOBS: [Job; 8] = [
     Job {
         id: "prealloc-write",
         seed: "000",
@@ -222,18 +223,23 @@ impl Job {
     /// A full name selects one job. A prefix such as `direct-read` selects every `direct-read-*`.
     /// A former number selects that job and its variants: `003` selects `003-4k` and `003-1m`.
     pub fn named(word: &str) -> Vec<&'static Self> {
-        if let Some(job) = JOBS.iter().find(|job| job.id == word) {
+        if let Some(job) = Self::all().find(|job| job.id == word) {
             return vec![job];
         }
         let prefix = format!("{word}-");
         let selects =
             |job: &&Self| job.seed == word || job.seed.starts_with(&prefix) || job.id.starts_with(&prefix);
-        JOBS.iter().filter(selects).collect()
+        Self::all().filter(selects).collect()
+    }
+
+    /// Returns all jobs, those for a disk at the end.
+    pub fn all() -> impl Iterator<Item = &'static Self> {
+        JOBS.iter().chain(&DISK_JOBS)
     }
 
     /// Looks up a job by its name or its former number.
     pub fn by_id(id: &str) -> Option<&'static Self> {
-        JOBS.iter().find(|job| job.id == id || job.seed == id)
+        Self::all().find(|job| job.id == id || job.seed == id)
     }
 
     /// Scales the job.
@@ -342,7 +348,7 @@ mod tests {
 
     #[test]
     fn full_size_changes_nothing() {
-        for job in &JOBS {
+        for job in Job::all() {
             let scaled = job.scaled(Scale { size: 1.0, seconds: None }).unwrap();
             let mut original = JobFile::parse(job.text).unwrap();
             for key in ["size", "filesize"] {

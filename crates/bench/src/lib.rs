@@ -14,6 +14,7 @@ pub mod args;
 pub mod backing;
 pub mod cgroup;
 mod cpu;
+pub mod disk_jobs;
 pub mod environment;
 pub mod fio;
 mod image;

@@ -59,13 +59,16 @@ pub(crate) struct Dispatcher<O> {
     operations: Arc<O>,
     /// Several threads may write a file in parallel if it is open for direct I/O.
     parallel_direct: bool,
+    /// Reads and writes of data wait for a device.
+    waits: bool,
     counts: RequestCounts,
     wakefulness: Wakefulness,
 }
 
 impl<O: Operations> Dispatcher<O> {
     pub(crate) fn new(operations: Arc<O>, parallel_direct: bool, wakefulness: Wakefulness) -> Self {
-        Self { operations, parallel_direct, counts: RequestCounts::default(), wakefulness }
+        let waits = operations.waits_for_devices();
+        Self { operations, parallel_direct, waits, counts: RequestCounts::default(), wakefulness }
     }
 
     /// Returns the number of requests of each kind so far.
@@ -105,6 +108,8 @@ impl<O: Operations> Dispatcher<O> {
             opcode::GETATTR if head.asks_by_handle() == Ok(true) && self.operations.is_short_of_room() => {
                 Lane::AfterWriteBack(vec![node])
             }
+            // Others behind it need not wait for the device, too.
+            opcode::READ | opcode::WRITE if self.waits => Lane::Aside,
             opcode::SETATTR => match head.argument::<SetAttrIn>() {
                 Ok(argument) if argument.valid & valid::SIZE != 0 => Lane::Aside,
                 _ => Lane::Here,

@@ -19,6 +19,7 @@ use crate::options::{MountOptions, Transport};
 use crate::protocol::init::MAX_WRITE;
 use crate::ring_transport::{RingError, RingTransport, Serving};
 use crate::server::Server;
+use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use crate::wakefulness::Wakefulness;
 use papilio::FileSystem;
@@ -31,6 +32,8 @@ use std::thread::JoinHandle;
 const MIN_THREADS: usize = 4;
 /// Maximum number of threads that serve, unless the options set another one.
 const MAX_THREADS: usize = 16;
+/// Number of threads that serve where requests wait for a device.
+const WAITING_THREADS: usize = 64;
 /// Number of threads that serve `/dev/fuse` when requests come over io_uring.
 const BESIDE_RINGS: usize = 2;
 
@@ -56,7 +59,8 @@ impl Session {
         let directory = mount_point::check(directory)?;
         let info = MountInfo::new(source, &directory, options);
         let server = Arc::new(Server::new(fs, info, options)?);
-        let ring = prepare_ring(&directory, options)?;
+        let count = thread_count(options, &server);
+        let ring = prepare_ring(&directory, options, count)?;
         let unmounter = Unmounter::new(directory.clone());
         let device = Arc::new(mount_point::attach(source, &directory, options)?);
         unmounter.note_mounted();
@@ -86,8 +90,7 @@ impl Session {
                 Some(rings)
             }
         };
-        let count =
-            if rings.is_some() { thread_count(options).min(BESIDE_RINGS) } else { thread_count(options) };
+        let count = if rings.is_some() { count.min(BESIDE_RINGS) } else { count };
         // Only these threads keep the assistant alive from here on.
         let transport = DeviceTransport {
             dispatcher: Arc::clone(&dispatcher),
@@ -170,8 +173,9 @@ fn close(server: Arc<Server>) -> papilio::Result<()> {
 fn prepare_ring(
     directory: &Path,
     options: &MountOptions,
+    threads: usize,
 ) -> Result<Option<RingTransport<Server>>, MountError> {
-    let prepare = || RingTransport::prepare(thread_count(options), directory.to_owned());
+    let prepare = || RingTransport::prepare(threads, directory.to_owned());
     match options.transport {
         Transport::Classic => Ok(None),
         Transport::Ring => Ok(Some(prepare()?)),
@@ -180,9 +184,13 @@ fn prepare_ring(
 }
 
 /// Returns the number of threads for slow requests, or for all requests without rings.
-fn thread_count(options: &MountOptions) -> usize {
+fn thread_count(options: &MountOptions, server: &Server) -> usize {
     let cores = std::thread::available_parallelism().map_or(MIN_THREADS, usize::from);
-    options.max_threads.unwrap_or_else(|| (2 * cores).clamp(MIN_THREADS, MAX_THREADS)).max(1)
+    let usual = || match server.waits_for_devices() {
+        true => WAITING_THREADS,
+        false => (2 * cores).clamp(MIN_THREADS, MAX_THREADS),
+    };
+    options.max_threads.unwrap_or_else(usual).max(1)
 }
 
 /// Converts for callers that handle `std::io` errors.

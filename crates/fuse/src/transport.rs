@@ -294,6 +294,9 @@ pub trait Operations: Send + Sync + 'static {
     /// takes more into its cache.
     fn is_short_of_room(&self) -> bool;
 
+    /// Returns whether reads and writes of data wait for a device.
+    fn waits_for_devices(&self) -> bool;
+
     /// Returns the files that are open for writing.
     fn open_for_writing(&self) -> Vec<NodeId>;
 

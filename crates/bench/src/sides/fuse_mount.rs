@@ -42,6 +42,10 @@ impl Bench<'_> {
             options.push_str(",nodatacow");
         }
         let switch = ring.then(RingSwitch::on).transpose().context("cannot enable FUSE over io_uring")?;
+        // As the engine and the kernel's loop device do.
+        if job.file.value("direct") == Some("1") {
+            options.push_str(",device_io=direct");
+        }
         if ring {
             options.push_str(",transport=ring");
         }

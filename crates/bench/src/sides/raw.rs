@@ -69,11 +69,11 @@ fn job_file(original: &JobFile, backing: &Path, direct: bool) -> JobFile {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::job::{JOBS, Scale};
+    use crate::job::{JOBS, Job, Scale};
 
     #[test]
     fn every_job_stays_within_its_range() {
-        for job in &JOBS {
+        for job in Job::all() {
             let scaled = job.scaled(Scale { size: 0.01, seconds: None }).unwrap();
             let file = job_file(&scaled.file, Path::new("/dev/x:y"), false);
             assert_eq!(file.value("filename"), Some("/dev/x\\:y"), "{}", job.id);

@@ -108,6 +108,14 @@ impl Parser {
             "threads" | "thread_pool" => {
                 self.max_threads = Some(number(name, value, 1..=1024)? as usize);
             }
+            "device_io" => {
+                let open = std::mem::take(&mut self.open);
+                self.open = match needed(name, value)? {
+                    "direct" => open.direct_io(true),
+                    "cached" => open.direct_io(false),
+                    _ => return Err(bad_value(name, value, "direct or cached")),
+                };
+            }
             "transport" => {
                 self.transport = match needed(name, value)? {
                     "classic" => Transport::Classic,
@@ -118,7 +126,7 @@ impl Parser {
             }
             _ => return Ok(false),
         }
-        check_bare(name, value, &["fsname", "threads", "thread_pool", "transport", "user"])?;
+        check_bare(name, value, &["device_io", "fsname", "threads", "thread_pool", "transport", "user"])?;
         Ok(true)
     }
 

@@ -267,6 +267,10 @@ macro_rules! panics {
 }
 
 impl Operations for Panics {
+    fn waits_for_devices(&self) -> bool {
+        false
+    }
+
     panics! {
         fn valid_for() -> Validity;
         fn lookup(NodeId, &[u8]) -> Result<Entry, Errno>;

@@ -77,6 +77,10 @@ impl Operations for Server {
         self.room.is_short()
     }
 
+    fn waits_for_devices(&self) -> bool {
+        self.fs.waits_for_devices()
+    }
+
     fn open_for_writing(&self) -> Vec<NodeId> {
         self.nodes.open_for_writing()
     }

@@ -55,7 +55,7 @@ pub(crate) fn any() -> bool {
 /// that requests in flight hold calls it until it has it.
 pub(crate) fn collect_or_sleep() {
     let queues: Vec<Arc<dyn Collect>> = QUEUES.lock().iter().filter_map(Weak::upgrade).collect();
-    let collected = queues.iter().fold(false, |any, queue| queue.collect_some() || any);
+    let collected = queues.iter().any(|queue| queue.collect_some());
     if !collected {
         WAITERS.fetch_add(1, Ordering::SeqCst);
         HAS_LEFT.wait_for(&mut LEFT.lock(), STEP);

@@ -99,6 +99,13 @@ impl FileSystem {
         }
     }
 
+    /// Returns whether requests wait for a device, as those that bypass the host's page cache do
+    /// ([`OpenOptions::direct_io`](crate::OpenOptions::direct_io)). It then pays to have many in
+    /// flight.
+    pub fn waits_for_devices(&self) -> bool {
+        self.info.volume().waits()
+    }
+
     /// Returns the time that a change made now carries: that of
     /// [`OpenOptions::timestamp`](crate::OpenOptions::timestamp), or of the clock that the kernel
     /// stamps inodes with, so that stamps of both are in order.

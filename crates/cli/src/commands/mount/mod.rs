@@ -52,6 +52,7 @@ Mount options, named as in btrfs(5) where Btrfs has them:
   remount                   Change a running mount to ro or rw
   fsname=NAME               The source that the table of mounts shows
   cache=BYTES               The size of the server's own page cache (0)
+  device_io=direct|cached   Bypass the host's page cache, or use it (cached)
   threads=N                 The most threads that serve
   transport=classic|ring|auto
                             How requests arrive: from /dev/fuse or io_uring
