@@ -55,7 +55,13 @@ impl Kernel {
 pub(crate) enum Stale {
     Attributes(NodeId),
     Pages(NodeId, u64, u64),
-    Entry { directory: NodeId, name: Vec<u8> },
+    /// All pages of a file, with the number for
+    /// [`Operations::pages_dropped`](crate::transport::Operations::pages_dropped).
+    AllPages(NodeId, u64),
+    Entry {
+        directory: NodeId,
+        name: Vec<u8>,
+    },
 }
 
 impl Stale {
@@ -64,6 +70,7 @@ impl Stale {
         match self {
             Self::Attributes(node) => kernel.forget_attributes(*node),
             Self::Pages(node, offset, length) => kernel.forget_pages(*node, *offset, *length),
+            Self::AllPages(node, _) => kernel.write_back(*node),
             Self::Entry { directory, name } => kernel.forget_entry(*directory, name),
         }
     }

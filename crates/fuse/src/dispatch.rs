@@ -6,14 +6,14 @@
 //! names the files that the kernel must write back first. After it, [`Dispatcher::answer`] returns
 //! the stale data that the kernel must drop, before it gets the reply or afterwards.
 
-use crate::assistant::Stale;
+use crate::assistant::{Kernel, Stale};
 use crate::errno::Errno;
 use crate::ioctl::Changed as IoctlChanged;
 use crate::protocol::layout::{IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
-use crate::transport::{Changed, CopyRange, NodeId, Operations};
+use crate::transport::{Changed, ChangedPages, CopyRange, NodeId, Operations};
 use crate::wakefulness::Wakefulness;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -115,6 +115,16 @@ impl<O: Operations> Dispatcher<O> {
                 _ => Lane::Here,
             },
             _ => Lane::Here,
+        }
+    }
+
+    /// Has the kernel drop stale data.
+    pub(crate) fn drop_stale(&self, stale: &[Stale], kernel: &Kernel) {
+        for stale in stale {
+            stale.forget(kernel);
+            if let Stale::AllPages(node, accesses) = *stale {
+                self.operations.pages_dropped(node, accesses);
+            }
         }
     }
 
@@ -341,8 +351,10 @@ fn done((): ()) -> Answer {
 }
 
 fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, changed: Changed) {
-    if let Some((offset, length)) = changed.pages {
-        stale.push(Stale::Pages(node, offset, length));
+    match changed.pages {
+        None => {}
+        Some(ChangedPages::Range(offset, length)) => stale.push(Stale::Pages(node, offset, length)),
+        Some(ChangedPages::All(accesses)) => stale.push(Stale::AllPages(node, accesses)),
     }
     if changed.attributes {
         stale.push(Stale::Attributes(node));

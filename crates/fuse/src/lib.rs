@@ -9,6 +9,7 @@
 //! `FIDEDUPERANGE`, `FIEMAP`, or a `sync` that commits; docs/mount.md lists the alternatives.
 
 mod assistant;
+mod cached_pages;
 mod device_number;
 mod device_transport;
 mod dispatch;

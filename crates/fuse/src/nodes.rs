@@ -16,6 +16,7 @@
 //! - `used` of a node, while its inode and file are opened.
 //! - `resting`, for one push and one pop.
 
+use crate::cached_pages::CachedPages;
 use crate::errno::Errno;
 use crate::numbers::{InodeNumbers, Place};
 use crate::transport::NodeId;
@@ -24,7 +25,7 @@ use papilio::{ErrorKind, File, FileKind, FileSystem, Inode, KeptInode, PathError
 use papilio_locks::Mutex;
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI32, AtomicU32, AtomicU64, Ordering};
 
 const SHARDS: usize = 64;
 /// Number of nodes whose inode and file stay at hand although no process has them open.
@@ -47,7 +48,7 @@ pub(crate) struct Node {
     /// The error of a write from the kernel's cache that no caller has heard of, or 0.
     pub(crate) failed: AtomicI32,
     /// The kernel may have pages of the file in its cache.
-    pub(crate) cached: AtomicBool,
+    pub(crate) cached: CachedPages,
     /// The count of name changes at the last recorded read; `server/access_time.rs` owns it.
     pub(crate) read_noted: AtomicU64,
 }
@@ -87,7 +88,7 @@ impl Node {
             opens: AtomicU32::new(0),
             writers: AtomicU32::new(0),
             failed: AtomicI32::new(0),
-            cached: AtomicBool::new(false),
+            cached: CachedPages::default(),
             read_noted: AtomicU64::new(0),
         }
     }

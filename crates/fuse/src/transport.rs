@@ -179,13 +179,22 @@ pub struct Write<'a> {
     pub direct: bool,
 }
 
+/// Stale pages of a file in the kernel's cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ChangedPages {
+    /// Those of a range: file offset and length in bytes.
+    Range(u64, u64),
+    /// All of them. [`Operations::pages_dropped`] gets the number when they are dropped.
+    All(u64),
+}
+
 /// Side effects of a change to data.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Changed {
     /// Attributes changed without the kernel's knowledge.
     pub attributes: bool,
-    /// Pages in the kernel's cache are stale: file offset and length in bytes.
-    pub pages: Option<(u64, u64)>,
+    /// Pages in the kernel's cache are stale.
+    pub pages: Option<ChangedPages>,
     /// Room became short: the kernel must ask before each write from now on.
     pub room: bool,
 }
@@ -293,6 +302,9 @@ pub trait Operations: Send + Sync + 'static {
     /// Returns whether room is so short that the kernel must write back a file's data before it
     /// takes more into its cache.
     fn is_short_of_room(&self) -> bool;
+
+    /// Notes that the kernel has dropped all pages of a file, as [`ChangedPages::All`] asked.
+    fn pages_dropped(&self, node: NodeId, accesses: u64);
 
     /// Returns whether reads and writes of data wait for a device.
     fn waits_for_devices(&self) -> bool;

@@ -8,6 +8,7 @@ use crate::dispatch::Message;
 use crate::options::MountOptions;
 use crate::protocol::init::{Agreement, Negotiated, negotiate};
 use crate::protocol::layout::{InitIn, opcode};
+use papilio_locks::Mutex;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -36,6 +37,9 @@ pub enum HandshakeError {
     NoOffer(u32),
 }
 
+/// Messages that are kept for later requests.
+const SPARE: usize = 16;
+
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Received {
@@ -48,11 +52,26 @@ pub(super) enum Received {
 #[derive(Debug)]
 pub(crate) struct Channel {
     device: Arc<OwnedFd>,
+    /// Messages for later requests: making one takes longer than answering many a request.
+    spare: Mutex<Vec<DeviceMessage>>,
 }
 
 impl Channel {
     pub(crate) fn new(device: Arc<OwnedFd>) -> Self {
-        Self { device }
+        Self { device, spare: Mutex::default() }
+    }
+
+    /// Returns a message for the next request.
+    pub(super) fn message(&self) -> DeviceMessage {
+        self.spare.lock().pop().unwrap_or_else(DeviceMessage::new)
+    }
+
+    /// Takes back a message that was answered.
+    pub(super) fn recycle(&self, message: DeviceMessage) {
+        let mut spare = self.spare.lock();
+        if spare.len() < SPARE {
+            spare.push(message);
+        }
     }
 
     /// Negotiates the features of the mount with the kernel. `ring` asks for requests over

@@ -72,7 +72,7 @@ impl<O: Operations> DeviceTransport<O> {
     }
 
     fn serve(&self) {
-        let mut message = DeviceMessage::new();
+        let mut message = self.channel.message();
         loop {
             match self.channel.receive(&mut message) {
                 Ok(Received::Request) => message = self.handle(message),
@@ -103,11 +103,12 @@ impl<O: Operations> DeviceTransport<O> {
                 }
                 let mut pending = Pending::new(message, Arc::clone(&self.channel));
                 pending.answered();
+                let dispatcher = Arc::clone(&self.dispatcher);
                 self.assistant.run(move |kernel| {
-                    stale.iter().for_each(|stale| stale.forget(kernel));
+                    dispatcher.drop_stale(&stale, kernel);
                     drop(pending);
                 });
-                return DeviceMessage::new();
+                return self.channel.message();
             }
             Lane::AfterWriteBack(nodes) => (Pending::new(message, Arc::clone(&self.channel)), nodes),
         };
@@ -116,8 +117,8 @@ impl<O: Operations> DeviceTransport<O> {
             lane.iter().for_each(|node| kernel.write_back(*node));
             let stale = dispatcher.answer(pending.message());
             pending.answered();
-            stale.before_reply.iter().for_each(|stale| stale.forget(kernel));
+            dispatcher.drop_stale(&stale.before_reply, kernel);
         });
-        DeviceMessage::new()
+        self.channel.message()
     }
 }

@@ -13,19 +13,20 @@ use std::sync::Arc;
 /// A message that another thread answers. Dropping it sends the reply.
 #[derive(Debug)]
 pub(super) struct Pending {
-    message: DeviceMessage,
+    /// `None` once it is dropped.
+    message: Option<DeviceMessage>,
     answered: bool,
     channel: Arc<Channel>,
 }
 
 impl Pending {
     pub(super) fn new(message: DeviceMessage, channel: Arc<Channel>) -> Self {
-        Self { message, answered: false, channel }
+        Self { message: Some(message), answered: false, channel }
     }
 
     /// Returns the message, to answer it.
     pub(super) fn message(&mut self) -> &mut DeviceMessage {
-        &mut self.message
+        self.message.as_mut().expect("it is not dropped")
     }
 
     /// Notes that the message has its reply.
@@ -36,9 +37,11 @@ impl Pending {
 
 impl Drop for Pending {
     fn drop(&mut self) {
+        let Some(mut message) = self.message.take() else { return };
         if !self.answered {
-            self.message.reply(libc::EIO, 0);
+            message.reply(libc::EIO, 0);
         }
-        self.channel.send(&self.message);
+        self.channel.send(&message);
+        self.channel.recycle(message);
     }
 }

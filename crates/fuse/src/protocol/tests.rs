@@ -267,6 +267,8 @@ macro_rules! panics {
 }
 
 impl Operations for Panics {
+    fn pages_dropped(&self, _: NodeId, _: u64) {}
+
     fn waits_for_devices(&self) -> bool {
         false
     }

@@ -243,7 +243,7 @@ impl<O: Operations> Queue<O> {
                 self.shared.assistant.run(move |kernel| {
                     nodes.iter().for_each(|node| kernel.write_back(*node));
                     let stale = held.answer(|entry| shared.dispatcher.answer(entry));
-                    stale.before_reply.iter().for_each(|stale| stale.forget(kernel));
+                    shared.dispatcher.drop_stale(&stale.before_reply, kernel);
                 });
                 Ok(())
             }
@@ -307,8 +307,9 @@ fn is_passing(error: &io::Error) -> bool {
 /// Invalidates the kernel's caches, and then releases the reply.
 fn forget_then_drop<O: Operations>(shared: &Shared<O>, stale: Vec<Stale>, held: Held) {
     if !stale.is_empty() {
+        let dispatcher = Arc::clone(&shared.dispatcher);
         shared.assistant.run(move |kernel| {
-            stale.iter().for_each(|stale| stale.forget(kernel));
+            dispatcher.drop_stale(&stale, kernel);
             drop(held);
         });
     }

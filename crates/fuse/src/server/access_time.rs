@@ -68,7 +68,7 @@ impl Server {
         if flags & libc::O_NOATIME != 0 || flags & libc::O_ACCMODE == libc::O_WRONLY {
             return false;
         }
-        if !node.cached.load(Ordering::Acquire) {
+        if !node.cached.may_exist() {
             // There is nothing to drop.
             return false;
         }

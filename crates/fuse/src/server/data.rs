@@ -2,10 +2,11 @@
 
 use super::privileges;
 use super::state::Server;
+use crate::cached_pages::StalePages;
 use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
-use crate::transport::{Changed, NodeId, SeekTo, Write};
+use crate::transport::{Changed, ChangedPages, NodeId, SeekTo, Write};
 use papilio::format::items::inode::InodeFlags;
 use std::sync::atomic::Ordering;
 
@@ -67,7 +68,7 @@ impl Server {
     ) -> Result<Changed, Errno> {
         let node = self.node(node)?;
         if !write.direct {
-            node.cached.store(true, Ordering::SeqCst);
+            node.cached.came_in();
         }
         let used = self.used(&node)?;
         let file = used.file()?;
@@ -87,8 +88,11 @@ impl Server {
         self.changed(&node);
         // The kernel drops its pages before a direct write, and may read old ones until it is done.
         // It holds the pages of other writes locked, and knows their data.
-        let stale = write.direct && node.cached.load(Ordering::SeqCst);
-        let pages = stale.then_some((write.offset, write.data.len() as u64));
+        let pages = if write.direct { node.cached.stale() } else { None };
+        let pages = pages.map(|pages| match pages {
+            StalePages::Written => ChangedPages::Range(write.offset, write.data.len() as u64),
+            StalePages::All(accesses) => ChangedPages::All(accesses),
+        });
         let attributes = write.kills_privileges && self.kill_privileges(caller, &node)?;
         Ok(Changed { attributes, pages, room: self.room.shrank(&self.fs, write.data.len()) })
     }

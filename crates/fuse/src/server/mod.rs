@@ -30,7 +30,6 @@ use crate::transport::{
     NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, XattrSet,
 };
 use papilio::format::{InodeNumber, TreeId};
-use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 /// Ioctls that need all data written before them: snapshots, commits, and making a subvolume
@@ -139,6 +138,12 @@ impl Operations for Server {
         self.close_file(node, flags);
     }
 
+    fn pages_dropped(&self, node: NodeId, accesses: u64) {
+        if let Ok(node) = self.node(node) {
+            node.cached.dropped(accesses);
+        }
+    }
+
     fn may_be_dirty(&self, node: NodeId) -> bool {
         self.has_writers(node)
     }
@@ -146,7 +151,7 @@ impl Operations for Server {
     fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno> {
         let node = self.node(node)?;
         if flags & libc::O_DIRECT == 0 {
-            node.cached.store(true, Ordering::SeqCst);
+            node.cached.came_in();
         }
         let read = self.used(&node)?.file()?.read_at(buffer, offset)?;
         self.note_read(&node, flags);

@@ -5,6 +5,7 @@ use fastrand::Rng;
 use papilio_oracle::{Scratch, require};
 use std::collections::BTreeMap;
 use std::fs;
+use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
 
 const THREADS: u64 = 8;
@@ -78,9 +79,59 @@ fn shared_directory(root: &Path, thread: u64) {
 #[test]
 fn many_threads_see_their_own_changes() {
     let Some(_) = require(NEEDS) else { return };
-    let scratch = Scratch::new(512 << 20).unwrap();
-    let image = make_image(&scratch, 512 << 20);
-    let mount = Mount::new(&scratch, &image, "commit=1");
+    see_own_changes(&Scratch::new(512 << 20).unwrap(), "commit=1");
+}
+
+/// On a disk, where requests wait for the device.
+#[test]
+fn many_threads_see_their_own_changes_without_the_hosts_cache() {
+    let Some(_) = require(NEEDS) else { return };
+    see_own_changes(&Scratch::under(&std::env::temp_dir(), 512 << 20).unwrap(), "commit=1,device_io=direct");
+}
+
+/// Readers and writers of one file, each with its own blocks, with direct I/O and without.
+#[test]
+fn direct_and_cached_requests_wait_for_the_device_together() {
+    const BLOCKS: u64 = 64;
+    let Some(_) = require(NEEDS) else { return };
+    let scratch = Scratch::under(&std::env::temp_dir(), 512 << 20).unwrap();
+    let image = make_image(&scratch, 256 << 20);
+    let mount = Mount::new(&scratch, &image, "device_io=direct");
+    let path = mount.path().join("f");
+    fs::write(&path, vec![0; (THREADS * BLOCKS) as usize * 4096]).unwrap();
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let path = &path;
+            scope.spawn(move || {
+                let flags = if thread % 2 == 0 { libc::O_DIRECT } else { 0 };
+                let file = fs::File::options().read(true).write(true).custom_flags(flags).open(path).unwrap();
+                let mut page = papilio::AlignedBuffer::new(4096, 4096);
+                let mut random = Rng::with_seed(thread);
+                let mut model = [0; BLOCKS as usize];
+                for step in 1..=STEPS as u64 {
+                    let block = random.u64(..BLOCKS);
+                    let offset = (block * THREADS + thread) * 4096;
+                    if random.bool() {
+                        let value = step % 251 + 1;
+                        page.fill(value as u8);
+                        file.write_all_at(&page, offset).unwrap();
+                        model[block as usize] = value;
+                    } else {
+                        file.read_exact_at(&mut page, offset).unwrap();
+                        let expected = model[block as usize] as u8;
+                        assert!(page.iter().all(|&byte| byte == expected), "{thread}: {block}");
+                    }
+                }
+            });
+        }
+    });
+    mount.unmount();
+    check(&image);
+}
+
+fn see_own_changes(scratch: &Scratch, options: &str) {
+    let image = make_image(scratch, 512 << 20);
+    let mount = Mount::new(scratch, &image, options);
     let root = mount.path();
     fs::create_dir(root.join("shared")).unwrap();
     let models: Vec<Model> = std::thread::scope(|scope| {
@@ -96,7 +147,7 @@ fn many_threads_see_their_own_changes() {
     });
     mount.unmount();
     check(&image);
-    let again = Mount::new(&scratch, &image, "ro");
+    let again = Mount::new(scratch, &image, "ro");
     for (thread, model) in models.iter().enumerate() {
         let directory = again.path().join(format!("own-{thread}"));
         assert_eq!(fs::read_dir(&directory).unwrap().count(), model.len());
