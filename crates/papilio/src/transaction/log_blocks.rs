@@ -4,6 +4,10 @@
 //! blocks at new addresses. Without reuse, a transaction with many fsyncs would need space for all
 //! those states.
 //!
+//! Blocks are reused round by round, in the order of their addresses. Where the log has several
+//! times the blocks that its trees need, most of them are free when their turn comes, so the blocks
+//! of one sync are adjacent and go to the device in few writes.
+//!
 //! **Invariants**
 //! - A block that left the log's trees may be in the last synced state, but in no later one.
 //! - Such a block moves from `left` to `free` once a state that was frozen after it left is
@@ -20,6 +24,7 @@ use crate::space::LogicalRange;
 use papilio_format::LogicalAddress;
 use papilio_locks::Mutex;
 use std::collections::BTreeSet;
+use std::ops::Bound;
 
 /// The blocks of a log.
 #[derive(Debug, Default)]
@@ -35,13 +40,35 @@ struct State {
     left: Vec<LogicalAddress>,
     /// Blocks that nothing on disk leads to.
     free: BTreeSet<LogicalAddress>,
+    /// The block that was reused last.
+    reused: LogicalAddress,
 }
 
+/// Bytes of blocks that a log takes before it reuses any, where there is room.
+const ROUND: u64 = 32 << 20;
+/// The part of the free space for metadata that a log takes before it reuses any blocks: one in so
+/// many.
+const PART: u64 = 24;
+
 impl LogBlocks {
-    /// Returns a block that may be overwritten: the lowest, so that blocks written together are
-    /// adjacent.
+    /// Returns whether the log should take new blocks before it reuses its own. `available` are the
+    /// free bytes for metadata.
+    pub(super) fn wants_more(&self, available: u64) -> bool {
+        let taken: u64 = {
+            let state = self.state.lock();
+            state.taken.len() as u64 * state.taken.first().map_or(0, |range| range.length)
+        };
+        taken < ROUND && taken < available / PART
+    }
+
+    /// Returns a block that may be overwritten: the next one after the last.
     pub(super) fn reuse(&self) -> Option<LogicalAddress> {
-        self.state.lock().free.pop_first()
+        let mut state = self.state.lock();
+        let behind = (Bound::Excluded(state.reused), Bound::Unbounded);
+        let address = *state.free.range(behind).next().or_else(|| state.free.first())?;
+        state.free.remove(&address);
+        state.reused = address;
+        Some(address)
     }
 
     /// Adds a newly allocated block.
@@ -101,6 +128,13 @@ mod tests {
             [blocks.reuse(), blocks.reuse(), blocks.reuse()],
             [Some(address(1)), Some(address(3)), None]
         );
+        // The next round.
+        blocks.leave(address(1));
+        blocks.leave(address(3));
+        let left = blocks.take_left();
+        blocks.free(left);
+        assert_eq!([blocks.reuse(), blocks.reuse(), blocks.reuse()], [1, 2, 3].map(|n| Some(address(n))));
+        blocks.leave(address(2));
         let left = blocks.take_left();
         blocks.put_back(left);
         assert_eq!(blocks.reuse(), None, "the state did not reach the disk");

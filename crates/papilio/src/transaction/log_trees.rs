@@ -33,11 +33,15 @@ pub(super) struct LogAllocator<'a, 't> {
 
 impl LogAllocator<'_, '_> {
     fn take(&self) -> Result<LogicalAddress> {
-        if let Some(address) = self.log.blocks.reuse() {
+        let blocks = &self.log.blocks;
+        let space = self.handle.transactions().space();
+        if !blocks.wants_more(space.available(SpaceKind::Metadata))
+            && let Some(address) = blocks.reuse()
+        {
             return Ok(address);
         }
         let range = self.handle.allocate_untracked(SpaceKind::Metadata)?;
-        self.log.blocks.take(range);
+        blocks.take(range);
         Ok(range.start)
     }
 }
