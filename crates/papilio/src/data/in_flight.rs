@@ -25,6 +25,10 @@ const STEP: Duration = Duration::from_millis(1);
 
 /// A queue whose completions any thread may collect.
 pub(crate) trait Collect: Debug + Send + Sync {
+    /// Returns whether this thread was the last to use the queue. While it waits for something
+    /// else, no other thread collects.
+    fn is_own(&self) -> bool;
+
     /// Ends the requests whose I/O is complete, without waiting. Returns whether any ended.
     fn collect_some(&self) -> bool;
 }
@@ -52,14 +56,20 @@ pub(crate) fn any() -> bool {
 }
 
 /// Ends requests whose I/O is complete, or sleeps for a moment. A thread that waits for something
-/// that requests in flight hold calls it until it has it.
+/// that requests in flight hold calls it until it has it. It collects from its own queues at once,
+/// and from those of other threads if these do not do so themselves within [`STEP`].
 pub(crate) fn collect_or_sleep() {
     let queues: Vec<Arc<dyn Collect>> = QUEUES.lock().iter().filter_map(Weak::upgrade).collect();
-    let collected = queues.iter().any(|queue| queue.collect_some());
-    if !collected {
-        WAITERS.fetch_add(1, Ordering::SeqCst);
-        HAS_LEFT.wait_for(&mut LEFT.lock(), STEP);
-        WAITERS.fetch_sub(1, Ordering::SeqCst);
+    if queues.iter().any(|queue| queue.is_own() && queue.collect_some()) {
+        return;
+    }
+    WAITERS.fetch_add(1, Ordering::SeqCst);
+    let slept = HAS_LEFT.wait_for(&mut LEFT.lock(), STEP);
+    WAITERS.fetch_sub(1, Ordering::SeqCst);
+    if slept.timed_out() {
+        for queue in queues.iter().filter(|queue| !queue.is_own()) {
+            queue.collect_some();
+        }
     }
 }
 
@@ -111,6 +121,10 @@ mod tests {
     }
 
     impl Collect for Queue {
+        fn is_own(&self) -> bool {
+            false
+        }
+
         fn collect_some(&self) -> bool {
             self.collected.fetch_add(1, Ordering::Relaxed);
             if self.of.is_empty() {

@@ -25,9 +25,11 @@ use crate::fs::io_request::{IoCompletion, IoOperation, IoRequest};
 use crate::volume::{Pieces, piece_error};
 use papilio_device::{Completed, Direction, Driver, StableBuffer};
 use papilio_locks::Mutex;
+use papilio_pagecache::thread_number;
 use std::collections::VecDeque;
 use std::fmt;
 use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
 
 /// Requests that may wait for their submission to the kernel.
@@ -51,6 +53,8 @@ pub(super) struct Driven<B: StableBuffer> {
 /// The part that other threads may collect from.
 struct Core<B: StableBuffer> {
     state: Mutex<State<B>>,
+    /// The number of the thread that used the queue last.
+    user: AtomicUsize,
 }
 
 struct State<B: StableBuffer> {
@@ -118,6 +122,10 @@ fn end<B: StableBuffer>(completed: Completed<B, Tag>) -> Ended<B> {
 }
 
 impl<B: StableBuffer> Collect for Core<B> {
+    fn is_own(&self) -> bool {
+        self.user.load(Ordering::Relaxed) == thread_number()
+    }
+
     fn collect_some(&self) -> bool {
         // A thread that has it locked is collecting.
         let Some(mut state) = self.state.try_lock() else { return false };
@@ -132,7 +140,7 @@ impl<B: StableBuffer> Driven<B> {
     /// The host has no descriptors left.
     pub(super) fn new(depth: usize) -> std::io::Result<Self> {
         let state = State { driver: Driver::new(depth)?, ended: Vec::with_capacity(depth) };
-        let core = Arc::new(Core { state: Mutex::new(state) });
+        let core = Arc::new(Core { state: Mutex::new(state), user: AtomicUsize::new(thread_number()) });
         let weak: Weak<dyn Collect> = Arc::<Core<B>>::downgrade(&core);
         in_flight::register(weak);
         Ok(Self {
@@ -164,6 +172,7 @@ impl<B: StableBuffer> Driven<B> {
     }
 
     fn begin(&mut self, request: IoRequest<B>) {
+        self.core.user.store(thread_number(), Ordering::Relaxed);
         let pieces = &mut self.pieces;
         pieces.clear();
         let Some(open) = request.file.writable() else { return self.blocked.push_back(request) };
@@ -197,6 +206,7 @@ impl<B: StableBuffer> Driven<B> {
 
     /// Appends completions, at least `min` of them.
     pub(super) fn collect(&mut self, min: usize, completions: &mut Vec<IoCompletion<B>>) {
+        self.core.user.store(thread_number(), Ordering::Relaxed);
         let before = completions.len();
         loop {
             self.hand_over();
