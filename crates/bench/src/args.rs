@@ -9,6 +9,7 @@ use crate::sweep::SweepPlan;
 use crate::{image, names, nocow_check, read};
 use std::fmt;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// Invalid arguments.
 #[derive(Debug)]
@@ -121,6 +122,10 @@ pub(crate) struct JobArgs {
     /// Where the file systems are kept: ram, a directory, or a block device to overwrite
     #[arg(long, value_name = "ram|DIR|DEVICE", default_value = "ram")]
     backing: Place,
+    /// Delay each of Papilio's requests to the backing, as if it were far away (100us, 1ms). Only
+    /// Papilio's engine can do that: other sides do not run
+    #[arg(long, value_name = "TIME")]
+    delay: Option<String>,
     /// Overwrite the block device given with --backing
     #[arg(long)]
     force: bool,
@@ -144,6 +149,18 @@ pub(crate) struct JobArgs {
     pub json: bool,
 }
 
+/// Converts a time such as `100us` or `1ms`, from one microsecond to ten seconds.
+fn parse_delay(text: &str) -> Result<Duration, UsageError> {
+    let units = [("us", 1), ("ms", 1_000), ("s", 1_000_000)];
+    let parsed = units.iter().find_map(|&(unit, factor)| {
+        let number: u64 = text.strip_suffix(unit)?.trim().parse().ok()?;
+        number.checked_mul(factor).filter(|microseconds| (1..=10_000_000).contains(microseconds))
+    });
+    parsed
+        .map(Duration::from_micros)
+        .ok_or_else(|| UsageError(format!("--delay {text:?}: not a time from 1us to 10s, such as 1ms")))
+}
+
 impl JobArgs {
     /// Converts the arguments to a plan.
     ///
@@ -151,7 +168,11 @@ impl JobArgs {
     /// [`UsageError`]: an unknown job or side, or a number out of range.
     pub(crate) fn plan(&self, quiet: bool) -> Result<Plan, UsageError> {
         let jobs = self.selected_jobs()?;
-        let sides = self.selected_sides()?;
+        let delay = self.delay.as_deref().map(parse_delay).transpose()?;
+        let mut sides = self.selected_sides()?;
+        if delay.is_some() {
+            sides.retain(|side| matches!(side, Side::Papilio | Side::PapilioSlow | Side::PapilioOther));
+        }
         if !(self.scale > 0.0 && self.scale <= 16.0) {
             return Err(UsageError(format!("--scale {}: must be more than 0 and at most 16", self.scale)));
         }
@@ -169,6 +190,7 @@ impl JobArgs {
             profile: self.profile,
             place: self.backing.clone(),
             overwrite: self.force,
+            delay,
             engine: self.engine.clone(),
             against: self.against.clone(),
             quiet,
@@ -189,7 +211,8 @@ impl JobArgs {
         }
         let every = wanted.is_empty();
         // In memory nothing is waited for.
-        let usual = |job: &Job| self.backing != Place::Ram || JOBS.iter().any(|usual| usual.id == job.id);
+        let waits = self.backing != Place::Ram || self.delay.is_some();
+        let usual = |job: &Job| waits || JOBS.iter().any(|usual| usual.id == job.id);
         Ok(Job::all().filter(|job| wanted.contains(&job.id) || every && usual(job)).collect())
     }
 

@@ -16,6 +16,7 @@ use crate::side::Side;
 use crate::sides::Bench;
 use anyhow::bail;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The jobs, sides and parameters of a run.
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct Plan {
     pub place: Place,
     /// Whether a block device may be overwritten.
     pub overwrite: bool,
+    /// Delay of each of Papilio's requests to the backing.
+    pub delay: Option<Duration>,
     /// Path of Papilio's fio engine, if the user gave one.
     pub engine: Option<PathBuf>,
     /// Path of another build's fio engine, for [`Side::PapilioOther`].
@@ -76,7 +79,12 @@ impl Plan {
         let machine = Machine::here(Some(&environment.fio));
         let mut report = Report::new(machine, self.scale.size, self.rounds, (backing.kind(), bytes));
         report.left_out = left_out;
-        let bench = Bench { environment: &environment, backing: &backing, output: output.to_owned() };
+        let bench = Bench {
+            environment: &environment,
+            backing: &backing,
+            output: output.to_owned(),
+            delay: self.delay,
+        };
         if jobs.iter().any(|job| job.job.id == CHECKSUMMED_WRITE) {
             progress.begin("bandwidths of memory, checksum and device");
             report.model = Some(Model::measure(backing.path(), backing.is_direct())?);

@@ -93,7 +93,12 @@ impl SweepPlan {
         let backing = Backing::new(&plan.place, bytes, cache, plan.overwrite)?;
         let machine = Machine::here(Some(&environment.fio));
         let mut report = Report::new(machine, plan.scale.size, plan.rounds, (backing.kind(), bytes));
-        let bench = Bench { environment: &environment, backing: &backing, output: output.to_owned() };
+        let bench = Bench {
+            environment: &environment,
+            backing: &backing,
+            output: output.to_owned(),
+            delay: plan.delay,
+        };
         let mut state = State { ready: None, progress, left_out };
         for (over, point, varied) in &work {
             if interrupt::seen() {

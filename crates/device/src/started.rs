@@ -188,6 +188,8 @@ impl StartedOp {
 
 impl Drop for StartedOp {
     fn drop(&mut self) {
-        self.post(Err(io::Error::other("the device dropped the request")));
+        if self.inbox.is_some() {
+            self.post(Err(io::Error::other("the device dropped the request")));
+        }
     }
 }

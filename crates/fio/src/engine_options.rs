@@ -26,6 +26,8 @@ pub struct EngineOptions {
     pub nodatasum: c_int,
     /// `host_cache=`, 0 or 1.
     pub host_cache: c_int,
+    /// `device_delay_us=`, unchecked.
+    pub device_delay_us: c_int,
     /// `queue_threads=`, unchecked.
     pub queue_threads: c_int,
     image: *const c_char,
@@ -55,7 +57,7 @@ struct Described {
     help: &'static CStr,
 }
 
-const OPTIONS: [Described; 15] = [
+const OPTIONS: [Described; 16] = [
     text(
         c"image",
         offset_of!(EngineOptions, image),
@@ -93,6 +95,13 @@ const OPTIONS: [Described; 15] = [
         offset_of!(EngineOptions, host_cache),
         c"direct=1 jobs reach the image through the host's page cache, too",
     ),
+    Described {
+        name: c"device_delay_us",
+        kind: Kind::Int,
+        offset: offset_of!(EngineOptions, device_delay_us),
+        default: None,
+        help: c"Microseconds by which each request to the image is delayed (0)",
+    },
     Described {
         name: c"queue_threads",
         kind: Kind::Int,

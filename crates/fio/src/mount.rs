@@ -17,6 +17,7 @@ use papilio::format::ChecksumType;
 use papilio::{CompressionChoice, FileSystem, MkfsOptions, OpenOptions, Tuning};
 use parking_lot::Mutex;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A request for a mount.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +36,8 @@ pub struct MountRequest {
     pub node_cache_bytes: Option<usize>,
     /// The image bypasses the host's page cache where the host can do that. The first job decides.
     pub direct_io: bool,
+    /// Delay of each request to the image.
+    pub device_delay: Option<Duration>,
     /// New files are overwritten in place and have no checksums.
     pub no_data_cow: bool,
     /// New files have no checksums.
@@ -109,6 +112,9 @@ impl MountRequest {
             .no_data_sums(self.no_data_sums);
         if self.no_data_cow {
             options = options.no_data_cow(true);
+        }
+        if let Some(delay) = self.device_delay {
+            options = options.device_delay(delay);
         }
         for image in &self.images[1..] {
             options = options.device(image);

@@ -13,6 +13,7 @@ use crate::mount::{MkfsRequest, MountRequest};
 use papilio::format::ChecksumType;
 use papilio::{CompressionChoice, Tuning};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// How space for a file is allocated when it is laid out (fio's `fallocate=`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -117,7 +118,25 @@ impl JobOptions {
 /// Combines the engine's own options of a job into a request for a mount.
 fn mount_request(own: &EngineOptions, job: &str, read_only: bool) -> Result<MountRequest, EngineError> {
     let request = own.texts().mount_request(job, read_only)?;
-    Ok(MountRequest { no_data_cow: own.nodatacow != 0, no_data_sums: own.nodatasum != 0, ..request })
+    Ok(MountRequest {
+        device_delay: device_delay(own, job)?,
+        no_data_cow: own.nodatacow != 0,
+        no_data_sums: own.nodatasum != 0,
+        ..request
+    })
+}
+
+fn device_delay(own: &EngineOptions, job: &str) -> Result<Option<Duration>, EngineError> {
+    match own.device_delay_us {
+        0 => Ok(None),
+        microseconds @ 1..=10_000_000 => Ok(Some(Duration::from_micros(microseconds as u64))),
+        microseconds => Err(EngineError::Value {
+            job: job.to_owned(),
+            option: "device_delay_us",
+            value: microseconds.to_string(),
+            reason: "not a number from 0 to 10000000".to_owned(),
+        }),
+    }
 }
 
 fn queue_threads(own: &EngineOptions, job: &str) -> Result<usize, EngineError> {
@@ -186,6 +205,7 @@ impl Texts {
             cache_bytes,
             node_cache_bytes,
             direct_io: false,
+            device_delay: None,
             no_data_cow: false,
             no_data_sums: false,
             read_only,

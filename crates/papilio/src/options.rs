@@ -33,6 +33,7 @@ pub struct OpenOptions {
     /// Flags that each new regular file gets.
     pub(crate) file_flags: InodeFlags,
     pub(crate) tuning: Tuning,
+    pub(crate) device_delay: Option<Duration>,
     pub(crate) cache_bytes: u64,
     pub(crate) direct_io: bool,
     pub(crate) tree_log: bool,
@@ -74,6 +75,7 @@ impl Default for OpenOptions {
             force_compression: false,
             file_flags: InodeFlags::empty(),
             tuning: Tuning::default(),
+            device_delay: None,
             cache_bytes: 0,
             direct_io: false,
             tree_log: true,
@@ -220,6 +222,13 @@ impl OpenOptions {
     /// corresponds to the mount option `notreelog`.
     pub fn tree_log(mut self, tree_log: bool) -> Self {
         self.tree_log = tree_log;
+        self
+    }
+
+    /// Delays each request to a device, as if it were far away. For measurements.
+    #[cfg(feature = "unstable")]
+    pub fn device_delay(mut self, delay: Duration) -> Self {
+        self.device_delay = Some(delay);
         self
     }
 

@@ -4,10 +4,12 @@
 // The lock-order checker allocates.
 #![cfg(not(feature = "lock-order"))]
 
-use papilio::{File, FileSystem, InodeFlags, MkfsOptions, OpenOptions};
+use papilio::{File, FileSystem, InodeFlags, IoOperation, IoQueue, IoRequest, MkfsOptions, OpenOptions};
+use papilio_device::{Device, MemoryDevice, ShuffleDevice};
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::backtrace::Backtrace;
 use std::cell::{Cell, RefCell};
+use std::sync::Arc;
 
 /// An allocator that counts the allocations of threads that ask for it.
 struct Counting;
@@ -211,4 +213,58 @@ fn overwrites_of_ordered_extents() {
     };
     overwrite(4_000);
     without_allocation("overwrites of ordered extents", || overwrite(ROUNDS));
+}
+
+/// Reads and writes in flight, on a device that answers later.
+#[test]
+fn requests_in_flight() {
+    const DEPTH: usize = 32;
+    let memory: Arc<dyn Device> = Arc::new(MemoryDevice::new(256 << 20));
+    papilio::mkfs_device(&memory, &MkfsOptions::new()).unwrap();
+    let device: Arc<dyn Device> = Arc::new(ShuffleDevice::new(memory, 5));
+    let options = OpenOptions::new().write(true).commit_interval(None);
+    let fs = FileSystem::from_devices(vec![device], &options).unwrap();
+    for (path, writes) in [("/checksummed", false), ("/nocow", true)] {
+        let file = fs.create_file(path).unwrap();
+        if writes {
+            file.inode().set_flags(InodeFlags::NODATACOW).unwrap();
+        }
+        drop(file);
+        let file = fs.open_file(path).unwrap();
+        for start in (0..FILE).step_by(4 << 20) {
+            let bytes: Vec<u8> = (start / SECTOR..start / SECTOR + 1024).flat_map(sector).collect();
+            file.write_all_at(&bytes, start).unwrap();
+        }
+        fs.sync().unwrap();
+        let file = Arc::new(file);
+        let mut queue = IoQueue::new(DEPTH);
+        let mut buffers: Vec<Vec<u8>> = (0..DEPTH).map(|_| vec![0; SECTOR as usize]).collect();
+        let mut done = Vec::with_capacity(DEPTH);
+        let mut random = fastrand::Rng::with_seed(7);
+        let mut run = |rounds: usize| {
+            for _ in 0..rounds {
+                while let Some(mut buffer) = buffers.pop() {
+                    let number = random.u64(0..FILE / SECTOR);
+                    let offset = number * SECTOR;
+                    let operation = if writes && random.bool() {
+                        buffer.copy_from_slice(&sector(number));
+                        IoOperation::Write { buffer, offset }
+                    } else {
+                        IoOperation::Read { buffer, offset }
+                    };
+                    let request = IoRequest { file: Arc::clone(&file), operation, token: number };
+                    queue.submit(request).expect("the queue has room");
+                }
+                queue.wait(1, &mut done);
+                for completion in done.drain(..) {
+                    assert_eq!(completion.result.unwrap(), SECTOR as usize);
+                    let buffer = completion.buffer.expect("it comes back");
+                    assert!(buffer == sector(completion.token));
+                    buffers.push(buffer);
+                }
+            }
+        };
+        run(4_000);
+        without_allocation(&format!("requests in flight on {path}"), || run(ROUNDS));
+    }
 }

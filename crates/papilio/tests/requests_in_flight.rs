@@ -48,6 +48,7 @@ struct Model {
     random: fastrand::Rng,
     done: Vec<IoCompletion<Vec<u8>>>,
     failed: u64,
+    snapshots: u64,
 }
 
 fn bytes(numbers: impl IntoIterator<Item = u64>) -> Vec<u8> {
@@ -69,6 +70,7 @@ impl Model {
             random: fastrand::Rng::with_seed(seed),
             done: Vec::new(),
             failed: 0,
+            snapshots: 0,
         }
     }
 
@@ -129,11 +131,14 @@ impl Model {
     }
 
     /// Something that is not a request, while requests are in flight.
-    fn interrupt(&mut self, fs: &FileSystem, number: u64) {
+    fn interrupt(&mut self, fs: &FileSystem) {
         match self.random.u8(..8) {
             0 => self.file.sync_all().unwrap(),
             1 => fs.sync().unwrap(),
-            2 => fs.snapshot("/", format!("/snapshot-{number}"), false).map(drop).unwrap(),
+            2 => {
+                self.snapshots += 1;
+                fs.snapshot("/", format!("/snapshot-{}", self.snapshots), false).unwrap();
+            }
             3 => {
                 let first = self.random.usize(..SECTORS - 8);
                 if !self.is_busy(first, 8, true) {
@@ -156,12 +161,12 @@ impl Model {
     }
 
     fn run(&mut self, fs: &FileSystem, steps: u64) {
-        for number in 0..steps {
+        for _ in 0..steps {
             while self.queue.in_flight() < self.queue.depth() && self.random.u8(..8) > 0 {
                 self.submit();
             }
             if self.random.u8(..8) == 0 {
-                self.interrupt(fs, number);
+                self.interrupt(fs);
             }
             let min = self.random.usize(..4);
             self.collect(min);

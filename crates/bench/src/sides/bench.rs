@@ -9,6 +9,7 @@ use crate::job_file::JobFile;
 use papilio::MkfsOptions;
 use papilio::format::items::chunk::RaidProfile;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Programs, backing and output directory of all runs.
 #[derive(Debug)]
@@ -19,6 +20,8 @@ pub struct Bench<'a> {
     pub backing: &'a Backing,
     /// Directory for fio's job files and output.
     pub output: PathBuf,
+    /// Delay of each of the engine's requests to the backing.
+    pub delay: Option<Duration>,
 }
 
 /// One run of a job.

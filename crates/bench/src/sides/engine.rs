@@ -20,7 +20,10 @@ impl Bench<'_> {
             self.mkfs()?;
         }
         let engine = engine.context("cannot find Papilio's fio engine")?;
-        let file = job_file(job, engine, self.backing.path(), tuning);
+        let mut file = job_file(job, engine, self.backing.path(), tuning);
+        if let Some(delay) = self.delay {
+            file.set("device_delay_us", delay.as_micros());
+        }
         let memory_of = job.cache.map(|_| Whose::Fio);
         Run { memory_of, record: record.map(Path::to_owned), ..self.fio(job, &file, stem, None) }.measure()
     }

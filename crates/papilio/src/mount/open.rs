@@ -31,7 +31,7 @@ use crate::options::{OpenOptions, SubvolumeChoice};
 use crate::subvolume::{default_subvolume, subvolume_root};
 use crate::transaction::{PENDING_SHARE, TransactionOptions, Transactions};
 use crate::volume::Volume;
-use papilio_device::{Access, Device, OverlayDevice};
+use papilio_device::{Access, DelayDevice, Device, OverlayDevice};
 use papilio_format::items::chunk::ChunkItem;
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{ItemType, LogicalAddress, objectid};
@@ -230,7 +230,19 @@ pub(crate) fn open_devices(
             if options.direct_io {
                 how = how.direct_where_useful();
             }
-            Ok(Arc::new(how.open(path)?) as Arc<dyn Device>)
+            let device: Arc<dyn Device> = Arc::new(how.open(path)?);
+            Ok(match options.device_delay {
+                None => device,
+                Some(delay) => {
+                    let delayed = DelayDevice::new(device, delay).map_err(|error| {
+                        Error::Invalid(format!(
+                            "{}: no thread to delay its requests: {error}",
+                            path.display()
+                        ))
+                    })?;
+                    Arc::new(delayed)
+                }
+            })
         })
         .collect()
 }
