@@ -1,4 +1,5 @@
-//! The jobs for a device that takes its time: many requests in flight, with `O_DIRECT` on every side.
+//! The jobs for a device that takes its time: many requests in flight, with `O_DIRECT` on every
+//! side.
 //!
 //! Owns the list [`DISK_JOBS`]. They mean something where the backing is a file or a device on a
 //! disk; in memory nothing has to be waited for.

@@ -21,6 +21,7 @@ mod image;
 mod interrupt;
 pub mod job;
 pub mod job_file;
+mod job_names;
 pub mod machine;
 mod measure;
 pub mod memory;

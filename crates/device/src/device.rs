@@ -197,6 +197,18 @@ pub trait Device: Send + Sync + std::fmt::Debug {
     fn advise(&self, _offset: PhysicalAddress, _length: u64, _advice: Advice) {}
 }
 
+impl StartedOp {
+    /// Carries the operation out with the calls of `device` that wait, and completes it.
+    pub fn run<D: Device + ?Sized>(mut self, device: &D) {
+        let offset = self.offset();
+        let result = match self.direction() {
+            Direction::Read => device.read_at(self.bytes_mut(), offset),
+            Direction::Write => device.write_at(self.bytes(), offset),
+        };
+        self.complete(result);
+    }
+}
+
 /// Checks that a read lies within the device.
 pub(crate) fn check_read(size: u64, offset: PhysicalAddress, length: usize) -> io::Result<()> {
     match offset.checked_add(length as u64) {

@@ -10,7 +10,6 @@
 //!
 //! **Locks**: `finished`, held for one push or one swap.
 
-use crate::device::Device;
 use papilio_format::PhysicalAddress;
 use papilio_locks::Mutex;
 use rustix::event::{EventfdFlags, PollFd, PollFlags, eventfd};
@@ -162,16 +161,6 @@ impl StartedOp {
         assert_eq!(self.direction, Direction::Read, "a write only reads its memory");
         // SAFETY: see `new`; a read has its bytes for itself.
         unsafe { std::slice::from_raw_parts_mut(self.bytes, self.length) }
-    }
-
-    /// Carries the operation out with the calls of `device` that wait, and completes it.
-    pub fn run<D: Device + ?Sized>(mut self, device: &D) {
-        let offset = self.offset;
-        let result = match self.direction {
-            Direction::Read => device.read_at(self.bytes_mut(), offset),
-            Direction::Write => device.write_at(self.bytes(), offset),
-        };
-        self.complete(result);
     }
 
     /// Completes the operation.

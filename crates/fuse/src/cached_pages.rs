@@ -1,9 +1,9 @@
 //! Whether the kernel may have pages of a file in its cache.
 //!
-//! Owns [`CachedPages`]: a count of the accesses that bring pages in, and how many of them a drop of
-//! all pages has undone. A direct write has the kernel drop the pages that it made stale. Where no
-//! page came in since the last direct write, it has all of them dropped, and the next direct writes
-//! have none to drop.
+//! Owns [`CachedPages`]: a count of the accesses that bring pages in, and how many of them a drop
+//! of all pages has undone. A direct write has the kernel drop the pages that it made stale. Where
+//! no page came in since the last direct write, it has all of them dropped, and the next direct
+//! writes have none to drop.
 //!
 //! Invariant: an access is counted before the server reads or writes data for it. The kernel holds
 //! its pages locked until it has the reply, and a drop waits for them. So a drop that began after

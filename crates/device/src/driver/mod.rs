@@ -7,7 +7,7 @@
 //! **Invariants**
 //! - The driver owns the buffer of a request until it completes, and its devices, too.
 //! - Nothing in flight is abandoned: dropping a driver waits for all of it.
-//! - A ring failure costs speed only. What the ring did not take is carried out with plain calls.
+//! - A ring failure costs speed only. Plain calls carry out the entries that the ring did not take.
 //! - The steady state allocates nothing, for requests of up to [`USUAL_PIECES`] pieces.
 //!
 //! **Locks**: that of the inbox, see [`crate::started`].

@@ -3,7 +3,7 @@
 //! **Invariants**
 //! - `unsubmitted` lists the entries that the kernel has not taken, in their order.
 //! - A ring whose submission failed is *broken*: it takes no more entries, and its driver carries
-//!   out the unsubmitted ones. What the kernel has taken still completes.
+//!   out the unsubmitted ones. The entries that the kernel has taken still complete.
 //!
 //! **Locks**: none; a ring belongs to its driver.
 

@@ -1,3 +1,5 @@
+//! Tests of the driver on every kind of device.
+
 use super::*;
 use crate::{
     Access, AlignedBuffer, DelayDevice, FaultDevice, FileDevice, MemoryDevice, OpenOptions, ShuffleDevice,

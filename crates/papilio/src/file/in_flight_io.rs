@@ -1,8 +1,8 @@
 //! Reads and writes of an open file that are in flight without a thread.
 //!
 //! Owns [`ReadInFlight`] and [`WriteInFlight`], with the two halves of each: [`OpenFile`] begins
-//! one without waiting and without its device I/O, and ends it after the I/O, in any thread. What
-//! cannot begin so is left to the calls that wait, [`OpenFile::read_at`] and
+//! one without waiting and without its device I/O, and ends it after the I/O, in any thread. A
+//! request that cannot begin so is left to the calls that wait, [`OpenFile::read_at`] and
 //! [`OpenFile::write_at`], and so is a read that arrives bad.
 //!
 //! Invariants:
@@ -78,7 +78,7 @@ enum Target {
     InPlace(SmallVec<[InPlacePart; 1]>),
 }
 
-/// What is left to do after a write, by a thread that may wait.
+/// The work that a write leaves to a thread that may wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Chore {
     /// Publish some of the ordered extents.
@@ -327,7 +327,7 @@ impl OpenFile {
         failed.map_or(Ok(chore), Err)
     }
 
-    /// Does what a write in flight has left.
+    /// Does the work that a write in flight has left.
     ///
     /// # Errors
     /// An error of the device or of changing trees.
