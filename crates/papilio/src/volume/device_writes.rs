@@ -7,6 +7,7 @@
 //!
 //! Kernel counterpart: `btrfs_submit_bbio` (`fs/btrfs/bio.c`).
 
+use super::at_once::at_once;
 use super::chunk_map::Chunk;
 use super::devices::DeviceTable;
 use super::mapping::Element;
@@ -77,17 +78,22 @@ pub(super) fn submit(
     mut failed: impl FnMut(Owner, Error),
 ) {
     writes.sort_unstable_by_key(|write| (write.device, write.physical));
-    for group in writes.chunk_by(|a, b| a.device == b.device) {
+    let waits = devices.iter().all(|slot| slot.device.as_ref().is_none_or(|device| device.waits()));
+    let write = |group: &[DeviceWrite<'_>]| {
         let device = devices.device(group[0].device).expect("writes are only made for present devices");
         let mut batch: SmallVec<[_; USUAL_PIECES]> =
             group.iter().map(|write| WriteRequest::new(write.physical, write.buffer)).collect();
         device.write_many(&mut batch);
-        for (write, request) in group.iter().zip(batch) {
-            if let Err(source) = request.result {
-                let error = device_error(device, "write", write.physical, write.buffer.len(), source);
-                failed(write.owner, error);
-            }
-        }
+        let failed = group.iter().zip(batch).filter_map(|(write, request)| {
+            let source = request.result.err()?;
+            let error = device_error(device, "write", write.physical, write.buffer.len(), source);
+            Some((write.owner, error))
+        });
+        failed.collect::<Vec<_>>()
+    };
+    let groups = writes.chunk_by(|a, b| a.device == b.device);
+    for (owner, error) in at_once(groups, waits, write).into_iter().flatten() {
+        failed(owner, error);
     }
 }
 

@@ -5,10 +5,12 @@
 //! - [`parity`], [`rebuild`]: recovery of lost columns of RAID5 and RAID6;
 //! - [`superblocks`]: assembling the devices of a file system; [`log_superblocks`]: superblocks
 //!   that name a log tree;
+//! - [`at_once`]: work on several devices at once;
 //! - [`pieces`]: the pieces of devices for requests in flight;
 //! - [`volume`]: the state of a volume; [`read`]: reading; [`write`], [`write_rows`]: writing;
 //!   [`device_writes`]: the batch of writes to devices that both share.
 
+mod at_once;
 pub(crate) mod chunk_map;
 mod device_writes;
 pub(crate) mod devices;

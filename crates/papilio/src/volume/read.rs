@@ -7,6 +7,7 @@
 //!
 //! Kernel counterpart: `btrfs_submit_bbio` and `btrfs_repair_io_failure` (`fs/btrfs/bio.c`).
 
+use super::at_once::at_once;
 use super::chunk_map::{Chunk, ChunkMap};
 use super::devices::DeviceTable;
 use super::mapping::Element;
@@ -184,11 +185,11 @@ fn read_batch(chunks: &ChunkMap, sources: Sources<'_>, requests: &mut [LogicalRe
         ));
     }
     direct.sort_unstable_by_key(|direct| (direct.device, direct.physical));
-    for group in direct.chunk_by_mut(|a, b| a.device == b.device) {
-        for (number, error) in read_group(sources, group) {
-            if results[number].is_ok() {
-                results[number] = Err(error);
-            }
+    let groups = direct.chunk_by_mut(|a, b| a.device == b.device);
+    let waits = sources.devices.iter().all(|slot| slot.device.as_ref().is_none_or(|device| device.waits()));
+    for (number, error) in at_once(groups, waits, |group| read_group(sources, group)).into_iter().flatten() {
+        if results[number].is_ok() {
+            results[number] = Err(error);
         }
     }
     drop(direct);

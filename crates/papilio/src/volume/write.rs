@@ -18,6 +18,7 @@
 //! Kernel counterparts: `btrfs_submit_bbio` (`fs/btrfs/bio.c`), `btrfs_discard_extent`
 //! (`fs/btrfs/extent-tree.c`), `write_all_supers` and `barrier_all_devices` (`fs/btrfs/disk-io.c`).
 
+use super::at_once::at_once;
 use super::chunk_map::{Chunk, ChunkMap, chunk_error};
 use super::device_writes::{
     DeviceWrite, Outcomes, Owner, Piece, USUAL_PIECES, check_missing, device_error, submit,
@@ -128,7 +129,10 @@ impl Volume {
     /// Writes since the last successful flush may then be lost, even if a later flush succeeds.
     pub(crate) fn flush(&self) -> Result<()> {
         let devices = self.devices.load();
-        first_error(self.own_devices(&devices).map(|(_, device)| {
+        let devices: SmallVec<[&dyn Device; 4]> =
+            self.own_devices(&devices).map(|(_, device)| device).collect();
+        let waits = devices.iter().all(|device| device.waits());
+        first_error(at_once(devices, waits, |device| {
             device.flush().map_err(|source| device_error(device, "flush", PhysicalAddress(0), 0, source))
         }))
     }
@@ -179,7 +183,8 @@ impl Volume {
         let devices = self.devices.load();
         self.check_sizes(&devices)?;
         let writers = self.superblock_writers(&devices, superblock)?;
-        first_error(writers.iter().map(SuperblockWriter::write_first))?;
+        let waits = self.waits();
+        first_error(at_once(writers.iter().collect::<Vec<_>>(), waits, SuperblockWriter::write_first))?;
         first_error((1..SUPERBLOCK_MIRRORS).flat_map(|copy| {
             let writers = &writers;
             writers.iter().map(move |writer| writer.write_copy(copy))
@@ -253,7 +258,7 @@ impl Volume {
 }
 
 /// Consumes all results and returns the first error.
-fn first_error(results: impl Iterator<Item = Result<()>>) -> Result<()> {
+fn first_error(results: impl IntoIterator<Item = Result<()>>) -> Result<()> {
     let mut first = Ok(());
     for result in results {
         first = first.and(result);
