@@ -103,6 +103,23 @@ impl FsInfo {
         }
     }
 
+    /// Runs `change` like [`FsInfo::change_handle`]; where quotas count, as the first change of a
+    /// transaction, after a commit.
+    pub(crate) fn change_first<R>(
+        &self,
+        tree: TreeId,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
+    ) -> Result<R> {
+        let transactions = self.transactions()?;
+        if !transactions.quotas().is_counting() {
+            return self.change_handle(tree, items, change);
+        }
+        self.check_changeable(tree)?;
+        let numbers = self.numbers(tree)?;
+        transactions.change_first(items, |handle| change(handle, &numbers))
+    }
+
     /// Runs `change`, which frees space, in a transaction. It may use the space that is kept back
     /// for such changes, so that files can be deleted on a full file system.
     pub(crate) fn change_to_free<R>(

@@ -41,6 +41,7 @@ mod metadata;
 mod names;
 mod names_by_path;
 mod paths;
+mod quotas;
 mod repair;
 mod resize;
 #[cfg(test)]
@@ -60,6 +61,7 @@ pub use inode::{Inode, KeptInode};
 pub use io_queue::{IoCompletion, IoOperation, IoQueue, IoRequest};
 pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
+pub use quotas::{QgroupUsage, QuotaStatus};
 pub use repair::{RepairPlan, plan_repair, repair, undo_repair};
 pub use walk::{Walk, WalkEntry};
 

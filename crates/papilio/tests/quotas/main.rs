@@ -1,0 +1,8 @@
+//! Quotas through the public API, with the kernel as the judge: the numbers of qgroups equal those
+//! of the kernel's rescan, and of `btrfs check -Q`, after random operations.
+
+#[path = "../support/images.rs"]
+mod images;
+mod judge;
+mod random;
+mod world;
