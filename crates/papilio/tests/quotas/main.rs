@@ -5,4 +5,5 @@
 mod images;
 mod judge;
 mod random;
+mod warnings;
 mod world;

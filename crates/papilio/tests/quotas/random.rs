@@ -22,6 +22,7 @@ fn numbers_equal_the_kernels_rescan_after_random_operations() {
         return;
     }
     let scratch = Scratch::new(4 << 30).unwrap();
+    crate::warnings::print();
     let (operations, first) = (operations(), first_seed());
     for (seed, node_size) in [(first, 4096), (first + 1, 16384)] {
         let image = scratch.image("random", 2 << 30).unwrap();

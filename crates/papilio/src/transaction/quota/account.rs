@@ -25,14 +25,14 @@ use crate::transaction::handle::Handle;
 use crate::transaction::transaction::Transactions;
 use papilio_format::items::qgroup::QgroupStatusFlags;
 use papilio_format::superblock::RawSuperblock;
-use papilio_format::{Generation, Key, LogicalAddress, TreeId, objectid};
+use papilio_format::{Key, LogicalAddress, TreeId, objectid};
 use std::collections::HashMap;
 
 /// What is known about the subvolumes that reach an extent.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     Nobody,
-    /// This subvolume alone, as long as it has no snapshot of the running transaction.
+    /// This subvolume alone.
     Only(TreeId),
     Unknown,
 }
@@ -57,6 +57,7 @@ impl Touched {
             None => Known::Unknown,
         };
         let new = if head.new {
+            // A snapshot is the first change of its transaction, so that it does not share this.
             head.only_tree().map_or(Known::Unknown, Known::Only)
         } else if is_block && touch.only.is_some() && head.total() == -1 {
             // A block that one subvolume alone reaches has one reference.
@@ -64,7 +65,8 @@ impl Touched {
         } else {
             Known::Unknown
         };
-        let key = if is_block && head.new { Some(head.first_key) } else { touch.key };
+        // The first key of a new block changes with its content.
+        let key = if head.new { None } else { touch.key };
         Self { address, length: head.length, kind: head.kind, key, old, new }
     }
 }
@@ -89,7 +91,7 @@ impl Transactions {
         let Some(tree) = self.live().find(objectid::QUOTA_TREE)? else { return Ok(()) };
         let changes = self.quotas().with(|slot| {
             let state = slot.as_mut()?;
-            if let Err(error) = self.count_touched(state, committed, handle.generation(), touched) {
+            if let Err(error) = self.count_touched(state, committed, touched) {
                 state.mark_inconsistent(&error.to_string());
             }
             state.snapshots.clear();
@@ -106,7 +108,6 @@ impl Transactions {
         &self,
         state: &mut QuotaState,
         committed: &RawSuperblock,
-        generation: Generation,
         touched: &[Touched],
     ) -> Result<()> {
         if touched.is_empty() {
@@ -129,10 +130,8 @@ impl Transactions {
             let old = with_snapshots(&mut sets, old, &state.snapshots);
             let new = match extent.new {
                 Known::Nobody => RootSet::EMPTY,
-                Known::Only(root) if after.last_snapshot(root)?.is_some_and(|last| last < generation) => {
-                    sets.single(root)
-                }
-                Known::Only(_) | Known::Unknown => extent.find(&mut after, &mut sets)?,
+                Known::Only(root) => sets.single(root),
+                Known::Unknown => extent.find(&mut after, &mut sets)?,
             };
             if old != new {
                 *sums.entry((old, new)).or_default() += extent.length;

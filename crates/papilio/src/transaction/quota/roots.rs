@@ -88,11 +88,7 @@ impl<'a> RootFinder<'a> {
         &self.extent_tree
     }
 
-    /// Returns the generation of a subvolume's last snapshot; `None` if there is no such subvolume.
-    ///
-    /// # Errors
-    /// A block or an item of the root tree that cannot be read.
-    pub(super) fn last_snapshot(&mut self, id: TreeId) -> Result<Option<Generation>> {
+    fn last_snapshot(&mut self, id: TreeId) -> Result<Option<Generation>> {
         Ok(self.root(id)?.map(|root| root.last_snapshot))
     }
 
