@@ -120,6 +120,29 @@ impl FsInfo {
         transactions.change_first(items, |handle| change(handle, &numbers))
     }
 
+    /// Announces a change of a subvolume by `data` bytes of data and about `items` items, if the
+    /// limits of its qgroups allow it. Where they seem not to, flushes and commits, so that the
+    /// numbers are exact, and asks once more. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`QuotaError::Exceeded`](crate::QuotaError::Exceeded); errors of the flush and the commit.
+    pub(crate) fn charge(&self, tree: TreeId, data: u64, items: u64) -> Result<()> {
+        let transactions = self.transactions()?;
+        let quotas = transactions.quotas();
+        if !quotas.is_limited() {
+            return Ok(());
+        }
+        let metadata = items.saturating_mul(transactions.node_size());
+        if let Err(error) = quotas.announce(tree, data, metadata) {
+            tracing::debug!("{error}: flushing first");
+            let before = quotas.announced();
+            self.sync()?;
+            quotas.settle(&before);
+            return quotas.announce(tree, data, metadata);
+        }
+        Ok(())
+    }
+
     /// Runs `change`, which frees space, in a transaction. It may use the space that is kept back
     /// for such changes, so that files can be deleted on a full file system.
     pub(crate) fn change_to_free<R>(

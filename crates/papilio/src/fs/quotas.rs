@@ -8,13 +8,13 @@
 use crate::errors::{QuotaError, Result};
 use crate::fs::file_system::FileSystem;
 use crate::transaction::quota::groups::QuotaState;
-use crate::transaction::quota::{LimitChange, RescanStep};
+use crate::transaction::quota::{LimitChange, RescanStep, count_all};
 use papilio_format::items::qgroup::{QgroupId, QgroupLimitFlags, QgroupStatusFlags};
 use papilio_format::{LogicalAddress, TreeId, objectid};
 
 /// The state of quotas.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub struct QuotaStatus {
     /// Whether they are on, wrong until a rescan, being rescanned, simple.
     pub flags: QgroupStatusFlags,
@@ -38,7 +38,7 @@ impl QuotaStatus {
 
 /// A qgroup with its numbers, limits and relations.
 #[derive(Clone, Debug, PartialEq, Eq)]
-#[non_exhaustive]
+#[cfg_attr(not(feature = "unstable"), non_exhaustive)]
 pub struct QgroupUsage {
     /// Its id.
     pub id: QgroupId,
@@ -112,7 +112,9 @@ impl FileSystem {
     /// # Errors
     /// [`QuotaError::Off`], [`QuotaError::Rescanning`]; as [`FileSystem::sync`].
     pub fn start_quota_rescan(&self) -> Result<()> {
-        self.info.transactions()?.start_rescan()
+        self.info.transactions()?.start_rescan()?;
+        self.info.background.rescan();
+        Ok(())
     }
 
     /// Counts a piece of the extents. Returns the address up to which it has counted; `None` once
@@ -180,9 +182,22 @@ impl FileSystem {
     /// # Errors
     /// [`QuotaError`]; as [`FileSystem::sync`].
     pub fn limit_qgroup(&self, id: QgroupId, bytes: Option<u64>, exclusive: bool) -> Result<()> {
-        let flag =
-            if exclusive { QgroupLimitFlags::MAX_EXCLUSIVE } else { QgroupLimitFlags::MAX_REFERENCED };
+        let flag = if exclusive { QgroupLimitFlags::MAX_EXCLUSIVE } else { QgroupLimitFlags::MAX_REFERENCED };
         self.info.transactions()?.limit_qgroup(id, &[LimitChange { flag, bytes }])
+    }
+
+    /// Counts all extents of the last commit anew, without changing anything, and returns the
+    /// numbers: bytes referenced, and referenced exclusively. `btrfs check -Q` does the same.
+    ///
+    /// # Errors
+    /// [`QuotaError::Off`], [`QuotaError::Simple`]; blocks and items that cannot be read.
+    pub fn count_qgroups(&self) -> Result<Vec<(QgroupId, u64, u64)>> {
+        let state = self.quota_state()?.ok_or(QuotaError::Off)?;
+        if state.has(QgroupStatusFlags::SIMPLE_MODE) {
+            return Err(QuotaError::Simple.into());
+        }
+        let counted = count_all(self.info.trees.forest(), self.info.trees.root_tree(), &state)?;
+        Ok(counted.into_iter().map(|(id, usage)| (id, usage.referenced, usage.exclusive)).collect())
     }
 
     /// Removes the qgroups of level 0 whose subvolumes are gone, and returns their ids.

@@ -54,6 +54,7 @@ impl Inode {
             return Err(Error::path(name, PathError::NotADirectory));
         }
         let fs = self.file_system();
+        fs.info.charge(self.tree(), 0, NAME_ITEMS)?;
         let ids = fs.subvolume_ids();
         let id = fs.info.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
             self.note_subvolume(handle, numbers, name)?;
@@ -89,6 +90,7 @@ impl Inode {
         let fs = self.file_system();
         // Refuses other trees.
         fs.info.trees.subvolume(source)?;
+        fs.info.charge(self.tree(), 0, NAME_ITEMS)?;
         let ids = fs.subvolume_ids();
         fs.info.publish_ordered_of_tree(source)?;
         // Stops in-place writes until the snapshot shares the extents, and flushes earlier writes

@@ -291,7 +291,8 @@ impl<'a> Handle<'a> {
     /// The mark for an extent that gains or loses a reference by subvolume `tree`; `None` if
     /// quotas do not count it.
     fn touch_for(&self, tree: TreeId) -> Option<Touch> {
-        (self.transactions.quotas().is_counting() && is_counted(tree)).then_some(Touch { only: None, key: None })
+        (self.transactions.quotas().is_counting() && is_counted(tree))
+            .then_some(Touch { only: None, key: None })
     }
 
     /// The mark for a tree block that `tree` gives up; `None` if quotas do not count it.
@@ -403,6 +404,9 @@ impl NodeAllocator for Handle<'_> {
         head.generation = self.generation;
         head.first_key = *first_key;
         head.touch = self.touch_for(tree.id());
+        if self.transactions.quotas().is_limited() {
+            self.transactions.quotas().blocks_changed(tree.id(), node_size as i64);
+        }
         head.changes.add(Reference::Tree(tree.id()), 1);
         self.transactions.refs.insert_new(range.start, head);
         self.transactions.block_added(tree);
@@ -417,6 +421,9 @@ impl NodeAllocator for Handle<'_> {
         });
         let kind = ExtentKind::TreeBlock { level: block.level() };
         let touch = self.touch_for_free(tree, block);
+        if self.transactions.quotas().is_limited() {
+            self.transactions.quotas().blocks_changed(tree.id(), -(node_size as i64));
+        }
         self.change_ref(block.address(), node_size, kind, Reference::Tree(tree.id()), -1, touch);
         Ok(())
     }

@@ -30,6 +30,7 @@ fn numbers_equal_the_kernels_rescan_after_random_operations() {
         let mut world = World::new(seed);
         let fs = FileSystem::open_with(&image, &writable()).unwrap();
         world.steps(&fs, 100);
+        fs.clean_subvolumes().unwrap();
         fs.enable_quotas().unwrap();
         fs.rescan_quotas(|_| ()).unwrap();
         fs.close().unwrap();

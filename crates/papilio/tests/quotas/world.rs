@@ -1,6 +1,6 @@
 //! Random changes of a file system with many subvolumes.
 
-use papilio::{FileSystem, TreeId};
+use papilio::FileSystem;
 
 /// Files in each subvolume, at most.
 const FILES: u64 = 60;
@@ -132,10 +132,5 @@ impl World {
 
     fn unlink(&mut self, fs: &FileSystem) {
         let _ = fs.remove_file(self.path());
-    }
-
-    /// The ids of the living subvolumes.
-    pub fn ids(&self, fs: &FileSystem) -> Vec<TreeId> {
-        self.subvolumes.iter().map(|path| fs.inode(path).unwrap().tree()).collect()
     }
 }

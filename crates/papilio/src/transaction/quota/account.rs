@@ -119,7 +119,8 @@ impl Transactions {
         let mut after = RootFinder::new(forest, View::Live(self.live()))?;
         // A rescan meets the extents from here on later.
         let rescanning = state.has(QgroupStatusFlags::RESCAN);
-        let end = if rescanning { LogicalAddress(state.status.header.rescan) } else { LogicalAddress(u64::MAX) };
+        let end =
+            if rescanning { LogicalAddress(state.status.header.rescan) } else { LogicalAddress(u64::MAX) };
         let mut sums: HashMap<(RootSet, RootSet), u64> = HashMap::new();
         for extent in touched.iter().filter(|extent| extent.address < end) {
             let old = match extent.old {

@@ -111,6 +111,8 @@ pub(crate) struct Quotas {
     state: Mutex<Option<QuotaState>>,
     /// Bytes that writers announced and that the numbers may not include yet, by subvolume.
     pub(super) announced: Mutex<BTreeMap<TreeId, u64>>,
+    /// Bytes of tree blocks that the running transaction added, less those that it dropped.
+    pub(super) blocks: Mutex<BTreeMap<TreeId, i64>>,
 }
 
 impl QuotaState {
@@ -261,8 +263,7 @@ impl QuotaState {
                     return;
                 }
                 self.changed.insert(id);
-                let changed =
-                    if is { number.checked_add(bytes) } else { number.checked_sub(bytes) };
+                let changed = if is { number.checked_add(bytes) } else { number.checked_sub(bytes) };
                 good &= changed.is_some();
                 *number = changed.unwrap_or(0);
             };

@@ -35,6 +35,7 @@ impl Quotas {
         let state = self.lock();
         let Some(state) = state.as_ref() else { return Ok(()) };
         let mut announced = self.announced.lock();
+        let blocks = self.blocks.lock();
         for id in state.including(QgroupId(tree.0)) {
             let group = &state.groups[&id];
             if group.limit.flags.is_empty() {
@@ -43,6 +44,8 @@ impl Quotas {
             let subvolumes = state.subvolumes_of(id);
             let waiting = subvolumes.iter().filter_map(|id| announced.get(&TreeId(id.0)));
             let more = waiting.fold(data.saturating_add(metadata), |sum, bytes| sum.saturating_add(*bytes));
+            let added: i64 = subvolumes.iter().filter_map(|id| blocks.get(&TreeId(id.0))).sum();
+            let more = more.saturating_add_signed(added);
             let usage = Usage {
                 referenced: group.info.referenced.saturating_add(more),
                 exclusive: group.info.exclusive.saturating_add(more),
@@ -74,6 +77,13 @@ impl Quotas {
         announced.retain(|_, bytes| *bytes > 0);
     }
 
+    /// Notes that a subvolume got tree blocks of `bytes` bytes, or lost some.
+    pub(in crate::transaction) fn blocks_changed(&self, tree: TreeId, bytes: i64) {
+        *self.blocks.lock().entry(tree).or_default() += bytes;
+    }
+
     /// A commit has counted all tree blocks.
-    pub(super) fn blocks_counted(&self) {}
+    pub(super) fn blocks_counted(&self) {
+        self.blocks.lock().clear();
+    }
 }

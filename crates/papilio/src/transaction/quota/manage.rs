@@ -228,11 +228,8 @@ impl QuotaState {
         let own = self.subvolumes_of(member);
         let mut known = true;
         for &id in groups {
-            let alone = if joined {
-                self.subvolumes_of(id) == own
-            } else {
-                self.subvolumes_of(id).is_empty()
-            };
+            let alone =
+                if joined { self.subvolumes_of(id) == own } else { self.subvolumes_of(id).is_empty() };
             let group = self.groups.get_mut(&id).expect("only known qgroups include others");
             let number = &mut group.info;
             if alone {

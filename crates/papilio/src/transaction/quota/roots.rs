@@ -245,9 +245,9 @@ impl<'a> RootFinder<'a> {
         let mut cursor: Cursor<'_> = root.tree.seek(&from.max(root.dropped_below))?;
         let (mut left, mut found, mut last) = (count, RootSet::EMPTY, None);
         while left > 0 {
-            let item = cursor.item().filter(|item| {
-                item.key.objectid == inode.0 && item.key.item_type == ItemType::EXTENT_DATA
-            });
+            let item = cursor
+                .item()
+                .filter(|item| item.key.objectid == inode.0 && item.key.item_type == ItemType::EXTENT_DATA);
             let item = item.ok_or_else(nowhere)?;
             let leaf = item.leaf();
             let fault = |reason| Error::Item { tree: id, key: item.key, reason };
@@ -284,9 +284,9 @@ impl<'a> RootFinder<'a> {
             return Ok(root.clone());
         }
         let found = match &self.view {
-            View::Live(live) => live
-                .find(id)?
-                .and_then(|tree: Arc<LiveTree>| Some((tree.tree(), tree.record()?.item))),
+            View::Live(live) => {
+                live.find(id)?.and_then(|tree: Arc<LiveTree>| Some((tree.tree(), tree.record()?.item)))
+            }
             View::Committed(root_tree) => committed(&self.forest, root_tree, id)?,
         };
         let root = found.map(|(tree, item)| Root {
@@ -303,9 +303,9 @@ impl<'a> RootFinder<'a> {
 fn committed(forest: &Arc<Forest>, root_tree: &Tree, id: TreeId) -> Result<Option<(Tree, RawRootItem)>> {
     let last = Key::new(id.0, ItemType::ROOT_ITEM, u64::MAX);
     let found = root_tree.last_up_to(&last)?;
-    let Some(item) = found.filter(|item| {
-        item.key.objectid == id.0 && item.key.item_type == ItemType::ROOT_ITEM
-    }) else {
+    let Some(item) =
+        found.filter(|item| item.key.objectid == id.0 && item.key.item_type == ItemType::ROOT_ITEM)
+    else {
         return Ok(None);
     };
     let fault = |reason| Error::Item { tree: objectid::ROOT_TREE, key: item.key, reason };
