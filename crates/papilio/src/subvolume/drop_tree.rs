@@ -224,8 +224,8 @@ impl DropTree {
         Ok(())
     }
 
-    /// Marks for quotas all that the shared child at the current slot leads to: this tree reaches it
-    /// no longer. Returns the number of blocks. Where that is too much, or cannot be read, the
+    /// Marks for quotas all that the shared child at the current slot leads to: this tree no longer
+    /// reaches it. Returns the number of blocks. Where that is too much, or cannot be read, the
     /// numbers of quotas become inconsistent (the kernel's `drop_subtree_threshold`).
     fn mark_subtree(&self, handle: &Handle<'_>, level: u8) -> usize {
         let quotas = handle.transactions().quotas();

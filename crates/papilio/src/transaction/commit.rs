@@ -92,7 +92,7 @@ impl Transactions {
     }
 
     /// Makes a change of about `items` items as the first one of a transaction, after a commit of
-    /// what was changed before. No other change runs meanwhile.
+    /// all earlier ones. No other change runs meanwhile.
     ///
     /// # Errors
     /// As [`Transactions::change`] and [`Transactions::commit`].
@@ -140,8 +140,8 @@ impl Transactions {
         self.check_running()
     }
 
-    /// Commits, and runs `first` before the next transaction's changes, even if there was nothing to
-    /// commit.
+    /// Commits, and runs `first` before the next transaction's changes, even if there was nothing
+    /// to commit.
     fn commit_locked(&self, state: &mut CommitState, first: impl FnOnce()) -> Result<()> {
         let mut frozen = {
             let _gate = self.gate.write();

@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::process::Command;
 
-/// What these tests need.
+/// The requirements of these tests.
 pub const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 
 /// Bytes referenced and exclusive, by the text of the qgroup's id.

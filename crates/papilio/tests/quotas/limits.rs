@@ -53,9 +53,9 @@ fn limits_are_kept_to_the_byte() {
         // Another limit: on bytes that no other subvolume references.
         fs.limit_qgroup(id, None, false).unwrap();
         fs.limit_qgroup(id, Some(1 << 20), true).unwrap();
-        let error = fs.write("/a/large", &vec![1; 2 << 20]).unwrap_err();
+        let error = fs.write("/a/large", vec![1; 2 << 20]).unwrap_err();
         assert!(exceeded(&error), "{error}");
-        fs.write("/a/small", &vec![1; 200 << 10]).unwrap();
+        fs.write("/a/small", vec![1; 200 << 10]).unwrap();
         fs.limit_qgroup(id, Some(1), true).unwrap();
         assert!(exceeded(&fs.create_dir("/a/dir").unwrap_err()));
         let file = fs.open_file("/a/small").unwrap();
@@ -90,11 +90,11 @@ fn group_limits_all_its_members() {
         fs.create_subvolume(name).unwrap();
         fs.assign_qgroup(QgroupId(fs.inode(name).unwrap().tree().0), group).unwrap();
     }
-    fs.write("/a/file", &vec![1; 3 << 20]).unwrap();
-    let error = fs.write("/b/file", &vec![1; 3 << 20]).unwrap_err();
+    fs.write("/a/file", vec![1; 3 << 20]).unwrap();
+    let error = fs.write("/b/file", vec![1; 3 << 20]).unwrap_err();
     assert!(exceeded(&error), "{error}");
     assert!(error.to_string().contains("1/1"), "{error}");
-    fs.write("/b/file", &vec![1; 512 << 10]).unwrap();
+    fs.write("/b/file", vec![1; 512 << 10]).unwrap();
     fs.close().unwrap();
     assert_exact(&scratch, &image, "a group's limit");
 }

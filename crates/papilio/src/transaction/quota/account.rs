@@ -28,7 +28,7 @@ use papilio_format::superblock::RawSuperblock;
 use papilio_format::{Key, LogicalAddress, TreeId, objectid};
 use std::collections::HashMap;
 
-/// What is known about the subvolumes that reach an extent.
+/// Knowledge about the subvolumes that reach an extent.
 #[derive(Clone, Copy, Debug)]
 enum Known {
     Nobody,
