@@ -8,6 +8,7 @@ mod common;
 mod copy;
 mod fixture;
 mod mkfs;
+mod quotas;
 mod repair;
 mod rootdir;
 mod show;
