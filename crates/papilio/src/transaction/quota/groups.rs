@@ -67,6 +67,18 @@ impl Limits {
             .then_some(self.max_exclusive)
     }
 
+    /// The bytes that a qgroup with these numbers may still get.
+    pub(super) fn room(&self, usage: Usage) -> u64 {
+        let left = |flag, limit: u64, used| {
+            if self.flags.contains(flag) { limit.saturating_sub(used) } else { u64::MAX }
+        };
+        left(QgroupLimitFlags::MAX_REFERENCED, self.max_referenced, usage.referenced).min(left(
+            QgroupLimitFlags::MAX_EXCLUSIVE,
+            self.max_exclusive,
+            usage.exclusive,
+        ))
+    }
+
     pub(super) fn to_item(self) -> QgroupLimit {
         QgroupLimit {
             flags: self.flags,

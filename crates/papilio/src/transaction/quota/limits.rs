@@ -61,6 +61,18 @@ impl Quotas {
         Ok(())
     }
 
+    /// Returns the fewest bytes that a qgroup with a limit has left: any write may be to it.
+    pub(crate) fn least_room(&self) -> u64 {
+        if !self.is_limited() {
+            return u64::MAX;
+        }
+        let state = self.lock();
+        let Some(state) = state.as_ref() else { return u64::MAX };
+        let announced: u64 = self.announced.lock().values().fold(0, |sum, bytes| sum.saturating_add(*bytes));
+        let rooms = state.groups.values().map(|group| group.limit.room(group.info));
+        rooms.min().unwrap_or(u64::MAX).saturating_sub(announced)
+    }
+
     /// The bytes announced so far.
     pub(crate) fn announced(&self) -> BTreeMap<TreeId, u64> {
         self.announced.lock().clone()
