@@ -9,5 +9,6 @@ mod images;
 mod judge;
 mod limits;
 mod random;
+mod threads;
 mod warnings;
 mod world;
