@@ -25,8 +25,11 @@ fn write(fs: &FileSystem, writer: u64) {
                 // Data that two writers share.
                 let source = format!("/sub{}/file{}", (writer + 1) % WRITERS, random.u64(..50));
                 let file = fs.open_file(&path).or_else(|_| fs.create_file(&path)).unwrap();
-                if let Ok(source) = fs.open_file(&source) {
-                    let length = source.metadata().unwrap().size() / 4096 * 4096;
+                // Its owner may remove it meanwhile.
+                if let Ok(source) = fs.open_file(&source)
+                    && let Ok(metadata) = source.metadata()
+                {
+                    let length = metadata.size() / 4096 * 4096;
                     if length > 0 {
                         let _ = file.clone_range(&source, 0, length, 0);
                     }
