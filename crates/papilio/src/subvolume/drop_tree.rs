@@ -33,6 +33,9 @@ use std::sync::Arc;
 /// Levels of shared blocks that are marked for quotas; more would take too much memory.
 const MARKED_LEVELS: u8 = 3;
 
+/// Items and blocks that are marked under one handle, at most, for the same reason.
+const MARKED_ITEMS: usize = 1 << 20;
+
 /// The progress of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -234,10 +237,14 @@ impl DropTree {
             return 0;
         }
         let step = self.path.last().expect("the caller checked that the path is not empty");
-        self.mark_child(handle, &step.block, step.slot, step.bound_of(step.slot)).unwrap_or_else(|error| {
+        let mut marked = 0;
+        let bound = step.bound_of(step.slot);
+        if let Err(error) = self.mark_child(handle, &step.block, step.slot, bound, &mut marked) {
             quotas.mark_inconsistent(&format!("the blocks that a deleted subvolume shares: {error}"));
-            0
-        })
+        } else if marked > MARKED_ITEMS {
+            quotas.mark_inconsistent("a deleted subvolume shares too many extents with others");
+        }
+        marked
     }
 
     fn mark_child(
@@ -246,19 +253,23 @@ impl DropTree {
         block: &TreeBlock,
         slot: usize,
         bound: Option<Key>,
-    ) -> Result<usize> {
+        marked: &mut usize,
+    ) -> Result<()> {
         let child = self.tree.child(block, slot, bound)?;
         handle.touch_block(&child, self.id());
+        *marked += 1;
         if child.level() == 0 {
-            handle.touch_data_of(&child, self.id())?;
-            return Ok(child.len());
+            *marked += child.len();
+            return handle.touch_data_of(&child, self.id());
         }
-        let mut marked = 1;
         for slot in 0..child.len() {
+            if *marked > MARKED_ITEMS {
+                return Ok(());
+            }
             let bound = if slot + 1 < child.len() { Some(child.view().key(slot + 1)) } else { bound };
-            marked += self.mark_child(handle, &child, slot, bound)?;
+            self.mark_child(handle, &child, slot, bound, marked)?;
         }
-        Ok(marked)
+        Ok(())
     }
 
     /// Drops the last block of the path, whose children are all gone.
