@@ -75,6 +75,9 @@ fn with_reference(command: clap::Command) -> clap::Command {
 /// works. Leaves the arguments of other commands, short options and values unchanged.
 fn with_long_dashes(root: &clap::Command, mut arguments: Vec<OsString>) -> Vec<OsString> {
     let Some(at) = command_position(root, &arguments) else { return arguments };
+    if arguments[at] == "setfattr" {
+        return with_long_value(at, arguments);
+    }
     if arguments[at] != "find" {
         return arguments;
     }
@@ -94,6 +97,25 @@ fn with_long_dashes(root: &clap::Command, mut arguments: Vec<OsString>) -> Vec<O
             next += usize::from(takes_value(option));
         }
         next += 1;
+    }
+    arguments
+}
+
+/// Replaces `setfattr`'s `-v VALUE` by `--value VALUE`, as setfattr(1) spells it: for all other
+/// commands -v is --verbose.
+fn with_long_value(at: usize, mut arguments: Vec<OsString>) -> Vec<OsString> {
+    let options = arguments[at..].iter().take_while(|argument| *argument != "--").count();
+    for next in at + 1..at + options {
+        let bytes = arguments[next].as_bytes();
+        // The value of the option before may itself look like an option.
+        let is_value =
+            ["-n", "--name", "--value", "-x", "--remove"].iter().any(|o| arguments[next - 1] == *o);
+        if !is_value && let Some(value) = bytes.strip_prefix(b"-v") {
+            arguments[next] = match value {
+                b"" => OsString::from("--value"),
+                value => OsString::from_vec([b"--value=", value].concat()),
+            };
+        }
     }
     arguments
 }
@@ -146,6 +168,16 @@ mod tests {
             dashed("papilio --device b find a:/ -name *.c -mtime -3 -print0 -v"),
             "papilio --device b find a:/ --name *.c --mtime -3 --print0 -v"
         );
+    }
+
+    #[test]
+    fn setfattr_takes_a_value_with_v() {
+        assert_eq!(
+            dashed("papilio setfattr -n user.a -v b a:/f"),
+            "papilio setfattr -n user.a --value b a:/f"
+        );
+        assert_eq!(dashed("papilio setfattr -n -v -vb a:/f"), "papilio setfattr -n -v --value=b a:/f");
+        assert_eq!(dashed("papilio -v setfattr -n a -- -v"), "papilio -v setfattr -n a -- -v");
     }
 
     #[test]

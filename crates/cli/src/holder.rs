@@ -2,14 +2,20 @@
 //!
 //! `/proc/locks` names the process and the table of mounts the mount point.
 
-use papilio::Error;
+use papilio::{Corrupt, Error, SuperblockError};
 use papilio_fuse::mount_table::MountEntry;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 /// Adds the holder of a busy device to the error of opening a file system, if the holder is known.
+/// Says of a file that is too short for a superblock that it is no file system.
 pub fn explain(error: Error) -> anyhow::Error {
+    if let Error::Superblock { device, reason, .. } = &error
+        && let SuperblockError::Corrupt(Corrupt::TooShort { have, .. }) = **reason
+    {
+        return anyhow::anyhow!("{device}: not a Btrfs file system: it has only {have} bytes");
+    }
     busy_error(&error).unwrap_or_else(|| error.into())
 }
 

@@ -63,6 +63,8 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> Outcome {
         }
     };
     let context = Context::resolve(cli.global);
+    // Warnings of the library; -v is for the command's own messages.
+    log::Log::start(context.verbosity.min(0));
     let ran = cli.command.run(&context, Cli::command);
     // Changes made before a failure are kept, as on a mounted file system.
     context.close();

@@ -7,7 +7,7 @@ use crate::time;
 use papilio::Timespec;
 use std::fmt::Write as _;
 use std::io::Write as _;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::{SystemTime, UNIX_EPOCH};
 use tracing::field::{Field, Visit};
 use tracing::span::{Attributes, Id, Record};
@@ -18,22 +18,21 @@ static SERVING: AtomicBool = AtomicBool::new(false);
 
 /// A `tracing` subscriber that writes lines to standard error.
 #[derive(Debug)]
-pub struct Log {
-    least: Level,
-}
+pub struct Log;
+
+/// The number of the least level that is written, as in [`LEVELS`].
+static LEAST: AtomicUsize = AtomicUsize::new(1);
+const LEVELS: [Level; 5] = [Level::ERROR, Level::WARN, Level::INFO, Level::DEBUG, Level::TRACE];
 
 impl Log {
-    /// Installs the subscriber. It writes warnings and errors, and more or less with `verbosity`.
+    /// Installs the subscriber, or changes its level. It writes warnings and errors, and more or
+    /// less with `verbosity`.
     pub fn start(verbosity: i16) {
-        let least = match verbosity {
-            ..=-1 => Level::ERROR,
-            0 => Level::WARN,
-            1 => Level::INFO,
-            2 => Level::DEBUG,
-            3.. => Level::TRACE,
-        };
+        let least = usize::try_from(verbosity + 1).unwrap_or(0).min(LEVELS.len() - 1);
+        LEAST.store(least, Ordering::Relaxed);
         // Fails only if this function was called before.
-        let _ = tracing::subscriber::set_global_default(Self { least });
+        let _ = tracing::subscriber::set_global_default(Self);
+        tracing::callsite::rebuild_interest_cache();
     }
 
     /// Adds the time to lines from now on, since nobody waits for them any more.
@@ -44,7 +43,7 @@ impl Log {
 
 impl Subscriber for Log {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        *metadata.level() <= self.least && metadata.target().starts_with("papilio")
+        *metadata.level() <= LEVELS[LEAST.load(Ordering::Relaxed)] && metadata.target().starts_with("papilio")
     }
 
     fn new_span(&self, _: &Attributes<'_>) -> Id {

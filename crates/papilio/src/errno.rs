@@ -9,7 +9,7 @@
 //!
 //! Kernel counterpart: the return values of `fs/btrfs`.
 
-use crate::errors::{Error, ErrorKind, PathError};
+use crate::errors::{Error, ErrorKind, PathError, QuotaError};
 use papilio_device::OpenErrorKind;
 use rustix::io::Errno;
 use std::io;
@@ -81,7 +81,20 @@ fn kind_errno(kind: ErrorKind) -> Errno {
         ErrorKind::NotBtrfs | ErrorKind::Invalid => Errno::INVAL,
         ErrorKind::Path(reason) => path_errno(reason),
         ErrorKind::NoSpace => Errno::NOSPC,
+        ErrorKind::Quota(reason) => quota_errno(reason),
         ErrorKind::ReadOnly => Errno::ROFS,
+    }
+}
+
+fn quota_errno(reason: QuotaError) -> Errno {
+    match reason {
+        QuotaError::Exceeded { .. } => Errno::DQUOT,
+        QuotaError::Off => Errno::NOTCONN,
+        QuotaError::NoQgroup(_) | QuotaError::NotRelated { .. } => Errno::NOENT,
+        QuotaError::Exists(_) | QuotaError::Related { .. } => Errno::EXIST,
+        QuotaError::Busy(_) => Errno::BUSY,
+        QuotaError::Reserved(_) | QuotaError::WrongLevels | QuotaError::Simple => Errno::INVAL,
+        QuotaError::Rescanning => Errno::INPROGRESS,
     }
 }
 

@@ -7,6 +7,7 @@
 //!
 //! Front ends translate [`Error::kind`], or return [`Error::errno`].
 
+use papilio_format::items::qgroup::QgroupId;
 use papilio_format::objectid::Objectid;
 use papilio_format::{
     Corrupt, DeviceId, FileOffset, Incompatible, InodeNumber, Key, LogicalAddress, PhysicalAddress,
@@ -194,6 +195,9 @@ pub enum Error {
         /// The purpose that there is no space for, such as data, metadata or a chunk.
         what: &'static str,
     },
+    /// An operation on quotas cannot be done, or a limit forbids a change.
+    #[error(transparent)]
+    Quota(QuotaError),
     /// The file system is read-only, because it was opened so or because a failure made it so.
     #[error("the file system is read-only: {cause}")]
     ReadOnlyFileSystem {
@@ -250,6 +254,60 @@ pub enum Error {
         /// The system's error.
         source: std::io::Error,
     },
+}
+
+/// Why quotas refuse something.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
+#[non_exhaustive]
+pub enum QuotaError {
+    /// EDQUOT: a limit would be exceeded.
+    #[error("disk quota exceeded: qgroup {qgroup} is limited to {limit} bytes")]
+    Exceeded {
+        /// The qgroup with the limit.
+        qgroup: QgroupId,
+        /// The limit in bytes.
+        limit: u64,
+    },
+    /// ENOTCONN: quotas are off.
+    #[error("quotas are not enabled")]
+    Off,
+    /// ENOENT: there is no such qgroup.
+    #[error("there is no qgroup {0}")]
+    NoQgroup(QgroupId),
+    /// EEXIST: the qgroup exists.
+    #[error("qgroup {0} exists already")]
+    Exists(QgroupId),
+    /// EINVAL: only subvolumes get qgroups with such ids.
+    #[error("qgroup {0} can only be created together with its subvolume; choose a level above 0")]
+    Reserved(QgroupId),
+    /// EBUSY: the qgroup has members, or its subvolume exists.
+    #[error("qgroup {0} is in use: it has members, or its subvolume exists")]
+    Busy(QgroupId),
+    /// EINVAL: a qgroup can only be in one of a higher level.
+    #[error("a qgroup can only be a member of one with a higher level")]
+    WrongLevels,
+    /// EEXIST: the one includes the other already.
+    #[error("qgroup {member} is a member of {parent} already")]
+    Related {
+        /// The member.
+        member: QgroupId,
+        /// The group.
+        parent: QgroupId,
+    },
+    /// ENOENT: the one does not include the other.
+    #[error("qgroup {member} is not a member of {parent}")]
+    NotRelated {
+        /// The qgroup that was to be a member.
+        member: QgroupId,
+        /// The group.
+        parent: QgroupId,
+    },
+    /// EINPROGRESS: a rescan is under way.
+    #[error("a rescan of quotas is under way")]
+    Rescanning,
+    /// EINVAL: simple quotas are never rescanned.
+    #[error("simple quotas cannot be rescanned")]
+    Simple,
 }
 
 /// The fault of one copy of a tree block.
@@ -393,6 +451,8 @@ pub enum ErrorKind {
     MissingDevice,
     /// No space is left: ENOSPC.
     NoSpace,
+    /// Quotas: a limit (EDQUOT), or a state that does not allow the operation.
+    Quota(QuotaError),
     /// The file system is read-only: EROFS.
     ReadOnly,
 }
@@ -417,6 +477,7 @@ impl Error {
             | Error::Occupied { .. }
             | Error::TooSmall { .. } => ErrorKind::Invalid,
             Error::NoSpace { .. } => ErrorKind::NoSpace,
+            Error::Quota(reason) => ErrorKind::Quota(*reason),
             Error::LogReplay { cause, .. } => match cause.kind() {
                 // The replay looks names up itself, so the caller must not see POSIX reasons for
                 // them.

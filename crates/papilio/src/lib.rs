@@ -113,11 +113,11 @@ mod tuning;
 mod volume;
 
 pub use data::FiemapExtent;
-pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, Result};
+pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use fs::{
     AsPath, DirEntry, Entries, File, FileCursor, FileSystem, Inode, IoCompletion, IoOperation, IoQueue,
-    IoRequest, KeptInode, Metadata, RepairPlan, Walk, WalkEntry, check, check_devices, plan_repair, repair,
-    undo_repair,
+    IoRequest, KeptInode, Metadata, QgroupUsage, QuotaStatus, RepairPlan, Walk, WalkEntry, check,
+    check_devices, plan_repair, repair, undo_repair,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;
@@ -144,6 +144,7 @@ pub use papilio_format::items::block_group::BlockGroupFlags;
 pub use papilio_format::items::chunk::RaidProfile;
 pub use papilio_format::items::file_extent::Compression;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
+pub use papilio_format::items::qgroup::{QgroupId, QgroupLimitFlags, QgroupStatusFlags};
 pub use papilio_format::{
     ChecksumType, Corrupt, DeviceId, FileOffset, Generation, Incompatible, InodeNumber, ItemType, Key,
     LogicalAddress, PhysicalAddress, SuperblockError, TreeId, Uuid,

@@ -39,6 +39,9 @@ pub struct Args {
     /// Verify the checksums of all copies of all data
     #[arg(long)]
     check_data_csum: bool,
+    /// Only print the numbers of quotas, as they are stored and as they are counted
+    #[arg(short = 'Q', long, conflicts_with_all = ["repair", "check_data_csum", "json"])]
+    qgroup_report: bool,
     /// Show the progress
     #[arg(short, long)]
     progress: bool,
@@ -55,6 +58,9 @@ impl Args {
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         if self.repair {
             return self.repair(context);
+        }
+        if self.qgroup_report {
+            return self.report_quotas(context);
         }
         let bar = (self.progress && std::io::stderr().is_terminal()).then(new_bar);
         let mut options = CheckOptions::new().data_csum(self.check_data_csum).max_findings(self.max_findings);
@@ -77,6 +83,36 @@ impl Args {
         output.finish()?;
         if !report.is_clean() {
             context.error(format_args!("{}: {} errors found", self.image.display(), report.errors()));
+        }
+        Ok(())
+    }
+
+    /// Prints stored and counted numbers of each qgroup.
+    fn report_quotas(&self, context: &Context) -> anyhow::Result<()> {
+        let fs = context.open(&self.image)?;
+        let named = |error: papilio::Error| crate::context::of_image(&self.image, error);
+        let status = fs.quota_status().map_err(named)?;
+        if status.is_some_and(|status| status.is_inconsistent() || status.is_rescanning()) {
+            context.warning("the stored numbers are inconsistent until a rescan");
+        }
+        let stored = fs.qgroups().map_err(named)?;
+        let mut different = 0;
+        let mut output = Output::new()?;
+        for (group, (id, referenced, exclusive)) in stored.iter().zip(fs.count_qgroups().map_err(named)?) {
+            let same = (group.referenced, group.exclusive) == (referenced, exclusive);
+            different += usize::from(!same);
+            let verdict = if same { "" } else { "are different" };
+            output.text(format_args!("Counts for qgroup id: {id} {verdict}\n"))?;
+            for (name, counted, stored) in
+                [("referenced", referenced, group.referenced), ("exclusive", exclusive, group.exclusive)]
+            {
+                output.text(format_args!("our:\t\t{name} {counted} {name} compressed {counted}\n"))?;
+                output.text(format_args!("disk:\t\t{name} {stored} {name} compressed {stored}\n"))?;
+            }
+        }
+        output.finish()?;
+        if different > 0 {
+            context.error(format_args!("{}: {different} qgroups are different", self.image.display()));
         }
         Ok(())
     }

@@ -47,7 +47,7 @@ impl Args {
 type Entry = (&'static str, u8, &'static [&'static str]);
 
 /// The commands. A command that is missing here is in section 8 and has no related pages.
-const ENTRIES: [Entry; 30] = [
+const ENTRIES: [Entry; 32] = [
     ("ls", 1, &["ls(1)"]),
     ("cat", 1, &["cat(1)"]),
     ("stat", 1, &["stat(1)"]),
@@ -72,6 +72,8 @@ const ENTRIES: [Entry; 30] = [
     ("mount", 8, &["papilio-umount(8)", "mount(8)", "btrfs(5)", "fuse(4)"]),
     ("umount", 8, &["papilio-mount(8)", "umount(8)"]),
     ("mkfs", 8, &["papilio-check(8)", "mkfs.btrfs(8)"]),
+    ("quota", 8, &["papilio-qgroup(8)", "btrfs-quota(8)"]),
+    ("qgroup", 8, &["papilio-quota(8)", "btrfs-qgroup(8)"]),
     ("filesystem", 8, &["papilio-du(1)", "btrfs-filesystem(8)"]),
     ("check", 8, &["papilio-inspect(8)", "btrfs-check(8)"]),
     ("inspect", 8, &["papilio-check(8)", "btrfs-inspect-internal(8)"]),

@@ -24,6 +24,8 @@ mod mkfs;
 mod mount;
 mod mv;
 mod property;
+mod qgroup;
+mod quota;
 mod receive;
 mod rescue;
 mod rm;
@@ -59,6 +61,8 @@ pub enum Command {
     Du(du::Args),
     Subvolume(subvolume::Args),
     Property(property::Args),
+    Quota(quota::Args),
+    Qgroup(qgroup::Args),
     Device(device::Args),
     Send(send::Args),
     Receive(receive::Args),
@@ -100,6 +104,8 @@ impl Command {
             Self::Du(command) => command.run(context),
             Self::Subvolume(command) => command.run(context),
             Self::Property(command) => command.run(context),
+            Self::Quota(command) => command.run(context),
+            Self::Qgroup(command) => command.run(context),
             Self::Device(command) => command.run(context),
             Self::Send(command) => command.run(context),
             Self::Receive(command) => command.run(context),

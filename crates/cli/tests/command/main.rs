@@ -8,6 +8,8 @@ mod common;
 mod copy;
 mod fixture;
 mod mkfs;
+mod property;
+mod quotas;
 mod repair;
 mod rootdir;
 mod show;

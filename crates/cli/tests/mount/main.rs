@@ -10,4 +10,5 @@ mod ends;
 mod helpers;
 mod joined;
 mod kernel;
+mod quotas;
 mod world;

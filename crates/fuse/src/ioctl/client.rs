@@ -66,9 +66,21 @@ impl MountedPath {
         Ok(Self { file: File::from(file) })
     }
 
-    /// Sends a command with `argument`, which holds the answer then.
     /// Issues an ioctl with `argument`, which also receives the reply.
-    fn call<T: FromBytes + IntoBytes>(&self, command: Command, argument: &mut T) -> io::Result<()> {
+    pub(super) fn call<T: FromBytes + IntoBytes>(
+        &self,
+        command: Command,
+        argument: &mut T,
+    ) -> io::Result<()> {
+        self.result_of(command, argument).map(drop)
+    }
+
+    /// Issues an ioctl with `argument`, and returns its result, which is not negative.
+    pub(super) fn result_of<T: FromBytes + IntoBytes>(
+        &self,
+        command: Command,
+        argument: &mut T,
+    ) -> io::Result<i32> {
         assert!(size_of::<T>() >= command.size(), "{command:?} has a longer argument");
         // SAFETY: the kernel and the server access at most the bytes that the command number says,
         // which the assertion above covers. Any bytes are a valid `FromBytes` type, and an
@@ -77,7 +89,7 @@ impl MountedPath {
         let result = unsafe {
             libc::ioctl(self.file.as_raw_fd(), command.0 as libc::Ioctl, std::ptr::from_mut(argument))
         };
-        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+        if result < 0 { Err(io::Error::last_os_error()) } else { Ok(result) }
     }
 
     /// Returns whether this is the root directory of a subvolume.
@@ -360,7 +372,11 @@ impl MountedPath {
         usage.ok_or_else(garbled)
     }
 
-    fn pages(&self, command: Command, mut each: impl FnMut(Reader<'_>) -> io::Result<()>) -> io::Result<()> {
+    pub(super) fn pages(
+        &self,
+        command: Command,
+        mut each: impl FnMut(Reader<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
         let mut page = Page::default();
         loop {
             let before = page.cursor;
@@ -400,7 +416,7 @@ fn fits(fits: bool) -> io::Result<()> {
     if fits { Ok(()) } else { Err(io::Error::from_raw_os_error(libc::ENAMETOOLONG)) }
 }
 
-fn garbled() -> io::Error {
+pub(super) fn garbled() -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, "the server sent a malformed reply")
 }
 

@@ -134,6 +134,58 @@ layout! {
         reserved: [[u8; 16]; 59],
     }
 
+    /// `struct btrfs_ioctl_quota_ctl_args`.
+    pub struct QuotaControl = 16 {
+        /// `QUOTA_ENABLE` or `QUOTA_DISABLE`.
+        command: u64,
+        /// Unused.
+        status: u64,
+    }
+
+    /// `struct btrfs_ioctl_quota_rescan_args`.
+    pub struct QuotaRescan = 64 {
+        /// On output 1 if a rescan is under way.
+        flags: u64,
+        /// The address up to which it has counted.
+        progress: u64,
+        /// Zeros.
+        reserved: [u64; 6],
+    }
+
+    /// `struct btrfs_ioctl_qgroup_assign_args`.
+    pub struct QgroupAssign = 24 {
+        /// 1 to assign, 0 to remove.
+        assign: u64,
+        /// The member.
+        member: u64,
+        /// The group.
+        parent: u64,
+    }
+
+    /// `struct btrfs_ioctl_qgroup_create_args`.
+    pub struct QgroupCreate = 16 {
+        /// 1 to create, 0 to remove.
+        create: u64,
+        /// The id.
+        id: u64,
+    }
+
+    /// `struct btrfs_ioctl_qgroup_limit_args`.
+    pub struct QgroupLimitArgs = 48 {
+        /// The id; 0 for the subvolume of the file.
+        id: u64,
+        /// `QGROUP_LIMIT_*`: the limits to change.
+        flags: u64,
+        /// Most bytes referenced; `u64::MAX` for no limit.
+        max_referenced: u64,
+        /// Most bytes referenced exclusively; `u64::MAX` for no limit.
+        max_exclusive: u64,
+        /// Unused.
+        reserved_referenced: u64,
+        /// Unused.
+        reserved_exclusive: u64,
+    }
+
     /// `struct btrfs_ioctl_feature_flags`.
     pub struct FeatureFlags = 24 {
         /// Features that an implementation may ignore.
@@ -295,6 +347,15 @@ layout! {
 
 /// Size of a page's records in bytes.
 pub const PAGE_BYTES: usize = 16360;
+
+/// `BTRFS_QUOTA_CTL_ENABLE`.
+pub const QUOTA_ENABLE: u64 = 1;
+/// `BTRFS_QUOTA_CTL_DISABLE`.
+pub const QUOTA_DISABLE: u64 = 2;
+/// `BTRFS_QGROUP_LIMIT_MAX_RFER`.
+pub const QGROUP_LIMIT_REFERENCED: u64 = 1 << 0;
+/// `BTRFS_QGROUP_LIMIT_MAX_EXCL`.
+pub const QGROUP_LIMIT_EXCLUSIVE: u64 = 1 << 1;
 
 /// The version of our own ioctls.
 pub const SERVER_INFO_VERSION: u32 = 1;

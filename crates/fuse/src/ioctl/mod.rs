@@ -7,6 +7,7 @@
 //! arguments. [`server`] answers them, and [`client`] sends them.
 
 pub mod client;
+mod client_quotas;
 pub mod layout;
 pub mod number;
 mod record;

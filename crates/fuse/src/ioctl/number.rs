@@ -8,7 +8,8 @@
 
 use super::layout::{
     DevInfo, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser,
-    LABEL_SIZE, MountState, Page, ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
+    LABEL_SIZE, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan,
+    ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
 };
 
 /// A command's number.
@@ -95,6 +96,21 @@ impl Command {
     pub const SUBVOL_GETFLAGS: Self = Self::read::<u64>(BTRFS, 25);
     /// `BTRFS_IOC_SUBVOL_SETFLAGS`.
     pub const SUBVOL_SETFLAGS: Self = Self::write::<u64>(BTRFS, 26);
+    /// `BTRFS_IOC_QUOTA_CTL`.
+    pub const QUOTA_CTL: Self = Self::both::<QuotaControl>(BTRFS, 40);
+    /// `BTRFS_IOC_QGROUP_ASSIGN`.
+    pub const QGROUP_ASSIGN: Self = Self::write::<QgroupAssign>(BTRFS, 41);
+    /// `BTRFS_IOC_QGROUP_CREATE`.
+    pub const QGROUP_CREATE: Self = Self::write::<QgroupCreate>(BTRFS, 42);
+    /// `BTRFS_IOC_QGROUP_LIMIT`. Its number says that the caller only reads, so that FUSE does not
+    /// pass the argument; [`Command::LIMIT_QGROUP`] is our own.
+    pub const QGROUP_LIMIT: Self = Self::read::<QgroupLimitArgs>(BTRFS, 43);
+    /// `BTRFS_IOC_QUOTA_RESCAN`.
+    pub const QUOTA_RESCAN: Self = Self::write::<QuotaRescan>(BTRFS, 44);
+    /// `BTRFS_IOC_QUOTA_RESCAN_STATUS`.
+    pub const QUOTA_RESCAN_STATUS: Self = Self::read::<QuotaRescan>(BTRFS, 45);
+    /// `BTRFS_IOC_QUOTA_RESCAN_WAIT`.
+    pub const QUOTA_RESCAN_WAIT: Self = Self::new(0, BTRFS, 46, 0);
     /// `BTRFS_IOC_DEV_INFO`.
     pub const DEV_INFO: Self = Self::both::<DevInfo>(BTRFS, 30);
     /// `BTRFS_IOC_FS_INFO`.
@@ -123,6 +139,10 @@ impl Command {
     pub const MOUNT_STATE: Self = Self::read::<MountState>(PAPILIO, 5);
     /// Our own: refuses changes from now on, or allows them again (a 64-bit 1 or 0).
     pub const SET_READ_ONLY: Self = Self::write::<u64>(PAPILIO, 6);
+    /// Our own: returns the state of quotas and a page of the qgroups.
+    pub const QGROUPS: Self = Self::both::<Page>(PAPILIO, 32);
+    /// Our own: sets limits of a qgroup, as `BTRFS_IOC_QGROUP_LIMIT` does.
+    pub const LIMIT_QGROUP: Self = Self::write::<QgroupLimitArgs>(PAPILIO, 33);
 }
 
 #[cfg(test)]
@@ -155,6 +175,13 @@ mod tests {
         ("BTRFS_IOC_SUBVOL_CREATE_V2", Command::SUBVOL_CREATE_V2),
         ("BTRFS_IOC_SUBVOL_GETFLAGS", Command::SUBVOL_GETFLAGS),
         ("BTRFS_IOC_SUBVOL_SETFLAGS", Command::SUBVOL_SETFLAGS),
+        ("BTRFS_IOC_QUOTA_CTL", Command::QUOTA_CTL),
+        ("BTRFS_IOC_QGROUP_ASSIGN", Command::QGROUP_ASSIGN),
+        ("BTRFS_IOC_QGROUP_CREATE", Command::QGROUP_CREATE),
+        ("BTRFS_IOC_QGROUP_LIMIT", Command::QGROUP_LIMIT),
+        ("BTRFS_IOC_QUOTA_RESCAN", Command::QUOTA_RESCAN),
+        ("BTRFS_IOC_QUOTA_RESCAN_STATUS", Command::QUOTA_RESCAN_STATUS),
+        ("BTRFS_IOC_QUOTA_RESCAN_WAIT", Command::QUOTA_RESCAN_WAIT),
         ("BTRFS_IOC_DEV_INFO", Command::DEV_INFO),
         ("BTRFS_IOC_FS_INFO", Command::FS_INFO),
         ("BTRFS_IOC_GET_FEATURES", Command::GET_FEATURES),

@@ -6,8 +6,11 @@
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::items::root::RootFlags;
-use papilio::format::{DeviceId, Generation, InodeNumber, TreeId, Uuid};
-use papilio::{DeviceUsage, SpaceUsage, Subvolume, Timespec, Usage};
+use papilio::format::{DeviceId, Generation, InodeNumber, LogicalAddress, TreeId, Uuid};
+use papilio::{
+    DeviceUsage, QgroupId, QgroupStatusFlags, QgroupUsage, QuotaStatus, SpaceUsage, Subvolume, Timespec,
+    Usage,
+};
 
 /// The encoding of an absent number.
 const NONE: u64 = u64::MAX;
@@ -73,6 +76,26 @@ impl Writer {
                 .number(space.used)
                 .number(space.raw_total)
                 .number(space.raw_used);
+        }
+    }
+
+    pub(super) fn quota_status(&mut self, status: &QuotaStatus) {
+        self.number(status.flags.bits()).number(status.rescanned.0).number(status.qgroups as u64);
+    }
+
+    pub(super) fn qgroup(&mut self, group: &QgroupUsage) {
+        self.number(group.id.0)
+            .number(group.referenced)
+            .number(group.exclusive)
+            .number(group.max_referenced.is_some().into())
+            .number(group.max_referenced.unwrap_or(0))
+            .number(group.max_exclusive.is_some().into())
+            .number(group.max_exclusive.unwrap_or(0));
+        for ids in [&group.parents, &group.members] {
+            self.number(ids.len() as u64);
+            for id in ids {
+                self.number(id.0);
+            }
         }
     }
 
@@ -174,6 +197,34 @@ impl<'a> Reader<'a> {
             })
             .collect::<Option<_>>()?;
         Some(Usage { spaces, devices: Vec::new(), global_reserve, chunks_without_block_group })
+    }
+
+    pub(super) fn quota_status(&mut self) -> Option<QuotaStatus> {
+        Some(QuotaStatus {
+            flags: QgroupStatusFlags::from_bits_retain(self.number()?),
+            rescanned: LogicalAddress(self.number()?),
+            qgroups: usize::try_from(self.number()?).ok()?,
+        })
+    }
+
+    pub(super) fn qgroup(&mut self) -> Option<QgroupUsage> {
+        let id = QgroupId(self.number()?);
+        let (referenced, exclusive) = (self.number()?, self.number()?);
+        let mut limit = || Some((self.number()? != 0, self.number()?));
+        let (max_referenced, max_exclusive) = (limit()?, limit()?);
+        let mut ids = || {
+            let count = self.number()?;
+            (0..count).map(|_| self.number().map(QgroupId)).collect::<Option<Vec<_>>>()
+        };
+        Some(QgroupUsage {
+            id,
+            referenced,
+            exclusive,
+            max_referenced: max_referenced.0.then_some(max_referenced.1),
+            max_exclusive: max_exclusive.0.then_some(max_exclusive.1),
+            parents: ids()?,
+            members: ids()?,
+        })
     }
 
     pub(super) fn device(&mut self) -> Option<DeviceUsage> {

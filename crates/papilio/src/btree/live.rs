@@ -50,6 +50,7 @@ fn locks_of(tree: Tree) -> (RwLock<Tree>, Mutex<()>) {
         objectid::FREE_SPACE_TREE => new(tree),
         objectid::CSUM_TREE => new(tree),
         objectid::UUID_TREE => new(tree),
+        objectid::QUOTA_TREE => new(tree),
         objectid::TREE_LOG => new(tree),
         _subvolume => new(tree),
     }

@@ -134,6 +134,11 @@ impl Item {
         Self { key: leaf.view().key(slot), leaf, slot }
     }
 
+    /// Returns the leaf that holds the item.
+    pub(crate) fn leaf(&self) -> &Arc<TreeBlock> {
+        &self.leaf
+    }
+
     /// Returns the data.
     #[inline]
     pub(crate) fn data(&self) -> &[u8] {

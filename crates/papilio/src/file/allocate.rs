@@ -90,6 +90,7 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::write_at`].
     pub(crate) fn allocate(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        self.charge(offset, length)?;
         let open = &self.open;
         let exclusive = self.exclusive()?;
         let range = open.changed_range(&self.fs, offset, length)?;
@@ -123,6 +124,7 @@ impl OpenFile {
     /// # Errors
     /// As [`OpenFile::write_at`].
     pub(crate) fn zero_range(&self, offset: u64, length: u64, keep_size: bool) -> Result<()> {
+        self.charge(offset, length)?;
         let open = &self.open;
         let exclusive = self.exclusive()?;
         let range = open.changed_range(&self.fs, offset, length)?;

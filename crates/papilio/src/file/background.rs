@@ -13,6 +13,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 pub(crate) enum Wake {
     /// A deleted subvolume waits to be cleaned.
     Clean,
+    /// A rescan of quotas is under way.
+    Rescan,
     /// The page cache has too many dirty pages.
     WriteBack,
 }
@@ -49,6 +51,11 @@ impl Background {
     /// Asks for deleted subvolumes to be cleaned.
     pub(crate) fn clean(&self) {
         self.send(Wake::Clean);
+    }
+
+    /// Asks for the rescan of quotas to be carried on.
+    pub(crate) fn rescan(&self) {
+        self.send(Wake::Rescan);
     }
 
     /// Asks for dirty pages to be written back, unless a request for that is pending.

@@ -103,6 +103,46 @@ impl FsInfo {
         }
     }
 
+    /// Runs `change` like [`FsInfo::change_handle`]; where quotas count, as the first change of a
+    /// transaction, after a commit.
+    pub(crate) fn change_first<R>(
+        &self,
+        tree: TreeId,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>, &SubvolumeNumbers) -> Result<R>,
+    ) -> Result<R> {
+        let transactions = self.transactions()?;
+        if !transactions.quotas().is_counting() {
+            return self.change_handle(tree, items, change);
+        }
+        self.check_changeable(tree)?;
+        let numbers = self.numbers(tree)?;
+        transactions.change_first(items, |handle| change(handle, &numbers))
+    }
+
+    /// Announces a change of a subvolume by `data` bytes of data and about `items` items, if the
+    /// limits of its qgroups allow it. Where they seem not to, flushes and commits, so that the
+    /// numbers are exact, and asks once more. The caller holds no lock.
+    ///
+    /// # Errors
+    /// [`QuotaError::Exceeded`](crate::QuotaError::Exceeded); errors of the flush and the commit.
+    pub(crate) fn charge(&self, tree: TreeId, data: u64, items: u64) -> Result<()> {
+        let transactions = self.transactions()?;
+        let quotas = transactions.quotas();
+        if !quotas.is_limited() {
+            return Ok(());
+        }
+        let metadata = items.saturating_mul(transactions.node_size());
+        if let Err(error) = quotas.announce(tree, data, metadata) {
+            tracing::debug!("{error}: flushing first");
+            let before = quotas.announced();
+            self.sync()?;
+            quotas.settle(&before);
+            return quotas.announce(tree, data, metadata);
+        }
+        Ok(())
+    }
+
     /// Runs `change`, which frees space, in a transaction. It may use the space that is kept back
     /// for such changes, so that files can be deleted on a full file system.
     pub(crate) fn change_to_free<R>(

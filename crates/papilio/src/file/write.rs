@@ -41,6 +41,7 @@ impl OpenFile {
     /// [`PathError::NotPermitted`](crate::PathError::NotPermitted) for an immutable file, or an
     /// error of reading or writing. Steps before the failing one stay written.
     pub(crate) fn write_at(&self, data: &[u8], offset: u64, stamp: Stamp) -> Result<()> {
+        self.charge(offset, data.len() as u64)?;
         if let Some(mapping) = self.cached() {
             return self.write_buffered(mapping, data, offset, stamp);
         }
@@ -77,6 +78,16 @@ impl OpenFile {
             mapping.invalidate(range, Invalidate::All);
         }
         Ok(())
+    }
+
+    /// Announces the sectors of a range to quotas.
+    pub(super) fn charge(&self, offset: u64, length: u64) -> Result<()> {
+        if !self.fs.transactions()?.quotas().is_limited() {
+            return Ok(());
+        }
+        let sector = self.fs.sector_size();
+        let sectors = (offset % sector).saturating_add(length).div_ceil(sector);
+        self.fs.charge(self.open.place().tree, sectors.saturating_mul(sector), EXTENT_ITEMS)
     }
 
     /// Writes as many of the first bytes as can be written beside other writers of the file, and

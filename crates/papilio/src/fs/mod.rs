@@ -44,6 +44,7 @@ mod metadata;
 mod names;
 mod names_by_path;
 mod paths;
+mod quotas;
 mod repair;
 mod resize;
 #[cfg(test)]
@@ -64,6 +65,7 @@ pub use io_queue::IoQueue;
 pub use io_request::{IoCompletion, IoOperation, IoRequest};
 pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
+pub use quotas::{QgroupUsage, QuotaStatus};
 pub use repair::{RepairPlan, plan_repair, repair, undo_repair};
 pub use walk::{Walk, WalkEntry};
 

@@ -38,6 +38,7 @@ impl Inode {
     pub fn create(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let new = &self.with_mount_flags(new);
+        self.file_system().info.charge(self.tree(), 0, NAME_ITEMS)?;
         let created = self.file_system().info.change_handle(self.tree(), NAME_ITEMS, |handle, numbers| {
             self.add_name(handle, name, |editor| {
                 create::create(editor, numbers, handle.now(), self.number(), name, new)
@@ -54,6 +55,7 @@ impl Inode {
     pub fn create_unnamed(&self, new: &NewInode<'_>) -> Result<File> {
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let new = &self.with_mount_flags(new);
+        self.file_system().info.charge(self.tree(), 0, NAME_ITEMS)?;
         let created =
             self.file_system().info.change_tree(self.tree(), NAME_ITEMS, |editor, numbers, now| {
                 create::create_unnamed(editor, numbers, now, self.number(), new)
@@ -79,6 +81,7 @@ impl Inode {
         if target.tree() != self.tree() {
             return Err(Error::path(name, PathError::CrossDevice));
         }
+        self.file_system().info.charge(self.tree(), 0, NAME_ITEMS)?;
         // Keeps the inode open: if it has no name, its last handle deletes it.
         let open = self.file_system().info.open_inodes.get(target.place());
         let linkable = open.as_ref().and_then(|open| open.linkable());
@@ -375,6 +378,7 @@ impl Inode {
     /// [`PathError::Exists`] or [`PathError::NoAttribute`] as `how` requires; a value that is too
     /// large or invalid; as [`Inode::create`].
     pub fn set_xattr(&self, name: &[u8], value: &[u8], how: XattrSet) -> Result<()> {
+        self.file_system().info.charge(self.tree(), 0, NAME_ITEMS)?;
         self.file_system()
             .info
             .change_tree(self.tree(), NAME_ITEMS, |editor, _, now| {

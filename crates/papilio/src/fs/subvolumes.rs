@@ -18,7 +18,9 @@ use crate::namespace::create::{NewInode, NewKind};
 use crate::namespace::rename::RenameMode;
 use crate::subvolume::{self, Entry, Numbers, Received};
 use crate::transaction::Handle;
+use crate::transaction::quota::Inherit;
 use papilio_format::items::inode::FileKind;
+use papilio_format::items::qgroup::QgroupId;
 use papilio_format::{Generation, TreeId, objectid};
 use std::sync::Arc;
 
@@ -32,16 +34,32 @@ impl Inode {
     /// # Errors
     /// [`PathError::NotADirectory`] if `new` is of another kind; as [`Inode::create`].
     pub fn create_subvolume(&self, name: &[u8], new: &NewInode<'_>) -> Result<Inode> {
+        self.create_subvolume_in(name, new, &[])
+    }
+
+    /// Creates an empty subvolume like [`Inode::create_subvolume`], and makes it a member of
+    /// qgroups. Without quotas these are ignored.
+    ///
+    /// # Errors
+    /// [`QuotaError::NoQgroup`](crate::QuotaError::NoQgroup); as [`Inode::create_subvolume`].
+    pub fn create_subvolume_in(
+        &self,
+        name: &[u8],
+        new: &NewInode<'_>,
+        qgroups: &[QgroupId],
+    ) -> Result<Inode> {
+        let inherit = Inherit { groups: qgroups.to_vec(), limits: None };
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         if !matches!(new.kind, NewKind::Directory) {
             return Err(Error::path(name, PathError::NotADirectory));
         }
         let fs = self.file_system();
+        fs.info.charge(self.tree(), 0, NAME_ITEMS)?;
         let ids = fs.subvolume_ids();
         let id = fs.info.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
             self.note_subvolume(handle, numbers, name)?;
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
-            subvolume::create(handle, numbers, self.entry_named(name), new)
+            subvolume::create(handle, numbers, self.entry_named(name), new, &inherit)
         })?;
         fs.subvolume_root(id)
     }
@@ -52,10 +70,27 @@ impl Inode {
     /// # Errors
     /// [`PathError::NoSubvolume`] if there is no source; as [`Inode::create`].
     pub fn create_snapshot(&self, source: TreeId, name: &[u8], read_only: bool) -> Result<Inode> {
+        self.create_snapshot_in(source, name, read_only, &[])
+    }
+
+    /// Creates a snapshot like [`Inode::create_snapshot`], and makes it a member of qgroups.
+    /// Without quotas these are ignored; with them, it commits first.
+    ///
+    /// # Errors
+    /// [`QuotaError::NoQgroup`](crate::QuotaError::NoQgroup); as [`Inode::create_snapshot`].
+    pub fn create_snapshot_in(
+        &self,
+        source: TreeId,
+        name: &[u8],
+        read_only: bool,
+        qgroups: &[QgroupId],
+    ) -> Result<Inode> {
+        let inherit = Inherit { groups: qgroups.to_vec(), limits: None };
         self.must_be(FileKind::Directory, PathError::NotADirectory)?;
         let fs = self.file_system();
         // Refuses other trees.
         fs.info.trees.subvolume(source)?;
+        fs.info.charge(self.tree(), 0, NAME_ITEMS)?;
         let ids = fs.subvolume_ids();
         fs.info.publish_ordered_of_tree(source)?;
         // Stops in-place writes until the snapshot shares the extents, and flushes earlier writes
@@ -63,10 +98,10 @@ impl Inode {
         let mut sharing = fs.info.sharing.write();
         *sharing += 1;
         fs.info.flush_tree(source, *sharing)?;
-        let id = fs.info.change_handle(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
+        let id = fs.info.change_first(self.tree(), SUBVOLUME_ITEMS, |handle, numbers| {
             self.note_subvolume(handle, numbers, name)?;
             let numbers = Numbers { subvolumes: &ids, parent: numbers };
-            subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only)
+            subvolume::snapshot(handle, numbers, source, self.entry_named(name), read_only, &inherit)
         })?;
         drop(sharing);
         // Deletes the copies of the source's open files without a name: no handle refers to them.
@@ -276,7 +311,7 @@ mod tests {
             .unwrap()
             .change(NAME_ITEMS, |handle| {
                 let root = handle.live_tree(objectid::UUID_TREE)?.tree().root_block()?;
-                handle.drop_block_ref(root.address(), root.level(), objectid::UUID_TREE, None);
+                handle.drop_block_ref(root.address(), root.level(), objectid::UUID_TREE, None, true);
                 live.root_tree().edit(handle).remove(root_key(objectid::UUID_TREE))?;
                 live.remove(objectid::UUID_TREE);
                 Ok(())

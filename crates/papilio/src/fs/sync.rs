@@ -48,12 +48,14 @@ impl FileSystem {
     ///   the space first. Each of these lowers the number for the next call.
     /// - Space of removed files counts only after the next commit. A caller that runs short may
     ///   call [`FileSystem::sync`] and ask again before it refuses its clients.
+    /// - Where qgroups have limits, it is not more than the one with the least room has left.
     /// - The bound is 0 while free space is little beyond the reserve for deletions, although small
     ///   writes may still succeed then. It is 0 on a file system that is open for reading only.
     pub fn writable_bytes(&self) -> u64 {
         self.info.trees.transactions().map_or(0, |transactions| {
             let base = WRITABLE_BLOCKS * transactions.node_size();
-            transactions.writable_bytes(&MetadataNeed { base, data_per_metadata: WRITABLE_PER_METADATA })
+            let need = MetadataNeed { base, data_per_metadata: WRITABLE_PER_METADATA };
+            transactions.writable_bytes(&need).min(transactions.quotas().least_room())
         })
     }
 

@@ -24,6 +24,8 @@ impl Closer {
         let committer = interval.map(|interval| Committer::start(fs, interval));
         // Subvolumes that an earlier mount deleted but did not clean.
         fs.background.clean();
+        // A rescan of quotas that an earlier mount did not finish.
+        fs.background.rescan();
         Some(Arc::new(Self { committer, fs: Arc::clone(fs) }))
     }
 }

@@ -1,5 +1,5 @@
 //! The background thread: commits at an interval, writes dirty pages back, cleans deleted
-//! subvolumes.
+//! subvolumes, carries on a rescan of quotas.
 //!
 //! Owns [`Committer`].
 //!
@@ -14,6 +14,7 @@
 use crate::file::background::{Requests, Wake};
 use crate::file::fs_info::FsInfo;
 use crate::subvolume::clean_step;
+use crate::transaction::quota::RescanStep;
 use papilio_locks::Class;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::RecvTimeoutError;
@@ -90,6 +91,7 @@ impl Work {
             let Some(fs) = self.fs.upgrade() else { return };
             match request {
                 Ok(Wake::Clean) => self.clean(&fs),
+                Ok(Wake::Rescan) => self.rescan(&fs),
                 Ok(Wake::WriteBack) => {
                     self.requests.write_back_requested.store(false, Ordering::Release);
                     if let Err(error) = fs.flush_all() {
@@ -108,6 +110,19 @@ impl Work {
             }
             if fs.failure().is_some() {
                 return;
+            }
+        }
+    }
+
+    fn rescan(&self, fs: &FsInfo) {
+        while !self.stop.load(Ordering::Acquire) {
+            match fs.transactions().and_then(|transactions| transactions.rescan_step()) {
+                Ok(RescanStep::Counted(_)) => {}
+                Ok(RescanStep::Done) => return,
+                Err(error) => {
+                    tracing::error!("counting for quotas: {error}");
+                    return;
+                }
             }
         }
     }

@@ -58,7 +58,11 @@ pub(crate) fn clean_step(transactions: &Arc<Transactions>) -> Result<bool> {
                     transactions.commit()?;
                 }
             }
-            Progress::Dropping { .. } | Progress::Done => return Ok(true),
+            Progress::Dropping { .. } => return Ok(true),
+            Progress::Done => {
+                transactions.remove_quota_of(tree.id())?;
+                return Ok(true);
+            }
         }
     }
 }

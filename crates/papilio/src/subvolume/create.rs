@@ -21,6 +21,7 @@ use crate::items::numbers::SubvolumeNumbers;
 use crate::namespace::create::{self, NewInode};
 use crate::namespace::subvolume_entry::{check_subvolume_entry, insert_subvolume_entry};
 use crate::transaction::Handle;
+use crate::transaction::quota::Inherit;
 use papilio_format::{InodeNumber, ItemType, TreeId, objectid};
 use papilio_locks::in_order;
 
@@ -67,6 +68,7 @@ pub(crate) fn create(
     numbers: Numbers<'_>,
     at: Entry<'_>,
     new: &NewInode<'_>,
+    inherit: &Inherit,
 ) -> Result<TreeId> {
     let parent = handle.live_tree(at.tree)?;
     let mut editor = parent.edit(handle);
@@ -74,6 +76,8 @@ pub(crate) fn create(
     let inheritance = create::root_inheritance(&editor, at.directory)?;
     let id = numbers.subvolume(handle)?;
     check_subvolume_entry(&editor, at.directory, at.name, id)?;
+    handle.transactions().check_inherit(inherit)?;
+    handle.inherit_quotas(None, id, inherit)?;
     let tree = handle.new_tree(id, new_subvolume_item(handle, id), 0)?;
     {
         let _order = in_order("a new tree's id is the highest");
@@ -93,6 +97,7 @@ pub(crate) fn snapshot(
     source: TreeId,
     at: Entry<'_>,
     read_only: bool,
+    inherit: &Inherit,
 ) -> Result<TreeId> {
     let parent = handle.live_tree(at.tree)?;
     let source = handle.live_tree(source)?;
@@ -101,6 +106,8 @@ pub(crate) fn snapshot(
     check_living(&source)?;
     let id = numbers.subvolume(handle)?;
     check_subvolume_entry(editors.first(), at.directory, at.name, id)?;
+    handle.transactions().check_inherit(inherit)?;
+    handle.inherit_quotas(Some(source.id()), id, inherit)?;
     let record = source.record().expect("every subvolume has a root record");
     let item = snapshot_item(handle, id, &record.item, read_only);
     // The drop of a snapshot treats blocks up to this generation as older than the snapshot. The

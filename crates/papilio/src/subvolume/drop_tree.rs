@@ -30,6 +30,12 @@ use papilio_format::items::root::RawRootItem;
 use papilio_format::{Corrupt, Generation, Key, LogicalAddress, TreeId};
 use std::sync::Arc;
 
+/// Levels of shared blocks that are marked for quotas; more would take too much memory.
+const MARKED_LEVELS: u8 = 3;
+
+/// Items and blocks that are marked under one handle, at most, for the same reason.
+const MARKED_ITEMS: usize = 1 << 20;
+
 /// The progress of the walk.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
@@ -199,10 +205,15 @@ impl DropTree {
                 return self.convert(handle, child, bound);
             }
             let parent = self.counted_by(step)?;
-            handle.drop_block_ref(pointer.address, level, self.id(), parent);
+            handle.drop_block_ref(pointer.address, level, self.id(), parent, false);
             drop(sharing);
+            let marked = if handle.transactions().quotas().is_counting() {
+                self.mark_subtree(handle, level)
+            } else {
+                0
+            };
             self.path.last_mut().expect("the path is not empty").slot += 1;
-            self.spend(1);
+            self.spend(1 + marked);
             return Ok(());
         }
         // Only this tree leads to the block, so its references cannot change any more.
@@ -213,6 +224,51 @@ impl DropTree {
         // Check the owner now, before any of the block's references are dropped.
         self.counted_by(&child)?;
         self.path.push(child);
+        Ok(())
+    }
+
+    /// Marks for quotas all that the shared child at the current slot leads to: this tree no longer
+    /// reaches it. Returns the number of blocks. Where that is too much, or cannot be read, the
+    /// numbers of quotas become inconsistent (the kernel's `drop_subtree_threshold`).
+    fn mark_subtree(&self, handle: &Handle<'_>, level: u8) -> usize {
+        let quotas = handle.transactions().quotas();
+        if level >= MARKED_LEVELS {
+            quotas.mark_inconsistent("a deleted subvolume shares too many blocks with others");
+            return 0;
+        }
+        let step = self.path.last().expect("the caller checked that the path is not empty");
+        let mut marked = 0;
+        let bound = step.bound_of(step.slot);
+        if let Err(error) = self.mark_child(handle, &step.block, step.slot, bound, &mut marked) {
+            quotas.mark_inconsistent(&format!("the blocks that a deleted subvolume shares: {error}"));
+        } else if marked > MARKED_ITEMS {
+            quotas.mark_inconsistent("a deleted subvolume shares too many extents with others");
+        }
+        marked
+    }
+
+    fn mark_child(
+        &self,
+        handle: &Handle<'_>,
+        block: &TreeBlock,
+        slot: usize,
+        bound: Option<Key>,
+        marked: &mut usize,
+    ) -> Result<()> {
+        let child = self.tree.child(block, slot, bound)?;
+        handle.touch_block(&child, self.id());
+        *marked += 1;
+        if child.level() == 0 {
+            *marked += child.len();
+            return handle.touch_data_of(&child, self.id());
+        }
+        for slot in 0..child.len() {
+            if *marked > MARKED_ITEMS {
+                return Ok(());
+            }
+            let bound = if slot + 1 < child.len() { Some(child.view().key(slot + 1)) } else { bound };
+            self.mark_child(handle, &child, slot, bound, marked)?;
+        }
         Ok(())
     }
 
@@ -228,10 +284,11 @@ impl DropTree {
         let mut changed = 1;
         if level == 0 {
             let by = self.counted_by(step)?;
+            handle.touch_data_of(&step.block, self.id())?;
             handle.change_child_refs(&step.block, self.id(), by, -1)?;
             changed += step.block.len();
         }
-        handle.drop_block_ref(address, level, self.id(), parent);
+        handle.drop_block_ref(address, level, self.id(), parent, true);
         self.path.pop();
         if let Some(above) = self.path.last_mut() {
             above.slot += 1;

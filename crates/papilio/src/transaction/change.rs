@@ -11,6 +11,7 @@
 use super::handle::Handle;
 use super::transaction::Transactions;
 use crate::errors::{Error, Result};
+use papilio_locks::RwLockReadGuard;
 
 /// Tree blocks reserved for each changed item: a path of copies and the blocks that it splits into.
 const BLOCKS_PER_ITEM: u64 = 4;
@@ -99,9 +100,28 @@ impl Transactions {
         self.commit_if_full()?;
         let gate = self.gate.read();
         self.check_running()?;
+        self.with_handle(Some(gate), items, emergency, change)
+    }
+
+    /// Runs `change` while the caller holds the gate exclusively.
+    pub(super) fn run_alone<R>(
+        &self,
+        items: u64,
+        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.with_handle(None, items, false, change)
+    }
+
+    fn with_handle<R>(
+        &self,
+        gate: Option<RwLockReadGuard<'_, ()>>,
+        items: u64,
+        emergency: bool,
+        change: &mut dyn FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
         let bytes = (items * BLOCKS_PER_ITEM + BLOCKS_PER_CHANGE) * self.node_size();
         let reservation = self.space.reserve_metadata(bytes, emergency)?;
-        let handle = Handle::new(self, Some(gate), Some(reservation), self.now());
+        let handle = Handle::new(self, gate, Some(reservation), self.now());
         let result = change(&handle);
         if let Err(error) = &result
             && handle.is_changed()

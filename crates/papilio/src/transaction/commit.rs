@@ -22,7 +22,6 @@ use super::csum_items::remove_sums;
 use super::delayed_refs::{ExtentKind, Head};
 use super::extent_items::ExtentItems;
 use super::handle::Handle;
-use super::quota::mark_inconsistent;
 use super::transaction::Transactions;
 use crate::btree::{Change, LiveTree, ReadPin, Tree, dirty_blocks};
 use crate::errors::Result;
@@ -72,7 +71,7 @@ impl Transactions {
     pub(crate) fn commit(&self) -> Result<()> {
         let mut state = self.commit.lock();
         self.check_running()?;
-        let result = self.commit_locked(&mut state);
+        let result = self.commit_locked(&mut state, || {});
         if let Err(error) = &result {
             self.abort(error);
         }
@@ -89,7 +88,28 @@ impl Transactions {
             return Ok(());
         }
         self.check_running()?;
-        self.commit_locked(&mut state).inspect_err(|error| self.abort(error))
+        self.commit_locked(&mut state, || {}).inspect_err(|error| self.abort(error))
+    }
+
+    /// Makes a change of about `items` items as the first one of a transaction, after a commit of
+    /// all earlier ones. No other change runs meanwhile.
+    ///
+    /// # Errors
+    /// As [`Transactions::change`] and [`Transactions::commit`].
+    pub(crate) fn change_first<R>(
+        &self,
+        items: u64,
+        mut change: impl FnMut(&Handle<'_>) -> Result<R>,
+    ) -> Result<R> {
+        self.might_change();
+        self.retry_after_commits(|| {
+            let mut state = self.commit.lock();
+            self.check_running()?;
+            let mut result = None;
+            self.commit_locked(&mut state, || result = Some(self.run_alone(items, &mut change)))
+                .inspect_err(|error| self.abort(error))?;
+            result.expect("a commit without an error runs what follows it")
+        })
     }
 
     /// Waits until no commit is being written. The changes of transactions before the running one
@@ -120,17 +140,22 @@ impl Transactions {
         self.check_running()
     }
 
-    fn commit_locked(&self, state: &mut CommitState) -> Result<()> {
+    /// Commits, and runs `first` before the next transaction's changes, even if there was nothing
+    /// to commit.
+    fn commit_locked(&self, state: &mut CommitState, first: impl FnOnce()) -> Result<()> {
         let mut frozen = {
             let _gate = self.gate.write();
             if !self.is_dirty() && !state.superblock_changed {
+                first();
                 drop(_gate);
                 self.unpin_waiting(state);
                 return Ok(());
             }
             self.check_running()?;
             self.prepare(state)?;
-            self.freeze(state)?
+            let frozen = self.freeze(state)?;
+            first();
+            frozen
         };
         let trees = std::mem::take(&mut frozen.trees);
         self.write_out(&trees, &mut state.buffer)?;
@@ -178,10 +203,16 @@ impl Transactions {
         let handle = Handle::new(self, None, None, self.now());
         // The superblock's generation has to equal the root tree's, whatever else changed.
         self.live.root_tree().edit(&handle).own_root()?;
-        mark_inconsistent(&handle)?;
         // First, because a chunk that is removed below may have been made since the last commit.
         self.insert_chunks(&handle, state)?;
         self.remove_empty_groups(&handle)?;
+        if self.quotas().is_on() {
+            let touched = self.touched_extents();
+            if !touched.is_empty() {
+                self.run_delayed_refs(&handle)?;
+            }
+            self.update_quotas(&handle, &state.written, &touched)?;
+        }
         loop {
             // The order matters: block groups are read before chunks, so that no group is seen
             // without its chunk.

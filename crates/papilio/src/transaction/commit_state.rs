@@ -42,4 +42,14 @@ impl CommitState {
             buffer: AlignedBuffer::new(0, 1),
         }
     }
+
+    /// The superblock of the last commit.
+    pub(super) fn last(&self) -> &RawSuperblock {
+        &self.written
+    }
+
+    /// Makes the next commit write, even if no tree changed.
+    pub(super) fn must_write(&mut self) {
+        self.superblock_changed = true;
+    }
 }

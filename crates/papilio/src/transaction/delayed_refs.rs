@@ -87,8 +87,19 @@ pub(crate) struct Head {
     pub(crate) first_key: Key,
     /// Whether the block's references to its children are counted by the block from now on.
     pub(crate) full_backref: bool,
+    /// Whether the subvolumes that reach the extent may change, and what is known about them.
+    pub(crate) touch: Option<Touch>,
     /// The net change of each reference.
     pub(crate) changes: ReferenceChanges,
+}
+
+/// A mark for quotas: the subvolumes that reach the extent may change.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Touch {
+    /// The one subvolume that reached the extent when the transaction began, if that is known.
+    pub(crate) only: Option<TreeId>,
+    /// A tree block's first key, if it is known.
+    pub(crate) key: Option<Key>,
 }
 
 /// Net changes of the references of an extent, none of them 0.
@@ -146,8 +157,32 @@ impl Head {
             generation: Generation(0),
             first_key: Key::MIN,
             full_backref: false,
+            touch: None,
             changes: ReferenceChanges::default(),
         }
+    }
+
+    /// Adds a mark. The first one saw the extent as the transaction found it.
+    fn mark(&mut self, touch: Option<Touch>) {
+        match (&mut self.touch, touch) {
+            (Some(first), Some(touch)) => first.key = first.key.or(touch.key),
+            (mark, touch) => *mark = mark.or(touch),
+        }
+    }
+
+    /// Whether nothing has to change in the extent tree.
+    pub(crate) fn is_unchanged(&self) -> bool {
+        self.changes.is_empty() && !self.full_backref && !self.new
+    }
+
+    /// The one tree that all changed references name, if it is one.
+    pub(crate) fn only_tree(&self) -> Option<TreeId> {
+        let mut trees = self.changes.iter().map(|(reference, _)| match *reference {
+            Reference::Tree(root) | Reference::Data { root, .. } => Some(root),
+            Reference::SharedBlock(_) | Reference::SharedData(_) => None,
+        });
+        let first = trees.next()??;
+        trees.all(|tree| tree == Some(first)).then_some(first)
     }
 
     /// The net change of the reference count.
@@ -196,16 +231,32 @@ impl DelayedRefs {
         kind: ExtentKind,
         reference: Reference,
         change: i64,
+        touch: Option<Touch>,
     ) -> Outcome {
         let mut heads = self.heads.lock();
         let head = heads.entry(address).or_insert_with(|| Head::new(length, kind));
         head.changes.add(reference, change);
+        head.mark(touch);
         let gone = head.new && head.total() == 0;
-        if gone || head.changes.is_empty() && !head.full_backref {
+        if gone || head.changes.is_empty() && !head.full_backref && head.touch.is_none() {
             heads.remove(&address);
         }
         self.count.store(heads.len(), Ordering::Relaxed);
         if gone { Outcome::Gone } else { Outcome::Queued }
+    }
+
+    /// Marks an extent whose references do not change, though the subvolumes that reach it may.
+    pub(crate) fn touch(&self, address: LogicalAddress, length: u64, kind: ExtentKind, touch: Touch) {
+        let mut heads = self.heads.lock();
+        let head = heads.entry(address).or_insert_with(|| Head::new(length, kind));
+        head.mark(Some(touch));
+        self.count.store(heads.len(), Ordering::Relaxed);
+    }
+
+    /// Returns what `read` makes of each marked extent, ascending by address.
+    pub(crate) fn touched<R>(&self, read: impl Fn(LogicalAddress, &Head, Touch) -> R) -> Vec<R> {
+        let heads = self.heads.lock();
+        heads.iter().filter_map(|(&address, head)| Some(read(address, head, head.touch?))).collect()
     }
 
     /// Marks a block `FULL_BACKREF`: its references to children count by the block from now on.
@@ -264,9 +315,9 @@ mod tests {
     #[test]
     fn adding_and_removing_a_reference_leaves_no_trace() {
         let refs = DelayedRefs::default();
-        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1), Outcome::Queued);
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1, None), Outcome::Queued);
         assert_eq!(refs.pending(AT), Some((-1, false, false)));
-        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), 1), Outcome::Queued);
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), 1, None), Outcome::Queued);
         assert!(refs.is_empty());
     }
 
@@ -277,10 +328,20 @@ mod tests {
         head.new = true;
         head.changes.add(tree(5), 1);
         refs.insert_new(AT, head);
-        assert_eq!(refs.change(AT, 4096, BLOCK, tree(256), 1), Outcome::Queued);
-        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1), Outcome::Queued);
-        assert_eq!(refs.change(AT, 4096, BLOCK, tree(256), -1), Outcome::Gone);
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(256), 1, None), Outcome::Queued);
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1, None), Outcome::Queued);
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(256), -1, None), Outcome::Gone);
         assert!(refs.is_empty());
+    }
+
+    #[test]
+    fn touched_extent_stays_pending_until_it_is_gone() {
+        let refs = DelayedRefs::default();
+        let touch = Touch { only: Some(TreeId(5)), key: None };
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1, Some(touch)), Outcome::Queued);
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), 1, None), Outcome::Queued);
+        assert_eq!(refs.touched(|at, head, touch| (at, head.is_unchanged(), touch)), [(AT, true, touch)]);
+        assert!(refs.take()[&AT].is_unchanged());
     }
 
     #[test]
@@ -302,8 +363,8 @@ mod tests {
     fn full_backref_stays_pending_without_net_changes() {
         let refs = DelayedRefs::default();
         refs.set_full_backref(AT, 4096, 1);
-        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), 1), Outcome::Queued);
-        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1), Outcome::Queued);
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), 1, None), Outcome::Queued);
+        assert_eq!(refs.change(AT, 4096, BLOCK, tree(5), -1, None), Outcome::Queued);
         assert_eq!(refs.pending(AT), Some((0, true, false)));
     }
 }

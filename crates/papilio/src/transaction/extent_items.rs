@@ -36,6 +36,30 @@ pub(crate) struct ExtentInfo {
 }
 
 impl ExtentInfo {
+    /// All references to the extent: those inline in its item, and those with items of their own.
+    ///
+    /// # Errors
+    /// A block or an item that cannot be read.
+    pub(super) fn references(&self, tree: &Tree) -> Result<Vec<BackRef>> {
+        let mut references = self.inline.clone();
+        let count: u64 = references.iter().map(|inline| u64::from(inline.count())).sum();
+        if count >= self.header.refs {
+            return Ok(references);
+        }
+        let at = |item_type, offset| Key::new(self.key.objectid, item_type, offset);
+        for item in tree.range(at(ItemType::TREE_BLOCK_REF, 0)..=at(ItemType::SHARED_DATA_REF, u64::MAX)) {
+            let item = item?;
+            let fault = |reason| Error::Item { tree: tree.id(), key: item.key, reason };
+            references.extend(KeyedRefs::parse(&item.key, item.data()).map_err(fault)?);
+        }
+        Ok(references)
+    }
+
+    /// A tree block's first key, if its item has it.
+    pub(super) fn first_key(&self) -> Option<Key> {
+        self.tree_block.as_ref().map(|info| info.first_key)
+    }
+
     /// The number of references of one kind that are inline in the item; others have items of their
     /// own.
     pub(super) fn inline_count(&self, reference: &Reference) -> u64 {
@@ -111,6 +135,9 @@ impl<'a> ExtentItems<'a> {
     /// A block that cannot be read; [`Error::MissingItem`] or [`Error::Item`] where the extent tree
     /// contradicts the change.
     pub(crate) fn apply(&self, address: LogicalAddress, head: &Head) -> Result<Applied> {
+        if head.is_unchanged() {
+            return Ok(Applied::default());
+        }
         if head.new { self.insert(address, head) } else { self.update(address, head) }
     }
 

@@ -13,15 +13,16 @@
 //! `btrfs_alloc_tree_block`, `btrfs_free_tree_block` (`fs/btrfs/extent-tree.c`),
 //! `update_ref_for_cow` (`fs/btrfs/ctree.c`).
 
-use super::delayed_refs::{ExtentKind, Head, Outcome, Reference};
+use super::delayed_refs::{ExtentKind, Head, Outcome, Reference, Touch};
 use super::extent_items::extent_info;
 use super::no_data_io::HandleHeld;
+use super::quota::groups::is_counted;
 use super::transaction::Transactions;
 use crate::btree::{LiveTree, NodeAllocator, TreeBlock};
 use crate::errors::{Error, PathError, Result};
 use crate::space::{LogicalRange, Reservation, SpaceKind};
 use papilio_format::items::extent::ExtentFlags;
-use papilio_format::items::file_extent::{FileExtentContent, FileExtentItem};
+use papilio_format::items::file_extent::{ExtentPart, FileExtentContent, FileExtentItem};
 use papilio_format::items::inode::Timespec;
 use papilio_format::{
     Corrupt, FileOffset, Generation, InodeNumber, ItemType, Key, LogicalAddress, TreeId, objectid,
@@ -94,6 +95,11 @@ impl<'a> Handle<'a> {
     /// The time that the change carries.
     pub(crate) fn now(&self) -> Timespec {
         self.now
+    }
+
+    /// Whether no other change runs: the caller holds the gate exclusively.
+    pub(super) fn is_alone(&self) -> bool {
+        self._gate.is_none()
     }
 
     /// Whether the change has touched a tree, so that a failure from here on leaves it half done.
@@ -173,11 +179,13 @@ impl<'a> Handle<'a> {
             let mut head = Head::new(length, ExtentKind::Data);
             head.new = true;
             head.generation = self.generation;
+            head.touch = self.touch_for(reference.tree);
             head.changes.add(key, 1);
             self.transactions.refs.insert_new(reference.address, head);
             return Ok(());
         }
-        self.change_ref(reference.address, length, ExtentKind::Data, key, 1);
+        let touch = self.touch_for(reference.tree);
+        self.change_ref(reference.address, length, ExtentKind::Data, key, 1, touch);
         Ok(())
     }
 
@@ -187,7 +195,8 @@ impl<'a> Handle<'a> {
     /// None so far: a wrong reference shows when a commit updates the extent tree.
     pub(crate) fn drop_data_ref(&self, reference: &DataReference) -> Result<()> {
         self.changed.set(true);
-        self.change_ref(reference.address, reference.length, ExtentKind::Data, reference.key(), -1);
+        let touch = self.touch_for(reference.tree);
+        self.change_ref(reference.address, reference.length, ExtentKind::Data, reference.key(), -1, touch);
         Ok(())
     }
 
@@ -198,8 +207,9 @@ impl<'a> Handle<'a> {
         kind: ExtentKind,
         reference: Reference,
         change: i64,
+        touch: Option<Touch>,
     ) {
-        match self.transactions.refs.change(address, length, kind, reference, change) {
+        match self.transactions.refs.change(address, length, kind, reference, change, touch) {
             Outcome::Queued => {}
             // An earlier reader may still read data. Tree blocks of this transaction are in memory
             // only.
@@ -259,22 +269,11 @@ impl<'a> Handle<'a> {
                 let reference = parent.map_or(Reference::Tree(root), Reference::SharedBlock);
                 let kind = ExtentKind::TreeBlock { level: view.level() - 1 };
                 let length = self.transactions.node_size();
-                self.change_ref(view.child(slot).address, length, kind, reference, change);
+                self.change_ref(view.child(slot).address, length, kind, reference, change, None);
                 continue;
             }
             let key = view.key(slot);
-            if key.item_type != ItemType::EXTENT_DATA {
-                continue;
-            }
-            let fault = |reason: Corrupt| Error::Item { tree: root, key, reason };
-            let extent = FileExtentItem::parse(view.item(slot)).map_err(fault)?;
-            let (FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part)) = extent.content
-            else {
-                continue;
-            };
-            if part.is_hole() {
-                continue;
-            }
+            let Some(part) = data_of(block, slot, root)? else { continue };
             let reference = match parent {
                 Some(parent) => Reference::SharedData(parent),
                 None => Reference::Data {
@@ -283,9 +282,53 @@ impl<'a> Handle<'a> {
                     offset: FileOffset(key.offset.wrapping_sub(part.offset)),
                 },
             };
-            self.change_ref(part.disk_address, part.disk_length, ExtentKind::Data, reference, change);
+            let (address, length) = (part.disk_address, part.disk_length);
+            self.change_ref(address, length, ExtentKind::Data, reference, change, None);
         }
         Ok(())
+    }
+
+    /// The mark for an extent that gains or loses a reference by subvolume `tree`; `None` if
+    /// quotas do not count it.
+    fn touch_for(&self, tree: TreeId) -> Option<Touch> {
+        (self.transactions.quotas().is_counting() && is_counted(tree))
+            .then_some(Touch { only: None, key: None })
+    }
+
+    /// The mark for a tree block that `tree` gives up; `None` if quotas do not count it.
+    fn touch_for_free(&self, tree: &LiveTree, block: &TreeBlock) -> Option<Touch> {
+        let mut touch = self.touch_for(tree.id())?;
+        let last = tree.with_record(|record| record.item.last_snapshot);
+        if block.owner() == tree.id() && last.is_some_and(|last| block.generation() > last) {
+            touch.only = Some(tree.id());
+        }
+        let view = block.view();
+        touch.key = (!view.is_empty()).then(|| view.key(0));
+        Some(touch)
+    }
+
+    /// Marks the data that a leaf refers to, because subvolume `tree` gives the leaf up.
+    ///
+    /// # Errors
+    /// [`Error::Item`] for an invalid file extent.
+    pub(crate) fn touch_data_of(&self, leaf: &TreeBlock, tree: TreeId) -> Result<()> {
+        let Some(touch) = self.touch_for(tree) else { return Ok(()) };
+        for slot in 0..leaf.len() {
+            if let Some(part) = data_of(leaf, slot, tree)? {
+                self.transactions.refs.touch(part.disk_address, part.disk_length, ExtentKind::Data, touch);
+            }
+        }
+        Ok(())
+    }
+
+    /// Marks a block that subvolume `tree` gives up together with a block above it.
+    pub(crate) fn touch_block(&self, block: &TreeBlock, tree: TreeId) {
+        let Some(touch) = self.touch_for(tree) else { return };
+        let view = block.view();
+        let key = (!view.is_empty()).then(|| view.key(0));
+        let kind = ExtentKind::TreeBlock { level: block.level() };
+        let length = self.transactions.node_size();
+        self.transactions.refs.touch(block.address(), length, kind, Touch { key, ..touch });
     }
 
     /// Marks a block `FULL_BACKREF`: its references to other extents are counted by its address
@@ -299,19 +342,37 @@ impl<'a> Handle<'a> {
         );
     }
 
-    /// Drops one reference to a tree block: that of tree `root`, or that of a parent block.
+    /// Drops one reference to a tree block: that of tree `root`, or that of a parent block. `alone`
+    /// says that no other tree reached the block.
     pub(crate) fn drop_block_ref(
         &self,
         address: LogicalAddress,
         level: u8,
         root: TreeId,
         parent: Option<LogicalAddress>,
+        alone: bool,
     ) {
         self.changed.set(true);
         let reference = parent.map_or(Reference::Tree(root), Reference::SharedBlock);
         let kind = ExtentKind::TreeBlock { level };
-        self.change_ref(address, self.transactions.node_size(), kind, reference, -1);
+        let touch = self.touch_for(root).map(|touch| Touch { only: alone.then_some(root), ..touch });
+        self.change_ref(address, self.transactions.node_size(), kind, reference, -1, touch);
     }
+}
+
+/// The data that the item in a leaf's slot refers to, if it refers to any.
+fn data_of(leaf: &TreeBlock, slot: usize, tree: TreeId) -> Result<Option<ExtentPart>> {
+    let view = leaf.view();
+    let key = view.key(slot);
+    if key.item_type != ItemType::EXTENT_DATA {
+        return Ok(None);
+    }
+    let fault = |reason: Corrupt| Error::Item { tree, key, reason };
+    let extent = FileExtentItem::parse(view.item(slot)).map_err(fault)?;
+    Ok(match extent.content {
+        FileExtentContent::Regular(part) | FileExtentContent::Prealloc(part) if !part.is_hole() => Some(part),
+        _ => None,
+    })
 }
 
 impl DataReference {
@@ -342,6 +403,10 @@ impl NodeAllocator for Handle<'_> {
         head.new = true;
         head.generation = self.generation;
         head.first_key = *first_key;
+        head.touch = self.touch_for(tree.id());
+        if self.transactions.quotas().is_limited() {
+            self.transactions.quotas().blocks_changed(tree.id(), node_size as i64);
+        }
         head.changes.add(Reference::Tree(tree.id()), 1);
         self.transactions.refs.insert_new(range.start, head);
         self.transactions.block_added(tree);
@@ -355,7 +420,11 @@ impl NodeAllocator for Handle<'_> {
             record.item.bytes_used = record.item.bytes_used.saturating_sub(node_size);
         });
         let kind = ExtentKind::TreeBlock { level: block.level() };
-        self.change_ref(block.address(), node_size, kind, Reference::Tree(tree.id()), -1);
+        let touch = self.touch_for_free(tree, block);
+        if self.transactions.quotas().is_limited() {
+            self.transactions.quotas().blocks_changed(tree.id(), -(node_size as i64));
+        }
+        self.change_ref(block.address(), node_size, kind, Reference::Tree(tree.id()), -1, touch);
         Ok(())
     }
 

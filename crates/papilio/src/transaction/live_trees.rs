@@ -11,7 +11,7 @@
 //! Kernel counterpart: `btrfs_get_fs_root` (`fs/btrfs/disk-io.c`).
 
 use crate::btree::{Forest, LiveTree, RootPointer, RootRecord};
-use crate::errors::{Error, Result};
+use crate::errors::{Error, PathError, Result};
 use papilio_format::items::root::RootItem;
 use papilio_format::{ItemType, Key, TreeId, objectid};
 use papilio_locks::RwLock;
@@ -93,12 +93,16 @@ impl LiveTrees {
     /// Returns a tree that must exist.
     ///
     /// # Errors
-    /// As [`LiveTrees::find`], and [`Error::MissingItem`].
+    /// As [`LiveTrees::find`], and [`Error::MissingItem`]; [`PathError::NoSubvolume`] for a
+    /// subvolume, which may have been deleted and cleaned while the caller had one of its files.
     pub(crate) fn get(&self, id: TreeId) -> Result<Arc<LiveTree>> {
-        self.find(id)?.ok_or(Error::MissingItem {
-            tree: objectid::ROOT_TREE,
-            key: Key::new(id.0, ItemType::ROOT_ITEM, 0),
-            what: "the root item of a tree",
+        self.find(id)?.ok_or_else(|| match objectid::is_subvolume(id) {
+            true => Error::path(format!("subvolume {id}").as_bytes(), PathError::NoSubvolume),
+            false => Error::MissingItem {
+                tree: objectid::ROOT_TREE,
+                key: Key::new(id.0, ItemType::ROOT_ITEM, 0),
+                what: "the root item of a tree",
+            },
         })
     }
 

@@ -26,7 +26,7 @@ mod log_sync;
 mod log_trees;
 mod no_data_io;
 mod only_reference;
-mod quota;
+pub(crate) mod quota;
 mod reserved_data;
 mod snapshot;
 #[allow(clippy::module_inception)]

@@ -26,6 +26,7 @@ use super::hunger::Hunger;
 use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
 use super::log_state::LogTrees;
+use super::quota::Quotas;
 use super::writable::check_writable;
 use crate::btree::{Forest, LiveTree, ReadPin, RootPointer};
 use crate::errors::{Error, Result};
@@ -79,6 +80,8 @@ pub(crate) struct Transactions {
     pub(super) live: LiveTrees,
     pub(super) refs: DelayedRefs,
     pub(super) log: LogTrees,
+    /// The qgroups.
+    quotas: Quotas,
     pub(super) options: TransactionOptions,
     /// The number of the running transaction.
     pub(super) generation: AtomicU64,
@@ -147,12 +150,15 @@ impl Transactions {
         let chunks = Chunks::new(devices);
         chunks.count_unallocated(&space);
         let raw = volume.superblock().raw;
+        let quotas = Quotas::default();
+        quotas.load(live.find(objectid::QUOTA_TREE)?.map(|live| live.tree()).as_ref(), raw.generation)?;
         let transactions = Self {
             space,
             chunks,
             live,
             refs: DelayedRefs::default(),
             log: LogTrees::default(),
+            quotas,
             options,
             generation: AtomicU64::new(raw.generation.0 + 1),
             stamp: AtomicU64::new(1),
@@ -188,6 +194,22 @@ impl Transactions {
     /// The chunks.
     pub(crate) fn chunks(&self) -> &Chunks {
         &self.chunks
+    }
+
+    /// The qgroups.
+    #[inline]
+    pub(crate) fn quotas(&self) -> &Quotas {
+        &self.quotas
+    }
+
+    /// The delayed references.
+    pub(super) fn delayed(&self) -> &DelayedRefs {
+        &self.refs
+    }
+
+    /// Keeps commits from happening, while the caller reads the state of the last one.
+    pub(super) fn lock_commit(&self) -> MutexGuard<'_, CommitState> {
+        self.commit.lock()
     }
 
     /// The volume.

@@ -4,12 +4,15 @@ use crate::context::Context;
 use crate::mounted::{Mounted, Target};
 use crate::output::Output;
 use crate::usage_error::UsageError;
-use papilio::{PathError, XattrSet};
+use papilio::{Generation, PathError, Received, Timespec, Uuid, XattrSet};
 use rustix::fs::XattrFlags;
 use rustix::io::Errno;
 use std::ffi::OsString;
 
 const COMPRESSION: &str = "btrfs.compression";
+/// The mark of a subvolume that was not received.
+const NOT_RECEIVED: Received =
+    Received { uuid: Uuid::nil(), sent: Generation(0), send_time: Timespec { seconds: 0, nanoseconds: 0 } };
 
 /// Show and set properties of subvolumes and files
 ///
@@ -24,6 +27,7 @@ pub struct Args {
 enum Subcommand {
     Get(Get),
     Set(Set),
+    List(List),
 }
 
 /// Show one or all properties
@@ -47,6 +51,17 @@ struct Set {
     /// The value: true or false for ro; for compression, zlib, lzo, zstd, none, or "" for the
     /// default
     value: String,
+    /// Make a received subvolume writable, which ends its use as a parent of further streams
+    #[arg(short, long)]
+    force: bool,
+}
+
+/// List the properties that a file or subvolume has
+#[derive(Debug, clap::Args)]
+struct List {
+    /// The file, directory or subvolume
+    #[arg(value_name = "IMAGE:/PATH|PATH", value_hint = clap::ValueHint::AnyPath)]
+    path: OsString,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -63,7 +78,26 @@ impl Args {
         match self.command {
             Subcommand::Get(get) => get.run(context),
             Subcommand::Set(set) => set.run(context),
+            Subcommand::List(list) => list.run(context),
         }
+    }
+}
+
+impl List {
+    fn run(self, context: &Context) -> anyhow::Result<()> {
+        let is_subvolume = match Target::parse(&self.path)? {
+            Target::Image(path) => context.inode(&path, true)?.is_subvolume_root(),
+            Target::Mounted(mounted) => {
+                mounted.open()?.is_subvolume_root().map_err(|error| mounted.at(&error))?
+            }
+        };
+        let mut output = Output::new()?;
+        if is_subvolume {
+            output.text(format_args!("{:<20}read-only flag of a subvolume\n", "ro"))?;
+        }
+        output
+            .text(format_args!("{:<20}compression algorithm for the file or directory\n", "compression"))?;
+        Ok(output.finish()?)
     }
 }
 
@@ -127,10 +161,29 @@ impl Set {
         }
     }
 
+    /// Refuses to make a received subvolume writable, unless that is forced: its received UUID
+    /// promises the content of the stream.
+    fn check_received(&self, received: bool, path: &dyn std::fmt::Display) -> anyhow::Result<()> {
+        if received && !self.force {
+            anyhow::bail!(
+                "{path}: the subvolume was received; -f makes it writable and forgets the received UUID"
+            );
+        }
+        Ok(())
+    }
+
     fn run_mounted(&self, mounted: &Mounted) -> anyhow::Result<()> {
         let mount = mounted.open()?;
         match self.name {
             Name::Ro => {
+                if !self.read_only()? && mount.is_subvolume_root().is_ok_and(|is| is) {
+                    let info = mount.subvolume_info().map_err(|error| mounted.at(&error))?;
+                    let received = info.received_uuid != [0; 16];
+                    self.check_received(received, mounted)?;
+                    if received {
+                        anyhow::bail!("{mounted}: -f works in images only");
+                    }
+                }
                 let set = mount.set_subvolume_read_only(self.read_only()?);
                 set.map_err(|error| match error.raw_os_error().map(Errno::from_raw_os_error) {
                     Some(Errno::INVAL) => anyhow::anyhow!("{mounted}: {}", PathError::NoSubvolume),
@@ -154,7 +207,15 @@ impl Set {
         let done = match self.name {
             Name::Ro => {
                 let read_only = self.read_only()?;
-                fs.set_subvolume_read_only(&path.path, read_only)
+                let inode = context.inode(&path, true)?;
+                let all = fs.subvolumes()?;
+                let own = all.iter().find(|one| inode.is_subvolume_root() && one.id == inode.tree());
+                let received =
+                    own.is_some_and(|one| !read_only && one.is_read_only() && !one.received_uuid.is_nil());
+                self.check_received(received, &path)?;
+                fs.set_subvolume_read_only(&path.path, read_only).and_then(|()| {
+                    if received { fs.set_received(&path.path, &NOT_RECEIVED).map(drop) } else { Ok(()) }
+                })
             }
             Name::Compression => context.inode(&path, true)?.set_xattr(
                 COMPRESSION.as_bytes(),

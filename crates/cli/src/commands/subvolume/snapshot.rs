@@ -1,8 +1,9 @@
 //! `papilio subvolume snapshot`.
 
+use crate::commands::quota::parse_qgroup;
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
-use papilio::{FileKind, PathError};
+use papilio::{FileKind, PathError, QgroupId};
 use std::ffi::OsString;
 
 /// Create a snapshot of a subvolume
@@ -19,6 +20,9 @@ pub struct Args {
     /// Create a read-only snapshot
     #[arg(short = 'r', long = "read-only")]
     read_only: bool,
+    /// Make the snapshot a member of this qgroup; repeatable. Only in images
+    #[arg(short = 'i', value_name = "LEVEL/ID", value_parser = parse_qgroup)]
+    qgroups: Vec<QgroupId>,
 }
 
 impl Args {
@@ -48,12 +52,15 @@ impl Args {
             let name = name.ok_or_else(|| anyhow::anyhow!("{destination}: {}", PathError::Exists))?;
             destination = destination.join(name);
         }
-        let made = fs
-            .parent(&destination.path)
-            .and_then(|(parent, name)| parent.create_snapshot(inode.tree(), name, self.read_only));
+        let made = fs.parent(&destination.path).and_then(|(parent, name)| {
+            parent.create_snapshot_in(inode.tree(), name, self.read_only, &self.qgroups)
+        });
         made.map(drop).map_err(|error| context.at(&destination, &error))
     }
     fn run_mounted(&self, source: &Mounted, mut destination: Mounted) -> anyhow::Result<()> {
+        if !self.qgroups.is_empty() {
+            anyhow::bail!("{destination}: -i works in images only");
+        }
         let subvolume = source.open()?;
         if !subvolume.is_subvolume_root().map_err(|error| source.at(&error))? {
             anyhow::bail!("{source}: {}", PathError::NoSubvolume);

@@ -13,6 +13,7 @@ mod call;
 mod caller;
 mod devices;
 mod files;
+mod quotas;
 mod state;
 mod subvolumes;
 
@@ -70,6 +71,15 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::GET_SUBVOL_INFO => subvolumes::info(call),
         Command::GET_SUBVOL_ROOTREF => subvolumes::rootrefs(call),
         Command::SUBVOLUMES => subvolumes::list(call),
+
+        Command::QUOTA_CTL => quotas::control(call),
+        Command::QGROUP_ASSIGN => quotas::assign(call),
+        Command::QGROUP_CREATE => quotas::create(call),
+        Command::LIMIT_QGROUP => quotas::limit(call),
+        Command::QUOTA_RESCAN => quotas::rescan(call),
+        Command::QUOTA_RESCAN_STATUS => quotas::rescan_status(call),
+        Command::QUOTA_RESCAN_WAIT => quotas::rescan_wait(call),
+        Command::QGROUPS => quotas::list(call),
 
         Command::SERVER_INFO => server_info(call),
         Command::MOUNT_STATE => state::get(call),

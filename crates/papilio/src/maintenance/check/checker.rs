@@ -12,6 +12,7 @@ use super::devices::Devices;
 use super::free_space::FreeSpace;
 use super::inodes::{Context, Inodes};
 use super::options::{CheckOptions, CheckStage};
+use super::quotas;
 use super::references::{Complete, References};
 use super::remedy::{Remedy, SuperblockField};
 use super::report::{CheckReport, CheckStatistics, FindingKind, Findings, Place};
@@ -49,6 +50,9 @@ pub(crate) fn check(volume: &Arc<Volume>, cache_bytes: usize, options: &CheckOpt
     checker.read_subvolumes();
     checker.read_log();
     checker.compare();
+    if checker.whole.all && checker.roots.find(objectid::QUOTA_TREE).is_some() {
+        quotas::compare(&forest, &checker.superblock, &mut checker.findings);
+    }
     if options.data_csum {
         checker.verify_data();
     }
@@ -263,10 +267,6 @@ impl<'a> Checker<'a> {
                 _ => {}
             });
             self.findings.absorb(found);
-            if id == objectid::QUOTA_TREE {
-                self.findings
-                    .note("quotas-not-checked", "quotas: only the structure was checked, not the numbers");
-            }
             if id == objectid::RAID_STRIPE_TREE {
                 self.findings.note(
                     "stripe-tree-not-checked",

@@ -18,6 +18,7 @@ mod free_space;
 mod inodes;
 mod names;
 mod options;
+mod quotas;
 mod references;
 pub(crate) mod remedy;
 mod report;

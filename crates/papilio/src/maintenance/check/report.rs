@@ -244,6 +244,8 @@ finding_kinds! {
     RootOrphanMissing "root-orphan-missing" Error;
     /// The default subvolume does not exist.
     DefaultSubvolume "default-subvolume" Error;
+    /// The numbers of a qgroup are not those of its extents; a rescan mends them.
+    QgroupNumbers "qgroup-numbers" Warning;
     /// The UUID tree and the subvolumes disagree; the kernel rebuilds it.
     UuidTree "uuid-tree" Warning;
 

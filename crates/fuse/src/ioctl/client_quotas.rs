@@ -1,0 +1,105 @@
+//! The client's side of the ioctls on quotas. The kernel's also work on the kernel's Btrfs.
+
+use super::client::{MountedPath, garbled};
+use super::layout::{
+    QGROUP_LIMIT_EXCLUSIVE, QGROUP_LIMIT_REFERENCED, QUOTA_DISABLE, QUOTA_ENABLE, QgroupAssign, QgroupCreate,
+    QgroupLimitArgs, QuotaControl, QuotaRescan,
+};
+use super::number::Command;
+use papilio::{QgroupId, QgroupUsage, QuotaStatus};
+use std::io;
+
+impl MountedPath {
+    /// Turns quotas on or off.
+    ///
+    /// # Errors
+    /// EPERM without permission.
+    pub fn control_quotas(&self, on: bool) -> io::Result<()> {
+        let command = if on { QUOTA_ENABLE } else { QUOTA_DISABLE };
+        self.call(Command::QUOTA_CTL, &mut QuotaControl { command, status: 0 })
+    }
+
+    /// Begins to count all extents anew.
+    ///
+    /// # Errors
+    /// ENOTCONN if quotas are off; EINPROGRESS if a rescan is under way.
+    pub fn start_quota_rescan(&self) -> io::Result<()> {
+        self.call(Command::QUOTA_RESCAN, &mut QuotaRescan::default())
+    }
+
+    /// Returns the address up to which a rescan has counted; `None` if none is under way.
+    ///
+    /// # Errors
+    /// EPERM without permission.
+    pub fn quota_rescan_status(&self) -> io::Result<Option<u64>> {
+        let mut status = QuotaRescan::default();
+        self.call(Command::QUOTA_RESCAN_STATUS, &mut status)?;
+        Ok((status.flags != 0).then_some(status.progress))
+    }
+
+    /// Waits until no rescan is under way.
+    ///
+    /// # Errors
+    /// EPERM without permission.
+    pub fn wait_for_quota_rescan(&self) -> io::Result<()> {
+        self.call(Command::QUOTA_RESCAN_WAIT, &mut [0u8; 0])
+    }
+
+    /// Creates or removes a qgroup.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT, EBUSY or EINVAL, as the kernel's Btrfs.
+    pub fn create_qgroup(&self, id: QgroupId, create: bool) -> io::Result<()> {
+        self.call(Command::QGROUP_CREATE, &mut QgroupCreate { create: create.into(), id: id.0 })
+    }
+
+    /// Makes `parent` include `member`, or ends that. Returns whether a rescan is needed.
+    ///
+    /// # Errors
+    /// EEXIST, ENOENT or EINVAL, as the kernel's Btrfs.
+    pub fn assign_qgroup(&self, member: QgroupId, parent: QgroupId, assign: bool) -> io::Result<bool> {
+        let mut arguments = QgroupAssign { assign: assign.into(), member: member.0, parent: parent.0 };
+        self.result_of(Command::QGROUP_ASSIGN, &mut arguments).map(|result| result > 0)
+    }
+
+    /// Limits the bytes that a qgroup references, or references exclusively; `None` removes the
+    /// limit. Without an id, the qgroup is that of the file's subvolume.
+    ///
+    /// # Errors
+    /// ENOENT if there is none.
+    pub fn limit_qgroup(&self, id: Option<QgroupId>, bytes: Option<u64>, exclusive: bool) -> io::Result<()> {
+        let bytes = bytes.unwrap_or(u64::MAX);
+        let flags = if exclusive { QGROUP_LIMIT_EXCLUSIVE } else { QGROUP_LIMIT_REFERENCED };
+        let mut arguments = QgroupLimitArgs {
+            id: id.map_or(0, |id| id.0),
+            flags,
+            max_referenced: bytes,
+            max_exclusive: bytes,
+            ..QgroupLimitArgs::default()
+        };
+        match self.call(Command::LIMIT_QGROUP, &mut arguments) {
+            // A mount of the kernel's.
+            Err(error) if error.raw_os_error() == Some(libc::ENOTTY) => {
+                self.call(Command::QGROUP_LIMIT, &mut arguments)
+            }
+            result => result,
+        }
+    }
+
+    /// Returns the state of quotas and all qgroups.
+    ///
+    /// # Errors
+    /// ENOTTY if the server is not Papilio; ENOTCONN if quotas are off.
+    pub fn qgroups(&self) -> io::Result<(QuotaStatus, Vec<QgroupUsage>)> {
+        let mut status = None;
+        let mut groups = Vec::new();
+        self.pages(Command::QGROUPS, |mut reader| {
+            status = Some(reader.quota_status().ok_or_else(garbled)?);
+            while !reader.is_empty() {
+                groups.push(reader.qgroup().ok_or_else(garbled)?);
+            }
+            Ok(())
+        })?;
+        Ok((status.ok_or_else(garbled)?, groups))
+    }
+}

@@ -1,0 +1,23 @@
+//! Quotas: the bytes that each subvolume, and each group of subvolumes, references, and its limits.
+//!
+//! A *qgroup* counts the bytes that its subvolumes reference, and those that no other subvolume
+//! does. [`groups`] keeps the qgroups in memory. Changes mark the extents whose *root set*, the
+//! subvolumes that reach them, may change. A commit finds the root sets of these extents before
+//! and after ([`roots`]) and counts the difference ([`account`]). [`manage`] creates and joins
+//! qgroups, [`inherit`] follows subvolumes, [`rescan`] counts anew, and [`limits`] refuses writes.
+//!
+//! Kernel counterpart: `fs/btrfs/qgroup.c`.
+
+mod account;
+pub(crate) mod groups;
+mod inherit;
+mod limits;
+mod manage;
+mod rescan;
+mod root_sets;
+mod roots;
+
+pub(crate) use groups::{Qgroup, Quotas};
+pub(crate) use inherit::Inherit;
+pub(crate) use manage::LimitChange;
+pub(crate) use rescan::{RescanStep, count_all};
