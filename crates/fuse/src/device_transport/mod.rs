@@ -21,13 +21,13 @@ mod pending;
 
 pub(crate) use channel::Channel;
 pub use channel::HandshakeError;
+pub(crate) use message::DeviceMessage;
 
 use crate::assistant::Assistant;
 use crate::dispatch::{Dispatcher, Lane};
 use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use channel::Received;
-use message::DeviceMessage;
 use pending::Pending;
 use std::io;
 use std::sync::Arc;
