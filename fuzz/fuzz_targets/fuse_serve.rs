@@ -1,5 +1,5 @@
-//! Fuzzes the server of a mount: each input is a sequence of FUSE messages to a file system in memory.
-//! At the end the file system must close, and the check must find nothing wrong with it.
+//! Fuzzes the server of a mount: each input is a sequence of FUSE messages to a file system in
+//! memory. At the end the file system must close, and the check must find nothing wrong with it.
 #![no_main]
 
 use arbitrary::Unstructured;

@@ -1,5 +1,5 @@
-//! Messages of the FUSE protocol: every operation that the kernel sends, with arguments of the kinds
-//! that it has, before a target changes bytes of them.
+//! Messages of the FUSE protocol: every operation that the kernel sends, with arguments of the
+//! kinds that it has, before a target changes bytes of them.
 //!
 //! Owns [`Message`]. The layouts are written down here once more, from `include/uapi/linux/fuse.h`,
 //! so that a mistake in the server's own is found.

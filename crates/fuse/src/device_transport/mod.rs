@@ -86,6 +86,20 @@ impl<O: Operations> DeviceTransport<O> {
         }
     }
 
+    /// Answers a request on a thread of its own; without one it gets EIO.
+    fn answer_alone(&self, message: DeviceMessage) {
+        let mut pending = Pending::new(message, Arc::clone(&self.channel));
+        let dispatcher = Arc::clone(&self.dispatcher);
+        let answer = move || {
+            // Such requests leave nothing stale.
+            let _ = dispatcher.answer(pending.message());
+            pending.answered();
+        };
+        if let Err(error) = Builder::new().name("papilio-alone".to_owned()).spawn(answer) {
+            tracing::warn!("starting a thread for a long request: {error}");
+        }
+    }
+
     /// Answers a request; returns a message for the next one.
     fn handle(&self, mut message: DeviceMessage) -> DeviceMessage {
         let lane = self.dispatcher.lane(&mut message);
@@ -107,6 +121,10 @@ impl<O: Operations> DeviceTransport<O> {
                     stale.iter().for_each(|stale| stale.forget(kernel));
                     drop(pending);
                 });
+                return DeviceMessage::new();
+            }
+            Lane::Alone => {
+                self.answer_alone(message);
                 return DeviceMessage::new();
             }
             Lane::AfterWriteBack(nodes) => (Pending::new(message, Arc::clone(&self.channel)), nodes),

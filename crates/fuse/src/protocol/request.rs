@@ -8,14 +8,14 @@
 
 use super::layout::{
     BatchForgetIn, CopyFileRangeIn, CreateIn, FSYNC_DATA_ONLY, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
-    GETATTR_BY_HANDLE, GetXattrIn, GetattrIn, InHeader, InitIn, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn,
-    OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SetAttrIn, SetXattrIn, StatxIn,
-    WRITE_FROM_CACHE, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
+    GETATTR_BY_HANDLE, GetXattrIn, GetattrIn, IOCTL_SHORT_POINTERS, InHeader, InitIn, IoctlIn, LinkIn,
+    LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SetAttrIn,
+    SetXattrIn, StatxIn, WRITE_FROM_CACHE, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
 };
 use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::transport::{
-    AttributeChange, CopyRange, DirectoryHandle, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,
+    AttributeChange, CopyRange, DirectoryHandle, Ioctl, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,
     XattrSet,
 };
 use papilio::{RenameMode, SetTime, Timespec};
@@ -146,11 +146,7 @@ pub(crate) enum Body<'a> {
     RemoveXattr {
         name: &'a [u8],
     },
-    Ioctl {
-        command: u32,
-        input: &'a [u8],
-        output_size: usize,
-    },
+    Ioctl(Ioctl<'a>),
 }
 
 /// The parts that each request has: the header, and the operation's first argument.
@@ -466,10 +462,11 @@ impl<'a> Fields<'a> {
     }
 
     fn ioctl(&self) -> Result<Body<'a>, DecodeError> {
-        let IoctlIn { command, in_size, out_size, .. } = self.argument()?;
+        let IoctlIn { command, in_size, out_size, flags, argument, .. } = self.argument()?;
         let input = self.payload.get(..in_size as usize);
         let input = input.ok_or_else(|| self.malformed("the input is too short"))?;
-        Ok(Body::Ioctl { command, input, output_size: out_size as usize })
+        let address = if flags & IOCTL_SHORT_POINTERS == 0 { argument } else { 0 };
+        Ok(Body::Ioctl(Ioctl { command, input, address, output_size: out_size as usize }))
     }
 }
 

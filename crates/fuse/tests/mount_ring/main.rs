@@ -6,6 +6,8 @@ mod access_times;
 mod cached;
 #[path = "../mount/compared.rs"]
 mod compared;
+#[path = "../mount/ioctls.rs"]
+mod ioctls;
 #[path = "../mount/limits.rs"]
 mod limits;
 #[path = "../mount/listings.rs"]

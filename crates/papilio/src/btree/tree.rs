@@ -134,6 +134,11 @@ impl Item {
         Self { key: leaf.view().key(slot), leaf, slot }
     }
 
+    /// Returns the generation of the leaf.
+    pub(crate) fn generation(&self) -> Generation {
+        self.leaf.generation()
+    }
+
     /// Returns the data.
     #[inline]
     pub(crate) fn data(&self) -> &[u8] {

@@ -7,7 +7,7 @@ use crate::ioctl::number::Command;
 
 /// The ioctls that change the file system. The kernel checks for a read-only mount before other
 /// changes, but not before a FUSE ioctl.
-pub(super) const CHANGES: [Command; 14] = [
+pub(super) const CHANGES: [Command; 15] = [
     Command::SET_FLAGS,
     Command::SET_ATTRIBUTES,
     Command::TRIM,
@@ -22,6 +22,7 @@ pub(super) const CHANGES: [Command; 14] = [
     Command::SNAP_DESTROY_V2,
     Command::SUBVOL_SETFLAGS,
     Command::DEFAULT_SUBVOL,
+    Command::SET_RECEIVED_SUBVOL,
 ];
 
 /// Our own: returns the state.
