@@ -140,7 +140,7 @@ const IOCTLS: &[u16] = &[
     0xbd06,
 ];
 /// The sizes that go with them.
-const IOCTL_SIZES: &[u32] = &[0, 4, 8, 16, 24, 28, 56, 112, 256, 504, 1024, 1032, 4096, 16383];
+const IOCTL_SIZES: &[u32] = &[0, 4, 8, 16, 24, 28, 56, 72, 112, 200, 256, 504, 1024, 1032, 4096, 16383];
 
 /// A message of the kernel, and whether the kernel could have sent it.
 #[derive(Clone, Debug)]

@@ -91,6 +91,27 @@ fn fstab_entry_is_mounted() {
 }
 
 #[test]
+fn fstab_entry_by_uuid_is_mounted() {
+    let Some(world) = World::new(&[NEEDS.concat(), vec![Need::Command("losetup")]].concat()) else { return };
+    helpers(&world);
+    let image = world.image();
+    let device = run("losetup", &["--find", "--show", image.to_str().unwrap()]).trim().to_owned();
+    let uuid = papilio::FoundDevice::read(&image).unwrap().unwrap().fsid;
+    let line = format!("UUID={uuid} {} fuse.papilio noatime 0 0\n", world.directory().display());
+    fs::write(world.beside("fstab"), line).unwrap();
+    let output = script(
+        &world,
+        "mount --fstab \"$FSTAB\" \"$DIR\"
+         findmnt -nro SOURCE \"$DIR\"
+         umount \"$DIR\"",
+    );
+    run("losetup", &["--detach", &device]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), device);
+}
+
+#[test]
 fn helpers_accept_their_arguments() {
     let Some(world) = World::new(MOUNT) else { return };
     let folder = helpers(&world);
