@@ -111,8 +111,8 @@ fn fstab_entry_by_uuid_is_mounted() {
     assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), device);
 }
 
-/// The automount is that of a small daemon, which treats the kernel and the mount command as systemd
-/// does.
+/// The automount is that of a small daemon, which treats the kernel and the mount command as
+/// systemd does.
 #[test]
 fn automount_mounts_at_the_first_access() {
     let needs = [NEEDS.concat(), vec![Need::Command("cc"), Need::Command("timeout")]].concat();

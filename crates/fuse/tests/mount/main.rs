@@ -12,6 +12,7 @@ mod listings;
 mod ownership;
 mod parallel;
 mod random;
+mod scarce;
 mod script;
 mod server;
 mod smoke;

@@ -17,6 +17,8 @@ mod parallel;
 #[path = "../mount/random.rs"]
 mod random;
 mod rings;
+#[path = "../mount/scarce.rs"]
+mod scarce;
 #[path = "../mount/script.rs"]
 mod script;
 #[path = "../mount/server.rs"]
