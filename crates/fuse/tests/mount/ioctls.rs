@@ -25,7 +25,7 @@ fn compile(scratch: &Scratch, source: &str, shared: bool) -> PathBuf {
 }
 
 fn needs() -> Vec<Need> {
-    [NEEDS, &[Need::Command("cc"), Need::Command("btrfs")]].concat()
+    [NEEDS, &[Need::Command("cc"), Need::Command("btrfs"), Need::Command("setpriv")]].concat()
 }
 
 /// Fills a file system of the kernel: shared, split, compressed and preallocated extents, links,
@@ -88,7 +88,14 @@ fn answers_are_those_of_the_kernel() {
     let program = compile(&scratch, "ioctls.c", false);
     let run =
         |root: &Path, more: &[&str]| text(&Command::new(&program).arg(root).args(more).output().unwrap());
+    // Root in a container may lack this capability.
+    let confined = |root: &Path| {
+        let mut command = Command::new("setpriv");
+        command.args(["--bounding-set", "-sys_admin,-dac_read_search", "--"]).arg(&program);
+        text(&command.arg(root).arg("errors").output().unwrap())
+    };
     let mounted = set.mount_read_only().unwrap();
+    let errors_confined = confined(mounted.path());
     let expected = run(mounted.path(), &[]);
     let errors = run(mounted.path(), &["errors"]);
     mounted.unmount().unwrap();
@@ -98,6 +105,7 @@ fn answers_are_those_of_the_kernel() {
         assert_same(&run(mount.path(), &[]), &expected);
         if options.contains("allow_other") {
             assert_same(&run(mount.path(), &["errors"]), &errors);
+            assert_same(&confined(mount.path()), &errors_confined);
         }
         mount.unmount();
     }
