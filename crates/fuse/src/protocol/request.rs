@@ -9,8 +9,9 @@
 use super::layout::{
     BatchForgetIn, CopyFileRangeIn, CreateIn, FSYNC_DATA_ONLY, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
     GETATTR_BY_HANDLE, GetXattrIn, GetattrIn, IOCTL_SHORT_POINTERS, InHeader, InitIn, IoctlIn, LinkIn,
-    LseekIn, MkdirIn, MknodIn, OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SetAttrIn,
-    SetXattrIn, StatxIn, WRITE_FROM_CACHE, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
+    LseekIn, MkdirIn, MknodIn, OpenIn, READ_FOR_CALLER, ReadIn, ReleaseIn, Rename2In, RenameIn,
+    RequestHeader, SetAttrIn, SetXattrIn, StatxIn, WRITE_FROM_CACHE, WRITE_KILLS_PRIVILEGES, WriteIn, opcode,
+    valid,
 };
 use crate::errno::Errno;
 use crate::ioctl::Caller;
@@ -342,7 +343,11 @@ impl<'a> Fields<'a> {
             opcode::OPEN => Body::Open { flags: self.argument::<OpenIn>()?.flags },
             opcode::RELEASE => Body::Release { flags: self.argument::<ReleaseIn>()?.flags },
             opcode::READ => {
-                let ReadIn { offset, size, flags, .. } = self.argument()?;
+                let ReadIn { offset, size, read_flags, mut flags, .. } = self.argument()?;
+                if read_flags & READ_FOR_CALLER == 0 {
+                    // A page for the cache, although a mapping's descriptor may be for direct I/O.
+                    flags &= !libc::O_DIRECT;
+                }
                 Body::Read { offset, size: size as usize, flags }
             }
             opcode::WRITE => self.write()?,
