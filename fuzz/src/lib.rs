@@ -2,7 +2,9 @@
 //!
 //! The generated blocks are valid in their outer layers (checksum, identity, item bounds), so that
 //! the fuzzer's bytes reach the inner checks. [`Patches`] then overwrites any bytes of a block, and
-//! the target repairs the checksum.
+//! the target repairs the checksum. [`fuse`] makes messages of the FUSE protocol.
+
+pub mod fuse;
 
 use arbitrary::{Arbitrary, Unstructured};
 use papilio_format::checksum::CHECKSUM_SIZE;

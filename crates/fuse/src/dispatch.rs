@@ -50,6 +50,8 @@ pub(crate) enum Lane {
     Here,
     /// A worker, because the request may be slow and would delay the ones behind it.
     Aside,
+    /// A new thread, because the request may wait for other requests.
+    Alone,
     /// The assistant, after the kernel has written back these files.
     AfterWriteBack(Vec<NodeId>),
 }
@@ -93,6 +95,7 @@ impl<O: Operations> Dispatcher<O> {
             // The kernel's dirty pages are data too, and `lseek` does not write them back.
             opcode::LSEEK if self.operations.may_be_dirty(node) => Lane::AfterWriteBack(vec![node]),
             opcode::IOCTL => match head.argument::<IoctlIn>() {
+                Ok(argument) if self.operations.waits_for_programs(argument.command) => Lane::Alone,
                 Ok(argument) => match self.operations.dirty_before(argument.command) {
                     none if none.is_empty() => Lane::Aside,
                     dirty => Lane::AfterWriteBack(dirty),
@@ -301,8 +304,8 @@ fn run_on_content<O: Operations>(
             SetHow::Never => return Err(operations.xattr(node, name).err().unwrap_or(Errno(libc::EEXIST))),
         },
         Body::RemoveXattr { name } => done(operations.remove_xattr(node, name)?),
-        Body::Ioctl { command, input, output_size } => {
-            let reply = operations.ioctl(caller, node, command, input, output_size)?;
+        Body::Ioctl(ioctl) => {
+            let reply = operations.ioctl(caller, node, &ioctl)?;
             stale.before_reply.extend(reply.changed.into_iter().map(|changed| match changed {
                 IoctlChanged::Entry { directory: (tree, inode), name } => {
                     Stale::Entry { directory: operations.node_of(tree, inode), name }

@@ -14,6 +14,8 @@ mod device_number;
 mod device_transport;
 mod dispatch;
 pub mod errno;
+#[cfg(feature = "fuzzing")]
+pub mod fuzzing;
 pub mod ioctl;
 mod mount_point;
 pub mod mount_table;

@@ -223,6 +223,19 @@ pub struct CopyRange {
     pub length: u64,
 }
 
+/// An ioctl.
+#[derive(Clone, Copy, Debug)]
+pub struct Ioctl<'a> {
+    /// The command's number.
+    pub command: u32,
+    /// The bytes that the caller passed.
+    pub input: &'a [u8],
+    /// Their address in the caller's memory; 0 for a caller whose pointers have 32 bits.
+    pub address: u64,
+    /// Maximum number of bytes to return.
+    pub output_size: usize,
+}
+
 /// The target of `lseek`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SeekTo {
@@ -431,15 +444,14 @@ pub trait Operations: Send + Sync + 'static {
     /// for example, must contain all data written before it.
     fn dirty_before(&self, command: u32) -> Vec<NodeId>;
 
+    /// Returns whether an ioctl may wait for a program that uses this mount. It then needs a thread
+    /// of its own.
+    fn waits_for_programs(&self, _command: u32) -> bool {
+        false
+    }
+
     /// Answers an ioctl.
-    fn ioctl(
-        &self,
-        caller: Caller,
-        node: NodeId,
-        command: u32,
-        input: &[u8],
-        output_size: usize,
-    ) -> Result<IoctlReply, Errno>;
+    fn ioctl(&self, caller: Caller, node: NodeId, ioctl: &Ioctl<'_>) -> Result<IoctlReply, Errno>;
 
     /// Returns the node id of an inode that an ioctl changed.
     fn node_of(&self, tree: papilio::format::TreeId, inode: papilio::format::InodeNumber) -> NodeId;

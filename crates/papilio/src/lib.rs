@@ -170,6 +170,8 @@ pub use fs::MemoryUse;
 #[cfg(feature = "unstable")]
 pub use maintenance::dump::{Block, BlockItem, TreeBlocks, TreeRoot};
 #[cfg(feature = "unstable")]
+pub use maintenance::extent_owners::{AddressUse, ExtentOwner};
+#[cfg(feature = "unstable")]
 pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
 #[cfg(feature = "unstable")]
 pub use maintenance::tree_stats::{Layout, TreeStats};

@@ -29,6 +29,21 @@ fn wrong_images_are_refused() {
 }
 
 #[test]
+fn too_few_descriptors_are_told() {
+    let Some(world) = World::new(&[MOUNT, &[Need::Command("prlimit")]].concat()) else { return };
+    let output = Command::new("prlimit")
+        .args(["--nofile=5", "--"])
+        .arg(binary())
+        .args([Path::new("mount"), &world.image(), &world.directory()])
+        .output()
+        .unwrap();
+    check_failure(&output, 1, "Too many open files");
+    assert!(world.entry().is_none());
+    world.mount(&[]);
+    world.unmount();
+}
+
+#[test]
 fn wrong_options_are_refused() {
     let Some(world) = World::new(&[]) else { return };
     let (image, directory) = (world.image(), world.directory());

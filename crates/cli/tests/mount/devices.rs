@@ -87,3 +87,38 @@ fn files_without_a_file_system_are_refused() {
     }
     assert_eq!(papilio(["device", "ready"]).status.code(), Some(2));
 }
+
+#[test]
+fn devices_are_found_by_uuid_and_label() {
+    let Some(world) = World::new(&needs()) else { return };
+    let (image, copy) = (world.beside("tagged.img"), world.beside("other.img"));
+    let label = format!("papilio test {}", std::process::id());
+    for path in [&image, &copy] {
+        fs::File::create(path).unwrap().set_len(128 << 20).unwrap();
+        succeed(["mkfs", "-q", "-L", &label, path.to_str().unwrap()]);
+    }
+    let directory = world.directory();
+    let directory = directory.to_str().unwrap();
+    let by_label = format!("LABEL={label}");
+    // Images that are on no block device are not searched.
+    fail(1, "no block device that can be read has this file system", ["mount", &by_label, directory]);
+    fail(1, "not a UUID", ["mount", "UUID=12", directory]);
+    fail(1, "only UUID= and LABEL= are understood", ["mount", "PARTUUID=12", directory]);
+    let device = Loop::new(&image);
+    let uuid = papilio::FoundDevice::read(&image).unwrap().unwrap().fsid;
+    for source in [format!("UUID={uuid}"), by_label.clone(), format!("LABEL=\"{label}\"")] {
+        succeed(["mount", &source, directory]);
+        assert_eq!(world.entry().unwrap().source, Path::new(&device.0));
+        // The same file system joins the mount.
+        let again = world.beside("again");
+        fs::create_dir_all(&again).unwrap();
+        succeed(["mount", &source, again.to_str().unwrap()]);
+        succeed(["umount", again.to_str().unwrap()]);
+        world.unmount();
+    }
+    // The label is that of two file systems now; the UUIDs differ.
+    let _other = Loop::new(&copy);
+    fail(1, "have this label: use UUID=", ["mount", &by_label, directory]);
+    succeed(["mount", &format!("UUID={uuid}"), directory]);
+    world.unmount();
+}

@@ -91,6 +91,58 @@ fn fstab_entry_is_mounted() {
 }
 
 #[test]
+fn fstab_entry_by_uuid_is_mounted() {
+    let Some(world) = World::new(&[NEEDS.concat(), vec![Need::Command("losetup")]].concat()) else { return };
+    helpers(&world);
+    let image = world.image();
+    let device = run("losetup", &["--find", "--show", image.to_str().unwrap()]).trim().to_owned();
+    let uuid = papilio::FoundDevice::read(&image).unwrap().unwrap().fsid;
+    let line = format!("UUID={uuid} {} fuse.papilio noatime 0 0\n", world.directory().display());
+    fs::write(world.beside("fstab"), line).unwrap();
+    let output = script(
+        &world,
+        "mount --fstab \"$FSTAB\" \"$DIR\"
+         findmnt -nro SOURCE \"$DIR\"
+         umount \"$DIR\"",
+    );
+    run("losetup", &["--detach", &device]);
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    assert_eq!(String::from_utf8(output.stdout).unwrap().trim(), device);
+}
+
+/// The automount is that of a small daemon, which treats the kernel and the mount command as
+/// systemd does.
+#[test]
+fn automount_mounts_at_the_first_access() {
+    let needs = [NEEDS.concat(), vec![Need::Command("cc"), Need::Command("timeout")]].concat();
+    let Some(world) = World::new(&needs) else { return };
+    if !fs::read_to_string("/proc/filesystems").unwrap().contains("autofs") {
+        return eprintln!("skipped: the kernel has no autofs");
+    }
+    helpers(&world);
+    let daemon = world.beside("automount");
+    let source = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/programs/automount.c");
+    run("cc", &["-o", daemon.to_str().unwrap(), source]);
+    let output = script(
+        &world,
+        &format!(
+            "timeout 20 {} \"$DIR\" $(command -v mount) -t fuse.papilio \"$IMAGE\" \"$DIR\" > /dev/null &
+             until grep -q autofs /proc/self/mounts; do sleep 0.05; done
+             timeout 20 touch \"$DIR/automounted\"
+             wait
+             umount \"$DIR\"
+             umount \"$DIR\"",
+            daemon.display()
+        ),
+    );
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}: {stderr}", output.status);
+    world.assert_clean();
+    assert!(succeed(["ls", &format!("{}:/", world.image().display())]).contains("automounted"));
+}
+
+#[test]
 fn helpers_accept_their_arguments() {
     let Some(world) = World::new(MOUNT) else { return };
     let folder = helpers(&world);

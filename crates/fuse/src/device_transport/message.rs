@@ -30,7 +30,7 @@ const _: () = assert!(size_of::<ReadIn>() == size_of::<WriteIn>());
 
 /// A request and its reply in one buffer.
 #[derive(Debug)]
-pub(super) struct DeviceMessage {
+pub(crate) struct DeviceMessage {
     pages: Vec<Page>,
     head: Result<Head, DecodeError>,
     /// Number of the request, which the reply repeats.
@@ -43,19 +43,19 @@ pub(super) struct DeviceMessage {
 
 impl DeviceMessage {
     /// Creates a message without a request. Its memory takes up space once it is written.
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         let pages = Page::new_vec_zeroed(PAGES).expect("the machine has memory for one request");
         let nothing = DecodeError::Malformed { opcode: 0, what: "no request was read" };
         Self { pages, head: Err(nothing), unique: 0, body: PAGE, reply: 0 }
     }
 
     /// Returns the space for a request.
-    pub(super) fn space(&mut self) -> &mut [u8] {
+    pub(crate) fn space(&mut self) -> &mut [u8] {
         &mut self.pages.as_mut_slice().as_mut_bytes()[START..]
     }
 
     /// Accepts a request of `length` bytes, which the kernel wrote to [`DeviceMessage::space`].
-    pub(super) fn received(&mut self, length: usize) {
+    pub(crate) fn received(&mut self, length: usize) {
         let bytes = &self.pages.as_slice().as_bytes()[START..START + length];
         self.unique = InHeader::read_from_prefix(bytes).map_or(0, |(general, _)| general.unique);
         self.head = Head::of_message(bytes);
@@ -71,7 +71,7 @@ impl DeviceMessage {
     }
 
     /// Returns the complete reply.
-    pub(super) fn reply_bytes(&self) -> &[u8] {
+    pub(crate) fn reply_bytes(&self) -> &[u8] {
         let start = self.body - size_of::<OutHeader>();
         &self.pages.as_slice().as_bytes()[start..start + self.reply]
     }

@@ -21,13 +21,13 @@ mod pending;
 
 pub(crate) use channel::Channel;
 pub use channel::HandshakeError;
+pub(crate) use message::DeviceMessage;
 
 use crate::assistant::Assistant;
 use crate::dispatch::{Dispatcher, Lane};
 use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use channel::Received;
-use message::DeviceMessage;
 use pending::Pending;
 use std::io;
 use std::sync::Arc;
@@ -86,6 +86,20 @@ impl<O: Operations> DeviceTransport<O> {
         }
     }
 
+    /// Answers a request on a thread of its own; without one it gets EIO.
+    fn answer_alone(&self, message: DeviceMessage) {
+        let mut pending = Pending::new(message, Arc::clone(&self.channel));
+        let dispatcher = Arc::clone(&self.dispatcher);
+        let answer = move || {
+            // Such requests leave nothing stale.
+            let _ = dispatcher.answer(pending.message());
+            pending.answered();
+        };
+        if let Err(error) = Builder::new().name("papilio-alone".to_owned()).spawn(answer) {
+            tracing::warn!("starting a thread for a long request: {error}");
+        }
+    }
+
     /// Answers a request; returns a message for the next one.
     fn handle(&self, mut message: DeviceMessage) -> DeviceMessage {
         let lane = self.dispatcher.lane(&mut message);
@@ -109,6 +123,10 @@ impl<O: Operations> DeviceTransport<O> {
                     drop(pending);
                 });
                 return self.channel.message();
+            }
+            Lane::Alone => {
+                self.answer_alone(message);
+                return DeviceMessage::new();
             }
             Lane::AfterWriteBack(nodes) => (Pending::new(message, Arc::clone(&self.channel)), nodes),
         };

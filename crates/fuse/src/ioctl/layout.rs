@@ -88,6 +88,150 @@ layout! {
         total: u64,
     }
 
+    /// `struct btrfs_ioctl_space_info`, an element of that list.
+    pub struct SpaceInfo = 24 {
+        /// Type and profile, or [`SPACE_GLOBAL_RESERVE`].
+        flags: u64,
+        /// Capacity in bytes.
+        total: u64,
+        /// Used bytes.
+        used: u64,
+    }
+
+    /// `struct btrfs_ioctl_search_key`.
+    pub struct SearchKey = 104 {
+        /// The tree, or 0 for the subvolume of the queried file.
+        tree: u64,
+        /// Object id of the first key.
+        min_objectid: u64,
+        /// Object id of the last key.
+        max_objectid: u64,
+        /// Offset of the first key.
+        min_offset: u64,
+        /// Offset of the last key.
+        max_offset: u64,
+        /// The oldest generation of a leaf.
+        min_generation: u64,
+        /// The newest generation of a leaf.
+        max_generation: u64,
+        /// Item type of the first key.
+        min_type: u32,
+        /// Item type of the last key.
+        max_type: u32,
+        /// Number of wanted items; on output of found ones.
+        items: u32,
+        /// Unused.
+        unused: u32,
+        /// Unused.
+        reserved: [u64; 4],
+    }
+
+    /// `struct btrfs_ioctl_search_args`.
+    pub struct SearchArgs = 4096 {
+        /// The wanted items.
+        key: SearchKey,
+        /// The found items, each after a [`SearchHeader`].
+        bytes: [u8; 3992],
+    }
+
+    /// `struct btrfs_ioctl_search_args_v2`, without the buffer that follows it.
+    pub struct SearchArgsV2 = 112 {
+        /// The wanted items.
+        key: SearchKey,
+        /// Size of the buffer in bytes; on output the size that an item needs.
+        size: u64,
+    }
+
+    /// `struct btrfs_ioctl_search_header`.
+    pub struct SearchHeader = 32 {
+        /// Generation of the leaf.
+        generation: u64,
+        /// Object id of the key.
+        objectid: u64,
+        /// Offset of the key.
+        offset: u64,
+        /// Item type of the key.
+        kind: u32,
+        /// Number of bytes that follow.
+        length: u32,
+    }
+
+    /// `struct btrfs_ioctl_get_dev_stats`.
+    pub struct DevStats = 1032 {
+        /// The device's id.
+        devid: u64,
+        /// Number of wanted counters; on output of known ones.
+        items: u64,
+        /// [`DEV_STATS_RESET`] or 0.
+        flags: u64,
+        /// The counters.
+        values: [u64; 5],
+        /// Unused.
+        unused: [u64; 121],
+    }
+
+    /// `struct btrfs_ioctl_logical_ino_args`.
+    pub struct LogicalIno = 56 {
+        /// The logical address.
+        logical: u64,
+        /// Size of the container in bytes.
+        size: u64,
+        /// Zeros.
+        reserved: [u64; 3],
+        /// Flags of the second version.
+        flags: u64,
+        /// Address of the container.
+        inodes: u64,
+    }
+
+    /// `struct btrfs_ioctl_ino_path_args`.
+    pub struct InoPaths = 56 {
+        /// The inode number.
+        inode: u64,
+        /// Size of the container in bytes.
+        size: u64,
+        /// Unused.
+        reserved: [u64; 4],
+        /// Address of the container.
+        paths: u64,
+    }
+
+    /// `struct btrfs_ioctl_send_args`.
+    pub struct SendArgs = 72 {
+        /// The caller's descriptor for the stream.
+        fd: i64,
+        /// Number of clone sources.
+        source_count: u64,
+        /// Address of their ids.
+        sources: u64,
+        /// The parent's id, or 0.
+        parent: u64,
+        /// `BTRFS_SEND_FLAG_*`.
+        flags: u64,
+        /// The stream's version, if a flag says so.
+        version: u32,
+        /// Unused.
+        reserved: [u8; 28],
+    }
+
+    /// `struct btrfs_ioctl_received_subvol_args`.
+    pub struct ReceivedSubvol = 200 {
+        /// The subvolume's UUID at the sender.
+        uuid: [u8; 16],
+        /// The sender's generation.
+        sent: u64,
+        /// On output the generation of the change.
+        received: u64,
+        /// The time when it was sent.
+        send_time: IoctlTimespec,
+        /// On output the time of the change.
+        receive_time: IoctlTimespec,
+        /// Unused.
+        flags: u64,
+        /// Unused.
+        reserved: [u64; 16],
+    }
+
     /// `struct btrfs_ioctl_dev_info_args`.
     pub struct DevInfo = 4096 {
         /// The device's id.
@@ -364,6 +508,11 @@ pub const SERVER_INFO_VERSION: u32 = 1;
 pub const STATE_WRITABLE: u32 = 1 << 0;
 /// The mount was made read-only while it was in use.
 pub const STATE_READ_ONLY: u32 = 1 << 1;
+
+/// `BTRFS_SPACE_INFO_GLOBAL_RSV`.
+pub const SPACE_GLOBAL_RESERVE: u64 = 1 << 49;
+/// `BTRFS_DEV_STATS_RESET`.
+pub const DEV_STATS_RESET: u64 = 1 << 0;
 
 /// `BTRFS_SUBVOL_RDONLY`.
 pub const SUBVOL_RDONLY: u64 = 1 << 1;

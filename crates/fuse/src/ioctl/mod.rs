@@ -2,9 +2,10 @@
 //! and a few of our own.
 //!
 //! FUSE passes an ioctl with the number of bytes that its command number encodes, below 16 KiB, and
-//! follows no pointers. So the kernel's ioctls of fixed size work for any program; those with
-//! pointers or open-ended buffers do not. [`number`] lists the commands, [`layout`] their
-//! arguments. [`server`] answers them, and [`client`] sends them.
+//! follows no pointers. So the kernel's ioctls of fixed size work for any program. For those with
+//! pointers or open-ended buffers the server looks into the caller's memory, if it may. [`number`]
+//! lists the commands, [`layout`] their arguments. [`server`] answers them, and [`client`] sends
+//! them.
 
 pub mod client;
 mod client_quotas;

@@ -7,8 +7,9 @@
 //! `include/uapi/linux/fs.h`.
 
 use super::layout::{
-    DevInfo, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup, InoLookupUser,
-    LABEL_SIZE, MountState, Page, QgroupAssign, QgroupCreate, QgroupLimitArgs, QuotaControl, QuotaRescan,
+    DevInfo, DevStats, FeatureFlags, FileAttributes, FsInfo, GetSubvolInfo, GetSubvolRootref, InoLookup,
+    InoLookupUser, InoPaths, LABEL_SIZE, LogicalIno, MountState, Page, QgroupAssign, QgroupCreate,
+    QgroupLimitArgs, QuotaControl, QuotaRescan, ReceivedSubvol, SearchArgs, SearchArgsV2, SendArgs,
     ServerInfo, SnapshotById, SpaceArgs, TrimRange, VolArgs, VolArgsV2,
 };
 
@@ -78,11 +79,15 @@ impl Command {
     pub const SUBVOL_CREATE: Self = Self::write::<VolArgs>(BTRFS, 14);
     /// `BTRFS_IOC_SNAP_DESTROY`.
     pub const SNAP_DESTROY: Self = Self::write::<VolArgs>(BTRFS, 15);
+    /// `BTRFS_IOC_TREE_SEARCH`.
+    pub const TREE_SEARCH: Self = Self::both::<SearchArgs>(BTRFS, 17);
+    /// `BTRFS_IOC_TREE_SEARCH_V2`.
+    pub const TREE_SEARCH_V2: Self = Self::both::<SearchArgsV2>(BTRFS, 17);
     /// `BTRFS_IOC_INO_LOOKUP`.
     pub const INO_LOOKUP: Self = Self::both::<InoLookup>(BTRFS, 18);
     /// `BTRFS_IOC_DEFAULT_SUBVOL`.
     pub const DEFAULT_SUBVOL: Self = Self::write::<u64>(BTRFS, 19);
-    /// `BTRFS_IOC_SPACE_INFO`: through FUSE only the number of spaces.
+    /// `BTRFS_IOC_SPACE_INFO`: the list follows the argument in the caller's memory.
     pub const SPACE_INFO: Self = Self::both::<SpaceArgs>(BTRFS, 20);
     /// `BTRFS_IOC_WAIT_SYNC`.
     pub const WAIT_SYNC: Self = Self::write::<u64>(BTRFS, 22);
@@ -115,6 +120,18 @@ impl Command {
     pub const DEV_INFO: Self = Self::both::<DevInfo>(BTRFS, 30);
     /// `BTRFS_IOC_FS_INFO`.
     pub const FS_INFO: Self = Self::read::<FsInfo>(BTRFS, 31);
+    /// `BTRFS_IOC_INO_PATHS`.
+    pub const INO_PATHS: Self = Self::both::<InoPaths>(BTRFS, 35);
+    /// `BTRFS_IOC_LOGICAL_INO`.
+    pub const LOGICAL_INO: Self = Self::both::<LogicalIno>(BTRFS, 36);
+    /// `BTRFS_IOC_SET_RECEIVED_SUBVOL`.
+    pub const SET_RECEIVED_SUBVOL: Self = Self::both::<ReceivedSubvol>(BTRFS, 37);
+    /// `BTRFS_IOC_SEND`.
+    pub const SEND: Self = Self::write::<SendArgs>(BTRFS, 38);
+    /// `BTRFS_IOC_GET_DEV_STATS`.
+    pub const GET_DEV_STATS: Self = Self::both::<DevStats>(BTRFS, 52);
+    /// `BTRFS_IOC_LOGICAL_INO_V2`.
+    pub const LOGICAL_INO_V2: Self = Self::both::<LogicalIno>(BTRFS, 59);
     /// `BTRFS_IOC_GET_FEATURES`.
     pub const GET_FEATURES: Self = Self::read::<FeatureFlags>(BTRFS, 57);
     /// `BTRFS_IOC_GET_SUBVOL_INFO`.
@@ -147,6 +164,7 @@ impl Command {
 
 #[cfg(test)]
 mod tests {
+    use super::super::layout::{SearchHeader, SearchKey, SpaceInfo};
     use super::*;
     use std::io::Write;
     use std::process::{Command as Process, Stdio};
@@ -167,6 +185,14 @@ mod tests {
         ("BTRFS_IOC_SUBVOL_CREATE", Command::SUBVOL_CREATE),
         ("BTRFS_IOC_SNAP_DESTROY", Command::SNAP_DESTROY),
         ("BTRFS_IOC_INO_LOOKUP", Command::INO_LOOKUP),
+        ("BTRFS_IOC_TREE_SEARCH", Command::TREE_SEARCH),
+        ("BTRFS_IOC_TREE_SEARCH_V2", Command::TREE_SEARCH_V2),
+        ("BTRFS_IOC_INO_PATHS", Command::INO_PATHS),
+        ("BTRFS_IOC_LOGICAL_INO", Command::LOGICAL_INO),
+        ("BTRFS_IOC_SET_RECEIVED_SUBVOL", Command::SET_RECEIVED_SUBVOL),
+        ("BTRFS_IOC_SEND", Command::SEND),
+        ("BTRFS_IOC_GET_DEV_STATS", Command::GET_DEV_STATS),
+        ("BTRFS_IOC_LOGICAL_INO_V2", Command::LOGICAL_INO_V2),
         ("BTRFS_IOC_DEFAULT_SUBVOL", Command::DEFAULT_SUBVOL),
         ("BTRFS_IOC_SPACE_INFO", Command::SPACE_INFO),
         ("BTRFS_IOC_WAIT_SYNC", Command::WAIT_SYNC),
@@ -199,6 +225,16 @@ mod tests {
             of("struct btrfs_ioctl_vol_args, name", offset_of!(VolArgs, name)),
             of("struct btrfs_ioctl_vol_args_v2, flags", offset_of!(VolArgsV2, flags)),
             of("struct btrfs_ioctl_vol_args_v2, name", offset_of!(VolArgsV2, name)),
+            of("struct btrfs_ioctl_search_args, buf", offset_of!(SearchArgs, bytes)),
+            of("struct btrfs_ioctl_search_args_v2, buf_size", offset_of!(SearchArgsV2, size)),
+            of("struct btrfs_ioctl_search_key, min_type", offset_of!(SearchKey, min_type)),
+            of("struct btrfs_ioctl_search_header, len", offset_of!(SearchHeader, length)),
+            of("struct btrfs_ioctl_get_dev_stats, values", offset_of!(DevStats, values)),
+            of("struct btrfs_ioctl_logical_ino_args, inodes", offset_of!(LogicalIno, inodes)),
+            of("struct btrfs_ioctl_ino_path_args, fspath", offset_of!(InoPaths, paths)),
+            of("struct btrfs_ioctl_send_args, version", offset_of!(SendArgs, version)),
+            of("struct btrfs_ioctl_received_subvol_args, flags", offset_of!(ReceivedSubvol, flags)),
+            of("struct btrfs_ioctl_space_info, used_bytes", offset_of!(SpaceInfo, used)),
             of("struct btrfs_ioctl_dev_info_args, total_bytes", offset_of!(DevInfo, total_bytes)),
             of("struct btrfs_ioctl_dev_info_args, path", offset_of!(DevInfo, path)),
             of("struct btrfs_ioctl_fs_info_args, nodesize", offset_of!(FsInfo, node_size)),

@@ -123,6 +123,10 @@ pub(crate) const STATX_MASK: u32 = 0xfff;
 pub(crate) const FSYNC_DATA_ONLY: u32 = 1 << 0;
 /// Flag of a question for attributes: an open file asks.
 pub(crate) const GETATTR_BY_HANDLE: u32 = 1 << 0;
+/// Flags of an ioctl: the caller's program, or its file's, has pointers of 32 bits.
+pub(crate) const IOCTL_SHORT_POINTERS: u32 = 1 << 0 | 1 << 3 | 1 << 5;
+/// Flag of a read: a caller waits for it, whose locks it names. Reads into the page cache lack it.
+pub(crate) const READ_FOR_CALLER: u32 = 1 << 1;
 /// Flag of a write: the data comes from the page cache.
 pub(crate) const WRITE_FROM_CACHE: u32 = 1 << 0;
 /// Flag of a write: clear set-user-id and set-group-id bits.

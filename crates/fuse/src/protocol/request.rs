@@ -8,14 +8,15 @@
 
 use super::layout::{
     BatchForgetIn, CopyFileRangeIn, CreateIn, FSYNC_DATA_ONLY, FallocateIn, ForgetIn, ForgetOne, FsyncIn,
-    GETATTR_BY_HANDLE, GetXattrIn, GetattrIn, InHeader, InitIn, IoctlIn, LinkIn, LseekIn, MkdirIn, MknodIn,
-    OpenIn, ReadIn, ReleaseIn, Rename2In, RenameIn, RequestHeader, SetAttrIn, SetXattrIn, StatxIn,
-    WRITE_FROM_CACHE, WRITE_KILLS_PRIVILEGES, WriteIn, opcode, valid,
+    GETATTR_BY_HANDLE, GetXattrIn, GetattrIn, IOCTL_SHORT_POINTERS, InHeader, InitIn, IoctlIn, LinkIn,
+    LseekIn, MkdirIn, MknodIn, OpenIn, READ_FOR_CALLER, ReadIn, ReleaseIn, Rename2In, RenameIn,
+    RequestHeader, SetAttrIn, SetXattrIn, StatxIn, WRITE_FROM_CACHE, WRITE_KILLS_PRIVILEGES, WriteIn, opcode,
+    valid,
 };
 use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::transport::{
-    AttributeChange, CopyRange, DirectoryHandle, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,
+    AttributeChange, CopyRange, DirectoryHandle, Ioctl, NewNode, NewNodeKind, NodeId, Rename, SeekTo, Write,
     XattrSet,
 };
 use papilio::{RenameMode, SetTime, Timespec};
@@ -146,11 +147,7 @@ pub(crate) enum Body<'a> {
     RemoveXattr {
         name: &'a [u8],
     },
-    Ioctl {
-        command: u32,
-        input: &'a [u8],
-        output_size: usize,
-    },
+    Ioctl(Ioctl<'a>),
 }
 
 /// The parts that each request has: the header, and the operation's first argument.
@@ -346,7 +343,11 @@ impl<'a> Fields<'a> {
             opcode::OPEN => Body::Open { flags: self.argument::<OpenIn>()?.flags },
             opcode::RELEASE => Body::Release { flags: self.argument::<ReleaseIn>()?.flags },
             opcode::READ => {
-                let ReadIn { offset, size, flags, .. } = self.argument()?;
+                let ReadIn { offset, size, read_flags, mut flags, .. } = self.argument()?;
+                if read_flags & READ_FOR_CALLER == 0 {
+                    // A page for the cache, although a mapping's descriptor may be for direct I/O.
+                    flags &= !libc::O_DIRECT;
+                }
                 Body::Read { offset, size: size as usize, flags }
             }
             opcode::WRITE => self.write()?,
@@ -466,10 +467,11 @@ impl<'a> Fields<'a> {
     }
 
     fn ioctl(&self) -> Result<Body<'a>, DecodeError> {
-        let IoctlIn { command, in_size, out_size, .. } = self.argument()?;
+        let IoctlIn { command, in_size, out_size, flags, argument, .. } = self.argument()?;
         let input = self.payload.get(..in_size as usize);
         let input = input.ok_or_else(|| self.malformed("the input is too short"))?;
-        Ok(Body::Ioctl { command, input, output_size: out_size as usize })
+        let address = if flags & IOCTL_SHORT_POINTERS == 0 { argument } else { 0 };
+        Ok(Body::Ioctl(Ioctl { command, input, address, output_size: out_size as usize }))
     }
 }
 

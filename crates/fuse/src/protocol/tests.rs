@@ -11,7 +11,7 @@ use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Validity, Write, XattrSet,
+    Ioctl, ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Validity, Write, XattrSet,
 };
 use crate::wakefulness::Wakefulness;
 use papilio::format::{InodeNumber, TreeId};
@@ -308,7 +308,7 @@ impl Operations for Panics {
         fn set_xattr(Caller, NodeId, &[u8], &[u8], XattrSet) -> Result<(), Errno>;
         fn remove_xattr(NodeId, &[u8]) -> Result<(), Errno>;
         fn dirty_before(u32) -> Vec<NodeId>;
-        fn ioctl(Caller, NodeId, u32, &[u8], usize) -> Result<IoctlReply, Errno>;
+        fn ioctl(Caller, NodeId, &Ioctl<'_>) -> Result<IoctlReply, Errno>;
         fn node_of(TreeId, InodeNumber) -> NodeId;
     }
 }

@@ -37,6 +37,7 @@ use io_uring::{IoUring, cqueue, opcode, types};
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::Arc;
+use std::thread::Builder;
 
 /// User data of the completion that signals a returned entry.
 const CAME_HOME: u64 = u64::MAX;
@@ -236,6 +237,16 @@ impl<O: Operations> Queue<O> {
                     shared.assistant.forget_later(aftermath.after_reply);
                 };
                 self.shared.workers.run(task);
+                Ok(())
+            }
+            Lane::Alone => {
+                let (mut held, shared) = self.hold(place, entry, false)?;
+                let dispatcher = Arc::clone(&shared.dispatcher);
+                // Such requests leave nothing stale. Without a thread the entry returns with EIO.
+                let answer = move || drop(held.answer(|entry| dispatcher.answer(entry)));
+                if let Err(error) = Builder::new().name("papilio-alone".to_owned()).spawn(answer) {
+                    tracing::warn!("starting a thread for a long request: {error}");
+                }
                 Ok(())
             }
             Lane::AfterWriteBack(nodes) => {

@@ -27,7 +27,7 @@ use crate::ioctl::{Caller, IoctlCall, IoctlReply};
 use crate::options::Atime;
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, XattrSet,
+    Ioctl, NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, XattrSet,
 };
 use papilio::format::{InodeNumber, TreeId};
 use std::time::Duration;
@@ -248,19 +248,18 @@ impl Operations for Server {
         if NEEDS_DATA.contains(&Command(command)) { self.nodes.open_for_writing() } else { Vec::new() }
     }
 
-    fn ioctl(
-        &self,
-        caller: Caller,
-        node: NodeId,
-        command: u32,
-        input: &[u8],
-        output_size: usize,
-    ) -> Result<IoctlReply, Errno> {
+    fn waits_for_programs(&self, command: u32) -> bool {
+        Command(command) == Command::SEND
+    }
+
+    fn ioctl(&self, caller: Caller, node: NodeId, ioctl: &Ioctl<'_>) -> Result<IoctlReply, Errno> {
         let node = self.node(node)?;
         let inode = node.current(&self.fs)?;
         let umask = privileges::umask_of(caller);
         let (fs, mount) = (&self.fs, &self.mount);
-        let call = IoctlCall { fs, mount, inode: &inode, command, input, output_size, caller, umask };
+        let Ioctl { command, input, address, output_size } = *ioctl;
+        let inode = &inode;
+        let call = IoctlCall { fs, mount, inode, command, input, address, output_size, caller, umask };
         let reply = crate::ioctl::handle(&call);
         self.changed(&node);
         self.names_change();

@@ -13,6 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 #[repr(align(4096))]
 struct Page([u8; 4096]);
 
+/// Pages of the file that is read while it is written, and its length.
+const PAGES: u64 = 16;
+const LENGTH: usize = PAGES as usize * 4096;
+
 /// Writes in a loop, as `dd` does, and returns the number of bytes that were accepted.
 fn fill(mount: &Mount, name: &str, piece: &[u8], most: u64) -> u64 {
     let mut file = File::create(mount.path().join(name)).unwrap();
@@ -72,28 +76,60 @@ fn several_writers_that_fill_the_disk_hear_so() {
     check(&image);
 }
 
-/// Reads and asynchronous direct writes of the same pages, by different descriptors.
-#[test]
-fn buffered_reader_sees_completed_direct_writes() {
-    const PAGES: u64 = 16;
+/// Pages of a file that are mapped for reading.
+struct Mapping(*mut u8);
+
+// SAFETY: the mapping is only read, and belongs to no thread.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    fn of(file: &File) -> Self {
+        use rustix::mm::{MapFlags, ProtFlags, mmap};
+        // SAFETY: this maps new memory at an address that the system chooses.
+        let address = unsafe {
+            mmap(std::ptr::null_mut(), LENGTH, ProtFlags::READ, MapFlags::SHARED, file, 0).unwrap()
+        };
+        Self(address.cast())
+    }
+
+    /// Returns the first and the last byte of a page.
+    fn ends(&self, page: u64) -> [u8; 2] {
+        // SAFETY: the page is in the mapping, which is there until this is dropped.
+        [0, 4095].map(|byte| unsafe { self.0.add(page as usize * 4096 + byte).read_volatile() })
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        // SAFETY: this is the whole mapping, and nothing refers to it.
+        unsafe { rustix::mm::munmap(self.0.cast(), LENGTH).unwrap() };
+    }
+}
+
+/// Reads and asynchronous direct writes of the same pages, by different descriptors. `read` returns
+/// the first and the last byte of a page of a file.
+fn direct_writes_are_seen<R: Fn(u64) -> [u8; 2] + Sync>(open: impl Fn(&std::path::Path) -> R) {
     let Some(_) = require(NEEDS) else { return };
     let scratch = Scratch::new(512 << 20).unwrap();
     let image = make_image(&scratch, 256 << 20);
     let mount = Mount::new(&scratch, &image, "");
     let path = mount.path().join("f");
-    std::fs::write(&path, vec![0; PAGES as usize * 4096]).unwrap();
-    let direct = File::options().write(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
-    let reader = File::open(&path).unwrap();
+    // Without the cache, so that only `read` brings pages into it.
+    let mut options = File::options();
+    let direct = options.write(true).create(true).custom_flags(libc::O_DIRECT).open(&path).unwrap();
+    for page in 0..PAGES {
+        direct.write_all_at(&Page([0; 4096]).0, page * 4096).unwrap();
+    }
+    let read = open(&path);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         for _ in 0..2 {
             scope.spawn(|| {
                 // Brings pages into the cache all the time.
-                let mut buffer = [0; 4096];
-                let mut offset = 0;
+                let mut page = 0;
                 while !done.load(Ordering::Acquire) {
-                    reader.read_exact_at(&mut buffer, offset % PAGES * 4096).unwrap();
-                    offset += 1;
+                    read(page % PAGES);
+                    page += 1;
                 }
             });
         }
@@ -108,14 +144,34 @@ fn buffered_reader_sees_completed_direct_writes() {
             unsafe { ring.submission().push(&write).unwrap() };
             ring.submit_and_wait(1).unwrap();
             assert_eq!(ring.completion().next().unwrap().result(), 4096);
-            let mut buffer = [0; 4096];
-            reader.read_exact_at(&mut buffer, page * 4096).unwrap();
-            wrong += u32::from(buffer != written.0);
+            wrong += u32::from(read(page) != [round as u8; 2]);
         }
         done.store(true, Ordering::Release);
         assert_eq!(wrong, 0, "stale reads");
     });
-    drop((direct, reader));
+    drop((direct, read));
     mount.unmount();
     check(&image);
+}
+
+#[test]
+fn buffered_reader_sees_completed_direct_writes() {
+    direct_writes_are_seen(|path| {
+        let reader = File::open(path).unwrap();
+        move |page| {
+            let mut buffer = [0; 4096];
+            reader.read_exact_at(&mut buffer, page * 4096).unwrap();
+            [buffer[0], buffer[4095]]
+        }
+    });
+}
+
+/// The kernel passes the mapping's descriptor on with each page that it reads.
+#[test]
+fn mapping_of_a_direct_descriptor_shows_completed_direct_writes() {
+    direct_writes_are_seen(|path| {
+        let reader = File::options().read(true).custom_flags(libc::O_DIRECT).open(path).unwrap();
+        let mapping = Mapping::of(&reader);
+        move |page| mapping.ends(page)
+    });
 }

@@ -6,11 +6,13 @@
 mod access_times;
 mod cached;
 mod compared;
+mod ioctls;
 mod limits;
 mod listings;
 mod ownership;
 mod parallel;
 mod random;
+mod scarce;
 mod script;
 mod server;
 mod smoke;

@@ -6,6 +6,8 @@ mod access_times;
 mod cached;
 #[path = "../mount/compared.rs"]
 mod compared;
+#[path = "../mount/ioctls.rs"]
+mod ioctls;
 #[path = "../mount/limits.rs"]
 mod limits;
 #[path = "../mount/listings.rs"]
@@ -15,6 +17,8 @@ mod parallel;
 #[path = "../mount/random.rs"]
 mod random;
 mod rings;
+#[path = "../mount/scarce.rs"]
+mod scarce;
 #[path = "../mount/script.rs"]
 mod script;
 #[path = "../mount/server.rs"]

@@ -139,6 +139,11 @@ impl Item {
         &self.leaf
     }
 
+    /// Returns the generation of the leaf.
+    pub(crate) fn generation(&self) -> Generation {
+        self.leaf.generation()
+    }
+
     /// Returns the data.
     #[inline]
     pub(crate) fn data(&self) -> &[u8] {

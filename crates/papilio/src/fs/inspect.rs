@@ -5,6 +5,7 @@
 use crate::errors::Result;
 use crate::fs::file_system::FileSystem;
 use crate::maintenance::dump::{self, TreeBlocks, TreeRoot};
+use crate::maintenance::extent_owners::{self, AddressUse};
 use crate::maintenance::tree_stats::{self, TreeStats};
 use crate::maintenance::usage::{self, Usage};
 use papilio_format::{LogicalAddress, TreeId};
@@ -82,5 +83,18 @@ impl FileSystem {
     #[cfg(feature = "unstable")]
     pub fn tree_stats(&self, id: TreeId) -> Result<Vec<TreeStats>> {
         tree_stats::tree_stats(&self.info.trees, id)
+    }
+
+    /// Returns the files that contain the byte at a logical address, or with `whole` any byte of
+    /// the extent there. Commits first, so that no reference is missed.
+    ///
+    /// # Errors
+    /// The commit fails, or a tree block or item cannot be read.
+    #[cfg(feature = "unstable")]
+    pub fn extent_owners(&self, address: LogicalAddress, whole: bool) -> Result<AddressUse> {
+        if self.info.trees.transactions().is_some() {
+            self.sync()?;
+        }
+        extent_owners::extent_owners(&self.info.trees, address, whole)
     }
 }

@@ -51,6 +51,8 @@ mod resize;
 mod space_against_kernel;
 mod subvolumes;
 mod sync;
+#[cfg(feature = "unstable")]
+mod tree_search;
 mod trim;
 mod walk;
 

@@ -270,7 +270,14 @@ impl FileSystem {
     /// [`PathError::NoSubvolume`] if `path` is not a subvolume's root; [`PathError::ReadOnly`]; as
     /// [`FileSystem::sync`].
     pub fn set_received(&self, path: impl AsPath, received: &Received) -> Result<Generation> {
-        let id = self.subvolume_at(path.as_path_bytes())?;
+        self.set_received_by_id(self.subvolume_at(path.as_path_bytes())?, received)
+    }
+
+    /// Marks the subvolume `id` as received, as [`FileSystem::set_received`] does.
+    ///
+    /// # Errors
+    /// As [`FileSystem::set_received`].
+    pub fn set_received_by_id(&self, id: TreeId, received: &Received) -> Result<Generation> {
         self.info.transactions()?.change(NAME_ITEMS, |handle| subvolume::set_received(handle, id, received))
     }
 

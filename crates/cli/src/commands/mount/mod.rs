@@ -7,6 +7,7 @@
 mod join;
 mod remount;
 mod serve;
+mod tag;
 
 use crate::args::GlobalArgs;
 use crate::context::Context;
@@ -69,7 +70,7 @@ Mount options, named as in btrfs(5) where Btrfs has them:
 #[derive(Debug, clap::Args)]
 #[command(after_help = MOUNT_OPTIONS)]
 pub struct Args {
-    /// The image or device
+    /// The image or device, or UUID=... or LABEL=... of a file system on block devices
     #[arg(value_name = "IMAGE", value_hint = clap::ValueHint::FilePath)]
     image: PathBuf,
     /// The mount point
@@ -101,7 +102,7 @@ pub struct Args {
 
 impl Args {
     /// Mounts the file system.
-    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+    pub fn run(mut self, context: &Context) -> anyhow::Result<()> {
         if let Some(remount) = Remount::of(&self.given_options()) {
             return if self.fake { Ok(()) } else { remount.run(&self.directory) };
         }
@@ -110,6 +111,7 @@ impl Args {
         if self.fake {
             return Ok(());
         }
+        self.image = tag::resolve(&self.image)?;
         if self.foreground || self.serve {
             let (image, directory, log) = (&self.image, &self.directory, self.log.as_deref());
             return Server { image, directory, log, background: self.serve }.run(context, options);

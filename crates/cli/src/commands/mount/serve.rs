@@ -41,10 +41,6 @@ impl Server<'_> {
     pub(super) fn run(&self, context: &Context, options: MountOptions) -> anyhow::Result<()> {
         let signals = Signals::block().context("cannot block signals")?;
         let log_file = self.log.map(open_log).transpose()?;
-        if self.background {
-            // Fails only if this process leads a session already.
-            let _ = rustix::process::setsid();
-        }
         log::Log::start(context.verbosity);
         let source = absolute(self.image);
         let mut options = options;
@@ -110,9 +106,12 @@ fn end_on_signals(signals: Signals, unmounter: Unmounter) -> anyhow::Result<()> 
     Ok(())
 }
 
-/// Leaves the caller's working directory, which the server would keep busy, and its standard
-/// streams.
+/// Leaves the caller's session, its working directory, which the server would keep busy, and its
+/// standard streams. Not before the mount is there: an automount lets only the process group of
+/// its daemon, which systemd's mount(8) is in, touch the mount point until then.
 fn leave(log: Option<&File>) -> anyhow::Result<()> {
+    // Fails only if this process leads a session already.
+    let _ = rustix::process::setsid();
     let null = File::options().read(true).write(true).open("/dev/null").context("/dev/null")?;
     rustix::process::chdir("/").context("/")?;
     replace(Stream::Input, &null).context("standard input")?;

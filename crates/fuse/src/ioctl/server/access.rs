@@ -19,6 +19,21 @@ const STICKY: u32 = 0o1000;
 const ACCESS_LIST: &[u8] = b"system.posix_acl_access";
 
 impl IoctlCall<'_> {
+    /// Refuses callers that are not administrators.
+    pub(super) fn must_be_administrator(&self) -> Result<()> {
+        if self.is_administrator() { Ok(()) } else { Err(Errno(libc::EPERM)) }
+    }
+
+    /// Returns whether the caller is the server's own user, or root with the capability
+    /// `CAP_SYS_ADMIN`. Root in a container may lack that, or have it there only.
+    pub(super) fn is_administrator(&self) -> bool {
+        let own = rustix::process::geteuid().as_raw();
+        match self.caller.uid {
+            0 => !caller::lacks_administration(&self.caller),
+            uid => uid == own,
+        }
+    }
+
     /// Refuses a caller that lacks one of these rights ([`READ`], [`WRITE`] and [`EXECUTE`]) to an
     /// inode.
     pub(super) fn must_have(&self, inode: &Inode, rights: u32) -> Result<()> {

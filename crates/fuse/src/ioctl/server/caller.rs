@@ -21,6 +21,18 @@ pub(super) fn groups(caller: &Caller) -> Vec<u32> {
     groups
 }
 
+/// Returns whether the caller is known not to administrate this machine: it lacks `CAP_SYS_ADMIN`,
+/// or is in another user namespace than the server.
+pub(super) fn lacks_administration(caller: &Caller) -> bool {
+    const SYS_ADMIN: u64 = 1 << 21;
+    let effective = status_field(caller.pid, "CapEff:");
+    let effective = effective.and_then(|text| u64::from_str_radix(text.trim(), 16).ok());
+    let namespace = |process: &str| fs::read_link(format!("/proc/{process}/ns/user")).ok();
+    effective.is_some_and(|effective| effective & SYS_ADMIN == 0)
+        || namespace(&caller.pid.to_string())
+            .is_some_and(|theirs| namespace("self").is_some_and(|ours| ours != theirs))
+}
+
 /// Returns the caller's umask.
 pub(super) fn umask(call: &IoctlCall<'_>) -> u32 {
     let told = status_field(call.caller.pid, "Umask:");

@@ -4,14 +4,18 @@
 //! `btrfs_ioctl_fs_info`, `btrfs_ioctl_dev_info`, `btrfs_ioctl_space_info` (`fs/btrfs/ioctl.c`).
 
 use super::call::{IoctlCall, IoctlReply, Result, done, page};
+use super::caller_memory::BlockedCaller;
 use crate::errno::Errno;
 use crate::ioctl::layout::{
-    DevInfo, FS_INFO_CSUM, FS_INFO_GENERATION, FS_INFO_METADATA_UUID, FeatureFlags, FsInfo, LABEL_SIZE, Page,
-    SpaceArgs, TrimRange, VolArgs, put_name, until_nul,
+    DEV_STATS_RESET, DevInfo, DevStats, FS_INFO_CSUM, FS_INFO_GENERATION, FS_INFO_METADATA_UUID,
+    FeatureFlags, FsInfo, LABEL_SIZE, Page, SPACE_GLOBAL_RESERVE, SpaceArgs, SpaceInfo, TrimRange, VolArgs,
+    put_name, until_nul,
 };
 use crate::ioctl::record::Writer;
 use papilio::DeviceUsage;
-use papilio::format::DeviceId;
+use papilio::format::items::device::{DeviceStat, DeviceStats};
+use papilio::format::{DeviceId, ItemType, Key, objectid};
+use zerocopy::IntoBytes;
 
 pub(super) fn get_label(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut field = [0; LABEL_SIZE];
@@ -136,14 +140,52 @@ pub(super) fn resize(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     }
 }
 
-/// Returns the number of spaces only: FUSE does not pass the list.
+/// Returns the number of spaces, and if the caller has slots for them, the spaces themselves. They
+/// go to the caller's memory, behind the argument.
 pub(super) fn space_info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     let mut arguments = call.argument::<SpaceArgs>()?;
-    if arguments.slots != 0 {
+    let usage = call.fs.usage()?;
+    let spaces = usage.spaces.iter().map(|space| SpaceInfo {
+        flags: (space.kind | space.profile.flags()).bits(),
+        total: space.total,
+        used: space.used,
+    });
+    let reserve = SpaceInfo { flags: SPACE_GLOBAL_RESERVE, total: usage.global_reserve, used: 0 };
+    let all: Vec<SpaceInfo> = spaces.chain([reserve]).collect();
+    if arguments.slots == 0 {
+        arguments.total = all.len() as u64;
+        return call.reply(&arguments);
+    }
+    let wanted = &all[..all.len().min(usize::try_from(arguments.slots).unwrap_or(usize::MAX))];
+    let target = call.address.checked_add(size_of::<SpaceArgs>() as u64).ok_or(Errno(libc::EFAULT))?;
+    BlockedCaller::of(call)?.memory()?.write(target, wanted.as_bytes())?;
+    arguments.total = wanted.len() as u64;
+    call.reply(&arguments)
+}
+
+/// Returns the error counters that the kernel stored. The server counts no errors of its own.
+pub(super) fn dev_stats(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    let mut arguments = call.argument::<DevStats>()?;
+    if arguments.flags & DEV_STATS_RESET != 0 {
+        call.must_be_administrator()?;
         return Err(Errno(libc::EOPNOTSUPP));
     }
-    // The global reserve counts as a space.
-    arguments.total = call.fs.usage()?.spaces.len() as u64 + 1;
+    let devices = call.fs.usage()?.devices;
+    if devices.iter().all(|device| device.devid.0 != arguments.devid) {
+        return Err(Errno(libc::ENODEV));
+    }
+    let key = Key::new(objectid::DEV_STATS, ItemType::PERSISTENT_ITEM, arguments.devid);
+    let wanted = (arguments.items as usize).min(DeviceStat::ALL.len());
+    arguments.values[..wanted].fill(0);
+    call.fs.search_tree(objectid::DEV_TREE, key..=key, &mut |_, _, data| {
+        if let Ok(stats) = DeviceStats::parse(data) {
+            for (value, stat) in arguments.values[..wanted].iter_mut().zip(DeviceStat::ALL) {
+                *value = stats.get(stat);
+            }
+        }
+        false
+    })?;
+    arguments.items = wanted as u64;
     call.reply(&arguments)
 }
 

@@ -110,7 +110,7 @@ fn setting_keeps() -> InodeFlags {
 
 /// Returns the path of an inode from its subvolume's root, with a slash at the end; empty for the
 /// root itself.
-fn path_of(inode: &Inode, top: InodeNumber) -> Result<Vec<u8>> {
+pub(super) fn path_of(inode: &Inode, top: InodeNumber) -> Result<Vec<u8>> {
     let fs = inode.file_system();
     let mut names = Vec::new();
     let mut number = inode.number();
@@ -118,9 +118,11 @@ fn path_of(inode: &Inode, top: InodeNumber) -> Result<Vec<u8>> {
         if number == objectid::FIRST_INODE || names.len() >= DEPTH_LIMIT {
             return Err(Errno(libc::ENOENT));
         }
-        let mut all = fs.inode_at(inode.tree(), number)?.names()?;
-        let (parent, name) =
-            if all.is_empty() { return Err(Errno(libc::ENOENT)) } else { all.swap_remove(0) };
+        let all = fs.inode_at(inode.tree(), number)?.names()?;
+        // Of several names, the kernel takes the first one in the last directory.
+        let last = all.iter().map(|(parent, _)| *parent).max();
+        let found = all.into_iter().find(|(parent, _)| Some(*parent) == last);
+        let (parent, name) = found.ok_or(Errno(libc::ENOENT))?;
         names.push(name);
         number = parent;
     }

@@ -11,9 +11,13 @@
 mod access;
 mod call;
 mod caller;
+mod caller_memory;
 mod devices;
 mod files;
+mod owners;
 mod quotas;
+mod search;
+mod send;
 mod state;
 mod subvolumes;
 
@@ -45,6 +49,12 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::INO_LOOKUP => files::ino_lookup(call),
         Command::INO_LOOKUP_USER => files::ino_lookup_user(call),
 
+        Command::TREE_SEARCH => search::tree_search(call),
+        Command::TREE_SEARCH_V2 => search::tree_search_v2(call),
+        Command::LOGICAL_INO => owners::logical_ino(call, false),
+        Command::LOGICAL_INO_V2 => owners::logical_ino(call, true),
+        Command::INO_PATHS => owners::ino_paths(call),
+
         Command::TRIM => devices::trim(call),
         Command::GET_LABEL => devices::get_label(call),
         Command::SET_LABEL => devices::set_label(call),
@@ -53,6 +63,7 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::START_SYNC => devices::start_sync(call),
         Command::WAIT_SYNC => devices::wait_sync(call),
         Command::SPACE_INFO => devices::space_info(call),
+        Command::GET_DEV_STATS => devices::dev_stats(call),
         Command::DEV_INFO => devices::dev_info(call),
         Command::FS_INFO => devices::fs_info(call),
         Command::GET_FEATURES => devices::get_features(call),
@@ -70,6 +81,8 @@ pub fn handle(call: &IoctlCall<'_>) -> Result<IoctlReply> {
         Command::DEFAULT_SUBVOL => subvolumes::set_default(call),
         Command::GET_SUBVOL_INFO => subvolumes::info(call),
         Command::GET_SUBVOL_ROOTREF => subvolumes::rootrefs(call),
+        Command::SET_RECEIVED_SUBVOL => subvolumes::set_received(call),
+        Command::SEND => send::send(call),
         Command::SUBVOLUMES => subvolumes::list(call),
 
         Command::QUOTA_CTL => quotas::control(call),

@@ -7,7 +7,7 @@ use crate::ioctl::number::Command;
 
 /// The ioctls that change the file system. The kernel checks for a read-only mount before other
 /// changes, but not before a FUSE ioctl.
-pub(super) const CHANGES: [Command; 20] = [
+pub(super) const CHANGES: [Command; 21] = [
     Command::SET_FLAGS,
     Command::SET_ATTRIBUTES,
     Command::TRIM,
@@ -28,6 +28,7 @@ pub(super) const CHANGES: [Command; 20] = [
     Command::LIMIT_QGROUP,
     Command::QUOTA_RESCAN,
     Command::QUOTA_RESCAN_WAIT,
+    Command::SET_RECEIVED_SUBVOL,
 ];
 
 /// Our own: returns the state.

@@ -9,12 +9,12 @@ use super::call::{Changed, IoctlCall, IoctlReply, Result, done, page};
 use super::caller;
 use crate::errno::Errno;
 use crate::ioctl::layout::{
-    GetSubvolInfo, GetSubvolRootref, IoctlTimespec, Page, Rootref, SUBVOL_QGROUP_INHERIT, SUBVOL_RDONLY,
-    SUBVOL_SPEC_BY_ID, SnapshotById, VolArgs, VolArgsV2, put_name, until_nul,
+    GetSubvolInfo, GetSubvolRootref, IoctlTimespec, Page, ReceivedSubvol, Rootref, SUBVOL_QGROUP_INHERIT,
+    SUBVOL_RDONLY, SUBVOL_SPEC_BY_ID, SnapshotById, VolArgs, VolArgsV2, put_name, until_nul,
 };
 use crate::ioctl::record::Writer;
-use papilio::format::{TreeId, objectid};
-use papilio::{FileKind, Inode, NewInode, NewKind, Timespec};
+use papilio::format::{Generation, TreeId, Uuid, objectid};
+use papilio::{FileKind, Inode, NewInode, NewKind, Received, Timespec};
 
 /// Length of the longest entry name in bytes.
 const NAME_MAX: usize = 255;
@@ -178,6 +178,24 @@ pub(super) fn set_default(call: &IoctlCall<'_>) -> Result<IoctlReply> {
 
 fn time(time: Timespec) -> IoctlTimespec {
     IoctlTimespec { seconds: time.seconds as u64, nanoseconds: time.nanoseconds, padding: 0 }
+}
+
+/// Marks a subvolume as received, which `btrfs receive` does at the end.
+pub(super) fn set_received(call: &IoctlCall<'_>) -> Result<IoctlReply> {
+    call.must_own(call.inode)?;
+    if !call.inode.is_subvolume_root() {
+        return Err(Errno(libc::EINVAL));
+    }
+    let mut arguments = call.argument::<ReceivedSubvol>()?;
+    let IoctlTimespec { seconds, nanoseconds, .. } = arguments.send_time;
+    let received = Received {
+        uuid: Uuid::from_bytes(arguments.uuid),
+        sent: Generation(arguments.sent),
+        send_time: Timespec { seconds: seconds as i64, nanoseconds },
+    };
+    arguments.received = call.fs.set_received_by_id(call.inode.tree(), &received)?.0;
+    arguments.receive_time = time(call.fs.subvolume(call.inode.tree())?.receive_time);
+    call.reply(&arguments)
 }
 
 pub(super) fn info(call: &IoctlCall<'_>) -> Result<IoctlReply> {
