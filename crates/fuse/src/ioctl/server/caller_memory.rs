@@ -83,6 +83,17 @@ impl BlockedCaller {
         Ok(text)
     }
 
+    /// Returns whether the caller is gone, or will end as soon as the ioctl does.
+    pub(super) fn is_killed(&self) -> bool {
+        const KILL: u64 = 1 << (libc::SIGKILL - 1);
+        let Ok(status) = self.text("status") else { return true };
+        let pending = status.lines().filter_map(|line| {
+            let mask = line.strip_prefix("SigPnd:").or_else(|| line.strip_prefix("ShdPnd:"))?;
+            u64::from_str_radix(mask.trim(), 16).ok()
+        });
+        pending.fold(0, |all, mask| all | mask) & KILL != 0
+    }
+
     /// Opens the caller's memory.
     ///
     /// # Errors

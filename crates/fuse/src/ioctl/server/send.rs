@@ -13,6 +13,7 @@ use crate::ioctl::layout::SendArgs;
 use papilio::format::TreeId;
 use papilio::format::send_stream::Protocol;
 use papilio::{SendObserver, SendOptions};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::OFlags;
 use std::fs::File;
 use std::io::{self, Write};
@@ -23,6 +24,11 @@ const OMIT_END_CMD: u64 = 1 << 2;
 const VERSION: u64 = 1 << 3;
 const COMPRESSED: u64 = 1 << 4;
 const KNOWN: u64 = NO_FILE_DATA | OMIT_STREAM_HEADER | OMIT_END_CMD | VERSION | COMPRESSED;
+
+/// Bytes that a pipe takes at once.
+const PIPE_BUF: usize = 4096;
+/// How long a write waits before it looks whether the caller still lives.
+const PATIENCE: Timespec = Timespec { tv_sec: 0, tv_nsec: 200_000_000 };
 
 /// Most clone sources of a call.
 const SOURCE_LIMIT: u64 = 1 << 16;
@@ -73,7 +79,12 @@ pub(super) fn send(call: &IoctlCall<'_>) -> Result<IoctlReply> {
     }
     let skipped = if has(OMIT_STREAM_HEADER) { STREAM_HEADER } else { 0 };
     let held_back = if has(OMIT_END_CMD) { END_COMMAND } else { 0 };
-    let mut out = Trimmed { inner: File::from(out), skip: skipped, held_back, held: Vec::new() };
+    let mut out = Trimmed {
+        inner: Watched { file: File::from(out), caller: &caller },
+        skip: skipped,
+        held_back,
+        held: Vec::new(),
+    };
     options.send(call.fs, call.inode.tree(), &mut out, &mut Unwatched)?;
     done(Vec::new())
 }
@@ -92,6 +103,33 @@ fn sources(caller: &BlockedCaller, arguments: &SendArgs) -> Result<Vec<TreeId>> 
 fn must_be_read_only(call: &IoctlCall<'_>, tree: TreeId) -> Result<()> {
     let read_only = call.fs.subvolume(tree)?.is_read_only();
     if read_only { Ok(()) } else { Err(Errno(libc::EPERM)) }
+}
+
+/// A writer that gives up once the caller is killed. The caller stays until the ioctl ends, and
+/// with it the pipe that it would have read: a write that waits for room would wait for ever.
+struct Watched<'a> {
+    file: File,
+    caller: &'a BlockedCaller,
+}
+
+impl Write for Watched<'_> {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        loop {
+            let mut polled = [PollFd::new(&self.file, PollFlags::OUT)];
+            if poll(&mut polled, Some(&PATIENCE))? > 0 {
+                break;
+            }
+            if self.caller.is_killed() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+        }
+        // A pipe that is ready takes this much without a wait.
+        self.file.write(&bytes[..bytes.len().min(PIPE_BUF)])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.file.flush()
+    }
 }
 
 /// A writer that leaves out the first bytes, and the last ones.
