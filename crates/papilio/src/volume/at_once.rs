@@ -2,8 +2,8 @@
 //!
 //! Owns [`at_once`]. Locks: none.
 //!
-//! Kernel counterpart: `barrier_all_devices` (`fs/btrfs/disk-io.c`), which starts the flushes of all
-//! devices before it waits for the first.
+//! Kernel counterpart: `barrier_all_devices` (`fs/btrfs/disk-io.c`), which starts the flushes of
+//! all devices before it waits for the first.
 
 use rayon::{ThreadPool, ThreadPoolBuilder};
 use smallvec::SmallVec;
@@ -11,8 +11,8 @@ use std::sync::OnceLock;
 
 /// Results that need no allocation.
 const USUAL: usize = 4;
-/// Threads that wait for devices. They are kept: a thread of its own for each part would take longer
-/// than a fast device, and make a ring of its own.
+/// Threads that wait for devices. They are kept: a new thread for each part would take longer than
+/// a fast device, and make a ring of its own.
 const THREADS: usize = 16;
 
 /// Returns the threads; `None` where none can be started.
@@ -22,8 +22,8 @@ fn threads() -> Option<&'static ThreadPool> {
     POOL.get_or_init(|| ThreadPoolBuilder::new().num_threads(THREADS).thread_name(name).build().ok()).as_ref()
 }
 
-/// Calls `run` for each of `parts`, and returns the results in their order. With `waits`, all run at
-/// once, all but the first in threads of their own: for parts that wait for different devices.
+/// Calls `run` for each of `parts`, and returns the results in their order. With `waits`, all run
+/// at once, all but the first in threads of their own: for parts that wait for different devices.
 pub(super) fn at_once<P: Send, R: Send>(
     parts: impl IntoIterator<Item = P>,
     waits: bool,
