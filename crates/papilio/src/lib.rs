@@ -127,7 +127,9 @@ pub use maintenance::check::{
     CheckOptions, CheckProgress, CheckReport, CheckStage, CheckStatistics, Finding, FindingKind,
     Note as CheckNote, Place, Severity,
 };
-pub use maintenance::mkfs::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, mkfs, mkfs_device};
+pub use maintenance::mkfs::{
+    Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, mkfs, mkfs_device, mkfs_devices, mkfs_many,
+};
 pub use maintenance::scan::FoundDevice;
 pub use maintenance::statfs::Statfs;
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};

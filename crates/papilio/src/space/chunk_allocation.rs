@@ -114,6 +114,11 @@ const fn spread(profile: RaidProfile) -> Spread {
     Spread { devices_min, devices_max, devices_increment, device_stripes }
 }
 
+/// Returns the smallest number of devices for a chunk of this profile.
+pub(crate) fn devices_min(profile: RaidProfile) -> usize {
+    spread(profile).devices_min
+}
+
 /// A device with space for a stripe.
 struct Candidate<'d> {
     device: &'d DeviceSpace,

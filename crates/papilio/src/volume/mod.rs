@@ -16,7 +16,7 @@ mod device_writes;
 pub(crate) mod devices;
 mod log_superblocks;
 mod mapping;
-mod parity;
+pub(crate) mod parity;
 mod pieces;
 pub(crate) mod read;
 mod rebuild;

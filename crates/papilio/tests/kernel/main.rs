@@ -9,6 +9,7 @@ mod changed;
 #[path = "../support/images.rs"]
 mod images;
 mod limits;
+mod made;
 mod matrix;
 mod profiles;
 mod unnamed;

@@ -5,6 +5,7 @@
 
 use crate::context::Context;
 use crate::filling::Report;
+use crate::usage_error::UsageError;
 use anyhow::{Context as _, anyhow};
 use papilio::format::DeviceId;
 use papilio::{
@@ -17,7 +18,7 @@ use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// The only device of a new file system.
+/// The device of a new file system on one device.
 const DEVICE: DeviceId = DeviceId(1);
 /// The size in bytes of the sparse image for content from a stream, whose size is unknown. The
 /// image is shrunk afterwards.
@@ -76,7 +77,7 @@ enum Source<'a> {
 struct Build<'a> {
     arguments: &'a ContentArgs,
     context: &'a Context,
-    image: &'a Path,
+    images: &'a [PathBuf],
     /// The time of all changes, if it is fixed.
     timestamp: Option<Timespec>,
     source: Source<'a>,
@@ -88,14 +89,17 @@ impl ContentArgs {
     pub fn make(
         &self,
         context: &Context,
-        image: &Path,
+        images: &[PathBuf],
         options: MkfsOptions,
         timestamp: Option<Timespec>,
         sized: bool,
     ) -> anyhow::Result<(Made, Populated)> {
         let Some(rootdir) = &self.rootdir else {
-            return Ok((papilio::mkfs(image, &options)?, Populated::default()));
+            return Ok((papilio::mkfs_many(images, &options)?, Populated::default()));
         };
+        if self.shrink && images.len() > 1 {
+            return Err(UsageError::new("--shrink needs a file system on one device").into());
+        }
         let source = match rootdir.metadata() {
             _ if rootdir == Path::new("-") => Source::Stream(None),
             Ok(metadata) if metadata.is_dir() => Source::Directory(rootdir),
@@ -114,15 +118,21 @@ impl ContentArgs {
             let (path, subvolume) = parse_subvolume(argument);
             populate = populate.subvolume(path, subvolume);
         }
-        let new = !image.exists();
-        let build = Build { arguments: self, context, image, timestamp, source, populate };
+        let missing: Vec<_> = images.iter().filter(|image| !image.exists()).collect();
+        let new = missing.len() == images.len();
+        if new && !sized && images.len() > 1 && matches!(source, Source::Stream(_)) {
+            return Err(UsageError::new("content from a stream on several devices needs --size").into());
+        }
+        let build = Build { arguments: self, context, images, timestamp, source, populate };
         let made = match new && !sized {
             true => build.sized_by_content(&options),
             false => build.once(&options, self.shrink),
         };
-        if made.is_err() && new {
-            // Removes a partial image. That may fail because the image was never created.
-            let _ = std::fs::remove_file(image);
+        if made.is_err() {
+            for image in missing {
+                // Removes a partial image. That may fail because the image was never created.
+                let _ = std::fs::remove_file(image);
+            }
         }
         made
     }
@@ -140,7 +150,9 @@ impl Build<'_> {
         loop {
             match self.once(&options.clone().size(size), shrink) {
                 Err(error) if attempt < ATTEMPTS && is_full(&error) => {
-                    std::fs::remove_file(self.image).with_context(|| self.image.display().to_string())?;
+                    for image in self.images {
+                        std::fs::remove_file(image).with_context(|| image.display().to_string())?;
+                    }
                 }
                 made => return made,
             }
@@ -150,16 +162,23 @@ impl Build<'_> {
     }
 
     fn once(&self, options: &MkfsOptions, shrink: bool) -> anyhow::Result<(Made, Populated)> {
-        let image = self.image;
-        let mut made = papilio::mkfs(image, options)?;
+        let image = &self.images[0];
+        let mut made = papilio::mkfs_many(self.images, options)?;
         let host = || image.display().to_string();
         let metadata = image.metadata().with_context(host)?;
-        let populate = self.populate.clone().exclude(metadata.dev(), metadata.ino());
+        let mut populate = self.populate.clone();
+        for image in self.images {
+            let metadata = image.metadata().with_context(|| image.display().to_string())?;
+            populate = populate.exclude(metadata.dev(), metadata.ino());
+        }
         let mut open_options = OpenOptions::new()
             .write(true)
             .commit_interval(None)
             .node_cache_bytes(NODE_CACHE_BYTES)
             .timestamp(self.timestamp);
+        for device in &self.images[1..] {
+            open_options = open_options.device(device);
+        }
         if let Some(choice) = self.arguments.compress {
             open_options = open_options.compress(choice);
         }

@@ -13,7 +13,7 @@ use content::ContentArgs;
 use papilio::format::items::block_group::BlockGroupFlags;
 use papilio::format::items::chunk::RaidProfile;
 use papilio::format::{ChecksumType, Uuid};
-use papilio::{Made, MadeBlockGroup, MkfsFeature, MkfsOptions, Populated, Timespec};
+use papilio::{Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, Populated, Timespec};
 use serde_json::{Map, Value, json};
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -31,6 +31,10 @@ const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 /// With --rootdir the file system is filled, and the content determines the size if there is no
 /// --size.
 ///
+/// With several images the file system spans all of them, with metadata in RAID1 unless -m says
+/// otherwise. --size is then the size on each. RAID0 needs 1 device; RAID1, RAID10 and RAID5 need
+/// 2, RAID1C3 and RAID6 need 3, and RAID1C4 needs 4.
+///
 /// With --uuid, and SOURCE_DATE_EPOCH in the environment (seconds since 1970), the same options and
 /// content result in the same bytes. The time of the last access of each file is then that of its
 /// last modification.
@@ -38,9 +42,9 @@ const SOURCE_DATE_EPOCH: &str = "SOURCE_DATE_EPOCH";
 /// Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// The image or device
-    #[arg(value_hint = clap::ValueHint::FilePath)]
-    image: PathBuf,
+    /// The images or devices
+    #[arg(value_name = "IMAGE", required = true, value_hint = clap::ValueHint::FilePath)]
+    images: Vec<PathBuf>,
     #[command(flatten)]
     format: FormatArgs,
     /// Overwrite an existing file system
@@ -60,7 +64,7 @@ pub struct Args {
 /// The properties of the file system.
 #[derive(Debug, clap::Args)]
 struct FormatArgs {
-    /// The size of the file system; without it, that of IMAGE
+    /// The size of the file system on each IMAGE; without it, that of IMAGE
     #[arg(short = 'b', long, visible_alias = "byte-count", value_name = "SIZE", value_parser = units::parse_size)]
     size: Option<u64>,
     /// The label, up to 255 bytes
@@ -69,7 +73,7 @@ struct FormatArgs {
     /// The UUID of the file system
     #[arg(short = 'U', long)]
     uuid: Option<Uuid>,
-    /// The UUID of the device
+    /// The UUID of the first device
     #[arg(long, value_name = "UUID")]
     device_uuid: Option<Uuid>,
     /// The UUID in the tree blocks, if it differs from that of the file system
@@ -91,10 +95,11 @@ struct FormatArgs {
     /// An older name of --features
     #[arg(short = 'R', long, value_name = "LIST", hide = true)]
     runtime_features: Vec<String>,
-    /// The profile of data: single (default) or dup
+    /// The profile of data: single (default), dup, raid0, raid1, raid1c3, raid1c4, raid10, raid5 or
+    /// raid6
     #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
     data: Option<RaidProfile>,
-    /// The profile of metadata: single or dup (default)
+    /// The profile of metadata, as for data; by default dup on one device and raid1 on several
     #[arg(short, long, value_name = "PROFILE", value_parser = parse_profile)]
     metadata: Option<RaidProfile>,
     /// Store data and metadata in the same block groups, for small devices
@@ -111,7 +116,9 @@ impl Args {
         if let Some(epoch) = epoch {
             options = options.timestamp(epoch);
         }
-        let (made, filled) = self.content.make(context, &self.image, options, epoch, sized)?;
+        // The option --device of all commands names further devices.
+        let images = [&self.images[..], &context.arguments().device].concat();
+        let (made, filled) = self.content.make(context, &images, options, epoch, sized)?;
         let filled = self.content.rootdir.is_some().then_some(filled);
         let mut output = Output::new()?;
         if self.json {
@@ -203,6 +210,15 @@ fn print(made: &Made, filled: Option<Populated>, output: &mut Output) -> anyhow:
     output.text(format_args!("Node size:          {}\n", made.node_size))?;
     output.text(format_args!("Sector size:        {}\n", made.sector_size))?;
     output.text(format_args!("Filesystem size:    {}\n", Units::HUMAN.text(made.total_bytes)))?;
+    if made.devices.len() > 1 {
+        output.text(format_args!("Number of devices:  {}\n", made.devices.len()))?;
+        for (at, device) in made.devices.iter().enumerate() {
+            let size = Units::HUMAN.text(device.total_bytes);
+            output.text(format_args!("  {:>3} {size:>16}  ", at + 1))?;
+            output.bytes(&escaped(device.name.as_bytes()))?;
+            output.text(format_args!("\n"))?;
+        }
+    }
     output.text(format_args!("Block group profiles:\n"))?;
     for group in &made.block_groups {
         let (kind, size) = (format!("{}:", kind_name(group)), Units::HUMAN.text(group.length));
@@ -225,12 +241,21 @@ fn json_of(made: &Made, filled: Option<Populated>) -> Value {
             "length": group.length,
         })
     };
+    let device = |(at, device): (usize, &MadeDevice)| {
+        json!({
+            "devid": at + 1,
+            "uuid": device.uuid.to_string(),
+            "path": device.name,
+            "total_bytes": device.total_bytes,
+        })
+    };
     let mut object = Map::new();
     json_bytes(&mut object, "label", &made.label);
     let all = json!({
         "uuid": made.fsid.to_string(),
         "metadata_uuid": made.metadata_uuid.to_string(),
         "device_uuid": made.device_uuid.to_string(),
+        "devices": made.devices.iter().enumerate().map(device).collect::<Vec<_>>(),
         "total_bytes": made.total_bytes,
         "bytes_used": made.bytes_used,
         "nodesize": made.node_size,

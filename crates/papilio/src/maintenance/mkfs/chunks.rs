@@ -1,18 +1,22 @@
 //! Sizes and addresses of the chunks of a new file system.
 //!
-//! Owns [`ChunkLayout`]. The chunks are the same as after `mkfs.btrfs`. It starts with a system
-//! chunk of 4 MiB and single metadata and data chunks, one after the other from 1 MiB. It then
-//! allocates chunks of the requested profiles after them and removes unneeded ones. A DUP profile
-//! therefore leaves a gap.
+//! Owns [`ChunkLayout`]. On several devices, and for striped profiles, chunks are those that the
+//! kernel would allocate. On one device they are the same as after `mkfs.btrfs`. It starts with a
+//! system chunk of 4 MiB and single metadata and data chunks, one after the other from 1 MiB. It
+//! then allocates chunks of the requested profiles after them and removes unneeded ones. A DUP
+//! profile therefore leaves a gap.
 //!
 //! Counterparts: btrfs-progs' `btrfs_alloc_chunk` (`kernel-shared/volumes.c`) and
 //! `btrfs_min_dev_size` (`mkfs/common.c`).
 
 use super::options::{Choice, MkfsFeature};
+use crate::errors::Result;
+use crate::space::chunk_allocation::{ChunkLimits, ChunkPlan, DeviceSpace, plan_chunk};
+use crate::volume;
 use papilio_format::items::block_group::BlockGroupFlags;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, STRIPE_LENGTH, Stripe};
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, superblock_offset};
-use papilio_format::{DeviceId, LogicalAddress, PhysicalAddress};
+use papilio_format::{DeviceId, LogicalAddress, PhysicalAddress, Uuid};
 
 const MIB: u64 = 1 << 20;
 const GIB: u64 = 1 << 30;
@@ -21,8 +25,18 @@ const GIB: u64 = 1 << 30;
 const RESERVED: u64 = MIB;
 /// Bytes of the first system chunk, which is the only one if metadata is single.
 const FIRST_SYSTEM_CHUNK: u64 = 4 * MIB;
-/// The id of the device.
-pub(super) const DEVICE: DeviceId = DeviceId(1);
+/// The id of the first device.
+const FIRST_DEVICE: DeviceId = DeviceId(1);
+/// Wanted bytes of a system chunk on several devices. The kernel's rounding may double it.
+const SYSTEM_CHUNK: u64 = 8 * MIB;
+
+/// A location on a device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Place {
+    /// The index of the device: its devid less 1.
+    pub(super) device: usize,
+    pub(super) offset: PhysicalAddress,
+}
 
 /// One chunk and its block group.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,8 +44,9 @@ pub(super) struct Chunk {
     pub(super) start: LogicalAddress,
     pub(super) length: u64,
     pub(super) flags: BlockGroupFlags,
-    /// The device offsets of its copies.
-    pub(super) stripes: Vec<PhysicalAddress>,
+    /// Bytes of each stripe.
+    pub(super) stripe_bytes: u64,
+    pub(super) stripes: Vec<Stripe>,
 }
 
 impl Chunk {
@@ -39,40 +54,49 @@ impl Chunk {
         LogicalAddress(self.start.0 + self.length)
     }
 
-    /// Returns the device offsets of the copies of `address`, which is in this chunk.
-    pub(super) fn places(&self, address: LogicalAddress) -> impl Iterator<Item = PhysicalAddress> + '_ {
-        let within = address.0 - self.start.0;
-        self.stripes.iter().map(move |stripe| PhysicalAddress(stripe.0 + within))
+    /// Returns the chunk as the volume maps it.
+    pub(super) fn map(&self) -> volume::Chunk {
+        volume::Chunk::new(self.start, &self.item()).expect("a planned chunk is valid")
     }
 
-    /// Whether a copy of a range overlaps the stripe element of a superblock, where the kernel
-    /// never allocates (`exclude_super_stripes`).
+    /// Returns the place of an offset on a stripe of this chunk.
+    pub(super) fn place(&self, (stripe, offset): (usize, PhysicalAddress)) -> Place {
+        Place { device: self.stripes[stripe].devid.0 as usize - 1, offset }
+    }
+
+    /// Whether a copy of a block, or its row of a parity profile, overlaps the stripe element of a
+    /// superblock, where the kernel never allocates (`exclude_super_stripes`).
     pub(super) fn meets_superblock(&self, address: LogicalAddress, length: u64) -> bool {
-        self.places(address).any(|place| {
+        let map = self.map();
+        let meets = |place: u64, length: u64| {
             (0..SUPERBLOCK_MIRRORS)
                 .map(|mirror| superblock_offset(mirror).0)
-                .any(|superblock| place.0 < superblock + STRIPE_LENGTH && superblock < place.0 + length)
+                .any(|superblock| place < superblock + STRIPE_LENGTH && superblock < place + length)
+        };
+        map.elements(address, length as usize).any(|element| {
+            if map.profile().parity() > 0 {
+                let row = element.row * STRIPE_LENGTH;
+                return self.stripes.iter().any(|stripe| meets(stripe.offset.0 + row, STRIPE_LENGTH));
+            }
+            let mut copies = (0..map.copies()).filter_map(|copy| map.direct(&element, copy));
+            copies.any(|(_, offset)| meets(offset.0, element.length as u64))
         })
     }
 
     /// Returns the chunk item.
-    pub(super) fn item(&self, choice: &Choice) -> ChunkItem {
-        let stripe = |offset: &PhysicalAddress| Stripe {
-            devid: DEVICE,
-            offset: *offset,
-            device_uuid: choice.uuids.device,
-        };
-        ChunkItem {
-            length: self.length,
-            owner: papilio_format::objectid::EXTENT_TREE.0,
-            stripe_length: STRIPE_LENGTH,
+    pub(super) fn item(&self) -> ChunkItem {
+        let plan = ChunkPlan {
             flags: self.flags,
-            io_align: STRIPE_LENGTH as u32,
-            io_width: STRIPE_LENGTH as u32,
-            sector_size: super::options::SECTOR_SIZE,
-            sub_stripes: 1,
-            stripes: self.stripes.iter().map(stripe).collect(),
-        }
+            length: self.length,
+            stripe_bytes: self.stripe_bytes,
+            stripes: self.stripes.clone(),
+        };
+        plan.chunk_item(super::options::SECTOR_SIZE)
+    }
+
+    /// Returns the bytes that the chunk takes on a device.
+    fn bytes_on(&self, devid: DeviceId) -> u64 {
+        self.stripes.iter().filter(|stripe| stripe.devid == devid).count() as u64 * self.stripe_bytes
     }
 }
 
@@ -83,8 +107,11 @@ pub(super) struct ChunkLayout {
 }
 
 impl ChunkLayout {
-    /// Lays out the chunks on a device of `total` bytes, at least [`minimum_size`].
-    pub(super) fn new(total: u64, choice: &Choice) -> Self {
+    /// Lays out the chunks on devices of `totals` bytes, each at least [`minimum_size`].
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`](crate::Error::NoSpace) if a profile finds too few devices with space.
+    pub(super) fn new(totals: &[u64], choice: &Choice) -> Result<Self> {
         let mixed = choice.has(MkfsFeature::MixedGroups);
         let metadata = match mixed {
             true => BlockGroupFlags::METADATA.union(BlockGroupFlags::DATA),
@@ -95,10 +122,47 @@ impl ChunkLayout {
         if !mixed {
             kinds.push((BlockGroupFlags::DATA, choice.data_profile));
         }
-        let mut places = Places::new();
+        let is_simple = |(_, profile): &(_, _)| matches!(profile, RaidProfile::Single | RaidProfile::Dup);
+        match totals {
+            [total] if kinds.iter().all(is_simple) => Ok(Self::on_one_device(*total, &kinds, choice)),
+            _ => Self::on_devices(totals, &kinds, choice),
+        }
+    }
+
+    /// Lays out chunks as the kernel allocates them.
+    fn on_devices(totals: &[u64], kinds: &[(BlockGroupFlags, RaidProfile)], choice: &Choice) -> Result<Self> {
+        let space = |(at, total): (usize, &u64)| DeviceSpace {
+            devid: DeviceId(at as u64 + 1),
+            uuid: choice.uuids.devices[at],
+            total_bytes: *total,
+            used: Vec::new(),
+        };
+        let mut devices: Vec<_> = totals.iter().enumerate().map(space).collect();
+        let mut chunks: Vec<Chunk> = Vec::new();
+        for (kind, profile) in kinds {
+            let mut limits = ChunkLimits::new(choice.node_size);
+            if *kind == BlockGroupFlags::SYSTEM {
+                limits.length_max = SYSTEM_CHUNK;
+            }
+            let ChunkPlan { flags, length, stripe_bytes, stripes } =
+                plan_chunk(&devices, kind.union(profile.flags()), &limits)?;
+            for stripe in &stripes {
+                let device = &mut devices[stripe.devid.0 as usize - 1];
+                device.used.push((stripe.offset, stripe_bytes));
+                device.used.sort_unstable();
+            }
+            let start = chunks.last().map_or(LogicalAddress(RESERVED), Chunk::end);
+            chunks.push(Chunk { start, length, flags, stripe_bytes, stripes });
+        }
+        Ok(Self { chunks })
+    }
+
+    /// Lays out chunks as `mkfs.btrfs` does on one device.
+    fn on_one_device(total: u64, kinds: &[(BlockGroupFlags, RaidProfile)], choice: &Choice) -> Self {
+        let mut places = Places::new(choice.uuids.devices[0]);
         let mut chunks = Vec::new();
         // First a single chunk of each kind, kept or not, then the DUP chunks.
-        for (kind, profile) in &kinds {
+        for (kind, profile) in kinds {
             let length =
                 if *kind == BlockGroupFlags::SYSTEM { FIRST_SYSTEM_CHUNK } else { single_size(total) };
             let chunk = places.take(*kind, length, RaidProfile::Single);
@@ -128,9 +192,9 @@ impl ChunkLayout {
         found.expect("each kind has a chunk")
     }
 
-    /// Returns the bytes of the device that chunks take.
-    pub(super) fn device_bytes(&self) -> u64 {
-        self.chunks.iter().map(|chunk| chunk.length * chunk.stripes.len() as u64).sum()
+    /// Returns the bytes of a device that chunks take.
+    pub(super) fn bytes_on(&self, devid: DeviceId) -> u64 {
+        self.chunks.iter().map(|chunk| chunk.bytes_on(devid)).sum()
     }
 }
 
@@ -138,23 +202,24 @@ impl ChunkLayout {
 struct Places {
     logical: u64,
     physical: u64,
+    device_uuid: Uuid,
 }
 
 impl Places {
-    fn new() -> Self {
-        Self { logical: RESERVED, physical: RESERVED }
+    fn new(device_uuid: Uuid) -> Self {
+        Self { logical: RESERVED, physical: RESERVED, device_uuid }
     }
 
     fn take(&mut self, kind: BlockGroupFlags, length: u64, profile: RaidProfile) -> Chunk {
         let start = LogicalAddress(self.logical);
         self.logical += length;
         let mut stripe = || {
-            let place = PhysicalAddress(self.physical);
+            let offset = PhysicalAddress(self.physical);
             self.physical += length;
-            place
+            Stripe { devid: FIRST_DEVICE, offset, device_uuid: self.device_uuid }
         };
         let stripes = (0..profile.copies()).map(|_| stripe()).collect();
-        Chunk { start, length, flags: kind.union(profile.flags()), stripes }
+        Chunk { start, length, flags: kind.union(profile.flags()), stripe_bytes: length, stripes }
     }
 }
 
@@ -189,14 +254,27 @@ fn dup_size(total: u64, kind: BlockGroupFlags) -> u64 {
 /// chunks.
 pub(super) fn minimum_size(choice: &Choice) -> u64 {
     let is_dup = |profile| profile == RaidProfile::Dup;
+    let is_single = |profile| profile == RaidProfile::Single;
     if choice.has(MkfsFeature::MixedGroups) {
         // Twice the system chunk and the smallest reserve of the kernel.
         let computed = 2 * (FIRST_SYSTEM_CHUNK + (u64::from(choice.node_size) << 10));
         let first = RESERVED + FIRST_SYSTEM_CHUNK + 8 * MIB;
-        return if is_dup(choice.data_profile) { first + 2 * (8 + 64) * MIB } else { computed };
+        return match choice.data_profile {
+            RaidProfile::Single => computed,
+            RaidProfile::Dup => first + 2 * (8 + 64) * MIB,
+            _ => first + (8 + 64) * MIB,
+        };
     }
-    let metadata = if is_dup(choice.metadata_profile) { 2 * (8 + 32) * MIB } else { (8 + 8) * MIB };
-    let data = if is_dup(choice.data_profile) { 2 * 64 * MIB } else { 8 * MIB };
+    let stripes = |profile| match profile {
+        _ if is_dup(profile) => 2,
+        _ => 1,
+    };
+    let least = |profile, single: u64, other: u64| match is_single(profile) {
+        true => single * MIB,
+        false => stripes(profile) * other * MIB,
+    };
+    let metadata = least(choice.metadata_profile, 8 + 8, 8 + 32);
+    let data = least(choice.data_profile, 8, 64);
     RESERVED + FIRST_SYSTEM_CHUNK + 2 * 8 * MIB + metadata + data
 }
 
@@ -207,11 +285,11 @@ mod tests {
 
     fn choice(data: RaidProfile, metadata: RaidProfile, mixed: bool) -> Choice {
         let options = MkfsOptions::new().data_profile(data).metadata_profile(metadata);
-        options.feature(MkfsFeature::MixedGroups, mixed).resolve().unwrap()
+        options.feature(MkfsFeature::MixedGroups, mixed).resolve(1).unwrap()
     }
 
     fn lengths(total: u64, data: RaidProfile, metadata: RaidProfile) -> Vec<u64> {
-        let layout = ChunkLayout::new(total, &choice(data, metadata, false));
+        let layout = ChunkLayout::new(&[total], &choice(data, metadata, false)).unwrap();
         layout.chunks.iter().map(|chunk| chunk.length).collect()
     }
 
@@ -238,12 +316,13 @@ mod tests {
 
     #[test]
     fn addresses_are_those_of_mkfs_btrfs() {
-        let layout = ChunkLayout::new(GIB, &choice(RaidProfile::Single, RaidProfile::Dup, false));
+        let layout = ChunkLayout::new(&[GIB], &choice(RaidProfile::Single, RaidProfile::Dup, false)).unwrap();
         let metadata = layout.metadata();
         assert_eq!(metadata.start.0, 30_408_704);
-        assert_eq!(metadata.stripes, [PhysicalAddress(38_797_312), PhysicalAddress(92_471_296)]);
-        assert_eq!(layout.system().stripes[0].0, 22_020_096);
-        assert_eq!(layout.device_bytes(), 132_513_792);
+        let offsets: Vec<_> = metadata.stripes.iter().map(|stripe| stripe.offset.0).collect();
+        assert_eq!(offsets, [38_797_312, 92_471_296]);
+        assert_eq!(layout.system().stripes[0].offset.0, 22_020_096);
+        assert_eq!(layout.bytes_on(FIRST_DEVICE), 132_513_792);
     }
 
     #[test]
@@ -260,11 +339,13 @@ mod tests {
             let choice = choice(data, metadata, mixed);
             let minimum = minimum_size(&choice);
             for total in (0..400).map(|step| minimum + step * step * MIB / 3).map(|size| size & !4095) {
-                let layout = ChunkLayout::new(total, &choice);
+                let layout = ChunkLayout::new(&[total], &choice).unwrap();
                 let mut ranges: Vec<_> = layout
                     .chunks
                     .iter()
-                    .flat_map(|chunk| chunk.stripes.iter().map(|at| (at.0, at.0 + chunk.length)))
+                    .flat_map(|chunk| {
+                        chunk.stripes.iter().map(|at| (at.offset.0, at.offset.0 + chunk.length))
+                    })
                     .collect();
                 ranges.sort_unstable();
                 assert!(ranges[0].0 >= RESERVED && ranges.last().unwrap().1 <= total);
@@ -280,7 +361,12 @@ mod tests {
             start: LogicalAddress(MIB),
             length: 128 * MIB,
             flags: BlockGroupFlags::METADATA,
-            stripes: vec![PhysicalAddress(MIB)],
+            stripe_bytes: 128 * MIB,
+            stripes: vec![Stripe {
+                devid: FIRST_DEVICE,
+                offset: PhysicalAddress(MIB),
+                device_uuid: Uuid::nil(),
+            }],
         };
         let meets = |address| chunk.meets_superblock(LogicalAddress(address), 16384);
         assert!(meets(64 * MIB) && meets(64 * MIB + 49152) && meets(64 * MIB - 4096));

@@ -3,10 +3,10 @@
 //! Owns [`Facts`] and [`TreePlace`].
 
 use super::block::Shape;
-use super::chunks::{Chunk, ChunkLayout, DEVICE};
+use super::chunks::{Chunk, ChunkLayout};
 use super::options::{Choice, SECTOR_SIZE};
 use papilio_format::items::device::DeviceItem;
-use papilio_format::{Generation, Key, LogicalAddress, TreeId};
+use papilio_format::{DeviceId, Generation, Key, LogicalAddress, TreeId};
 use std::collections::BTreeMap;
 
 /// The generation of everything in a new file system.
@@ -32,8 +32,8 @@ pub(super) struct Facts<'a> {
     pub(super) choice: &'a Choice,
     pub(super) chunks: &'a ChunkLayout,
     pub(super) places: &'a [TreePlace],
-    /// Bytes of the file system.
-    pub(super) total_bytes: u64,
+    /// Bytes of each device, by devid from 1 on.
+    pub(super) totals: &'a [u64],
 }
 
 impl Facts<'_> {
@@ -56,12 +56,22 @@ impl Facts<'_> {
         inside.count() as u64 * u64::from(self.choice.node_size)
     }
 
-    /// Returns the device item, for the chunk tree and the superblock.
-    pub(super) fn device_item(&self) -> DeviceItem {
+    /// Returns the bytes of the file system.
+    pub(super) fn total_bytes(&self) -> u64 {
+        self.totals.iter().sum()
+    }
+
+    /// Returns the device items by devid, for the chunk tree and the superblocks.
+    pub(super) fn device_items(&self) -> impl Iterator<Item = DeviceItem> + '_ {
+        (0..self.totals.len()).map(|at| self.device_item(at))
+    }
+
+    fn device_item(&self, at: usize) -> DeviceItem {
+        let devid = DeviceId(at as u64 + 1);
         DeviceItem {
-            devid: DEVICE,
-            total_bytes: self.total_bytes,
-            bytes_used: self.chunks.device_bytes(),
+            devid,
+            total_bytes: self.totals[at],
+            bytes_used: self.chunks.bytes_on(devid),
             io_align: SECTOR_SIZE,
             io_width: SECTOR_SIZE,
             sector_size: SECTOR_SIZE,
@@ -71,7 +81,7 @@ impl Facts<'_> {
             dev_group: 0,
             seek_speed: 0,
             bandwidth: 0,
-            uuid: self.choice.uuids.device,
+            uuid: self.choice.uuids.devices[at],
             fsid: self.choice.uuids.in_blocks(),
         }
     }

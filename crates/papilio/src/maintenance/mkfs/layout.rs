@@ -13,40 +13,48 @@
 //! Counterparts: btrfs-progs' `make_btrfs` (`mkfs/common.c`) and its caller in `mkfs/main.c`.
 
 use super::block::{BlockEncoder, Items, Shape};
-use super::chunks::{Chunk, ChunkLayout};
+use super::chunks::{Chunk, ChunkLayout, Place};
 use super::facts::{Facts, GENERATION, TreePlace};
 use super::options::{Choice, MkfsFeature, SECTOR_SIZE};
+use super::rows::ChunkContent;
 use super::trees;
+use crate::errors::Result;
 use papilio_format::checksum::CHECKSUM_SIZE;
 use papilio_format::features::SuperblockFlags;
+use papilio_format::items::device::DeviceItem;
 use papilio_format::key::{ItemType, Key};
 use papilio_format::objectid;
 use papilio_format::superblock::{
     Geometry, LABEL_SIZE, MAGIC, RawSuperblock, RootBackup, SYSTEM_CHUNK_ARRAY_SIZE, superblock_offset,
 };
-use papilio_format::{LogicalAddress, PhysicalAddress, Superblock, TreeId, Uuid};
+use papilio_format::{LogicalAddress, Superblock, TreeId, Uuid};
 
 /// More rounds than any choice needs. Except with small blocks, the second round changes nothing.
 const MAX_ROUNDS: usize = 8;
 
-/// A new file system: tree blocks with the device offsets of their copies, and the superblock.
+/// A new file system: tree blocks or parity rows with the places of their copies, and superblocks.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Layout {
     pub(super) chunks: ChunkLayout,
-    pub(super) blocks: Vec<(Vec<PhysicalAddress>, Vec<u8>)>,
-    pub(super) superblock: Superblock,
+    pub(super) blocks: Vec<(Vec<Place>, Vec<u8>)>,
+    /// The superblock of each device, by devid from 1 on.
+    pub(super) superblocks: Vec<Superblock>,
 }
 
 impl Layout {
-    /// Lays out a file system of `total_bytes`: whole sectors, and at least the minimum size.
-    pub(super) fn new(total_bytes: u64, choice: &Choice) -> Self {
-        let chunks = ChunkLayout::new(total_bytes, choice);
-        let (places, items) = settle(total_bytes, choice, &chunks);
-        let facts = Facts { choice, chunks: &chunks, places: &places, total_bytes };
-        let superblock = superblock(&facts);
-        let geometry = superblock.geometry();
+    /// Lays out a file system on devices of `totals` bytes: whole sectors, and at least the minimum
+    /// size.
+    ///
+    /// # Errors
+    /// As [`ChunkLayout::new`].
+    pub(super) fn new(totals: &[u64], choice: &Choice) -> Result<Self> {
+        let chunks = ChunkLayout::new(totals, choice)?;
+        let (places, items) = settle(totals, choice, &chunks);
+        let facts = Facts { choice, chunks: &chunks, places: &places, totals };
+        let superblocks: Vec<_> = facts.device_items().map(|device| superblock(&facts, device)).collect();
+        let geometry = superblocks[0].geometry();
         let blocks = encode(&facts, &items, &geometry);
-        Self { chunks, blocks, superblock }
+        Ok(Self { chunks, blocks, superblocks })
     }
 }
 
@@ -72,12 +80,12 @@ fn tree_ids(choice: &Choice) -> Vec<TreeId> {
 }
 
 /// Makes and distributes items until they get the places for which they were made.
-fn settle(total_bytes: u64, choice: &Choice, chunks: &ChunkLayout) -> (Vec<TreePlace>, Vec<Items>) {
+fn settle(totals: &[u64], choice: &Choice, chunks: &ChunkLayout) -> (Vec<TreePlace>, Vec<Items>) {
     let ids = tree_ids(choice);
     let mut shapes = vec![Shape::default(); ids.len()];
     for _ in 0..MAX_ROUNDS {
         let places = place(&ids, &shapes, choice, chunks);
-        let facts = Facts { choice, chunks, places: &places, total_bytes };
+        let facts = Facts { choice, chunks, places: &places, totals };
         let items: Vec<Items> = ids.iter().map(|id| trees::items(*id, &facts)).collect();
         let found: Vec<_> = items.iter().map(|items| Shape::of(items, choice.node_size)).collect();
         if found == shapes {
@@ -123,21 +131,21 @@ impl<'a> Allocator<'a> {
     }
 }
 
-fn encode(facts: &Facts<'_>, items: &[Items], geometry: &Geometry) -> Vec<(Vec<PhysicalAddress>, Vec<u8>)> {
+fn encode(facts: &Facts<'_>, items: &[Items], geometry: &Geometry) -> Vec<(Vec<Place>, Vec<u8>)> {
     let encoder = BlockEncoder { geometry, chunk_tree_uuid: facts.choice.uuids.chunk_tree };
-    let mut blocks = Vec::new();
+    let [mut system, mut metadata] = [facts.chunks.system(), facts.chunks.metadata()].map(ChunkContent::new);
     for (tree, items) in facts.places.iter().zip(items) {
         let is_chunk_tree = tree.id == objectid::CHUNK_TREE;
-        let chunk = if is_chunk_tree { facts.chunks.system() } else { facts.chunks.metadata() };
+        let content = if is_chunk_tree { &mut system } else { &mut metadata };
         let encoded = encoder.tree(tree.id, items, &tree.shape, &tree.blocks);
         for (address, bytes) in tree.blocks.iter().zip(encoded) {
-            blocks.push((chunk.places(*address).collect(), bytes));
+            content.add(*address, bytes);
         }
     }
-    blocks
+    [system.finish(), metadata.finish()].concat()
 }
 
-fn superblock(facts: &Facts<'_>) -> Superblock {
+fn superblock(facts: &Facts<'_>, dev_item: DeviceItem) -> Superblock {
     let choice = facts.choice;
     let root = facts.tree(objectid::ROOT_TREE);
     let chunk_root = facts.tree(objectid::CHUNK_TREE);
@@ -157,10 +165,10 @@ fn superblock(facts: &Facts<'_>) -> Superblock {
         chunk_root: chunk_root.root(),
         log_root: LogicalAddress(0),
         log_root_transid: 0,
-        total_bytes: facts.total_bytes,
+        total_bytes: facts.total_bytes(),
         bytes_used: backup.bytes_used,
         root_dir_objectid: objectid::ROOT_TREE_DIR,
-        num_devices: 1,
+        num_devices: facts.totals.len() as u64,
         sector_size: SECTOR_SIZE,
         node_size: choice.node_size,
         leaf_size: choice.node_size,
@@ -174,7 +182,7 @@ fn superblock(facts: &Facts<'_>) -> Superblock {
         root_level: root.shape.level(),
         chunk_root_level: chunk_root.shape.level(),
         log_root_level: 0,
-        dev_item: facts.device_item(),
+        dev_item,
         label,
         // There is no v1 cache. With u64::MAX the kernel makes one, as before the free-space tree.
         cache_generation: if has_free_space_tree { 0 } else { u64::MAX },
@@ -198,7 +206,7 @@ fn superblock(facts: &Facts<'_>) -> Superblock {
 fn system_chunk_array(facts: &Facts<'_>) -> ([u8; SYSTEM_CHUNK_ARRAY_SIZE], u32) {
     let chunk = facts.chunks.system();
     let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, chunk.start.0);
-    let entry = [&key.to_bytes()[..], &chunk.item(facts.choice).to_bytes()].concat();
+    let entry = [&key.to_bytes()[..], &chunk.item().to_bytes()].concat();
     let mut array = [0; SYSTEM_CHUNK_ARRAY_SIZE];
     array[..entry.len()].copy_from_slice(&entry);
     (array, entry.len() as u32)
@@ -221,9 +229,9 @@ fn backup(facts: &Facts<'_>) -> RootBackup {
         dev_root_generation: GENERATION,
         csum_root: root(objectid::CSUM_TREE),
         csum_root_generation: GENERATION,
-        total_bytes: facts.total_bytes,
+        total_bytes: facts.total_bytes(),
         bytes_used: facts.chunks.chunks.iter().map(|chunk| facts.used(chunk)).sum(),
-        num_devices: 1,
+        num_devices: facts.totals.len() as u64,
         unused_64: [0; 4],
         tree_root_level: level(objectid::ROOT_TREE),
         chunk_root_level: level(objectid::CHUNK_TREE),
@@ -243,14 +251,16 @@ fn no_backup() -> RootBackup {
 mod tests {
     use super::super::MkfsOptions;
     use super::*;
+    use papilio_format::items::chunk::Stripe;
+    use papilio_format::{DeviceId, PhysicalAddress};
 
     #[test]
     fn small_blocks_make_the_root_tree_two_levels_high() {
         let options = MkfsOptions::new().node_size(4096).feature(MkfsFeature::BlockGroupTree, true);
-        let layout = Layout::new(256 << 20, &options.resolve().unwrap());
+        let layout = Layout::new(&[256 << 20], &options.resolve(1).unwrap()).unwrap();
         // The root tree has two leaves and a node: 10 trees have 12 blocks.
-        assert_eq!((layout.superblock.raw.root_level, layout.blocks.len()), (1, 12));
-        assert_eq!(layout.superblock.raw.bytes_used, 12 * 4096);
+        assert_eq!((layout.superblocks[0].raw.root_level, layout.blocks.len()), (1, 12));
+        assert_eq!(layout.superblocks[0].raw.bytes_used, 12 * 4096);
     }
 
     #[test]
@@ -259,7 +269,12 @@ mod tests {
             start: LogicalAddress(1 << 20),
             length: 1 << 20,
             flags: papilio_format::items::block_group::BlockGroupFlags::METADATA,
-            stripes: vec![PhysicalAddress((64 << 20) - 16384)],
+            stripe_bytes: 1 << 20,
+            stripes: vec![Stripe {
+                devid: DeviceId(1),
+                offset: PhysicalAddress((64 << 20) - 16384),
+                device_uuid: Uuid::nil(),
+            }],
         };
         let mut allocator = Allocator::new(&chunk, 16384);
         assert_eq!(allocator.take(), chunk.start);

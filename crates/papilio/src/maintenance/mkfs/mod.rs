@@ -1,7 +1,7 @@
-//! `mkfs`: makes a new, empty file system on one device.
+//! `mkfs`: makes a new, empty file system on one or several devices.
 //!
-//! Owns [`mkfs`] and [`mkfs_device`], and their result, [`Made`]. The work has three steps:
-//! [`options`] resolves the options, [`layout`] makes all blocks in memory without I/O, and
+//! Owns [`mkfs`], [`mkfs_many`] and [`mkfs_devices`], and their result, [`Made`]. The work has three
+//! steps: [`options`] resolves the options, [`layout`] makes all blocks in memory without I/O, and
 //! [`write`] writes them.
 //!
 //! Counterpart: btrfs-progs' `mkfs/`.
@@ -11,6 +11,7 @@ mod chunks;
 mod facts;
 mod layout;
 mod options;
+mod rows;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -29,6 +30,7 @@ use papilio_format::superblock::Superblock;
 use papilio_format::{ChecksumType, Uuid};
 use std::fs::{File, OpenOptions};
 use std::io;
+use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -40,7 +42,7 @@ pub struct Made {
     pub fsid: Uuid,
     /// The UUID in tree blocks; it equals `fsid` unless the options set another.
     pub metadata_uuid: Uuid,
-    /// The device's UUID.
+    /// The UUID of the first device.
     pub device_uuid: Uuid,
     /// The label.
     pub label: Vec<u8>,
@@ -56,8 +58,22 @@ pub struct Made {
     pub checksum: ChecksumType,
     /// The features that are on.
     pub features: Vec<MkfsFeature>,
+    /// The devices, by devid from 1 on.
+    pub devices: Vec<MadeDevice>,
     /// The block groups, by address.
     pub block_groups: Vec<MadeBlockGroup>,
+}
+
+/// A device of a new file system.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct MadeDevice {
+    /// The device's UUID.
+    pub uuid: Uuid,
+    /// The path, or another name.
+    pub name: String,
+    /// Bytes of the file system on this device.
+    pub total_bytes: u64,
 }
 
 /// A block group of a new file system.
@@ -101,30 +117,50 @@ pub struct MadeBlockGroup {
 /// - [`Error::Occupied`] where the device has content, unless [`MkfsOptions::force`] is set.
 /// - I/O errors.
 pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
-    let path = path.as_ref();
-    let choice = options.resolve()?;
-    let name = path.display().to_string();
-    let mut undo = None;
-    if let Some(size) = options.size.map(whole_sectors) {
-        check_size(&name, size, &choice)?;
-        undo = make_file(path, size)?;
-    } else if !path.exists() {
-        return Err(Error::Invalid(format!("{name}: no such file; give a size to create it")));
+    mkfs_many(&[path.as_ref()], options)
+}
+
+/// Makes a file system on several images or block devices. The first has devid 1.
+///
+/// [`MkfsOptions::size`] is the size on each of them, and has the effects of [`mkfs`]. Nothing is
+/// written unless all devices can be used.
+///
+/// # Errors
+/// - As [`mkfs`].
+/// - A device twice, or too few devices for a profile.
+pub fn mkfs_many(paths: &[impl AsRef<Path>], options: &MkfsOptions) -> Result<Made> {
+    let choice = options.resolve(paths.len())?;
+    let mut undos = Vec::new();
+    let size = options.size.map(whole_sectors);
+    for path in paths.iter().map(AsRef::as_ref) {
+        let name = path.display().to_string();
+        if let Some(size) = size {
+            check_size(&name, size, &choice)?;
+            undos.extend(make_file(path, size)?);
+        } else if !path.exists() {
+            return Err(Error::Invalid(format!("{name}: no such file; give a size to create it")));
+        }
     }
-    let device = FileDevice::open(path, Access::ReadWrite)?;
-    refuse_occupied(&device, options)?;
-    if let Some(size) = options.size.map(whole_sectors)
-        && size > device.size()
-        && !device.is_block_device()
-    {
-        let host = |source| Error::Host { path: path.to_owned(), source };
-        undo = Some(Undo { path: path.to_owned(), length: Some(device.size()) });
-        device.resize(size).map_err(host)?;
+    refuse_twice(paths)?;
+    let mut devices = Vec::new();
+    for path in paths {
+        let device = FileDevice::open(path.as_ref(), Access::ReadWrite)?;
+        refuse_occupied(&device, options)?;
+        devices.push(device);
     }
-    let made = make(&device, options, &choice)?;
-    if let Some(undo) = undo {
-        undo.disarm();
+    for (path, device) in paths.iter().zip(&devices) {
+        if let Some(size) = size
+            && size > device.size()
+            && !device.is_block_device()
+        {
+            let path = path.as_ref().to_owned();
+            undos.push(Undo { path: path.clone(), length: Some(device.size()) });
+            device.resize(size).map_err(|source| Error::Host { path, source })?;
+        }
     }
+    let devices: Vec<_> = devices.iter().map(|device| device as &dyn Device).collect();
+    let made = make(&devices, options, &choice)?;
+    undos.into_iter().for_each(Undo::disarm);
     Ok(made)
 }
 
@@ -133,24 +169,61 @@ pub fn mkfs(path: impl AsRef<Path>, options: &MkfsOptions) -> Result<Made> {
 /// # Errors
 /// As [`mkfs`]. The device is not extended.
 pub fn mkfs_device(device: &Arc<dyn Device>, options: &MkfsOptions) -> Result<Made> {
-    let choice = options.resolve()?;
-    refuse_occupied(&**device, options)?;
-    make(&**device, options, &choice)
+    mkfs_devices(std::slice::from_ref(device), options)
 }
 
-fn make(device: &dyn Device, options: &MkfsOptions, choice: &Choice) -> Result<Made> {
-    let total_bytes = whole_sectors(options.size.unwrap_or_else(|| device.size()));
-    check_size(device.name(), total_bytes, choice)?;
-    if total_bytes > device.size() {
-        return Err(Error::Invalid(format!(
-            "{}: a file system of {total_bytes} bytes does not fit into {} bytes",
-            device.name(),
-            device.size()
-        )));
+/// Makes a file system on different devices that the caller opened for writing.
+///
+/// # Errors
+/// As [`mkfs_many`]. No device is extended.
+pub fn mkfs_devices(devices: &[Arc<dyn Device>], options: &MkfsOptions) -> Result<Made> {
+    let choice = options.resolve(devices.len())?;
+    let devices: Vec<_> = devices.iter().map(|device| &**device).collect();
+    for device in &devices {
+        refuse_occupied(*device, options)?;
     }
-    let layout = Layout::new(total_bytes, choice);
-    write::write(device, &layout, !options.keep_content)?;
-    Ok(describe(&layout, choice))
+    make(&devices, options, &choice)
+}
+
+fn make(devices: &[&dyn Device], options: &MkfsOptions, choice: &Choice) -> Result<Made> {
+    let mut totals = Vec::new();
+    for device in devices {
+        let total_bytes = whole_sectors(options.size.unwrap_or_else(|| device.size()));
+        check_size(device.name(), total_bytes, choice)?;
+        if total_bytes > device.size() {
+            return Err(Error::Invalid(format!(
+                "{}: a file system of {total_bytes} bytes does not fit into {} bytes",
+                device.name(),
+                device.size()
+            )));
+        }
+        totals.push(total_bytes);
+    }
+    let sum = totals.iter().try_fold(0u64, |sum, bytes| sum.checked_add(*bytes));
+    if sum.is_none_or(|sum| i64::try_from(sum).is_err()) {
+        return Err(Error::Invalid("the sizes of the devices together exceed a file system's".to_owned()));
+    }
+    let layout = Layout::new(&totals, choice)?;
+    write::write(devices, &layout, !options.keep_content)?;
+    Ok(describe(devices, &layout, choice))
+}
+
+/// Refuses paths of the same file or block device.
+fn refuse_twice(paths: &[impl AsRef<Path>]) -> Result<()> {
+    let mut seen = Vec::new();
+    for path in paths.iter().map(AsRef::as_ref) {
+        let host = |source| Error::Host { path: path.to_owned(), source };
+        let metadata = std::fs::metadata(path).map_err(host)?;
+        let identity = match metadata.file_type().is_block_device() {
+            true => (None, metadata.rdev()),
+            false => (Some(metadata.dev()), metadata.ino()),
+        };
+        if seen.contains(&identity) {
+            return Err(Error::Invalid(format!("{}: the device is given twice", path.display())));
+        }
+        seen.push(identity);
+    }
+    Ok(())
 }
 
 /// Rounds a size down to whole sectors, as `mkfs.btrfs` does.
@@ -180,8 +253,8 @@ fn refuse_occupied(device: &dyn Device, options: &MkfsOptions) -> Result<()> {
     }
 }
 
-fn describe(layout: &Layout, choice: &Choice) -> Made {
-    let Superblock { raw, .. } = &layout.superblock;
+fn describe(devices: &[&dyn Device], layout: &Layout, choice: &Choice) -> Made {
+    let Superblock { raw, .. } = &layout.superblocks[0];
     let block_group = |chunk: &chunks::Chunk| MadeBlockGroup {
         kind: chunk.flags.intersection(BlockGroupFlags::TYPE_MASK),
         profile: RaidProfile::from_flags(chunk.flags).expect("the flags of a chunk have a profile"),
@@ -190,7 +263,7 @@ fn describe(layout: &Layout, choice: &Choice) -> Made {
     Made {
         fsid: choice.uuids.fsid,
         metadata_uuid: choice.uuids.in_blocks(),
-        device_uuid: choice.uuids.device,
+        device_uuid: choice.uuids.devices[0],
         label: choice.label.clone(),
         total_bytes: raw.total_bytes,
         bytes_used: raw.bytes_used,
@@ -198,6 +271,15 @@ fn describe(layout: &Layout, choice: &Choice) -> Made {
         sector_size: raw.sector_size,
         checksum: choice.checksum,
         features: choice.features.clone(),
+        devices: devices
+            .iter()
+            .zip(&layout.superblocks)
+            .map(|(device, Superblock { raw, .. })| MadeDevice {
+                uuid: raw.dev_item.uuid,
+                name: device.name().to_owned(),
+                total_bytes: raw.dev_item.total_bytes,
+            })
+            .collect(),
         block_groups: layout.chunks.chunks.iter().map(block_group).collect(),
     }
 }

@@ -8,6 +8,7 @@
 //! Counterparts: btrfs-progs' `mkfs/main.c` and `common/fsfeatures.c`.
 
 use crate::errors::{Error, Result};
+use crate::space::chunk_allocation::devices_min;
 use crate::transaction::clock;
 use papilio_format::ChecksumType;
 use papilio_format::Uuid;
@@ -90,7 +91,7 @@ impl MkfsFeature {
             "quota" | "squota" => {
                 "quotas cannot be enabled in a new file system; enable them when it is mounted"
             }
-            "raid56" | "raid1c34" => "its profiles need several devices, and a new file system has one",
+            "raid56" | "raid1c34" => "it follows from the profiles; use -d and -m",
             "zoned" => "zoned devices are not supported",
             "extent-tree-v2" | "raid-stripe-tree" | "rst" | "remap-tree" => {
                 "experimental features are not supported"
@@ -101,9 +102,9 @@ impl MkfsFeature {
     }
 }
 
-/// Options of a new file system. The defaults are those of `mkfs.btrfs` 6.19 on one device, without
-/// the block-group tree: metadata DUP, data single, tree blocks of 16 KiB, CRC-32C, and the
-/// features for which [`MkfsFeature::default_on`] is true.
+/// Options of a new file system. The defaults are those of `mkfs.btrfs` 6.19 without the
+/// block-group tree: data single, metadata DUP on one device and RAID1 on several, tree blocks
+/// of 16 KiB, CRC-32C, and the features for which [`MkfsFeature::default_on`] is true.
 #[derive(Clone, Debug, Default)]
 #[must_use]
 pub struct MkfsOptions {
@@ -143,7 +144,7 @@ impl MkfsOptions {
         self
     }
 
-    /// Sets the UUID of the device.
+    /// Sets the UUID of the first device.
     pub fn device_uuid(mut self, uuid: Uuid) -> Self {
         self.device_uuid = Some(uuid);
         self
@@ -201,14 +202,14 @@ impl MkfsOptions {
         Ok(self)
     }
 
-    /// Sets the profile of data: single or DUP.
+    /// Sets the profile of data. The default is single.
     pub fn data_profile(mut self, profile: RaidProfile) -> Self {
         self.data_profile = Some(profile);
         self
     }
 
-    /// Sets the profile of metadata: single or DUP. With mixed block groups, it is that of data as
-    /// well.
+    /// Sets the profile of metadata. The default is DUP on one device and RAID1 on several. With
+    /// mixed block groups, it is that of data as well.
     pub fn metadata_profile(mut self, profile: RaidProfile) -> Self {
         self.metadata_profile = Some(profile);
         self
@@ -238,7 +239,7 @@ impl MkfsOptions {
     ///
     /// # Errors
     /// [`Error::Invalid`] for options that are not supported or contradict each other.
-    pub(super) fn resolve(&self) -> Result<Choice> {
+    pub(super) fn resolve(&self, devices: usize) -> Result<Choice> {
         let is_on = |feature: MkfsFeature| {
             let given = self.features.iter().rev().find(|(named, _)| *named == feature);
             given.map_or(feature.default_on(), |(_, on)| *on)
@@ -259,11 +260,11 @@ impl MkfsOptions {
         if self.timestamp.is_some_and(|time| time.nanoseconds >= 1_000_000_000) {
             return invalid("the timestamp has a billion nanoseconds or more");
         }
-        let (data_profile, metadata_profile) = self.profiles(mixed)?;
+        let (data_profile, metadata_profile) = self.profiles(mixed, devices)?;
         let features: Vec<_> = MkfsFeature::ALL.into_iter().filter(|feature| is_on(*feature)).collect();
         Ok(Choice {
             label: self.label.clone(),
-            uuids: self.uuids()?,
+            uuids: self.uuids(devices)?,
             node_size,
             checksum: self.checksum.unwrap_or(ChecksumType::Crc32c),
             data_profile,
@@ -291,7 +292,7 @@ impl MkfsOptions {
         Ok(node_size)
     }
 
-    fn profiles(&self, mixed: bool) -> Result<(RaidProfile, RaidProfile)> {
+    fn profiles(&self, mixed: bool, devices: usize) -> Result<(RaidProfile, RaidProfile)> {
         let (data, metadata) = match mixed {
             true => {
                 let given = self.data_profile.or(self.metadata_profile).unwrap_or(RaidProfile::Single);
@@ -299,12 +300,17 @@ impl MkfsOptions {
             }
             false => (
                 self.data_profile.unwrap_or(RaidProfile::Single),
-                self.metadata_profile.unwrap_or(RaidProfile::Dup),
+                self.metadata_profile.unwrap_or(if devices > 1 {
+                    RaidProfile::Raid1
+                } else {
+                    RaidProfile::Dup
+                }),
             ),
         };
         for profile in [data, metadata] {
-            if !matches!(profile, RaidProfile::Single | RaidProfile::Dup) {
-                return invalid(format!("profile {profile}: one device supports only single and DUP"));
+            let least = devices_min(profile);
+            if devices < least {
+                return invalid(format!("profile {profile} needs at least {least} devices, not {devices}"));
             }
         }
         if mixed && data != metadata {
@@ -315,7 +321,7 @@ impl MkfsOptions {
         Ok((data, metadata))
     }
 
-    fn uuids(&self) -> Result<Uuids> {
+    fn uuids(&self, devices: usize) -> Result<Uuids> {
         let given = [self.fsid, self.device_uuid, self.metadata_uuid];
         if given.into_iter().flatten().any(|uuid| uuid.is_nil()) {
             return invalid("a UUID of all zeros is invalid");
@@ -326,7 +332,13 @@ impl MkfsOptions {
         Ok(Uuids {
             fsid,
             metadata: self.metadata_uuid.filter(|uuid| *uuid != fsid),
-            device: self.device_uuid.unwrap_or_else(|| other("device")),
+            devices: (1..=devices)
+                .map(|number| match (number, self.device_uuid) {
+                    (1, Some(given)) => given,
+                    (1, None) => other("device"),
+                    _ => other(&format!("device {number}")),
+                })
+                .collect(),
             chunk_tree: other("chunk tree"),
             fs_tree: other("subvolume 5"),
         })
@@ -345,13 +357,14 @@ fn invalid<T>(text: impl Into<String>) -> Result<T> {
 }
 
 /// The UUIDs of a new file system.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Uuids {
     /// The UUID of the file system.
     pub(super) fsid: Uuid,
     /// The UUID in tree blocks, if it differs.
     pub(super) metadata: Option<Uuid>,
-    pub(super) device: Uuid,
+    /// The UUIDs of the devices, by devid from 1 on.
+    pub(super) devices: Vec<Uuid>,
     pub(super) chunk_tree: Uuid,
     pub(super) fs_tree: Uuid,
 }
@@ -388,6 +401,11 @@ impl Choice {
         bits.set(IncompatFeatures::EXTENDED_IREF, self.has(MkfsFeature::ExtendedIref));
         bits.set(IncompatFeatures::SKINNY_METADATA, self.has(MkfsFeature::SkinnyMetadata));
         bits.set(IncompatFeatures::NO_HOLES, self.has(MkfsFeature::NoHoles));
+        let uses = |profiles: [RaidProfile; 2]| {
+            profiles.contains(&self.data_profile) || profiles.contains(&self.metadata_profile)
+        };
+        bits.set(IncompatFeatures::RAID56, uses([RaidProfile::Raid5, RaidProfile::Raid6]));
+        bits.set(IncompatFeatures::RAID1C34, uses([RaidProfile::Raid1c3, RaidProfile::Raid1c4]));
         bits.set(IncompatFeatures::METADATA_UUID, self.uuids.metadata.is_some());
         // A kernel sets it at the first mount if a node is larger than its page. Assume a page of
         // 4 KiB, so that the image does not depend on the machine.
@@ -409,12 +427,12 @@ mod tests {
     use super::*;
 
     fn refusal(options: MkfsOptions) -> String {
-        options.resolve().unwrap_err().to_string()
+        options.resolve(1).unwrap_err().to_string()
     }
 
     #[test]
     fn defaults_are_those_of_mkfs_btrfs() {
-        let choice = MkfsOptions::new().resolve().unwrap();
+        let choice = MkfsOptions::new().resolve(1).unwrap();
         assert_eq!(choice.node_size, 16384);
         assert_eq!((choice.data_profile, choice.metadata_profile), (RaidProfile::Single, RaidProfile::Dup));
         // The value of `mkfs.btrfs` with tree blocks of 16 KiB.
@@ -449,14 +467,14 @@ mod tests {
     #[test]
     fn feature_lists_are_parsed_as_by_mkfs_btrfs() {
         let options = MkfsOptions::new().feature_list("bgt, ^extref,no-holes").unwrap();
-        let choice = options.resolve().unwrap();
+        let choice = options.resolve(1).unwrap();
         assert!(choice.has(MkfsFeature::BlockGroupTree) && choice.has(MkfsFeature::NoHoles));
         assert!(!choice.has(MkfsFeature::ExtendedIref));
         // The last mention counts.
-        let choice = MkfsOptions::new().feature_list("bgt,^bgt").unwrap().resolve().unwrap();
+        let choice = MkfsOptions::new().feature_list("bgt,^bgt").unwrap().resolve(1).unwrap();
         assert!(!choice.has(MkfsFeature::BlockGroupTree));
         for (list, why) in
-            [("quota", "mounted"), ("^raid56", "devices"), ("zoned", "zoned"), ("unknown", "no such")]
+            [("quota", "mounted"), ("^raid56", "profiles"), ("zoned", "zoned"), ("unknown", "no such")]
         {
             let error = MkfsOptions::new().feature_list(list).unwrap_err().to_string();
             assert!(error.contains(why), "{error}");
@@ -466,21 +484,21 @@ mod tests {
     #[test]
     fn mixed_block_groups_use_either_given_profile() {
         let mixed = MkfsOptions::new().feature(MkfsFeature::MixedGroups, true);
-        let choice = mixed.clone().resolve().unwrap();
+        let choice = mixed.clone().resolve(1).unwrap();
         assert_eq!((choice.node_size, choice.metadata_profile), (4096, RaidProfile::Single));
-        let choice = mixed.metadata_profile(RaidProfile::Dup).resolve().unwrap();
+        let choice = mixed.metadata_profile(RaidProfile::Dup).resolve(1).unwrap();
         assert_eq!(choice.data_profile, RaidProfile::Dup);
     }
 
     #[test]
     fn uuids_are_derived_from_the_fsid_only_with_a_timestamp() {
         let fsid = Uuid::from_u128(7);
-        let uuids = |options: MkfsOptions| options.resolve().unwrap().uuids;
+        let uuids = |options: MkfsOptions| options.resolve(1).unwrap().uuids;
         let fixed = || uuids(MkfsOptions::new().fsid(fsid).timestamp(Timespec::default()));
         assert_eq!(fixed(), fixed());
-        let all = [fixed().fsid, fixed().device, fixed().chunk_tree, fixed().fs_tree];
+        let all = [fixed().fsid, fixed().devices[0], fixed().chunk_tree, fixed().fs_tree];
         assert!((1..4).all(|at| !all[..at].contains(&all[at])));
         let random = || uuids(MkfsOptions::new().fsid(fsid));
-        assert_ne!(random().device, random().device);
+        assert_ne!(random().devices, random().devices);
     }
 }

@@ -3,6 +3,7 @@
 use super::*;
 use crate::maintenance::check::{self, CheckOptions};
 use crate::options::OpenOptions as MountOptions;
+use crate::space::chunk_allocation::devices_min;
 use crate::volume::Volume;
 use papilio_device::{CallKind, FaultDevice, MemoryDevice};
 use papilio_format::items::inode::Timespec;
@@ -50,7 +51,7 @@ fn all_combinations_of_features_are_clean() {
             for (at, feature) in MkfsFeature::ALL.into_iter().enumerate() {
                 options = options.feature(feature, is_on(at));
             }
-            let Ok(choice) = options.resolve() else {
+            let Ok(choice) = options.resolve(1) else {
                 let (mixed, tree) = (is_on(0) && node_size > 4096, is_on(5) && !(is_on(3) && is_on(4)));
                 assert!(mixed || tree, "{bits:#b} {node_size}");
                 continue;
@@ -74,7 +75,7 @@ fn all_profiles_are_clean_at_the_minimum_size_and_on_large_devices() {
                 .metadata_profile(metadata)
                 .feature(MkfsFeature::MixedGroups, mixed);
             let what = format!("{data} {metadata} mixed {mixed}");
-            let minimum = chunks::minimum_size(&options.resolve().unwrap());
+            let minimum = chunks::minimum_size(&options.resolve(1).unwrap());
             make_clean(minimum, &options, &what);
             make_clean(10 << 40, &options, &what);
             let error = mkfs_device(&memory(minimum - 1), &options).unwrap_err();
@@ -82,6 +83,56 @@ fn all_profiles_are_clean_at_the_minimum_size_and_on_large_devices() {
                 matches!(error, Error::TooSmall { minimum: reported, .. } if reported == minimum),
                 "{what}: {error}"
             );
+        }
+    }
+}
+
+#[test]
+fn all_profiles_on_one_to_six_devices_are_clean() {
+    for profile in RaidProfile::ALL {
+        for count in 1..=6 {
+            for mixed in [false, true] {
+                let options = MkfsOptions::new()
+                    .data_profile(profile)
+                    .metadata_profile(profile)
+                    .feature(MkfsFeature::MixedGroups, mixed);
+                let what = format!("{profile} on {count} devices, mixed {mixed}");
+                let Ok(choice) = options.resolve(count) else {
+                    assert!(count < devices_min(profile), "{what}");
+                    continue;
+                };
+                let minimum = chunks::minimum_size(&choice);
+                let devices: Vec<_> = (0..count as u64).map(|at| memory(minimum + at * 33 * MIB)).collect();
+                let made = mkfs_devices(&devices, &options).unwrap_or_else(|error| panic!("{what}: {error}"));
+                assert_eq!(made.devices.len(), count);
+                assert!(made.block_groups.iter().all(|group| group.profile == profile), "{what}");
+                let volume = Arc::new(Volume::open(devices, &MountOptions::new()).expect(&what));
+                let report =
+                    check::check(&volume, 1 << 20, &CheckOptions::new().data_csum(true)).expect(&what);
+                assert!(report.findings.is_empty(), "{what}: {:#?}", report.findings);
+            }
+        }
+    }
+}
+
+#[test]
+fn a_set_whose_making_fails_does_not_open() {
+    let options = MkfsOptions::new().force(true).discard(false).metadata_profile(RaidProfile::Raid1c3);
+    for failing in 0..3 {
+        for kind in [CallKind::Write, CallKind::Flush] {
+            for call in 0.. {
+                let inner: Vec<_> = (0..3).map(|_| memory(150 * MIB)).collect();
+                let mut devices = inner.clone();
+                let faulty = FaultDevice::new(Arc::clone(&inner[failing]));
+                faulty.fail_call(kind, call);
+                devices[failing] = Arc::new(faulty);
+                if mkfs_devices(&devices, &options).is_ok() {
+                    assert!(call > 1, "no {kind:?} failed");
+                    break;
+                }
+                let found = Volume::open(inner, &MountOptions::new());
+                assert!(found.is_err(), "device {failing}: {kind:?} {call}");
+            }
         }
     }
 }
@@ -172,7 +223,10 @@ fn a_failing_device_has_no_file_system() {
 
 #[test]
 fn only_features_that_readers_support_are_set() {
-    let superblock = |options: &MkfsOptions| Layout::new(200 * MIB, &options.resolve().unwrap()).superblock;
+    let superblock = |options: &MkfsOptions| {
+        let layout = Layout::new(&[200 * MIB], &options.resolve(1).unwrap()).unwrap();
+        layout.superblocks[0].clone()
+    };
     let default = superblock(&MkfsOptions::new());
     assert_eq!((default.raw.cache_generation, default.raw.uuid_tree_generation), (0, 1));
     let without = superblock(&MkfsOptions::new().feature_list("^fst").unwrap());

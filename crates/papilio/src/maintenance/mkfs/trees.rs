@@ -7,13 +7,14 @@
 //! Sources: btrfs-progs' `mkfs/common.c`, `mkfs/main.c` and `common/root-tree-utils.c`.
 
 use super::block::Items;
-use super::chunks::{Chunk, DEVICE};
+use super::chunks::Chunk;
 use super::facts::{Facts, GENERATION, TreePlace};
 use super::options::{Choice, MkfsFeature};
 use papilio_format::checksum::name_hash;
 use papilio_format::items::back_ref::BackRef;
 use papilio_format::items::block_group::BlockGroupItem;
-use papilio_format::items::device::{DeviceExtent, DeviceStat, DeviceStats};
+use papilio_format::items::chunk::Stripe;
+use papilio_format::items::device::{DeviceExtent, DeviceItem, DeviceStat, DeviceStats};
 use papilio_format::items::dir_item::{DirEntry, FileType};
 use papilio_format::items::extent::{ExtentFlags, ExtentHeader, ExtentItem, TreeBlockInfo};
 use papilio_format::items::free_space::{FreeSpaceFlags, FreeSpaceInfo};
@@ -195,30 +196,35 @@ fn block_groups(facts: &Facts<'_>) -> Items {
 }
 
 fn chunk_tree(facts: &Facts<'_>) -> Items {
-    let device = facts.device_item();
-    let device_key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);
+    let device = |device: DeviceItem| {
+        let key = Key::new(objectid::DEV_ITEMS, ItemType::DEV_ITEM, device.devid.0);
+        (key, device.to_bytes().to_vec())
+    };
     let chunk = |chunk: &Chunk| {
         let key = Key::new(objectid::FIRST_CHUNK_TREE, ItemType::CHUNK_ITEM, chunk.start.0);
-        (key, chunk.item(facts.choice).to_bytes())
+        (key, chunk.item().to_bytes())
     };
     let chunks = facts.chunks.chunks.iter().map(chunk);
-    std::iter::once((device_key, device.to_bytes().to_vec())).chain(chunks).collect()
+    facts.device_items().map(device).chain(chunks).collect()
 }
 
 fn device_tree(facts: &Facts<'_>) -> Items {
     let no_errors = DeviceStats::encode(&[0; DeviceStat::ALL.len()]);
-    let stats_key = Key::new(objectid::DEV_STATS, ItemType::PERSISTENT_ITEM, DEVICE.0);
-    let mut items = vec![(stats_key, no_errors)];
+    let stats = |device: DeviceItem| {
+        let key = Key::new(objectid::DEV_STATS, ItemType::PERSISTENT_ITEM, device.devid.0);
+        (key, no_errors.clone())
+    };
+    let mut items: Items = facts.device_items().map(stats).collect();
     for chunk in &facts.chunks.chunks {
         let extent = DeviceExtent {
             chunk_tree: objectid::CHUNK_TREE,
             chunk_objectid: objectid::FIRST_CHUNK_TREE,
             chunk_offset: chunk.start,
-            length: chunk.length,
+            length: chunk.stripe_bytes,
             chunk_tree_uuid: facts.choice.uuids.chunk_tree,
         };
-        let key = |place: u64| Key::new(DEVICE.0, ItemType::DEV_EXTENT, place);
-        items.extend(chunk.stripes.iter().map(|place| (key(place.0), extent.to_bytes().to_vec())));
+        let key = |stripe: &Stripe| Key::new(stripe.devid.0, ItemType::DEV_EXTENT, stripe.offset.0);
+        items.extend(chunk.stripes.iter().map(|stripe| (key(stripe), extent.to_bytes().to_vec())));
     }
     items
 }
@@ -256,7 +262,6 @@ fn free_ranges(chunk: &Chunk, blocks: &[LogicalAddress], node_size: u64) -> Vec<
 #[cfg(test)]
 mod tests {
     use super::*;
-    use papilio_format::PhysicalAddress;
     use papilio_format::items::block_group::BlockGroupFlags;
 
     #[test]
@@ -265,7 +270,8 @@ mod tests {
             start: LogicalAddress(100),
             length: 50,
             flags: BlockGroupFlags::METADATA,
-            stripes: vec![PhysicalAddress(0)],
+            stripe_bytes: 50,
+            stripes: Vec::new(),
         };
         let free = |blocks: &[u64]| {
             let blocks: Vec<_> = blocks.iter().copied().map(LogicalAddress).collect();

@@ -1,11 +1,13 @@
-//! Writes a new file system to its device.
+//! Writes a new file system to its devices.
 //!
 //! **Order**
-//! 1. Wipe old superblocks, and flush.
-//! 2. Wipe signatures of other formats, write the tree blocks, and flush.
-//! 3. Write the superblock copies, and flush; then write the first copy.
+//! 1. Wipe old superblocks on all devices, and flush.
+//! 2. Wipe signatures of other formats, write the tree blocks to all devices, and flush.
+//! 3. Write the superblock copies of all devices, and flush.
+//! 4. Write the first copy to each device, to the first device last.
 //!
-//! A device on which this is interrupted has no file system, and never half of one.
+//! Devices on which this is interrupted have no file system or one with devices missing, and never
+//! half of one: a first copy exists only when all tree blocks are durable.
 //!
 //! Counterparts: btrfs-progs' `btrfs_prepare_device` (`common/device-utils.c`) and
 //! `write_all_supers`.
@@ -13,8 +15,8 @@
 use super::layout::Layout;
 use crate::errors::{Error, Result};
 use papilio_device::{Device, WriteRequest};
-use papilio_format::PhysicalAddress;
 use papilio_format::superblock::{SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
+use papilio_format::{PhysicalAddress, Superblock};
 use std::io;
 
 /// Bytes wiped at either end of the device: boot sectors, partition tables, volume labels.
@@ -25,36 +27,32 @@ const STEP: usize = 64 << 10;
 /// A device whose errors name it.
 struct Target<'a>(&'a dyn Device);
 
-/// Writes the layout; with `discard`, discards the old content of the device first.
-pub(super) fn write(device: &dyn Device, layout: &Layout, discard: bool) -> Result<()> {
-    let target = Target(device);
-    let total_bytes = layout.superblock.raw.total_bytes;
-    for mirror in 0..SUPERBLOCK_MIRRORS {
-        target.wipe(superblock_offset(mirror).0, SUPERBLOCK_SIZE as u64)?;
+/// Writes the layout; with `discard`, discards the old content of the devices first.
+pub(super) fn write(devices: &[&dyn Device], layout: &Layout, discard: bool) -> Result<()> {
+    let targets: Vec<_> = devices.iter().map(|device| Target(*device)).collect();
+    let all = || targets.iter().zip(&layout.superblocks);
+    for target in &targets {
+        for mirror in 0..SUPERBLOCK_MIRRORS {
+            target.wipe(superblock_offset(mirror).0, SUPERBLOCK_SIZE as u64)?;
+        }
+        target.flush()?;
     }
-    target.flush()?;
-    if discard {
-        target.discard(total_bytes)?;
+    for (target, superblock) in all() {
+        target.prepare(superblock, discard)?;
     }
-    target.wipe(0, WIPED)?;
-    // Signatures at the end of the device: backup partition tables, md and ZFS labels. Nothing is
-    // wiped after a file system that takes only a part of the device.
-    if device.size() - total_bytes < layout.superblock.raw.sector_size.into() {
-        target.wipe(device.size() - WIPED, WIPED)?;
+    for (at, target) in targets.iter().enumerate() {
+        target.write_blocks(layout, at)?;
     }
-    target.write_blocks(layout)?;
-    target.flush()?;
-    for mirror in (1..SUPERBLOCK_MIRRORS).filter(|mirror| copy_fits(*mirror, total_bytes)) {
-        let place = superblock_offset(mirror);
-        let bytes = layout.superblock.to_bytes(place);
-        device
-            .write_at(&bytes, place)
-            .map_err(|source| target.failed("write", place, bytes.len(), source))?;
+    targets.iter().try_for_each(Target::flush)?;
+    for (target, superblock) in all() {
+        let total_bytes = superblock.raw.dev_item.total_bytes;
+        for mirror in (1..SUPERBLOCK_MIRRORS).filter(|mirror| copy_fits(*mirror, total_bytes)) {
+            target.write_superblock(superblock, mirror, false)?;
+        }
+        target.flush()?;
     }
-    target.flush()?;
-    let place = superblock_offset(0);
-    let bytes = layout.superblock.to_bytes(place);
-    device.write_fua(&bytes, place).map_err(|source| target.failed("write", place, bytes.len(), source))
+    // The first device comes last: until then a device of the set is missing.
+    all().rev().try_for_each(|(target, superblock)| target.write_superblock(superblock, 0, true))
 }
 
 /// Whether a device of `total_bytes` has this superblock copy.
@@ -83,6 +81,31 @@ impl Target<'_> {
         Ok(())
     }
 
+    /// Removes the old content, except for superblocks.
+    fn prepare(&self, superblock: &Superblock, discard: bool) -> Result<()> {
+        let total_bytes = superblock.raw.dev_item.total_bytes;
+        if discard {
+            self.discard(total_bytes)?;
+        }
+        self.wipe(0, WIPED)?;
+        // Signatures at the end of the device: backup partition tables, md and ZFS labels. Nothing
+        // is wiped after a file system that takes only a part of the device.
+        if self.0.size() - total_bytes < superblock.raw.sector_size.into() {
+            self.wipe(self.0.size() - WIPED, WIPED)?;
+        }
+        Ok(())
+    }
+
+    fn write_superblock(&self, superblock: &Superblock, mirror: usize, durable: bool) -> Result<()> {
+        let place = superblock_offset(mirror);
+        let bytes = superblock.to_bytes(place);
+        let written = match durable {
+            true => self.0.write_fua(&bytes, place),
+            false => self.0.write_at(&bytes, place),
+        };
+        written.map_err(|source| self.failed("write", place, bytes.len(), source))
+    }
+
     fn discard(&self, length: u64) -> Result<()> {
         match self.0.discard(PhysicalAddress(0), length) {
             // Discarding is optional.
@@ -94,14 +117,16 @@ impl Target<'_> {
         }
     }
 
-    fn write_blocks(&self, layout: &Layout) -> Result<()> {
-        let copies = |(places, bytes)| {
-            let places: &Vec<PhysicalAddress> = places;
-            let bytes: &Vec<u8> = bytes;
-            places.iter().map(|place| WriteRequest::new(*place, bytes)).collect::<Vec<_>>()
-        };
-        let mut requests: Vec<_> =
-            layout.blocks.iter().map(|(places, bytes)| (places, bytes)).flat_map(copies).collect();
+    /// Writes the blocks of device number `at`.
+    fn write_blocks(&self, layout: &Layout, at: usize) -> Result<()> {
+        let mut requests: Vec<_> = layout
+            .blocks
+            .iter()
+            .flat_map(|(places, bytes)| {
+                let here = places.iter().filter(|place| place.device == at);
+                here.map(|place| WriteRequest::new(place.offset, bytes)).collect::<Vec<_>>()
+            })
+            .collect();
         self.0.write_many(&mut requests);
         for request in requests {
             let (place, length) = (request.offset, request.buffer.len());
