@@ -31,6 +31,8 @@ const LEVEL_AT: usize = 100;
 const MIXED_BACKREF_REVISION: u64 = 1 << 56;
 /// Header flag: the block is on disk (`BTRFS_HEADER_FLAG_WRITTEN`).
 const WRITTEN: u64 = 1;
+/// Header flag: the kernel's relocation made the block (`BTRFS_HEADER_FLAG_RELOC`).
+const RELOCATED: u64 = 2;
 
 /// Identity of a new block.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +57,26 @@ impl TreeBlock {
             self.links.resize(self.len(), None);
         }
         self.identify(identity);
+    }
+
+    /// Returns a copy at `address` that keeps its owner and its generation. So trees share it as
+    /// they shared the original, and every comparison with a snapshot's generation stays true.
+    pub(crate) fn relocated(&self, address: LogicalAddress) -> Self {
+        let mut copy = self.without_links();
+        copy.address = address;
+        copy.put_u64(ADDRESS_AT, address.0);
+        copy
+    }
+
+    /// Returns whether the kernel's relocation made the block. Snapshots may share it although it
+    /// is newer than they are.
+    pub(crate) fn is_relocated(&self) -> bool {
+        self.view().header().flags & RELOCATED != 0
+    }
+
+    /// Changes where the pointer in a slot leads; its key and its generation stay.
+    pub(crate) fn point_to(&mut self, slot: usize, address: LogicalAddress) {
+        self.put_u64(NodeHeader::SIZE + slot * KeyPointer::SIZE + Key::SIZE, address.0);
     }
 
     /// Creates an empty block of the same file system as `template`.

@@ -173,6 +173,14 @@ impl LiveTree {
         (self.tree(), stamp)
     }
 
+    /// Replaces the root by a copy with the same contents, which is on disk. The tree has no
+    /// changes that are not.
+    pub(crate) fn relocate_root(&self, root: RootPointer) {
+        let _writer = self.writer.lock();
+        *self.root.write() = self.forest.tree(self.id, root);
+        self.version.fetch_add(1, Ordering::Release);
+    }
+
     /// Drops blocks with stamps up to `stamp` from memory. All of them are on disk and can be read
     /// again.
     pub(crate) fn settle(&self, stamp: u64) {

@@ -144,6 +144,11 @@ impl Item {
         self.leaf.generation()
     }
 
+    /// Returns the address of the leaf.
+    pub(crate) fn leaf_address(&self) -> LogicalAddress {
+        self.leaf.address()
+    }
+
     /// Returns the data.
     #[inline]
     pub(crate) fn data(&self) -> &[u8] {

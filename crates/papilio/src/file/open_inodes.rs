@@ -29,6 +29,11 @@ impl OpenInodes {
         Self { table: Mutex::default(), budgets: MemoryBudgets::new(checksum_bytes, ordered_bytes) }
     }
 
+    /// Whether no file is open.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.table.lock().values().all(|inode| inode.strong_count() == 0)
+    }
+
     /// Returns the bytes of memory of cached checksums, and of ordered extents.
     pub(crate) fn memory(&self) -> (usize, usize) {
         self.budgets.used()

@@ -15,9 +15,11 @@
 //! - `file`, `file_write`, `file_cursor`, `checksums`: a regular file's data
 //! - `io_queue`, `io_request`, `io_driven`, `io_pool`: asynchronous requests
 //! - `repair`: plans of repairs, repairs with undo
+//! - `balance`: moving block groups
 //! - `check`, `inspect`, `memory_use`, `resize`, `trim`: jobs on a whole file system
 
 mod as_path;
+mod balance;
 mod check;
 mod checksums;
 #[cfg(test)]
@@ -57,6 +59,7 @@ mod trim;
 mod walk;
 
 pub use as_path::AsPath;
+pub use balance::{BalanceFilter, BalanceOptions, BalanceReport};
 pub use check::{check, check_devices};
 pub use dir::{DirEntry, Entries};
 pub use file::File;

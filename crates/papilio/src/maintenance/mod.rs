@@ -5,6 +5,7 @@ pub(crate) mod check;
 pub(crate) mod dump;
 pub(crate) mod extent_owners;
 pub(crate) mod mkfs;
+pub(crate) mod relocation;
 pub(crate) mod repair;
 pub(crate) mod scan;
 pub(crate) mod statfs;

@@ -80,6 +80,8 @@ pub(super) struct BlockGroup {
     pub(super) free: FreeSpace,
     /// Whether new allocations are forbidden.
     pub(super) read_only: bool,
+    /// Whether its extents are being moved elsewhere, after which it is removed.
+    pub(super) relocating: bool,
     /// Whether its profile is not redundant while that of another block group of its kind is.
     pub(super) lesser: bool,
     changes: FreeSpaceChanges,
@@ -125,6 +127,7 @@ impl BlockGroup {
             excluded,
             free,
             read_only: false,
+            relocating: false,
             lesser: false,
             changes: FreeSpaceChanges::default(),
         }

@@ -447,6 +447,13 @@ impl Space {
         let mut state = self.state.lock();
         let mut left = BTreeMap::new();
         let mut found = Vec::new();
+        let relocated: Vec<_> =
+            state.groups.values().filter(|group| group.relocating && group.is_empty()).collect();
+        found.extend(relocated.into_iter().map(|group| NewBlockGroup {
+            range: group.range(),
+            flags: group.flags,
+            used: 0,
+        }));
         let empty = |group: &&BlockGroup| group.is_empty() && !group.read_only;
         let candidates: Vec<_> =
             state.groups.values().filter(empty).map(|group| (group.range(), group.flags)).collect();
@@ -477,6 +484,38 @@ impl Space {
         }
         state.change(start.0, |group| group.read_only = true);
         true
+    }
+
+    /// Begins (or gives up) moving everything out of a block group: nothing more is allocated in
+    /// it, and the commit that finds it empty removes it. Returns its bytes in use, or `None` if
+    /// there is no such block group.
+    pub(crate) fn set_relocating(&self, start: LogicalAddress, relocating: bool) -> Option<u64> {
+        let mut state = self.state.lock();
+        if !state.groups.contains_key(&start.0) {
+            return None;
+        }
+        Some(state.change(start.0, |group| {
+            (group.relocating, group.read_only) = (relocating, relocating);
+            group.used
+        }))
+    }
+
+    /// Whether a block group is being moved elsewhere.
+    pub(crate) fn is_relocating(&self, start: LogicalAddress) -> bool {
+        self.state.lock().groups.get(&start.0).is_some_and(|group| group.relocating)
+    }
+
+    /// Returns all block groups, ascending.
+    pub(crate) fn block_groups(&self) -> Vec<NewBlockGroup> {
+        let state = self.state.lock();
+        let describe =
+            |group: &BlockGroup| NewBlockGroup { range: group.range(), flags: group.flags, used: group.used };
+        state.groups.values().map(describe).collect()
+    }
+
+    /// Returns the bytes of metadata that commits need at hand. Ordinary reservations leave them.
+    pub(crate) fn global_reserve(&self) -> u64 {
+        self.state.lock().global_reserve
     }
 
     /// Counts bytes as reserved.

@@ -23,6 +23,7 @@ use crate::btree::Change;
 use crate::errors::{Error, Result};
 use crate::space::{LogicalRange, NewBlockGroup, RangeSet, free_space_tree};
 use papilio_format::items::block_group::{BlockGroupFlags, BlockGroupItem};
+use papilio_format::items::chunk::ChunkItem;
 use papilio_format::superblock::{RawSuperblock, SYSTEM_CHUNK_ARRAY_SIZE};
 use papilio_format::{DeviceId, ItemType, Key, LogicalAddress, objectid};
 use std::sync::Arc;
@@ -83,22 +84,25 @@ impl Transactions {
         self.volume.set_device_item(item)
     }
 
-    /// Removes the chunks of empty block groups.
-    pub(crate) fn remove_empty_groups(&self, handle: &Handle<'_>) -> Result<()> {
+    /// Removes the chunks of empty block groups. Returns those of the chunk tree, which the
+    /// superblock's array has to lose.
+    pub(crate) fn remove_empty_groups(&self, handle: &Handle<'_>) -> Result<Vec<LogicalAddress>> {
+        let mut system = Vec::new();
         for group in self.space.empty_groups() {
             let start = group.range.start;
-            // System chunks stay: removing one would mean rewriting the superblock's array. The
-            // other checks are needed because data space is allocated without a handle. A chunk's
-            // items may still be pending, or something may be allocated in it by now.
-            if group.flags.contains(BlockGroupFlags::SYSTEM)
-                || self.chunks.is_pending(start)
-                || !self.space.mark_empty_read_only(start)
-            {
+            // System chunks stay, unless they are relocated. The other checks are needed because
+            // data space is allocated without a handle. A chunk's items may still be pending, or
+            // something may be allocated in it by now.
+            let kept = group.flags.contains(BlockGroupFlags::SYSTEM) && !self.space.is_relocating(start);
+            if kept || self.chunks.is_pending(start) || !self.space.mark_empty_read_only(start) {
                 continue;
             }
             self.remove_chunk(handle, &group)?;
+            if group.flags.contains(BlockGroupFlags::SYSTEM) {
+                system.push(start);
+            }
         }
-        Ok(())
+        Ok(system)
     }
 
     fn remove_chunk(&self, handle: &Handle<'_>, group: &NewBlockGroup) -> Result<()> {
@@ -149,4 +153,29 @@ fn append_system_chunk(superblock: &mut RawSuperblock, key: &Key, chunk: &[u8]) 
     superblock.sys_chunk_array[used + Key::SIZE..end].copy_from_slice(chunk);
     superblock.sys_chunk_array_size = end as u32;
     Ok(())
+}
+
+/// Removes the system chunk that starts at `start` from the superblock's array.
+pub(super) fn remove_system_chunk(superblock: &mut RawSuperblock, start: LogicalAddress) -> Result<()> {
+    let used = (superblock.sys_chunk_array_size as usize).min(SYSTEM_CHUNK_ARRAY_SIZE);
+    let mut at = 0;
+    while at < used {
+        let entry = &superblock.sys_chunk_array[at..used];
+        let fault = |reason| Error::Item { tree: objectid::CHUNK_TREE, key: chunk_key(start), reason };
+        let (key, rest) = Key::parse_prefix(entry).map_err(fault)?;
+        let (_, rest) = ChunkItem::parse_prefix(rest).map_err(fault)?;
+        let length = entry.len() - rest.len();
+        if key.offset == start.0 {
+            superblock.sys_chunk_array.copy_within(at + length..used, at);
+            superblock.sys_chunk_array[used - length..used].fill(0);
+            superblock.sys_chunk_array_size = (used - length) as u32;
+            return Ok(());
+        }
+        at += length;
+    }
+    Err(Error::MissingItem {
+        tree: objectid::CHUNK_TREE,
+        key: chunk_key(start),
+        what: "a system chunk in the superblock",
+    })
 }

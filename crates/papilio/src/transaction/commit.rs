@@ -16,7 +16,7 @@
 //! Kernel counterparts: `btrfs_commit_transaction`, `commit_cowonly_roots`
 //! (`fs/btrfs/transaction.c`), `write_all_supers` (`fs/btrfs/disk-io.c`).
 
-use super::chunk_items::put_block_group;
+use super::chunk_items::{put_block_group, remove_system_chunk};
 use super::commit_state::CommitState;
 use super::csum_items::remove_sums;
 use super::delayed_refs::{ExtentKind, Head};
@@ -127,7 +127,7 @@ impl Transactions {
     ///
     /// # Errors
     /// As [`Transactions::wait_for_commit`].
-    pub(super) fn wait_for_readers(&self) -> Result<()> {
+    pub(crate) fn wait_for_readers(&self) -> Result<()> {
         for _ in 0..READER_WAITS {
             let mut state = self.commit.lock();
             self.unpin_waiting(&mut state);
@@ -205,7 +205,9 @@ impl Transactions {
         self.live.root_tree().edit(&handle).own_root()?;
         // First, because a chunk that is removed below may have been made since the last commit.
         self.insert_chunks(&handle, state)?;
-        self.remove_empty_groups(&handle)?;
+        for start in self.remove_empty_groups(&handle)? {
+            remove_system_chunk(&mut state.superblock, start)?;
+        }
         if self.quotas().is_on() {
             let touched = self.touched_extents();
             if !touched.is_empty() {
@@ -336,8 +338,9 @@ impl Transactions {
             let updated = tree.update_record(|record| {
                 record.item.address = root.address();
                 record.item.level = root.level();
-                record.item.generation = handle.generation();
-                if objectid::is_subvolume(id) {
+                // The root of a tree that was only relocated keeps its generation.
+                record.item.generation = root.generation();
+                if objectid::is_subvolume(id) && root.generation() == handle.generation() {
                     record.item.ctransid = handle.generation();
                     record.item.ctime = handle.now();
                 }

@@ -433,7 +433,7 @@ impl NodeAllocator for Handle<'_> {
             return self.free(tree, old);
         }
         let last_snapshot = tree.record().map_or(Generation(0), |record| record.item.last_snapshot);
-        if old.generation() > last_snapshot {
+        if old.generation() > last_snapshot && !old.is_relocated() {
             return self.free(tree, old);
         }
         let _sharing = self.lock_sharing();

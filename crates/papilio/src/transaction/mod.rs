@@ -14,6 +14,7 @@ mod commit_state;
 pub(crate) mod csum_items;
 mod delayed_refs;
 mod extent_items;
+mod extent_refs;
 mod handle;
 mod hunger;
 mod kernel_rules;
@@ -27,16 +28,20 @@ mod log_trees;
 mod no_data_io;
 mod only_reference;
 pub(crate) mod quota;
+mod relocate;
+mod relocation_plan;
 mod reserved_data;
 mod snapshot;
 #[allow(clippy::module_inception)]
 mod transaction;
 mod writable;
 
+pub(crate) use extent_refs::ExtentRefs;
 pub(crate) use handle::{DataExtent, DataReference, Handle};
 pub(crate) use lazy_tree::LazyTree;
 pub(crate) use log_queue::LogTicket;
 pub(crate) use log_sync::{Synced, log_root_key};
 pub(crate) use no_data_io::assert_no_handle;
+pub(crate) use relocate::CopiedExtent;
 pub(crate) use reserved_data::ReservedData;
 pub(crate) use transaction::{PENDING_SHARE, TransactionOptions, Transactions};

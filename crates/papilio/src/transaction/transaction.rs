@@ -365,6 +365,15 @@ impl Transactions {
         }
     }
 
+    /// Commits even if nothing changed, so that block groups which are empty by now go.
+    ///
+    /// # Errors
+    /// As [`Transactions::commit`].
+    pub(crate) fn commit_anyway(&self) -> Result<()> {
+        self.commit.lock().superblock_changed = true;
+        self.commit()
+    }
+
     /// Returns a lower bound of the bytes of data that can be written now.
     pub(crate) fn writable_bytes(&self, need: &MetadataNeed) -> u64 {
         let copies = |kind| copies_of(self.space.chunk_flags(kind));

@@ -1,8 +1,8 @@
 //! `mkfs`: makes a new, empty file system on one or several devices.
 //!
-//! Owns [`mkfs`], [`mkfs_many`] and [`mkfs_devices`], and their result, [`Made`]. The work has three
-//! steps: [`options`] resolves the options, [`layout`] makes all blocks in memory without I/O, and
-//! [`write`] writes them.
+//! Owns [`mkfs`], [`mkfs_many`] and [`mkfs_devices`], and their result, [`Made`]. The work has
+//! three steps: [`options`] resolves the options, [`layout`] makes all blocks in memory without
+//! I/O, and [`write`] writes them.
 //!
 //! Counterpart: btrfs-progs' `mkfs/`.
 

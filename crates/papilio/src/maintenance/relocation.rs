@@ -1,0 +1,214 @@
+//! Moving everything out of one block group, which the commit then removes.
+//!
+//! Owns [`FsInfo::relocate_block_group`]. It makes the block group read-only and moves its extents
+//! in batches. Data is copied before the batch's transaction step, and verified on the way. Each
+//! batch is committed, so that every state on disk is a complete file system.
+//!
+//! **Invariants**
+//! - Data without a good copy ends the relocation; its old extent stays.
+//! - No file is open, because open files know where their extents are.
+//!
+//! **Locks:** those of a commit; none while data is copied.
+//!
+//! Kernel counterpart: `btrfs_relocate_block_group` (`fs/btrfs/relocation.c`).
+
+use crate::data::checksum::DataChecksums;
+use crate::errors::{Error, Result};
+use crate::file::fs_info::FsInfo;
+use crate::space::{NewBlockGroup, SpaceKind};
+use crate::transaction::{CopiedExtent, DataExtent, ExtentRefs, Transactions};
+use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::{LogicalAddress, objectid};
+
+/// Most extents of a batch.
+const BATCH_EXTENTS: usize = 512;
+/// Most bytes of a batch, unless one extent is larger.
+const BATCH_BYTES: u64 = 32 << 20;
+/// Bytes that are copied at once.
+const PIECE: usize = 1 << 20;
+/// Commits that a block group may need until readers have left it.
+const REMOVING_COMMITS: usize = 8;
+/// Tree blocks that must be at hand beside those that move.
+const SPARE_BLOCKS: u64 = 64;
+/// New chunks for one block group, at most.
+const NEW_CHUNKS: usize = 64;
+
+impl FsInfo {
+    /// Moves all extents of a block group to others and removes it. Calls `progress` with the bytes
+    /// of each batch that is on disk; `false` stops between two batches. Returns whether the block
+    /// group is gone.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`]; data without a good copy; a tree block that cannot be read.
+    pub(crate) fn relocate_block_group(
+        &self,
+        group: &NewBlockGroup,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<bool> {
+        if !self.open_inodes.is_empty() {
+            return Err(Error::Invalid("files are open: close them before data is moved".to_owned()));
+        }
+        let transactions = self.transactions()?;
+        self.commit()?;
+        if transactions.space().set_relocating(group.range.start, true).is_none() {
+            return Ok(true);
+        }
+        let moved = self.move_extents(transactions, group, progress);
+        if !matches!(moved, Ok(true)) {
+            transactions.space().set_relocating(group.range.start, false);
+        }
+        moved
+    }
+
+    fn move_extents(
+        &self,
+        transactions: &Transactions,
+        group: &NewBlockGroup,
+        progress: &mut dyn FnMut(u64) -> bool,
+    ) -> Result<bool> {
+        prepare_space(transactions, group)?;
+        let range = group.range.start..group.range.end();
+        loop {
+            let batch = transactions.extents_in(&range, BATCH_EXTENTS, BATCH_BYTES)?;
+            if batch.is_empty() {
+                break;
+            }
+            self.move_batch(transactions, &batch)?;
+            self.commit()?;
+            if !progress(batch.iter().map(|extent| extent.length).sum()) {
+                return Ok(false);
+            }
+        }
+        for _ in 0..REMOVING_COMMITS {
+            if transactions.volume().chunk_map().find(group.range.start).is_none() {
+                return Ok(true);
+            }
+            transactions.wait_for_readers()?;
+            transactions.commit_anyway()?;
+        }
+        Err(Error::Invalid(format!("block group {} stays in use by a reader", group.range.start)))
+    }
+
+    fn move_batch(&self, transactions: &Transactions, batch: &[ExtentRefs]) -> Result<()> {
+        let blocks: Vec<_> =
+            batch.iter().filter(|extent| !extent.is_data()).map(|extent| extent.address).collect();
+        let mut copied = Vec::new();
+        let mut result = batch.iter().filter(|extent| extent.is_data()).try_for_each(|extent| {
+            copied.push(self.copy_extent(transactions, extent)?);
+            Ok(())
+        });
+        if result.is_ok() {
+            result = loop {
+                match transactions.relocate(&blocks, &copied) {
+                    Ok(true) => return Ok(()),
+                    Ok(false) => self.commit()?,
+                    Err(error) => break Err(error),
+                }
+            };
+        }
+        if transactions.check_running().is_ok() {
+            for extent in &copied {
+                transactions.release_extent(DataExtent { address: extent.to, length: extent.length });
+            }
+        }
+        result
+    }
+
+    /// Copies the bytes of a data extent, as they are on the device, to new space.
+    fn copy_extent(&self, transactions: &Transactions, extent: &ExtentRefs) -> Result<CopiedExtent> {
+        let new =
+            transactions.retry_after_commits(|| transactions.allocate_data(extent.length, extent.length))?;
+        let to = DataExtent { address: new.start, length: new.length };
+        match self.copy_bytes(extent.address, to) {
+            Ok(checksums) => {
+                Ok(CopiedExtent { from: extent.address, to: to.address, length: to.length, checksums })
+            }
+            Err(error) => {
+                transactions.release_extent(to);
+                Err(error)
+            }
+        }
+    }
+
+    fn copy_bytes(&self, from: LogicalAddress, to: DataExtent) -> Result<Vec<(u64, Vec<u8>)>> {
+        let volume = self.volume();
+        let geometry = volume.geometry();
+        let sector = geometry.sector_size as usize;
+        let size = geometry.checksum_type.size();
+        let most = crate::transaction::csum_items::max_sums(&geometry).max(1);
+        let tree = self.transactions()?.live().find(objectid::CSUM_TREE)?.map(|tree| tree.tree());
+        let mut sums = tree.as_ref().map(|tree| DataChecksums::new(tree, geometry));
+        let mut found: Vec<(u64, Vec<u8>)> = Vec::new();
+        let mut buffer = vec![0; PIECE.min(to.length as usize)];
+        let mut at = 0;
+        while at < to.length {
+            let bytes = buffer.len().min((to.length - at) as usize);
+            let piece = &mut buffer[..bytes];
+            let source = LogicalAddress(from.0 + at);
+            let mut runs: Vec<(usize, Vec<u8>)> = Vec::new();
+            if let Some(sums) = &mut sums {
+                sums.for_each_run(source, bytes / sector, |first, _, run| {
+                    runs.extend(run.map(|run| (first, run.to_vec())));
+                    true
+                })?;
+            }
+            let good = |data: &[u8]| {
+                runs.iter().all(|(first, run)| {
+                    let sectors = data[first * sector..].chunks_exact(sector);
+                    sectors
+                        .zip(run.chunks_exact(size))
+                        .all(|(data, sum)| geometry.checksum_type.compute(data).padded()[..size] == *sum)
+                })
+            };
+            self.read_good(source, piece, good)?;
+            volume.write(LogicalAddress(to.address.0 + at), piece)?;
+            for (first, run) in runs {
+                for (index, part) in run.chunks(most * size).enumerate() {
+                    let offset = at + ((first + index * most) * sector) as u64;
+                    found.push((offset, part.to_vec()));
+                }
+            }
+            at += bytes as u64;
+        }
+        Ok(found)
+    }
+
+    /// Reads a piece from the first copy that `good` accepts.
+    fn read_good(&self, from: LogicalAddress, piece: &mut [u8], good: impl Fn(&[u8]) -> bool) -> Result<()> {
+        let volume = self.volume();
+        let mut failure = None;
+        let copies = volume.copies(from)?;
+        for copy in 0..copies {
+            match volume.read_copy(from, piece, copy) {
+                Ok(()) if good(piece) => return Ok(()),
+                Ok(()) => {}
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.unwrap_or_else(|| {
+            Error::Invalid(format!(
+                "data at {from}: none of {copies} copies matches its checksums; nothing was moved"
+            ))
+        }))
+    }
+}
+
+/// Makes sure that metadata has enough space once the block group takes no more of it.
+fn prepare_space(transactions: &Transactions, group: &NewBlockGroup) -> Result<()> {
+    let space = transactions.space();
+    let node_size = u64::from(transactions.volume().geometry().node_size);
+    let (kind, need) = if group.flags.contains(BlockGroupFlags::METADATA) {
+        (SpaceKind::Metadata, group.used + space.global_reserve() + SPARE_BLOCKS * node_size)
+    } else if group.flags.contains(BlockGroupFlags::SYSTEM) {
+        (SpaceKind::System, group.used + SPARE_BLOCKS * node_size)
+    } else {
+        return Ok(());
+    };
+    for _ in 0..NEW_CHUNKS {
+        if space.available(kind) >= need {
+            return Ok(());
+        }
+        transactions.chunks().allocate(transactions.volume(), space, kind)?;
+    }
+    Err(Error::NoSpace { what: "metadata while a block group moves" })
+}
