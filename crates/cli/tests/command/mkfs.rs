@@ -63,7 +63,7 @@ fn refusals_are_one_line() {
     succeed(["mkfs", "-b", "128M", image]);
     fail(1, "contains a Btrfs file system", ["mkfs", image]);
     fail(1, "only 4096", ["mkfs", "-f", "-s", "16k", image]);
-    fail(1, "one device", ["mkfs", "-f", "-d", "raid1", image]);
+    fail(1, "at least 2 devices", ["mkfs", "-f", "-d", "raid1", image]);
     fail(1, "needs free-space-tree", ["mkfs", "-f", "-O", "bgt,^fst", image]);
     fail(1, "directory", ["mkfs", folder.path().to_str().unwrap()]);
     fail(2, "quotas", ["mkfs", "-f", "-O", "quota", image]);
