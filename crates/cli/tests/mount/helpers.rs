@@ -101,7 +101,8 @@ fn fstab_entry_by_uuid_is_mounted() {
     fs::write(world.beside("fstab"), line).unwrap();
     let output = script(
         &world,
-        "mount --fstab \"$FSTAB\" \"$DIR\"
+        // Without a cache of its own, libblkid may remember what the loop device held before.
+        "BLKID_FILE=\"$FSTAB.blkid\" mount --fstab \"$FSTAB\" \"$DIR\"
          findmnt -nro SOURCE \"$DIR\"
          umount \"$DIR\"",
     );
