@@ -17,7 +17,7 @@
 use papilio_locks::{Condvar, Mutex};
 use std::fmt::Debug;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Weak};
+use std::sync::{Arc, LazyLock, Weak};
 use std::time::Duration;
 
 /// How long a thread sleeps before it collects again.
@@ -34,12 +34,12 @@ pub(crate) trait Collect: Debug + Send + Sync {
 }
 
 /// The queues that may have requests in flight.
-static QUEUES: Mutex<Vec<Weak<dyn Collect>>> = Mutex::new(Vec::new());
+static QUEUES: LazyLock<Mutex<Vec<Weak<dyn Collect>>>> = LazyLock::new(Mutex::default);
 /// Threads that wait for requests to end.
 static WAITERS: AtomicUsize = AtomicUsize::new(0);
 /// All requests in flight.
 static ALL: AtomicUsize = AtomicUsize::new(0);
-static LEFT: Mutex<()> = Mutex::new(());
+static LEFT: LazyLock<Mutex<()>> = LazyLock::new(Mutex::default);
 static HAS_LEFT: Condvar = Condvar::new();
 
 /// Adds a queue, until it is dropped.
