@@ -1,4 +1,5 @@
-//! The threads that carry out the requests of a queue.
+//! The threads that carry out the requests of a queue: all of them, or on devices that answer later
+//! those that have to wait for more than their own data.
 //!
 //! Owns [`Pool`].
 //!
@@ -7,7 +8,7 @@
 //! Kernel counterpart: `io_uring/io-wq.c`.
 
 use crate::fs::io_request::{IoCompletion, IoRequest};
-use papilio_device::StableBuffer;
+use papilio_device::{Job, StableBuffer};
 use papilio_locks::{Class, Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,7 +32,7 @@ struct Shared<B> {
 }
 
 struct Lists<B> {
-    waiting: VecDeque<IoRequest<B>>,
+    waiting: VecDeque<(IoRequest<B>, Option<Job>)>,
     done: Vec<IoCompletion<B>>,
     closed: bool,
     panicked: bool,
@@ -63,9 +64,20 @@ impl<B> Pool<B> {
         self.threads.len()
     }
 
-    pub(super) fn submit(&self, request: IoRequest<B>) {
-        self.shared.lists.lock().waiting.push_back(request);
+    /// Accepts a request. `job` ends once its completion can be taken.
+    pub(super) fn submit(&self, request: IoRequest<B>, job: Option<Job>) {
+        self.shared.lists.lock().waiting.push_back((request, job));
         self.shared.work.notify_one();
+    }
+
+    /// Appends the completions so far.
+    ///
+    /// # Panics
+    /// As [`Pool::collect`].
+    pub(super) fn take_done(&self, completions: &mut Vec<IoCompletion<B>>) {
+        let mut lists = self.shared.lists.lock();
+        assert!(!lists.panicked, "a thread of an I/O queue panicked");
+        completions.append(&mut lists.done);
     }
 
     /// # Panics
@@ -87,7 +99,7 @@ impl<B: StableBuffer> Shared<B> {
         let _report = ReportPanic(self);
         let mut lists = self.lists.lock();
         loop {
-            if let Some(request) = lists.waiting.pop_front() {
+            if let Some((request, job)) = lists.waiting.pop_front() {
                 drop(lists);
                 let completion = {
                     let _running = RUNNING.tried(self);
@@ -96,6 +108,11 @@ impl<B: StableBuffer> Shared<B> {
                 lists = self.lists.lock();
                 lists.done.push(completion);
                 self.completed.notify_one();
+                if job.is_some() {
+                    drop(lists);
+                    drop(job);
+                    lists = self.lists.lock();
+                }
             } else if lists.closed {
                 return;
             } else {
