@@ -13,6 +13,8 @@ use papilio_format::PhysicalAddress;
 use papilio_locks::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
+#[cfg(target_os = "linux")]
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -86,6 +88,9 @@ impl DelayDevice {
 impl Shared {
     /// Carries out requests when their time has come; the main function of the thread.
     fn carry_out(&self, device: &dyn Device) {
+        // A thread may else wake some 50 µs late.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut queue = self.queue.lock();
         loop {
             let now = Instant::now();
