@@ -107,8 +107,8 @@ impl<'a> Verifier<'a> {
         self.enabled
     }
 
-    /// Caches the checksums of `length` bytes from `logical`, as far as the file's cache has room, so
-    /// that verifying the data does not wait for tree blocks.
+    /// Caches the checksums of `length` bytes from `logical`, as far as the file's cache has room,
+    /// so that verifying the data does not wait for tree blocks.
     ///
     /// # Errors
     /// A block of the checksum tree that cannot be read.

@@ -13,8 +13,8 @@
 //! - A write's buffer does not change while it is in flight, so its checksums may be computed then.
 //!
 //! Locks: beginning only tries the locks above, in the order of [`super::write`]. It may wait for
-//! space, and with [`Patience::Waits`] for tree blocks. Ending takes those of the ordered extents, of the space and of the
-//! table of dirty inodes. Kernel counterpart: `fs/btrfs/direct-io.c`.
+//! space, and with [`Patience::Waits`] for tree blocks. Ending takes those of the ordered extents,
+//! of the space and of the table of dirty inodes. Kernel counterpart: `fs/btrfs/direct-io.c`.
 
 use crate::btree::{LiveTree, without_waiting};
 use crate::data::StartedRead;
@@ -102,8 +102,8 @@ pub(crate) enum Chore {
 }
 
 impl OpenFile {
-    /// Begins a read of `length` bytes at `offset`, and adds its pieces. With `patience` it waits for
-    /// tree blocks that are not cached; else the answer is then [`Begin::Wait`].
+    /// Begins a read of `length` bytes at `offset`, and adds its pieces. With `patience` it waits
+    /// for tree blocks that are not cached; else the answer is then [`Begin::Wait`].
     pub(crate) fn begin_read(
         &self,
         offset: u64,

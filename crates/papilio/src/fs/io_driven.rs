@@ -19,11 +19,10 @@
 //! Kernel counterpart: `io_uring/rw.c`.
 
 use crate::data::in_flight::{self, Collect};
-use crate::errors::Result;
 use crate::file::in_flight_io::{Begin, Chore, Patience, ReadInFlight, WriteInFlight};
 use crate::file::open_file::Stamp;
 use crate::fs::file::File;
-use crate::fs::io_pool::Pool;
+use crate::fs::io_pool::{Pool, Work, do_chore};
 use crate::fs::io_request::{IoCompletion, IoOperation, IoRequest};
 use crate::volume::{Pieces, piece_error};
 use papilio_device::{Completed, Direction, Driver, StableBuffer};
@@ -177,16 +176,16 @@ impl<B: StableBuffer> Driven<B> {
         self.core.state.lock().driver.event_fd()?.try_clone_to_owned()
     }
 
-    /// Accepts a request, and begins it if it can.
-    pub(super) fn submit(&mut self, request: IoRequest<B>) {
-        self.begin(request);
+    /// Hands what has begun to the devices, if it is a batch.
+    pub(super) fn submit_batch(&mut self) {
         if self.unsubmitted >= UNSUBMITTED {
             self.core.state.lock().driver.submit();
             self.unsubmitted = 0;
         }
     }
 
-    fn begin(&mut self, request: IoRequest<B>) {
+    /// Accepts a request, and begins it if it can.
+    pub(super) fn begin(&mut self, request: IoRequest<B>) {
         self.core.user.store(thread_number(), Ordering::Relaxed);
         let pieces = &mut self.pieces;
         pieces.clear();
@@ -225,7 +224,7 @@ impl<B: StableBuffer> Driven<B> {
         match &self.pool {
             Some(pool) => {
                 let job = self.core.state.lock().driver.job();
-                pool.submit(request, Some(job));
+                pool.submit(Work::Request(request), Some(job));
             }
             None => self.blocked.push_back(request),
         }
@@ -300,14 +299,19 @@ impl<B: StableBuffer> Driven<B> {
         for ended in list.drain(..) {
             match ended {
                 Ended::Again(request) => self.block(request),
-                Ended::Done(mut completion, file, chore) => {
-                    if let Some(chore) = chore
-                        && let Err(error) = do_chore(&file, chore)
-                    {
-                        completion.result = Err(error);
+                Ended::Done(completion, _, None) => completions.push(completion),
+                Ended::Done(mut completion, file, Some(chore)) => match &self.pool {
+                    Some(pool) => {
+                        let job = self.core.state.lock().driver.job();
+                        pool.submit(Work::Chore(completion, file, chore), Some(job));
                     }
-                    completions.push(completion);
-                }
+                    None => {
+                        if let Err(error) = do_chore(&file, chore) {
+                            completion.result = Err(error);
+                        }
+                        completions.push(completion);
+                    }
+                },
             }
         }
         self.ended = list;
@@ -328,10 +332,6 @@ fn map<R>(begun: Begin<R>, io: impl FnOnce(R) -> Io) -> Begin<Io> {
         Begin::Later => Begin::Later,
         Begin::Wait => Begin::Wait,
     }
-}
-
-fn do_chore(file: &File, chore: Chore) -> Result<()> {
-    file.writable().expect("only open files have requests in flight").do_chore(chore)
 }
 
 impl<B: StableBuffer> Drop for Driven<B> {

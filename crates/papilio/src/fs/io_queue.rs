@@ -13,7 +13,7 @@
 //! Kernel counterpart: `io_uring/`, `fs/aio.c`.
 
 use crate::fs::io_driven::Driven;
-use crate::fs::io_pool::Pool;
+use crate::fs::io_pool::{Pool, Work};
 use crate::fs::io_request::{IoCompletion, IoRequest};
 use papilio_device::StableBuffer;
 use std::collections::VecDeque;
@@ -25,9 +25,9 @@ use std::os::fd::OwnedFd;
 /// On devices that answer later ([`OpenOptions::direct_io`](crate::OpenOptions::direct_io)), reads
 /// and writes of whole sectors are in flight while no thread waits for them. In a queue from
 /// [`IoQueue::new`], the thread that polls or waits runs all other requests, one after the other. A
-/// queue from [`IoQueue::with_threads`] has threads for them, so that none holds up the rest: syncs,
-/// reads whose place or checksums are not cached, writes of parts of sectors. On devices that answer
-/// at once, those threads run all requests.
+/// queue from [`IoQueue::with_threads`] has threads for them, so that none holds up the rest:
+/// syncs, reads whose place or checksums are not cached, writes of parts of sectors. On devices
+/// that answer at once, those threads run all requests.
 ///
 /// **Order.** Requests run in any order, also on one file. A caller that must read the result of a
 /// write waits for the write's completion first. A sync covers the requests that had completed when
@@ -110,6 +110,20 @@ impl<B: StableBuffer> IoQueue<B> {
     /// # Errors
     /// The request itself, if `depth` requests are in flight: collect completions first.
     pub fn submit(&mut self, request: IoRequest<B>) -> std::result::Result<(), IoRequest<B>> {
+        self.begin(request)?;
+        if let Runner::Driven(driven) = &mut self.runner {
+            driven.submit_batch();
+        }
+        Ok(())
+    }
+
+    /// As [`IoQueue::submit`], for a queue whose requests come from other threads than the one that
+    /// collects: the devices get the request from the latter, with its next [`IoQueue::poll`]. The
+    /// kernel interrupts the thread that handed a request over when the request completes.
+    ///
+    /// # Errors
+    /// As [`IoQueue::submit`].
+    pub fn begin(&mut self, request: IoRequest<B>) -> std::result::Result<(), IoRequest<B>> {
         if self.in_flight == self.depth {
             return Err(request);
         }
@@ -120,8 +134,8 @@ impl<B: StableBuffer> IoQueue<B> {
         }
         match &mut self.runner {
             Runner::Caller(waiting) => waiting.push_back(request),
-            Runner::Driven(driven) => driven.submit(request),
-            Runner::Pool(pool) => pool.submit(request, None),
+            Runner::Driven(driven) => driven.begin(request),
+            Runner::Pool(pool) => pool.submit(Work::Request(request), None),
         }
         self.in_flight += 1;
         Ok(())
@@ -135,7 +149,7 @@ impl<B: StableBuffer> IoQueue<B> {
         let driven = if busy { None } else { Driven::new(self.depth).ok() };
         let Some(mut driven) = driven.map(Box::new) else { return };
         match std::mem::replace(&mut self.runner, Runner::Caller(VecDeque::new())) {
-            Runner::Caller(waiting) => waiting.into_iter().for_each(|earlier| driven.submit(earlier)),
+            Runner::Caller(waiting) => waiting.into_iter().for_each(|earlier| driven.begin(earlier)),
             Runner::Pool(pool) => driven.set_pool(pool),
             Runner::Driven(_) => unreachable!("it drives them already"),
         }

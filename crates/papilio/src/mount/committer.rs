@@ -10,8 +10,8 @@
 //!   system is closed.
 //! - No thread waits for another's work, so commits keep their interval beside a long clean-up.
 //!
-//! Kernel counterparts: `transaction_kthread`, `cleaner_kthread` (`fs/btrfs/disk-io.c`), the flusher
-//! threads (`fs/fs-writeback.c`).
+//! Kernel counterparts: `transaction_kthread`, `cleaner_kthread` (`fs/btrfs/disk-io.c`), the
+//! flusher threads (`fs/fs-writeback.c`).
 
 use crate::file::background::{Requests, Task, Wake};
 use crate::file::fs_info::FsInfo;
