@@ -1,8 +1,9 @@
 //! Reads and direct writes that are in flight while no thread waits for them.
 //!
 //! Owns [`DataQueue`]. A thread of a transport that receives such a request begins it here, and
-//! goes on to the next request. A thread of the queue ends it when the devices have answered, and the
-//! transport sends the reply. Only file systems on devices that answer later have a queue.
+//! goes on to the next request. The queue's thread hands it to the devices and ends it when they
+//! have answered; the transport sends the reply. Only file systems on devices that answer later
+//! have a queue.
 //!
 //! **Invariants**
 //! - A message in the queue is lent to the devices: nothing else touches its buffer.

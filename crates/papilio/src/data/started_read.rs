@@ -1,8 +1,8 @@
 //! Reads that are in flight without a thread.
 //!
 //! Owns [`StartedRead`], and the halves of such a read in [`ReadContext`]: placing it with what is
-//! needed to verify it, and verifying what arrived. A read that cannot be placed, or arrives bad, is
-//! left to [`ReadContext::read`].
+//! needed to verify it, and verifying what arrived. A read that cannot be placed, or arrives bad,
+//! is left to [`ReadContext::read`].
 //!
 //! Locks: none held between calls. Kernel counterparts: `btrfs_dio_iomap_begin`
 //! (`fs/btrfs/direct-io.c`), `btrfs_check_read_bio` (`fs/btrfs/bio.c`).
