@@ -28,6 +28,7 @@ mod chunks_beside_commits;
 mod compression_against_kernel;
 #[cfg(test)]
 mod data_against_kernel;
+mod devices;
 mod dir;
 mod file;
 mod file_cursor;

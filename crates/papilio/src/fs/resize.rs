@@ -11,6 +11,7 @@
 //! `btrfs_ioctl_set_fslabel` (`fs/btrfs/ioctl.c`).
 
 use crate::errors::{Error, Result};
+use crate::fs::balance::BalanceReport;
 use crate::fs::file_system::FileSystem;
 use papilio_format::superblock::LABEL_SIZE;
 use papilio_format::{DeviceId, ItemType, Key, objectid};
@@ -31,6 +32,7 @@ impl FileSystem {
     /// the file system is closed; to grow one, extend it before the file system is opened.
     ///
     /// No data is moved, so that the size cannot go below [`FileSystem::minimum_size`].
+    /// [`FileSystem::shrink`] moves data.
     ///
     /// # Errors
     /// [`Error::TooSmall`] with the smallest possible size; [`Error::Truncated`] if the device is
@@ -68,6 +70,26 @@ impl FileSystem {
         }
         self.info.commit()?;
         Ok(total_bytes)
+    }
+
+    /// Shrinks a device as [`FileSystem::resize`], and moves what lies behind its new end. Calls
+    /// `progress` after each batch; where it returns false, the size stays. Returns the new size,
+    /// or `None` if the size stays.
+    ///
+    /// # Errors
+    /// [`Error::NoSpace`] if what would be left is too small; as [`FileSystem::resize`] and
+    /// [`FileSystem::balance`].
+    pub fn shrink(
+        &self,
+        devid: DeviceId,
+        total_bytes: u64,
+        progress: impl FnMut(&BalanceReport) -> bool,
+    ) -> Result<Option<u64>> {
+        self.info.commit()?;
+        if total_bytes < self.minimum_size(devid)? && !self.vacate(devid, total_bytes, progress)? {
+            return Ok(None);
+        }
+        self.resize(devid, total_bytes).map(Some)
     }
 
     /// Sets the label, which may be empty. The next commit makes it durable.

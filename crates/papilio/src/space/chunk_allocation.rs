@@ -212,7 +212,10 @@ fn candidates(devices: &[DeviceSpace], stripe_max: u64, device_stripes: u64) -> 
 }
 
 fn free_bytes(device: &DeviceSpace) -> u64 {
-    device.used.iter().fold(device.total_bytes, |free, &(_, length)| free.saturating_sub(length))
+    // While a device shrinks, extents may lie behind its end.
+    let inside =
+        |&(start, length): &(PhysicalAddress, u64)| length.min(device.total_bytes.saturating_sub(start.0));
+    device.used.iter().map(inside).fold(device.total_bytes, u64::saturating_sub)
 }
 
 /// Returns the first hole of at least `wanted` bytes, else the largest: start and length.

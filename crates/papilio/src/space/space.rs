@@ -25,6 +25,7 @@ use papilio_format::{Corrupt, Geometry, ItemType, Key, LogicalAddress, objectid}
 use papilio_locks::Mutex;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// After a run ends, the next one preferably starts in a free range of at least this many bytes, so
 /// that small extents written at the same time are adjacent.
@@ -80,7 +81,7 @@ pub(crate) struct Space {
     /// Whether data and metadata share block groups.
     mixed: bool,
     /// Number of devices on which chunks can be allocated.
-    devices: usize,
+    devices: AtomicUsize,
     state: Mutex<State>,
 }
 
@@ -105,7 +106,7 @@ impl Space {
             sector_size: geometry.sector_size.into(),
             node_size: geometry.node_size.into(),
             mixed: geometry.incompat.contains(IncompatFeatures::MIXED_GROUPS),
-            devices,
+            devices: AtomicUsize::new(devices),
             state: Mutex::default(),
         }
     }
@@ -154,12 +155,22 @@ impl Space {
     /// is available.
     fn compare_profiles(&self, state: &mut State, flags: BlockGroupFlags) {
         let info = state.info(flags);
-        let redundant = info.profile(self.devices).intersects(super::block_group::REDUNDANT);
+        let redundant =
+            info.profile(self.devices.load(Ordering::Relaxed)).intersects(super::block_group::REDUNDANT);
         if info.redundant == redundant {
             return;
         }
         info.redundant = redundant;
         state.settle_service(flags);
+    }
+
+    /// Sets the number of devices on which chunks can be created.
+    pub(crate) fn set_devices(&self, devices: usize) {
+        self.devices.store(devices, Ordering::Relaxed);
+        let mut state = self.state.lock();
+        for kind in [SpaceKind::Data, SpaceKind::Metadata, SpaceKind::System] {
+            self.compare_profiles(&mut state, self.flags(kind));
+        }
     }
 
     /// Lets all new space of a kind have this profile, in place of the usual choice (`None`). Block
@@ -168,7 +179,10 @@ impl Space {
         let flags = self.flags(kind);
         let mut state = self.state.lock();
         state.info(flags).target = target;
-        let redundant = state.info(flags).profile(self.devices).intersects(super::block_group::REDUNDANT);
+        let redundant = state
+            .info(flags)
+            .profile(self.devices.load(Ordering::Relaxed))
+            .intersects(super::block_group::REDUNDANT);
         state.info(flags).redundant = redundant;
         state.settle_service(flags);
     }
@@ -424,7 +438,7 @@ impl Space {
     /// use that the devices can hold.
     pub(crate) fn chunk_flags(&self, kind: SpaceKind) -> BlockGroupFlags {
         let flags = self.flags(kind);
-        flags | self.state.lock().info(flags).profile(self.devices)
+        flags | self.state.lock().info(flags).profile(self.devices.load(Ordering::Relaxed))
     }
 
     /// Returns the block group that contains an address.

@@ -141,6 +141,39 @@ impl Chunks {
         Ok(())
     }
 
+    /// Keeps new chunks off a device from byte `end` on. Chunks that lie there stay. Returns the end
+    /// before.
+    ///
+    /// # Errors
+    /// [`Error::Invalid`] for an unknown device.
+    pub(crate) fn confine(&self, devid: DeviceId, end: u64, space: &Space) -> Result<u64> {
+        let mut state = self.state.lock();
+        let Some(device) = state.devices.iter_mut().find(|device| device.devid == devid) else {
+            return Err(Error::Invalid(format!("device {devid} is not part of the file system")));
+        };
+        let before = std::mem::replace(&mut device.total_bytes, end);
+        let writable = state.devices.iter().filter(|device| device.total_bytes > 0).count();
+        space.set_devices(writable);
+        state.count_unallocated(space);
+        Ok(before)
+    }
+
+    /// Adds a device, on which nothing is in use.
+    pub(crate) fn add_device(&self, device: DeviceSpace, space: &Space) {
+        let mut state = self.state.lock();
+        state.devices.push(device);
+        space.set_devices(state.devices.len());
+        state.count_unallocated(space);
+    }
+
+    /// Forgets a device, on which nothing is in use.
+    pub(crate) fn forget_device(&self, devid: DeviceId, space: &Space) {
+        let mut state = self.state.lock();
+        state.devices.retain(|device| device.devid != devid);
+        space.set_devices(state.devices.len());
+        state.count_unallocated(space);
+    }
+
     /// Finds the first range of a device from byte `from` on that is in no chunk and at least `min`
     /// bytes long, and runs `on` with it, cut to `max` bytes. No chunk is made meanwhile. Returns
     /// the end of that range, where the next search starts.

@@ -95,6 +95,16 @@ impl DeviceTable {
         self.slots.get(number)?.device.as_ref()
     }
 
+    /// Returns this table with one more device.
+    pub(super) fn with_slot(&self, slot: DeviceSlot) -> Self {
+        Self::new(self.slots.iter().cloned().chain([slot]).collect())
+    }
+
+    /// Returns this table without a device.
+    pub(super) fn without(&self, devid: DeviceId) -> Self {
+        Self::new(self.slots.iter().filter(|slot| slot.devid() != devid).cloned().collect())
+    }
+
     /// Returns this table updated with items of the chunk tree. An item replaces that of the slot
     /// with the same devid and UUID; otherwise it adds a missing device.
     pub(super) fn with_items(&self, items: impl IntoIterator<Item = DeviceItem>) -> Self {

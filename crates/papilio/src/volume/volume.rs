@@ -23,7 +23,7 @@ use arc_swap::ArcSwap;
 use papilio_device::Device;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, Stripe};
 use papilio_format::items::device::DeviceItem;
-use papilio_format::{Generation, Geometry, LogicalAddress, Superblock};
+use papilio_format::{DeviceId, Generation, Geometry, LogicalAddress, Superblock};
 use papilio_locks::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -154,6 +154,22 @@ impl Volume {
         }
         self.devices.store(Arc::new(devices.with_items([item])));
         Ok(())
+    }
+
+    /// Adds a device of the file system.
+    pub(crate) fn add_device(&self, item: DeviceItem, device: Arc<dyn Device>) {
+        let _writer = self.install.lock();
+        let slot = DeviceSlot { item, device: Some(device), stale: false, in_chunk_tree: true };
+        self.devices.store(Arc::new(self.devices.load().with_slot(slot)));
+    }
+
+    /// Removes a device, which no chunk uses any more. Returns its item, if it was there.
+    pub(crate) fn forget_device(&self, devid: DeviceId) -> Option<DeviceItem> {
+        let _writer = self.install.lock();
+        let devices = self.devices.load();
+        let item = devices.iter().find(|slot| slot.devid() == devid)?.item;
+        self.devices.store(Arc::new(devices.without(devid)));
+        Some(item)
     }
 
     /// Installs the device items of the chunk tree.

@@ -10,10 +10,10 @@ use std::fs;
 use std::path::Path;
 
 const MIB: u64 = 1 << 20;
-const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
+pub(crate) const NEEDS: &[Need] = &[Need::Root, Need::Loop, Need::KernelBtrfs, Need::Command("btrfs")];
 
 /// Returns the smallest number of devices for a profile, as mkfs.btrfs(8) has it.
-fn devices_min(profile: RaidProfile) -> usize {
+pub(crate) fn devices_min(profile: RaidProfile) -> usize {
     match profile {
         RaidProfile::Single | RaidProfile::Dup | RaidProfile::Raid0 => 1,
         RaidProfile::Raid1 | RaidProfile::Raid10 | RaidProfile::Raid5 => 2,
@@ -23,7 +23,7 @@ fn devices_min(profile: RaidProfile) -> usize {
 }
 
 /// Writes folders of ten files of different sizes.
-fn write_tree(root: &Path, entries: usize) {
+pub(crate) fn write_tree(root: &Path, entries: usize) {
     for number in 0..entries {
         let folder = root.join(format!("folder-{}", number / 10));
         fs::create_dir_all(&folder).unwrap();
@@ -42,7 +42,7 @@ fn scrub(images: &ImageSet, what: &str) {
 }
 
 /// Compares, checks and scrubs the images.
-fn judge(images: &ImageSet, entries: usize, parity: bool, what: &str) {
+pub(crate) fn judge(images: &ImageSet, entries: usize, parity: bool, what: &str) {
     let report = compare_with_kernel(images);
     assert!(report.is_equal() && report.entries > entries as u64, "{what}: {report}");
     assert_clean(images.paths(), what);
@@ -92,7 +92,7 @@ fn one(profile: RaidProfile, devices: usize, options: &MkfsOptions, entries: usi
 }
 
 /// Changes the tree on a kernel mount.
-fn write_tree_again(root: &Path, entries: usize) {
+pub(crate) fn write_tree_again(root: &Path, entries: usize) {
     fs::remove_file(root.join("folder-0/file-0")).unwrap();
     let made = root.join("by-the-kernel");
     fs::create_dir(&made).unwrap();

@@ -11,5 +11,6 @@ mod images;
 mod limits;
 mod made;
 mod matrix;
+mod moved;
 mod profiles;
 mod unnamed;

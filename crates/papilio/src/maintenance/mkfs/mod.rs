@@ -12,7 +12,7 @@ mod facts;
 mod layout;
 mod options;
 mod rows;
-mod signature;
+pub(crate) mod signature;
 #[cfg(test)]
 mod tests;
 mod trees;

@@ -1,0 +1,149 @@
+//! Devices added, removed and shrunk, and profiles converted: Papilio moves everything, and the
+//! kernel mounts, compares, scrubs and goes on writing.
+
+use crate::images::{open, writable};
+use crate::made::{NEEDS, devices_min, judge, write_tree, write_tree_again};
+use papilio::device::{Device, FileDevice};
+use papilio::format::DeviceId;
+use papilio::format::items::chunk::RaidProfile;
+use papilio::{BalanceFilter, BalanceOptions, MkfsOptions, Populate};
+use papilio_oracle::{ImageSet, Scratch, require};
+use std::fs;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+const MIB: u64 = 1 << 20;
+const ENTRIES: usize = 300;
+
+fn image(scratch: &Scratch, size: u64) -> PathBuf {
+    let image = scratch.unique("image");
+    fs::File::create(&image).unwrap().set_len(size).unwrap();
+    image
+}
+
+/// Returns images of a file system with a tree of files.
+fn filled(scratch: &Scratch, devices: usize, data: RaidProfile, metadata: RaidProfile) -> Vec<PathBuf> {
+    let host = scratch.unique("host");
+    fs::create_dir(&host).unwrap();
+    write_tree(&host, ENTRIES);
+    let paths: Vec<_> = (0..devices as u64).map(|number| image(scratch, (400 + number * 30) * MIB)).collect();
+    let options = MkfsOptions::new().data_profile(data).metadata_profile(metadata);
+    papilio::mkfs_many(&paths, &options).unwrap();
+    let fs = open(&paths, &writable()).unwrap();
+    Populate::new().directory(&host, &fs.inode("/").unwrap(), &mut ()).unwrap();
+    fs.snapshot("/", "/snapshot", true).unwrap();
+    fs.close().unwrap();
+    paths
+}
+
+fn converts_to(data: RaidProfile, metadata: RaidProfile) -> BalanceOptions {
+    let to = |profile: RaidProfile| {
+        Some(BalanceFilter { convert: Some(profile.flags()), soft: true, ..BalanceFilter::default() })
+    };
+    BalanceOptions { data: to(data), metadata: to(metadata), system: to(metadata), force: true }
+}
+
+fn convert(paths: &[PathBuf], data: RaidProfile, metadata: RaidProfile) {
+    let fs = open(paths, &writable()).unwrap();
+    let what = format!("to {data} and {metadata}");
+    let report =
+        fs.balance(&converts_to(data, metadata), |_| true).unwrap_or_else(|error| panic!("{what}: {error}"));
+    assert_eq!(report.completed, report.expected, "{what}");
+    for space in fs.usage().unwrap().spaces {
+        let wanted = if space.kind.contains(papilio::BlockGroupFlags::DATA) { data } else { metadata };
+        assert_eq!(space.profile, wanted, "{what}: {space:?}");
+    }
+    fs.close().unwrap();
+}
+
+fn has_parity(profiles: &[RaidProfile]) -> bool {
+    profiles.iter().any(|profile| profile.parity() > 0)
+}
+
+/// Converts by Papilio, then by the kernel's choice of files, for each pair of neighbours.
+fn converted_in_turn(order: &[RaidProfile]) {
+    let scratch = Scratch::new(4 << 30).unwrap();
+    let first = order[0];
+    let paths = filled(&scratch, 4, first, first);
+    let images = ImageSet::open(&scratch, paths.clone());
+    for (round, &profile) in order[1..].iter().enumerate() {
+        let what = format!("{} to {profile}", order[round]);
+        convert(&paths, profile, profile);
+        judge(&images, ENTRIES, has_parity(&order[round..round + 2]), &what);
+    }
+    let mounted = images.mount().unwrap();
+    write_tree_again(mounted.path(), ENTRIES);
+    mounted.unmount().unwrap();
+    judge(&images, ENTRIES, has_parity(order), "written by the kernel");
+}
+
+#[test]
+fn the_kernel_uses_converted_profiles() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    use RaidProfile::*;
+    converted_in_turn(&[Single, Raid1, Raid0, Raid10, Dup, Raid1c4, Single]);
+    converted_in_turn(&[Raid1c3, Raid5, Raid1, Raid6, Raid10]);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn the_kernel_uses_every_conversion() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    for from in RaidProfile::ALL {
+        for to in RaidProfile::ALL {
+            if from != to {
+                converted_in_turn(&[from, to]);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_kernel_uses_sets_that_grew_and_shrank() {
+    if require(NEEDS).is_none() {
+        return;
+    }
+    for (data, metadata) in [
+        (RaidProfile::Single, RaidProfile::Raid1),
+        (RaidProfile::Raid1, RaidProfile::Raid1),
+        (RaidProfile::Raid0, RaidProfile::Dup),
+        (RaidProfile::Raid5, RaidProfile::Raid1),
+    ] {
+        let what = format!("{data} and {metadata}");
+        let parity = data.parity() > 0;
+        let scratch = Scratch::new(4 << 30).unwrap();
+        let mut paths = filled(&scratch, devices_min(data).max(2), data, metadata);
+        let added = image(&scratch, 500 * MIB);
+        let fs = open(&paths, &writable()).unwrap();
+        let device: Arc<dyn Device> =
+            Arc::new(FileDevice::open(&added, papilio::device::Access::ReadWrite).unwrap());
+        let devid = fs.add_device(device, false).unwrap();
+        assert_eq!(devid, DeviceId(paths.len() as u64 + 1), "{what}");
+        fs.write("/after adding", &vec![5; 30 << 20]).unwrap();
+        fs.close().unwrap();
+        paths.push(added);
+        let images = ImageSet::open(&scratch, paths.clone());
+        judge(&images, ENTRIES, parity, &format!("{what}, added"));
+
+        let fs = open(&paths, &writable()).unwrap();
+        assert!(fs.remove_device(DeviceId(1), |_| true).unwrap(), "{what}");
+        fs.close().unwrap();
+        let gone = paths.remove(0);
+        assert!(open(&[gone], &writable()).is_err(), "{what}: the device is still found");
+        let images = ImageSet::open(&scratch, paths.clone());
+        judge(&images, ENTRIES, parity, &format!("{what}, removed"));
+        let mounted = images.mount().unwrap();
+        write_tree_again(mounted.path(), ENTRIES);
+        mounted.unmount().unwrap();
+
+        let fs = open(&paths, &writable()).unwrap();
+        let size = 250 * MIB;
+        assert_eq!(fs.shrink(DeviceId(2), size, |_| true).unwrap(), Some(size), "{what}");
+        fs.close().unwrap();
+        judge(&images, ENTRIES, parity, &format!("{what}, shrunk"));
+    }
+}
