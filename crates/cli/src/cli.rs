@@ -34,10 +34,28 @@ impl Cli {
     /// Wrong usage, or a request for the help or the version: clap makes errors of these too.
     pub fn parse_arguments(arguments: Vec<OsString>) -> Result<Self, clap::Error> {
         let mut definition = with_short_help(Self::command());
-        let arguments = with_long_dashes(&definition, arguments);
+        let arguments = with_long_dashes(&definition, with_long_filters(arguments));
         let mut matches = definition.try_get_matches_from_mut(arguments)?;
         Self::from_arg_matches_mut(&mut matches).map_err(|error| error.format(&mut definition))
     }
+}
+
+/// Spells the filters of `balance start` as options with an optional value: `-dusage=5` becomes
+/// `--data=usage=5`. A short option with an optional value would take the next argument for it.
+fn with_long_filters(arguments: Vec<OsString>) -> Vec<OsString> {
+    let starts = |pair: &[OsString]| pair[0] == "balance" && pair[1] == "start";
+    let Some(at) = arguments.windows(2).position(starts) else { return arguments };
+    let spelled = |(index, argument): (usize, OsString)| {
+        let text = argument.to_str().filter(|_| index > at + 1).unwrap_or_default();
+        let long = [("-d", "--data"), ("-m", "--metadata"), ("-s", "--system")];
+        let found = long.into_iter().find_map(|(short, long)| Some((long, text.strip_prefix(short)?)));
+        match found {
+            Some((long, "")) => long.into(),
+            Some((long, filters)) => format!("{long}={}", filters.trim_start_matches('=')).into(),
+            None => argument,
+        }
+    };
+    arguments.into_iter().enumerate().map(spelled).collect()
 }
 
 /// Commands that open no file system, or open it by options of their own.

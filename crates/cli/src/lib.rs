@@ -18,6 +18,7 @@ mod helper;
 mod holder;
 mod log;
 mod mounted;
+mod moving;
 mod operands;
 mod output;
 mod path;

@@ -84,7 +84,7 @@ fn seen_by_kernel(images: &ImageSet) -> (String, String) {
 
 fn all() -> BalanceOptions {
     let filter = || Some(BalanceFilter::default());
-    BalanceOptions { data: filter(), metadata: filter(), system: filter() }
+    BalanceOptions { data: filter(), metadata: filter(), system: filter(), force: false }
 }
 
 fn balance(images: &ImageSet) {

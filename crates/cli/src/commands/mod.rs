@@ -3,6 +3,7 @@
 //! Owns the list of them. A new command needs a `mod` line, a variant of [`Command`], a line in
 //! [`Command::run`] and an entry in [`man`].
 
+mod balance;
 mod bench;
 mod cat;
 mod check;
@@ -63,6 +64,7 @@ pub enum Command {
     Property(property::Args),
     Quota(quota::Args),
     Qgroup(qgroup::Args),
+    Balance(balance::Args),
     Device(device::Args),
     Send(send::Args),
     Receive(receive::Args),
@@ -106,6 +108,7 @@ impl Command {
             Self::Property(command) => command.run(context),
             Self::Quota(command) => command.run(context),
             Self::Qgroup(command) => command.run(context),
+            Self::Balance(command) => command.run(context),
             Self::Device(command) => command.run(context),
             Self::Send(command) => command.run(context),
             Self::Receive(command) => command.run(context),

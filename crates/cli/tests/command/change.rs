@@ -228,7 +228,7 @@ fn label_and_size_are_changed() {
     image.assert_clean();
     succeed(["filesystem", "resize", "-200M", image.image()]);
     assert_eq!(length(), 312 << 20);
-    fail(1, "at least ", ["filesystem", "resize", "16M", image.image()]);
+    fail(1, "no space", ["filesystem", "resize", "16M", image.image()]);
     assert_eq!(length(), 312 << 20);
     succeed(["filesystem", "resize", "1:min", image.image()]);
     assert!(length() < 256 << 20);

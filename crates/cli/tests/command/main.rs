@@ -2,6 +2,7 @@
 //! mount, and a failure is one line and an exit code.
 
 mod bad_input;
+mod balance;
 mod change;
 #[path = "../common/mod.rs"]
 mod common;

@@ -2,12 +2,14 @@
 //!
 //! Owns the list of its subcommands.
 
+mod add;
 mod ready;
+mod remove;
 mod scan;
 
 use crate::context::Context;
 
-/// Find the devices of file systems
+/// Find, add and remove the devices of file systems
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -16,6 +18,8 @@ pub struct Args {
 
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
+    Add(add::Args),
+    Remove(remove::Args),
     Scan(scan::Args),
     Ready(ready::Args),
 }
@@ -24,6 +28,8 @@ impl Args {
     /// Runs the subcommand.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         match self.command {
+            Subcommand::Add(command) => command.run(context),
+            Subcommand::Remove(command) => command.run(context),
             Subcommand::Scan(command) => command.run(context),
             Subcommand::Ready(command) => command.run(context),
         }

@@ -5,6 +5,7 @@
 
 use crate::context::Context;
 use crate::mounted::{Mounted, Target};
+use crate::moving::MovingBar;
 use crate::output::Output;
 use crate::units::{Units, parse_size};
 use anyhow::{Context as _, bail};
@@ -16,8 +17,9 @@ use std::str::FromStr;
 
 /// Change the size of a file system and of its image file
 ///
-/// The minimum is the end of the last chunk, since nothing is moved. max is the size of the device
-/// or image file. Sizes take the suffixes K, M, G, T, P and E, powers of 1024.
+/// What lies behind the new end of an image is moved; a mount moves nothing. max is the size of the
+/// device or image file, min the end of its last chunk, to which nothing needs to be moved. Sizes
+/// take the suffixes K, M, G, T, P and E, powers of 1024.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// The new size in bytes, a change with a leading + or -, max or min
@@ -97,7 +99,13 @@ impl Args {
             set_length(&path, wanted)?;
         }
         let fs = self.open(context)?;
-        let resized = fs.resize(devid, wanted).map_err(named);
+        let bar = MovingBar::new(context);
+        let resized = match wanted < before {
+            true => fs.shrink(devid, wanted, |report| bar.show(report)),
+            false => fs.resize(devid, wanted).map(Some),
+        };
+        drop(bar);
+        let resized = resized.map_err(named).map(|size| size.expect("the command does not stop it"));
         let closed = fs.close();
         let now = match resized {
             Ok(now) => now,

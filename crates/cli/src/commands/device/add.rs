@@ -1,0 +1,42 @@
+//! `papilio device add`.
+
+use crate::context::{Context, of_image};
+use crate::output::Output;
+use anyhow::Context as _;
+use papilio::device::{Access, Device, FileDevice};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+/// Add devices to a file system that is not mounted
+///
+/// New space comes from all devices at once. `balance` spreads what is there already.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// Overwrite a file system on the device
+    #[arg(short, long)]
+    force: bool,
+    /// The devices or image files to add, then the file system's image or device
+    #[arg(required = true, num_args = 2.., value_names = ["DEVICE", "IMAGE"])]
+    #[arg(value_hint = clap::ValueHint::FilePath)]
+    paths: Vec<PathBuf>,
+}
+
+impl Args {
+    /// Adds the devices.
+    pub fn run(self, context: &Context) -> anyhow::Result<()> {
+        let (image, added) = self.paths.split_last().expect("two paths are required");
+        let fs = context.change(image)?;
+        for path in added {
+            let device = FileDevice::open(path, Access::ReadWrite)?;
+            let device: Arc<dyn Device> = Arc::new(device);
+            let devid = fs.add_device(device, self.force).map_err(|error| of_image(image, error));
+            let devid = devid.with_context(|| path.display().to_string())?;
+            if context.verbosity >= 0 {
+                let mut output = Output::new()?;
+                output.text(format_args!("{}: is device {devid} now\n", path.display()))?;
+                output.finish()?;
+            }
+        }
+        Ok(())
+    }
+}
