@@ -131,6 +131,7 @@ pub use maintenance::mkfs::{
     Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
 pub use maintenance::scan::FoundDevice;
+pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubOptions, ScrubReport};
 pub use maintenance::statfs::Statfs;
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
 pub use namespace::create::{NewInode, NewKind};

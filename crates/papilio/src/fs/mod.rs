@@ -49,6 +49,7 @@ mod paths;
 mod quotas;
 mod repair;
 mod resize;
+mod scrub;
 #[cfg(test)]
 mod space_against_kernel;
 mod subvolumes;

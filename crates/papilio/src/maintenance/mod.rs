@@ -8,6 +8,7 @@ pub(crate) mod mkfs;
 pub(crate) mod relocation;
 pub(crate) mod repair;
 pub(crate) mod scan;
+pub(crate) mod scrub;
 pub(crate) mod statfs;
 pub(crate) mod superblock_copy;
 pub(crate) mod tree_stats;

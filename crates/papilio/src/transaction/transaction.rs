@@ -212,6 +212,13 @@ impl Transactions {
         self.commit.lock()
     }
 
+    /// Calls `read` with the superblock of the last commit, while no commit runs: the extent tree
+    /// then has the extents of that commit, and all of its blocks are on the devices.
+    pub(crate) fn between_commits<R>(&self, read: impl FnOnce(&RawSuperblock) -> R) -> R {
+        let state = self.commit.lock();
+        read(state.last())
+    }
+
     /// The volume.
     pub(crate) fn volume(&self) -> &Arc<Volume> {
         &self.volume

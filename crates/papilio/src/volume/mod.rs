@@ -7,6 +7,7 @@
 //!   that name a log tree;
 //! - [`at_once`]: work on several devices at once;
 //! - [`pieces`]: the pieces of devices for requests in flight;
+//! - [`loaded_rows`]: all stripes of some rows in memory, for a scrub;
 //! - [`volume`]: the state of a volume; [`read`]: reading; [`write`], [`write_rows`]: writing;
 //!   [`device_writes`]: the batch of writes to devices that both share.
 
@@ -14,6 +15,7 @@ mod at_once;
 pub(crate) mod chunk_map;
 mod device_writes;
 pub(crate) mod devices;
+mod loaded_rows;
 mod log_superblocks;
 mod mapping;
 pub(crate) mod parity;
@@ -33,6 +35,8 @@ mod write_rows;
 
 pub(crate) use chunk_map::Chunk;
 pub(crate) use devices::DeviceSlot;
+pub(crate) use loaded_rows::{LoadedPlace, LoadedRows};
+pub(crate) use mapping::Element;
 pub(crate) use log_superblocks::LogSuperblocks;
 pub(crate) use pieces::{Pieces, piece_error};
 pub(crate) use read::LogicalRead;

@@ -1,0 +1,217 @@
+//! Running a scrub: its workers, its progress and its end.
+//!
+//! Owns [`FsInfo::scrub`]. One worker for each device takes units in turn, so that all devices are
+//! read at once and memory is bounded by the workers. The calling thread reports the progress.
+//!
+//! **Invariant**: mended sectors are durable when the scrub returns.
+//!
+//! **Locks**: `commit` for moments; rows; the state of the units; a leaf for the counters.
+//!
+//! Kernel counterpart: `btrfs_scrub_dev` (`fs/btrfs/scrub.c`).
+
+use super::extents::UnitExtents;
+use super::report::{ScrubCounts, ScrubDevice, ScrubOptions, ScrubReport};
+use super::superblocks;
+use super::units::{Unit, Units};
+use super::verify::{UnitScrub, wanted};
+use crate::errors::{Error, Result};
+use crate::file::fs_info::FsInfo;
+use crate::volume::{Chunk, DeviceSlot};
+use papilio_format::LogicalAddress;
+use papilio_locks::Mutex;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// Time between two reports.
+const REPORT_INTERVAL: Duration = Duration::from_millis(200);
+/// The most workers: each has a unit in memory.
+const WORKERS: usize = 8;
+
+/// The state that the workers share.
+struct Scrub<'a> {
+    info: &'a FsInfo,
+    units: Units,
+    mend: bool,
+    /// The slots of the devices to verify.
+    verified: Vec<bool>,
+    counts: Mutex<Vec<ScrubCounts>>,
+    stop: AtomicBool,
+    limit: u64,
+    begun: Instant,
+    read: AtomicU64,
+}
+
+impl FsInfo {
+    /// Verifies all copies and mends them as `options` say. Calls `progress` now and then; where
+    /// it returns false, the scrub ends early.
+    ///
+    /// # Errors
+    /// A device that is not part of the file system; the extent tree or the checksum tree cannot be
+    /// read; a commit or a flush fails.
+    pub(crate) fn scrub(
+        &self,
+        options: &ScrubOptions,
+        progress: &mut dyn FnMut(&ScrubReport) -> bool,
+    ) -> Result<ScrubReport> {
+        let devices = self.volume().devices();
+        let is_verified = |slot: &DeviceSlot| {
+            !slot.is_missing()
+                && slot.in_chunk_tree
+                && options.device.is_none_or(|devid| slot.devid() == devid)
+        };
+        let verified: Vec<bool> = devices.iter().map(is_verified).collect();
+        if let Some(devid) = options.device.filter(|_| !verified.contains(&true)) {
+            return Err(Error::Invalid(format!("device {devid} is not a present device of the file system")));
+        }
+        let concerned = |chunk: &&Arc<Chunk>| {
+            chunk.stripes().iter().any(|stripe| devices.find(stripe).is_some_and(|(slot, _)| verified[slot]))
+        };
+        let chunks = self.volume().chunk_map().iter().filter(concerned).cloned().collect();
+        let mut counts = vec![ScrubCounts::default(); verified.len()];
+        let mend = !options.read_only && self.trees.transactions().is_some();
+        if options.start == LogicalAddress(0) {
+            superblocks::verify(self, &mut counts, &verified, mend)?;
+        }
+        let workers = verified.iter().filter(|verified| **verified).count().clamp(1, WORKERS);
+        let scrub = Scrub {
+            info: self,
+            units: Units::new(chunks, options.start),
+            mend,
+            verified,
+            counts: Mutex::new(counts),
+            stop: AtomicBool::new(false),
+            limit: options.bytes_per_second,
+            begun: Instant::now(),
+            read: AtomicU64::new(0),
+        };
+        let outcome = scrub.run(workers, progress);
+        if mend {
+            self.volume().flush()?;
+        }
+        outcome?;
+        Ok(scrub.report())
+    }
+}
+
+impl Scrub<'_> {
+    fn run(&self, workers: usize, progress: &mut dyn FnMut(&ScrubReport) -> bool) -> Result<()> {
+        let (done, results) = channel();
+        std::thread::scope(|scope| {
+            for number in 0..workers {
+                let done: Sender<Result<()>> = done.clone();
+                let name = format!("papilio-scrub-{number}");
+                let worker = move || {
+                    let result = self.work();
+                    if result.is_err() {
+                        self.stop.store(true, Ordering::Relaxed);
+                    }
+                    // The receiver waits for all workers.
+                    let _sent = done.send(result);
+                };
+                let started = std::thread::Builder::new().name(name).spawn_scoped(scope, worker);
+                if let Err(error) = started
+                    && number == 0
+                {
+                    return Err(Error::Invalid(format!("no thread for the scrub: {error}")));
+                }
+            }
+            drop(done);
+            self.watch(&results, progress)
+        })
+    }
+
+    /// Reports the progress until all workers have ended. Returns their first error.
+    fn watch(
+        &self,
+        results: &Receiver<Result<()>>,
+        progress: &mut dyn FnMut(&ScrubReport) -> bool,
+    ) -> Result<()> {
+        let mut outcome = Ok(());
+        loop {
+            match results.recv_timeout(REPORT_INTERVAL) {
+                Ok(result) => outcome = outcome.and(result),
+                Err(RecvTimeoutError::Disconnected) => return outcome,
+                Err(RecvTimeoutError::Timeout) => {
+                    if !progress(&self.report()) {
+                        self.stop.store(true, Ordering::Relaxed);
+                    }
+                }
+            }
+        }
+    }
+
+    fn work(&self) -> Result<()> {
+        let mut buffers = Vec::new();
+        while !self.stop.load(Ordering::Relaxed) {
+            let Some(unit) = self.units.next() else { break };
+            self.scrub_unit(&unit, &mut buffers)?;
+            self.units.finish(&unit);
+            self.throttle();
+        }
+        Ok(())
+    }
+
+    fn scrub_unit(&self, unit: &Unit, buffers: &mut Vec<Vec<u8>>) -> Result<()> {
+        let volume = self.info.volume();
+        // A chunk that was removed has no extents any more; another may be in its place.
+        if !volume.chunk_map().find(unit.chunk.start()).is_some_and(|chunk| **chunk == *unit.chunk) {
+            return Ok(());
+        }
+        let extents = UnitExtents::read(self.info, unit.range())?;
+        if extents.extents.is_empty() {
+            return Ok(());
+        }
+        let rows = volume.load_rows(&unit.chunk, unit.rows.clone(), wanted(&extents), std::mem::take(buffers));
+        self.read.fetch_add(unit.bytes(), Ordering::Relaxed);
+        let mut counts = vec![ScrubCounts::default(); self.verified.len()];
+        let mut scrub = UnitScrub::new(rows, &extents, &mut counts, &self.verified);
+        scrub.run();
+        let mut rows = scrub.rows;
+        if self.mend {
+            for failed in rows.write_mended() {
+                tracing::warn!(slot = failed.slot, error = %failed.source, "a sector could not be mended");
+                let counts = &mut counts[failed.slot];
+                let sectors = failed.sectors as u64;
+                counts.write_errors += sectors;
+                let corrected = counts.corrected_errors.min(sectors);
+                counts.corrected_errors -= corrected;
+                counts.uncorrectable_errors += corrected;
+            }
+        }
+        *buffers = rows.into_buffers();
+        for (all, counts) in self.counts.lock().iter_mut().zip(&counts) {
+            all.add(counts);
+        }
+        Ok(())
+    }
+
+    /// Waits while more was read than the limit allows.
+    fn throttle(&self) {
+        while self.limit > 0 && !self.stop.load(Ordering::Relaxed) {
+            let allowed = self.begun.elapsed().as_secs_f64() * self.limit as f64;
+            let ahead = self.read.load(Ordering::Relaxed) as f64 - allowed;
+            if ahead <= 0.0 {
+                return;
+            }
+            std::thread::sleep(Duration::from_secs_f64((ahead / self.limit as f64).min(0.1)));
+        }
+    }
+
+    fn report(&self) -> ScrubReport {
+        let (bytes_done, bytes_total, position) = self.units.progress();
+        let devices = self.info.volume().devices();
+        let counts = self.counts.lock();
+        let of_device = |(number, slot): (usize, &DeviceSlot)| ScrubDevice {
+            devid: slot.devid(),
+            path: slot.name().map(str::to_owned),
+            counts: counts[number],
+        };
+        let wanted = |number: &usize| {
+            self.verified[*number] || devices.iter().nth(*number).is_some_and(DeviceSlot::is_missing)
+        };
+        let devices = devices.iter().enumerate().filter(|(number, _)| wanted(number)).map(of_device).collect();
+        ScrubReport { devices, bytes_done, bytes_total, position, finished: bytes_done == bytes_total }
+    }
+}

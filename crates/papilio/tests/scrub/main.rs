@@ -1,0 +1,9 @@
+//! Scrub with the kernel as judge: file systems of every profile that keeps copies or parity get
+//! seeded bad sectors and lost blocks. Papilio's scrub and the kernel's find the same faults in
+//! copies of the same images. Papilio's heals them; afterwards the kernel's scrub finds none.
+
+#[path = "../support/images.rs"]
+mod images;
+mod kernel;
+mod planted;
+mod world;

@@ -1,0 +1,190 @@
+//! File systems that the kernel made, and the faults that are planted into them.
+//!
+//! Owns [`World`] and [`Plants`].
+
+use papilio_oracle::{FileSystemSpec, ImageSet, Scratch};
+use std::collections::{BTreeMap, HashMap};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+pub const MIB: u64 = 1 << 20;
+pub const SECTOR: u64 = 4096;
+
+/// The profiles with copies or parity: name, devices, and the most copies.
+pub const PROFILES: [(&str, usize); 6] =
+    [("dup", 1), ("raid1", 2), ("raid1c3", 3), ("raid10", 4), ("raid5", 3), ("raid6", 4)];
+
+/// A file system with files of all kinds, and the content that they had.
+pub struct World {
+    scratch: Scratch,
+    pub images: ImageSet,
+    pub files: BTreeMap<PathBuf, Vec<u8>>,
+}
+
+fn bytes(random: &mut fastrand::Rng, length: usize) -> Vec<u8> {
+    (0..length).map(|_| random.u8(..)).collect()
+}
+
+impl World {
+    /// Makes the file system on `devices` devices, with `profile` for data and tree blocks.
+    pub fn new(profile: &str, devices: usize, csum: &str) -> Self {
+        let size = 400 * MIB;
+        let scratch = Scratch::new(3 * size * devices as u64 / 4).unwrap();
+        let spec = FileSystemSpec {
+            devices,
+            device_size: size,
+            csum: Some(csum.to_owned()),
+            data_profile: Some(profile.to_owned()),
+            metadata_profile: Some(profile.to_owned()),
+            ..FileSystemSpec::default()
+        };
+        let images = spec.make(&scratch).unwrap();
+        let mounted = images.mount().unwrap();
+        let root = mounted.path();
+        let mut random = fastrand::Rng::with_seed(17);
+        for number in 0..400usize {
+            let folder = root.join(format!("d{}", number % 10));
+            fs::create_dir_all(&folder).unwrap();
+            fs::write(folder.join(format!("f{number}")), bytes(&mut random, 100 + number * 97)).unwrap();
+        }
+        fs::write(root.join("large"), bytes(&mut random, 12 << 20)).unwrap();
+        let commands = format!(
+            "cd {} && touch nocow && chattr +C nocow && head -c 3000000 /dev/urandom > nocow \
+             && mkdir packed && btrfs property set packed compression zstd \
+             && yes compressible | head -c 3000000 > packed/file",
+            root.display()
+        );
+        assert!(Command::new("sh").args(["-ec", &commands]).status().unwrap().success());
+        mounted.sync().unwrap();
+        // Holes between the extents, and tree blocks of several generations.
+        for number in (0..400usize).step_by(7) {
+            fs::remove_file(root.join(format!("d{}/f{number}", number % 10))).unwrap();
+        }
+        let files = read_all(root).into_iter().map(|(path, read)| (path, read.unwrap())).collect();
+        mounted.unmount().unwrap();
+        Self { scratch, images, files }
+    }
+
+    /// Returns a copy of the images.
+    pub fn copy(&self) -> ImageSet {
+        copy(&self.scratch, &self.images)
+    }
+
+    /// Returns a copy of other images of this world.
+    pub fn copy_of(&self, images: &ImageSet) -> ImageSet {
+        copy(&self.scratch, images)
+    }
+}
+
+fn copy(scratch: &Scratch, images: &ImageSet) -> ImageSet {
+    let copies = images.paths().iter().map(|from| {
+        let to = scratch.unique("copy");
+        let done = Command::new("cp").arg("--sparse=always").arg(from).arg(&to).status().unwrap();
+        assert!(done.success());
+        to
+    });
+    ImageSet::open(scratch, copies.collect())
+}
+
+/// Reads all files below `root`.
+pub fn read_all(root: &Path) -> BTreeMap<PathBuf, std::io::Result<Vec<u8>>> {
+    let mut found = BTreeMap::new();
+    let mut folders = vec![root.to_owned()];
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).unwrap() {
+            let entry = entry.unwrap();
+            if entry.file_type().unwrap().is_dir() {
+                folders.push(entry.path());
+            } else {
+                let name = entry.path().strip_prefix(root).unwrap().to_owned();
+                found.insert(name, fs::read(entry.path()));
+            }
+        }
+    }
+    found
+}
+
+/// The faults of one round.
+pub struct Plants {
+    random: fastrand::Rng,
+    /// All sectors that are not zero, by image, and those with the same content.
+    sectors: Vec<(usize, u64)>,
+    same: HashMap<u64, Vec<(usize, u64)>>,
+}
+
+impl Plants {
+    /// Looks for the places in use.
+    pub fn new(images: &ImageSet, seed: u64) -> Self {
+        let mut sectors = Vec::new();
+        let mut same: HashMap<u64, Vec<(usize, u64)>> = HashMap::new();
+        for (number, path) in images.paths().iter().enumerate() {
+            let file = File::open(path).unwrap();
+            let mut buffer = vec![0; MIB as usize];
+            for start in (MIB..file.metadata().unwrap().len()).step_by(MIB as usize) {
+                file.read_exact_at(&mut buffer, start).unwrap();
+                for (index, sector) in buffer.chunks(SECTOR as usize).enumerate() {
+                    let at = start + index as u64 * SECTOR;
+                    let is_superblock = at == 64 * MIB;
+                    if !is_superblock && sector.iter().any(|byte| *byte != 0) {
+                        sectors.push((number, at));
+                        same.entry(hash(sector)).or_default().push((number, at));
+                    }
+                }
+            }
+        }
+        Self { random: fastrand::Rng::with_seed(seed), sectors, same }
+    }
+
+    /// Plants `count` faults into the images.
+    pub fn plant(&mut self, images: &ImageSet, count: usize) {
+        let files: Vec<File> = images
+            .paths()
+            .iter()
+            .map(|path| File::options().read(true).write(true).open(path).unwrap())
+            .collect();
+        for _ in 0..count {
+            let (image, at) = self.sectors[self.random.usize(..self.sectors.len())];
+            let mut sector = vec![0; SECTOR as usize];
+            files[image].read_exact_at(&mut sector, at).unwrap();
+            match self.random.u8(..20) {
+                // A flipped bit.
+                0..=7 => {
+                    sector[self.random.usize(..SECTOR as usize)] ^= 1 << self.random.u8(..8);
+                    files[image].write_all_at(&sector, at).unwrap();
+                }
+                // A misdirected write.
+                8..=12 => {
+                    let (other, from) = self.sectors[self.random.usize(..self.sectors.len())];
+                    files[other].read_exact_at(&mut sector, from).unwrap();
+                    files[image].write_all_at(&sector, at).unwrap();
+                }
+                // A lost block.
+                13..=17 => {
+                    let length = SECTOR * self.random.u64(1..=8);
+                    let length = length.min(MIB - at % MIB);
+                    if !(at..at + length).contains(&(64 * MIB)) {
+                        files[image].write_all_at(&vec![0; length as usize], at).unwrap();
+                    }
+                }
+                // All copies of a sector.
+                _ => {
+                    for &(image, at) in &self.same[&hash(&sector)].clone() {
+                        files[image].write_all_at(&vec![0x5a; SECTOR as usize], at).unwrap();
+                    }
+                }
+            }
+            // Later faults see the sector as it was: its copies are found by content.
+            let key = hash(&sector);
+            self.same.entry(key).or_default();
+        }
+    }
+}
+
+fn hash(bytes: &[u8]) -> u64 {
+    use std::hash::{DefaultHasher, Hash, Hasher};
+    let mut hasher = DefaultHasher::new();
+    bytes.hash(&mut hasher);
+    hasher.finish()
+}
