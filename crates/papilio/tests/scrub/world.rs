@@ -50,8 +50,9 @@ impl World {
             fs::write(folder.join(format!("f{number}")), bytes(&mut random, 100 + number * 97)).unwrap();
         }
         fs::write(root.join("large"), bytes(&mut random, 12 << 20)).unwrap();
+        fs::write(root.join("source"), bytes(&mut random, 3_000_000)).unwrap();
         let commands = format!(
-            "cd {} && touch nocow && chattr +C nocow && head -c 3000000 /dev/urandom > nocow \
+            "cd {} && touch nocow && chattr +C nocow && cat source > nocow && rm source \
              && mkdir packed && btrfs property set packed compression zstd \
              && yes compressible | head -c 3000000 > packed/file",
             root.display()
@@ -71,11 +72,6 @@ impl World {
     pub fn copy(&self) -> ImageSet {
         copy(&self.scratch, &self.images)
     }
-
-    /// Returns a copy of other images of this world.
-    pub fn copy_of(&self, images: &ImageSet) -> ImageSet {
-        copy(&self.scratch, images)
-    }
 }
 
 fn copy(scratch: &Scratch, images: &ImageSet) -> ImageSet {
@@ -88,14 +84,14 @@ fn copy(scratch: &Scratch, images: &ImageSet) -> ImageSet {
     ImageSet::open(scratch, copies.collect())
 }
 
-/// Reads all files below `root`.
+/// Reads all files below `root`. Folders that cannot be read are left out.
 pub fn read_all(root: &Path) -> BTreeMap<PathBuf, std::io::Result<Vec<u8>>> {
     let mut found = BTreeMap::new();
     let mut folders = vec![root.to_owned()];
     while let Some(folder) = folders.pop() {
-        for entry in fs::read_dir(folder).unwrap() {
-            let entry = entry.unwrap();
-            if entry.file_type().unwrap().is_dir() {
+        let Ok(entries) = fs::read_dir(folder) else { continue };
+        for entry in entries.map_while(Result::ok) {
+            if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
                 folders.push(entry.path());
             } else {
                 let name = entry.path().strip_prefix(root).unwrap().to_owned();
@@ -170,14 +166,11 @@ impl Plants {
                 }
                 // All copies of a sector.
                 _ => {
-                    for &(image, at) in &self.same[&hash(&sector)].clone() {
+                    for &(image, at) in self.same.get(&hash(&sector)).map_or(&[][..], Vec::as_slice) {
                         files[image].write_all_at(&vec![0x5a; SECTOR as usize], at).unwrap();
                     }
                 }
             }
-            // Later faults see the sector as it was: its copies are found by content.
-            let key = hash(&sector);
-            self.same.entry(key).or_default();
         }
     }
 }

@@ -14,6 +14,7 @@ use crate::btree::{ReadPin, Tree};
 use crate::data::checksum::DataChecksums;
 use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
+use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::items::extent::{ExtentFlags, ExtentItem, extent_end};
 use papilio_format::{Generation, Geometry, ItemType, Key, LogicalAddress, objectid};
 use std::ops::Range;
@@ -44,6 +45,8 @@ pub(super) struct UnitExtents {
     sums: Vec<u8>,
     /// For each sector of the range whether it has a checksum.
     summed: Vec<bool>,
+    /// The reason why the data is left out.
+    pub(super) left_out: Option<Error>,
     _pin: Option<ReadPin>,
 }
 
@@ -51,7 +54,7 @@ impl UnitExtents {
     /// Reads the extents and checksums of a range as they are now.
     ///
     /// # Errors
-    /// A tree block or an item that cannot be read.
+    /// A tree block or an item of the extent tree that cannot be read.
     pub(super) fn read(info: &FsInfo, range: Range<u64>) -> Result<Self> {
         let (pin, extents, sums) = match info.trees.transactions() {
             None => (None, info.trees.find(objectid::EXTENT_TREE)?, info.trees.find(objectid::CSUM_TREE)?),
@@ -63,15 +66,24 @@ impl UnitExtents {
             })?,
         };
         let geometry = info.volume().geometry();
-        let mut found =
-            Self { range, geometry, extents: Vec::new(), sums: Vec::new(), summed: Vec::new(), _pin: pin };
+        let mut found = Self {
+            range,
+            geometry,
+            extents: Vec::new(),
+            sums: Vec::new(),
+            summed: Vec::new(),
+            left_out: None,
+            _pin: pin,
+        };
         if let Some(extents) = extents {
             found.read_extents(&extents.tree)?;
         }
         if found.extents.iter().any(|extent| extent.kind == ExtentKind::Data)
             && let Some(sums) = sums
+            && let Err(error) = found.read_sums(&sums.tree)
         {
-            found.read_sums(&sums.tree)?;
+            found.leave_out_unknown(&sums.tree);
+            found.left_out = Some(error);
         }
         Ok(found)
     }
@@ -139,6 +151,35 @@ impl UnitExtents {
             })?;
         }
         Ok(())
+    }
+
+    /// Leaves out the data whose checksums cannot be read, in pieces of 64 KiB: nothing tells
+    /// whether it is good. Tree blocks have their checksums in them.
+    fn leave_out_unknown(&mut self, tree: &Tree) {
+        let sector = u64::from(self.geometry.sector_size);
+        let mut known = Vec::new();
+        for extent in &self.extents {
+            if extent.kind != ExtentKind::Data {
+                known.push(*extent);
+                continue;
+            }
+            let mut start = extent.start;
+            while start < extent.end {
+                let next = start - (start - self.range.start) % STRIPE_LENGTH + STRIPE_LENGTH;
+                let end = next.min(extent.end);
+                // Only the blocks on the way to the piece's own checksums may be bad.
+                let mut lookup = DataChecksums::new(tree, self.geometry);
+                let sectors = ((end - start) / sector) as usize;
+                if lookup.for_each_run(LogicalAddress(start), sectors, |_, _, _| true).is_ok() {
+                    known.push(UnitExtent { start, end, ..*extent });
+                }
+                start = end;
+            }
+        }
+        self.extents = known;
+        if self.read_sums(tree).is_err() {
+            self.extents.retain(|extent| extent.kind != ExtentKind::Data);
+        }
     }
 
     /// Returns the checksum of the sector of data at `address`, if it has one.

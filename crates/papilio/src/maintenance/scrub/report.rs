@@ -133,6 +133,11 @@ pub struct ScrubReport {
     pub bytes_total: u64,
     /// All chunks before this address are done.
     pub position: LogicalAddress,
+    /// Ranges of addresses (of up to 16 MiB) that were not verified, or not completely: the extent
+    /// tree or the checksum tree has no good copy there.
+    pub skipped: u64,
+    /// The first cause of those.
+    pub first_error: Option<String>,
     /// Whether the scrub reached the end.
     pub finished: bool,
 }

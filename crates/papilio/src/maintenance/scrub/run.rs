@@ -37,6 +37,8 @@ struct Scrub<'a> {
     /// The slots of the devices to verify.
     verified: Vec<bool>,
     counts: Mutex<Vec<ScrubCounts>>,
+    /// Units that were skipped, and the first cause.
+    skipped: Mutex<(u64, Option<String>)>,
     stop: AtomicBool,
     limit: u64,
     begun: Instant,
@@ -48,8 +50,7 @@ impl FsInfo {
     /// it returns false, the scrub ends early.
     ///
     /// # Errors
-    /// A device that is not part of the file system; the extent tree or the checksum tree cannot be
-    /// read; a commit or a flush fails.
+    /// A device that is not part of the file system; a commit or a flush fails.
     pub(crate) fn scrub(
         &self,
         options: &ScrubOptions,
@@ -81,6 +82,7 @@ impl FsInfo {
             mend,
             verified,
             counts: Mutex::new(counts),
+            skipped: Mutex::default(),
             stop: AtomicBool::new(false),
             limit: options.bytes_per_second,
             begun: Instant::now(),
@@ -100,15 +102,12 @@ impl Scrub<'_> {
         let (done, results) = channel();
         std::thread::scope(|scope| {
             for number in 0..workers {
-                let done: Sender<Result<()>> = done.clone();
+                let done: Sender<()> = done.clone();
                 let name = format!("papilio-scrub-{number}");
                 let worker = move || {
-                    let result = self.work();
-                    if result.is_err() {
-                        self.stop.store(true, Ordering::Relaxed);
-                    }
-                    // The receiver waits for all workers.
-                    let _sent = done.send(result);
+                    // Dropped when the work ends: the receiver waits for that.
+                    let _done = done;
+                    self.work();
                 };
                 let started = std::thread::Builder::new().name(name).spawn_scoped(scope, worker);
                 if let Err(error) = started
@@ -118,50 +117,48 @@ impl Scrub<'_> {
                 }
             }
             drop(done);
-            self.watch(&results, progress)
+            self.watch(&results, progress);
+            Ok(())
         })
     }
 
-    /// Reports the progress until all workers have ended. Returns their first error.
-    fn watch(
-        &self,
-        results: &Receiver<Result<()>>,
-        progress: &mut dyn FnMut(&ScrubReport) -> bool,
-    ) -> Result<()> {
-        let mut outcome = Ok(());
-        loop {
-            match results.recv_timeout(REPORT_INTERVAL) {
-                Ok(result) => outcome = outcome.and(result),
-                Err(RecvTimeoutError::Disconnected) => return outcome,
-                Err(RecvTimeoutError::Timeout) => {
-                    if !progress(&self.report()) {
-                        self.stop.store(true, Ordering::Relaxed);
-                    }
-                }
+    /// Reports the progress until all workers have ended.
+    fn watch(&self, results: &Receiver<()>, progress: &mut dyn FnMut(&ScrubReport) -> bool) {
+        while results.recv_timeout(REPORT_INTERVAL) == Err(RecvTimeoutError::Timeout) {
+            if !progress(&self.report()) {
+                self.stop.store(true, Ordering::Relaxed);
             }
         }
     }
 
-    fn work(&self) -> Result<()> {
+    fn work(&self) {
         let mut buffers = Vec::new();
         while !self.stop.load(Ordering::Relaxed) {
             let Some(unit) = self.units.next() else { break };
-            self.scrub_unit(&unit, &mut buffers)?;
+            self.scrub_unit(&unit, &mut buffers);
             self.units.finish(&unit);
             self.throttle();
         }
-        Ok(())
     }
 
-    fn scrub_unit(&self, unit: &Unit, buffers: &mut Vec<Vec<u8>>) -> Result<()> {
+    fn scrub_unit(&self, unit: &Unit, buffers: &mut Vec<Vec<u8>>) {
         let volume = self.info.volume();
         // A chunk that was removed has no extents any more; another may be in its place.
         if !volume.chunk_map().find(unit.chunk.start()).is_some_and(|chunk| **chunk == *unit.chunk) {
-            return Ok(());
+            return;
         }
-        let extents = UnitExtents::read(self.info, unit.range())?;
+        let mut extents = match UnitExtents::read(self.info, unit.range()) {
+            Ok(extents) => extents,
+            Err(error) => {
+                self.skip(&error);
+                return;
+            }
+        };
+        if let Some(error) = extents.left_out.take() {
+            self.skip(&error);
+        }
         if extents.extents.is_empty() {
-            return Ok(());
+            return;
         }
         let rows = volume.load_rows(&unit.chunk, unit.rows.clone(), wanted(&extents), std::mem::take(buffers));
         self.read.fetch_add(unit.bytes(), Ordering::Relaxed);
@@ -184,7 +181,14 @@ impl Scrub<'_> {
         for (all, counts) in self.counts.lock().iter_mut().zip(&counts) {
             all.add(counts);
         }
-        Ok(())
+    }
+
+    /// Notes that a unit is not verified, or not completely.
+    fn skip(&self, error: &Error) {
+        tracing::warn!(%error, "the scrub leaves a range out");
+        let mut skipped = self.skipped.lock();
+        skipped.0 += 1;
+        skipped.1.get_or_insert_with(|| error.to_string());
     }
 
     /// Waits while more was read than the limit allows.
@@ -202,6 +206,7 @@ impl Scrub<'_> {
     fn report(&self) -> ScrubReport {
         let (bytes_done, bytes_total, position) = self.units.progress();
         let devices = self.info.volume().devices();
+        let (skipped, first_error) = self.skipped.lock().clone();
         let counts = self.counts.lock();
         let of_device = |(number, slot): (usize, &DeviceSlot)| ScrubDevice {
             devid: slot.devid(),
@@ -212,6 +217,7 @@ impl Scrub<'_> {
             self.verified[*number] || devices.iter().nth(*number).is_some_and(DeviceSlot::is_missing)
         };
         let devices = devices.iter().enumerate().filter(|(number, _)| wanted(number)).map(of_device).collect();
-        ScrubReport { devices, bytes_done, bytes_total, position, finished: bytes_done == bytes_total }
+        let finished = bytes_done == bytes_total;
+        ScrubReport { devices, bytes_done, bytes_total, position, skipped, first_error, finished }
     }
 }
