@@ -115,7 +115,7 @@ mod volume;
 pub use data::FiemapExtent;
 pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError, Result};
 pub use fs::{
-    AsPath, BalanceFilter, BalanceOptions, BalanceReport, DirEntry, Entries, File, FileCursor, FileSystem,
+    AsPath, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries, File, FileCursor, FileSystem,
     Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata, QgroupUsage, QuotaStatus,
     RepairPlan, Walk, WalkEntry, check, check_devices, plan_repair, repair, undo_repair,
 };
@@ -131,7 +131,7 @@ pub use maintenance::mkfs::{
     Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
 pub use maintenance::scan::FoundDevice;
-pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubOptions, ScrubReport};
+pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
 pub use maintenance::statfs::Statfs;
 pub use maintenance::usage::{DeviceUsage, SpaceUsage, Usage};
 pub use namespace::create::{NewInode, NewKind};

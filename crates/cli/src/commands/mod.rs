@@ -29,6 +29,7 @@ mod quota;
 mod receive;
 mod rescue;
 mod rm;
+mod scrub;
 mod send;
 mod setfattr;
 mod stat;
@@ -64,6 +65,7 @@ pub enum Command {
     Quota(quota::Args),
     Qgroup(qgroup::Args),
     Device(device::Args),
+    Scrub(scrub::Args),
     Send(send::Args),
     Receive(receive::Args),
     Mount(mount::Args),
@@ -107,6 +109,7 @@ impl Command {
             Self::Quota(command) => command.run(context),
             Self::Qgroup(command) => command.run(context),
             Self::Device(command) => command.run(context),
+            Self::Scrub(command) => command.run(context),
             Self::Send(command) => command.run(context),
             Self::Receive(command) => command.run(context),
             Self::Mount(command) => command.run(context),

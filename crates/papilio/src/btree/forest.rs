@@ -109,6 +109,7 @@ impl Forest {
                     // A known missing device would otherwise be reported for every block.
                     if let Some(fault) = first.filter(|fault| !is_missing(fault)) {
                         self.bad_copies.fetch_add(1, Ordering::Relaxed);
+                        self.volume.note_bad_copy(address);
                         tracing::warn!(
                             "tree {tree}, block {address}: copy {copy} read instead of the first: {fault}"
                         );
@@ -119,6 +120,7 @@ impl Forest {
             }
         }
         let fault = first.expect("a chunk has at least one copy");
+        self.volume.note_bad_copy(address);
         Err(fail(copies, fault))
     }
 

@@ -431,11 +431,13 @@ impl<'a> Request<'a> {
                     }
                     None => {
                         tracing::warn!("{}: read copy {copy} instead of a bad one", self.file.place(offset));
+                        volume.note_bad_copy(logical);
                         return Ok(());
                     }
                 },
             }
         }
+        volume.note_bad_copy(logical);
         match error {
             Some(error) if copies == 1 => Err(error),
             _ => Err(Error::DataChecksum { place: self.file.place(offset), logical, copies }),

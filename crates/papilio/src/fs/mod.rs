@@ -28,6 +28,7 @@ mod chunks_beside_commits;
 mod compression_against_kernel;
 #[cfg(test)]
 mod data_against_kernel;
+mod device_stats;
 mod dir;
 mod file;
 mod file_cursor;
@@ -62,6 +63,7 @@ mod walk;
 pub use as_path::AsPath;
 pub use balance::{BalanceFilter, BalanceOptions, BalanceReport};
 pub use check::{check, check_devices};
+pub use device_stats::DeviceErrors;
 pub use dir::{DirEntry, Entries};
 pub use file::File;
 pub use file_cursor::FileCursor;

@@ -31,12 +31,13 @@ pub(super) struct Committer {
 }
 
 impl Committer {
-    /// Starts the thread, which commits once every `interval`.
-    pub(super) fn start(fs: &Arc<FsInfo>, interval: Duration) -> Self {
+    /// Starts the thread, which heals bad copies and commits once every `interval`.
+    pub(super) fn start(fs: &Arc<FsInfo>, interval: Duration, heal: fn(&FsInfo)) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
         let work = Work {
             fs: Arc::downgrade(fs),
             interval,
+            heal,
             stop: Arc::clone(&stop),
             requests: fs.background.connect(),
         };
@@ -74,6 +75,8 @@ impl Drop for Committer {
 struct Work {
     fs: Weak<FsInfo>,
     interval: Duration,
+    /// Rewrites copies that reads found bad; it is of a floor above.
+    heal: fn(&FsInfo),
     stop: Arc<AtomicBool>,
     requests: Requests,
 }
@@ -100,6 +103,7 @@ impl Work {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) => {
+                    (self.heal)(&fs);
                     if let Err(error) = fs.sync() {
                         // The file system is read-only now: the next change reports the failure.
                         tracing::error!("committing in the background: {error}");

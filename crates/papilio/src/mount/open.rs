@@ -162,6 +162,7 @@ fn new(
         page_cache: (options.cache_bytes > 0).then(|| page_cache(options)),
         tuning: options.tuning,
         background: Background::default(),
+        heal_reads: options.heal_reads,
         used_backup_root,
     }
 }

@@ -203,6 +203,7 @@ impl Transactions {
         let handle = Handle::new(self, None, None, self.now());
         // The superblock's generation has to equal the root tree's, whatever else changed.
         self.live.root_tree().edit(&handle).own_root()?;
+        self.save_counters(&handle)?;
         // First, because a chunk that is removed below may have been made since the last commit.
         self.insert_chunks(&handle, state)?;
         for start in self.remove_empty_groups(&handle)? {

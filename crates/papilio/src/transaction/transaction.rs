@@ -22,6 +22,7 @@ use super::chunks::{Chunks, copies_of};
 use super::clock;
 use super::commit_state::CommitState;
 use super::delayed_refs::DelayedRefs;
+use super::device_stats::load_counters;
 use super::hunger::Hunger;
 use super::kernel_rules::{check_device_extents, check_mountable};
 use super::live_trees::LiveTrees;
@@ -149,6 +150,7 @@ impl Transactions {
         let space = Arc::new(load::load(trees, &volume.chunk_map(), &geometry, devices.len())?);
         let chunks = Chunks::new(devices);
         chunks.count_unallocated(&space);
+        load_counters(&volume, &live.get(objectid::DEV_TREE)?.tree())?;
         let raw = volume.superblock().raw;
         let quotas = Quotas::default();
         quotas.load(live.find(objectid::QUOTA_TREE)?.map(|live| live.tree()).as_ref(), raw.generation)?;
@@ -340,7 +342,9 @@ impl Transactions {
 
     /// Whether there is anything to commit.
     pub(crate) fn is_dirty(&self) -> bool {
-        !self.changed_trees.lock().is_empty() || !self.refs.is_empty()
+        !self.changed_trees.lock().is_empty()
+            || !self.refs.is_empty()
+            || self.volume.devices().counters().are_changed()
     }
 
     /// Allocates space of a kind, and makes a chunk if no block group has enough.

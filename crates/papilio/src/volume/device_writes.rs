@@ -14,6 +14,7 @@ use super::mapping::Element;
 use crate::{Error, Result};
 use papilio_device::{Device, WriteRequest};
 use papilio_format::PhysicalAddress;
+use papilio_format::items::device::DeviceStat;
 use smallvec::SmallVec;
 use std::io;
 
@@ -86,6 +87,7 @@ pub(super) fn submit(
         device.write_many(&mut batch);
         let failed = group.iter().zip(batch).filter_map(|(write, request)| {
             let source = request.result.err()?;
+            devices.count(write.device, DeviceStat::WriteErrors);
             let error = device_error(device, "write", write.physical, write.buffer.len(), source);
             Some((write.owner, error))
         });

@@ -11,10 +11,11 @@
 //!
 //! Kernel counterpart: `struct btrfs_fs_devices` and `btrfs_find_device` (`fs/btrfs/volumes.c`).
 
+use super::counters::ErrorCounters;
 use papilio_device::Device;
 use papilio_format::DeviceId;
 use papilio_format::items::chunk::Stripe;
-use papilio_format::items::device::DeviceItem;
+use papilio_format::items::device::{DeviceItem, DeviceStat};
 use std::sync::Arc;
 
 /// One device of the file system.
@@ -51,12 +52,14 @@ impl DeviceSlot {
 #[derive(Debug, Default)]
 pub(crate) struct DeviceTable {
     slots: Vec<DeviceSlot>,
+    /// Shared by all snapshots.
+    counters: Arc<ErrorCounters>,
 }
 
 impl DeviceTable {
     pub(super) fn new(mut slots: Vec<DeviceSlot>) -> Self {
         slots.sort_by_key(DeviceSlot::devid);
-        Self { slots }
+        Self { slots, counters: Arc::default() }
     }
 
     /// Iterates over all devices in ascending order of devid.
@@ -89,6 +92,18 @@ impl DeviceTable {
         self.slots.get(number)?.device.as_deref()
     }
 
+    /// Returns the error counters.
+    pub(crate) fn counters(&self) -> &Arc<ErrorCounters> {
+        &self.counters
+    }
+
+    /// Counts an error of the device of slot `number`.
+    pub(super) fn count(&self, number: usize, stat: DeviceStat) {
+        if let Some(slot) = self.slots.get(number) {
+            self.counters.add(slot.devid(), stat, 1);
+        }
+    }
+
     /// Returns the device of slot `number`, to be kept.
     #[inline]
     pub(super) fn shared(&self, number: usize) -> Option<&Arc<dyn Device>> {
@@ -111,6 +126,6 @@ impl DeviceTable {
                 None => slots.push(DeviceSlot { item, device: None, stale: false, in_chunk_tree: true }),
             }
         }
-        Self::new(slots)
+        Self { counters: Arc::clone(&self.counters), ..Self::new(slots) }
     }
 }

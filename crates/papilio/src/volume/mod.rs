@@ -5,6 +5,7 @@
 //! - [`parity`], [`rebuild`]: recovery of lost columns of RAID5 and RAID6;
 //! - [`superblocks`]: assembling the devices of a file system; [`log_superblocks`]: superblocks
 //!   that name a log tree;
+//! - [`counters`]: errors of devices, and addresses with bad copies;
 //! - [`at_once`]: work on several devices at once;
 //! - [`pieces`]: the pieces of devices for requests in flight;
 //! - [`loaded_rows`]: all stripes of some rows in memory, for a scrub;
@@ -13,6 +14,7 @@
 
 mod at_once;
 pub(crate) mod chunk_map;
+pub(crate) mod counters;
 mod device_writes;
 pub(crate) mod devices;
 mod loaded_rows;

@@ -9,6 +9,7 @@
 
 use super::at_once::at_once;
 use super::chunk_map::{Chunk, ChunkMap};
+use super::counters::BadCopies;
 use super::devices::DeviceTable;
 use super::mapping::Element;
 use super::rebuild::{Row, rebuild};
@@ -18,6 +19,7 @@ use super::volume::Volume;
 use crate::{Error, Result};
 use papilio_device::ReadRequest;
 use papilio_format::items::chunk::Stripe;
+use papilio_format::items::device::DeviceStat;
 use papilio_format::{LogicalAddress, PhysicalAddress};
 use smallvec::SmallVec;
 
@@ -64,11 +66,12 @@ struct Direct<'m, 'b> {
 struct Sources<'d> {
     devices: &'d DeviceTable,
     rows: &'d RowLocks,
+    bad_copies: &'d BadCopies,
 }
 
 impl Volume {
     fn sources<'d>(&'d self, devices: &'d DeviceTable) -> Sources<'d> {
-        Sources { devices, rows: &self.rows }
+        Sources { devices, rows: &self.rows, bad_copies: &self.bad_copies }
     }
 
     /// Returns the number of ways to read the byte at `logical`: copies 0 up to it for
@@ -128,6 +131,8 @@ impl Volume {
                 };
                 let device = devices.device(number).expect("a preferred copy's device is present");
                 let Err(error) = read_device(device, buffer, physical) else { return Ok(()) };
+                devices.count(number, DeviceStat::ReadErrors);
+                self.note_bad_copy(logical);
                 return read_any(sources, chunk, &element, buffer, Some((copy, error)));
             }
         }
@@ -211,7 +216,9 @@ fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize,
         .collect();
     let mut errors = Vec::new();
     for (index, source) in failed {
-        let Direct { piece, physical, copy, .. } = &mut group[index];
+        let Direct { piece, physical, copy, device: number } = &mut group[index];
+        sources.devices.count(*number, DeviceStat::ReadErrors);
+        sources.bad_copies.note(piece.chunk.address_of(&piece.element));
         let error = read_error(device, *physical, piece.buffer.len(), source);
         let result = read_any(sources, piece.chunk, &piece.element, piece.buffer, Some((*copy, error)));
         errors.extend(result.err().map(|error| (piece.request, error)));
@@ -301,8 +308,8 @@ pub(super) fn read_stripe(
     physical: PhysicalAddress,
     buffer: &mut [u8],
 ) -> Result<()> {
-    let (_, device) = devices
+    let (number, device) = devices
         .present(stripe)
         .ok_or(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid })?;
-    read_device(device, buffer, physical)
+    read_device(device, buffer, physical).inspect_err(|_| devices.count(number, DeviceStat::ReadErrors))
 }

@@ -14,6 +14,7 @@
 //! (`fs/btrfs/volumes.c`).
 
 use super::chunk_map::{Chunk, ChunkMap};
+use super::counters::BadCopies;
 use super::devices::{DeviceSlot, DeviceTable};
 use super::row_locks::RowLocks;
 use super::superblocks::{assemble, check_size};
@@ -25,6 +26,7 @@ use papilio_format::items::chunk::{ChunkItem, RaidProfile, Stripe};
 use papilio_format::items::device::DeviceItem;
 use papilio_format::{Generation, Geometry, LogicalAddress, Superblock};
 use papilio_locks::Mutex;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -39,6 +41,7 @@ pub(crate) struct Volume {
     pub(super) chunks: ArcSwap<ChunkMap>,
     pub(super) devices: ArcSwap<DeviceTable>,
     pub(super) rows: RowLocks,
+    pub(super) bad_copies: BadCopies,
     install: Mutex<()>,
 }
 
@@ -64,6 +67,7 @@ impl Volume {
             chunks: ArcSwap::from_pointee(ChunkMap::default()),
             devices: ArcSwap::from_pointee(assembled.devices),
             rows: RowLocks::default(),
+            bad_copies: BadCopies::default(),
             install: Mutex::new(()),
             superblock,
         };
@@ -107,6 +111,16 @@ impl Volume {
     /// Returns the devices known so far, including missing ones.
     pub(crate) fn devices(&self) -> Arc<DeviceTable> {
         self.devices.load_full()
+    }
+
+    /// Notes that a copy of the bytes at `logical` is bad, so that all copies are verified soon.
+    pub(crate) fn note_bad_copy(&self, logical: LogicalAddress) {
+        self.bad_copies.note(logical);
+    }
+
+    /// Returns the addresses with bad copies that were noted since the last call.
+    pub(crate) fn take_bad_copies(&self) -> BTreeSet<LogicalAddress> {
+        self.bad_copies.take()
     }
 
     /// Adds chunks of the chunk tree, all or none.

@@ -32,6 +32,7 @@ use super::write_rows;
 use crate::{Error, Result};
 use papilio_device::Device;
 use papilio_format::items::chunk::STRIPE_LENGTH;
+use papilio_format::items::device::DeviceStat;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS};
 use papilio_format::{Corrupt, LogicalAddress, PhysicalAddress};
 use smallvec::SmallVec;
@@ -128,12 +129,14 @@ impl Volume {
     /// Returns the error of the first device that fails; the others are flushed nevertheless.
     /// Writes since the last successful flush may then be lost, even if a later flush succeeds.
     pub(crate) fn flush(&self) -> Result<()> {
-        let devices = self.devices.load();
-        let devices: SmallVec<[&dyn Device; 4]> =
-            self.own_devices(&devices).map(|(_, device)| device).collect();
-        let waits = devices.iter().all(|device| device.waits());
-        first_error(at_once(devices, waits, |device| {
-            device.flush().map_err(|source| device_error(device, "flush", PhysicalAddress(0), 0, source))
+        let table = self.devices.load();
+        let devices: SmallVec<[(&DeviceSlot, &dyn Device); 4]> = self.own_devices(&table).collect();
+        let waits = devices.iter().all(|(_, device)| device.waits());
+        first_error(at_once(devices, waits, |(slot, device)| {
+            device.flush().map_err(|source| {
+                table.counters().add(slot.devid(), DeviceStat::FlushErrors, 1);
+                device_error(device, "flush", PhysicalAddress(0), 0, source)
+            })
         }))
     }
 
@@ -184,10 +187,14 @@ impl Volume {
         self.check_sizes(&devices)?;
         let writers = self.superblock_writers(&devices, superblock)?;
         let waits = self.waits();
-        first_error(at_once(writers.iter().collect::<Vec<_>>(), waits, SuperblockWriter::write_first))?;
+        let counted = |writer: &SuperblockWriter<'_>, result: Result<()>| {
+            result.inspect_err(|_| devices.counters().add(writer.devid(), DeviceStat::WriteErrors, 1))
+        };
+        first_error(at_once(writers.iter().collect::<Vec<_>>(), waits, |writer| {
+            counted(writer, writer.write_first())
+        }))?;
         first_error((1..SUPERBLOCK_MIRRORS).flat_map(|copy| {
-            let writers = &writers;
-            writers.iter().map(move |writer| writer.write_copy(copy))
+            writers.iter().map(move |writer| counted(writer, writer.write_copy(copy)))
         }))?;
         self.flush()
     }
@@ -331,10 +338,10 @@ fn write_copies(devices: &DeviceTable, chunk: &Chunk, element: &Element, bytes: 
     let mut outcome = Ok(());
     for_each_copy(devices, chunk, element, |number, physical| {
         let device = devices.device(number).expect("`for_each_copy` passes only present devices");
-        if let Err(source) = device.write_at(bytes, physical)
-            && outcome.is_ok()
-        {
-            outcome = Err(device_error(device, "write", physical, bytes.len(), source));
+        if let Err(source) = device.write_at(bytes, physical) {
+            devices.count(number, DeviceStat::WriteErrors);
+            let error = device_error(device, "write", physical, bytes.len(), source);
+            outcome = std::mem::replace(&mut outcome, Ok(())).and(Err(error));
         }
     })?;
     outcome

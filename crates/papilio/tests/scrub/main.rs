@@ -6,4 +6,5 @@
 mod images;
 mod kernel;
 mod planted;
+mod statistics;
 mod world;

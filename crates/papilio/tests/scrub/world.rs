@@ -72,6 +72,11 @@ impl World {
     pub fn copy(&self) -> ImageSet {
         copy(&self.scratch, &self.images)
     }
+
+    /// Returns a copy of other images of this world.
+    pub fn copy_of(&self, images: &ImageSet) -> ImageSet {
+        copy(&self.scratch, images)
+    }
 }
 
 fn copy(scratch: &Scratch, images: &ImageSet) -> ImageSet {
@@ -131,6 +136,40 @@ impl Plants {
             }
         }
         Self { random: fastrand::Rng::with_seed(seed), sectors, same }
+    }
+
+    /// Plants `count` faults into the images, only in sectors that `chosen` accepts.
+    pub fn plant_where(&mut self, images: &ImageSet, count: usize, chosen: impl Fn(&[u8]) -> bool) {
+        let all = std::mem::take(&mut self.sectors);
+        let files: Vec<File> = images.paths().iter().map(|path| File::open(path).unwrap()).collect();
+        let mut sector = vec![0; SECTOR as usize];
+        self.sectors = all
+            .into_iter()
+            .filter(|(image, at)| {
+                files[*image].read_exact_at(&mut sector, *at).unwrap();
+                chosen(&sector)
+            })
+            .collect();
+        self.plant(images, count);
+    }
+
+    /// Overwrites up to `count` sectors, each on the first image only, and none of a row twice.
+    /// Returns how many there were.
+    pub fn lose_first_copies(&mut self, images: &ImageSet, count: usize) -> usize {
+        let file = File::options().write(true).open(&images.paths()[0]).unwrap();
+        let mut rows = std::collections::BTreeSet::new();
+        let first: Vec<u64> =
+            self.sectors.iter().filter(|(image, _)| *image == 0).map(|(_, at)| *at).collect();
+        for _ in 0..count {
+            let at = first[self.random.usize(..first.len())];
+            // The two copies of DUP have the same content: one of them stays.
+            let row = at / (64 << 10);
+            let content = self.same.values().position(|same| same.contains(&(0, at))).unwrap();
+            if rows.insert((0, row as usize)) & rows.insert((1, content)) {
+                file.write_all_at(&vec![0x77; SECTOR as usize], at).unwrap();
+            }
+        }
+        rows.len() / 2
     }
 
     /// Plants `count` faults into the images.

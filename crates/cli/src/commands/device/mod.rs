@@ -4,10 +4,11 @@
 
 mod ready;
 mod scan;
+mod stats;
 
 use crate::context::Context;
 
-/// Find the devices of file systems
+/// Find the devices of file systems, and show their errors
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(subcommand)]
@@ -18,6 +19,7 @@ pub struct Args {
 enum Subcommand {
     Scan(scan::Args),
     Ready(ready::Args),
+    Stats(stats::Args),
 }
 
 impl Args {
@@ -26,6 +28,7 @@ impl Args {
         match self.command {
             Subcommand::Scan(command) => command.run(context),
             Subcommand::Ready(command) => command.run(context),
+            Subcommand::Stats(command) => command.run(context),
         }
     }
 }

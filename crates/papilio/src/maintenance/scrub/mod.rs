@@ -15,4 +15,4 @@ mod superblocks;
 mod units;
 mod verify;
 
-pub use report::{ScrubCounts, ScrubDevice, ScrubOptions, ScrubReport};
+pub use report::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};

@@ -1,11 +1,13 @@
 //! What a scrub is asked to do, and what it has found.
 //!
-//! Owns [`ScrubOptions`], [`ScrubCounts`], [`ScrubDevice`] and [`ScrubReport`]. Locks: none.
+//! Owns [`ScrubOptions`], [`ScrubLimit`], [`ScrubCounts`], [`ScrubDevice`] and [`ScrubReport`]. Locks: none.
 //!
 //! Kernel counterpart: `struct btrfs_scrub_progress` (`include/uapi/linux/btrfs.h`), whose fields
 //! have the same names and units.
 
 use papilio_format::{DeviceId, LogicalAddress};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// How a scrub runs.
 #[derive(Clone, Debug, Default)]
@@ -13,7 +15,7 @@ pub struct ScrubOptions {
     pub(super) read_only: bool,
     pub(super) device: Option<DeviceId>,
     pub(super) start: LogicalAddress,
-    pub(super) bytes_per_second: u64,
+    pub(super) limit: ScrubLimit,
 }
 
 impl ScrubOptions {
@@ -41,10 +43,32 @@ impl ScrubOptions {
         self
     }
 
-    /// Bounds the bytes that are read from all devices together in a second; 0 for no bound.
-    pub fn bytes_per_second(mut self, bytes: u64) -> Self {
-        self.bytes_per_second = bytes;
+    /// Bounds the speed. The limit can be changed while the scrub runs.
+    pub fn limit(mut self, limit: &ScrubLimit) -> Self {
+        self.limit = limit.clone();
         self
+    }
+}
+
+/// The bytes that a scrub may read from all devices together in a second; 0 for no limit. A clone
+/// is the same limit.
+#[derive(Clone, Debug, Default)]
+pub struct ScrubLimit(Arc<AtomicU64>);
+
+impl ScrubLimit {
+    /// A limit of this many bytes in a second.
+    pub fn new(bytes: u64) -> Self {
+        Self(Arc::new(AtomicU64::new(bytes)))
+    }
+
+    /// Changes the limit, also of scrubs that run.
+    pub fn set(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    /// Returns the limit.
+    pub fn get(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
     }
 }
 

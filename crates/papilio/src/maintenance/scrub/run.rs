@@ -10,7 +10,7 @@
 //! Kernel counterpart: `btrfs_scrub_dev` (`fs/btrfs/scrub.c`).
 
 use super::extents::UnitExtents;
-use super::report::{ScrubCounts, ScrubDevice, ScrubOptions, ScrubReport};
+use super::report::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
 use super::superblocks;
 use super::units::{Unit, Units};
 use super::verify::{UnitScrub, wanted};
@@ -18,9 +18,10 @@ use crate::errors::{Error, Result};
 use crate::file::fs_info::FsInfo;
 use crate::volume::{Chunk, DeviceSlot};
 use papilio_format::LogicalAddress;
+use papilio_format::items::device::DeviceStat;
 use papilio_locks::Mutex;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
@@ -40,9 +41,9 @@ struct Scrub<'a> {
     /// Units that were skipped, and the first cause.
     skipped: Mutex<(u64, Option<String>)>,
     stop: AtomicBool,
-    limit: u64,
-    begun: Instant,
-    read: AtomicU64,
+    limit: ScrubLimit,
+    /// The bytes that were read, less those that the time until now has allowed.
+    ahead: Mutex<(Instant, f64)>,
 }
 
 impl FsInfo {
@@ -72,22 +73,14 @@ impl FsInfo {
         let chunks = self.volume().chunk_map().iter().filter(concerned).cloned().collect();
         let mut counts = vec![ScrubCounts::default(); verified.len()];
         let mend = !options.read_only && self.trees.transactions().is_some();
+        // What reads found until now is among what the scrub finds.
+        self.volume().take_bad_copies();
         if options.start == LogicalAddress(0) {
             superblocks::verify(self, &mut counts, &verified, mend)?;
         }
         let workers = verified.iter().filter(|verified| **verified).count().clamp(1, WORKERS);
-        let scrub = Scrub {
-            info: self,
-            units: Units::new(chunks, options.start),
-            mend,
-            verified,
-            counts: Mutex::new(counts),
-            skipped: Mutex::default(),
-            stop: AtomicBool::new(false),
-            limit: options.bytes_per_second,
-            begun: Instant::now(),
-            read: AtomicU64::new(0),
-        };
+        let scrub = Scrub::new(self, chunks, verified, mend, options);
+        *scrub.counts.lock() = counts;
         let outcome = scrub.run(workers, progress);
         if mend {
             self.volume().flush()?;
@@ -97,7 +90,63 @@ impl FsInfo {
     }
 }
 
-impl Scrub<'_> {
+impl FsInfo {
+    /// Verifies and mends all copies around the addresses where reads have found a bad one. Does
+    /// nothing where the options forbid it, or the file system is open for reading only. The next
+    /// commit makes it durable. The caller holds no lock and no handle.
+    pub(crate) fn heal(&self) {
+        let running = self.transactions().is_ok_and(|transactions| transactions.check_running().is_ok());
+        if !self.heal_reads || !running {
+            return;
+        }
+        let mut buffers = Vec::new();
+        let mut last: Option<Unit> = None;
+        for address in self.volume().take_bad_copies() {
+            let Some(chunk) = self.volume().chunk_map().find(address).cloned() else { continue };
+            if last.as_ref().is_some_and(|unit| unit.range().contains(&address.0)) {
+                continue;
+            }
+            let unit = Unit::row_of(chunk, address);
+            let devices = self.volume().devices();
+            let verified: Vec<bool> =
+                devices.iter().map(|slot| !slot.is_missing() && slot.in_chunk_tree).collect();
+            let scrub = Scrub::new(self, Vec::new(), verified, true, &ScrubOptions::new());
+            scrub.scrub_unit(&unit, &mut buffers);
+            let total = scrub.report().total();
+            if total.has_errors() {
+                tracing::warn!(
+                    %address,
+                    mended = total.corrected_errors + total.parity_errors,
+                    lost = total.uncorrectable_errors,
+                    "copies that a read found bad were rewritten"
+                );
+            }
+            last = Some(unit);
+        }
+    }
+}
+
+impl<'a> Scrub<'a> {
+    fn new(
+        info: &'a FsInfo,
+        chunks: Vec<Arc<Chunk>>,
+        verified: Vec<bool>,
+        mend: bool,
+        options: &ScrubOptions,
+    ) -> Self {
+        Self {
+            info,
+            units: Units::new(chunks, options.start),
+            mend,
+            counts: Mutex::new(vec![ScrubCounts::default(); verified.len()]),
+            verified,
+            skipped: Mutex::default(),
+            stop: AtomicBool::new(false),
+            limit: options.limit.clone(),
+            ahead: Mutex::new((Instant::now(), 0.0)),
+        }
+    }
+
     fn run(&self, workers: usize, progress: &mut dyn FnMut(&ScrubReport) -> bool) -> Result<()> {
         let (done, results) = channel();
         std::thread::scope(|scope| {
@@ -161,7 +210,7 @@ impl Scrub<'_> {
             return;
         }
         let rows = volume.load_rows(&unit.chunk, unit.rows.clone(), wanted(&extents), std::mem::take(buffers));
-        self.read.fetch_add(unit.bytes(), Ordering::Relaxed);
+        self.ahead.lock().1 += unit.bytes() as f64;
         let mut counts = vec![ScrubCounts::default(); self.verified.len()];
         let mut scrub = UnitScrub::new(rows, &extents, &mut counts, &self.verified);
         scrub.run();
@@ -178,8 +227,25 @@ impl Scrub<'_> {
             }
         }
         *buffers = rows.into_buffers();
+        self.count_errors(&counts);
         for (all, counts) in self.counts.lock().iter_mut().zip(&counts) {
             all.add(counts);
+        }
+    }
+
+    /// Adds the errors of a unit to the counters of the devices.
+    fn count_errors(&self, counts: &[ScrubCounts]) {
+        let devices = self.info.volume().devices();
+        for (slot, counts) in devices.iter().zip(counts) {
+            let corrupt = counts.csum_errors + counts.verify_errors - counts.generation_errors;
+            for (stat, errors) in [
+                (DeviceStat::ReadErrors, counts.read_errors),
+                (DeviceStat::WriteErrors, counts.write_errors),
+                (DeviceStat::CorruptionErrors, corrupt),
+                (DeviceStat::GenerationErrors, counts.generation_errors),
+            ] {
+                devices.counters().add(slot.devid(), stat, errors);
+            }
         }
     }
 
@@ -193,13 +259,17 @@ impl Scrub<'_> {
 
     /// Waits while more was read than the limit allows.
     fn throttle(&self) {
-        while self.limit > 0 && !self.stop.load(Ordering::Relaxed) {
-            let allowed = self.begun.elapsed().as_secs_f64() * self.limit as f64;
-            let ahead = self.read.load(Ordering::Relaxed) as f64 - allowed;
-            if ahead <= 0.0 {
+        while !self.stop.load(Ordering::Relaxed) {
+            let limit = self.limit.get() as f64;
+            let mut ahead = self.ahead.lock();
+            let passed = ahead.0.elapsed().as_secs_f64();
+            *ahead = (Instant::now(), (ahead.1 - passed * limit).max(0.0));
+            let left = ahead.1;
+            drop(ahead);
+            if limit <= 0.0 || left <= 0.0 {
                 return;
             }
-            std::thread::sleep(Duration::from_secs_f64((ahead / self.limit as f64).min(0.1)));
+            std::thread::sleep(Duration::from_secs_f64((left / limit).min(0.1)));
         }
     }
 

@@ -28,6 +28,12 @@ pub(super) struct Unit {
 }
 
 impl Unit {
+    /// Returns the unit of the one row that has `address`, which the chunk covers.
+    pub(super) fn row_of(chunk: Arc<Chunk>, address: LogicalAddress) -> Self {
+        let row = (address.0 - chunk.start().0) / (chunk.data_columns() as u64 * STRIPE_LENGTH);
+        Self { chunk, rows: row..row + 1 }
+    }
+
     /// Returns the logical addresses of the unit.
     pub(super) fn range(&self) -> Range<u64> {
         let row = self.chunk.data_columns() as u64 * STRIPE_LENGTH;
