@@ -172,12 +172,6 @@ impl Context {
         self.code.get()
     }
 
-    /// Closes the file system on `image` that was opened for reading, so that it can be opened in
-    /// another way.
-    pub fn forget(&self, image: &Path) {
-        self.opened.borrow_mut().retain(|(path, _)| path != image);
-    }
-
     /// Records a failure that another process has reported.
     pub fn fail_silently(&self) {
         self.failed.set(true);

@@ -12,5 +12,6 @@ mod property;
 mod quotas;
 mod repair;
 mod rootdir;
+mod scrub;
 mod show;
 mod usage;

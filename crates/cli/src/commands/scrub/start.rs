@@ -8,7 +8,7 @@ use crate::mounted::Target;
 use crate::output::Output;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
-use papilio::{DeviceId, FileSystem, ScrubOptions, ScrubReport};
+use papilio::{DeviceId, FileSystem, FoundDevice, ScrubOptions, ScrubReport};
 use std::ffi::OsString;
 use std::io::IsTerminal;
 use std::path::{Path, PathBuf};
@@ -96,7 +96,11 @@ pub fn image_of(operand: &Path) -> anyhow::Result<PathBuf> {
 
 fn run(common: &Common, begin: &Begin, context: &Context) -> anyhow::Result<()> {
     let image = image_of(&common.image)?;
-    let fsid = context.open(&image)?.uuid();
+    // Not opened here: a scrub that runs has it locked.
+    let Some(found) = FoundDevice::read(&image)? else {
+        bail!("{}: no Btrfs file system", image.display());
+    };
+    let fsid = found.fsid;
     let folder = Folder::of(fsid)?;
     let Some(running) = folder.lock()? else {
         bail!("{}: a scrub is running already; `papilio scrub cancel` ends it", image.display());
@@ -114,14 +118,13 @@ fn run(common: &Common, begin: &Begin, context: &Context) -> anyhow::Result<()> 
         _ => {}
     }
     if !common.foreground {
+        drop(open(common, context, &image)?);
         drop(running);
-        context.forget(&image);
         let pid = spawn()?;
         let mut output = Output::new()?;
         output.text(format_args!("scrub started on {}, fsid {fsid} (pid={pid})\n", image.display()))?;
         return Ok(output.finish()?);
     }
-    context.forget(&image);
     folder.clear_stop();
     let earlier = if matches!(begin, Begin::Resumed) { resumable } else { None };
     let state = scrub(common, begin, context, &image, &folder, earlier)?;

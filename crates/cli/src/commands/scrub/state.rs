@@ -1,8 +1,9 @@
 //! The state of the last scrub of a file system, kept on the host.
 //!
 //! Owns [`State`] and [`Folder`]: for each file system a file of state, one that a running scrub
-//! holds locked, one that asks it to stop, and one with its limit. They are in `/var/lib/papilio`
-//! for root, else in `$XDG_STATE_HOME/papilio` or `~/.local/state/papilio`.
+//! holds locked, one that asks it to stop, and one with its limit. They are in
+//! `$XDG_STATE_HOME/papilio` if that is set, else in `/var/lib/papilio` for root, and in
+//! `~/.local/state/papilio` for others.
 //!
 //! **Invariant**: a file of state is replaced as a whole. A scrub runs if and only if its lock is
 //! held, so that one that was killed is not taken for a running one.
@@ -130,10 +131,10 @@ impl State {
 impl Folder {
     /// Returns the files of a file system; makes the folder.
     pub fn of(fsid: Uuid) -> anyhow::Result<Self> {
-        let path = if rustix::process::geteuid().is_root() {
-            PathBuf::from("/var/lib/papilio")
-        } else if let Some(state) = std::env::var_os("XDG_STATE_HOME").filter(|value| !value.is_empty()) {
+        let path = if let Some(state) = std::env::var_os("XDG_STATE_HOME").filter(|value| !value.is_empty()) {
             Path::new(&state).join("papilio")
+        } else if rustix::process::geteuid().is_root() {
+            PathBuf::from("/var/lib/papilio")
         } else if let Some(home) = std::env::var_os("HOME").filter(|value| !value.is_empty()) {
             Path::new(&home).join(".local/state/papilio")
         } else {
