@@ -101,9 +101,10 @@ impl Forest {
     fn read_any_copy(&self, tree: TreeId, expected: &NodeExpectation) -> Result<TreeBlock> {
         let address = expected.address;
         let fail = |copies, reason| block_error(tree, address, copies, reason);
-        let copies = self.volume.copies(address).map_err(|error| fail(0, read_fault(error)))?;
+        let order = self.volume.copies_in_order(address).map_err(|error| fail(0, read_fault(error)))?;
+        let copies = order.len();
         let mut first = None;
-        for copy in 0..copies {
+        for copy in order {
             match self.read_copy(expected, copy) {
                 Ok(block) => {
                     // A known missing device would otherwise be reported for every block.

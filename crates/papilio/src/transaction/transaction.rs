@@ -457,7 +457,7 @@ fn device_spaces(volume: &Volume, live: &LiveTrees) -> Result<Vec<DeviceSpace>> 
     let mut devices: Vec<DeviceSpace> = volume
         .devices()
         .iter()
-        .filter(|slot| slot.in_chunk_tree)
+        .filter(|slot| slot.in_chunk_tree && !slot.is_missing())
         .map(|slot| DeviceSpace {
             devid: slot.item.devid,
             uuid: slot.item.uuid,

@@ -25,7 +25,8 @@ pub(crate) struct DeviceSlot {
     pub(crate) item: DeviceItem,
     /// The device; `None` if it is missing.
     pub(crate) device: Option<Arc<dyn Device>>,
-    /// Whether its superblock is older than the newest, so that it missed writes.
+    /// Whether its superblock is older than the newest, so that it missed writes. Until it is
+    /// healed it is written, but read only as the last resort, and keeps its old superblock.
     pub(crate) stale: bool,
     /// Whether the chunk tree has an item for it.
     pub(crate) in_chunk_tree: bool,
@@ -90,6 +91,13 @@ impl DeviceTable {
     #[inline]
     pub(super) fn device(&self, number: usize) -> Option<&dyn Device> {
         self.slots.get(number)?.device.as_deref()
+    }
+
+    /// Returns this table with the device of slot `number` out of date, or up to date.
+    pub(super) fn with_stale(&self, number: usize, stale: bool) -> Self {
+        let mut slots = self.slots.clone();
+        slots[number].stale = stale;
+        Self { slots, counters: Arc::clone(&self.counters) }
     }
 
     /// Returns the error counters.

@@ -232,24 +232,37 @@ impl LoadedRows<'_> {
     }
 
     /// Fills `out` with the bytes of a data column by attempt `attempt` (1 and up) to rebuild it.
+    /// Columns on devices that missed writes are used only if `with_stale`, and nothing else helps.
     ///
     /// # Errors
     /// Too many columns cannot be read, or are known to be wrong.
-    pub(crate) fn rebuild(&self, element: &Element, attempt: usize, out: &mut [u8]) -> Result<()> {
+    pub(crate) fn rebuild(
+        &self,
+        element: &Element,
+        attempt: usize,
+        with_stale: bool,
+        out: &mut [u8],
+    ) -> Result<()> {
         let row = Row {
             data: self.chunk.data_columns(),
             parity: self.chunk.profile().parity(),
             target: element.column,
         };
-        rebuild(row, attempt, out, |column, buffer| {
-            let place = self.column(element, column);
-            if self.has(&place, FAILED | BAD) {
-                let stripe = &self.chunk.stripes()[place.stripe];
-                return Err(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid });
-            }
-            buffer.copy_from_slice(self.bytes(&place));
-            Ok(())
-        })
+        let read = |with_stale: bool, out: &mut [u8]| {
+            rebuild(row, attempt, out, |column, buffer| {
+                let place = self.column(element, column);
+                if self.has(&place, FAILED | BAD) || self.is_stale(&place) && !with_stale {
+                    let stripe = &self.chunk.stripes()[place.stripe];
+                    return Err(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid });
+                }
+                buffer.copy_from_slice(self.bytes(&place));
+                Ok(())
+            })
+        };
+        match read(false, out) {
+            Err(_) if with_stale => read(true, out),
+            result => result,
+        }
     }
 
     /// Calls `each` with the columns, data first, then P and Q, of every run of wanted sectors

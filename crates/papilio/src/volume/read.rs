@@ -83,6 +83,18 @@ impl Volume {
         Ok(self.chunks.load().require(logical, 1)?.copies())
     }
 
+    /// Returns the copies of the byte at `logical` in the order to try them: those on devices that
+    /// missed writes come last.
+    ///
+    /// # Errors
+    /// Fails if no chunk covers it.
+    pub(crate) fn copies_in_order(&self, logical: LogicalAddress) -> Result<SmallVec<[usize; 4]>> {
+        let (chunks, devices) = (self.chunks.load(), self.devices.load());
+        let chunk = chunks.require(logical, 1)?;
+        let element = chunk.elements(logical, 1).next().expect("a byte is an element");
+        Ok(copies_in_order(&devices, chunk, &element))
+    }
+
     /// Returns the device name and device offset of copy `copy` of the byte at `logical`. Returns
     /// `None` if there is no such copy, it needs a rebuild, or its device is missing.
     pub(crate) fn place_of(&self, logical: LogicalAddress, copy: usize) -> Option<(String, PhysicalAddress)> {
@@ -227,7 +239,7 @@ fn read_group(sources: Sources<'_>, group: &mut [Direct<'_, '_>]) -> Vec<(usize,
 }
 
 /// Returns the copy to read first: preferably one whose device is present and not stale, else one
-/// whose device is present.
+/// whose device is present. `None` if a rebuild comes first.
 pub(super) fn preferred(
     devices: &DeviceTable,
     chunk: &Chunk,
@@ -243,7 +255,9 @@ pub(super) fn preferred(
         if !slot.stale {
             return Some((copy, number, physical));
         }
-        stale.get_or_insert((copy, number, physical));
+        if chunk.profile().parity() == 0 {
+            stale.get_or_insert((copy, number, physical));
+        }
     }
     stale
 }
@@ -259,9 +273,8 @@ fn read_any(
     let (failed_copy, mut first_error) = failed.unzip();
     // The first rebuild uses every readable column, so further rebuilds cannot do better.
     let ways = chunk.copies().min(chunk.profile().copies() + chunk.profile().parity().min(1));
-    let first = preferred(sources.devices, chunk, element).map(|(copy, ..)| copy);
-    let others = (0..ways).filter(|&copy| Some(copy) != first);
-    for copy in first.into_iter().chain(others).filter(|&copy| Some(copy) != failed_copy) {
+    let order = copies_in_order(sources.devices, chunk, element);
+    for copy in order.into_iter().filter(|&copy| copy < ways && Some(copy) != failed_copy) {
         match read_piece(sources, chunk, element, buffer, copy) {
             Ok(()) => {
                 if let Some(error) = &first_error {
@@ -296,10 +309,40 @@ fn read_piece(
     }
     let _shared = sources.rows.share(chunk, element.row);
     let row = Row { data: chunk.data_columns(), parity: chunk.profile().parity(), target: element.column };
-    rebuild(row, copy, buffer, |column, buffer| {
-        let (stripe, physical) = chunk.column_place(element, column);
-        read_stripe(sources.devices, &chunk.stripes()[stripe], physical, buffer)
-    })
+    let attempt = |with_stale: bool, buffer: &mut [u8]| {
+        rebuild(row, copy, buffer, |column, buffer| {
+            let (stripe, physical) = chunk.column_place(element, column);
+            let stripe = &chunk.stripes()[stripe];
+            match sources.devices.find(stripe) {
+                Some((_, slot)) if slot.stale && !with_stale => {
+                    Err(Error::DeviceMissing { devid: stripe.devid, uuid: stripe.device_uuid })
+                }
+                _ => read_stripe(sources.devices, stripe, physical, buffer),
+            }
+        })
+    };
+    match attempt(false, buffer) {
+        Err(_) if is_any_stale(sources.devices, chunk) => attempt(true, buffer),
+        result => result,
+    }
+}
+
+fn is_any_stale(devices: &DeviceTable, chunk: &Chunk) -> bool {
+    chunk.stripes().iter().any(|stripe| devices.find(stripe).is_some_and(|(_, slot)| slot.stale))
+}
+
+/// Returns the copies in the order to try them: those on devices that missed writes come last, after
+/// all ways to rebuild.
+fn copies_in_order(devices: &DeviceTable, chunk: &Chunk, element: &Element) -> SmallVec<[usize; 4]> {
+    let is_stale = |copy: usize| {
+        let stripe = chunk.direct(element, copy).map(|(stripe, _)| &chunk.stripes()[stripe]);
+        stripe.and_then(|stripe| devices.find(stripe)).is_some_and(|(_, slot)| slot.stale)
+    };
+    let mut order: SmallVec<[usize; 4]> = (0..chunk.copies()).collect();
+    if is_any_stale(devices, chunk) {
+        order.sort_by_key(|&copy| is_stale(copy));
+    }
+    order
 }
 
 pub(super) fn read_stripe(

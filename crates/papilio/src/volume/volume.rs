@@ -213,6 +213,14 @@ impl Volume {
         }
     }
 
+    /// Believes the device of slot `number` again: all that it missed was written. The next commit
+    /// writes its superblock.
+    pub(crate) fn set_healed(&self, number: usize) {
+        let _writer = self.install.lock();
+        let devices = self.devices.load();
+        self.devices.store(Arc::new(devices.with_stale(number, false)));
+    }
+
     /// Checks that each chunk has enough devices to be read.
     fn check_devices(&self, chunks: &ChunkMap, devices: &DeviceTable) -> Result<()> {
         chunks.iter().try_for_each(|chunk| check_chunk(chunk, devices, self.degraded))

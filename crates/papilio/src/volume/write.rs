@@ -171,7 +171,8 @@ impl Volume {
     }
 
     /// Writes the superblock to every present device of the file system, each with its own device
-    /// item.
+    /// item. A device that missed writes keeps its old one until it is healed, so that the next
+    /// opening notices, too.
     ///
     /// Writes the first copy on all devices durably, then the other copies that fit, then flushes.
     /// **Everything that the superblock names must be durable before**: call [`Volume::flush`]
@@ -240,7 +241,7 @@ impl Volume {
     ) -> Result<Vec<SuperblockWriter<'d>>> {
         let writers = self
             .own_devices(devices)
-            .filter(|(slot, _)| slot.in_chunk_tree)
+            .filter(|(slot, _)| slot.in_chunk_tree && !slot.stale)
             .map(|(slot, device)| SuperblockWriter::new(device, superblock, slot.item))
             .collect::<Result<Vec<_>>>()?;
         if writers.is_empty() {

@@ -8,3 +8,4 @@ mod kernel;
 mod planted;
 mod statistics;
 mod world;
+mod degraded;

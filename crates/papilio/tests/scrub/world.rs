@@ -73,6 +73,11 @@ impl World {
         copy(&self.scratch, &self.images)
     }
 
+    /// Returns some of the images as a set of their own.
+    pub fn set_of(&self, images: Vec<PathBuf>) -> ImageSet {
+        ImageSet::open(&self.scratch, images)
+    }
+
     /// Returns a copy of other images of this world.
     pub fn copy_of(&self, images: &ImageSet) -> ImageSet {
         copy(&self.scratch, images)

@@ -86,7 +86,28 @@ impl FsInfo {
             self.volume().flush()?;
         }
         outcome?;
-        Ok(scrub.report())
+        let report = scrub.report();
+        if mend && report.finished && report.skipped == 0 && options.start == LogicalAddress(0) {
+            self.believe_healed(&scrub)?;
+        }
+        Ok(report)
+    }
+
+    /// Believes devices again that had missed writes, if all of their copies are good now.
+    fn believe_healed(&self, scrub: &Scrub<'_>) -> Result<()> {
+        let devices = self.volume().devices();
+        let mut any = false;
+        for (number, _) in devices.iter().enumerate().filter(|(_, slot)| slot.stale) {
+            let counts = scrub.counts.lock()[number];
+            if scrub.verified[number] && counts.uncorrectable_errors == 0 && counts.write_errors == 0 {
+                self.volume().set_healed(number);
+                any = true;
+            }
+        }
+        if any {
+            self.transactions()?.commit_anyway()?;
+        }
+        Ok(())
     }
 }
 

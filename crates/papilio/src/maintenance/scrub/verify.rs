@@ -206,8 +206,12 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
                 }
             }
         }
-        if faults.iter().all(Option::is_none) {
+        if faults.iter().all(Option::is_none) && (trusted.is_some() || !self.is_outdated(element, &places, verify))
+        {
             return;
+        }
+        if faults.iter().all(Option::is_none) {
+            faults.fill(Some(Fault::Checksum));
         }
         for (place, _) in places.iter().zip(&faults).filter(|(_, fault)| fault.is_some()) {
             self.rows.set_bad(place);
@@ -216,7 +220,7 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
             .or_else(|| (0..places.len()).find(|&copy| faults[copy].is_none()).map(|copy| places[copy]));
         let good = match source {
             Some(source) => Some(self.rows.bytes(&source).to_vec()),
-            None => self.rebuilt(element, verify, verified),
+            None => self.rebuilt(element, verify, verified, true),
         };
         for (place, fault) in places.iter().zip(faults) {
             let Some(fault) = fault else { continue };
@@ -228,12 +232,26 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
         }
     }
 
+    /// Returns whether the only copy of an element is on a device that missed writes, and the other
+    /// columns of its row say otherwise.
+    fn is_outdated(
+        &self,
+        element: &Element,
+        places: &[LoadedPlace],
+        verify: &dyn Fn(&[u8]) -> Option<Fault>,
+    ) -> bool {
+        // Only the attempt that assumes no wrong column can tell.
+        self.rebuilt(element, verify, false, false)
+            .is_some_and(|rebuilt| places.iter().any(|place| self.rows.bytes(place) != rebuilt))
+    }
+
     /// Rebuilds an element from the other columns of its row, in the way that `verify` accepts.
     fn rebuilt(
         &self,
         element: &Element,
         verify: &dyn Fn(&[u8]) -> Option<Fault>,
         verified: bool,
+        with_stale: bool,
     ) -> Option<Vec<u8>> {
         let chunk: &Chunk = self.rows.chunk();
         if chunk.profile().parity() == 0 {
@@ -244,7 +262,8 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
         let attempts = if verified { chunk.copies() } else { 2 };
         (1..attempts)
             .any(|attempt| {
-                self.rows.rebuild(element, attempt, &mut bytes).is_ok() && verify(&bytes).is_none()
+                self.rows.rebuild(element, attempt, with_stale, &mut bytes).is_ok()
+                    && verify(&bytes).is_none()
             })
             .then_some(bytes)
     }
