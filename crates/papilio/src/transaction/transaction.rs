@@ -345,6 +345,7 @@ impl Transactions {
         !self.changed_trees.lock().is_empty()
             || !self.refs.is_empty()
             || self.volume.devices().counters().are_changed()
+            || self.volume.needs_commit()
     }
 
     /// Allocates space of a kind, and makes a chunk if no block group has enough.

@@ -69,14 +69,15 @@ pub(super) fn check_missing(chunk: &Chunk, missing: usize) -> Result<()> {
     Ok(())
 }
 
-/// Submits each device's writes in one batch, in ascending order.
+/// Submits each device's writes in one batch, in ascending order. Passes the device, the owner and
+/// the error of each that fails to `failed`.
 ///
 /// Pieces are not merged. Adjacent parts of one range are one piece already, and buffers of
 /// different ranges are not adjacent in memory.
 pub(super) fn submit(
     devices: &DeviceTable,
     writes: &mut [DeviceWrite<'_>],
-    mut failed: impl FnMut(Owner, Error),
+    mut failed: impl FnMut(usize, Owner, Error),
 ) {
     writes.sort_unstable_by_key(|write| (write.device, write.physical));
     let waits = devices.iter().all(|slot| slot.device.as_ref().is_none_or(|device| device.waits()));
@@ -89,13 +90,13 @@ pub(super) fn submit(
             let source = request.result.err()?;
             devices.count(write.device, DeviceStat::WriteErrors);
             let error = device_error(device, "write", write.physical, write.buffer.len(), source);
-            Some((write.owner, error))
+            Some((write.device, write.owner, error))
         });
         failed.collect::<Vec<_>>()
     };
     let groups = writes.chunk_by(|a, b| a.device == b.device);
-    for (owner, error) in at_once(groups, waits, write).into_iter().flatten() {
-        failed(owner, error);
+    for (device, owner, error) in at_once(groups, waits, write).into_iter().flatten() {
+        failed(device, owner, error);
     }
 }
 

@@ -8,6 +8,7 @@
 //! - [`counters`]: errors of devices, and addresses with bad copies;
 //! - [`at_once`]: work on several devices at once;
 //! - [`pieces`]: the pieces of devices for requests in flight;
+//! - [`lost_devices`]: devices that fail while in use;
 //! - [`loaded_rows`]: all stripes of some rows in memory, for a scrub;
 //! - [`volume`]: the state of a volume; [`read`]: reading; [`write`], [`write_rows`]: writing;
 //!   [`device_writes`]: the batch of writes to devices that both share.
@@ -19,6 +20,7 @@ mod device_writes;
 pub(crate) mod devices;
 mod loaded_rows;
 mod log_superblocks;
+mod lost_devices;
 mod mapping;
 pub(crate) mod parity;
 mod pieces;

@@ -28,7 +28,7 @@ use papilio_format::{Generation, Geometry, LogicalAddress, Superblock};
 use papilio_locks::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 /// The logical address space of one file system.
 #[derive(Debug)]
@@ -42,7 +42,9 @@ pub(crate) struct Volume {
     pub(super) devices: ArcSwap<DeviceTable>,
     pub(super) rows: RowLocks,
     pub(super) bad_copies: BadCopies,
-    install: Mutex<()>,
+    /// Whether a device was lost since the last commit.
+    pub(super) lost: AtomicBool,
+    pub(super) install: Mutex<()>,
 }
 
 impl Volume {
@@ -68,6 +70,7 @@ impl Volume {
             devices: ArcSwap::from_pointee(assembled.devices),
             rows: RowLocks::default(),
             bad_copies: BadCopies::default(),
+            lost: AtomicBool::new(false),
             install: Mutex::new(()),
             superblock,
         };

@@ -4,8 +4,8 @@
 //! chunks with parity.
 //!
 //! **Invariants**
-//! - A successful write is on every present device. Missing devices are skipped as long as the
-//!   profile tolerates it; a failing device is an error.
+//! - A successful write is on every present device that is not lost. Missing devices are skipped,
+//!   and failing ones lost ([`super::lost_devices`]), as long as the profiles tolerate it.
 //! - Nothing is durable before [`Volume::flush`].
 //! - Nothing is written outside the device extents of a chunk: writes to a striped chunk whose
 //!   length is not a multiple of whole rows are refused.
@@ -34,9 +34,10 @@ use papilio_device::Device;
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::items::device::DeviceStat;
 use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS};
-use papilio_format::{Corrupt, LogicalAddress, PhysicalAddress};
+use papilio_format::{Corrupt, DeviceId, LogicalAddress, PhysicalAddress};
 use smallvec::SmallVec;
 use std::io;
+use std::sync::atomic::Ordering;
 
 /// One range of a batch.
 #[derive(Debug)]
@@ -71,7 +72,7 @@ impl Volume {
             if let (Some(element), None) = (elements.next(), elements.next()) {
                 // The common case: a tree block or a small extent, in one piece.
                 check_rows(chunk)?;
-                return write_copies(&devices, chunk, &element, bytes);
+                return self.write_copies(&devices, chunk, &element, bytes);
             }
         }
         let mut request = [LogicalWrite::new(logical, bytes)];
@@ -110,16 +111,38 @@ impl Volume {
             outcomes.0.push(outcome);
         }
         if rows.is_empty() {
-            submit(devices, &mut plain, |owner, error| match owner {
+            submit(devices, &mut plain, |device, owner, error| match owner {
+                _ if self.lose_device(device) => {}
                 Owner::Request(request) => outcomes.fail(request, error),
                 Owner::Segment(_) => unreachable!("there are no rows"),
             });
         } else {
-            write_rows::write(devices, &self.rows, rows, plain.into_vec(), &mut outcomes);
+            let forgive = |device| self.lose_device(device);
+            write_rows::write(devices, &self.rows, rows, plain.into_vec(), &mut outcomes, &forgive);
         }
         for (request, outcome) in requests.iter_mut().zip(outcomes.0) {
             request.result = outcome;
         }
+    }
+
+    /// Writes one element to all its copies.
+    fn write_copies(
+        &self,
+        devices: &DeviceTable,
+        chunk: &Chunk,
+        element: &Element,
+        bytes: &[u8],
+    ) -> Result<()> {
+        let mut outcome = Ok(());
+        for_each_copy(devices, chunk, element, |number, physical| {
+            let device = devices.device(number).expect("`for_each_copy` passes only present devices");
+            let Err(source) = device.write_at(bytes, physical) else { return };
+            devices.count(number, DeviceStat::WriteErrors);
+            if !self.lose_device(number) && outcome.is_ok() {
+                outcome = Err(device_error(device, "write", physical, bytes.len(), source));
+            }
+        })?;
+        outcome
     }
 
     /// Flushes every present device. On return, all writes that completed before the call are
@@ -133,10 +156,10 @@ impl Volume {
         let devices: SmallVec<[(&DeviceSlot, &dyn Device); 4]> = self.own_devices(&table).collect();
         let waits = devices.iter().all(|(_, device)| device.waits());
         first_error(at_once(devices, waits, |(slot, device)| {
-            device.flush().map_err(|source| {
-                table.counters().add(slot.devid(), DeviceStat::FlushErrors, 1);
-                device_error(device, "flush", PhysicalAddress(0), 0, source)
-            })
+            let Err(source) = device.flush() else { return Ok(()) };
+            table.counters().add(slot.devid(), DeviceStat::FlushErrors, 1);
+            let error = device_error(device, "flush", PhysicalAddress(0), 0, source);
+            self.forgive(&table, slot.devid(), error)
         }))
     }
 
@@ -188,8 +211,12 @@ impl Volume {
         self.check_sizes(&devices)?;
         let writers = self.superblock_writers(&devices, superblock)?;
         let waits = self.waits();
+        // A device that is lost from here on keeps its old superblock.
+        self.lost.store(false, Ordering::Release);
         let counted = |writer: &SuperblockWriter<'_>, result: Result<()>| {
-            result.inspect_err(|_| devices.counters().add(writer.devid(), DeviceStat::WriteErrors, 1))
+            let Err(error) = result else { return Ok(()) };
+            devices.counters().add(writer.devid(), DeviceStat::WriteErrors, 1);
+            self.forgive(&devices, writer.devid(), error)
         };
         first_error(at_once(writers.iter().collect::<Vec<_>>(), waits, |writer| {
             counted(writer, writer.write_first())
@@ -205,7 +232,8 @@ impl Volume {
     /// `kept`, initially `None`, for later logs of the same commit.
     ///
     /// # Errors
-    /// See [`Volume::write_superblocks`].
+    /// See [`Volume::write_superblocks`]. Where [`Volume::needs_commit`] is true afterwards, a device
+    /// was lost, and the log is not durable.
     pub(crate) fn write_log_superblock(
         &self,
         committed: &RawSuperblock,
@@ -218,7 +246,17 @@ impl Volume {
             Some(kept) if kept.are_of(&devices) => kept,
             kept => kept.insert(LogSuperblocks::new(&devices, self.superblock_writers(&devices, committed)?)),
         };
-        kept.write(root, level)
+        let failed = kept.write(root, level)?;
+        first_error(failed.into_iter().map(|(devid, error)| {
+            devices.counters().add(devid, DeviceStat::WriteErrors, 1);
+            self.forgive(&devices, devid, error)
+        }))
+    }
+
+    /// Loses the device that failed with `error`. Returns the error if the others are not enough.
+    fn forgive(&self, devices: &DeviceTable, devid: DeviceId, error: Error) -> Result<()> {
+        let number = devices.iter().position(|slot| slot.devid() == devid);
+        if number.is_some_and(|number| self.lose_device(number)) { Ok(()) } else { Err(error) }
     }
 
     /// Refuses to commit to an image that another program has cut: writes past its new end have
@@ -332,20 +370,6 @@ pub(super) fn for_each_copy(
         }
     }
     Ok(())
-}
-
-/// Writes one element to all its copies.
-fn write_copies(devices: &DeviceTable, chunk: &Chunk, element: &Element, bytes: &[u8]) -> Result<()> {
-    let mut outcome = Ok(());
-    for_each_copy(devices, chunk, element, |number, physical| {
-        let device = devices.device(number).expect("`for_each_copy` passes only present devices");
-        if let Err(source) = device.write_at(bytes, physical) {
-            devices.count(number, DeviceStat::WriteErrors);
-            let error = device_error(device, "write", physical, bytes.len(), source);
-            outcome = std::mem::replace(&mut outcome, Ok(())).and(Err(error));
-        }
-    })?;
-    outcome
 }
 
 /// Adds the device ranges of a range of one chunk: slot, start and length in bytes.

@@ -132,7 +132,7 @@ fn a_file_system_that_would_lose_data_is_not_written() {
     // needed from then on.
     let images = world.copy();
     let fs = open_without(&images, 1, &writable().degraded(true)).unwrap();
-    for number in 0..3 {
+    for number in 0..5 {
         fs.create_file(format!("/new{number}")).unwrap().write_all_at(&content(number, 60 << 20), 0).unwrap();
     }
     fs.close().unwrap();
@@ -143,7 +143,7 @@ fn a_file_system_that_would_lose_data_is_not_written() {
     let when = "after chunks of one copy";
     assert_clean_for_both(&images, when);
     let fs = open(images.paths(), &OpenOptions::new()).unwrap();
-    assert!((0..3).all(|number| fs.read(format!("new{number}")).unwrap() == content(number, 60 << 20)), "{when}");
+    assert!((0..5).all(|number| fs.read(format!("new{number}")).unwrap() == content(number, 60 << 20)), "{when}");
     drop(fs);
     let error = open_without(&images, 0, &writable().degraded(true)).unwrap_err().to_string();
     assert!(error.contains("devices are missing, but it tolerates only 0"), "{error}");

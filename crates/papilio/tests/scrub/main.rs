@@ -9,3 +9,4 @@ mod planted;
 mod statistics;
 mod world;
 mod degraded;
+mod lost;
