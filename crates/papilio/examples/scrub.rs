@@ -22,6 +22,10 @@ pub fn scrub(devices: &[PathBuf]) -> Result<bool, Box<dyn Error>> {
     fs.close()?;
     let bytes = total.data_bytes_scrubbed + total.tree_bytes_scrubbed;
     println!("{total:#?}");
-    println!("{:.0} MiB in {seconds:.2} s, {:.0} MiB/s", bytes as f64 / 1048576.0, bytes as f64 / 1048576.0 / seconds);
+    println!(
+        "{:.0} MiB in {seconds:.2} s, {:.0} MiB/s",
+        bytes as f64 / 1048576.0,
+        bytes as f64 / 1048576.0 / seconds
+    );
     Ok(total.uncorrectable_errors == 0 && report.skipped == 0)
 }

@@ -227,8 +227,8 @@ impl OpenOptions {
         self
     }
 
-    /// Sets whether a copy that a read found bad is rewritten from a good one, where the file system
-    /// is open for writing. The default is true.
+    /// Sets whether a copy that a read found bad is rewritten from a good one, where the file
+    /// system is open for writing. The default is true.
     pub fn heal_reads(mut self, heal: bool) -> Self {
         self.heal_reads = heal;
         self

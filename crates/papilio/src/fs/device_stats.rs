@@ -48,7 +48,8 @@ impl DeviceErrors {
 
     /// Returns the counters with the names that `btrfs device stats` prints, in its order.
     pub fn named(&self) -> [(&'static str, u64); 5] {
-        let Self { write_errors, read_errors, flush_errors, corruption_errors, generation_errors, .. } = *self;
+        let Self { write_errors, read_errors, flush_errors, corruption_errors, generation_errors, .. } =
+            *self;
         let values = [write_errors, read_errors, flush_errors, corruption_errors, generation_errors];
         let mut values = values.into_iter();
         DeviceStat::ALL.map(|stat| (stat.name(), values.next().unwrap_or_default()))
@@ -64,7 +65,9 @@ impl FileSystem {
         let devices = self.info.volume().devices();
         let slots = devices.iter().filter(|slot| slot.in_chunk_tree);
         if self.info.trees.transactions().is_some() {
-            return Ok(slots.map(|slot| DeviceErrors::new(slot, devices.counters().get(slot.devid()))).collect());
+            return Ok(slots
+                .map(|slot| DeviceErrors::new(slot, devices.counters().get(slot.devid())))
+                .collect());
         }
         let open = self.info.trees.get(objectid::DEV_TREE, "the device tree")?;
         let read = |slot: &DeviceSlot| {
@@ -92,8 +95,8 @@ impl FileSystem {
     }
 
     /// Rewrites copies that reads have found bad, from good ones. Syncs and the background thread
-    /// do so, too; nothing happens where [`OpenOptions::heal_reads`](crate::OpenOptions::heal_reads)
-    /// forbids it.
+    /// do so, too; nothing happens where
+    /// [`OpenOptions::heal_reads`](crate::OpenOptions::heal_reads) forbids it.
     pub fn heal(&self) {
         self.info.heal();
     }

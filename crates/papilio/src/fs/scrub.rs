@@ -15,8 +15,8 @@ impl FileSystem {
     /// it returns false, the scrub ends early, and [`ScrubOptions::start_at`] can continue it.
     ///
     /// # Errors
-    /// A device that is not part of the file system; a commit or a flush fails. Faults of copies are
-    /// in the report.
+    /// A device that is not part of the file system; a commit or a flush fails. Faults of copies
+    /// are in the report.
     pub fn scrub(
         &self,
         options: &ScrubOptions,

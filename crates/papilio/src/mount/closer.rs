@@ -21,7 +21,11 @@ pub(crate) struct Closer {
 impl Closer {
     /// Starts the background thread of a file system that is open for writing; returns `None` for
     /// one that is not. Without an `interval` there is no thread.
-    pub(crate) fn start(fs: &Arc<FsInfo>, interval: Option<Duration>, heal: fn(&FsInfo)) -> Option<Arc<Self>> {
+    pub(crate) fn start(
+        fs: &Arc<FsInfo>,
+        interval: Option<Duration>,
+        heal: fn(&FsInfo),
+    ) -> Option<Arc<Self>> {
         fs.trees.transactions()?;
         let committer = interval.map(|interval| Committer::start(fs, interval, heal));
         // Subvolumes that an earlier mount deleted but did not clean.

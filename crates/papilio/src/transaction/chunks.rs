@@ -211,8 +211,8 @@ impl State {
         Ok(())
     }
 
-    /// Returns the devices for a chunk. One that missed writes is written, but not believed until it
-    /// is healed: it takes no chunk that could not do without it.
+    /// Returns the devices for a chunk. One that missed writes is written, but not believed until
+    /// it is healed: it takes no chunk that could not do without it.
     fn devices_for(&self, volume: &Volume, flags: BlockGroupFlags) -> Cow<'_, [DeviceSpace]> {
         let devices = volume.devices();
         let stale: Vec<_> = devices.iter().filter(|slot| slot.stale).map(DeviceSlot::devid).collect();

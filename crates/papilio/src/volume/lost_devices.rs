@@ -1,15 +1,15 @@
 //! Devices that fail while the file system is in use.
 //!
-//! Owns [`Volume::lose_device`]: a device that fails a write or a flush is out of date from then on.
-//! It is still written, but read only as the last resort, and its superblock stays old. So the next
-//! opening notices, and a scrub heals it.
+//! Owns [`Volume::lose_device`]: a device that fails a write or a flush is out of date from then
+//! on. It is still written, but read only as the last resort, and its superblock stays old. So the
+//! next opening notices, and a scrub heals it.
 //!
 //! **Invariants**
 //! - A failure is forgiven only if every chunk tolerates the loss of the device, together with the
 //!   devices that are lost already.
 //! - From the loss to the next commit, nothing is reported durable without a commit
-//!   ([`Volume::needs_commit`]): only a newer superblock on the others tells that this device is out
-//!   of date.
+//!   ([`Volume::needs_commit`]): only a newer superblock on the others tells that this device is
+//!   out of date.
 //!
 //! **Locks**: that of the snapshots, for a moment; the caller may hold locks of rows.
 //!
@@ -47,8 +47,8 @@ impl Volume {
         true
     }
 
-    /// Returns whether a device was lost since the last commit, so that only a commit makes anything
-    /// durable.
+    /// Returns whether a device was lost since the last commit, so that only a commit makes
+    /// anything durable.
     pub(crate) fn needs_commit(&self) -> bool {
         self.lost.load(Ordering::Acquire)
     }

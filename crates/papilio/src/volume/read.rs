@@ -331,8 +331,8 @@ fn is_any_stale(devices: &DeviceTable, chunk: &Chunk) -> bool {
     chunk.stripes().iter().any(|stripe| devices.find(stripe).is_some_and(|(_, slot)| slot.stale))
 }
 
-/// Returns the copies in the order to try them: those on devices that missed writes come last, after
-/// all ways to rebuild.
+/// Returns the copies in the order to try them: those on devices that missed writes come last,
+/// after all ways to rebuild.
 fn copies_in_order(devices: &DeviceTable, chunk: &Chunk, element: &Element) -> SmallVec<[usize; 4]> {
     let is_stale = |copy: usize| {
         let stripe = chunk.direct(element, copy).map(|(stripe, _)| &chunk.stripes()[stripe]);

@@ -221,9 +221,10 @@ impl Volume {
         first_error(at_once(writers.iter().collect::<Vec<_>>(), waits, |writer| {
             counted(writer, writer.write_first())
         }))?;
-        first_error((1..SUPERBLOCK_MIRRORS).flat_map(|copy| {
-            writers.iter().map(move |writer| counted(writer, writer.write_copy(copy)))
-        }))?;
+        first_error(
+            (1..SUPERBLOCK_MIRRORS)
+                .flat_map(|copy| writers.iter().map(move |writer| counted(writer, writer.write_copy(copy)))),
+        )?;
         self.flush()
     }
 
@@ -232,8 +233,8 @@ impl Volume {
     /// `kept`, initially `None`, for later logs of the same commit.
     ///
     /// # Errors
-    /// See [`Volume::write_superblocks`]. Where [`Volume::needs_commit`] is true afterwards, a device
-    /// was lost, and the log is not durable.
+    /// See [`Volume::write_superblocks`]. Where [`Volume::needs_commit`] is true afterwards, a
+    /// device was lost, and the log is not durable.
     pub(crate) fn write_log_superblock(
         &self,
         committed: &RawSuperblock,

@@ -49,8 +49,8 @@ struct Parity {
     q: Vec<u8>,
 }
 
-/// Writes `pieces` with their parity, together with `plain`. `forgive` returns whether the others are
-/// enough where a device fails.
+/// Writes `pieces` with their parity, together with `plain`. `forgive` returns whether the others
+/// are enough where a device fails.
 pub(super) fn write<'b>(
     devices: &DeviceTable,
     locks: &RowLocks,

@@ -1,5 +1,5 @@
-//! Devices that are missing, and devices that missed writes: written around where the profile allows
-//! it, refused where not, noticed when they return, and healed by a scrub.
+//! Devices that are missing, and devices that missed writes: written around where the profile
+//! allows it, refused where not, noticed when they return, and healed by a scrub.
 
 use crate::images::{assert_clean, assert_clean_for_both, open, writable};
 use crate::kernel;
@@ -17,8 +17,13 @@ fn content(seed: u64, length: usize) -> Vec<u8> {
 
 /// Opens all images but number `lost`.
 fn open_without(images: &ImageSet, lost: usize, options: &OpenOptions) -> papilio::Result<FileSystem> {
-    let left: Vec<PathBuf> =
-        images.paths().iter().enumerate().filter(|(number, _)| *number != lost).map(|(_, path)| path.clone()).collect();
+    let left: Vec<PathBuf> = images
+        .paths()
+        .iter()
+        .enumerate()
+        .filter(|(number, _)| *number != lost)
+        .map(|(_, path)| path.clone())
+        .collect();
     open(&left, options)
 }
 
@@ -106,8 +111,13 @@ fn the_kernel_mounts_what_was_written_without_a_device() {
         let fs = open_without(&images, 1, &writable().degraded(true)).unwrap();
         let changed = change(&fs, &mut nocow);
         fs.close().unwrap();
-        let left: Vec<PathBuf> =
-            images.paths().iter().enumerate().filter(|(number, _)| *number != 1).map(|(_, path)| path.clone()).collect();
+        let left: Vec<PathBuf> = images
+            .paths()
+            .iter()
+            .enumerate()
+            .filter(|(number, _)| *number != 1)
+            .map(|(_, path)| path.clone())
+            .collect();
         let left = world.set_of(left);
         let options = ["degraded".to_owned()];
         let mounted = left.mount_with(&options, false).unwrap();
@@ -143,7 +153,10 @@ fn a_file_system_that_would_lose_data_is_not_written() {
     let when = "after chunks of one copy";
     assert_clean_for_both(&images, when);
     let fs = open(images.paths(), &OpenOptions::new()).unwrap();
-    assert!((0..5).all(|number| fs.read(format!("new{number}")).unwrap() == content(number, 60 << 20)), "{when}");
+    assert!(
+        (0..5).all(|number| fs.read(format!("new{number}")).unwrap() == content(number, 60 << 20)),
+        "{when}"
+    );
     drop(fs);
     let error = open_without(&images, 0, &writable().degraded(true)).unwrap_err().to_string();
     assert!(error.contains("devices are missing, but it tolerates only 0"), "{error}");

@@ -1,5 +1,5 @@
-//! A device that vanishes while the file system is in use: the work goes on with the others, what was
-//! promised is kept, the device is noticed when it returns, and a scrub heals it.
+//! A device that vanishes while the file system is in use: the work goes on with the others, all
+//! promises are kept, the device is noticed when it returns, and a scrub heals it.
 
 use papilio::device::{Device, MemoryDevice};
 use papilio::{FileSystem, InodeFlags, MkfsOptions, OpenOptions, RaidProfile, ScrubOptions};
@@ -96,7 +96,10 @@ fn lose(profile: RaidProfile, devices: usize, lost: usize, calls: u64, crash: bo
         assert!(fs.read("before").unwrap() == before, "{when}");
         assert!(fs.read("nocow").unwrap() == expected, "{when}: nocow");
         for round in 0..4 {
-            assert!(fs.read(format!("new{round}")).unwrap() == content(20 + round, 400_000), "{when}: {round}");
+            assert!(
+                fs.read(format!("new{round}")).unwrap() == content(20 + round, 400_000),
+                "{when}: {round}"
+            );
         }
     };
     // Whichever device comes first in the list.
@@ -112,8 +115,11 @@ fn lose(profile: RaidProfile, devices: usize, lost: usize, calls: u64, crash: bo
     let again = fs.scrub(&ScrubOptions::new(), |_| true).unwrap().total();
     assert!(!again.has_errors(), "{when}: {again:?}");
     fs.close().unwrap();
-    let report =
-        papilio::check_devices(world.memory.clone(), &OpenOptions::new(), &papilio::CheckOptions::new().data_csum(true));
+    let report = papilio::check_devices(
+        world.memory.clone(),
+        &OpenOptions::new(),
+        &papilio::CheckOptions::new().data_csum(true),
+    );
     let report = report.unwrap();
     assert!(report.is_clean(), "{when}: {:#?}", report.findings);
     for other in (0..world.memory.len()).filter(|other| *other != lost) {

@@ -2,11 +2,11 @@
 //! seeded bad sectors and lost blocks. Papilio's scrub and the kernel's find the same faults in
 //! copies of the same images. Papilio's heals them; afterwards the kernel's scrub finds none.
 
+mod degraded;
 #[path = "../support/images.rs"]
 mod images;
 mod kernel;
+mod lost;
 mod planted;
 mod statistics;
 mod world;
-mod degraded;
-mod lost;

@@ -53,7 +53,7 @@ fn counts_without_faults_are_those_of_the_kernel() {
     }
 }
 
-/// What happened in all rounds of a profile.
+/// The sums over all rounds of a profile.
 #[derive(Debug, Default)]
 struct Tally {
     plants: usize,
@@ -108,10 +108,11 @@ fn round(world: &World, profile: &str, seed: u64, plants: usize, tally: &mut Tal
     let again = scrub(&images, true).total();
     assert_eq!((again.corrected_errors, again.parity_errors), (0, 0), "{when}: after healing");
     let mounted = images.mount().unwrap();
-    let kernels = kernel::scrub(&mounted, false).into_values().fold(ScrubCounts::default(), |mut sum, counts| {
-        sum.add(&counts);
-        sum
-    });
+    let kernels =
+        kernel::scrub(&mounted, false).into_values().fold(ScrubCounts::default(), |mut sum, counts| {
+            sum.add(&counts);
+            sum
+        });
     // Where blocks of the checksum tree are lost, the kernel may read a little more of it.
     assert!(kernels.corrected_errors == 0 || report.skipped > 0, "{when}: {kernels:?} after {report:?}");
     assert_eq!(kernels.uncorrectable_errors > 0, total.uncorrectable_errors > 0, "{when}");
@@ -177,7 +178,8 @@ fn check_with_tools(images: &ImageSet, parity: bool, when: &str) {
 
 fn planted(profile: &str, csum: &str) {
     let Some(_met) = require(NEEDS) else { return };
-    let wanted = std::env::var("PAPILIO_SCRUB_PLANTS").ok().map(|count| count.parse::<usize>().expect("a number"));
+    let wanted =
+        std::env::var("PAPILIO_SCRUB_PLANTS").ok().map(|count| count.parse::<usize>().expect("a number"));
     let plants = wanted.map_or(PLANTS, |count| count.div_ceil(PROFILES.len()));
     let devices = PROFILES.iter().find(|(name, _)| *name == profile).unwrap().1;
     let world = World::new(profile, devices, csum);

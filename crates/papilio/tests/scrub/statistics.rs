@@ -115,7 +115,7 @@ fn reads_heal_the_copies_that_they_find_bad() {
         fs.close().unwrap();
         let after = verdict();
         assert!(healed > 0 && after.corrected_errors < before.corrected_errors, "{profile}: {after:?}");
-        // What is left is in copies that no read needed.
+        // The faults that are left are in copies that no read needed.
         assert_eq!(after.corrected_errors + healed, before.corrected_errors, "{profile}");
         let mounted = images.mount().unwrap();
         let read = read_all(mounted.path());

@@ -58,7 +58,8 @@ impl Args {
         output.finish()?;
         let errors: u64 = devices.iter().flat_map(DeviceErrors::named).map(|(_, value)| value).sum();
         if self.check && errors > 0 {
-            context.fail_with(NOT_ZERO, format_args!("{}: {errors} errors were counted", self.image.display()));
+            context
+                .fail_with(NOT_ZERO, format_args!("{}: {errors} errors were counted", self.image.display()));
         }
         Ok(())
     }

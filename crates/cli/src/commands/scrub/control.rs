@@ -1,7 +1,7 @@
 //! `papilio scrub cancel` and `papilio scrub limit`.
 
-use super::NOTHING;
-use super::start::image_of;
+use super::code::NOTHING;
+use super::image::image_of;
 use super::state::Folder;
 use crate::context::Context;
 use crate::output::Output;

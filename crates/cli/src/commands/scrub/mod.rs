@@ -1,20 +1,15 @@
 //! `papilio scrub`: verifies every copy, and mends wrong ones from good ones.
 //!
-//! Owns the list of its subcommands, and the exit codes beside 0 and 1: 2 if there is nothing to
-//! resume or to cancel, 3 if errors are left that cannot be corrected. They are those of `btrfs
-//! scrub`.
+//! Owns the list of its subcommands.
 
+mod code;
 mod control;
+mod image;
 mod start;
 mod state;
 mod status;
 
 use crate::context::Context;
-
-/// The exit code if nothing is there to resume or to cancel.
-const NOTHING: u8 = 2;
-/// The exit code if errors are left that cannot be corrected.
-const UNCORRECTABLE: u8 = 3;
 
 /// Verify all copies of tree blocks and data, and mend the bad ones
 ///

@@ -1,10 +1,10 @@
 //! `papilio scrub start` and `papilio scrub resume`.
 
+use super::code::{NOTHING, UNCORRECTABLE};
+use super::image::image_of;
 use super::state::{Folder, State};
 use super::status::print;
-use super::{NOTHING, UNCORRECTABLE};
 use crate::context::{Context, of_image};
-use crate::mounted::Target;
 use crate::output::Output;
 use anyhow::bail;
 use indicatif::{ProgressBar, ProgressStyle};
@@ -81,16 +81,6 @@ impl Resume {
     /// Continues the scrub.
     pub fn run(self, context: &Context) -> anyhow::Result<()> {
         run(&self.common, &Begin::Resumed, context)
-    }
-}
-
-/// Returns the image of an operand; a mount is left to its own kernel or server.
-pub fn image_of(operand: &Path) -> anyhow::Result<PathBuf> {
-    match Target::parse(operand.as_os_str())? {
-        Target::Image(path) => Ok(path.image),
-        Target::Mounted(_) => {
-            bail!("{}: it is mounted; `btrfs scrub` does this for a mount of the kernel", operand.display())
-        }
     }
 }
 
@@ -198,7 +188,8 @@ fn scrub(
         let mut state = State {
             started: earlier.as_ref().map_or(started, |earlier| earlier.started),
             resumed: earlier.as_ref().map(|_| started),
-            duration: begun.elapsed().as_secs_f64() + earlier.as_ref().map_or(0.0, |earlier| earlier.duration),
+            duration: begun.elapsed().as_secs_f64()
+                + earlier.as_ref().map_or(0.0, |earlier| earlier.duration),
             cancelled: false,
             read_only: common.read_only,
             report,

@@ -15,7 +15,7 @@ use serde_json::{Map, Value, json};
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 
-/// What is known of a scrub.
+/// The report of a scrub, with its times.
 #[derive(Clone, Debug)]
 pub struct State {
     pub report: ScrubReport,

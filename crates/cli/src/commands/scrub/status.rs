@@ -1,6 +1,6 @@
 //! `papilio scrub status`, and printing the state of a scrub.
 
-use super::start::image_of;
+use super::image::image_of;
 use super::state::{FIELDS, Folder, State};
 use crate::context::Context;
 use crate::output::Output;
@@ -52,7 +52,9 @@ impl Args {
                 self.json,
                 &mut output,
             )?,
-            None if self.json => output.text(format_args!("{:#}\n", json!({ "fsid": found.fsid.to_string() })))?,
+            None if self.json => {
+                output.text(format_args!("{:#}\n", json!({ "fsid": found.fsid.to_string() })))?
+            }
             None => output.text(format_args!("UUID:             {}\n\tno stats available\n", found.fsid))?,
         }
         Ok(output.finish()?)

@@ -1,6 +1,7 @@
-//! What a scrub is asked to do, and what it has found.
+//! The options of a scrub, and its findings.
 //!
-//! Owns [`ScrubOptions`], [`ScrubLimit`], [`ScrubCounts`], [`ScrubDevice`] and [`ScrubReport`]. Locks: none.
+//! Owns [`ScrubOptions`], [`ScrubLimit`], [`ScrubCounts`], [`ScrubDevice`] and [`ScrubReport`].
+//! Locks: none.
 //!
 //! Kernel counterpart: `struct btrfs_scrub_progress` (`include/uapi/linux/btrfs.h`), whose fields
 //! have the same names and units.

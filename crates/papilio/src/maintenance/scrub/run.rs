@@ -73,7 +73,7 @@ impl FsInfo {
         let chunks = self.volume().chunk_map().iter().filter(concerned).cloned().collect();
         let mut counts = vec![ScrubCounts::default(); verified.len()];
         let mend = !options.read_only && self.trees.transactions().is_some();
-        // What reads found until now is among what the scrub finds.
+        // The scrub finds again everything that reads have found until now.
         self.volume().take_bad_copies();
         if options.start == LogicalAddress(0) {
             superblocks::verify(self, &mut counts, &verified, mend)?;
@@ -230,7 +230,8 @@ impl<'a> Scrub<'a> {
         if extents.extents.is_empty() {
             return;
         }
-        let rows = volume.load_rows(&unit.chunk, unit.rows.clone(), wanted(&extents), std::mem::take(buffers));
+        let rows =
+            volume.load_rows(&unit.chunk, unit.rows.clone(), wanted(&extents), std::mem::take(buffers));
         self.ahead.lock().1 += unit.bytes() as f64;
         let mut counts = vec![ScrubCounts::default(); self.verified.len()];
         let mut scrub = UnitScrub::new(rows, &extents, &mut counts, &self.verified);
@@ -307,7 +308,8 @@ impl<'a> Scrub<'a> {
         let wanted = |number: &usize| {
             self.verified[*number] || devices.iter().nth(*number).is_some_and(DeviceSlot::is_missing)
         };
-        let devices = devices.iter().enumerate().filter(|(number, _)| wanted(number)).map(of_device).collect();
+        let devices =
+            devices.iter().enumerate().filter(|(number, _)| wanted(number)).map(of_device).collect();
         let finished = bytes_done == bytes_total;
         ScrubReport { devices, bytes_done, bytes_total, position, skipped, first_error, finished }
     }

@@ -11,9 +11,7 @@ use super::report::ScrubCounts;
 use crate::errors::Result;
 use crate::file::fs_info::FsInfo;
 use crate::volume::{DeviceSlot, superblock_of};
-use papilio_format::superblock::{
-    RawSuperblock, SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset,
-};
+use papilio_format::superblock::{RawSuperblock, SUPERBLOCK_MIRRORS, SUPERBLOCK_SIZE, superblock_offset};
 
 /// Counts the wrong copies of each device in `counts`. With `mend`, a commit writes them anew.
 ///

@@ -21,7 +21,7 @@ use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::node::NodeHeader;
 use papilio_format::{Generation, Geometry, LogicalAddress};
 
-/// What is wrong with a copy.
+/// A fault of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Unreadable,
@@ -143,11 +143,8 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
             }
             for index in 0..element.length / sector {
                 let at = start + (index * sector) as u64;
-                let part = Element {
-                    within: element.within + (index * sector) as u64,
-                    length: sector,
-                    ..element
-                };
+                let part =
+                    Element { within: element.within + (index * sector) as u64, length: sector, ..element };
                 let summed = extents.sum(at).is_some();
                 self.compare(&part, &|bytes: &[u8]| fault_at(bytes, at), summed);
             }
@@ -172,9 +169,7 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
         let bytes = self.rows.bytes(first);
         let mut sectors = bytes.chunks_exact(sector).zip((start..).step_by(sector));
         sectors.all(|(bytes, at)| fault_at(bytes, at).is_none())
-            && present().all(|place| {
-                !summed && !self.rows.is_stale(place) || self.rows.bytes(place) == bytes
-            })
+            && present().all(|place| !summed && !self.rows.is_stale(place) || self.rows.bytes(place) == bytes)
     }
 
     /// Compares the copies of an element, which is good or wrong as a whole, and mends the wrong
@@ -206,7 +201,8 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
                 }
             }
         }
-        if faults.iter().all(Option::is_none) && (trusted.is_some() || !self.is_outdated(element, &places, verify))
+        if faults.iter().all(Option::is_none)
+            && (trusted.is_some() || !self.is_outdated(element, &places, verify))
         {
             return;
         }
@@ -319,7 +315,12 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
 }
 
 /// Returns what is wrong with a tree block: checksum, address, file system and generation.
-fn tree_block_fault(bytes: &[u8], address: u64, generation: Generation, geometry: &Geometry) -> Option<Fault> {
+fn tree_block_fault(
+    bytes: &[u8],
+    address: u64,
+    generation: Generation,
+    geometry: &Geometry,
+) -> Option<Fault> {
     let Ok((header, _)) = NodeHeader::parse_prefix(bytes) else { return Some(Fault::TreeBlock) };
     let sum = &header.csum[..geometry.checksum_type.size()];
     if header.address.0 != address
