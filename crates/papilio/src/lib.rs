@@ -117,7 +117,8 @@ pub use errors::{BlockFault, Error, ErrorKind, FilePlace, PathError, QuotaError,
 pub use fs::{
     AsPath, BalanceFilter, BalanceOptions, BalanceReport, DeviceErrors, DirEntry, Entries, File, FileCursor,
     FileSystem, Inode, IoCompletion, IoOperation, IoQueue, IoRequest, KeptInode, Metadata, QgroupUsage,
-    QuotaStatus, RepairPlan, Walk, WalkEntry, check, check_devices, plan_repair, repair, undo_repair,
+    QuotaStatus, RepairPlan, Walk, WalkEntry, cancel_replace, check, check_devices, plan_repair, repair,
+    replace_device, undo_repair,
 };
 pub use import::{Existing, Manifest, ManifestEntry, NewSubvolume, Populate, PopulateObserver, Populated};
 pub use items::dir::EntryTarget;
@@ -130,6 +131,7 @@ pub use maintenance::check::{
 pub use maintenance::mkfs::{
     Made, MadeBlockGroup, MadeDevice, MkfsFeature, MkfsOptions, mkfs, mkfs_device, mkfs_devices, mkfs_many,
 };
+pub use maintenance::replace::{ReplaceOptions, ReplaceReport};
 pub use maintenance::scan::FoundDevice;
 pub use maintenance::scrub::{ScrubCounts, ScrubDevice, ScrubLimit, ScrubOptions, ScrubReport};
 pub use maintenance::statfs::Statfs;
@@ -145,6 +147,7 @@ pub use subvolume::{Received, Subvolume};
 // The types of the on-disk format that the functions above take and return.
 pub use papilio_format::items::block_group::BlockGroupFlags;
 pub use papilio_format::items::chunk::RaidProfile;
+pub use papilio_format::items::dev_replace::DevReplaceState;
 pub use papilio_format::items::file_extent::Compression;
 pub use papilio_format::items::inode::{FileKind, InodeFlags, Timespec};
 pub use papilio_format::items::qgroup::{QgroupId, QgroupLimitFlags, QgroupStatusFlags};

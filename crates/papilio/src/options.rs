@@ -38,6 +38,8 @@ pub struct OpenOptions {
     pub(crate) direct_io: bool,
     pub(crate) tree_log: bool,
     pub(crate) heal_reads: bool,
+    /// Whether a replacement of a device may be under way.
+    pub(crate) replacing: bool,
 }
 
 /// The subvolume that is the root of all paths.
@@ -81,6 +83,7 @@ impl Default for OpenOptions {
             direct_io: false,
             tree_log: true,
             heal_reads: true,
+            replacing: false,
         }
     }
 }

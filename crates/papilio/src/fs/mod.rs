@@ -49,6 +49,7 @@ mod names_by_path;
 mod paths;
 mod quotas;
 mod repair;
+mod replace;
 mod resize;
 mod scrub;
 #[cfg(test)]
@@ -75,6 +76,7 @@ pub use memory_use::MemoryUse;
 pub use metadata::Metadata;
 pub use quotas::{QgroupUsage, QuotaStatus};
 pub use repair::{RepairPlan, plan_repair, repair, undo_repair};
+pub use replace::{cancel_replace, replace_device};
 pub use walk::{Walk, WalkEntry};
 
 /// The types of the API can be sent to and shared by threads.

@@ -7,6 +7,7 @@ pub(crate) mod extent_owners;
 pub(crate) mod mkfs;
 pub(crate) mod relocation;
 pub(crate) mod repair;
+pub(crate) mod replace;
 pub(crate) mod scan;
 pub(crate) mod scrub;
 pub(crate) mod statfs;

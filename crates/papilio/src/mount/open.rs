@@ -182,6 +182,7 @@ fn open_transactions(committed: &Trees, options: &OpenOptions) -> Result<Arc<Tra
         dirty_limit: options.dirty_bytes.min(dirty_share(options.node_cache_bytes)),
         discard: options.discard,
         timestamp: options.timestamp,
+        replacing: options.replacing,
     };
     let log = committed.forest().volume().superblock().log_root();
     if log.is_some() && !options.replay_log {

@@ -64,11 +64,13 @@ pub(crate) struct TransactionOptions {
     pub(crate) discard: bool,
     /// The time that all changes carry; `None` takes the clock's.
     pub(crate) timestamp: Option<Timespec>,
+    /// Whether a replacement of a device may be under way: its caller writes nothing else.
+    pub(crate) replacing: bool,
 }
 
 impl Default for TransactionOptions {
     fn default() -> Self {
-        Self { dirty_limit: 128 << 20, discard: false, timestamp: None }
+        Self { dirty_limit: 128 << 20, discard: false, timestamp: None, replacing: false }
     }
 }
 
@@ -127,7 +129,7 @@ impl Transactions {
     ) -> Result<Self> {
         let volume = Arc::clone(forest.volume());
         let live = LiveTrees::new(forest, root, chunk_root);
-        check_writable(&volume, &live)?;
+        check_writable(&volume, &live, options.replacing)?;
         check_mountable(&volume, &live)?;
         let devices = device_spaces(&volume, &live)?;
         let geometry = volume.geometry();

@@ -13,11 +13,12 @@ use papilio_format::features::{CompatRoFeatures, IncompatFeatures, SuperblockFla
 use papilio_format::items::dev_replace::DevReplaceItem;
 use papilio_format::{ItemType, Key, objectid};
 
-/// Refuses a file system that this code could not keep consistent while writing.
+/// Refuses a file system that this code could not keep consistent while writing. With `replacing`,
+/// a replacement of a device may be under way.
 ///
 /// # Errors
 /// [`Error::ReadOnlyFileSystem`] with the cause, or a tree that cannot be read.
-pub(super) fn check_writable(volume: &Volume, live: &LiveTrees) -> Result<()> {
+pub(super) fn check_writable(volume: &Volume, live: &LiveTrees, replacing: bool) -> Result<()> {
     check_superblock(volume)?;
     check_devices(volume)?;
     if live.find(objectid::TREE_RELOC)?.is_some() {
@@ -30,8 +31,8 @@ pub(super) fn check_writable(volume: &Volume, live: &LiveTrees) -> Result<()> {
             key,
             reason,
         })?;
-        if replace.is_under_way() {
-            return refuse("a device is being replaced; let the kernel finish it");
+        if replace.is_under_way() && !replacing {
+            return refuse("a device is being replaced; finish or cancel that (papilio replace)");
         }
     }
     Ok(())

@@ -100,6 +100,16 @@ impl DeviceTable {
         Self { slots, counters: Arc::clone(&self.counters) }
     }
 
+    /// Returns this table with another device in the place of `devid`.
+    pub(super) fn with_device(&self, devid: DeviceId, device: Arc<dyn Device>) -> Self {
+        let mut slots = self.slots.clone();
+        for slot in slots.iter_mut().filter(|slot| slot.in_chunk_tree && slot.item.devid == devid) {
+            slot.device = Some(Arc::clone(&device));
+            slot.stale = false;
+        }
+        Self { slots, counters: Arc::clone(&self.counters) }
+    }
+
     /// Returns the error counters.
     pub(crate) fn counters(&self) -> &Arc<ErrorCounters> {
         &self.counters

@@ -17,7 +17,7 @@
 
 use super::at_once::at_once;
 use super::chunk_map::Chunk;
-use super::devices::DeviceTable;
+use super::devices::{DeviceSlot, DeviceTable};
 use super::mapping::Element;
 use super::parity::Syndrome;
 use super::rebuild::{Row, rebuild};
@@ -25,7 +25,7 @@ use super::volume::Volume;
 use crate::{Error, Result};
 use papilio_device::Device;
 use papilio_format::items::chunk::STRIPE_LENGTH;
-use papilio_format::{LogicalAddress, PhysicalAddress};
+use papilio_format::{DeviceId, LogicalAddress, PhysicalAddress};
 use papilio_locks::RwLockWriteGuard;
 use std::io;
 use std::ops::Range;
@@ -85,13 +85,15 @@ pub(crate) struct LoadedRows<'v> {
 
 impl Volume {
     /// Reads the `wanted` ranges of the rows, from every stripe. Each range lies in the rows and
-    /// consists of whole sectors. `buffers` are those of an earlier load.
+    /// consists of whole sectors. `buffers` are those of an earlier load. The device `without`
+    /// counts as missing.
     pub(crate) fn load_rows(
         &self,
         chunk: &Arc<Chunk>,
         rows: Range<u64>,
         wanted: impl Iterator<Item = (LogicalAddress, u64)>,
         mut buffers: Vec<Vec<u8>>,
+        without: Option<DeviceId>,
     ) -> LoadedRows<'_> {
         let devices = self.devices();
         let sector = self.geometry().sector_size as usize;
@@ -99,7 +101,8 @@ impl Volume {
         let parity = chunk.profile().parity() > 0;
         let held = if parity { self.rows.hold(rows.clone().map(|row| (&**chunk, row))) } else { Vec::new() };
         let stripes = chunk.stripes().iter().map(|stripe| {
-            let found = devices.find(stripe).filter(|(_, slot)| !slot.is_missing());
+            let is_read = |slot: &DeviceSlot| !slot.is_missing() && without != Some(stripe.devid);
+            let found = devices.find(stripe).filter(|(_, slot)| is_read(slot));
             let mut bytes = buffers.pop().unwrap_or_default();
             bytes.resize(length, 0);
             LoadedStripe {
@@ -190,6 +193,33 @@ impl LoadedRows<'_> {
         self.stripes[place.stripe].slot
     }
 
+    /// Returns the devid of a place's device, present or missing.
+    pub(crate) fn devid(&self, place: &LoadedPlace) -> DeviceId {
+        self.chunk.stripes()[place.stripe].devid
+    }
+
+    /// Writes the wanted sectors of a device's stripes to `target`, at the same places. Returns how
+    /// many sectors are not known, and how many could not be written.
+    pub(crate) fn copy_to(&self, devid: DeviceId, target: &dyn Device) -> (u64, u64) {
+        let (mut unknown, mut failed) = (0, 0);
+        let stripes = self.chunk.stripes().iter().zip(&self.stripes);
+        for (_, stripe) in stripes.filter(|(item, _)| item.devid == devid) {
+            let usable = |flags: &u8| if flags & (WANTED | FAILED) == WANTED { WANTED } else { 0 };
+            let usable: Vec<u8> = stripe.flags.iter().map(usable).collect();
+            let wanted = stripe.flags.iter().filter(|flags| **flags & WANTED != 0).count();
+            for run in runs(&usable, WANTED, 0) {
+                let physical = PhysicalAddress(stripe.start.0 + (run.start * self.sector) as u64);
+                let bytes = &stripe.bytes[run.start * self.sector..run.end * self.sector];
+                if let Err(error) = target.write_at(bytes, physical) {
+                    tracing::warn!(device = target.name(), %physical, %error, "a write failed");
+                    failed += run.len() as u64;
+                }
+            }
+            unknown += (wanted - usable.iter().filter(|flags| **flags != 0).count()) as u64;
+        }
+        (unknown, failed)
+    }
+
     /// Returns whether a place's device missed writes.
     pub(crate) fn is_stale(&self, place: &LoadedPlace) -> bool {
         self.stripes[place.stripe].stale
@@ -262,6 +292,28 @@ impl LoadedRows<'_> {
         match read(false, out) {
             Err(_) if with_stale => read(true, out),
             result => result,
+        }
+    }
+
+    /// Rebuilds the data sectors of a device that could not be read and that no extent has. The
+    /// parity of their rows counts on their bytes, too.
+    pub(crate) fn rebuild_unused(&mut self, devid: DeviceId) {
+        let sector = self.sector;
+        let mut bytes = vec![0; sector];
+        for row in self.rows.clone() {
+            for column in 0..self.chunk.data_columns() {
+                for within in (0..STRIPE_LENGTH).step_by(sector) {
+                    let element = Element { column, row, within, length: sector };
+                    let place = self.column(&element, column);
+                    if self.devid(&place) == devid
+                        && self.has(&place, WANTED)
+                        && self.has(&place, FAILED)
+                        && self.rebuild(&element, 1, true, &mut bytes).is_ok()
+                    {
+                        self.mend(&place, &bytes);
+                    }
+                }
+            }
         }
     }
 

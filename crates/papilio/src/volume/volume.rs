@@ -24,7 +24,7 @@ use arc_swap::ArcSwap;
 use papilio_device::Device;
 use papilio_format::items::chunk::{ChunkItem, RaidProfile, Stripe};
 use papilio_format::items::device::DeviceItem;
-use papilio_format::{Generation, Geometry, LogicalAddress, Superblock};
+use papilio_format::{DeviceId, Generation, Geometry, LogicalAddress, Superblock};
 use papilio_locks::Mutex;
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -222,6 +222,14 @@ impl Volume {
         let _writer = self.install.lock();
         let devices = self.devices.load();
         self.devices.store(Arc::new(devices.with_stale(number, false)));
+    }
+
+    /// Puts `target` in the place of a device, present or missing. All that the device holds must be
+    /// on it. The next commit writes its superblock.
+    pub(crate) fn replace_device(&self, devid: DeviceId, target: Arc<dyn Device>) {
+        let _writer = self.install.lock();
+        let devices = self.devices.load().with_device(devid, target);
+        self.devices.store(Arc::new(devices));
     }
 
     /// Checks that each chunk has enough devices to be read.

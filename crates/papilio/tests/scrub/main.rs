@@ -8,5 +8,6 @@ mod images;
 mod kernel;
 mod lost;
 mod planted;
+mod replace;
 mod statistics;
 mod world;

@@ -13,6 +13,7 @@ mod layout;
 mod options;
 mod rows;
 mod signature;
+pub(in crate::maintenance) use signature::find_signature;
 #[cfg(test)]
 mod tests;
 mod trees;

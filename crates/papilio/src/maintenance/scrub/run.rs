@@ -231,7 +231,7 @@ impl<'a> Scrub<'a> {
             return;
         }
         let rows =
-            volume.load_rows(&unit.chunk, unit.rows.clone(), wanted(&extents), std::mem::take(buffers));
+            volume.load_rows(&unit.chunk, unit.rows.clone(), wanted(&extents), std::mem::take(buffers), None);
         self.ahead.lock().1 += unit.bytes() as f64;
         let mut counts = vec![ScrubCounts::default(); self.verified.len()];
         let mut scrub = UnitScrub::new(rows, &extents, &mut counts, &self.verified);

@@ -19,7 +19,7 @@ use super::report::ScrubCounts;
 use crate::volume::{Chunk, Element, LoadedPlace, LoadedRows};
 use papilio_format::items::chunk::STRIPE_LENGTH;
 use papilio_format::node::NodeHeader;
-use papilio_format::{Generation, Geometry, LogicalAddress};
+use papilio_format::{DeviceId, Generation, Geometry, LogicalAddress};
 
 /// A fault of a copy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,6 +38,8 @@ pub(super) struct UnitScrub<'a, 'v> {
     counts: &'a mut [ScrubCounts],
     /// The slots whose copies are verified; the others only serve to mend.
     verified: &'a [bool],
+    /// A device whose stripes are mended in memory even if it is missing.
+    rebuilt: Option<DeviceId>,
 }
 
 impl<'a, 'v> UnitScrub<'a, 'v> {
@@ -47,7 +49,18 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
         counts: &'a mut [ScrubCounts],
         verified: &'a [bool],
     ) -> Self {
-        Self { rows, extents, counts, verified }
+        Self { rows, extents, counts, verified, rebuilt: None }
+    }
+
+    /// Mends the stripes of a device in memory even if it is missing.
+    pub(in crate::maintenance) fn rebuilding(mut self, devid: DeviceId) -> Self {
+        self.rebuilt = Some(devid);
+        self
+    }
+
+    /// Returns whether a place is to be mended although its device is missing.
+    fn is_rebuilt(&self, place: &LoadedPlace) -> bool {
+        self.rebuilt == Some(self.rows.devid(place)) && self.rows.slot(place).is_none()
     }
 
     /// Verifies all copies, and mends those that can be.
@@ -60,6 +73,9 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
             }
         }
         if self.rows.chunk().profile().parity() > 0 {
+            if let Some(devid) = self.rebuilt {
+                self.rows.rebuild_unused(devid);
+            }
             self.parity();
         }
     }
@@ -162,7 +178,8 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
     ) -> bool {
         let sector = self.geometry().sector_size as usize;
         let present = || places.iter().filter(|place| self.rows.slot(place).is_some());
-        if present().any(|place| self.rows.has_failed(place)) {
+        let rebuilt = places.iter().any(|place| self.is_rebuilt(place));
+        if rebuilt || present().any(|place| self.rows.has_failed(place)) {
             return false;
         }
         let Some(first) = present().find(|place| !self.rows.is_stale(place)) else { return false };
@@ -176,7 +193,7 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
     /// ones. `verified` says that `verify` knows wrong bytes.
     fn compare(&mut self, element: &Element, verify: &dyn Fn(&[u8]) -> Option<Fault>, verified: bool) {
         let places = self.rows.places(element);
-        if places.iter().all(|place| self.rows.slot(place).is_none()) {
+        if places.iter().all(|place| self.rows.slot(place).is_none() && !self.is_rebuilt(place)) {
             return;
         }
         let mut faults: Vec<Option<Fault>> = places
@@ -221,7 +238,8 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
         for (place, fault) in places.iter().zip(faults) {
             let Some(fault) = fault else { continue };
             self.count(place, fault, good.is_some());
-            let here = self.rows.slot(place).is_some_and(|slot| self.verified[slot]);
+            let here =
+                self.is_rebuilt(place) || self.rows.slot(place).is_some_and(|slot| self.verified[slot]);
             if let Some(good) = good.as_deref().filter(|_| here) {
                 self.rows.mend(place, good);
             }
@@ -287,15 +305,22 @@ impl<'a, 'v> UnitScrub<'a, 'v> {
     fn parity(&mut self) {
         let data = self.rows.chunk().data_columns();
         let sector = self.geometry().sector_size as usize;
-        let (counts, verified) = (&mut *self.counts, self.verified);
+        let (counts, verified, rebuilt) = (&mut *self.counts, self.verified, self.rebuilt);
         self.rows.for_each_good_run(|rows, places| {
             let (columns, parities) = places.split_at(data);
             let slot_of = |rows: &LoadedRows<'_>, place| rows.slot(place).filter(|slot| verified[*slot]);
-            if parities.iter().all(|place| slot_of(rows, place).is_none()) {
+            let is_rebuilt = |rows: &LoadedRows<'_>, place: &LoadedPlace| {
+                rebuilt == Some(rows.devid(place)) && rows.slot(place).is_none()
+            };
+            if parities.iter().all(|place| slot_of(rows, place).is_none() && !is_rebuilt(rows, place)) {
                 return;
             }
             let expected = rows.parity_of(columns, parities.len() == 2);
             for (place, expected) in parities.iter().zip(expected) {
+                if is_rebuilt(rows, place) {
+                    rows.mend(place, &expected);
+                    continue;
+                }
                 let Some(slot) = slot_of(rows, place) else { continue };
                 if !rows.has_failed(place) && rows.bytes(place) == expected {
                     continue;
