@@ -11,6 +11,7 @@ mod mkfs;
 mod property;
 mod quotas;
 mod repair;
+mod replace;
 mod rootdir;
 mod scrub;
 mod show;

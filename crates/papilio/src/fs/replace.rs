@@ -13,13 +13,13 @@ use std::sync::Arc;
 
 /// Replaces `source` of the file system on `devices`, which nothing else uses, by `target`; or
 /// resumes that. A source that is missing, or that `options` avoid, is rebuilt from the others.
-/// Calls `progress` now and then; where it returns false, the replacement stops, and a later call or
-/// a mount by the kernel resumes it. The kernel's are resumed here.
+/// Calls `progress` now and then; where it returns false, the replacement stops, and a later call
+/// or a mount by the kernel resumes it. The kernel's are resumed here.
 ///
 /// # Errors
 /// As [`FileSystem::from_devices`] for writing; a target that is too small or
-/// [`Error::Occupied`](crate::Error::Occupied); another replacement that is under way; a device that
-/// fails.
+/// [`Error::Occupied`](crate::Error::Occupied); another replacement that is under way; a device
+/// that fails.
 pub fn replace_device(
     devices: Vec<Arc<dyn Device>>,
     source: DeviceId,

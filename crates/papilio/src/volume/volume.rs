@@ -224,8 +224,8 @@ impl Volume {
         self.devices.store(Arc::new(devices.with_stale(number, false)));
     }
 
-    /// Puts `target` in the place of a device, present or missing. All that the device holds must be
-    /// on it. The next commit writes its superblock.
+    /// Puts `target` in the place of a device, present or missing. All that the device holds must
+    /// be on it. The next commit writes its superblock.
     pub(crate) fn replace_device(&self, devid: DeviceId, target: Arc<dyn Device>) {
         let _writer = self.install.lock();
         let devices = self.devices.load().with_device(devid, target);

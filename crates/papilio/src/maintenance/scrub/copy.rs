@@ -1,8 +1,8 @@
 //! Copying all that the chunks have on one device to another one.
 //!
-//! Owns [`CopyOf`], which goes through the device's extents in ascending order of their places. Each
-//! unit is verified, and mended in memory, as by a scrub: the target gets good bytes where any copy
-//! is good.
+//! Owns [`CopyOf`], which goes through the device's extents in ascending order of their places.
+//! Each unit is verified, and mended in memory, as by a scrub: the target gets good bytes where any
+//! copy is good.
 //!
 //! **Invariant**: nothing is committed meanwhile, so that the copy is complete.
 //!
