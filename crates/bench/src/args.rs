@@ -6,7 +6,7 @@ use crate::over::Over;
 use crate::runner::Plan;
 use crate::side::Side;
 use crate::sweep::SweepPlan;
-use crate::{image, names, nocow_check, read};
+use crate::{image, latency, names, nocow_check, read};
 use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -49,6 +49,8 @@ pub(crate) enum Comparison {
     NocowCheck(nocow_check::Arguments),
     /// Make an image from a directory with Papilio, mkfs.btrfs, and cp -a to a kernel mount
     Image(image::Arguments),
+    /// Measure how much of a slow device's parallelism Papilio uses
+    Latency(latency::Arguments),
     /// Run the jobs with increasing numbers of threads, extents or snapshots
     Sweep(Box<SweepArgs>),
 }

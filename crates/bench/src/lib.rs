@@ -22,6 +22,7 @@ mod interrupt;
 pub mod job;
 pub mod job_file;
 mod job_names;
+mod latency;
 pub mod machine;
 mod measure;
 pub mod memory;
@@ -53,6 +54,7 @@ pub fn run(args: &BenchArgs, quiet: bool) -> anyhow::Result<()> {
     match &args.comparison {
         Some(args::Comparison::Read(arguments)) => read::run(arguments),
         Some(args::Comparison::Names(arguments)) => names::run(arguments),
+        Some(args::Comparison::Latency(arguments)) => latency::run(arguments),
         Some(args::Comparison::NocowCheck(arguments)) => nocow_check::run(arguments),
         Some(args::Comparison::Image(arguments)) => {
             let papilio = environment::papilio_command().context("cannot find the papilio command")?;

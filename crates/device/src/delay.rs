@@ -1,7 +1,8 @@
 //! `DelayDevice`: a decorator that answers after a fixed time, as a disk or a network would.
 //!
 //! It owns a thread that carries out started requests when their time has come. Any number of
-//! requests is in flight at once; each takes the same time. Calls that wait sleep.
+//! requests is in flight at once, and each takes the same time; or, as on a disk with one head, the
+//! device works on one at a time. Calls that wait sleep.
 //!
 //! **Locks**
 //! - `queue`: held for one operation on the heap, never across a call to the inner device.
@@ -12,6 +13,8 @@ use papilio_format::PhysicalAddress;
 use papilio_locks::{Condvar, Mutex};
 use std::collections::VecDeque;
 use std::io;
+#[cfg(target_os = "linux")]
+use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -21,6 +24,7 @@ use std::time::{Duration, Instant};
 pub struct DelayDevice {
     inner: Arc<dyn Device>,
     delay: Duration,
+    one_at_a_time: bool,
     name: String,
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
@@ -36,6 +40,8 @@ struct Shared {
 struct Queue {
     /// By time: all requests take the same.
     waiting: VecDeque<(Instant, StartedOp)>,
+    /// When the last accepted request ends, if the device works on one at a time.
+    busy_until: Option<Instant>,
     closed: bool,
 }
 
@@ -50,13 +56,41 @@ impl DelayDevice {
         let thread = std::thread::Builder::new().name("papilio-delay".into());
         let thread = Some(thread.spawn(move || queue.carry_out(&*device))?);
         let name = format!("{} delayed by {delay:?}", inner.name());
-        Ok(Self { inner, delay, name, shared, thread })
+        Ok(Self { inner, delay, one_at_a_time: false, name, shared, thread })
+    }
+
+    /// Makes the device work on one request at a time.
+    #[must_use]
+    pub fn one_at_a_time(mut self) -> Self {
+        self.one_at_a_time = true;
+        self
+    }
+
+    /// Returns when `count` more requests have ended.
+    fn due(&self, queue: &mut Queue, count: u32) -> Instant {
+        let now = Instant::now();
+        if !self.one_at_a_time {
+            return now + self.delay;
+        }
+        let begin = queue.busy_until.map_or(now, |busy| busy.max(now));
+        let due = begin + self.delay * count;
+        queue.busy_until = Some(due);
+        due
+    }
+
+    /// Sleeps until `count` requests have ended.
+    fn sleep(&self, count: usize) {
+        let due = self.due(&mut self.shared.queue.lock(), u32::try_from(count).unwrap_or(u32::MAX));
+        std::thread::sleep(due.saturating_duration_since(Instant::now()));
     }
 }
 
 impl Shared {
     /// Carries out requests when their time has come; the main function of the thread.
     fn carry_out(&self, device: &dyn Device) {
+        // A thread may else wake some 50 µs late.
+        #[cfg(target_os = "linux")]
+        let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut queue = self.queue.lock();
         loop {
             let now = Instant::now();
@@ -112,32 +146,32 @@ impl Device for DelayDevice {
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: PhysicalAddress) -> io::Result<()> {
-        std::thread::sleep(self.delay);
+        self.sleep(1);
         self.inner.read_at(buffer, offset)
     }
 
     fn read_many(&self, requests: &mut [ReadRequest<'_>]) {
-        std::thread::sleep(self.delay);
+        self.sleep(requests.len());
         self.inner.read_many(requests);
     }
 
     fn write_at(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
-        std::thread::sleep(self.delay);
+        self.sleep(1);
         self.inner.write_at(buffer, offset)
     }
 
     fn write_many(&self, requests: &mut [WriteRequest<'_>]) {
-        std::thread::sleep(self.delay);
+        self.sleep(requests.len());
         self.inner.write_many(requests);
     }
 
     fn write_fua(&self, buffer: &[u8], offset: PhysicalAddress) -> io::Result<()> {
-        std::thread::sleep(self.delay);
+        self.sleep(1);
         self.inner.write_fua(buffer, offset)
     }
 
     fn flush(&self) -> io::Result<()> {
-        std::thread::sleep(self.delay);
+        self.sleep(1);
         self.inner.flush()
     }
 
@@ -146,8 +180,8 @@ impl Device for DelayDevice {
     }
 
     fn start(self: Arc<Self>, op: StartedOp) {
-        let due = Instant::now() + self.delay;
         let mut queue = self.shared.queue.lock();
+        let due = self.due(&mut queue, 1);
         queue.waiting.push_back((due, op));
         let first = queue.waiting.len() == 1;
         drop(queue);

@@ -96,5 +96,5 @@ pub use papilio_format::PhysicalAddress;
 pub use recorder::{Action, Event, RecorderDevice, Recording, Replay, SECTOR_SIZE};
 pub use shuffle::ShuffleDevice;
 pub use stable::StableBuffer;
-pub use started::{Direction, StartedOp};
+pub use started::{Direction, Job, StartedOp};
 pub use undo::{UndoDevice, UndoFile, UndoIdentity, UndoLog, UndoMember};

@@ -1,7 +1,7 @@
 //! `StartedOp`: a read or write that a device carries out later.
 //!
-//! Owns [`StartedOp`], which a [`Driver`](crate::Driver) hands to [`Device::start`], and
-//! [`Inbox`], where its outcome arrives.
+//! Owns [`StartedOp`], which a [`Driver`](crate::Driver) hands to [`Device::start`], [`Job`], which
+//! stands for work of another thread, and [`Inbox`], where their outcomes arrive.
 //!
 //! **Invariants**
 //! - Each operation posts exactly one outcome; a dropped one posts an error.
@@ -25,6 +25,21 @@ pub enum Direction {
     Read,
     /// From memory to the device.
     Write,
+}
+
+/// The slot of a job's outcome.
+pub(crate) const JOB: u32 = u32::MAX;
+
+/// Work of another thread that a driver waits for. Dropping this ends it.
+#[derive(Debug)]
+pub struct Job {
+    pub(crate) inbox: Arc<Inbox>,
+}
+
+impl Drop for Job {
+    fn drop(&mut self) {
+        self.inbox.post(Finished { slot: JOB, piece: 0, result: Ok(()) });
+    }
 }
 
 /// The outcome of an operation.

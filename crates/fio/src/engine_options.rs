@@ -107,7 +107,7 @@ const OPTIONS: [Described; 16] = [
         kind: Kind::Int,
         offset: offset_of!(EngineOptions, queue_threads),
         default: None,
-        help: c"Threads per job that run its queued I/O; 0 uses the job's own thread (0)",
+        help: c"Threads per job for queued I/O that waits; 0: 2 with direct I/O, else none (0)",
     },
     Described {
         name: c"papilio_mark",

@@ -71,6 +71,10 @@ pub struct Job {
     error_printed: bool,
 }
 
+/// Threads of a queue whose other requests are in flight without one: for requests that miss a
+/// tree block, and for syncs.
+const MISS_THREADS: usize = 2;
+
 impl Job {
     /// Starts a job in its thread.
     ///
@@ -82,7 +86,11 @@ impl Job {
             return Err(EngineError::Forked { job: options.name });
         }
         let fs = mount::mount(&options.mount)?;
-        let (depth, threads) = (options.iodepth, options.queue_threads);
+        let depth = options.iodepth;
+        let threads = match options.queue_threads {
+            0 if depth > 1 && fs.waits_for_devices() => MISS_THREADS,
+            threads => threads,
+        };
         let queued = depth > 1 || threads > 0;
         let queue = queued.then(|| IoQueue::with_threads(depth, threads)).transpose();
         let queue =

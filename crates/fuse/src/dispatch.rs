@@ -8,12 +8,12 @@
 
 use crate::assistant::{Kernel, Stale};
 use crate::errno::Errno;
-use crate::ioctl::Changed as IoctlChanged;
+use crate::ioctl::{Caller, Changed as IoctlChanged};
 use crate::protocol::layout::{IoctlIn, SetAttrIn, opcode, open_flags, valid};
 use crate::protocol::reply::{Answer, Listing};
 use crate::protocol::request::{Body, DecodeError, Head, Request, SetHow};
 use crate::request_counts::{RequestCounts, operation_name};
-use crate::transport::{Changed, ChangedPages, CopyRange, NodeId, Operations};
+use crate::transport::{Changed, ChangedPages, CopyRange, NodeId, Operations, Write, Written};
 use crate::wakefulness::Wakefulness;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -41,6 +41,43 @@ pub(crate) struct Aftermath {
     /// cache is here: the kernel holds the pages of such a write until the reply, and the thread
     /// that has them dropped may be waiting for these pages.
     pub(crate) after_reply: Vec<Stale>,
+}
+
+/// A read or a direct write that is in flight without a thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Begun {
+    node: NodeId,
+    caller: Caller,
+    access: Access,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Access {
+    Read { offset: u64, length: usize, flags: i32 },
+    Write(Written),
+}
+
+impl Begun {
+    /// Returns the file offset in bytes.
+    pub(crate) fn offset(&self) -> u64 {
+        match self.access {
+            Access::Read { offset, .. } => offset,
+            Access::Write(written) => written.offset,
+        }
+    }
+
+    /// Returns the bytes at the start of the message's buffer that are read or written.
+    pub(crate) fn length(&self) -> usize {
+        match self.access {
+            Access::Read { length, .. } => length,
+            Access::Write(written) => written.length,
+        }
+    }
+
+    /// Returns whether it is a write.
+    pub(crate) fn is_write(&self) -> bool {
+        matches!(self.access, Access::Write(_))
+    }
 }
 
 /// The thread that should answer a request.
@@ -76,6 +113,11 @@ impl<O: Operations> Dispatcher<O> {
     /// Returns the number of requests of each kind so far.
     pub(crate) fn counts(&self) -> &RequestCounts {
         &self.counts
+    }
+
+    /// Returns whether reads and writes of data wait for a device.
+    pub(crate) fn waits(&self) -> bool {
+        self.waits
     }
 
     /// Counts a request, and returns the thread that should answer it.
@@ -148,6 +190,66 @@ impl<O: Operations> Dispatcher<O> {
             Err(()) => tracing::error!("the kernel's list of forgotten nodes is malformed"),
         }
         true
+    }
+
+    /// Begins a request that can be in flight without a thread: a read, or a write that passes the
+    /// kernel's cache. Returns `None` for any other, and where [`Dispatcher::answer`] meets an
+    /// error.
+    pub(crate) fn begin(&self, message: &mut impl Message) -> Option<(Begun, Arc<papilio::File>)> {
+        let (head, buffer) = message.open();
+        let head = head.ok().filter(|head| matches!(head.general.opcode, opcode::READ | opcode::WRITE))?;
+        let begun = caught(|| {
+            let Request { node, caller, body } = Request::decode(&head, buffer).map_err(refused)?;
+            let (access, direct) = match body {
+                Body::Read { offset, size, flags } => {
+                    (Access::Read { offset, length: size, flags }, flags & libc::O_DIRECT != 0)
+                }
+                Body::Write(Write { offset, data, kills_privileges, direct: true, .. }) => {
+                    let length = data.len();
+                    (Access::Write(Written { offset, length, kills_privileges, direct: true }), true)
+                }
+                _ => return Ok(None),
+            };
+            let file = self.operations.data_file(node, direct)?;
+            Ok(Some((Begun { node, caller, access }, file)))
+        });
+        begun.ok().flatten().filter(|(begun, _)| begun.length() > 0)
+    }
+
+    /// Ends a request that was in flight, and stores the reply in its buffers. Returns what the
+    /// kernel must drop from its caches.
+    pub(crate) fn end(
+        &self,
+        message: &mut impl Message,
+        begun: &Begun,
+        result: papilio::Result<usize>,
+    ) -> Aftermath {
+        let mut stale = Aftermath::default();
+        let &Begun { node, caller, access } = begun;
+        let answered = caught(|| match access {
+            Access::Read { flags, .. } => {
+                let length = result?;
+                self.operations.has_read(node, flags);
+                Ok(length)
+            }
+            Access::Write(written) => {
+                let changed = result
+                    .map_err(crate::nodes::stale)
+                    .and_then(|_| self.operations.has_written(caller, node, &written));
+                let length = answer_write(
+                    &*self.operations,
+                    &mut stale.before_reply,
+                    node,
+                    (written.length, changed),
+                )?;
+                length.encode(self.operations.valid_for(), message.open().1)
+            }
+        });
+        match answered {
+            Ok(bytes) => message.reply(0, bytes),
+            Err(error) => message.reply(error.code(), 0),
+        }
+        stale
     }
 
     /// Answers a request and stores the reply in its buffers. Returns what the kernel must drop
@@ -272,12 +374,7 @@ fn run_on_content<O: Operations>(
         Body::Write(write) => {
             let stale = if write.from_cache { &mut stale.after_reply } else { &mut stale.before_reply };
             let written = operations.write(caller, node, &write);
-            if written.is_err() {
-                // The kernel then asks before it caches a further write, and hears the error.
-                stale.push(Stale::Attributes(node));
-            }
-            note(operations, stale, node, written?);
-            Answer::Written(write.data.len() as u32)
+            answer_write(operations, stale, node, (write.data.len(), written))?
         }
         Body::Allocate { offset, length, mode } => {
             note(
@@ -351,6 +448,21 @@ fn caught<R>(operation: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
 
 fn done((): ()) -> Answer {
     Answer::Done
+}
+
+/// Answers a write of so many bytes, and notes what became stale.
+fn answer_write(
+    operations: &impl Operations,
+    stale: &mut Vec<Stale>,
+    node: NodeId,
+    (length, written): (usize, Result<Changed, Errno>),
+) -> Result<Answer, Errno> {
+    if written.is_err() {
+        // The kernel then asks before it caches a further write, and hears the error.
+        stale.push(Stale::Attributes(node));
+    }
+    note(operations, stale, node, written?);
+    Ok(Answer::Written(length as u32))
 }
 
 fn note(operations: &impl Operations, stale: &mut Vec<Stale>, node: NodeId, changed: Changed) {

@@ -10,6 +10,7 @@
 
 mod assistant;
 mod cached_pages;
+mod data_queue;
 mod device_number;
 mod device_transport;
 mod dispatch;

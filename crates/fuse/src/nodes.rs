@@ -59,7 +59,7 @@ pub(crate) struct Used {
     /// The inode when its use began. Only its immutable properties are current.
     pub(crate) inode: Inode,
     /// The open file, for a regular file.
-    file: Option<File>,
+    file: Option<Arc<File>>,
 }
 
 impl Used {
@@ -70,6 +70,12 @@ impl Used {
             (None, FileKind::Directory) => Err(Errno(libc::EISDIR)),
             _ => Err(Errno(libc::EINVAL)),
         }
+    }
+
+    /// As [`Used::file`], for a request that outlives this.
+    pub(crate) fn shared_file(&self) -> Result<Arc<File>, Errno> {
+        self.file()?;
+        Ok(Arc::clone(self.file.as_ref().expect("it was just found")))
     }
 }
 
@@ -160,7 +166,7 @@ impl Nodes {
         }
         let inode = node.current(fs)?;
         let file = match inode.file_type() {
-            FileKind::Regular => Some(inode.open().map_err(stale)?),
+            FileKind::Regular => Some(Arc::new(inode.open().map_err(stale)?)),
             _ => None,
         };
         let made = Arc::new(Used { inode, file });

@@ -91,13 +91,14 @@ impl Session {
             }
         };
         let count = if rings.is_some() { count.min(BESIDE_RINGS) } else { count };
-        // Only these threads keep the assistant alive from here on.
-        let transport = DeviceTransport {
-            dispatcher: Arc::clone(&dispatcher),
-            assistant,
-            channel,
-            unmounter: unmounter.clone(),
-        };
+        // The transport's threads keep the assistant alive from here on.
+        let transport = DeviceTransport::new(
+            Arc::clone(&dispatcher),
+            (channel, assistant),
+            unmounter.clone(),
+            &mut beside,
+        );
+        let transport = transport.map_err(|error| detach(MountError::Thread(error)))?;
         let threads = transport.start(count).map_err(|error| detach(MountError::Thread(error)))?;
         drop(transport);
         let serve = move || {

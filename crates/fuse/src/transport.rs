@@ -13,6 +13,7 @@ use crate::device_number;
 use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use papilio::{FileKind, RenameMode, SetTime, Timespec};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// An inode as the kernel knows it; 1 is the root directory of the mount.
@@ -179,6 +180,19 @@ pub struct Write<'a> {
     pub direct: bool,
 }
 
+/// A write whose data is in the file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Written {
+    /// File offset in bytes.
+    pub offset: u64,
+    /// Length in bytes.
+    pub length: usize,
+    /// As in [`Write`].
+    pub kills_privileges: bool,
+    /// As in [`Write`].
+    pub direct: bool,
+}
+
 /// Stale pages of a file in the kernel's cache.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ChangedPages {
@@ -321,6 +335,16 @@ pub trait Operations: Send + Sync + 'static {
 
     /// Returns whether reads and writes of data wait for a device.
     fn waits_for_devices(&self) -> bool;
+
+    /// Returns the file for a read or a write that is in flight without a thread. With `direct`
+    /// the data passes the kernel's cache.
+    fn data_file(&self, node: NodeId, direct: bool) -> Result<Arc<papilio::File>, Errno>;
+
+    /// Notes that a file opened with `flags` was read, for a request that was in flight.
+    fn has_read(&self, node: NodeId, flags: i32);
+
+    /// Notes that a direct write has ended, for a request that was in flight.
+    fn has_written(&self, caller: Caller, node: NodeId, written: &Written) -> Result<Changed, Errno>;
 
     /// Returns the files that are open for writing.
     fn open_for_writing(&self) -> Vec<NodeId>;

@@ -323,6 +323,9 @@ pub enum BlockFault {
     /// It is its own ancestor, or deeper than a tree can be.
     #[error("loop in the tree")]
     Loop,
+    /// It is not cached, and the reader does not wait. Never reaches a caller of the library.
+    #[error("not cached")]
+    NotCached,
 }
 
 /// Why a path cannot be used: the POSIX reasons.

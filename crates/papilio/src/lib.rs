@@ -182,6 +182,8 @@ pub use maintenance::superblock_copy::{ChecksumState, SuperblockCopy};
 #[cfg(feature = "unstable")]
 pub use maintenance::tree_stats::{Layout, TreeStats};
 #[cfg(feature = "unstable")]
+pub use papilio_device::DelayDevice;
+#[cfg(feature = "unstable")]
 pub use papilio_format as format;
 #[cfg(feature = "unstable")]
 pub use papilio_pagecache::CacheInsert;

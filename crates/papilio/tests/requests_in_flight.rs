@@ -210,6 +210,21 @@ fn late_and_reordered_completions_change_nothing() {
 }
 
 #[test]
+fn threads_for_requests_that_wait_change_nothing() {
+    for seed in 0..scale() / 2 {
+        let memory = new_device();
+        let fs = open(Arc::new(ShuffleDevice::new(memory.clone(), seed)));
+        let mut model = Model::new(&fs, seed, 16);
+        model.queue = IoQueue::with_threads(16, 3).unwrap();
+        model.run(&fs, 60);
+        model.verify(&model.file);
+        drop(model);
+        fs.close().unwrap();
+        check(&memory);
+    }
+}
+
+#[test]
 fn a_run_repeats_from_its_seed() {
     assert_eq!(shuffled(99, 40), shuffled(99, 40));
 }

@@ -18,7 +18,7 @@ mod ring;
 
 use crate::device::{Device, RingTarget};
 use crate::stable::StableBuffer;
-use crate::started::{Direction, Finished, Inbox, StartedOp};
+use crate::started::{Direction, Finished, Inbox, JOB, Job, StartedOp};
 use io_uring::{opcode, types};
 use papilio_format::PhysicalAddress;
 use ring::{INBOX, Ring};
@@ -93,8 +93,10 @@ pub struct Driver<B: StableBuffer, T> {
     free: Vec<u32>,
     /// Requests that have completed and were not collected.
     ended: Vec<u32>,
-    /// Pieces that devices carry out, whose outcomes go to the inbox.
+    /// Pieces that devices carry out and jobs, whose outcomes go to the inbox.
     started: usize,
+    /// Jobs that have not ended.
+    jobs: usize,
     polls_inbox: bool,
     /// Scratch memory.
     finished: Vec<Finished>,
@@ -122,6 +124,7 @@ impl<B: StableBuffer, T> Driver<B, T> {
             free: Vec::with_capacity(depth),
             ended: Vec::with_capacity(depth),
             started: 0,
+            jobs: 0,
             polls_inbox: false,
             finished: Vec::new(),
             process: std::process::id(),
@@ -133,9 +136,17 @@ impl<B: StableBuffer, T> Driver<B, T> {
         self.ring.is_some()
     }
 
-    /// Returns the number of requests that were started and not collected.
+    /// Returns the number of requests that were started and not collected, jobs included.
     pub fn in_flight(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.slots.len() - self.free.len() + self.jobs
+    }
+
+    /// Begins a job: work that another thread does, and that this driver waits for as for a
+    /// request. It ends when the returned value is dropped.
+    pub fn job(&mut self) -> Job {
+        self.jobs += 1;
+        self.started += 1;
+        Job { inbox: Arc::clone(&self.inbox) }
     }
 
     /// Returns a descriptor that is readable when completions may wait. The user reads its counter
@@ -272,12 +283,12 @@ impl<B: StableBuffer, T> Driver<B, T> {
     }
 
     /// Submits, and passes every request that has completed to `each`. Waits for at least one if
-    /// `wait` is set and any is in flight. Returns their number.
+    /// `wait` is set and any is in flight. Returns their number, with that of the jobs that ended.
     pub fn collect(&mut self, wait: bool, mut each: impl FnMut(Completed<B, T>)) -> usize {
         let mut collected = 0;
         loop {
             self.submit();
-            self.reap();
+            collected += self.reap();
             while let Some(number) = self.ended.pop() {
                 each(self.end(number));
                 collected += 1;
@@ -314,8 +325,8 @@ impl<B: StableBuffer, T> Driver<B, T> {
         }
     }
 
-    /// Notes the pieces that have completed.
-    fn reap(&mut self) {
+    /// Notes the pieces that have completed. Returns the number of jobs that have ended.
+    fn reap(&mut self) -> usize {
         while let Some((data, outcome)) = self.ring.as_mut().and_then(Ring::next) {
             if data == INBOX {
                 self.polls_inbox = false;
@@ -337,15 +348,21 @@ impl<B: StableBuffer, T> Driver<B, T> {
             }
         }
         if self.started == 0 {
-            return;
+            return 0;
         }
+        let jobs = self.jobs;
         let mut finished = std::mem::take(&mut self.finished);
         self.inbox.take(&mut finished);
         for Finished { slot, piece, result } in finished.drain(..) {
             self.started -= 1;
-            self.finish(slot as usize, piece as usize, result);
+            if slot == JOB {
+                self.jobs -= 1;
+            } else {
+                self.finish(slot as usize, piece as usize, result);
+            }
         }
         self.finished = finished;
+        jobs - self.jobs
     }
 
     fn finish(&mut self, number: usize, index: usize, result: io::Result<()>) {
@@ -378,6 +395,7 @@ impl<B: StableBuffer, T> Drop for Driver<B, T> {
             std::mem::forget(self.ring.take());
             std::mem::take(&mut self.slots).into_iter().for_each(std::mem::forget);
             self.free.clear();
+            self.jobs = 0;
             return;
         }
         while self.in_flight() > 0 {

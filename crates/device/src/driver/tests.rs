@@ -158,6 +158,23 @@ fn delays_of_requests_in_flight_overlap() {
 }
 
 #[test]
+fn a_device_with_one_head_takes_requests_in_turn() {
+    let inner = Arc::new(MemoryDevice::new(SIZE));
+    let delay = Duration::from_millis(2);
+    let device: Arc<dyn Device> = Arc::new(DelayDevice::new(inner, delay).unwrap().one_at_a_time());
+    let mut driver = Driver::new(16).unwrap();
+    let start = Instant::now();
+    for number in 0..16 {
+        driver.start(Direction::Read, block(1), (), [whole(&device, number * BLOCK as u64)]);
+    }
+    while driver.in_flight() > 0 {
+        driver.collect(true, |_| {});
+    }
+    device.flush().unwrap();
+    assert!(start.elapsed() >= 17 * delay, "{:?}", start.elapsed());
+}
+
+#[test]
 fn shuffled_completions_repeat_by_seed() {
     let order = |seed| {
         let inner = Arc::new(MemoryDevice::new(SIZE));

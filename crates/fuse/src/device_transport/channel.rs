@@ -38,7 +38,7 @@ pub enum HandshakeError {
 }
 
 /// Messages that are kept for later requests.
-const SPARE: usize = 16;
+const SPARE: usize = 128;
 
 /// The result of a read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,42 +18,119 @@
 mod channel;
 mod message;
 mod pending;
+mod readers;
 
 pub(crate) use channel::Channel;
 pub use channel::HandshakeError;
 pub(crate) use message::DeviceMessage;
 
 use crate::assistant::Assistant;
-use crate::dispatch::{Dispatcher, Lane};
+use crate::data_queue::{DataQueue, LentMessage};
+use crate::dispatch::{Aftermath, Dispatcher, Lane};
+use crate::protocol::layout::opcode;
 use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use channel::Received;
 use pending::Pending;
+use readers::Readers;
 use std::io;
 use std::sync::Arc;
 use std::thread::{Builder, JoinHandle};
 
-/// State that the threads of a mount share.
-pub(crate) struct DeviceTransport<O> {
-    pub(crate) dispatcher: Arc<Dispatcher<O>>,
-    pub(crate) assistant: Assistant,
-    pub(crate) channel: Arc<Channel>,
-    /// Ends the mount if `/dev/fuse` fails: no thread would answer further requests.
-    pub(crate) unmounter: Unmounter,
+/// Threads that wait for requests at a time, where others wait for devices: one takes requests
+/// while another wakes.
+const READERS: usize = 2;
+
+// SAFETY: the bytes are in a vector that is never reallocated, and only the message opens it.
+unsafe impl LentMessage for DeviceMessage {}
+
+/// Sends replies, after the kernel has dropped what they make stale.
+struct Finisher<O> {
+    dispatcher: Arc<Dispatcher<O>>,
+    channel: Arc<Channel>,
+    assistant: Assistant,
 }
 
-impl<O> Clone for DeviceTransport<O> {
+impl<O> Clone for Finisher<O> {
     fn clone(&self) -> Self {
         Self {
             dispatcher: Arc::clone(&self.dispatcher),
-            assistant: self.assistant.clone(),
             channel: Arc::clone(&self.channel),
+            assistant: self.assistant.clone(),
+        }
+    }
+}
+
+impl<O: Operations> Finisher<O> {
+    /// Sends a reply. Returns the message, unless the assistant sends it.
+    fn finish(&self, message: DeviceMessage, aftermath: Aftermath) -> Option<DeviceMessage> {
+        let stale = aftermath.before_reply;
+        if stale.is_empty() {
+            self.channel.send(&message);
+            self.assistant.forget_later(aftermath.after_reply);
+            return Some(message);
+        }
+        let mut pending = Pending::new(message, Arc::clone(&self.channel));
+        pending.answered();
+        let dispatcher = Arc::clone(&self.dispatcher);
+        self.assistant.run(move |kernel| {
+            dispatcher.drop_stale(&stale, kernel);
+            drop(pending);
+        });
+        None
+    }
+}
+
+/// State that the threads of a mount share.
+pub(crate) struct DeviceTransport<O: Operations> {
+    finisher: Finisher<O>,
+    /// For reads and direct writes, where devices answer later.
+    data: Option<Arc<DataQueue<DeviceMessage, O>>>,
+    /// Limits the threads that wait for requests, where others wait for devices.
+    readers: Option<Arc<Readers>>,
+    /// Ends the mount if `/dev/fuse` fails: no thread would answer further requests.
+    unmounter: Unmounter,
+}
+
+impl<O: Operations> Clone for DeviceTransport<O> {
+    fn clone(&self) -> Self {
+        Self {
+            finisher: self.finisher.clone(),
+            data: self.data.clone(),
+            readers: self.readers.clone(),
             unmounter: self.unmounter.clone(),
         }
     }
 }
 
 impl<O: Operations> DeviceTransport<O> {
+    /// Creates the transport, with a queue for data if devices answer later. Appends the handle of
+    /// the queue's thread to `beside`.
+    ///
+    /// # Errors
+    /// A thread cannot be started.
+    pub(crate) fn new(
+        dispatcher: Arc<Dispatcher<O>>,
+        (channel, assistant): (Arc<Channel>, Assistant),
+        unmounter: Unmounter,
+        beside: &mut Vec<JoinHandle<()>>,
+    ) -> io::Result<Self> {
+        let finisher = Finisher { dispatcher, channel, assistant };
+        let mut transport = Self { finisher, data: None, readers: None, unmounter };
+        if transport.finisher.dispatcher.waits() {
+            let finisher = transport.finisher.clone();
+            let finish = move |message, aftermath| {
+                if let Some(message) = finisher.finish(message, aftermath) {
+                    finisher.channel.recycle(message);
+                }
+            };
+            let dispatcher = Arc::clone(&transport.finisher.dispatcher);
+            transport.readers = Some(Arc::new(Readers::new(READERS)));
+            transport.data = Some(Arc::new(DataQueue::start(dispatcher, beside, finish)?));
+        }
+        Ok(transport)
+    }
+
     /// Starts `count` threads that serve until the kernel closes the channel.
     ///
     /// # Errors
@@ -72,24 +149,32 @@ impl<O: Operations> DeviceTransport<O> {
     }
 
     fn serve(&self) {
-        let mut message = self.channel.message();
-        loop {
-            match self.channel.receive(&mut message) {
+        let channel = &self.finisher.channel;
+        let mut message = channel.message();
+        while self.readers.as_ref().is_none_or(|readers| readers.enter()) {
+            let received = channel.receive(&mut message);
+            if let Some(readers) = &self.readers {
+                readers.leave();
+            }
+            match received {
                 Ok(Received::Request) => message = self.handle(message),
-                Ok(Received::Closed) => return,
+                Ok(Received::Closed) => break,
                 Err(error) => {
                     tracing::error!("reading /dev/fuse: {error}");
                     let _ = self.unmounter.detach();
-                    return;
+                    break;
                 }
             }
+        }
+        if let Some(readers) = &self.readers {
+            readers.close();
         }
     }
 
     /// Answers a request on a thread of its own; without one it gets EIO.
     fn answer_alone(&self, message: DeviceMessage) {
-        let mut pending = Pending::new(message, Arc::clone(&self.channel));
-        let dispatcher = Arc::clone(&self.dispatcher);
+        let mut pending = Pending::new(message, Arc::clone(&self.finisher.channel));
+        let dispatcher = Arc::clone(&self.finisher.dispatcher);
         let answer = move || {
             // Such requests leave nothing stale.
             let _ = dispatcher.answer(pending.message());
@@ -102,41 +187,46 @@ impl<O: Operations> DeviceTransport<O> {
 
     /// Answers a request; returns a message for the next one.
     fn handle(&self, mut message: DeviceMessage) -> DeviceMessage {
-        let lane = self.dispatcher.lane(&mut message);
-        if self.dispatcher.forget(&mut message) {
+        let lane = self.finisher.dispatcher.lane(&mut message);
+        if self.finisher.dispatcher.forget(&mut message) {
             return message;
+        }
+        if lane == Lane::Aside
+            && let Some(data) = &self.data
+        {
+            // Beginning a write may wait for space.
+            if let (Some(readers), Ok(head)) = (&self.readers, message.head())
+                && head.general.opcode == opcode::WRITE
+            {
+                readers.replace();
+            }
+            match data.begin(message) {
+                Ok(()) => return self.finisher.channel.message(),
+                Err(other) => message = other,
+            }
+        }
+        if let Some(readers) = &self.readers {
+            readers.replace();
         }
         let (pending, lane) = match lane {
             Lane::Here | Lane::Aside => {
-                let aftermath = self.dispatcher.answer(&mut message);
-                let stale = aftermath.before_reply;
-                if stale.is_empty() {
-                    self.channel.send(&message);
-                    self.assistant.forget_later(aftermath.after_reply);
-                    return message;
-                }
-                let mut pending = Pending::new(message, Arc::clone(&self.channel));
-                pending.answered();
-                let dispatcher = Arc::clone(&self.dispatcher);
-                self.assistant.run(move |kernel| {
-                    dispatcher.drop_stale(&stale, kernel);
-                    drop(pending);
-                });
-                return self.channel.message();
+                let aftermath = self.finisher.dispatcher.answer(&mut message);
+                let sent = self.finisher.finish(message, aftermath);
+                return sent.unwrap_or_else(|| self.finisher.channel.message());
             }
             Lane::Alone => {
                 self.answer_alone(message);
                 return DeviceMessage::new();
             }
-            Lane::AfterWriteBack(nodes) => (Pending::new(message, Arc::clone(&self.channel)), nodes),
+            Lane::AfterWriteBack(nodes) => (Pending::new(message, Arc::clone(&self.finisher.channel)), nodes),
         };
-        let (mut pending, dispatcher) = (pending, Arc::clone(&self.dispatcher));
-        self.assistant.run(move |kernel| {
+        let (mut pending, dispatcher) = (pending, Arc::clone(&self.finisher.dispatcher));
+        self.finisher.assistant.run(move |kernel| {
             lane.iter().for_each(|node| kernel.write_back(*node));
             let stale = dispatcher.answer(pending.message());
             pending.answered();
             dispatcher.drop_stale(&stale.before_reply, kernel);
         });
-        self.channel.message()
+        self.finisher.channel.message()
     }
 }

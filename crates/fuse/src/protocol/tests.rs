@@ -11,7 +11,8 @@ use crate::errno::Errno;
 use crate::ioctl::{Caller, IoctlReply};
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    Ioctl, ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Validity, Write, XattrSet,
+    Ioctl, ListedEntry, NewNode, NewNodeKind, NodeId, Operations, Rename, SeekTo, Validity, Write, Written,
+    XattrSet,
 };
 use crate::wakefulness::Wakefulness;
 use papilio::format::{InodeNumber, TreeId};
@@ -279,6 +280,9 @@ impl Operations for Panics {
         fn forget(NodeId, u64);
         fn is_short_of_room() -> bool;
         fn open_for_writing() -> Vec<NodeId>;
+        fn data_file(NodeId, bool) -> Result<Arc<papilio::File>, Errno>;
+        fn has_read(NodeId, i32);
+        fn has_written(Caller, NodeId, &Written) -> Result<Changed, Errno>;
         fn attributes(NodeId, bool) -> Result<Attributes, Errno>;
         fn set_attributes(Caller, NodeId, &AttributeChange) -> Result<Attributes, Errno>;
         fn read_link(NodeId) -> Result<Vec<u8>, Errno>;

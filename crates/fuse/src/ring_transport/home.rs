@@ -10,7 +10,9 @@
 //! - `returned`, for one push or one swap.
 
 use super::entry::Entry;
+use crate::data_queue::LentMessage;
 use crate::dispatch::Message;
+use crate::protocol::request::{DecodeError, Head};
 use papilio_locks::Mutex;
 use rustix::event::{EventfdFlags, eventfd};
 use std::io;
@@ -76,6 +78,20 @@ impl Held {
         result
     }
 }
+
+impl Message for Held {
+    fn open(&mut self) -> (Result<Head, DecodeError>, &mut [u8]) {
+        self.entry.as_mut().expect("only dropping takes the entry").open()
+    }
+
+    fn reply(&mut self, error: i32, bytes: usize) {
+        self.entry.as_mut().expect("only dropping takes the entry").reply(error, bytes);
+        self.answered = true;
+    }
+}
+
+// SAFETY: the buffer is a mapping of the entry's own, and only the held entry opens it.
+unsafe impl LentMessage for Held {}
 
 impl Drop for Held {
     fn drop(&mut self) {

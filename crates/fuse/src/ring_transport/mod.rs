@@ -21,10 +21,12 @@ mod queue;
 mod shared;
 
 use crate::assistant::Assistant;
+use crate::data_queue::DataQueue;
 use crate::dispatch::Dispatcher;
 use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use aside::{Nudge, Workers};
+use home::Held;
 use queue::{Queue, Ring};
 use shared::Shared;
 use std::io;
@@ -71,7 +73,7 @@ pub(crate) fn offered() -> Result<(), RingError> {
 }
 
 /// A queue's thread, before it knows the mount that it serves.
-struct Waiting<O> {
+struct Waiting<O: Operations> {
     begin: Sender<Arc<Shared<O>>>,
     /// Reports whether the ring exists, and later whether the kernel accepted the entries.
     went_well: Receiver<io::Result<()>>,
@@ -79,7 +81,7 @@ struct Waiting<O> {
 }
 
 /// Queues with their rings, before the mount exists.
-pub(crate) struct RingTransport<O> {
+pub(crate) struct RingTransport<O: Operations> {
     queues: Vec<Waiting<O>>,
     workers: Workers,
     nudge: Nudge,
@@ -124,7 +126,9 @@ impl<O: Operations> RingTransport<O> {
         unmounter: Unmounter,
     ) -> (Serving, Result<(), RingError>) {
         let Self { queues, workers, nudge, mut threads } = self;
-        let shared = Arc::new(Shared { dispatcher, assistant, workers, nudge, device, unmounter });
+        let data = data_queue(&dispatcher, &assistant, &mut threads);
+        let shared = Shared { dispatcher, data, assistant, workers, nudge, device, unmounter };
+        let shared = Arc::new(shared);
         for queue in &queues {
             // A thread that has ended does not report below.
             let _ = queue.begin.send(Arc::clone(&shared));
@@ -137,6 +141,22 @@ impl<O: Operations> RingTransport<O> {
         }
         (Serving(threads), taken.map_err(RingError::Refused))
     }
+}
+
+/// Creates the queue for data, if devices answer later and there is a thread for it. Otherwise the
+/// workers answer all requests for data.
+fn data_queue<O: Operations>(
+    dispatcher: &Arc<Dispatcher<O>>,
+    assistant: &Assistant,
+    threads: &mut Vec<JoinHandle<()>>,
+) -> Option<DataQueue<Held, O>> {
+    if !dispatcher.waits() {
+        return None;
+    }
+    let (of_queue, assistant) = (Arc::clone(dispatcher), assistant.clone());
+    let finish = move |held, aftermath| queue::finish(&of_queue, &assistant, held, aftermath);
+    let made = DataQueue::start(Arc::clone(dispatcher), threads, finish);
+    made.inspect_err(|error| tracing::warn!("starting a thread for data: {error}")).ok()
 }
 
 /// Starts a queue's thread, which creates its ring.

@@ -28,8 +28,8 @@
 use super::entry::Entry;
 use super::home::{Held, Home};
 use super::shared::Shared;
-use crate::assistant::Stale;
-use crate::dispatch::Lane;
+use crate::assistant::Assistant;
+use crate::dispatch::{Aftermath, Dispatcher, Lane};
 use crate::protocol::init::MAX_WRITE;
 use crate::transport::Operations;
 use io_uring::squeue::Entry128;
@@ -79,7 +79,7 @@ impl Ring {
 }
 
 /// A ring that serves.
-pub(super) struct Queue<O> {
+pub(super) struct Queue<O: Operations> {
     ring: IoUring<Entry128, cqueue::Entry>,
     home: Arc<Home>,
     shared: Arc<Shared<O>>,
@@ -230,11 +230,17 @@ impl<O: Operations> Queue<O> {
         match self.shared.dispatcher.lane(&mut entry) {
             Lane::Here => self.answer(place, entry),
             Lane::Aside => {
-                let (mut held, shared) = self.hold(place, entry, false)?;
+                let (held, shared) = self.hold(place, entry, false)?;
+                let mut held = match &shared.data {
+                    Some(data) => match data.begin(held) {
+                        Ok(()) => return Ok(()),
+                        Err(held) => held,
+                    },
+                    None => held,
+                };
                 let task = move || {
                     let aftermath = held.answer(|entry| shared.dispatcher.answer(entry));
-                    forget_then_drop(&shared, aftermath.before_reply, held);
-                    shared.assistant.forget_later(aftermath.after_reply);
+                    finish(&shared.dispatcher, &shared.assistant, held, aftermath);
                 };
                 self.shared.workers.run(task);
                 Ok(())
@@ -265,7 +271,7 @@ impl<O: Operations> Queue<O> {
         let aftermath = self.shared.dispatcher.answer(&mut entry);
         if !aftermath.before_reply.is_empty() {
             let (held, shared) = self.hold(place, entry, true)?;
-            forget_then_drop(&shared, aftermath.before_reply, held);
+            finish(&shared.dispatcher, &shared.assistant, held, aftermath);
             return Ok(());
         }
         let large = entry.request().0.entry.payload as usize >= LARGE;
@@ -299,7 +305,7 @@ impl<O: Operations> Queue<O> {
     }
 }
 
-impl<O> Drop for Queue<O> {
+impl<O: Operations> Drop for Queue<O> {
     fn drop(&mut self) {
         for place in self.table.drain(..) {
             if let Place::Kernel(entry) = place {
@@ -315,13 +321,21 @@ fn is_passing(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EINTR | libc::EAGAIN | libc::EBUSY))
 }
 
-/// Invalidates the kernel's caches, and then releases the reply.
-fn forget_then_drop<O: Operations>(shared: &Shared<O>, stale: Vec<Stale>, held: Held) {
-    if !stale.is_empty() {
-        let dispatcher = Arc::clone(&shared.dispatcher);
-        shared.assistant.run(move |kernel| {
-            dispatcher.drop_stale(&stale, kernel);
+/// Releases a reply, after the kernel has dropped what it makes stale.
+pub(super) fn finish<O: Operations>(
+    dispatcher: &Arc<Dispatcher<O>>,
+    assistant: &Assistant,
+    held: Held,
+    aftermath: Aftermath,
+) {
+    if aftermath.before_reply.is_empty() {
+        drop(held);
+    } else {
+        let dispatcher = Arc::clone(dispatcher);
+        assistant.run(move |kernel| {
+            dispatcher.drop_stale(&aftermath.before_reply, kernel);
             drop(held);
         });
     }
+    assistant.forget_later(aftermath.after_reply);
 }

@@ -1,15 +1,20 @@
 //! State that the threads of a mount's queues share.
 
 use super::aside::{Nudge, Workers};
+use super::home::Held;
 use crate::assistant::Assistant;
+use crate::data_queue::DataQueue;
 use crate::dispatch::Dispatcher;
+use crate::transport::Operations;
 use crate::unmount::Unmounter;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 
 /// State that the threads of all queues share.
-pub(super) struct Shared<O> {
+pub(super) struct Shared<O: Operations> {
     pub(super) dispatcher: Arc<Dispatcher<O>>,
+    /// For reads and direct writes, where devices answer later.
+    pub(super) data: Option<DataQueue<Held, O>>,
     pub(super) assistant: Assistant,
     pub(super) workers: Workers,
     pub(super) nudge: Nudge,

@@ -6,7 +6,7 @@ use crate::cached_pages::StalePages;
 use crate::errno::Errno;
 use crate::ioctl::Caller;
 use crate::nodes::{Node, Used, stale};
-use crate::transport::{Changed, ChangedPages, NodeId, SeekTo, Write};
+use crate::transport::{Changed, ChangedPages, NodeId, SeekTo, Write, Written};
 use papilio::format::items::inode::InodeFlags;
 use std::sync::atomic::Ordering;
 
@@ -85,16 +85,27 @@ impl Server {
             }
             return Err(error);
         }
-        self.changed(&node);
+        let &Write { offset, data, kills_privileges, direct, .. } = write;
+        self.after_write(caller, &node, &Written { offset, length: data.len(), kills_privileges, direct })
+    }
+
+    /// Notes a write that has ended, and returns what else it changed.
+    pub(super) fn after_write(
+        &self,
+        caller: Caller,
+        node: &Node,
+        written: &Written,
+    ) -> Result<Changed, Errno> {
+        self.changed(node);
         // The kernel drops its pages before a direct write, and may read old ones until it is done.
         // It holds the pages of other writes locked, and knows their data.
-        let pages = if write.direct { node.cached.stale() } else { None };
+        let pages = if written.direct { node.cached.stale() } else { None };
         let pages = pages.map(|pages| match pages {
-            StalePages::Written => ChangedPages::Range(write.offset, write.data.len() as u64),
+            StalePages::Written => ChangedPages::Range(written.offset, written.length as u64),
             StalePages::All(accesses) => ChangedPages::All(accesses),
         });
-        let attributes = write.kills_privileges && self.kill_privileges(caller, &node)?;
-        Ok(Changed { attributes, pages, room: self.room.shrank(&self.fs, write.data.len()) })
+        let attributes = written.kills_privileges && self.kill_privileges(caller, node)?;
+        Ok(Changed { attributes, pages, room: self.room.shrank(&self.fs, written.length) })
     }
 
     /// Returns the error of an earlier write that no caller has heard of.

@@ -27,9 +27,10 @@ use crate::ioctl::{Caller, IoctlCall, IoctlReply};
 use crate::options::Atime;
 use crate::transport::{
     AttributeChange, Attributes, Changed, CopyRange, DirectoryHandle, DirectorySink, Entry, FileSystemSizes,
-    Ioctl, NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, XattrSet,
+    Ioctl, NewNode, NodeId, Operations, Rename, SeekTo, Validity, Write, Written, XattrSet,
 };
 use papilio::format::{InodeNumber, TreeId};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// Ioctls that need all data written before them: snapshots, commits, and making a subvolume
@@ -146,6 +147,25 @@ impl Operations for Server {
 
     fn may_be_dirty(&self, node: NodeId) -> bool {
         self.has_writers(node)
+    }
+
+    fn data_file(&self, node: NodeId, direct: bool) -> Result<Arc<papilio::File>, Errno> {
+        let node = self.node(node)?;
+        if !direct {
+            node.cached.came_in();
+        }
+        self.used(&node)?.shared_file()
+    }
+
+    fn has_read(&self, node: NodeId, flags: i32) {
+        if let Ok(node) = self.node(node) {
+            self.note_read(&node, flags);
+        }
+    }
+
+    fn has_written(&self, caller: Caller, node: NodeId, written: &Written) -> Result<Changed, Errno> {
+        let node = self.node(node)?;
+        self.after_write(caller, &node, written)
     }
 
     fn read(&self, node: NodeId, offset: u64, flags: i32, buffer: &mut [u8]) -> Result<usize, Errno> {

@@ -3,13 +3,14 @@
 //! Owns [`Forest`], which returns the checked block for an expected address: from the cache, else
 //! from the first good copy.
 //!
-//! **Locks**: only the cache's.
+//! **Locks**: only the cache's, and those of [`super::block_reads`].
 //!
 //! Kernel counterparts: `read_tree_block`, `btree_read_extent_buffer_pages` (`fs/btrfs/disk-io.c`),
 //! `readahead_tree_block` (`fs/btrfs/extent_io.c`).
 
 use crate::btree::block::TreeBlock;
 use crate::btree::block_bytes::BlockBytes;
+use crate::btree::block_reads::{BlockReads, must_not_wait};
 use crate::btree::cache::NodeCache;
 use crate::errors::{BlockFault, Error, ErrorKind, Result};
 use crate::volume::{LogicalRead, Volume};
@@ -22,6 +23,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 pub(crate) struct Forest {
     volume: Arc<Volume>,
     cache: NodeCache,
+    reads: BlockReads,
     blocks_read: AtomicU64,
     bad_copies: AtomicU64,
 }
@@ -48,6 +50,7 @@ impl Forest {
         Arc::new(Self {
             volume,
             cache: NodeCache::new(cache_bytes),
+            reads: BlockReads::default(),
             blocks_read: AtomicU64::new(0),
             bad_copies: AtomicU64::new(0),
         })
@@ -63,19 +66,41 @@ impl Forest {
     /// # Errors
     /// [`Error::TreeBlock`] with the fault of the first copy, if no copy is good.
     pub(crate) fn block(&self, tree: TreeId, expected: &NodeExpectation) -> Result<Arc<TreeBlock>> {
-        if let Some(block) = self.cache.get(expected.address) {
-            match block.meets(expected) {
-                Ok(()) => return Ok(block),
-                // The cache may still hold the previous block at a reused address.
-                Err(reason) if block.generation() == expected.generation.unwrap_or(block.generation()) => {
-                    return Err(block_error(tree, expected.address, 1, reason.into()));
-                }
-                Err(_) => self.cache.remove(expected.address),
-            }
+        if let Some(block) = self.cached(tree, expected)? {
+            return Ok(block);
+        }
+        if must_not_wait() {
+            return Err(block_error(tree, expected.address, 0, BlockFault::NotCached));
+        }
+        let reading = self.reads.begin(expected.address);
+        // Another thread may have read it meanwhile.
+        if (reading.is_none() || self.cache.contains(expected.address))
+            && let Some(block) = self.cached(tree, expected)?
+        {
+            return Ok(block);
         }
         let block = Arc::new(self.read_any_copy(tree, expected)?);
         self.cache.insert(Arc::clone(&block));
         Ok(block)
+    }
+
+    /// Returns the block from the cache, if it is there.
+    ///
+    /// # Errors
+    /// [`Error::TreeBlock`] if the cached block is not what `expected` says.
+    fn cached(&self, tree: TreeId, expected: &NodeExpectation) -> Result<Option<Arc<TreeBlock>>> {
+        let Some(block) = self.cache.get(expected.address) else { return Ok(None) };
+        match block.meets(expected) {
+            Ok(()) => Ok(Some(block)),
+            // The cache may still hold the previous block at a reused address.
+            Err(reason) if block.generation() == expected.generation.unwrap_or(block.generation()) => {
+                Err(block_error(tree, expected.address, 1, reason.into()))
+            }
+            Err(_) => {
+                self.cache.remove(expected.address);
+                Ok(None)
+            }
+        }
     }
 
     /// Caches a block that has just been written, in place of the previous block at its address.

@@ -7,6 +7,7 @@
 mod allocator;
 mod block;
 mod block_bytes;
+mod block_reads;
 mod cache;
 mod change;
 mod cursor;
@@ -25,6 +26,7 @@ mod tree;
 
 pub(crate) use allocator::NodeAllocator;
 pub(crate) use block::TreeBlock;
+pub(crate) use block_reads::without_waiting;
 pub(crate) use cursor::Cursor;
 pub(crate) use dirty::{dirty_blocks, dirty_blocks_since, sealed};
 pub(crate) use edit::BlockIdentity;

@@ -1,8 +1,8 @@
 //! Reads that are in flight without a thread.
 //!
-//! Owns [`StartedRead`], and the two halves of such a read in [`ReadContext`]: placing it, and
-//! verifying what arrived. A read that cannot be placed, or arrives bad, is left to
-//! [`ReadContext::read`].
+//! Owns [`StartedRead`], and the halves of such a read in [`ReadContext`]: placing it with what is
+//! needed to verify it, and verifying what arrived. A read that cannot be placed, or arrives bad,
+//! is left to [`ReadContext::read`].
 //!
 //! Locks: none held between calls. Kernel counterparts: `btrfs_dio_iomap_begin`
 //! (`fs/btrfs/direct-io.c`), `btrfs_check_read_bio` (`fs/btrfs/bio.c`).
@@ -91,6 +91,21 @@ impl ReadContext {
             at = next;
         }
         Ok(Some(StartedRead { offset, parts }))
+    }
+
+    /// Caches what [`is_valid`](Self::is_valid) will look up.
+    ///
+    /// # Errors
+    /// A block of the checksum tree that cannot be read.
+    pub(crate) fn load_checksums(&self, file: &FileData<'_>, read: &StartedRead) -> Result<()> {
+        if !self.verifies(file) {
+            return Ok(());
+        }
+        let checksums = ChecksumTree::new(self.checksums());
+        let geometry = self.volume.geometry();
+        let mut verifier = Verifier::new(geometry, self.lookup(), true, file.extent_cache, &checksums);
+        let mut in_tree = read.parts.iter().filter(|part| !part.ordered);
+        in_tree.try_for_each(|part| verifier.load(part.logical, part.length))
     }
 
     /// Returns whether `data`, which has arrived, is valid.

@@ -107,6 +107,31 @@ impl<'a> Verifier<'a> {
         self.enabled
     }
 
+    /// Caches the checksums of `length` bytes from `logical`, as far as the file's cache has room,
+    /// so that verifying the data does not wait for tree blocks.
+    ///
+    /// # Errors
+    /// A block of the checksum tree that cannot be read.
+    pub(super) fn load(&mut self, logical: LogicalAddress, length: usize) -> Result<()> {
+        let (Some(cache), true) = (self.cache, self.enabled) else { return Ok(()) };
+        let (sector_size, geometry) = (self.geometry.sector_size as usize, self.geometry);
+        let mut checksums = [0; CHECKSUMS_AT_ONCE];
+        let mut done = 0;
+        while done < length {
+            let at = LogicalAddress(logical.0 + done as u64);
+            let size = geometry.checksum_type.size();
+            let wanted = ((length - done) / sector_size * size).min(CHECKSUMS_AT_ONCE / size * size);
+            let found = cache.checksums().copy(at, &geometry, &mut checksums[..wanted]);
+            if found == 0
+                && let Some(tree) = self.checksums()?
+            {
+                cache.checksums().fill(at, &geometry, tree)?;
+            }
+            done += (found / size).max(1) * sector_size;
+        }
+        Ok(())
+    }
+
     /// Returns the first sector of `data`, read from `read`, that is not valid, and its fault.
     pub(super) fn first_fault(
         &mut self,

@@ -1,14 +1,31 @@
-//! Requests to the background thread.
+//! Requests to the background threads.
 //!
-//! Owns [`Background`], through which files and subvolumes ask the committer for work without
-//! knowing it. Lock: a leaf, held while one message is sent.
+//! Owns [`Background`], through which files and subvolumes ask for work without knowing the threads
+//! that do it. Each [`Task`] has a thread and a channel of its own, so that none delays another.
+//! Lock: a leaf, held while one message is sent.
 
 use papilio_locks::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, Sender, channel};
 
-/// A request to the background thread.
+/// The work of one background thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Task {
+    /// Commits at an interval. It gets no requests.
+    Commit,
+    /// Cleans deleted subvolumes and counts for quotas.
+    Clean,
+    /// Writes dirty pages back.
+    WriteBack,
+}
+
+impl Task {
+    /// All tasks.
+    pub(crate) const ALL: [Self; 3] = [Self::Commit, Self::Clean, Self::WriteBack];
+}
+
+/// A request to a background thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wake {
     /// A deleted subvolume waits to be cleaned.
@@ -19,15 +36,24 @@ pub(crate) enum Wake {
     WriteBack,
 }
 
+impl Wake {
+    fn task(self) -> Task {
+        match self {
+            Self::Clean | Self::Rescan => Task::Clean,
+            Self::WriteBack => Task::WriteBack,
+        }
+    }
+}
+
 /// The sending side. Requests are dropped while no thread listens.
 #[derive(Debug, Default)]
 pub(crate) struct Background {
-    sender: Mutex<Option<Sender<Wake>>>,
+    senders: Mutex<[Option<Sender<Wake>>; Task::ALL.len()]>,
     /// Set from a request to write back until the thread starts on it.
     write_back_requested: Arc<AtomicBool>,
 }
 
-/// The receiving side, for the thread.
+/// The receiving side, for a thread.
 #[derive(Debug)]
 pub(crate) struct Requests {
     pub(crate) receiver: Receiver<Wake>,
@@ -35,17 +61,17 @@ pub(crate) struct Requests {
 }
 
 impl Background {
-    /// Opens the channel and returns the side that the thread receives on.
-    pub(crate) fn connect(&self) -> Requests {
+    /// Opens a task's channel and returns the side that its thread receives on.
+    pub(crate) fn connect(&self, task: Task) -> Requests {
         let (sender, receiver) = channel();
         self.write_back_requested.store(false, Ordering::Release);
-        *self.sender.lock() = Some(sender);
+        self.senders.lock()[task as usize] = Some(sender);
         Requests { receiver, write_back_requested: Arc::clone(&self.write_back_requested) }
     }
 
-    /// Closes the channel, which ends the thread's wait.
+    /// Closes the channels, which ends the threads' waits.
     pub(crate) fn disconnect(&self) {
-        drop(self.sender.lock().take());
+        drop(std::mem::take(&mut *self.senders.lock()));
     }
 
     /// Asks for deleted subvolumes to be cleaned.
@@ -68,7 +94,7 @@ impl Background {
     }
 
     fn send(&self, request: Wake) {
-        if let Some(sender) = &*self.sender.lock() {
+        if let Some(sender) = &self.senders.lock()[request.task() as usize] {
             // The thread ends after a failure, which the next writer hears of.
             let _ = sender.send(request);
         }

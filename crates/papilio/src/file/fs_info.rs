@@ -61,7 +61,7 @@ pub(crate) struct FsInfo {
     /// The pages of all files; `None` where reads and writes go straight to the device.
     pub(crate) page_cache: Option<PageCache>,
     pub(crate) tuning: Tuning,
-    /// The way to the background thread.
+    /// The way to the background threads.
     pub(crate) background: Background,
     /// Whether copies that reads found bad are rewritten.
     pub(crate) heal_reads: bool,

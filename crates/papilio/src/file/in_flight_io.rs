@@ -13,10 +13,10 @@
 //! - A write's buffer does not change while it is in flight, so its checksums may be computed then.
 //!
 //! Locks: beginning only tries the locks above, in the order of [`super::write`]. It may wait for
-//! tree blocks and for space. Ending takes those of the ordered extents, of the space and of the
-//! table of dirty inodes. Kernel counterpart: `fs/btrfs/direct-io.c`.
+//! space, and with [`Patience::Waits`] for tree blocks. Ending takes those of the ordered extents,
+//! of the space and of the table of dirty inodes. Kernel counterpart: `fs/btrfs/direct-io.c`.
 
-use crate::btree::LiveTree;
+use crate::btree::{LiveTree, without_waiting};
 use crate::data::StartedRead;
 use crate::data::nocow::InPlacePart;
 use crate::data::ordered_extents::{OrderedPart, RangeTicket};
@@ -46,6 +46,15 @@ pub(crate) enum Begin<R> {
     Later,
     /// Only the calls that wait can carry it out.
     Wait,
+}
+
+/// Whether beginning a request may wait for tree blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Patience {
+    /// It may.
+    Waits,
+    /// It may not.
+    None,
 }
 
 /// A read in flight.
@@ -93,8 +102,15 @@ pub(crate) enum Chore {
 }
 
 impl OpenFile {
-    /// Begins a read of `length` bytes at `offset`, and adds its pieces.
-    pub(crate) fn begin_read(&self, offset: u64, length: usize, pieces: &mut Pieces) -> Begin<ReadInFlight> {
+    /// Begins a read of `length` bytes at `offset`, and adds its pieces. With `patience` it waits
+    /// for tree blocks that are not cached; else the answer is then [`Begin::Wait`].
+    pub(crate) fn begin_read(
+        &self,
+        offset: u64,
+        length: usize,
+        patience: Patience,
+        pieces: &mut Pieces,
+    ) -> Begin<ReadInFlight> {
         let open = &self.open;
         let Some(end) = offset.checked_add(length as u64) else { return Begin::Wait };
         if length > MAX_REQUEST || self.cached().is_some() || self.has_dirty(offset..end) {
@@ -109,8 +125,21 @@ impl OpenFile {
                 ticket => ticket,
             },
         };
-        let placed =
-            self.with_file_data(ordered, |file| self.fs.reader.place_read(file, offset, length, pieces));
+        let reader = &self.fs.reader;
+        let placed = match patience {
+            Patience::Waits => {
+                self.with_file_data(ordered, |file| reader.place_read(file, offset, length, pieces))
+            }
+            Patience::None => without_waiting(|| {
+                self.with_file_data(ordered, |file| {
+                    let read = reader.place_read(file, offset, length, pieces)?;
+                    if let Some(read) = &read {
+                        reader.load_checksums(file, read)?;
+                    }
+                    Ok(read)
+                })
+            }),
+        };
         if let Ok(Some(read)) = placed {
             open.data.enter(&shared);
             return Begin::Started(ReadInFlight { read, ticket });
@@ -134,12 +163,13 @@ impl OpenFile {
         valid
     }
 
-    /// Begins a write of `data` at `offset`, and adds its pieces.
+    /// Begins a write of `data` at `offset`, and adds its pieces. Without `patience` the answer is
+    /// [`Begin::Wait`] where the inode is not cached.
     pub(crate) fn begin_write(
         &self,
         data: &[u8],
         offset: u64,
-        stamp: Stamp,
+        (stamp, patience): (Stamp, Patience),
         pieces: &mut Pieces,
     ) -> Begin<WriteInFlight> {
         let Some(end) = offset.checked_add(data.len() as u64) else { return Begin::Wait };
@@ -151,6 +181,9 @@ impl OpenFile {
         {
             return Begin::Wait;
         }
+        if patience == Patience::None && !self.is_at_hand(&range) {
+            return Begin::Wait;
+        }
         let begun = self.try_begin_write(data, &range, stamp, pieces);
         // A call that waits meets an error, too.
         let begun = begun.unwrap_or(Begin::Wait);
@@ -158,6 +191,23 @@ impl OpenFile {
             pieces.clear();
         }
         begun
+    }
+
+    /// Returns whether the inode, and for a write in place its extents, are cached.
+    fn is_at_hand(&self, range: &Range<u64>) -> bool {
+        let cached = || -> Result<()> {
+            let (open, fs) = (&self.open, &*self.fs);
+            let live = self.live()?;
+            let item = open.item(live)?;
+            if !fs.is_ordered(&item) && item.flags.contains(IN_PLACE) {
+                let length = (range.end - range.start) as usize;
+                self.with_file_data(None, |file| {
+                    fs.reader.place_read(file, range.start, length, &mut Pieces::new()).map(drop)
+                })?;
+            }
+            Ok(())
+        };
+        without_waiting(cached).is_ok()
     }
 
     fn try_begin_write(

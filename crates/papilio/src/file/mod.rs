@@ -12,7 +12,7 @@
 //! | `flush`, `ordered_flush` | publishing changes in the trees |
 //! | `fsync`, `changed_files` | making one file durable |
 //! | `change`, `data_trees`, `evict` | joining a transaction, deleting unlinked inodes |
-//! | `background` | requests to the background thread |
+//! | `background` | requests to the background threads |
 
 mod allocate;
 pub(crate) mod background;

@@ -13,11 +13,15 @@
 //!
 //! Kernel counterpart: `btrfs_balance`, `should_balance_chunk` (`fs/btrfs/volumes.c`).
 
-use crate::errors::Result;
+use crate::errors::{Error, Result};
 use crate::fs::file_system::FileSystem;
-use crate::space::NewBlockGroup;
+use crate::space::chunk_allocation::devices_min;
+use crate::space::{NewBlockGroup, Space, SpaceKind};
+use crate::volume::chunk_map::Chunk;
 use papilio_format::DeviceId;
+use papilio_format::features::IncompatFeatures;
 use papilio_format::items::block_group::BlockGroupFlags;
+use papilio_format::items::chunk::{RaidProfile, Stripe};
 use std::ops::RangeInclusive;
 
 /// Which block groups of a kind a balance takes; an empty filter takes all.
@@ -33,8 +37,16 @@ pub struct BalanceFilter {
     pub vrange: Option<RangeInclusive<u64>>,
     /// The number of stripes.
     pub stripes: Option<RangeInclusive<u32>>,
+    /// Physical addresses of [`devid`](Self::devid) that it overlaps.
+    pub drange: Option<RangeInclusive<u64>>,
     /// The most block groups to take.
     pub limit: Option<u32>,
+    /// The fewest block groups: if there are fewer, none is taken.
+    pub limit_min: Option<u32>,
+    /// The profile to convert to; single is [`BlockGroupFlags::empty`].
+    pub convert: Option<BlockGroupFlags>,
+    /// Leaves block groups that have the profile already.
+    pub soft: bool,
 }
 
 /// The block groups that a balance moves. Kinds that are `None` stay as they are.
@@ -46,6 +58,8 @@ pub struct BalanceOptions {
     pub metadata: Option<BalanceFilter>,
     /// Block groups of the chunk tree.
     pub system: Option<BalanceFilter>,
+    /// Allows a conversion that tolerates fewer lost devices than before.
+    pub force: bool,
 }
 
 /// How far a balance is.
@@ -68,15 +82,17 @@ impl FileSystem {
     /// it returns false, the balance ends early.
     ///
     /// # Errors
-    /// [`crate::Error::Invalid`] while files are open; [`crate::Error::NoSpace`]; data without a
-    /// good copy; as [`FileSystem::sync`]. Extents that were moved until then stay moved, and
-    /// nothing is lost.
+    /// [`Error::Invalid`] while files are open, for a profile that needs more devices, or for one
+    /// that tolerates fewer lost devices without `force`; [`Error::NoSpace`]; data without a good
+    /// copy; as [`FileSystem::sync`]. Extents that were moved until then stay moved, and nothing is
+    /// lost.
     pub fn balance(
         &self,
         options: &BalanceOptions,
         mut progress: impl FnMut(&BalanceReport) -> bool,
     ) -> Result<BalanceReport> {
         let transactions = self.info.transactions()?;
+        self.check_conversions(options)?;
         self.clean_subvolumes()?;
         self.sync()?;
         let groups = transactions.space().block_groups();
@@ -94,11 +110,17 @@ impl FileSystem {
                 continue;
             }
             taken[kind] += 1;
-            report.expected_bytes += group.used;
-            selected.push(group);
+            selected.push((kind, group));
         }
+        let filters = [&options.data, &options.metadata, &options.system];
+        let enough = |kind: usize| {
+            filters[kind].as_ref().and_then(|filter| filter.limit_min).is_none_or(|min| taken[kind] >= min)
+        };
+        selected.retain(|(kind, _)| enough(*kind));
         report.expected = selected.len() as u32;
-        for group in selected {
+        report.expected_bytes = selected.iter().map(|(_, group)| group.used).sum();
+        let _targets = Targets::set(self, options)?;
+        for (_, group) in selected {
             let gone = self.info.relocate_block_group(&group, &mut |bytes| {
                 report.bytes += bytes;
                 progress(&report)
@@ -122,5 +144,107 @@ impl FileSystem {
             && filter.profiles.as_ref().is_none_or(|profiles| profiles.contains(&profile))
             && filter.vrange.as_ref().is_none_or(|range| *range.start() <= last && start <= *range.end())
             && filter.stripes.as_ref().is_none_or(|range| range.contains(&(chunk.stripes().len() as u32)))
+            && filter.drange.as_ref().is_none_or(|range| on_device(chunk, filter.devid, range))
+            && !(filter.soft && filter.convert == Some(profile))
+    }
+
+    /// Checks that the profiles to convert to are possible.
+    fn check_conversions(&self, options: &BalanceOptions) -> Result<()> {
+        let mixed = self.info.volume().geometry().incompat.contains(IncompatFeatures::MIXED_GROUPS);
+        let (data, metadata) = (options.data.as_ref(), options.metadata.as_ref());
+        if mixed && data.map(|filter| filter.convert) != metadata.map(|filter| filter.convert) {
+            return invalid("data and metadata share block groups: give both the same filters".to_owned());
+        }
+        let devices = self.info.volume().devices();
+        let present = devices.iter().filter(|slot| slot.in_chunk_tree && slot.device.is_some()).count();
+        let groups = self.info.transactions()?.space().block_groups();
+        for (filter, kind, name) in [
+            (&options.data, BlockGroupFlags::DATA, "data"),
+            (&options.metadata, BlockGroupFlags::METADATA, "metadata"),
+            (&options.system, BlockGroupFlags::SYSTEM, "system"),
+        ] {
+            let Some(filter) = filter else { continue };
+            if filter.drange.is_some() && filter.devid.is_none() {
+                return invalid("a range of a device needs the device's id".to_owned());
+            }
+            let Some(target) = filter.convert else { continue };
+            let Ok(profile) = RaidProfile::from_flags(target) else {
+                return invalid(format!("{target:?} is not one profile"));
+            };
+            let need = devices_min(profile);
+            if present < need {
+                return invalid(format!("profile {profile} needs {need} devices, and there are {present}"));
+            }
+            let tolerated = groups
+                .iter()
+                .filter(|group| group.flags.contains(kind))
+                .filter_map(|group| RaidProfile::from_flags(group.flags).ok())
+                .map(lost_copies)
+                .max();
+            if kind != BlockGroupFlags::DATA && tolerated > Some(lost_copies(profile)) && !options.force {
+                return invalid(format!(
+                    "{name} in profile {profile} would be lost with fewer bad devices or copies than now: force it"
+                ));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn invalid(reason: String) -> Result<()> {
+    Err(Error::Invalid(reason))
+}
+
+/// Returns the bad copies of a block that a profile tolerates, on one device or several.
+fn lost_copies(profile: RaidProfile) -> usize {
+    match profile {
+        RaidProfile::Dup => 1,
+        _ => 2 * profile.tolerated_failures(),
+    }
+}
+
+/// Returns whether a chunk has a part in this range of a device.
+fn on_device(chunk: &Chunk, devid: Option<DeviceId>, range: &RangeInclusive<u64>) -> bool {
+    let bytes = chunk.length() / chunk.data_columns() as u64;
+    let overlaps =
+        |stripe: &Stripe| stripe.offset.0 <= *range.end() && *range.start() < stripe.offset.0 + bytes;
+    chunk.stripes().iter().any(|stripe| devid == Some(stripe.devid) && overlaps(stripe))
+}
+
+/// The profiles of new space during a conversion. Dropping it restores the usual choice.
+struct Targets<'f> {
+    space: &'f Space,
+    kinds: Vec<SpaceKind>,
+}
+
+impl<'f> Targets<'f> {
+    fn set(fs: &'f FileSystem, options: &BalanceOptions) -> Result<Self> {
+        let transactions = fs.info.transactions()?;
+        let mut targets = Self { space: transactions.space(), kinds: Vec::new() };
+        for (filter, kind) in [
+            (&options.data, SpaceKind::Data),
+            (&options.metadata, SpaceKind::Metadata),
+            (&options.system, SpaceKind::System),
+        ] {
+            let Some(target) = filter.as_ref().and_then(|filter| filter.convert) else { continue };
+            let needs =
+                |flags, feature| if target.intersects(flags) { feature } else { IncompatFeatures::empty() };
+            transactions.require_features(
+                needs(BlockGroupFlags::RAID5 | BlockGroupFlags::RAID6, IncompatFeatures::RAID56)
+                    | needs(BlockGroupFlags::RAID1C3 | BlockGroupFlags::RAID1C4, IncompatFeatures::RAID1C34),
+            );
+            targets.kinds.push(kind);
+            targets.space.set_target(kind, Some(target));
+        }
+        transactions.chunks().count_unallocated(targets.space);
+        Ok(targets)
+    }
+}
+
+impl Drop for Targets<'_> {
+    fn drop(&mut self) {
+        for kind in self.kinds.drain(..) {
+            self.space.set_target(kind, None);
+        }
     }
 }

@@ -2,11 +2,13 @@
 //!
 //! Owns [`Driven`]. A read or a write begins without waiting, its pieces go to the devices, and it
 //! ends when they have answered. No thread waits for it meanwhile. A request that cannot begin so
-//! is carried out by the calls that wait, in the thread that collects completions, while the others
-//! stay in flight.
+//! is carried out by the calls that wait: in a thread of the queue's pool, so that it holds up no
+//! other, or without a pool in the thread that collects completions, while the others stay in
+//! flight.
 //!
 //! **Invariants**
-//! - Each request is in one place: `waiting`, `blocked`, the driver, or `ended`.
+//! - Each request is in one place: `waiting`, `blocked`, the pool, the driver, or `ended`.
+//! - With a pool, the queue's thread waits for no tree block that a read or its verification needs.
 //! - A request in flight holds its file open. Its handle is dropped by the queue's thread, not by a
 //!   thread that collects for it: closing a file may take locks.
 //!
@@ -17,10 +19,10 @@
 //! Kernel counterpart: `io_uring/rw.c`.
 
 use crate::data::in_flight::{self, Collect};
-use crate::errors::Result;
-use crate::file::in_flight_io::{Begin, Chore, ReadInFlight, WriteInFlight};
+use crate::file::in_flight_io::{Begin, Chore, Patience, ReadInFlight, WriteInFlight};
 use crate::file::open_file::Stamp;
 use crate::fs::file::File;
+use crate::fs::io_pool::{Pool, Work, do_chore};
 use crate::fs::io_request::{IoCompletion, IoOperation, IoRequest};
 use crate::volume::{Pieces, piece_error};
 use papilio_device::{Completed, Direction, Driver, StableBuffer};
@@ -40,8 +42,9 @@ pub(super) struct Driven<B: StableBuffer> {
     core: Arc<Core<B>>,
     /// Requests for ranges that others have locked.
     waiting: VecDeque<IoRequest<B>>,
-    /// Requests for the calls that wait.
+    /// Requests for the calls that wait, where there is no pool.
     blocked: VecDeque<IoRequest<B>>,
+    pool: Option<Pool<B>>,
     /// Writes in flight whose checksums are not computed.
     unsummed: Vec<u32>,
     pieces: Pieces,
@@ -147,11 +150,22 @@ impl<B: StableBuffer> Driven<B> {
             core,
             waiting: VecDeque::with_capacity(depth),
             blocked: VecDeque::with_capacity(depth),
+            pool: None,
             unsummed: Vec::with_capacity(depth),
             pieces: Pieces::new(),
             unsubmitted: 0,
             ended: Vec::with_capacity(depth),
         })
+    }
+
+    /// Leaves requests that have to wait to the threads of `pool`, which is idle.
+    pub(super) fn set_pool(&mut self, pool: Pool<B>) {
+        self.pool = Some(pool);
+    }
+
+    /// Returns the number of threads.
+    pub(super) fn threads(&self) -> usize {
+        self.pool.as_ref().map_or(0, Pool::threads)
     }
 
     /// Returns a descriptor that is readable when completions may wait.
@@ -162,33 +176,34 @@ impl<B: StableBuffer> Driven<B> {
         self.core.state.lock().driver.event_fd()?.try_clone_to_owned()
     }
 
-    /// Accepts a request, and begins it if it can.
-    pub(super) fn submit(&mut self, request: IoRequest<B>) {
-        self.begin(request);
+    /// Hands what has begun to the devices, if it is a batch.
+    pub(super) fn submit_batch(&mut self) {
         if self.unsubmitted >= UNSUBMITTED {
             self.core.state.lock().driver.submit();
             self.unsubmitted = 0;
         }
     }
 
-    fn begin(&mut self, request: IoRequest<B>) {
+    /// Accepts a request, and begins it if it can.
+    pub(super) fn begin(&mut self, request: IoRequest<B>) {
         self.core.user.store(thread_number(), Ordering::Relaxed);
         let pieces = &mut self.pieces;
         pieces.clear();
-        let Some(open) = request.file.writable() else { return self.blocked.push_back(request) };
+        let Some(open) = request.file.writable() else { return self.block(request) };
+        let patience = if self.pool.is_some() { Patience::None } else { Patience::Waits };
         let begun = match &request.operation {
             IoOperation::Read { buffer, offset } => {
-                map(open.begin_read(*offset, buffer.stable().len(), pieces), Io::Read)
+                map(open.begin_read(*offset, buffer.stable().len(), patience, pieces), Io::Read)
             }
             IoOperation::Write { buffer, offset } => {
-                map(open.begin_write(buffer.stable(), *offset, Stamp::Now, pieces), Io::Write)
+                map(open.begin_write(buffer.stable(), *offset, (Stamp::Now, patience), pieces), Io::Write)
             }
             _ => Begin::Wait,
         };
         let io = match begun {
             Begin::Started(io) => io,
             Begin::Later => return self.waiting.push_back(request),
-            Begin::Wait => return self.blocked.push_back(request),
+            Begin::Wait => return self.block(request),
         };
         let IoRequest { file, operation, token } = request;
         let (direction, buffer, offset) = match operation {
@@ -201,6 +216,17 @@ impl<B: StableBuffer> Driven<B> {
         self.unsubmitted += 1;
         if direction == Direction::Write {
             self.unsummed.push(number);
+        }
+    }
+
+    /// Leaves a request to the calls that wait.
+    fn block(&mut self, request: IoRequest<B>) {
+        match &self.pool {
+            Some(pool) => {
+                let job = self.core.state.lock().driver.job();
+                pool.submit(Work::Request(request), Some(job));
+            }
+            None => self.blocked.push_back(request),
         }
     }
 
@@ -224,14 +250,21 @@ impl<B: StableBuffer> Driven<B> {
             std::mem::swap(&mut state.ended, &mut self.ended);
             let in_flight = state.driver.in_flight();
             drop(state);
-            let ended = self.ended.len();
+            let taken = completions.len();
+            if let Some(pool) = &self.pool {
+                pool.take_done(completions);
+            }
+            let ended = self.ended.len() + completions.len() - taken;
             self.take_ended(completions);
             if !self.waiting.is_empty() {
                 if ended > 0 {
                     self.begin_waiting();
                 } else if in_flight == 0 {
                     // Another thread has the range locked.
-                    self.blocked.append(&mut self.waiting);
+                    for _ in 0..self.waiting.len() {
+                        let request = self.waiting.pop_front().expect("they are counted");
+                        self.block(request);
+                    }
                 }
             }
             let enough = completions.len() - before >= min;
@@ -262,19 +295,26 @@ impl<B: StableBuffer> Driven<B> {
 
     /// Takes the requests that have ended, and does what they left.
     fn take_ended(&mut self, completions: &mut Vec<IoCompletion<B>>) {
-        for ended in self.ended.drain(..) {
+        let mut list = std::mem::take(&mut self.ended);
+        for ended in list.drain(..) {
             match ended {
-                Ended::Again(request) => self.blocked.push_back(request),
-                Ended::Done(mut completion, file, chore) => {
-                    if let Some(chore) = chore
-                        && let Err(error) = do_chore(&file, chore)
-                    {
-                        completion.result = Err(error);
+                Ended::Again(request) => self.block(request),
+                Ended::Done(completion, _, None) => completions.push(completion),
+                Ended::Done(mut completion, file, Some(chore)) => match &self.pool {
+                    Some(pool) => {
+                        let job = self.core.state.lock().driver.job();
+                        pool.submit(Work::Chore(completion, file, chore), Some(job));
                     }
-                    completions.push(completion);
-                }
+                    None => {
+                        if let Err(error) = do_chore(&file, chore) {
+                            completion.result = Err(error);
+                        }
+                        completions.push(completion);
+                    }
+                },
             }
         }
+        self.ended = list;
     }
 
     /// Begins the requests that had to wait for others, as far as they can.
@@ -294,12 +334,10 @@ fn map<R>(begun: Begin<R>, io: impl FnOnce(R) -> Io) -> Begin<Io> {
     }
 }
 
-fn do_chore(file: &File, chore: Chore) -> Result<()> {
-    file.writable().expect("only open files have requests in flight").do_chore(chore)
-}
-
 impl<B: StableBuffer> Drop for Driven<B> {
     fn drop(&mut self) {
+        // Its threads carry out what they have.
+        drop(self.pool.take());
         // A driver would drop its requests without ending them.
         let mut state = self.core.state.lock();
         while state.driver.in_flight() > 0 {

@@ -1,4 +1,5 @@
-//! The threads that carry out the requests of a queue.
+//! The threads that carry out the requests of a queue: all of them, or on devices that answer later
+//! those that have to wait for more than their own data.
 //!
 //! Owns [`Pool`].
 //!
@@ -6,8 +7,11 @@
 //!
 //! Kernel counterpart: `io_uring/io-wq.c`.
 
+use crate::errors::Result;
+use crate::file::in_flight_io::Chore;
+use crate::fs::file::File;
 use crate::fs::io_request::{IoCompletion, IoRequest};
-use papilio_device::StableBuffer;
+use papilio_device::{Job, StableBuffer};
 use papilio_locks::{Class, Condvar, Mutex};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -31,10 +35,40 @@ struct Shared<B> {
 }
 
 struct Lists<B> {
-    waiting: VecDeque<IoRequest<B>>,
+    waiting: VecDeque<(Work<B>, Option<Job>)>,
     done: Vec<IoCompletion<B>>,
     closed: bool,
     panicked: bool,
+}
+
+/// Work for a thread.
+pub(super) enum Work<B> {
+    /// A request.
+    Request(IoRequest<B>),
+    /// The rest of a write in flight, before its completion can be taken.
+    Chore(IoCompletion<B>, Arc<File>, Chore),
+}
+
+impl<B: StableBuffer> Work<B> {
+    fn run(self) -> IoCompletion<B> {
+        match self {
+            Self::Request(request) => request.run(),
+            Self::Chore(mut completion, file, chore) => {
+                if let Err(error) = do_chore(&file, chore) {
+                    completion.result = Err(error);
+                }
+                completion
+            }
+        }
+    }
+}
+
+/// Does what a write in flight has left.
+///
+/// # Errors
+/// An error of the device or of changing trees.
+pub(super) fn do_chore(file: &File, chore: Chore) -> Result<()> {
+    file.writable().expect("only open files have requests in flight").do_chore(chore)
 }
 
 impl<B: StableBuffer> Pool<B> {
@@ -63,9 +97,20 @@ impl<B> Pool<B> {
         self.threads.len()
     }
 
-    pub(super) fn submit(&self, request: IoRequest<B>) {
-        self.shared.lists.lock().waiting.push_back(request);
+    /// Accepts work. `job` ends once its completion can be taken.
+    pub(super) fn submit(&self, work: Work<B>, job: Option<Job>) {
+        self.shared.lists.lock().waiting.push_back((work, job));
         self.shared.work.notify_one();
+    }
+
+    /// Appends the completions so far.
+    ///
+    /// # Panics
+    /// As [`Pool::collect`].
+    pub(super) fn take_done(&self, completions: &mut Vec<IoCompletion<B>>) {
+        let mut lists = self.shared.lists.lock();
+        assert!(!lists.panicked, "a thread of an I/O queue panicked");
+        completions.append(&mut lists.done);
     }
 
     /// # Panics
@@ -87,15 +132,20 @@ impl<B: StableBuffer> Shared<B> {
         let _report = ReportPanic(self);
         let mut lists = self.lists.lock();
         loop {
-            if let Some(request) = lists.waiting.pop_front() {
+            if let Some((work, job)) = lists.waiting.pop_front() {
                 drop(lists);
                 let completion = {
                     let _running = RUNNING.tried(self);
-                    request.run()
+                    work.run()
                 };
                 lists = self.lists.lock();
                 lists.done.push(completion);
                 self.completed.notify_one();
+                if job.is_some() {
+                    drop(lists);
+                    drop(job);
+                    lists = self.lists.lock();
+                }
             } else if lists.closed {
                 return;
             } else {

@@ -13,7 +13,7 @@
 //! Kernel counterpart: `io_uring/`, `fs/aio.c`.
 
 use crate::fs::io_driven::Driven;
-use crate::fs::io_pool::Pool;
+use crate::fs::io_pool::{Pool, Work};
 use crate::fs::io_request::{IoCompletion, IoRequest};
 use papilio_device::StableBuffer;
 use std::collections::VecDeque;
@@ -22,10 +22,12 @@ use std::os::fd::OwnedFd;
 
 /// A queue of requests on files of one or several file systems.
 ///
-/// A queue from [`IoQueue::new`] has no threads. On devices that answer later
-/// ([`OpenOptions::direct_io`](crate::OpenOptions::direct_io)), reads and writes of whole sectors
-/// are in flight while no thread waits for them. The thread that polls or waits runs all others. A
-/// queue from [`IoQueue::with_threads`] has a pool of threads, one for each request that waits.
+/// On devices that answer later ([`OpenOptions::direct_io`](crate::OpenOptions::direct_io)), reads
+/// and writes of whole sectors are in flight while no thread waits for them. In a queue from
+/// [`IoQueue::new`], the thread that polls or waits runs all other requests, one after the other. A
+/// queue from [`IoQueue::with_threads`] has threads for them, so that none holds up the rest:
+/// syncs, reads whose place or checksums are not cached, writes of parts of sectors. On devices
+/// that answer at once, those threads run all requests.
 ///
 /// **Order.** Requests run in any order, also on one file. A caller that must read the result of a
 /// write waits for the write's completion first. A sync covers the requests that had completed when
@@ -76,8 +78,8 @@ pub struct IoQueue<B: StableBuffer> {
 
 /// How requests are carried out.
 enum Runner<B: StableBuffer> {
-    /// By the thread that polls, one after the other. Becomes `Driven` with the first request that
-    /// gains from it.
+    /// By the thread that polls, one after the other. Becomes `Driven` or `Pool` with the first
+    /// request that gains from it.
     Caller(VecDeque<IoRequest<B>>),
     Driven(Box<Driven<B>>),
     Pool(Pool<B>),
@@ -108,24 +110,50 @@ impl<B: StableBuffer> IoQueue<B> {
     /// # Errors
     /// The request itself, if `depth` requests are in flight: collect completions first.
     pub fn submit(&mut self, request: IoRequest<B>) -> std::result::Result<(), IoRequest<B>> {
+        self.begin(request)?;
+        if let Runner::Driven(driven) = &mut self.runner {
+            driven.submit_batch();
+        }
+        Ok(())
+    }
+
+    /// As [`IoQueue::submit`], for a queue whose requests come from other threads than the one that
+    /// collects: the devices get the request from the latter, with its next [`IoQueue::poll`]. The
+    /// kernel interrupts the thread that handed a request over when the request completes.
+    ///
+    /// # Errors
+    /// As [`IoQueue::submit`].
+    pub fn begin(&mut self, request: IoRequest<B>) -> std::result::Result<(), IoRequest<B>> {
         if self.in_flight == self.depth {
             return Err(request);
         }
-        if let Runner::Caller(waiting) = &mut self.runner
+        if !matches!(self.runner, Runner::Driven(_))
             && request.file.writable().is_some_and(|open| open.waits())
-            // Without descriptors left the queue works as before, one request after the other.
-            && let Ok(mut driven) = Driven::new(self.depth)
         {
-            waiting.drain(..).for_each(|earlier| driven.submit(earlier));
-            self.runner = Runner::Driven(Box::new(driven));
+            self.drive();
         }
         match &mut self.runner {
             Runner::Caller(waiting) => waiting.push_back(request),
-            Runner::Driven(driven) => driven.submit(request),
-            Runner::Pool(pool) => pool.submit(request),
+            Runner::Driven(driven) => driven.begin(request),
+            Runner::Pool(pool) => pool.submit(Work::Request(request), None),
         }
         self.in_flight += 1;
         Ok(())
+    }
+
+    /// Lets requests be in flight without threads from now on.
+    fn drive(&mut self) {
+        // The threads' completions are not those of a driver.
+        let busy = matches!(self.runner, Runner::Pool(_)) && self.in_flight > 0;
+        // Without descriptors left the queue works as before.
+        let driven = if busy { None } else { Driven::new(self.depth).ok() };
+        let Some(mut driven) = driven.map(Box::new) else { return };
+        match std::mem::replace(&mut self.runner, Runner::Caller(VecDeque::new())) {
+            Runner::Caller(waiting) => waiting.into_iter().for_each(|earlier| driven.begin(earlier)),
+            Runner::Pool(pool) => driven.set_pool(pool),
+            Runner::Driven(_) => unreachable!("it drives them already"),
+        }
+        self.runner = Runner::Driven(driven);
     }
 
     /// Appends the completions so far to `completions` and returns their number. A queue without
@@ -179,7 +207,8 @@ impl<B: StableBuffer> IoQueue<B> {
 impl<B: StableBuffer> fmt::Debug for IoQueue<B> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let threads = match &self.runner {
-            Runner::Caller(_) | Runner::Driven(_) => 0,
+            Runner::Caller(_) => 0,
+            Runner::Driven(driven) => driven.threads(),
             Runner::Pool(pool) => pool.threads(),
         };
         f.debug_struct("IoQueue")

@@ -1,7 +1,7 @@
 //! Creating, renaming and deleting subvolumes and snapshots: in a directory, by path, and by id.
 //!
 //! Owns the methods of [`Inode`] and [`FileSystem`] that do this. Deletion removes the entry at
-//! once; the background thread or [`FileSystem::clean_subvolumes`] frees the space later. Open
+//! once; a background thread or [`FileSystem::clean_subvolumes`] frees the space later. Open
 //! files of a deleted subvolume become unusable.
 //!
 //! **Locks**, in order of acquisition: `FsInfo::sharing` (exclusive, for snapshots and for making a

@@ -1,6 +1,6 @@
 //! Closing a file system with its last handle.
 //!
-//! Owns [`Closer`], which starts the background thread, and on drop ends it and makes the last
+//! Owns [`Closer`], which starts the background threads, and on drop ends it and makes the last
 //! changes durable.
 
 use crate::file::fs_info::FsInfo;
@@ -19,8 +19,8 @@ pub(crate) struct Closer {
 }
 
 impl Closer {
-    /// Starts the background thread of a file system that is open for writing; returns `None` for
-    /// one that is not. Without an `interval` there is no thread.
+    /// Starts the background threads of a file system that is open for writing; returns `None` for
+    /// one that is not. Without an `interval` there are none.
     pub(crate) fn start(
         fs: &Arc<FsInfo>,
         interval: Option<Duration>,

@@ -1,17 +1,19 @@
-//! The background thread: commits at an interval, writes dirty pages back, cleans deleted
-//! subvolumes, carries on a rescan of quotas.
+//! The background threads. One commits at an interval, one writes dirty pages back, one cleans
+//! deleted subvolumes and carries on a rescan of quotas.
 //!
 //! Owns [`Committer`].
 //!
 //! Invariants:
-//! - The thread holds a reference to the file system only while it works, so that it never keeps
-//!   one open.
-//! - When a [`Committer`] has been dropped, its thread has ended: nothing changes after the file
+//! - A thread holds a reference to the file system only while it works, so that it never keeps one
+//!   open.
+//! - When a [`Committer`] has been dropped, its threads have ended: nothing changes after the file
 //!   system is closed.
+//! - No thread waits for another's work, so commits keep their interval beside a long clean-up.
 //!
-//! Kernel counterparts: `transaction_kthread`, `cleaner_kthread` (`fs/btrfs/disk-io.c`).
+//! Kernel counterparts: `transaction_kthread`, `cleaner_kthread` (`fs/btrfs/disk-io.c`), the
+//! flusher threads (`fs/fs-writeback.c`).
 
-use crate::file::background::{Requests, Wake};
+use crate::file::background::{Requests, Task, Wake};
 use crate::file::fs_info::FsInfo;
 use crate::subvolume::clean_step;
 use crate::transaction::quota::RescanStep;
@@ -22,38 +24,40 @@ use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The running thread. Dropping this ends it.
+/// The running threads. Dropping this ends them.
 #[derive(Debug)]
 pub(super) struct Committer {
     fs: Weak<FsInfo>,
     stop: Arc<AtomicBool>,
-    thread: Option<JoinHandle<()>>,
+    threads: Vec<JoinHandle<()>>,
 }
 
 impl Committer {
-    /// Starts the thread, which heals bad copies and commits once every `interval`.
+    /// Starts the threads. One heals bad copies and commits once every `interval`.
     pub(super) fn start(fs: &Arc<FsInfo>, interval: Duration, heal: fn(&FsInfo)) -> Self {
         let stop = Arc::new(AtomicBool::new(false));
-        let work = Work {
-            fs: Arc::downgrade(fs),
-            interval,
-            heal,
-            stop: Arc::clone(&stop),
-            requests: fs.background.connect(),
+        let start = |task| {
+            let work = Work {
+                fs: Arc::downgrade(fs),
+                interval: (task == Task::Commit).then_some(interval),
+                heal,
+                stop: Arc::clone(&stop),
+                requests: fs.background.connect(task),
+            };
+            let (name, lost) = match task {
+                Task::Commit => ("papilio-commit", "no commits in the background"),
+                Task::Clean => ("papilio-clean", "deleted subvolumes are not cleaned"),
+                Task::WriteBack => ("papilio-flush", "dirty pages are written by their writers only"),
+            };
+            let spawned = std::thread::Builder::new().name(name.to_owned()).spawn(move || work.run());
+            spawned.inspect_err(|error| tracing::warn!("{lost}: starting a thread failed: {error}")).ok()
         };
-        let spawned = std::thread::Builder::new().name("papilio-commit".to_owned()).spawn(move || work.run());
-        let thread = match spawned {
-            Ok(thread) => Some(thread),
-            Err(error) => {
-                tracing::warn!("no background commits: starting the thread failed: {error}");
-                None
-            }
-        };
-        Self { fs: Arc::downgrade(fs), stop, thread }
+        let threads = Task::ALL.into_iter().filter_map(start).collect();
+        Self { fs: Arc::downgrade(fs), stop, threads }
     }
 }
 
-/// The thread at work, which closing waits for.
+/// The threads at work, which closing waits for.
 static COMMITTER: Class = Class::new("committer-thread");
 
 impl Drop for Committer {
@@ -63,18 +67,19 @@ impl Drop for Committer {
         if let Some(fs) = self.fs.upgrade() {
             fs.background.disconnect();
         }
-        if let Some(thread) = self.thread.take()
-            && thread.join().is_err()
-        {
-            tracing::error!("the background thread panicked");
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a background thread panicked");
+            }
         }
     }
 }
 
-/// The thread's side.
+/// A thread's side.
 struct Work {
     fs: Weak<FsInfo>,
-    interval: Duration,
+    /// For the thread that commits.
+    interval: Option<Duration>,
     /// Rewrites copies that reads found bad; it is of a floor above.
     heal: fn(&FsInfo),
     stop: Arc<AtomicBool>,
@@ -84,10 +89,12 @@ struct Work {
 impl Work {
     fn run(&self) {
         let _at_work = COMMITTER.tried(&*self.stop);
-        let mut commit_at = Instant::now() + self.interval;
+        let mut commit_at = self.interval.map(|interval| Instant::now() + interval);
         loop {
-            let timeout = commit_at.saturating_duration_since(Instant::now());
-            let request = self.requests.receiver.recv_timeout(timeout);
+            let request = match commit_at {
+                Some(at) => self.requests.receiver.recv_timeout(at.saturating_duration_since(Instant::now())),
+                None => self.requests.receiver.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
             if self.stop.load(Ordering::Acquire) {
                 return;
             }
@@ -108,7 +115,7 @@ impl Work {
                         // The file system is read-only now: the next change reports the failure.
                         tracing::error!("committing in the background: {error}");
                     }
-                    commit_at = Instant::now() + self.interval;
+                    commit_at = self.interval.map(|interval| Instant::now() + interval);
                 }
                 Err(RecvTimeoutError::Disconnected) => return,
             }
@@ -146,5 +153,32 @@ impl Work {
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::in_memory::{formatted, open_last_commit, open_with, writable};
+    use std::time::{Duration, Instant};
+
+    /// The cleaner waits for a lock meanwhile, as it does during a long clean-up.
+    #[test]
+    fn commits_go_on_while_the_cleaner_works() {
+        let device = formatted(256 << 20);
+        let fs = open_with(&device, &writable().commit_interval(Some(Duration::from_millis(20))));
+        fs.create_subvolume("/subvolume").unwrap();
+        fs.create_file("/subvolume/file").unwrap();
+        let transactions = fs.info.transactions().unwrap();
+        let cleaning = transactions.lock_cleaning();
+        fs.delete_subvolume("/subvolume").unwrap();
+        for name in ["/one", "/two", "/three"] {
+            fs.create_file(name).unwrap();
+            let begun = Instant::now();
+            while open_last_commit(&device).inode(name).is_err() {
+                assert!(begun.elapsed() < Duration::from_secs(60), "{name} was not committed");
+                std::thread::sleep(Duration::from_millis(5));
+            }
+        }
+        drop(cleaning);
     }
 }

@@ -1,4 +1,4 @@
-//! Opening and closing a file system, and its background thread.
+//! Opening and closing a file system, and its background threads.
 
 mod closer;
 mod committer;

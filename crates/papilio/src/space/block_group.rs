@@ -82,7 +82,8 @@ pub(super) struct BlockGroup {
     pub(super) read_only: bool,
     /// Whether its extents are being moved elsewhere, after which it is removed.
     pub(super) relocating: bool,
-    /// Whether its profile is not redundant while that of another block group of its kind is.
+    /// Whether its profile keeps it out of service: it is not redundant while that of another block
+    /// group of its kind is, or all are converted to another.
     pub(super) lesser: bool,
     changes: FreeSpaceChanges,
 }

@@ -131,7 +131,7 @@ impl Space {
         state.bytes_used += group.used;
         let flags = group.flags;
         let info = state.info(flags);
-        group.lesser = info.redundant && !group.is_redundant();
+        group.lesser = info.is_lesser(&group);
         info.add(&group);
         state.groups.insert(group.start, group);
         self.compare_profiles(&mut state, flags);
@@ -159,13 +159,18 @@ impl Space {
             return;
         }
         info.redundant = redundant;
-        let same_kind = |group: &&BlockGroup| slot(group.flags) == slot(flags);
-        let wrong = |group: &&BlockGroup| group.lesser != (redundant && !group.is_redundant());
-        let starts: Vec<_> =
-            state.groups.values().filter(same_kind).filter(wrong).map(|group| group.start).collect();
-        for start in starts {
-            state.change(start, |group| group.lesser = !group.lesser);
-        }
+        state.settle_service(flags);
+    }
+
+    /// Lets all new space of a kind have this profile, in place of the usual choice (`None`). Block
+    /// groups of other profiles are out of service meanwhile.
+    pub(crate) fn set_target(&self, kind: SpaceKind, target: Option<BlockGroupFlags>) {
+        let flags = self.flags(kind);
+        let mut state = self.state.lock();
+        state.info(flags).target = target;
+        let redundant = state.info(flags).profile(self.devices).intersects(super::block_group::REDUNDANT);
+        state.info(flags).redundant = redundant;
+        state.settle_service(flags);
     }
 
     /// Allocates space. For data: `want` bytes if there is such a run, else the longest run of at
@@ -581,6 +586,18 @@ impl Space {
 }
 
 impl State {
+    /// Takes block groups of a kind out of service, or back, according to their profile.
+    fn settle_service(&mut self, flags: BlockGroupFlags) {
+        let slot_of_kind = slot(flags);
+        let info = &self.infos[slot_of_kind];
+        let wrong =
+            |group: &&BlockGroup| slot(group.flags) == slot_of_kind && group.lesser != info.is_lesser(group);
+        let starts: Vec<_> = self.groups.values().filter(wrong).map(|group| group.start).collect();
+        for start in starts {
+            self.change(start, |group| group.lesser = !group.lesser);
+        }
+    }
+
     /// Returns the sums of the kind with these flags.
     fn info(&mut self, flags: BlockGroupFlags) -> &mut SpaceInfo {
         &mut self.infos[slot(flags)]

@@ -36,6 +36,8 @@ pub(super) struct SpaceInfo {
     pub(super) cursors: Cursors,
     /// Whether block groups without redundancy are out of service.
     pub(super) redundant: bool,
+    /// The profile that all block groups are converted to. Those of others are out of service.
+    pub(super) target: Option<BlockGroupFlags>,
     /// Number of block groups by flags.
     flags: BTreeMap<u64, usize>,
     /// (log2 of the longest free range, start). A search examines only block groups that may have
@@ -97,15 +99,26 @@ impl SpaceInfo {
         self.by_longest.range((class, 0)..).map(|&(_, start)| start)
     }
 
+    /// Returns whether a block group is out of service because of its profile.
+    pub(super) fn is_lesser(&self, group: &BlockGroup) -> bool {
+        match self.target {
+            Some(target) => group.flags & BlockGroupFlags::PROFILE_MASK != target,
+            None => self.redundant && !group.is_redundant(),
+        }
+    }
+
     /// Returns the number of block groups with exactly these flags.
     pub(super) fn count(&self, flags: BlockGroupFlags) -> usize {
         self.flags.get(&flags.bits()).copied().unwrap_or(0)
     }
 
-    /// Returns the profile for new allocations: the most redundant one in use that `devices`
-    /// devices can hold; single if there is none.
+    /// Returns the profile for new allocations: the target of a conversion, else the most redundant
+    /// one in use that `devices` devices can hold; single if there is none.
     pub(super) fn profile(&self, devices: usize) -> BlockGroupFlags {
         use RaidProfile::*;
+        if let Some(target) = self.target {
+            return target;
+        }
         let there = self.flags.keys().fold(0, |all, flags| all | flags);
         let there = BlockGroupFlags::from_bits_retain(there);
         [Raid1c4, Raid6, Raid1c3, Raid5, Raid10, Raid1, Dup, Raid0]

@@ -14,7 +14,8 @@
 use super::devices::DeviceTable;
 use super::superblocks::SuperblockWriter;
 use crate::{Error, Result};
-use papilio_format::superblock::{EncodedSuperblock, superblock_offset};
+use papilio_device::AlignedBuffer;
+use papilio_format::superblock::{EncodedSuperblock, SUPERBLOCK_SIZE, superblock_offset};
 use papilio_format::{DeviceId, LogicalAddress, SuperblockError};
 use std::sync::Arc;
 
@@ -22,13 +23,26 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub(crate) struct LogSuperblocks {
     devices: Arc<DeviceTable>,
-    copies: Vec<(DeviceId, EncodedSuperblock)>,
+    copies: Vec<Copy>,
+}
+
+/// The first superblock copy of a device.
+#[derive(Debug)]
+struct Copy {
+    devid: DeviceId,
+    encoded: EncodedSuperblock,
+    /// Where direct I/O takes the bytes from, so that it copies nothing.
+    aligned: AlignedBuffer,
 }
 
 impl LogSuperblocks {
     /// Converts `writers`, which write to `devices`.
     pub(super) fn new(devices: &Arc<DeviceTable>, writers: Vec<SuperblockWriter<'_>>) -> Self {
-        let copies = writers.into_iter().map(SuperblockWriter::into_first).collect();
+        let copy = |writer: SuperblockWriter<'_>| {
+            let (devid, encoded) = writer.into_first();
+            Copy { devid, encoded, aligned: AlignedBuffer::new(SUPERBLOCK_SIZE, SUPERBLOCK_SIZE) }
+        };
+        let copies = writers.into_iter().map(copy).collect();
         Self { devices: Arc::clone(devices), copies }
     }
 
@@ -45,19 +59,20 @@ impl LogSuperblocks {
     /// devices that failed, with their errors; the others are written nevertheless.
     pub(super) fn write(&mut self, root: LogicalAddress, level: u8) -> Result<Vec<(DeviceId, Error)>> {
         let mut failed = Vec::new();
-        for (devid, copy) in &mut self.copies {
+        for Copy { devid, encoded, aligned } in &mut self.copies {
             let slot = self.devices.iter().find(|slot| slot.devid() == *devid);
             let device = slot
                 .and_then(|slot| slot.device.as_deref())
                 .expect("every device in the table was present when the superblocks were made");
             let place = superblock_offset(0);
-            copy.name_log(root, level).map_err(|reason: SuperblockError| Error::Superblock {
+            encoded.name_log(root, level).map_err(|reason: SuperblockError| Error::Superblock {
                 device: device.name().to_owned(),
                 offset: place,
                 reason: Box::new(reason),
                 good_copies: Vec::new(),
             })?;
-            let written = device.write_fua(copy.as_bytes(), place).map_err(|source| Error::SuperblockWrite {
+            aligned.copy_from_slice(encoded.as_bytes());
+            let written = device.write_fua(aligned, place).map_err(|source| Error::SuperblockWrite {
                 device: device.name().to_owned(),
                 copy: 0,
                 source,

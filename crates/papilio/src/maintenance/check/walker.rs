@@ -264,7 +264,7 @@ impl<'a> Walker<'a> {
         let kind = match fault {
             BlockFault::Corrupt(reason) => kind_of(reason),
             BlockFault::Read(error) if matches!(**error, Error::Unmapped { .. }) => FindingKind::Unmapped,
-            BlockFault::Read(_) => FindingKind::BlockRead,
+            BlockFault::Read(_) | BlockFault::NotCached => FindingKind::BlockRead,
             BlockFault::Loop => FindingKind::TreeLoop,
         };
         let address = place.address.expect("the place has an address");
